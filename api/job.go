@@ -1,0 +1,232 @@
+package api
+
+import (
+	"time"
+)
+
+// JobSpec is a job as users write it, in YAML or JSON. A field left out means
+// its default. Where 0 could not be told from "left out", 0 means the default
+// as well: such fields carry a zero tag, by which readers of files refuse a
+// written 0 instead of reading it as something else.
+type JobSpec struct {
+	// Name of the job; one is made when it is empty.
+	Name string `json:"name,omitempty" doc:"Name of the job: 1 to 63 lower-case letters, digits, dots and dashes. One is made if it is empty."`
+	// Namespace of the job; "default" when empty.
+	Namespace string `json:"namespace,omitempty" doc:"Whose work it is. Default: default."`
+	// Type of the job; only batch so far.
+	Type string `json:"type,omitempty" enum:"batch" doc:"batch: each member runs to completion. Default: batch."`
+	// Count of members, each with its own index in MUSTER_INDEX. Default 1.
+	Count int `json:"count,omitempty" minimum:"1" maximum:"1000000" zero:"1" doc:"How many members; each gets its index (from 0) in MUSTER_INDEX. Default: 1, at most 1000000."`
+	// Priority 0 to 100; higher first. Default 50.
+	Priority *int `json:"priority,omitempty" minimum:"0" maximum:"100" doc:"0 to 100, higher first. Default: 50."`
+	// Command and its arguments; no shell in between.
+	Command []string `json:"command" doc:"The program and its arguments, passed as they are: no shell in between."`
+	// Image of a container. Empty: a process on the node's own file system.
+	Image string `json:"image,omitempty" doc:"Container image. Empty: a process on the node's own files."`
+	// Env is added to the clean environment of the command.
+	Env map[string]string `json:"env,omitempty" doc:"Environment variables for the command."`
+	// Workdir is where the command starts. Empty: a fresh directory of its own.
+	Workdir string `json:"workdir,omitempty" doc:"Where the command starts: an absolute path that must exist on the node. Empty: a fresh directory of its own, where inputs are put and outputs are found."`
+	// Resources of one member.
+	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member needs."`
+	// Restart says what happens when a member fails.
+	Restart RestartSpec `json:"restart,omitempty" doc:"What happens when a member fails."`
+	// Timeout ends a member's attempt that runs longer. Empty: none.
+	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
+	// KillGrace is the time between TERM and KILL. Default 10s.
+	KillGrace Duration `json:"kill_grace,omitempty" zero:"10s" doc:"Time between TERM and KILL when an attempt is ended. Default: 10s, at most 1h; 1ms kills at once."`
+	// Constraints that a node must meet.
+	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions on a node's attributes."`
+	// Pool restricts the job to one pool. Empty: any.
+	Pool string `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
+	// Inputs are put into the work directory before the command starts.
+	Inputs []InputSpec `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
+	// Outputs are collected from the work directory after the command succeeded.
+	Outputs []OutputSpec `json:"outputs,omitempty" doc:"Files or directories kept after the command succeeded."`
+	// OutputLimit bounds what is kept of each of stdout and stderr. Default 256MiB.
+	OutputLimit Size `json:"output_limit,omitempty" zero:"256MiB" doc:"How much is kept of each of stdout and stderr; the oldest is dropped past it. Default: 256MiB, 64KiB to 16GiB."`
+}
+
+// ResourcesSpec is what one member needs.
+type ResourcesSpec struct {
+	CPU    float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" doc:"Cores, as 0.5. Default: 1."`
+	Memory Size    `json:"memory,omitempty" zero:"256MiB" doc:"As 64MiB. Default: 256MiB."`
+	Disk   Size    `json:"disk,omitempty" doc:"As 1GiB. Default: 0."`
+}
+
+// RestartSpec is the restart policy. Failures of the node's making are always
+// moved on, to at most 5 nodes; failures outside back off until give_up.
+type RestartSpec struct {
+	Attempts   int      `json:"attempts,omitempty" minimum:"1" maximum:"100" zero:"1, or 3 when on is given" doc:"Attempts of a member in all, counting failures of its own making. Default: 1; 3 when on is given."`
+	On         []string `json:"on,omitempty" doc:"Which ends are tried again: exit codes and ranges (\"1\", \"2-5\"), or one of any, timeout, out-of-memory, signal. Empty: none."`
+	Backoff    Duration `json:"backoff,omitempty" zero:"1s" doc:"Wait before the second attempt; doubles each time. Default: 1s."`
+	BackoffMax Duration `json:"backoff_max,omitempty" zero:"5m" doc:"Longest wait between attempts. Default: 5m, or backoff if that is longer."`
+	GiveUp     Duration `json:"give_up,omitempty" zero:"1h" doc:"How long failures outside (a registry, an input URL) are tried again. Default: 1h."`
+}
+
+// ConstraintSpec is a condition on a node's attributes.
+type ConstraintSpec struct {
+	Attribute string   `json:"attribute" doc:"Name of the node attribute, as os, arch, offering, zone, pool."`
+	Op        string   `json:"op,omitempty" enum:"=,!=,in,is-set" doc:"Default: =."`
+	Value     string   `json:"value,omitempty"`
+	Values    []string `json:"values,omitempty" doc:"For in."`
+}
+
+// InputSpec is one file put into the work directory. Exactly one of Content,
+// Digest alone (uploaded before), or URL with Digest.
+type InputSpec struct {
+	Path    string  `json:"path" doc:"Where it is put, relative to the work directory."`
+	Content *string `json:"content,omitempty" doc:"The content itself, at most 64KiB."`
+	File    string  `json:"file,omitempty" doc:"A file beside the one who submits; the CLI uploads it and replaces it by its digest. The server refuses it."`
+	URL     string  `json:"url,omitempty" doc:"Fetched by the node; digest is required."`
+	Digest  string  `json:"digest,omitempty" doc:"sha256:<hex> of the content."`
+	Mode    string  `json:"mode,omitempty" doc:"Permission bits in octal. Default: 0644."`
+}
+
+// OutputSpec is one file or directory kept after the command succeeded.
+type OutputSpec struct {
+	Path     string `json:"path" doc:"A file or directory, relative to the work directory."`
+	Optional bool   `json:"optional,omitempty" doc:"Missing is no failure."`
+}
+
+// JobSubmission is the body of POST /v1/jobs.
+type JobSubmission struct {
+	Spec JobSpec `json:"spec"`
+	// IfVersion refuses the submission unless the job is at this version (0: does not exist).
+	IfVersion *uint64 `json:"if_version,omitempty" doc:"Refuse unless the job is at this version; 0: unless it does not exist."`
+	// Replace stops a running batch job's members and runs the new version.
+	Replace bool `json:"replace,omitempty" doc:"On a running batch job: stop its members and run the new version. Otherwise that is refused with 409."`
+}
+
+// JobSubmitted is its answer.
+type JobSubmitted struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Version   uint64 `json:"version"`
+	Index     uint64 `json:"index" doc:"Log index from which events of this submission can be followed."`
+	Unchanged bool   `json:"unchanged,omitempty" doc:"The job was there with the same spec; nothing was done."`
+}
+
+// JobValidation is the answer of POST /v1/jobs/validate: what a submission of
+// the same body would run into, and what it would be with defaults.
+type JobValidation struct {
+	Spec     JobSpec        `json:"spec" doc:"With defaults filled in."`
+	Problems []ProblemField `json:"problems,omitempty" doc:"What is wrong with the spec. None: it would be accepted."`
+	Fits     bool           `json:"fits" doc:"Some offering or node can hold one member."`
+	Why      string         `json:"why,omitempty" doc:"One sentence: where a member fits, or what it is short of on the largest offering."`
+}
+
+// JobStop is the body of POST /v1/jobs/{namespace}/{name}/stop.
+type JobStop struct {
+	Reason string `json:"reason,omitempty" maxLength:"200"`
+}
+
+// JobCounts tells the members of a job by status. They add up to the count.
+type JobCounts struct {
+	Waiting   int `json:"waiting"`
+	Placed    int `json:"placed" doc:"Placed or starting."`
+	Running   int `json:"running"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+	Stopped   int `json:"stopped"`
+}
+
+// Job is a job as the API shows it.
+type Job struct {
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	UID       string     `json:"uid"`
+	Version   uint64     `json:"version"`
+	Type      string     `json:"type"`
+	Priority  int        `json:"priority"`
+	Count     int        `json:"count"`
+	Stage     string     `json:"stage" enum:"live,stopping,ended"`
+	Outcome   string     `json:"outcome,omitempty" enum:"succeeded,failed,stopped"`
+	Reason    string     `json:"reason,omitempty" doc:"Why it ended as it did, or why it waits."`
+	Counts    JobCounts  `json:"counts"`
+	Submitted time.Time  `json:"submitted"`
+	Ended     *time.Time `json:"ended,omitempty"`
+	Spec      *JobSpec   `json:"spec,omitempty" doc:"With defaults filled in; in single-job answers."`
+}
+
+// JobList is a page of jobs.
+type JobList struct {
+	Jobs  []Job  `json:"jobs"`
+	Next  string `json:"next,omitempty" doc:"Pass as after= for the next page; empty on the last."`
+	Index uint64 `json:"index" doc:"Log index of this view."`
+}
+
+// Alloc is an allocation as the API shows it.
+type Alloc struct {
+	ID        string      `json:"id"`
+	Namespace string      `json:"namespace"`
+	Job       string      `json:"job"`
+	JobUID    string      `json:"job_uid"`
+	Version   uint64      `json:"version"`
+	Index     int         `json:"index"`
+	Attempt   int         `json:"attempt"`
+	Node      string      `json:"node"`
+	Desired   string      `json:"desired" enum:"run,stop"`
+	Status    string      `json:"status" enum:"placed,starting,running,ended"`
+	Outcome   string      `json:"outcome,omitempty" enum:"succeeded,failed,stopped,lost"`
+	ExitCode  *int        `json:"exit_code,omitempty"`
+	Signal    string      `json:"signal,omitempty"`
+	Failure   *Failure    `json:"failure,omitempty"`
+	Placed    time.Time   `json:"placed"`
+	Started   *time.Time  `json:"started,omitempty"`
+	Ended     *time.Time  `json:"ended,omitempty"`
+	Output    OutputState `json:"output"`
+}
+
+// Failure says why an allocation did not succeed.
+type Failure struct {
+	Class   string `json:"class" enum:"user,node,outside"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// OutputState tells what is kept of an allocation's output.
+type OutputState struct {
+	State       string `json:"state" enum:"open,complete,incomplete,pruned" doc:"open: more may come. incomplete: some was lost; see why."`
+	Why         string `json:"why,omitempty"`
+	StdoutBytes int64  `json:"stdout_bytes"`
+	StderrBytes int64  `json:"stderr_bytes"`
+	Dropped     int64  `json:"dropped_bytes,omitempty" doc:"Oldest output dropped because of output_limit."`
+	Files       int    `json:"files,omitempty" doc:"Declared outputs stored."`
+}
+
+// AllocList is a page of allocations.
+type AllocList struct {
+	Allocs []Alloc `json:"allocs"`
+	Next   string  `json:"next,omitempty"`
+	Index  uint64  `json:"index"`
+}
+
+// Member is one of a job's count.
+type Member struct {
+	Index   int        `json:"index"`
+	Status  string     `json:"status" enum:"waiting,placed,succeeded,failed,stopped"`
+	Attempt int        `json:"attempt" doc:"Attempts so far."`
+	Alloc   string     `json:"alloc,omitempty" doc:"The newest allocation."`
+	RetryAt *time.Time `json:"retry_at,omitempty"`
+	Reason  string     `json:"reason,omitempty"`
+}
+
+// MemberList is a page of members.
+type MemberList struct {
+	Members []Member `json:"members"`
+	Next    string   `json:"next,omitempty"`
+	Index   uint64   `json:"index"`
+}
+
+// OutputFile is one declared output that was stored.
+type OutputFile struct {
+	Path string `json:"path"`
+	Size int64  `json:"size" doc:"Bytes of the tar stream it is kept as."`
+}
+
+// OutputFileList lists the declared outputs of an allocation.
+type OutputFileList struct {
+	Files []OutputFile `json:"files"`
+}

@@ -1,0 +1,168 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// Size is an amount of memory or disk. In files and JSON it is a whole number
+// of bytes, or text like "64MiB", "1.5GiB" or "100MB".
+type Size int64
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+}
+
+// ParseSize reads a size as users write it.
+func ParseSize(s string) (Size, error) {
+	t := strings.TrimSpace(s)
+	unit := int64(1)
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(t, u.suffix); ok {
+			t, unit = strings.TrimRight(rest, " "), u.bytes
+			break
+		}
+	}
+	if t == "" || strings.Trim(t, "0123456789.") != "" {
+		if strings.HasPrefix(t, "-") {
+			return 0, sizeRange(s)
+		}
+		return 0, fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
+	}
+	// Whole numbers stay whole: a float has only 53 bits, and a size must read back as itself.
+	if !strings.Contains(t, ".") {
+		n, err := strconv.ParseInt(t, 10, 64)
+		if err != nil || n > math.MaxInt64/unit {
+			return 0, sizeRange(s)
+		}
+		return Size(n * unit), nil
+	}
+	f, err := strconv.ParseFloat(t, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
+	}
+	if f*float64(unit) >= math.MaxInt64 {
+		return 0, sizeRange(s)
+	}
+	return Size(f * float64(unit)), nil
+}
+
+func sizeRange(s string) error {
+	return fmt.Errorf("%s is out of range; a size is between 0 and 8388607TiB", quote(s))
+}
+
+// Bytes is the size in the words of package muster.
+func (s Size) Bytes() muster.Bytes { return muster.Bytes(s) }
+
+// String is the size with a binary unit.
+func (s Size) String() string { return muster.Bytes(s).String() }
+
+// MarshalJSON writes text that reads back as the same size.
+func (s Size) MarshalJSON() ([]byte, error) { return json.Marshal(s.text()) }
+
+func (s Size) text() string {
+	b := muster.Bytes(s)
+	for _, u := range []struct {
+		size muster.Bytes
+		name string
+	}{{muster.TiB, "TiB"}, {muster.GiB, "GiB"}, {muster.MiB, "MiB"}, {muster.KiB, "KiB"}} {
+		if b >= u.size && b%u.size == 0 {
+			return fmt.Sprintf("%d%s", b/u.size, u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", int64(b))
+}
+
+// UnmarshalJSON reads a number of bytes or text; null changes nothing.
+func (s *Size) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	t := string(b)
+	if strings.HasPrefix(t, `"`) {
+		if err := json.Unmarshal(b, &t); err != nil {
+			return err
+		}
+	}
+	v, err := ParseSize(t)
+	if err != nil {
+		return err
+	}
+	*s = v
+	return nil
+}
+
+// Duration is a length of time. In files and JSON it is text like "90s", "10m" or "1h30m".
+type Duration time.Duration
+
+// ParseDuration reads a duration as users write it.
+func ParseDuration(s string) (Duration, error) {
+	if v, err := time.ParseDuration(s); err == nil {
+		return Duration(v), nil
+	}
+	if _, err := strconv.ParseFloat(s, 64); err == nil && len(s) < 20 {
+		return 0, fmt.Errorf("%s has no unit; write it as %ss, %sm or %sh", s, s, s, s)
+	}
+	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m", quote(s))
+}
+
+// Std is the duration in the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// String is the duration as users write it: without trailing zero parts, as "5m" or "1h30m".
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// MarshalJSON writes text.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+// UnmarshalJSON reads text; null changes nothing.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	t := string(b)
+	if strings.HasPrefix(t, `"`) {
+		if err := json.Unmarshal(b, &t); err != nil {
+			return err
+		}
+	} else if t != "0" {
+		if _, err := strconv.ParseFloat(t, 64); err != nil {
+			return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", quote(t))
+		}
+		// A bare number: ParseDuration says which units there are.
+	}
+	v, err := ParseDuration(t)
+	if err != nil {
+		return err
+	}
+	*d = v
+	return nil
+}
+
+// quote shows a text of unknown origin inside a message: escaped, and bounded.
+func quote(s string) string {
+	const most = 60
+	if len(s) > most {
+		return strconv.QuoteToGraphic(strings.ToValidUTF8(s[:most], "�")) + "…"
+	}
+	return strconv.QuoteToGraphic(s)
+}

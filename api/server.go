@@ -1,0 +1,45 @@
+package api
+
+// ServerInfo is the answer of GET /v1/server.
+type ServerInfo struct {
+	Version   string `json:"version"`
+	ClusterID string `json:"cluster_id"`
+	Epoch     uint64 `json:"epoch"`
+	Index     uint64 `json:"index"`
+	Leader    bool   `json:"leader"`
+}
+
+// Problem is an error answer (RFC 9457).
+type Problem struct {
+	Type   string         `json:"type,omitempty"`
+	Title  string         `json:"title"`
+	Status int            `json:"status"`
+	Detail string         `json:"detail"`
+	Code   string         `json:"code,omitempty" doc:"Fault kind: invalid, not-found, conflict, disk-low, …"`
+	Errors []ProblemField `json:"errors,omitempty"`
+}
+
+// ProblemField is one field of the request that is wrong.
+type ProblemField struct {
+	Location string `json:"location"`
+	Message  string `json:"message"`
+	Value    any    `json:"value,omitempty"`
+}
+
+// Error makes a Problem usable as an error.
+func (p *Problem) Error() string {
+	s := p.Detail
+	if s == "" {
+		s = p.Title
+	}
+	for _, e := range p.Errors {
+		s += "\n  " + e.Location + ": " + e.Message
+	}
+	return s
+}
+
+// Upload is the answer of PUT /v1/uploads/{digest}.
+type Upload struct {
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+}

@@ -1,0 +1,406 @@
+package state
+
+import (
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Fact is a past-tense entry in the replicated log: the only way that state
+// changes. A new fact is: its struct here, a line in kindOf and blank, its apply
+// method in the noun's file, and a golden encoding.
+type Fact interface {
+	// apply changes the state and may refuse: then nothing is changed and the
+	// proposer gets the error. The value goes to the proposer.
+	apply(s *State, now muster.Time) (any, error)
+}
+
+type kind uint16
+
+// Kinds are on disk: never renumber, never reuse.
+const (
+	kindTermBegan kind = iota + 1
+	kindEpochBegan
+	kindPoolsSet
+	kindOfferingsSeen
+	kindJobSubmitted
+	kindJobStopped
+	kindJobFailed
+	kindJobParked
+	kindJobsPurged
+	kindPlanCommitted
+	kindAllocsReported
+	kindOutputStored
+	kindJobOutputPruned
+	kindNodeLaunching
+	kindNodeLaunched
+	kindNodeAdopted
+	kindNodeJoined
+	kindNodeHealthChanged
+	kindNodeIntentSet
+	kindNodeDraining
+	kindNodeTerminating
+	kindNodeGone
+	kindNodesPurged
+)
+
+// TermBegan is the first fact of each leader. The first of all forms the cluster.
+type TermBegan struct {
+	Term    uint64 `cbor:"1,keyasint"`
+	Cluster string `cbor:"2,keyasint"` // drawn by the proposer; kept only if there is none yet
+}
+
+// EpochBegan follows a restore from a backup: what agents obeyed before no longer counts.
+type EpochBegan struct {
+	// Epoch is at least the old one + 1; the proposer draws it from the clock
+	// so that two restores of one backup differ.
+	Epoch uint64 `cbor:"1,keyasint"`
+}
+
+// PoolsSet replaces the pools by those of the configuration.
+type PoolsSet struct {
+	Pools []Pool `cbor:"1,keyasint"`
+}
+
+// OfferingsSeen replaces what one provider sells.
+type OfferingsSeen struct {
+	Provider  muster.ProviderName `cbor:"1,keyasint"`
+	Offerings []muster.Offering   `cbor:"2,keyasint"`
+}
+
+// JobSubmitted brings a job or a new version of it. Value: *Submitted.
+type JobSubmitted struct {
+	Key       muster.JobKey `cbor:"1,keyasint"`
+	UID       muster.JobUID `cbor:"2,keyasint"` // drawn; used only if the name is new
+	Spec      *api.JobSpec  `cbor:"3,keyasint"` // defaults filled in
+	IfVersion *uint64       `cbor:"4,keyasint,omitempty"`
+	Replace   bool          `cbor:"5,keyasint,omitempty"`
+	// Idempotency key and digest of the request; empty if none was given.
+	Idempotency string `cbor:"6,keyasint,omitempty"`
+	Digest      string `cbor:"7,keyasint,omitempty"`
+}
+
+// Submitted is the answer to JobSubmitted.
+type Submitted struct {
+	Key       muster.JobKey
+	UID       muster.JobUID
+	Version   uint64
+	Index     uint64
+	Unchanged bool // nothing was done: same spec, or the same idempotency key
+	Repeated  bool
+}
+
+// JobStopped is a user's stop. Value: *Job before it.
+type JobStopped struct {
+	Key    muster.JobKey `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// JobFailed ends a job that can never run. Refused if the job changed since Modified.
+type JobFailed struct {
+	UID      muster.JobUID `cbor:"1,keyasint"`
+	Reason   string        `cbor:"2,keyasint"`
+	Modified uint64        `cbor:"3,keyasint"`
+}
+
+// JobParked: the scheduler gives the job up until it changes or the time comes.
+type JobParked struct {
+	UID    muster.JobUID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint"`
+	Until  muster.Time   `cbor:"3,keyasint,omitempty"`
+}
+
+// JobsPurged forgets ended jobs with all their allocations.
+type JobsPurged struct {
+	UIDs []muster.JobUID `cbor:"1,keyasint"`
+}
+
+// Placement puts one attempt of a member on a node.
+type Placement struct {
+	UID     muster.JobUID `cbor:"1,keyasint"`
+	Version uint64        `cbor:"2,keyasint"`
+	Index   int           `cbor:"3,keyasint"`
+	Attempt int           `cbor:"4,keyasint"`
+	Node    muster.NodeID `cbor:"5,keyasint"`
+}
+
+// PlanCommitted places members. Apply refuses node by node what does not hold any more. Value: *PlanResult.
+type PlanCommitted struct {
+	Placements []Placement `cbor:"1,keyasint,omitempty"`
+}
+
+// PlanResult tells what of a plan was committed.
+type PlanResult struct {
+	Index   uint64
+	Placed  int
+	Refused []PlanRefusal
+}
+
+// PlanRefusal is one placement that was not committed, and why.
+type PlanRefusal struct {
+	Placement Placement
+	Reason    string
+	// NodeFault: the node, not the member, was the reason.
+	NodeFault bool
+}
+
+// AllocUpdate is one allocation's reported truth.
+type AllocUpdate struct {
+	ID       muster.AllocID     `cbor:"1,keyasint"`
+	Status   muster.AllocStatus `cbor:"2,keyasint"`
+	Outcome  muster.Outcome     `cbor:"3,keyasint,omitempty"`
+	ExitCode int                `cbor:"4,keyasint,omitempty"`
+	Signal   string             `cbor:"5,keyasint,omitempty"`
+	Failure  *muster.Failure    `cbor:"6,keyasint,omitempty"`
+	Started  muster.Time        `cbor:"7,keyasint,omitempty"`
+	Ended    muster.Time        `cbor:"8,keyasint,omitempty"`
+	// Output is set when it is known with the end, as for empty and small streams.
+	Output *Output `cbor:"9,keyasint,omitempty"`
+}
+
+// AllocsReported is what a node's agent said. Updates of allocations that are
+// not on the node, or already ended, are passed over.
+type AllocsReported struct {
+	Node   muster.NodeID `cbor:"1,keyasint"`
+	Allocs []AllocUpdate `cbor:"2,keyasint"`
+}
+
+// OutputStored says what became of an ended allocation's output.
+type OutputStored struct {
+	Alloc  muster.AllocID `cbor:"1,keyasint"`
+	Output Output         `cbor:"2,keyasint"`
+}
+
+// JobOutputPruned: the stored output of jobs was deleted to keep the quota.
+type JobOutputPruned struct {
+	UIDs []muster.JobUID `cbor:"1,keyasint"`
+}
+
+// NodeLaunching is the intent to create an instance; committed before the provider is asked.
+type NodeLaunching struct {
+	ID       muster.NodeID   `cbor:"1,keyasint"`
+	Token    muster.Token    `cbor:"2,keyasint"`
+	Pool     muster.PoolName `cbor:"3,keyasint"`
+	Offering muster.Offering `cbor:"4,keyasint"`
+	Reason   string          `cbor:"5,keyasint,omitempty"`
+}
+
+// NodeLaunched: the provider made the instance.
+type NodeLaunched struct {
+	ID       muster.NodeID     `cbor:"1,keyasint"`
+	Instance muster.InstanceID `cbor:"2,keyasint"`
+}
+
+// NodeAdopted: an instance with our tags that the state does not know.
+type NodeAdopted struct {
+	ID       muster.NodeID     `cbor:"1,keyasint"`
+	Token    muster.Token      `cbor:"2,keyasint"`
+	Pool     muster.PoolName   `cbor:"3,keyasint"`
+	Offering muster.Offering   `cbor:"4,keyasint"`
+	Instance muster.InstanceID `cbor:"5,keyasint"`
+}
+
+// NodeJoined: the agent answered. A second one of a node that serves only updates what the agent says of itself.
+type NodeJoined struct {
+	ID         muster.NodeID     `cbor:"1,keyasint"`
+	Capacity   muster.Resources  `cbor:"2,keyasint"`
+	Attributes map[string]string `cbor:"3,keyasint,omitempty"`
+	Agent      string            `cbor:"4,keyasint,omitempty"`
+	Boot       string            `cbor:"5,keyasint,omitempty"`
+}
+
+// NodeHealthChanged turns the health dial.
+type NodeHealthChanged struct {
+	ID     muster.NodeID     `cbor:"1,keyasint"`
+	Health muster.NodeHealth `cbor:"2,keyasint"`
+	Reason string            `cbor:"3,keyasint,omitempty"`
+}
+
+// NodeIntentSet is the operator's.
+type NodeIntentSet struct {
+	ID     muster.NodeID     `cbor:"1,keyasint"`
+	Intent muster.NodeIntent `cbor:"2,keyasint"`
+	Reason string            `cbor:"3,keyasint,omitempty"`
+}
+
+// NodeDraining: no new work; destroyed when empty.
+type NodeDraining struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// NodeTerminating: the provider will be asked to destroy the instance until it
+// is gone. With IfIdle it is refused when the node has live allocations.
+type NodeTerminating struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+	IfIdle bool          `cbor:"3,keyasint,omitempty"`
+}
+
+// NodeGone: confirmed that no instance is there. Its live allocations are lost.
+type NodeGone struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+}
+
+// NodesPurged forgets nodes that are gone.
+type NodesPurged struct {
+	IDs []muster.NodeID `cbor:"1,keyasint"`
+}
+
+func kindOf(f Fact) kind {
+	switch f.(type) {
+	case *TermBegan:
+		return kindTermBegan
+	case *EpochBegan:
+		return kindEpochBegan
+	case *PoolsSet:
+		return kindPoolsSet
+	case *OfferingsSeen:
+		return kindOfferingsSeen
+	case *JobSubmitted:
+		return kindJobSubmitted
+	case *JobStopped:
+		return kindJobStopped
+	case *JobFailed:
+		return kindJobFailed
+	case *JobParked:
+		return kindJobParked
+	case *JobsPurged:
+		return kindJobsPurged
+	case *PlanCommitted:
+		return kindPlanCommitted
+	case *AllocsReported:
+		return kindAllocsReported
+	case *OutputStored:
+		return kindOutputStored
+	case *JobOutputPruned:
+		return kindJobOutputPruned
+	case *NodeLaunching:
+		return kindNodeLaunching
+	case *NodeLaunched:
+		return kindNodeLaunched
+	case *NodeAdopted:
+		return kindNodeAdopted
+	case *NodeJoined:
+		return kindNodeJoined
+	case *NodeHealthChanged:
+		return kindNodeHealthChanged
+	case *NodeIntentSet:
+		return kindNodeIntentSet
+	case *NodeDraining:
+		return kindNodeDraining
+	case *NodeTerminating:
+		return kindNodeTerminating
+	case *NodeGone:
+		return kindNodeGone
+	case *NodesPurged:
+		return kindNodesPurged
+	}
+	return 0
+}
+
+func blank(k kind) Fact {
+	switch k {
+	case kindTermBegan:
+		return &TermBegan{}
+	case kindEpochBegan:
+		return &EpochBegan{}
+	case kindPoolsSet:
+		return &PoolsSet{}
+	case kindOfferingsSeen:
+		return &OfferingsSeen{}
+	case kindJobSubmitted:
+		return &JobSubmitted{}
+	case kindJobStopped:
+		return &JobStopped{}
+	case kindJobFailed:
+		return &JobFailed{}
+	case kindJobParked:
+		return &JobParked{}
+	case kindJobsPurged:
+		return &JobsPurged{}
+	case kindPlanCommitted:
+		return &PlanCommitted{}
+	case kindAllocsReported:
+		return &AllocsReported{}
+	case kindOutputStored:
+		return &OutputStored{}
+	case kindJobOutputPruned:
+		return &JobOutputPruned{}
+	case kindNodeLaunching:
+		return &NodeLaunching{}
+	case kindNodeLaunched:
+		return &NodeLaunched{}
+	case kindNodeAdopted:
+		return &NodeAdopted{}
+	case kindNodeJoined:
+		return &NodeJoined{}
+	case kindNodeHealthChanged:
+		return &NodeHealthChanged{}
+	case kindNodeIntentSet:
+		return &NodeIntentSet{}
+	case kindNodeDraining:
+		return &NodeDraining{}
+	case kindNodeTerminating:
+		return &NodeTerminating{}
+	case kindNodeGone:
+		return &NodeGone{}
+	case kindNodesPurged:
+		return &NodesPurged{}
+	}
+	return nil
+}
+
+// factVersion is written with each fact; a reader refuses a higher one.
+const factVersion = 1
+
+type envelope struct {
+	_       struct{} `cbor:",toarray"`
+	Kind    kind
+	Version uint8
+	Body    cbor.RawMessage
+}
+
+// codec is deterministic on the way out and skips unknown fields on the way in.
+type codec struct {
+	enc cbor.EncMode
+	dec cbor.DecMode
+}
+
+func newCodec() (codec, error) {
+	enc, err := cbor.CoreDetEncOptions().EncMode()
+	if err != nil {
+		return codec{}, err
+	}
+	dec, err := cbor.DecOptions{MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 32}.DecMode()
+	return codec{enc, dec}, err
+}
+
+// Encode writes a fact as one proposal.
+func (s *State) Encode(f Fact) ([]byte, error) {
+	body, err := s.codec.enc.Marshal(f)
+	if err != nil {
+		return nil, fmt.Errorf("encode %T: %w", f, err)
+	}
+	return s.codec.enc.Marshal(envelope{Kind: kindOf(f), Version: factVersion, Body: body})
+}
+
+// Decode reads a proposal.
+func (s *State) Decode(b []byte) (Fact, error) {
+	var e envelope
+	if err := s.codec.dec.Unmarshal(b, &e); err != nil {
+		return nil, fmt.Errorf("decode fact: %w", err)
+	}
+	f := blank(e.Kind)
+	if f == nil || e.Version > factVersion {
+		return nil, fmt.Errorf("fact of kind %d version %d is unknown: the log was written by a newer Muster", e.Kind, e.Version)
+	}
+	if err := s.codec.dec.Unmarshal(e.Body, f); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", f, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,280 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/musterhq/muster"
+)
+
+func (s *State) node(id muster.NodeID) (*Node, error) {
+	n, ok := s.t.nodes.Get(&Node{ID: id})
+	if !ok {
+		return nil, muster.Faultf(muster.FaultNotFound, "node %s: not found", id)
+	}
+	return n, nil
+}
+
+// stage moves the stage dial of a copy of n.
+func (s *State) stage(n *Node, next muster.NodeStage, reason string, now muster.Time) (*Node, error) {
+	b := *n
+	var err error
+	if b.Stage, err = n.Stage.To("node "+string(n.ID), next); err != nil {
+		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
+	}
+	b.StageReason, b.StageSince = reason, now
+	return &b, nil
+}
+
+func newNode(id muster.NodeID, token muster.Token, pool muster.PoolName, o muster.Offering, now muster.Time) *Node {
+	return &Node{
+		ID: id, Token: token, Pool: pool, Offering: o, StageSince: now,
+		Health: muster.NodeUnready, HealthSince: now, HealthReason: "its agent has not answered yet", Intent: muster.NodeRun,
+		Capacity: o.Capacity, Attributes: o.Attributes, Launched: now,
+	}
+}
+
+func (f *NodeLaunching) apply(s *State, now muster.Time) (any, error) {
+	if _, ok := s.t.nodes.Get(&Node{ID: f.ID}); ok {
+		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
+	}
+	n := newNode(f.ID, f.Token, f.Pool, f.Offering, now)
+	n.Stage, n.StageReason = muster.NodeLaunching, f.Reason
+	s.putNode(nil, n, "node.launching")
+	return nil, nil
+}
+
+func (f *NodeLaunched) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Stage == muster.NodeTerminating && n.Instance == "" {
+		// Given up while the provider was still at it: now it is known what to destroy.
+		b := *n
+		b.Instance = f.Instance
+		s.putNode(n, &b, "")
+		return nil, nil
+	}
+	b, err := s.stage(n, muster.NodeBooting, "", now)
+	if err != nil {
+		return nil, err
+	}
+	b.Instance = f.Instance
+	s.putNode(n, b, "node.booting")
+	return nil, nil
+}
+
+func (f *NodeAdopted) apply(s *State, now muster.Time) (any, error) {
+	if _, ok := s.t.nodes.Get(&Node{ID: f.ID}); ok {
+		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
+	}
+	n := newNode(f.ID, f.Token, f.Pool, f.Offering, now)
+	n.Stage, n.StageReason, n.Instance = muster.NodeAdopted, "found with our tags, unknown to the state", f.Instance
+	s.putNode(nil, n, "node.adopted")
+	return nil, nil
+}
+
+func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	b, verb := n, "node.serving"
+	switch n.Stage {
+	case muster.NodeServing, muster.NodeDraining:
+		// Joined again: its assignment is unchanged.
+		c := *n
+		b, verb = &c, "node.rejoined"
+	default:
+		if b, err = s.stage(n, muster.NodeServing, "", now); err != nil {
+			return nil, err
+		}
+		b.Joined, b.IdleSince = now, now
+	}
+	b.Capacity, b.Agent, b.Boot = f.Capacity, f.Agent, f.Boot
+	b.Attributes = merge(n.Offering.Attributes, f.Attributes)
+	if b.Health == muster.NodeUnready || b.Health == muster.NodeLost {
+		b.Health, b.HealthReason, b.HealthSince = muster.NodeGood, "", now
+	}
+	s.putNode(n, b, verb)
+	return nil, nil
+}
+
+// merge lets the operator's word (the offering) win over the agent's.
+func merge(offering, agent map[string]string) map[string]string {
+	out := make(map[string]string, len(offering)+len(agent))
+	for k, v := range agent {
+		out[k] = v
+	}
+	for k, v := range offering {
+		out[k] = v
+	}
+	return out
+}
+
+func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Stage == muster.NodeGone || n.Health == f.Health {
+		return nil, nil
+	}
+	b := *n
+	if b.Health, err = n.Health.To("health of node "+string(n.ID), f.Health); err != nil {
+		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
+	}
+	b.HealthReason, b.HealthSince = f.Reason, now
+	s.putNode(n, &b, "node."+string(f.Health))
+	return nil, nil
+}
+
+func (f *NodeIntentSet) apply(s *State, _ muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Stage == muster.NodeGone {
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is gone", f.ID)
+	}
+	if n.Intent == f.Intent && n.IntentReason == f.Reason {
+		return nil, nil
+	}
+	b := *n
+	if n.Intent != f.Intent {
+		if b.Intent, err = n.Intent.To("intent of node "+string(n.ID), f.Intent); err != nil {
+			return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
+		}
+	}
+	b.IntentReason = f.Reason
+	s.putNode(n, &b, "node.intent-"+string(f.Intent))
+	return nil, nil
+}
+
+func (f *NodeDraining) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Intent == muster.NodeHold {
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is held", f.ID)
+	}
+	b, err := s.stage(n, muster.NodeDraining, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	s.putNode(n, b, "node.draining")
+	return nil, nil
+}
+
+func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case n.Intent == muster.NodeHold:
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is held", f.ID)
+	case f.IfIdle && n.LiveAllocs > 0:
+		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
+	}
+	b, err := s.stage(n, muster.NodeTerminating, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	s.putNode(n, b, "node.terminating")
+	return nil, nil
+}
+
+func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.stage(n, muster.NodeGone, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	b.Gone, b.IdleSince = now, 0
+	s.putNode(n, b, "node.gone")
+	why := fmt.Sprintf("the instance of node %s is gone", n.ID)
+	if f.Reason != "" {
+		why += ": " + f.Reason
+	}
+	for _, a := range collect(s.t.nodeAllocs, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
+		c := *a
+		c.Outcome, c.Ended = muster.OutcomeLost, now
+		c.Failure = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeGone, Message: why}
+		c.Output.Stage, c.Output.Why = OutputIncomplete, why
+		if a.Desired == muster.AllocStop {
+			c.Outcome, c.Failure = muster.OutcomeStopped, nil
+		}
+		s.end(a, &c, now)
+	}
+	for _, a := range collect(s.t.openOutput, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
+		c := *a
+		c.Output.Stage, c.Output.Why = OutputIncomplete, why
+		s.putAlloc(a, &c, "alloc.output")
+	}
+	return nil, nil
+}
+
+func (f *NodesPurged) apply(s *State, _ muster.Time) (any, error) {
+	for _, id := range f.IDs {
+		n, ok := s.t.nodes.Get(&Node{ID: id})
+		if !ok || n.Stage != muster.NodeGone {
+			continue
+		}
+		s.t.nodes.Delete(n)
+		s.t.goneNodes.Delete(n)
+		s.changed(Change{Verb: "node.purged", NodeBefore: n})
+	}
+	return nil, nil
+}
+
+func (f *PoolsSet) apply(s *State, _ muster.Time) (any, error) {
+	s.t.pools.Clear()
+	for i := range f.Pools {
+		p := f.Pools[i]
+		s.t.pools.Set(&p)
+	}
+	s.changed(Change{Verb: "config.pools", Config: true})
+	return nil, nil
+}
+
+func (f *OfferingsSeen) apply(s *State, _ muster.Time) (any, error) {
+	for _, o := range collect(s.t.offers, &muster.Offering{Provider: f.Provider}, func(o *muster.Offering) bool { return o.Provider == f.Provider }) {
+		s.t.offers.Delete(o)
+	}
+	for i := range f.Offerings {
+		o := f.Offerings[i]
+		o.Provider = f.Provider
+		s.t.offers.Set(&o)
+	}
+	s.changed(Change{Verb: "config.offerings", Config: true})
+	return nil, nil
+}
+
+func (f *TermBegan) apply(s *State, now muster.Time) (any, error) {
+	s.meta.Term, s.meta.LeaderSince = f.Term, now
+	if s.meta.Cluster == "" {
+		s.meta.Cluster, s.meta.Epoch = f.Cluster, 1
+	}
+	s.changed(Change{Verb: "config.term", Config: true})
+	return s.meta, nil
+}
+
+func (f *EpochBegan) apply(s *State, _ muster.Time) (any, error) {
+	s.meta.Epoch = max(s.meta.Epoch+1, f.Epoch)
+	s.changed(Change{Verb: "config.epoch", Config: true})
+	return s.meta, nil
+}
+
+// Covers reports whether the pool may use the offering.
+func (p *Pool) Covers(o *muster.Offering) bool {
+	return p.Provider == o.Provider && (len(p.Offerings) == 0 || slices.ContainsFunc(p.Offerings, func(n muster.OfferingName) bool {
+		return strings.EqualFold(string(n), string(o.Name))
+	}))
+}

@@ -1,0 +1,253 @@
+package state
+
+import (
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Rows are immutable once they are in a tree: apply copies, changes the copy,
+// and puts it back. Readers may keep them for as long as they like.
+
+// Run is one version of a job: what its allocations share.
+type Run struct {
+	Key     muster.JobKey `cbor:"1,keyasint"`
+	UID     muster.JobUID `cbor:"2,keyasint"`
+	Version uint64        `cbor:"3,keyasint"`
+	// Spec has its defaults filled in.
+	Spec *api.JobSpec `cbor:"4,keyasint"`
+	// Ask is Spec.Resources in the words of package muster; derived.
+	Ask muster.Resources `cbor:"-"`
+	// Shape is what scheduling sees; equal shapes are decided once; derived.
+	Shape ShapeID `cbor:"-"`
+	// retry is Spec.Restart, read once; derived.
+	retry api.RestartOn
+}
+
+// Priority of the job.
+func (r *Run) Priority() int { return *r.Spec.Priority }
+
+// Job is a job's row. Invariant: waiting + placed + succeeded + failed + stopped = Count,
+// where waiting = Untried + Retrying while the job is live.
+type Job struct {
+	Run    *Run              `cbor:"-"`
+	UID    muster.JobUID     `cbor:"1,keyasint"`
+	Key    muster.JobKey     `cbor:"2,keyasint"`
+	Stage  muster.JobStage   `cbor:"3,keyasint"`
+	Ended  muster.Time       `cbor:"4,keyasint,omitempty"`
+	Result muster.JobOutcome `cbor:"5,keyasint,omitempty"`
+	// Reason says why it ended as it did.
+	Reason    string      `cbor:"6,keyasint,omitempty"`
+	Version   uint64      `cbor:"7,keyasint"`
+	Submitted muster.Time `cbor:"8,keyasint"`
+	// Age is the log index of this version's submission: the order of "first come".
+	Age uint64 `cbor:"9,keyasint"`
+	// Modified is the log index of the last change of the row.
+	Modified uint64 `cbor:"10,keyasint"`
+	// NextIndex is the first member that was never placed; members from there on have no row.
+	NextIndex int `cbor:"11,keyasint"`
+	// Retrying members wait for another attempt; Placed ones have a live allocation.
+	Retrying  int `cbor:"12,keyasint"`
+	Placed    int `cbor:"13,keyasint"`
+	Succeeded int `cbor:"14,keyasint"`
+	Failed    int `cbor:"15,keyasint"`
+	Stopped   int `cbor:"16,keyasint"`
+	// Running counts allocations in status running; LiveAllocs all that have not
+	// ended, of any version.
+	Running    int `cbor:"17,keyasint"`
+	LiveAllocs int `cbor:"18,keyasint"`
+	// AttemptBase is added to a member's attempts, so that allocation ids of a
+	// replaced version are not used again; MaxAttempt is the highest used.
+	AttemptBase int `cbor:"19,keyasint,omitempty"`
+	MaxAttempt  int `cbor:"20,keyasint,omitempty"`
+	// Parked, if not empty, says why the scheduler has given the job up until ParkedUntil (0: until it changes).
+	Parked      string      `cbor:"21,keyasint,omitempty"`
+	ParkedUntil muster.Time `cbor:"22,keyasint,omitempty"`
+	// OutputBytes is what is stored of its output in the blob store.
+	OutputBytes int64 `cbor:"23,keyasint,omitempty"`
+	// Pruned: its stored output was deleted to keep the quota.
+	Pruned bool `cbor:"24,keyasint,omitempty"`
+}
+
+// Count of members.
+func (j *Job) Count() int { return j.Run.Spec.Count }
+
+// Untried is how many members were never placed and still want to be.
+func (j *Job) Untried() int {
+	if j.Stage != muster.JobLive {
+		return 0
+	}
+	return j.Count() - j.NextIndex
+}
+
+// Waiting is how many members want an allocation, now or after their back-off.
+func (j *Job) Waiting() int {
+	if j.Stage != muster.JobLive {
+		return 0
+	}
+	return j.Untried() + j.Retrying
+}
+
+// Unsettled reports whether the scheduler has something to do for the job now,
+// apart from retries, which wait in WakeAt.
+func (j *Job) Unsettled() bool { return j.Untried() > 0 && j.Parked == "" }
+
+// Member is one of a job's count that was placed at least once.
+type Member struct {
+	UID    muster.JobUID       `cbor:"1,keyasint"`
+	Index  int                 `cbor:"2,keyasint"`
+	Status muster.MemberStatus `cbor:"3,keyasint"`
+	// Attempt is the last attempt's number, AttemptBase included.
+	Attempt int `cbor:"4,keyasint"`
+	// RetryAt is when a waiting member may be placed again.
+	RetryAt muster.Time `cbor:"5,keyasint,omitempty"`
+	// Failures by class, for the restart policy.
+	UserFailures    int             `cbor:"6,keyasint,omitempty"`
+	OutsideFailures int             `cbor:"7,keyasint,omitempty"`
+	OutsideSince    muster.Time     `cbor:"8,keyasint,omitempty"`
+	FailedNodes     []muster.NodeID `cbor:"9,keyasint,omitempty"`
+	Reason          string          `cbor:"10,keyasint,omitempty"`
+}
+
+// Alloc is the newest allocation's id.
+func (m *Member) Alloc() muster.AllocID { return muster.NewAllocID(m.UID, m.Index, m.Attempt) }
+
+// Alloc is an allocation's row.
+type Alloc struct {
+	Run     *Run                `cbor:"-"`
+	ID      muster.AllocID      `cbor:"1,keyasint"`
+	UID     muster.JobUID       `cbor:"2,keyasint"`
+	Version uint64              `cbor:"3,keyasint"`
+	Index   int                 `cbor:"4,keyasint"`
+	Attempt int                 `cbor:"5,keyasint"`
+	Node    muster.NodeID       `cbor:"6,keyasint"`
+	Desired muster.AllocDesired `cbor:"7,keyasint"`
+	// StopCause is why Desired is stop, in words.
+	StopCause string             `cbor:"8,keyasint,omitempty"`
+	Status    muster.AllocStatus `cbor:"9,keyasint"`
+	Outcome   muster.Outcome     `cbor:"10,keyasint,omitempty"`
+	ExitCode  int                `cbor:"11,keyasint,omitempty"`
+	Signal    string             `cbor:"12,keyasint,omitempty"`
+	Failure   *muster.Failure    `cbor:"13,keyasint,omitempty"`
+	Placed    muster.Time        `cbor:"14,keyasint"`
+	Started   muster.Time        `cbor:"15,keyasint,omitempty"`
+	Ended     muster.Time        `cbor:"16,keyasint,omitempty"`
+	Output    Output             `cbor:"17,keyasint"`
+	Modified  uint64             `cbor:"18,keyasint"`
+}
+
+// Live reports whether the allocation holds room on its node.
+func (a *Alloc) Live() bool { return a.Status != muster.AllocEnded }
+
+// OutputStage tells what became of an allocation's output.
+type OutputStage string
+
+// Output stages.
+const (
+	OutputOpen       OutputStage = ""           // more may come from the node
+	OutputComplete   OutputStage = "complete"   // all of it is stored
+	OutputIncomplete OutputStage = "incomplete" // some was lost; Why says so
+	OutputPruned     OutputStage = "pruned"     // deleted by quota or retention
+)
+
+// Output is what is stored of an allocation's output.
+type Output struct {
+	Stage  OutputStage  `cbor:"1,keyasint,omitempty"`
+	Why    string       `cbor:"2,keyasint,omitempty"`
+	Stdout Stream       `cbor:"3,keyasint,omitempty"`
+	Stderr Stream       `cbor:"4,keyasint,omitempty"`
+	Files  []OutputFile `cbor:"5,keyasint,omitempty"`
+	// BlobBytes is what it takes in the blob store.
+	BlobBytes int64 `cbor:"6,keyasint,omitempty"`
+}
+
+// Stream is one stored stream: Inline if it is small, else blobs by offset.
+type Stream struct {
+	// Size is all that was written; Start the offset of the first byte kept.
+	Size   int64  `cbor:"1,keyasint,omitempty"`
+	Start  int64  `cbor:"2,keyasint,omitempty"`
+	Inline []byte `cbor:"3,keyasint,omitempty"`
+}
+
+// OutputFile is one stored declared output.
+type OutputFile struct {
+	Path string `cbor:"1,keyasint"`
+	Size int64  `cbor:"2,keyasint"`
+}
+
+// Node is a node's row. Invariant: Used and LiveAllocs are the sums over its
+// live allocations.
+type Node struct {
+	ID       muster.NodeID     `cbor:"1,keyasint"`
+	Token    muster.Token      `cbor:"2,keyasint"`
+	Pool     muster.PoolName   `cbor:"3,keyasint"`
+	Offering muster.Offering   `cbor:"4,keyasint"`
+	Instance muster.InstanceID `cbor:"5,keyasint,omitempty"`
+
+	Stage        muster.NodeStage  `cbor:"6,keyasint"`
+	StageReason  string            `cbor:"7,keyasint,omitempty"`
+	StageSince   muster.Time       `cbor:"8,keyasint"`
+	Health       muster.NodeHealth `cbor:"9,keyasint"`
+	HealthReason string            `cbor:"10,keyasint,omitempty"`
+	HealthSince  muster.Time       `cbor:"11,keyasint"`
+	Intent       muster.NodeIntent `cbor:"12,keyasint"`
+	IntentReason string            `cbor:"13,keyasint,omitempty"`
+
+	Capacity   muster.Resources  `cbor:"14,keyasint"`
+	Used       muster.Resources  `cbor:"15,keyasint"`
+	LiveAllocs int               `cbor:"16,keyasint"`
+	Attributes map[string]string `cbor:"17,keyasint,omitempty"`
+	Agent      string            `cbor:"18,keyasint,omitempty"` // its version
+	Boot       string            `cbor:"19,keyasint,omitempty"` // of its agent
+
+	Launched muster.Time `cbor:"20,keyasint"`
+	Joined   muster.Time `cbor:"21,keyasint,omitempty"`
+	Gone     muster.Time `cbor:"22,keyasint,omitempty"`
+	// IdleSince is when it last became empty; 0 while it has live allocations or has not joined.
+	IdleSince muster.Time `cbor:"23,keyasint,omitempty"`
+	Modified  uint64      `cbor:"24,keyasint"`
+	// Served counts allocations that were placed on it.
+	Served uint64 `cbor:"25,keyasint,omitempty"`
+}
+
+// Free is the room left.
+func (n *Node) Free() muster.Resources { return n.Capacity.Sub(n.Used) }
+
+// Schedulable reports whether new work may go there.
+func (n *Node) Schedulable() bool { return muster.Schedulable(n.Stage, n.Health, n.Intent) }
+
+// Pool is an operator's rule for a set of nodes.
+type Pool struct {
+	Name         muster.PoolName       `cbor:"1,keyasint"`
+	Provider     muster.ProviderName   `cbor:"2,keyasint"`
+	Offerings    []muster.OfferingName `cbor:"3,keyasint,omitempty"` // empty: all of the provider
+	Min          int                   `cbor:"4,keyasint,omitempty"`
+	Max          int                   `cbor:"5,keyasint"`
+	MaxLaunching int                   `cbor:"6,keyasint"`
+	// Deadlines in microseconds.
+	IdleTimeout muster.Time `cbor:"7,keyasint"`
+	BootTimeout muster.Time `cbor:"8,keyasint"`
+	Grace       muster.Time `cbor:"9,keyasint"`
+}
+
+// Meta is what there is one of.
+type Meta struct {
+	Cluster string `cbor:"1,keyasint"`
+	Epoch   uint64 `cbor:"2,keyasint"`
+	// Term and LeaderSince are of the newest leader that has begun.
+	Term        uint64      `cbor:"3,keyasint"`
+	LeaderSince muster.Time `cbor:"4,keyasint"`
+	// Index and Time are of the last entry applied.
+	Index uint64      `cbor:"5,keyasint"`
+	Time  muster.Time `cbor:"6,keyasint"`
+}
+
+// Receipt remembers a submission by its idempotency key.
+type Receipt struct {
+	Namespace muster.Namespace `cbor:"1,keyasint"`
+	Key       string           `cbor:"2,keyasint"`
+	Digest    string           `cbor:"3,keyasint"` // of the request
+	Job       muster.JobKey    `cbor:"4,keyasint"`
+	UID       muster.JobUID    `cbor:"5,keyasint"`
+	Version   uint64           `cbor:"6,keyasint"`
+	Index     uint64           `cbor:"7,keyasint"`
+}

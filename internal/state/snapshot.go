@@ -1,0 +1,131 @@
+package state
+
+import (
+	"github.com/tidwall/btree"
+
+	"github.com/musterhq/muster"
+)
+
+// Snapshot is the state as of one entry; it never changes. Reading needs no
+// lock. Rows may be kept. Iterators go in the order named and stop when fn returns false.
+type Snapshot struct {
+	t    tables
+	meta Meta
+}
+
+// Meta is what there is one of.
+func (s *Snapshot) Meta() Meta { return s.meta }
+
+// Index is the log index of the snapshot.
+func (s *Snapshot) Index() uint64 { return s.meta.Index }
+
+func get[T any](t *btree.BTreeG[T], key T) T {
+	v, _ := t.Get(key)
+	return v
+}
+
+// Job by key; nil if there is none.
+func (s *Snapshot) Job(key muster.JobKey) *Job { return get(s.t.jobs, &Job{Key: key}) }
+
+// JobByUID is the job with this uid; nil if there is none.
+func (s *Snapshot) JobByUID(uid muster.JobUID) *Job { return get(s.t.jobsUID, &Job{UID: uid}) }
+
+// Jobs iterates by (namespace, name) over those after the key (zero: all).
+func (s *Snapshot) Jobs(after muster.JobKey, fn func(*Job) bool) {
+	s.t.jobs.Ascend(&Job{Key: after}, func(j *Job) bool {
+		return j.Key == after || fn(j)
+	})
+}
+
+// JobCount is how many jobs there are.
+func (s *Snapshot) JobCount() int { return s.t.jobs.Len() }
+
+// EndedJobs iterates over ended jobs, the longest ended first.
+func (s *Snapshot) EndedJobs(fn func(*Job) bool) { s.t.endedJobs.Scan(fn) }
+
+// Member of a job; nil if it was never placed or does not exist.
+func (s *Snapshot) Member(uid muster.JobUID, index int) *Member {
+	return get(s.t.members, &Member{UID: uid, Index: index})
+}
+
+// Members iterates over those of a job that were placed at least once, by
+// index, from the given one on.
+func (s *Snapshot) Members(uid muster.JobUID, from int, fn func(*Member) bool) {
+	s.t.members.Ascend(&Member{UID: uid, Index: from}, func(m *Member) bool { return m.UID == uid && fn(m) })
+}
+
+// DueRetries iterates over a job's waiting members whose back-off is over, the
+// longest due first. Members never placed are Job.NextIndex to Count-1.
+func (s *Snapshot) DueRetries(uid muster.JobUID, now muster.Time, fn func(*Member) bool) {
+	s.t.retries.Ascend(&Member{UID: uid, RetryAt: -1 << 62, Index: -1}, func(m *Member) bool {
+		return m.UID == uid && m.RetryAt <= now && fn(m)
+	})
+}
+
+// Alloc by id; nil if there is none.
+func (s *Snapshot) Alloc(id muster.AllocID) *Alloc { return get(s.t.allocs, &Alloc{ID: id}) }
+
+// Allocs iterates by id over those after the id ("": all).
+func (s *Snapshot) Allocs(after muster.AllocID, fn func(*Alloc) bool) {
+	s.t.allocs.Ascend(&Alloc{ID: after}, func(a *Alloc) bool { return a.ID == after || fn(a) })
+}
+
+// AllocCount and LiveAllocCount are how many there are.
+func (s *Snapshot) AllocCount() int { return s.t.allocs.Len() }
+
+// LiveAllocCount is how many have not ended.
+func (s *Snapshot) LiveAllocCount() int { return s.t.live.Len() }
+
+// JobAllocs iterates over a job's allocations by index, then attempt, from the given index on.
+func (s *Snapshot) JobAllocs(uid muster.JobUID, from int, fn func(*Alloc) bool) {
+	s.t.jobAllocs.Ascend(&Alloc{UID: uid, Index: from}, func(a *Alloc) bool { return a.UID == uid && fn(a) })
+}
+
+// LiveAllocs iterates over all that have not ended, by id.
+func (s *Snapshot) LiveAllocs(fn func(*Alloc) bool) { s.t.live.Scan(fn) }
+
+// NodeAllocs iterates over a node's live allocations, by id.
+func (s *Snapshot) NodeAllocs(id muster.NodeID, fn func(*Alloc) bool) {
+	s.t.nodeAllocs.Ascend(&Alloc{Node: id}, func(a *Alloc) bool { return a.Node == id && fn(a) })
+}
+
+// OpenOutputs iterates over a node's ended allocations whose output is not yet stored, by id.
+func (s *Snapshot) OpenOutputs(id muster.NodeID, fn func(*Alloc) bool) {
+	s.t.openOutput.Ascend(&Alloc{Node: id}, func(a *Alloc) bool { return a.Node == id && fn(a) })
+}
+
+// Node by id; nil if there is none.
+func (s *Snapshot) Node(id muster.NodeID) *Node { return get(s.t.nodes, &Node{ID: id}) }
+
+// Nodes iterates over all, gone ones included, by id, after the given one.
+func (s *Snapshot) Nodes(after muster.NodeID, fn func(*Node) bool) {
+	s.t.nodes.Ascend(&Node{ID: after}, func(n *Node) bool { return n.ID == after || fn(n) })
+}
+
+// LiveNodes iterates over nodes that are not gone, by id.
+func (s *Snapshot) LiveNodes(fn func(*Node) bool) { s.t.liveNodes.Scan(fn) }
+
+// LiveNodeCount is how many are not gone.
+func (s *Snapshot) LiveNodeCount() int { return s.t.liveNodes.Len() }
+
+// GoneNodes iterates over gone nodes, the longest gone first.
+func (s *Snapshot) GoneNodes(fn func(*Node) bool) { s.t.goneNodes.Scan(fn) }
+
+// Pools iterates by name.
+func (s *Snapshot) Pools(fn func(*Pool) bool) { s.t.pools.Scan(fn) }
+
+// Pool by name; nil if there is none.
+func (s *Snapshot) Pool(name muster.PoolName) *Pool { return get(s.t.pools, &Pool{Name: name}) }
+
+// Offerings iterates over what was last seen on sale, by provider, name, zone, market.
+func (s *Snapshot) Offerings(fn func(*muster.Offering) bool) { s.t.offers.Scan(fn) }
+
+// Unsettled iterates over live jobs with members that were never placed and
+// that are not parked, by uid. Jobs with only retries are in WakeAt.
+func (s *Snapshot) Unsettled(fn func(*Job) bool) { s.t.unsettled.Scan(fn) }
+
+// UnsettledCount is how many there are.
+func (s *Snapshot) UnsettledCount() int { return s.t.unsettled.Len() }
+
+// WakeAt iterates over deadlines, the earliest first. One not after now is due.
+func (s *Snapshot) WakeAt(fn func(Wake) bool) { s.t.wakeAt.Scan(fn) }

@@ -1,0 +1,253 @@
+package state
+
+import (
+	"cmp"
+	"strings"
+	"sync/atomic"
+
+	"github.com/tidwall/btree"
+
+	"github.com/musterhq/muster"
+)
+
+// State is the replicated state. One goroutine applies; any number read
+// through Latest and Feed.
+type State struct {
+	codec  codec
+	t      tables
+	meta   Meta
+	latest atomic.Pointer[Snapshot]
+	feed   *Feed
+
+	// While an entry is applied.
+	changes []Change
+}
+
+// tables are the trees, primary ones first. Each is copied in O(1) for a snapshot.
+type tables struct {
+	jobs     *btree.BTreeG[*Job]    // by key
+	jobsUID  *btree.BTreeG[*Job]    // by uid
+	members  *btree.BTreeG[*Member] // by uid, index; only those placed at least once
+	allocs   *btree.BTreeG[*Alloc]  // by id
+	nodes    *btree.BTreeG[*Node]   // by id
+	pools    *btree.BTreeG[*Pool]
+	offers   *btree.BTreeG[*muster.Offering] // by provider, name, zone, market
+	receipts *btree.BTreeG[*Receipt]         // by namespace, key
+	receiptN *btree.BTreeG[*Receipt]         // by log index, to bound them
+
+	jobAllocs  *btree.BTreeG[*Alloc] // by uid, index, attempt
+	nodeAllocs *btree.BTreeG[*Alloc] // live ones by node, id
+	live       *btree.BTreeG[*Alloc] // live ones by id
+	endedJobs  *btree.BTreeG[*Job]   // ended ones by time of end, uid
+	goneNodes  *btree.BTreeG[*Node]  // gone ones by time, id
+	liveNodes  *btree.BTreeG[*Node]  // not gone, by id
+	openOutput *btree.BTreeG[*Alloc] // ended ones whose output is still open, by node, id
+
+	unsettled *btree.BTreeG[*Job] // by uid
+	wakeAt    *btree.BTreeG[Wake]
+	retries   *btree.BTreeG[*Member] // waiting members by uid, time, index
+}
+
+// Wake is a deadline at which a job wants to be looked at again.
+type Wake struct {
+	At  muster.Time
+	UID muster.JobUID
+	// Index of the member that waits; -1 for a parked job.
+	Index int
+}
+
+func tree[T any](compare func(a, b T) int) *btree.BTreeG[T] {
+	return btree.NewBTreeGOptions(func(a, b T) bool { return compare(a, b) < 0 }, btree.Options{NoLocks: true})
+}
+
+func compareStrings[T ~string](a, b T) int { return strings.Compare(string(a), string(b)) }
+
+func newTables() tables {
+	byID := func(a, b *Alloc) int { return compareStrings(a.ID, b.ID) }
+	byNode := func(a, b *Alloc) int { return cmp.Or(compareStrings(a.Node, b.Node), compareStrings(a.ID, b.ID)) }
+	nodeByID := func(a, b *Node) int { return compareStrings(a.ID, b.ID) }
+	jobByUID := func(a, b *Job) int { return compareStrings(a.UID, b.UID) }
+	return tables{
+		jobs:    tree(func(a, b *Job) int { return a.Key.Compare(b.Key) }),
+		jobsUID: tree(jobByUID),
+		members: tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
+		allocs:  tree(byID),
+		nodes:   tree(nodeByID),
+		pools:   tree(func(a, b *Pool) int { return compareStrings(a.Name, b.Name) }),
+		offers: tree(func(a, b *muster.Offering) int {
+			return cmp.Or(compareStrings(a.Provider, b.Provider), compareStrings(a.Name, b.Name),
+				strings.Compare(a.Zone, b.Zone), compareStrings(a.Market, b.Market))
+		}),
+		receipts: tree(func(a, b *Receipt) int {
+			return cmp.Or(compareStrings(a.Namespace, b.Namespace), strings.Compare(a.Key, b.Key))
+		}),
+		receiptN: tree(func(a, b *Receipt) int {
+			return cmp.Or(cmp.Compare(a.Index, b.Index), compareStrings(a.Namespace, b.Namespace), strings.Compare(a.Key, b.Key))
+		}),
+		jobAllocs: tree(func(a, b *Alloc) int {
+			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
+		}),
+		nodeAllocs: tree(byNode),
+		live:       tree(byID),
+		endedJobs:  tree(func(a, b *Job) int { return cmp.Or(cmp.Compare(a.Ended, b.Ended), compareStrings(a.UID, b.UID)) }),
+		goneNodes:  tree(func(a, b *Node) int { return cmp.Or(cmp.Compare(a.Gone, b.Gone), compareStrings(a.ID, b.ID)) }),
+		liveNodes:  tree(nodeByID),
+		openOutput: tree(byNode),
+		unsettled:  tree(jobByUID),
+		wakeAt: tree(func(a, b Wake) int {
+			return cmp.Or(cmp.Compare(a.At, b.At), compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index))
+		}),
+		retries: tree(func(a, b *Member) int {
+			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.RetryAt, b.RetryAt), cmp.Compare(a.Index, b.Index))
+		}),
+	}
+}
+
+// copy is the O(1) copy of all trees: the work is done by later writes.
+func (t *tables) copy() tables {
+	return tables{
+		jobs: t.jobs.Copy(), jobsUID: t.jobsUID.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
+		nodes: t.nodes.Copy(), pools: t.pools.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
+		receiptN: t.receiptN.Copy(), jobAllocs: t.jobAllocs.Copy(), nodeAllocs: t.nodeAllocs.Copy(), live: t.live.Copy(),
+		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
+		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retries: t.retries.Copy(),
+	}
+}
+
+// New makes an empty state whose feed keeps the last feedSize changes.
+func New(feedSize int) (*State, error) {
+	c, err := newCodec()
+	if err != nil {
+		return nil, err
+	}
+	s := &State{codec: c, t: newTables(), feed: newFeed(feedSize)}
+	s.publish()
+	return s, nil
+}
+
+// Latest is the state after the last applied entry.
+func (s *State) Latest() *Snapshot { return s.latest.Load() }
+
+// Feed is the change feed.
+func (s *State) Feed() *Feed { return s.feed }
+
+func (s *State) publish() {
+	s.latest.Store(&Snapshot{t: s.t.copy(), meta: s.meta})
+}
+
+// Apply applies one committed entry: at is the leader's clock in microseconds.
+// It answers for each proposal with the fact's value or an error. Only the
+// raft log calls it, from one goroutine.
+func (s *State) Apply(index, term uint64, at int64, proposals [][]byte) []any {
+	now := max(muster.Time(at), s.meta.Time)
+	s.meta.Index, s.meta.Time = index, now
+	s.changes = s.changes[:0]
+	results := make([]any, len(proposals))
+	for i, p := range proposals {
+		f, err := s.Decode(p)
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		v, err := f.apply(s, now)
+		if err != nil {
+			results[i] = err
+		} else {
+			results[i] = v
+		}
+	}
+	for i := range s.changes {
+		s.changes[i].Index, s.changes[i].Part, s.changes[i].At = index, i, now
+	}
+	// The snapshot is published first: who is woken by a change sees it.
+	s.publish()
+	s.feed.add(index, s.changes)
+	return results
+}
+
+func (s *State) changed(c Change) { s.changes = append(s.changes, c) }
+
+func replace[T any](t *btree.BTreeG[T], before, after T, had, has bool) {
+	if had && !has {
+		t.Delete(before)
+	}
+	if has {
+		t.Set(after)
+	}
+}
+
+// putJob puts a row in place of before (nil: new) and keeps every index right.
+func (s *State) putJob(before, after *Job, verb string) {
+	after.Modified = s.meta.Index
+	s.t.jobs.Set(after)
+	s.t.jobsUID.Set(after)
+	had := before != nil
+	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
+	if after.Stage == muster.JobEnded {
+		s.t.endedJobs.Set(after)
+	}
+	replace(s.t.unsettled, before, after, had && before.Unsettled(), after.Unsettled())
+	if had && before.ParkedUntil != 0 {
+		s.t.wakeAt.Delete(Wake{before.ParkedUntil, before.UID, -1})
+	}
+	if after.ParkedUntil != 0 {
+		s.t.wakeAt.Set(Wake{after.ParkedUntil, after.UID, -1})
+	}
+	if verb != "" {
+		s.changed(Change{Verb: verb, JobBefore: before, Job: after})
+	}
+}
+
+func (s *State) putMember(before, after *Member) {
+	if before != nil && before.Status == muster.MemberWaiting {
+		s.t.retries.Delete(before)
+		s.t.wakeAt.Delete(Wake{before.RetryAt, before.UID, before.Index})
+	}
+	s.t.members.Set(after)
+	if after.Status == muster.MemberWaiting {
+		s.t.retries.Set(after)
+		s.t.wakeAt.Set(Wake{after.RetryAt, after.UID, after.Index})
+	}
+}
+
+func (s *State) dropMember(m *Member) {
+	if m.Status == muster.MemberWaiting {
+		s.t.retries.Delete(m)
+		s.t.wakeAt.Delete(Wake{m.RetryAt, m.UID, m.Index})
+	}
+	s.t.members.Delete(m)
+}
+
+func (s *State) putAlloc(before, after *Alloc, verb string) {
+	after.Modified = s.meta.Index
+	s.t.allocs.Set(after)
+	s.t.jobAllocs.Set(after)
+	had := before != nil
+	replace(s.t.nodeAllocs, before, after, had && before.Live(), after.Live())
+	replace(s.t.live, before, after, had && before.Live(), after.Live())
+	replace(s.t.openOutput, before, after, had && before.outputOpen(), after.outputOpen())
+	if verb != "" {
+		s.changed(Change{Verb: verb, AllocBefore: before, Alloc: after})
+	}
+}
+
+func (a *Alloc) outputOpen() bool { return !a.Live() && a.Output.Stage == OutputOpen }
+
+func (s *State) dropAlloc(a *Alloc) {
+	s.t.allocs.Delete(a)
+	s.t.jobAllocs.Delete(a)
+	s.t.openOutput.Delete(a)
+	s.changed(Change{Verb: "alloc.purged", AllocBefore: a})
+}
+
+func (s *State) putNode(before, after *Node, verb string) {
+	after.Modified = s.meta.Index
+	s.t.nodes.Set(after)
+	replace(s.t.liveNodes, before, after, before != nil && before.Stage.Live(), after.Stage.Live())
+	if after.Stage == muster.NodeGone {
+		s.t.goneNodes.Set(after)
+	}
+	if verb != "" {
+		s.changed(Change{Verb: verb, NodeBefore: before, Node: after})
+	}
+}

@@ -1,0 +1,249 @@
+// Package agent is the protocol between the server's link and the agent on a
+// node: plain HTTP with JSON over a unix socket, so that an operator can curl
+// the same socket. This package holds its types and a thin client.
+//
+// It must never decide anything. The link (server side) and internal/agent
+// (node side) use it. Neighbours speak Protocol N and N-1: fields are only
+// added, unknown ones are skipped.
+//
+//	GET  /v1/agent                              Hello
+//	PUT  /v1/desired                            Desired → DesiredAnswer
+//	GET  /v1/reports                            stream of Report, one JSON object a line
+//	GET  /v1/allocs/{id}/output/{stream}        octets from ?offset=, ?follow=true goes on until the end
+//	GET  /v1/allocs/{id}/outputs/{n}            tar of the n-th stored output
+//	PUT  /v1/inputs/{digest}                    octets of an input that a report asked for
+//	POST /v1/release?cluster=ID                 an operator frees the agent from cluster ID
+//	POST /v1/step-down                          the agent exits and leaves its sandboxes to the next one
+//
+// A refusal to obey is 409 with a Refusal; any other error is its status with
+// a Problem. PUT /v1/desired carries the sender's Protocol in HeaderProtocol.
+package agent
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/musterhq/muster"
+)
+
+// Protocol is the version that this build speaks.
+const Protocol = 1
+
+// Headers of the protocol.
+const (
+	// HeaderProtocol is the Protocol of whoever sends a Desired. An agent obeys
+	// its own and the one before; a newer server lowers its own to the agent's.
+	HeaderProtocol = "Muster-Protocol"
+	// HeaderOutputStart is the offset of the first byte of an output answer,
+	// present only if bytes between the offset asked for and it were dropped.
+	HeaderOutputStart = "Muster-Output-Start"
+	// HeaderOutputFinal is "true" on an output answer whose end is the stream's end for ever.
+	HeaderOutputFinal = "Muster-Output-Final"
+)
+
+// MaxDesired bounds the JSON of one Desired in bytes. Absence means nothing,
+// so a larger set is sent in several parts with one fence.
+const MaxDesired = 64 << 20
+
+// Streams of a sandbox's output.
+const (
+	Stdout = "stdout"
+	Stderr = "stderr"
+)
+
+// Fence orders everything that a server sends. The agent keeps the highest
+// that it obeyed and refuses lower ones; another cluster's is refused until an operator releases
+// the node. A restored backup has a higher epoch.
+type Fence struct {
+	Cluster string `json:"cluster"`
+	Epoch   uint64 `json:"epoch"`
+	Term    uint64 `json:"term"`
+	Index   uint64 `json:"index"`
+}
+
+// Compare orders fences of one cluster by epoch, term, index.
+func (f Fence) Compare(o Fence) int {
+	return cmp.Or(cmp.Compare(f.Epoch, o.Epoch), cmp.Compare(f.Term, o.Term), cmp.Compare(f.Index, o.Index))
+}
+
+func (f Fence) String() string {
+	return fmt.Sprintf("cluster %s epoch %d term %d index %d", f.Cluster, f.Epoch, f.Term, f.Index)
+}
+
+// Hello is what an agent says of itself.
+type Hello struct {
+	Node     muster.NodeID `json:"node"`
+	Protocol int           `json:"protocol"`
+	Version  string        `json:"version"`
+	// Boot is drawn at each start of the agent process.
+	Boot string `json:"boot"`
+	Pid  int    `json:"pid"`
+	// Fence is the highest that was obeyed; zero on an agent that no cluster has used.
+	Fence      Fence             `json:"fence"`
+	Capacity   muster.Resources  `json:"capacity"`
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Runtimes   []string          `json:"runtimes"`
+	// Problems are sentences about what this node cannot do, for operators.
+	Problems []string `json:"problems,omitempty"`
+	// Allocs is how many allocations it holds, ended ones included.
+	Allocs int `json:"allocs"`
+}
+
+// Desired is what the server wants of a node: always the whole set. What is
+// absent goes on as it is: only desired stop ends, only Forget deletes.
+type Desired struct {
+	Fence  Fence          `json:"fence"`
+	Allocs []DesiredAlloc `json:"allocs"`
+	// Forget names ended allocations whose result, output and declared outputs
+	// are stored as of Fence.Index. The agent deletes all of them.
+	Forget []muster.AllocID `json:"forget,omitempty"`
+	// Named are the allocations whose stop has a cause in the log. A set that
+	// stops more than half of five or more running sandboxes is refused unless each is named here.
+	Named []muster.AllocID `json:"named,omitempty"`
+}
+
+// DesiredAlloc is one allocation that the server wants.
+type DesiredAlloc struct {
+	ID      muster.AllocID      `json:"id"`
+	Desired muster.AllocDesired `json:"desired"`
+	// Spec may be left out once a report has shown that the agent holds the allocation.
+	Spec *AllocSpec `json:"spec,omitempty"`
+}
+
+// DesiredAnswer says what was done with a Desired.
+type DesiredAnswer struct {
+	// Unknown are allocations sent without spec that the agent does not hold.
+	Unknown []muster.AllocID `json:"unknown,omitempty"`
+	// Forgotten are allocations sent to run that the agent was told to forget
+	// before: they are not run again.
+	Forgotten []muster.AllocID `json:"forgotten,omitempty"`
+	// NotEnded were to be forgotten but have not ended: they are kept.
+	NotEnded []muster.AllocID `json:"not_ended,omitempty"`
+}
+
+// Problem is the JSON of an error answer that is not a Refusal.
+type Problem struct {
+	Message string `json:"message"`
+}
+
+// Refusal is the JSON of a 409 answer: the agent understood and will not obey.
+type Refusal struct {
+	// Code is one of the Refused constants.
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Fence is the highest that the agent has obeyed.
+	Fence Fence `json:"fence"`
+}
+
+func (r *Refusal) Error() string { return r.Message }
+
+// Refusal codes.
+const (
+	RefusedFence    = "fence"
+	RefusedCluster  = "cluster"
+	RefusedMassStop = "mass-stop"
+	RefusedProtocol = "protocol"
+)
+
+// AllocSpec is all that an agent needs to run an allocation.
+type AllocSpec struct {
+	Namespace muster.Namespace `json:"namespace"`
+	Job       string           `json:"job"`
+	JobUID    muster.JobUID    `json:"job_uid"`
+	Version   uint64           `json:"version"`
+	Index     int              `json:"index"`
+	Count     int              `json:"count"`
+	Attempt   int              `json:"attempt"`
+
+	Command   []string          `json:"command"`
+	Image     string            `json:"image,omitempty"`
+	Env       map[string]string `json:"env,omitempty"`
+	Workdir   string            `json:"workdir,omitempty"` // empty: a fresh one of its own
+	Resources muster.Resources  `json:"resources"`
+
+	TimeoutMillis     int64    `json:"timeout_ms,omitempty"`    // 0 = none
+	KillGraceMillis   int64    `json:"kill_grace_ms,omitempty"` // TERM to KILL
+	OutputLimit       int64    `json:"output_limit,omitempty"`  // bytes kept of each stream
+	Inputs            []Input  `json:"inputs,omitempty"`
+	Outputs           []Output `json:"outputs,omitempty"`
+	GiveUpInputMillis int64    `json:"give_up_input_ms,omitempty"`
+}
+
+// Input is a file put into the work directory: Content, or Digest ("sha256:"
+// and 64 hexadecimal digits) with (fetched by the agent) or without (pushed by the server) URL.
+type Input struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content,omitempty"`
+	Digest  string `json:"digest,omitempty"`
+	URL     string `json:"url,omitempty"`
+	Mode    uint32 `json:"mode,omitempty"`
+}
+
+// Output is a path kept after the command succeeded.
+type Output struct {
+	Path     string `json:"path"`
+	Optional bool   `json:"optional,omitempty"`
+}
+
+// Report is what is true on a node. The first on a stream carries every
+// allocation that the agent holds (Whole); later ones those that changed. One
+// is sent at least every HeartbeatEvery even if nothing changed. An allocation
+// is in reports only once it is on the node's disk, so that a restarted agent knows it too.
+type Report struct {
+	Boot string `json:"boot"`
+	// Seq counts the reports of this boot from 1.
+	Seq    uint64        `json:"seq"`
+	Whole  bool          `json:"whole,omitempty"`
+	Allocs []AllocReport `json:"allocs,omitempty"`
+	// Needs are digests of inputs that allocations wait for: all of them, in
+	// whole reports, in heartbeats, and in others when one was added.
+	Needs []string `json:"needs,omitempty"`
+	// Used is the sum over running sandboxes; in heartbeats.
+	Used *Usage `json:"used,omitempty"`
+	// Free disk of the agent's directory in bytes; in heartbeats.
+	FreeDisk int64 `json:"free_disk,omitempty"`
+}
+
+// AllocReport is what is true of one allocation. Times are the node's clock, microseconds.
+type AllocReport struct {
+	ID       muster.AllocID     `json:"id"`
+	Status   muster.AllocStatus `json:"status"` // starting, running, ended
+	Outcome  muster.Outcome     `json:"outcome,omitempty"`
+	ExitCode int                `json:"exit_code,omitempty"`
+	Signal   string             `json:"signal,omitempty"`
+	Failure  *muster.Failure    `json:"failure,omitempty"`
+	Started  muster.Time        `json:"started,omitempty"`
+	Ended    muster.Time        `json:"ended,omitempty"`
+	Stdout   StreamReport       `json:"stdout,omitzero"`
+	Stderr   StreamReport       `json:"stderr,omitzero"`
+	// Outputs are the declared outputs, collected and ready to be read; set when ended with success.
+	Outputs []OutputReport `json:"outputs,omitempty"`
+	Usage   *Usage         `json:"usage,omitempty"`
+}
+
+// StreamReport tells how much a stream has produced.
+type StreamReport struct {
+	// Size is all that was ever written; Start the offset of the oldest byte still kept.
+	Size  int64 `json:"size,omitempty"`
+	Start int64 `json:"start,omitempty"`
+	// Inline is the whole stream when it has ended and is at most InlineLimit bytes.
+	Inline []byte `json:"inline,omitempty"`
+}
+
+// OutputReport is one collected output.
+type OutputReport struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"` // of the tar
+}
+
+// Usage is what sandboxes used.
+type Usage struct {
+	CPUMicros int64        `json:"cpu_us"` // since start
+	Memory    muster.Bytes `json:"memory"` // now
+}
+
+// InlineLimit is the largest stream that travels inside a report.
+const InlineLimit = 1024
+
+// HeartbeatEvery is the longest silence of a healthy report stream, in milliseconds.
+const HeartbeatEvery = 5000

@@ -1,0 +1,97 @@
+package muster
+
+import (
+	"fmt"
+	"time"
+)
+
+// Price is money per hour in millionths of the currency unit that the operator
+// configures prices in.
+type Price int64
+
+// String is the price with up to six decimals, without unit.
+func (p Price) String() string { return fmt.Sprintf("%g", float64(p)/1e6) }
+
+// For is what the price amounts to over d, in millionths of the currency unit.
+func (p Price) For(d time.Duration) int64 { return int64(float64(p) * d.Hours()) }
+
+// Market says how an instance is sold.
+type Market string
+
+// Markets.
+const (
+	OnDemand Market = "on-demand"
+	Spot     Market = "spot"
+)
+
+// OfferingName is the provider's name of an instance type.
+type OfferingName string
+
+// PoolName names a pool; ProviderName a configured provider.
+type (
+	PoolName     string
+	ProviderName string
+)
+
+// Offering is what a provider can sell now.
+type Offering struct {
+	Provider   ProviderName      `json:"provider" cbor:"1,keyasint"`
+	Name       OfferingName      `json:"name" cbor:"2,keyasint"`
+	Zone       string            `json:"zone,omitempty" cbor:"3,keyasint,omitempty"`
+	Market     Market            `json:"market" cbor:"4,keyasint"`
+	Price      Price             `json:"price" cbor:"5,keyasint"`
+	Capacity   Resources         `json:"capacity" cbor:"6,keyasint"`
+	Attributes map[string]string `json:"attributes,omitempty" cbor:"7,keyasint,omitempty"`
+	Available  bool              `json:"available" cbor:"8,keyasint"`
+}
+
+// Constraint is a condition on a node's attributes that a member needs.
+type Constraint struct {
+	Attribute string   `json:"attribute" cbor:"1,keyasint"`
+	Op        string   `json:"op,omitempty" cbor:"2,keyasint,omitempty"`
+	Value     string   `json:"value,omitempty" cbor:"3,keyasint,omitempty"`
+	Values    []string `json:"values,omitempty" cbor:"4,keyasint,omitempty"`
+}
+
+// Constraint operators. An attribute that is not set never equals anything;
+// it differs from everything.
+const (
+	OpEqual    = "="
+	OpNotEqual = "!="
+	OpIn       = "in"
+	OpIsSet    = "is-set"
+)
+
+// String is the constraint as users write it.
+func (c Constraint) String() string {
+	switch c.Op {
+	case OpIn:
+		return fmt.Sprintf("%s in %v", c.Attribute, c.Values)
+	case OpIsSet:
+		return c.Attribute + " is set"
+	}
+	return fmt.Sprintf("%s %s %s", c.Attribute, c.Op, c.Value)
+}
+
+// Met reports whether attributes satisfy the constraint.
+func (c Constraint) Met(attributes map[string]string) bool {
+	v, set := attributes[c.Attribute]
+	switch c.Op {
+	case OpEqual, "":
+		return set && v == c.Value
+	case OpNotEqual:
+		return !set || v != c.Value
+	case OpIsSet:
+		return set
+	case OpIn:
+		if !set {
+			return false
+		}
+		for _, w := range c.Values {
+			if v == w {
+				return true
+			}
+		}
+	}
+	return false
+}
