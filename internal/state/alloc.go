@@ -98,8 +98,6 @@ func (s *State) placeable(p Placement) (*Job, string) {
 	}
 	m, tried := s.t.members.Get(&Member{UID: p.UID, Index: p.Index})
 	switch {
-	case !tried && p.Index != j.NextIndex:
-		return nil, fmt.Sprintf("job %s: member %d is not the next one (%d)", j.Key, p.Index, j.NextIndex)
 	case !tried && p.Attempt != j.AttemptBase+1, tried && p.Attempt != m.Attempt+1:
 		return nil, fmt.Sprintf("job %s: attempt %d of member %d is not the next one", j.Key, p.Attempt, p.Index)
 	case tried && m.Status != muster.MemberWaiting:
@@ -120,6 +118,12 @@ func (s *State) place(j *Job, p Placement, now muster.Time) {
 		s.putMember(before, m)
 		b.Retrying--
 	} else {
+		// Members that were skipped, because their part of the plan was refused,
+		// wait like those to be tried again.
+		for ; b.NextIndex < p.Index; b.NextIndex++ {
+			s.putMember(nil, &Member{UID: p.UID, Index: b.NextIndex, Status: muster.MemberWaiting, Attempt: j.AttemptBase, RetryAt: now})
+			b.Retrying++
+		}
 		s.putMember(nil, m)
 		b.NextIndex++
 	}

@@ -43,9 +43,9 @@ type Job struct {
 	Age uint64 `cbor:"9,keyasint"`
 	// Modified is the log index of the last change of the row.
 	Modified uint64 `cbor:"10,keyasint"`
-	// NextIndex is the first member that was never placed; members from there on have no row.
+	// NextIndex is the first member without a row: it and those after it were never placed.
 	NextIndex int `cbor:"11,keyasint"`
-	// Retrying members wait for another attempt; Placed ones have a live allocation.
+	// Retrying members have a row and wait for an attempt; Placed ones have a live allocation.
 	Retrying  int `cbor:"12,keyasint"`
 	Placed    int `cbor:"13,keyasint"`
 	Succeeded int `cbor:"14,keyasint"`
@@ -91,7 +91,7 @@ func (j *Job) Waiting() int {
 // apart from retries, which wait in WakeAt.
 func (j *Job) Unsettled() bool { return j.Untried() > 0 && j.Parked == "" }
 
-// Member is one of a job's count that was placed at least once.
+// Member is one of a job's count, with an index below its NextIndex.
 type Member struct {
 	UID    muster.JobUID       `cbor:"1,keyasint"`
 	Index  int                 `cbor:"2,keyasint"`

@@ -43,12 +43,12 @@ func (s *Snapshot) JobCount() int { return s.t.jobs.Len() }
 // EndedJobs iterates over ended jobs, the longest ended first.
 func (s *Snapshot) EndedJobs(fn func(*Job) bool) { s.t.endedJobs.Scan(fn) }
 
-// Member of a job; nil if it was never placed or does not exist.
+// Member of a job; nil if it has no row yet (Job.NextIndex) or does not exist.
 func (s *Snapshot) Member(uid muster.JobUID, index int) *Member {
 	return get(s.t.members, &Member{UID: uid, Index: index})
 }
 
-// Members iterates over those of a job that were placed at least once, by
+// Members iterates over those of a job that have a row, by
 // index, from the given one on.
 func (s *Snapshot) Members(uid muster.JobUID, from int, fn func(*Member) bool) {
 	s.t.members.Ascend(&Member{UID: uid, Index: from}, func(m *Member) bool { return m.UID == uid && fn(m) })

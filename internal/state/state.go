@@ -27,7 +27,7 @@ type State struct {
 type tables struct {
 	jobs     *btree.BTreeG[*Job]    // by key
 	jobsUID  *btree.BTreeG[*Job]    // by uid
-	members  *btree.BTreeG[*Member] // by uid, index; only those placed at least once
+	members  *btree.BTreeG[*Member] // by uid, index; below NextIndex
 	allocs   *btree.BTreeG[*Alloc]  // by id
 	nodes    *btree.BTreeG[*Node]   // by id
 	pools    *btree.BTreeG[*Pool]

@@ -1,0 +1,601 @@
+package state
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// log is a log in memory: what raft would have given, in order.
+type log struct {
+	t       rapid.TB
+	s       *State
+	entries []entry
+	now     int64
+}
+
+type entry struct {
+	at        int64
+	proposals [][]byte
+}
+
+func newLog(t rapid.TB) *log {
+	t.Helper()
+	s, err := New(1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &log{t: t, s: s, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro()}
+}
+
+// do applies one fact as one entry and gives its value or error.
+func (l *log) do(f Fact) (any, error) {
+	l.t.Helper()
+	b, err := l.s.Encode(f)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.now += 1000
+	l.entries = append(l.entries, entry{l.now, [][]byte{b}})
+	v := l.s.Apply(uint64(len(l.entries)), 1, l.now, [][]byte{b})[0]
+	if err, ok := v.(error); ok {
+		return nil, err
+	}
+	return v, nil
+}
+
+func (l *log) must(f Fact) any {
+	l.t.Helper()
+	v, err := l.do(f)
+	if err != nil {
+		l.t.Fatalf("%T: %v", f, err)
+	}
+	return v
+}
+
+func (l *log) sleep(d time.Duration) { l.now += d.Microseconds() }
+
+func spec(count int, edit ...func(*api.JobSpec)) *api.JobSpec {
+	p := 50
+	s := &api.JobSpec{
+		Name: "j", Namespace: "default", Type: "batch", Count: count, Priority: &p, Command: []string{"true"},
+		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20},
+		Restart:   api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)},
+	}
+	for _, e := range edit {
+		e(s)
+	}
+	return s
+}
+
+func key(name string) muster.JobKey { return muster.JobKey{Namespace: "default", Name: name} }
+
+func (l *log) submit(name string, s *api.JobSpec) *Submitted {
+	l.t.Helper()
+	return l.must(&JobSubmitted{Key: key(name), UID: muster.JobUID("u" + name), Spec: s}).(*Submitted)
+}
+
+// serve brings a node with so many cores into service.
+func (l *log) serve(id string, cores int) {
+	l.t.Helper()
+	room := muster.Resources{CPU: muster.MilliCPU(cores * 1000), Memory: muster.GiB}
+	l.must(&NodeLaunching{ID: muster.NodeID(id), Token: muster.Token("t" + id), Pool: "p", Offering: muster.Offering{Name: "o", Capacity: room}})
+	l.must(&NodeLaunched{ID: muster.NodeID(id), Instance: muster.InstanceID("i-" + id)})
+	l.must(&NodeJoined{ID: muster.NodeID(id), Capacity: room, Attributes: map[string]string{"os": "linux"}, Agent: "v1", Boot: "b"})
+}
+
+func (l *log) place(uid muster.JobUID, version uint64, index, attempt int, node string) *PlanResult {
+	l.t.Helper()
+	return l.must(&PlanCommitted{[]Placement{{uid, version, index, attempt, muster.NodeID(node)}}}).(*PlanResult)
+}
+
+func (l *log) report(node string, u ...AllocUpdate) {
+	l.t.Helper()
+	l.must(&AllocsReported{Node: muster.NodeID(node), Allocs: u})
+}
+
+func failed(id muster.AllocID, class muster.FailureClass, reason muster.Reason, exit int) AllocUpdate {
+	return AllocUpdate{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, ExitCode: exit,
+		Failure: &muster.Failure{Class: class, Reason: reason, Message: string(reason)}}
+}
+
+func succeeded(id muster.AllocID) AllocUpdate {
+	return AllocUpdate{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded}
+}
+
+func image(t rapid.TB, s *State) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := s.Image().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// check holds the invariants that must be true after every fact.
+func check(t rapid.TB, s *Snapshot) {
+	used := map[muster.NodeID]muster.Resources{}
+	live := map[muster.NodeID]int{}
+	jobLive, running, placed := map[muster.JobUID]int{}, map[muster.JobUID]int{}, map[muster.JobUID]int{}
+	type member struct {
+		uid   muster.JobUID
+		ver   uint64
+		index int
+	}
+	liveOf := map[member]int{}
+	s.Allocs("", func(a *Alloc) bool {
+		if a.Live() {
+			used[a.Node] = used[a.Node].Add(a.Run.Ask)
+			live[a.Node]++
+			jobLive[a.UID]++
+			liveOf[member{a.UID, a.Version, a.Index}]++
+			if j := s.JobByUID(a.UID); j != nil && j.Version == a.Version {
+				placed[a.UID]++
+				if a.Status == muster.AllocRunning {
+					running[a.UID]++
+				}
+			}
+		}
+		return true
+	})
+	for m, n := range liveOf {
+		if n > 1 {
+			t.Fatalf("member %v has %d live allocations", m, n)
+		}
+	}
+	n := 0
+	s.LiveAllocs(func(*Alloc) bool { n++; return true })
+	sum := 0
+	s.Nodes("", func(node *Node) bool {
+		if node.Used != used[node.ID] || node.LiveAllocs != live[node.ID] {
+			t.Fatalf("node %s: used %v (%d live), sum of its allocations %v (%d)", node.ID, node.Used, node.LiveAllocs, used[node.ID], live[node.ID])
+		}
+		if node.Used.Short(node.Capacity) != "" {
+			t.Fatalf("node %s is over capacity: %v of %v", node.ID, node.Used, node.Capacity)
+		}
+		count := 0
+		s.NodeAllocs(node.ID, func(*Alloc) bool { count++; return true })
+		if count != node.LiveAllocs {
+			t.Fatalf("node %s: %d in the index, %d in the row", node.ID, count, node.LiveAllocs)
+		}
+		if node.Stage == muster.NodeGone && node.LiveAllocs > 0 {
+			t.Fatalf("node %s is gone with live allocations", node.ID)
+		}
+		sum += count
+		return true
+	})
+	if sum != n {
+		t.Fatalf("%d live allocations by node, %d live", sum, n)
+	}
+	unsettled := map[muster.JobUID]bool{}
+	s.Unsettled(func(j *Job) bool { unsettled[j.UID] = true; return true })
+	wakes := map[muster.JobUID]int{}
+	s.WakeAt(func(w Wake) bool { wakes[w.UID]++; return true })
+	s.Jobs(muster.JobKey{}, func(j *Job) bool {
+		total := j.Waiting() + j.Placed + j.Succeeded + j.Failed + j.Stopped
+		if total != j.Count() {
+			t.Fatalf("job %s: %d members accounted for of %d: %+v", j.Key, total, j.Count(), j)
+		}
+		if j.LiveAllocs != jobLive[j.UID] || j.Running != running[j.UID] || j.Placed != placed[j.UID] {
+			t.Fatalf("job %s: live %d/%d running %d/%d placed %d/%d", j.Key, j.LiveAllocs, jobLive[j.UID], j.Running, running[j.UID], j.Placed, placed[j.UID])
+		}
+		if unsettled[j.UID] != (j.Stage == muster.JobLive && j.NextIndex < j.Count() && j.Parked == "") {
+			t.Fatalf("job %s: unsettled is %v", j.Key, unsettled[j.UID])
+		}
+		want := j.Retrying
+		if j.ParkedUntil != 0 {
+			want++
+		}
+		if wakes[j.UID] != want {
+			t.Fatalf("job %s: %d wakes, %d retrying", j.Key, wakes[j.UID], j.Retrying)
+		}
+		if (j.Stage == muster.JobEnded) != (j.Result != "" && j.Ended != 0) && j.Stage != muster.JobStopping {
+			t.Fatalf("job %s: stage %s, outcome %q, ended %d", j.Key, j.Stage, j.Result, j.Ended)
+		}
+		if j.Stage == muster.JobEnded && j.LiveAllocs > 0 {
+			t.Fatalf("job %s has ended with live allocations", j.Key)
+		}
+		return true
+	})
+}
+
+func TestJobRunsToItsEnd(t *testing.T) {
+	l := newLog(t)
+	l.submit("a", spec(2))
+	l.serve("n1", 2)
+	l.place("ua", 1, 0, 1, "n1")
+	l.place("ua", 1, 1, 1, "n1")
+	check(t, l.s.Latest())
+	l.report("n1", AllocUpdate{ID: "ua-0-1", Status: muster.AllocRunning}, succeeded("ua-1-1"))
+	check(t, l.s.Latest())
+	if j := l.s.Latest().Job(key("a")); j.Running != 1 || j.Succeeded != 1 || j.Stage != muster.JobLive {
+		t.Fatalf("%+v", j)
+	}
+	l.report("n1", succeeded("ua-0-1"))
+	check(t, l.s.Latest())
+	if j := l.s.Latest().Job(key("a")); j.Stage != muster.JobEnded || j.Result != muster.JobSucceeded {
+		t.Fatalf("%+v", j)
+	}
+	if n := l.s.Latest().Node("n1"); n.Used != (muster.Resources{}) || n.IdleSince == 0 {
+		t.Fatalf("%+v", n)
+	}
+}
+
+func TestEndedStaysEnded(t *testing.T) {
+	l := newLog(t)
+	l.submit("a", spec(1))
+	l.serve("n1", 2)
+	l.place("ua", 1, 0, 1, "n1")
+	l.report("n1", succeeded("ua-0-1"))
+	before := image(t, l.s)
+	_ = before
+	l.report("n1", AllocUpdate{ID: "ua-0-1", Status: muster.AllocRunning}, failed("ua-0-1", muster.FailureNode, muster.ReasonNodeFault, 0))
+	if a := l.s.Latest().Alloc("ua-0-1"); a.Outcome != muster.OutcomeSucceeded {
+		t.Fatalf("%+v", a)
+	}
+}
+
+// A member that was planned twice is placed once (scheduler case P10).
+func TestP10SameAttemptIsPlacedOnce(t *testing.T) {
+	l := newLog(t)
+	l.submit("a", spec(1))
+	l.serve("n1", 4)
+	l.serve("n2", 4)
+	if r := l.place("ua", 1, 0, 1, "n1"); r.Placed != 1 {
+		t.Fatalf("%+v", r)
+	}
+	r := l.place("ua", 1, 0, 1, "n2")
+	if r.Placed != 0 || len(r.Refused) != 1 || r.Refused[0].NodeFault {
+		t.Fatalf("%+v", r)
+	}
+	v := l.must(&PlanCommitted{[]Placement{{"ua", 1, 0, 2, "n2"}, {"ua", 1, 1, 1, "n2"}}}).(*PlanResult)
+	if v.Placed != 0 || len(v.Refused) != 2 {
+		t.Fatalf("%+v", v)
+	}
+	check(t, l.s.Latest())
+}
+
+func TestPlanIsRefusedNodeByNode(t *testing.T) {
+	l := newLog(t)
+	l.submit("a", spec(4))
+	l.serve("n1", 2)
+	l.serve("n2", 1)
+	v := l.must(&PlanCommitted{[]Placement{
+		{"ua", 1, 0, 1, "n1"}, {"ua", 1, 1, 1, "n1"},
+		{"ua", 1, 2, 1, "n2"}, {"ua", 1, 3, 1, "n2"},
+	}}).(*PlanResult)
+	if v.Placed != 2 || len(v.Refused) != 2 || !v.Refused[0].NodeFault || !strings.Contains(v.Refused[0].Reason, "short of cpu") {
+		t.Fatalf("%+v", v)
+	}
+	check(t, l.s.Latest())
+}
+
+func TestRestartPolicy(t *testing.T) {
+	retryOn := func(s *api.JobSpec) { s.Restart.Attempts, s.Restart.On = 3, []string{"1"} }
+	t.Run("N17 exits are counted and back off", func(t *testing.T) {
+		l := newLog(t)
+		l.submit("a", spec(1, retryOn))
+		l.serve("n1", 1)
+		var waits []time.Duration
+		for attempt := 1; attempt <= 3; attempt++ {
+			l.place("ua", 1, 0, attempt, "n1")
+			l.report("n1", failed(muster.NewAllocID("ua", 0, attempt), muster.FailureUser, muster.ReasonExit, 1))
+			check(t, l.s.Latest())
+			if m := l.s.Latest().Member("ua", 0); m.Status == muster.MemberWaiting {
+				waits = append(waits, m.RetryAt.Sub(l.s.Latest().Meta().Time))
+			}
+		}
+		if fmt.Sprint(waits) != "[1s 2s]" {
+			t.Fatalf("waits %v", waits)
+		}
+		j := l.s.Latest().Job(key("a"))
+		if j.Stage != muster.JobEnded || j.Result != muster.JobFailed || !strings.Contains(j.Reason, "attempt 3 of 3") {
+			t.Fatalf("%+v", j)
+		}
+	})
+	t.Run("N9 an exit not named is final", func(t *testing.T) {
+		l := newLog(t)
+		l.submit("a", spec(1, retryOn))
+		l.serve("n1", 1)
+		l.place("ua", 1, 0, 1, "n1")
+		l.report("n1", failed("ua-0-1", muster.FailureUser, muster.ReasonExit, 3))
+		if m := l.s.Latest().Member("ua", 0); m.Status != muster.MemberFailed {
+			t.Fatalf("%+v", m)
+		}
+	})
+	t.Run("N17 node failures move on to five nodes", func(t *testing.T) {
+		l := newLog(t)
+		l.submit("a", spec(1))
+		for i := 1; i <= 5; i++ {
+			l.serve(fmt.Sprintf("n%d", i), 1)
+			l.place("ua", 1, 0, i, fmt.Sprintf("n%d", i))
+			l.report(fmt.Sprintf("n%d", i), failed(muster.NewAllocID("ua", 0, i), muster.FailureNode, muster.ReasonNodeFault, 0))
+			if m := l.s.Latest().Member("ua", 0); i < 5 && (m.Status != muster.MemberWaiting || len(m.FailedNodes) != i) {
+				t.Fatalf("%+v", m)
+			}
+		}
+		if m := l.s.Latest().Member("ua", 0); m.Status != muster.MemberFailed || !strings.Contains(m.Reason, "5 nodes") {
+			t.Fatalf("%+v", m)
+		}
+	})
+	t.Run("N17 failures outside back off until given up", func(t *testing.T) {
+		l := newLog(t)
+		l.submit("a", spec(1))
+		l.serve("n1", 1)
+		n := 0
+		for attempt := 1; ; attempt++ {
+			l.place("ua", 1, 0, attempt, "n1")
+			l.report("n1", failed(muster.NewAllocID("ua", 0, attempt), muster.FailureOutside, muster.ReasonInput, 0))
+			m := l.s.Latest().Member("ua", 0)
+			if m.Status == muster.MemberFailed {
+				break
+			}
+			l.sleep(m.RetryAt.Sub(l.s.Latest().Meta().Time))
+			if n++; n > 200 {
+				t.Fatal("never given up")
+			}
+		}
+		if m := l.s.Latest().Member("ua", 0); !strings.Contains(m.Reason, "given up after 1h") {
+			t.Fatalf("%+v", m)
+		}
+	})
+	t.Run("a lost node is a node failure", func(t *testing.T) {
+		l := newLog(t)
+		l.submit("a", spec(1))
+		l.serve("n1", 1)
+		l.place("ua", 1, 0, 1, "n1")
+		l.must(&NodeGone{ID: "n1", Reason: "not in two lists"})
+		check(t, l.s.Latest())
+		m, a := l.s.Latest().Member("ua", 0), l.s.Latest().Alloc("ua-0-1")
+		if m.Status != muster.MemberWaiting || !slices.Contains(m.FailedNodes, "n1") || a.Outcome != muster.OutcomeLost || a.Output.Stage != OutputIncomplete {
+			t.Fatalf("%+v %+v", m, a)
+		}
+	})
+}
+
+func TestSubmitRules(t *testing.T) {
+	l := newLog(t)
+	one := uint64(1)
+	l.submit("a", spec(1))
+	if v := l.submit("a", spec(1)); !v.Unchanged || v.Version != 1 {
+		t.Fatalf("%+v", v)
+	}
+	other := spec(2)
+	if _, err := l.do(&JobSubmitted{Key: key("a"), UID: "x", Spec: other}); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	zero := uint64(0)
+	if _, err := l.do(&JobSubmitted{Key: key("a"), UID: "x", Spec: other, IfVersion: &zero, Replace: true}); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	l.serve("n1", 4)
+	l.place("ua", 1, 0, 1, "n1")
+	v := l.must(&JobSubmitted{Key: key("a"), UID: "x", Spec: other, IfVersion: &one, Replace: true}).(*Submitted)
+	if v.Version != 2 || v.UID != "ua" {
+		t.Fatalf("%+v", v)
+	}
+	check(t, l.s.Latest())
+	if a := l.s.Latest().Alloc("ua-0-1"); a.Desired != muster.AllocStop {
+		t.Fatalf("%+v", a)
+	}
+	// The old version's end does not count for the new one, whose attempts have numbers of their own.
+	l.report("n1", succeeded("ua-0-1"))
+	check(t, l.s.Latest())
+	if r := l.place("ua", 2, 0, 2, "n1"); r.Placed != 1 {
+		t.Fatalf("%+v", r)
+	}
+	if j := l.s.Latest().Job(key("a")); j.Succeeded != 0 || j.Placed != 1 {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	l := newLog(t)
+	f := &JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(1), Idempotency: "k", Digest: "d"}
+	first := l.must(f).(*Submitted)
+	again := *f
+	again.Key, again.UID = key("b"), "ub" // a name made by the server differs each time
+	second := l.must(&again).(*Submitted)
+	if !second.Repeated || second.Key != first.Key || second.UID != first.UID || l.s.Latest().JobCount() != 1 {
+		t.Fatalf("%+v", second)
+	}
+	again.Digest = "other"
+	if _, err := l.do(&again); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+}
+
+// Case N16: stop an unknown job, twice, before its members start, while they run.
+func TestN16Stop(t *testing.T) {
+	l := newLog(t)
+	if _, err := l.do(&JobStopped{Key: key("a")}); !muster.IsKind(err, muster.FaultNotFound) {
+		t.Fatal(err)
+	}
+	l.submit("a", spec(3))
+	l.serve("n1", 1)
+	l.place("ua", 1, 0, 1, "n1")
+	l.must(&JobStopped{Key: key("a"), Reason: "enough"})
+	check(t, l.s.Latest())
+	j := l.s.Latest().Job(key("a"))
+	if j.Stage != muster.JobStopping || j.Stopped != 2 || l.s.Latest().UnsettledCount() != 0 {
+		t.Fatalf("%+v", j)
+	}
+	l.must(&JobStopped{Key: key("a")})
+	l.report("n1", AllocUpdate{ID: "ua-0-1", Status: muster.AllocEnded, Outcome: muster.OutcomeStopped})
+	check(t, l.s.Latest())
+	if j := l.s.Latest().Job(key("a")); j.Stage != muster.JobEnded || j.Result != muster.JobStopped || !strings.Contains(j.Reason, "enough") {
+		t.Fatalf("%+v", j)
+	}
+	l.submit("b", spec(3))
+	l.must(&JobStopped{Key: key("b")})
+	if j := l.s.Latest().Job(key("b")); j.Stage != muster.JobEnded || j.Stopped != 3 {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestImpossibleJobFails(t *testing.T) {
+	l := newLog(t)
+	l.submit("a", spec(3))
+	j := l.s.Latest().Job(key("a"))
+	if _, err := l.do(&JobFailed{UID: "ua", Reason: "x", Modified: j.Modified + 1}); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	l.must(&JobFailed{UID: "ua", Reason: "asks for 64 cpu; the largest offering has 8", Modified: j.Modified})
+	if j := l.s.Latest().Job(key("a")); j.Stage != muster.JobEnded || j.Result != muster.JobFailed || !strings.Contains(j.Reason, "64 cpu") {
+		t.Fatalf("%+v", j)
+	}
+}
+
+func TestPurge(t *testing.T) {
+	l := newLog(t)
+	empty := image(t, l.s)
+	l.submit("a", spec(2))
+	l.serve("n1", 4)
+	l.place("ua", 1, 0, 1, "n1")
+	l.place("ua", 1, 1, 1, "n1")
+	l.report("n1", succeeded("ua-0-1"), failed("ua-1-1", muster.FailureUser, muster.ReasonExit, 2))
+	l.must(&JobsPurged{UIDs: []muster.JobUID{"ua"}})
+	l.must(&NodeGone{ID: "n1"})
+	l.must(&NodesPurged{IDs: []muster.NodeID{"n1"}})
+	s := l.s.Latest()
+	t2 := s.t
+	for name, n := range map[string]int{
+		"jobs": t2.jobs.Len(), "uid": t2.jobsUID.Len(), "members": t2.members.Len(), "allocs": t2.allocs.Len(), "nodes": t2.nodes.Len(),
+		"jobAllocs": t2.jobAllocs.Len(), "nodeAllocs": t2.nodeAllocs.Len(), "live": t2.live.Len(), "endedJobs": t2.endedJobs.Len(),
+		"goneNodes": t2.goneNodes.Len(), "liveNodes": t2.liveNodes.Len(), "openOutput": t2.openOutput.Len(), "unsettled": t2.unsettled.Len(),
+		"wakeAt": t2.wakeAt.Len(), "retries": t2.retries.Len(),
+	} {
+		if n != 0 {
+			t.Errorf("%s has %d rows left", name, n)
+		}
+	}
+	if len(image(t, l.s)) > len(empty)+32 {
+		t.Error("the image did not shrink back")
+	}
+}
+
+func TestFeed(t *testing.T) {
+	s, _ := New(16)
+	l := &log{t: t, s: s, now: 1}
+	for i := range 10 {
+		l.submit(fmt.Sprintf("j%d", i), spec(1))
+	}
+	all, last, err := s.Feed().After(Position{}, 100)
+	if err != nil || len(all) != 10 || last != 10 {
+		t.Fatalf("%d %d %v", len(all), last, err)
+	}
+	some, _, _ := s.Feed().After(all[3].Position(), 2)
+	if len(some) != 2 || some[0].Index != 5 {
+		t.Fatalf("%+v", some)
+	}
+	if rest, _, _ := s.Feed().After(AfterIndex(10), 10); len(rest) != 0 {
+		t.Fatalf("%+v", rest)
+	}
+	for i := range 10 {
+		l.submit(fmt.Sprintf("k%d", i), spec(1))
+	}
+	if _, _, err := s.Feed().After(AfterIndex(3), 100); !muster.IsKind(err, muster.FaultTooOld) {
+		t.Fatal(err)
+	}
+	if got, _, err := s.Feed().After(s.Feed().Oldest(), 100); err != nil || len(got) != 16 {
+		t.Fatal(len(got), err)
+	}
+}
+
+// goldenFacts is one of each; its encodings are on disk in every data directory.
+func goldenFacts() []Fact {
+	one := uint64(1)
+	offer := muster.Offering{Provider: "local", Name: "small", Zone: "z", Market: muster.OnDemand, Price: 12000,
+		Capacity: muster.Resources{CPU: 1000, Memory: muster.GiB, Disk: muster.GiB}, Attributes: map[string]string{"a": "b"}, Available: true}
+	return []Fact{
+		&TermBegan{Term: 2, Cluster: "c1"}, &EpochBegan{Epoch: 3},
+		&PoolsSet{[]Pool{{Name: "p", Provider: "local", Offerings: []muster.OfferingName{"small"}, Min: 1, Max: 2, MaxLaunching: 3, IdleTimeout: 4, BootTimeout: 5, Grace: 6}}},
+		&OfferingsSeen{"local", []muster.Offering{offer}},
+		&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(2, func(s *api.JobSpec) { s.Env = map[string]string{"b": "1", "a": "2"} }), IfVersion: &one, Replace: true, Idempotency: "k", Digest: "d"},
+		&JobStopped{key("a"), "r"}, &JobFailed{"ua", "r", 7}, &JobParked{"ua", "r", 8}, &JobsPurged{[]muster.JobUID{"ua", "ub"}},
+		&PlanCommitted{[]Placement{{"ua", 1, 0, 1, "n1"}}},
+		&AllocsReported{"n1", []AllocUpdate{{"ua-0-1", muster.AllocEnded, muster.OutcomeFailed, 3, "SIGKILL",
+			&muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "m"}, 5, 6,
+			&Output{Stage: OutputComplete, Stdout: Stream{Size: 3, Inline: []byte("abc")}}}}},
+		&OutputStored{"ua-0-1", Output{Stage: OutputIncomplete, Why: "w", Stdout: Stream{Size: 9, Start: 1}, Files: []OutputFile{{"f", 2}}, BlobBytes: 8}},
+		&JobOutputPruned{[]muster.JobUID{"ua"}},
+		&NodeLaunching{"n1", "t1", "p", offer, "r"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1"},
+		&NodeJoined{"n1", offer.Capacity, map[string]string{"os": "linux"}, "v1", "b1"},
+		&NodeHealthChanged{"n1", muster.NodeLost, "r"}, &NodeIntentSet{"n1", muster.NodeHold, "r"}, &NodeDraining{"n1", "r"},
+		&NodeTerminating{"n1", "r", true}, &NodeGone{"n1", "r"}, &NodesPurged{[]muster.NodeID{"n1"}},
+	}
+}
+
+func TestGoldenEncodings(t *testing.T) {
+	s, _ := New(1)
+	var out strings.Builder
+	seen := map[kind]bool{}
+	for _, f := range goldenFacts() {
+		b, err := s.Encode(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := s.Decode(b)
+		if err != nil {
+			t.Fatalf("%T: %v", f, err)
+		}
+		again, _ := s.Encode(back)
+		if !bytes.Equal(b, again) {
+			t.Errorf("%T changes when it is read and written again", f)
+		}
+		seen[kindOf(f)] = true
+		fmt.Fprintf(&out, "%d %T\n%x\n", kindOf(f), f, b)
+	}
+	for k := kindTermBegan; k <= kindNodesPurged; k++ {
+		if !seen[k] {
+			t.Errorf("fact kind %d has no golden encoding", k)
+		}
+	}
+	path := filepath.Join("testdata", "facts.golden")
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != string(want) {
+		t.Errorf("encodings changed: data directories of earlier versions would be read wrongly.\nAdd fields with new numbers; if that is what happened, run with -update.\ngot:\n%s", out.String())
+	}
+}
+
+func TestGarbageIsRefused(t *testing.T) {
+	s, _ := New(1)
+	for _, b := range [][]byte{nil, {0xff}, {0x83, 0x18, 0x63, 0x01, 0xa0}, {0x83, 0x01, 0x09, 0xa0}, []byte("hello")} {
+		if _, err := s.Decode(b); err == nil {
+			t.Errorf("%x was read", b)
+		}
+	}
+	if err := s.Restore(strings.NewReader("garbage")); err == nil {
+		t.Error("garbage was restored")
+	}
+	l := newLog(t)
+	l.submit("a", spec(1))
+	im := image(t, l.s)
+	if err := s.Restore(bytes.NewReader(im[:len(im)-3])); err == nil {
+		t.Error("a cut image was restored")
+	}
+}
