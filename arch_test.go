@@ -1,0 +1,292 @@
+package muster_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/musterhq/muster"
+
+// rule says what packages below a place may import of this module. A pattern
+// ends in /... for everything below; "." is the root package.
+type rule struct {
+	place string
+	may   []string
+	// third says which modules of others it may import: nil none, ["*"] any.
+	third []string
+	// pure: no clock, go statement, randomness, environment or I/O.
+	pure bool
+}
+
+// rules are the rings, inner ones first. The first match of a place counts.
+// Tests may import anything.
+var rules = []rule{
+	{place: ".", pure: true},
+	{place: "api", may: []string{"."}, pure: true},
+	{place: "client", may: []string{".", "api"}},
+	{place: "internal/state", may: []string{".", "api"}, third: []string{"github.com/tidwall/btree", "github.com/fxamacker/cbor/v2"}, pure: true},
+	{place: "internal/decide/fit", may: []string{".", "api", "internal/state"}, pure: true},
+	{place: "internal/decide/...", may: []string{".", "api", "internal/state", "internal/decide/fit"}, pure: true},
+	{place: "internal/raftlog", may: []string{".", "internal/state"}, third: []string{"*"}},
+	{place: "internal/wire/init", may: []string{".", "api"}},
+	{place: "internal/wire/agent", may: []string{".", "api"}},
+	{place: "internal/blob", may: []string{".", "api"}, third: []string{"gocloud.dev"}},
+	{place: "internal/specfile", may: []string{".", "api"}, third: []string{"github.com/goccy/go-yaml"}},
+	{place: "internal/locate"},
+	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent/process", "internal/wire/agent"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/cloud/cloudtest", may: []string{".", "api", "internal/cloud"}},
+	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud"}, third: []string{"*"}},
+	{place: "internal/cloud", may: []string{".", "api"}},
+	{place: "internal/control/...", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/cloud", "internal/remote", "internal/wire/agent", "internal/blob"}, third: []string{"golang.org/x/sync"}},
+	{place: "internal/sandbox", may: []string{".", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent/initbin"},
+	{place: "internal/agent/runtimetest", may: []string{".", "internal/agent/...", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent/...", may: []string{".", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent", may: []string{".", "api", "internal/wire/...", "internal/agent/initbin"}, third: []string{"golang.org/x/sys", "golang.org/x/sync"}},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/wire/agent", "internal/blob"},
+		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/prometheus/client_golang"}},
+	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
+	{place: "internal/sim", may: []string{".", "api", "client", "internal/..."}, third: []string{"*"}},
+	{place: "cmd/muster-init", may: []string{"internal/sandbox"}},
+	{place: "cmd/muster-node", may: []string{".", "internal/agent", "internal/agent/...", "internal/wire/agent", "internal/version"}, third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},
+	{place: "cmd/muster", may: []string{".", "api", "client", "internal/server", "internal/specfile", "internal/locate", "internal/version"}, third: []string{"*"}},
+	{place: "internal/version"},
+	{place: "demo/...", may: []string{".", "api", "client", "internal/locate"}},
+	{place: "internal/diagrams", may: []string{"."}},
+}
+
+// notSayable are names that say nothing.
+var notSayable = []string{"util", "utils", "common", "helper", "helpers", "types", "structs", "models", "manager", "misc", "shared", "base"}
+
+type source struct {
+	dir   string // below the module, slashes
+	file  string
+	test  bool
+	ast   *ast.File
+	fset  *token.FileSet
+	owner string // package name
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var out []source
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); p != "." && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(p, ".go") {
+			return nil
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		out = append(out, source{dir: filepath.ToSlash(filepath.Dir(p)), file: p, test: strings.HasSuffix(p, "_test.go"), ast: f, fset: fset, owner: f.Name.Name})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func matches(pattern, place string) bool {
+	if rest, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return strings.HasPrefix(place, rest+"/")
+	}
+	return pattern == place
+}
+
+func ruleFor(dir string) *rule {
+	for i := range rules {
+		if matches(rules[i].place, dir) {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+// crossing says why a package in dir must not import what, or "".
+func crossing(r *rule, what string) string {
+	if what == module || strings.HasPrefix(what, module+"/") {
+		place := strings.TrimPrefix(strings.TrimPrefix(what, module), "/")
+		if place == "" {
+			place = "."
+		}
+		if slices.ContainsFunc(r.may, func(p string) bool { return matches(p, place) }) {
+			return ""
+		}
+		return fmt.Sprintf("the ring of %s does not reach %s", r.place, place)
+	}
+	if first, _, _ := strings.Cut(what, "/"); !strings.Contains(first, ".") {
+		return "" // standard library
+	}
+	if slices.ContainsFunc(r.third, func(m string) bool { return m == "*" || what == m || strings.HasPrefix(what, m+"/") }) {
+		return ""
+	}
+	return fmt.Sprintf("%s may not use %s", r.place, what)
+}
+
+func TestRings(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		r := ruleFor(s.dir)
+		if r == nil {
+			t.Errorf("%s: no ring for %s: add it to the rules in arch_test.go, and to ARCHITECTURE.md", s.file, s.dir)
+			continue
+		}
+		for _, im := range s.ast.Imports {
+			what, err := strconv.Unquote(im.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := crossing(r, what); why != "" && !isSelf(s.dir, what) {
+				t.Errorf("%s imports %s: %s", s.file, what, why)
+			}
+		}
+	}
+}
+
+func isSelf(dir, what string) bool { return what == path.Join(module, dir) }
+
+// A loop must not know another: what they share is the state.
+func TestLoopsDoNotKnowEachOther(t *testing.T) {
+	r := ruleFor("internal/control/broker")
+	if crossing(r, module+"/internal/control/fleet") == "" {
+		t.Error("control siblings may import each other")
+	}
+	if crossing(ruleFor("internal/decide/place"), module+"/internal/decide/size") == "" {
+		t.Error("decide siblings may import each other")
+	}
+	if crossing(ruleFor("internal/state"), module+"/internal/raftlog") == "" {
+		t.Error("state may import raftlog")
+	}
+}
+
+// impure are the ways out of a pure function.
+var impure = map[string][]string{
+	"time":         {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
+	"os":           {"*"},
+	"os/exec":      {"*"},
+	"net":          {"Dial", "DialTimeout", "Listen", "ListenPacket", "LookupHost", "LookupIP", "LookupAddr", "Interfaces", "InterfaceAddrs"},
+	"net/http":     {"*"},
+	"math/rand":    {"*"},
+	"math/rand/v2": {"*"},
+	"crypto/rand":  {"*"},
+	"syscall":      {"*"},
+	"io/ioutil":    {"*"},
+}
+
+func TestPureRings(t *testing.T) {
+	for _, s := range sources(t) {
+		r := ruleFor(s.dir)
+		if s.test || r == nil || !r.pure {
+			continue
+		}
+		names := map[string]string{}
+		for _, im := range s.ast.Imports {
+			what, _ := strconv.Unquote(im.Path.Value)
+			bad, is := impure[what]
+			if is && bad[0] == "*" {
+				t.Errorf("%s imports %s, and is pure", s.file, what)
+			}
+			if is {
+				name := path.Base(what)
+				if im.Name != nil {
+					name = im.Name.Name
+				}
+				names[name] = what
+			}
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a go statement in a pure ring", s.fset.Position(n.Pos()))
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && slices.Contains(impure[names[x.Name]], n.Sel.Name) {
+					t.Errorf("%s: %s.%s in a pure ring", s.fset.Position(n.Pos()), x.Name, n.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func TestPackagesAreDocumentedAndSayable(t *testing.T) {
+	docs, names := map[string]string{}, map[string]string{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		names[s.dir] = s.owner
+		if s.ast.Doc != nil {
+			docs[s.dir] += s.ast.Doc.Text()
+		}
+	}
+	for dir, name := range names {
+		if slices.Contains(notSayable, name) || slices.Contains(notSayable, path.Base(dir)) {
+			t.Errorf("%s: %q says nothing", dir, name)
+		}
+		if len(docs[dir]) < 80 {
+			t.Errorf("%s: the package comment should say what it does, what it must never do, and who calls it", dir)
+		}
+	}
+}
+
+// Package variables that change are hidden arguments; init functions run before anybody asked.
+func TestNoInitFunctions(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s: an init function", s.fset.Position(f.Pos()))
+			}
+		}
+	}
+}
+
+// The longest file and function that the taste allows, with some room.
+func TestFilesAndFunctionsStayShort(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		b, err := os.ReadFile(s.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(b), "\n"); n > 650 {
+			t.Errorf("%s has %d lines: the design wants a look", s.file, n)
+		}
+		for _, d := range s.ast.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			if n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line; n > 100 {
+				t.Errorf("%s: %s has %d lines: the design wants a look", s.fset.Position(f.Pos()), f.Name.Name, n)
+			}
+		}
+	}
+}
