@@ -1,0 +1,69 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/raftlog"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// machine lets the log drive the state.
+type machine struct{ s *state.State }
+
+func (m machine) Apply(index, term uint64, at int64, proposals [][]byte) []any {
+	return m.s.Apply(index, term, at, proposals)
+}
+
+func (m machine) Snapshot() (raftlog.Image, error) { return m.s.Image(), nil }
+
+func (m machine) Restore(r io.Reader) error { return m.s.Restore(r) }
+
+// proposeFunc is how bytes get into the log.
+type proposeFunc func(ctx context.Context, proposal []byte) (raftlog.Result, error)
+
+// ledger writes facts: what loops and handlers see of the log.
+type ledger struct {
+	state   *state.State
+	propose proposeFunc
+}
+
+// Propose commits a fact and answers with its log index and the value that
+// apply gave, or with the error by which apply refused it.
+func (l ledger) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
+	b, err := l.state.Encode(f)
+	if err != nil {
+		return 0, nil, &muster.Fault{Kind: muster.FaultInternal, Err: err}
+	}
+	r, err := l.propose(ctx, b)
+	if err != nil {
+		return r.Index, nil, fault(err)
+	}
+	return r.Index, r.Value, nil
+}
+
+// fault gives the log's errors their kinds; a refusal of the state has one already.
+func fault(err error) error {
+	kind := muster.FaultInternal
+	var disk *raftlog.StorageError
+	var refusal *muster.Fault
+	switch {
+	case errors.As(err, &refusal):
+		return err
+	case errors.Is(err, raftlog.ErrDiskLow):
+		kind = muster.FaultDiskLow
+	case errors.Is(err, raftlog.ErrTooLarge):
+		kind = muster.FaultInvalid
+	case errors.Is(err, raftlog.ErrNotLeader), errors.Is(err, raftlog.ErrStopping):
+		kind = muster.FaultUnavailable
+	case errors.Is(err, raftlog.ErrAmbiguous):
+		kind = muster.FaultAmbiguous
+	case errors.As(err, &disk):
+		kind = muster.FaultUnavailable
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	return &muster.Fault{Kind: kind, Err: err}
+}
