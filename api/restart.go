@@ -11,7 +11,7 @@ import (
 // RestartOn says which ends of a member's attempt are tried again. The zero
 // value matches none.
 type RestartOn struct {
-	codes                            [4]uint64 // bit n: exit code n
+	codes                             [4]uint64 // bit n: exit code n
 	any, timeout, outOfMemory, signal bool
 }
 
@@ -21,7 +21,7 @@ func ParseRestartOn(values []string) (RestartOn, error) {
 	var r RestartOn
 	for i, v := range values {
 		if err := r.add(v); err != nil {
-			return RestartOn{}, fmt.Errorf("[%d] %w", i, err)
+			return RestartOn{}, fmt.Errorf("restart.on[%d]: %w", i, err)
 		}
 	}
 	return r, nil

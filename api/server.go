@@ -9,6 +9,14 @@ type ServerInfo struct {
 	Leader    bool   `json:"leader"`
 }
 
+// Codes of problems that are no fault kinds of package muster.
+const (
+	// CodeAuth: the token is missing or wrong.
+	CodeAuth = "auth"
+	// CodeForbidden: the Host or Origin of the request is not allowed.
+	CodeForbidden = "forbidden"
+)
+
 // Problem is an error answer (RFC 9457).
 type Problem struct {
 	Type   string         `json:"type,omitempty"`
@@ -33,9 +41,17 @@ func (p *Problem) Error() string {
 		s = p.Title
 	}
 	for _, e := range p.Errors {
-		s += "\n  " + e.Location + ": " + e.Message
+		s += "\n  " + e.String()
 	}
 	return s
+}
+
+// String is the field and what is wrong with it.
+func (f ProblemField) String() string {
+	if f.Location == "" {
+		return f.Message
+	}
+	return f.Location + ": " + f.Message
 }
 
 // Upload is the answer of PUT /v1/uploads/{digest}.

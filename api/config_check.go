@@ -1,0 +1,183 @@
+package api
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/musterhq/muster"
+)
+
+// Validate tells all that is wrong with a server's configuration, or nil.
+// Locations are paths as "pools[0].provider". It never panics.
+func (s *ServerConfig) Validate() []ProblemField {
+	c := &checks{}
+	if s.DataDir == "" {
+		c.add("data_dir", "is missing; name the directory in which the server keeps its state")
+	} else {
+		c.text("data_dir", s.DataDir, 4095)
+	}
+	c.listen(s)
+	for i, h := range s.AllowedHosts {
+		if h == "" || len(h) > 255 || strings.ContainsAny(h, "/@* \t") || strings.ContainsFunc(h, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			c.add(index("allowed_hosts", i), "is %s; write a host name without scheme and path, as muster.example.org", quote(h))
+		}
+	}
+	c.oneOf("log.format", s.Log.Format, "text", "json")
+	c.oneOf("log.level", s.Log.Level, "debug", "info", "warn", "error")
+	if s.Blob.URL != "" {
+		if u, err := url.Parse(s.Blob.URL); err != nil || u.Scheme == "" || u.Host == "" && u.Path == "" {
+			c.add("blob.url", "is %s; write a bucket's address, as file:///var/lib/blobs or s3://name", quote(s.Blob.URL))
+		}
+	}
+	c.size("blob.quota", s.Blob.Quota)
+	c.duration("blob.retention", s.Blob.Retention, MaxTimeout)
+	c.duration("retention.jobs", s.Retention.Jobs, MaxTimeout)
+	c.duration("retention.nodes", s.Retention.Nodes, MaxTimeout)
+	if j := s.Retention.Jobs; j > 0 && s.Blob.Retention > j {
+		c.add("blob.retention", "is %s, longer than jobs are kept (%s); blobs go with their job", s.Blob.Retention, j)
+	}
+	c.size("low_water", s.LowWater)
+	c.providers(s.Providers)
+	c.pools(s)
+	return c.problems
+}
+
+func (c *checks) oneOf(location, value string, known ...string) {
+	if value != "" && !slices.Contains(known, value) {
+		c.add(location, "is %s; it is one of %s", quote(value), strings.Join(known, ", "))
+	}
+}
+
+func (c *checks) size(location string, s Size) {
+	if s < 0 {
+		c.add(location, "is %d bytes; it cannot be negative", int64(s))
+	}
+}
+
+func (c *checks) listen(s *ServerConfig) {
+	if s.Listen == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(s.Listen)
+	if n, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || strconv.FormatUint(n, 10) != port {
+		c.add("listen", "is %s; write host:port, as %s", quote(s.Listen), DefaultListen)
+		return
+	}
+	if s.NoAuth && !IsLoopback(host) {
+		c.add("no_auth", "would let everyone who reaches %s in; it goes with a loopback address only", s.Listen)
+	}
+}
+
+// IsLoopback reports whether a host of a listen address or of a Host header,
+// without port, is this host and nothing else.
+func IsLoopback(host string) bool {
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+func (c *checks) providers(list []ProviderSpec) {
+	if len(list) == 0 {
+		c.add("providers", "are missing; without one no node can be made")
+	}
+	names := map[string]int{}
+	for i := range list {
+		p, at := &list[i], index("providers", i)
+		c.unique(at+".name", "providers", p.Name, names, i)
+		if p.Type != ProviderLocal {
+			c.add(at+".type", "is %s; the only type is %s", quote(p.Type), ProviderLocal)
+		}
+		if len(p.Offerings) == 0 {
+			c.add(at+".offerings", "are missing; a %s provider sells what is written here", ProviderLocal)
+		}
+		offerings := map[string]int{}
+		for j := range p.Offerings {
+			o, at := &p.Offerings[j], index(at+".offerings", j)
+			c.unique(at+".name", "offerings", o.Name, offerings, j)
+			c.offering(at, o)
+		}
+	}
+}
+
+func (c *checks) unique(location, list, name string, seen map[string]int, i int) {
+	c.name(location, name)
+	if first, twice := seen[name]; twice && name != "" {
+		c.add(location, "is %s, the name of %s[%d] as well", quote(name), list, first)
+		return
+	}
+	seen[name] = i
+}
+
+func (c *checks) offering(at string, o *OfferingSpec) {
+	if v := o.CPU; !(v >= MinCPU && v <= MaxCPU) {
+		c.add(at+".cpu", "is %s; it is %g to %d cores", number(v), MinCPU, MaxCPU)
+	}
+	if o.Memory < MinMemory {
+		c.add(at+".memory", "is %d bytes; at least %s is needed, with its unit, as 2GiB", int64(o.Memory), MinMemory)
+	}
+	c.size(at+".disk", o.Disk)
+	// The price is kept as whole millionths in 64 bits.
+	if v := o.Price; !(v >= 0 && v <= 1e9) || math.IsNaN(v) {
+		c.add(at+".price", "is %s; it is 0 to 1e9 an hour", number(v))
+	}
+	if o.Zone != "" && (len(o.Zone) > 128 || !plainWord(o.Zone)) {
+		c.add(at+".zone", "is %s; it has at most 128 letters, digits and . _ - /", quote(o.Zone))
+	}
+	c.oneOf(at+".market", o.Market, string(muster.OnDemand), string(muster.Spot))
+	c.duration(at+".boot_delay", o.BootDelay, MaxKillGrace)
+	if o.Max < 0 {
+		c.add(at+".max", "is %d; it cannot be negative", o.Max)
+	}
+	for _, k := range sortedKeys(o.Attributes) {
+		if k == "" || len(k) > 128 || !plainWord(k) {
+			c.add(at+".attributes", "have the name %s; a name has at most 128 letters, digits and . _ - /", quote(k))
+			continue
+		}
+		c.text(at+".attributes."+k, o.Attributes[k], 1024)
+	}
+}
+
+func (c *checks) pools(s *ServerConfig) {
+	if len(s.Pools) == 0 {
+		c.add("pools", "are missing; without one no node is made")
+	}
+	names := map[string]int{}
+	for i := range s.Pools {
+		p, at := &s.Pools[i], index("pools", i)
+		c.unique(at+".name", "pools", p.Name, names, i)
+		known := slices.ContainsFunc(s.Providers, func(v ProviderSpec) bool { return v.Name == p.Provider })
+		if !known {
+			c.add(at+".provider", "is %s, and no provider has that name", quote(p.Provider))
+		}
+		sold := s.offerings(p.Provider)
+		for j, o := range p.Offerings {
+			if known && !slices.Contains(sold, o) {
+				c.add(index(at+".offerings", j), "is %s, which provider %s does not have", quote(o), p.Provider)
+			}
+			if slices.Index(p.Offerings, o) < j {
+				c.add(index(at+".offerings", j), "is %s again", quote(o))
+			}
+		}
+		for _, n := range []struct {
+			name  string
+			value int
+		}{{"max", p.Max}, {"min", p.Min}, {"max_launching", p.MaxLaunching}} {
+			if n.value < 0 || n.value > 1_000_000 {
+				c.add(at+"."+n.name, "is %d; it is 0 to 1000000", n.value)
+			}
+		}
+		if p.Max > 0 && p.Min > p.Max {
+			c.add(at+".min", "is %d, more than max (%d)", p.Min, p.Max)
+		}
+		c.duration(at+".idle_timeout", p.IdleTimeout, MaxTimeout)
+		c.duration(at+".boot_timeout", p.BootTimeout, 24*MaxKillGrace)
+	}
+}

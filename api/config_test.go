@@ -1,0 +1,101 @@
+package api
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/musterhq/muster"
+)
+
+func goodConfig() *ServerConfig {
+	c := DefaultDevConfig(4, 8*muster.GiB)
+	c.DataDir = "/var/lib/muster"
+	return &c
+}
+
+func TestServerConfigValidate(t *testing.T) {
+	for _, tt := range []struct {
+		change func(c *ServerConfig)
+		want   string
+	}{
+		{func(c *ServerConfig) {}, ""},
+		{func(c *ServerConfig) { c.DataDir = "" }, `data_dir: is missing; name the directory in which the server keeps its state`},
+		{func(c *ServerConfig) { c.Listen = ":4750" }, ""},
+		{func(c *ServerConfig) { c.Listen = "4750" }, `listen: is "4750"; write host:port, as 127.0.0.1:4750`},
+		{func(c *ServerConfig) { c.Listen = "127.0.0.1:http" }, `listen: is "127.0.0.1:http"; write host:port, as 127.0.0.1:4750`},
+		{func(c *ServerConfig) { c.Listen, c.NoAuth = ":4750", true }, `no_auth: would let everyone who reaches :4750 in; it goes with a loopback address only`},
+		{func(c *ServerConfig) { c.Listen, c.NoAuth = "10.0.0.1:4750", true }, `no_auth: would let everyone who reaches 10.0.0.1:4750 in; it goes with a loopback address only`},
+		{func(c *ServerConfig) { c.Listen, c.NoAuth = "[::1]:4750", true }, ""},
+		{func(c *ServerConfig) { c.Listen, c.NoAuth = "localhost:4750", true }, ""},
+		{func(c *ServerConfig) { c.AllowedHosts = []string{"muster.example.org", "https://x"} }, `allowed_hosts[1]: is "https://x"; write a host name without scheme and path, as muster.example.org`},
+		{func(c *ServerConfig) { c.Log = LogConfig{"xml", "loud"} }, "log.format: is \"xml\"; it is one of text, json\nlog.level: is \"loud\"; it is one of debug, info, warn, error"},
+		{func(c *ServerConfig) { c.Blob.URL = "blobs" }, `blob.url: is "blobs"; write a bucket's address, as file:///var/lib/blobs or s3://name`},
+		{func(c *ServerConfig) { c.Blob.Retention = 2 * c.Retention.Jobs }, `blob.retention: is 48h, longer than jobs are kept (24h); blobs go with their job`},
+		{func(c *ServerConfig) { c.Providers, c.Pools = nil, nil }, "providers: are missing; without one no node can be made\npools: are missing; without one no node is made"},
+		{func(c *ServerConfig) { c.Providers[0].Type = "ec2" }, `providers[0].type: is "ec2"; the only type is local`},
+		{func(c *ServerConfig) { c.Providers[0].Offerings[1].Name = "small"; c.Pools[0].Offerings = nil }, `providers[0].offerings[1].name: is "small", the name of offerings[0] as well`},
+		{func(c *ServerConfig) { c.Providers[0].Offerings[0].CPU = 0 }, `providers[0].offerings[0].cpu: is 0; it is 0.001 to 4096 cores`},
+		{func(c *ServerConfig) { c.Providers[0].Offerings[0].Price = math.Inf(1) }, `providers[0].offerings[0].price: is not a number; it is 0 to 1e9 an hour`},
+		{func(c *ServerConfig) { c.Providers[0].Offerings[0].Market = "cheap" }, `providers[0].offerings[0].market: is "cheap"; it is one of on-demand, spot`},
+		{func(c *ServerConfig) { c.Providers[0].Offerings[0].Attributes = map[string]string{"a b": "c"} }, `providers[0].offerings[0].attributes: have the name "a b"; a name has at most 128 letters, digits and . _ - /`},
+		{func(c *ServerConfig) { c.Pools[0].Provider = "aws" }, `pools[0].provider: is "aws", and no provider has that name`},
+		{func(c *ServerConfig) { c.Pools[0].Offerings = []string{"small", "huge", "small"} }, "pools[0].offerings[1]: is \"huge\", which provider local does not have\npools[0].offerings[2]: is \"small\" again"},
+		{func(c *ServerConfig) { c.Pools[0].Min = 5 }, `pools[0].min: is 5, more than max (4)`},
+		{func(c *ServerConfig) { c.Pools = append(c.Pools, c.Pools[0]) }, `pools[1].name: is "dev", the name of pools[0] as well`},
+	} {
+		c := goodConfig()
+		tt.change(c)
+		var got []string
+		for _, p := range c.Validate() {
+			got = append(got, p.String())
+		}
+		if g := strings.Join(got, "\n"); g != tt.want {
+			t.Errorf("got  %s\nwant %s", g, tt.want)
+		}
+	}
+}
+
+func TestServerConfigDefaults(t *testing.T) {
+	c := ServerConfig{
+		Providers: []ProviderSpec{{Name: "here", Type: "local", Offerings: []OfferingSpec{{Name: "a"}, {Name: "b"}}}},
+		Pools:     []PoolSpec{{Name: "p", Provider: "here", Min: 200}},
+	}
+	c.Defaults()
+	if p := c.Pools[0]; !reflect.DeepEqual(p.Offerings, []string{"a", "b"}) || p.Max != 200 || p.MaxLaunching != 200 || p.IdleTimeout != DefaultIdleTimeout || p.BootTimeout != DefaultBootTimeout {
+		t.Errorf("%+v", p)
+	}
+	before, _ := json.Marshal(c)
+	c.Defaults()
+	after, _ := json.Marshal(c)
+	if string(before) != string(after) {
+		t.Errorf("twice: %s\nonce: %s", after, before)
+	}
+}
+
+func TestDefaultDevConfig(t *testing.T) {
+	for _, tt := range []struct {
+		cpus   int
+		memory muster.Bytes
+	}{{0, 0}, {1, muster.GiB}, {2, 8 * muster.GiB}, {64, 512 * muster.GiB}} {
+		c := DefaultDevConfig(tt.cpus, tt.memory)
+		c.DataDir = "x"
+		if p := c.Validate(); p != nil {
+			t.Errorf("%d cpus, %s: %v", tt.cpus, tt.memory, p)
+		}
+		if len(c.Providers[0].Offerings) != min(max(tt.cpus, 1), 2) {
+			t.Errorf("%d cpus: %+v", tt.cpus, c.Providers[0].Offerings)
+		}
+	}
+}
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{"127.0.0.1": true, "127.9.9.9": true, "::1": true, "[::1]": true, "localhost": true, "LOCALHOST": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "localhost.evil.org": false, "127.0.0.1.evil.org": false} {
+		if got := IsLoopback(host); got != want {
+			t.Errorf("%q: %v", host, got)
+		}
+	}
+}

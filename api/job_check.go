@@ -1,0 +1,420 @@
+package api
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/musterhq/muster"
+)
+
+// Limits of a job. Each is named in the message of who goes past it.
+const (
+	MaxSpecBytes    = 1 << 20 // of the canonical JSON
+	MaxCount        = 1_000_000
+	MaxCPU          = 4096
+	MinCPU          = 0.001
+	MinMemory       = Size(1 << 20)
+	MaxAttempts     = 100
+	MaxTimeout      = Duration(365 * 24 * time.Hour)
+	MaxKillGrace    = Duration(time.Hour)
+	MaxContentBytes = 64 << 10
+	MinOutputLimit  = Size(64 << 10)
+	MaxOutputLimit  = Size(16 << 30)
+	MaxListLen      = 1000 // of inputs, outputs, constraints, values, restart.on
+	// MaxArgBytes is what Linux takes as one argument or environment entry at most.
+	MaxArgBytes = 128<<10 - 1
+	// maxProblems bounds an answer: a spec of a million wrong arguments has one cause.
+	maxProblems = 50
+)
+
+// Validate tells all that is wrong with a spec that is submitted, or nil.
+// Locations are paths as "count", "resources.cpu", "inputs[2].path". Zero
+// values stand for defaults and are right. It never panics, whatever the bytes.
+func (s *JobSpec) Validate() []ProblemField {
+	c := checkJob(s)
+	for i := range s.Inputs {
+		if s.Inputs[i].File != "" {
+			c.add(index("inputs", i)+".file", "is for job files that the CLI reads; upload the file (PUT /v1/uploads/{digest}) and give its digest")
+		}
+	}
+	return c.problems
+}
+
+// ValidateFile is Validate for a spec as it stands in a job file, where inputs
+// may still name local files that the CLI is going to upload.
+func (s *JobSpec) ValidateFile() []ProblemField { return checkJob(s).problems }
+
+// checks gathers what is wrong.
+type checks struct {
+	problems []ProblemField
+	more     int
+}
+
+func (c *checks) add(location, format string, args ...any) {
+	if len(c.problems) >= maxProblems {
+		// The last place tells how many there are from it on.
+		c.more++
+		c.problems[maxProblems-1].Message = fmt.Sprintf("is the first of %d further problems that are not listed", c.more+1)
+		return
+	}
+	c.problems = append(c.problems, ProblemField{Location: location, Message: fmt.Sprintf(format, args...)})
+}
+
+func index(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
+
+func checkJob(s *JobSpec) *checks {
+	c := &checks{}
+	if s.Name != "" {
+		c.name("name", s.Name)
+	}
+	if s.Namespace != "" {
+		c.name("namespace", s.Namespace)
+	}
+	if s.Type != "" && s.Type != string(muster.JobBatch) {
+		c.add("type", "is %s; the only type is batch", quote(s.Type))
+	}
+	if s.Count < 0 || s.Count > MaxCount {
+		c.add("count", "is %d; a job has 1 to %d members", s.Count, MaxCount)
+	}
+	if p := s.Priority; p != nil && (*p < muster.MinPriority || *p > muster.MaxPriority) {
+		c.add("priority", "is %d; it is %d to %d, higher first", *p, muster.MinPriority, muster.MaxPriority)
+	}
+	c.command(s)
+	c.env(s.Env)
+	if s.Image != "" {
+		c.image(s.Image)
+	}
+	if w := s.Workdir; w != "" {
+		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {
+			c.add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", quote(w))
+		} else {
+			c.text("workdir", w, 4095)
+		}
+	}
+	c.resources(&s.Resources)
+	c.restart(&s.Restart)
+	c.duration("timeout", s.Timeout, MaxTimeout)
+	c.duration("kill_grace", s.KillGrace, MaxKillGrace)
+	c.constraints(s.Constraints)
+	if s.Pool != "" {
+		c.name("pool", s.Pool)
+	}
+	c.inputs(s.Inputs)
+	c.outputs(s.Outputs)
+	if l := s.OutputLimit; l != 0 && (l < MinOutputLimit || l > MaxOutputLimit) {
+		c.add("output_limit", "is %s; it is %s to %s", l, MinOutputLimit, MaxOutputLimit)
+	}
+	if n := len(s.Canonical()); n > MaxSpecBytes {
+		c.add("", "the job is %s as JSON and may be %s; give large data as inputs with a digest", muster.Bytes(n), muster.Bytes(MaxSpecBytes))
+	}
+	return c
+}
+
+func (c *checks) name(location, name string) {
+	if err := muster.CheckName(name); err != nil {
+		c.add(location, "%v", err)
+	}
+}
+
+// text refuses what no command line, environment or path can hold, and what
+// would not come back the same out of JSON.
+func (c *checks) text(location, s string, most int) bool {
+	switch {
+	case strings.IndexByte(s, 0) >= 0:
+		c.add(location, "has a NUL byte, which nothing on Linux can be given")
+	case !utf8.ValidString(s):
+		c.add(location, "is not UTF-8 text; give other bytes in a file, as an input")
+	case len(s) > most:
+		c.add(location, "has %d bytes; at most %d can be passed", len(s), most)
+	default:
+		return true
+	}
+	return false
+}
+
+func (c *checks) count(location string, n int) bool {
+	if n > MaxListLen {
+		c.add(location, "has %d entries; at most %d", n, MaxListLen)
+		return false
+	}
+	return true
+}
+
+func (c *checks) command(s *JobSpec) {
+	if len(s.Command) == 0 {
+		c.add("command", "is missing; give the program and its arguments, as [echo, hello]")
+		return
+	}
+	if s.Command[0] == "" {
+		c.add("command[0]", "is empty; it is the program to run")
+	}
+	for i, a := range s.Command {
+		c.text(index("command", i), a, MaxArgBytes)
+	}
+}
+
+func (c *checks) env(env map[string]string) {
+	for _, k := range sortedKeys(env) {
+		location := "env." + k
+		switch {
+		case k == "":
+			c.add("env", "has an empty name")
+			continue
+		case !utf8.ValidString(k) || strings.ContainsAny(k, "=\x00") || strings.ContainsFunc(k, unicode.IsControl):
+			c.add("env", "has the name %s; a name has no =, no NUL and no control characters", quote(k))
+			continue
+		case strings.HasPrefix(k, "MUSTER_"):
+			c.add(location, "is reserved: names that begin with MUSTER_ are set by Muster")
+			continue
+		}
+		c.text(location, env[k], MaxArgBytes-len(k)-1)
+	}
+}
+
+func (c *checks) image(s string) {
+	const also = "._-/:@+"
+	bad := func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(also, r)
+	}
+	if len(s) > 512 || strings.ContainsFunc(s, bad) || strings.ContainsAny(s[:1], also) || strings.ContainsAny(s[len(s)-1:], also) {
+		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest", quote(s))
+	}
+}
+
+func (c *checks) resources(r *ResourcesSpec) {
+	if v := r.CPU; v != 0 && !(v >= MinCPU && v <= MaxCPU) { // so written, NaN is refused as well
+		c.add("resources.cpu", "is %s; it is %g to %d cores, as 0.5", number(v), MinCPU, MaxCPU)
+	}
+	if r.Memory != 0 && r.Memory < MinMemory {
+		c.add("resources.memory", "is %d bytes; at least %s is needed, with its unit, as 64MiB", int64(r.Memory), MinMemory)
+	}
+	if r.Disk < 0 {
+		c.add("resources.disk", "is %d bytes; it cannot be negative", int64(r.Disk))
+	}
+}
+
+func number(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "not a number"
+	}
+	return fmt.Sprintf("%g", v)
+}
+
+func (c *checks) restart(r *RestartSpec) {
+	if r.Attempts < 0 || r.Attempts > MaxAttempts {
+		c.add("restart.attempts", "is %d; it is 1 to %d", r.Attempts, MaxAttempts)
+	}
+	if c.count("restart.on", len(r.On)) {
+		var on RestartOn
+		for i, v := range r.On {
+			if err := on.add(v); err != nil {
+				c.add(index("restart.on", i), "%v", err)
+			}
+		}
+	}
+	c.duration("restart.backoff", r.Backoff, MaxTimeout)
+	c.duration("restart.backoff_max", r.BackoffMax, MaxTimeout)
+	c.duration("restart.give_up", r.GiveUp, MaxTimeout)
+	if r.BackoffMax > 0 && r.Backoff > r.BackoffMax {
+		c.add("restart.backoff_max", "is %s, shorter than backoff (%s)", r.BackoffMax, r.Backoff)
+	}
+}
+
+func (c *checks) duration(location string, d, most Duration) {
+	switch {
+	case d < 0:
+		c.add(location, "is %s; it cannot be negative", d)
+	case d > most:
+		c.add(location, "is %s; at most %s", d, most)
+	}
+}
+
+func (c *checks) constraints(list []ConstraintSpec) {
+	if !c.count("constraints", len(list)) {
+		return
+	}
+	for i := range list {
+		k, at := &list[i], index("constraints", i)
+		if k.Attribute == "" {
+			c.add(at+".attribute", "is missing; name a node attribute, as os, arch or zone")
+		} else if len(k.Attribute) > 128 || !plainWord(k.Attribute) {
+			c.add(at+".attribute", "is %s; a name has at most 128 letters, digits and . _ - /", quote(k.Attribute))
+		}
+		switch op := k.Op; op {
+		case "", muster.OpEqual, muster.OpNotEqual:
+			if k.Value == "" {
+				c.add(at+".value", "is missing; %q compares with a value", orEqual(op))
+			}
+			if len(k.Values) > 0 {
+				c.add(at+".values", "are for the operator in; %q compares with one value", orEqual(op))
+			}
+		case muster.OpIn:
+			if len(k.Values) == 0 {
+				c.add(at+".values", "are missing; in needs at least one")
+			}
+			if k.Value != "" {
+				c.add(at+".value", "is not for the operator in; write it into values")
+			}
+		case muster.OpIsSet:
+			if k.Value != "" || len(k.Values) > 0 {
+				c.add(at, "has a value, and is-set compares with none")
+			}
+		default:
+			c.add(at+".op", "is %s; it is one of =, !=, in, is-set", quote(op))
+		}
+		c.text(at+".value", k.Value, 1024)
+		if c.count(at+".values", len(k.Values)) {
+			for j, v := range k.Values {
+				c.text(index(at+".values", j), v, 1024)
+			}
+		}
+	}
+}
+
+func orEqual(op string) string {
+	if op == "" {
+		return muster.OpEqual
+	}
+	return op
+}
+
+// plainWord holds for what needs no quotes anywhere.
+func plainWord(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-/", r)
+	})
+}
+
+func (c *checks) inputs(list []InputSpec) {
+	if !c.count("inputs", len(list)) {
+		return
+	}
+	paths := map[string]int{}
+	for i := range list {
+		in, at := &list[i], index("inputs", i)
+		if c.path(at+".path", in.Path) {
+			if first, twice := paths[plainPath(in.Path)]; twice {
+				c.add(at+".path", "is that of inputs[%d] as well", first)
+			} else {
+				paths[plainPath(in.Path)] = i
+			}
+		}
+		c.source(at, in)
+		if in.Mode != "" {
+			if _, ok := parseMode(in.Mode); !ok {
+				c.add(at+".mode", "is %s; write permission bits in octal, 0000 to 0777, as 0755", quote(in.Mode))
+			}
+		}
+	}
+	for i := range list {
+		for dir := path.Dir(plainPath(list[i].Path)); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			if file, taken := paths[dir]; taken {
+				c.add(index("inputs", i)+".path", "is inside %s, which inputs[%d] makes a file", quote(dir), file)
+				break
+			}
+		}
+	}
+}
+
+// source checks that an input says in exactly one way where it comes from.
+func (c *checks) source(at string, in *InputSpec) {
+	ways := 0
+	for _, given := range []bool{in.Content != nil, in.File != "", in.URL != "" || in.Digest != "" && in.Content == nil && in.File == ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		c.add(at, "has no source; give one of content, file, digest, or url with digest")
+	case ways > 1:
+		c.add(at, "has more than one source; give one of content, file, digest, or url with digest")
+	case in.Content != nil && len(*in.Content) > MaxContentBytes:
+		c.add(at+".content", "has %d bytes; at most %d can stand here, give a larger one as file", len(*in.Content), MaxContentBytes)
+	case in.Content != nil && !utf8.ValidString(*in.Content):
+		c.add(at+".content", "is not UTF-8 text; give other bytes as file")
+	case in.URL != "" && in.Digest == "":
+		c.add(at+".digest", "is missing; with a url it says what must arrive, as sha256:<64 hex digits>")
+	}
+	if in.Digest != "" && !IsDigest(in.Digest) {
+		c.add(at+".digest", "is %s; write it as sha256:<64 lower-case hex digits>", quote(in.Digest))
+	}
+	if in.Digest != "" && (in.Content != nil || in.File != "") {
+		c.add(at+".digest", "goes with url or stands alone; content and file need none")
+	}
+	if in.URL != "" {
+		u, err := url.Parse(in.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(in.URL) > 8192 {
+			c.add(at+".url", "is %s; write an http or https address", quote(in.URL))
+		}
+	}
+	if in.File != "" {
+		c.text(at+".file", in.File, 4095)
+	}
+}
+
+// IsDigest reports whether s is a content digest as the API writes it: sha256:<64 lower-case hex digits>.
+func IsDigest(s string) bool {
+	h, ok := strings.CutPrefix(s, "sha256:")
+	return ok && len(h) == 64 && strings.Trim(h, "0123456789abcdef") == ""
+}
+
+func (c *checks) outputs(list []OutputSpec) {
+	if !c.count("outputs", len(list)) {
+		return
+	}
+	seen := map[string]int{}
+	for i := range list {
+		at := index("outputs", i) + ".path"
+		if !c.path(at, list[i].Path) {
+			continue
+		}
+		p := plainPath(list[i].Path)
+		if first, twice := seen[p]; twice {
+			c.add(at, "is that of outputs[%d] as well", first)
+			continue
+		}
+		seen[p] = i
+	}
+}
+
+// path checks a path below the work directory.
+func (c *checks) path(location, p string) bool {
+	switch {
+	case p == "":
+		c.add(location, "is missing; give a path below the work directory")
+		return false
+	case strings.HasPrefix(p, "/"):
+		c.add(location, "is %s; give it relative to the work directory, without the leading /", quote(p))
+		return false
+	case slices.Contains(strings.Split(p, "/"), ".."):
+		c.add(location, "is %s; a path cannot leave the work directory with ..", quote(p))
+		return false
+	case path.Clean(p) == ".":
+		c.add(location, "is the work directory itself; name a file or directory in it")
+		return false
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if len(part) > 255 {
+			c.add(location, "has a name of %d bytes; at most 255", len(part))
+			return false
+		}
+	}
+	return c.text(location, p, 1024)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// Defaults of a job.
+const (
+	DefaultCPU         = 1.0
+	DefaultMemory      = Size(256 << 20)
+	DefaultOutputLimit = Size(256 << 20)
+	DefaultKillGrace   = Duration(10 * time.Second)
+	DefaultBackoff     = Duration(time.Second)
+	DefaultBackoffMax  = Duration(5 * time.Minute)
+	DefaultGiveUp      = Duration(time.Hour)
+	DefaultMode        = "0644"
+)
+
+// Defaults fills in what was left out and writes paths and modes in their one
+// form ("./out/" becomes "out", "755" becomes "0755"), so that specs that mean
+// the same are the same. What is wrong is left as it is, for Validate to name.
+// Doing it twice changes nothing more.
+func (s *JobSpec) Defaults() {
+	fill(&s.Namespace, string(muster.DefaultNamespace))
+	fill(&s.Type, string(muster.JobBatch))
+	fill(&s.Count, 1)
+	if s.Priority == nil {
+		p := muster.DefaultPriority
+		s.Priority = &p
+	}
+	fill(&s.Resources.CPU, DefaultCPU)
+	fill(&s.Resources.Memory, DefaultMemory)
+	fill(&s.OutputLimit, DefaultOutputLimit)
+	fill(&s.KillGrace, DefaultKillGrace)
+	if len(s.Restart.On) > 0 {
+		fill(&s.Restart.Attempts, 3)
+	}
+	fill(&s.Restart.Attempts, 1)
+	fill(&s.Restart.Backoff, DefaultBackoff)
+	fill(&s.Restart.BackoffMax, max(DefaultBackoffMax, s.Restart.Backoff))
+	fill(&s.Restart.GiveUp, DefaultGiveUp)
+	for i := range s.Constraints {
+		fill(&s.Constraints[i].Op, muster.OpEqual)
+	}
+	for i := range s.Inputs {
+		in := &s.Inputs[i]
+		in.Path = plainPath(in.Path)
+		if in.File == "" { // else the CLI takes the bits of the file
+			fill(&in.Mode, DefaultMode)
+		}
+		if m, ok := parseMode(in.Mode); ok {
+			in.Mode = "0" + strconv.FormatUint(uint64(m), 8)
+		}
+	}
+	for i := range s.Outputs {
+		s.Outputs[i].Path = plainPath(s.Outputs[i].Path)
+	}
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// plainPath takes the harmless ornaments off a relative path. Paths that climb
+// or start at the root stay as they were written.
+func plainPath(p string) string {
+	if p == "" || strings.HasPrefix(p, "/") || slices.Contains(strings.Split(p, "/"), "..") {
+		return p
+	}
+	return path.Clean(p)
+}
+
+// parseMode reads permission bits as users write them: 0644, 644 or 0o644.
+func parseMode(s string) (uint32, bool) {
+	t := strings.TrimPrefix(s, "0o")
+	if t == "" || len(t) > 5 || strings.Trim(t, "01234567") != "" {
+		return 0, false
+	}
+	m, err := strconv.ParseUint(t, 8, 32)
+	return uint32(m), err == nil && m <= 0o777
+}
+
+// FileMode is the input's permission bits, which Validate has checked.
+func (in *InputSpec) FileMode() uint32 {
+	m, _ := parseMode(in.Mode)
+	return m
+}
+
+// Clone is a copy that shares nothing with s.
+func (s *JobSpec) Clone() *JobSpec {
+	c := *s
+	if s.Priority != nil {
+		p := *s.Priority
+		c.Priority = &p
+	}
+	c.Command = slices.Clone(s.Command)
+	c.Env = maps.Clone(s.Env)
+	c.Restart.On = slices.Clone(s.Restart.On)
+	c.Constraints = slices.Clone(s.Constraints)
+	for i := range c.Constraints {
+		c.Constraints[i].Values = slices.Clone(c.Constraints[i].Values)
+	}
+	c.Inputs = slices.Clone(s.Inputs)
+	for i := range c.Inputs {
+		if t := c.Inputs[i].Content; t != nil {
+			content := *t
+			c.Inputs[i].Content = &content
+		}
+	}
+	c.Outputs = slices.Clone(s.Outputs)
+	return &c
+}
+
+// Canonical is the one JSON form of what the spec means: with defaults, fields
+// in a fixed order, keys sorted, nothing empty. It is nil if the spec cannot be
+// written as JSON, which Validate finds as well.
+func (s *JobSpec) Canonical() []byte {
+	c := s.Clone()
+	c.Defaults()
+	if c.Command == nil {
+		c.Command = []string{}
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // a shell line is full of < > &, and would count six-fold
+	if err := e.Encode(c); err != nil {
+		return nil
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// Equal reports whether both specs mean the same job. A spec that has no
+// canonical form equals nothing.
+func (s *JobSpec) Equal(o *JobSpec) bool {
+	a, b := s.Canonical(), o.Canonical()
+	return a != nil && bytes.Equal(a, b)
+}

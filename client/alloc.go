@@ -1,0 +1,85 @@
+package client
+
+import (
+	"context"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// AllocQuery selects allocations. Zero fields select all.
+type AllocQuery struct {
+	Node  muster.NodeID // of all jobs only
+	Live  bool          // not those that have ended; of all jobs only
+	Index *int          // of one job only: this member's
+	After string
+	Limit int
+}
+
+func (q AllocQuery) values() url.Values {
+	v := values("node", string(q.Node), "after", q.After, "limit", positive(q.Limit))
+	if q.Live {
+		v.Set("live", "true")
+	}
+	if q.Index != nil {
+		v.Set("index", strconv.Itoa(*q.Index))
+	}
+	return v
+}
+
+// Allocs is a page of all allocations.
+func (c *Client) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
+	out := &api.AllocList{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocs", query: q.values()}, out)
+	return out, err
+}
+
+// AllAllocs goes through the pages. After an error it ends.
+func (c *Client) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc, error] {
+	return pages(func(after string) ([]api.Alloc, string, error) {
+		q.After = after
+		l, err := c.Allocs(ctx, q)
+		return l.Allocs, l.Next, err
+	})
+}
+
+// JobAllocs is a page of a job's allocations.
+func (c *Client) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
+	out := &api.AllocList{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocs"), query: q.values()}, out)
+	return out, err
+}
+
+// AllJobAllocs goes through the pages. After an error it ends.
+func (c *Client) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) iter.Seq2[api.Alloc, error] {
+	return pages(func(after string) ([]api.Alloc, string, error) {
+		q.After = after
+		l, err := c.JobAllocs(ctx, key, q)
+		return l.Allocs, l.Next, err
+	})
+}
+
+// Alloc is one allocation.
+func (c *Client) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
+	out := &api.Alloc{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocs", string(id))}, out)
+	return out, err
+}
+
+// Outputs lists the declared outputs that were stored of an allocation.
+func (c *Client) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
+	out := &api.OutputFileList{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocs", string(id), "outputs")}, out)
+	return out, err
+}
+
+// OutputTar is the n-th declared output of an allocation as a tar stream. It is
+// whole only if it is read to io.EOF. The caller closes it.
+func (c *Client) OutputTar(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
+	return c.octets(ctx, path("v1", "allocs", string(id), "outputs", strconv.Itoa(n)))
+}

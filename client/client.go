@@ -1,0 +1,390 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// DefaultRetryFor is how long an unreachable server is tried again by default:
+// enough for a restart, short enough for a person to wait.
+const DefaultRetryFor = 2 * time.Second
+
+// Config says which server to speak to, and how patiently.
+type Config struct {
+	// Address of the server: host:port, or a URL.
+	Address string
+	// Token that lets the client in; none for a server without authentication.
+	Token muster.Secret
+	// RetryFor is how long a request is repeated while the server cannot be
+	// reached or says that it is not ready. 0 is DefaultRetryFor; negative, not at all.
+	RetryFor time.Duration
+	// Find, if set, is asked again where the server is when it cannot be reached:
+	// it may have come back elsewhere. It is called by one goroutine at a time.
+	Find func() (address string, token muster.Secret, err error)
+	// HTTPClient, if set, is used instead of one of the client's own. It should have no time-out.
+	HTTPClient *http.Client
+	// UserAgent names the program.
+	UserAgent string
+}
+
+// Client speaks to one server. It may be used by many goroutines at once.
+type Client struct {
+	http      *http.Client
+	find      func() (string, muster.Secret, error)
+	userAgent string
+	retryFor  time.Duration
+	where     *where
+}
+
+// where is the server's place; copies of a client share it.
+type where struct {
+	mu    sync.Mutex
+	base  *url.URL
+	token muster.Secret
+
+	finding sync.Mutex // held while Find is asked
+}
+
+// New makes a client. It does not speak to the server yet.
+func New(cfg Config) (*Client, error) {
+	base, err := baseURL(cfg.Address)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: &where{base: base, token: cfg.Token}}
+	if c.retryFor == 0 {
+		c.retryFor = DefaultRetryFor
+	}
+	if c.http == nil {
+		t := http.DefaultTransport.(*http.Transport).Clone()
+		t.MaxIdleConnsPerHost = 64
+		t.DisableCompression = true // offsets of output are those of its own octets
+		c.http = &http.Client{Transport: t}
+	} else {
+		own := *c.http
+		c.http = &own
+	}
+	// The API redirects nowhere; following one would carry the token to who knows where.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, nil
+}
+
+// Patient is the same client with another RetryFor.
+func (c *Client) Patient(retryFor time.Duration) *Client {
+	p := *c
+	p.retryFor = retryFor
+	return &p
+}
+
+// Address is where the server is, as far as known.
+func (c *Client) Address() string {
+	base, _ := c.place()
+	return base.Host
+}
+
+func baseURL(address string) (*url.URL, error) {
+	full := address
+	if !strings.Contains(full, "://") {
+		full = "http://" + full
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("server address %q: write host:port, or http://host:port", address)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	return u, nil
+}
+
+func (c *Client) place() (*url.URL, muster.Secret) {
+	c.where.mu.Lock()
+	defer c.where.mu.Unlock()
+	return c.where.base, c.where.token
+}
+
+// findAgain asks where the server is now. What cannot be found stays as it was.
+func (c *Client) findAgain() {
+	if c.find == nil {
+		return
+	}
+	c.where.finding.Lock()
+	defer c.where.finding.Unlock()
+	address, token, err := c.find()
+	if err != nil {
+		return
+	}
+	base, err := baseURL(address)
+	if err != nil {
+		return
+	}
+	c.where.mu.Lock()
+	defer c.where.mu.Unlock()
+	c.where.base, c.where.token = base, token
+}
+
+// Unreachable says that the server could not be reached, or went away in the middle.
+type Unreachable struct {
+	Address string
+	Err     error
+}
+
+func (u *Unreachable) Error() string {
+	// The reason alone: what is around it names the method and the whole URL.
+	err := u.Err
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return fmt.Sprintf("no server answers at %s: %v", u.Address, err)
+}
+
+func (u *Unreachable) Unwrap() error { return u.Err }
+
+// request is one call of the API, which may be made several times.
+type request struct {
+	method string
+	path   string // escaped, below the server's address
+	query  url.Values
+	header http.Header
+	// body makes the body anew for each attempt; nil for none.
+	body func() (io.ReadCloser, error)
+	size int64 // of body; -1 if not known
+	// once: not to be repeated.
+	once bool
+	// slow: an attempt may take as long as it takes, as one with a large body does.
+	slow bool
+}
+
+// unaryTimeout bounds one attempt of a request that answers at once.
+const unaryTimeout = time.Minute
+
+// maxAnswer bounds an answer that is read whole.
+const maxAnswer = 256 << 20
+
+// path makes an escaped path of its segments.
+func path(segments ...string) string {
+	var b strings.Builder
+	for _, s := range segments {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(s))
+	}
+	return b.String()
+}
+
+// call makes a request and reads its whole answer into out, which may be nil.
+// It returns the answer's status.
+func (c *Client) call(ctx context.Context, r request, out any) (int, error) {
+	status := 0
+	err := c.retry(ctx, r.once, func() error {
+		ctx := ctx
+		if !r.slow {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, unaryTimeout)
+			defer cancel()
+		}
+		resp, err := c.send(ctx, r)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+		if err != nil {
+			return &Unreachable{c.Address(), err}
+		}
+		if len(b) > maxAnswer {
+			return fmt.Errorf("%s %s: the answer is larger than %s", r.method, r.path, muster.Bytes(maxAnswer))
+		}
+		status = resp.StatusCode
+		if out == nil || len(b) == 0 && resp.StatusCode == http.StatusNoContent {
+			return nil
+		}
+		if err := json.Unmarshal(b, out); err != nil {
+			return fmt.Errorf("%s %s: the answer is not of the API: %w", r.method, r.path, err)
+		}
+		return nil
+	})
+	return status, err
+}
+
+// stream makes a request whose answer the caller reads and closes.
+func (c *Client) stream(ctx context.Context, r request) (*http.Response, error) {
+	var resp *http.Response
+	err := c.retry(ctx, r.once, func() (err error) {
+		resp, err = c.send(ctx, r)
+		return err
+	})
+	return resp, err
+}
+
+// send makes one attempt. An answer other than 2xx is an error.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	base, token := c.place()
+	target := *base
+	target.Path, target.RawPath = "", ""
+	full := target.String() + base.EscapedPath() + r.path
+	if len(r.query) > 0 {
+		full += "?" + r.query.Encode()
+	}
+	var body io.ReadCloser
+	if r.body != nil {
+		var err error
+		if body, err = r.body(); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, full, body)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.ContentLength = r.size
+	}
+	for k, v := range r.header {
+		req.Header[k] = v
+	}
+	if !token.IsZero() {
+		req.Header.Set("Authorization", "Bearer "+token.Reveal())
+	}
+	if c.userAgent != "" {
+		req.Header.Set("User-Agent", c.userAgent)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			return nil, ctx.Err()
+		}
+		return nil, &Unreachable{base.Host, err}
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return nil, problem(resp)
+}
+
+// problem reads what a refusal says; not every one comes from the API itself.
+func problem(resp *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	p := &api.Problem{}
+	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if media != "application/problem+json" && media != "application/json" || json.Unmarshal(b, p) != nil || p.Status == 0 {
+		p = &api.Problem{Title: http.StatusText(resp.StatusCode), Detail: strings.TrimSpace(strings.ToValidUTF8(string(b[:min(len(b), 500)]), "�"))}
+	}
+	p.Status = resp.StatusCode
+	if p.Title == "" {
+		p.Title = "status " + strconv.Itoa(resp.StatusCode)
+	}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
+		return &later{p, time.Duration(s) * time.Second}
+	}
+	return p
+}
+
+// later is a problem that says when to come again.
+type later struct {
+	*api.Problem
+	after time.Duration
+}
+
+func (l *later) Unwrap() error { return l.Problem }
+
+// retry does what attempt does until it succeeds, cannot succeed, or patience is over.
+func (c *Client) retry(ctx context.Context, once bool, attempt func() error) error {
+	deadline := time.Now().Add(c.retryFor)
+	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+		err := attempt()
+		if err == nil {
+			return nil
+		}
+		again, after := retriable(err)
+		if !again || once || c.retryFor < 0 || ctx.Err() != nil {
+			return plainProblem(err)
+		}
+		pause := max(jitter(wait), after)
+		if time.Now().Add(pause).After(deadline) {
+			return plainProblem(err)
+		}
+		if sleep(ctx, pause) != nil {
+			return ctx.Err()
+		}
+		c.findAgain()
+	}
+}
+
+const (
+	firstWait   = 25 * time.Millisecond
+	longestWait = time.Second
+)
+
+// retriable reports whether an attempt that failed so may succeed later, and when at the soonest.
+func retriable(err error) (bool, time.Duration) {
+	var u *Unreachable
+	if errors.As(err, &u) {
+		return true, 0
+	}
+	var after time.Duration
+	var l *later
+	if errors.As(err, &l) {
+		after = l.after
+	}
+	var p *api.Problem
+	if errors.As(err, &p) {
+		switch p.Status {
+		case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusGatewayTimeout:
+			return true, after
+		}
+	}
+	return false, 0
+}
+
+// plainProblem takes off what only retry needs.
+func plainProblem(err error) error {
+	var l *later
+	if errors.As(err, &l) {
+		return l.Problem
+	}
+	return err
+}
+
+// jitter spreads the clients of a server that comes back.
+func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// jsonBody makes the body of a request of a value.
+func jsonBody(r request, v any) (request, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return r, err
+	}
+	r.body = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	r.size = int64(len(b))
+	if r.header == nil {
+		r.header = http.Header{}
+	}
+	r.header.Set("Content-Type", "application/json")
+	return r, nil
+}

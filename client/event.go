@@ -1,0 +1,248 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// EventQuery selects events. Zero fields select all.
+type EventQuery struct {
+	// After is where to begin: a log index or an event's ID; "0" is the oldest
+	// that is kept, "" is from now on.
+	After     string
+	Namespace muster.Namespace
+	Job       string // needs Namespace
+	Node      muster.NodeID
+	// Until, if not 0, ends the iteration when all up to this log index has been
+	// told, or nothing has come for a second after the server has answered.
+	Until uint64
+}
+
+// TooOld says that events from there on are no longer all kept: list what there
+// is now, and go on from the list's index.
+type TooOld struct {
+	After   string
+	Problem *api.Problem
+}
+
+func (t *TooOld) Error() string {
+	return fmt.Sprintf("events after %s are no longer kept: %s", t.After, t.Problem.Error())
+}
+
+func (t *TooOld) Unwrap() error { return t.Problem }
+
+const (
+	// silence is how long a stream of events may say nothing, not even a comment,
+	// before the connection is held for dead. The server says something every 15 s.
+	silence = 45 * time.Second
+	// quiet is how long nothing comes when all there is has been told.
+	quiet = time.Second
+	// maxEvent bounds one line of a stream of events.
+	maxEvent = 16 << 20
+)
+
+// Events goes through events as they come. It goes on by itself over lost
+// connections, for Config.RetryFor each time, without gap or repetition. It ends after an
+// error: *TooOld, *Unreachable, ctx's, or a refusal.
+func (c *Client) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		e := &events{client: c, query: q, last: q.After}
+		if e.last == "" {
+			// Between "from now" and a first event there is nothing to resume by: make now a place.
+			info, err := c.Server(ctx)
+			if err != nil {
+				yield(api.Event{}, err)
+				return
+			}
+			e.last = strconv.FormatUint(info.Index, 10)
+		}
+		for wait := firstWait; ; wait = min(2*wait, longestWait) {
+			before := e.last
+			more, err := e.connection(ctx, yield)
+			if !more {
+				return
+			}
+			if err != nil {
+				yield(api.Event{}, err)
+				return
+			}
+			if e.last != before {
+				wait = firstWait
+			}
+			if err := sleep(ctx, jitter(wait)); err != nil {
+				yield(api.Event{}, err)
+				return
+			}
+			c.findAgain()
+		}
+	}
+}
+
+// events is one iteration over events.
+type events struct {
+	client *Client
+	query  EventQuery
+	last   string // ID of the last one seen, or where to begin
+}
+
+// connection tells what one connection brings. More is false when the iteration
+// is over; err is what it ends with; neither means that the connection was lost.
+func (e *events) connection(ctx context.Context, yield func(api.Event, error) bool) (more bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	q := e.query
+	resp, err := e.client.stream(ctx, request{
+		method: http.MethodGet, path: "/v1/events",
+		query:  values("after", e.last, "namespace", string(q.Namespace), "job", q.Job, "node", string(q.Node)),
+		header: http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {e.last}},
+	})
+	if err != nil {
+		return true, tooOld(e.last, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+
+	limit := silence
+	if q.Until > 0 {
+		limit = quiet
+	}
+	watch := time.AfterFunc(limit, func() { cancel(errSilent) })
+	defer watch.Stop()
+	lines := bufio.NewReaderSize(resp.Body, 64<<10)
+	var block message
+	for {
+		line, err := readLine(lines)
+		if err != nil {
+			if errors.Is(context.Cause(ctx), errSilent) {
+				return q.Until == 0, nil
+			}
+			if errors.Is(err, errLongLine) {
+				return true, err
+			}
+			return true, context.Cause(ctx) // nil: the connection was lost
+		}
+		watch.Reset(limit)
+		if len(line) > 0 {
+			block.field(line)
+			continue
+		}
+		more, err := e.told(&block, yield)
+		if !more || err != nil {
+			return more, err
+		}
+		block = message{}
+	}
+}
+
+var errSilent = errors.New("nothing came")
+
+// told takes a block of the stream that is complete.
+func (e *events) told(m *message, yield func(api.Event, error) bool) (more bool, err error) {
+	if m.id == "" && len(m.data) == 0 || m.id != "" && m.id == e.last && len(m.data) > 0 {
+		return true, nil // a comment, or one that was told before
+	}
+	if m.event == "problem" {
+		p := &api.Problem{}
+		if err := json.Unmarshal(m.data, p); err != nil {
+			return true, fmt.Errorf("/v1/events: a problem that does not read: %w", err)
+		}
+		return true, tooOld(e.last, p)
+	}
+	var ev api.Event
+	if len(m.data) > 0 {
+		if err := json.Unmarshal(m.data, &ev); err != nil {
+			return true, fmt.Errorf("/v1/events: an event that does not read: %w", err)
+		}
+	}
+	if m.id == "" {
+		m.id = ev.ID
+	}
+	if m.id != "" {
+		e.last = m.id
+	}
+	until, index := e.query.Until, eventIndex(e.last)
+	if len(m.data) == 0 { // an id alone says that all up to there has been told
+		return until == 0 || index < until, nil
+	}
+	if until > 0 && index > until {
+		return false, nil
+	}
+	return yield(ev, nil), nil
+}
+
+// eventIndex is the log index in an event's ID, "index.part".
+func eventIndex(id string) uint64 {
+	index, _, _ := strings.Cut(id, ".")
+	n, _ := strconv.ParseUint(index, 10, 64)
+	return n
+}
+
+// tooOld makes 410 an error of its own.
+func tooOld(after string, err error) error {
+	var p *api.Problem
+	if errors.As(err, &p) && (p.Status == http.StatusGone || p.Code == string(muster.FaultTooOld)) {
+		return &TooOld{after, p}
+	}
+	return err
+}
+
+// message is one block of a stream of server-sent events.
+type message struct {
+	id, event string
+	data      []byte
+}
+
+// field takes a line of the block. Comments and unknown fields say nothing.
+func (m *message) field(line []byte) {
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "id":
+		m.id = string(value)
+	case "event":
+		m.event = string(value)
+	case "data":
+		if len(m.data) > 0 {
+			m.data = append(m.data, '\n')
+		}
+		m.data = append(m.data, value...)
+	}
+}
+
+var errLongLine = fmt.Errorf("/v1/events: a line is longer than %s", muster.Bytes(maxEvent))
+
+// readLine is the next line without its end. What stands before a lost end of the stream is no line.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var long []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if err == nil {
+			part = bytes.TrimSuffix(bytes.TrimSuffix(part, []byte("\n")), []byte("\r"))
+			if long == nil {
+				return part, nil
+			}
+			return append(long, part...), nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		if long = append(long, part...); len(long) > maxEvent {
+			return nil, errLongLine
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// NewKey draws an idempotency key.
+func NewKey() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// Submit submits a job. With a key it may be repeated, by the client itself as
+// well, and is done once; without one it is tried once.
+func (c *Client) Submit(ctx context.Context, s api.JobSubmission, key string) (*api.JobSubmitted, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs", once: key == ""}, s)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		r.header.Set("Idempotency-Key", key)
+	}
+	out := &api.JobSubmitted{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
+// Validate asks what a submission would run into.
+func (c *Client) Validate(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs/validate"}, s)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.JobValidation{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
+// Job is one job, with its spec.
+func (c *Client) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
+	out := &api.Job{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key)}, out)
+	return out, err
+}
+
+func jobPath(key muster.JobKey, more ...string) string {
+	ns := key.Namespace
+	if ns == "" {
+		ns = muster.DefaultNamespace
+	}
+	return path(append([]string{"v1", "jobs", string(ns), key.Name}, more...)...)
+}
+
+// Stop tells a job to stop. On one that has ended or is stopping it changes
+// nothing, so that it may be repeated.
+func (c *Client) Stop(ctx context.Context, key muster.JobKey, reason string) (*api.Job, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: jobPath(key, "stop")}, api.JobStop{Reason: reason})
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Job{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
+// JobQuery selects jobs. Zero fields select all.
+type JobQuery struct {
+	Namespace muster.Namespace
+	Stage     muster.JobStage
+	After     string // Next of the page before
+	Limit     int    // of a page; 0 is the server's choice
+}
+
+// Jobs is a page of jobs.
+func (c *Client) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
+	out := &api.JobList{}
+	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/jobs", query: v}, out)
+	return out, err
+}
+
+// AllJobs goes through the pages. After an error it ends.
+func (c *Client) AllJobs(ctx context.Context, q JobQuery) iter.Seq2[api.Job, error] {
+	return pages(func(after string) ([]api.Job, string, error) {
+		q.After = after
+		l, err := c.Jobs(ctx, q)
+		return l.Jobs, l.Next, err
+	})
+}
+
+// MemberQuery selects members of a job. Zero fields select all.
+type MemberQuery struct {
+	Status muster.MemberStatus
+	After  string
+	Limit  int
+}
+
+// Members is a page of a job's members.
+func (c *Client) Members(ctx context.Context, key muster.JobKey, q MemberQuery) (*api.MemberList, error) {
+	out := &api.MemberList{}
+	v := values("status", string(q.Status), "after", q.After, "limit", positive(q.Limit))
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "members"), query: v}, out)
+	return out, err
+}
+
+// AllMembers goes through the pages. After an error it ends.
+func (c *Client) AllMembers(ctx context.Context, key muster.JobKey, q MemberQuery) iter.Seq2[api.Member, error] {
+	return pages(func(after string) ([]api.Member, string, error) {
+		q.After = after
+		l, err := c.Members(ctx, key, q)
+		return l.Members, l.Next, err
+	})
+}
+
+// values makes a query of names and values, without the empty ones.
+func values(pairs ...string) url.Values {
+	v := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return v
+}
+
+func positive(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// pages goes through pages until one has no next.
+func pages[T any](page func(after string) ([]T, string, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		after := ""
+		for {
+			items, next, err := page(after)
+			if err != nil {
+				var zero T
+				yield(zero, err)
+				return
+			}
+			for _, item := range items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if next == "" || next == after {
+				return
+			}
+			after = next
+		}
+	}
+}
+
+// HasUpload asks whether content with this digest is there already.
+func (c *Client) HasUpload(ctx context.Context, digest string) (bool, error) {
+	_, err := c.call(ctx, request{method: http.MethodHead, path: path("v1", "uploads", digest)}, nil)
+	if IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Upload sends content with this digest, which open opens anew for each attempt.
+func (c *Client) Upload(ctx context.Context, digest string, size int64, open func() (io.ReadCloser, error)) (*api.Upload, error) {
+	r := request{
+		method: http.MethodPut, path: path("v1", "uploads", digest), body: open, size: size, slow: true,
+		header: http.Header{"Content-Type": {"application/octet-stream"}},
+	}
+	if size == 0 {
+		// Of a body that is there but empty net/http cannot know the length, and sends it in chunks.
+		r.body = func() (io.ReadCloser, error) { return http.NoBody, nil }
+	}
+	out := &api.Upload{Digest: digest, Size: size}
+	_, err := c.call(ctx, r, out)
+	return out, err
+}

@@ -1,0 +1,42 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// NodeQuery selects nodes. Zero fields select all.
+type NodeQuery struct {
+	Pool  muster.PoolName
+	Stage muster.NodeStage
+	After string
+	Limit int
+}
+
+// Nodes is a page of nodes.
+func (c *Client) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) {
+	out := &api.NodeList{}
+	v := values("pool", string(q.Pool), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/nodes", query: v}, out)
+	return out, err
+}
+
+// AllNodes goes through the pages. After an error it ends.
+func (c *Client) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Node, error] {
+	return pages(func(after string) ([]api.Node, string, error) {
+		q.After = after
+		l, err := c.Nodes(ctx, q)
+		return l.Nodes, l.Next, err
+	})
+}
+
+// Node is one node.
+func (c *Client) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) {
+	out := &api.Node{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
+	return out, err
+}

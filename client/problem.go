@@ -1,0 +1,30 @@
+package client
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/musterhq/muster/api"
+)
+
+// IsNotFound reports whether the server said that the object does not exist.
+func IsNotFound(err error) bool { return isStatus(err, http.StatusNotFound) }
+
+// IsAuth reports whether the server did not let the client in.
+func IsAuth(err error) bool {
+	return isStatus(err, http.StatusUnauthorized) || isStatus(err, http.StatusForbidden)
+}
+
+// IsConflict reports whether the object is not in a state that allows the request.
+func IsConflict(err error) bool { return isStatus(err, http.StatusConflict) }
+
+func isStatus(err error, status int) bool {
+	var p *api.Problem
+	return errors.As(err, &p) && p.Status == status
+}
+
+// IsUnreachable reports whether the server could not be reached.
+func IsUnreachable(err error) bool {
+	var u *Unreachable
+	return errors.As(err, &u)
+}

@@ -1,0 +1,89 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/musterhq/muster/api"
+)
+
+// Server is what the server says of itself.
+func (c *Client) Server(ctx context.Context) (*api.ServerInfo, error) {
+	out := &api.ServerInfo{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/server"}, out)
+	return out, err
+}
+
+// Live asks whether the server's process is alive.
+func (c *Client) Live(ctx context.Context) error {
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)
+	return err
+}
+
+// Ready asks whether the server takes requests now.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/readyz", once: true}, nil)
+	return err
+}
+
+// WaitReady waits until the server takes requests, or ctx is over: then the
+// error says what was the matter last.
+func (c *Client) WaitReady(ctx context.Context) error {
+	for wait := firstWait; ; wait = min(2*wait, longestWait/2) {
+		err := c.Ready(ctx)
+		if err == nil {
+			return nil
+		}
+		if again, _ := retriable(err); !again && ctx.Err() == nil {
+			return err
+		}
+		if sleep(ctx, jitter(wait)) != nil {
+			if errors.Is(err, ctx.Err()) {
+				return err
+			}
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		c.findAgain()
+	}
+}
+
+// Backup is a stream of the server's state, for muster restore. It is whole only
+// if it is read to io.EOF. The caller closes it.
+func (c *Client) Backup(ctx context.Context) (io.ReadCloser, error) {
+	return c.octets(ctx, "/v1/backup")
+}
+
+// Metrics is the server's metrics in Prometheus' text form. The caller closes it.
+func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	return c.octets(ctx, "/metrics")
+}
+
+// OpenAPI is the description of the HTTP API. The caller closes it.
+func (c *Client) OpenAPI(ctx context.Context) (io.ReadCloser, error) {
+	return c.octets(ctx, "/openapi.json")
+}
+
+func (c *Client) octets(ctx context.Context, path string) (io.ReadCloser, error) {
+	resp, err := c.stream(ctx, request{method: http.MethodGet, path: path})
+	if err != nil {
+		return nil, err
+	}
+	return &broken{resp.Body, c.Address()}, nil
+}
+
+// broken names the server when it goes away in the middle of a stream.
+type broken struct {
+	io.ReadCloser
+	address string
+}
+
+func (b *broken) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &Unreachable{b.address, err}
+	}
+	return n, err
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/initbin"
+	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/version"
+)
+
+// agentFlags are the flags of muster-node agent.
+type agentFlags struct {
+	dir, node, init   string
+	cgroup            string
+	cpu, memory, disk string
+	attributes        []string
+	bootDelay         time.Duration
+	replace, detached bool
+}
+
+func agentCommand() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the agent until SIGTERM; sandboxes live on",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runAgent(cmd, f) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.dir, "dir", "", "the agent's own directory (required)")
+	fs.StringVar(&f.node, "node", "", "id of the node (required)")
+	fs.StringVar(&f.cpu, "cpu", "", "cores that it offers, as 1.5")
+	fs.StringVar(&f.memory, "memory", "", "memory that it offers, as 2GiB")
+	fs.StringVar(&f.disk, "disk", "", "disk that it offers, as 10GiB")
+	fs.StringArrayVar(&f.attributes, "attr", nil, "attribute of the node, as zone=a; may be repeated")
+	fs.DurationVar(&f.bootDelay, "boot-delay", 0, "wait before answering: a simulated boot")
+	fs.StringVar(&f.init, "init", "", "path of muster-init; default: the one inside this program, or beside it")
+	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
+	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
+	fs.BoolVar(&f.detached, "detached", false, "log to agent.log in the directory instead of standard error")
+	for _, name := range []string{"dir", "node"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err)
+		}
+	}
+	return cmd
+}
+
+func runAgent(cmd *cobra.Command, f agentFlags) error {
+	dir, err := filepath.Abs(f.dir)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("--dir %s: no such directory; make it first", dir)
+	}
+	capacity, err := f.capacity()
+	if err != nil {
+		return err
+	}
+	attributes, err := parseAttributes(f.attributes)
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if f.detached {
+		w, err := openLog(filepath.Join(dir, logName))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = w.Close() }()
+		log = slog.New(slog.NewTextHandler(w, nil))
+	}
+	if f.cgroup == "" && os.Geteuid() == 0 {
+		f.cgroup = "muster/" + f.node
+	}
+	initPath, err := filepath.Abs(f.init)
+	if f.init == "" {
+		initPath, err = initbin.Place(filepath.Join(dir, "bin"))
+	}
+	if err != nil {
+		return err
+	}
+	rt, err := process.New(process.Config{InitPath: initPath, CgroupParent: f.cgroup, Log: log})
+	if err != nil {
+		return err
+	}
+	a, err := agent.New(agent.Config{
+		Dir: dir, Node: muster.NodeID(f.node), Capacity: capacity, Attributes: attributes,
+		Runtimes: []agent.Runtime{rt}, Logger: log, Version: version.String(),
+		Replace: f.replace, BootDelay: f.bootDelay,
+	})
+	if err != nil {
+		return err
+	}
+	return a.Run(cmd.Context())
+}
+
+func (f agentFlags) capacity() (r muster.Resources, err error) {
+	if f.cpu != "" {
+		cores, err := strconv.ParseFloat(f.cpu, 64)
+		if err != nil || cores < 0 || cores > 1e6 || math.IsNaN(cores) {
+			return r, fmt.Errorf("--cpu %q is not a number of cores", f.cpu)
+		}
+		r.CPU = muster.MilliCPU(math.Round(cores * 1000))
+	}
+	for _, x := range []struct {
+		name, value string
+		to          *muster.Bytes
+	}{{"--memory", f.memory, &r.Memory}, {"--disk", f.disk, &r.Disk}} {
+		if x.value == "" {
+			continue
+		}
+		size, err := api.ParseSize(x.value)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", x.name, err)
+		}
+		*x.to = size.Bytes()
+	}
+	return r, nil
+}
+
+func parseAttributes(list []string) (map[string]string, error) {
+	m := make(map[string]string, len(list))
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("--attr %q is not name=value", s)
+		}
+		m[k] = v
+	}
+	return m, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) eventsCommand() *cobra.Command {
+	var follow bool
+	var after, job, node string
+	c := a.command("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
+also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		q := client.EventQuery{After: after, Namespace: muster.Namespace(a.namespace), Node: muster.NodeID(node)}
+		if job != "" {
+			key, err := a.jobKey(job)
+			if err != nil {
+				return err
+			}
+			q.Namespace, q.Job = key.Namespace, key.Name
+		}
+		if !follow {
+			info, err := cl.Server(ctx)
+			if err != nil {
+				return err
+			}
+			q.Until = info.Index
+		} else {
+			cl = cl.Patient(followPatience)
+		}
+		return a.printEvents(ctx, cl, q, follow)
+	})
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with events as they come")
+	c.Flags().StringVar(&after, "after", "0", "begin after this log index or event; 0 is the oldest that is kept, \"\" is now")
+	c.Flags().StringVar(&job, "job", "", "only of this job")
+	c.Flags().StringVar(&node, "node", "", "only of this node")
+	a.namespaceFlag(c, "only of this namespace")
+	return c
+}
+
+func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
+	lines := json.NewEncoder(a.stdout)
+	lines.SetEscapeHTML(false)
+	for ev, err := range cl.Events(ctx, q) {
+		var old *client.TooOld
+		switch {
+		case errors.As(err, &old):
+			return &hinted{err, "`--after 0` begins with the oldest that are kept"}
+		case err != nil && follow && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return err
+		case a.json:
+			err = lines.Encode(ev)
+		default:
+			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), clean(ev.Type), clean(ev.Text))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followPatience is how long what follows a server waits for one that is away.
+const followPatience = 10 * time.Minute

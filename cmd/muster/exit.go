@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/specfile"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitAuth        = 4
+	exitStorage     = 74
+	exitInterrupted = 130
+)
+
+const exitHelp = `
+
+Exit codes: 0 all went well; 1 a job failed, an object does not exist, or anything
+else went wrong; 2 wrong usage: flags, a job file, or what the server refuses as wrong; 3 the server
+cannot be reached; 4 the server does not let you in; 74 the server's storage failed;
+130 interrupted. ` + "`muster run`" + ` with one member exits with its command's own code.`
+
+// exit is an error with its exit code. Without err there is nothing to print.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+func usage(err error) error { return &exit{exitUsage, err} }
+
+// errInterrupted says that a signal ended the command.
+var errInterrupted = &exit{exitInterrupted, errors.New("interrupted")}
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
+func (h *hinted) Unwrap() error { return h.err }
+
+// jobHint says of a job that does not exist where to look.
+func jobHint(err error) error {
+	if client.IsNotFound(err) {
+		return &hinted{err, "`muster job list` shows the jobs"}
+	}
+	return err
+}
+
+// explain is the exit code of an error, and what to print.
+func explain(err error) (int, string) {
+	var e *exit
+	if errors.As(err, &e) {
+		if e.err == nil {
+			return e.code, ""
+		}
+		return e.code, err.Error()
+	}
+	var spec *specfile.Error
+	var p *api.Problem
+	text := err.Error()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted, "interrupted"
+	case errors.Is(err, locate.ErrUnknown):
+		return exitUnreachable, text
+	case client.IsUnreachable(err):
+		return exitUnreachable, text + "; is it running? `muster dev` starts one"
+	case client.IsAuth(err):
+		return exitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
+	case errors.As(err, &spec):
+		return exitUsage, text
+	case errors.As(err, &p) && (p.Status == http.StatusBadRequest || p.Status == http.StatusUnprocessableEntity || p.Status == http.StatusRequestEntityTooLarge):
+		return exitUsage, text
+	}
+	return exitFailed, text
+}

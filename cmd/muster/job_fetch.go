@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// fetched is what `muster job fetch --json` tells of one declared output.
+type fetched struct {
+	Member int    `json:"member"`
+	Path   string `json:"path"`
+	Folder string `json:"folder"`
+	Files  int    `json:"files"`
+}
+
+func (a *app) fetchCommand() *cobra.Command {
+	dest, index := ".", -1
+	c := a.command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
+the folder of --dest; of a job with more members, into a folder for each, named by its
+index. Files that are there already are replaced. Nothing is ever written outside of that folder.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		job, err := cl.Job(ctx, key)
+		if err != nil {
+			return jobHint(err)
+		}
+		if index >= job.Count {
+			return &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count)}
+		}
+		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}}
+		return f.run(ctx, job, index)
+	})
+	c.Flags().StringVar(&dest, "dest", dest, "folder to put them into; made if it is not there")
+	c.Flags().IntVar(&index, "index", index, "only of this member, without a folder of its own")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// fetcher brings the outputs of one job.
+type fetcher struct {
+	app    *app
+	cl     *client.Client
+	key    muster.JobKey
+	dest   string
+	one    bool // of one member: no folder for each
+	got    []fetched
+	failed int
+}
+
+func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
+	for m, err := range f.cl.AllMembers(ctx, f.key, client.MemberQuery{Status: muster.MemberSucceeded}) {
+		if err != nil {
+			return err
+		}
+		if m.Alloc == "" || m.Status != string(muster.MemberSucceeded) || index >= 0 && m.Index != index {
+			continue
+		}
+		err := f.member(ctx, m)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if client.IsUnreachable(err) {
+			return err
+		}
+		if err != nil {
+			f.failed++
+			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, clean(err.Error()))
+		}
+	}
+	if f.app.json {
+		if err := f.app.printJSON(f.got); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.failed > 0:
+		return &exit{exitFailed, fmt.Errorf("job %s: the outputs of %d members could not be fetched", f.key, f.failed)}
+	case len(f.got) > 0 || f.app.json:
+		return nil
+	case job.Spec != nil && len(job.Spec.Outputs) == 0:
+		return &exit{exitFailed, fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key)}
+	}
+	return &exit{exitFailed, fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, standing(job))}
+}
+
+// member brings the outputs of one member.
+func (f *fetcher) member(ctx context.Context, m api.Member) error {
+	list, err := f.cl.Outputs(ctx, muster.AllocID(m.Alloc))
+	if err != nil || len(list.Files) == 0 {
+		return err
+	}
+	folder := f.dest
+	if !f.one {
+		folder = filepath.Join(folder, fmt.Sprint(m.Index))
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	for n, out := range list.Files {
+		u := &untar{root: root}
+		if err := f.output(ctx, muster.AllocID(m.Alloc), n, u); err != nil {
+			return fmt.Errorf("output %s: %w", out.Path, err)
+		}
+		for _, s := range u.skipped {
+			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, clean(out.Path), clean(s))
+		}
+		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
+		if !f.app.json {
+			fmt.Fprintln(f.app.stdout, clean(filepath.Join(folder, filepath.FromSlash(out.Path))))
+		}
+	}
+	return nil
+}
+
+func (f *fetcher) output(ctx context.Context, id muster.AllocID, n int, u *untar) error {
+	r, err := f.cl.OutputTar(ctx, id, n)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	if err := u.unpack(r); err != nil {
+		return err
+	}
+	// The archive's own end is not the stream's: one that is cut after it is still cut.
+	_, err = io.Copy(io.Discard, r)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

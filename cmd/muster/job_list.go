@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) jobListCommand() *cobra.Command {
+	var stage string
+	c := a.command("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		list := api.JobList{Jobs: []api.Job{}}
+		q := client.JobQuery{Namespace: muster.Namespace(a.namespace), Stage: muster.JobStage(stage)}
+		for {
+			page, err := cl.Jobs(ctx, q)
+			if err != nil {
+				return err
+			}
+			list.Jobs, list.Index = append(list.Jobs, page.Jobs...), page.Index
+			if q.After = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if a.json {
+			return a.printJSON(list)
+		}
+		if len(list.Jobs) == 0 {
+			fmt.Fprintln(a.stderr, "muster: no jobs; `muster run -- COMMAND` makes one")
+			return nil
+		}
+		now := time.Now()
+		var rows [][]string
+		for i := range list.Jobs {
+			j := &list.Jobs[i]
+			rows = append(rows, []string{
+				keyOf(j.Namespace, j.Name).String(), standing(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
+				fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), ago(&j.Submitted, now), j.Reason,
+			})
+		}
+		a.printTable([]string{"JOB", "STATUS", "SUCCEEDED", "RUNNING", "FAILED", "AGE", "REASON"}, rows)
+		return nil
+	})
+	c.Flags().StringVar(&stage, "stage", "", "only jobs in this stage: live, stopping or ended")
+	a.namespaceFlag(c, "only this namespace")
+	return c
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// logsFlags say which output is printed.
+type logsFlags struct {
+	follow  bool
+	index   int
+	attempt int
+	stdout  bool
+	stderr  bool
+	tail    string
+}
+
+func (a *app) logsCommand() *cobra.Command {
+	l := &logsFlags{}
+	var c *cobra.Command
+	c = a.command("logs NAME", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
+they came; of a job with more members, each line has its member in front, unless
+--index names one. With -f goes on until the job has ended, with further attempts as well.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		if !c.Flags().Changed("index") {
+			l.index = -1
+		} else if l.index < 0 {
+			return usage(fmt.Errorf("--index is %d; members are counted from 0", l.index))
+		}
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		job, err := cl.Job(ctx, key)
+		if err != nil {
+			return jobHint(err)
+		}
+		return a.logs(ctx, cl, key, job, l)
+	})
+	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on until the job has ended")
+	c.Flags().IntVar(&l.index, "index", 0, "only of this member, without its number in front")
+	c.Flags().IntVar(&l.attempt, "attempt", 0, "this attempt (from 1) instead of the newest; needs --index if there are more members")
+	c.Flags().BoolVar(&l.stdout, "stdout", false, "only stdout")
+	c.Flags().BoolVar(&l.stderr, "stderr", false, "only stderr")
+	c.Flags().StringVar(&l.tail, "tail", "", "only so much of the end of each stream, as 64KiB")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
+	if l.index >= job.Count {
+		return &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count)}
+	}
+	if job.Count == 1 {
+		l.index = 0
+	}
+	out := &printer{screen: newScreen(a.stdout, a.stderr), prefix: l.index < 0}
+	if l.stdout || !l.stderr {
+		out.streams = append(out.streams, client.Stdout)
+	}
+	if l.stderr || !l.stdout {
+		out.streams = append(out.streams, client.Stderr)
+	}
+	if l.tail != "" {
+		tail, err := api.ParseSize(l.tail)
+		if err != nil {
+			return usage(fmt.Errorf("--tail: %w", err))
+		}
+		out.tail = int64(tail)
+	}
+	switch {
+	case l.attempt != 0 && l.index < 0:
+		return usage(errors.New("--attempt needs --index: attempts are counted for each member"))
+	case l.attempt < 0:
+		return usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
+	case l.attempt > 0 || l.index >= 0 && !l.follow:
+		return a.logsOfOne(ctx, cl, key, out, l)
+	case l.follow:
+		f := &follower{cl: cl.Patient(followPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
+		return f.follow(ctx, "", nil, nil)
+	}
+	return a.logsOfAll(ctx, cl, key, out)
+}
+
+// logsOfOne prints the output of one attempt of one member.
+func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKey, out *printer, l *logsFlags) error {
+	var found *api.Alloc
+	for al, err := range cl.AllJobAllocs(ctx, key, client.AllocQuery{Index: &l.index}) {
+		if err != nil {
+			return err
+		}
+		if al.Index == l.index && (l.attempt == al.Attempt || l.attempt == 0 && (found == nil || al.Attempt > found.Attempt)) {
+			found = &al
+		}
+	}
+	switch {
+	case found == nil && l.attempt > 0:
+		return &exit{exitFailed, fmt.Errorf("job %s: member %d has no attempt %d", key, l.index, l.attempt)}
+	case found == nil:
+		out.screen.say("member %d has not started yet", l.index)
+		return nil
+	}
+	if l.follow {
+		cl = cl.Patient(followPatience)
+	}
+	return out.print(ctx, cl, muster.AllocID(found.ID), found.Index, l.follow)
+}
+
+// logsOfAll prints the output of the newest attempt of each member, one after the other.
+func (a *app) logsOfAll(ctx context.Context, cl *client.Client, key muster.JobKey, out *printer) error {
+	var failed error
+	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{}) {
+		if err != nil {
+			return err
+		}
+		if m.Alloc == "" {
+			continue
+		}
+		al, err := cl.Alloc(ctx, muster.AllocID(m.Alloc))
+		if err == nil && out.silent(al) {
+			continue
+		}
+		if err == nil {
+			err = out.print(ctx, cl, muster.AllocID(m.Alloc), m.Index, false)
+		}
+		if err != nil && (ctx.Err() != nil || client.IsUnreachable(err)) {
+			return err
+		}
+		if err != nil {
+			out.screen.say("member %d: %v", m.Index, err)
+			failed = &exit{code: exitFailed}
+		}
+	}
+	return failed
+}

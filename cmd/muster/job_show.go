@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// shownJob is what `muster job show --json` prints.
+type shownJob struct {
+	*api.Job
+	Members []shownMember `json:"members"`
+}
+
+// shownMember is a member with its newest allocation.
+type shownMember struct {
+	api.Member
+	Newest *api.Alloc `json:"newest,omitempty"`
+}
+
+func (a *app) jobShowCommand() *cobra.Command {
+	members := 20
+	c := a.command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		job, err := cl.Job(ctx, key)
+		if err != nil {
+			return jobHint(err)
+		}
+		shown, err := membersOf(ctx, cl, key, members)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(shownJob{job, shown})
+		}
+		a.printJob(job)
+		a.printMembers(shown, job.Count)
+		return nil
+	})
+	c.Flags().IntVar(&members, "members", members, "how many members to show; 0 shows all")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// membersOf are the first members of a job, with their newest allocations.
+func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most int) ([]shownMember, error) {
+	shown := []shownMember{}
+	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{Limit: most}) {
+		if err != nil {
+			return nil, err
+		}
+		s := shownMember{Member: m}
+		if m.Alloc != "" {
+			alloc, err := cl.Alloc(ctx, muster.AllocID(m.Alloc))
+			if err != nil && !client.IsNotFound(err) {
+				return nil, err
+			}
+			if err == nil {
+				s.Newest = alloc
+			}
+		}
+		if shown = append(shown, s); len(shown) == most {
+			break
+		}
+	}
+	return shown, nil
+}
+
+func (a *app) printJob(j *api.Job) {
+	now := time.Now()
+	took := ""
+	if j.Ended != nil {
+		took = brief(j.Ended.Sub(j.Submitted))
+	}
+	command := ""
+	if j.Spec != nil {
+		command = shellWords(j.Spec.Command)
+	}
+	c := j.Counts
+	a.printFields(
+		"Job", keyOf(j.Namespace, j.Name).String(),
+		"Status", standing(j),
+		"Reason", j.Reason,
+		"Version", fmt.Sprint(j.Version),
+		"Priority", fmt.Sprint(j.Priority),
+		"Command", command,
+		"Submitted", fmt.Sprintf("%s (%s ago)", j.Submitted.Local().Format(time.DateTime), ago(&j.Submitted, now)),
+		"Took", took,
+		"Members", fmt.Sprintf("%d: %d waiting, %d placed, %d running, %d succeeded, %d failed, %d stopped", j.Count, c.Waiting, c.Placed, c.Running, c.Succeeded, c.Failed, c.Stopped),
+	)
+}
+
+func (a *app) printMembers(shown []shownMember, count int) {
+	if len(shown) == 0 {
+		return
+	}
+	now := time.Now()
+	var rows [][]string
+	for _, m := range shown {
+		status, node, exit, took, reason := m.Status, "-", "-", "-", m.Reason
+		if al := m.Newest; al != nil {
+			node, exit = al.Node, exitText(al)
+			if m.Status == string(muster.MemberPlaced) {
+				status = al.Status
+			}
+			if reason == "" && al.Failure != nil {
+				reason = al.Failure.Message
+			}
+			if al.Started != nil {
+				end := now
+				if al.Ended != nil {
+					end = *al.Ended
+				}
+				took = brief(end.Sub(*al.Started))
+			}
+		}
+		if m.RetryAt != nil && m.RetryAt.After(now) {
+			reason = strings.TrimPrefix(fmt.Sprintf("%s; tried again in %s", reason, brief(m.RetryAt.Sub(now))), "; ")
+		}
+		rows = append(rows, []string{fmt.Sprint(m.Index), status, fmt.Sprint(m.Attempt), node, exit, took, reason})
+	}
+	fmt.Fprintln(a.stdout)
+	a.printTable([]string{"MEMBER", "STATUS", "ATTEMPT", "NODE", "EXIT", "RAN", "REASON"}, rows)
+	if count > len(shown) {
+		fmt.Fprintf(a.stdout, "… and %d more; --members 0 shows all\n", count-len(shown))
+	}
+}
+
+// exitText is how an allocation's command ended, for tables.
+func exitText(al *api.Alloc) string {
+	switch {
+	case al.Signal != "":
+		return al.Signal
+	case al.ExitCode != nil:
+		return fmt.Sprint(*al.ExitCode)
+	}
+	return "-"
+}
+
+// shellWords writes a command as a shell would take it.
+func shellWords(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = w
+		if w == "" || strings.ContainsFunc(w, func(r rune) bool {
+			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%", r)
+		}) {
+			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	const most = 400
+	if s := strings.Join(out, " "); len([]rune(s)) <= most {
+		return s
+	}
+	return string([]rune(strings.Join(out, " "))[:most]) + "…"
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/specfile"
+)
+
+func (a *app) submitCommand() *cobra.Command {
+	var ifVersion uint64
+	var replace bool
+	var c *cobra.Command
+	c = a.command("submit FILE", "Submit a job from a file", `The file is YAML or JSON; - is stdin. Files that its inputs name (file: PATH, relative to
+the job file) are uploaded first. The job's name is printed. A job that is there
+already with the same content is left as it is.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		s := api.JobSubmission{Replace: replace}
+		if c.Flags().Changed("if-version") {
+			s.IfVersion = &ifVersion
+		}
+		spec, err := specfile.JobAt(args[0], a.stdin)
+		if err != nil {
+			return err
+		}
+		if err := a.intoNamespace(spec); err != nil {
+			return err
+		}
+		s.Spec = *spec
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		done, err := submit(ctx, cl, s, folderOf(args[0]))
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(done)
+		}
+		key := keyOf(done.Namespace, done.Name)
+		if done.Unchanged {
+			fmt.Fprintf(a.stderr, "muster: job %s is there with the same content (version %d); nothing was done\n", key, done.Version)
+		}
+		_, err = fmt.Fprintln(a.stdout, key)
+		return err
+	})
+	c.Flags().Uint64Var(&ifVersion, "if-version", 0, "only if the job is at this version; 0: only if it does not exist")
+	c.Flags().BoolVar(&replace, "replace", false, "stop the members of a running job of this name, and run this one instead")
+	a.namespaceFlag(c, "namespace of the job, if the file names none")
+	return c
+}
+
+// intoNamespace puts a job into the namespace of the flag.
+func (a *app) intoNamespace(spec *api.JobSpec) error {
+	switch {
+	case a.namespace == "" || spec.Namespace == a.namespace:
+	case spec.Namespace == "" || spec.Namespace == "default":
+		spec.Namespace = a.namespace
+	default:
+		return usage(fmt.Errorf("the job is of namespace %s, not of --namespace %s", spec.Namespace, a.namespace))
+	}
+	return nil
+}
+
+// folderOf is what paths in a job file are relative to.
+func folderOf(file string) string {
+	if file == "-" {
+		return "."
+	}
+	return filepath.Dir(file)
+}
+
+// submit uploads what a submission's inputs name, and submits it. It is done once,
+// however often the connection is lost.
+func submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
+	if err := upload(ctx, cl, &s.Spec, folder); err != nil {
+		return nil, err
+	}
+	return cl.Submit(ctx, s, client.NewKey())
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) nodeCommand() *cobra.Command {
+	c := &cobra.Command{Use: "node", Short: "See nodes", Long: "See the machines that jobs run on.", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.nodeListCommand(), a.nodeShowCommand())
+	return c
+}
+
+func (a *app) nodeListCommand() *cobra.Command {
+	var pool, stage string
+	var all bool
+	c := a.command("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		list := api.NodeList{Nodes: []api.Node{}}
+		q := client.NodeQuery{Pool: muster.PoolName(pool), Stage: muster.NodeStage(stage)}
+		for {
+			page, err := cl.Nodes(ctx, q)
+			if err != nil {
+				return err
+			}
+			for _, n := range page.Nodes {
+				if all || stage != "" || n.Stage != string(muster.NodeGone) {
+					list.Nodes = append(list.Nodes, n)
+				}
+			}
+			list.Index = page.Index
+			if q.After = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if a.json {
+			return a.printJSON(list)
+		}
+		if len(list.Nodes) == 0 {
+			fmt.Fprintln(a.stderr, "muster: no nodes; they are made when there is work")
+			return nil
+		}
+		now := time.Now()
+		var rows [][]string
+		for i := range list.Nodes {
+			n := &list.Nodes[i]
+			rows = append(rows, []string{
+				n.ID, n.Pool, n.Offering, n.Stage, n.Health, intent(n), fmt.Sprint(n.Allocs),
+				fmt.Sprintf("%g/%g", n.Used.CPU, n.Capacity.CPU),
+				fmt.Sprintf("%s/%s", muster.Bytes(n.Used.Memory), muster.Bytes(n.Capacity.Memory)),
+				ago(&n.Launched, now), n.Reason,
+			})
+		}
+		a.printTable([]string{"NODE", "POOL", "OFFERING", "STAGE", "HEALTH", "INTENT", "ALLOCS", "CPU", "MEMORY", "AGE", "REASON"}, rows)
+		return nil
+	})
+	c.Flags().StringVar(&pool, "pool", "", "only nodes of this pool")
+	c.Flags().StringVar(&stage, "stage", "", "only nodes in this stage")
+	c.Flags().BoolVar(&all, "all", false, "those that are gone as well")
+	return c
+}
+
+func intent(n *api.Node) string { return orDash(strings.TrimPrefix(n.Intent, string(muster.NodeRun))) }
+
+// shownNode is what `muster node show --json` prints.
+type shownNode struct {
+	*api.Node
+	LiveAllocs []api.Alloc `json:"live_allocs"`
+}
+
+func (a *app) nodeShowCommand() *cobra.Command {
+	return a.command("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		n, err := cl.Node(ctx, muster.NodeID(args[0]))
+		if client.IsNotFound(err) {
+			return &hinted{err, "`muster node list --all` shows the nodes"}
+		}
+		if err != nil {
+			return err
+		}
+		allocs := []api.Alloc{}
+		for al, err := range cl.AllAllocs(ctx, client.AllocQuery{Node: muster.NodeID(args[0]), Live: true}) {
+			if err != nil {
+				return err
+			}
+			allocs = append(allocs, al)
+		}
+		if a.json {
+			return a.printJSON(shownNode{n, allocs})
+		}
+		a.printNode(n)
+		if len(allocs) == 0 {
+			return nil
+		}
+		now := time.Now()
+		var rows [][]string
+		for i := range allocs {
+			al := &allocs[i]
+			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), al.Status, ago(al.Started, now)})
+		}
+		fmt.Fprintln(a.stdout)
+		a.printTable([]string{"JOB", "MEMBER", "ATTEMPT", "STATUS", "RAN"}, rows)
+		return nil
+	})
+}
+
+func (a *app) printNode(n *api.Node) {
+	now := time.Now()
+	amount := func(r api.Resources) string {
+		return muster.Resources{CPU: muster.MilliCPU(r.CPU * 1000), Memory: muster.Bytes(r.Memory), Disk: muster.Bytes(r.Disk)}.String()
+	}
+	at := func(t *time.Time) string {
+		if t == nil || t.IsZero() {
+			return ""
+		}
+		return fmt.Sprintf("%s (%s ago)", t.Local().Format(time.DateTime), ago(t, now))
+	}
+	var attributes []string
+	for k, v := range n.Attributes {
+		attributes = append(attributes, k+"="+v)
+	}
+	sort.Strings(attributes)
+	a.printFields(
+		"Node", n.ID, "Pool", n.Pool, "Offering", n.Offering, "Provider", n.Provider, "Zone", n.Zone, "Market", n.Market,
+		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
+		"Stage", n.Stage, "Health", n.Health, "Intent", n.Intent, "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
+		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
+		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
+		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
+	)
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// printer prints the output of allocations: as it came, or line by line with the
+// member in front.
+type printer struct {
+	screen  *screen
+	streams []string // which ones; none prints nothing
+	prefix  bool
+	tail    int64 // only so many octets at the end of each stream; 0 for all
+}
+
+// silent reports whether it is known that an allocation has printed nothing.
+func (p *printer) silent(al *api.Alloc) bool {
+	if len(p.streams) == 0 {
+		return true
+	}
+	if al.Output.State == "" || al.Output.State == "open" {
+		return false // some may be on its way
+	}
+	for _, s := range p.streams {
+		if s == client.Stdout && al.Output.StdoutBytes > 0 || s == client.Stderr && al.Output.StderrBytes > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// print prints the output of one allocation: what there is, or, when following, until it is complete.
+func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocID, index int, follow bool) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(p.streams))
+	for i, name := range p.streams {
+		one := func() {
+			err := p.stream(ctx, cl, client.OutputQuery{Alloc: id, Stream: name, Follow: follow, Tail: p.tail}, index)
+			if err != nil {
+				errs[i] = fmt.Errorf("%s of member %d: %w", name, index, err)
+			}
+		}
+		if !follow { // then it is printed in order
+			one()
+			continue
+		}
+		wg.Go(one)
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *printer) stream(ctx context.Context, cl *client.Client, q client.OutputQuery, index int) error {
+	o, err := cl.Output(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = o.Close() }()
+	w := p.screen.stream(q.Stream)
+	lines := &prefixed{w: w, prefix: fmt.Sprintf("[%d] ", index)}
+	if p.prefix {
+		w = lines
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{o}, make([]byte, 32<<10))
+	if e := lines.end(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	if n := o.Dropped(); n > 0 {
+		p.screen.say("member %d: the oldest %s of its %s were dropped (output_limit)", index, muster.Bytes(n), q.Stream)
+	}
+	if o.State() == "incomplete" || o.State() == "pruned" {
+		why := ""
+		if al, err := cl.Alloc(ctx, q.Alloc); err == nil && al.Output.Why != "" {
+			why = ": " + al.Output.Why
+		}
+		p.screen.say("member %d: its %s is %s%s", index, q.Stream, o.State(), why)
+	}
+	return nil
+}

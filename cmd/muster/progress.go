@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// progress tells now and then how far a job is, until ctx is over: as a bar on a
+// terminal, else as a line when something has changed. It only asks; what matters comes by events.
+type progress struct {
+	cl     *client.Client
+	key    muster.JobKey
+	screen *screen
+	began  time.Time
+	away   bool
+	told   api.JobCounts
+	reason string
+}
+
+// How often it asks.
+const (
+	barEvery  = 500 * time.Millisecond
+	lineEvery = 10 * time.Second
+)
+
+func (p *progress) run(ctx context.Context) {
+	every := lineEvery
+	if p.screen.errTerm {
+		every = barEvery
+	}
+	cl := p.cl.Patient(-1)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	defer p.screen.setBar("")
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		one, cancel := context.WithTimeout(ctx, 5*time.Second)
+		job, err := cl.Job(one, p.key)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		p.show(job, err)
+	}
+}
+
+// show tells what was heard.
+func (p *progress) show(job *api.Job, err error) {
+	if client.IsUnreachable(err) {
+		if !p.away {
+			p.screen.say("the server does not answer; the job goes on without it, and so does this when it is back")
+		}
+		p.away = true
+		return
+	}
+	if err != nil {
+		return
+	}
+	if p.away {
+		p.screen.say("the server is back")
+	}
+	p.away = false
+	c := job.Counts
+	waiting := c.Waiting + c.Placed
+	if p.screen.errTerm {
+		note := brief(time.Since(p.began).Truncate(time.Second))
+		switch {
+		case job.Count > 1 && job.Reason != "":
+			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+job.Reason))
+		case job.Count > 1:
+			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
+		case waiting > 0:
+			p.screen.setBar("waiting " + note + suffixIf(job.Reason != "", ": "+job.Reason))
+		default:
+			p.screen.setBar("") // it runs: the terminal is its own
+		}
+		return
+	}
+	if c == p.told && job.Reason == p.reason {
+		return
+	}
+	p.told, p.reason = c, job.Reason
+	if job.Count > 1 {
+		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(job.Reason != "", "; "+job.Reason))
+	} else if waiting > 0 {
+		p.screen.say("job %s waits%s", p.key, suffixIf(job.Reason != "", ": "+job.Reason))
+	}
+}

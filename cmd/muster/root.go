@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/version"
+)
+
+// app is what the commands share: where they print, and what was said of where the server is.
+type app struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+
+	given     locate.Given
+	json      bool
+	namespace string
+
+	// started is set when a command's own work begins: errors before it are of usage.
+	started bool
+	// signals are kept from the commands' context by those that treat them themselves.
+	signals chan os.Signal
+}
+
+// execute runs the command line and returns its exit code.
+func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: make(chan os.Signal, 4)}
+	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(a.signals)
+	return a.execute(args)
+}
+
+func (a *app) execute(args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	cmd, err := root.ExecuteContextC(context.Background())
+	if err == nil {
+		return exitOK
+	}
+	if !a.started {
+		err = usage(err)
+	}
+	return a.report(cmd, err)
+}
+
+// report prints an error, and tells the exit code that goes with it.
+func (a *app) report(cmd *cobra.Command, err error) int {
+	code, text := explain(err)
+	if text != "" {
+		fmt.Fprintf(a.stderr, "muster: %s\n", clean(text))
+	}
+	if code == exitUsage && !a.started {
+		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", cmd.CommandPath())
+	}
+	return code
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "muster",
+		Short: "A job queue that makes its own machines",
+		Long: reflow(`Muster runs jobs on machines that it makes when there is work and gives back
+when there is none.
+
+  muster dev                       start a server for yourself, in one terminal
+  muster run -- echo hello         run a command, in another
+  muster job list                  see what ran
+
+A server on this host is found by itself: the one that you started last. To speak to
+another, give --addr and a token, or --data-dir.` + exitHelp),
+		Version:       version.String(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			a.started = true
+		},
+	}
+	root.SetVersionTemplate("muster {{.Version}}\n")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	f := root.PersistentFlags()
+	f.StringVar(&a.given.Address, "addr", "", "address of the server, as host:port or a URL (MUSTER_ADDR)")
+	f.StringVar(&a.given.Token, "token", "", "token of the server (better: MUSTER_TOKEN, which others do not see)")
+	f.StringVar(&a.given.DataDir, "data-dir", "", "data directory of a server on this host (MUSTER_DATA_DIR)")
+	f.BoolVar(&a.json, "json", false, "print JSON")
+	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
+	for _, c := range []*cobra.Command{a.runCommand(), a.jobCommand(), a.nodeCommand(), a.eventsCommand()} {
+		c.GroupID = "work"
+		root.AddCommand(c)
+	}
+	for _, c := range a.serverCommands() {
+		c.GroupID = "server"
+		root.AddCommand(c)
+	}
+	root.AddCommand(a.versionCommand())
+	return root
+}
+
+// reflow fills the paragraphs of a help text to one width. Indented lines stay as they are.
+func reflow(text string) string {
+	const width = 80
+	var out []string
+	column := 0
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		if line == "" || line[0] == ' ' {
+			out, column = append(out, line), 0
+			continue
+		}
+		for _, word := range strings.Fields(line) {
+			if column > 0 && column+1+len(word) <= width {
+				out[len(out)-1] += " " + word
+				column += 1 + len(word)
+			} else {
+				out, column = append(out, word), len(word)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// command makes a command of its work, whose context ends with the first signal.
+func (a *app) command(use, short, long string, args cobra.PositionalArgs, work func(ctx context.Context, args []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Long: reflow(short + ".\n\n" + long), Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithCancelCause(cmd.Context())
+			defer cancel(nil)
+			go func() {
+				select {
+				case <-a.signals:
+					cancel(errInterrupted)
+				case <-ctx.Done():
+				}
+			}()
+			err := work(ctx, args)
+			if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errInterrupted) {
+				return errInterrupted
+			}
+			return err
+		},
+	}
+}
+
+// namespaceFlag lets a command be told the namespace.
+func (a *app) namespaceFlag(c *cobra.Command, what string) {
+	c.Flags().StringVarP(&a.namespace, "namespace", "n", "", what)
+}
+
+// jobKey reads a job's name as users write it: name, or namespace/name.
+func (a *app) jobKey(name string) (muster.JobKey, error) {
+	key := muster.JobKey{Namespace: muster.Namespace(a.namespace), Name: name}
+	if ns, rest, ok := strings.Cut(name, "/"); ok {
+		if a.namespace != "" && a.namespace != ns {
+			return key, usage(fmt.Errorf("%q is in another namespace than --namespace %s", name, a.namespace))
+		}
+		key = muster.JobKey{Namespace: muster.Namespace(ns), Name: rest}
+	}
+	if key.Namespace == "" {
+		key.Namespace = muster.DefaultNamespace
+	}
+	if err := muster.CheckName(string(key.Namespace)); err != nil {
+		return key, usage(fmt.Errorf("namespace %q %w", key.Namespace, err))
+	}
+	if err := muster.CheckName(key.Name); err != nil {
+		return key, usage(fmt.Errorf("job name %q %w", key.Name, err))
+	}
+	return key, nil
+}
+
+// connect makes a client of the server that was meant.
+func (a *app) connect() (*client.Client, error) {
+	given := a.given.Environment(os.Getenv)
+	place, err := locate.Find(given)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{
+		Address: place.Address, Token: place.Token, UserAgent: "muster/" + version.String(),
+		// A server that was started again may have come back on another port.
+		Find: func() (string, muster.Secret, error) {
+			p, err := locate.Find(given)
+			return p.Address, p.Token, err
+		},
+	})
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	r := &runner{app: a}
+	c := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARGUMENT...]",
+		Short: "Run a command as a job, and follow it",
+		Long: reflow(`Run a command as a job, and follow it to its end.
+
+The command is passed as it is: for pipes and variables, run a shell. Each member
+has its index in MUSTER_INDEX.
+
+  muster run -- echo hello
+  muster run --count 8 --cpu 0.5 --memory 64MiB -- sh -c 'echo member $MUSTER_INDEX'
+  muster run --input data.csv:data.csv --output result.txt -- sh -c 'sort data.csv > result.txt'
+  muster run --file job.yaml --count 2
+
+With one member its stdout and stderr are printed as they come; with more, each line
+has its member in front. What is said besides goes to stderr and begins with "muster:".
+
+Ctrl-C stops the job and waits for its end; a second one leaves at once. With --detach the job
+goes on by itself: see muster job logs, show and stop. If the server is started again meanwhile, following
+goes on; if it stays away for longer than --patience, it ends with exit code 3, and the job goes on.
+
+Exit code: 0 if all members succeeded. With one member, its command's own exit code,
+128 + N if signal N ended it, 124 if it ran into its time limit, 126 if it could not be executed, 127 if it was not
+found, 137 if it ran out of memory. With more, 1 if any failed. 130 if interrupted.
+Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
+		Args: cobra.ArbitraryArgs,
+	}
+	c.Flags().SetInterspersed(false) // what follows the command is its own
+	r.spec.flags(c)
+	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and leave")
+	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but what the members print, and errors")
+	c.Flags().DurationVar(&r.patience, "patience", followPatience, "how long to wait for a server that has gone away")
+	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
+	return c
+}
+
+// runner is one use of muster run.
+type runner struct {
+	app      *app
+	spec     specFlags
+	detach   bool
+	quiet    bool
+	patience time.Duration
+}
+
+func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) error {
+	s, folder, err := r.spec.submission(cmd, args, r.app.stdin)
+	if err != nil {
+		return err
+	}
+	cl, err := r.app.connect()
+	if err != nil {
+		return err
+	}
+	cl = cl.Patient(r.patience)
+	done, err := r.submit(ctx, cl, s, folder)
+	if err != nil {
+		return err
+	}
+	key := keyOf(done.Namespace, done.Name)
+	if r.detach {
+		if r.app.json {
+			return r.app.printJSON(done)
+		}
+		_, err := fmt.Fprintln(r.app.stdout, key)
+		return err
+	}
+	return r.follow(ctx, cl, done, &s.Spec)
+}
+
+// submit submits; a signal gives up. The first answer is waited for shortly: a server
+// that is not there from the start is a mistake, not a restart.
+func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case sig := <-r.app.signals:
+			cancel()
+			r.app.signals <- sig // for those who come after
+		case <-ctx.Done():
+		}
+	}()
+	if _, err := cl.Patient(client.DefaultRetryFor).Server(ctx); err != nil {
+		return nil, err
+	}
+	done, err := submit(ctx, cl, s, folder)
+	if errors.Is(err, context.Canceled) {
+		return nil, &exit{exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there")}
+	}
+	return done, err
+}
+
+func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {
+	key, began := keyOf(done.Namespace, done.Name), time.Now()
+	out := &printer{screen: newScreen(r.app.stdout, r.app.stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
+	if r.app.json {
+		out.streams = nil // stdout is for the job's end
+	}
+	f := &follower{cl: cl, key: key, uid: done.UID, version: done.Version, out: out, index: -1, notes: !r.quiet}
+	after := strconv.FormatUint(done.Index, 10)
+	if done.Unchanged {
+		after = ""
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !r.quiet {
+		r.announce(out.screen, key, done)
+		p := &progress{cl: cl, key: key, screen: out.screen, began: began}
+		go p.run(ctx)
+	}
+	interrupts := 0
+	err := f.follow(ctx, after, r.app.signals, func() bool {
+		if interrupts++; interrupts > 1 {
+			out.screen.say("left; job %s may still be stopping: `muster job show %s`", key, key)
+			return false
+		}
+		out.screen.say("stopping job %s; once more leaves it at that", key)
+		go func() {
+			if _, err := cl.Stop(ctx, key, "interrupted"); err != nil && ctx.Err() == nil {
+				out.screen.say("job %s could not be stopped: %v", key, err)
+			}
+		}()
+		return true
+	})
+	cancel()
+	out.screen.setBar("")
+	if errors.Is(err, errInterrupted) {
+		return &exit{code: exitInterrupted}
+	}
+	if err != nil {
+		return &hinted{err, fmt.Sprintf("the job goes on: `muster job show %s`", key)}
+	}
+	if r.app.json {
+		if err := r.app.printJSON(f.job); err != nil {
+			return err
+		}
+	}
+	return r.ending(out.screen, f, interrupts > 0, time.Since(began))
+}
+
+// announce says under which name the job can be found again.
+func (r *runner) announce(s *screen, key muster.JobKey, done *api.JobSubmitted) {
+	if done.Unchanged {
+		s.say("job %s is there with the same content (version %d); following that", key, done.Version)
+		return
+	}
+	s.say("job %s", key)
+}
+
+// ending says how the job ended, and makes the exit code of it.
+func (r *runner) ending(s *screen, f *follower, interrupted bool, took time.Duration) error {
+	j := f.job
+	one := j.Count == 1
+	if j.Outcome == string(muster.JobSucceeded) {
+		if !one && !r.quiet {
+			s.say("job %s: all %d members succeeded in %s", f.key, j.Count, brief(took))
+		}
+		if interrupted { // it was quicker
+			return &exit{code: exitInterrupted}
+		}
+		return nil
+	}
+	// Of one member, what its attempt came to was told, and its exit code says it as well.
+	if !one || f.last == nil || f.told == 0 && !exited(f.last) {
+		text := fmt.Sprintf("job %s: %s", f.key, orDash(j.Outcome))
+		if !one {
+			text += fmt.Sprintf(": %d of %d members succeeded, %d failed, %d stopped", j.Counts.Succeeded, j.Count, j.Counts.Failed, j.Counts.Stopped)
+		}
+		s.say("%s%s", text, suffixIf(j.Reason != "", ": "+j.Reason))
+	}
+	switch {
+	case interrupted:
+		return &exit{code: exitInterrupted}
+	case one && f.last != nil && j.Outcome == string(muster.JobFailed):
+		return &exit{code: exitCodeOf(f.last)}
+	}
+	return &exit{code: exitFailed}
+}
+
+func exited(al *api.Alloc) bool {
+	return al.ExitCode != nil && *al.ExitCode != 0 || al.Signal != ""
+}
+
+// exitCodeOf is the exit code that stands for how a failed attempt ended, as shells and timeout(1) have it.
+func exitCodeOf(al *api.Alloc) int {
+	reason := muster.Reason("")
+	if al.Failure != nil {
+		reason = muster.Reason(al.Failure.Reason)
+	}
+	switch reason {
+	case muster.ReasonTimeout:
+		return 124
+	case muster.ReasonNotExecutable:
+		return 126
+	case muster.ReasonCommandNotFound:
+		return 127
+	case muster.ReasonOutOfMemory:
+		return 137
+	}
+	if n := unix.SignalNum(al.Signal); n > 0 {
+		return 128 + int(n)
+	}
+	if al.ExitCode != nil && *al.ExitCode > 0 && *al.ExitCode < 256 {
+		return *al.ExitCode
+	}
+	return exitFailed
+}

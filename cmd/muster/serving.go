@@ -1,0 +1,8 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// serverCommands are those for who runs a server.
+func (a *app) serverCommands() []*cobra.Command {
+	return []*cobra.Command{a.configCommand(), a.backupCommand()}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// local is a file on this host that an input names.
+type local struct {
+	path   string
+	digest string
+	size   int64
+}
+
+// digest puts the digests of the local files that a job's inputs name in place of
+// their names, and their permissions where none are given. It tells which files they are.
+func digest(spec *api.JobSpec, folder string) ([]local, error) {
+	var files []local
+	for i := range spec.Inputs {
+		in := &spec.Inputs[i]
+		if in.File == "" {
+			continue
+		}
+		path := in.File
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(folder, path)
+		}
+		digest, size, mode, err := measure(path)
+		if err != nil {
+			return nil, fmt.Errorf("inputs[%d]: %w", i, err)
+		}
+		in.File, in.Digest = "", digest
+		if in.Mode == "" {
+			in.Mode = fmt.Sprintf("0%03o", mode.Perm())
+		}
+		files = append(files, local{path, digest, size})
+	}
+	return files, nil
+}
+
+// upload sends the local files that a job's inputs name, those that the server
+// does not have, and puts their digests in place of their names.
+func upload(ctx context.Context, cl *client.Client, spec *api.JobSpec, folder string) error {
+	files, err := digest(spec, folder)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := f.upload(ctx, cl); err != nil {
+			return fmt.Errorf("uploading %s: %w", f.path, err)
+		}
+	}
+	return nil
+}
+
+func (f *local) upload(ctx context.Context, cl *client.Client) error {
+	has, err := cl.HasUpload(ctx, f.digest)
+	if err != nil || has {
+		return err
+	}
+	_, err = cl.Upload(ctx, f.digest, f.size, func() (io.ReadCloser, error) { return os.Open(f.path) })
+	return err
+}
+
+// measure reads a file for its digest, size and permissions.
+func measure(file string) (digest string, size int64, mode os.FileMode, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", 0, 0, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return "", 0, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return "", 0, 0, fmt.Errorf("%s is no plain file; pack a directory first, as with tar", file)
+	}
+	h := sha256.New()
+	if size, err = io.Copy(h, f); err != nil {
+		return "", 0, 0, err
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, info.Mode(), nil
+}

@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Bounds of one agent.
+const (
+	checkTimeout = 15 * time.Second
+	// startTimeout bounds Runtime.Start; attachTimeout one try of Attach or Remove.
+	startTimeout  = time.Minute
+	attachTimeout = 10 * time.Second
+	// reattachFor is how long a runtime that cannot tell is asked about a sandbox of an earlier agent.
+	reattachFor = time.Minute
+	// defaultGrace is from TERM to KILL where the spec cannot be read.
+	defaultGrace = 10 * time.Second
+	// maxForgotten is how many forgotten ids are remembered.
+	maxForgotten = 16384
+	// defaultInputCache bounds the cached inputs that no allocation uses.
+	defaultInputCache = 4 * muster.GiB
+)
+
+// ErrReplaced is why Run ended: another agent asked to take over.
+var ErrReplaced = errors.New("another agent takes over")
+
+// Config is what an agent needs.
+type Config struct {
+	// Dir is the agent's own directory (0700). Made by whoever starts it: an agent that made it
+	// could bring back one that is just being taken apart.
+	Dir        string
+	Node       muster.NodeID
+	Capacity   muster.Resources
+	Attributes map[string]string
+	// Runtimes in order of preference. An allocation with an image gets the
+	// first that is an ImageRuntime, any other the first that is not.
+	Runtimes []Runtime
+	Logger   *slog.Logger
+	Version  string
+	// Replace asks an agent that already runs in Dir to step down.
+	Replace bool
+	// BootDelay is waited before anything answers: a simulated boot.
+	BootDelay time.Duration
+	// Listener replaces the socket in Dir, for tests without one.
+	Listener net.Listener
+	// InputCache bounds cached inputs; 0 is 4 GiB.
+	InputCache muster.Bytes
+	// HTTP fetches inputs from URLs; nil is a client of its own.
+	HTTP *http.Client
+}
+
+// Agent turns the desired allocations of one node into sandboxes.
+type Agent struct {
+	cfg      Config
+	log      *slog.Logger
+	boot     string
+	runtimes []Runtime // that work here; set before anything is served
+	problems []string
+	inputs   *inputs
+	// starts holds a token for each sandbox being made, files for each result being written:
+	// thousands at once would only make thousands of threads.
+	starts, files chan struct{}
+	// sets holds one token: sets are obeyed one after the other.
+	sets     chan struct{}
+	fences   *fences // guarded by sets
+	seq      atomic.Uint64
+	stepDown chan struct{}
+	stepOnce sync.Once
+	wg       sync.WaitGroup
+	trash    *trash
+
+	mu        sync.Mutex
+	ending    bool       // nothing may be spawned any more
+	fence     wire.Fence // of fences, to be read without waiting for a set
+	allocs    map[muster.AllocID]*alloc
+	forgotten *forgotten
+	readers   map[*reader]struct{}
+	used      wire.Usage
+	freeDisk  int64
+}
+
+// New makes an agent; it does nothing before Run.
+func New(cfg Config) (*Agent, error) {
+	switch {
+	case cfg.Dir == "":
+		return nil, errors.New("agent: no directory given")
+	case cfg.Node == "":
+		return nil, errors.New("agent: no node id given")
+	case len(cfg.Runtimes) == 0:
+		return nil, errors.New("agent: no runtime given")
+	}
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Dir = dir
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.InputCache == 0 {
+		cfg.InputCache = defaultInputCache
+	}
+	a := &Agent{
+		cfg:       cfg,
+		log:       cfg.Logger,
+		boot:      rand.Text(),
+		starts:    make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
+		files:     make(chan struct{}, 8),
+		sets:      make(chan struct{}, 1),
+		stepDown:  make(chan struct{}),
+		allocs:    map[muster.AllocID]*alloc{},
+		forgotten: newForgotten(maxForgotten),
+		readers:   map[*reader]struct{}{},
+	}
+	a.trash = newTrash(a.emptyDir, a.log)
+	return a, nil
+}
+
+// Run is the agent until ctx ends or another takes over (ErrReplaced).
+// Sandboxes live on after it. Run is called once.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := os.Chmod(a.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	lock, before, err := a.takeOver(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if a.cfg.BootDelay > 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(a.cfg.BootDelay):
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := a.prepare(ctx, before); err != nil {
+		return a.giveUp(cancel, err)
+	}
+	ln, err := a.listen()
+	if err != nil {
+		return a.giveUp(cancel, err)
+	}
+	a.log.Info("agent serves", "node", a.cfg.Node, "dir", a.cfg.Dir, "version", a.cfg.Version, "allocs", len(a.allocs), "fence", a.fence.String())
+
+	served := make(chan error, 1)
+	srv := a.server(ctx)
+	a.spawn(func() { served <- srv.Serve(ln) })
+	a.spawn(func() { a.sample(ctx) })
+	a.trash.run(ctx, a.spawn)
+
+	var result error
+	select {
+	case <-ctx.Done():
+	case <-a.stepDown:
+		result = ErrReplaced
+		// The answer to whoever asked is on its way; the server's shutdown waits for it.
+	case err := <-served:
+		result = fmt.Errorf("agent socket: %w", err)
+	}
+	quiet, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer done()
+	cancel()
+	_ = srv.Shutdown(quiet)
+	_ = srv.Close()
+	if a.cfg.Listener == nil {
+		_ = os.Remove(filepath.Join(a.cfg.Dir, wire.SocketName))
+	}
+	a.mu.Lock()
+	a.ending = true
+	a.mu.Unlock()
+	a.wg.Wait()
+	a.log.Info("agent ends, sandboxes live on", "cause", result)
+	return result
+}
+
+// spawn starts a goroutine that Run waits for; false when Run already waits.
+func (a *Agent) spawn(f func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ending {
+		return false
+	}
+	a.wg.Go(f)
+	return true
+}
+
+// giveUp ends what was spawned before the agent found that it cannot serve.
+func (a *Agent) giveUp(cancel func(), err error) error {
+	cancel()
+	a.wg.Wait()
+	return err
+}
+
+// takeOver becomes the one agent of the directory and says so in its record.
+// It returns the record of the agent before.
+func (a *Agent) takeOver(ctx context.Context) (*Lock, Record, error) {
+	var lock *Lock
+	var err error
+	if a.cfg.Replace {
+		lock, err = Seize(ctx, a.cfg.Dir, true)
+	} else {
+		lock, err = tryLock(a.cfg.Dir)
+	}
+	before, _ := ReadRecord(a.cfg.Dir)
+	if errors.Is(err, errLocked) {
+		return nil, before, fmt.Errorf("agent of %s: another one runs already (pid %d); start with --replace to take over", a.cfg.Dir, before.Pid)
+	}
+	if err != nil {
+		return nil, before, err
+	}
+	start, _ := processStart(os.Getpid())
+	b, err := json.Marshal(Record{Pid: os.Getpid(), Start: start, Kernel: KernelBoot(), Node: a.cfg.Node, Version: a.cfg.Version, Boot: a.boot})
+	if err == nil {
+		err = writeFile(filepath.Join(a.cfg.Dir, RecordName), b, false)
+	}
+	if err != nil {
+		lock.Release()
+		return nil, before, err
+	}
+	return lock, before, nil
+}
+
+// prepare probes the runtimes and finds what earlier agents left.
+func (a *Agent) prepare(ctx context.Context, before Record) error {
+	if err := a.checkRuntimes(ctx); err != nil {
+		return err
+	}
+	fences, err := loadFences(a.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	a.fences, a.fence = fences, fences.last
+	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
+	fresh := before.Kernel != "" && before.Kernel != KernelBoot()
+	a.inputs, err = newInputs(ctx, inputsConfig{
+		dir: filepath.Join(a.cfg.Dir, inputsName), limit: int64(a.cfg.InputCache), client: a.cfg.HTTP,
+		log: a.log, spawn: a.spawn, added: a.needsAdded, wipe: fresh,
+	})
+	if err != nil {
+		return err
+	}
+	a.freeDisk = freeDisk(a.cfg.Dir)
+	return a.load(ctx)
+}
+
+func (a *Agent) checkRuntimes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	errs := make([]error, len(a.cfg.Runtimes))
+	var wg sync.WaitGroup
+	for i, rt := range a.cfg.Runtimes {
+		wg.Go(func() { errs[i] = rt.Check(ctx) })
+	}
+	wg.Wait()
+	for i, rt := range a.cfg.Runtimes {
+		if errs[i] == nil {
+			a.runtimes = append(a.runtimes, rt)
+			if p, ok := rt.(Limited); ok {
+				a.problems = append(a.problems, p.Problems()...)
+			}
+			continue
+		}
+		if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		a.problems = append(a.problems, fmt.Sprintf("runtime %s does not work here: %v", rt.Name(), errs[i]))
+		a.log.Warn("runtime does not work here", "runtime", rt.Name(), "error", errs[i])
+	}
+	return nil
+}
+
+func (a *Agent) listen() (net.Listener, error) {
+	if a.cfg.Listener != nil {
+		return a.cfg.Listener, nil
+	}
+	return wire.ListenSocket(filepath.Join(a.cfg.Dir, wire.SocketName))
+}
+
+// hello is what the agent says of itself.
+func (a *Agent) hello() wire.Hello {
+	names := make([]string, len(a.runtimes))
+	for i, rt := range a.runtimes {
+		names[i] = rt.Name()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return wire.Hello{
+		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Boot: a.boot, Pid: os.Getpid(),
+		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.cfg.Attributes,
+		Runtimes: names, Problems: a.problems, Allocs: len(a.allocs),
+	}
+}
+
+// runtimeFor is the runtime that an allocation wants, or why there is none.
+func (a *Agent) runtimeFor(image string) (Runtime, *muster.Failure) {
+	for _, rt := range a.runtimes {
+		if _, images := rt.(ImageRuntime); images == (image != "") {
+			return rt, nil
+		}
+	}
+	if image != "" {
+		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", image, a.cfg.Node)
+	}
+	return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", a.cfg.Node)
+}
+
+func failure(class muster.FailureClass, reason muster.Reason, format string, args ...any) *muster.Failure {
+	return &muster.Failure{Class: class, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,414 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// alloc is one allocation that the agent holds, from the set that brought it
+// until it is forgotten. Its goroutine is live; all others only signal it.
+type alloc struct {
+	id  muster.AllocID
+	dir string
+	// spec is what to run; nil once it has ended, and when it was found unreadable after a restart. Its goroutine's.
+	spec *wire.AllocSpec
+	// stored: the spec is on disk. found: it was there already when the agent started.
+	stored, found bool
+	// calls holds one token: the runtime is called for dir by one at a time.
+	calls chan struct{}
+	// stop is closed when it shall stop; wanted when a set of this agent's life asked for it to run;
+	// opened when its sandbox is there or never will be; done when it has ended.
+	stop, wanted, opened, done chan struct{}
+
+	// The rest is guarded by Agent.mu.
+
+	// report is what readers are told, replaced and never changed; nil until the allocation is on disk.
+	report   *wire.AllocReport
+	runtime  Runtime
+	box      *box
+	begun    bool // the runtime was asked, so it must never be asked again
+	ended    bool
+	stopping bool
+	asked    bool // wanted is closed
+}
+
+// box is an open sandbox with the number of those who use it; the last closes it.
+type box struct {
+	sandbox Sandbox
+	refs    int // guarded by Agent.mu
+}
+
+func (a *Agent) newAlloc(id muster.AllocID, spec *wire.AllocSpec) *alloc {
+	return &alloc{
+		id: id, spec: spec, dir: filepath.Join(a.cfg.Dir, sandboxesName, string(id)),
+		calls: make(chan struct{}, 1), stop: make(chan struct{}), wanted: make(chan struct{}),
+		opened: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// live takes an allocation from where it is to its end, or to the agent's.
+func (a *Agent) live(ctx context.Context, al *alloc) {
+	var b *box
+	var end *wire.AllocReport
+	if al.begun {
+		b, end = a.reattach(ctx, al)
+	} else {
+		b, end = a.start(ctx, al)
+	}
+	if b != nil {
+		defer a.drop(al, b)
+		end = a.watch(ctx, al, b)
+	}
+	if end != nil {
+		a.finish(ctx, al, end)
+	}
+	// Without an end the agent itself is ending: the next one goes on from what is on disk.
+}
+
+// start makes the sandbox. It returns it, or how the allocation ended without
+// one, or neither if the agent ends.
+func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) {
+	if al.found {
+		// While the agent was away the server may have given it to another node. Only a set says that it is still wanted.
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-al.stop:
+			return nil, stopped(al)
+		case <-al.wanted:
+		}
+	}
+	if !al.stored {
+		if gone := a.trash.gone(al.id); gone != nil {
+			select {
+			case <-gone:
+			case <-al.stop:
+			case <-ctx.Done():
+			}
+		}
+		if !a.take(ctx, al, a.files) {
+			return nil, a.interrupted(ctx, al)
+		}
+		err := al.store()
+		<-a.files
+		if err != nil {
+			return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
+		}
+		al.stored = true
+	}
+	rt, f := a.check(al.spec)
+	if f == nil && len(al.spec.Inputs) > 0 {
+		a.publish(al, starting)
+		f = a.fetchInputs(ctx, al)
+	}
+	if f != nil {
+		return nil, failed(al, f)
+	}
+	select {
+	case a.starts <- struct{}{}:
+	default:
+		// Only what waits is told of: otherwise the next report says that it runs.
+		a.publish(al, starting)
+		if !a.take(ctx, al, a.starts) {
+			return nil, a.interrupted(ctx, al)
+		}
+	}
+	defer func() { <-a.starts }()
+	if isClosed(al.stop) || ctx.Err() != nil {
+		return nil, a.interrupted(ctx, al)
+	}
+	return a.begin(ctx, al, rt)
+}
+
+func starting(r *wire.AllocReport) { r.Status = muster.AllocStarting }
+
+// take gets a token for the allocation; false if it is to stop or the agent ends first.
+func (a *Agent) take(ctx context.Context, al *alloc, tokens chan struct{}) bool {
+	select {
+	case <-al.stop:
+		return false
+	case <-ctx.Done():
+		return false
+	default:
+	}
+	select {
+	case tokens <- struct{}{}:
+		return true
+	case <-al.stop:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// interrupted is the end of an allocation whose start was broken off: stopped,
+// or none if the agent ends.
+func (a *Agent) interrupted(ctx context.Context, al *alloc) *wire.AllocReport {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return stopped(al)
+}
+
+// begin asks the runtime, once and never again.
+func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.AllocReport) {
+	c, err := al.config()
+	if err == nil {
+		err = al.note(step{Begun: &begunMark{Runtime: rt.Name(), At: muster.At(time.Now())}})
+	}
+	if err != nil {
+		return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
+	}
+	a.mu.Lock()
+	al.begun, al.runtime = true, rt
+	a.mu.Unlock()
+	// A start that is under way when the agent ends is finished: half of one would be found dead by the next.
+	startCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	al.calls <- struct{}{}
+	sandbox, err := rt.Start(startCtx, c)
+	<-al.calls
+	if err != nil {
+		var f *muster.Failure
+		if !errors.As(err, &f) {
+			f = failure(muster.FailureNode, muster.ReasonNodeFault, "runtime %s: %v", rt.Name(), err)
+		}
+		return nil, failed(al, f)
+	}
+	return a.open(al, sandbox), nil
+}
+
+// reattach finds the sandbox that an earlier agent started.
+func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocReport) {
+	began := time.Now()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		sandbox, err := a.attach(ctx, al)
+		if err == nil {
+			return a.open(al, sandbox), nil
+		}
+		if errors.Is(err, ErrNoSandbox) || time.Since(began) > reattachFor {
+			// What cannot be found may still be there in part. It must be gone before the server
+			// may start the member elsewhere.
+			if e := a.remove(ctx, al); e == nil {
+				return nil, failed(al, failure(muster.FailureNode, muster.ReasonSandboxDied, "its sandbox could not be found by the restarted agent: %v", err))
+			} else {
+				err = e
+			}
+		}
+		a.log.Warn("sandbox of an earlier agent is not at hand yet", "alloc", al.id, "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// attach calls Runtime.Attach with a deadline, by one at a time.
+func (a *Agent) attach(ctx context.Context, al *alloc) (Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	select {
+	case al.calls <- struct{}{}:
+		defer func() { <-al.calls }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return al.runtime.Attach(ctx, al.dir)
+}
+
+func (a *Agent) remove(ctx context.Context, al *alloc) error {
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	al.calls <- struct{}{}
+	defer func() { <-al.calls }()
+	return al.runtime.Remove(ctx, al.dir)
+}
+
+// watch waits for the end of a running sandbox and stops it when asked.
+func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport {
+	a.publish(al, func(r *wire.AllocReport) {
+		r.Status, r.Started = muster.AllocRunning, muster.At(b.sandbox.Started())
+	})
+	stop := al.stop
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-stop:
+			stop = nil
+			grace := defaultGrace
+			if al.spec != nil {
+				grace = millis(al.spec.KillGraceMillis)
+			}
+			b.sandbox.Stop(grace)
+		case <-b.sandbox.Done():
+			return a.result(ctx, al, b)
+		}
+	}
+}
+
+// result is the final report of a sandbox that has ended; nil if the agent ends first.
+func (a *Agent) result(ctx context.Context, al *alloc, b *box) *wire.AllocReport {
+	res := b.sandbox.Result()
+	r := &wire.AllocReport{
+		ID: al.id, Status: muster.AllocEnded, ExitCode: res.ExitCode, Signal: res.Signal,
+		Started: muster.At(res.Started), Ended: muster.At(res.Ended),
+		Usage:  usageReport(b.sandbox.Usage()),
+		Stdout: a.wholeStream(al, b.sandbox, wire.Stdout), Stderr: a.wholeStream(al, b.sandbox, wire.Stderr),
+	}
+	if r.Started == 0 {
+		r.Started = muster.At(b.sandbox.Started())
+	}
+	switch {
+	case res.Stopped:
+		r.Outcome = muster.OutcomeStopped
+		return r
+	case res.Failure != nil:
+		r.Outcome, r.Failure = muster.OutcomeFailed, res.Failure
+		return r
+	}
+	r.Outcome = muster.OutcomeSucceeded
+	if al.spec == nil || len(al.spec.Outputs) == 0 {
+		return r
+	}
+	outputs, f, ok := a.collect(ctx, al)
+	switch {
+	case !ok && ctx.Err() != nil:
+		return nil
+	case !ok:
+		r.Outcome = muster.OutcomeStopped
+	case f != nil:
+		r.Outcome, r.Failure = muster.OutcomeFailed, f
+	default:
+		r.Outputs = outputs
+	}
+	return r
+}
+
+// finish makes the end known, first to the disk.
+func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
+	if gone := a.trash.gone(al.id); gone != nil && !al.stored {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return
+		}
+	}
+	a.files <- struct{}{}
+	var err error
+	if !al.stored {
+		err = al.store()
+	}
+	if err == nil {
+		err = al.note(step{End: end})
+	}
+	<-a.files
+	if err != nil {
+		// Told all the same: a restarted agent would find the result again from the sandbox.
+		a.log.Error("result of an allocation is not on disk", "alloc", al.id, "error", err)
+	}
+	al.spec = nil
+	a.publish(al, func(r *wire.AllocReport) {
+		*r = *end
+		al.ended = true
+	})
+	close(al.done)
+	if !isClosed(al.opened) {
+		close(al.opened)
+	}
+}
+
+// stopped and failed are ends without a sandbox.
+func stopped(al *alloc) *wire.AllocReport {
+	return &wire.AllocReport{ID: al.id, Status: muster.AllocEnded, Outcome: muster.OutcomeStopped, Ended: muster.At(time.Now())}
+}
+
+func failed(al *alloc, f *muster.Failure) *wire.AllocReport {
+	return &wire.AllocReport{ID: al.id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, Failure: f, Ended: muster.At(time.Now())}
+}
+
+// publish changes an allocation's report and tells every reader.
+func (a *Agent) publish(al *alloc, change func(*wire.AllocReport)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := &wire.AllocReport{ID: al.id}
+	if al.report != nil {
+		*r = *al.report
+	}
+	change(r)
+	al.report = r
+	for rd := range a.readers {
+		rd.dirty[al.id] = struct{}{}
+		rd.poke()
+	}
+}
+
+// open shares a sandbox; the caller holds one use of it.
+func (a *Agent) open(al *alloc, sandbox Sandbox) *box {
+	b := &box{sandbox: sandbox, refs: 1}
+	a.mu.Lock()
+	al.box = b
+	a.mu.Unlock()
+	close(al.opened)
+	return b
+}
+
+// hold is one more use of an open sandbox, or nil if it is not open.
+func (a *Agent) hold(al *alloc) *box {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if al.box != nil {
+		al.box.refs++
+	}
+	return al.box
+}
+
+// drop ends one use; the last closes it.
+func (a *Agent) drop(al *alloc, b *box) {
+	a.mu.Lock()
+	b.refs--
+	last := b.refs == 0
+	if last && al.box == b {
+		al.box = nil
+	}
+	a.mu.Unlock()
+	if last {
+		if err := b.sandbox.Close(); err != nil {
+			a.log.Warn("sandbox", "alloc", al.id, "error", err)
+		}
+	}
+}
+
+// wholeStream reports on a stream that has ended, with its bytes if they are few.
+func (a *Agent) wholeStream(al *alloc, s Sandbox, stream string) wire.StreamReport {
+	out := s.Output(stream)
+	start, end, err := out.Bounds()
+	if err != nil {
+		a.log.Warn("output", "alloc", al.id, "stream", stream, "error", err)
+		return wire.StreamReport{}
+	}
+	r := wire.StreamReport{Size: end, Start: start}
+	if start == 0 && end > 0 && end <= wire.InlineLimit {
+		buf := make([]byte, end)
+		if _, err := io.ReadFull(io.NewSectionReader(out, 0, end), buf); err == nil {
+			r.Inline = buf
+		}
+	}
+	return r
+}
+
+func usageReport(u Usage) *wire.Usage {
+	if u == (Usage{}) {
+		return nil
+	}
+	return &wire.Usage{CPUMicros: u.CPU.Microseconds(), Memory: u.Memory}
+}
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// massStop is from how many running sandboxes on a set may not stop more than half.
+const massStop = 5
+
+// obey does what a set says, or refuses all of it: then the error is a *wire.Refusal.
+// Sets are obeyed one after the other; ctx is of the request, life of the agent.
+func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
+	select {
+	case a.sets <- struct{}{}:
+		defer func() { <-a.sets }()
+	case <-ctx.Done():
+		return wire.DesiredAnswer{}, ctx.Err()
+	}
+	if r := a.fences.check(d.Fence); r != nil {
+		return wire.DesiredAnswer{}, r
+	}
+	if r := a.massStop(d); r != nil {
+		return wire.DesiredAnswer{}, r
+	}
+	// First the fence: what is done below is never done on the word of a fence that could be forgotten.
+	if err := a.fences.save(d.Fence); err != nil {
+		return wire.DesiredAnswer{}, err
+	}
+	a.mu.Lock()
+	a.fence = d.Fence
+	a.mu.Unlock()
+	var answer wire.DesiredAnswer
+	for _, want := range d.Allocs {
+		a.desire(life, want, &answer)
+	}
+	a.forget(d.Forget, &answer)
+	return answer, nil
+}
+
+// massStop refuses a set that would stop most of what runs here without naming
+// the cause of each: an empty or restored server must not end a node's work.
+func (a *Agent) massStop(d wire.Desired) *wire.Refusal {
+	named := make(map[muster.AllocID]bool, len(d.Named))
+	for _, id := range d.Named {
+		named[id] = true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	running, stops, unnamed := 0, 0, 0
+	for _, al := range a.allocs {
+		if al.begun && !al.ended {
+			running++
+		}
+	}
+	for _, want := range d.Allocs {
+		al := a.allocs[want.ID]
+		if want.Desired != muster.AllocStop || al == nil || !al.begun || al.ended {
+			continue
+		}
+		stops++
+		if !al.stopping && !named[want.ID] {
+			unnamed++
+		}
+	}
+	if running < massStop || 2*stops <= running || unnamed == 0 {
+		return nil
+	}
+	return &wire.Refusal{Code: wire.RefusedMassStop, Fence: a.fence, Message: fmt.Sprintf(
+		"the set would stop %d of %d running sandboxes, and names no cause for %d of them", stops, running, unnamed)}
+}
+
+// desire does what the set wants of one allocation.
+func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wire.DesiredAnswer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	al := a.allocs[want.ID]
+	switch {
+	case al != nil:
+	case a.forgotten.has(want.ID):
+		// It ran here, and its result was stored. Who sends it again is late.
+		answer.Forgotten = append(answer.Forgotten, want.ID)
+		return
+	case want.Spec == nil:
+		answer.Unknown = append(answer.Unknown, want.ID)
+		return
+	case a.ending:
+		return // the next agent is sent the whole set again
+	default:
+		al = a.newAlloc(want.ID, want.Spec)
+		a.allocs[al.id] = al
+		if want.Desired == muster.AllocStop {
+			// Before its goroutine looks: it shall end without having run.
+			al.stopping = true
+			close(al.stop)
+		}
+		a.wg.Go(func() { a.live(life, al) })
+	}
+	switch {
+	case want.Desired == muster.AllocStop && !al.stopping:
+		al.stopping = true
+		close(al.stop)
+	case want.Desired == muster.AllocRun && !al.asked:
+		al.asked = true
+		close(al.wanted)
+	}
+}
+
+// forget deletes allocations that have ended.
+func (a *Agent) forget(ids []muster.AllocID, answer *wire.DesiredAnswer) {
+	var items []trashItem
+	a.mu.Lock()
+	for _, id := range ids {
+		al := a.allocs[id]
+		if al != nil && !al.ended {
+			answer.NotEnded = append(answer.NotEnded, id)
+			continue
+		}
+		a.forgotten.add(id)
+		if al == nil {
+			continue
+		}
+		delete(a.allocs, id)
+		for rd := range a.readers {
+			delete(rd.dirty, id)
+		}
+		item := trashItem{id: id, dir: al.dir, neverBegun: !al.begun, calls: al.calls}
+		if al.begun {
+			item.runtime = al.runtime
+		}
+		items = append(items, item)
+	}
+	a.mu.Unlock()
+	if len(answer.NotEnded) > 0 {
+		a.log.Warn("asked to forget allocations that have not ended: kept", "allocs", answer.NotEnded)
+	}
+	a.trash.add(items...)
+}
+
+// release frees the agent from its cluster.
+func (a *Agent) release(ctx context.Context, cluster string) error {
+	select {
+	case a.sets <- struct{}{}:
+		defer func() { <-a.sets }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if last := a.fences.last; last.Cluster != cluster {
+		if last.Cluster == "" {
+			return nil
+		}
+		return &wire.Refusal{Code: wire.RefusedCluster, Fence: last,
+			Message: fmt.Sprintf("this node obeys cluster %s: name that one to release it", last.Cluster)}
+	}
+	if err := a.fences.clear(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.fence = wire.Fence{}
+	a.mu.Unlock()
+	a.log.Info("released by an operator", "cluster", cluster)
+	return nil
+}
+
+// forgotten remembers the last ids that were forgotten, a bounded number. The
+// fence alone keeps old sets out; this keeps a server's own mistake from running a member twice.
+type forgotten struct {
+	ring []muster.AllocID
+	next int
+	ids  map[muster.AllocID]struct{}
+}
+
+func newForgotten(limit int) *forgotten {
+	return &forgotten{ring: make([]muster.AllocID, limit), ids: map[muster.AllocID]struct{}{}}
+}
+
+func (f *forgotten) has(id muster.AllocID) bool {
+	_, ok := f.ids[id]
+	return ok
+}
+
+func (f *forgotten) add(id muster.AllocID) {
+	if f.has(id) {
+		return
+	}
+	delete(f.ids, f.ring[f.next])
+	f.ring[f.next] = id
+	f.ids[id] = struct{}{}
+	f.next = (f.next + 1) % len(f.ring)
+}

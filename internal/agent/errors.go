@@ -1,0 +1,11 @@
+package agent
+
+import "errors"
+
+// Errors of runtimes.
+var (
+	// ErrNoSandbox: no sandbox was ever started in the directory.
+	ErrNoSandbox = errors.New("no sandbox was started here")
+	// ErrOutputDropped: the bytes asked for were dropped by the output limit.
+	ErrOutputDropped = errors.New("that part of the output was dropped by the output limit")
+)

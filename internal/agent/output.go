@@ -1,0 +1,209 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	outputBuffer = 64 << 10
+	// A follower that has read all looks again after followFirst, then after
+	// twice that, up to followLongest: live to the eye, and nearly free for a silent stream.
+	followFirst   = 2 * time.Millisecond
+	followLongest = 100 * time.Millisecond
+)
+
+// serveOutput answers with a stream of output from an offset, and goes on
+// until the end of the command if it is followed. Each request reads for itself: a slow one holds nothing up.
+func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
+	al := a.lookup(w, r)
+	if al == nil {
+		return
+	}
+	stream := r.PathValue("stream")
+	if stream != wire.Stdout && stream != wire.Stderr {
+		fail(w, http.StatusNotFound, fmt.Sprintf("no stream %q: want %s or %s", stream, wire.Stdout, wire.Stderr))
+		return
+	}
+	offset, follow := int64(0), r.URL.Query().Get("follow") == "true"
+	if s := r.URL.Query().Get("offset"); s != "" {
+		var err error
+		if offset, err = strconv.ParseInt(s, 10, 64); err != nil || offset < 0 {
+			fail(w, http.StatusBadRequest, fmt.Sprintf("offset %q is not a number of bytes", s))
+			return
+		}
+	}
+	b, err := a.openOutput(r.Context(), al, follow)
+	if err != nil {
+		a.answerOr(w, nil, fmt.Errorf("output of allocation %s: %w", al.id, err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if b == nil {
+		// It has no sandbox, or none yet: no output.
+		if isClosed(al.done) {
+			w.Header().Set(wire.HeaderOutputFinal, "true")
+		}
+		return
+	}
+	defer a.drop(al, b)
+	c := &copier{w: w, control: http.NewResponseController(w), log: b.sandbox.Output(stream), offset: offset}
+	if err := c.begin(isClosed(b.sandbox.Done())); err != nil {
+		a.answerOr(w, nil, fmt.Errorf("output of allocation %s: %w", al.id, err))
+		return
+	}
+	if !c.run(r.Context(), b.sandbox.Done(), follow) {
+		// Bytes are missing and the header that would say so is sent: the reader comes again at its offset.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// copier copies a stream of output to one reader.
+type copier struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	log     OutputLog
+	offset  int64
+}
+
+// begin says where the answer starts.
+func (c *copier) begin(final bool) error {
+	start, _, err := c.log.Bounds()
+	if err != nil {
+		return err
+	}
+	if c.offset < start {
+		c.offset = start
+		c.w.Header().Set(wire.HeaderOutputStart, strconv.FormatInt(start, 10))
+	}
+	if final {
+		c.w.Header().Set(wire.HeaderOutputFinal, "true")
+	}
+	// A follower learns at once that it is connected.
+	return c.flush()
+}
+
+func (c *copier) flush() error {
+	_ = c.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return c.control.Flush()
+}
+
+// run sends to the end so far, or with follow to the very end; false if it could not.
+func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) bool {
+	buf := make([]byte, outputBuffer)
+	timer := time.NewTimer(followLongest)
+	defer timer.Stop()
+	for wait := followFirst; ; {
+		// Looked at before reading: what is written before the end is read after the end is seen.
+		ended := isClosed(done)
+		n, err := c.log.ReadAt(buf, c.offset)
+		if n > 0 {
+			_ = c.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+			if _, e := c.w.Write(buf[:n]); e != nil {
+				return false
+			}
+			c.offset += int64(n)
+			wait = followFirst
+		}
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, io.EOF) || c.flush() != nil {
+			return false
+		}
+		if !follow || ended {
+			return true
+		}
+		timer.Reset(wait)
+		wait = min(2*wait, followLongest)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-done:
+		case <-timer.C:
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// openOutput opens the sandbox of an allocation for reading; nil if it never
+// had one, or has none yet and wait is not set. The caller drops it.
+func (a *Agent) openOutput(ctx context.Context, al *alloc, wait bool) (*box, error) {
+	for {
+		a.mu.Lock()
+		ended, begun := al.ended, al.begun
+		if b := al.box; b != nil {
+			b.refs++
+			a.mu.Unlock()
+			return b, nil
+		}
+		a.mu.Unlock()
+		if ended && !begun {
+			return nil, nil
+		}
+		if ended {
+			return a.reopen(ctx, al)
+		}
+		if !wait && !begun {
+			return nil, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-al.opened:
+		}
+		if !isClosed(al.done) {
+			// Open, or closed again in the moment before its end is known.
+			if b := a.hold(al); b != nil {
+				return b, nil
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-al.done:
+			}
+		}
+	}
+}
+
+// reopen attaches to the sandbox of an ended allocation, once for all who read it at the same time.
+func (a *Agent) reopen(ctx context.Context, al *alloc) (*box, error) {
+	select {
+	case al.calls <- struct{}{}:
+		defer func() { <-al.calls }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if b := a.hold(al); b != nil {
+		return b, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	sandbox, err := al.runtime.Attach(ctx, al.dir)
+	if errors.Is(err, ErrNoSandbox) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := &box{sandbox: sandbox, refs: 1}
+	a.mu.Lock()
+	al.box = b
+	a.mu.Unlock()
+	return b, nil
+}

@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// collect makes a tar of each declared output. Not ok when the allocation is
+// to stop or the agent ends first. Names in a tar are relative to the work directory; links are kept as
+// links and never followed out of it; sockets, pipes and devices are left out.
+func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputReport, f *muster.Failure, ok bool) {
+	ctx, cancel := al.untilStop(ctx)
+	defer cancel()
+	work, err := os.OpenRoot(al.work())
+	if err != nil {
+		return nil, failureOf(muster.ReasonOutputMissing, "outputs", err), true
+	}
+	defer func() { _ = work.Close() }()
+	if err := os.Mkdir(filepath.Join(al.dir, outputDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, failure(muster.FailureNode, muster.ReasonNodeFault, "outputs: %v", err), true
+	}
+	for _, out := range al.spec.Outputs {
+		name := filepath.Clean(out.Path)
+		_, err := work.Stat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && out.Optional:
+			continue
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, failure(muster.FailureUser, muster.ReasonOutputMissing, "output %s was not made", out.Path), true
+		case err != nil:
+			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
+		}
+		size, err := writeTar(ctx, work, name, al.outputPath(len(list)))
+		if ctx.Err() != nil {
+			return nil, nil, false
+		}
+		if err != nil {
+			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
+		}
+		list = append(list, wire.OutputReport{Path: out.Path, Size: size})
+	}
+	return list, nil, true
+}
+
+// outputPath is where the n-th collected output is.
+func (al *alloc) outputPath(n int) string {
+	return filepath.Join(al.dir, outputDir, strconv.Itoa(n)+".tar")
+}
+
+func writeTar(ctx context.Context, work *os.Root, name, dest string) (int64, error) {
+	f, err := os.OpenFile(dest, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	tw := tar.NewWriter(f)
+	err = addToTar(ctx, tw, work, name)
+	if e := tw.Close(); err == nil {
+		err = e
+	}
+	size, e := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		err = e
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return size, err
+}
+
+// addToTar adds a path and, of a directory, all below it, in the order of names. The path
+// itself may be a link to somewhere inside.
+func addToTar(ctx context.Context, tw *tar.Writer, work *os.Root, name string) error {
+	info, err := work.Stat(name)
+	if err != nil {
+		return err
+	}
+	if err := addEntry(ctx, tw, work, name, info); err != nil || !info.IsDir() {
+		return err
+	}
+	return addChildren(ctx, tw, work, name)
+}
+
+func addChildren(ctx context.Context, tw *tar.Writer, work *os.Root, dir string) error {
+	// Through the root again for each directory: a path that was a directory a moment ago may be a link now.
+	entries, err := fs.ReadDir(work.FS(), filepath.ToSlash(dir))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := path.Join(dir, e.Name())
+		info, err := work.Lstat(name)
+		if err != nil {
+			return err
+		}
+		if err := addEntry(ctx, tw, work, name, info); err != nil {
+			return err
+		}
+		if info.IsDir() {
+			if err := addChildren(ctx, tw, work, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func addEntry(ctx context.Context, tw *tar.Writer, work *os.Root, name string, info fs.FileInfo) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// Whole seconds: a fraction would cost a kilobyte of header for each file.
+	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second)}
+	switch {
+	case info.IsDir():
+		if name == "." {
+			return nil
+		}
+		h.Typeflag, h.Name = tar.TypeDir, name+"/"
+		return tw.WriteHeader(h)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := work.Readlink(name)
+		if err != nil {
+			return err
+		}
+		h.Typeflag, h.Linkname = tar.TypeSymlink, target
+		return tw.WriteHeader(h)
+	case !info.Mode().IsRegular():
+		return nil
+	}
+	// O_NONBLOCK: were it a pipe by now, opening it would wait for ever.
+	f, err := work.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(now, info) {
+		return fmt.Errorf("%s changed while it was collected", name)
+	}
+	h.Typeflag, h.Size = tar.TypeReg, now.Size()
+	if err := tw.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(tw, &untilReader{ctx, io.LimitReader(f, h.Size)})
+	if err == nil && n < h.Size {
+		err = fmt.Errorf("%s became shorter while it was collected", name)
+	}
+	return err
+}
+
+// untilReader ends with ctx.
+type untilReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u *untilReader) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return u.r.Read(p)
+}

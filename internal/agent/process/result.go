@@ -1,0 +1,140 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// conclude turns what init wrote, and what is seen from outside, into the
+// result. It is called when init is gone; afterwards nothing of the sandbox runs.
+func (s *sandbox) conclude() {
+	words, err := initwire.ReadRecord(filepath.Join(s.dir, initwire.InitRecord))
+	if err != nil {
+		words = &initwire.Record{}
+	}
+	if words.Result == nil || words.Result.Leftovers {
+		if err := KillAll(context.Background(), s.dir); err != nil {
+			s.r.log.Error("leftovers of a sandbox do not end", "alloc", s.record.Alloc, "error", err)
+		}
+	}
+	switch {
+	case words.Result != nil:
+		s.ended(words.Result)
+	case words.Failed != nil:
+		s.result = agent.Result{Failure: startFailure(words.Failed), Started: s.started, Ended: s.started}
+	default:
+		s.died(words)
+	}
+}
+
+// ended names an end that init saw.
+func (s *sandbox) ended(w *initwire.Result) {
+	s.usage = agent.Usage{CPU: max(w.CPU, 0), Memory: muster.Bytes(max(w.Memory, 0))}
+	s.result = agent.Result{
+		ExitCode: w.Exit, Signal: signalName(w.Signal), Stopped: w.Stopped,
+		Started: time.Unix(0, w.Started), Ended: time.Unix(0, w.Ended), OutputLost: max(w.Lost, 0),
+	}
+	if w.Exit == 0 && w.Signal == 0 && !w.TimedOut {
+		return
+	}
+	how := fmt.Sprintf("exited with code %d", w.Exit)
+	if w.Signal != 0 {
+		how = "was ended by " + s.result.Signal
+	}
+	kills, own := outOfMemory(s.record.Cgroups)
+	// 137 is what a shell says of a child that was killed.
+	killed := w.Signal == int(unix.SIGKILL) || w.Exit == 128+int(unix.SIGKILL)
+	s.result.Failure = s.failure(w, how, kills, own, killed)
+}
+
+func (s *sandbox) failure(w *initwire.Result, how string, kills int64, own, killed bool) *muster.Failure {
+	limit := muster.Bytes(s.record.Memory)
+	switch {
+	case w.TimedOut:
+		return userFault(muster.ReasonTimeout, "over its time limit of %s; %s after %s", s.record.Timeout, how,
+			time.Duration(w.Ended-w.Started).Round(time.Millisecond))
+	case kills > 0 && own && killed && !w.Stopped:
+		return userFault(muster.ReasonOutOfMemory, "over its memory limit of %s; %s", limit, how)
+	case kills > 0 && !own && killed && !w.Stopped:
+		return nodeFault("the node ran out of memory and its kernel chose this sandbox; the command %s", how)
+	case w.Stopped:
+		return userFault(muster.ReasonStopped, "stopped; the command %s", how)
+	}
+	if kills > 0 && own {
+		how += fmt.Sprintf(", and %d of its processes were killed for going over the memory limit of %s", kills, limit)
+	}
+	if w.Signal != 0 {
+		return userFault(muster.ReasonSignal, "the command %s", how)
+	}
+	return userFault(muster.ReasonExit, "the command %s", how)
+}
+
+// died names an end that init did not live to see.
+func (s *sandbox) died(words *initwire.Record) {
+	s.mu.Lock()
+	stopped, due := s.stopped, s.due
+	s.mu.Unlock()
+	now := time.Now()
+	s.result = agent.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
+	late := s.record.Timeout > 0 && now.After(s.started.Add(s.record.Timeout)) && !due.IsZero()
+	kills, own := outOfMemory(s.record.Cgroups)
+	switch {
+	case s.record.Boot != s.r.boot:
+		s.result.Failure = sandboxDied("the node was restarted while it ran")
+	case kills > 0 && own:
+		s.result.Failure = userFault(muster.ReasonOutOfMemory, "over its memory limit of %s; all of the sandbox was killed", muster.Bytes(s.record.Memory))
+	case stopped:
+		s.result.Failure = userFault(muster.ReasonStopped, "stopped; its init did not do so in time, everything was killed")
+	case late:
+		s.result.Failure = userFault(muster.ReasonTimeout, "over its time limit of %s; its init did not end it, everything was killed", s.record.Timeout)
+	case words.Rest != "":
+		s.result.Failure = sandboxDied("its init is gone without a result: " + firstLine(words.Rest))
+	default:
+		s.result.Failure = sandboxDied("its init is gone without a result")
+	}
+}
+
+func sandboxDied(how string) *muster.Failure {
+	return &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonSandboxDied, Message: "the sandbox died: " + how}
+}
+
+// startFailure is init's word why a command did not start, as far as it is one that we know.
+func startFailure(f *initwire.Failed) *muster.Failure {
+	message := strings.ToValidUTF8(f.Message, "?")
+	if f.Class == initwire.ClassUser {
+		switch reason := muster.Reason(f.Reason); reason {
+		case muster.ReasonCommandNotFound, muster.ReasonNotExecutable, muster.ReasonNoWorkdir, muster.ReasonSpec:
+			return userFault(reason, "%s", message)
+		}
+	}
+	return nodeFault("%s", message)
+}
+
+// signalName is "SIGKILL" for 9, empty for 0.
+func signalName(n int) string {
+	if n == 0 {
+		return ""
+	}
+	if name := unix.SignalName(syscall.Signal(n)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", n)
+}
+
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	if len(s) > 200 {
+		s = s[:200]
+	}
+	return strings.ToValidUTF8(s, "?")
+}

@@ -1,0 +1,170 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// overdue is how much longer than it should take we leave the end to init
+// before we end everything from outside: a command runs as the same user and can stop its init.
+// It is longer than what init itself allows for leftovers, output and answers.
+const overdue = 15 * time.Second
+
+// sandbox is one running or ended sandbox.
+type sandbox struct {
+	r       *Runtime
+	dir     string
+	record  *initwire.Sandbox
+	init    initwire.Process
+	started time.Time
+	// pidfd is nil if init was found dead.
+	pidfd *os.File
+
+	done chan struct{}
+	// result and usage are set before done is closed.
+	result agent.Result
+	usage  agent.Usage
+
+	mu sync.Mutex
+	// stopped: Stop was called before init was gone.
+	stopped bool
+	// due is when we lose patience; zero = never.
+	due time.Time
+}
+
+func newSandbox(r *Runtime, dir string, record *initwire.Sandbox, init initwire.Process) *sandbox {
+	return &sandbox{r: r, dir: dir, record: record, init: init, done: make(chan struct{})}
+}
+
+// hold takes over a pidfd of init, which must not block.
+func (s *sandbox) hold(pidfd int) error {
+	s.pidfd = os.NewFile(uintptr(pidfd), "init of "+s.dir)
+	if s.record.Timeout > 0 {
+		s.due = s.started.Add(s.record.Timeout + s.record.KillGrace + overdue)
+	}
+	if err := s.pidfd.SetReadDeadline(s.due); err != nil {
+		_ = s.pidfd.Close()
+		return nodeFault("watch init: %v", err)
+	}
+	return nil
+}
+
+// watch waits in the poller until init has ended, and concludes.
+func (s *sandbox) watch() {
+	for s.pidfd != nil {
+		err := waitExit(s.pidfd)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			s.r.log.Warn("init is overdue, its sandbox is ended from outside", "alloc", s.record.Alloc, "dir", s.dir)
+			s.patience(time.Now().Add(overdue), true)
+			if err := KillAll(context.Background(), s.dir); err != nil {
+				s.r.log.Error("a sandbox does not end", "alloc", s.record.Alloc, "error", err)
+			}
+			continue
+		}
+		if err != nil {
+			return // closed: we are not to look any more
+		}
+		// Ours to reap if we are the agent that started it.
+		_, _ = unix.Wait4(s.init.Pid, nil, unix.WNOHANG, nil)
+		break
+	}
+	s.conclude()
+	close(s.done)
+	if s.pidfd != nil {
+		_ = s.pidfd.Close()
+	}
+}
+
+// waitExit waits for a pidfd without holding a thread.
+func waitExit(pidfd *os.File) error {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, _ := unix.Poll(p, 0)
+		return n > 0
+	})
+}
+
+// patience sets when we end the sandbox ourselves; a later time counts only if postpone.
+func (s *sandbox) patience(due time.Time, postpone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !postpone && !s.due.IsZero() && s.due.Before(due) {
+		return
+	}
+	s.due = due
+	if s.pidfd != nil {
+		_ = s.pidfd.SetReadDeadline(due)
+	}
+}
+
+func (s *sandbox) Done() <-chan struct{} { return s.done }
+
+func (s *sandbox) Result() agent.Result {
+	<-s.done
+	return s.result
+}
+
+func (s *sandbox) Started() time.Time { return s.started }
+
+func (s *sandbox) Stop(grace time.Duration) {
+	select {
+	case <-s.done:
+		return
+	default:
+	}
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.patience(time.Now().Add(max(grace, 0)+overdue), false)
+	go func() {
+		err := initwire.Client{Dir: s.dir}.Stop(context.Background(), grace)
+		// Refused or gone: it is ending anyway. Anything else is what the patience is for.
+		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) && !s.isDone() {
+			s.r.log.Warn("init cannot be told to stop", "alloc", s.record.Alloc, "error", err)
+		}
+	}()
+}
+
+func (s *sandbox) isDone() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *sandbox) Usage() agent.Usage {
+	if s.isDone() {
+		return s.usage
+	}
+	return usage(s.record.Cgroups, s.init)
+}
+
+func (s *sandbox) Output(stream string) agent.OutputLog {
+	return &outputLog{dir: filepath.Join(s.dir, initwire.OutputDir), stream: stream}
+}
+
+func (s *sandbox) Close() error {
+	if s.pidfd == nil {
+		return nil
+	}
+	if err := s.pidfd.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}

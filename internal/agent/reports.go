@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	// reportPace is the least time between two reports of a stream: what changes within it
+	// travels together. A change after silence is sent at once.
+	reportPace = 4 * time.Millisecond
+	// beatEvery leaves some of HeartbeatEvery for the way.
+	beatEvery = wire.HeartbeatEvery * 4 / 5 * time.Millisecond
+	// writeTimeout ends a stream whose reader takes nothing.
+	writeTimeout = 30 * time.Second
+)
+
+// reader is one stream of reports on its way. It keeps which allocations
+// changed, not how: a slow reader costs no more than one entry for each.
+type reader struct {
+	wake chan struct{}
+
+	// guarded by Agent.mu
+	dirty map[muster.AllocID]struct{}
+	beat  bool
+	needs bool
+}
+
+func (rd *reader) poke() {
+	select {
+	case rd.wake <- struct{}{}:
+	default:
+	}
+}
+
+// report sends reports until the reader or the agent goes.
+func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
+	rd := &reader{wake: make(chan struct{}, 1), dirty: map[muster.AllocID]struct{}{}}
+	a.mu.Lock()
+	a.readers[rd] = struct{}{}
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		delete(a.readers, rd)
+		a.mu.Unlock()
+	}()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	buf := bufio.NewWriterSize(w, 32<<10)
+	pace := time.NewTimer(0)
+	defer pace.Stop()
+	for whole := true; ; whole = false {
+		if r, allocs, news := a.nextReport(rd, whole); news {
+			_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+			if writeReport(buf, r, allocs) != nil || buf.Flush() != nil || control.Flush() != nil {
+				return
+			}
+			pace.Reset(reportPace)
+			select {
+			case <-ctx.Done():
+				return
+			case <-pace.C:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-rd.wake:
+		}
+	}
+}
+
+// nextReport takes what the reader has not been told; no news if there is nothing.
+func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
+	needs := a.inputs.needs()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if whole {
+		for _, al := range a.allocs {
+			if al.report != nil {
+				allocs = append(allocs, al.report)
+			}
+		}
+	} else {
+		for id := range rd.dirty {
+			if al := a.allocs[id]; al != nil && al.report != nil {
+				allocs = append(allocs, al.report)
+			}
+		}
+	}
+	if whole || rd.beat {
+		used := a.used
+		r.Used, r.FreeDisk = &used, a.freeDisk
+	}
+	if whole || rd.beat || rd.needs {
+		r.Needs = needs
+	}
+	news = whole || rd.beat || rd.needs || len(allocs) > 0
+	if news {
+		r.Boot, r.Seq, r.Whole = a.boot, a.seq.Add(1), whole
+	}
+	clear(rd.dirty)
+	rd.beat, rd.needs = false, false
+	slices.SortFunc(allocs, func(x, y *wire.AllocReport) int {
+		if x.ID < y.ID {
+			return -1
+		}
+		return 1
+	})
+	return r, allocs, news
+}
+
+// writeReport writes a report as one line, its allocations one by one: a whole
+// report of thousands is never in memory as a whole.
+func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) error {
+	head, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if len(allocs) > 0 {
+		if _, err := w.Write(head[:len(head)-1]); err != nil {
+			return err
+		}
+		sep := `,"allocs":[`
+		for _, al := range allocs {
+			b, err := json.Marshal(al)
+			if err != nil {
+				return err
+			}
+			if _, err := w.WriteString(sep); err != nil {
+				return err
+			}
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
+			sep = ","
+		}
+		head = []byte("]}")
+	}
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	return w.WriteByte('\n')
+}
+
+// needsAdded tells every reader that a digest must be pushed.
+func (a *Agent) needsAdded() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for rd := range a.readers {
+		rd.needs = true
+		rd.poke()
+	}
+}
+
+// sample measures what runs and makes every reader send a heartbeat.
+func (a *Agent) sample(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		a.mu.Lock()
+		idle := len(a.readers) == 0
+		a.mu.Unlock()
+		if !idle {
+			a.measure()
+		}
+	}
+}
+
+func (a *Agent) measure() {
+	type running struct {
+		al *alloc
+		b  *box
+	}
+	var list []running
+	a.mu.Lock()
+	for _, al := range a.allocs {
+		if al.box != nil && !al.ended {
+			al.box.refs++
+			list = append(list, running{al, al.box})
+		}
+	}
+	a.mu.Unlock()
+	var used wire.Usage
+	for _, x := range list {
+		usage := usageReport(x.b.sandbox.Usage())
+		if usage != nil {
+			used.CPUMicros += usage.CPUMicros
+			used.Memory += usage.Memory
+		}
+		a.amend(x.al, usage, size(x.b.sandbox, wire.Stdout), size(x.b.sandbox, wire.Stderr))
+		a.drop(x.al, x.b)
+	}
+	free := freeDisk(a.cfg.Dir)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.used, a.freeDisk = used, free
+	for rd := range a.readers {
+		rd.beat = true
+		rd.poke()
+	}
+}
+
+func size(s Sandbox, stream string) wire.StreamReport {
+	start, end, err := s.Output(stream).Bounds()
+	if err != nil && err != io.EOF {
+		return wire.StreamReport{}
+	}
+	return wire.StreamReport{Size: end, Start: start}
+}
+
+// amend adds a measurement to the report of an allocation that still runs, if
+// it says anything new. The heartbeat that follows carries it.
+func (a *Agent) amend(al *alloc, usage *wire.Usage, stdout, stderr wire.StreamReport) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if al.ended || al.report == nil || al.report.Status != muster.AllocRunning {
+		return
+	}
+	old := al.report
+	same := old.Stdout.Size == stdout.Size && old.Stderr.Size == stderr.Size
+	if usage != nil && (old.Usage == nil || *old.Usage != *usage) {
+		same = false
+	}
+	if same {
+		return
+	}
+	r := *old
+	r.Usage, r.Stdout, r.Stderr = usage, stdout, stderr
+	al.report = &r
+	for rd := range a.readers {
+		rd.dirty[al.id] = struct{}{}
+	}
+}

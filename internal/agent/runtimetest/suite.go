@@ -1,0 +1,241 @@
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+)
+
+// patience bounds every wait for something that should happen soon.
+const patience = 60 * time.Second
+
+// Suite says how to try a runtime.
+type Suite struct {
+	// New makes a runtime value on the same node each time: a second one is an
+	// agent that was restarted.
+	New func(t *testing.T) agent.Runtime
+	// Scripted: commands are the fake's words. Cases that need programs are skipped.
+	Scripted bool
+	// Bubble runs each case in a synctest bubble. Only for runtimes without processes.
+	Bubble bool
+	// Image that sandboxes run in, with a POSIX shell and the usual small programs; empty = the node's own.
+	Image string
+	// InitPid finds the process that must not die: killing it is a case. Nil skips that.
+	InitPid func(t *testing.T, dir string) int
+	// NoMemoryLimit is why this node cannot limit memory; empty if it can.
+	NoMemoryLimit string
+}
+
+// program is what a case runs: in a shell, and by the fake. An empty one of them cannot.
+type program struct {
+	sh   string
+	fake []string
+	// argv is run as it is instead of sh.
+	argv []string
+}
+
+type testCase struct {
+	name string
+	run  func(*rig)
+}
+
+// Run tries everything.
+func Run(t *testing.T, s Suite) {
+	var all []testCase
+	all = append(all, endCases()...)
+	all = append(all, startCases()...)
+	all = append(all, outputCases()...)
+	all = append(all, stopCases()...)
+	all = append(all, lifeCases()...)
+	all = append(all, limitCases()...)
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			if !s.Bubble {
+				c.run(newRig(t, s))
+				return
+			}
+			synctest.Test(t, func(t *testing.T) { c.run(newRig(t, s)) })
+		})
+	}
+}
+
+// rig is one case at work.
+type rig struct {
+	*testing.T
+	suite   Suite
+	runtime agent.Runtime
+	root    string
+	uid     string
+	next    atomic.Int64
+}
+
+func newRig(t *testing.T, s Suite) *rig {
+	r := &rig{T: t, suite: s, runtime: s.New(t), root: t.TempDir(), uid: "t" + strconv.FormatUint(rand.Uint64(), 36)}
+	t.Cleanup(r.checkNothingLeft)
+	return r
+}
+
+// config is a sandbox's configuration with directories of its own.
+func (r *rig) config(p program) agent.SandboxConfig {
+	r.Helper()
+	id := muster.NewAllocID(muster.JobUID(r.uid), int(r.next.Add(1)), 1)
+	c := agent.SandboxConfig{
+		ID: id, Dir: filepath.Join(r.root, string(id)), Work: filepath.Join(r.root, string(id), "work"),
+		Env:   []string{"PATH=/usr/local/bin:/usr/bin:/bin", "MUSTER_ALLOC=" + string(id)},
+		Image: r.suite.Image, KillGrace: 5 * time.Second, OutputLimit: 64 << 20,
+		Resources: muster.Resources{CPU: 500, Memory: 256 * muster.MiB},
+	}
+	switch {
+	case r.suite.Scripted && p.fake == nil:
+		r.Skip("needs real programs")
+	case r.suite.Scripted:
+		c.Command = p.fake
+	case p.argv != nil:
+		c.Command = p.argv
+	default:
+		c.Command = []string{"sh", "-c", p.sh}
+	}
+	if err := os.MkdirAll(c.Work, 0o700); err != nil {
+		r.Fatal(err)
+	}
+	return c
+}
+
+// start begins a sandbox that is removed when the case is over.
+func (r *rig) start(c agent.SandboxConfig) agent.Sandbox {
+	r.Helper()
+	s, err := r.runtime.Start(r.Context(), c)
+	if err != nil {
+		r.Fatalf("start %q: %v", c.Command, err)
+	}
+	r.Cleanup(func() { _ = s.Close() })
+	r.removeLater(c.Dir)
+	return s
+}
+
+func (r *rig) removeLater(dir string) {
+	r.Cleanup(func() {
+		if err := r.runtime.Remove(context.Background(), dir); err != nil {
+			r.Errorf("remove: %v", err)
+		}
+	})
+}
+
+// refuse starts what cannot start, and checks the failure.
+func (r *rig) refuse(c agent.SandboxConfig, class muster.FailureClass, reason muster.Reason, says ...string) {
+	r.Helper()
+	s, err := r.runtime.Start(r.Context(), c)
+	if err == nil {
+		r.Cleanup(func() { _ = s.Close() })
+		r.removeLater(c.Dir)
+		r.Fatalf("start %q: it did start", c.Command)
+	}
+	var failure *muster.Failure
+	if !errors.As(err, &failure) {
+		r.Fatalf("start %q: error %v is not a failure", c.Command, err)
+	}
+	r.checkFailure(failure, class, reason, says...)
+	if _, err := r.runtime.Attach(r.Context(), c.Dir); !errors.Is(err, agent.ErrNoSandbox) {
+		r.Errorf("attach after a start that failed: %v, want ErrNoSandbox", err)
+	}
+}
+
+func (r *rig) checkFailure(f *muster.Failure, class muster.FailureClass, reason muster.Reason, says ...string) {
+	r.Helper()
+	if f == nil {
+		r.Fatalf("no failure, want %s %s", class, reason)
+	}
+	if f.Class != class || f.Reason != reason {
+		r.Errorf("failure is %s %s (%s), want %s %s", f.Class, f.Reason, f.Message, class, reason)
+	}
+	for _, text := range says {
+		if !strings.Contains(f.Message, text) {
+			r.Errorf("the sentence %q does not name %q", f.Message, text)
+		}
+	}
+}
+
+// wait is the result of a sandbox that should end soon.
+func (r *rig) wait(s agent.Sandbox) agent.Result {
+	r.Helper()
+	select {
+	case <-s.Done():
+	case <-time.After(patience):
+		r.Fatalf("the sandbox did not end within %s", patience)
+	}
+	return s.Result()
+}
+
+// run starts and waits.
+func (r *rig) run(p program) (agent.Sandbox, agent.Result) {
+	r.Helper()
+	s := r.start(r.config(p))
+	return s, r.wait(s)
+}
+
+// succeed runs what should exit with 0 and returns its output.
+func (r *rig) succeed(p program) string {
+	r.Helper()
+	s, result := r.run(p)
+	if result.Failure != nil {
+		r.Fatalf("%s: %v, stderr: %s", p.sh, result.Failure, r.output(s, "stderr"))
+	}
+	return r.output(s, "stdout")
+}
+
+// output reads all that is kept of a stream.
+func (r *rig) output(s agent.Sandbox, stream string) string {
+	r.Helper()
+	log := s.Output(stream)
+	start, end, err := log.Bounds()
+	if err != nil {
+		r.Fatalf("bounds of %s: %v", stream, err)
+	}
+	var all bytes.Buffer
+	buf := make([]byte, 1<<20)
+	for at := start; ; {
+		n, err := log.ReadAt(buf, at)
+		all.Write(buf[:n])
+		at += int64(n)
+		if err == io.EOF {
+			if at < end {
+				r.Errorf("%s ends at %d, bounds say %d", stream, at, end)
+			}
+			return all.String()
+		}
+		if err != nil {
+			r.Fatalf("read %s at %d: %v", stream, at, err)
+		}
+	}
+}
+
+// until waits for a condition.
+func (r *rig) until(what string, ok func() bool) {
+	r.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			r.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// untilPrinted waits until a running sandbox has printed a text: it has come that far.
+func (r *rig) untilPrinted(s agent.Sandbox, text string) {
+	r.Helper()
+	r.until("printed "+text, func() bool { return strings.Contains(r.output(s, "stdout"), text) })
+}

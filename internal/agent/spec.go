@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// defaultPath is PATH where the job gives none.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// check finds the runtime for a spec, or why this agent cannot carry it out.
+func (a *Agent) check(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
+	bad := func(format string, args ...any) (Runtime, *muster.Failure) {
+		return nil, failure(muster.FailureUser, muster.ReasonSpec, format, args...)
+	}
+	if len(spec.Command) == 0 && spec.Image == "" {
+		return bad("no command is given")
+	}
+	if spec.Workdir != "" && !filepath.IsAbs(spec.Workdir) {
+		return bad("work directory %q is not an absolute path", spec.Workdir)
+	}
+	for _, in := range spec.Inputs {
+		if !filepath.IsLocal(in.Path) || filepath.Clean(in.Path) == "." {
+			return bad("input %q is not a path inside the work directory", in.Path)
+		}
+		if in.Digest != "" {
+			if _, err := parseDigest(in.Digest); err != nil {
+				return bad("input %s: %v", in.Path, err)
+			}
+		} else if in.URL != "" {
+			return bad("input %s: a URL needs a digest", in.Path)
+		}
+	}
+	for _, out := range spec.Outputs {
+		if !filepath.IsLocal(out.Path) {
+			return bad("output %q is not a path inside the work directory", out.Path)
+		}
+	}
+	return a.runtimeFor(spec.Image)
+}
+
+// work is where the command starts.
+func (al *alloc) work() string {
+	if al.spec.Workdir != "" {
+		return al.spec.Workdir
+	}
+	return filepath.Join(al.dir, workName)
+}
+
+// makeWork makes the work directory, unless the job brings its own.
+func (al *alloc) makeWork() error {
+	if al.spec.Workdir != "" {
+		return nil
+	}
+	err := os.Mkdir(filepath.Join(al.dir, workName), 0o755)
+	if os.IsExist(err) {
+		return nil
+	}
+	return err
+}
+
+// config is what the runtime is told. It makes the directories that it names.
+func (al *alloc) config() (SandboxConfig, error) {
+	if err := al.makeWork(); err != nil {
+		return SandboxConfig{}, err
+	}
+	if err := os.Mkdir(filepath.Join(al.dir, tmpName), 0o700); err != nil && !os.IsExist(err) {
+		return SandboxConfig{}, err
+	}
+	s := al.spec
+	return SandboxConfig{
+		ID: al.id, Dir: al.dir, Work: al.work(),
+		Command: s.Command, Env: al.environment(), Image: s.Image, Resources: s.Resources,
+		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
+	}, nil
+}
+
+// environment is the command's whole environment, sorted. The job may set
+// everything but what tells a member who it is.
+func (al *alloc) environment() []string {
+	s := al.spec
+	env := map[string]string{
+		"PATH":   defaultPath,
+		"HOME":   al.work(),
+		"TMPDIR": filepath.Join(al.dir, tmpName),
+	}
+	for k, v := range s.Env {
+		env[k] = v
+	}
+	env["MUSTER_ALLOC"] = string(al.id)
+	env["MUSTER_ATTEMPT"] = strconv.Itoa(s.Attempt)
+	env["MUSTER_COUNT"] = strconv.Itoa(s.Count)
+	env["MUSTER_INDEX"] = strconv.Itoa(s.Index)
+	env["MUSTER_JOB"] = s.Job
+	env["MUSTER_JOB_VERSION"] = strconv.FormatUint(s.Version, 10)
+	env["MUSTER_NAMESPACE"] = string(s.Namespace)
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	sort.Strings(list)
+	return list
+}
+
+// untilStop is ctx, ended as well when the allocation is to stop.
+func (al *alloc) untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	left := make(chan struct{})
+	go func() {
+		select {
+		case <-al.stop:
+			cancel()
+		case <-left:
+		}
+	}()
+	return ctx, func() { cancel(); close(left) }
+}

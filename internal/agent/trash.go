@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// trashItem is the directory of a forgotten allocation.
+type trashItem struct {
+	id  muster.AllocID
+	dir string
+	// runtime made its sandbox; nil if that is not known, or with neverBegun if there was none.
+	runtime    Runtime
+	neverBegun bool
+	// calls is the allocation's token for calls to the runtime; nil if nobody else can have it.
+	calls chan struct{}
+}
+
+const (
+	trashWorkers = 2
+	trashRetry   = 30 * time.Second
+)
+
+// trash deletes directories beside everything else. What cannot be deleted is
+// tried again; what is not deleted when the agent ends is rubbish for the next one.
+type trash struct {
+	empty func(context.Context, trashItem) error
+	log   *slog.Logger
+	wake  chan struct{}
+
+	mu    sync.Mutex
+	items []trashItem
+	// pending are closed and removed when the directory of an id is gone.
+	pending map[muster.AllocID]chan struct{}
+}
+
+func newTrash(empty func(context.Context, trashItem) error, log *slog.Logger) *trash {
+	return &trash{empty: empty, log: log, wake: make(chan struct{}, trashWorkers), pending: map[muster.AllocID]chan struct{}{}}
+}
+
+func (t *trash) add(items ...trashItem) {
+	if len(items) == 0 {
+		return
+	}
+	t.mu.Lock()
+	t.items = append(t.items, items...)
+	for _, item := range items {
+		if t.pending[item.id] == nil {
+			t.pending[item.id] = make(chan struct{})
+		}
+	}
+	t.mu.Unlock()
+	for range trashWorkers {
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// gone is closed when the directory of an id may be used anew; nil if it may be now.
+func (t *trash) gone(id muster.AllocID) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pending[id]
+}
+
+func (t *trash) next() (trashItem, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.items) == 0 {
+		t.items = nil
+		return trashItem{}, false
+	}
+	item := t.items[0]
+	t.items[0] = trashItem{}
+	t.items = t.items[1:]
+	return item, true
+}
+
+func (t *trash) run(ctx context.Context, spawn func(func()) bool) {
+	for range trashWorkers {
+		spawn(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-t.wake:
+				}
+				for item, ok := t.next(); ok && ctx.Err() == nil; item, ok = t.next() {
+					t.one(ctx, item, spawn)
+				}
+			}
+		})
+	}
+}
+
+func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool) {
+	err := t.empty(ctx, item)
+	if err == nil {
+		t.mu.Lock()
+		close(t.pending[item.id])
+		delete(t.pending, item.id)
+		t.mu.Unlock()
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	t.log.Warn("forgotten allocation cannot be deleted yet", "alloc", item.id, "error", err)
+	spawn(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(trashRetry):
+			t.add(item)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package blob
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+const (
+	// askedFor is how long an upload is safe from SweepUploads after somebody was
+	// told that it is here: who asked is about to submit a job that needs it.
+	askedFor = time.Hour
+	// maxAsked bounds what is remembered of that.
+	maxAsked = 100_000
+	// checkDiskEvery is how many bytes of an upload come between two looks at the free disk.
+	checkDiskEvery = 8 << 20
+)
+
+// PutUpload stores an input that a user uploads, if its content has the digest
+// and at most limit bytes. An upload that is here already is verified and not
+// stored again. It is kept until SweepUploads.
+func (s *Store) PutUpload(ctx context.Context, digest string, r io.Reader, limit int64) (int64, error) {
+	if err := CheckDigest(digest); err != nil {
+		return 0, fmt.Errorf("digest %.80q %w", digest, err)
+	}
+	if !s.ask(digest) {
+		return 0, &muster.Fault{Kind: muster.FaultUnavailable, After: time.Second, Message: "upload " + digest + ": is being deleted at this moment"}
+	}
+	if err := s.diskLow(); err != nil {
+		return 0, err
+	}
+	in := &upload{r: r, left: limit, limit: limit, hash: sha256.New(), low: s.diskLow}
+	verify := func() error {
+		if got := digestPrefix + hex.EncodeToString(in.hash.Sum(nil)); got != digest {
+			return muster.Faultf(muster.FaultInvalid, "upload: the content has digest %s, not %s", got, digest)
+		}
+		return nil
+	}
+	_, err := s.Stat(ctx, UploadKey(digest))
+	var n int64
+	switch {
+	case err == nil:
+		if n, err = io.Copy(io.Discard, in); err == nil {
+			err = verify()
+		}
+	case muster.IsKind(err, muster.FaultNotFound):
+		n, err = s.put(ctx, UploadKey(digest), in, verify)
+	}
+	if err == nil {
+		return n, nil
+	}
+	var f *muster.Fault
+	if !errors.As(err, &f) && ctx.Err() == nil {
+		// What remains is an error of the user's connection.
+		err = &muster.Fault{Kind: muster.FaultInvalid, Message: "upload: the content could not be read", Err: err}
+	}
+	return 0, err
+}
+
+// upload is the user's content on its way: counted, hashed, and stopped when the disk runs low.
+type upload struct {
+	r           io.Reader
+	left, limit int64
+	hash        hash.Hash
+	low         func() error
+	unchecked   int64
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if u.left -= int64(n); u.left < 0 {
+		return 0, muster.Faultf(muster.FaultInvalid, "upload: has more than %s, which is the most that an upload may have", muster.Bytes(u.limit))
+	}
+	u.hash.Write(p[:n])
+	if u.unchecked += int64(n); u.unchecked >= checkDiskEvery {
+		u.unchecked = 0
+		if low := u.low(); low != nil {
+			return 0, low
+		}
+	}
+	return n, err
+}
+
+// Upload tells whether an upload is here; a not-found fault if not. If it is,
+// it stays for a while, so that a job may be submitted that refers to it.
+func (s *Store) Upload(ctx context.Context, digest string) (Info, error) {
+	if err := CheckDigest(digest); err != nil {
+		return Info{}, fmt.Errorf("digest %.80q %w", digest, err)
+	}
+	if !s.ask(digest) {
+		return Info{}, muster.Faultf(muster.FaultNotFound, "upload %s: not found", digest)
+	}
+	info, err := s.Stat(ctx, UploadKey(digest))
+	if muster.IsKind(err, muster.FaultNotFound) {
+		s.mu.Lock()
+		delete(s.asked, digest)
+		s.mu.Unlock()
+		return Info{}, muster.Faultf(muster.FaultNotFound, "upload %s: not found", digest)
+	}
+	return info, err
+}
+
+// ask notes that somebody relies on an upload; false if it is being deleted.
+func (s *Store) ask(digest string) bool {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.going[digest] {
+		return false
+	}
+	if len(s.asked) >= maxAsked {
+		s.forgetAskedLocked(now)
+	}
+	s.asked[digest] = now
+	return true
+}
+
+func (s *Store) forgetAskedLocked(now time.Time) {
+	for d, t := range s.asked {
+		if now.Sub(t) >= askedFor {
+			delete(s.asked, d)
+		}
+	}
+}
+
+// SweepUploads deletes uploads that are older than age, that no job refers to
+// and that nobody asked for within the last hour. It returns how many. In the
+// first hour of the process it deletes nothing: who asked the process before is not known.
+func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error) {
+	if now.Sub(s.opened) < askedFor {
+		return 0, nil
+	}
+	s.mu.Lock()
+	s.forgetAskedLocked(now)
+	s.mu.Unlock()
+	var old []Info
+	err := s.each(ctx, uploadsPrefix, func(i Info) error {
+		if now.Sub(i.Modified) >= age {
+			old = append(old, i)
+		}
+		return nil
+	})
+	n := 0
+	for _, i := range old {
+		digest, ok := UploadDigest(i.Key)
+		if !ok || referred(digest) || !s.letGo(digest) {
+			continue
+		}
+		e := s.remove(ctx, i)
+		s.mu.Lock()
+		delete(s.going, digest)
+		s.mu.Unlock()
+		if e != nil {
+			return n, fmt.Errorf("sweep uploads: %w", e)
+		}
+		n++
+	}
+	if err != nil {
+		return n, fmt.Errorf("sweep uploads: %w", err)
+	}
+	return n, nil
+}
+
+// letGo marks an upload as being deleted unless somebody relies on it.
+func (s *Store) letGo(digest string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, relied := s.asked[digest]; relied {
+		return false
+	}
+	s.going[digest] = true
+	return true
+}

@@ -1,0 +1,213 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/process"
+)
+
+const (
+	startGrace = 10 * time.Second
+	offAfter   = 5 * time.Second
+	// killers is how many sandboxes are ended at once.
+	killers = 16
+)
+
+// powered reports whether an instance is on; its turn is held.
+func (p *Provider) powered(ctx context.Context, i *instance) (bool, error) {
+	r, err := agent.ReadRecord(i.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.quietFor(i.id) < p.startGrace, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.Alive() {
+		p.heard(i.id)
+		return true, nil
+	}
+	if r.Kernel != agent.KernelBoot() {
+		return false, nil
+	}
+	living, killed, err := p.sandboxes(ctx, i)
+	switch {
+	case err != nil:
+		return false, err
+	case living:
+		p.heard(i.id)
+		return true, nil
+	case killed:
+		return false, nil
+	}
+	return p.quietFor(i.id) < p.offAfter, nil
+}
+
+// quietFor is how long the instance has been seen without a living process.
+func (p *Provider) quietFor(id muster.InstanceID) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, ok := p.quiet[id]
+	if !ok {
+		since = time.Now()
+		p.quiet[id] = since
+	}
+	return time.Since(since)
+}
+
+func (p *Provider) heard(id muster.InstanceID) {
+	p.mu.Lock()
+	delete(p.quiet, id)
+	p.mu.Unlock()
+}
+
+// sandboxes looks at the sandboxes of an instance whose agent is dead: does a process of one
+// live, and was one killed in the middle of its work?
+func (p *Provider) sandboxes(ctx context.Context, i *instance) (living, killed bool, err error) {
+	dirs, err := agent.SandboxDirs(i.dir)
+	if err != nil {
+		return false, false, err
+	}
+	for _, dir := range dirs {
+		if err := ctx.Err(); err != nil {
+			return false, false, err
+		}
+		if unended, err := agent.Unended(dir); err != nil || !unended {
+			if err != nil {
+				return false, false, err
+			}
+			continue
+		}
+		members, err := process.Members(dir)
+		if err != nil {
+			return false, false, err
+		}
+		if len(members) > 0 {
+			return true, false, nil
+		}
+		died, err := p.died(ctx, dir)
+		if err != nil {
+			return false, false, err
+		}
+		killed = killed || died
+	}
+	return false, killed, nil
+}
+
+// died reports whether a sandbox without processes left no result.
+func (p *Provider) died(ctx context.Context, dir string) (bool, error) {
+	rt, err := process.New(process.Config{InitPath: p.cfg.NodeBinary, Log: p.log}) // no sandbox is started
+	if err != nil {
+		return false, err
+	}
+	s, err := rt.Attach(ctx, dir)
+	if errors.Is(err, agent.ErrNoSandbox) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = s.Close() }()
+	select {
+	case <-s.Done():
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	f := s.Result().Failure
+	return f != nil && f.Reason == muster.ReasonSandboxDied, nil
+}
+
+// Destroy ends instances, all at once.
+func (p *Provider) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
+	errs := make([]error, len(ids))
+	var wg sync.WaitGroup
+	for n, id := range ids {
+		wg.Go(func() { errs[n] = p.destroy(ctx, id) })
+	}
+	wg.Wait()
+	return errs
+}
+
+func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
+	done, err := p.turn(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	i, err := p.read(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return transient(err, "instance %s", id)
+	case i.Tags.Owner != p.cfg.Owner:
+		return muster.Faultf(muster.FaultNotFound, "instance %s is not of owner %s", id, p.cfg.Owner)
+	}
+	if err := p.clear(ctx, i); err != nil {
+		return transient(err, "destroy instance %s", id)
+	}
+	p.log.Info("instance destroyed", "instance", id, "node", i.Tags.Node)
+	return nil
+}
+
+// clear ends every process of an instance and then deletes its directory; its
+// turn is held. When it returns nil nothing of it is left. Whatever interrupts it, it is found and done again.
+func (p *Provider) clear(ctx context.Context, i *instance) error {
+	if !i.Destroying {
+		i.Destroying = true
+		if err := i.write(); err != nil {
+			return err
+		}
+	}
+	// With the lock no agent can start a sandbox any more, also none that is only about to begin.
+	lock, err := agent.Seize(ctx, i.dir, false)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	dirs, err := agent.SandboxDirs(i.dir)
+	if err != nil {
+		return err
+	}
+	if err := destroyAll(ctx, dirs); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := process.RemoveCgroupParent(cgroupOf(i.id)); err != nil {
+			return err
+		}
+	}
+	// In one step, and with the lock still held: an agent that was about to start finds neither
+	// directory nor lock, and does not make them.
+	gone := filepath.Join(p.cfg.Dir, gonePrefix+string(i.id))
+	if err := agent.RemoveTree(gone); err != nil {
+		return err
+	}
+	if err := os.Rename(i.dir, gone); err != nil {
+		return err
+	}
+	p.heard(i.id)
+	return agent.RemoveTree(gone)
+}
+
+func destroyAll(ctx context.Context, dirs []string) error {
+	errs := make([]error, len(dirs))
+	tokens := make(chan struct{}, killers)
+	var wg sync.WaitGroup
+	for n, dir := range dirs {
+		tokens <- struct{}{}
+		wg.Go(func() {
+			errs[n] = process.Destroy(ctx, dir)
+			<-tokens
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

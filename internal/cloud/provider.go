@@ -1,0 +1,117 @@
+// Package cloud is what Muster asks of anything that has machines: the
+// Provider interface, and the words that its calls use. Each kind of cloud is a
+// driver in a package of its own below this one, as thin as it can be.
+//
+// It must never decide what to create or destroy, and keeps no state. The fleet
+// loop calls it, link uses Dialer and AgentStarter where a driver has them; cloudtest is the
+// suite that every driver passes.
+package cloud
+
+import (
+	"context"
+	"net"
+
+	"github.com/musterhq/muster"
+)
+
+// Provider is one account in one cloud, used by one cluster (its owner).
+//
+// Concurrency: all methods may be called at once, from many goroutines, and
+// also by a server that does not know that another one still runs. A call ends when its ctx does;
+// what it had begun may still happen.
+//
+// Errors are *muster.Fault, so that policy reads kinds and never text:
+// FaultCapacity, FaultQuota and FaultRateLimited with their Scope, FaultAuth, FaultInvalid, FaultNotFound,
+// FaultTransient, and FaultAmbiguous where something may have happened: then the caller lists
+// the token and never repeats blindly. The caller retries, a driver does not, except within one call.
+//
+// A driver may never touch an instance that does not bear its owner's tag, nor
+// anything that is not an instance it made.
+type Provider interface {
+	// Offers are what can be bought now. It may be some minutes old.
+	Offers(ctx context.Context) ([]muster.Offering, error)
+
+	// Create makes an instance for each intent. The results are in the order of the
+	// intents, one each; some may fail while others do not.
+	//
+	// A token names an instance for ever: an intent whose token has an instance already
+	// (made by an earlier call, one at the same time, or one whose answer was lost) yields that instance and
+	// makes no other. All tags are on the instance from the first moment that anybody can see it.
+	// It returns when the cloud has accepted, not when the machine has booted.
+	Create(ctx context.Context, intents []Intent) []Created
+
+	// Destroy ends instances and all that runs on them, and returns when the cloud
+	// has confirmed that nothing does; where that takes long, when it has accepted: then List goes on showing
+	// the instance until it is gone. The errors are in the order of the ids. An instance that does not
+	// exist, or not any more, is no error: that is what was asked for. One of another owner is
+	// FaultNotFound and is left alone.
+	Destroy(ctx context.Context, ids []muster.InstanceID) []error
+
+	// List is a page of the owner's instances; the first page has cursor "". It may be stale:
+	// an instance just created may be missing, one just destroyed may still be there. Only when the
+	// last page says Complete was everything looked at; absence from anything else means nothing.
+	List(ctx context.Context, cursor string) (Listing, error)
+}
+
+// Intent is one instance that is wanted. It is in the log before Create is called.
+type Intent struct {
+	Token    muster.Token
+	Node     muster.NodeID
+	Pool     muster.PoolName
+	Offering muster.OfferingName
+	Zone     string
+	// Market is on-demand if empty.
+	Market muster.Market
+}
+
+// Created is what came of one intent.
+type Created struct {
+	// Instance is valid if Err is nil.
+	Instance Instance
+	Err      error
+}
+
+// Instance is a machine that a provider has made.
+type Instance struct {
+	ID muster.InstanceID
+	// Tags are as given in its intent, and the owner's cluster id.
+	Tags     Tags
+	Offering muster.OfferingName
+	Zone     string
+	Market   muster.Market
+	// Created is when the cloud says that it was made; zero if it does not say.
+	Created muster.Time
+}
+
+// Tags are what an instance bears from its first moment on.
+type Tags struct {
+	Owner string          `json:"owner"`
+	Token muster.Token    `json:"token"`
+	Node  muster.NodeID   `json:"node"`
+	Pool  muster.PoolName `json:"pool"`
+}
+
+// Listing is a page of a list.
+type Listing struct {
+	Instances []Instance
+	// Next is the cursor of the next page; "" if this is the last.
+	Next string
+	// Complete, on the last page: the pages together are all of the owner's instances.
+	Complete bool
+}
+
+// Dialer is a Provider that can reach the agent of an instance by itself. Others are reached over SSH.
+type Dialer interface {
+	// DialAgent opens a connection to the agent's socket. An instance that is not there is
+	// FaultNotFound; an agent that does not listen (yet) is FaultUnavailable.
+	DialAgent(ctx context.Context, id muster.InstanceID) (net.Conn, error)
+}
+
+// AgentStarter is a Provider that can start the agent of an instance by itself.
+type AgentStarter interface {
+	// StartAgent makes sure that an agent of this build runs on an instance that lives: one that
+	// answers is left alone, a dead or hung one is started again, one of another build is
+	// replaced. Sandboxes are not touched. It returns when the agent was started, not when it answers. An instance
+	// that is not there or lives no more is FaultNotFound: nothing is revived.
+	StartAgent(ctx context.Context, id muster.InstanceID) error
+}

@@ -1,0 +1,126 @@
+package fit
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Kind sorts what keeps a member from a node, in the order in which it is looked for.
+type Kind uint8
+
+const (
+	// None: nothing, the member fits.
+	None Kind = iota
+	// Closed: the node takes no new work; What is the dial that says so.
+	Closed
+	// Filtered: the pool or a constraint of the job; What is the condition as users write it.
+	Filtered
+	// Avoided: the member failed there before.
+	Avoided
+	// Short: not enough room; What is the first dimension that lacks.
+	Short
+)
+
+// Obstacle is the first thing that keeps a member from a node. Its zero value is none.
+type Obstacle struct {
+	Kind Kind
+	What string
+}
+
+// Check is the rule: may a member of the shape that failed on the nodes in
+// avoid go to n, of which this much is free? Pass Room(n) as free, less what is
+// promised to others.
+func Check(s *Shape, n *state.Node, free muster.Resources, avoid []muster.NodeID) Obstacle {
+	if why := closed(n); why != "" {
+		return Obstacle{Closed, why}
+	}
+	if c := Feasible(s, n); c != "" {
+		return Obstacle{Filtered, c}
+	}
+	if slices.Contains(avoid, n.ID) {
+		return Obstacle{Kind: Avoided}
+	}
+	if dim := s.Ask.Short(free); dim != "" {
+		return Obstacle{Short, dim}
+	}
+	return Obstacle{}
+}
+
+// closed names the dial that keeps new work from the node, or "".
+func closed(n *state.Node) string {
+	switch {
+	case n.Schedulable():
+		return ""
+	case n.Stage != muster.NodeServing:
+		return string(n.Stage)
+	case n.Health != muster.NodeGood:
+		return string(n.Health)
+	case n.Intent == muster.NodeDrain:
+		return "set to drain"
+	}
+	return "on " + string(n.Intent)
+}
+
+// Feasible names the first condition of the shape that the node does not meet,
+// or "" if it could hold a member were it open and empty enough.
+func Feasible(s *Shape, n *state.Node) string {
+	if s.Pool != "" && s.Pool != n.Pool {
+		return AttrPool + " = " + string(s.Pool)
+	}
+	for i := range s.Constraints {
+		c := &s.Constraints[i]
+		if v, set := Attribute(n, c.Attribute); !met(c, v, set) {
+			return Condition(c)
+		}
+	}
+	return ""
+}
+
+// Condition is a constraint as users write it.
+func Condition(c *muster.Constraint) string {
+	switch c.Op {
+	case muster.OpIn:
+		return c.Attribute + " in " + strings.Join(c.Values, ", ")
+	case muster.OpIsSet:
+		return c.Attribute + " is set"
+	case "":
+		return c.Attribute + " = " + c.Value
+	}
+	return c.Attribute + " " + c.Op + " " + c.Value
+}
+
+// OfferingFits tells what would keep a member of the shape from an empty node
+// that the pool made of the offering: Filtered, Short, or None. Whether the
+// offering is available now does not matter. Attributes that neither the server
+// nor the operator sets are known only when the agent of such a node has spoken
+// (arch, os, …); constraints on them are taken as met, and their attributes are
+// listed in unsure, in the order of the constraints.
+func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacle, unsure []string) {
+	switch {
+	case s.Pool != "" && s.Pool != p.Name:
+		return Obstacle{Filtered, AttrPool + " = " + string(s.Pool)}, nil
+	case !p.Covers(o):
+		return Obstacle{Filtered, "pool " + string(p.Name) + " does not use it"}, nil
+	}
+	for i := range s.Constraints {
+		c := &s.Constraints[i]
+		v, known := served(p.Name, o, c.Attribute)
+		set := v != ""
+		if !known {
+			if v, set = o.Attributes[c.Attribute]; !set {
+				unsure = append(unsure, c.Attribute)
+				continue
+			}
+		}
+		if !met(c, v, set) {
+			return Obstacle{Filtered, Condition(c)}, nil
+		}
+	}
+	if dim := s.Ask.Short(o.Capacity); dim != "" {
+		return Obstacle{Short, dim}, nil
+	}
+	return Obstacle{}, unsure
+}

@@ -1,0 +1,386 @@
+// Package fittest makes a state out of a few lines of text, for tests of
+// decisions and loops: a cluster that a person can check by eye.
+//
+// Only tests use it. It must never make a row by itself: every line is a fact that
+// the state applies, so that no test lives in a state that cannot be.
+package fittest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Cluster is a state that is built line by line.
+//
+//	node n1 cpu=4 memory=8GiB pool=a offering=small zone=z market=spot provider=p stage=booting os=linux says.pool=b
+//	health n1 lost | intent n1 hold | drain n1 | rejoin n1 cpu=.. os=..  | gone n1
+//	job web count=3 cpu=1 memory=1GiB priority=50 pool=a attempts=3 backoff=1s needs os = linux; zone in z1, z2
+//	replace web ...        as job
+//	place web 0 1 2 n1     members' next attempts
+//	end web 0 succeeded | failed | node-fault | outside | stopped
+//	stop web | park web reason... | unpark web
+//	wait 10s
+type Cluster struct {
+	State *state.State
+
+	t     testing.TB
+	index uint64
+	now   muster.Time
+}
+
+// New makes an empty cluster whose clock stands at now.
+func New(t testing.TB, now muster.Time) *Cluster {
+	t.Helper()
+	s, err := state.New(1 << 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Cluster{State: s, t: t, now: now}
+}
+
+// Read makes a cluster of text; # begins a comment. It begins at one second past zero.
+func Read(t testing.TB, text string) *Cluster {
+	t.Helper()
+	c := New(t, muster.Time(time.Second/time.Microsecond))
+	c.Do(text)
+	return c
+}
+
+// Now is the cluster's clock: one millisecond per fact, and what was waited.
+func (c *Cluster) Now() muster.Time { return c.now }
+
+// Snapshot is the newest.
+func (c *Cluster) Snapshot() *state.Snapshot { return c.State.Latest() }
+
+// Apply applies a fact and returns its value, or its error.
+func (c *Cluster) Apply(f state.Fact) any {
+	c.t.Helper()
+	b, err := c.State.Encode(f)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.index++
+	c.now += 1000
+	return c.State.Apply(c.index, 1, int64(c.now), [][]byte{b})[0]
+}
+
+// Do carries out lines of text.
+func (c *Cluster) Do(text string) {
+	c.t.Helper()
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		facts, err := c.Facts(line)
+		if err != nil {
+			c.t.Fatalf("%s: %v", line, err)
+		}
+		for _, f := range facts {
+			switch v := c.Apply(f).(type) {
+			case error:
+				c.t.Fatalf("%s: %v", line, v)
+			case *state.PlanResult:
+				if len(v.Refused) > 0 {
+					c.t.Fatalf("%s: %s", line, v.Refused[0].Reason)
+				}
+			}
+		}
+	}
+}
+
+// Facts are what a line means in the cluster as it is. The line wait moves the clock.
+func (c *Cluster) Facts(line string) ([]state.Fact, error) {
+	words := strings.Fields(line)
+	if len(words) < 2 {
+		return nil, fmt.Errorf("want a verb and a name")
+	}
+	name, rest := words[1], words[2:]
+	switch words[0] {
+	case "node":
+		return nodeFacts(muster.NodeID(name), rest)
+	case "rejoin":
+		_, joined, err := node(muster.NodeID(name), rest)
+		return []state.Fact{joined}, err
+	case "health":
+		return []state.Fact{&state.NodeHealthChanged{ID: muster.NodeID(name), Health: muster.NodeHealth(rest[0])}}, nil
+	case "intent":
+		return []state.Fact{&state.NodeIntentSet{ID: muster.NodeID(name), Intent: muster.NodeIntent(rest[0])}}, nil
+	case "drain":
+		return []state.Fact{&state.NodeDraining{ID: muster.NodeID(name)}}, nil
+	case "gone":
+		return []state.Fact{&state.NodeGone{ID: muster.NodeID(name)}}, nil
+	case "job", "replace":
+		f, err := Job(name, rest...)
+		if err == nil {
+			f.Replace = words[0] == "replace"
+		}
+		return []state.Fact{f}, err
+	case "stop":
+		return []state.Fact{&state.JobStopped{Key: Key(name)}}, nil
+	case "park":
+		return []state.Fact{&state.JobParked{UID: UID(name), Reason: strings.Join(rest, " ")}}, nil
+	case "unpark":
+		return []state.Fact{&state.JobParked{UID: UID(name)}}, nil
+	case "place":
+		return c.placed(name, rest)
+	case "end":
+		return c.ended(name, rest)
+	case "wait":
+		d, err := time.ParseDuration(name)
+		c.now = c.now.Add(d)
+		return nil, err
+	}
+	return nil, fmt.Errorf("verb %s is unknown", words[0])
+}
+
+// Key of a job by its name in text.
+func Key(name string) muster.JobKey {
+	if ns, n, ok := strings.Cut(name, "/"); ok {
+		return muster.JobKey{Namespace: muster.Namespace(ns), Name: n}
+	}
+	return muster.JobKey{Namespace: muster.DefaultNamespace, Name: name}
+}
+
+// UID of a job by its name in text: uids must not have dashes.
+func UID(name string) muster.JobUID {
+	return muster.JobUID(strings.NewReplacer("-", "", "/", ".").Replace(name))
+}
+
+func nodeFacts(id muster.NodeID, words []string) ([]state.Fact, error) {
+	stage := muster.NodeServing
+	for i, w := range words {
+		if s, ok := strings.CutPrefix(w, "stage="); ok {
+			stage = muster.NodeStage(s)
+			words = slices.Delete(slices.Clone(words), i, i+1)
+			break
+		}
+	}
+	launching, joined, err := node(id, words)
+	facts := []state.Fact{launching}
+	if stage != muster.NodeLaunching {
+		facts = append(facts, &state.NodeLaunched{ID: id, Instance: muster.InstanceID("i." + id)})
+	}
+	if stage == muster.NodeServing {
+		facts = append(facts, joined)
+	}
+	return facts, err
+}
+
+func node(id muster.NodeID, words []string) (*state.NodeLaunching, *state.NodeJoined, error) {
+	o := muster.Offering{Provider: "p", Name: "any", Market: muster.OnDemand}
+	pool := muster.PoolName("default")
+	attributes := map[string]string{}
+	var err error
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		switch k {
+		case "pool":
+			pool = muster.PoolName(v)
+		case "offering":
+			o.Name = muster.OfferingName(v)
+		case "zone":
+			o.Zone = v
+		case "market":
+			o.Market = muster.Market(v)
+		case "provider":
+			o.Provider = muster.ProviderName(v)
+		default:
+			var known bool
+			if known, err = amount(&o.Capacity, k, v); !known {
+				attributes[strings.TrimPrefix(k, "says.")] = v
+			}
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	return &state.NodeLaunching{ID: id, Token: muster.Token("t." + id), Pool: pool, Offering: o},
+		&state.NodeJoined{ID: id, Capacity: o.Capacity, Attributes: attributes}, nil
+}
+
+func amount(r *muster.Resources, k, v string) (known bool, err error) {
+	var size api.Size
+	switch k {
+	case "cpu":
+		f, err := strconv.ParseFloat(v, 64)
+		r.CPU = muster.MilliCPU(f * 1000)
+		return true, err
+	case "memory":
+		size, err = api.ParseSize(v)
+		r.Memory = size.Bytes()
+		return true, err
+	case "disk":
+		size, err = api.ParseSize(v)
+		r.Disk = size.Bytes()
+		return true, err
+	}
+	return false, nil
+}
+
+// Job makes a submission of words as "count=3"; the defaults are 1 member of 1
+// core and 1 GiB at priority 50.
+func Job(name string, words ...string) (*state.JobSubmitted, error) {
+	priority := muster.DefaultPriority
+	s := &api.JobSpec{Count: 1, Priority: &priority, Command: []string{"true"},
+		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)}}
+	s.Name, s.Namespace = Key(name).Name, string(Key(name).Namespace)
+	ask := muster.Resources{CPU: 1000, Memory: muster.GiB}
+	var err error
+	for i, w := range words {
+		if w == "needs" {
+			s.Constraints, err = constraints(strings.Join(words[i+1:], " "))
+			break
+		}
+		k, v, _ := strings.Cut(w, "=")
+		switch k {
+		case "count":
+			s.Count, err = strconv.Atoi(v)
+		case "priority":
+			priority, err = strconv.Atoi(v)
+		case "attempts":
+			s.Restart.Attempts, err = strconv.Atoi(v)
+			s.Restart.On = []string{"any"}
+		case "backoff":
+			var d time.Duration
+			d, err = time.ParseDuration(v)
+			s.Restart.Backoff = api.Duration(d)
+		case "pool":
+			s.Pool = v
+		default:
+			var known bool
+			if known, err = amount(&ask, k, v); !known {
+				err = fmt.Errorf("unknown")
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	s.Resources = api.ResourcesSpec{CPU: float64(ask.CPU) / 1000, Memory: api.Size(ask.Memory), Disk: api.Size(ask.Disk)}
+	return &state.JobSubmitted{Key: Key(name), UID: UID(name), Spec: s}, err
+}
+
+func constraints(text string) ([]api.ConstraintSpec, error) {
+	var out []api.ConstraintSpec
+	for part := range strings.SplitSeq(text, ";") {
+		w := strings.Fields(part)
+		switch {
+		case len(w) == 2 && w[1] == muster.OpIsSet:
+			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: muster.OpIsSet})
+		case len(w) > 2 && w[1] == muster.OpIn:
+			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: muster.OpIn, Values: strings.Split(strings.Join(w[2:], ""), ",")})
+		case len(w) == 3 && (w[1] == muster.OpEqual || w[1] == muster.OpNotEqual):
+			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: w[1], Value: w[2]})
+		default:
+			return nil, fmt.Errorf("condition %q is not one", part)
+		}
+	}
+	return out, nil
+}
+
+func (c *Cluster) placed(name string, words []string) ([]state.Fact, error) {
+	j := c.Snapshot().JobByUID(UID(name))
+	if j == nil || len(words) < 2 {
+		return nil, fmt.Errorf("want a job, its members and a node")
+	}
+	f := &state.PlanCommitted{}
+	last := len(words) - 1
+	for _, w := range words[:last] {
+		i, err := strconv.Atoi(w)
+		if err != nil {
+			return nil, err
+		}
+		attempt := j.AttemptBase + 1
+		if m := c.Snapshot().Member(j.UID, i); m != nil {
+			attempt = m.Attempt + 1
+		}
+		f.Placements = append(f.Placements, state.Placement{UID: j.UID, Version: j.Version, Index: i, Attempt: attempt, Node: muster.NodeID(words[last])})
+	}
+	return []state.Fact{f}, nil
+}
+
+func (c *Cluster) ended(name string, words []string) ([]state.Fact, error) {
+	i, err := strconv.Atoi(words[0])
+	if err != nil {
+		return nil, err
+	}
+	m := c.Snapshot().Member(UID(name), i)
+	if m == nil {
+		return nil, fmt.Errorf("member %d was never placed", i)
+	}
+	a := c.Snapshot().Alloc(m.Alloc())
+	u := state.AllocUpdate{ID: a.ID, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed}
+	fail := func(class muster.FailureClass, reason muster.Reason) {
+		u.Failure = &muster.Failure{Class: class, Reason: reason, Message: string(reason)}
+	}
+	switch words[1] {
+	case "succeeded":
+		u.Outcome = muster.OutcomeSucceeded
+	case "stopped":
+		u.Outcome = muster.OutcomeStopped
+	case "failed":
+		u.ExitCode = 1
+		fail(muster.FailureUser, muster.ReasonExit)
+	case "node-fault":
+		fail(muster.FailureNode, muster.ReasonNodeFault)
+	case "outside":
+		fail(muster.FailureOutside, muster.ReasonInput)
+	default:
+		return nil, fmt.Errorf("end %s is unknown", words[1])
+	}
+	return []state.Fact{&state.AllocsReported{Node: a.Node, Allocs: []state.AllocUpdate{u}}}, nil
+}
+
+// Placements is a plan as text: a line per node, with the members it gets as
+// job[index], and #attempt from the second on.
+func Placements(snap *state.Snapshot, placements []state.Placement) string {
+	lines := map[muster.NodeID][]string{}
+	for _, p := range placements {
+		name := string(p.UID)
+		base := 0
+		if j := snap.JobByUID(p.UID); j != nil {
+			name, base = j.Key.String(), j.AttemptBase
+		}
+		s := fmt.Sprintf("%s[%d]", name, p.Index)
+		if p.Attempt > base+1 {
+			s += fmt.Sprintf("#%d", p.Attempt)
+		}
+		lines[p.Node] = append(lines[p.Node], s)
+	}
+	var b strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(lines)) {
+		fmt.Fprintf(&b, "%s: %s\n", id, strings.Join(lines[id], " "))
+	}
+	return b.String()
+}
+
+// Overfull says which node is over capacity, or holds what its allocations do
+// not add up to; empty if none.
+func Overfull(snap *state.Snapshot) string {
+	var out string
+	snap.Nodes("", func(n *state.Node) bool {
+		var sum muster.Resources
+		snap.NodeAllocs(n.ID, func(a *state.Alloc) bool {
+			sum = sum.Add(a.Run.Ask)
+			return true
+		})
+		switch {
+		case sum != n.Used:
+			out = fmt.Sprintf("node %s says %s used, its allocations hold %s", n.ID, n.Used, sum)
+		case !n.Used.Fits(n.Capacity):
+			out = fmt.Sprintf("node %s has %s, used are %s", n.ID, n.Capacity, n.Used)
+		}
+		return out == ""
+	})
+	return out
+}

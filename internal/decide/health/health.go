@@ -1,0 +1,99 @@
+// Package health says what a node's signals mean: what its health dial should
+// show, why, and when to look again.
+//
+// It must never learn whether a probe call returned, only what was last heard and
+// when: a call that hangs must not keep a node good. It is pure. The link asks it,
+// whenever contact changes and when the time comes that it named.
+package health
+
+import (
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	// LostAfter is how long contact may be gone before a node is lost: long
+	// enough to dial again or to start a dead agent, short enough that a dead instance is looked into at once.
+	LostAfter = time.Second
+	// FirstContact is how long a new leader tries to reach a node before it is
+	// lost. What the leader before had heard does not count against the node.
+	FirstContact = 15 * time.Second
+)
+
+// Contact is what the link knows of a node's agent.
+type Contact struct {
+	// Began is when this leader's link to the node began.
+	Began muster.Time
+	// Up: its report stream is open and not silent for too long.
+	Up bool
+	// Heard is when something last came from it; 0: nothing since Began.
+	Heard muster.Time
+	// Refused is why the agent does not obey, in words; empty if it does.
+	Refused string
+	// Unready is why it cannot run anything now, in words; empty if it can.
+	Unready string
+	// Denied: the provider says that no instance is there to start an agent on.
+	Denied bool
+}
+
+// Verdict is what the dial should show.
+type Verdict struct {
+	Health muster.NodeHealth
+	Reason string
+	// Wake is when to judge again if nothing changes; 0: never.
+	Wake muster.Time
+}
+
+// Judge says what a node's health is. Nodes that have not served yet stay
+// unready: their deadline is the boot time-out.
+func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdict {
+	stay := Verdict{Health: n.Health, Reason: n.HealthReason}
+	served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining
+	switch {
+	case !served && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted:
+		return stay
+	case n.Health == muster.NodeBroken:
+		// The node said so itself; only its end changes that.
+		return stay
+	case c.Refused != "":
+		return dial(n, muster.NodeUnready, c.Refused)
+	case c.Unready != "":
+		return dial(n, muster.NodeUnready, c.Unready)
+	case !served:
+		return stay
+	case c.Up && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
+		return Verdict{Health: muster.NodeGood}
+	case c.Up:
+		return stay
+	case c.Denied:
+		return dial(n, muster.NodeLost, "no contact, and the provider says that the instance is not there")
+	}
+	last, limit := c.Heard, LostAfter
+	if last < c.Began {
+		last, limit = c.Began, FirstContact
+		if grace > 0 {
+			limit = min(limit, grace)
+		}
+	}
+	due := last.Add(limit)
+	if now < due {
+		stay.Wake = due
+		return stay
+	}
+	return dial(n, muster.NodeLost, "its agent cannot be reached")
+}
+
+// dial is a verdict of a health, for nodes whose dial may be turned there.
+func dial(n *state.Node, h muster.NodeHealth, reason string) Verdict {
+	if h == muster.NodeUnready && n.Health == muster.NodeFlaky {
+		// Sidelined already, and for a longer time than this may last.
+		return Verdict{Health: n.Health, Reason: n.HealthReason}
+	}
+	if n.Health == h && h == muster.NodeLost {
+		// Since when it is lost must stay, and so may why.
+		reason = n.HealthReason
+	}
+	return Verdict{Health: h, Reason: reason}
+}

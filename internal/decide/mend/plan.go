@@ -1,0 +1,283 @@
+package mend
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	// LaunchDeadline is how long a launch is tried under one intent.
+	LaunchDeadline = 10 * time.Minute
+	// destroyAgain is how long after an answered destroy an instance that is
+	// still listed is destroyed again; lookAgain how often a suspect is looked for.
+	destroyAgain = 30 * time.Second
+	lookAgain    = 2 * time.Second
+	// What a pool without configuration is judged by.
+	defaultBoot, defaultGrace = 5 * time.Minute, time.Minute
+	// Breaker: at most the larger of breakerLeast and a fifth of a pool in ten
+	// minutes is destroyed because contact is lost.
+	breakerLeast, breakerShare = 3, 5
+)
+
+// Memory is what the fleet remembers of its own calls under this leader.
+type Memory struct {
+	// Creating and Destroying: a call for the node is under way.
+	Creating, Destroying map[muster.NodeID]bool
+	// Tried is when the last create of the node was answered without saying what became of it.
+	Tried map[muster.NodeID]muster.Time
+	// Destroyed is when the provider answered that it destroys, or did.
+	Destroyed map[muster.NodeID]muster.Time
+	// NotBefore is when a call for the node may be made again.
+	NotBefore map[muster.NodeID]muster.Time
+	// Unexplained counts a pool's nodes destroyed for lost contact in the last ten minutes.
+	Unexplained map[muster.PoolName]int
+}
+
+// Found is a node whose instance was found by its token.
+type Found struct {
+	Node     muster.NodeID
+	Instance muster.InstanceID
+}
+
+// Turn is a node whose stage is to change.
+type Turn struct {
+	Node   muster.NodeID
+	Reason string
+	// Unexplained: nothing but lost contact speaks for it.
+	Unexplained bool
+}
+
+// Look is a provider to be listed.
+type Look struct {
+	Provider muster.ProviderName
+	At       muster.Time
+}
+
+// Decisions are what to do now. Every list is in the order of node ids.
+type Decisions struct {
+	Launched []Found
+	// Create and Destroy are to be asked for, again or for the first time under this leader.
+	Create, Destroy []muster.NodeID
+	Terminate       []Turn
+	Gone            []Turn
+	Looks           []Look
+	// Tripped are pools where the breaker holds back destroys.
+	Tripped []muster.PoolName
+	Wake    muster.Time
+}
+
+type planner struct {
+	snap   *state.Snapshot
+	sights map[muster.ProviderName]*Sight
+	mem    *Memory
+	now    muster.Time
+	out    Decisions
+	looks  map[muster.ProviderName]muster.Time
+	sizes  map[muster.PoolName]int
+	doomed map[muster.PoolName]int
+}
+
+// Plan says what to do about the nodes of the snapshot, given what lists showed.
+func Plan(snap *state.Snapshot, sights map[muster.ProviderName]*Sight, mem *Memory, now muster.Time) *Decisions {
+	p := &planner{snap: snap, sights: sights, mem: mem, now: now,
+		looks: map[muster.ProviderName]muster.Time{}, sizes: map[muster.PoolName]int{}, doomed: map[muster.PoolName]int{}}
+	snap.LiveNodes(func(n *state.Node) bool {
+		p.sizes[n.Pool]++
+		return true
+	})
+	snap.LiveNodes(func(n *state.Node) bool {
+		if s := sights[n.Offering.Provider]; s != nil {
+			p.node(n, s)
+		}
+		return true
+	})
+	for provider, at := range p.looks {
+		p.out.Looks = append(p.out.Looks, Look{provider, at})
+	}
+	slices.SortFunc(p.out.Looks, func(a, b Look) int {
+		if a.Provider < b.Provider {
+			return -1
+		}
+		return 1
+	})
+	return &p.out
+}
+
+func (p *planner) wakeAt(t muster.Time) {
+	if t > p.now && (p.out.Wake == 0 || t < p.out.Wake) {
+		p.out.Wake = t
+	}
+}
+
+func (p *planner) look(s *Sight, at muster.Time) {
+	at = max(at, p.now)
+	if before, ok := p.looks[s.Provider]; !ok || at < before {
+		p.looks[s.Provider] = at
+	}
+}
+
+func (p *planner) gone(n *state.Node, reason string) {
+	p.out.Gone = append(p.out.Gone, Turn{Node: n.ID, Reason: reason})
+}
+
+func (p *planner) times(n *state.Node) (boot, grace time.Duration) {
+	boot, grace = defaultBoot, defaultGrace
+	if q := p.snap.Pool(n.Pool); q != nil {
+		boot, grace = time.Duration(q.BootTimeout)*time.Microsecond, time.Duration(q.Grace)*time.Microsecond
+	}
+	return boot, grace
+}
+
+func (p *planner) node(n *state.Node, s *Sight) {
+	switch n.Stage {
+	case muster.NodeLaunching:
+		p.launching(n, s)
+	case muster.NodeBooting, muster.NodeAdopted:
+		p.booting(n, s)
+	case muster.NodeServing, muster.NodeDraining:
+		p.serving(n, s)
+	case muster.NodeTerminating:
+		p.terminating(n, s)
+	}
+}
+
+// ready reports whether a call for the node may be made now.
+func (p *planner) ready(id muster.NodeID) bool {
+	if t := p.mem.NotBefore[id]; t > p.now {
+		p.wakeAt(t)
+		return false
+	}
+	return true
+}
+
+// launching finds out what became of a create that nobody is waiting for.
+func (p *planner) launching(n *state.Node, s *Sight) {
+	if p.mem.Creating[n.ID] {
+		return
+	}
+	if id, ok := s.has(n.Token); ok {
+		p.out.Launched = append(p.out.Launched, Found{n.ID, id})
+		return
+	}
+	// The leader before may have asked until this one began.
+	since := max(n.StageSince, p.snap.Meta().LeaderSince)
+	if t := p.mem.Tried[n.ID]; t != 0 {
+		since = t
+	}
+	switch {
+	case !s.lacks(n.Token, since):
+		p.look(s, p.now)
+	case p.now >= n.StageSince.Add(LaunchDeadline):
+		if gone, next := s.gone(n); gone {
+			p.gone(n, fmt.Sprintf("the provider has not made it within %s", LaunchDeadline))
+		} else {
+			p.look(s, next)
+		}
+	case p.ready(n.ID):
+		// The token makes it safe: were the instance made after all, this finds it.
+		p.out.Create = append(p.out.Create, n.ID)
+	}
+}
+
+func (p *planner) booting(n *state.Node, s *Sight) {
+	if p.vanished(n, s) {
+		return
+	}
+	boot, _ := p.times(n)
+	due := n.StageSince.Add(boot)
+	switch {
+	case n.Intent == muster.NodeHold:
+	case p.now < due:
+		p.wakeAt(due)
+	default:
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its agent did not come into service within %s", boot)})
+	}
+}
+
+// vanished declares a node gone whose instance is, and looks for one that seems to be.
+func (p *planner) vanished(n *state.Node, s *Sight) bool {
+	gone, next := s.gone(n)
+	if gone {
+		p.gone(n, "a complete list no longer has its instance")
+	} else if next != 0 {
+		p.look(s, next)
+	}
+	return gone
+}
+
+func (p *planner) serving(n *state.Node, s *Sight) {
+	if n.Health != muster.NodeLost && n.Health != muster.NodeBroken {
+		return
+	}
+	if p.vanished(n, s) || n.Health == muster.NodeBroken {
+		return
+	}
+	switch {
+	case s.newest < n.HealthSince:
+		p.look(s, p.now)
+	default:
+		p.look(s, s.newest.Add(lookAgain))
+	}
+	_, grace := p.times(n)
+	due := n.HealthSince.Add(grace)
+	switch {
+	case n.Intent == muster.NodeHold:
+	case p.now < due:
+		p.wakeAt(due)
+	case p.trips(n):
+	default:
+		p.doomed[n.Pool]++
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true})
+	}
+}
+
+// trips reports whether the breaker keeps one more node of the pool from being destroyed for lost contact.
+func (p *planner) trips(n *state.Node) bool {
+	if p.mem.Unexplained[n.Pool]+p.doomed[n.Pool] < max(breakerLeast, p.sizes[n.Pool]/breakerShare) {
+		return false
+	}
+	if !slices.Contains(p.out.Tripped, n.Pool) {
+		p.out.Tripped = append(p.out.Tripped, n.Pool)
+	}
+	return true
+}
+
+func (p *planner) terminating(n *state.Node, s *Sight) {
+	if p.mem.Creating[n.ID] || p.mem.Destroying[n.ID] {
+		return
+	}
+	if n.Instance == "" {
+		// Given up before the provider answered.
+		if id, ok := s.has(n.Token); ok {
+			p.out.Launched = append(p.out.Launched, Found{n.ID, id})
+		} else if gone, next := s.gone(n); gone {
+			p.gone(n, n.StageReason)
+		} else {
+			p.look(s, max(next, s.newest.Add(Apart)))
+		}
+		return
+	}
+	answered, ok := p.mem.Destroyed[n.ID]
+	switch gone, next := s.gone(n); {
+	case gone:
+		p.gone(n, n.StageReason)
+	case ok && s.lacks(n.Token, answered) && n.LiveAllocs == 0:
+		// Destroyed, they say, and not there any more. With work on it one list is not enough to start it elsewhere.
+		p.gone(n, n.StageReason)
+	case ok && next != 0:
+		p.look(s, next)
+	case ok && s.newest < answered:
+		p.look(s, p.now)
+	case !ok, p.now >= answered.Add(destroyAgain):
+		if p.ready(n.ID) {
+			p.out.Destroy = append(p.out.Destroy, n.ID)
+		}
+	default:
+		p.wakeAt(answered.Add(destroyAgain))
+		p.look(s, s.newest.Add(lookAgain))
+	}
+}

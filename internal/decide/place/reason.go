@@ -1,0 +1,144 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Reason says what became of each node that was considered for a member that
+// fits nowhere. Each node is counted once, by the first thing that was in the way.
+type Reason struct {
+	Nodes    int     // nodes considered: all that are not gone
+	Closed   []Count // take no new work: by stage, health or intent
+	Filtered []Count // by the pool or constraint that they do not meet
+	Avoided  int     // where the member failed before
+	Short    []Shortage
+	Fitting  int // nodes that would do; 0 unless the reason is asked of a member that has room
+}
+
+// Count is how many nodes something was true of.
+type Count struct {
+	What  string
+	Nodes int
+}
+
+// Shortage is how many nodes had not enough of a dimension, and how much the
+// one with the most had.
+type Shortage struct {
+	Dimension string
+	Nodes     int
+	Asked     muster.Resources
+	Most      muster.Resources // only the field of the dimension counts
+}
+
+// add counts one node.
+func (r *Reason) add(s *fit.Shape, o fit.Obstacle, free muster.Resources) {
+	r.Nodes++
+	switch o.Kind {
+	case fit.None:
+		r.Fitting++
+	case fit.Closed:
+		r.Closed = count(r.Closed, o.What)
+	case fit.Filtered:
+		r.Filtered = count(r.Filtered, o.What)
+	case fit.Avoided:
+		r.Avoided++
+	case fit.Short:
+		i := slices.IndexFunc(r.Short, func(h Shortage) bool { return h.Dimension == o.What })
+		if i < 0 {
+			i = len(r.Short)
+			r.Short = append(r.Short, Shortage{Dimension: o.What, Asked: s.Ask, Most: free})
+		}
+		h := &r.Short[i]
+		h.Nodes++
+		h.Most.CPU, h.Most.Memory, h.Most.Disk = max(h.Most.CPU, free.CPU), max(h.Most.Memory, free.Memory), max(h.Most.Disk, free.Disk)
+	}
+}
+
+// count finds by a walk: there are few distinct obstacles.
+func count(in []Count, what string) []Count {
+	for i := range in {
+		if in[i].What == what {
+			in[i].Nodes++
+			return in
+		}
+	}
+	return append(in, Count{what, 1})
+}
+
+// sort makes the order independent of the order of nodes: most nodes first, then by name.
+func (r *Reason) sort() {
+	byCount := func(a, b Count) int { return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), strings.Compare(a.What, b.What)) }
+	slices.SortFunc(r.Closed, byCount)
+	slices.SortFunc(r.Filtered, byCount)
+	slices.SortFunc(r.Short, func(a, b Shortage) int {
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), strings.Compare(a.Dimension, b.Dimension))
+	})
+}
+
+// String is the reason in one sentence.
+func (r Reason) String() string {
+	if r.Nodes == 0 {
+		return "there are no nodes yet"
+	}
+	var parts []string
+	if r.Fitting > 0 {
+		parts = append(parts, fmt.Sprintf("%d with room", r.Fitting))
+	}
+	for _, h := range r.Short {
+		parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)",
+			h.Nodes, h.Dimension, amount(h.Dimension, h.Asked), amount(h.Dimension, h.Most)))
+	}
+	for _, c := range r.Filtered {
+		parts = append(parts, fmt.Sprintf("%d filtered by %s", c.Nodes, c.What))
+	}
+	if r.Avoided > 0 {
+		parts = append(parts, fmt.Sprintf("%d where the member failed before", r.Avoided))
+	}
+	for _, c := range r.Closed {
+		parts = append(parts, fmt.Sprintf("%d %s", c.Nodes, c.What))
+	}
+	noun := "nodes"
+	if r.Nodes == 1 {
+		noun = "node"
+	}
+	return fmt.Sprintf("%d %s considered: %s", r.Nodes, noun, strings.Join(parts, ", "))
+}
+
+func amount(dimension string, r muster.Resources) string {
+	switch dimension {
+	case "cpu":
+		return max(r.CPU, 0).String()
+	case "memory":
+		return max(r.Memory, 0).String()
+	}
+	return max(r.Disk, 0).String()
+}
+
+// Explain tells what stands between a member of the job and each node now. Of
+// members that wait to be tried again it takes the one that is due the longest, with
+// the nodes it failed on; of others any, as they are equal.
+func Explain(snap *state.Snapshot, j *state.Job, now muster.Time) Reason {
+	var avoid []muster.NodeID
+	if j.Untried() == 0 {
+		snap.DueRetries(j.UID, now, func(m *state.Member) bool {
+			avoid = m.FailedNodes
+			return false
+		})
+	}
+	s := fit.ShapeOf(j.Run)
+	var r Reason
+	snap.LiveNodes(func(n *state.Node) bool {
+		free := fit.Room(n)
+		r.add(s, fit.Check(s, n, free, avoid), free)
+		return true
+	})
+	r.sort()
+	return r
+}

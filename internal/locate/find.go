@@ -1,0 +1,94 @@
+package locate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/musterhq/muster"
+)
+
+// Given is what a user said of where the server is, in flags or else in the environment.
+type Given struct {
+	Address string // --addr, MUSTER_ADDR
+	Token   string // --token, MUSTER_TOKEN
+	DataDir string // --data-dir, MUSTER_DATA_DIR
+}
+
+// Environment fills in what was not given by what the environment says. An
+// address on the command line goes before a data directory in the environment.
+func (g Given) Environment(getenv func(string) string) Given {
+	if g.Token == "" {
+		g.Token = getenv("MUSTER_TOKEN")
+	}
+	if g.Address == "" && g.DataDir == "" {
+		g.Address = getenv("MUSTER_ADDR")
+		g.DataDir = getenv("MUSTER_DATA_DIR")
+	}
+	return g
+}
+
+// Place is where a server is, and what lets a client in.
+type Place struct {
+	Address string
+	Token   muster.Secret // none for a server without authentication
+	DataDir string        // "" if not known
+	// From says how it was found, for messages: "--addr", or the file's path.
+	From string
+}
+
+// ErrUnknown says that nothing tells where a server is.
+var ErrUnknown = errors.New("no server is known here; start one with `muster dev`, or give --addr, --data-dir or MUSTER_ADDR")
+
+// Find is where the server is: the given address, else that of the given data
+// directory, else of the server that this user started last.
+func Find(g Given) (Place, error) {
+	p := Place{Address: g.Address, DataDir: g.DataDir, Token: muster.NewSecret(g.Token), From: "the given address"}
+	switch {
+	case p.Address != "":
+	case p.DataDir != "":
+		s, err := ReadServer(p.DataDir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return p, fmt.Errorf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`", p.DataDir, serverFile, p.DataDir)
+		}
+		if err != nil {
+			return p, err
+		}
+		p.Address, p.From = s.Address, filepath.Join(p.DataDir, serverFile)
+	default:
+		c, err := ReadCurrent()
+		if errors.Is(err, fs.ErrNotExist) {
+			return p, ErrUnknown
+		}
+		if err != nil {
+			return p, err
+		}
+		p.Address, p.DataDir = c.Address, c.DataDir
+		p.From, _ = currentPath()
+	}
+	if p.Token.IsZero() && p.DataDir != "" {
+		token, err := ReadToken(p.DataDir)
+		// A server without authentication has none; one whose directory is closed to us will say 401.
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+			return p, err
+		}
+		p.Token = token
+	}
+	// An address alone: its token may be that of the server started last, if that is the one meant.
+	if p.Token.IsZero() && p.DataDir == "" {
+		if c, err := ReadCurrent(); err == nil && plainAddress(c.Address) == plainAddress(p.Address) {
+			if token, err := ReadToken(c.DataDir); err == nil {
+				p.Token, p.DataDir = token, c.DataDir
+			}
+		}
+	}
+	return p, nil
+}
+
+// plainAddress is an address without scheme and path.
+func plainAddress(a string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(a, "http://"), "/")
+}

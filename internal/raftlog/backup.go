@@ -1,0 +1,230 @@
+package raftlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// keyCurrentTerm is where raft keeps its term in the StableStore.
+var keyCurrentTerm = []byte("CurrentTerm")
+
+// restoreSegment is the size of the empty segment that the next server replaces.
+const restoreSegment = 64 << 10
+
+// BackupInfo says what a backup holds.
+type BackupInfo struct {
+	Index uint64    `json:"index"` // the last entry that is in it
+	Term  uint64    `json:"term"`
+	Made  time.Time `json:"made"` // by the leader's clock, of that entry
+}
+
+// Backup writes the state as it is now to w, as one file that Restore reads. It
+// holds up nothing, needs no room on the server's disk, and contains everything
+// that this server has confirmed before the call.
+func (l *Log) Backup(ctx context.Context, w io.Writer) (BackupInfo, error) {
+	p, err := l.driver.take()
+	if err != nil {
+		return BackupInfo{}, fmt.Errorf("backup: %w", err)
+	}
+	if p.index == 0 {
+		return BackupInfo{}, errors.New("backup: there is nothing yet to back up")
+	}
+	image, err := newImageWriter(ctxWriter{ctx, w}, imageHeader{Made: p.at, Index: p.index, Term: p.term})
+	if err == nil {
+		_, err = p.WriteTo(image)
+	}
+	if err == nil {
+		err = image.finish()
+	}
+	if err != nil {
+		return BackupInfo{}, fmt.Errorf("backup: %w", err)
+	}
+	return p.info(), nil
+}
+
+func (p *point) info() BackupInfo {
+	return BackupInfo{Index: p.index, Term: p.term, Made: time.UnixMicro(p.at).UTC()}
+}
+
+// ctxWriter stops writing when ctx ends.
+type ctxWriter struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (w ctxWriter) Write(b []byte) (int, error) {
+	if err := context.Cause(w.ctx); err != nil {
+		return 0, err
+	}
+	return w.w.Write(b)
+}
+
+// Restore makes a data directory from a backup. The directory must be empty or
+// missing; if Restore fails, it is empty again. The server that opens it next
+// is alone, whatever the one was that the backup is of, and Restored tells it
+// where it comes from.
+func Restore(dir string, r io.Reader) (_ BackupInfo, err error) {
+	dir = filepath.Clean(dir)
+	wrap := func(err error) error { return fmt.Errorf("restore into %s: %w", dir, err) }
+	switch empty, err := emptyBut(dir, lostFound); {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return BackupInfo{}, wrap(err)
+	case err == nil && !empty:
+		return BackupInfo{}, wrap(ErrNotEmpty)
+	}
+	d, err := openDirectory(dir)
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.wipe())
+		}
+		err = errors.Join(err, d.close())
+	}()
+	// Between the check and the lock somebody else may have been quick.
+	if empty, err := emptyBut(dir, lostFound, lockName); err != nil || !empty {
+		return BackupInfo{}, wrap(errors.Join(ErrNotEmpty, err))
+	}
+	info, err := d.restore(r)
+	if err != nil {
+		return BackupInfo{}, wrap(err)
+	}
+	return info, nil
+}
+
+// restore writes the format file last: without it the directory is refused.
+func (d *directory) restore(r io.Reader) (BackupInfo, error) {
+	body, h, err := newImageReader(r)
+	if err != nil {
+		return BackupInfo{}, fmt.Errorf("the backup: %w", err)
+	}
+	p, err := d.restoreSnapshot(body, h)
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	if n, err := r.Read(make([]byte, 1)); n > 0 || err != nil && !errors.Is(err, io.EOF) {
+		return BackupInfo{}, fmt.Errorf("the backup: %w: something follows its end", ErrDamaged)
+	}
+	// The term goes on where the backup left it: what was fenced stays fenced.
+	l := newLatch(d.path, nil, nil) // never armed: errors are returned
+	st, err := openStore(d.file(logName), restoreSegment, l, &hcLogger{to: discard, alone: true})
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	if err := errors.Join(st.SetUint64(keyCurrentTerm, p.term), st.close(), syncDir(d.file(logName))); err != nil {
+		return BackupInfo{}, err
+	}
+	info := p.info()
+	b, err := json.Marshal(info)
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	if err := writeFile(d.file(restoredName), append(b, '\n')); err != nil {
+		return BackupInfo{}, err
+	}
+	return info, d.begin()
+}
+
+// restoreSnapshot makes the backup the first snapshot of a server alone.
+func (d *directory) restoreSnapshot(body *imageReader, h imageHeader) (p point, err error) {
+	dir := d.file(snapshotName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return p, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, snapshotID(h.Index, h.Term)+snapshotSuffix), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return p, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := p.readFrom(body); err != nil {
+		return p, fmt.Errorf("the backup: %w", err)
+	}
+	if p.index != h.Index || p.term != h.Term || p.index == 0 {
+		return p, fmt.Errorf("the backup: %w: its header and its state disagree", ErrDamaged)
+	}
+	h.Configuration, h.ConfigurationIndex = configurationAlone(d.server), 1
+	w, err := newImageWriter(f, h)
+	if err != nil {
+		return p, err
+	}
+	p.image = readerImage{body}
+	if _, err := p.WriteTo(w); err != nil {
+		return p, fmt.Errorf("the backup: %w", err)
+	}
+	if err := w.finish(); err != nil {
+		return p, err
+	}
+	return p, errors.Join(f.Sync(), syncDir(dir), syncDir(d.path))
+}
+
+// readerImage is the rest of an image that is being read.
+type readerImage struct{ r io.Reader }
+
+func (i readerImage) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, i.r) }
+
+func configurationAlone(server string) raft.Configuration {
+	return raft.Configuration{Servers: []raft.Server{{
+		Suffrage: raft.Voter, ID: raft.ServerID(server), Address: aloneAddress,
+	}}}
+}
+
+// wipe removes what this package may have put into a directory that was empty.
+func (d *directory) wipe() error {
+	var errs []error
+	for _, name := range []string{formatName, restoredName, logName, snapshotName, lockName} {
+		errs = append(errs, os.RemoveAll(d.file(name)))
+	}
+	return errors.Join(errs...)
+}
+
+// Restored says whether this directory comes from a backup and has not begun a
+// new epoch since. Whoever sees true proposes a new epoch and then calls
+// TakeRestored. After a crash between the two there is one epoch more, which
+// does no harm.
+func (l *Log) Restored() (BackupInfo, bool) {
+	l.restored.mu.Lock()
+	defer l.restored.mu.Unlock()
+	return l.restored.info, l.restored.is
+}
+
+// TakeRestored makes Restored false, durably.
+func (l *Log) TakeRestored() error {
+	l.restored.mu.Lock()
+	defer l.restored.mu.Unlock()
+	if !l.restored.is {
+		return nil
+	}
+	if err := os.Remove(l.dir.file(restoredName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data directory %s: %w", l.dir.path, err)
+	}
+	if err := syncDir(l.dir.path); err != nil {
+		return fmt.Errorf("data directory %s: %w", l.dir.path, err)
+	}
+	l.restored.is = false
+	return nil
+}
+
+// readRestored reads the marker that Restore left.
+func (d *directory) readRestored() (info BackupInfo, is bool, err error) {
+	b, err := os.ReadFile(d.file(restoredName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return info, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &info)
+	}
+	if err != nil {
+		return info, false, fmt.Errorf("data directory %s: %s: %w", d.path, restoredName, err)
+	}
+	return info, true, nil
+}

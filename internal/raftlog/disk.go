@@ -1,0 +1,92 @@
+package raftlog
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// DiskUsage is the state of the file system under the data directory, in bytes.
+type DiskUsage struct {
+	Free  uint64 // for this process
+	Total uint64
+	Mark  uint64 // below this, users' writes are refused
+}
+
+// Low: users' writes are refused.
+func (u DiskUsage) Low() bool { return u.Free < u.Mark }
+
+// Tight: what only fills the disk (shipped output) stops, before writes must.
+func (u DiskUsage) Tight() bool { return u.Free < u.Mark+u.Mark/2 }
+
+// defaultLowWater is the larger of 1 GiB and 5 %.
+func defaultLowWater(total uint64) uint64 { return max(1<<30, total/20) }
+
+// diskFresh is how long one look at the disk is good for. At a gigabyte per
+// second that is an eighth of the smallest default mark.
+const diskFresh = 125 * time.Millisecond
+
+// disk looks at the free space, not more often than needed.
+type disk struct {
+	dir  string
+	mark func(total uint64) uint64
+
+	mu    sync.Mutex
+	seen  time.Time
+	usage DiskUsage
+	err   error
+}
+
+func (d *disk) look() (DiskUsage, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); d.seen.IsZero() || now.Sub(d.seen) >= diskFresh {
+		d.seen = now
+		d.usage, d.err = d.statfs()
+	}
+	return d.usage, d.err
+}
+
+func (d *disk) statfs() (DiskUsage, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.dir, &st); err != nil {
+		return DiskUsage{}, fmt.Errorf("free space of %s: %w", d.dir, err)
+	}
+	size := uint64(st.Bsize)
+	u := DiskUsage{Free: uint64(st.Bavail) * size, Total: uint64(st.Blocks) * size}
+	u.Mark = d.mark(u.Total)
+	return u, nil
+}
+
+// refuse is the error for a user's write, or nil. A disk that does not say how
+// much is free is not trusted with more.
+func (d *disk) refuse() error {
+	u, err := d.look()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDiskLow, err)
+	}
+	if u.Low() {
+		return fmt.Errorf("%w: %s has %s free, and writes need %s", ErrDiskLow, d.dir, inMiB(u.Free), inMiB(u.Mark))
+	}
+	return nil
+}
+
+func inMiB(b uint64) string { return fmt.Sprintf("%d MiB", b>>20) }
+
+// Disk is the free space, at most an eighth of a second old.
+func (l *Log) Disk() (DiskUsage, error) { return l.disk.look() }
+
+// DiskLow says whether users' writes are refused.
+func (l *Log) DiskLow() bool {
+	u, err := l.disk.look()
+	return err != nil || u.Low()
+}
+
+// DiskTight says whether to stop what only fills the disk. It comes before
+// DiskLow, at one and a half times the mark.
+func (l *Log) DiskTight() bool {
+	u, err := l.disk.look()
+	return err != nil || u.Tight()
+}

@@ -1,0 +1,52 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// What a caller may meet. All but ErrAmbiguous and StorageError mean that the
+// proposal was not committed and never will be.
+var (
+	ErrNotLeader = errors.New("this server does not lead")
+	ErrStopping  = errors.New("the server is stopping")
+	ErrDiskLow   = errors.New("the disk is nearly full")
+	ErrTooLarge  = errors.New("the proposal is too large")
+
+	// ErrAmbiguous: it was handed to raft, and then leadership, the disk or the
+	// caller's patience went away. Look at the state before asking again.
+	ErrAmbiguous = errors.New("it is not known whether the proposal was committed")
+)
+
+// Why a data directory or a backup is refused.
+var (
+	ErrLocked   = errors.New("in use by another server")
+	ErrNewer    = errors.New("written by a newer version")
+	ErrDamaged  = errors.New("damaged")
+	ErrNotEmpty = errors.New("not empty")
+)
+
+// StorageError is the first error that the disk under the log gave. There is
+// no second: everything after it is refused with this one.
+type StorageError struct {
+	Dir string // the data directory, for the operator
+	Op  Op     // what was being done
+	Err error
+}
+
+func (e *StorageError) Error() string {
+	return fmt.Sprintf("data directory %s: cannot %s: %v", e.Dir, e.Op, cause(e.Err))
+}
+
+func (e *StorageError) Unwrap() error { return e.Err }
+
+// cause drops the layers around an operating system's error: they repeat what
+// the sentence says already.
+func cause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,207 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// Machine is what the log drives; the state implements it. Calls never overlap,
+// except that an Image writes itself out while Apply goes on.
+type Machine interface {
+	// Apply applies one committed entry. at is the leader's clock in
+	// microseconds since the epoch and never goes backwards. The result has
+	// one item per proposal: nil, an error, or any value; it reaches whoever
+	// proposed it, on that server only, so it must not be needed elsewhere.
+	// proposals may be empty (a leader's first entry, a barrier): index, term
+	// and time have moved on, and that is all. The machine may keep the bytes,
+	// nobody changes them. Apply must be the same function on every server and
+	// must not block: the log waits for it.
+	Apply(index, term uint64, at int64, proposals [][]byte) []any
+
+	// Snapshot returns, in O(1), what can write out the state as it is now.
+	Snapshot() (Image, error)
+
+	// Restore replaces the whole state. It may be called again after an error.
+	Restore(r io.Reader) error
+}
+
+// Image writes one state of the machine, later, while Apply goes on. It may be
+// written never, once, or more than once.
+type Image interface {
+	WriteTo(w io.Writer) (int64, error)
+}
+
+// driver is the raft.FSM that drives a Machine.
+type driver struct {
+	machine Machine
+	latch   *latch
+	due     chan struct{} // a snapshot is due; one place
+	every   uint64        // entries between snapshots
+	bytes   uint64        // or bytes of entries
+	size    func() uint64 // of the newest snapshot
+
+	// mu keeps Apply, Snapshot and Restore apart: a backup takes its image from
+	// another goroutine than raft's. Only Restore blocks under it, on the disk,
+	// and there is nothing to back up before it is through.
+	mu          sync.Mutex
+	index, term uint64
+	at          int64
+	restoreErr  error
+	sinceN      uint64 // entries since the last snapshot
+	sinceBytes  uint64
+
+	applied atomic.Uint64
+	clock   atomic.Int64 // the latest at, for the proposer
+}
+
+// outcome is what Apply gives back through raft to whoever proposed.
+type outcome struct {
+	term   uint64
+	values []any
+	err    error
+}
+
+// Apply is called by raft's machine goroutine.
+func (d *driver) Apply(l *raft.Log) any {
+	if err := d.latch.err(); err != nil {
+		// What comes now may be committed, but this process acknowledges no more.
+		return &outcome{err: err}
+	}
+	at, proposals, err := decodeEntry(l.Data)
+	if err != nil {
+		return &outcome{err: d.latch.trip(OpDecode, fmt.Errorf("entry %d: %w", l.Index, err))}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at = max(at, d.at) // a new leader's clock may be behind the old one's
+	values := d.machine.Apply(l.Index, l.Term, at, proposals)
+	if len(values) != len(proposals) {
+		panic(fmt.Sprintf("raftlog: the machine gave %d results for %d proposals", len(values), len(proposals)))
+	}
+	d.movedLocked(l.Index, l.Term, at)
+	d.sinceN++
+	d.sinceBytes += uint64(len(l.Data))
+	if d.dueLocked() {
+		select {
+		case d.due <- struct{}{}:
+		default:
+		}
+	}
+	return &outcome{term: l.Term, values: values}
+}
+
+// dueLocked says whether to take a snapshot. Its cost follows the size of the
+// state, so a large state waits until the log since the last one is as large;
+// but not for more than eight times the entries, which a restart has to replay.
+func (d *driver) dueLocked() bool {
+	if d.sinceN >= 8*d.every {
+		return true
+	}
+	return (d.sinceN >= d.every || d.sinceBytes >= d.bytes) && d.sinceBytes >= d.size()
+}
+
+func (d *driver) movedLocked(index, term uint64, at int64) {
+	d.index, d.term, d.at = index, term, at
+	d.clock.Store(at)
+	d.applied.Store(index)
+}
+
+// Snapshot is called by raft's machine goroutine.
+func (d *driver) Snapshot() (raft.FSMSnapshot, error) {
+	s, err := d.take()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	d.sinceN, d.sinceBytes = 0, 0
+	d.mu.Unlock()
+	return s, nil
+}
+
+// take is a point of the state with the machine's image of it.
+func (d *driver) take() (*point, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	image, err := d.machine.Snapshot()
+	if err != nil {
+		return nil, fmt.Errorf("image of the state at %d: %w", d.index, err)
+	}
+	return &point{index: d.index, term: d.term, at: d.at, image: image}, nil
+}
+
+// Restore is called by raft: at start from Open's goroutine, later from the
+// machine's.
+func (d *driver) Restore(rc io.ReadCloser) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var p point
+	err := p.readFrom(rc)
+	if err == nil {
+		err = d.machine.Restore(rc)
+	}
+	d.restoreErr = err
+	if err != nil {
+		return err
+	}
+	d.movedLocked(p.index, p.term, p.at)
+	d.sinceN, d.sinceBytes = 0, 0
+	return nil
+}
+
+// point is a state and where in the log it stands. Written out, it is a version
+// byte, index, term and at, then the machine's own bytes.
+type point struct {
+	index, term uint64
+	at          int64
+	image       Image
+}
+
+const (
+	pointVersion = 1
+	pointSize    = 1 + 3*8
+)
+
+func (p *point) WriteTo(w io.Writer) (int64, error) {
+	var head [pointSize]byte
+	head[0] = pointVersion
+	binary.LittleEndian.PutUint64(head[1:], p.index)
+	binary.LittleEndian.PutUint64(head[9:], p.term)
+	binary.LittleEndian.PutUint64(head[17:], uint64(p.at))
+	n, err := w.Write(head[:])
+	if err != nil {
+		return int64(n), err
+	}
+	m, err := p.image.WriteTo(w)
+	return int64(n) + m, err
+}
+
+func (p *point) readFrom(r io.Reader) error {
+	var head [pointSize]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return fmt.Errorf("%w: it has no beginning: %w", ErrDamaged, err)
+	}
+	if head[0] != pointVersion {
+		return fmt.Errorf("snapshot of format %d: %w", head[0], ErrNewer)
+	}
+	p.index = binary.LittleEndian.Uint64(head[1:])
+	p.term = binary.LittleEndian.Uint64(head[9:])
+	p.at = int64(binary.LittleEndian.Uint64(head[17:]))
+	return nil
+}
+
+// Persist is called by raft's snapshot goroutine.
+func (p *point) Persist(sink raft.SnapshotSink) error {
+	if _, err := p.WriteTo(sink); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release has nothing to do: images are values, and the collector has them.
+func (p *point) Release() {}

@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// endLeftovers kills and reaps every descendant of this process; false if some
+// would not die in time. Whoever loses its parent becomes our child, so
+// killing children again and again reaches everything.
+func endLeftovers(deadline time.Time) bool {
+	pause := time.Millisecond
+	for {
+		_, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		switch err {
+		case syscall.ECHILD:
+			return true // nearly always at once
+		case nil, syscall.EINTR:
+		default:
+			return false
+		}
+		reapDead()
+		for _, pid := range descendants() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err == syscall.ECHILD {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+		pause = min(pause*2, 50*time.Millisecond)
+	}
+}
+
+// reapDead reaps until no child is dead.
+func reapDead() {
+	for {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return
+		}
+	}
+}
+
+// descendants are all of them, children before their children. A pid here
+// cannot have become a stranger's while its parent, who has not reaped it, is ours;
+// for deeper ones that is a race of microseconds within our own tree.
+func descendants() []int {
+	self := strconv.Itoa(os.Getpid())
+	level, err := children(self)
+	if err != nil {
+		return scanChildren()
+	}
+	var all []int
+	for len(level) > 0 {
+		all = append(all, level...)
+		var next []int
+		for _, pid := range level {
+			below, _ := children(strconv.Itoa(pid))
+			next = append(next, below...)
+		}
+		level = next
+	}
+	return all
+}
+
+// scanChildren are the direct children, for kernels that do not list them.
+func scanChildren() (all []int) {
+	self := os.Getpid()
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, ok := stat(pid); ok && st.Parent == self {
+			all = append(all, pid)
+		}
+	}
+	return all
+}

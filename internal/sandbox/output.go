@@ -1,0 +1,144 @@
+package sandbox
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// stream keeps one stream of the command: a pipe on one side, segment files on
+// the other. One goroutine owns it until done is closed.
+type stream struct {
+	dir   int
+	name  string
+	limit int64
+	size  int64 // of a full segment
+
+	pipe *os.File
+	done chan struct{}
+
+	// segments are those on disk, oldest first; the last one is open as file.
+	segments []segment
+	file     int
+	kept     int64
+	// end is the stream offset of the next byte.
+	end int64
+	// lost is how many bytes the disk would not take.
+	lost int64
+}
+
+type segment struct{ offset, size int64 }
+
+func newStream(dir int, name string, limit int64) *stream {
+	limit = max(limit, initwire.MinOutputLimit)
+	return &stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), file: -1}
+}
+
+// follow starts to keep what comes out of the pipe.
+func (s *stream) follow(pipe int) {
+	s.pipe = os.NewFile(uintptr(pipe), s.name)
+	s.done = make(chan struct{})
+	go func() {
+		defer close(s.done)
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := s.pipe.Read(buf)
+			s.write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// finish waits until the pipe was read to its end, or the deadline.
+func (s *stream) finish(deadline time.Time) {
+	_ = s.pipe.SetReadDeadline(deadline)
+	<-s.done
+	if s.file >= 0 {
+		_ = syscall.Close(s.file)
+	}
+}
+
+// write keeps p. It never fails: what the disk refuses is lost and counted,
+// because a full disk must not block the command or end it.
+func (s *stream) write(p []byte) {
+	for len(p) > 0 {
+		if s.file < 0 || s.last().size >= s.size {
+			if !s.roll() {
+				s.lose(len(p))
+				return
+			}
+		}
+		n := int(min(int64(len(p)), s.size-s.last().size))
+		for s.kept+int64(n) > s.limit && len(s.segments) > 1 {
+			s.dropOldest()
+		}
+		wrote := s.put(p[:n])
+		p = p[wrote:]
+		if wrote == n {
+			continue
+		}
+		// The disk is full, or broken. Our own oldest output makes room first.
+		if len(s.segments) > 1 {
+			s.dropOldest()
+			continue
+		}
+		s.lose(len(p))
+		return
+	}
+}
+
+func (s *stream) last() *segment { return &s.segments[len(s.segments)-1] }
+
+// put appends to the open segment and says how much of p is there.
+func (s *stream) put(p []byte) int {
+	n, err := fdStream(s.file).Write(p)
+	if n > 0 {
+		s.last().size += int64(n)
+		s.kept += int64(n)
+		s.end += int64(n)
+	}
+	_ = err
+	return n
+}
+
+// roll opens the next segment. The new one is there before an old one goes, so a
+// reader always finds the end of the stream.
+func (s *stream) roll() bool {
+	fd, err := openAt(s.dir, initwire.SegmentName(s.name, s.end), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return false
+	}
+	if s.file >= 0 {
+		_ = syscall.Close(s.file)
+	}
+	s.file = fd
+	s.segments = append(s.segments, segment{offset: s.end})
+	return true
+}
+
+func (s *stream) dropOldest() {
+	oldest := s.segments[0]
+	s.segments = append(s.segments[:0], s.segments[1:]...)
+	s.kept -= oldest.size
+	removeAt(s.dir, initwire.SegmentName(s.name, oldest.offset))
+}
+
+// lose gives up n bytes. The next that can be written begins a segment of its
+// own, and a reader sees the gap; an empty segment is not left behind.
+func (s *stream) lose(n int) {
+	s.lost += int64(n)
+	s.end += int64(n)
+	if s.file < 0 {
+		return
+	}
+	_ = syscall.Close(s.file)
+	s.file = -1
+	if s.last().size == 0 {
+		removeAt(s.dir, initwire.SegmentName(s.name, s.last().offset))
+		s.segments = s.segments[:len(s.segments)-1]
+	}
+}

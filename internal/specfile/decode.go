@@ -1,0 +1,200 @@
+package specfile
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/musterhq/muster/api"
+)
+
+// decoder puts nodes into the types of package api, by their json tags. It goes
+// on after a problem, to tell all of them at once.
+type decoder struct {
+	problems []Problem
+	// budget is how many values may be read: those written, and a bounded number through aliases.
+	budget int
+}
+
+// maxProblems bounds what is gathered: a wrong file of a million lines has one cause.
+const maxProblems = 200
+
+func (d *decoder) fail(at *node, path, format string, args ...any) {
+	if len(d.problems) < maxProblems {
+		d.problems = append(d.problems, Problem{Line: at.line, Column: at.column, Width: at.width, Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+}
+
+// value puts a node into v, which path names.
+func (d *decoder) value(n *node, v reflect.Value, path string) {
+	d.budget--
+	if d.budget < 0 {
+		if d.budget == -1 {
+			d.fail(n, path, "the file's aliases repeat more than %d values; write fewer of them", aliasBudget)
+		}
+		return
+	}
+	if n.kind == nothing {
+		d.fail(n, path, "has no value; give one or leave it out")
+		return
+	}
+	switch to := v.Addr().Interface().(type) {
+	case *api.Size:
+		d.quantity(n, path, "a size, as 64MiB", func(s string) (err error) { *to, err = api.ParseSize(s); return err })
+		return
+	case *api.Duration:
+		d.quantity(n, path, "a duration, as 90s", func(s string) (err error) { *to, err = api.ParseDuration(s); return err })
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, v.Elem(), path)
+	case reflect.Struct:
+		d.fields(n, v, path)
+	case reflect.Map:
+		d.mapping(n, v, path)
+	case reflect.Slice:
+		if n.kind != list {
+			d.fail(n, path, "is %s; it should be a list%s", n.kind, exampleList(n))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+		for i, item := range n.items {
+			d.value(item, v.Index(i), path+"["+strconv.Itoa(i)+"]")
+		}
+	case reflect.String:
+		// Numbers and truths are taken as they are written: what else could be meant by 0755 or 1.10 where text is wanted?
+		if n.kind == list || n.kind == mapping {
+			d.fail(n, path, "is %s; it should be text", n.kind)
+			return
+		}
+		v.SetString(n.value)
+	case reflect.Bool:
+		if n.kind != truth {
+			d.fail(n, path, "is %s; it should be true or false", d.what(n))
+			return
+		}
+		v.SetBool(strings.EqualFold(n.value, "true"))
+	case reflect.Int:
+		d.integer(n, v, path)
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(n.value, 64)
+		if n.kind != number || err != nil || strings.ContainsAny(n.value, "xX_") || f-f != 0 {
+			d.fail(n, path, "is %s; it should be a number, as 0.5", d.what(n))
+			return
+		}
+		v.SetFloat(f)
+	default:
+		panic("specfile: package api has a field of a kind that is not read: " + path + " " + v.Type().String())
+	}
+}
+
+// what says of a node what it is, with its value if that is short.
+func (d *decoder) what(n *node) string {
+	switch n.kind {
+	case text:
+		return fmt.Sprintf("the text %q", short(n.value))
+	case number, truth:
+		return short(n.value)
+	}
+	return n.kind.String()
+}
+
+func exampleList(n *node) string {
+	if n.kind == text && len(n.value) <= 40 && !strings.ContainsAny(n.value, "[]{},:#&*!|>'\"%@`\n") {
+		return fmt.Sprintf(", as [%s]", strings.Join(strings.Fields(n.value), ", "))
+	}
+	return ""
+}
+
+func (d *decoder) quantity(n *node, path, example string, parse func(string) error) {
+	if n.kind != text && n.kind != number {
+		d.fail(n, path, "is %s; it should be %s", d.what(n), example)
+		return
+	}
+	if err := parse(n.value); err != nil {
+		d.fail(n, path, "is wrong: %v", err)
+	}
+}
+
+func (d *decoder) integer(n *node, v reflect.Value, path string) {
+	digits := strings.TrimPrefix(n.value, "-")
+	plain := digits == "0" || digits != "" && digits[0] != '0' && strings.Trim(digits, "0123456789") == ""
+	if n.kind != number || !plain {
+		d.fail(n, path, "is %s; it should be a whole number", d.what(n))
+		return
+	}
+	i, err := strconv.ParseInt(n.value, 10, 64)
+	if err != nil {
+		d.fail(n, path, "is %s, which is out of range", short(n.value))
+		return
+	}
+	v.SetInt(i)
+}
+
+// mapping reads names and values that the user chooses, as env.
+func (d *decoder) mapping(n *node, v reflect.Value, path string) {
+	if n.kind != mapping {
+		d.fail(n, path, "is %s; it should be a mapping, as NAME: value", d.what(n))
+		return
+	}
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.entries)))
+	for i := range n.entries {
+		e := &n.entries[i]
+		to := reflect.New(v.Type().Elem()).Elem()
+		d.value(e.value, to, path+"."+e.key.value)
+		v.SetMapIndex(reflect.ValueOf(e.key.value), to)
+	}
+}
+
+// fields reads the fields of one of package api's types.
+func (d *decoder) fields(n *node, v reflect.Value, path string) {
+	if n.kind != mapping {
+		d.fail(n, path, "is %s; it should be a mapping with the fields %s", d.what(n), strings.Join(names(v.Type()), ", "))
+		return
+	}
+	for i := range n.entries {
+		e := &n.entries[i]
+		at := e.key.value
+		if path != "" {
+			at = path + "." + at
+		}
+		field, known := fieldNamed(v.Type(), e.key.value)
+		if !known {
+			if len(d.problems) < maxProblems { // the nearest name takes its time
+				d.fail(e.key, "", "%s", unknown(v.Type(), path, e.key.value))
+			}
+			continue
+		}
+		to := v.FieldByIndex(field.Index)
+		before := len(d.problems)
+		d.value(e.value, to, at)
+		if zero := field.Tag.Get("zero"); zero != "" && to.IsZero() && len(d.problems) == before {
+			d.fail(e.value, at, "is %s, which would stand for the default (%s); leave it out or give another value", short(e.value.value), zero)
+		}
+	}
+}
+
+func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
+	for i := range t.NumField() {
+		if f := t.Field(i); jsonName(f) == name && name != "" {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+func names(t reflect.Type) []string {
+	var out []string
+	for i := range t.NumField() {
+		out = append(out, jsonName(t.Field(i)))
+	}
+	return out
+}

@@ -1,0 +1,132 @@
+package specfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"unicode/utf8"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// MaxBytes is the largest file that is read.
+const MaxBytes = 8 << 20
+
+// Job reads a job file. Name is what errors call it. Defaults are filled in;
+// inputs may still name local files (api.InputSpec.File), for the CLI to upload.
+func Job(name string, data []byte) (*api.JobSpec, error) {
+	spec := &api.JobSpec{}
+	err := read(name, data, spec, func() []api.ProblemField {
+		spec.Defaults()
+		return spec.ValidateFile()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return spec, nil
+}
+
+// Config reads a server's configuration. Defaults are filled in.
+func Config(name string, data []byte) (*api.ServerConfig, error) {
+	config := &api.ServerConfig{}
+	err := read(name, data, config, func() []api.ProblemField {
+		config.Defaults()
+		return config.Validate()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+// JobAt reads the job file at a path; "-" is stdin.
+func JobAt(path string, stdin io.Reader) (*api.JobSpec, error) {
+	name, data, err := load(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return Job(name, data)
+}
+
+// ConfigAt reads the server's configuration at a path.
+func ConfigAt(path string) (*api.ServerConfig, error) {
+	name, data, err := load(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return Config(name, data)
+}
+
+// load reads a file of bounded size, and tells what to call it.
+func load(path string, stdin io.Reader) (string, []byte, error) {
+	name, r := path, stdin
+	if path == "-" {
+		name = "stdin"
+		if stdin == nil {
+			return name, nil, errors.New("-: there is no stdin to read here; name a file")
+		}
+	} else {
+		f, err := os.Open(path)
+		if err != nil {
+			return name, nil, err
+		}
+		defer func() { _ = f.Close() }()
+		r = f
+	}
+	// One byte more than allowed, to tell a full file from one that is too large.
+	data, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
+	if err != nil {
+		return name, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return name, data, nil
+}
+
+// read decodes data into v, which it fills and checks with check.
+func read(name string, data []byte, v any, check func() []api.ProblemField) error {
+	src := &source{name: name, data: data}
+	if len(data) > MaxBytes {
+		return &Error{File: name, Problems: []Problem{{Message: fmt.Sprintf("is larger than %s; give large data as inputs of a job", muster.Bytes(MaxBytes))}}}
+	}
+	if at := invalidUTF8(data); at >= 0 {
+		line, column := src.position(at)
+		return src.fail(Problem{Line: line, Column: column, Message: "not UTF-8 text; give binary data in a file of its own"})
+	}
+	root, problem := parse(src)
+	if problem != nil {
+		return src.fail(*problem)
+	}
+	d := &decoder{budget: root.count + aliasBudget}
+	d.value(root, reflect.ValueOf(v).Elem(), "")
+	if len(d.problems) > 0 {
+		return src.fail(d.problems...)
+	}
+	var problems []Problem
+	for _, p := range check() {
+		problems = append(problems, root.locate(p))
+	}
+	if len(problems) > 0 {
+		return src.fail(problems...)
+	}
+	return nil
+}
+
+func invalidUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return -1
+	}
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// isJSONName reports whether a file calls itself JSON.
+func isJSONName(name string) bool { return filepath.Ext(name) == ".json" }

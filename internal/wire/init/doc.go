@@ -1,0 +1,67 @@
+// Package initwire is what an agent and the muster-init of one sandbox say to
+// each other: how init is started, the protocol on its socket, and the files
+// that both write. Neighbouring versions must understand each other, because a
+// sandbox outlives its agent: fields are only added, unknown ones are skipped.
+//
+// It must never import anything big (init is started once per sandbox, and its
+// start is what bounds how many sandboxes a node can begin per second) and must
+// never trust a length: every frame and every file is read up to a bound.
+// internal/sandbox speaks init's side, the runtimes below internal/agent the other.
+//
+// # Start
+//
+// The agent starts muster-init with these descriptors, and nothing else:
+//
+//	0, 1  /dev/null
+//	2     init's record (below), opened for appending: if init ever crashes, its last words are there
+//	3     control: a stream socket pair
+//	4     the listening unix socket, not blocking
+//	5     init's record again
+//	6     the directory of the output
+//
+// The agent records init's pid, then sends one Start frame on control. Init
+// starts the command and answers Started or Failed; then both close control. If
+// control closes before a whole Start was read, init ends without having
+// started anything: an agent that dies early leaves nothing behind.
+//
+// # Frames
+//
+//	4 bytes   length of what follows, big endian, at least 1
+//	1 byte    kind
+//	rest      fields: key (1 byte), length (uvarint), value
+//
+// A number is a zigzag varint in its value; a list repeats its key. A frame is
+// at most MaxFrame long, Start at most MaxStart.
+//
+// # Operations
+//
+// One connection to the socket is one operation: one request, one answer.
+//
+//	Status                   State
+//	Stop{grace}              Done     TERM to the command's process group, KILL to everything after grace.
+//	                                  A second, shorter grace counts; a longer one does not
+//	Signal{signal}           Done     to the command's process group
+//	Wait                     State    when the command has ended and its output is whole
+//
+// Each may be answered by Refused{message}. A request must be whole within
+// RequestTime or the connection is closed. At most MaxConns are served at once.
+//
+// Kinds are reserved, to be given meaning when they are built, for executions
+// (32–47: start, attach, write, close of stdin, resize, signal, wait), files
+// (48–63: list, stat, read, write, delete, tar both ways) and ports (64–71:
+// connect, after which the connection carries the bytes). The answers are 128 and above,
+// in the same order (160–175, 176–191, 192–199).
+//
+// # Files
+//
+// A sandbox's directory holds, beside what the agent keeps there:
+//
+//	sandbox       the agent's record: lines "sandbox", "init". Init never gets it
+//	init          init's record: lines "command", then "result" or "failed"; anything else is its last words
+//	init.sock     the listening socket
+//	out/          stdout.OFFSET and stderr.OFFSET: what was written, in segments named
+//	              by the stream offset of their first byte; the oldest are dropped
+//
+// A line is a word and key=value pairs, values quoted as in Go where they are
+// not plain. Lines are appended by one write each and the first of a kind counts.
+package initwire

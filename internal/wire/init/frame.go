@@ -1,0 +1,120 @@
+package initwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"strconv"
+)
+
+// Bounds of frames.
+const (
+	MaxFrame = 64 << 10
+	// MaxStart leaves room for the largest command line and environment that Linux takes (ARG_MAX is 2 MiB by default, 6 at most).
+	MaxStart = 8 << 20
+)
+
+// Kind says what a frame is.
+type Kind byte
+
+// Kinds of frames. See the package comment for the reserved ones.
+const (
+	KindStart  Kind = 1
+	KindStatus Kind = 2
+	KindStop   Kind = 3
+	KindSignal Kind = 4
+	KindWait   Kind = 5
+
+	KindStarted Kind = 128
+	KindFailed  Kind = 129
+	KindState   Kind = 130
+	KindDone    Kind = 131
+	KindRefused Kind = 132
+)
+
+var errShort = errors.New("frame is cut short")
+
+// WriteFrame writes one frame with one Write.
+func WriteFrame(w io.Writer, kind Kind, fields []byte) error {
+	if len(fields) >= MaxStart {
+		return errors.New("frame of " + strconv.Itoa(len(fields)) + " bytes is over the limit of " + strconv.Itoa(MaxStart))
+	}
+	b := make([]byte, 5, 5+len(fields))
+	binary.BigEndian.PutUint32(b, uint32(len(fields)+1))
+	b[4] = byte(kind)
+	_, err := w.Write(append(b, fields...))
+	return err
+}
+
+// ReadFrame reads one frame of at most limit bytes. io.EOF means that not even its first byte came.
+func ReadFrame(r io.Reader, limit int) (Kind, []byte, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := int64(binary.BigEndian.Uint32(head[:])) - 1
+	if n < 0 || n > int64(limit) {
+		return 0, nil, errors.New("frame of " + strconv.FormatInt(n, 10) + " bytes is over the limit of " + strconv.Itoa(limit))
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return Kind(head[4]), body, nil
+}
+
+func appendString(b []byte, key byte, s string) []byte {
+	b = append(b, key)
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+// appendInt leaves out zeros: an absent number is zero.
+func appendInt(b []byte, key byte, n int64) []byte {
+	if n == 0 {
+		return b
+	}
+	var v [binary.MaxVarintLen64]byte
+	w := binary.PutVarint(v[:], n)
+	b = append(b, key, byte(w))
+	return append(b, v[:w]...)
+}
+
+func appendBool(b []byte, key byte, v bool) []byte {
+	if !v {
+		return b
+	}
+	return appendInt(b, key, 1)
+}
+
+// value is the content of one field.
+type value []byte
+
+func (v value) int() int64 {
+	n, w := binary.Varint(v)
+	if w <= 0 {
+		return 0
+	}
+	return n
+}
+
+func (v value) bool() bool     { return v.int() != 0 }
+func (v value) string() string { return string(v) }
+
+// each calls f for every field.
+func each(fields []byte, f func(key byte, v value)) error {
+	for len(fields) > 0 {
+		key := fields[0]
+		n, w := binary.Uvarint(fields[1:])
+		if w <= 0 || n > uint64(len(fields)-1-w) {
+			return errShort
+		}
+		rest := fields[1+w:]
+		f(key, value(rest[:n]))
+		fields = rest[n:]
+	}
+	return nil
+}
