@@ -19,6 +19,16 @@ var (
 	ErrAmbiguous = errors.New("it is not known whether the proposal was committed")
 )
 
+// ambiguous is ErrAmbiguous with its cause. A cause that by itself would mean
+// "not committed" gives its words only: whoever tests for it first must not
+// take the one for the other, and propose a second time.
+func ambiguous(cause error) error {
+	if errors.Is(cause, ErrNotLeader) || errors.Is(cause, ErrStopping) {
+		return fmt.Errorf("%w: %v", ErrAmbiguous, cause)
+	}
+	return fmt.Errorf("%w: %w", ErrAmbiguous, cause)
+}
+
 // Why a data directory or a backup is refused.
 var (
 	ErrLocked   = errors.New("in use by another server")

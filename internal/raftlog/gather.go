@@ -195,7 +195,7 @@ func (g *gatherer) abandon(err error) {
 	first := b != nil && g.overLocked(b)
 	g.mu.Unlock()
 	if first {
-		b.finish(commitResult{err: fmt.Errorf("%w: %w", ErrAmbiguous, err)})
+		b.finish(commitResult{err: ambiguous(err)})
 	}
 }
 
@@ -220,7 +220,7 @@ func (g *gatherer) wait(ctx context.Context, b *batch, i int) (Result, error) {
 		select { // the answer may have come meanwhile, and it is worth more
 		case <-b.done:
 		default:
-			return Result{}, fmt.Errorf("%w: %w", ErrAmbiguous, context.Cause(ctx))
+			return Result{}, ambiguous(context.Cause(ctx))
 		}
 	}
 	if b.err != nil {

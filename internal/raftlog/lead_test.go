@@ -86,6 +86,18 @@ func TestLeadEnds(t *testing.T) {
 	}
 }
 
+func TestAmbiguousIsNothingElse(t *testing.T) {
+	for _, cause := range []error{ErrNotLeader, ErrStopping, fmt.Errorf("x: %w", ErrNotLeader)} {
+		err := ambiguous(cause)
+		if !errors.Is(err, ErrAmbiguous) || errors.Is(err, ErrNotLeader) || errors.Is(err, ErrStopping) || !strings.Contains(err.Error(), cause.Error()) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := ambiguous(context.Canceled); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLeadOverAFailingDisk(t *testing.T) {
 	var broken atomic.Bool
 	c := small(t.TempDir(), &recorder{})
@@ -258,7 +270,7 @@ func TestThreeServersHandOver(t *testing.T) {
 	if next := g.leader(old); next == old {
 		t.Error("it leads though it is cut off")
 	}
-	if err := <-stuck; !errors.Is(err, ErrAmbiguous) && !errors.Is(err, ErrNotLeader) {
+	if err := <-stuck; errors.Is(err, ErrAmbiguous) == errors.Is(err, ErrNotLeader) { // one, not both
 		t.Errorf("on its way when it was cut off: %v", err)
 	}
 	waitFor(t, "the old one's function has ended", func() bool { return l.is(3) })

@@ -370,7 +370,7 @@ func (l *Log) commitBatch(b *batch) commitResult {
 		return commitResult{err: fmt.Errorf("%w: raft gave no outcome", ErrAmbiguous)}
 	}
 	if out.err != nil {
-		return commitResult{err: fmt.Errorf("%w: %w", ErrAmbiguous, out.err)}
+		return commitResult{err: ambiguous(out.err)}
 	}
 	return commitResult{index: f.Index(), term: out.term, values: out.values}
 }
@@ -378,15 +378,15 @@ func (l *Log) commitBatch(b *batch) commitResult {
 // explain says in this package's words why raft did not commit an entry.
 func (l *Log) explain(err error) error {
 	if failed := l.latch.err(); failed != nil {
-		return fmt.Errorf("%w: %w", ErrAmbiguous, failed)
+		return ambiguous(failed)
 	}
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return ErrNotLeader
 	case errors.Is(err, raft.ErrRaftShutdown):
-		return fmt.Errorf("%w: %w", ErrAmbiguous, ErrStopping)
+		return ambiguous(ErrStopping)
 	}
-	return fmt.Errorf("%w: %w", ErrAmbiguous, err)
+	return ambiguous(err)
 }
 
 // snapshotWhenDue takes a snapshot whenever the driver asks for one.

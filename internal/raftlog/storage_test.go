@@ -33,7 +33,7 @@ func hammer(t *testing.T, r *running, tag string, each func()) (confirmed []stri
 				p := fmt.Sprintf("%s/%d/%d/%s", tag, w, i, strings.Repeat("y", 200))
 				if _, err := r.Propose(t.Context(), []byte(p)); err != nil {
 					var storage *StorageError
-					if !errors.As(err, &storage) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrStopping) {
+					if !errors.As(err, &storage) && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrStopping) && !errors.Is(err, ErrAmbiguous) {
 						t.Errorf("%s: %v", tag, err)
 					}
 					return
