@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -143,11 +144,15 @@ type Unreachable struct {
 }
 
 func (u *Unreachable) Error() string {
-	// The reason alone: what is around it names the method and the whole URL.
+	// The reason alone: what is around it repeats the method, the URL and the address.
 	err := u.Err
 	var ue *url.Error
+	var errno syscall.Errno
 	if errors.As(err, &ue) {
 		err = ue.Err
+	}
+	if errors.As(err, &errno) {
+		err = errno
 	}
 	return fmt.Sprintf("no server answers at %s: %v", u.Address, err)
 }

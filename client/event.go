@@ -11,7 +11,6 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -20,16 +19,18 @@ import (
 
 // EventQuery selects events. Zero fields select all.
 type EventQuery struct {
-	// After is where to begin: a log index or an event's ID; "0" is the oldest
-	// that is kept, "" is from now on.
+	// After is where to begin: a log index or an event's ID; Oldest is all that
+	// is kept, "" is from now on.
 	After     string
 	Namespace muster.Namespace
 	Job       string // needs Namespace
 	Node      muster.NodeID
-	// Until, if not 0, ends the iteration when all up to this log index has been
-	// told, or nothing has come for a second after the server has answered.
-	Until uint64
+	// Once ends the iteration when all events up to now have been told.
+	Once bool
 }
+
+// Oldest, as EventQuery.After, begins with the oldest event that is kept.
+const Oldest = "oldest"
 
 // TooOld says that events from there on are no longer all kept: list what there
 // is now, and go on from the list's index.
@@ -48,8 +49,6 @@ const (
 	// silence is how long a stream of events may say nothing, not even a comment,
 	// before the connection is held for dead. The server says something every 15 s.
 	silence = 45 * time.Second
-	// quiet is how long nothing comes when all there is has been told.
-	quiet = time.Second
 	// maxEvent bounds one line of a stream of events.
 	maxEvent = 16 << 20
 )
@@ -104,9 +103,12 @@ func (e *events) connection(ctx context.Context, yield func(api.Event, error) bo
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	q := e.query
+	v := values("after", e.last, "namespace", string(q.Namespace), "job", q.Job, "node", string(q.Node))
+	if q.Once {
+		v.Set("follow", "false")
+	}
 	resp, err := e.client.stream(ctx, request{
-		method: http.MethodGet, path: "/v1/events",
-		query:  values("after", e.last, "namespace", string(q.Namespace), "job", q.Job, "node", string(q.Node)),
+		method: http.MethodGet, path: "/v1/events", query: v,
 		header: http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {e.last}},
 	})
 	if err != nil {
@@ -114,26 +116,25 @@ func (e *events) connection(ctx context.Context, yield func(api.Event, error) bo
 	}
 	defer func() { _ = resp.Body.Close() }()
 
-	limit := silence
-	if q.Until > 0 {
-		limit = quiet
-	}
-	watch := time.AfterFunc(limit, func() { cancel(errSilent) })
+	watch := time.AfterFunc(silence, func() { cancel(errSilent) })
 	defer watch.Stop()
 	lines := bufio.NewReaderSize(resp.Body, 64<<10)
 	var block message
 	for {
 		line, err := readLine(lines)
 		if err != nil {
-			if errors.Is(context.Cause(ctx), errSilent) {
-				return q.Until == 0, nil
-			}
-			if errors.Is(err, errLongLine) {
+			switch cause := context.Cause(ctx); {
+			case errors.Is(err, errLongLine):
 				return true, err
+			case errors.Is(cause, errSilent):
+				return true, nil
+			case cause == nil && q.Once && err == io.EOF:
+				return false, nil
+			default:
+				return true, cause // nil: the connection was lost
 			}
-			return true, context.Cause(ctx) // nil: the connection was lost
 		}
-		watch.Reset(limit)
+		watch.Reset(silence)
 		if len(line) > 0 {
 			block.field(line)
 			continue
@@ -148,12 +149,15 @@ func (e *events) connection(ctx context.Context, yield func(api.Event, error) bo
 
 var errSilent = errors.New("nothing came")
 
+// eventTooOld is the type of the last event for a reader that was too slow; its data is a problem.
+const eventTooOld = "too-old"
+
 // told takes a block of the stream that is complete.
 func (e *events) told(m *message, yield func(api.Event, error) bool) (more bool, err error) {
 	if m.id == "" && len(m.data) == 0 || m.id != "" && m.id == e.last && len(m.data) > 0 {
 		return true, nil // a comment, or one that was told before
 	}
-	if m.event == "problem" {
+	if m.event == eventTooOld {
 		p := &api.Problem{}
 		if err := json.Unmarshal(m.data, p); err != nil {
 			return true, fmt.Errorf("/v1/events: a problem that does not read: %w", err)
@@ -172,21 +176,10 @@ func (e *events) told(m *message, yield func(api.Event, error) bool) (more bool,
 	if m.id != "" {
 		e.last = m.id
 	}
-	until, index := e.query.Until, eventIndex(e.last)
-	if len(m.data) == 0 { // an id alone says that all up to there has been told
-		return until == 0 || index < until, nil
-	}
-	if until > 0 && index > until {
-		return false, nil
+	if len(m.data) == 0 {
+		return true, nil // an id alone says that all up to there has been told
 	}
 	return yield(ev, nil), nil
-}
-
-// eventIndex is the log index in an event's ID, "index.part".
-func eventIndex(id string) uint64 {
-	index, _, _ := strings.Cut(id, ".")
-	n, _ := strconv.ParseUint(index, 10, 64)
-	return n
 }
 
 // tooOld makes 410 an error of its own.
@@ -223,7 +216,7 @@ func (m *message) field(line []byte) {
 
 var errLongLine = fmt.Errorf("/v1/events: a line is longer than %s", muster.Bytes(maxEvent))
 
-// readLine is the next line without its end. What stands before a lost end of the stream is no line.
+// readLine is the next line without its end. io.EOF is the stream's end; what stands before it without an end is no line.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var long []byte
 	for {
@@ -236,7 +229,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 			return append(long, part...), nil
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
-			if errors.Is(err, io.EOF) {
+			if err == io.EOF && len(part)+len(long) > 0 {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/musterhq/muster/api"
 )
@@ -63,7 +62,7 @@ func TestEventsTooOld(t *testing.T) {
 			refuse(w, api.Problem{Status: 410, Title: "Gone", Detail: "kept from 100", Code: "too-old"})
 		},
 		"in the stream": func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, "event: problem\ndata: {\"title\":\"Gone\",\"status\":410,\"detail\":\"kept from 100\",\"code\":\"too-old\"}\n\n")
+			_, _ = io.WriteString(w, "event: too-old\ndata: {\"title\":\"Gone\",\"status\":410,\"detail\":\"kept from 100\",\"code\":\"too-old\"}\n\n")
 		},
 	} {
 		c := serve(t, h)
@@ -106,31 +105,37 @@ func TestEventsFromNow(t *testing.T) {
 	}
 }
 
-func TestEventsUntil(t *testing.T) {
-	for name, tell := range map[string]func(w io.Writer){
-		"a mark":         func(w io.Writer) { _, _ = io.WriteString(w, "id: 3.0\n\n") },
-		"a later event":  func(w io.Writer) { event(w, 4) },
-		"nothing coming": func(w io.Writer) {},
-	} {
-		c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// What is there now is told once, also when the connection is cut on the way.
+func TestEventsOnce(t *testing.T) {
+	calls := 0
+	c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("follow") != "false" {
+			t.Error(r.URL)
+		}
+		if calls++; calls == 1 {
+			if r.URL.Query().Get("after") != Oldest {
+				t.Error(r.URL)
+			}
 			event(w, 1)
 			_, _ = io.WriteString(w, "id: 2.0\n\n")
-			event(w, 3)
-			tell(w)
-			_ = http.NewResponseController(w).Flush()
-			<-r.Context().Done()
-		}))
-		var got []uint64
-		start := time.Now()
-		for ev, err := range c.Events(t.Context(), EventQuery{After: "0", Until: 3}) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, ev.Index)
+			cut(t, w)
+			return
 		}
-		if fmt.Sprint(got) != "[1 3]" || time.Since(start) > 10*time.Second {
-			t.Errorf("%s: %v after %v", name, got, time.Since(start))
+		if r.URL.Query().Get("after") != "2.0" {
+			t.Error(r.URL)
 		}
+		event(w, 3)
+		_, _ = io.WriteString(w, "id: 4.0\n\n")
+	}))
+	var got []uint64
+	for ev, err := range c.Events(t.Context(), EventQuery{After: Oldest, Once: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, ev.Index)
+	}
+	if fmt.Sprint(got) != "[1 3]" || calls != 2 {
+		t.Errorf("%v in %d calls", got, calls)
 	}
 }
 

@@ -40,6 +40,7 @@ type Output struct {
 	offset  int64 // of the next octet
 	end     int64 // total that the current answer spoke of; -1 if it did not
 	state   string
+	note    string
 	dropped int64
 	wait    time.Duration // before the next connection
 	over    bool
@@ -63,8 +64,12 @@ func (o *Output) Offset() int64 { return o.offset }
 // asked for: older than what is kept.
 func (o *Output) Dropped() int64 { return o.dropped }
 
-// State is what the server said last: open, complete, incomplete or pruned.
+// State is what the server said when it was asked last: open, complete, incomplete or pruned.
 func (o *Output) State() string { return o.state }
+
+// Note says at the end why there may be more than could be read, as when its
+// node cannot be reached; "" if there is nothing to say.
+func (o *Output) Note() string { return o.note }
 
 // Close ends it.
 func (o *Output) Close() error {
@@ -110,27 +115,18 @@ func (o *Output) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// done reports whether an answer that ended properly was the last one.
+// done reports whether an answer that ended properly was whole. The server
+// breaks off those that are not; a known end is a check on that.
 func (o *Output) done() bool {
-	if state := o.resp.Trailer.Get(headerState); state != "" {
-		o.state = state
-		if state != stateOpen {
-			return true
-		}
-	}
-	if !o.query.Follow {
-		return o.end < 0 || o.offset >= o.end
-	}
-	// The header was written before the body: what was complete then, is here now. What was
-	// still open may have been completed, or the server may just be leaving: ask again.
-	return o.state != stateOpen && (o.end < 0 || o.offset >= o.end)
+	o.note = o.resp.Trailer.Get(headerNote)
+	return o.end < 0 || o.offset >= o.end
 }
 
 const (
 	headerStart = "Muster-Output-Start"
 	headerEnd   = "Muster-Output-End"
 	headerState = "Muster-Output-State"
-	stateOpen   = "open"
+	headerNote  = "Muster-Output-Note" // a trailer
 )
 
 func (o *Output) connect() error {

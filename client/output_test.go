@@ -21,8 +21,6 @@ type recorded struct {
 	kept    int          // octets before it are gone
 	written atomic.Int64 // how much of it is there; the state is complete when all is
 	piece   int          // a connection is cut, or ends, after so many
-	clean   bool         // it ends properly, as from a server that is told to leave
-	trailer bool
 	asked   []string
 }
 
@@ -40,10 +38,10 @@ func (r *recorded) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		state = "complete"
 	}
 	w.Header().Set("Muster-Output-Start", strconv.Itoa(start))
-	w.Header().Set("Muster-Output-End", strconv.Itoa(total))
 	w.Header().Set("Muster-Output-State", state)
-	if r.trailer {
-		w.Header().Set("Trailer", "Muster-Output-State")
+	w.Header().Set("Trailer", "Muster-Output-Note")
+	if state == "complete" {
+		w.Header().Set("Muster-Output-End", strconv.Itoa(total))
 	}
 	end := total
 	if q.Get("follow") == "true" {
@@ -52,13 +50,11 @@ func (r *recorded) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	end = min(end, start+r.piece)
 	_, _ = w.Write(r.all[min(start, end):end])
 	r.written.Store(max(r.written.Load(), int64(end)))
-	if end < len(r.all) && !r.clean {
+	if end < total || end < len(r.all) && q.Get("follow") == "true" {
 		cut(r.t, w)
 		return
 	}
-	if r.trailer && end == len(r.all) {
-		w.Header().Set("Muster-Output-State", "complete")
-	}
+	w.Header().Set("Muster-Output-Note", "read to "+strconv.Itoa(end))
 }
 
 func TestOutputGoesOnWhereItWas(t *testing.T) {
@@ -71,11 +67,9 @@ func TestOutputGoesOnWhereItWas(t *testing.T) {
 		drop  int64
 		calls int
 	}{
-		{"cut while followed", &recorded{piece: 500}, OutputQuery{Follow: true}, all, 0, 3 + 1},
-		{"server leaves while followed", &recorded{piece: 500, clean: true}, OutputQuery{Follow: true}, all, 0, 3 + 1},
-		{"a trailer saves the last question", &recorded{piece: 5000, trailer: true}, OutputQuery{Follow: true}, all, 0, 1},
+		{"cut while followed", &recorded{piece: 500}, OutputQuery{Follow: true}, all, 0, 3},
 		{"cut while read", &recorded{piece: 500, there: 1300}, OutputQuery{}, all, 0, 3},
-		{"what is there now", &recorded{piece: 5000, clean: true, there: 700}, OutputQuery{}, all[:700], 0, 1},
+		{"what is there now", &recorded{piece: 5000, there: 700}, OutputQuery{}, all[:700], 0, 1},
 		{"from an offset", &recorded{piece: 5000, there: 1300}, OutputQuery{Offset: 1000}, all[1000:], 0, 1},
 		{"the oldest is gone", &recorded{piece: 5000, kept: 300, there: 1300}, OutputQuery{Offset: 100, Follow: true}, all[300:], 200, 1},
 		{"tail, cut", &recorded{piece: 60, kept: 300, there: 1300}, OutputQuery{Tail: 100}, all[1200:], 0, 2},
@@ -96,6 +90,9 @@ func TestOutputGoesOnWhereItWas(t *testing.T) {
 			}
 			if o.Dropped() != tt.drop || o.Offset() != int64(tt.r.written.Load()) {
 				t.Errorf("dropped %d, offset %d", o.Dropped(), o.Offset())
+			}
+			if want := "read to " + strconv.Itoa(int(o.Offset())); o.Note() != want {
+				t.Errorf("note %q, want %q", o.Note(), want)
 			}
 			if len(tt.r.asked) != tt.calls {
 				t.Errorf("asked %q", tt.r.asked)

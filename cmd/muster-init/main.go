@@ -4,8 +4,8 @@
 //
 // It must never depend on its agent being alive, and must stay small.
 //
-// The runtime's look at the cgroup's processor limit is off: it reads the whole mount
-// table, which makes each start slower the more mounts a host has, for a process that needs one processor.
+// One processor is enough for it (the agent sets GOMAXPROCS). So the runtime
+// shall not keep the cgroup's limit open and watch it: those descriptors are not ours to have.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0

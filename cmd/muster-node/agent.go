@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -65,6 +67,13 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("--dir %s: no such directory; make it first", dir)
+	}
+	temp := filepath.Join(dir, agent.TempName)
+	if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := os.Setenv("TMPDIR", temp); err != nil {
+		return err
 	}
 	capacity, err := f.capacity()
 	if err != nil {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +73,17 @@ func BenchmarkNoOps(b *testing.B) {
 	}
 	<-done
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "allocs/s")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var peak float64
+	for line := range strings.Lines(string(status)) {
+		if kib, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			_, _ = fmt.Sscan(kib, &peak)
+		}
+	}
+	b.ReportMetric(peak/1024, "peak-MiB")
 	n.kill()
 	// Of the agent, and of the inits and commands that it has reaped.
 	usage := n.cmd.ProcessState

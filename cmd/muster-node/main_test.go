@@ -34,14 +34,13 @@ func TestMain(m *testing.M) {
 }
 
 func buildAndRun(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "muster-node-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if kept := os.Getenv("MUSTER_TEST_KEEP"); kept != "" {
-		dir = kept // a profiler wants to read the programs afterwards
-	} else {
+	dir := os.Getenv("MUSTER_TEST_KEEP") // where a profiler can read the programs afterwards
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "muster-node-test-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	nodeProgram, nextProgram = filepath.Join(dir, "muster-node"), filepath.Join(dir, "muster-node-next")
@@ -190,6 +189,7 @@ func (n *node) output(id muster.AllocID, stream string) string {
 	return string(b)
 }
 
+// Case N15.
 func TestKilledAgentLosesNothing(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)
@@ -332,6 +332,31 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, wire.SocketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the socket is left")
+	}
+}
+
+// Cases N16 and L7: TERM, grace, KILL.
+func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
+	n := newNode(t)
+	n.start(nodeProgram)
+	al := shell("u-0-1", "trap '' TERM; echo ready; while :; do sleep 0.02; done")
+	al.Spec.KillGraceMillis = 200
+	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{al}})
+	n.until("u-0-1", muster.AllocRunning)
+	n.eventually("it ignores TERM", func() bool {
+		b, err := os.ReadFile(filepath.Join(n.dir, "sandboxes", "u-0-1", "out", "stdout.0"))
+		return err == nil && len(b) > 0
+	})
+	began := time.Now()
+	stop := wire.Desired{Allocs: []wire.DesiredAlloc{{ID: "u-0-1", Desired: muster.AllocStop}}}
+	n.send(stop)
+	n.send(stop) // twice is once
+	got := n.until("u-0-1", muster.AllocEnded)
+	if took := time.Since(began); got.Outcome != muster.OutcomeStopped || got.Signal != "SIGKILL" || took < 200*time.Millisecond {
+		t.Errorf("%+v after %v", got, took)
+	}
+	if m, err := process.Members(filepath.Join(n.dir, "sandboxes", "u-0-1")); err != nil || len(m) > 0 {
+		t.Errorf("%v %v", m, err)
 	}
 }
 

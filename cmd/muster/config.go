@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,9 @@ func (a *app) configCommand() *cobra.Command {
 	file := ""
 	check := a.command("check -c FILE", "Check a server's configuration", `The file is read as by muster server. With --json it is printed with all defaults.
 Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(context.Context, []string) error {
+		if file == "" {
+			return usage(errors.New("which file? give it with -c"))
+		}
 		config, err := specfile.ConfigAt(file)
 		if err != nil {
 			return err
@@ -25,7 +29,6 @@ Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(context.Context, 
 		return err
 	})
 	check.Flags().StringVarP(&file, "config", "c", "", "the configuration file")
-	_ = check.MarkFlagRequired("config")
 	c.AddCommand(check)
 	return c
 }

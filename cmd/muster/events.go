@@ -22,7 +22,7 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 		if err != nil {
 			return err
 		}
-		q := client.EventQuery{After: after, Namespace: muster.Namespace(a.namespace), Node: muster.NodeID(node)}
+		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.namespace), Node: muster.NodeID(node)}
 		if job != "" {
 			key, err := a.jobKey(job)
 			if err != nil {
@@ -30,19 +30,16 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 			}
 			q.Namespace, q.Job = key.Namespace, key.Name
 		}
-		if !follow {
-			info, err := cl.Server(ctx)
-			if err != nil {
-				return err
-			}
-			q.Until = info.Index
-		} else {
+		if q.After == "0" {
+			q.After = client.Oldest
+		}
+		if follow {
 			cl = cl.Patient(followPatience)
 		}
 		return a.printEvents(ctx, cl, q, follow)
 	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with events as they come")
-	c.Flags().StringVar(&after, "after", "0", "begin after this log index or event; 0 is the oldest that is kept, \"\" is now")
+	c.Flags().StringVar(&after, "after", client.Oldest, "begin after this log index or event; \"\" is now")
 	c.Flags().StringVar(&job, "job", "", "only of this job")
 	c.Flags().StringVar(&node, "node", "", "only of this node")
 	a.namespaceFlag(c, "only of this namespace")
@@ -56,7 +53,7 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		var old *client.TooOld
 		switch {
 		case errors.As(err, &old):
-			return &hinted{err, "`--after 0` begins with the oldest that are kept"}
+			return &hinted{err, "without --after it begins with the oldest that are kept"}
 		case err != nil && follow && ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:

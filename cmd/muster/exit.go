@@ -49,7 +49,7 @@ func (e *exit) Unwrap() error { return e.err }
 func usage(err error) error { return &exit{exitUsage, err} }
 
 // errInterrupted says that a signal ended the command.
-var errInterrupted = &exit{exitInterrupted, errors.New("interrupted")}
+var errInterrupted = &exit{code: exitInterrupted}
 
 // hinted is an error with what to do about it.
 type hinted struct {
@@ -82,11 +82,14 @@ func explain(err error) (int, string) {
 	text := err.Error()
 	switch {
 	case errors.Is(err, context.Canceled):
-		return exitInterrupted, "interrupted"
+		return exitInterrupted, ""
 	case errors.Is(err, locate.ErrUnknown):
 		return exitUnreachable, text
 	case client.IsUnreachable(err):
-		return exitUnreachable, text + "; is it running? `muster dev` starts one"
+		if h := (*hinted)(nil); !errors.As(err, &h) {
+			text += "; is it running? `muster dev` starts one"
+		}
+		return exitUnreachable, text
 	case client.IsAuth(err):
 		return exitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
 	case errors.As(err, &spec):

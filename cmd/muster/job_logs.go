@@ -84,7 +84,7 @@ func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, jo
 	case l.attempt < 0:
 		return usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
 	case l.attempt > 0 || l.index >= 0 && !l.follow:
-		return a.logsOfOne(ctx, cl, key, out, l)
+		return a.logsOfOne(ctx, cl, key, job, out, l)
 	case l.follow:
 		f := &follower{cl: cl.Patient(followPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
 		return f.follow(ctx, "", nil, nil)
@@ -92,14 +92,15 @@ func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, jo
 	return a.logsOfAll(ctx, cl, key, out)
 }
 
-// logsOfOne prints the output of one attempt of one member.
-func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKey, out *printer, l *logsFlags) error {
+// logsOfOne prints the output of one attempt of one member: the newest of this version of the job, or any that is named.
+func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
 	var found *api.Alloc
 	for al, err := range cl.AllJobAllocs(ctx, key, client.AllocQuery{Index: &l.index}) {
 		if err != nil {
 			return err
 		}
-		if al.Index == l.index && (l.attempt == al.Attempt || l.attempt == 0 && (found == nil || al.Attempt > found.Attempt)) {
+		newest := al.Version == job.Version && (found == nil || al.Attempt > found.Attempt)
+		if al.Index == l.index && (l.attempt == al.Attempt || l.attempt == 0 && newest) {
 			found = &al
 		}
 	}

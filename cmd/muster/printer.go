@@ -79,6 +79,9 @@ func (p *printer) stream(ctx context.Context, cl *client.Client, q client.Output
 	if n := o.Dropped(); n > 0 {
 		p.screen.say("member %d: the oldest %s of its %s were dropped (output_limit)", index, muster.Bytes(n), q.Stream)
 	}
+	if note := o.Note(); note != "" {
+		p.screen.say("member %d: there may be more of its %s: %s", index, q.Stream, note)
+	}
 	if o.State() == "incomplete" || o.State() == "pruned" {
 		why := ""
 		if al, err := cl.Alloc(ctx, q.Alloc); err == nil && al.Output.Why != "" {

@@ -86,27 +86,55 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	return r.follow(ctx, cl, done, &s.Spec)
 }
 
-// submit submits; a signal gives up. The first answer is waited for shortly: a server
-// that is not there from the start is a mistake, not a restart.
+// answerTime is how long a submission that is on its way may still be answered
+// when a signal comes: then the job is known, and can be stopped.
+const answerTime = 2 * time.Second
+
+// submit submits. A signal gives it up, unless it can still be answered: then the signal
+// is left to those who follow. The first answer is waited for shortly: a server that is not there
+// from the start is a mistake, not a restart.
 func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	sent := make(chan struct{})
 	go func() {
 		select {
 		case sig := <-r.app.signals:
-			cancel()
-			r.app.signals <- sig // for those who come after
+			r.app.signals <- sig
 		case <-ctx.Done():
+			return
 		}
+		select {
+		case <-sent:
+			_ = sleep(ctx, answerTime)
+		default:
+		}
+		cancel()
 	}()
 	if _, err := cl.Patient(client.DefaultRetryFor).Server(ctx); err != nil {
 		return nil, err
 	}
-	done, err := submit(ctx, cl, s, folder)
+	if err := upload(ctx, cl, &s.Spec, folder); err != nil {
+		return nil, err
+	}
+	close(sent)
+	done, err := cl.Submit(ctx, s, client.NewKey())
 	if errors.Is(err, context.Canceled) {
 		return nil, &exit{exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there")}
 	}
 	return done, err
+}
+
+// sleep waits, or until ctx is over.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {

@@ -240,6 +240,9 @@ func (a *Agent) takeOver(ctx context.Context) (*Lock, Record, error) {
 
 // prepare probes the runtimes and finds what earlier agents left.
 func (a *Agent) prepare(ctx context.Context, before Record) error {
+	if err := a.emptyTemp(ctx); err != nil {
+		return err
+	}
 	if err := a.checkRuntimes(ctx); err != nil {
 		return err
 	}

@@ -260,7 +260,7 @@ func (a *Agent) result(ctx context.Context, al *alloc, b *box) *wire.AllocReport
 	r := &wire.AllocReport{
 		ID: al.id, Status: muster.AllocEnded, ExitCode: res.ExitCode, Signal: res.Signal,
 		Started: muster.At(res.Started), Ended: muster.At(res.Ended),
-		Usage:  usageReport(b.sandbox.Usage()),
+		Usage: usageReport(b.sandbox.Usage()), OutputLost: res.OutputLost,
 		Stdout: a.wholeStream(al, b.sandbox, wire.Stdout), Stderr: a.wholeStream(al, b.sandbox, wire.Stderr),
 	}
 	if r.Started == 0 {

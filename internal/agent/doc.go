@@ -5,4 +5,39 @@
 // It must never decide where or whether something runs, know a cloud, or
 // stop a sandbox because the server is silent or a set lacks it. cmd/muster-node
 // runs it; the server's link talks to it through internal/wire/agent.
+//
+// # An allocation on its node
+//
+//	a set brings it ─ on disk ─ inputs ─ begun ─ runs ─ outputs ─ ended ─ forgotten
+//	                     └─────────┴──── stop: ended without having run
+//
+// One goroutine takes it from the first to "ended" (live, in alloc.go); everything else
+// only signals it. "Begun" is on disk before the runtime is asked, and what has begun is never begun
+// again: a restarted agent attaches, or says that the sandbox died. What had not begun waits after
+// a restart until a set asks for it again, because the server may have given it to another node.
+// An ended allocation stays, with all its files, until the server says that it may be forgotten.
+//
+// # The agent's directory
+//
+//	agent.lock         held by the one agent; whoever takes the directory apart holds it too
+//	agent.json         Record of the process
+//	agent.sock         HTTP, for its owner only
+//	fence.json         the highest fence: cluster, epoch, term; fence-tip.json follows its index
+//	inputs/            inputs by digest, within a bound
+//	tmp/               temporary files of the agent; emptied when one starts
+//	sandboxes/ID/      alloc.jsonl (spec, begun, end: a line each), work/, tmp/, outputs/N.tar, and the runtime's own
+//
+// Nothing is synced to the disk but what a fence's term rests on: the agent may be killed at any
+// time and the page cache is kept; a power cut ends every sandbox as well, and torn files are told from whole ones.
+//
+// # Goroutines
+//
+//	Run                one, until ctx ends or another agent takes over
+//	live               one for each allocation that has not ended
+//	report             one for each reader of reports, paced; serveOutput one for each reader of output
+//	sample             one, every few seconds: usage and heartbeats
+//	trash              two, which delete what was forgotten
+//	inputs.fetch       one for each input that is fetched
+//
+// Run waits for all of them; a sandbox start that is under way is finished first.
 package agent

@@ -27,6 +27,10 @@ const (
 	inputsName    = "inputs"
 )
 
+// TempName is the name of the temporary directory in an agent's directory.
+// Whoever makes the agent's process sets TMPDIR to it: what a killed agent leaves there, the next one deletes.
+const TempName = "tmp"
+
 // RecordName is the name of the record in an agent's directory. The file is as
 // old as the agent's process.
 const RecordName = "agent.json"

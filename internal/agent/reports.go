@@ -19,6 +19,8 @@ const (
 	reportPace = 4 * time.Millisecond
 	// beatEvery leaves some of HeartbeatEvery for the way.
 	beatEvery = wire.HeartbeatEvery * 4 / 5 * time.Millisecond
+	// measureWait is how long a heartbeat waits for new measurements.
+	measureWait = 500 * time.Millisecond
 	// writeTimeout ends a stream whose reader takes nothing.
 	writeTimeout = 30 * time.Second
 )
@@ -162,10 +164,12 @@ func (a *Agent) needsAdded() {
 	}
 }
 
-// sample measures what runs and makes every reader send a heartbeat.
+// sample measures what runs and makes every reader send a heartbeat. Measuring
+// that takes long holds no heartbeat up: the server would take the node for lost.
 func (a *Agent) sample(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
+	var measured chan struct{} // of the measurement under way
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,9 +179,26 @@ func (a *Agent) sample(ctx context.Context) {
 		a.mu.Lock()
 		idle := len(a.readers) == 0
 		a.mu.Unlock()
-		if !idle {
-			a.measure()
+		if idle {
+			continue
 		}
+		if measured == nil || isClosed(measured) {
+			done := make(chan struct{})
+			measured = done
+			a.spawn(func() { defer close(done); a.measure() })
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-measured:
+		case <-time.After(measureWait):
+		}
+		a.mu.Lock()
+		for rd := range a.readers {
+			rd.beat = true
+			rd.poke()
+		}
+		a.mu.Unlock()
 	}
 }
 
@@ -209,10 +230,6 @@ func (a *Agent) measure() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used, a.freeDisk = used, free
-	for rd := range a.readers {
-		rd.beat = true
-		rd.poke()
-	}
 }
 
 func size(s Sandbox, stream string) wire.StreamReport {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -96,6 +97,8 @@ func (a *Agent) answerOr(w http.ResponseWriter, v any, err error) {
 		a.refuse(w, refusal)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		fail(w, http.StatusServiceUnavailable, err.Error())
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		fail(w, http.StatusInsufficientStorage, err.Error())
 	default:
 		a.log.Error("request", "error", err)
 		fail(w, http.StatusInternalServerError, err.Error())

@@ -207,20 +207,25 @@ func (a *Agent) emptyDir(ctx context.Context, item trashItem) error {
 }
 
 // RemoveTree deletes a directory tree in which commands may have taken away
-// their own permissions.
+// their own permissions, or in which something is still being made for a moment.
 func RemoveTree(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil || !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		// WalkDir calls first for the directory and only then reads it, so that it can be opened up in time.
-		if err == nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700)
+	var err error
+	for range 5 {
+		err = os.RemoveAll(dir)
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				// WalkDir calls first for the directory and only then reads it, so that it can be opened up in time.
+				if err == nil && d.IsDir() {
+					_ = os.Chmod(path, 0o700)
+				}
+				return nil
+			})
+		case !errors.Is(err, syscall.ENOTEMPTY):
+			return err
 		}
-		return nil
-	})
-	return os.RemoveAll(dir)
+	}
+	return err
 }
 
 // failureOf turns an error of this machine into a failure: what the disk or
@@ -253,21 +258,46 @@ func freeDisk(dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// SandboxDirs are the directories of the sandboxes below an agent's directory,
-// for those who take it apart or look whether it lives while no agent runs there.
+// SandboxDirs are the directories below an agent's directory in which a sandbox
+// may be, those of its runtimes' probes included: for those who take it apart or look whether it
+// lives while no agent runs there.
 func SandboxDirs(dir string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, sandboxesName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	var list []string
-	for _, e := range entries {
-		if e.IsDir() {
-			list = append(list, filepath.Join(dir, sandboxesName, e.Name()))
+	for _, name := range []string{sandboxesName, TempName} {
+		entries, err := os.ReadDir(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				list = append(list, filepath.Join(dir, name, e.Name()))
+			}
 		}
 	}
 	return list, nil
+}
+
+// emptyTemp deletes what agents that were killed have left in their temporary
+// directory: a runtime's probe may be a sandbox that still runs.
+func (a *Agent) emptyTemp(ctx context.Context) error {
+	dir := filepath.Join(a.cfg.Dir, TempName)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		for _, rt := range a.cfg.Runtimes {
+			if err := rt.Remove(ctx, path); err != nil {
+				a.log.Warn("left by an earlier agent", "path", path, "error", err)
+			}
+		}
+		if err := RemoveTree(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -28,6 +28,7 @@ func (s *sandbox) begin() *initwire.Failed {
 	if s.start.ResetOOM {
 		setOOMScore("0")
 	}
+	syscall.Umask(0o022)
 	path, failed := find(s.start)
 	if failed != nil {
 		return failed

@@ -31,6 +31,12 @@ type stream struct {
 
 type segment struct{ offset, size int64 }
 
+// Sizes of a read; the larger is what a pipe holds.
+const (
+	smallRead = 4 << 10
+	largeRead = 64 << 10
+)
+
 func newStream(dir int, name string, limit int64) *stream {
 	limit = max(limit, initwire.MinOutputLimit)
 	return &stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), file: -1}
@@ -42,12 +48,19 @@ func (s *stream) follow(pipe int) {
 	s.done = make(chan struct{})
 	go func() {
 		defer close(s.done)
-		buf := make([]byte, 64<<10)
+		// Most commands print little: a large buffer at once would cost more than
+		// all of their output.
+		size := smallRead
+		buf := make([]byte, size)
 		for {
 			n, err := s.pipe.Read(buf)
 			s.write(buf[:n])
 			if err != nil {
 				return
+			}
+			if n == len(buf) && size < largeRead {
+				size = min(size*4, largeRead)
+				buf = make([]byte, size)
 			}
 		}
 	}()

@@ -49,11 +49,12 @@ type sandbox struct {
 // behind to the exit status of muster-init, which tells only whether it did its work.
 func Run() int {
 	for fd := initwire.FDControl; fd <= initwire.FDOutput; fd++ {
-		if _, err := setCloseOnExec(fd); err != nil {
+		if err := setCloseOnExec(fd); err != nil {
 			say("muster-init is started by an agent: descriptor " + strconv.Itoa(fd) + " is missing\n")
 			return 2
 		}
 	}
+	closeFrom(initwire.FDOutput + 1)
 	kind, fields, err := initwire.ReadFrame(fdStream(initwire.FDControl), initwire.MaxStart)
 	if err == io.EOF {
 		return 0 // the agent thought better of it, or died

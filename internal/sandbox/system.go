@@ -52,12 +52,20 @@ func record(line string) {
 // say is for last words.
 func say(text string) { _, _ = fdStream(2).Write([]byte(text)) }
 
-func setCloseOnExec(fd int) (uintptr, error) {
-	r, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC)
+func setCloseOnExec(fd int) error {
+	_, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC)
 	if errno != 0 {
-		return 0, errno
+		return errno
 	}
-	return r, nil
+	return nil
+}
+
+// closeFrom closes what the agent had open without close-on-exec, mostly by
+// inheritance itself: this process lives longer and would hold it open, and the command would get it. Called
+// before anything of ours opens a descriptor.
+func closeFrom(fd int) {
+	const sysCloseRange = 436 // the same number on every architecture
+	_, _, _ = syscall.RawSyscall(sysCloseRange, uintptr(fd), uintptr(^uint32(0)), 0)
 }
 
 func becomeSubreaper() error {

@@ -18,8 +18,8 @@ type ShapeID string
 // maxReceipts bounds how many idempotency keys are remembered.
 const maxReceipts = 10_000
 
-// newRun derives what is shared by a version's allocations.
-func newRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobSpec) (*Run, error) {
+// NewRun derives what is shared by a version's allocations.
+func NewRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobSpec) (*Run, error) {
 	r := &Run{Key: key, UID: uid, Version: version, Spec: spec}
 	return r, r.derive()
 }
@@ -103,7 +103,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 			}
 		}
 	}
-	run, err := newRun(f.Key, out.UID, out.Version, f.Spec)
+	run, err := NewRun(f.Key, out.UID, out.Version, f.Spec)
 	if err != nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
 	}

@@ -43,6 +43,9 @@ func (s *Snapshot) JobCount() int { return s.t.jobs.Len() }
 // EndedJobs iterates over ended jobs, the longest ended first.
 func (s *Snapshot) EndedJobs(fn func(*Job) bool) { s.t.endedJobs.Scan(fn) }
 
+// EndedJobCount is how many have ended.
+func (s *Snapshot) EndedJobCount() int { return s.t.endedJobs.Len() }
+
 // Member of a job; nil if it has no row yet (Job.NextIndex) or does not exist.
 func (s *Snapshot) Member(uid muster.JobUID, index int) *Member {
 	return get(s.t.members, &Member{UID: uid, Index: index})
@@ -110,6 +113,9 @@ func (s *Snapshot) LiveNodeCount() int { return s.t.liveNodes.Len() }
 
 // GoneNodes iterates over gone nodes, the longest gone first.
 func (s *Snapshot) GoneNodes(fn func(*Node) bool) { s.t.goneNodes.Scan(fn) }
+
+// GoneNodeCount is how many are gone.
+func (s *Snapshot) GoneNodeCount() int { return s.t.goneNodes.Len() }
 
 // Pools iterates by name.
 func (s *Snapshot) Pools(fn func(*Pool) bool) { s.t.pools.Scan(fn) }

@@ -30,8 +30,10 @@ const keepHex = 16
 // Place makes sure that the program is in dir, under a name that says which
 // build it is, and returns its path; dir is made if only it is missing. Sandboxes of earlier builds keep theirs. Without a
 // carried program the one beside this executable is used where it is.
-func Place(dir string) (string, error) {
-	program, err := files.ReadFile("bin/" + name)
+func Place(dir string) (string, error) { return place(files, dir) }
+
+func place(carried fs.FS, dir string) (string, error) {
+	program, err := fs.ReadFile(carried, "bin/"+name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return beside()
 	}

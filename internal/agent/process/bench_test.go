@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -108,4 +109,72 @@ func perSandbox(b *testing.B, parallel int, do func(i int) error) {
 	b.StopTimer()
 	b.ReportMetric(float64((cpuUsed()-used).Microseconds())/float64(b.N), "cpu-µs/op")
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "per-s")
+}
+
+// BenchmarkIdleInit measures the memory of inits whose commands sleep: proportional
+// (what one more costs, with what they share divided among them) and private.
+func BenchmarkIdleInit(b *testing.B) {
+	const n = 50
+	r, err := New(Config{InitPath: initPath})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		root := b.TempDir()
+		var pss, private float64
+		for i := range n {
+			dir := filepath.Join(root, strconv.Itoa(i))
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				b.Fatal(err)
+			}
+			s, err := r.Start(b.Context(), agent.SandboxConfig{
+				ID: "idle-0-1", Dir: dir, Work: "/", Command: []string{"sleep", "1000"}, Env: []string{"PATH=/usr/bin:/bin"},
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() {
+				_ = s.Close()
+				_ = Destroy(context.Background(), dir)
+			})
+		}
+		for i := range n {
+			all, err := Members(filepath.Join(root, strconv.Itoa(i)))
+			if err != nil || len(all) != 2 {
+				b.Fatalf("members %v, %v", all, err)
+			}
+			text, ok := readSmall(fmt.Sprintf("/proc/%d/smaps_rollup", all[0].Pid))
+			if !ok {
+				b.Fatal("no smaps_rollup")
+			}
+			sizes := keyed(strings.ReplaceAll(strings.ReplaceAll(text, " kB", ""), ":", " "))
+			pss += float64(sizes["Pss"])
+			private += float64(sizes["Private_Clean"] + sizes["Private_Dirty"])
+		}
+		b.ReportMetric(pss/n, "pss-KiB")
+		b.ReportMetric(private/n, "private-KiB")
+	}
+}
+
+// BenchmarkOutput measures how fast a command's output goes to the disk, and what it costs.
+func BenchmarkOutput(b *testing.B) {
+	const size = 100_000_000
+	r, err := New(Config{InitPath: initPath})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(size)
+	used := cpuUsed()
+	for b.Loop() {
+		dir := b.TempDir()
+		s, err := r.Start(b.Context(), agent.SandboxConfig{
+			ID: "output-0-1", Dir: dir, Work: "/", Command: []string{"head", "-c", strconv.Itoa(size), "/dev/zero"},
+			Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 8 << 20,
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		<-s.Done()
+	}
+	b.ReportMetric(float64((cpuUsed()-used).Milliseconds())/float64(b.N), "cpu-ms/op")
 }

@@ -26,6 +26,8 @@ const (
 
 // cgroups are the parent cgroups of an agent. A nil *cgroups does nothing.
 type cgroups struct {
+	// name is the parent's path in every tree.
+	name string
 	// v2: one tree with all controllers; else one tree each, or shared.
 	v2 bool
 	// memory, cpu and pids are the parent's directory in the tree of that controller; empty if it is not to be had.
@@ -57,15 +59,15 @@ func openCgroups(parent string) (*cgroups, []string) {
 		return nil, []string{unlimited + err.Error()}
 	}
 	trees := parseTrees(string(mounts))
-	g := choose(trees, parent)
+	g := choose(trees, filepath.Clean(parent))
 	if len(g.parents) == 0 {
 		return nil, []string{unlimited + "no cgroup hierarchy with the controllers memory, cpu or pids is mounted"}
 	}
-	if err := g.makeParents(parent); err != nil {
+	if err := g.makeParents(); err != nil {
 		return nil, []string{unlimited + err.Error()}
 	}
 	if !g.v2 {
-		g.openHome(trees, string(own), parent)
+		g.openHome(trees, string(own))
 	}
 	var problems []string
 	if g.memory == "" {
@@ -121,7 +123,7 @@ func choose(trees []tree, parent string) *cgroups {
 		}
 		return ""
 	}
-	g := &cgroups{}
+	g := &cgroups{name: parent}
 	for _, v2 := range []bool{false, true} {
 		g.v2 = v2
 		g.memory, g.cpu, g.pids = find(v2, "memory"), find(v2, "cpu"), find(v2, "pids")
@@ -137,7 +139,7 @@ func choose(trees []tree, parent string) *cgroups {
 	return g
 }
 
-func (g *cgroups) makeParents(parent string) error {
+func (g *cgroups) makeParents() error {
 	for _, dir := range g.parents {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -146,8 +148,8 @@ func (g *cgroups) makeParents(parent string) error {
 			continue
 		}
 		// A controller works in a cgroup if every one above hands it down.
-		at := strings.TrimSuffix(dir, "/"+parent)
-		for _, step := range append([]string{""}, strings.Split(parent, "/")...) {
+		at := strings.TrimSuffix(dir, "/"+g.name)
+		for _, step := range append([]string{""}, strings.Split(g.name, "/")...) {
 			at = filepath.Join(at, step)
 			for _, controller := range []string{"memory", "cpu", "pids"} {
 				if err := writeFile(filepath.Join(at, "cgroup.subtree_control"), "+"+controller); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -160,9 +162,9 @@ func (g *cgroups) makeParents(parent string) error {
 }
 
 // openHome opens the cgroups where this process lives now, or none of them.
-func (g *cgroups) openHome(trees []tree, own, parent string) {
+func (g *cgroups) openHome(trees []tree, own string) {
 	for _, dir := range g.parents {
-		i := slices.IndexFunc(trees, func(t tree) bool { return !t.v2 && filepath.Join(t.mount, parent) == dir })
+		i := slices.IndexFunc(trees, func(t tree) bool { return !t.v2 && filepath.Join(t.mount, g.name) == dir })
 		path, ok := ownCgroup(own, trees[i])
 		fd := -1
 		if ok {
@@ -234,7 +236,7 @@ func (g *cgroups) create(dirs []string, want muster.Resources, pids int) error {
 		err := unix.Mkdir(dir, 0o755)
 		if err == unix.ENOENT {
 			// Somebody removed the parent while nothing was in it.
-			if err = os.MkdirAll(filepath.Dir(dir), 0o755); err == nil {
+			if err = g.makeParents(); err == nil {
 				err = unix.Mkdir(dir, 0o755)
 			}
 		}
@@ -243,6 +245,17 @@ func (g *cgroups) create(dirs []string, want muster.Resources, pids int) error {
 		}
 		if err := g.limit(g.parents[i], dir, want, pids); err != nil {
 			return fmt.Errorf("limits of cgroup %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// vacate makes sure that none of the directories exists. An empty one was left by
+// an agent whose files are lost; one where something lives is another sandbox, which must be left alone.
+func (g *cgroups) vacate(dirs []string) error {
+	for _, dir := range dirs {
+		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+			return fmt.Errorf("cgroup %s is in use: %w", dir, err)
 		}
 	}
 	return nil

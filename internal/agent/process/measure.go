@@ -27,13 +27,19 @@ func outOfMemory(dirs []string) (kills int64, own bool) {
 			return events["oom_kill"], events["oom"] > 0
 		}
 		if text, ok := readSmall(filepath.Join(dir, "memory.oom_control")); ok {
-			// The limit on memory and swap together is charged first: it counts when they are equal.
-			failed, _ := readSmall(filepath.Join(dir, "memory.failcnt"))
-			both, _ := readSmall(filepath.Join(dir, "memory.memsw.failcnt"))
-			return keyed(text)["oom_kill"], number(failed)+number(both) > 0
+			return keyed(text)["oom_kill"], wasFull(dir)
 		}
 	}
 	return 0, false
+}
+
+// wasFull reports whether a v1 cgroup ever was as good as full. Not by its
+// failcnt: recent kernels leave that at zero.
+func wasFull(dir string) bool {
+	const slack = 2 << 20 // what may be asked for at once
+	most, ok := readSmall(filepath.Join(dir, "memory.max_usage_in_bytes"))
+	limit, ok2 := readSmall(filepath.Join(dir, "memory.limit_in_bytes"))
+	return ok && ok2 && number(most)+slack >= number(limit)
 }
 
 // usage is what a running sandbox uses. Page cache that is not in use does not count as memory.

@@ -343,8 +343,10 @@ func Destroy(ctx context.Context, dir string) error {
 		if err := KillAll(ctx, dir); err != nil {
 			return err
 		}
-		if record.Init != nil {
-			// Ours to reap if this process started it and no longer watches it.
+	}
+	if record.Init != nil {
+		// Ours to reap if this process started it and no longer watches it.
+		if st, ok := readStat(record.Init.Pid); ok && st.Start == record.Init.Start && st.Dead() {
 			_, _ = unix.Wait4(record.Init.Pid, nil, unix.WNOHANG, nil)
 		}
 	}

@@ -15,6 +15,9 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
+// initWords is what we log when init wrote something that is not for us: it crashed, or nearly.
+const initWords = "init has last words"
+
 // conclude turns what init wrote, and what is seen from outside, into the
 // result. It is called when init is gone; afterwards nothing of the sandbox runs.
 func (s *sandbox) conclude() {
@@ -26,6 +29,9 @@ func (s *sandbox) conclude() {
 		if err := KillAll(context.Background(), s.dir); err != nil {
 			s.r.log.Error("leftovers of a sandbox do not end", "alloc", s.record.Alloc, "error", err)
 		}
+	}
+	if words.Rest != "" {
+		s.r.log.Warn(initWords, "alloc", s.record.Alloc, "text", firstLine(words.Rest))
 	}
 	switch {
 	case words.Result != nil:

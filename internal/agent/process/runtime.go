@@ -25,6 +25,7 @@ const Name = "process"
 const (
 	DefaultPidsLimit   = 4096
 	DefaultOutputLimit = 64 << 20
+	DefaultStartLimit  = 30 * time.Second
 	defaultOpenFiles   = 65536
 )
 
@@ -37,7 +38,9 @@ type Config struct {
 	CgroupParent string
 	// PidsLimit is how many processes and threads a sandbox may have. Needs cgroups.
 	PidsLimit int
-	Log       *slog.Logger
+	// StartLimit bounds every start, beside the caller's context: a command can stop its init before that has answered.
+	StartLimit time.Duration
+	Log        *slog.Logger
 }
 
 // Runtime is the runtime "process".
@@ -66,6 +69,9 @@ func New(c Config) (*Runtime, error) {
 	}
 	if c.PidsLimit <= 0 {
 		c.PidsLimit = DefaultPidsLimit
+	}
+	if c.StartLimit <= 0 {
+		c.StartLimit = DefaultStartLimit
 	}
 	boot, err := bootID()
 	if err != nil {

@@ -74,8 +74,7 @@ func (s *sandbox) watch() {
 		if err != nil {
 			return // closed: we are not to look any more
 		}
-		// Ours to reap if we are the agent that started it.
-		_, _ = unix.Wait4(s.init.Pid, nil, unix.WNOHANG, nil)
+		reap(s.pidfd)
 		break
 	}
 	s.conclude()
@@ -95,6 +94,18 @@ func waitExit(pidfd *os.File) error {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, _ := unix.Poll(p, 0)
 		return n > 0
+	})
+}
+
+// reap takes a dead init out of the process table if we are the agent that
+// started it. By its pidfd: if we are not, its number may be that of another child of ours by now.
+func reap(pidfd *os.File) {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
 	})
 }
 

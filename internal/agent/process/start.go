@@ -142,6 +142,10 @@ func (st *starting) claim() error {
 	if err != nil {
 		return err
 	}
+	if err := st.r.groups.vacate(record.Cgroups); err != nil {
+		_ = unix.Close(file)
+		return errors.Join(err, removeFile(path))
+	}
 	st.record, st.file = record, file
 	if err := appendLine(file, record.Line()); err != nil {
 		_ = unix.Close(file)
@@ -243,6 +247,8 @@ func (st *starting) identify() error {
 
 // converse sends the start and hears the answer.
 func (st *starting) converse(ctx context.Context) (*initwire.Started, error) {
+	ctx, cancel := context.WithTimeout(ctx, st.r.config.StartLimit)
+	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = st.control.SetDeadline(time.Unix(1, 0)) })()
 	start := &initwire.Start{
 		Work: st.c.Work, Command: st.c.Command, Env: st.c.Env,

@@ -151,8 +151,10 @@ func stopHungInit(r *rig) {
 		r.Skip("short")
 	}
 	// Its output goes nowhere while init stands still, so it tells by a file.
-	c := r.config(program{sh: `kill -STOP $PPID; : >tried; sleep ` + long})
+	c := r.config(program{sh: `echo ready; while [ ! -e go ]; do sleep 0.02; done; kill -STOP $PPID; : >tried; sleep ` + long})
 	s := r.start(c)
+	r.untilPrinted(s, "ready")
+	r.script(c, "go", "", 0o600)
 	r.until("tried to stop init", func() bool {
 		_, err := os.Stat(filepath.Join(c.Work, "tried"))
 		return err == nil

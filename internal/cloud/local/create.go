@@ -177,14 +177,47 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 		return &muster.Fault{Kind: kind, Message: fmt.Sprintf("instance %s: agent", i.id), Err: err}
 	}
 	p.log.Info("agent started", "instance", i.id, "node", i.Tags.Node, "pid", cmd.Process.Pid)
+	c := &child{process: cmd.Process, done: make(chan struct{})}
 	p.mu.Lock()
 	p.quiet[i.id] = time.Now() // from now on it has a while to show that it lives
+	p.children[i.id] = append(p.children[i.id], c)
 	p.mu.Unlock()
-	// Waited for only so that it does not stay as a zombie while this process lives.
+	// Waited for so that it does not stay as a zombie while this process lives.
 	go func() {
 		err := cmd.Wait()
+		p.mu.Lock()
+		if p.children[i.id] = slices.DeleteFunc(p.children[i.id], func(x *child) bool { return x == c }); len(p.children[i.id]) == 0 {
+			delete(p.children, i.id)
+		}
+		p.mu.Unlock()
 		p.log.Info("agent ended", "instance", i.id, "node", i.Tags.Node, "pid", cmd.Process.Pid, "how", err)
+		close(c.done)
 	}()
+	return nil
+}
+
+// child is an agent that this process started.
+type child struct {
+	process *os.Process
+	done    chan struct{}
+}
+
+// killChildren ends the agents of an instance that this process started, also
+// one that has not got as far as its record.
+func (p *Provider) killChildren(ctx context.Context, id muster.InstanceID) error {
+	p.mu.Lock()
+	list := slices.Clone(p.children[id])
+	p.mu.Unlock()
+	for _, c := range list {
+		if err := c.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return nil
 }
 

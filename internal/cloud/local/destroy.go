@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/process"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 const (
@@ -37,7 +38,7 @@ func (p *Provider) powered(ctx context.Context, i *instance) (bool, error) {
 	if r.Kernel != agent.KernelBoot() {
 		return false, nil
 	}
-	living, killed, err := p.sandboxes(ctx, i)
+	living, killed, err := sandboxes(ctx, i)
 	switch {
 	case err != nil:
 		return false, err
@@ -70,7 +71,7 @@ func (p *Provider) heard(id muster.InstanceID) {
 
 // sandboxes looks at the sandboxes of an instance whose agent is dead: does a process of one
 // live, and was one killed in the middle of its work?
-func (p *Provider) sandboxes(ctx context.Context, i *instance) (living, killed bool, err error) {
+func sandboxes(ctx context.Context, i *instance) (living, killed bool, err error) {
 	dirs, err := agent.SandboxDirs(i.dir)
 	if err != nil {
 		return false, false, err
@@ -92,36 +93,26 @@ func (p *Provider) sandboxes(ctx context.Context, i *instance) (living, killed b
 		if len(members) > 0 {
 			return true, false, nil
 		}
-		died, err := p.died(ctx, dir)
+		dead, err := died(dir)
 		if err != nil {
 			return false, false, err
 		}
-		killed = killed || died
+		killed = killed || dead
 	}
 	return false, killed, nil
 }
 
-// died reports whether a sandbox without processes left no result.
-func (p *Provider) died(ctx context.Context, dir string) (bool, error) {
-	rt, err := process.New(process.Config{InitPath: p.cfg.NodeBinary, Log: p.log}) // no sandbox is started
-	if err != nil {
-		return false, err
-	}
-	s, err := rt.Attach(ctx, dir)
-	if errors.Is(err, agent.ErrNoSandbox) {
+// died reports whether a sandbox without processes was ended in the middle of its
+// work. One whose start an agent did not live to finish is not that: its init ended by itself.
+func died(dir string) (bool, error) {
+	words, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord))
+	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = s.Close() }()
-	select {
-	case <-s.Done():
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	}
-	f := s.Result().Failure
-	return f != nil && f.Reason == muster.ReasonSandboxDied, nil
+	return words.Command != nil && words.Result == nil && words.Failed == nil, nil
 }
 
 // Destroy ends instances, all at once.
@@ -165,6 +156,9 @@ func (p *Provider) clear(ctx context.Context, i *instance) error {
 		if err := i.write(); err != nil {
 			return err
 		}
+	}
+	if err := p.killChildren(ctx, i.id); err != nil {
+		return err
 	}
 	// With the lock no agent can start a sandbox any more, also none that is only about to begin.
 	lock, err := agent.Seize(ctx, i.dir, false)

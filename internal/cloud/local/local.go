@@ -91,6 +91,8 @@ type Provider struct {
 	mu sync.Mutex
 	// busy are instances that something is being done to: one thing at a time for each.
 	busy map[muster.InstanceID]*turn
+	// children are the agent processes that this process started and that have not ended.
+	children map[muster.InstanceID][]*child
 	// quiet is since when an instance was seen without a living process.
 	quiet map[muster.InstanceID]time.Time
 }
@@ -133,7 +135,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	return &Provider{
 		cfg: cfg, log: cfg.Logger, admit: make(chan struct{}, 1), startGrace: startGrace, offAfter: offAfter,
-		busy: map[muster.InstanceID]*turn{}, quiet: map[muster.InstanceID]time.Time{},
+		busy: map[muster.InstanceID]*turn{}, children: map[muster.InstanceID][]*child{}, quiet: map[muster.InstanceID]time.Time{},
 	}, nil
 }
 
@@ -271,10 +273,9 @@ func (p *Provider) List(ctx context.Context, _ string) (cloud.Listing, error) {
 
 // look reports whether the instance is there, and cleans up after one that is off.
 func (p *Provider) look(ctx context.Context, i *instance) (bool, error) {
-	done, err := p.turn(ctx, i.id)
-	if err != nil {
-		// Something is being done to it: it is there.
-		return true, nil
+	done := p.turnNow(i.id)
+	if done == nil {
+		return true, nil // something is being done to it: it is there
 	}
 	defer done()
 	now, err := p.read(i.id)
@@ -365,27 +366,45 @@ type turn struct {
 
 // turn waits until nothing else is being done to the instance; done ends it.
 func (p *Provider) turn(ctx context.Context, id muster.InstanceID) (done func(), err error) {
+	t := p.queue(id)
+	select {
+	case t.token <- struct{}{}:
+		return func() { <-t.token; p.leave(id, t) }, nil
+	case <-ctx.Done():
+		p.leave(id, t)
+		return nil, transient(context.Cause(ctx), "instance %s: something else is being done to it", id)
+	}
+}
+
+// turnNow is turn without waiting; nil if something is being done to the instance.
+func (p *Provider) turnNow(id muster.InstanceID) (done func()) {
+	t := p.queue(id)
+	select {
+	case t.token <- struct{}{}:
+		return func() { <-t.token; p.leave(id, t) }
+	default:
+		p.leave(id, t)
+		return nil
+	}
+}
+
+func (p *Provider) queue(id muster.InstanceID) *turn {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	t := p.busy[id]
 	if t == nil {
 		t = &turn{token: make(chan struct{}, 1)}
 		p.busy[id] = t
 	}
 	t.users++
-	p.mu.Unlock()
-	leave := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(p.busy, id)
-		}
-	}
-	select {
-	case t.token <- struct{}{}:
-		return func() { <-t.token; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, transient(context.Cause(ctx), "instance %s: something else is being done to it", id)
+	return t
+}
+
+func (p *Provider) leave(id muster.InstanceID, t *turn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.users--; t.users == 0 {
+		delete(p.busy, id)
 	}
 }
 

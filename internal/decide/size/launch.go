@@ -199,7 +199,7 @@ func (p *planner) obstacle(c *choice) string {
 		return fmt.Sprintf("offering %s is not available", o.Name)
 	}
 	for i := range p.blocks {
-		if b := &p.blocks[i]; b.Until > p.now && b.Covers(o) {
+		if b := &p.blocks[i]; b.Covers(o) && (b.Until > p.now || p.trying(b)) {
 			return fmt.Sprintf("offering %s: %s", o.Name, b.Why)
 		}
 	}
@@ -210,6 +210,13 @@ func (p *planner) obstacle(c *choice) string {
 		return fmt.Sprintf("pool %s launches as many nodes at once as it may (%d)", q.Name, q.MaxLaunching)
 	}
 	return ""
+}
+
+// trying reports whether something that the block names is being launched.
+func (p *planner) trying(b *Block) bool {
+	return slices.ContainsFunc(p.nodes, func(s *supply) bool {
+		return s.offering != nil && (s.node == nil || s.node.Stage == muster.NodeLaunching) && b.Covers(s.offering)
+	})
 }
 
 // guess is the one node on its way of which d hopes that it meets constraints

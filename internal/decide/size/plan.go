@@ -14,7 +14,8 @@ import (
 // not stored yet.
 const OutputWait = 10 * time.Minute
 
-// Block keeps what its scope names from being launched for a time.
+// Block keeps what its scope names from being launched for a time. After it,
+// until the provider has said yes, one launch at a time tries.
 type Block struct {
 	Scope muster.Scope
 	Until muster.Time

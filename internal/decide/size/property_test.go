@@ -51,7 +51,7 @@ func randomCluster(t *rapid.T) string {
 		b.WriteByte('\n')
 	}
 	if draw("block", 3) == 0 {
-		fmt.Fprintf(&b, "block offering=o%d until=30s why=\"no capacity\"\n", draw("blocked", offers))
+		fmt.Fprintf(&b, "block offering=o%d until=%ds why=\"no capacity\"\n", draw("blocked", offers), 30*draw("until", 2))
 	}
 	return b.String()
 }

@@ -216,6 +216,9 @@ type AllocReport struct {
 	Ended    muster.Time        `json:"ended,omitempty"`
 	Stdout   StreamReport       `json:"stdout,omitzero"`
 	Stderr   StreamReport       `json:"stderr,omitzero"`
+	// OutputLost is how many bytes of output the node's disk would not take;
+	// what the limit dropped is not among them.
+	OutputLost int64 `json:"output_lost,omitempty"`
 	// Outputs are the declared outputs, collected and ready to be read; set when ended with success.
 	Outputs []OutputReport `json:"outputs,omitempty"`
 	Usage   *Usage         `json:"usage,omitempty"`

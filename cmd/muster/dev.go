@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/server"
+	"github.com/musterhq/muster/internal/version"
+)
+
+func (a *app) devCommand() *cobra.Command {
+	listen, level, node, noAuth := "", "", "", false
+	c := a.command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
+--data-dir everything is thrown away at the end, what runs included; with it, state and running
+commands stay, and the next muster dev or muster server on that directory finds them again.
+Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		config, err := devConfig()
+		if err != nil {
+			return err
+		}
+		config.DataDir, config.Listen, config.NoAuth, config.Log.Level = a.given.Environment(os.Getenv).DataDir, listen, noAuth, level
+		o := server.Options{Version: version.String(), NodeBinary: node, Ready: func(address string) {
+			fmt.Fprintf(a.stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
+		}}
+		if config.DataDir == "" {
+			// Short, because the paths of sockets below it are bounded.
+			if config.DataDir, err = os.MkdirTemp("", "muster-"); err != nil {
+				return err
+			}
+			o.Ephemeral = true
+			defer func() {
+				if e := os.RemoveAll(config.DataDir); e != nil {
+					fmt.Fprintf(a.stderr, "muster: %v\n", e)
+				}
+			}()
+		}
+		config.Defaults()
+		if problems := config.Validate(); len(problems) > 0 {
+			return usage(&api.Problem{Title: "that does not go together", Errors: problems})
+		}
+		o.Logger = newLogger(a.stderr, config.Log)
+		return serve(ctx, config, o)
+	})
+	c.Flags().StringVar(&listen, "listen", api.DefaultListen, "address of the HTTP API; port 0 takes a free one")
+	c.Flags().BoolVar(&noAuth, "no-auth", false, "ask for no token")
+	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
+	nodeFlag(c, &node)
+	return c
+}
+
+// devConfig is the configuration for this host.
+func devConfig() (api.ServerConfig, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return api.ServerConfig{}, fmt.Errorf("the host's memory: %w", err)
+	}
+	// GOMAXPROCS knows the limits of a container around us.
+	return api.DefaultDevConfig(runtime.GOMAXPROCS(0), muster.Bytes(info.Totalram)*muster.Bytes(info.Unit)), nil
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"archive/tar"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster/api"
+)
+
+// ran is a stub with a job of three members: 0 succeeded at its second attempt, 1 failed, 2 runs.
+func ran(t *testing.T) *stub {
+	s := newStub(t)
+	spec := api.JobSpec{Name: "web", Count: 3, Command: []string{"sh", "-c", "echo 'hi'"}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
+	spec.Defaults()
+	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: 3, Stage: "live", Submitted: time.Now().Add(-3 * time.Minute), Spec: &spec, Priority: 50}
+	s.job.Counts.Waiting = 3
+	s.start(0, 1)
+	s.print(0, 1, "stdout", "old\n")
+	s.end(0, 1, 1)
+	s.start(0, 2)
+	s.print(0, 2, "stdout", "out0\n")
+	s.print(0, 2, "stderr", "err0\n")
+	s.end(0, 2, 0)
+	s.start(1, 1)
+	s.print(1, 1, "stdout", "out1")
+	s.end(1, 1, 2)
+	s.start(2, 1)
+	s.print(2, 1, "stdout", "out2\n")
+	return s
+}
+
+func TestLogs(t *testing.T) {
+	s := ran(t)
+	for _, tt := range []struct {
+		args   string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"web", 0, "[0] out0\n[1] out1\n[2] out2\n", "[0] err0\n"},
+		{"default/web --stdout", 0, "[0] out0\n[1] out1\n[2] out2\n", ""},
+		{"web --stderr", 0, "", "[0] err0\n"},
+		{"web --stderr --stdout --index 0", 0, "out0\n", "err0\n"},
+		{"web --index 0 --attempt 1", 0, "old\n", ""},
+		{"web --index 1", 0, "out1", ""},
+		{"web --index 1 --tail 3", 0, "ut1", ""},
+		{"web --index 2 --attempt 4", 1, "", "muster: job web: member 2 has no attempt 4\n"},
+		{"web --index 3", 1, "", "muster: job web has no member 3: it has 3, counted from 0\n"},
+		{"web --index -1", 2, "", "muster: --index is -1; members are counted from 0\n"},
+		{"web --attempt 1", 2, "", "muster: --attempt needs --index: attempts are counted for each member\n"},
+		{"web --tail x", 2, "", "muster: --tail: \"x\" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB\n"},
+		{"nope", 1, "", "muster: job nope: not found; `muster job list` shows the jobs\n"},
+		{"a/b/c", 2, "", "muster: job name \"b/c\" has '/' at position 2; a name has lower-case letters, digits, and inside it dots and dashes\n"},
+		{"a/web --namespace b", 2, "", "muster: \"a/web\" is in another namespace than --namespace b\n"},
+	} {
+		s.muster(nil, append([]string{"job", "logs"}, strings.Fields(tt.args)...)...).check(t, tt.code, tt.stdout, regexp.QuoteMeta(tt.stderr))
+	}
+}
+
+func TestLogsFollow(t *testing.T) {
+	s := ran(t)
+	go func() {
+		s.print(2, 1, "stdout", "more\n")
+		s.end(2, 1, 0)
+		s.start(1, 2)
+		s.print(1, 2, "stdout", "again\n")
+		s.end(1, 2, 0)
+		s.endJob("succeeded", "")
+	}()
+	r := s.muster(nil, "job", "logs", "-f", "web")
+	for _, want := range []string{"[0] old\n", "[0] out0\n", "[1] out1\n", "[1] again\n", "[2] out2\n", "[2] more\n"} {
+		if strings.Count(r.stdout, want) != 1 {
+			t.Errorf("%q: %d times in %q", want, strings.Count(r.stdout, want), r.stdout)
+		}
+	}
+	r.check(t, 0, r.stdout, "\\[0\\] err0\n")
+	s.muster(nil, "job", "logs", "-f", "--index", "1", "web").check(t, 0, "out1again\n", "")
+}
+
+func TestLogsOfWhatHasNotStarted(t *testing.T) {
+	s := ran(t)
+	s.do(func() { s.allocs = nil })
+	s.muster(nil, "job", "logs", "--index", "2", "web").check(t, 0, "", "muster: member 2 has not started yet\n")
+	s.muster(nil, "job", "logs", "web").check(t, 0, "", "")
+}
+
+func TestJobListShowStop(t *testing.T) {
+	s := ran(t)
+	s.muster(nil, "job", "list").check(t, 0, "JOB  STATUS   SUCCEEDED  RUNNING  FAILED  AGE  REASON\nweb  running  0/3        1        0       3m\n", "")
+	r := s.muster(nil, "job", "show", "web")
+	want := `Job        web
+Status     running
+Version    1
+Priority   50
+Command    sh -c 'echo '.''hi'.'''
+Submitted  [-0-9]+ [:0-9]+ \(3m ago\)
+Members    3: 0 waiting, 0 placed, 1 running, 0 succeeded, 0 failed, 0 stopped
+
+MEMBER  STATUS     ATTEMPT  NODE  EXIT  RAN +REASON
+0       succeeded  2        n1    0     [0-9ms]+ *
+1       failed     1        n1    2     [0-9ms]+ *exit code 2
+2       running    1        n1    -     [0-9ms]+ *
+`
+	want = strings.ReplaceAll(want, " *\n", "\n")
+	if ok, err := regexp.MatchString("^"+want+"$", regexp.MustCompile(`(?m) +$`).ReplaceAllString(r.stdout, "")); !ok || err != nil || r.code != 0 {
+		t.Errorf("got\n%s\nwant\n%s (%v)", r.stdout, want, err)
+	}
+	if r := s.muster(nil, "job", "show", "web", "--members", "2"); !strings.HasSuffix(r.stdout, "… and 1 more; --members 0 shows all\n") {
+		t.Error(r.stdout)
+	}
+	if r := s.muster(nil, "job", "show", "--json", "web"); !strings.Contains(r.stdout, `"newest": {`) || r.code != 0 {
+		t.Error(r)
+	}
+	s.muster(nil, "job", "stop", "web", "--reason", "enough").check(t, 0, "job web is stopping\n", "")
+	s.endJob("stopped", "enough")
+	s.muster(nil, "job", "stop", "web").check(t, 0, "job web has ended: stopped\n", "")
+	if fmt.Sprintf("%q", s.stopped) != `["enough" ""]` {
+		t.Errorf("%q", s.stopped)
+	}
+	s.do(func() { s.job = nil })
+	s.muster(nil, "job", "list").check(t, 0, "", "muster: no jobs; `muster run -- COMMAND` makes one\n")
+	s.muster(nil, "job", "list", "--json").check(t, 0, fmt.Sprintf("{\n  \"jobs\": [],\n  \"index\": %d\n}\n", s.index), "")
+}
+
+func TestSubmitAndValidate(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(t.TempDir()) // files are relative to the job file, not to here
+	file := filepath.Join(dir, "job.yaml")
+	write := func(name, content string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("job.yaml", "name: web\ncommand: [cat, in]\ninputs:\n- {path: in, file: data}\n")
+	write("data", "some data")
+	write("bad.yaml", "name: web\ncommand: [a]\nmemroy: 1\n")
+	write("big.yaml", "name: web\ncommand: [a]\nresources: {cpu: 5}\n")
+	s := newStub(t)
+	s.muster(nil, "job", "validate", file).check(t, 0, regexp.QuoteMeta(file)[:0]+file+" is well-formed; a member fits small\n", "")
+	s.muster(nil, "job", "validate", file, "--local").check(t, 0, file+" is well-formed\n", "")
+	s.muster(nil, "job", "validate", filepath.Join(dir, "big.yaml")).check(t, 1, "", "muster: .*/big.yaml is well-formed, but fits nowhere: cpu: 5 wanted, the largest offering has 4\n")
+	s.muster(nil, "job", "validate", filepath.Join(dir, "bad.yaml")).check(t, 2, "", "muster: .*/bad.yaml:3:1: unknown field \"memroy\"; did you mean \"memory\", in resources\\?\n   3 \\| memroy: 1\n     \\| \\^\\^\\^\\^\\^\\^\n")
+	if len(s.uploads) != 0 {
+		t.Error("validate uploads")
+	}
+	s.muster(nil, "job", "submit", file, "-n", "team").check(t, 0, "team/web\n", "")
+	in := s.submitted[0].Spec.Inputs[0]
+	if in.Digest != "sha256:1307990e6ba5ca145eb35e99182a9bec46531bc54ddf656a602c780fa0240dee" || in.File != "" || in.Mode != "0640" || string(s.uploads[in.Digest]) != "some data" {
+		t.Errorf("%+v", in)
+	}
+	s.muster(nil, "job", "submit", file, "-n", "team", "--if-version", "0", "--replace").check(t, 0, "team/web\n", "muster: job team/web is there with the same content \\(version 1\\); nothing was done\n")
+	if sub := s.submitted[1]; sub.IfVersion == nil || *sub.IfVersion != 0 || !sub.Replace {
+		t.Errorf("%+v", sub)
+	}
+	if err := os.Remove(filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	s.muster(nil, "job", "validate", file).check(t, 2, "", "muster: .*/job.yaml: inputs\\[0\\]: open .*/data: no such file or directory\n")
+}
+
+func TestFetch(t *testing.T) {
+	s := ran(t)
+	s.end(2, 1, 0)
+	file := func(name, content string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o640, Uname: content, ModTime: time.Unix(1_600_000_000, 0)}
+	}
+	s.do(func() {
+		s.tars["u-0-2"] = [][]byte{
+			tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "out/", Mode: 0o555}, file("out/a", "A0"), tar.Header{Typeflag: tar.TypeSymlink, Name: "out/b", Linkname: "a"}),
+			tarOf(t, file("log.txt", "log of 0")),
+		}
+		s.tars["u-2-1"] = [][]byte{tarOf(t, file("out/a", "A2"))}
+	})
+	dest := t.TempDir()
+	s.muster(nil, "job", "fetch", "web", "--dest", dest).check(t, 0, filepath.Join(dest, "0/out")+"\n"+filepath.Join(dest, "0/log.txt")+"\n"+filepath.Join(dest, "2/out")+"\n", "")
+	for name, want := range map[string]string{"0/out/a": "A0", "0/out/b": "A0", "0/log.txt": "log of 0", "2/out/a": "A2"} {
+		b, err := os.ReadFile(filepath.Join(dest, name))
+		if string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dest, "0/log.txt")); err != nil || info.Mode() != 0o640 || info.ModTime().Unix() != 1_600_000_000 {
+		t.Errorf("%v, %v", info, err)
+	}
+	// Once more, into what is there.
+	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "0", "--json").check(t, 0,
+		fmt.Sprintf("[\n  {\n    \"member\": 0,\n    \"path\": \"out\",\n    \"folder\": %q,\n    \"files\": 2\n  },\n  {\n    \"member\": 0,\n    \"path\": \"log.txt\",\n    \"folder\": %q,\n    \"files\": 1\n  }\n]\n", dest, dest), "")
+	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").check(t, 1, "", "muster: job web has no outputs to fetch: .*\n")
+	s.do(func() { s.job.Spec.Outputs = nil })
+	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").check(t, 1, "", "muster: job web declares no outputs; .*\n")
+}
+
+func TestUntarStaysInside(t *testing.T) {
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reg := func(name string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o4777, Uname: "x"}
+	}
+	link := func(name, to string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}
+	}
+	for name, tt := range map[string]struct {
+		archive []tar.Header
+		err     string
+		skipped string
+	}{
+		"climbs":                {[]tar.Header{reg("../x")}, `the archive has the name "../x", which leaves the folder`, ""},
+		"absolute":              {[]tar.Header{reg("/etc/x")}, `the archive has the name "/etc/x", which leaves the folder`, ""},
+		"climbs inside":         {[]tar.Header{reg("a/../../x")}, `the archive has the name "a/../../x", which leaves the folder`, ""},
+		"link out":              {[]tar.Header{link("l", outside)}, "", "l is left out: it is a link to"},
+		"relative link out":     {[]tar.Header{link("a/l", "../../x")}, "", "a/l is left out: it is a link to"},
+		"hard link out":         {[]tar.Header{{Typeflag: tar.TypeLink, Name: "h", Linkname: "../secret"}}, "", "h is left out: it is a link to"},
+		"through two links":     {[]tar.Header{link("a", "b/.."), link("b", "."), reg("a/x")}, "*", ""},
+		"device":                {[]tar.Header{{Typeflag: tar.TypeBlock, Name: "d"}}, "", "d is left out: it is neither file, directory nor link"},
+		"file where a link was": {[]tar.Header{link("l", "t"), reg("l")}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := t.TempDir()
+			dir := filepath.Join(parent, "in")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = root.Close() }()
+			u := &untar{root: root}
+			err = u.unpack(strings.NewReader(string(tarOf(t, tt.archive...))))
+			switch {
+			case tt.err == "*":
+			case tt.err == "" && err != nil, tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+				t.Errorf("%v, want %s", err, tt.err)
+			}
+			if got := strings.Join(u.skipped, "\n"); !strings.HasPrefix(got, tt.skipped) || (got == "") != (tt.skipped == "") {
+				t.Errorf("skipped %q", got)
+			}
+			entries, err := os.ReadDir(parent)
+			if err != nil || len(entries) != 1 {
+				t.Errorf("outside: %v, %v", entries, err)
+			}
+			if info, err := os.Stat(filepath.Join(dir, "l")); err == nil && info.Mode() != 0o777 {
+				t.Errorf("mode %v", info.Mode())
+			}
+		})
+	}
+	if b, err := os.ReadFile(secret); string(b) != "secret" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+func TestBackup(t *testing.T) {
+	s := newStub(t)
+	path := filepath.Join(t.TempDir(), "b")
+	s.muster(nil, "backup", path).check(t, 0, "", "muster: .*/b: 8B\n")
+	if b, err := os.ReadFile(path); string(b) != "a backup" {
+		t.Errorf("%q, %v", b, err)
+	}
+	s.muster(nil, "backup", "-").check(t, 0, "a backup", "")
+	s.kill()
+	s.muster(nil, "backup", filepath.Join(filepath.Dir(path), "c")).check(t, 3, "", "muster: no server answers at .*\n")
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	s := ran(t)
+	lines := func(r result) string {
+		var types []string
+		for line := range strings.Lines(r.stdout) {
+			types = append(types, strings.Fields(line)[2])
+		}
+		return strings.Join(types, " ")
+	}
+	r := s.muster(nil, "events")
+	if got := lines(r); got != "alloc.running alloc.ended alloc.running alloc.ended alloc.running alloc.ended alloc.running" || r.code != 0 {
+		t.Error(r)
+	}
+	r = s.muster(nil, "events", "--after", "15.0")
+	if got := lines(r); got != "alloc.ended alloc.running" || r.code != 0 {
+		t.Error(r)
+	}
+	if r := s.muster(nil, "events", "--json", "--after", "16"); strings.Count(r.stdout, "\n") != 1 || !strings.HasPrefix(r.stdout, `{"id":"17.0","index":17,`) {
+		t.Error(r)
+	}
+	s.do(func() { s.forgotten = 14 })
+	s.muster(nil, "events", "--after", "12").check(t, 1, "", "muster: events after 12 are no longer kept: kept from 14; without --after it begins with the oldest that are kept\n")
+	signals := make(chan os.Signal, 4)
+	go func() {
+		s.start(1, 2)
+		signals <- os.Interrupt
+	}()
+	s.muster(signals, "events", "-f", "--after", "17").check(t, 130, "", "")
+}
+
+func TestAuth(t *testing.T) {
+	s := newStub(t)
+	s.muster(nil, "--token", "wrong", "job", "list").check(t, 4, "", "muster: the token is missing or wrong; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN\n")
+}
+
+func TestConfigCheck(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(good, []byte("data_dir: /x\nproviders:\n- {name: a, type: local, offerings: [{name: s, cpu: 1, memory: 1GiB}]}\npools:\n- {name: p, provider: a}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bad, []byte("data_dirr: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newStub(t)
+	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 providers, 1 pools, listening on 127.0.0.1:4750\n", "")
+	s.muster(nil, "config", "check", "-c", bad).check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
+	s.muster(nil, "config", "check").check(t, 2, "", "muster: which file\\? give it with -c\n")
+}
+
+func TestBriefAndClean(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 3 * time.Millisecond: "3ms", 1234 * time.Millisecond: "1.2s", 59 * time.Second: "59s", time.Minute: "1m", 10 * time.Minute: "10m", 192 * time.Second: "3m12s",
+		time.Hour: "1h0m", 5*time.Hour + 3*time.Minute: "5h3m", 50 * time.Hour: "2d2h", -time.Second: "0s", 59*time.Minute + 59*time.Second + 900*time.Millisecond: "1h0m",
+	} {
+		if got := brief(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+	if got := clean("a\tb\nc\x1b[2Jd\u202ee\u0085f\xffä"); got != "a\tb\nc·[2Jd·e·f·ä" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,266 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// window is a delivery: jobs that are out with one worker.
+type window struct {
+	token    uint64
+	jobs     map[muster.JobUID]*entry // not answered yet
+	deadline muster.Time
+	paused   bool
+}
+
+// Dequeue waits until something is ready and hands out up to limit jobs, all of
+// the highest priority that is ready, the oldest first. Who was nacked
+// before comes alone, so that whatever is wrong with it takes nobody along. It
+// fails only when ctx ends.
+func (b *Broker) Dequeue(ctx context.Context, limit int) (place.Window, error) {
+	for {
+		b.mu.Lock()
+		if b.ready.Len() > 0 {
+			w := b.deliverLocked(max(limit, 1))
+			b.mu.Unlock()
+			return w, nil
+		}
+		b.waiters++
+		wake := b.wake
+		b.mu.Unlock()
+		var err error
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		b.mu.Lock()
+		b.waiters--
+		b.mu.Unlock()
+		if err != nil {
+			return place.Window{}, err
+		}
+	}
+}
+
+func (b *Broker) deliverLocked(limit int) place.Window {
+	snap := b.cfg.State.Latest()
+	b.serial++
+	w := &window{token: b.term<<32 | b.serial, jobs: map[muster.JobUID]*entry{}, deadline: clock(snap).Add(b.cfg.DeliveryTimeout)}
+	var take []*entry
+	b.ready.Scan(func(e *entry) bool {
+		if len(take) > 0 && (len(take) == limit || e.priority != take[0].priority || e.nacks > 0) {
+			return false
+		}
+		take = append(take, e)
+		return e.nacks == 0
+	})
+	jobs := make([]muster.JobUID, len(take))
+	for i, e := range take {
+		b.moveLocked(e, out)
+		e.window = w
+		w.jobs[e.uid] = e
+		jobs[i] = e.uid
+	}
+	b.windows[w.token] = w
+	b.stats.Delivered += uint64(len(take))
+	b.rearmLocked(w.deadline)
+	return place.Window{Token: w.token, Index: snap.Index(), Jobs: jobs}
+}
+
+// outLocked finds the entries of jobs that are out by this token, and names
+// those that are not.
+func (b *Broker) outLocked(token uint64, jobs []muster.JobUID) ([]*entry, error) {
+	w := b.windows[token]
+	if w == nil {
+		return nil, muster.Faultf(muster.FaultConflict, "delivery %d is over", token)
+	}
+	entries := make([]*entry, 0, len(jobs))
+	for _, uid := range jobs {
+		e := w.jobs[uid]
+		if e == nil {
+			return nil, muster.Faultf(muster.FaultConflict, "delivery %d of job %s is over", token, uid)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+// Ack says that a worker is through with jobs of a delivery. Who wants
+// something by the newest state comes out again: what was left over, and what
+// changed meanwhile. It fails and changes nothing when the delivery of any of them is over.
+func (b *Broker) Ack(token uint64, jobs ...muster.JobUID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	entries, err := b.outLocked(token, jobs)
+	if err != nil {
+		return err
+	}
+	snap := b.cfg.State.Latest()
+	now := clock(snap)
+	for _, e := range entries {
+		b.stats.Acked++
+		e.nacks = 0
+		b.answeredLocked(e, snap, now)
+		b.releaseLocked(e, snap)
+	}
+	b.tellWorkersLocked()
+	return nil
+}
+
+// answeredLocked takes an entry back from its worker and looks at its job again.
+func (b *Broker) answeredLocked(e *entry, snap *state.Snapshot, now muster.Time) {
+	b.moveLocked(e, delayed) // until the next line
+	b.reviewLocked(e.uid, snap, now)
+}
+
+// Block says that a worker placed what it could of jobs, and that the rest
+// fitted nowhere in the state at index tried with all that the worker committed since.
+// They wait until room grows that their shape could use; if such room grew after
+// tried, they come out at once. It fails like Ack.
+func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	uids := make([]muster.JobUID, len(jobs))
+	for i := range jobs {
+		uids[i] = jobs[i].UID
+	}
+	entries, err := b.outLocked(token, uids)
+	if err != nil {
+		return err
+	}
+	snap := b.cfg.State.Latest()
+	now := clock(snap)
+	for i, e := range entries {
+		b.stats.Acked++
+		e.nacks = 0
+		b.blockedLocked(e, &jobs[i], tried, snap, now)
+	}
+	b.missedLocked(tried, snap)
+	for _, e := range entries {
+		b.releaseLocked(e, snap)
+	}
+	b.tellWorkersLocked()
+	return nil
+}
+
+func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap *state.Snapshot, now muster.Time) {
+	j := snap.JobByUID(e.uid)
+	switch {
+	case j == nil || j.Waiting() == 0 || j.Parked != "" || j.Version != e.version || tried < b.blind,
+		!job.Full && e.again:
+		// Another question by now, or growth may have been missed.
+		b.answeredLocked(e, snap, now)
+		return
+	}
+	b.blockLocked(e, job.Shape, tried, job.Waiting, job.Full)
+	if job.Full {
+		return
+	}
+	// There is room, but not for the members that are due; the next one may use it.
+	snap.DueRetries(e.uid, 1<<62, func(m *state.Member) bool {
+		if m.RetryAt > now {
+			b.setTimerLocked(e, m.RetryAt)
+		}
+		return m.RetryAt <= now
+	})
+}
+
+// Nack says that a worker could not do its work on jobs, and why. They are held
+// back for a while, longer each time, and at the limit parked by a fact. It fails like Ack.
+func (b *Broker) Nack(token uint64, reason string, jobs ...muster.JobUID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	entries, err := b.outLocked(token, jobs)
+	if err != nil {
+		return err
+	}
+	snap := b.cfg.State.Latest()
+	now := clock(snap)
+	for _, e := range entries {
+		b.nackLocked(e, reason, snap, now)
+	}
+	b.tellWorkersLocked()
+	return nil
+}
+
+func (b *Broker) nackLocked(e *entry, reason string, snap *state.Snapshot, now muster.Time) {
+	b.stats.Nacked++
+	e.nacks++
+	if e.nacks >= b.cfg.DeliveryLimit {
+		b.toParkLocked(e, &state.JobParked{UID: e.uid, Until: now.Add(b.cfg.ParkFor),
+			Reason: fmt.Sprintf("given up after %d tries: %s", e.nacks, reason)})
+	} else {
+		b.moveLocked(e, delayed)
+		e.held = true
+		b.setTimerLocked(e, now.Add(b.cfg.NackDelay<<min(2*(e.nacks-1), 16)))
+		b.reviewLocked(e.uid, snap, now) // it may be another version by now, or want nothing
+	}
+	b.releaseLocked(e, snap)
+}
+
+// Over names those of the jobs that are not, or no longer, out by this token.
+func (b *Broker) Over(token uint64, jobs []muster.JobUID) []muster.JobUID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.windows[token]
+	if w == nil {
+		return jobs
+	}
+	return slices.DeleteFunc(slices.Clone(jobs), func(uid muster.JobUID) bool { return w.jobs[uid] != nil })
+}
+
+// Pause stops the clock of a delivery while its plan waits for the applier;
+// resume starts it again, with the full time. Both fail when the delivery is over.
+func (b *Broker) Pause(token uint64) (resume func() error, err error) {
+	if err := b.setPaused(token, true); err != nil {
+		return nil, err
+	}
+	return func() error { return b.setPaused(token, false) }, nil
+}
+
+func (b *Broker) setPaused(token uint64, paused bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.windows[token]
+	if w == nil {
+		return muster.Faultf(muster.FaultConflict, "delivery %d is over", token)
+	}
+	w.paused = paused
+	if !paused {
+		w.deadline = clock(b.cfg.State.Latest()).Add(b.cfg.DeliveryTimeout)
+		b.rearmLocked(w.deadline)
+	}
+	return nil
+}
+
+// timedOutLocked are deliveries whose time is over, in the order of their tokens.
+func (b *Broker) timedOutLocked(now muster.Time) []*window {
+	var over []*window
+	for _, w := range b.windows {
+		if !w.paused && w.deadline <= now {
+			over = append(over, w)
+		}
+	}
+	slices.SortFunc(over, func(x, y *window) int { return cmp.Compare(x.token, y.token) })
+	return over
+}
+
+func (b *Broker) timeOutLocked(w *window, snap *state.Snapshot, now muster.Time) {
+	b.log.Warn("no answer for a delivery", "token", w.token, "jobs", len(w.jobs), "after", b.cfg.DeliveryTimeout)
+	entries := make([]*entry, 0, len(w.jobs))
+	for _, e := range w.jobs {
+		entries = append(entries, e)
+	}
+	slices.SortFunc(entries, func(x, y *entry) int { return x.rank(y) })
+	for _, e := range entries {
+		b.stats.TimedOut++
+		b.nackLocked(e, "no answer from a worker within "+b.cfg.DeliveryTimeout.String(), snap, now)
+	}
+}

@@ -1,0 +1,47 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/mend"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// adopt takes instances of ours that the state does not know into it. What the
+// configuration has no use for, the next pass ends.
+func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
+	var b batch
+	for _, a := range found {
+		id := a.Node
+		if id == "" {
+			id = f.ids.node()
+		}
+		b.add(&state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance})
+	}
+	f.commit(ctx, &b)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, err := range b.errs {
+		if err == nil {
+			f.stats.Adopted++
+		}
+	}
+}
+
+func sameOffering(a, b muster.Offering) bool {
+	return a.Provider == b.Provider && a.Name == b.Name && a.Zone == b.Zone && a.Market == b.Market && a.Price == b.Price &&
+		a.Capacity == b.Capacity && a.Available == b.Available && maps.Equal(a.Attributes, b.Attributes)
+}
+
+// afterOf is when a provider said to come again; 0: it did not.
+func afterOf(err error) time.Duration {
+	var fault *muster.Fault
+	if errors.As(err, &fault) {
+		return fault.After
+	}
+	return 0
+}

@@ -1,0 +1,97 @@
+package fleet
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/size"
+)
+
+// blocks are the scopes of which the providers said no, for a time that
+// doubles with each no and starts anew with the first yes.
+type blocks struct{ list []block }
+
+type block struct {
+	size.Block
+	times int
+}
+
+// blockFor is how long the first no of a kind holds.
+func blockFor(kind muster.FaultKind) time.Duration {
+	switch kind {
+	case muster.FaultCapacity, muster.FaultQuota:
+		return 30 * time.Second
+	case muster.FaultInvalid, muster.FaultAuth:
+		return time.Minute
+	case muster.FaultRateLimited:
+		return 5 * time.Second
+	}
+	return time.Second
+}
+
+const blockLongest = 10 * time.Minute
+
+// scopeOf is what a fault of creating the offering blocks.
+func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
+	s := fault.Scope
+	named := s.Zone != "" || s.Offering != "" || s.Market != ""
+	s.Provider = o.Provider
+	switch fault.Kind {
+	case muster.FaultRateLimited, muster.FaultAuth, muster.FaultQuota:
+		// Of the whole account, unless it says otherwise. Families are not told apart yet.
+		if !named {
+			return muster.Scope{Provider: o.Provider}
+		}
+	case muster.FaultCapacity:
+	default:
+		named = false
+	}
+	if !named {
+		s.Zone, s.Offering, s.Market = o.Zone, o.Name, o.Market
+	}
+	s.Family = ""
+	return s
+}
+
+// add takes in a no.
+func (b *blocks) add(o *muster.Offering, err error, now time.Time) *size.Block {
+	var fault *muster.Fault
+	if !errors.As(err, &fault) {
+		fault = &muster.Fault{Kind: muster.FaultInternal}
+	}
+	scope := scopeOf(o, fault)
+	i := slices.IndexFunc(b.list, func(x block) bool { return x.Scope == scope })
+	if i < 0 {
+		i = len(b.list)
+		b.list = append(b.list, block{Block: size.Block{Scope: scope}})
+	}
+	x := &b.list[i]
+	// Answers to calls made before the block say it once.
+	if x.Until <= muster.At(now) {
+		x.times++
+	}
+	first := blockFor(fault.Kind)
+	wait := backoff(first, max(first, blockLongest), x.times)
+	if fault.After > 0 {
+		wait = fault.After
+	}
+	x.Until, x.Why = max(x.Until, muster.At(now.Add(wait))), err.Error()
+	return &x.Block
+}
+
+// clear takes in a yes.
+func (b *blocks) clear(o *muster.Offering) {
+	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.Covers(o) })
+}
+
+// now are those that hold, and those that nobody has said yes to since.
+func (b *blocks) now(now muster.Time) []size.Block {
+	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.Until.Add(blockLongest) < now })
+	out := make([]size.Block, len(b.list))
+	for i, x := range b.list {
+		out[i] = x.Block
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/mend"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	destroyTimeout                 = 5 * time.Minute
+	destroysPerCall                = 16
+	destroyRetry, destroyRetryMost = time.Second, time.Minute
+)
+
+// destroy asks the providers to destroy the instances of nodes that are terminating.
+func (f *Fleet) destroy(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
+	byProvider := map[muster.ProviderName][]*state.Node{}
+	f.mu.Lock()
+	for _, id := range ids {
+		n := snap.Node(id)
+		if n == nil || n.Intent == muster.NodeHold || f.memory.Destroying[id] || f.cfg.Providers[n.Offering.Provider] == nil {
+			continue
+		}
+		f.memory.Destroying[id] = true
+		byProvider[n.Offering.Provider] = append(byProvider[n.Offering.Provider], n)
+	}
+	f.mu.Unlock()
+	for _, name := range f.names {
+		nodes := byProvider[name]
+		for len(nodes) > 0 {
+			part := nodes[:min(len(nodes), destroysPerCall)]
+			nodes = nodes[len(part):]
+			f.calls.Go(func() { f.destroyPart(ctx, name, part) })
+		}
+	}
+}
+
+func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes []*state.Node) {
+	ids := make([]muster.InstanceID, len(nodes))
+	for i, n := range nodes {
+		ids[i] = n.Instance
+	}
+	callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
+	errs := f.cfg.Providers[name].Destroy(callCtx, ids)
+	cancel()
+	now := time.Now()
+	f.mu.Lock()
+	for i, n := range nodes {
+		delete(f.memory.Destroying, n.ID)
+		var err error = muster.Faultf(muster.FaultAmbiguous, "provider %s did not answer for it", name)
+		if i < len(errs) {
+			err = errs[i]
+		}
+		if err == nil {
+			f.stats.Destroyed++
+			f.memory.Destroyed[n.ID] = muster.At(now)
+			delete(f.backoff, n.ID)
+			continue
+		}
+		f.stats.DestroyFaults++
+		f.backoff[n.ID]++
+		wait := backoff(destroyRetry, destroyRetryMost, f.backoff[n.ID])
+		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
+		if ctx.Err() == nil {
+			f.log.Warn("destroy not done, asking again", "node", n.ID, "instance", n.Instance, "in", wait, "error", err)
+		}
+	}
+	f.mu.Unlock()
+	poke(f.wake)
+}
+
+// destroyStrays destroys instances that stand behind no node. What fails is
+// found again by the next list.
+func (f *Fleet) destroyStrays(ctx context.Context, name muster.ProviderName, strays []mend.Stray) {
+	for _, s := range strays {
+		f.mu.Lock()
+		busy := f.strays[s.Instance]
+		f.strays[s.Instance] = true
+		f.mu.Unlock()
+		if busy {
+			continue
+		}
+		f.calls.Go(func() {
+			f.log.Warn("instance without a node is destroyed", "instance", s.Instance, "why", s.Reason)
+			callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
+			defer cancel()
+			errs := f.cfg.Providers[name].Destroy(callCtx, []muster.InstanceID{s.Instance})
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			delete(f.strays, s.Instance)
+			if len(errs) == 1 && errs[0] == nil {
+				f.stats.Strays++
+			} else if ctx.Err() == nil {
+				f.stats.DestroyFaults++
+				f.log.Warn("instance without a node is not destroyed", "instance", s.Instance, "error", errs)
+			}
+		})
+	}
+}

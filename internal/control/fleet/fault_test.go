@@ -1,0 +1,562 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/fake"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func TestF2CreateFailsUntyped(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var n atomic.Int64
+		w.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
+			if n.Add(1)%3 == 0 { // worse than 10 %
+				return errors.New("something went wrong")
+			}
+			return nil
+		}})
+		w.start()
+		w.submit("a", 40, 2, "sleep 1s ; true")
+		w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+		w.log.Latest().Members("ua", 0, func(m *state.Member) bool {
+			if m.Attempt != 1 {
+				t.Errorf("member %d used %d attempts", m.Index, m.Attempt)
+			}
+			return true
+		})
+		w.until("no node", time.Minute, noNodes)
+		w.startedOnce()
+	})
+}
+
+func TestF2AnswerLost(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cloud.SetFaults(fake.Faults{Lost: times(3, muster.Faultf(muster.FaultAmbiguous, "the connection broke"))})
+		w.start()
+		w.submit("a", 3, 2, "sleep 1s ; true")
+		w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+		if c := w.cloud.Calls(); len(w.cloud.Instances()) != 3 || c.Intents != 3 {
+			t.Errorf("%d instances from %d intents for three nodes", len(w.cloud.Instances()), c.Intents)
+		}
+		w.until("no node", time.Minute, noNodes)
+	})
+}
+
+func TestF3DestroyFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var tries atomic.Int64
+		w.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error {
+			if tries.Add(1) <= 4 {
+				return errors.New("not now")
+			}
+			return nil
+		}})
+		w.start()
+		w.submit("a", 1, 1, "true")
+		w.until("terminating", 20*time.Second, func(s *state.Snapshot) bool {
+			is := false
+			s.LiveNodes(func(n *state.Node) bool { is = n.Stage == muster.NodeTerminating; return true })
+			return is
+		})
+		_, row := w.only()
+		w.submit("b", 1, 1, "true")
+		w.until("b's end", 10*time.Second, ended("b", muster.JobSucceeded))
+		if a := w.log.Latest().Alloc("ub-0-1"); a.Node == row.ID {
+			t.Error("a terminating node was given work")
+		}
+		w.until("no node", time.Minute, noNodes)
+		if tries.Load() < 5 || len(w.cloud.Instances()) > 0 {
+			t.Errorf("destroyed after %d tries, left %v", tries.Load(), w.cloud.Instances())
+		}
+	})
+}
+
+func TestF4F5RateLimitAndQuota(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault *muster.Fault
+		wait  time.Duration
+	}{
+		{"rate-limited until T", &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down", After: 17 * time.Second}, 17 * time.Second},
+		{"F10 rate-limited, no time given", &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down"}, 5 * time.Second},
+		{"quota with no instance of ours", &muster.Fault{Kind: muster.FaultQuota, Message: "quota reached"}, 30 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				open := time.Now().Add(c.wait)
+				var early, late atomic.Int64
+				w.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
+					if time.Now().Before(open) {
+						early.Add(1)
+						return c.fault
+					}
+					late.Add(1)
+					return nil
+				}})
+				w.start()
+				w.submit("a", 4, 2, "true")
+				time.Sleep(c.wait - time.Millisecond)
+				synctest.Wait()
+				first := early.Load()
+				if first == 0 || first > 4 {
+					t.Errorf("%d creates before T, all of the first batch at most", first)
+				}
+				if lists := w.cloud.Calls().List; lists == 0 {
+					t.Error("listing did not go on")
+				}
+				w.until("the job's end", time.Second, ended("a", muster.JobSucceeded))
+				if early.Load() != first {
+					t.Errorf("%d creates while blocked", early.Load()-first)
+				}
+			})
+		})
+	}
+}
+
+func TestF5OneTryAfterTheTimeOut(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var tries atomic.Int64
+		w.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
+			tries.Add(1)
+			return muster.Faultf(muster.FaultQuota, "quota reached")
+		}})
+		w.start()
+		w.submit("a", 10, 2, "true")
+		time.Sleep(29 * time.Second)
+		first := tries.Load()
+		time.Sleep(5 * time.Second)
+		if more := tries.Load() - first; more != 1 {
+			t.Errorf("%d tries after the time-out, want one", more)
+		}
+		if d := w.fleet.Decisions(); len(d.Waits) != 1 || !strings.Contains(d.Waits[0].Reason, "quota reached") {
+			t.Errorf("what waits does not say why: %+v", d.Waits)
+		}
+	})
+}
+
+func TestF7CapacityOfOneOffering(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cloud.SetFaults(fake.Faults{Create: func(in cloud.Intent) error {
+			if in.Offering == "small" {
+				return &muster.Fault{Kind: muster.FaultCapacity, Message: "out of capacity", Scope: muster.Scope{Offering: "small", Market: muster.OnDemand}}
+			}
+			return nil
+		}})
+		w.start()
+		w.submit("a", 2, 2, "true")
+		w.until("the job's end", time.Second, ended("a", muster.JobSucceeded))
+		if in := w.cloud.Instances(); len(in) != 1 || in[0].Offering != "large" {
+			t.Errorf("instances: %v", in)
+		}
+	})
+}
+
+func TestF12AnotherOwner(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other := w.cloud.Add(cloud.Tags{Owner: "c2", Token: "t", Node: "n", Pool: "p"}, "small")
+		w.start()
+		w.submit("a", 1, 1, "true")
+		w.until("the job's end", time.Second, ended("a", muster.JobSucceeded))
+		w.until("no node", time.Minute, noNodes)
+		time.Sleep(5 * time.Minute)
+		if in := w.cloud.Instances(); len(in) != 1 || in[0].ID != other.ID {
+			t.Errorf("the other owner's instance was touched: %v", in)
+		}
+	})
+}
+
+func TestF13ListEmptyOrCutOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cut  func([]cloud.Instance) ([]cloud.Instance, bool)
+	}{
+		{"empty", func([]cloud.Instance) ([]cloud.Instance, bool) { return nil, true }},
+		{"short", func(in []cloud.Instance) ([]cloud.Instance, bool) { return in[:len(in)/2], true }},
+		{"not complete", func([]cloud.Instance) ([]cloud.Instance, bool) { return nil, false }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.start()
+				w.submit("a", 4, 2, "sleep 3m ; true")
+				w.until("running", 5*time.Second, running("a", 4))
+				// Contact is lost, so that absence would be believed, and the one list that is asked for now lies.
+				for _, n := range w.all() {
+					n.Cut(true)
+				}
+				var lies atomic.Int64
+				w.cloud.SetFaults(fake.Faults{Cut: func(in []cloud.Instance) ([]cloud.Instance, bool) {
+					if lies.Add(1) == 1 {
+						return c.cut(in)
+					}
+					return in, true
+				}})
+				time.Sleep(10 * time.Second)
+				if lies.Load() < 2 {
+					t.Fatalf("listed %d times while contact was lost", lies.Load())
+				}
+				for _, n := range w.all() {
+					n.Cut(false)
+				}
+				w.until("the job's end", 4*time.Minute, ended("a", muster.JobSucceeded))
+				if gone := w.goneNodes(); len(gone) > 0 {
+					t.Errorf("declared gone: %v", gone)
+				}
+				w.startedOnce()
+			})
+		})
+	}
+}
+
+func TestF14KilledBetweenIntentAndAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		made bool // the provider had made it by then
+	}{{"made", true}, {"not made", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				hang := make(chan struct{})
+				fault := func(cloud.Intent) error { <-hang; return errors.New("the server is dead") }
+				if c.made {
+					w.cloud.SetFaults(fake.Faults{Lost: fault})
+				} else {
+					w.cloud.SetFaults(fake.Faults{Create: fault})
+				}
+				w.start()
+				w.submit("a", 3, 2, "sleep 1s ; true")
+				w.until("intents", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 3 })
+				synctest.Wait()
+				w.cloud.SetFaults(fake.Faults{})
+				close(hang)
+				w.restart()
+				w.until("the job's end", 10*time.Second, ended("a", muster.JobSucceeded))
+				if n := len(w.cloud.Instances()); n != 3 {
+					t.Errorf("%d instances for three intents\n%s", n, w.dump())
+				}
+				w.until("no node", time.Minute, noNodes)
+				w.startedOnce()
+			})
+		})
+	}
+}
+
+func TestRestartAnyTimeNeverLaunchesTwice(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Millisecond, 40 * time.Millisecond, 150 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.cloud = fake.New(fake.Config{Offerings: []muster.Offering{offering("small", 2, 1)}, Seed: 3,
+					Delay: 100 * time.Millisecond, Jitter: 50 * time.Millisecond, Created: w.created, Destroyed: w.destroyed})
+				w.start()
+				w.submit("a", 8, 2, "sleep 1s ; true")
+				for range 4 {
+					time.Sleep(after)
+					w.restart()
+				}
+				w.until("the job's end", 30*time.Second, ended("a", muster.JobSucceeded))
+				if n := len(w.cloud.Instances()) + len(w.goneNodes()); n != 8 {
+					t.Errorf("%d instances were made for eight members\n%s", n, w.dump())
+				}
+				w.startedOnce()
+				w.until("no node", time.Minute, noNodes)
+				if left := w.cloud.Instances(); len(left) > 0 {
+					t.Errorf("left: %v", left)
+				}
+			})
+		})
+	}
+}
+
+func TestL1BootNeverComes(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.boots = false
+		w.start()
+		w.submit("a", 1, 1, "true")
+		w.until("booting", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 1 })
+		began := time.Now()
+		w.until("gone", 70*time.Second, func(s *state.Snapshot) bool { return len(w.goneNodes()) == 1 })
+		if took := time.Since(began); took < 60*time.Second || !strings.Contains(w.goneNodes()[0], "did not come into service within 1m0s") {
+			t.Errorf("after %s: %v", took, w.goneNodes())
+		}
+		w.mu.Lock()
+		w.boots = true
+		w.mu.Unlock()
+		w.until("the job's end", 70*time.Second, ended("a", muster.JobSucceeded))
+	})
+}
+
+func TestL4RestartKeepsWhatIsThere(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 3, 2, "sleep 90s ; true")
+		w.until("running", time.Second, running("a", 3))
+		nodes := map[muster.AllocID]muster.NodeID{}
+		w.log.Latest().LiveAllocs(func(a *state.Alloc) bool { nodes[a.ID] = a.Node; return true })
+		held, drained, busy := nodes["ua-0-1"], nodes["ua-1-1"], nodes["ua-2-1"]
+		w.must(&state.NodeIntentSet{ID: held, Intent: muster.NodeHold, Reason: "to look at"})
+		w.must(&state.NodeIntentSet{ID: drained, Intent: muster.NodeDrain})
+		// An instance of an offering that is sold no more, and idle.
+		w.cloud.SetOffers([]muster.Offering{offering("small", 2, 1)})
+		w.must(&state.NodeAdopted{ID: "old", Token: "told", Pool: "p", Offering: offering("large", 16, 12), Instance: "i-old"})
+		in := w.cloud.Add(cloud.Tags{Owner: "c1", Token: "told", Node: "old", Pool: "p"}, "large")
+		_ = in
+		w.stop()
+		time.Sleep(30 * time.Second)
+		w.restart()
+		w.until("the unconfigured is gone", 5*time.Second, func(s *state.Snapshot) bool { return s.Node("old").Stage == muster.NodeGone })
+		snap := w.log.Latest()
+		if n := snap.Node(held); n.Intent != muster.NodeHold || n.Stage != muster.NodeServing {
+			t.Errorf("held node: %+v", n)
+		}
+		for id, node := range nodes {
+			if a := snap.Alloc(id); !a.Live() || a.Node != node {
+				t.Errorf("%s was disturbed: %+v", id, a)
+			}
+		}
+		w.until("the job's end", 2*time.Minute, ended("a", muster.JobSucceeded))
+		w.startedOnce()
+		w.until("drained and idle are gone", 20*time.Second, func(s *state.Snapshot) bool {
+			return s.Node(drained).Stage == muster.NodeGone && s.Node(busy).Stage == muster.NodeGone
+		})
+		time.Sleep(time.Hour)
+		if n := w.log.Latest().Node(held); n.Stage != muster.NodeServing || len(w.cloud.Instances()) != 1 {
+			t.Errorf("the held node is %s, instances %v", n.Stage, w.cloud.Instances())
+		}
+	})
+}
+
+func TestL6Drain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.pool.IdleTimeout = 3600e6
+		w.start()
+		w.submit("a", 1, 2, "sleep 20s ; true")
+		w.submit("b", 1, 2, "true")
+		w.until("b's end", time.Second, ended("b", muster.JobSucceeded))
+		busy := w.log.Latest().Alloc("ua-0-1").Node
+		idle := w.log.Latest().Alloc("ub-0-1").Node
+		w.mu.Lock()
+		w.boots = false
+		w.mu.Unlock()
+		w.submit("c", 1, 16, "true")
+		w.until("booting", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 3 })
+		var booting muster.NodeID
+		synctest.Wait()
+		w.log.Latest().LiveNodes(func(n *state.Node) bool {
+			if n.Stage == muster.NodeBooting {
+				booting = n.ID
+			}
+			return true
+		})
+		w.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "c"}})
+		for _, id := range []muster.NodeID{busy, idle, booting} {
+			w.must(&state.NodeIntentSet{ID: id, Intent: muster.NodeDrain, Reason: "kernel"})
+		}
+		w.until("idle and booting are gone", 2*time.Second, func(s *state.Snapshot) bool {
+			return s.Node(idle).Stage == muster.NodeGone && s.Node(booting).Stage == muster.NodeGone
+		})
+		if w.log.Latest().Node(busy).Stage != muster.NodeServing {
+			t.Error("the busy node was not waited for")
+		}
+		w.until("a's end", 30*time.Second, ended("a", muster.JobSucceeded))
+		w.until("busy is gone", 2*time.Second, noNodes)
+	})
+}
+
+func TestL11InstanceVanishes(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 2, 2, "sleep 30s ; true")
+		w.until("running", time.Second, running("a", 2))
+		a := w.log.Latest().Alloc("ua-0-1")
+		began := time.Now()
+		w.cloud.Vanish(w.log.Latest().Node(a.Node).Instance)
+		w.until("lost", 5*time.Second, func(s *state.Snapshot) bool { return s.Alloc(a.ID).Outcome == muster.OutcomeLost })
+		t.Logf("confirmed after %s", time.Since(began))
+		w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+		m := w.log.Latest().Member("ua", 0)
+		if m.Attempt != 2 || m.UserFailures != 0 {
+			t.Errorf("member: %+v", m)
+		}
+		w.startedOnce()
+	})
+}
+
+// A busy node whose agent cannot be reached, and whose instance is there, is
+// ended after the grace; its work starts elsewhere only when that is confirmed.
+func TestN14CutOffLongerThanTheGrace(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "sleep 3m ; true")
+		w.until("running", time.Second, running("a", 1))
+		n, row := w.only()
+		n.Cut(true)
+		time.Sleep(55 * time.Second)
+		if a := w.log.Latest().Alloc("ua-0-1"); !a.Live() {
+			t.Errorf("replaced within the grace: %+v", a)
+		}
+		w.until("gone", 15*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeGone })
+		w.until("the job's end", 4*time.Minute, ended("a", muster.JobSucceeded))
+		w.startedOnce()
+	})
+}
+
+func TestN4LostAndBackWithinTheGrace(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "sleep 40s ; print done ; true")
+		w.until("running", time.Second, running("a", 1))
+		n, row := w.only()
+		n.Cut(true)
+		w.until("lost", 3*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Health == muster.NodeLost })
+		time.Sleep(20 * time.Second)
+		n.Cut(false)
+		w.until("good", 3*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Schedulable() })
+		w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+		if len(w.goneNodes()) > 0 {
+			t.Error("it was replaced")
+		}
+		w.startedOnce()
+	})
+}
+
+func TestN5TheSameHostComesLater(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "sleep 10m ; true")
+		w.until("running", time.Second, running("a", 1))
+		_, row := w.only()
+		w.cloud.Vanish(row.Instance)
+		w.until("gone", 5*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeGone })
+		// The machine was only out of the provider's sight, and comes back after its node is forgotten.
+		w.must(&state.NodesPurged{IDs: []muster.NodeID{row.ID}})
+		w.cloud.Add(cloud.Tags{Owner: "c1", Token: row.Token, Node: row.ID, Pool: "p"}, "small")
+		w.until("adopted", 2*time.Minute, func(s *state.Snapshot) bool { n := s.Node(row.ID); return n != nil && n.Joined != 0 })
+		if n := w.log.Latest().Node(row.ID); n.Served != 0 || n.Launched == row.Launched {
+			t.Errorf("it is not a new node: %+v", n)
+		}
+	})
+}
+
+// What a gone node leaves in the cloud is destroyed.
+func TestInstanceOfAGoneNodeIsDestroyed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "true")
+		w.until("no node", time.Minute, noNodes)
+		var token muster.Token
+		w.log.Latest().GoneNodes(func(n *state.Node) bool { token = n.Token; return false })
+		w.cloud.Add(cloud.Tags{Owner: "c1", Token: token, Node: "x", Pool: "p"}, "small")
+		time.Sleep(2 * time.Minute)
+		if left := w.cloud.Instances(); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+func TestL14TheBreaker(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 30, 2, "sleep 1h ; true")
+		w.until("running", 3*time.Second, running("a", 30))
+		for _, n := range w.all() {
+			n.Cut(true)
+		}
+		time.Sleep(9 * time.Minute)
+		if gone := len(w.goneNodes()); gone != 6 {
+			t.Errorf("%d of 30 nodes were destroyed because contact was lost, want a fifth", gone)
+		}
+	})
+}
+
+// The output of an ended allocation keeps its idle node for ten minutes at most.
+func TestL12OutputFirst(t *testing.T) {
+	for _, back := range []bool{true, false} {
+		name := map[bool]string{true: "the blob store comes back", false: "it does not"}[back]
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.blobs.Fail(errors.New("no blob store"))
+				w.start()
+				w.submit("a", 1, 1, "flood 100000 ; true")
+				w.until("the job's end", time.Second, ended("a", muster.JobSucceeded))
+				began := time.Now()
+				time.Sleep(5 * time.Minute)
+				if w.log.Latest().LiveNodeCount() != 1 {
+					t.Fatal("the node did not wait for its output")
+				}
+				if back {
+					w.blobs.Fail(nil)
+				}
+				w.until("no node", 10*time.Minute, noNodes)
+				a := w.log.Latest().Alloc("ua-0-1")
+				switch {
+				case back && (a.Output.Stage != state.OutputComplete || a.Output.Stdout.Size != 100000):
+					t.Errorf("output: %+v", a.Output)
+				case !back && (a.Output.Stage != state.OutputIncomplete || a.Output.Why == ""):
+					t.Errorf("output: %+v", a.Output)
+				case !back && time.Since(began) > 11*time.Minute:
+					t.Errorf("it took %s", time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+func TestC4FitsNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 99, "true")
+		w.submit("b", 1, 1, "true")
+		w.until("a fails", time.Second, ended("a", muster.JobFailed))
+		if j := w.log.Latest().JobByUID("ua"); !strings.Contains(j.Reason, "99 cpu") || !strings.Contains(j.Reason, "large, has 16 cpu") {
+			t.Errorf("reason: %s", j.Reason)
+		}
+		w.until("b's end", time.Second, ended("b", muster.JobSucceeded))
+	})
+}
+
+func TestN17NodeFailuresMoveOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "break")
+		w.until("a fails", time.Minute, ended("a", muster.JobFailed))
+		m := w.log.Latest().Member("ua", 0)
+		if len(m.FailedNodes) != 5 {
+			t.Errorf("failed on %v", m.FailedNodes)
+		}
+		w.submit("b", 1, 2, "false", func(s *api.JobSpec) { s.Restart.Attempts, s.Restart.On = 3, []string{"1"} })
+		w.until("b fails", time.Minute, ended("b", muster.JobFailed))
+		if m := w.log.Latest().Member("ub", 0); m.UserFailures != 3 || !strings.Contains(m.Reason, "exited with code 1") {
+			t.Errorf("member: %+v", m)
+		}
+	})
+}
+
+func TestLeaderGoesWhileProposing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.log.Fail(func(state.Fact) error { return muster.Faultf(muster.FaultUnavailable, "no leader") })
+		time.Sleep(5 * time.Second)
+		w.log.Fail(nil)
+		w.submit("a", 4, 2, "true")
+		w.until("the job's end", 5*time.Second, ended("a", muster.JobSucceeded))
+		w.log.Fail(func(f state.Fact) error {
+			if _, ok := f.(*state.NodeTerminating); ok {
+				return muster.Faultf(muster.FaultDiskLow, "the disk is nearly full")
+			}
+			return nil
+		})
+		time.Sleep(30 * time.Second)
+		w.log.Fail(nil)
+		w.until("no node", 5*time.Second, noNodes)
+	})
+}
+
+var _ = context.Background

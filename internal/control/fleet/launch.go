@@ -1,0 +1,155 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	// createTimeout bounds one call; createsPerCall how many intents share its fate.
+	createTimeout  = 2 * time.Minute
+	createsPerCall = 8
+	// What an answer that says nothing is tried again after, and at most.
+	retryFirst, retryLongest = 500 * time.Millisecond, time.Minute
+)
+
+// launch commits the intents, then asks for the instances. Providers whose
+// first list is not in yet are left for the next pass: it may show that what is wanted is there.
+func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
+	var b batch
+	var nodes []muster.NodeID
+	for _, l := range launches {
+		lister := f.listers[l.Offering.Provider]
+		if lister == nil || !lister.looked() {
+			continue
+		}
+		id := f.ids.node()
+		nodes = append(nodes, id)
+		b.add(&state.NodeLaunching{ID: id, Token: f.ids.token(), Pool: l.Pool, Offering: l.Offering, Reason: l.Reason})
+	}
+	// Marked before they are in the log: a pass that sees them must not take them for forgotten.
+	f.mu.Lock()
+	for _, id := range nodes {
+		f.memory.Creating[id] = true
+	}
+	f.mu.Unlock()
+	f.commit(ctx, &b)
+	var committed []muster.NodeID
+	f.mu.Lock()
+	for i, id := range nodes {
+		delete(f.memory.Creating, id)
+		if b.errs[i] == nil {
+			committed = append(committed, id)
+		}
+	}
+	f.mu.Unlock()
+	f.create(ctx, f.cfg.State.Latest(), committed)
+}
+
+// create asks the providers for the instances of nodes that are launching.
+func (f *Fleet) create(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
+	byProvider := map[muster.ProviderName][]*state.Node{}
+	f.mu.Lock()
+	for _, id := range ids {
+		n := snap.Node(id)
+		if n == nil || n.Stage != muster.NodeLaunching || f.memory.Creating[id] || f.cfg.Providers[n.Offering.Provider] == nil {
+			continue
+		}
+		f.memory.Creating[id] = true
+		byProvider[n.Offering.Provider] = append(byProvider[n.Offering.Provider], n)
+	}
+	f.mu.Unlock()
+	for _, name := range f.names {
+		nodes := byProvider[name]
+		for len(nodes) > 0 {
+			part := nodes[:min(len(nodes), createsPerCall)]
+			nodes = nodes[len(part):]
+			f.calls.Go(func() { f.createPart(ctx, name, part) })
+		}
+	}
+}
+
+func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes []*state.Node) {
+	intents := make([]cloud.Intent, len(nodes))
+	for i, n := range nodes {
+		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
+	}
+	callCtx, cancel := context.WithTimeout(ctx, createTimeout)
+	results := f.cfg.Providers[name].Create(callCtx, intents)
+	cancel()
+	for i, n := range nodes {
+		err := error(nil)
+		r := cloud.Created{Err: muster.Faultf(muster.FaultAmbiguous, "provider %s did not answer for it", name)}
+		if i < len(results) {
+			r = results[i]
+		}
+		switch {
+		case ctx.Err() != nil:
+			// The next leader finds out.
+		case r.Err == nil:
+			err = f.propose(ctx, &state.NodeLaunched{ID: n.ID, Instance: r.Instance.ID})
+		default:
+			err = f.notCreated(ctx, n, r.Err)
+		}
+		f.mu.Lock()
+		delete(f.memory.Creating, n.ID)
+		if r.Err == nil {
+			f.stats.Created++
+			delete(f.backoff, n.ID)
+			f.blocks.clear(&n.Offering)
+		} else {
+			f.stats.CreateFaults++
+		}
+		if err != nil {
+			// Not in the log: what became of it is found by listing.
+			f.memory.Tried[n.ID] = muster.At(time.Now())
+		}
+		f.mu.Unlock()
+	}
+	poke(f.wake)
+}
+
+// notCreated deals with an answer that is not an instance.
+func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error {
+	now := time.Now()
+	if unclear(err) {
+		f.mu.Lock()
+		f.backoff[n.ID]++
+		wait := backoff(retryFirst, retryLongest, f.backoff[n.ID])
+		f.memory.Tried[n.ID] = muster.At(now)
+		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
+		f.mu.Unlock()
+		f.log.Warn("create: the answer says nothing certain; looking for it", "node", n.ID, "error", err)
+		return nil
+	}
+	f.mu.Lock()
+	b := f.blocks.add(&n.Offering, err, now)
+	f.mu.Unlock()
+	f.log.Warn("create refused", "node", n.ID, "offering", n.Offering.Name, "kind", muster.KindOf(err), "error", err, "again", b.Until.Sub(muster.At(now)))
+	return f.propose(ctx, &state.NodeGone{ID: n.ID, Reason: fmt.Sprintf("not created: %v", err)})
+}
+
+// unclear reports whether an instance may have been made although the call failed.
+func unclear(err error) bool {
+	var fault *muster.Fault
+	if !errors.As(err, &fault) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	return fault.Kind == muster.FaultAmbiguous || fault.Kind == muster.FaultInternal || fault.Kind == muster.FaultUnavailable
+}
+
+// backoff is first × 2^(n-1), at most longest.
+func backoff(first, longest time.Duration, n int) time.Duration {
+	d := first
+	for i := 1; i < n && d < longest; i++ {
+		d *= 2
+	}
+	return min(d, longest)
+}

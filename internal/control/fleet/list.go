@@ -1,0 +1,213 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/decide/mend"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	listTimeout = 2 * time.Minute
+	// listGap is the shortest time between the beginnings of two lists.
+	listGap                    = 250 * time.Millisecond
+	listRetry, listRetryLonges = time.Second, time.Minute
+	// maxPages bounds a list whose cursor never ends.
+	maxPages = 10_000
+)
+
+// lister lists one provider: at the start, when somebody wants to know, and once in a while.
+type lister struct {
+	f    *Fleet
+	name muster.ProviderName
+	p    cloud.Provider
+	wake chan struct{}
+
+	mu    sync.Mutex
+	next  muster.Time // when a list is wanted; 0: only the sweep
+	tries int         // lists that ended, well or not
+}
+
+func newLister(f *Fleet, name muster.ProviderName, p cloud.Provider) *lister {
+	return &lister{f: f, name: name, p: p, wake: make(chan struct{}, 1)}
+}
+
+// want asks for a list at a time, or before.
+func (l *lister) want(at muster.Time) {
+	l.mu.Lock()
+	sooner := l.next == 0 || at < l.next
+	if sooner {
+		l.next = at
+	}
+	l.mu.Unlock()
+	if sooner {
+		poke(l.wake)
+	}
+}
+
+// looked reports whether one list has ended since the start, well or not.
+func (l *lister) looked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tries > 0
+}
+
+// due is when to list, given when the last list began and what it may not be before.
+func (l *lister) due(last, notBefore time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := last.Add(l.f.cfg.SweepEvery)
+	if l.next != 0 && l.next.Std().Before(at) {
+		at = l.next.Std()
+	}
+	if soonest := last.Add(listGap); at.Before(soonest) {
+		at = soonest
+	}
+	if at.Before(notBefore) {
+		at = notBefore
+	}
+	return at
+}
+
+func (l *lister) run(ctx context.Context) {
+	var last, notBefore time.Time
+	faults := 0
+	for first := true; ; first = false {
+		for !first {
+			wait := time.Until(l.due(last, notBefore))
+			if wait <= 0 {
+				break
+			}
+			timer := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+			case <-l.wake:
+			case <-timer.C:
+			}
+			timer.Stop()
+			if ctx.Err() != nil {
+				return
+			}
+		}
+		last = time.Now()
+		l.mu.Lock()
+		if l.next <= muster.At(last) {
+			l.next = 0
+		}
+		l.mu.Unlock()
+		list, err := l.list(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		l.f.listed(ctx, l.name, list)
+		l.mu.Lock()
+		l.tries++
+		l.mu.Unlock()
+		if notBefore = (time.Time{}); err == nil {
+			faults = 0
+		} else {
+			faults++
+			wait := backoff(listRetry, listRetryLonges, faults)
+			if after := afterOf(err); after > 0 {
+				wait = after
+			}
+			notBefore = time.Now().Add(wait)
+			l.f.log.Warn("provider not listed", "provider", l.name, "again", wait, "error", err)
+			l.want(muster.At(notBefore))
+		}
+		poke(l.f.wake)
+	}
+}
+
+// list reads all pages. With an error it is what was seen, and not complete.
+func (l *lister) list(ctx context.Context) (*mend.List, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	out := &mend.List{Asked: muster.At(time.Now())}
+	cursor := ""
+	for range maxPages {
+		page, err := l.p.List(ctx, cursor)
+		if err != nil {
+			return out, err
+		}
+		for _, in := range page.Instances {
+			out.Instances = append(out.Instances, mend.Instance{ID: in.ID, Token: in.Tags.Token, Node: in.Tags.Node, Pool: in.Tags.Pool,
+				Offering: in.Offering, Zone: in.Zone, Market: in.Market})
+		}
+		if page.Next == "" {
+			out.Complete = page.Complete
+			return out, nil
+		}
+		cursor = page.Next
+	}
+	return out, muster.Faultf(muster.FaultInternal, "list of provider %s does not end", l.name)
+}
+
+// listed takes in a list: what it confirms, and what it shows that nobody knows.
+func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend.List) {
+	snap := f.cfg.State.Latest() // after the answer: what is in the list and was intended is in it
+	f.mu.Lock()
+	f.stats.Lists++
+	f.sights[name].Take(list, snap)
+	f.mu.Unlock()
+	strays, adopt := mend.Reconcile(snap, name, list)
+	f.destroyStrays(ctx, name, strays)
+	f.adopt(ctx, adopt)
+}
+
+// readOffers keeps what a provider sells in the state.
+func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
+	faults := 0
+	for {
+		wait := f.cfg.OffersEvery
+		callCtx, cancel := context.WithTimeout(ctx, listTimeout)
+		offers, err := f.cfg.Providers[name].Offers(callCtx)
+		cancel()
+		if err == nil {
+			err = f.sell(ctx, name, offers)
+		}
+		if faults++; err == nil {
+			faults = 0
+		} else {
+			if ctx.Err() != nil {
+				return
+			}
+			wait = min(wait, backoff(listRetry, listRetryLonges, faults))
+			f.log.Warn("offerings not read", "provider", name, "again", wait, "error", err)
+		}
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// sell proposes the offerings if they are other ones than before.
+func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []muster.Offering) error {
+	offers = slices.Clone(offers)
+	for i := range offers {
+		offers[i].Provider = name
+		if offers[i].Market == "" {
+			offers[i].Market = muster.OnDemand
+		}
+	}
+	slices.SortFunc(offers, func(a, b muster.Offering) int {
+		return strings.Compare(string(a.Name)+"\x00"+a.Zone+"\x00"+string(a.Market), string(b.Name)+"\x00"+b.Zone+"\x00"+string(b.Market))
+	})
+	var known []muster.Offering
+	f.cfg.State.Latest().Offerings(func(o *muster.Offering) bool {
+		if o.Provider == name {
+			known = append(known, *o)
+		}
+		return true
+	})
+	if slices.EqualFunc(offers, known, sameOffering) {
+		return nil
+	}
+	return f.propose(ctx, &state.OfferingsSeen{Provider: name, Offerings: offers})
+}

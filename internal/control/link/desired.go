@@ -1,0 +1,296 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	// lazyFor is how long what is not urgent (to forget) waits for company.
+	lazyFor = 25 * time.Millisecond
+	// Bounds of one part of a set: the octets of the specs in it, roughly, and how many it names.
+	maxPartBytes, maxPartAllocs = 8 << 20, 4096
+	sendFirst, sendLongest      = 50 * time.Millisecond, 5 * time.Second
+)
+
+// send sends sets: on a new contact the whole, then what changed.
+func (s *session) send(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.began:
+	}
+	box, wait := s.n.box, sendFirst
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-box.urgent:
+		case <-box.wake:
+			lazy := time.NewTimer(lazyFor)
+			select {
+			case <-ctx.Done():
+			case <-box.urgent:
+			case <-lazy.C:
+			}
+			lazy.Stop()
+		}
+		ids, all := box.take()
+		if len(ids) == 0 && !all {
+			continue
+		}
+		err := s.sendSet(ctx, ids, all)
+		var refusal *wire.Refusal
+		switch {
+		case err == nil:
+			wait = sendFirst
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &refusal), muster.IsKind(err, muster.FaultUnavailable), errors.Is(err, errDeposed):
+			return err
+		}
+		// It answers, and cannot do it now.
+		s.n.log.Warn("set not taken, sending again", "error", err)
+		sleep(ctx, wait)
+		wait = min(2*wait, sendLongest)
+		box.addAll()
+	}
+}
+
+var errDeposed = errors.New("another leader has begun")
+
+// part is one message of a set.
+type part struct {
+	wire.Desired
+	size int
+}
+
+// sendSet sends what the log wants of some allocations, or of all.
+func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) error {
+	// Taken after the mail: it is at least as new as what brought it.
+	snap := s.n.l.cfg.State.Latest()
+	fence, leads := s.n.l.fence(snap)
+	if !leads {
+		return errDeposed
+	}
+	if all {
+		ids = s.everything(snap)
+	}
+	var p part
+	for i, id := range ids {
+		s.want(ctx, snap, id, &p)
+		full := p.size >= maxPartBytes || len(p.Allocs)+len(p.Forget) >= maxPartAllocs
+		if len(p.Allocs)+len(p.Forget) == 0 || !full && i < len(ids)-1 {
+			continue
+		}
+		p.Fence = fence
+		answer, err := s.n.client.SendDesired(ctx, p.Desired)
+		if err != nil {
+			return err
+		}
+		s.n.l.stats.sets.Add(1)
+		s.answered(snap, &p, &answer)
+		p = part{}
+	}
+	return nil
+}
+
+// everything that the log or the agent has on the node.
+func (s *session) everything(snap *state.Snapshot) []muster.AllocID {
+	var ids []muster.AllocID
+	live := map[muster.AllocID]bool{}
+	snap.NodeAllocs(s.n.id, func(a *state.Alloc) bool {
+		ids = append(ids, a.ID)
+		live[a.ID] = true
+		return true
+	})
+	var rest []muster.AllocID
+	s.mu.Lock()
+	for id, k := range s.known {
+		k.sent = ""
+		if !live[id] {
+			rest = append(rest, id)
+		}
+	}
+	s.mu.Unlock()
+	slices.Sort(rest)
+	return append(ids, rest...)
+}
+
+// want adds to p what the agent should do about an allocation, if anything.
+func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.AllocID, p *part) {
+	row := snap.Alloc(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.known[id]
+	held := k != nil && k.report != nil
+	ended := held && k.report.Status == muster.AllocEnded
+	switch {
+	case row == nil || row.Node != s.n.id:
+		s.stray(snap, id, k, p)
+	case row.Live() && row.Desired == muster.AllocStop:
+		if !ended && (k == nil || k.sent != muster.AllocStop) {
+			p.stop(id)
+		}
+	case row.Live() && !held && row.Status != muster.AllocPlaced:
+		// The agent reported it once, and what it reports is on its disk.
+		s.lostLocked(row, fmt.Sprintf("node %s no longer has it: the agent's directory was lost or emptied", s.n.id))
+	case row.Live():
+		if ended || k != nil && k.sent == muster.AllocRun {
+			return
+		}
+		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun}
+		if !held {
+			d.Spec = specOf(row)
+			p.size += sizeOf(d.Spec)
+		}
+		p.Allocs = append(p.Allocs, d)
+	case !held:
+		delete(s.known, id)
+	case !ended:
+		// The log has given it up and may have placed its member elsewhere.
+		if k.sent != muster.AllocStop {
+			p.stop(id)
+		}
+	case row.Output.Stage == state.OutputOpen:
+		s.shipLocked(ctx, id)
+	default:
+		p.Forget = append(p.Forget, id)
+	}
+}
+
+func (p *part) stop(id muster.AllocID) {
+	// Every stop has its cause in the log.
+	p.Allocs = append(p.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
+	p.Named = append(p.Named, id)
+}
+
+// stray is an allocation that the agent has and the log does not: of a job that
+// was purged, or one that a restored backup does not know.
+func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *part) {
+	switch {
+	case k == nil || k.report == nil:
+		delete(s.known, id)
+	case k.report.Status == muster.AllocEnded:
+		p.Forget = append(p.Forget, id)
+	case snap.Meta().Epoch > 1:
+		// After a restore the log lacks what came after the backup. Somebody
+		// submitted it: it is not stopped by absence, and ends by itself.
+		if !k.stray {
+			s.n.log.Warn("unknown since a backup was restored: left to end by itself", "alloc", id)
+		}
+		k.stray = true
+	case k.sent != muster.AllocStop:
+		s.n.log.Warn("unknown to the log: stopped", "alloc", id)
+		p.stop(id)
+	}
+}
+
+// lostLocked queues the end of an allocation of which the agent has nothing.
+func (s *session) lostLocked(row *state.Alloc, why string) {
+	u := state.AllocUpdate{ID: row.ID, Status: muster.AllocEnded, Outcome: muster.OutcomeLost,
+		Failure: &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonSandboxDied, Message: why},
+		Output:  &state.Output{Stage: state.OutputIncomplete, Why: why}}
+	if row.Desired == muster.AllocStop {
+		u.Outcome, u.Failure = muster.OutcomeStopped, nil
+		if row.Status == muster.AllocPlaced {
+			// It never ran.
+			u.Output = &state.Output{Stage: state.OutputComplete}
+		}
+	}
+	s.updateLocked(u)
+}
+
+// answered takes in what became of a part.
+func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAnswer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range p.Allocs {
+		k := s.known[d.ID]
+		if k == nil {
+			k = &known{}
+			s.known[d.ID] = k
+		}
+		k.sent = d.Desired
+	}
+	kept := map[muster.AllocID]bool{}
+	for _, id := range answer.NotEnded {
+		kept[id] = true
+	}
+	for _, id := range p.Forget {
+		if !kept[id] {
+			delete(s.known, id)
+			s.n.dropShip(id)
+		}
+	}
+	for _, id := range answer.Unknown {
+		k, row := s.known[id], snap.Alloc(id)
+		delete(s.known, id)
+		switch {
+		case row == nil || !row.Live() || k == nil:
+		case k.sent == muster.AllocStop:
+			// Nothing of it runs there, and what would still bring it has an older fence.
+			s.lostLocked(row, fmt.Sprintf("node %s no longer has it", s.n.id))
+		default:
+			s.n.box.add(id, true)
+		}
+	}
+	for _, id := range answer.Forgotten {
+		if row := snap.Alloc(id); row != nil && row.Live() {
+			s.lostLocked(row, fmt.Sprintf("node %s was told before to forget it", s.n.id))
+		}
+	}
+}
+
+// specOf is all that an agent needs to run an allocation.
+func specOf(a *state.Alloc) *wire.AllocSpec {
+	sp := a.Run.Spec
+	out := &wire.AllocSpec{
+		Namespace: a.Run.Key.Namespace, Job: a.Run.Key.Name, JobUID: a.UID, Version: a.Version,
+		Index: a.Index, Count: sp.Count, Attempt: a.Attempt,
+		Command: sp.Command, Image: sp.Image, Env: sp.Env, Workdir: sp.Workdir, Resources: a.Run.Ask,
+		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
+		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
+	}
+	for _, in := range sp.Inputs {
+		w := wire.Input{Path: in.Path, Digest: in.Digest, URL: in.URL}
+		if in.Content != nil {
+			w.Content = []byte(*in.Content)
+		}
+		if mode, err := strconv.ParseUint(in.Mode, 8, 32); err == nil {
+			w.Mode = uint32(mode)
+		}
+		out.Inputs = append(out.Inputs, w)
+	}
+	for _, o := range sp.Outputs {
+		out.Outputs = append(out.Outputs, wire.Output{Path: o.Path, Optional: o.Optional})
+	}
+	return out
+}
+
+// sizeOf is roughly how many octets a spec takes on the way.
+func sizeOf(s *wire.AllocSpec) int {
+	n := 512 + len(s.Workdir) + len(s.Image)
+	for _, c := range s.Command {
+		n += len(c) + 8
+	}
+	for k, v := range s.Env {
+		n += len(k) + len(v) + 8
+	}
+	for _, in := range s.Inputs {
+		n += len(in.Path) + len(in.URL) + 2*len(in.Content) + 128
+	}
+	for _, o := range s.Outputs {
+		n += len(o.Path) + 32
+	}
+	return n
+}

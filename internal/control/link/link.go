@@ -1,0 +1,322 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Proposer commits a fact and answers with its index and apply's value. An error is
+// apply's refusal, or that the fact may not be in the log.
+type Proposer interface {
+	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
+}
+
+// Source is the state as it is applied.
+type Source interface {
+	Latest() *state.Snapshot
+	Feed() *state.Feed
+}
+
+// Blobs keeps what is too large for the log. All methods may be called at
+// once; a blob is there whole or not at all.
+type Blobs interface {
+	Put(ctx context.Context, key string, r io.Reader) (int64, error)
+	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
+	List(ctx context.Context, prefix string) ([]blob.Info, error)
+	Delete(ctx context.Context, key string) error
+}
+
+// Config is what a Link needs.
+type Config struct {
+	State    Source
+	Proposer Proposer
+	Blobs    Blobs
+	// Dial opens a connection to the agent of a node. It fails soon if the agent does not listen.
+	Dial func(ctx context.Context, n *state.Node) (net.Conn, error)
+	// StartAgent makes sure that an agent of this build runs on the node. It is
+	// called when the agent cannot be reached. FaultNotFound: no instance is there. May be nil.
+	StartAgent func(ctx context.Context, n *state.Node) error
+	// DiskTight pauses the shipping of output while it says so. May be nil.
+	DiskTight func() bool
+	Logger    *slog.Logger
+	// Seed of the jitter between dials.
+	Seed uint64
+	// StoreFor is how long the declared outputs of an allocation may be in storing
+	// before it fails; 0: ten minutes.
+	StoreFor time.Duration
+}
+
+// Link is the loop. See the package comment.
+type Link struct {
+	cfg   Config
+	log   *slog.Logger
+	stats stats
+	// ships holds a token for each stream being shipped, on all nodes together.
+	ships chan struct{}
+
+	mu    sync.Mutex
+	nodes map[muster.NodeID]*nodeLink
+	// fresh is closed when the first pass over all nodes is done.
+	term  uint64
+	began muster.Time
+}
+
+// shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
+// memory and the requests to the blob store.
+const shipsAtOnce = 16
+
+// New makes a Link; it does nothing before Run.
+func New(cfg Config) (*Link, error) {
+	switch {
+	case cfg.State == nil, cfg.Proposer == nil, cfg.Blobs == nil, cfg.Dial == nil:
+		return nil, errors.New("link: state, proposer, blobs and dial are needed")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.StoreFor == 0 {
+		cfg.StoreFor = 10 * time.Minute
+	}
+	if cfg.DiskTight == nil {
+		cfg.DiskTight = func() bool { return false }
+	}
+	return &Link{
+		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), nodes: map[muster.NodeID]*nodeLink{},
+	}, nil
+}
+
+// Run keeps every link until ctx ends. It must begin only after the leader's
+// TermBegan was applied: that term is on every set that it sends.
+func (l *Link) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer l.forgetNodes()
+
+	snap := l.cfg.State.Latest()
+	l.mu.Lock()
+	l.term, l.began = snap.Meta().Term, muster.At(time.Now())
+	l.mu.Unlock()
+	pos := state.AfterIndex(snap.Index())
+	l.all(ctx, &wg, snap)
+	for {
+		if err := l.cfg.State.Feed().Wait(ctx, pos.Index); err != nil {
+			return nil
+		}
+		next, err := l.step(ctx, &wg, pos)
+		if err != nil {
+			return err
+		}
+		pos = next
+	}
+}
+
+// stepLimit bounds the changes read at once.
+const stepLimit = 4096
+
+// step hands the changes after pos to the nodes that they are of.
+func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position) (state.Position, error) {
+	feed := l.cfg.State.Feed()
+	changes, last, err := feed.After(pos, stepLimit)
+	if muster.IsKind(err, muster.FaultTooOld) {
+		snap := l.cfg.State.Latest()
+		l.all(ctx, wg, snap)
+		return state.AfterIndex(snap.Index()), nil
+	}
+	if err != nil {
+		return pos, fmt.Errorf("change feed: %w", err)
+	}
+	for i := range changes {
+		c := &changes[i]
+		switch {
+		case c.Node != nil:
+			l.nodeChanged(ctx, wg, c.Node)
+		case c.NodeBefore != nil:
+			l.drop(c.NodeBefore.ID)
+		case c.AllocBefore != nil || c.Alloc != nil:
+			l.allocChanged(c)
+		case c.Config && l.cfg.State.Latest().Meta().Term != l.term:
+			return pos, fmt.Errorf("another leader has begun: term %d after %d", l.cfg.State.Latest().Meta().Term, l.term)
+		}
+	}
+	if len(changes) == stepLimit {
+		return changes[len(changes)-1].Position(), nil
+	}
+	return state.AfterIndex(last), nil
+}
+
+// linked reports whether a node in this stage has an agent to talk to.
+func linked(n *state.Node) bool {
+	switch n.Stage {
+	case muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining:
+		return true
+	}
+	return false
+}
+
+// all takes every node from the snapshot.
+func (l *Link) all(ctx context.Context, wg *sync.WaitGroup, snap *state.Snapshot) {
+	seen := map[muster.NodeID]bool{}
+	snap.LiveNodes(func(n *state.Node) bool {
+		seen[n.ID] = true
+		l.nodeChanged(ctx, wg, n)
+		if nl := l.node(n.ID); nl != nil {
+			nl.box.addAll()
+		}
+		return true
+	})
+	for _, id := range l.nodeIDs() {
+		if !seen[id] {
+			l.drop(id)
+		}
+	}
+}
+
+func (l *Link) nodeIDs() []muster.NodeID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ids := make([]muster.NodeID, 0, len(l.nodes))
+	for id := range l.nodes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (l *Link) node(id muster.NodeID) *nodeLink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.nodes[id]
+}
+
+func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Node) {
+	nl := l.node(n.ID)
+	switch {
+	case nl != nil && linked(n):
+		nl.changed(n)
+	case nl != nil:
+		// Being destroyed: what its sandboxes meet from now on is not their own
+		// doing, so nothing that the agent says of them counts any more.
+		l.drop(n.ID)
+		wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
+	case linked(n):
+		nl = newNodeLink(l, n)
+		l.mu.Lock()
+		l.nodes[n.ID] = nl
+		l.mu.Unlock()
+		wg.Go(func() { nl.run(ctx) })
+	case n.Stage == muster.NodeTerminating:
+		// The leader before may have been killed before it could say what became of the output.
+		wg.Go(func() { l.giveUpOutputs(ctx, n, nil) })
+	}
+}
+
+func (l *Link) drop(id muster.NodeID) {
+	l.mu.Lock()
+	nl := l.nodes[id]
+	delete(l.nodes, id)
+	l.mu.Unlock()
+	if nl != nil {
+		nl.end()
+	}
+}
+
+// forgetNodes leaves nothing for readers once the links have ended.
+func (l *Link) forgetNodes() {
+	for _, id := range l.nodeIDs() {
+		l.drop(id)
+	}
+}
+
+func (l *Link) allocChanged(c *state.Change) {
+	a, urgent := c.Alloc, false
+	if a == nil {
+		a = c.AllocBefore // purged
+	}
+	switch c.Verb {
+	case "alloc.placed", "alloc.stopping":
+		urgent = true
+	case "alloc.starting", "alloc.running":
+		return // known: it came from here
+	}
+	if nl := l.node(a.Node); nl != nil {
+		nl.box.add(a.ID, urgent)
+	}
+}
+
+// fence is put on every set. Not ok: another leader has begun, and its term may not be borrowed.
+func (l *Link) fence(snap *state.Snapshot) (wire.Fence, bool) {
+	m := snap.Meta()
+	return wire.Fence{Cluster: m.Cluster, Epoch: m.Epoch, Term: l.term, Index: m.Index}, m.Term == l.term
+}
+
+// Stats are counts since the server began to lead, and what is now.
+type Stats struct {
+	Nodes, Up                        int
+	Dials, AgentStarts               uint64
+	Reports, Updates, Sets           uint64
+	ShippedBytes, ShipFaults, Inputs uint64
+}
+
+type stats struct {
+	dials, starts, reports, updates, sets, shipped, shipFaults, inputs atomic.Uint64
+}
+
+// Stats says what the link has done and holds.
+func (l *Link) Stats() Stats {
+	s := Stats{
+		Dials: l.stats.dials.Load(), AgentStarts: l.stats.starts.Load(), Reports: l.stats.reports.Load(),
+		Updates: l.stats.updates.Load(), Sets: l.stats.sets.Load(), ShippedBytes: l.stats.shipped.Load(),
+		ShipFaults: l.stats.shipFaults.Load(), Inputs: l.stats.inputs.Load(),
+	}
+	l.mu.Lock()
+	nodes := make([]*nodeLink, 0, len(l.nodes))
+	for _, nl := range l.nodes {
+		nodes = append(nodes, nl)
+	}
+	l.mu.Unlock()
+	s.Nodes = len(nodes)
+	for _, nl := range nodes {
+		if nl.contactNow().Up {
+			s.Up++
+		}
+	}
+	return s
+}
+
+// Usage is what a node's agent last said that its sandboxes use.
+type Usage struct {
+	wire.Usage
+	FreeDisk int64
+	// Heard is when something last came from the agent; 0: nothing under this leader.
+	Heard muster.Time
+	// Problems are what the agent says that its node cannot do.
+	Problems []string
+}
+
+// Usage of a node; not ok if there is no link to it.
+func (l *Link) Usage(id muster.NodeID) (Usage, bool) {
+	nl := l.node(id)
+	if nl == nil {
+		return Usage{}, false
+	}
+	nl.mu.Lock()
+	defer nl.mu.Unlock()
+	u := nl.usage
+	u.Heard = nl.contact.Heard
+	return u, true
+}

@@ -1,0 +1,236 @@
+package linktest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Config of a node in memory.
+type Config struct {
+	ID         muster.NodeID
+	Capacity   muster.Resources
+	Attributes map[string]string
+	Version    string
+}
+
+// Node is a machine in memory. Its disk and its sandboxes outlive its agent.
+// Safe for use by many goroutines.
+type Node struct {
+	cfg Config
+	wg  sync.WaitGroup
+
+	mu        sync.Mutex
+	agent     *agent // nil: not running
+	boots     int
+	destroyed bool
+	cut       bool
+	hung      chan struct{} // not nil: nothing is answered until it is closed
+	problems  []string
+	runtimes  []string
+	fence     wire.Fence
+	sandboxes map[muster.AllocID]*sandbox
+	forgotten map[muster.AllocID]bool
+	inputs    map[string][]byte
+	ran       map[muster.AllocID]int
+	sets      []wire.Desired
+}
+
+// NewNode makes a node whose agent does not run yet.
+func NewNode(cfg Config) *Node {
+	if cfg.Version == "" {
+		cfg.Version = "test"
+	}
+	return &Node{
+		cfg: cfg, runtimes: []string{"process"}, sandboxes: map[muster.AllocID]*sandbox{},
+		forgotten: map[muster.AllocID]bool{}, inputs: map[string][]byte{}, ran: map[muster.AllocID]int{},
+	}
+}
+
+// Start starts the agent if it does not run. A destroyed node has none: FaultNotFound.
+func (n *Node) Start() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.destroyed:
+		return muster.Faultf(muster.FaultNotFound, "instance of node %s: not found", n.cfg.ID)
+	case n.agent != nil:
+		return nil
+	}
+	n.boots++
+	a := &agent{n: n, boot: fmt.Sprintf("%s-boot%d", n.cfg.ID, n.boots), conns: make(chan net.Conn), ended: make(chan struct{}), readers: map[*reader]struct{}{}}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.http = &http.Server{Handler: a.handler(), BaseContext: func(net.Listener) context.Context { return a.ctx }}
+	n.agent = a
+	n.wg.Go(func() { _ = a.http.Serve(a) })
+	n.wg.Go(func() { a.beat() })
+	return nil
+}
+
+// Kill ends the agent as kill -9 would: its sandboxes go on.
+func (n *Node) Kill() {
+	n.mu.Lock()
+	a := n.agent
+	n.agent = nil
+	n.mu.Unlock()
+	if a != nil {
+		a.stop()
+	}
+}
+
+// Destroy ends the agent and all sandboxes, without a report, and waits for them.
+func (n *Node) Destroy() {
+	n.mu.Lock()
+	n.destroyed = true
+	if n.hung != nil {
+		close(n.hung)
+		n.hung = nil
+	}
+	for _, b := range n.sandboxes {
+		b.kill()
+	}
+	n.mu.Unlock()
+	n.Kill()
+	n.wg.Wait()
+}
+
+// Cut breaks every connection and refuses new ones while on. The agent goes on.
+func (n *Node) Cut(on bool) {
+	n.mu.Lock()
+	n.cut = on
+	a := n.agent
+	n.mu.Unlock()
+	if on && a != nil {
+		a.hangUp()
+	}
+}
+
+// Hang makes the agent accept and never answer while on.
+func (n *Node) Hang(on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case on && n.hung == nil:
+		n.hung = make(chan struct{})
+	case !on && n.hung != nil:
+		close(n.hung)
+		n.hung = nil
+	}
+}
+
+// Sick makes the agent say that no runtime works, for these reasons; none: all is well.
+func (n *Node) Sick(problems ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.problems, n.runtimes = problems, []string{"process"}
+	if len(problems) > 0 {
+		n.runtimes = nil
+	}
+}
+
+// Obeyed sets the fence that the agent has obeyed.
+func (n *Node) Obeyed(f wire.Fence) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fence = f
+}
+
+// Wipe empties the disk of a node whose agent does not run: sandboxes end and are forgotten.
+func (n *Node) Wipe() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, b := range n.sandboxes {
+		b.kill()
+	}
+	clear(n.sandboxes)
+}
+
+// Dial opens a connection to the agent.
+func (n *Node) Dial(ctx context.Context) (net.Conn, error) {
+	n.mu.Lock()
+	a, cut := n.agent, n.cut
+	n.mu.Unlock()
+	if a == nil || cut {
+		return nil, muster.Faultf(muster.FaultUnavailable, "node %s: connection refused", n.cfg.ID)
+	}
+	client, server := net.Pipe()
+	select {
+	case a.conns <- server:
+		return client, nil
+	case <-a.ended:
+	case <-ctx.Done():
+	}
+	_, _ = client.Close(), server.Close()
+	return nil, muster.Faultf(muster.FaultUnavailable, "node %s: connection refused", n.cfg.ID)
+}
+
+// Boots is how often the agent was started.
+func (n *Node) Boots() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.boots
+}
+
+// Ran is how often the command of each allocation was started.
+func (n *Node) Ran() map[muster.AllocID]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := map[muster.AllocID]int{}
+	for id, k := range n.ran {
+		out[id] = k
+	}
+	return out
+}
+
+// Live are the allocations whose command runs.
+func (n *Node) Live() []muster.AllocID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []muster.AllocID
+	for id, b := range n.sandboxes {
+		if b.report.Status != muster.AllocEnded && !isClosed(b.killed) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Held are all allocations that the node keeps, ended ones included.
+func (n *Node) Held() []muster.AllocID {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []muster.AllocID
+	for id := range n.sandboxes {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Sets are all the sets that were obeyed.
+func (n *Node) Sets() []wire.Desired {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.sets)
+}
+
+// changed tells every reader about an allocation. mu is held.
+func (n *Node) changedLocked(id muster.AllocID) {
+	if n.agent == nil {
+		return
+	}
+	for r := range n.agent.readers {
+		r.dirty[id] = true
+		r.poke()
+	}
+}
+
+func now() muster.Time { return muster.At(time.Now()) }

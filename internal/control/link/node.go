@@ -1,0 +1,377 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/health"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	dialFirst, dialLongest     = 5 * time.Millisecond, 2 * time.Second
+	unreadyFirst               = 250 * time.Millisecond
+	refusedFirst               = time.Second
+	refusedLongest             = 30 * time.Second
+	startFirst, startLongest   = 100 * time.Millisecond, 30 * time.Second
+	startTimeout               = 2 * time.Minute
+	proposeFirst, proposeLimit = 20 * time.Millisecond, 2 * time.Second
+)
+
+// nodeLink is the link to one node.
+type nodeLink struct {
+	l      *Link
+	id     muster.NodeID
+	log    *slog.Logger
+	client *wire.Client
+	jitter *rand.Rand // of the dialling goroutine
+	// box is what the dispatcher has for it, row the newest row that it has seen.
+	box *mailbox
+	row atomic.Pointer[state.Node]
+	// judge wakes the goroutine that turns the health dial.
+	judge chan struct{}
+	// ended is closed when the node needs no link any more.
+	ended   chan struct{}
+	endOnce sync.Once
+	// gone is closed when nothing of the link runs any more.
+	gone chan struct{}
+	// lastRefusal was logged: the same one is not logged again. Of the dialling goroutine.
+	lastRefusal string
+
+	mu      sync.Mutex
+	contact health.Contact
+	usage   Usage
+	// ships are the outputs in shipping; storing since when declared outputs are.
+	ships   map[muster.AllocID]*ship
+	storing map[muster.AllocID]time.Time
+}
+
+func newNodeLink(l *Link, row *state.Node) *nodeLink {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(row.ID))
+	n := &nodeLink{
+		l: l, id: row.ID, log: l.log.With("node", row.ID),
+		jitter: rand.New(rand.NewPCG(l.cfg.Seed, h.Sum64())),
+		box:    newMailbox(), judge: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
+		contact: health.Contact{Began: muster.At(time.Now())},
+		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
+	}
+	n.row.Store(row)
+	n.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
+		l.stats.dials.Add(1)
+		return l.cfg.Dial(ctx, n.row.Load())
+	})
+	return n
+}
+
+// run keeps in touch until ctx ends or the node needs no link any more.
+func (n *nodeLink) run(ctx context.Context) {
+	defer close(n.gone)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-n.ended:
+			cancel()
+		}
+	})
+	wg.Go(func() { n.watch(ctx) })
+	n.keepContact(ctx)
+	n.client.Close()
+}
+
+func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
+
+// changed takes a newer row.
+func (n *nodeLink) changed(row *state.Node) {
+	before := n.row.Swap(row)
+	if before.Stage != row.Stage || before.Health != row.Health || before.HealthReason != row.HealthReason {
+		n.rejudge()
+	}
+}
+
+func (n *nodeLink) rejudge() {
+	select {
+	case n.judge <- struct{}{}:
+	default:
+	}
+}
+
+func (n *nodeLink) contactNow() health.Contact {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.contact
+}
+
+// touch changes what is known of the contact.
+func (n *nodeLink) touch(change func(*health.Contact)) {
+	n.mu.Lock()
+	before := n.contact
+	change(&n.contact)
+	after := n.contact
+	n.mu.Unlock()
+	before.Heard, after.Heard = 0, 0
+	if before != after {
+		n.rejudge()
+	}
+}
+
+// unready is an agent that answers and can run nothing.
+type unready struct{ why string }
+
+func (e *unready) Error() string { return e.why }
+
+// keepContact talks to the agent for as long as it can, again and again.
+func (n *nodeLink) keepContact(ctx context.Context) {
+	wait, startWait := dialFirst, startFirst
+	var startAt time.Time
+	for ctx.Err() == nil {
+		began := time.Now()
+		heard, err := n.talk(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if heard && time.Since(began) > time.Second {
+			wait, startWait = dialFirst, startFirst
+		}
+		longest := dialLongest
+		var refusal *wire.Refusal
+		var notReady *unready
+		switch {
+		case errors.As(err, &refusal):
+			n.refused(ctx, refusal)
+			wait, longest = max(wait, refusedFirst), refusedLongest
+		case errors.As(err, &notReady):
+			n.touch(func(c *health.Contact) { c.Up, c.Unready, c.Refused, c.Denied = false, notReady.why, "", false })
+			wait, longest = max(wait, unreadyFirst), refusedLongest
+		case heard && wait == dialFirst:
+			n.contactGone(err)
+			wait = 2 * dialFirst
+			continue // at once: most often it is the agent that was replaced
+		case heard:
+			n.contactGone(err)
+		default:
+			n.contactGone(err)
+			if now := time.Now(); n.l.cfg.StartAgent != nil && !now.Before(startAt) && n.mayStart(now) {
+				if n.startAgent(ctx) {
+					wait = dialFirst
+				}
+				startAt = time.Now().Add(startWait)
+				startWait = min(2*startWait, startLongest)
+			}
+		}
+		wait = min(wait, longest)
+		// Up to a quarter more, so that many links do not dial in step.
+		sleep(ctx, wait+time.Duration(n.jitter.Int64N(int64(wait)/4+1)))
+		wait *= 2
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// refused notes that the agent will not obey. An instance that the state has
+// just found is then held: whoever it obeys may be right, and only an operator knows.
+func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
+	if r.Message != n.lastRefusal {
+		n.log.Warn("agent refuses to obey", "code", r.Code, "why", r.Message)
+		n.lastRefusal = r.Message
+	}
+	n.touch(func(c *health.Contact) { c.Up, c.Refused, c.Unready, c.Denied = false, r.Message, "", false })
+	row := n.row.Load()
+	if row.Stage != muster.NodeAdopted || row.Intent == muster.NodeHold {
+		return
+	}
+	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: "found, and refuses to obey: " + r.Message}
+	if err := n.propose(ctx, hold); err != nil && ctx.Err() == nil {
+		n.log.Warn("node not held", "error", err)
+	}
+}
+
+// contactGone notes the end of a contact that was, or a call that was not answered.
+func (n *nodeLink) contactGone(err error) {
+	now := muster.At(time.Now())
+	wasUp := false
+	n.touch(func(c *health.Contact) {
+		wasUp = c.Up
+		// A stream that breaks was heard until then; one that fell silent was not.
+		if c.Up && now.Sub(c.Heard) < 2*wire.HeartbeatEvery*time.Millisecond {
+			c.Heard = now
+		}
+		c.Up, c.Refused, c.Unready = false, "", ""
+	})
+	if wasUp {
+		n.log.Info("contact gone", "error", err)
+	}
+}
+
+// bootFor is how long a new instance is left to start its agent by itself.
+const bootFor = time.Second
+
+func (n *nodeLink) mayStart(now time.Time) bool {
+	row := n.row.Load()
+	boots := row.Stage == muster.NodeBooting || row.Stage == muster.NodeAdopted
+	return !boots || now.Sub(row.StageSince.Std()) >= bootFor
+}
+
+// startAgent has the agent started; false if it could not be.
+func (n *nodeLink) startAgent(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	n.l.stats.starts.Add(1)
+	err := n.l.cfg.StartAgent(ctx, n.row.Load())
+	n.touch(func(c *health.Contact) { c.Denied = muster.IsKind(err, muster.FaultNotFound) })
+	if err != nil {
+		n.log.Debug("agent not started", "error", err)
+	}
+	return err == nil
+}
+
+// talk is one contact, from the first word to its end. heard: the agent reported.
+func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
+	hello, err := n.client.Hello(ctx)
+	if err != nil {
+		return false, err
+	}
+	fence, leads := n.l.fence(n.l.cfg.State.Latest())
+	if !leads {
+		return false, errors.New("another leader has begun")
+	}
+	if r := n.check(hello, fence); r != nil {
+		return false, r
+	}
+	n.mu.Lock()
+	n.contact.Heard = muster.At(time.Now())
+	n.usage.Problems = hello.Problems
+	n.mu.Unlock()
+	if len(hello.Runtimes) == 0 {
+		return false, &unready{"its agent answers, and no runtime works there: " + strings.Join(hello.Problems, "; ")}
+	}
+	if err := n.join(ctx, hello); err != nil {
+		return false, err
+	}
+	s := newSession(n)
+	err = s.run(ctx)
+	return s.heardOf(), err
+}
+
+// check says why the agent that answered is not one to work with.
+func (n *nodeLink) check(h wire.Hello, ours wire.Fence) *wire.Refusal {
+	switch {
+	case h.Node != n.id:
+		return &wire.Refusal{Code: wire.RefusedCluster, Fence: h.Fence,
+			Message: fmt.Sprintf("the agent that answers is of node %s", h.Node)}
+	case h.Protocol < wire.Protocol-1:
+		return &wire.Refusal{Code: wire.RefusedProtocol, Fence: h.Fence,
+			Message: fmt.Sprintf("its agent speaks protocol %d, this server %d", h.Protocol, wire.Protocol)}
+	case h.Fence.Cluster == "":
+		return nil
+	case h.Fence.Cluster != ours.Cluster:
+		return &wire.Refusal{Code: wire.RefusedCluster, Fence: h.Fence, Message: fmt.Sprintf(
+			"its agent obeys cluster %s, this is %s; an operator can release it first", h.Fence.Cluster, ours.Cluster)}
+	case h.Fence.Compare(ours) > 0:
+		return &wire.Refusal{Code: wire.RefusedFence, Fence: h.Fence, Message: fmt.Sprintf(
+			"its agent has obeyed a newer server: obeyed %s, this server is at %s", h.Fence, ours)}
+	}
+	return nil
+}
+
+// join tells the state that the agent answered, unless it knows all of that.
+func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
+	row := n.l.cfg.State.Latest().Node(n.id)
+	if row == nil {
+		return fmt.Errorf("node %s: not in the state any more", n.id)
+	}
+	attributes := maps.Clone(h.Attributes)
+	if attributes == nil {
+		attributes = map[string]string{}
+	}
+	maps.Copy(attributes, row.Offering.Attributes) // the operator's word wins
+	known := (row.Stage == muster.NodeServing || row.Stage == muster.NodeDraining) &&
+		row.Health != muster.NodeLost && row.Health != muster.NodeUnready &&
+		row.Capacity == h.Capacity && row.Agent == h.Version && row.Boot == h.Boot && maps.Equal(row.Attributes, attributes)
+	if known {
+		return nil
+	}
+	if row.Joined == 0 {
+		n.log.Info("node joins", "agent", h.Version, "capacity", h.Capacity.String())
+	}
+	return n.propose(ctx, &state.NodeJoined{ID: n.id, Capacity: h.Capacity, Attributes: h.Attributes, Agent: h.Version, Boot: h.Boot})
+}
+
+// propose commits a fact. What passes (no leader for a moment, no room on the
+// disk) is waited for; a refusal by apply is returned.
+func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
+	for wait := proposeFirst; ; wait = min(2*wait, proposeLimit) {
+		_, _, err := n.l.cfg.Proposer.Propose(ctx, f)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		switch muster.KindOf(err) {
+		case muster.FaultConflict, muster.FaultNotFound, muster.FaultInvalid, muster.FaultAlreadyExists:
+			return err
+		}
+		n.log.Warn("fact not committed, trying again", "fact", fmt.Sprintf("%T", f), "error", err)
+		sleep(ctx, wait)
+	}
+}
+
+// watch turns the health dial, by what was last heard and a timer.
+func (n *nodeLink) watch(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var said health.Verdict
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.judge:
+		case <-timer.C:
+		}
+		row := n.row.Load()
+		grace := time.Duration(0)
+		if p := n.l.cfg.State.Latest().Pool(row.Pool); p != nil {
+			grace = time.Duration(p.Grace) * time.Microsecond
+		}
+		now := muster.At(time.Now())
+		v := health.Judge(row, grace, n.contactNow(), now)
+		if v.Wake != 0 {
+			timer.Reset(v.Wake.Sub(now))
+		}
+		if v.Health == row.Health && v.Reason == row.HealthReason {
+			said = health.Verdict{}
+			continue
+		}
+		// Said once, and waited for until the row shows it: it may be refused for good.
+		v.Wake = 0
+		if v == said {
+			continue
+		}
+		said = v
+		n.log.Info("node health", "health", v.Health, "was", row.Health, "why", v.Reason)
+		if err := n.propose(ctx, &state.NodeHealthChanged{ID: n.id, Health: v.Health, Reason: v.Reason}); err != nil && ctx.Err() == nil {
+			n.log.Warn("health not changed", "error", err)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	// What runs is shipped from shipFirst after its start on; the longer it runs the
+	// less often, down to shipSeldom. Reports of its size, every few seconds, are what wakes it.
+	shipFirst, shipSeldom = 5 * time.Second, time.Minute
+	// maxChunk bounds one blob of a stream; it passes through, never in memory as a whole.
+	maxChunk = 8 << 20
+	// shipsPerNode bounds how much of one node is shipped at once.
+	shipsPerNode                = 4
+	shipRetry, shipRetryLongest = time.Second, time.Minute
+)
+
+// ship is what became of an allocation's output so far. It outlives a session.
+type ship struct {
+	id    muster.AllocID
+	limit int64
+
+	mu      sync.Mutex
+	busy    bool // a shipper has it
+	listed  bool // what an earlier leader shipped is known
+	next    time.Time
+	faults  int
+	streams [2]stream
+}
+
+// stream is one stream of it: [start, end) is stored, in chunks.
+type stream struct {
+	name       string
+	start, end int64
+	chunks     []chunk
+}
+
+type chunk struct{ offset, size int64 }
+
+func (st *stream) bytes() int64 {
+	var n int64
+	for _, c := range st.chunks {
+		n += c.size
+	}
+	return n
+}
+
+func newShip(row *state.Alloc, snap *state.Snapshot) *ship {
+	return &ship{
+		id: row.ID, limit: int64(row.Run.Spec.OutputLimit),
+		// Only what this leader placed has surely not been shipped by another.
+		listed:  row.Placed >= snap.Meta().LeaderSince,
+		streams: [2]stream{{name: wire.Stdout}, {name: wire.Stderr}},
+	}
+}
+
+// shipped is how many octets of an allocation's output were shipped by this leader.
+func (n *nodeLink) shipped(id muster.AllocID) int64 {
+	n.mu.Lock()
+	sh := n.ships[id]
+	n.mu.Unlock()
+	if sh == nil {
+		return 0
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.streams[0].end + sh.streams[1].end
+}
+
+func (n *nodeLink) dropShip(id muster.AllocID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.ships, id)
+	delete(n.storing, id)
+}
+
+// shipOf finds or makes the ship of an allocation.
+func (n *nodeLink) shipOf(id muster.AllocID) *ship {
+	snap := n.l.cfg.State.Latest()
+	row := snap.Alloc(id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sh := n.ships[id]
+	if sh == nil && row != nil {
+		sh = newShip(row, snap)
+		n.ships[id] = sh
+	}
+	return sh
+}
+
+// running sees whether what runs has enough to ship.
+func (s *session) running(ctx context.Context, row *state.Alloc, r *wire.AllocReport) {
+	if r.Stdout.Size+r.Stderr.Size == 0 || row.Started == 0 || time.Since(row.Started.Std()) < shipFirst {
+		return
+	}
+	sh := s.n.shipOf(row.ID)
+	if sh == nil {
+		return
+	}
+	sh.mu.Lock()
+	due := !time.Now().Before(sh.next) && (r.Stdout.Size > sh.streams[0].end || r.Stderr.Size > sh.streams[1].end)
+	sh.mu.Unlock()
+	if due {
+		s.mu.Lock()
+		s.shipLocked(ctx, row.ID)
+		s.mu.Unlock()
+	}
+}
+
+// shipLocked queues an allocation's output for shipping now.
+func (s *session) shipLocked(ctx context.Context, id muster.AllocID) {
+	s.ready = append(s.ready, id)
+	if s.shippers < shipsPerNode {
+		s.shippers++
+		s.g.Go(func() error { s.shipAll(ctx); return nil })
+	}
+}
+
+// retryShips queues what could not be shipped before; every heartbeat asks.
+func (s *session) retryShips(ctx context.Context) {
+	now := time.Now()
+	var due []muster.AllocID
+	s.n.mu.Lock()
+	for id, sh := range s.n.ships {
+		sh.mu.Lock()
+		if sh.faults > 0 && !sh.busy && !now.Before(sh.next) {
+			due = append(due, id)
+		}
+		sh.mu.Unlock()
+	}
+	s.n.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range due {
+		s.shipLocked(ctx, id)
+	}
+}
+
+// shipAll ships what is ready until nothing is.
+func (s *session) shipAll(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		if len(s.ready) == 0 || ctx.Err() != nil {
+			s.shippers--
+			s.mu.Unlock()
+			return
+		}
+		id := s.ready[0]
+		if s.ready = s.ready[1:]; len(s.ready) == 0 {
+			s.ready = nil
+		}
+		k := s.known[id]
+		s.mu.Unlock()
+		sh := s.n.shipOf(id)
+		if k == nil || k.report == nil || sh == nil || !sh.begin() {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			sh.done(nil, 0)
+			continue
+		case s.n.l.ships <- struct{}{}:
+		}
+		every, err := s.ship(ctx, sh, k.report)
+		<-s.n.l.ships
+		if err != nil && ctx.Err() == nil {
+			s.n.l.stats.shipFaults.Add(1)
+			if sh.faultsNow() == 0 && !errors.Is(err, errTight) {
+				s.n.log.Warn("output not shipped, trying again", "alloc", id, "error", err)
+			}
+		}
+		sh.done(err, every)
+	}
+}
+
+// begin takes the ship for one shipper; false if another has it.
+func (sh *ship) begin() bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.busy {
+		return false
+	}
+	sh.busy = true
+	return true
+}
+
+func (sh *ship) faultsNow() int {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.faults
+}
+
+// done gives it back: after an error to be tried again, else after a time.
+func (sh *ship) done(err error, every time.Duration) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.busy = false
+	if err == nil {
+		sh.faults, sh.next = 0, time.Now().Add(every)
+		return
+	}
+	sh.next = time.Now().Add(min(shipRetry<<min(sh.faults, 10), shipRetryLongest))
+	sh.faults++
+}
+
+var errTight = errors.New("the server's disk is nearly full")
+
+// ship ships what the node has of an allocation's output; once it has ended,
+// all of it, and says so in the log. It returns when to come again.
+func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time.Duration, error) {
+	row := s.n.l.cfg.State.Latest().Alloc(sh.id)
+	if row == nil || !row.Live() && row.Output.Stage != state.OutputOpen {
+		s.n.dropShip(sh.id)
+		s.n.box.add(sh.id, false)
+		return 0, nil
+	}
+	last := !row.Live() && r.Status == muster.AllocEnded
+	if err := s.recall(ctx, sh, row); err != nil {
+		return 0, err
+	}
+	out := state.Output{Stage: state.OutputComplete, BlobBytes: row.Output.BlobBytes}
+	said := [2]*state.Stream{&out.Stdout, &out.Stderr}
+	for i, told := range [2]wire.StreamReport{r.Stdout, r.Stderr} {
+		st := &sh.streams[i]
+		kept, whole := inline(told)
+		var err error
+		if last && whole {
+			// It came with the report: what was stored before it was known to be small is not needed.
+			*said[i] = kept
+			if err = s.dropChunks(ctx, sh, st, row, len(st.chunks)); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if told.Size > st.end || last {
+			err = s.shipStream(ctx, sh, st, row)
+		}
+		if last && muster.IsKind(err, muster.FaultNotFound) {
+			out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("node %s no longer has the rest of it", s.n.id)
+			err = nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sh.mu.Lock()
+		*said[i] = state.Stream{Size: max(st.end, told.Size), Start: st.start}
+		out.BlobBytes += st.bytes()
+		sh.mu.Unlock()
+	}
+	if !last {
+		return min(max(time.Since(row.Started.Std())/10, shipFirst), shipSeldom), nil
+	}
+	if err := s.n.propose(ctx, &state.OutputStored{Alloc: sh.id, Output: out}); err != nil && !muster.IsKind(err, muster.FaultNotFound) {
+		return 0, err
+	}
+	s.n.dropShip(sh.id)
+	return 0, nil
+}

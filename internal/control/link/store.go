@@ -1,0 +1,172 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const storeFirst, storeLongest = time.Second, 30 * time.Second
+
+// store stores the declared outputs of an allocation that succeeded on its
+// node; only then has it succeeded. Until then the log has it running.
+func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.storing[r.ID] {
+		return
+	}
+	s.storing[r.ID] = true
+	report := *r
+	if rank(row.Status) < rank(muster.AllocRunning) {
+		s.updateLocked(state.AllocUpdate{ID: r.ID, Status: muster.AllocRunning, Started: r.Started})
+	}
+	s.g.Go(func() error {
+		if u, ok := s.storeFiles(ctx, &report); ok {
+			s.update(u)
+		}
+		return nil
+	})
+}
+
+// storeFiles stores until it is done or given up; not ok if the contact ends first.
+func (s *session) storeFiles(ctx context.Context, r *wire.AllocReport) (state.AllocUpdate, bool) {
+	s.n.mu.Lock()
+	since, again := s.n.storing[r.ID]
+	if !again {
+		since = time.Now()
+		s.n.storing[r.ID] = since
+	}
+	s.n.mu.Unlock()
+	for wait := storeFirst; ; wait = min(2*wait, storeLongest) {
+		files, size, err := s.storeOnce(ctx, r)
+		if ctx.Err() != nil {
+			return state.AllocUpdate{}, false
+		}
+		u := s.updateOf(r)
+		if err == nil {
+			if u.Output == nil {
+				u.Output = &state.Output{}
+			}
+			u.Output.Files, u.Output.BlobBytes = files, size
+			return u, true
+		}
+		s.n.l.stats.shipFaults.Add(1)
+		row := s.n.l.cfg.State.Latest().Alloc(r.ID)
+		switch {
+		case row == nil || !row.Live():
+			return u, false
+		case row.Desired == muster.AllocStop:
+			u.Outcome, u.Failure = muster.OutcomeStopped, nil
+			return u, true
+		case muster.IsKind(err, muster.FaultNotFound), time.Since(since) >= s.n.l.cfg.StoreFor:
+			u.Outcome = muster.OutcomeFailed
+			u.Failure = &muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonOutputNotStored,
+				Message: fmt.Sprintf("its declared outputs could not be stored: %v", err)}
+			return u, true
+		}
+		if wait == storeFirst {
+			s.n.log.Warn("declared outputs not stored, trying again", "alloc", r.ID, "error", err)
+		}
+		sleep(ctx, wait)
+	}
+}
+
+// storeOnce brings each declared output from the node to the blob store.
+func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.OutputFile, int64, error) {
+	select {
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	case s.n.l.ships <- struct{}{}:
+		defer func() { <-s.n.l.ships }()
+	}
+	if s.n.l.cfg.DiskTight() {
+		return nil, 0, errTight
+	}
+	row := s.n.l.cfg.State.Latest().Alloc(r.ID)
+	if row == nil {
+		return nil, 0, muster.Faultf(muster.FaultNotFound, "allocation %s: not found", r.ID)
+	}
+	var total int64
+	files := make([]state.OutputFile, 0, len(r.Outputs))
+	for i, o := range r.Outputs {
+		in, err := s.n.client.Outputs(ctx, r.ID, i)
+		if err != nil {
+			return nil, 0, fmt.Errorf("output %s: %w", o.Path, err)
+		}
+		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), in)
+		_ = in.Close()
+		if err != nil {
+			return nil, 0, fmt.Errorf("output %s: %w", o.Path, err)
+		}
+		s.n.l.stats.shipped.Add(uint64(size))
+		files = append(files, state.OutputFile{Path: o.Path, Size: size})
+		total += size
+	}
+	return files, total, nil
+}
+
+const pushRetry = 3 * time.Second
+
+// push hands over inputs that the agent asks for, each by one at a time.
+func (s *session) push(ctx context.Context, digests []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, digest := range digests {
+		if s.pushing[digest] || blob.CheckDigest(digest) != nil {
+			continue
+		}
+		s.pushing[digest] = true
+		s.g.Go(func() error {
+			if err := s.pushOne(ctx, digest); err != nil && ctx.Err() == nil {
+				s.n.log.Warn("input not pushed", "digest", digest, "error", err)
+				// The agent asks with each heartbeat until it gives up.
+				sleep(ctx, pushRetry)
+			}
+			s.mu.Lock()
+			delete(s.pushing, digest)
+			s.mu.Unlock()
+			return nil
+		})
+	}
+}
+
+func (s *session) pushOne(ctx context.Context, digest string) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case s.n.l.ships <- struct{}{}:
+		defer func() { <-s.n.l.ships }()
+	}
+	in, err := s.n.l.cfg.Blobs.Open(ctx, blob.UploadKey(digest), 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	if err := s.n.client.PutInput(ctx, digest, in); err != nil {
+		return err
+	}
+	s.n.l.stats.inputs.Add(1)
+	return nil
+}
+
+// OpenOutput reads a stream of an allocation live from its node. It returns
+// the offset of the first byte, later than asked for if what is between was dropped. An error other than io.EOF
+// while reading says that bytes are missing.
+func (l *Link) OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (io.ReadCloser, int64, error) {
+	nl := l.node(a.Node)
+	if nl == nil {
+		return nil, 0, muster.Faultf(muster.FaultUnavailable, "node %s cannot be reached", a.Node)
+	}
+	r, err := nl.client.Output(ctx, a.ID, stream, offset, follow)
+	if err != nil {
+		return nil, 0, fmt.Errorf("node %s: %w", a.Node, err)
+	}
+	return r, r.Start, nil
+}

@@ -1,0 +1,168 @@
+package link
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// recall finds what an earlier leader had shipped.
+func (s *session) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
+	sh.mu.Lock()
+	listed := sh.listed
+	sh.mu.Unlock()
+	if listed {
+		return nil
+	}
+	for i := range sh.streams {
+		st := &sh.streams[i]
+		infos, err := s.n.l.cfg.Blobs.List(ctx, blob.StreamPrefix(row.Run.Key.Namespace, row.UID, row.ID, st.name))
+		if err != nil {
+			return err
+		}
+		sh.mu.Lock()
+		st.chunks = nil
+		for _, info := range infos {
+			offset, ok := blob.StreamOffset(info.Key)
+			if !ok {
+				continue
+			}
+			if n := len(st.chunks); n > 0 && st.chunks[n-1].offset+st.chunks[n-1].size != offset {
+				// What is older than a gap was dropped by the output limit already.
+				st.chunks = nil
+			}
+			st.chunks = append(st.chunks, chunk{offset, info.Size})
+			st.end = offset + info.Size
+		}
+		if len(st.chunks) > 0 {
+			st.start = st.chunks[0].offset
+		}
+		sh.mu.Unlock()
+	}
+	sh.mu.Lock()
+	sh.listed = true
+	sh.mu.Unlock()
+	return nil
+}
+
+// shipStream stores a stream from where it is shipped to, up to its end of now.
+func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) error {
+	if s.n.l.cfg.DiskTight() {
+		return errTight
+	}
+	r, err := s.n.client.Output(ctx, sh.id, st.name, st.end, false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	if r.Start > st.end {
+		// The node dropped what is between: what is stored from before it is older still.
+		if err := s.dropChunks(ctx, sh, st, row, len(st.chunks)); err != nil {
+			return err
+		}
+		sh.mu.Lock()
+		st.start, st.end = r.Start, r.Start
+		sh.mu.Unlock()
+	}
+	in := bufio.NewReaderSize(r, 32<<10)
+	for {
+		if _, err := in.Peek(1); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		key := blob.StreamKey(row.Run.Key.Namespace, row.UID, row.ID, st.name, st.end)
+		size, err := s.n.l.cfg.Blobs.Put(ctx, key, io.LimitReader(in, maxChunk))
+		if err != nil {
+			return fmt.Errorf("%s: %w", st.name, err)
+		}
+		s.n.l.stats.shipped.Add(uint64(size))
+		sh.mu.Lock()
+		st.chunks = append(st.chunks, chunk{st.end, size})
+		st.end += size
+		spare := st.spare(sh.limit)
+		sh.mu.Unlock()
+		if err := s.dropChunks(ctx, sh, st, row, spare); err != nil {
+			return err
+		}
+		if s.n.l.cfg.DiskTight() {
+			return errTight
+		}
+	}
+}
+
+// spare is how many of the oldest chunks the output limit does not need.
+func (st *stream) spare(limit int64) int {
+	k, kept := 0, st.bytes()
+	for limit > 0 && k < len(st.chunks)-1 && kept-st.chunks[k].size >= limit {
+		kept -= st.chunks[k].size
+		k++
+	}
+	return k
+}
+
+// dropChunks deletes the k oldest chunks.
+func (s *session) dropChunks(ctx context.Context, sh *ship, st *stream, row *state.Alloc, k int) error {
+	for range k {
+		old := st.chunks[0]
+		err := s.n.l.cfg.Blobs.Delete(ctx, blob.StreamKey(row.Run.Key.Namespace, row.UID, row.ID, st.name, old.offset))
+		if err != nil && !muster.IsKind(err, muster.FaultNotFound) {
+			return fmt.Errorf("%s past its limit: %w", st.name, err)
+		}
+		sh.mu.Lock()
+		st.chunks = st.chunks[1:]
+		if len(st.chunks) > 0 {
+			st.start = st.chunks[0].offset
+		}
+		sh.mu.Unlock()
+	}
+	return nil
+}
+
+// giveUpOutputs says of a node that is being destroyed that the rest of its
+// output will not come.
+func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink) {
+	if nl != nil {
+		// Nothing is shipped any more after this.
+		select {
+		case <-nl.gone:
+		case <-ctx.Done():
+			return
+		}
+	} else {
+		nl = newNodeLink(l, row)
+	}
+	why := fmt.Sprintf("node %s was ended before all of it was stored", row.ID)
+	if row.StageReason != "" {
+		why += " (" + row.StageReason + ")"
+	}
+	snap := l.cfg.State.Latest()
+	var open []*state.Alloc
+	snap.OpenOutputs(row.ID, func(a *state.Alloc) bool {
+		open = append(open, a)
+		return true
+	})
+	for _, a := range open {
+		out := state.Output{Stage: state.OutputIncomplete, Why: why, BlobBytes: a.Output.BlobBytes}
+		nl.mu.Lock()
+		sh := nl.ships[a.ID]
+		nl.mu.Unlock()
+		if sh != nil {
+			sh.mu.Lock()
+			for i, said := range [2]*state.Stream{&out.Stdout, &out.Stderr} {
+				st := &sh.streams[i]
+				*said = state.Stream{Size: st.end, Start: st.start}
+				out.BlobBytes += st.bytes()
+			}
+			sh.mu.Unlock()
+		}
+		if err := nl.propose(ctx, &state.OutputStored{Alloc: a.ID, Output: out}); err != nil && ctx.Err() == nil {
+			l.log.Warn("output not given up", "alloc", a.ID, "error", err)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package reaper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Defaults of Config.
+const (
+	DefaultEvery     = 30 * time.Second
+	DefaultRetention = 24 * time.Hour
+	DefaultMaxJobs   = 100_000
+	DefaultMaxNodes  = 1000
+	// batch bounds what one fact forgets: apply stays short beside scheduling.
+	batch = 256
+	// uploadAge is how long an upload may wait for the job that refers to it.
+	uploadAge = 24 * time.Hour
+)
+
+// Source is the state as it is applied.
+type Source interface {
+	Latest() *state.Snapshot
+}
+
+// Proposer commits a fact and answers with its index and apply's value.
+type Proposer interface {
+	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
+}
+
+// Blobs is what is stored of jobs. Deleting what is not there is no error.
+type Blobs interface {
+	DeletePrefix(ctx context.Context, prefix string) error
+	SweepUploads(ctx context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error)
+	Usage() int64
+}
+
+// Config of a Reaper. Zero durations and numbers mean the defaults; Quota 0 means none.
+type Config struct {
+	State    Source
+	Proposer Proposer
+	Blobs    Blobs
+	Logger   *slog.Logger
+
+	Every time.Duration
+	// Jobs and Nodes are kept for so long after their end, and never more of
+	// them than MaxJobs ended and MaxNodes gone.
+	Jobs, Nodes       time.Duration
+	MaxJobs, MaxNodes int
+	// Output is how long stored output of ended jobs is kept; at most Jobs.
+	Output time.Duration
+	Quota  int64
+}
+
+
+// Reaper is the loop. See the package comment.
+type Reaper struct {
+	cfg Config
+	log *slog.Logger
+}
+
+// New makes a Reaper; it does nothing before Run.
+func New(cfg Config) (*Reaper, error) {
+	if cfg.State == nil || cfg.Proposer == nil || cfg.Blobs == nil {
+		return nil, errors.New("reaper: state, proposer and blobs are needed")
+	}
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&cfg.Every, DefaultEvery)
+	def(&cfg.Jobs, DefaultRetention)
+	def(&cfg.Nodes, DefaultRetention)
+	def(&cfg.Output, cfg.Jobs)
+	if cfg.MaxJobs == 0 {
+		cfg.MaxJobs = DefaultMaxJobs
+	}
+	if cfg.MaxNodes == 0 {
+		cfg.MaxNodes = DefaultMaxNodes
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Reaper{cfg: cfg, log: cfg.Logger.With("loop", "reaper")}, nil
+}
+
+// Run sweeps until ctx ends. What could not be done is tried again at the next sweep.
+func (r *Reaper) Run(ctx context.Context) error {
+	tick := time.NewTicker(r.cfg.Every)
+	defer tick.Stop()
+	for {
+		if err := r.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			r.log.Warn("a sweep was not finished; it goes on later", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// step is one sweep.
+func (r *Reaper) step(ctx context.Context, now time.Time) error {
+	return errors.Join(
+		r.jobs(ctx, muster.At(now)),
+		r.output(ctx, muster.At(now)),
+		r.nodes(ctx, muster.At(now)),
+		r.uploads(ctx, now),
+	)
+}
+
+// jobs purges ended jobs that are past their retention or too many.
+func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
+	for ctx.Err() == nil {
+		snap := r.cfg.State.Latest()
+		old := oldJobs(snap, now, r.cfg.Jobs, r.cfg.MaxJobs)
+		if len(old) == 0 {
+			return nil
+		}
+		f := &state.JobsPurged{}
+		for _, j := range old {
+			if err := r.deleteBlobs(ctx, snap, j); err != nil {
+				return err
+			}
+			f.UIDs = append(f.UIDs, j.UID)
+		}
+		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
+			return fmt.Errorf("purge %d jobs: %w", len(f.UIDs), err)
+		}
+		r.log.Info("ended jobs forgotten", "jobs", len(f.UIDs), "oldest", old[0].Key.String())
+	}
+	return ctx.Err()
+}
+
+// oldJobs are up to a batch of ended jobs to forget, the longest ended first.
+func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int) []*state.Job {
+	over := snap.EndedJobCount() - most
+	var out []*state.Job
+	snap.EndedJobs(func(j *state.Job) bool {
+		if len(out) >= batch || (now.Sub(j.Ended) < keep && len(out) >= over) {
+			return false
+		}
+		// Output that is still on its way would be stored for nobody.
+		if open, _ := stored(snap, j); !open {
+			out = append(out, j)
+		}
+		return true
+	})
+	return out
+}
+
+// stored tells whether output of an ended job is still on its way, and whether
+// anything may be in the blob store: of an incomplete output chunks may be
+// there that no fact counts.
+func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
+	snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
+		switch a.Output.Stage {
+		case state.OutputOpen:
+			open = true
+		case state.OutputIncomplete:
+			blobs = true
+		}
+		blobs = blobs || a.Output.BlobBytes > 0
+		return true
+	})
+	return open, blobs
+}
+
+func (r *Reaper) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state.Job) error {
+	if _, blobs := stored(snap, j); !blobs {
+		return nil
+	}
+	if err := r.cfg.Blobs.DeletePrefix(ctx, blob.JobPrefix(j.Key.Namespace, j.UID)); err != nil {
+		return fmt.Errorf("delete the output of job %s: %w", j.Key, err)
+	}
+	return nil
+}
+
+// output prunes stored output of ended jobs: what is past its own retention,
+// and of the longest ended ones while the store is over its quota.
+func (r *Reaper) output(ctx context.Context, now muster.Time) error {
+	for ctx.Err() == nil {
+		over := int64(0)
+		if r.cfg.Quota > 0 {
+			over = r.cfg.Blobs.Usage() - r.cfg.Quota
+		}
+		var prune []*state.Job
+		snap := r.cfg.State.Latest()
+		snap.EndedJobs(func(j *state.Job) bool {
+			late := now.Sub(j.Ended) >= r.cfg.Output
+			if len(prune) >= batch || (!late && over <= 0) {
+				return false
+			}
+			if open, _ := stored(snap, j); j.OutputBytes > 0 && !open {
+				prune = append(prune, j)
+				over -= j.OutputBytes
+			}
+			return true
+		})
+		if len(prune) == 0 {
+			return nil
+		}
+		f := &state.JobOutputPruned{}
+		for _, j := range prune {
+			if err := r.deleteBlobs(ctx, snap, j); err != nil {
+				return err
+			}
+			f.UIDs = append(f.UIDs, j.UID)
+		}
+		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
+			return fmt.Errorf("prune the output of %d jobs: %w", len(f.UIDs), err)
+		}
+		r.log.Info("stored output of ended jobs deleted", "jobs", len(f.UIDs), "oldest", prune[0].Key.String(), "stored_bytes", r.cfg.Blobs.Usage())
+	}
+	return ctx.Err()
+}
+
+// nodes purges gone nodes that are past their retention or too many.
+func (r *Reaper) nodes(ctx context.Context, now muster.Time) error {
+	for ctx.Err() == nil {
+		snap := r.cfg.State.Latest()
+		over := snap.GoneNodeCount() - r.cfg.MaxNodes
+		f := &state.NodesPurged{}
+		snap.GoneNodes(func(n *state.Node) bool {
+			if len(f.IDs) >= batch || (now.Sub(n.Gone) < r.cfg.Nodes && len(f.IDs) >= over) {
+				return false
+			}
+			f.IDs = append(f.IDs, n.ID)
+			return true
+		})
+		if len(f.IDs) == 0 {
+			return nil
+		}
+		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
+			return fmt.Errorf("purge %d nodes: %w", len(f.IDs), err)
+		}
+	}
+	return ctx.Err()
+}
+
+// uploads deletes those that no job refers to.
+func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
+	referred := map[string]bool{}
+	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		for i := range j.Run.Spec.Inputs {
+			if d := j.Run.Spec.Inputs[i].Digest; d != "" {
+				referred[d] = true
+			}
+		}
+		return true
+	})
+	n, err := r.cfg.Blobs.SweepUploads(ctx, now, uploadAge, func(digest string) bool { return referred[digest] })
+	if err != nil {
+		return fmt.Errorf("sweep uploads: %w", err)
+	}
+	if n > 0 {
+		r.log.Info("uploads that no job refers to deleted", "uploads", n)
+	}
+	return nil
+}

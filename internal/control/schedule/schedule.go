@@ -1,0 +1,183 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/decide/verify"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// State is where workers read. *state.State is one.
+type State interface {
+	Latest() *state.Snapshot
+	Feed() *state.Feed
+}
+
+// Queue hands out evaluations; the broker does. A job is out with one worker at
+// a time, and each that was handed out is answered by exactly one of Ack, Nack and
+// Block, which fail when the delivery is over: then the job is somebody else's. Pause stops
+// the delivery's time-out until resume is called.
+type Queue interface {
+	Dequeue(ctx context.Context, limit int) (place.Window, error)
+	Pause(token uint64) (resume func() error, err error)
+	Ack(token uint64, jobs ...muster.JobUID) error
+	Nack(token uint64, reason string, jobs ...muster.JobUID) error
+	Block(token uint64, tried uint64, jobs []place.Blocked) error
+}
+
+// Submitter commits what holds of a plan; the applier does. After an error it
+// is not known whether anything was committed.
+type Submitter interface {
+	Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error)
+}
+
+// Config of the workers. Zero numbers mean the defaults.
+type Config struct {
+	State  State
+	Queue  Queue
+	Submit Submitter
+	Logger *slog.Logger
+
+	// Workers is how many. Default: 1.
+	Workers int
+	// Window is how many jobs one pass looks at. Default: 1024.
+	Window int
+	// Limits of one pass. Default: 8192 placements, 2 million looks.
+	Limits place.Limits
+}
+
+// How a worker behaves when something is in its way.
+const (
+	// maxRounds is how often a worker plans the rest of a window again before it
+	// gives it back.
+	maxRounds = 5
+	// After an error of the log a worker waits, longer each time, until
+	// something works again.
+	firstBackoff = 50 * time.Millisecond
+	lastBackoff  = 5 * time.Second
+)
+
+// Scheduler is the workers of one server.
+type Scheduler struct {
+	cfg Config
+	log *slog.Logger
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// Stats counts since New, over all workers.
+type Stats struct {
+	Windows    uint64 // taken
+	Passes     uint64 // plans made
+	Placements uint64 // committed
+	Refusals   uint64 // placements refused
+	Blocked    uint64 // jobs that fitted nowhere
+	GivenBack  uint64 // windows given back with something refused in each round
+	Errors     uint64
+	// Planning is the time spent in place.Plan.
+	Planning time.Duration
+}
+
+// New makes the workers. It starts nothing.
+func New(cfg Config) (*Scheduler, error) {
+	if cfg.State == nil || cfg.Queue == nil || cfg.Submit == nil {
+		return nil, errors.New("schedule: state, queue and submitter are needed")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = 1
+	}
+	if cfg.Window <= 0 {
+		cfg.Window = 1024
+	}
+	if cfg.Limits.Placements <= 0 {
+		cfg.Limits.Placements = 8192
+	}
+	if cfg.Limits.Looks <= 0 {
+		cfg.Limits.Looks = 2 << 20
+	}
+	return &Scheduler{cfg: cfg, log: cfg.Logger}, nil
+}
+
+// Stats is what happened so far.
+func (s *Scheduler) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+func (s *Scheduler) count(fn func(*Stats)) {
+	s.mu.Lock()
+	fn(&s.stats)
+	s.mu.Unlock()
+}
+
+// Run has the workers work until ctx ends, and returns nil then.
+func (s *Scheduler) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for range s.cfg.Workers {
+		g.Go(func() error { return s.work(ctx) })
+	}
+	return g.Wait()
+}
+
+// work is one worker.
+func (s *Scheduler) work(ctx context.Context) error {
+	var backoff time.Duration
+	for {
+		w, err := s.cfg.Queue.Dequeue(ctx, s.cfg.Window)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		s.count(func(st *Stats) { st.Windows++ })
+		open, err := s.step(ctx, w)
+		if err == nil {
+			backoff = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.count(func(st *Stats) { st.Errors++ })
+		backoff = min(max(2*backoff, firstBackoff), lastBackoff)
+		s.log.Warn("a plan was not committed; its jobs are given back", "jobs", len(open), "after", backoff, "error", err)
+		if !sleep(ctx, backoff) {
+			return nil
+		}
+		// Not a nack: the jobs have nothing to do with what ails the log.
+		s.over(s.cfg.Queue.Ack(w.Token, open...))
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// over notes that an answer came too late. The delivery timed out, or the
+// leadership ended: the job is in other hands, and nothing is lost.
+func (s *Scheduler) over(err error) {
+	if err != nil {
+		s.log.Info("an answer came too late", "error", err)
+	}
+}

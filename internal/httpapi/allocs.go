@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func (a *API) allocRoutes() {
+	register(a, operation(http.MethodGet, "/v1/allocs", "list-allocs", tagAllocs, "List allocations", "By id."), a.listAllocs)
+
+	one := operation(http.MethodGet, "/v1/allocs/{id}", "get-alloc", tagAllocs, "Show an allocation", "")
+	one.Errors = append(one.Errors, http.StatusNotFound)
+	register(a, one, func(_ context.Context, in *AllocPath) (*allocOut, error) {
+		al, err := in.find(a.cfg.State.Latest())
+		if err != nil {
+			return nil, err
+		}
+		return &allocOut{allocOf(al)}, nil
+	})
+}
+
+// AllocPath names an allocation in the path.
+type AllocPath struct {
+	ID string `path:"id" maxLength:"200" doc:"Id of the allocation."`
+}
+
+func (p *AllocPath) find(snap *state.Snapshot) (*state.Alloc, error) {
+	if al := snap.Alloc(muster.AllocID(p.ID)); al != nil {
+		return al, nil
+	}
+	return nil, notFound("allocation %s: not found", clip(p.ID))
+}
+
+type allocOut struct{ Body api.Alloc }
+
+type allocListOut struct{ Body api.AllocList }
+
+// add puts an allocation on the page; false when it is full.
+func (o *allocListOut) add(al *state.Alloc, limit int) bool {
+	if len(o.Body.Allocs) == limit {
+		o.Body.Next = o.Body.Allocs[limit-1].ID
+		return false
+	}
+	o.Body.Allocs = append(o.Body.Allocs, allocOf(al))
+	return true
+}
+
+type listAllocsIn struct {
+	Node string         `query:"node" maxLength:"200" doc:"Only on this node."`
+	Live optional[bool] `query:"live" doc:"true: only those that have not ended; false: only those that have. Default: all."`
+	Page
+}
+
+func (a *API) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, error) {
+	snap := a.cfg.State.Latest()
+	after, node := muster.AllocID(in.After), muster.NodeID(in.Node)
+	out := &allocListOut{api.AllocList{Allocs: []api.Alloc{}, Index: snap.Index()}}
+	visit := func(al *state.Alloc) bool {
+		if al.ID <= after || node != "" && al.Node != node || in.Live.Given && al.Live() != in.Live.Value {
+			return true
+		}
+		return out.add(al, in.Limit)
+	}
+	// The index with the fewest to look at.
+	switch live := in.Live.Given && in.Live.Value; {
+	case live && node != "":
+		snap.NodeAllocs(node, visit)
+	case live:
+		snap.LiveAllocs(visit)
+	default:
+		snap.Allocs(after, visit)
+	}
+	return out, nil
+}

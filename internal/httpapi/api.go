@@ -1,0 +1,169 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// State is what is read.
+type State interface {
+	Latest() *state.Snapshot
+	Feed() *state.Feed
+}
+
+// Proposer commits what users ask for. The error is the state's refusal, or a
+// fault: disk-low, unavailable, ambiguous.
+type Proposer interface {
+	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
+}
+
+// Blobs is the store of output and uploads. Errors are faults.
+type Blobs interface {
+	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
+	List(ctx context.Context, prefix string) ([]blob.Info, error)
+	PutUpload(ctx context.Context, digest string, r io.Reader, limit int64) (int64, error)
+	// Upload tells whether an upload is here, and keeps it for a while if it is.
+	Upload(ctx context.Context, digest string) (blob.Info, error)
+}
+
+// LiveOutput reads output that is still on its node.
+type LiveOutput interface {
+	// OpenOutput reads a stream from offset on; start is the offset of the first
+	// byte, later than asked for if bytes were dropped. Without follow the
+	// reader ends where the stream ends now; with it, a clean io.EOF says that
+	// the stream has ended for ever. Faults: not-found (the node does not know
+	// the allocation, or not yet), unavailable (the node cannot be reached).
+	OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (r io.ReadCloser, start int64, err error)
+}
+
+// Config of an API. All but those marked optional are needed.
+type Config struct {
+	State    State
+	Proposer Proposer
+	Blobs    Blobs
+	Output   LiveOutput
+	// Fits says whether some offering or node can hold a member of a job, and
+	// in one sentence where, or what it is short of. The spec has its defaults.
+	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
+	// Token that every request has to carry, unless NoAuth.
+	Token  muster.Secret
+	NoAuth bool
+	// AllowedHosts are host names beside loopback ones under which the API may
+	// be asked, with or without a port. Optional.
+	AllowedHosts []string
+	// Backup writes a backup of the state.
+	Backup func(ctx context.Context, w io.Writer) error
+	// Ready says why the server cannot serve writes now, or nil.
+	Ready func() error
+	// Leads says whether this server leads; nil: it does when it is ready. Optional.
+	Leads func() bool
+	// Metrics are shown on /metrics and count requests. Optional.
+	Metrics *Metrics
+	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
+	UploadLimit int64
+	Version     string
+	Logger      *slog.Logger // optional
+}
+
+const (
+	defaultUploadLimit = 4 << 30
+	// maxBody bounds every JSON body. A job of api.MaxSpecBytes fits with room to spare.
+	maxBody = 2 << 20
+)
+
+// API serves requests.
+type API struct {
+	cfg     Config
+	logger  *slog.Logger
+	mux     *http.ServeMux
+	huma    huma.API
+	token   [sha256.Size]byte
+	hosts   map[string]bool
+	raw     map[string]bool // patterns whose body is octets, read by the handler
+	openapi []byte
+	// stopping ends streams when the server is shut down.
+	stopping context.Context
+	stop     context.CancelFunc
+}
+
+// New makes an API. It starts nothing.
+func New(c Config) (*API, error) {
+	switch {
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Output == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, output, fits, backup and ready are needed")
+	case c.Token.IsZero() && !c.NoAuth:
+		return nil, errors.New("http api: there is no token, and no-auth is not set")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.UploadLimit == 0 {
+		c.UploadLimit = defaultUploadLimit
+	}
+	if c.Leads == nil {
+		c.Leads = func() bool { return c.Ready() == nil }
+	}
+	a := &API{
+		cfg: c, logger: c.Logger, mux: http.NewServeMux(),
+		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{},
+	}
+	for _, h := range c.AllowedHosts {
+		a.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true
+	}
+	a.stopping, a.stop = context.WithCancel(context.Background())
+	a.describe()
+	a.serverRoutes()
+	a.jobRoutes()
+	a.allocRoutes()
+	a.outputRoutes()
+	a.uploadRoutes()
+	a.nodeRoutes()
+	a.eventRoutes()
+	if err := a.docsRoutes(); err != nil {
+		return nil, fmt.Errorf("http api: %w", err)
+	}
+	return a, nil
+}
+
+// Handler serves the API.
+func (a *API) Handler() http.Handler { return a }
+
+// Server is an HTTP server for the API with the time-outs that it needs. Its
+// Shutdown ends streams (events, followed output); other requests are waited for.
+func (a *API) Server() *http.Server {
+	s := &http.Server{
+		Handler: a,
+		// No read or write time-out for the whole of a request: streams and uploads
+		// may take hours. Handlers set a deadline for each step instead.
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
+	}
+	s.RegisterOnShutdown(a.stop)
+	return s
+}
+
+// streaming is a context for an answer without end: it ends with the request,
+// or when the server is shut down.
+func (a *API) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(a.stopping, func() { cancel(errStopping) })
+	return ctx, func() { unhook(); cancel(nil) }
+}
+
+var errStopping = muster.Faultf(muster.FaultUnavailable, "the server is stopping")

@@ -1,0 +1,378 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	// heartbeat is the longest silence of an event stream.
+	heartbeat = 15 * time.Second
+	// eventBatch bounds the changes taken from the feed at once, and so what a
+	// slow reader keeps alive.
+	eventBatch = 256
+	// eventTooOld is the type of the last event of a reader that was too slow.
+	eventTooOld = "too-old"
+)
+
+func (a *API) eventRoutes() {
+	op := operation(http.MethodGet, "/v1/events", "watch-events", tagEvents, "Watch what changes",
+		"Server-sent events. The type of each is `event.type` of its data, an Event in JSON; its id is where to resume, in `after` or in the header Last-Event-ID. "+
+			"A comment comes at least every 15 seconds, with an id that moves on even if nothing passed the filters. "+
+			"Only the newest changes are kept: asking for older ones gets 410 (code too-old), and a reader that is too slow gets a last event `too-old` with a problem as its data. "+
+			"List again then, and go on from the list's index.")
+	op.Responses = map[string]*huma.Response{"200": {
+		Description: "Events, without end.",
+		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: a.schema(reflect.TypeFor[api.Event]())}},
+	}}
+	op.Errors = append(op.Errors, http.StatusGone, http.StatusUnprocessableEntity)
+	register(a, op, a.watchEvents)
+}
+
+type eventsIn struct {
+	After     string `query:"after" maxLength:"60" doc:"Only changes after this: the id of an event, an index, or oldest for everything that is kept. Default: only what comes from now on."`
+	LastID    string `header:"Last-Event-ID" maxLength:"60" doc:"The same, as browsers send it when they resume; it wins."`
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only of jobs and allocations in this namespace."`
+	Job       string `query:"job" maxLength:"200" doc:"Only of this job and its allocations; in the namespace default unless another is given."`
+	Node      string `query:"node" maxLength:"200" doc:"Only of this node and the allocations on it."`
+	Follow    bool   `query:"follow" default:"true" doc:"false: end when everything up to now was sent."`
+}
+
+func (a *API) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamResponse, error) {
+	feed := a.cfg.State.Feed()
+	pos, err := eventStart(in, feed)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := feed.After(pos, 1); err != nil {
+		return nil, err
+	}
+	if in.Job != "" && in.Namespace == "" {
+		in.Namespace = string(muster.DefaultNamespace)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		w.Header().Set("Content-Type", "text/event-stream")
+		if r.Method == http.MethodHead {
+			return
+		}
+		ctx, cancel := a.streaming(ctx)
+		defer cancel()
+		e := &eventStream{w: w, out: bufio.NewWriterSize(w, 32<<10), in: in, feed: feed}
+		if err := e.run(ctx, pos); err != nil {
+			a.logger.DebugContext(ctx, "event stream ended", "error", err)
+		}
+		endWrite(w)
+	}}, nil
+}
+
+// eventStart is the position from which a reader wants to go on.
+func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
+	where, from := "query.after", in.After
+	if in.LastID != "" {
+		where, from = "header.Last-Event-ID", in.LastID
+	}
+	switch from {
+	case "":
+		return state.AfterIndex(feed.Last()), nil
+	case "oldest":
+		return feed.Oldest(), nil
+	}
+	pos, ok := parsePosition(from)
+	if !ok {
+		return pos, invalid(where, "is %q; give the id of an event, an index, or oldest", clip(from))
+	}
+	if last := feed.Last(); pos.Index > last {
+		return pos, muster.Faultf(muster.FaultTooOld, "index %d is ahead of this server, which is at %d: it was restored from a backup; list again and go on from the list's index", pos.Index, last)
+	}
+	return pos, nil
+}
+
+// eventID writes a position so that parsePosition reads it back: "index.part",
+// or "index" after all of an entry's changes.
+func eventID(p state.Position) string {
+	if p.Part == math.MaxInt {
+		return strconv.FormatUint(p.Index, 10)
+	}
+	return strconv.FormatUint(p.Index, 10) + "." + strconv.Itoa(p.Part)
+}
+
+func parsePosition(s string) (state.Position, bool) {
+	index, part, divided := strings.Cut(s, ".")
+	i, err := strconv.ParseUint(index, 10, 64)
+	if err != nil {
+		return state.Position{}, false
+	}
+	if !divided {
+		return state.AfterIndex(i), true
+	}
+	n, err := strconv.ParseUint(part, 10, 31)
+	return state.Position{Index: i, Part: int(n)}, err == nil
+}
+
+// eventStream is one reader. What it has not read stays in the feed: nothing
+// is queued for it.
+type eventStream struct {
+	w    http.ResponseWriter
+	out  *bufio.Writer
+	in   *eventsIn
+	feed *state.Feed
+}
+
+func (e *eventStream) run(ctx context.Context, pos state.Position) error {
+	_, _ = e.out.WriteString(": muster events\nretry: 1000\nid: " + eventID(pos) + "\n\n")
+	if err := e.flush(); err != nil {
+		return err
+	}
+	for {
+		changes, last, err := e.feed.After(pos, eventBatch)
+		if err != nil {
+			return e.tooOld(err)
+		}
+		for i := range changes {
+			pos = changes[i].Position()
+			if ev := e.in.event(&changes[i]); ev != nil {
+				extendWrite(e.w) // the buffer may fill
+				if err := e.send(ev); err != nil {
+					return err
+				}
+			}
+		}
+		if len(changes) == eventBatch {
+			if err := e.flush(); err != nil {
+				return err
+			}
+			continue
+		}
+		pos = state.AfterIndex(last)
+		if err := e.flush(); err != nil {
+			return err
+		}
+		if !e.in.Follow {
+			return nil
+		}
+		if err := e.wait(ctx, last); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns when there may be something new; it keeps the connection awake meanwhile.
+func (e *eventStream) wait(ctx context.Context, last uint64) error {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, heartbeat)
+		err := e.feed.Wait(bounded, last)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		_, _ = e.out.WriteString(": heartbeat\nid: " + strconv.FormatUint(last, 10) + "\n\n")
+		if err := e.flush(); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *eventStream) flush() error {
+	extendWrite(e.w)
+	if err := e.out.Flush(); err != nil {
+		return err
+	}
+	return http.NewResponseController(e.w).Flush()
+}
+
+func (e *eventStream) send(ev *api.Event) error {
+	b, err := encode(ev)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", ev.ID, err)
+	}
+	return e.write(ev.ID, ev.Type, b)
+}
+
+func (e *eventStream) write(id, kind string, data []byte) error {
+	if id != "" {
+		_, _ = fmt.Fprintf(e.out, "id: %s\n", id)
+	}
+	_, err := fmt.Fprintf(e.out, "event: %s\ndata: %s\n\n", kind, bytes.TrimRight(data, "\n"))
+	return err
+}
+
+// tooOld tells a reader that fell out of the feed, and ends.
+func (e *eventStream) tooOld(err error) error {
+	b, jerr := json.Marshal(&problemOf(err).Problem)
+	if jerr != nil {
+		return jerr
+	}
+	extendWrite(e.w)
+	if werr := e.write("", eventTooOld, b); werr != nil {
+		return werr
+	}
+	if ferr := e.flush(); ferr != nil {
+		return ferr
+	}
+	return err
+}
+
+// event is the public form of a change, or nil if the reader does not want it.
+func (in *eventsIn) event(c *state.Change) *api.Event {
+	ev := &api.Event{ID: eventID(c.Position()), Index: c.Index, Time: c.At.Std(), Type: c.Verb}
+	switch {
+	case c.Job != nil || c.JobBefore != nil:
+		j := c.Job
+		if j == nil {
+			j = c.JobBefore
+		}
+		ev.Namespace, ev.Job, ev.JobUID = string(j.Key.Namespace), j.Key.Name, string(j.UID)
+		if c.Job != nil {
+			now := jobOf(c.Job)
+			ev.JobNow = &now
+		}
+		ev.Text = jobText(c.Verb, j)
+	case c.Alloc != nil || c.AllocBefore != nil:
+		al := c.Alloc
+		if al == nil {
+			al = c.AllocBefore
+		}
+		ev.Namespace, ev.Job, ev.JobUID = string(al.Run.Key.Namespace), al.Run.Key.Name, string(al.UID)
+		ev.Alloc, ev.Node = string(al.ID), string(al.Node)
+		if in.skips(ev) {
+			return nil // before the work
+		}
+		if c.Alloc != nil {
+			now := allocOf(c.Alloc)
+			ev.AllocNow = &now
+		}
+		ev.Text = allocText(c.Verb, al)
+	case c.Node != nil || c.NodeBefore != nil:
+		n := c.Node
+		if n == nil {
+			n = c.NodeBefore
+		}
+		if c.Verb == "node.used" || c.Verb == "node.freed" {
+			return nil // said by the allocation's event already
+		}
+		ev.Node = string(n.ID)
+		if c.Node != nil {
+			now := nodeOf(c.Node)
+			ev.NodeNow = &now
+		}
+		ev.Text = nodeText(c.Verb, n)
+	default:
+		return nil
+	}
+	if in.skips(ev) {
+		return nil
+	}
+	return ev
+}
+
+func (in *eventsIn) skips(ev *api.Event) bool {
+	return in.Namespace != "" && ev.Namespace != in.Namespace ||
+		in.Job != "" && ev.Job != in.Job ||
+		in.Node != "" && ev.Node != in.Node
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
+func jobText(verb string, j *state.Job) string {
+	what := "job " + j.Key.String()
+	switch verb {
+	case "job.submitted":
+		return fmt.Sprintf("%s was submitted with %d members", what, j.Count())
+	case "job.replaced":
+		return fmt.Sprintf("%s was submitted again as version %d, with %d members", what, j.Version, j.Count())
+	case "job.stopping":
+		return what + " is stopping" + because(j.Reason)
+	case "job.ended":
+		return what + " " + string(j.Result) + because(j.Reason)
+	case "job.parked":
+		return what + " waits" + because(j.Parked)
+	case "job.unparked":
+		return what + " is looked at again"
+	case "job.output-pruned":
+		return "the stored output of " + what + " was deleted to keep the quota"
+	case "job.purged":
+		return what + " was forgotten"
+	}
+	return what + " changed"
+}
+
+func allocText(verb string, al *state.Alloc) string {
+	what := fmt.Sprintf("member %d of job %s, attempt %d,", al.Index, al.Run.Key, al.Attempt)
+	switch verb {
+	case "alloc.placed":
+		return fmt.Sprintf("%s was placed on node %s", what, al.Node)
+	case "alloc.starting":
+		return fmt.Sprintf("%s is starting on node %s", what, al.Node)
+	case "alloc.running":
+		return fmt.Sprintf("%s is running on node %s", what, al.Node)
+	case "alloc.stopping":
+		return what + " was told to stop" + because(al.StopCause)
+	case "alloc.ended":
+		how := map[muster.Outcome]string{
+			muster.OutcomeSucceeded: "succeeded", muster.OutcomeFailed: "failed",
+			muster.OutcomeStopped: "was stopped", muster.OutcomeLost: "was lost",
+		}[al.Outcome]
+		why := al.StopCause
+		if al.Failure != nil {
+			why = al.Failure.Message
+		}
+		return what + " " + how + because(why)
+	case "alloc.output":
+		if al.Output.Stage == state.OutputComplete {
+			return "the output of " + strings.TrimSuffix(what, ",") + " is stored"
+		}
+		return "the output of " + strings.TrimSuffix(what, ",") + " is " + outputState(&al.Output) + because(al.Output.Why)
+	case "alloc.purged":
+		return what + " was forgotten"
+	}
+	return what + " changed"
+}
+
+func nodeText(verb string, n *state.Node) string {
+	what := "node " + string(n.ID)
+	switch verb {
+	case "node.launching":
+		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + because(n.StageReason)
+	case "node.booting":
+		return fmt.Sprintf("%s is booting, instance %s", what, n.Instance)
+	case "node.adopted":
+		return what + " was adopted" + because(n.StageReason)
+	case "node.serving":
+		return what + " is serving"
+	case "node.rejoined":
+		return what + " answers again after its agent was started anew"
+	case "node.draining", "node.terminating", "node.gone":
+		return what + " is " + string(n.Stage) + because(n.StageReason)
+	case "node.purged":
+		return what + " was forgotten"
+	}
+	if intent, ok := strings.CutPrefix(verb, "node.intent-"); ok {
+		return what + " is now to " + intent + because(n.IntentReason)
+	}
+	return what + " is " + strings.TrimPrefix(verb, "node.") + because(n.HealthReason)
+}

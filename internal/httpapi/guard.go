@@ -1,0 +1,305 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// bodyTimeout is how long a client may take to send a JSON body.
+const bodyTimeout = 30 * time.Second
+
+// ServeHTTP guards the door and hands the request to its handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &response{ResponseWriter: w}
+	began := time.Now()
+	route := "none"
+	defer func() {
+		what := recover()
+		a.recovered(rec, r, what)
+		took := time.Since(began)
+		a.cfg.Metrics.request(route, rec.code())
+		if a.logger.Enabled(r.Context(), slog.LevelDebug) {
+			a.logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path), "status", rec.code(), "bytes", rec.bytes, "took", took, "remote", r.RemoteAddr)
+		}
+		if what == http.ErrAbortHandler {
+			panic(what)
+		}
+	}()
+	h := rec.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if p := a.admit(r); p != nil {
+		p.write(rec)
+		return
+	}
+	handler, pattern := a.mux.Handler(r)
+	if pattern == "" {
+		noRoute(rec, r, handler)
+		return
+	}
+	route = pattern
+	if p := a.checkRequest(rec, r, pattern); p != nil {
+		p.write(rec)
+		return
+	}
+	a.mux.ServeHTTP(rec, r)
+}
+
+// recovered answers for a handler that panicked: a defect of ours, or a client
+// that is gone while the answer is written.
+func (a *API) recovered(rec *response, r *http.Request, what any) {
+	if what == nil || what == http.ErrAbortHandler {
+		return
+	}
+	if r.Context().Err() != nil {
+		rec.status = statusGone
+		return
+	}
+	a.logger.Error("request panicked", "method", r.Method, "path", clip(r.URL.Path), "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
+	if rec.status != 0 {
+		// Half an answer is on its way: the only honest end is a broken one.
+		panic(http.ErrAbortHandler)
+	}
+	problemOf(muster.Faultf(muster.FaultInternal, "panic")).write(rec)
+}
+
+// response notes what was answered.
+type response struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (w *response) WriteHeader(code int) {
+	if w.status == 0 && code >= 200 {
+		w.status = code
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController flush and set deadlines.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *response) code() int {
+	if w.status == 0 {
+		return http.StatusOK
+	}
+	return w.status
+}
+
+// open are the paths that need no token: they tell nothing that is secret.
+func open(path string) bool {
+	switch path {
+	case "/", "/livez", "/readyz", "/openapi.json", "/docs":
+		return true
+	}
+	return strings.HasPrefix(path, "/docs/")
+}
+
+// admit lets a request in by its Host, its Origin and its token, in this order.
+func (a *API) admit(r *http.Request) *problem {
+	if r.RequestURI == "*" {
+		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "ask for a path, not for *")
+	}
+	if !a.hostAllowed(r) {
+		return newProblem(http.StatusMisdirectedRequest, api.CodeForbidden, fmt.Sprintf(
+			"this server does not answer to the host name %q; use a loopback address, or add the name to allowed_hosts in its configuration", clip(r.Host)))
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r) {
+		return newProblem(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("requests of the web page %q are refused", clip(origin)))
+	}
+	if a.cfg.NoAuth || open(r.URL.Path) {
+		return nil
+	}
+	return a.checkToken(r)
+}
+
+// checkToken compares digests, in the same time whatever they are.
+func (a *API) checkToken(r *http.Request) *problem {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
+		p := newProblem(http.StatusUnauthorized, api.CodeAuth, "a token is needed; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
+		p.headers.Set("Www-Authenticate", `Bearer realm="muster"`)
+		return p
+	}
+	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	if subtle.ConstantTimeCompare(got[:], a.token[:]) != 1 {
+		return newProblem(http.StatusForbidden, api.CodeAuth, "the token is wrong")
+	}
+	return nil
+}
+
+// hostAllowed keeps out web pages that point a name of theirs at a loopback address.
+func (a *API) hostAllowed(r *http.Request) bool {
+	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
+		return true // no browser gets there
+	}
+	host := strings.ToLower(r.Host)
+	if a.hosts[host] {
+		return true
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	name = strings.TrimSuffix(name, ".")
+	if a.hosts[name] || name == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"))
+	return err == nil && ip.IsLoopback()
+}
+
+// sameOrigin reports whether an Origin is the one that the page of this very
+// server has.
+func sameOrigin(origin string, r *http.Request) bool {
+	u, err := url.Parse(origin)
+	if err != nil || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		return false
+	}
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
+
+// noRoute turns what the mux says of an unknown path or method into a problem.
+func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	said := &response{ResponseWriter: discard{http.Header{}}}
+	h.ServeHTTP(said, r)
+	if said.status == http.StatusMethodNotAllowed {
+		allow := said.Header().Get("Allow")
+		p := newProblem(http.StatusMethodNotAllowed, string(muster.FaultInvalid), fmt.Sprintf("%s is not for this path; it takes %s", clip(r.Method), allow))
+		p.headers.Set("Allow", allow)
+		p.write(w)
+		return
+	}
+	newProblem(http.StatusNotFound, string(muster.FaultNotFound), fmt.Sprintf("there is nothing at %s; see /docs", clip(r.URL.Path))).write(w)
+}
+
+// discard is a ResponseWriter that keeps the headers only.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
+
+// checkRequest checks what is the same for every route: the query can be read,
+// and the body is whole, small, and of the one content type. It leaves a
+// buffered body for the handler.
+func (a *API) checkRequest(w http.ResponseWriter, r *http.Request, pattern string) *problem {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "the query cannot be read", api.ProblemField{Location: "query", Message: clip(err.Error())})
+	}
+	var twice []api.ProblemField
+	for k, v := range query {
+		if len(v) > 1 {
+			twice = append(twice, api.ProblemField{Location: "query." + clip(k), Message: fmt.Sprintf("is given %d times", len(v))})
+		}
+	}
+	if len(twice) > 0 {
+		slices.SortFunc(twice, func(a, b api.ProblemField) int { return strings.Compare(a.Location, b.Location) })
+		return wrong(twice)
+	}
+	switch {
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return nil // a body says nothing there
+	case a.raw[pattern]:
+		return checkContentType(r, "application/octet-stream", true)
+	case r.ContentLength == 0:
+		r.Body = &buffered{Reader: bytes.NewReader(nil)}
+		return nil
+	}
+	if p := checkContentType(r, "application/json", false); p != nil {
+		return p
+	}
+	return readBody(w, r)
+}
+
+// checkContentType refuses the content types that forms of foreign web pages
+// can send, and everything else but the one.
+func checkContentType(r *http.Request, want string, mayMiss bool) *problem {
+	given := r.Header.Get("Content-Type")
+	refuse := func(what string) *problem {
+		how := "-H 'Content-Type: " + want + "'"
+		p := newProblem(http.StatusUnsupportedMediaType, string(muster.FaultInvalid), fmt.Sprintf("%s; this request takes %s (with curl: %s)", what, want, how))
+		p.headers.Set("Accept", want)
+		return p
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return refuse(fmt.Sprintf("the body has the content encoding %q", clip(enc)))
+	}
+	if given == "" {
+		if mayMiss {
+			return nil
+		}
+		return refuse("the body has no content type")
+	}
+	kind, params, err := mime.ParseMediaType(given)
+	charset := strings.ToLower(params["charset"])
+	if err != nil || kind != want || len(r.Header.Values("Content-Type")) > 1 || charset != "" && charset != "utf-8" {
+		return refuse(fmt.Sprintf("the body has the content type %q", clip(given)))
+	}
+	return nil
+}
+
+// buffered is a body that has been read whole.
+type buffered struct {
+	*bytes.Reader
+	all []byte
+}
+
+func (*buffered) Close() error { return nil }
+
+// readBody reads a JSON body before any handler: whatever is wrong with it on
+// the wire is the client's doing and gets a 4xx.
+func readBody(w http.ResponseWriter, r *http.Request) *problem {
+	if r.ContentLength > maxBody {
+		return problemOf(&http.MaxBytesError{Limit: maxBody})
+	}
+	control := http.NewResponseController(w)
+	// Not every ResponseWriter has deadlines; those of a real connection do.
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	all, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = control.SetReadDeadline(time.Time{})
+	if err == nil {
+		r.Body = &buffered{Reader: bytes.NewReader(all), all: all}
+		return nil
+	}
+	var late net.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return problemOf(err)
+	case errors.As(err, &late) && late.Timeout():
+		return newProblem(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", bodyTimeout))
+	case errors.Is(err, context.Canceled):
+		return problemOf(err)
+	}
+	return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "the body broke off", api.ProblemField{Location: "body", Message: clip(err.Error())})
+}

@@ -1,0 +1,393 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func (a *API) jobRoutes() {
+	submit := operation(http.MethodPost, "/v1/jobs", "submit-job", tagJobs, "Submit a job",
+		"Makes a job, or a new version of one that has ended. The same spec again changes nothing. 201 says that something new runs, 200 that nothing was done.")
+	submit.DefaultStatus = http.StatusCreated
+	submit.Errors = append(submit.Errors, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	jsonBody[api.JobSubmission](a, &submit, true)
+	register(a, submit, a.submitJob)
+
+	validate := operation(http.MethodPost, "/v1/jobs/validate", "validate-job", tagJobs, "Check a job without submitting it",
+		"Says what is wrong with the job, what it is with its defaults, and whether a member fits anywhere. Whether its inputs have been uploaded is not asked: that comes later.")
+	jsonBody[api.JobSubmission](a, &validate, true)
+	register(a, validate, a.validateJob)
+
+	register(a, operation(http.MethodGet, "/v1/jobs", "list-jobs", tagJobs, "List jobs", "By namespace and name."), a.listJobs)
+
+	one := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}", "get-job", tagJobs, "Show a job", "With its spec.")
+	one.Errors = append(one.Errors, http.StatusNotFound)
+	register(a, one, a.getJob)
+
+	stop := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/stop", "stop-job", tagJobs, "Stop a job",
+		"Nothing of it is placed again; what runs is told to stop. Stopping one that is stopping or has ended changes nothing.")
+	stop.Errors = append(stop.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	jsonBody[api.JobStop](a, &stop, false)
+	register(a, stop, a.stopJob)
+
+	members := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/members", "list-members", tagJobs, "List the members of a job", "By index.")
+	members.Errors = append(members.Errors, http.StatusNotFound)
+	register(a, members, a.listMembers)
+
+	allocs := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/allocs", "list-job-allocs", tagJobs, "List the allocations of a job", "By index and attempt, of all versions.")
+	allocs.Errors = append(allocs.Errors, http.StatusNotFound)
+	register(a, allocs, a.listJobAllocs)
+}
+
+// JobPath names a job in the path.
+type JobPath struct {
+	Namespace string `path:"namespace" maxLength:"200" doc:"Namespace of the job; default if it has none."`
+	Name      string `path:"name" maxLength:"200" doc:"Name of the job."`
+}
+
+func (p *JobPath) find(snap *state.Snapshot) (*state.Job, error) {
+	if err := checkNames("path.namespace", p.Namespace); err != nil {
+		return nil, err
+	}
+	if err := checkNames("path.name", p.Name); err != nil {
+		return nil, err
+	}
+	key := muster.JobKey{Namespace: muster.Namespace(p.Namespace), Name: p.Name}
+	if j := snap.Job(key); j != nil {
+		return j, nil
+	}
+	return nil, notFound("job %s: not found", key)
+}
+
+type jobOut struct {
+	Note string `header:"Muster-Note" doc:"What was not done, and why; if there is something to say."`
+	Body api.Job
+}
+
+type submitIn struct {
+	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text that is new for each job meant. A request that is repeated with it gets the first one's answer; another request with it is refused with 409."`
+	RequestBody
+}
+
+type submitOut struct {
+	Status int
+	Body   api.JobSubmitted
+}
+
+func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
+	var s api.JobSubmission
+	if p := decode(in.JSON, &s); p != nil {
+		return nil, p
+	}
+	f := &state.JobSubmitted{Idempotency: in.Key, IfVersion: s.IfVersion, Replace: s.Replace}
+	if in.Key != "" {
+		// Of what was asked, before a name is made and whatever the JSON looked like.
+		b, err := json.Marshal(&s)
+		if err != nil {
+			return nil, fmt.Errorf("digest of submission: %w", err)
+		}
+		sum := sha256.Sum256(b)
+		f.Digest = hex.EncodeToString(sum[:])
+	}
+	s.Spec.Defaults()
+	problems := s.Spec.Validate()
+	if len(problems) == 0 {
+		var err error
+		if problems, err = a.missingUploads(ctx, &s.Spec); err != nil {
+			return nil, err
+		}
+	}
+	if len(problems) > 0 {
+		for i := range problems {
+			problems[i].Location = joined("body.spec", problems[i].Location)
+		}
+		return nil, wrong(problems)
+	}
+	if s.Spec.Name == "" {
+		s.Spec.Name = "job-" + random(5)
+	}
+	f.Key = muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name}
+	f.UID = muster.JobUID(random(10))
+	f.Spec = &s.Spec
+	_, v, err := a.cfg.Proposer.Propose(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	done, ok := v.(*state.Submitted)
+	if !ok {
+		return nil, fmt.Errorf("submit job %s: the log answered %T", f.Key, v)
+	}
+	out := &submitOut{Status: http.StatusCreated, Body: api.JobSubmitted{
+		Namespace: string(done.Key.Namespace), Name: done.Key.Name, UID: string(done.UID),
+		Version: done.Version, Index: done.Index, Unchanged: done.Unchanged,
+	}}
+	if done.Unchanged {
+		out.Status = http.StatusOK
+	}
+	return out, nil
+}
+
+// joined is a location below another; locations of lists begin with a bracket.
+func joined(above, below string) string {
+	if below == "" || strings.HasPrefix(below, "[") {
+		return above + below
+	}
+	return above + "." + below
+}
+
+// random is text of n random bytes in lower-case letters and digits, eight for
+// each five bytes.
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
+}
+
+// missingUploads tells which inputs of a spec have not been uploaded.
+func (a *API) missingUploads(ctx context.Context, spec *api.JobSpec) ([]api.ProblemField, error) {
+	var problems []api.ProblemField
+	asked := map[string]bool{}
+	for i := range spec.Inputs {
+		in := &spec.Inputs[i]
+		if in.Digest == "" || in.URL != "" || asked[in.Digest] {
+			continue
+		}
+		asked[in.Digest] = true
+		_, err := a.cfg.Blobs.Upload(ctx, in.Digest)
+		switch {
+		case muster.IsKind(err, muster.FaultNotFound):
+			problems = append(problems, api.ProblemField{
+				Location: "inputs[" + strconv.Itoa(i) + "].digest",
+				Message:  "has not been uploaded, or so long ago that it was deleted; send the content with PUT /v1/uploads/" + in.Digest + " first",
+			})
+		case err != nil:
+			return nil, fmt.Errorf("inputs[%d]: %w", i, err)
+		}
+	}
+	return problems, nil
+}
+
+type validateOut struct{ Body api.JobValidation }
+
+func (a *API) validateJob(_ context.Context, in *struct{ RequestBody }) (*validateOut, error) {
+	var s api.JobSubmission
+	if p := decode(in.JSON, &s); p != nil {
+		return nil, p
+	}
+	s.Spec.Defaults()
+	problems := s.Spec.Validate()
+	out := &validateOut{api.JobValidation{Spec: s.Spec, Problems: problems}}
+	if len(problems) == 0 {
+		out.Body.Fits, out.Body.Why = a.cfg.Fits(&s.Spec, a.cfg.State.Latest())
+	}
+	return out, nil
+}
+
+type listJobsIn struct {
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only of this namespace. Default: all."`
+	Stage     string `query:"stage" enum:"live,stopping,ended" doc:"Only in this stage. Default: all."`
+	Page
+}
+
+type jobListOut struct{ Body api.JobList }
+
+func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
+	if in.Namespace != "" {
+		if err := checkNames("query.namespace", in.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	var after muster.JobKey
+	if in.After != "" {
+		ns, name, ok := strings.Cut(in.After, "/")
+		if !ok || muster.CheckName(ns) != nil || muster.CheckName(name) != nil {
+			return nil, invalid("query.after", "is %q; pass next of the page before, as namespace/name", clip(in.After))
+		}
+		after = muster.JobKey{Namespace: muster.Namespace(ns), Name: name}
+	}
+	ns := muster.Namespace(in.Namespace)
+	if ns != "" && after.Namespace < ns {
+		after = muster.JobKey{Namespace: ns} // the first of it has a longer name
+	}
+	snap := a.cfg.State.Latest()
+	out := &jobListOut{api.JobList{Jobs: []api.Job{}, Index: snap.Index()}}
+	var last muster.JobKey
+	snap.Jobs(after, func(j *state.Job) bool {
+		switch {
+		case ns != "" && j.Key.Namespace != ns:
+			return j.Key.Namespace < ns
+		case in.Stage != "" && string(j.Stage) != in.Stage:
+			return true
+		case len(out.Body.Jobs) == in.Limit:
+			out.Body.Next = string(last.Namespace) + "/" + last.Name
+			return false
+		}
+		out.Body.Jobs = append(out.Body.Jobs, jobOf(j))
+		last = j.Key
+		return true
+	})
+	return out, nil
+}
+
+func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
+	j, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	return &jobOut{Body: jobWhole(j)}, nil
+}
+
+type stopIn struct {
+	JobPath
+	RequestBody
+}
+
+func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
+	var s api.JobStop
+	if len(in.JSON) > 0 {
+		if p := decode(in.JSON, &s); p != nil {
+			return nil, p
+		}
+	}
+	j, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	out := &jobOut{}
+	if j.Stage == muster.JobLive {
+		_, v, err := a.cfg.Proposer.Propose(ctx, &state.JobStopped{Key: j.Key, Reason: s.Reason})
+		if err != nil {
+			return nil, err
+		}
+		// What it was when the stop came: another's may have been first.
+		if before, ok := v.(*state.Job); ok {
+			j = before
+		}
+	}
+	switch j.Stage {
+	case muster.JobStopping:
+		out.Note = fmt.Sprintf("job %s is stopping already", j.Key)
+	case muster.JobEnded:
+		out.Note = fmt.Sprintf("job %s has ended already", j.Key)
+	}
+	if now := a.cfg.State.Latest().Job(j.Key); now != nil {
+		j = now
+	}
+	out.Body = jobWhole(j)
+	return out, nil
+}
+
+type listMembersIn struct {
+	JobPath
+	Status string `query:"status" enum:"waiting,placed,succeeded,failed,stopped" doc:"Only in this status. Default: all."`
+	Page
+}
+
+type memberListOut struct{ Body api.MemberList }
+
+func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut, error) {
+	snap := a.cfg.State.Latest()
+	j, err := in.find(snap)
+	if err != nil {
+		return nil, err
+	}
+	from := 0
+	if in.After != "" {
+		n, err := strconv.Atoi(in.After)
+		if err != nil || n < 0 {
+			return nil, invalid("query.after", "is %q; pass next of the page before, an index", clip(in.After))
+		}
+		from = min(n, j.Count()) + 1
+	}
+	out := &memberListOut{api.MemberList{Members: []api.Member{}, Index: snap.Index()}}
+	next := from
+	// add shows one; false when the page is full.
+	add := func(m api.Member) bool {
+		if in.Status != "" && m.Status != in.Status {
+			return true
+		}
+		if len(out.Body.Members) == in.Limit {
+			out.Body.Next = strconv.Itoa(out.Body.Members[in.Limit-1].Index)
+			return false
+		}
+		out.Body.Members = append(out.Body.Members, m)
+		return true
+	}
+	// Members without a row stand between and after those that have one.
+	upTo := func(end int) bool {
+		for ; next < end; next++ {
+			if !add(memberOf(j, next, nil)) {
+				return false
+			}
+		}
+		return true
+	}
+	full := false
+	snap.Members(j.UID, from, func(m *state.Member) bool {
+		if !upTo(m.Index) || !add(memberOf(j, m.Index, m)) {
+			full = true
+			return false
+		}
+		next = m.Index + 1
+		return true
+	})
+	if !full {
+		upTo(j.Count())
+	}
+	return out, nil
+}
+
+type listJobAllocsIn struct {
+	JobPath
+	Index optional[int] `query:"index" minimum:"0" doc:"Only of the member with this index."`
+	Page
+}
+
+func (a *API) listJobAllocs(_ context.Context, in *listJobAllocsIn) (*allocListOut, error) {
+	snap := a.cfg.State.Latest()
+	j, err := in.find(snap)
+	if err != nil {
+		return nil, err
+	}
+	from, afterAttempt := 0, 0
+	if in.Index.Given {
+		from = in.Index.Value
+	}
+	if in.After != "" {
+		uid, index, attempt, err := muster.AllocID(in.After).Parse()
+		if err != nil || uid != j.UID {
+			return nil, invalid("query.after", "is %q; pass next of the page before, an allocation of this job", clip(in.After))
+		}
+		if index >= from {
+			from, afterAttempt = index, attempt
+		}
+	}
+	out := &allocListOut{api.AllocList{Allocs: []api.Alloc{}, Index: snap.Index()}}
+	snap.JobAllocs(j.UID, from, func(al *state.Alloc) bool {
+		switch {
+		case al.Index == from && al.Attempt <= afterAttempt:
+			return true
+		case in.Index.Given && al.Index != in.Index.Value:
+			return false
+		}
+		return out.add(al, in.Limit)
+	})
+	return out, nil
+}
+
+// The description needs the type of every body that huma does not see.
+var _ huma.Resolver = (*RequestBody)(nil)

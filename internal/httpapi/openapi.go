@@ -1,0 +1,196 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// schemaNames keeps the names of component schemas those of package api.
+const schemaPrefix = "#/components/schemas/"
+
+// sizeSchema and durationSchema describe api.Size and api.Duration, which
+// write themselves as text.
+type (
+	sizeSchema     int64
+	durationSchema int64
+)
+
+// Schema is asked for by huma.
+func (sizeSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		OneOf: []*huma.Schema{
+			{Type: huma.TypeString, Pattern: `^[0-9]+(\.[0-9]+)? *([KMGT]iB|[kKMGT]B|B)?$`, Description: "A number with a unit."},
+			{Type: huma.TypeInteger, Description: "Bytes."},
+		},
+		Examples: []any{"64MiB", "1.5GiB"},
+	}
+}
+
+// Schema is asked for by huma.
+func (durationSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Examples: []any{"90s", "1h30m"}, Description: "A number with a unit (ms, s, m, h), or several."}
+}
+
+// describe sets up huma and what the description says of the whole.
+func (a *API) describe() {
+	registry := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
+	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[sizeSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[huma.ErrorModel](), reflect.TypeFor[api.Problem]())
+	jsonFormat := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
+	a.huma = humago.New(a.mux, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Muster", Version: a.cfg.Version,
+				Description: "Jobs, their members and allocations, nodes, output and events of a Muster server.\n\n" +
+					"Bodies are JSON (`application/json`). Every error is a problem as of RFC 9457: `code` is the kind to decide by, `detail` a sentence, `errors` the fields that are wrong. " +
+					"Lists come in pages: pass `next` as `after` until there is none. `index` is the place in the log that an answer shows; `/v1/events?after=INDEX` goes on from there.",
+			},
+			Components: &huma.Components{
+				Schemas: registry,
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"token": {Type: "http", Scheme: "bearer", Description: "The token of the server's data directory."},
+				},
+			},
+			Security: []map[string][]string{{"token": {}}},
+			Tags: []*huma.Tag{
+				{Name: tagJobs, Description: "What users submit: a template, a count, a restart policy."},
+				{Name: tagAllocs, Description: "Attempts to run a member of a job on a node."},
+				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
+				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
+				{Name: tagNodes, Description: "Machines that run allocations."},
+				{Name: tagEvents, Description: "What changes, as it changes."},
+				{Name: tagServer, Description: "The server itself."},
+			},
+		},
+		Formats:       map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat},
+		DefaultFormat: "application/json",
+		Transformers:  []huma.Transformer{ownProblems},
+
+		RejectUnknownQueryParameters: true,
+	})
+}
+
+// Tags of operations.
+const (
+	tagJobs    = "jobs"
+	tagAllocs  = "allocations"
+	tagOutput  = "output"
+	tagUploads = "uploads"
+	tagNodes   = "nodes"
+	tagEvents  = "events"
+	tagServer  = "server"
+)
+
+// operation begins the description of one.
+func operation(method, path, id, tag, summary, description string) huma.Operation {
+	return huma.Operation{
+		Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary, Description: description,
+		Errors: []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusMisdirectedRequest},
+	}
+}
+
+// register puts a handler into the mux and the description. Its errors become problems.
+func register[I, O any](a *API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
+	a.cfg.Metrics.route(op.Method+" "+op.Path, max(op.DefaultStatus, http.StatusOK))
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			return nil, a.fail(ctx, op.OperationID, err)
+		}
+		return out, nil
+	})
+}
+
+// jsonBody describes a JSON body of type T, which the handler decodes by itself.
+func jsonBody[T any](a *API, op *huma.Operation, required bool) {
+	op.RequestBody = &huma.RequestBody{
+		Required: required,
+		Content:  map[string]*huma.MediaType{"application/json": {Schema: a.schema(reflect.TypeFor[T]())}},
+	}
+	// The guard has read the body within its limits already.
+	op.SkipValidateBody = true
+	op.MaxBodyBytes = maxBody + 1
+	op.BodyReadTimeout = -1
+	op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity)
+}
+
+func (a *API) schema(t reflect.Type) *huma.Schema {
+	return a.huma.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
+}
+
+// octets describes an answer that is a stream of bytes.
+func octets(contentType, description string, headers map[string]string) map[string]*huma.Response {
+	r := &huma.Response{
+		Description: description,
+		Content:     map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
+		Headers:     map[string]*huma.Param{},
+	}
+	for name, means := range headers {
+		r.Headers[name] = &huma.Param{Description: means, Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	return map[string]*huma.Response{"200": r}
+}
+
+// noToken marks an operation that needs none.
+func noToken(op huma.Operation) huma.Operation {
+	op.Security = []map[string][]string{}
+	return op
+}
+
+// finishDescription writes the description down once every route is known.
+func (a *API) finishDescription() error {
+	o := a.huma.OpenAPI()
+	for _, s := range o.Components.Schemas.Map() {
+		for _, p := range s.Properties {
+			if p.Type == huma.TypeArray {
+				p.Nullable = false // lists are never null here
+			}
+		}
+	}
+	var err error
+	a.openapi, err = json.Marshal(o)
+	return err
+}
+
+// optional is a parameter of which is known whether it was given.
+type optional[T any] struct {
+	Value T
+	Given bool
+}
+
+// Receiver and OnParamSet are asked for by huma, Schema for the description.
+func (o *optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
+
+// OnParamSet notes that the parameter was given.
+func (o *optional[T]) OnParamSet(given bool, _ any) { o.Given = given }
+
+// Schema is that of the value.
+func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
+	return huma.SchemaFromType(r, reflect.TypeFor[T]())
+}
+
+// Page is what every list takes.
+type Page struct {
+	After string `query:"after" maxLength:"200" doc:"Where the page begins: next of the page before."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many at most."`
+}
+
+// checkNames refuses path parameters that cannot name anything.
+func checkNames(location string, names ...string) error {
+	for _, n := range names {
+		if err := muster.CheckName(n); err != nil {
+			return invalid(location, "%v", err)
+		}
+	}
+	return nil
+}

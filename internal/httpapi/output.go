@@ -1,0 +1,357 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Headers of an output answer.
+const (
+	headerStart = "Muster-Output-Start"
+	headerEnd   = "Muster-Output-End"
+	headerState = "Muster-Output-State"
+	// headerNote is a trailer.
+	headerNote = "Muster-Output-Note"
+)
+
+const (
+	// retryFirst and retryMost bound the wait before a node that could not be
+	// reached, or broke off, is asked again.
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 2 * time.Second
+	// retries is how often an answer that is not followed tries again without progress.
+	retries = 3
+)
+
+func (a *API) outputRoutes() {
+	get := operation(http.MethodGet, "/v1/allocs/{id}/output/{stream}", "get-output", tagOutput, "Read what an allocation wrote",
+		"The bytes as they were written, from wherever they are: the store, the log, or the node that runs it. "+
+			"An answer that ends well is whole: everything that is there, or with `follow` everything that will ever be. "+
+			"One that breaks off is not: ask again from the offset reached. "+
+			"If bytes before the first one sent were dropped (by the job's output_limit), "+headerStart+" says where it begins.")
+	get.Responses = octets("application/octet-stream", "The bytes.", map[string]string{
+		headerStart: "Offset of the first byte sent.",
+		headerEnd:   "Offset after the last byte of the stream, once it is known.",
+		headerState: "open: more may come; complete; incomplete: some was lost; pruned.",
+		headerNote:  "A trailer: why there may be more now than was sent, as when the node cannot be reached.",
+	})
+	get.Errors = append(get.Errors, http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusServiceUnavailable)
+	register(a, get, a.getOutput)
+
+	list := operation(http.MethodGet, "/v1/allocs/{id}/outputs", "list-outputs", tagOutput, "List the declared outputs that an allocation left", "")
+	list.Errors = append(list.Errors, http.StatusNotFound)
+	register(a, list, a.listOutputs)
+
+	one := operation(http.MethodGet, "/v1/allocs/{id}/outputs/{n}", "get-declared-output", tagOutput, "Fetch a declared output", "A file or a directory, as a tar archive.")
+	one.Responses = octets("application/x-tar", "The archive.", nil)
+	one.Errors = append(one.Errors, http.StatusNotFound, http.StatusGone, http.StatusServiceUnavailable)
+	register(a, one, a.getDeclaredOutput)
+}
+
+type outputIn struct {
+	AllocPath
+	Stream string          `path:"stream" enum:"stdout,stderr" doc:"Which stream."`
+	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in bytes from the beginning of the stream. Default: 0."`
+	Tail   optional[int64] `query:"tail" minimum:"0" maximum:"1048576" doc:"Begin so many bytes before the end, instead of at an offset."`
+	Follow bool            `query:"follow" doc:"Go on until the stream has ended for ever."`
+}
+
+func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
+	if in.Offset.Given && in.Tail.Given {
+		return nil, invalid("query.tail", "is given together with offset; give one of them")
+	}
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		ctx, cancel := a.streaming(ctx)
+		defer cancel()
+		o := &outputAnswer{
+			w: w, head: r.Method == http.MethodHead,
+			s: stitch{a: a, id: al.ID, stream: in.Stream, follow: in.Follow, pos: in.Offset.Value},
+		}
+		var first []byte
+		if in.Tail.Given {
+			if first, err = o.s.tail(ctx, in.Tail.Value); err != nil {
+				o.broken(ctx, err)
+				return
+			}
+		}
+		o.run(ctx, first)
+	}}, nil
+}
+
+// outputAnswer is one answer on its way.
+type outputAnswer struct {
+	w     http.ResponseWriter
+	s     stitch
+	head  bool
+	begun bool
+	// failures since the last byte.
+	failures int
+}
+
+// run sends first, which ends at the position, and everything from there on.
+func (o *outputAnswer) run(ctx context.Context, first []byte) {
+	if len(first) > 0 {
+		al, err := o.s.alloc()
+		if err != nil {
+			o.broken(ctx, err)
+			return
+		}
+		o.begin(al, o.s.pos-int64(len(first)))
+		if _, err := o.write(first, true); err != nil || o.head {
+			return
+		}
+	}
+	for {
+		p, al, err := o.s.next(ctx)
+		switch {
+		case err == io.EOF:
+			o.finish(ctx, al)
+			return
+		case err == errWait:
+			// The client is told that it is served, before anything is there.
+			o.begin(al, o.s.pos)
+			_ = http.NewResponseController(o.w).Flush()
+			if o.head {
+				return
+			}
+			var most time.Duration
+			if o.s.why != nil {
+				most = o.pause()
+			}
+			if err := o.s.wait(ctx, al, most); err != nil {
+				o.broken(ctx, err)
+				return
+			}
+			continue
+		case err != nil:
+			if !o.again(ctx, err) {
+				o.broken(ctx, err)
+				return
+			}
+			continue
+		}
+		if o.begun && p.start != o.s.pos {
+			// What comes next was dropped before it could be sent: only a new
+			// answer can say where it begins.
+			_ = p.Close()
+			o.abort()
+		}
+		o.begin(al, p.start)
+		o.s.pos = p.start
+		if o.head {
+			_ = p.Close()
+			return
+		}
+		done, err := o.copy(p)
+		if err != nil && !o.again(ctx, err) {
+			o.broken(ctx, err)
+			return
+		}
+		if done {
+			return
+		}
+	}
+}
+
+// pause is how long to wait after so many failures.
+func (o *outputAnswer) pause() time.Duration {
+	o.failures++
+	return min(retryFirst<<min(o.failures-1, 10), retryMost)
+}
+
+// again waits before another try, if there is to be one.
+func (o *outputAnswer) again(ctx context.Context, err error) bool {
+	var f *muster.Fault
+	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, errClientGone) || ctx.Err() != nil {
+		return false
+	}
+	if al, _ := o.s.alloc(); al == nil {
+		return false
+	}
+	pause := o.pause()
+	if o.failures > retries && !(o.s.follow && o.begun) {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// begin sends the headers with the offset of the first byte.
+func (o *outputAnswer) begin(al *state.Alloc, start int64) {
+	if o.begun {
+		return
+	}
+	o.begun = true
+	h := o.w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set(headerStart, strconv.FormatInt(start, 10))
+	h.Set(headerState, outputState(&al.Output))
+	st := streamOf(al, o.s.stream)
+	switch al.Output.Stage {
+	case state.OutputOpen:
+		h.Set("Trailer", headerNote)
+	case state.OutputComplete:
+		h.Set(headerEnd, strconv.FormatInt(st.Size, 10))
+		// With a length the client notices by itself when bytes are missing.
+		h.Set("Content-Length", strconv.FormatInt(max(st.Size-start, 0), 10))
+	case state.OutputIncomplete:
+		end := o.s.end()
+		if st.Inline != nil {
+			end = st.Start + int64(len(st.Inline))
+		}
+		h.Set(headerEnd, strconv.FormatInt(end, 10))
+	}
+}
+
+// finish ends an answer that is whole.
+func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
+	if !o.begun && o.s.why != nil {
+		// Nothing is stored and the node cannot be asked: not the same as nothing.
+		o.broken(ctx, &muster.Fault{Kind: muster.FaultUnavailable, Message: "output of allocation " + string(al.ID) + " on node " + string(al.Node), Err: plain(o.s.why)})
+		return
+	}
+	o.begin(al, o.s.pos)
+	if o.s.why != nil {
+		o.w.Header().Set(headerNote, clip(o.s.why.Error()))
+	}
+	endWrite(o.w)
+}
+
+// plain drops the kind of an error that is given another.
+func plain(err error) error { return errors.New(err.Error()) }
+
+// broken ends an answer that is not whole.
+func (o *outputAnswer) broken(ctx context.Context, err error) {
+	if o.begun || errors.Is(err, errClientGone) {
+		o.abort()
+	}
+	o.s.a.fail(ctx, "get-output", err).write(o.w)
+}
+
+// abort breaks the answer off. What was written goes out first, or the client
+// would ask for the same again and get no further.
+func (o *outputAnswer) abort() {
+	extendWrite(o.w)
+	_ = http.NewResponseController(o.w).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+var errClientGone = errors.New("the client does not take the answer")
+
+var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// copy sends a part, with one buffer however slow the client is. done says
+// that the stream ends with it.
+func (o *outputAnswer) copy(p *part) (done bool, err error) {
+	defer func() { _ = p.Close() }()
+	buf := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := p.Read(buf[:])
+		if n > 0 {
+			o.failures = 0
+			sent, werr := o.write(buf[:n], p.live)
+			o.s.pos += int64(sent)
+			if werr != nil {
+				return false, errClientGone
+			}
+		}
+		switch {
+		case err == io.EOF && p.live:
+			// Followed: the stream has ended for ever. Otherwise: this is all there is now.
+			endWrite(o.w)
+			return true, nil
+		case err == io.EOF:
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+	}
+}
+
+func (o *outputAnswer) write(b []byte, flush bool) (int, error) {
+	extendWrite(o.w)
+	n, err := o.w.Write(b)
+	if err == nil && flush {
+		err = http.NewResponseController(o.w).Flush()
+		if errors.Is(err, http.ErrNotSupported) {
+			err = nil
+		}
+	}
+	return n, err
+}
+
+type outputListOut struct{ Body api.OutputFileList }
+
+func (a *API) listOutputs(_ context.Context, in *AllocPath) (*outputListOut, error) {
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	out := &outputListOut{api.OutputFileList{Files: []api.OutputFile{}}}
+	for _, f := range al.Output.Files {
+		out.Body.Files = append(out.Body.Files, api.OutputFile{Path: f.Path, Size: f.Size})
+	}
+	return out, nil
+}
+
+type declaredIn struct {
+	AllocPath
+	N int `path:"n" minimum:"0" doc:"Which one, counted from 0 in the order of the list."`
+}
+
+func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.StreamResponse, error) {
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	if al.Output.Stage == state.OutputPruned {
+		return nil, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is not kept any more: %s", al.ID, al.Output.Why)
+	}
+	if in.N >= len(al.Output.Files) {
+		return nil, notFound("allocation %s has %d stored outputs, and no output %d", al.ID, len(al.Output.Files), in.N)
+	}
+	file := al.Output.Files[in.N]
+	from, err := a.cfg.Blobs.Open(ctx, blob.OutputKey(al.Run.Key.Namespace, al.UID, al.ID, in.N), 0)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer func() { _ = from.Close() }()
+		r, w := humago.Unwrap(hc)
+		w.Header().Set("Content-Type", "application/x-tar")
+		w.Header().Set("Content-Length", strconv.FormatInt(file.Size, 10))
+		if r.Method == http.MethodHead {
+			return
+		}
+		o := &outputAnswer{w: w, begun: true}
+		if _, err := o.copy(&part{ReadCloser: from}); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		endWrite(w)
+	}}, nil
+}

@@ -1,0 +1,139 @@
+package httpapi
+
+import (
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func at(t muster.Time) *time.Time {
+	if t == 0 {
+		return nil
+	}
+	s := t.Std()
+	return &s
+}
+
+// jobOf shows a job, without its spec.
+func jobOf(j *state.Job) api.Job {
+	reason := j.Reason
+	if reason == "" && j.Stage == muster.JobLive {
+		reason = j.Parked
+	}
+	return api.Job{
+		Namespace: string(j.Key.Namespace), Name: j.Key.Name, UID: string(j.UID), Version: j.Version,
+		Type: j.Run.Spec.Type, Priority: j.Run.Priority(), Count: j.Count(),
+		Stage: string(j.Stage), Outcome: string(outcomeOf(j)), Reason: reason,
+		Counts: api.JobCounts{
+			Waiting: j.Waiting(), Placed: j.Placed - j.Running, Running: j.Running,
+			Succeeded: j.Succeeded, Failed: j.Failed, Stopped: j.Stopped,
+		},
+		Submitted: j.Submitted.Std(), Ended: at(j.Ended),
+	}
+}
+
+// outcomeOf is the outcome of a job that has ended: one that is stopping has
+// an intended one in its row, which may still change.
+func outcomeOf(j *state.Job) muster.JobOutcome {
+	if j.Stage != muster.JobEnded {
+		return ""
+	}
+	return j.Result
+}
+
+// jobWhole shows a job with its spec.
+func jobWhole(j *state.Job) api.Job {
+	out := jobOf(j)
+	out.Spec = j.Run.Spec
+	return out
+}
+
+func allocOf(a *state.Alloc) api.Alloc {
+	out := api.Alloc{
+		ID: string(a.ID), Namespace: string(a.Run.Key.Namespace), Job: a.Run.Key.Name, JobUID: string(a.UID),
+		Version: a.Version, Index: a.Index, Attempt: a.Attempt, Node: string(a.Node),
+		Desired: string(a.Desired), Status: string(a.Status), Outcome: string(a.Outcome), Signal: a.Signal,
+		Placed: a.Placed.Std(), Started: at(a.Started), Ended: at(a.Ended), Output: outputOf(&a.Output),
+	}
+	if a.Failure != nil {
+		out.Failure = &api.Failure{Class: string(a.Failure.Class), Reason: string(a.Failure.Reason), Message: a.Failure.Message}
+	}
+	if exited(a) {
+		code := a.ExitCode
+		out.ExitCode = &code
+	}
+	return out
+}
+
+// exited reports whether the command ran and ended by itself, so that its exit
+// code says something.
+func exited(a *state.Alloc) bool {
+	switch {
+	case a.Live() || a.Signal != "":
+		return false
+	case a.ExitCode != 0 || a.Outcome == muster.OutcomeSucceeded:
+		return true
+	case a.Failure == nil:
+		return false
+	}
+	// It ended well, and what should come after it did not.
+	return a.Failure.Reason == muster.ReasonOutputMissing || a.Failure.Reason == muster.ReasonOutputNotStored
+}
+
+func outputOf(o *state.Output) api.OutputState {
+	return api.OutputState{
+		State: outputState(o), Why: o.Why, StdoutBytes: o.Stdout.Size, StderrBytes: o.Stderr.Size,
+		Dropped: o.Stdout.Start + o.Stderr.Start, Files: len(o.Files),
+	}
+}
+
+func outputState(o *state.Output) string {
+	if o.Stage == state.OutputOpen {
+		return "open"
+	}
+	return string(o.Stage)
+}
+
+// memberOf shows a member; m is nil for one without a row.
+func memberOf(j *state.Job, index int, m *state.Member) api.Member {
+	if m == nil {
+		out := api.Member{Index: index, Status: string(muster.MemberWaiting), Reason: j.Parked}
+		if j.Stage != muster.JobLive {
+			out.Status, out.Reason = string(muster.MemberStopped), j.Reason
+		}
+		return out
+	}
+	out := api.Member{
+		Index: m.Index, Status: string(m.Status), Attempt: max(m.Attempt-j.AttemptBase, 0),
+		RetryAt: at(m.RetryAt), Reason: m.Reason,
+	}
+	if out.Attempt > 0 {
+		out.Alloc = string(m.Alloc())
+	}
+	return out
+}
+
+func resourcesOf(r muster.Resources) api.Resources {
+	return api.Resources{CPU: float64(r.CPU) / 1000, Memory: int64(r.Memory), Disk: int64(r.Disk)}
+}
+
+func nodeOf(n *state.Node) api.Node {
+	reason := n.StageReason
+	if n.Health != muster.NodeGood && n.HealthReason != "" && n.Stage != muster.NodeGone {
+		reason = n.HealthReason
+	}
+	if reason == "" && n.Intent != muster.NodeRun {
+		reason = n.IntentReason
+	}
+	return api.Node{
+		ID: string(n.ID), Pool: string(n.Pool), Provider: string(n.Offering.Provider), Offering: string(n.Offering.Name),
+		Zone: n.Offering.Zone, Market: string(n.Offering.Market), Price: float64(n.Offering.Price) / 1e6,
+		Instance: string(n.Instance), Stage: string(n.Stage), Health: string(n.Health), Intent: string(n.Intent),
+		Schedulable: n.Schedulable(), Reason: reason,
+		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs,
+		AgentVersion: n.Agent, Attributes: n.Attributes,
+		Launched: n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
+	}
+}

@@ -1,0 +1,121 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Health is the answer of /livez and /readyz.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+type healthOut struct{ Body Health }
+
+func (a *API) serverRoutes() {
+	type serverOut struct{ Body api.ServerInfo }
+	register(a, operation(http.MethodGet, "/v1/server", "get-server", tagServer, "Who is this", ""),
+		func(context.Context, *struct{}) (*serverOut, error) {
+			m := a.cfg.State.Latest().Meta()
+			return &serverOut{api.ServerInfo{
+				Version: a.cfg.Version, ClusterID: m.Cluster, Epoch: m.Epoch, Index: m.Index, Leader: a.cfg.Leads(),
+			}}, nil
+		})
+
+	register(a, noToken(operation(http.MethodGet, "/livez", "get-livez", tagServer, "Is the process alive",
+		"Needs no token. Restart the process if this does not answer.")),
+		func(context.Context, *struct{}) (*healthOut, error) {
+			return &healthOut{Health{"ok"}}, nil
+		})
+
+	ready := noToken(operation(http.MethodGet, "/readyz", "get-readyz", tagServer, "Can it serve writes",
+		"Needs no token; with the right one the answer says why not."))
+	ready.Errors = append(ready.Errors, http.StatusServiceUnavailable)
+	register(a, ready, a.readyz)
+
+	backup := operation(http.MethodGet, "/v1/backup", "get-backup", tagServer, "Back up the state",
+		"The whole state as a file that `muster restore` reads. An answer that breaks off is no backup.")
+	backup.Responses = octets("application/octet-stream", "The backup.", nil)
+	register(a, backup, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+		return &huma.StreamResponse{Body: a.backup}, nil
+	})
+
+	if a.cfg.Metrics != nil {
+		metrics := operation(http.MethodGet, "/metrics", "get-metrics", tagServer, "Metrics for Prometheus", "")
+		metrics.Responses = octets("text/plain", "The metrics in the text format.", nil)
+		handler := a.cfg.Metrics.Handler()
+		register(a, metrics, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+			return &huma.StreamResponse{Body: func(ctx huma.Context) {
+				r, w := humago.Unwrap(ctx)
+				handler.ServeHTTP(w, r)
+			}}, nil
+		})
+	}
+}
+
+type readyzIn struct {
+	Authorization string `header:"Authorization" hidden:"true"`
+}
+
+func (a *API) readyz(_ context.Context, in *readyzIn) (*healthOut, error) {
+	err := a.cfg.Ready()
+	if err == nil {
+		return &healthOut{Health{"ok"}}, nil
+	}
+	asker := &http.Request{Header: http.Header{"Authorization": {in.Authorization}}}
+	why := muster.Faultf(muster.FaultUnavailable, "the server is not ready")
+	if a.cfg.NoAuth || a.checkToken(asker) == nil {
+		why.Err = err
+	}
+	return nil, why
+}
+
+// backup streams; an error after the first byte can only break the answer off.
+func (a *API) backup(ctx huma.Context) {
+	r, w := humago.Unwrap(ctx)
+	out := &lateHeader{w: w, header: func() {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Disposition", `attachment; filename="muster.backup"`)
+	}}
+	if r.Method == http.MethodHead {
+		out.begin()
+		return
+	}
+	if err := a.cfg.Backup(r.Context(), out); err != nil {
+		p := a.fail(r.Context(), "get-backup", err)
+		if out.begun {
+			panic(http.ErrAbortHandler)
+		}
+		p.write(w)
+		return
+	}
+	out.begin()
+	endWrite(w)
+}
+
+// lateHeader sets headers with the first byte, so that an error before it can
+// still be answered as one.
+type lateHeader struct {
+	w      http.ResponseWriter
+	header func()
+	begun  bool
+}
+
+func (l *lateHeader) begin() {
+	if !l.begun {
+		l.begun = true
+		l.header()
+	}
+}
+
+func (l *lateHeader) Write(p []byte) (int, error) {
+	l.begin()
+	extendWrite(l.w)
+	return l.w.Write(p)
+}

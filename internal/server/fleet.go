@@ -1,0 +1,9 @@
+package server
+
+import (
+	"github.com/musterhq/muster/internal/control/fleet"
+)
+
+func (s *Server) fleet(l ledger, ps providers) (*fleet.Fleet, error) {
+	return fleet.New(fleet.Config{State: s.state, Proposer: l, Providers: ps, Logger: s.log})
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/control/apply"
+	"github.com/musterhq/muster/internal/control/broker"
+	"github.com/musterhq/muster/internal/control/fleet"
+	"github.com/musterhq/muster/internal/control/link"
+	"github.com/musterhq/muster/internal/control/reaper"
+	"github.com/musterhq/muster/internal/control/schedule"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// destroyTime bounds the end of an ephemeral server's instances.
+const destroyTime = 30 * time.Second
+
+// grace is how long a node may be out of touch before it is looked for.
+const grace = time.Minute
+
+// lead is the life of one leadership: what begins the term, then all that only
+// a leader does, until ctx ends and everything has come back.
+func (s *Server) lead(ctx context.Context, term uint64) error {
+	l := ledger{s.state, s.raft.Propose}
+	if err := s.beginTerm(ctx, l, term); err != nil {
+		return err
+	}
+	ps, err := s.providers(s.state.Latest().Meta().Cluster)
+	if err != nil {
+		return err
+	}
+	lps, err := s.loops(l, ps)
+	if err != nil {
+		return err
+	}
+	s.live.link.Store(lps.link)
+	s.stats.set(lps)
+	g, ctx := errgroup.WithContext(ctx)
+	for name, run := range lps.run() {
+		g.Go(func() error {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	s.leading.Store(true)
+	// Who waits for readiness waits for the feed.
+	_, _, err = l.Propose(ctx, s.pools())
+	if err != nil && ctx.Err() == nil {
+		g.Go(func() error { return fmt.Errorf("set pools: %w", err) })
+	}
+	err = g.Wait()
+	s.leading.Store(false)
+	s.live.link.Store(nil)
+	s.stats.set(nil)
+	return err
+}
+
+// beginTerm commits what must be in the log before anything is sent.
+func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
+	if _, _, err := l.Propose(ctx, &state.TermBegan{Term: term, Cluster: newID("c")}); err != nil {
+		return fmt.Errorf("begin term %d: %w", term, err)
+	}
+	from, restored := s.raft.Restored()
+	if !restored {
+		return nil
+	}
+	// From the clock, so that two restores of one backup are two epochs.
+	epoch := uint64(time.Now().Unix())
+	if _, _, err := l.Propose(ctx, &state.EpochBegan{Epoch: epoch}); err != nil {
+		return fmt.Errorf("begin epoch: %w", err)
+	}
+	s.log.Info("restored from a backup; a new epoch begins", "backup", from.Made, "index", from.Index, "epoch", s.state.Latest().Meta().Epoch)
+	return s.raft.TakeRestored()
+}
+
+// pools are those of the configuration.
+func (s *Server) pools() *state.PoolsSet {
+	f := &state.PoolsSet{}
+	for i := range s.cfg.Pools {
+		p := &s.cfg.Pools[i]
+		pool := state.Pool{
+			Name: muster.PoolName(p.Name), Provider: muster.ProviderName(p.Provider), Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
+			IdleTimeout: muster.Time(p.IdleTimeout.Std().Microseconds()), BootTimeout: muster.Time(p.BootTimeout.Std().Microseconds()),
+			Grace: muster.Time(grace.Microseconds()),
+		}
+		for _, o := range p.Offerings {
+			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
+		}
+		f.Pools = append(f.Pools, pool)
+	}
+	return f
+}
+
+// loops are a leader's loops, made anew for each leadership.
+type loops struct {
+	broker   *broker.Broker
+	schedule *schedule.Scheduler
+	apply    *apply.Applier
+	fleet    *fleet.Fleet
+	link     *link.Link
+	reaper   *reaper.Reaper
+}
+
+func (l *loops) run() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"broker": l.broker.Run, "schedule": l.schedule.Run, "apply": l.apply.Run,
+		"fleet": l.fleet.Run, "link": l.link.Run, "reaper": l.reaper.Run,
+	}
+}
+
+func (s *Server) loops(l ledger, ps providers) (_ *loops, err error) {
+	out := &loops{}
+	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
+		return nil, err
+	}
+	if out.apply, err = apply.New(apply.Config{Snapshots: s.state, Proposer: l, Deliveries: out.broker, Logger: s.log}); err != nil {
+		return nil, err
+	}
+	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Logger: s.log}); err != nil {
+		return nil, err
+	}
+	if out.link, err = link.New(link.Config{
+		State: s.state, Proposer: l, Blobs: s.blobs, Dial: ps.dial, StartAgent: ps.startAgent, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
+	}); err != nil {
+		return nil, err
+	}
+	if out.fleet, err = s.fleet(l, ps); err != nil {
+		return nil, err
+	}
+	out.reaper, err = s.reaper(l)
+	return out, err
+}
+
+// newID draws an id of 8 lower-case letters and digits behind a prefix.
+func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:8]) }
+
+func newSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: it ends the process instead
+	return binary.LittleEndian.Uint64(b[:])
+}

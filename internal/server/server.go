@@ -1,0 +1,302 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/raftlog"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// feedSize is how many changes are kept for readers that resume: some seconds
+// of a busy server, hours of a quiet one.
+const feedSize = 1 << 16
+
+// shutdownTime is how long requests in flight may take when the server stops.
+const shutdownTime = 5 * time.Second
+
+// Options are what is not in the configuration file.
+type Options struct {
+	// Ephemeral: everything is thrown away at the end, instances included.
+	Ephemeral bool
+	Version   string
+	Logger    *slog.Logger
+	// NodeBinary is the muster-node program; empty: beside this one, else in PATH.
+	NodeBinary string
+	// Ready is called once with the address, when requests are served.
+	Ready func(address string)
+	// Fatal is told of storage errors; nil: one sentence and exit status 74.
+	Fatal func(error)
+}
+
+// Server is a running server's parts.
+type Server struct {
+	cfg   api.ServerConfig
+	opts  Options
+	log   *slog.Logger
+	state *state.State
+	raft  *raftlog.Log
+	blobs *blob.Store
+	live  liveOutput
+	// leading is set while the loops run.
+	leading atomic.Bool
+	metrics *httpapi.Metrics
+	token   muster.Secret
+	stats   loopStats
+}
+
+// Run runs a server until ctx ends, then stops it in order: no more writes,
+// loops ended, log closed. Sandboxes are left alone.
+func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
+	cfg.Defaults()
+	if problems := cfg.Validate(); len(problems) > 0 {
+		return &api.Problem{Title: "the configuration is wrong", Detail: "the configuration is wrong", Errors: problems}
+	}
+	s, err := open(cfg, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	ln, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	handler, err := s.api()
+	if err != nil {
+		_ = ln.Close()
+		return err
+	}
+	if err := s.announce(ln.Addr().String()); err != nil {
+		_ = ln.Close()
+		return err
+	}
+	if opts.Ephemeral {
+		defer func() { _ = locate.RemoveCurrent(cfg.DataDir) }()
+	}
+	return s.run(ctx, ln, handler)
+}
+
+// run serves until ctx ends. The order of the end is the point: the API first,
+// so that nothing is accepted that will not be done; the loops, then the log.
+func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server) error {
+	logCtx, endLog := context.WithCancel(context.WithoutCancel(ctx))
+	defer endLog()
+	raftDone := make(chan error, 1)
+	go func() { raftDone <- s.raft.Run(logCtx) }()
+
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
+	g.Go(func() error { return s.countBlobs(gctx) })
+	g.Go(func() error { return s.announceReady(gctx, ln.Addr().String()) })
+	g.Go(func() error {
+		if err := handler.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		s.log.Info("stopping; sandboxes go on")
+		end, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownTime)
+		defer cancel()
+		if handler.Shutdown(end) != nil {
+			_ = handler.Close()
+		}
+		return nil
+	})
+	// A log that stops by itself takes the server with it.
+	g.Go(func() error {
+		select {
+		case err := <-raftDone:
+			raftDone <- err
+			if err == nil {
+				err = errors.New("the log stopped")
+			}
+			return err
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	err := g.Wait()
+	if s.opts.Ephemeral {
+		err = errors.Join(err, s.destroyAll())
+	}
+	endLog()
+	if logErr := <-raftDone; err == nil && logErr != nil {
+		err = logErr
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.DataDir, err = filepath.Abs(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	s := &Server{cfg: cfg, opts: opts, log: opts.Logger}
+	if s.state, err = state.New(feedSize); err != nil {
+		return nil, err
+	}
+	s.raft, err = raftlog.Open(raftlog.Config{
+		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if !cfg.NoAuth {
+		if s.token, err = locate.EnsureToken(cfg.DataDir); err != nil {
+			return nil, err
+		}
+	}
+	s.blobs, err = blob.New(blob.Config{
+		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), DiskLow: s.diskLow, Logger: opts.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.metrics = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.state, BlobBytes: s.blobs.Usage, Version: opts.Version})
+	s.metrics.Registry().MustRegister(&collector{&s.stats, figures()})
+	return s, nil
+}
+
+func (s *Server) close() error {
+	var errs []error
+	if s.blobs != nil {
+		errs = append(errs, s.blobs.Close())
+	}
+	errs = append(errs, s.raft.Close())
+	return errors.Join(errs...)
+}
+
+// lowWater is the configured mark, or the log's own default.
+func lowWater(mark api.Size) func(uint64) uint64 {
+	if mark == 0 {
+		return nil
+	}
+	return func(uint64) uint64 { return uint64(mark) }
+}
+
+// diskLow says why nothing more may be written now, or nil.
+func (s *Server) diskLow() error {
+	if s.raft.DiskLow() {
+		return muster.Faultf(muster.FaultDiskLow, "the disk of data directory %s is nearly full; make room", s.cfg.DataDir)
+	}
+	return nil
+}
+
+// announce tells clients on this host where the server is.
+func (s *Server) announce(address string) error {
+	if err := locate.WriteServer(s.cfg.DataDir, address); err != nil {
+		return err
+	}
+	if err := locate.WriteCurrent(address, s.cfg.DataDir); err != nil {
+		// A service user may have no home; the data directory still tells.
+		s.log.Debug("no note of this server was left for clients that are told nothing", "error", err)
+	}
+	return nil
+}
+
+// announceReady calls Options.Ready when requests are served.
+func (s *Server) announceReady(ctx context.Context, address string) error {
+	for s.ready() != nil {
+		// Leadership comes with an entry of its own.
+		if err := s.state.Feed().Wait(ctx, s.state.Feed().Last()); err != nil {
+			return nil
+		}
+	}
+	s.log.Info("ready", "address", address, "data_dir", s.cfg.DataDir)
+	if s.opts.Ready != nil {
+		s.opts.Ready(address)
+	}
+	return nil
+}
+
+func (s *Server) ready() error {
+	if !s.leading.Load() {
+		return muster.Faultf(muster.FaultUnavailable, "the server is starting")
+	}
+	return nil
+}
+
+// countBlobs sets the blob store's running total right, now and once in a while.
+func (s *Server) countBlobs(ctx context.Context) error {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		if err := s.blobs.Count(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("stored output could not be counted", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) api() (*http.Server, error) {
+	a, err := httpapi.New(httpapi.Config{
+		State:    s.state,
+		Proposer: ledger{s.state, s.raft.ProposeUser},
+		Blobs:    s.blobs,
+		Output:   &s.live,
+		Fits:     fits,
+		Token:    s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
+		Backup: func(ctx context.Context, w io.Writer) error {
+			_, err := s.raft.Backup(ctx, w)
+			return err
+		},
+		Ready:   s.ready,
+		Leads:   s.raft.IsLeader,
+		Metrics: s.metrics,
+		Version: s.opts.Version,
+		Logger:  s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.Server(), nil
+}
+
+// fits asks whether a job could ever run.
+func fits(spec *api.JobSpec, snap *state.Snapshot) (bool, string) {
+	run, err := state.NewRun(muster.JobKey{Namespace: muster.Namespace(spec.Namespace), Name: spec.Name}, "", 0, spec)
+	if err != nil {
+		return false, err.Error()
+	}
+	ok, known, why := size.Fits(snap, run)
+	if !known {
+		return true, why
+	}
+	return ok, why
+}
