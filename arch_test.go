@@ -44,7 +44,7 @@ var rules = []rule{
 	{place: "internal/blob", may: []string{".", "api"}, third: []string{"gocloud.dev"}},
 	{place: "internal/specfile", may: []string{".", "api"}, third: []string{"github.com/goccy/go-yaml", "go.yaml.in/yaml/v3"}},
 	{place: "internal/locate", may: []string{"."}},
-	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent", "internal/agent/process", "internal/wire/agent"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent", "internal/agent/process", "internal/wire/agent", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/cloud/cloudtest", may: []string{".", "api", "internal/cloud"}},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},

@@ -42,7 +42,7 @@ func (c *Client) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, erro
 // AllAllocs goes through the pages. After an error it ends.
 func (c *Client) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc, error] {
 	return pages(func(after string) ([]api.Alloc, string, error) {
-		q.After = after
+		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Allocs(ctx, q)
 		return l.Allocs, l.Next, err
 	})
@@ -58,7 +58,7 @@ func (c *Client) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery)
 // AllJobAllocs goes through the pages. After an error it ends.
 func (c *Client) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) iter.Seq2[api.Alloc, error] {
 	return pages(func(after string) ([]api.Alloc, string, error) {
-		q.After = after
+		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.JobAllocs(ctx, key, q)
 		return l.Allocs, l.Next, err
 	})

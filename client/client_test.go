@@ -287,15 +287,15 @@ func TestPagesAndPaths(t *testing.T) {
 	}
 	want := `/v1/jobs?limit=2&namespace=n&stage=live
 /v1/jobs?after=p+2&limit=2&namespace=n&stage=live
-/v1/jobs
-/v1/jobs/default/j/members?status=failed
-/v1/jobs/default/j/members?after=p+2&status=failed
-/v1/jobs/n/j%2F..%2Fk/allocs?index=0
-/v1/jobs/n/j%2F..%2Fk/allocs?after=p+2&index=0
-/v1/allocs?live=true&node=n1
-/v1/allocs?after=p+2&live=true&node=n1
-/v1/nodes?pool=p&stage=serving
-/v1/nodes?after=p+2&pool=p&stage=serving`
+/v1/jobs?limit=1000
+/v1/jobs/default/j/members?limit=1000&status=failed
+/v1/jobs/default/j/members?after=p+2&limit=1000&status=failed
+/v1/jobs/n/j%2F..%2Fk/allocs?index=0&limit=1000
+/v1/jobs/n/j%2F..%2Fk/allocs?after=p+2&index=0&limit=1000
+/v1/allocs?limit=1000&live=true&node=n1
+/v1/allocs?after=p+2&limit=1000&live=true&node=n1
+/v1/nodes?limit=1000&pool=p&stage=serving
+/v1/nodes?after=p+2&limit=1000&pool=p&stage=serving`
 	if got := strings.Join(asked, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

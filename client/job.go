@@ -93,7 +93,7 @@ func (c *Client) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
 // AllJobs goes through the pages. After an error it ends.
 func (c *Client) AllJobs(ctx context.Context, q JobQuery) iter.Seq2[api.Job, error] {
 	return pages(func(after string) ([]api.Job, string, error) {
-		q.After = after
+		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Jobs(ctx, q)
 		return l.Jobs, l.Next, err
 	})
@@ -117,7 +117,7 @@ func (c *Client) Members(ctx context.Context, key muster.JobKey, q MemberQuery) 
 // AllMembers goes through the pages. After an error it ends.
 func (c *Client) AllMembers(ctx context.Context, key muster.JobKey, q MemberQuery) iter.Seq2[api.Member, error] {
 	return pages(func(after string) ([]api.Member, string, error) {
-		q.After = after
+		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Members(ctx, key, q)
 		return l.Members, l.Next, err
 	})
@@ -139,6 +139,17 @@ func positive(n int) string {
 		return ""
 	}
 	return strconv.Itoa(n)
+}
+
+// MaxPage is the most that a page may hold.
+const MaxPage = 1000
+
+// whole is the limit for those who want all pages: the fewest of them, if no limit is given.
+func whole(limit int) int {
+	if limit > 0 {
+		return limit
+	}
+	return MaxPage
 }
 
 // pages goes through pages until one has no next.

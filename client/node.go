@@ -28,7 +28,7 @@ func (c *Client) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) 
 // AllNodes goes through the pages. After an error it ends.
 func (c *Client) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Node, error] {
 	return pages(func(after string) ([]api.Node, string, error) {
-		q.After = after
+		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Nodes(ctx, q)
 		return l.Nodes, l.Next, err
 	})

@@ -158,7 +158,7 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 			return news{err: jobHint(err)}, 0
 		}
 		n, index := news{job: before}, uint64(0)
-		for q := (client.AllocQuery{}); ; {
+		for q := (client.AllocQuery{Limit: client.MaxPage}); ; {
 			page, err := f.cl.JobAllocs(ctx, f.key, q)
 			if err != nil {
 				return news{err: err}, 0

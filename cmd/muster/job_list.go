@@ -20,7 +20,7 @@ func (a *app) jobListCommand() *cobra.Command {
 			return err
 		}
 		list := api.JobList{Jobs: []api.Job{}}
-		q := client.JobQuery{Namespace: muster.Namespace(a.namespace), Stage: muster.JobStage(stage)}
+		q := client.JobQuery{Namespace: muster.Namespace(a.namespace), Stage: muster.JobStage(stage), Limit: client.MaxPage}
 		for {
 			page, err := cl.Jobs(ctx, q)
 			if err != nil {

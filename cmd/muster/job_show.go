@@ -59,7 +59,7 @@ func (a *app) jobShowCommand() *cobra.Command {
 // membersOf are the first members of a job, with their newest allocations.
 func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most int) ([]shownMember, error) {
 	shown := []shownMember{}
-	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{Limit: most}) {
+	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{Limit: min(most, client.MaxPage)}) {
 		if err != nil {
 			return nil, err
 		}

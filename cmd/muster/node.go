@@ -29,7 +29,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 			return err
 		}
 		list := api.NodeList{Nodes: []api.Node{}}
-		q := client.NodeQuery{Pool: muster.PoolName(pool), Stage: muster.NodeStage(stage)}
+		q := client.NodeQuery{Pool: muster.PoolName(pool), Stage: muster.NodeStage(stage), Limit: client.MaxPage}
 		for {
 			page, err := cl.Nodes(ctx, q)
 			if err != nil {

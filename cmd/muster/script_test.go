@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,24 +36,13 @@ func TestScript(t *testing.T) {
 		t.Fatalf("%v; run `make build` first", err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
-			e.Setenv("HOME", e.WorkDir)
-			e.Setenv("PATH", e.Getenv("PATH")+string(filepath.ListSeparator)+bin)
-			// The paths of sockets below a data directory are bounded: these are short.
-			data, err := os.MkdirTemp("", "m")
-			if err != nil {
-				return err
-			}
-			e.Setenv("D", data)
-			e.Defer(func() { _ = os.RemoveAll(data) })
-			return nil
-		},
+		Dir:   "testdata/script",
+		Setup: func(e *testscript.Env) error { return setup(e, bin) },
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"ready":    ready,
 			"matches":  matches,
 			"eventual": eventual,
+			"alone":    alone,
 		},
 	})
 }
@@ -58,22 +50,93 @@ func TestScript(t *testing.T) {
 // patience is how long scripts wait for what should come soon.
 const patience = 60 * time.Second
 
-// ready waits until the server of a data directory takes requests: ready DIR.
+// setup gives each script a directory $D for a server's data, and muster.yaml, a
+// configuration for a server on it whose nodes go soon when they are idle.
+func setup(e *testscript.Env, bin string) error {
+	e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
+	e.Setenv("HOME", e.WorkDir)
+	e.Setenv("PATH", e.Getenv("PATH")+string(filepath.ListSeparator)+bin)
+	// The paths of sockets below a data directory are bounded: these are short.
+	data, err := os.MkdirTemp("", "m")
+	if err != nil {
+		return err
+	}
+	e.Setenv("D", data)
+	e.Setenv("TMPDIR", data)
+	e.Defer(func() {
+		for _, pid := range below(data) { // of a script that failed; others end with alone
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = os.RemoveAll(data)
+	})
+	config := `data_dir: ` + data + `/d
+listen: 127.0.0.1:0
+low_water: 1MiB
+providers:
+- {name: local, type: local, offerings: [{name: small, cpu: 1, memory: 1GiB, price: 0.01}]}
+pools:
+- {name: dev, provider: local, max: 3, idle_timeout: 300ms}
+`
+	return os.WriteFile(filepath.Join(e.WorkDir, "muster.yaml"), []byte(config), 0o600)
+}
+
+// below are the processes that have a directory in their command line.
+func below(dir string) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, p := range entries {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", p.Name(), "cmdline"))
+		if err == nil && strings.Contains(string(b), dir+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// alone waits until nothing runs any more that has to do with $D.
+func alone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: alone")
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		pids := below(ts.Getenv("D"))
+		if len(pids) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pids[0]))
+			ts.Fatalf("%d processes are left; one is %q", len(pids), b)
+		}
+	}
+}
+
+// ready waits until the server of a data directory takes requests, or the one
+// that was started last: ready [DIR].
 func ready(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: ready DIR")
+	given := locate.Given{}
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: ready [DIR]")
+	}
+	if len(args) == 1 {
+		given.DataDir = ts.MkAbs(args[0])
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
-		place, err := locate.Find(locate.Given{DataDir: ts.MkAbs(args[0])})
-		if err == nil {
-			var c *client.Client
-			if c, err = client.New(client.Config{Address: place.Address, Token: place.Token}); err == nil {
-				one, cancel := context.WithTimeout(ctx, time.Second)
-				err = c.WaitReady(one)
-				cancel()
+		if given.DataDir == "" { // our own environment is not the script's
+			b, err := os.ReadFile(filepath.Join(ts.Getenv("XDG_CONFIG_HOME"), "muster", "current.json"))
+			var current locate.Current
+			if err == nil && json.Unmarshal(b, &current) == nil {
+				given.DataDir = current.DataDir
 			}
+		}
+		err := errors.New("none was started")
+		if given.DataDir != "" {
+			err = answers(ctx, given)
 		}
 		if err == nil {
 			return
@@ -83,6 +146,20 @@ func ready(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		time.Sleep(20 * time.Millisecond) // then look again
 	}
+}
+
+func answers(ctx context.Context, given locate.Given) error {
+	place, err := locate.Find(given)
+	if err != nil {
+		return err
+	}
+	c, err := client.New(client.Config{Address: place.Address, Token: place.Token})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return c.WaitReady(ctx)
 }
 
 // matches compares a file with a regular expression for the whole of it, in a

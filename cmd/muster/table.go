@@ -15,10 +15,10 @@ import (
 	"golang.org/x/term"
 )
 
-// isTerminal reports whether a person reads what is written there.
+// isTerminal reports whether a person reads what is written there, on something that knows escapes.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // printJSON prints a value for programs.

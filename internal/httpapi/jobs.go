@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,10 @@ func (a *API) jobRoutes() {
 	submit := operation(http.MethodPost, "/v1/jobs", "submit-job", tagJobs, "Submit a job",
 		"Makes a job, or a new version of one that has ended. The same spec again changes nothing. 201 says that something new runs, 200 that nothing was done.")
 	submit.DefaultStatus = http.StatusCreated
+	submit.Responses = map[string]*huma.Response{"200": {
+		Description: "Nothing was done: the job is there with the same spec, or the request was repeated.",
+		Content:     map[string]*huma.MediaType{"application/json": {Schema: a.schema(reflect.TypeFor[api.JobSubmitted]())}},
+	}}
 	submit.Errors = append(submit.Errors, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	jsonBody[api.JobSubmission](a, &submit, true)
 	register(a, submit, a.submitJob)

@@ -111,6 +111,24 @@ func TestOutputStored(t *testing.T) {
 	}
 }
 
+// TestOutputMissingInTheStore: bytes that should be there and are not are an
+// error, not an end.
+func TestOutputMissingInTheStore(t *testing.T) {
+	b := newBench(t, 1000)
+	_, id := b.running()
+	b.store(id, "stdout", 0, "0123")
+	b.end(id, &state.Output{Stage: state.OutputComplete, Stdout: state.Stream{Size: 10}, Stderr: state.Stream{Size: 7, Start: 7}, BlobBytes: 4})
+	srv := b.serve()
+	if f := b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout"); string(f.body) != "0123" || f.err == nil {
+		t.Errorf("%q %v", f.body, f.err)
+	}
+	p := b.problem(b.output(id, "?offset=4"), 404, "not-found")
+	if !strings.Contains(p.Detail, "bytes 4 to 10 are missing") {
+		t.Errorf("%q", p.Detail)
+	}
+	wantOutput(t, b.do("GET", "/v1/allocs/"+string(id)+"/output/stderr", ""), "", 7, 7, "complete")
+}
+
 func TestOutputIncomplete(t *testing.T) {
 	b := newBench(t, 1000)
 	_, id := b.running()

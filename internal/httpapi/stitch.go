@@ -101,6 +101,11 @@ func (s *stitch) next(ctx context.Context) (p *part, al *state.Alloc, err error)
 	case later != nil:
 		p, err := s.open(ctx, later, later.offset)
 		return p, al, err
+	case al.Output.Stage == state.OutputComplete && st.Start < st.Size:
+		// The row says that it is there: an end here would not be one.
+		return nil, al, notFound("output of allocation %s: bytes %d to %d are missing in the store", al.ID, s.pos, st.Size)
+	case al.Output.Stage == state.OutputComplete:
+		s.pos = st.Size // nothing of it was kept
 	}
 	return nil, al, io.EOF
 }

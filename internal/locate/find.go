@@ -43,6 +43,12 @@ type Place struct {
 // ErrUnknown says that nothing tells where a server is.
 var ErrUnknown = errors.New("no server is known here; start one with `muster dev`, or give --addr, --data-dir or MUSTER_ADDR")
 
+// unknown is ErrUnknown in other words.
+type unknown string
+
+func (u unknown) Error() string        { return string(u) }
+func (u unknown) Is(target error) bool { return target == ErrUnknown }
+
 // Find is where the server is: the given address, else that of the given data
 // directory, else of the server that this user started last.
 func Find(g Given) (Place, error) {
@@ -52,7 +58,7 @@ func Find(g Given) (Place, error) {
 	case p.DataDir != "":
 		s, err := ReadServer(p.DataDir)
 		if errors.Is(err, fs.ErrNotExist) {
-			return p, fmt.Errorf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`", p.DataDir, serverFile, p.DataDir)
+			return p, unknown(fmt.Sprintf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`", p.DataDir, serverFile, p.DataDir))
 		}
 		if err != nil {
 			return p, err

@@ -73,7 +73,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find(Given{}); !errors.Is(err, ErrUnknown) {
 		t.Error(err)
 	}
-	if _, err := Find(Given{DataDir: data}); err == nil || !strings.Contains(err.Error(), "no server has run there") {
+	if _, err := Find(Given{DataDir: data}); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "no server has run there") {
 		t.Error(err)
 	}
 	token, err := EnsureToken(data)

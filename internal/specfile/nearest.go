@@ -67,11 +67,27 @@ func nearest(name string, known []string) string {
 		if len(typed) >= 3 && len(want) >= 3 && (strings.HasPrefix(typed, want) || strings.HasPrefix(want, typed)) {
 			d = min(d, 1)
 		}
+		if len(typed) >= 3 && abbreviates(typed, want) { // cmd, img
+			d = min(d, 1)
+		}
 		if d < least || d == least && best == "" {
 			best, least = k, d
 		}
 	}
 	return best
+}
+
+// abbreviates reports whether short is long with letters left out, but not its first.
+func abbreviates(short, long string) bool {
+	if short == "" || long == "" || short[0] != long[0] {
+		return false
+	}
+	for i := 0; i < len(long) && short != ""; i++ {
+		if long[i] == short[0] {
+			short = short[1:]
+		}
+	}
+	return short == ""
 }
 
 // distance is how many letters must be put in, left out, changed, or swapped

@@ -235,7 +235,7 @@ func TestAliasBombIsBounded(t *testing.T) {
 	}
 }
 
-func FuzzJob(f *testing.F) {
+func FuzzRead(f *testing.F) {
 	f.Add("job.yaml", []byte("name: a\ncommand: [true]\nenv:\n  A: b\n"))
 	f.Add("job.json", []byte(`{"command":["a"],"inputs":[{"path":"x","content":"y"}]}`))
 	f.Add("job.yaml", []byte("a: &a [*a]\n"))

@@ -259,7 +259,9 @@ func openProcess(p initwire.Process, flags int) (pidfd int, err error) {
 	return fd, nil
 }
 
-func kill(p initwire.Process) error {
+func kill(p initwire.Process) error { return signal(p, unix.SIGKILL) }
+
+func signal(p initwire.Process, sig unix.Signal) error {
 	fd, err := openProcess(p, 0)
 	if errors.Is(err, errGone) {
 		return nil
@@ -268,8 +270,8 @@ func kill(p initwire.Process) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
-		return os.NewSyscallError("kill", err)
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && err != unix.ESRCH {
+		return os.NewSyscallError("pidfd_send_signal", err)
 	}
 	return nil
 }
@@ -286,16 +288,15 @@ func KillAll(ctx context.Context, dir string) error {
 		if err != nil || len(all) == 0 {
 			return err
 		}
-		// Without a cgroup, init is what makes the list whole: it goes last.
-		if all[0].Role == RoleInit && len(all) > 1 {
-			all = append(all[1:], all[0])
-			if !hasCgroup(dir) {
-				all = all[:len(all)-1]
-			}
-		}
 		var failed error
 		for _, m := range all {
-			if err := kill(m.Process); err != nil {
+			sig := unix.SIGKILL
+			if m.Role == RoleInit && len(all) > 1 && !hasCgroup(dir) {
+				// Init goes first, so that it does not write down our KILL as the command's
+				// end. But without a cgroup it is also what makes the list whole: it stands still until the others are gone.
+				sig = unix.SIGSTOP
+			}
+			if err := signal(m.Process, sig); err != nil {
 				failed = fmt.Errorf("end process %d of %s: %w", m.Pid, dir, err)
 			}
 		}
@@ -382,4 +383,48 @@ func removeCgroup(dir string) error {
 		time.Sleep(pause)
 		pause = min(pause*2, 50*time.Millisecond)
 	}
+}
+
+// Condition is what can be told of a sandbox from its directory alone.
+type Condition string
+
+// Conditions.
+const (
+	// None: no command was ever started here.
+	None Condition = "none"
+	// Running: at least one process of it lives.
+	Running Condition = "running"
+	// Ended: it came to an end that is written down.
+	Ended Condition = "ended"
+	// Died: it was started, nothing of it lives, and no end is written down.
+	Died Condition = "died"
+)
+
+// Look tells the condition of the sandbox of dir. Needs no agent.
+func Look(dir string) (Condition, error) {
+	record, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
+	if errors.Is(err, os.ErrNotExist) {
+		return None, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look at the sandbox: %w", err)
+	}
+	// Living first: what ends between the two looks has written its end by the second.
+	living, err := Members(dir)
+	if err != nil {
+		return "", err
+	}
+	words, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("look at the sandbox: %w", err)
+	}
+	switch {
+	case words != nil && (words.Result != nil || words.Failed != nil):
+		return Ended, nil
+	case len(living) > 0:
+		return Running, nil
+	case record.Init == nil || words == nil || words.Command == nil:
+		return None, nil
+	}
+	return Died, nil
 }

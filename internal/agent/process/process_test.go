@@ -214,6 +214,7 @@ func TestAgentKilled(t *testing.T) {
 			if err := r.Remove(t.Context(), dir); err != nil {
 				t.Error(err)
 			}
+			checkLook(t, dir, Ended)
 		})
 	}
 }
@@ -224,6 +225,7 @@ func TestKillAll(t *testing.T) {
 		for _, initToo := range []bool{false, true} {
 			t.Run(name+"/init dead "+strconv.FormatBool(initToo), func(t *testing.T) {
 				dir := t.TempDir()
+				t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
 				startByAnother(t, dir, parent, "destroyed-0-1", `trap '' TERM; sleep 800 & (setsid sh -c 'sleep 801 & sleep 802' &); sleep 803`)
 				var all []Member
 				waitFor(t, "the command has its descendants", func() (there bool) {
@@ -231,13 +233,14 @@ func TestKillAll(t *testing.T) {
 					if all, err = Members(dir); err != nil {
 						t.Fatal(err)
 					}
-					return len(all) >= 6 // init, the shell, four sleeps
+					return len(all) >= 5 // init, the shell, and at least three sleeps: the fourth may be the shell's own
 				})
+				checkLook(t, dir, Running)
 				roles := map[Role]int{}
 				for _, m := range all {
 					roles[m.Role]++
 				}
-				if roles[RoleInit] != 1 || roles[RoleCommand] != 1 || roles[RoleDescendant] < 4 {
+				if roles[RoleInit] != 1 || roles[RoleCommand] != 1 || roles[RoleDescendant] < 3 {
 					t.Errorf("members %v", all)
 				}
 				if initToo {
@@ -259,8 +262,16 @@ func TestKillAll(t *testing.T) {
 				if err := Destroy(t.Context(), dir); err != nil {
 					t.Error(err)
 				}
+				checkLook(t, dir, Died)
 			})
 		}
+	}
+}
+
+func checkLook(t *testing.T, dir string, want Condition) {
+	t.Helper()
+	if got, err := Look(dir); got != want || err != nil {
+		t.Errorf("condition %q, %v, want %q", got, err, want)
 	}
 }
 
@@ -290,6 +301,7 @@ func TestInterruptedStart(t *testing.T) {
 			if err := os.WriteFile(path, []byte(record.Line()), 0o600); err != nil {
 				t.Fatal(err)
 			}
+			checkLook(t, dir, None)
 			if _, err := r.Attach(t.Context(), dir); err != agent.ErrNoSandbox {
 				t.Errorf("attach: %v", err)
 			}
@@ -347,6 +359,73 @@ func TestTakenCgroup(t *testing.T) {
 	}
 	if err := r.Remove(t.Context(), second.Dir); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMovedAfterStart: where the agent cannot tell its own cgroups, init is moved once it exists.
+func TestMovedAfterStart(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("cgroups need root")
+	}
+	r := newRuntime(t, testParent(t))
+	r.ready()
+	if r.groups == nil || r.groups.v2 {
+		t.Skip("no cgroups v1 here")
+	}
+	r.groups.home = nil
+	dir := t.TempDir()
+	s, err := r.Start(t.Context(), agent.SandboxConfig{ID: "moved-0-1", Dir: dir, Work: dir, Command: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, parent := range r.groups.parents {
+		pids, _ := cgroupPids([]string{filepath.Join(parent, "a-moved-0-1")})
+		if len(pids) != 2 {
+			t.Errorf("in the cgroup below %s: %v, want init and the command", parent, pids)
+		}
+	}
+	if err := r.Remove(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	<-s.Done()
+}
+
+// TestForkBomb: the number of processes is limited, and all of them end.
+func TestForkBomb(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("cgroups need root")
+	}
+	r, err := New(Config{InitPath: initPath, CgroupParent: testParent(t), PidsLimit: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ready()
+	if r.groups == nil || r.groups.pids == "" {
+		t.Skip("no pids controller here")
+	}
+	dir := t.TempDir()
+	t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
+	if _, err := r.Start(t.Context(), agent.SandboxConfig{
+		ID: "bomb-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 1 << 20,
+		Command: []string{"sh", "-c", `trap '' TERM; f() { f & f & sleep 0.01; }; f; sleep 1000`},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	waitFor(t, "the limit is reached", func() bool {
+		text, _ := readSmall(filepath.Join(r.groups.pids, "a-bomb-0-1", "pids.events"))
+		pids, _ := cgroupPids([]string{filepath.Join(r.groups.pids, "a-bomb-0-1")})
+		most = max(most, len(pids))
+		return keyed(text)["max"] > 0
+	})
+	if most > 60+initThreads {
+		t.Errorf("%d processes", most)
+	}
+	if err := r.Remove(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	if left, err := Members(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

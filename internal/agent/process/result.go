@@ -45,7 +45,10 @@ func (s *sandbox) conclude() {
 
 // ended names an end that init saw.
 func (s *sandbox) ended(w *initwire.Result) {
-	s.usage = agent.Usage{CPU: max(w.CPU, 0), Memory: muster.Bytes(max(w.Memory, 0))}
+	s.mu.Lock()
+	cpu := max(s.cpu, w.CPU)
+	s.mu.Unlock()
+	s.usage = agent.Usage{CPU: cpu, Memory: muster.Bytes(max(w.Memory, 0))}
 	s.result = agent.Result{
 		ExitCode: w.Exit, Signal: signalName(w.Signal), Stopped: w.Stopped,
 		Started: time.Unix(0, w.Started), Ended: time.Unix(0, w.Ended), OutputLost: max(w.Lost, 0),

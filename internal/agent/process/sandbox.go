@@ -38,6 +38,8 @@ type sandbox struct {
 	mu sync.Mutex
 	// stopped: Stop was called before init was gone.
 	stopped bool
+	// cpu is the most that Usage has told: sources differ by a little, and it must not run backwards.
+	cpu time.Duration
 	// due is when we lose patience; zero = never.
 	due time.Time
 }
@@ -163,7 +165,12 @@ func (s *sandbox) Usage() agent.Usage {
 	if s.isDone() {
 		return s.usage
 	}
-	return usage(s.record.Cgroups, s.init)
+	now := usage(s.record.Cgroups, s.init)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cpu = max(s.cpu, now.CPU)
+	now.CPU = s.cpu
+	return now
 }
 
 func (s *sandbox) Output(stream string) agent.OutputLog {

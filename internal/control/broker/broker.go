@@ -172,9 +172,12 @@ func (b *Broker) tick(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		b.mu.Lock()
-		wait, some := b.fireLocked()
+		over, wait, some := b.fireLocked()
 		b.tellWorkersLocked()
 		b.mu.Unlock()
+		if over > 0 {
+			b.log.Warn("no answer for deliveries", "deliveries", over, "after", b.cfg.DeliveryTimeout)
+		}
 		var due <-chan time.Time
 		if some {
 			timer.Reset(wait)
@@ -189,8 +192,9 @@ func (b *Broker) tick(ctx context.Context) error {
 	}
 }
 
-// fireLocked handles what is due and tells how long it is to the next deadline.
-func (b *Broker) fireLocked() (wait time.Duration, some bool) {
+// fireLocked handles what is due, and tells how many deliveries timed out and
+// how long it is to the next deadline, if there is one.
+func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	snap := b.cfg.State.Latest()
 	now := clock(snap)
 	for {
@@ -204,6 +208,7 @@ func (b *Broker) fireLocked() (wait time.Duration, some bool) {
 	b.armed = 0
 	for _, w := range b.timedOutLocked(now) {
 		b.timeOutLocked(w, snap, now)
+		over++
 	}
 	if e, ok := b.timers.Min(); ok {
 		b.armed = e.at
@@ -214,9 +219,9 @@ func (b *Broker) fireLocked() (wait time.Duration, some bool) {
 		}
 	}
 	if b.armed == 0 {
-		return 0, false
+		return over, 0, false
 	}
-	return max(b.armed.Sub(muster.At(time.Now())), 0), true
+	return over, max(b.armed.Sub(muster.At(time.Now())), 0), true
 }
 
 // rearmLocked tells the timer loop of a deadline that comes before the one it waits for.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/apply/memlog"
+	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -360,6 +362,47 @@ func TestS10NewLeader(t *testing.T) {
 	})
 }
 
+// Who falls behind the feed builds the queue anew, and misses nothing.
+func TestFellBehindTheFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, memlog.New(t, 16))
+		defer r.end()
+		r.do("node n1 cpu=1 memory=1GiB\njob fill\njob held")
+		r.work(r.next(1)) // fill
+		w := r.next(1)
+		r.do("job stopped cpu=2")
+		r.workAll(1)
+		r.is("out 1, blocked 1")
+		r.mu.Lock() // nobody reads meanwhile
+		for i := range 40 {
+			r.log.Must(t, newJob(t, fmt.Sprintf("j%02d", i), "cpu=0.5", "memory=1MiB"))
+		}
+		r.log.Must(t, &state.JobStopped{Key: fittest.Key("stopped")})
+		r.log.Must(t, &state.JobStopped{Key: fittest.Key("held")})
+		r.mu.Unlock()
+		r.is("ready 40, out 1")
+		if s := r.Stats(); s.Resyncs != 1 {
+			t.Errorf("%+v", s)
+		}
+		r.ok(r.Ack(w.Token, w.Jobs...))
+		r.is("ready 40")
+		r.workAll(9)
+		r.is("blocked 40")
+		// Room that grows while nobody reads.
+		r.mu.Lock()
+		r.log.Must(t, &state.AllocsReported{Node: "n1", Allocs: []state.AllocUpdate{{ID: muster.NewAllocID("fill", 0, 1), Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded}}})
+		for range 40 {
+			r.log.Must(t, &state.PoolsSet{})
+		}
+		r.mu.Unlock()
+		r.settle()
+		if got := r.workAll(9); got != "j00[0] j01[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.is("blocked 38")
+	})
+}
+
 func TestS12AnUrgentOneIsNext(t *testing.T) {
 	log := memlog.New(t, 1<<18)
 	b, err := New(Config{State: log, Proposer: log})
@@ -374,17 +417,21 @@ func TestS12AnUrgentOneIsNext(t *testing.T) {
 		log.Must(t, newJob(t, fmt.Sprintf("j%06d", i), "priority=10"))
 	}
 	within(t, func() bool { return b.Stats().Ready == n })
-	log.Must(t, newJob(t, "urgent", "priority=90"))
-	within(t, func() bool { return b.Stats().Ready == n+1 })
-	began := time.Now()
-	w, err := b.Dequeue(ctx, 1024)
-	took := time.Since(began)
-	if err != nil || len(w.Jobs) != 1 || w.Jobs[0] != "urgent" {
-		t.Errorf("got %v, %v", w.Jobs, err)
+	best := time.Hour // of a few: the machine has other things to do
+	for i := range 5 {
+		uid := fmt.Sprintf("urgent%d", i)
+		log.Must(t, newJob(t, uid, "priority=90"))
+		within(t, func() bool { return b.Stats().Ready == n+1 })
+		began := time.Now()
+		w, err := b.Dequeue(ctx, 1024)
+		best = min(best, time.Since(began))
+		if err != nil || len(w.Jobs) != 1 || w.Jobs[0] != muster.JobUID(uid) {
+			t.Errorf("got %v, %v", w.Jobs, err)
+		}
 	}
-	t.Logf("out after %s with %d waiting", took, n)
-	if took > 20*time.Millisecond { // microseconds; the bound is for a busy machine
-		t.Errorf("took %s", took)
+	t.Logf("out after %s with %d waiting", best, n)
+	if best > time.Millisecond {
+		t.Errorf("took %s", best)
 	}
 	cancel()
 	if err := <-over; err != nil {

@@ -25,6 +25,9 @@ type window struct {
 // fails only when ctx ends.
 func (b *Broker) Dequeue(ctx context.Context, limit int) (place.Window, error) {
 	for {
+		if err := ctx.Err(); err != nil {
+			return place.Window{}, err
+		}
 		b.mu.Lock()
 		if b.ready.Len() > 0 {
 			w := b.deliverLocked(max(limit, 1))
@@ -34,18 +37,13 @@ func (b *Broker) Dequeue(ctx context.Context, limit int) (place.Window, error) {
 		b.waiters++
 		wake := b.wake
 		b.mu.Unlock()
-		var err error
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			err = ctx.Err()
 		}
 		b.mu.Lock()
 		b.waiters--
 		b.mu.Unlock()
-		if err != nil {
-			return place.Window{}, err
-		}
 	}
 }
 
@@ -253,7 +251,6 @@ func (b *Broker) timedOutLocked(now muster.Time) []*window {
 }
 
 func (b *Broker) timeOutLocked(w *window, snap *state.Snapshot, now muster.Time) {
-	b.log.Warn("no answer for a delivery", "token", w.token, "jobs", len(w.jobs), "after", b.cfg.DeliveryTimeout)
 	entries := make([]*entry, 0, len(w.jobs))
 	for _, e := range w.jobs {
 		entries = append(entries, e)

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 
 	"github.com/musterhq/muster"
@@ -237,46 +236,4 @@ func (b *Broker) dropLocked(e *entry, snap *state.Snapshot) {
 	b.setTimerLocked(e, 0)
 	b.moveLocked(e, gone)
 	b.releaseLocked(e, snap)
-}
-
-// check says what is inconsistent, for tests.
-func (b *Broker) check() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var count [stages]int
-	promised := map[muster.NodeID]muster.Resources{}
-	for uid, e := range b.entries {
-		count[e.stage]++
-		for _, p := range e.woken {
-			promised[p.node] = promised[p.node].Add(p.room)
-		}
-		_, isReady := b.ready.Get(e)
-		_, isTimed := b.timers.Get(e)
-		switch {
-		case uid != e.uid || e.stage == gone:
-			return fmt.Errorf("entry %s under %s in stage %d", e.uid, uid, e.stage)
-		case isReady != (e.stage == ready), isTimed != (e.at != 0):
-			return fmt.Errorf("entry %s in stage %d: ready %v, timed %v at %d", uid, e.stage, isReady, isTimed, e.at)
-		case (e.window != nil) != (e.stage == out), (e.group != nil) != (e.stage == blocked), (e.fact != nil) != (e.stage == parking):
-			return fmt.Errorf("entry %s in stage %d has what belongs to another", uid, e.stage)
-		case e.stage == delayed && e.at == 0:
-			return fmt.Errorf("entry %s is delayed for ever", uid)
-		case e.nacks < 0:
-			return fmt.Errorf("entry %s has %d nacks", uid, e.nacks)
-		}
-	}
-	for st := ready; st < stages; st++ {
-		if count[st] != b.stats.count[st] {
-			return fmt.Errorf("%d entries in stage %d, counted %d", count[st], st, b.stats.count[st])
-		}
-	}
-	if len(promised) != len(b.promised) {
-		return fmt.Errorf("promises to %d nodes, kept of %d", len(promised), len(b.promised))
-	}
-	for id, r := range promised {
-		if b.promised[id] != r {
-			return fmt.Errorf("node %s: promised %s, kept %s", id, r, b.promised[id])
-		}
-	}
-	return nil
 }

@@ -43,8 +43,9 @@ func (b *Broker) park(ctx context.Context) error {
 			b.mu.Lock()
 			e := b.nextToParkLocked()
 			var fact *state.JobParked
+			var key muster.JobKey
 			if e != nil {
-				fact = e.fact
+				fact, key = e.fact, e.key
 			}
 			b.mu.Unlock()
 			if e == nil {
@@ -58,6 +59,12 @@ func (b *Broker) park(ctx context.Context) error {
 			b.proposedLocked(e, fact, err)
 			b.tellWorkersLocked()
 			b.mu.Unlock()
+			switch {
+			case err != nil:
+				b.log.Warn("park a job", "job", key, "reason", fact.Reason, "error", err)
+			case fact.Reason != "":
+				b.log.Warn("job parked", "job", key, "reason", fact.Reason, "until", fact.Until.Std())
+			}
 		}
 	}
 }
@@ -80,13 +87,11 @@ func (b *Broker) proposedLocked(e *entry, fact *state.JobParked, err error) {
 	snap := b.cfg.State.Latest()
 	now := clock(snap)
 	if err != nil && !muster.IsKind(err, muster.FaultConflict) && !muster.IsKind(err, muster.FaultNotFound) {
-		b.log.Warn("parking a job", "job", e.key, "reason", fact.Reason, "error", err)
 		b.setTimerLocked(e, now.Add(parkRetry))
 		return
 	}
 	if err == nil && fact.Reason != "" {
 		b.stats.ParkFacts++
-		b.log.Warn("job parked", "job", e.key, "reason", fact.Reason, "until", fact.Until.Std())
 	}
 	b.moveLocked(e, delayed) // until the next line
 	b.reviewLocked(e.uid, snap, now)

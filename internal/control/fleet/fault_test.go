@@ -560,3 +560,39 @@ func TestLeaderGoesWhileProposing(t *testing.T) {
 }
 
 var _ = context.Background
+
+// What the first list shows is used before anything is launched beside it.
+func TestOrphanIsUsed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cloud.Add(cloud.Tags{Owner: "c1", Token: "told", Node: "old", Pool: "p"}, "small")
+		w.must(&state.PoolsSet{Pools: []state.Pool{w.pool}})
+		w.must(&state.OfferingsSeen{Provider: "fake", Offerings: []muster.Offering{offering("large", 16, 12), offering("small", 2, 1)}})
+		w.submit("a", 2, 1, "sleep 1s ; true")
+		w.start()
+		w.until("the job's end", 3*time.Second, ended("a", muster.JobSucceeded))
+		if c := w.cloud.Calls(); c.Intents != 0 {
+			t.Errorf("%d instances were asked for beside the one that was there", c.Intents)
+		}
+		if n := w.log.Latest().Node("old"); n.Served != 2 {
+			t.Errorf("node: %+v", n)
+		}
+	})
+}
+
+// A provider that cannot be listed does not keep work from being done.
+func TestListFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cloud.SetFaults(fake.Faults{List: func() error {
+			return &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down", After: 20 * time.Second}
+		}})
+		w.start()
+		w.submit("a", 2, 1, "sleep 1s ; true")
+		w.until("the job's end", 3*time.Second, ended("a", muster.JobSucceeded))
+		time.Sleep(70 * time.Second)
+		if c := w.cloud.Calls(); c.List > 5 {
+			t.Errorf("%d lists while it asked for 20 s between them", c.List)
+		}
+		w.cloud.SetFaults(fake.Faults{})
+		w.until("no node", time.Minute, noNodes)
+	})
+}

@@ -14,8 +14,11 @@ import (
 )
 
 const (
-	// lazyFor is how long what is not urgent (to forget) waits for company.
+	// lazyFor is how long what is not urgent waits for company.
 	lazyFor = 25 * time.Millisecond
+	// forgetAfter is how long an ended allocation stays on its node when nothing
+	// needs it there any more: whoever follows its output may be a moment behind.
+	forgetAfter = 2 * time.Second
 	// Bounds of one part of a set: the octets of the specs in it, roughly, and how many it names.
 	maxPartBytes, maxPartAllocs = 8 << 20, 4096
 	sendFirst, sendLongest      = 50 * time.Millisecond, 5 * time.Second
@@ -29,10 +32,17 @@ func (s *session) send(ctx context.Context) error {
 	case <-s.began:
 	}
 	box, wait := s.n.box, sendFirst
+	forget := time.NewTimer(forgetAfter)
+	defer forget.Stop()
 	for {
+		if next := s.dueToForget(); next > 0 {
+			forget.Reset(next)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-forget.C:
+			continue
 		case <-box.urgent:
 		case <-box.wake:
 			lazy := time.NewTimer(lazyFor)
@@ -163,9 +173,33 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 		}
 	case row.Output.Stage == state.OutputOpen:
 		s.shipLocked(ctx, id)
+	case k.forget.IsZero():
+		k.forget = time.Now().Add(forgetAfter)
+		s.forgets = append(s.forgets, id)
+	case time.Now().Before(k.forget):
 	default:
 		p.Forget = append(p.Forget, id)
 	}
+}
+
+// dueToForget puts what may be forgotten now in the mail, and returns when to
+// come again; 0 if nothing waits.
+func (s *session) dueToForget() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for len(s.forgets) > 0 {
+		id := s.forgets[0]
+		if k := s.known[id]; k != nil {
+			if wait := k.forget.Sub(now); wait > 0 {
+				return max(wait, forgetAfter/10) // with those that follow closely
+			}
+			s.n.box.add(id, false)
+		}
+		s.forgets = s.forgets[1:]
+	}
+	s.forgets = nil
+	return 0
 }
 
 func (p *part) stop(id muster.AllocID) {

@@ -26,7 +26,7 @@ func TestLaunchJoinRunEnd(t *testing.T) {
 				t.Errorf("%s: output %+v", id, a.Output)
 			}
 		}
-		time.Sleep(time.Second)
+		time.Sleep(forgetAfter + time.Second)
 		synctest.Wait()
 		if held := n.Held(); len(held) > 0 {
 			t.Errorf("not forgotten: %v", held)

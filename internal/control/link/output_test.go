@@ -40,7 +40,7 @@ func TestLargeOutputIsStored(t *testing.T) {
 		if j := r.log.Latest().JobByUID("ua"); j.OutputBytes != size {
 			t.Errorf("the job counts %d octets", j.OutputBytes)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(forgetAfter + time.Second)
 		if held := n.Held(); len(held) > 0 {
 			t.Errorf("not forgotten: %v", held)
 		}

@@ -32,6 +32,8 @@ type session struct {
 	// ready are outputs to ship now; shippers are at it.
 	ready    []muster.AllocID
 	shippers int
+	// forgets are to be forgotten soon, the earliest first.
+	forgets []muster.AllocID
 	// storing and pushing are declared outputs and inputs under way.
 	storing map[muster.AllocID]bool
 	pushing map[string]bool
@@ -42,6 +44,7 @@ type known struct {
 	report *wire.AllocReport   // nil: the agent has not reported it
 	sent   muster.AllocDesired // the last that it was sent; empty: nothing
 	stray  bool                // logged as unknown to the state
+	forget time.Time           // when the agent may be told to forget it; zero: not before the state says so
 }
 
 func newSession(n *nodeLink) *session {

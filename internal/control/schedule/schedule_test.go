@@ -390,3 +390,54 @@ func unplaced(snap *state.Snapshot) (n int) {
 	})
 	return n
 }
+
+// Room that a refused member was counted for is not forgotten: who fitted nowhere
+// because of it is planned again before it is called blocked.
+func TestB2RoomOfARefusedMember(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		once := true
+		r.log.Before = func(_ context.Context, f state.Fact) error {
+			if p, ok := f.(*state.PlanCommitted); ok && once && p.Placements[0].UID == "first" {
+				once = false
+				do(r.t, r.log, "stop first") // between verified and applied
+			}
+			return nil
+		}
+		r.do("node n1 cpu=1 memory=1GiB\njob fill")
+		r.do("job first priority=90\njob second")
+		r.do("end fill 0 succeeded")
+		if once {
+			t.Fatal("nothing was stopped")
+		}
+		r.is("n1: second[0]")
+	})
+}
+
+// Planned again only on a state that is as new as the refusal.
+func TestP1WaitsForTheRefreshIndex(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		ahead := &aheadOf{Submitter: r.applier, log: r.log}
+		r.scheduler.cfg.Submit = ahead
+		r.do("node n1 cpu=1 memory=1GiB\njob a")
+		r.is("")
+		if n := ahead.calls.Load(); n != 1 {
+			t.Errorf("submitted %d times", n)
+		}
+		r.do("job b cpu=9") // the state moves on
+		r.is("n1: a[0]")
+	})
+}
+
+// aheadOf refuses the first plan by a state that is not here yet.
+type aheadOf struct {
+	Submitter
+	log   *memlog.Log
+	calls atomic.Int64
+}
+
+func (f *aheadOf) Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error) {
+	if f.calls.Add(1) > 1 {
+		return f.Submitter.Submit(ctx, s)
+	}
+	return verify.Verdict{Refresh: f.log.Latest().Index() + 1, Refused: []state.PlanRefusal{{Placement: s.Placements[0], Reason: "no", NodeFault: true}}}, nil
+}

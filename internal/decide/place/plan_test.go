@@ -206,7 +206,7 @@ func checkIdle(rt *rapid.T, planned *state.Snapshot, now muster.Time, d Decision
 			rt.Fatalf("job %s: %d nodes of %d are explained", b.UID, b.Why.Nodes, planned.LiveNodeCount())
 		}
 		if len(again.Placements) == 0 && b.Full {
-			if e := Explain(planned, planned.JobByUID(b.UID), now); e.Fitting > 0 {
+			if e := Explain(planned.JobByUID(b.UID), planned, now); e.Fitting > 0 {
 				rt.Fatalf("job %s: Plan says %s, Explain says %s", b.UID, b.Why, e)
 			}
 		}

@@ -124,7 +124,7 @@ func amount(dimension string, r muster.Resources) string {
 // Explain tells what stands between a member of the job and each node now. Of
 // members that wait to be tried again it takes the one that is due the longest, with
 // the nodes it failed on; of others any, as they are equal.
-func Explain(snap *state.Snapshot, j *state.Job, now muster.Time) Reason {
+func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
 	var avoid []muster.NodeID
 	if j.Untried() == 0 {
 		snap.DueRetries(j.UID, now, func(m *state.Member) bool {

@@ -56,7 +56,7 @@ function kind(schema) {
 function limits(schema) {
   const out = [];
   if (schema.enum) out.push('one of ' + schema.enum.join(', '));
-  if (schema.minimum !== undefined) out.push('at least ' + schema.minimum);
+  if (schema.minimum) out.push('at least ' + schema.minimum);
   if (schema.maximum !== undefined) out.push('at most ' + schema.maximum);
   if (schema.maxLength !== undefined) out.push('at most ' + schema.maxLength + ' characters');
   if (schema.default !== undefined) out.push('default ' + schema.default);
@@ -69,22 +69,23 @@ function about(schema, description) {
   return [inline(description || schema.description), l ? el('span', { class: 'faint' }, ' (' + l + ')') : ''].flat();
 }
 
-// fields shows a schema as a tree; structs inside open on demand.
-function fields(schema, seen) {
+// fields shows a schema as a tree; structs inside open on demand. needed is
+// what is said of a field that cannot be missing.
+function fields(schema, seen, needed) {
   const s = resolve(schema);
   const name = refName(schema);
   if (seen.includes(name) && name) return el('span', { class: 'faint' }, 'see above');
-  if (s.type === 'array' || (Array.isArray(s.type) && s.type.includes('array'))) return fields(s.items, seen);
+  if (s.type === 'array' || (Array.isArray(s.type) && s.type.includes('array'))) return fields(s.items, seen, needed);
   if (!s.properties) return el('p', {}, kind(schema), ' ', about(s));
   const required = s.required || [];
   return el('ul', { class: 'fields' }, Object.entries(s.properties).map(([key, p]) => {
     const head = [el('code', {}, key), ' ', el('span', { class: 'kind' }, kind(p)),
-      required.includes(key) ? el('span', { class: 'req' }, 'always there') : '', ' ', ...about(p)];
+      required.includes(key) ? el('span', { class: 'req' }, needed) : '', ' ', ...about(p)];
     const inner = resolve(p.type === 'array' || (Array.isArray(p.type) && p.type.includes('array')) ? p.items : p);
     if (!inner.properties) return el('li', {}, head);
     const body = el('div');
     const d = el('details', {}, el('summary', {}, head), body);
-    d.addEventListener('toggle', () => { if (!body.firstChild) body.append(fields(p, seen.concat(name))); });
+    d.addEventListener('toggle', () => { if (!body.firstChild) body.append(fields(p, seen.concat(name), needed)); });
     return el('li', {}, d);
   }));
 }
@@ -99,12 +100,12 @@ function parameters(op) {
       el('td', {}, about(p.schema || {}, p.description))))))];
 }
 
-function content(c) {
+function content(c, needed) {
   return Object.entries(c || {}).map(([type, m]) => {
     const s = resolve(m.schema);
     const head = el('span', {}, el('code', {}, type), ' ', kind(m.schema));
     if (!s.properties) return el('div', {}, head);
-    return el('details', { open: true }, el('summary', {}, head), fields(m.schema, []));
+    return el('details', { open: true }, el('summary', {}, head), fields(m.schema, [], needed));
   });
 }
 
@@ -119,7 +120,7 @@ function answers(op) {
       out.push(el('ul', { class: 'fields' }, headers.map(([n, h]) =>
         el('li', {}, el('code', {}, n), ' ', about(h.schema || {}, h.description)))));
     }
-    out.push(...content(r.content));
+    out.push(...content(r.content, 'always there'));
   }
   if (bad.length) {
     out.push(el('p', { class: 'faint' }, 'Problems: ', bad.map(([code, r]) => code + ' ' + r.description).join(', ')));
@@ -131,7 +132,7 @@ function example(method, path, op) {
   const url = location.origin + path.replace('{namespace}', 'default');
   let line = 'curl ';
   if (method === 'head') line += '--head ';
-  else if (method !== 'get') line += '-X ' + method.toUpperCase() + ' ';
+  else if (method === 'post') line += '-X POST ';
   if (!op.security) line += '-H "Authorization: Bearer $TOKEN" ';
   const types = Object.keys((op.requestBody || {}).content || {});
   if (types.includes('application/json')) line += "-H 'Content-Type: application/json' -d @body.json ";
@@ -147,7 +148,7 @@ function operation(method, path, op) {
     prose(op.description),
     op.security ? el('p', { class: 'faint' }, 'Needs no token.') : '',
     parameters(op),
-    op.requestBody ? [el('h4', {}, op.requestBody.required ? 'Body' : 'Body, optional'), ...content(op.requestBody.content)] : [],
+    op.requestBody ? [el('h4', {}, op.requestBody.required ? 'Body' : 'Body, optional'), ...content(op.requestBody.content, 'needed')] : [],
     answers(op),
     el('pre', { class: 'example' }, example(method, path, op)));
 }
@@ -175,7 +176,7 @@ function draw() {
   schemas.append(el('h2', { class: 'tag' }, 'Types'));
   for (const name of Object.keys(spec.components.schemas).sort()) {
     schemas.append(el('article', { id: 'schema-' + name }, el('h3', {}, name),
-      prose(spec.components.schemas[name].description), fields({ $ref: '#/components/schemas/' + name }, [])));
+      prose(spec.components.schemas[name].description), fields({ $ref: '#/components/schemas/' + name }, [], 'needed')));
   }
   if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }

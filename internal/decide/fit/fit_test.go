@@ -1,0 +1,210 @@
+package fit_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func shape(t *testing.T, words ...string) *fit.Shape {
+	t.Helper()
+	c := fittest.New(t, 1)
+	f, err := fittest.Job("a", strings.Fields(strings.Join(words, " "))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(f)
+	return fit.ShapeOf(c.Snapshot().JobByUID("a").Run)
+}
+
+func TestAttributesAreMerged(t *testing.T) {
+	c := fittest.Read(t, `
+node n1 pool=gpu offering=big zone=z1 market=spot provider=aws arch=amd64 says.pool=mine says.zone=mine says.market=mine
+node n2 pool=gpu offering=big says.zone=mine arch=arm64
+`)
+	for _, tc := range []struct {
+		node muster.NodeID
+		want map[string]string
+	}{
+		{"n1", map[string]string{"pool": "gpu", "offering": "big", "zone": "z1", "market": "spot", "provider": "aws", "arch": "amd64"}},
+		// It has no zone, whatever its agent says.
+		{"n2", map[string]string{"pool": "gpu", "offering": "big", "market": "on-demand", "provider": "p", "arch": "arm64"}},
+	} {
+		n := c.Snapshot().Node(tc.node)
+		if got := fit.Attributes(n); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: got %v, want %v", tc.node, got, tc.want)
+		}
+		for _, name := range []string{"pool", "offering", "zone", "market", "provider", "arch", "os", ""} {
+			v, set := fit.Attribute(n, name)
+			if w, is := tc.want[name]; v != w && set || set != is {
+				t.Errorf("%s: %s is %q, %v; want %q, %v", tc.node, name, v, set, w, is)
+			}
+		}
+	}
+}
+
+// What keeps a member away is named in a fixed order: closed, filtered, avoided, short.
+func TestCheckNamesTheFirstObstacle(t *testing.T) {
+	c := fittest.Read(t, "node n1 cpu=1 memory=1GiB zone=z1\nnode n2 cpu=1 memory=1GiB zone=z1\nhealth n2 lost")
+	n1, n2 := c.Snapshot().Node("n1"), c.Snapshot().Node("n2")
+	wrong, right := shape(t, "cpu=2", "needs zone = z2"), shape(t, "cpu=2", "needs zone = z1")
+	small, wide := shape(t, "cpu=1"), shape(t, "cpu=1", "memory=2GiB", "disk=1GiB")
+	avoid := []muster.NodeID{"n9", "n1"}
+	for i, tc := range []struct {
+		s     *fit.Shape
+		n     *state.Node
+		avoid []muster.NodeID
+		want  fit.Obstacle
+	}{
+		{wrong, n2, avoid, fit.Obstacle{Kind: fit.Closed, What: "lost"}},
+		{wrong, n1, avoid, fit.Obstacle{Kind: fit.Filtered, What: "zone = z2"}},
+		{right, n1, avoid, fit.Obstacle{Kind: fit.Avoided}},
+		{right, n1, nil, fit.Obstacle{Kind: fit.Short, What: "cpu"}},
+		{wide, n1, nil, fit.Obstacle{Kind: fit.Short, What: "memory"}},
+		{small, n1, nil, fit.Obstacle{}},
+	} {
+		if got := fit.Check(tc.s, tc.n, fit.Room(tc.n), tc.avoid); got != tc.want {
+			t.Errorf("%d: got %+v, want %+v", i, got, tc.want)
+		}
+	}
+}
+
+// L3, as far as there are operators: unset never equals, and differs from everything.
+func TestL3Operators(t *testing.T) {
+	c := fittest.Read(t, "node n1 cpu=1 memory=1GiB os=linux empty=")
+	n := c.Snapshot().Node("n1")
+	for _, tc := range []struct {
+		needs api.ConstraintSpec
+		want  string
+	}{
+		{api.ConstraintSpec{Attribute: "os", Value: "linux"}, ""},
+		{api.ConstraintSpec{Attribute: "os", Op: "=", Value: "Linux"}, "os = Linux"},
+		{api.ConstraintSpec{Attribute: "os", Op: "!=", Value: "linux"}, "os != linux"},
+		{api.ConstraintSpec{Attribute: "os", Op: "!=", Value: "plan9"}, ""},
+		{api.ConstraintSpec{Attribute: "os", Op: "in", Values: []string{"bsd", "linux"}}, ""},
+		{api.ConstraintSpec{Attribute: "os", Op: "in", Values: []string{"bsd", "plan9"}}, "os in bsd, plan9"},
+		{api.ConstraintSpec{Attribute: "os", Op: "is-set"}, ""},
+		{api.ConstraintSpec{Attribute: "nix", Op: "="}, "nix = "},
+		{api.ConstraintSpec{Attribute: "nix", Op: "!=", Value: "foo"}, ""},
+		{api.ConstraintSpec{Attribute: "nix", Op: "is-set"}, "nix is set"},
+		{api.ConstraintSpec{Attribute: "nix", Op: "in", Values: []string{""}}, "nix in "},
+		{api.ConstraintSpec{Attribute: "empty", Op: "="}, ""},
+		{api.ConstraintSpec{Attribute: "os", Op: "~", Value: "l.*"}, "os ~ l.*"}, // an operator of a later version
+	} {
+		s := &fit.Shape{Constraints: []muster.Constraint{{Attribute: tc.needs.Attribute, Op: tc.needs.Op, Value: tc.needs.Value, Values: tc.needs.Values}}}
+		if got := fit.Feasible(s, n); got != tc.want {
+			t.Errorf("%+v: got %q, want %q", tc.needs, got, tc.want)
+		}
+	}
+}
+
+func TestOfferingFits(t *testing.T) {
+	pool := &state.Pool{Name: "gpu", Provider: "aws", Offerings: []muster.OfferingName{"big"}}
+	offering := muster.Offering{Provider: "aws", Name: "big", Zone: "z1", Market: muster.Spot,
+		Capacity: muster.Resources{CPU: 4000, Memory: 8 * muster.GiB}, Attributes: map[string]string{"model": "x"}}
+	for _, tc := range []struct{ job, want string }{
+		{"cpu=4 memory=8GiB", "{0 } []"},
+		{"cpu=4.5", "{4 cpu} []"},
+		{"disk=1GiB", "{4 disk} []"},
+		{"pool=gpu needs zone in z1, z2; market = spot", "{0 } []"},
+		{"pool=cpu", "{2 pool = cpu} []"},
+		{"needs zone = z2", "{2 zone = z2} []"},
+		{"needs market != spot", "{2 market != spot} []"},
+		{"needs model = x", "{0 } []"},
+		{"needs model != x", "{2 model != x} []"},
+		// Only an agent can tell.
+		{"needs arch = arm64; os is-set", "{0 } [arch os]"},
+		{"needs arch = arm64; zone = z2", "{2 zone = z2} []"},
+	} {
+		c := fittest.New(t, 1)
+		c.Do("job a " + tc.job)
+		o, unsure := fit.OfferingFits(fit.ShapeOf(c.Snapshot().JobByUID("a").Run), pool, &offering)
+		if got := fmt.Sprintf("%v %v", o, unsure); got != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.job, got, tc.want)
+		}
+	}
+	other := offering
+	other.Name = "small"
+	if o, _ := fit.OfferingFits(shape(t), pool, &other); o.Kind != fit.Filtered {
+		t.Errorf("an offering that the pool does not use: %+v", o)
+	}
+}
+
+// An offering that fits makes a node that fits, once its agent says what is asked.
+func TestOfferingAndNodeAgree(t *testing.T) {
+	c := fittest.Read(t, "node n1 cpu=4 memory=8GiB pool=gpu offering=big zone=z1 market=spot provider=aws arch=amd64")
+	n := c.Snapshot().Node("n1")
+	pool := &state.Pool{Name: "gpu", Provider: "aws"}
+	for _, job := range []string{"", "cpu=5", "cpu=4 memory=8GiB", "pool=gpu", "pool=x", "needs zone = z1", "needs zone = z2", "needs market in spot", "needs provider = aws; offering = big", "needs arch = amd64"} {
+		c.Do("replace a " + job)
+		s := fit.ShapeOf(c.Snapshot().JobByUID("a").Run)
+		onOffering, _ := fit.OfferingFits(s, pool, &n.Offering)
+		if onNode := fit.Check(s, n, fit.Room(n), nil); onNode != onOffering {
+			t.Errorf("%q: node says %+v, offering %+v", job, onNode, onOffering)
+		}
+	}
+}
+
+func TestGrew(t *testing.T) {
+	for _, tc := range []struct {
+		before, line string
+		want         bool
+	}{
+		{"", "end a 0 succeeded", true},
+		{"", "place a 1 n1", false},
+		{"", "health n1 lost", false},
+		{"health n1 lost", "health n1 good", true},
+		{"intent n1 hold", "intent n1 run", true},
+		{"intent n1 hold", "end a 0 succeeded", false},
+		{"", "rejoin n1 cpu=4 memory=4GiB", false},
+		{"", "rejoin n1 cpu=5 memory=2GiB", true},
+		{"", "rejoin n1 cpu=3 memory=4GiB", false},
+		{"", "rejoin n1 cpu=4 memory=4GiB os=linux", true},
+		{"", "drain n1", false},
+		{"", "gone n1", false},
+	} {
+		c := fittest.Read(t, "node n1 cpu=4 memory=4GiB\njob a count=2\nplace a 0 n1\n"+tc.before)
+		before := c.Snapshot().Node("n1")
+		c.Do(tc.line)
+		if got := fit.Grew(before, c.Snapshot().Node("n1")); got != tc.want {
+			t.Errorf("%s, %s: grew %v", tc.before, tc.line, got)
+		}
+	}
+	n := fittest.Read(t, "node n1 cpu=4 memory=4GiB").Snapshot().Node("n1")
+	if !fit.Grew(nil, n) || fit.Grew(n, nil) || fit.Grew(nil, nil) {
+		t.Error("a node that comes grows, one that goes does not")
+	}
+}
+
+// L1: the score of a full node is the best, of an empty one the worst, and it
+// rises with each step between.
+func TestL1Score(t *testing.T) {
+	capacity := muster.Resources{CPU: 2048, Memory: 4096}
+	at := func(cpu, memory int64) float64 {
+		return fit.Score(capacity, capacity.Sub(muster.Resources{CPU: muster.MilliCPU(cpu), Memory: muster.Bytes(memory)}))
+	}
+	if at(2048, 4096) != 1 || at(0, 0) != 0 || at(1024, 2048) != 0.5 {
+		t.Errorf("full %v, empty %v, half %v", at(2048, 4096), at(0, 0), at(1024, 2048))
+	}
+	last := -1.0
+	for cpu := int64(0); cpu <= 2048; cpu++ {
+		s := at(cpu, 2*cpu)
+		if s <= last || s-last > 0.01 && last >= 0 {
+			t.Fatalf("score of %d is %v, before it %v", cpu, s, last)
+		}
+		last = s
+	}
+	if fit.Score(muster.Resources{}, muster.Resources{}) != 0 {
+		t.Error("a node with nothing has a score")
+	}
+	if !fit.Better(0.5, "b", 0.4, "a") || !fit.Better(0.5, "a", 0.5, "b") || fit.Better(0.5, "b", 0.5, "a") {
+		t.Error("score first, then the smaller id")
+	}
+}
