@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/specfile"
 	"github.com/musterhq/muster/internal/version"
@@ -41,6 +42,11 @@ func nodeFlag(c *cobra.Command, node *string) {
 // serve runs a server until a signal comes; that is a good end.
 func serve(ctx context.Context, config api.ServerConfig, o server.Options) error {
 	err := server.Run(ctx, config, o)
+	// While it runs, the log ends the process itself; this is what it met while it was opened.
+	var disk *raftlog.StorageError
+	if errors.As(err, &disk) {
+		return &exit{exitStorage, err}
+	}
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return &exit{exitFailed, err}
 	}

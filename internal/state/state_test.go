@@ -127,89 +127,10 @@ func image(t rapid.TB, s *State) []byte {
 
 // check holds the invariants that must be true after every fact.
 func check(t rapid.TB, s *Snapshot) {
-	used := map[muster.NodeID]muster.Resources{}
-	live := map[muster.NodeID]int{}
-	jobLive, running, placed := map[muster.JobUID]int{}, map[muster.JobUID]int{}, map[muster.JobUID]int{}
-	type member struct {
-		uid   muster.JobUID
-		ver   uint64
-		index int
+	t.Helper()
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
 	}
-	liveOf := map[member]int{}
-	s.Allocs("", func(a *Alloc) bool {
-		if a.Live() {
-			used[a.Node] = used[a.Node].Add(a.Run.Ask)
-			live[a.Node]++
-			jobLive[a.UID]++
-			liveOf[member{a.UID, a.Version, a.Index}]++
-			if j := s.JobByUID(a.UID); j != nil && j.Version == a.Version {
-				placed[a.UID]++
-				if a.Status == muster.AllocRunning {
-					running[a.UID]++
-				}
-			}
-		}
-		return true
-	})
-	for m, n := range liveOf {
-		if n > 1 {
-			t.Fatalf("member %v has %d live allocations", m, n)
-		}
-	}
-	n := 0
-	s.LiveAllocs(func(*Alloc) bool { n++; return true })
-	sum := 0
-	s.Nodes("", func(node *Node) bool {
-		if node.Used != used[node.ID] || node.LiveAllocs != live[node.ID] {
-			t.Fatalf("node %s: used %v (%d live), sum of its allocations %v (%d)", node.ID, node.Used, node.LiveAllocs, used[node.ID], live[node.ID])
-		}
-		if node.Used.Short(node.Capacity) != "" {
-			t.Fatalf("node %s is over capacity: %v of %v", node.ID, node.Used, node.Capacity)
-		}
-		count := 0
-		s.NodeAllocs(node.ID, func(*Alloc) bool { count++; return true })
-		if count != node.LiveAllocs {
-			t.Fatalf("node %s: %d in the index, %d in the row", node.ID, count, node.LiveAllocs)
-		}
-		if node.Stage == muster.NodeGone && node.LiveAllocs > 0 {
-			t.Fatalf("node %s is gone with live allocations", node.ID)
-		}
-		sum += count
-		return true
-	})
-	if sum != n {
-		t.Fatalf("%d live allocations by node, %d live", sum, n)
-	}
-	unsettled := map[muster.JobUID]bool{}
-	s.Unsettled(func(j *Job) bool { unsettled[j.UID] = true; return true })
-	wakes := map[muster.JobUID]int{}
-	s.WakeAt(func(w Wake) bool { wakes[w.UID]++; return true })
-	s.Jobs(muster.JobKey{}, func(j *Job) bool {
-		total := j.Waiting() + j.Placed + j.Succeeded + j.Failed + j.Stopped
-		if total != j.Count() {
-			t.Fatalf("job %s: %d members accounted for of %d: %+v", j.Key, total, j.Count(), j)
-		}
-		if j.LiveAllocs != jobLive[j.UID] || j.Running != running[j.UID] || j.Placed != placed[j.UID] {
-			t.Fatalf("job %s: live %d/%d running %d/%d placed %d/%d", j.Key, j.LiveAllocs, jobLive[j.UID], j.Running, running[j.UID], j.Placed, placed[j.UID])
-		}
-		if unsettled[j.UID] != (j.Stage == muster.JobLive && j.NextIndex < j.Count() && j.Parked == "") {
-			t.Fatalf("job %s: unsettled is %v", j.Key, unsettled[j.UID])
-		}
-		want := j.Retrying
-		if j.ParkedUntil != 0 {
-			want++
-		}
-		if wakes[j.UID] != want {
-			t.Fatalf("job %s: %d wakes, %d retrying", j.Key, wakes[j.UID], j.Retrying)
-		}
-		if (j.Stage == muster.JobEnded) != (j.Result != "" && j.Ended != 0) && j.Stage != muster.JobStopping {
-			t.Fatalf("job %s: stage %s, outcome %q, ended %d", j.Key, j.Stage, j.Result, j.Ended)
-		}
-		if j.Stage == muster.JobEnded && j.LiveAllocs > 0 {
-			t.Fatalf("job %s has ended with live allocations", j.Key)
-		}
-		return true
-	})
 }
 
 func TestJobRunsToItsEnd(t *testing.T) {

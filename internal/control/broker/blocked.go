@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"slices"
+
 	"github.com/tidwall/btree"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -16,13 +19,14 @@ type group struct {
 	decided uint64
 }
 
-// head is the first in order that has not been tried since the index, or nil.
-func (g *group) head(since uint64) (head *entry) {
-	if since <= g.decided {
+// head is the first in order that was tried before the node grew, and may use
+// it; or nil.
+func (g *group) head(grown growth) (head *entry) {
+	if grown.index <= g.decided {
 		return nil
 	}
 	g.entries.Scan(func(e *entry) bool {
-		if e.tried < since {
+		if e.tried < grown.index && !slices.Contains(e.avoid, grown.node) {
 			head = e
 		}
 		return head == nil
@@ -75,18 +79,21 @@ func (b *Broker) hopelessLocked(e *entry) bool {
 	return g != nil && g.decided != 0 && g.decided >= b.lastGrowthLocked()
 }
 
+// settled: no member of the job could use what its other members cannot.
+func settled(job *place.Blocked) bool { return job.Full && len(job.Avoid) == 0 }
+
 // blockLocked puts an entry to the blocked of its shape.
-func (b *Broker) blockLocked(e *entry, s *fit.Shape, tried uint64, waiting int, full bool) {
+func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	b.moveLocked(e, blocked)
-	g := b.groups[s.ID]
+	g := b.groups[job.Shape.ID]
 	if g == nil {
-		g = &group{shape: s, entries: btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})}
-		b.groups[s.ID] = g
+		g = &group{shape: job.Shape, entries: btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})}
+		b.groups[job.Shape.ID] = g
 	}
-	if full {
+	if job.Full {
 		g.decided = max(g.decided, tried)
 	}
-	e.group, e.tried, e.waiting, e.full = g, tried, waiting, full
+	e.group, e.tried, e.waiting, e.avoid, e.settled = g, tried, job.Waiting, job.Avoid, settled(job)
 	b.setTimerLocked(e, 0)
 	g.entries.Set(e)
 }
@@ -123,7 +130,7 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 			if !g.shape.Ask.Fits(free) {
 				continue
 			}
-			if e := g.head(grown.index); e != nil && (first == nil || e.rank(first) < 0) {
+			if e := g.head(grown); e != nil && (first == nil || e.rank(first) < 0) {
 				first = e
 			}
 		}

@@ -234,6 +234,56 @@ func TestBlockedByFailedNodesOnly(t *testing.T) {
 	})
 }
 
+// Room on a node where each of a job's waiting members has failed wakes nobody
+// of them, but those behind them.
+func TestB1RoomWhereItFailed(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		r.do("node n1 cpu=3 memory=8GiB\njob fill\njob a priority=90 count=2")
+		r.workAll(9)
+		r.do("end a 0 node-fault\nend a 1 node-fault")
+		r.workAll(1)
+		r.do("job big cpu=3")
+		r.workAll(1)
+		r.is("blocked 2")
+		before := r.Stats().Delivered
+		r.do("end fill 0 succeeded")
+		r.is("ready 1, blocked 1")
+		if got := r.workAll(1); got != "big[0]" || r.Stats().Delivered != before+1 {
+			t.Errorf("placed %s, %d looked at", got, r.Stats().Delivered-before)
+		}
+		r.do("node n2 cpu=1 memory=1GiB")
+		if got := r.workAll(1); got != "a[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.is("blocked 1")
+	})
+}
+
+// The same while no node had room at all: a further member that is due may use
+// what the others may not.
+func TestB2AFurtherMember(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		r.do("node n1 cpu=3 memory=8GiB\njob a count=3")
+		r.workAll(1)
+		r.do("job pad count=2 priority=95")
+		r.workAll(1)
+		r.do("end a 0 node-fault\nend a 1 node-fault")
+		if got := r.workAll(1); got != "pad[0] pad[1]" {
+			t.Fatalf("placed %s", got)
+		}
+		r.is("blocked 1")
+		r.do("end pad 0 succeeded")
+		r.is("blocked 1")
+		r.do("end a 2 outside")
+		time.Sleep(time.Second)
+		r.settle()
+		if got := r.workAll(1); got != "a[2]" {
+			t.Errorf("placed %s", got)
+		}
+		r.is("blocked 1")
+	})
+}
+
 // B6: waking 10,000 while many others call, in less than 100 ms.
 func TestB6WakingManyAtOnce(t *testing.T) {
 	log := memlog.New(t, 1<<16)

@@ -152,16 +152,17 @@ func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap 
 	j := snap.JobByUID(e.uid)
 	switch {
 	case j == nil || j.Waiting() == 0 || j.Parked != "" || j.Version != e.version || tried < b.blind,
-		!job.Full && e.again:
+		!settled(job) && e.again:
 		// Another question by now, or growth may have been missed.
 		b.answeredLocked(e, snap, now)
 		return
 	}
-	b.blockLocked(e, job.Shape, tried, job.Waiting, job.Full)
-	if job.Full {
+	b.blockLocked(e, tried, job)
+	if e.settled {
 		return
 	}
-	// There is room, but not for the members that are due; the next one may use it.
+	// There is, or may come to be, room that the members that are due cannot use.
+	// The next one may.
 	snap.DueRetries(e.uid, 1<<62, func(m *state.Member) bool {
 		if m.RetryAt > now {
 			b.setTimerLocked(e, m.RetryAt)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -43,11 +44,14 @@ type entry struct {
 	window *window
 	again  bool
 	// While blocked: its group, how new the state was in which it fitted nowhere,
-	// how many members wait, and whether no node had room for the shape at all.
+	// how many members wait, and which nodes none of them may use. Settled says
+	// that no node had room for the shape and that they may use any: then a further member that is
+	// due changes nothing.
 	group   *group
 	tried   uint64
 	waiting int
-	full    bool
+	avoid   []muster.NodeID
+	settled bool
 	// woken is the room that it was woken for, until it is answered.
 	woken []promise
 	// While parking: what is proposed.
@@ -185,8 +189,8 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 			return
 		}
 	case blocked:
-		if e.full {
-			return // no room for any of its members: only growth helps
+		if e.settled {
+			return // only growth helps
 		}
 	}
 	at := dueAt(snap, j)
@@ -198,7 +202,7 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 		b.setTimerLocked(e, at)
 	case b.hopelessLocked(e):
 		g := b.groups[e.shapeID]
-		b.blockLocked(e, g.shape, g.decided, j.Waiting(), true)
+		b.blockLocked(e, g.decided, &place.Blocked{Shape: g.shape, Waiting: j.Waiting(), Full: true})
 	default:
 		b.setTimerLocked(e, 0)
 		b.moveLocked(e, ready)

@@ -395,21 +395,29 @@ func unplaced(snap *state.Snapshot) (n int) {
 // because of it is planned again before it is called blocked.
 func TestB2RoomOfARefusedMember(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
+		gate := make(chan struct{})
 		once := true
 		r.log.Before = func(_ context.Context, f state.Fact) error {
-			if p, ok := f.(*state.PlanCommitted); ok && once && p.Placements[0].UID == "first" {
+			p, ok := f.(*state.PlanCommitted)
+			switch {
+			case ok && p.Placements[0].UID == "busy":
+				<-gate // so that the next two share a window
+			case ok && once && p.Placements[0].UID == "first":
 				once = false
 				do(r.t, r.log, "stop first") // between verified and applied
 			}
 			return nil
 		}
-		r.do("node n1 cpu=1 memory=1GiB\njob fill")
-		r.do("job first priority=90\njob second")
-		r.do("end fill 0 succeeded")
+		r.do("node n1 cpu=2 memory=2GiB")
+		r.do("job busy")
+		r.do("job first")
+		r.do("job second")
+		close(gate)
+		synctest.Wait()
 		if once {
 			t.Fatal("nothing was stopped")
 		}
-		r.is("n1: second[0]")
+		r.is("n1: busy[0] second[0]")
 	})
 }
 

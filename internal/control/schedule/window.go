@@ -27,7 +27,7 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 			return open, err
 		}
 		refusals := refusedJobs(v)
-		if len(refusals) == 0 || len(d.Blocked) > 0 {
+		if len(refusals) == 0 {
 			// Only now: whoever fitted nowhere saw the room as it really is.
 			s.answer(w.Token, slices.Concat(d.Done, d.Left), d.Blocked, d.Index)
 			return nil, nil

@@ -99,13 +99,15 @@ func (p *pass) job(j *state.Job) {
 		return
 	}
 	waiting := 0
-	var avoid []muster.NodeID // of the first member that fits nowhere
+	var avoid []muster.NodeID // of all members that fit nowhere
 	if j.Retrying > 0 {
 		p.snap.DueRetries(j.UID, p.now, func(m *state.Member) bool {
 			switch i := f.best(m.FailedNodes); {
 			case i < 0:
 				if waiting == 0 {
 					avoid = m.FailedNodes
+				} else if len(avoid) > 0 {
+					avoid = both(avoid, m.FailedNodes)
 				}
 				waiting++
 			case p.planned >= p.limits.Placements:
@@ -139,11 +141,16 @@ func (p *pass) job(j *state.Job) {
 		p.decision.Left = append(p.decision.Left, j.UID)
 	case waiting > 0:
 		p.decision.Blocked = append(p.decision.Blocked, Blocked{
-			UID: j.UID, Shape: f.shape, Waiting: waiting, Full: f.best(nil) < 0, Why: f.why(avoid, p),
+			UID: j.UID, Shape: f.shape, Waiting: waiting, Full: f.best(nil) < 0, Avoid: avoid, Why: f.why(avoid, p),
 		})
 	default:
 		p.decision.Done = append(p.decision.Done, j.UID)
 	}
+}
+
+// both are the nodes that are in a and in b. It changes neither: they belong to rows.
+func both(a, b []muster.NodeID) []muster.NodeID {
+	return slices.DeleteFunc(slices.Clone(a), func(id muster.NodeID) bool { return !slices.Contains(b, id) })
 }
 
 // field is the nodes as one shape sees them, made when the pass first needs it;

@@ -41,5 +41,8 @@ type Blocked struct {
 	// Full says that no node at all has room for the shape. Otherwise there is
 	// some, but on nodes where the members that wait have failed.
 	Full bool
-	Why  Reason
+	// Avoid are nodes on which each of the members that wait has failed: room
+	// there is of no use to them.
+	Avoid []muster.NodeID
+	Why   Reason
 }

@@ -1,0 +1,139 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/musterhq/muster"
+)
+
+// Check walks the whole snapshot and says what contradicts itself: indexes,
+// sums kept by apply, and what must never be true. It costs a walk over
+// everything; tests and sim call it after each fact.
+func (s *Snapshot) Check() error {
+	c := &checker{snap: s, nodes: map[muster.NodeID]*nodeSum{}, jobs: map[muster.JobUID]*jobSum{}}
+	c.allocs()
+	c.eachNode()
+	c.eachJob()
+	return errors.Join(c.errs...)
+}
+
+type nodeSum struct {
+	used muster.Resources
+	live int
+}
+
+type jobSum struct{ live, placed, running, wakes int }
+
+type checker struct {
+	snap  *Snapshot
+	nodes map[muster.NodeID]*nodeSum
+	jobs  map[muster.JobUID]*jobSum
+	live  int
+	errs  []error
+}
+
+func (c *checker) bad(format string, args ...any) {
+	if len(c.errs) < 20 {
+		c.errs = append(c.errs, fmt.Errorf(format, args...))
+	}
+}
+
+func (c *checker) job(uid muster.JobUID) *jobSum {
+	if c.jobs[uid] == nil {
+		c.jobs[uid] = &jobSum{}
+	}
+	return c.jobs[uid]
+}
+
+// allocs sums up the live ones, and finds members with two.
+func (c *checker) allocs() {
+	type member struct {
+		uid     muster.JobUID
+		version uint64
+		index   int
+	}
+	of := map[member]muster.AllocID{}
+	c.snap.Allocs("", func(a *Alloc) bool {
+		if !a.Live() {
+			return true
+		}
+		c.live++
+		n := c.nodes[a.Node]
+		if n == nil {
+			n = &nodeSum{}
+			c.nodes[a.Node] = n
+		}
+		n.used, n.live = n.used.Add(a.Run.Ask), n.live+1
+		j := c.job(a.UID)
+		j.live++
+		if row := c.snap.JobByUID(a.UID); row != nil && row.Version == a.Version {
+			j.placed++
+			if a.Status == muster.AllocRunning {
+				j.running++
+			}
+		}
+		m := member{a.UID, a.Version, a.Index}
+		if other, twice := of[m]; twice {
+			c.bad("member %d of job %s has two live allocations, %s and %s", a.Index, a.Run.Key, other, a.ID)
+		}
+		of[m] = a.ID
+		return true
+	})
+	if c.live != c.snap.LiveAllocCount() {
+		c.bad("%d allocations are live, %d are in the index", c.live, c.snap.LiveAllocCount())
+	}
+}
+
+func (c *checker) eachNode() {
+	indexed := 0
+	c.snap.Nodes("", func(n *Node) bool {
+		sum := c.nodes[n.ID]
+		if sum == nil {
+			sum = &nodeSum{}
+		}
+		if n.Used != sum.used || n.LiveAllocs != sum.live {
+			c.bad("node %s says used %s by %d, the sum over its allocations is %s by %d", n.ID, n.Used, n.LiveAllocs, sum.used, sum.live)
+		}
+		if dim := n.Used.Short(n.Capacity); dim != "" {
+			c.bad("node %s is over its capacity of %s: %s of %s", n.ID, dim, n.Used, n.Capacity)
+		}
+		if n.Stage == muster.NodeGone && n.LiveAllocs > 0 {
+			c.bad("node %s is gone with %d live allocations", n.ID, n.LiveAllocs)
+		}
+		c.snap.NodeAllocs(n.ID, func(*Alloc) bool { indexed++; return true })
+		return true
+	})
+	if indexed != c.live {
+		c.bad("%d allocations are live, %d are in the index by node", c.live, indexed)
+	}
+}
+
+func (c *checker) eachJob() {
+	unsettled := map[muster.JobUID]bool{}
+	c.snap.Unsettled(func(j *Job) bool { unsettled[j.UID] = true; return true })
+	c.snap.WakeAt(func(w Wake) bool { c.job(w.UID).wakes++; return true })
+	c.snap.Jobs(muster.JobKey{}, func(j *Job) bool {
+		sum := c.job(j.UID)
+		if all := j.Waiting() + j.Placed + j.Succeeded + j.Failed + j.Stopped; all != j.Count() {
+			c.bad("job %s accounts for %d members of %d", j.Key, all, j.Count())
+		}
+		if j.LiveAllocs != sum.live || j.Running != sum.running || j.Placed != sum.placed {
+			c.bad("job %s says live %d placed %d running %d, counted are %d %d %d", j.Key, j.LiveAllocs, j.Placed, j.Running, sum.live, sum.placed, sum.running)
+		}
+		if unsettled[j.UID] != (j.Stage == muster.JobLive && j.NextIndex < j.Count() && j.Parked == "") {
+			c.bad("job %s: unsettled is %v", j.Key, unsettled[j.UID])
+		}
+		wakes := j.Retrying
+		if j.ParkedUntil != 0 {
+			wakes++
+		}
+		if sum.wakes != wakes {
+			c.bad("job %s has %d deadlines for %d", j.Key, sum.wakes, wakes)
+		}
+		if j.Stage == muster.JobEnded && (j.LiveAllocs > 0 || j.Result == "" || j.Ended == 0) {
+			c.bad("job %s has ended with outcome %q and %d live allocations", j.Key, j.Result, j.LiveAllocs)
+		}
+		return true
+	})
+}
