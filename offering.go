@@ -43,6 +43,8 @@ type Offering struct {
 	Capacity   Resources         `json:"capacity" cbor:"6,keyasint"`
 	Attributes map[string]string `json:"attributes,omitempty" cbor:"7,keyasint,omitempty"`
 	Available  bool              `json:"available" cbor:"8,keyasint"`
+	// Limit is how many instances of it there may be at once; 0: the provider does not say.
+	Limit int `json:"limit,omitempty" cbor:"9,keyasint,omitempty"`
 }
 
 // Constraint is a condition on a node's attributes that a member needs.

@@ -113,10 +113,13 @@ func BenchmarkStart(b *testing.B) {
 	var took []time.Duration
 	for i := range b.N {
 		al := shell(muster.NewAllocID("u", i, 1), "")
-		al.Spec.Command = []string{"sleep", "0.03"}
+		al.Spec.Command = []string{"sleep", "60"} // one that ends by itself could end before it is told to run
+		al.Spec.KillGraceMillis = 0
 		began := time.Now()
 		n.send(wire.Desired{Allocs: []wire.DesiredAlloc{al}})
 		took = append(took, (<-running).Sub(began))
+		al.Desired = muster.AllocStop
+		n.send(wire.Desired{Allocs: []wire.DesiredAlloc{al}})
 		n.send(wire.Desired{Forget: []muster.AllocID{<-ended}})
 	}
 	slices.Sort(took)

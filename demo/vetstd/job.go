@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -54,9 +53,9 @@ func newVetJob(ctx context.Context, dir string, members int) (*vetJob, error) {
 		Command: []string{"sh", "-c", `exec "$GO" vet '-gcflags=all=-N -l' $(sed -n "$((MUSTER_INDEX + 1))p" packages.txt)`},
 		Env: map[string]string{
 			"GO": goTool, "GOCACHE": cache, "GOPATH": filepath.Join(dir, "gopath"), "GOTOOLCHAIN": "local", "GOPROXY": "off",
-			"GOFLAGS": "", "GOENV": "off", "GO111MODULE": "on", "CGO_ENABLED": "0", "GOGC": "400", "GOMAXPROCS": fmt.Sprint(min(2, runtime.NumCPU())),
+			"GOFLAGS": "", "GOENV": "off", "GO111MODULE": "on", "CGO_ENABLED": "0", "GOGC": "400", "GOMAXPROCS": "1",
 		},
-		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 30 / 2},
+		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 30},
 		Timeout:   api.Duration(10 * time.Minute),
 		Inputs:    []api.InputSpec{{Path: "packages.txt", Content: &slices}},
 	}}, nil

@@ -25,7 +25,7 @@ var offerings = []struct {
 	price  float64
 	max    int
 }{
-	{"small", 1, "1GiB", 0.01, 2},
+	{"small", 1, "1GiB", 0.01, 1},
 	{"large", 2, "2GiB", 0.025, 1},
 }
 

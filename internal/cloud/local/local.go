@@ -227,16 +227,14 @@ func (i *instance) write() error {
 	return os.Rename(tmp, filepath.Join(i.dir, instanceName))
 }
 
-// Offers are the offerings of the configuration; one that is sold out is not available.
+// Offers are the offerings of the configuration. They are always available:
+// what is sold out is told by the limit and the nodes that there are, at every
+// moment, and not by an offer that may be a minute old.
 func (p *Provider) Offers(context.Context) ([]muster.Offering, error) {
-	all, _, err := p.all()
-	if err != nil {
-		return nil, err
-	}
 	list := make([]muster.Offering, 0, len(p.cfg.Offerings))
 	for _, o := range p.cfg.Offerings {
 		offer := o.Offering
-		offer.Available = o.MaxInstances == 0 || count(all, o) < o.MaxInstances
+		offer.Available, offer.Limit = true, o.MaxInstances
 		list = append(list, offer)
 	}
 	return list, nil

@@ -538,15 +538,12 @@ func TestDestroyInterrupted(t *testing.T) {
 
 func TestSoldOut(t *testing.T) {
 	_, p := newHost(t)
-	available := func() bool {
-		offers, err := p.Offers(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return offers[2].Available
+	offers, err := p.Offers(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !available() {
-		t.Error("sold out from the beginning")
+	if offers[0].Limit != 0 || offers[2].Limit != 1 {
+		t.Errorf("limits %d and %d", offers[0].Limit, offers[2].Limit)
 	}
 	got := p.Create(t.Context(), []cloud.Intent{intent(1, "rare"), intent(2, "rare"), intent(3, "rare")})
 	made, refused := 0, 0
@@ -561,7 +558,7 @@ func TestSoldOut(t *testing.T) {
 			t.Error(g.Err)
 		}
 	}
-	if made != 1 || refused != 2 || available() {
+	if made != 1 || refused != 2 {
 		t.Errorf("%d made, %d refused", made, refused)
 	}
 	for _, g := range got {
@@ -571,8 +568,12 @@ func TestSoldOut(t *testing.T) {
 			}
 		}
 	}
-	if !available() {
-		t.Error("still sold out")
+	again := p.Create(t.Context(), []cloud.Intent{intent(4, "rare")})
+	if again[0].Err != nil {
+		t.Fatalf("still sold out: %v", again[0].Err)
+	}
+	if errs := p.Destroy(t.Context(), []muster.InstanceID{again[0].Instance.ID}); errs[0] != nil {
+		t.Error(errs[0])
 	}
 }
 

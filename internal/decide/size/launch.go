@@ -68,6 +68,7 @@ func guessing(o *muster.Offering) string {
 
 func (p *planner) launch(q *pool, o *muster.Offering, reason string) *supply {
 	p.out.Launch = append(p.out.Launch, Launch{Pool: q.Name, Offering: *o, Reason: reason})
+	p.kinds[kindOf(o)]++
 	q.live++
 	q.launching++
 	q.kept++
@@ -197,6 +198,9 @@ func (p *planner) obstacle(c *choice) string {
 	q, o := c.pool, c.offering
 	if !o.Available {
 		return fmt.Sprintf("offering %s is not available", o.Name)
+	}
+	if o.Limit > 0 && p.kinds[kindOf(o)] >= o.Limit {
+		return fmt.Sprintf("offering %s: there may be %d at once, and there are", o.Name, o.Limit)
 	}
 	for i := range p.blocks {
 		if b := &p.blocks[i]; b.Covers(o) && (b.Until > p.now || p.trying(b)) {

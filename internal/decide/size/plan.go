@@ -84,6 +84,8 @@ type planner struct {
 	nodes   []*supply
 	demands []*demand
 	looks   map[look]looked
+	// kinds counts the nodes of each kind of a provider, planned launches included.
+	kinds map[kind]int
 }
 
 // pool is a pool with its counts, planned launches included.
@@ -108,7 +110,7 @@ type supply struct {
 
 // Plan says what to do about the fleet.
 func Plan(snap *state.Snapshot, blocks []Block, now muster.Time) *Decisions {
-	p := &planner{snap: snap, blocks: blocks, now: now, byName: map[muster.PoolName]*pool{}, sold: map[muster.ProviderName]map[muster.OfferingName]bool{}, looks: map[look]looked{}}
+	p := &planner{snap: snap, blocks: blocks, now: now, byName: map[muster.PoolName]*pool{}, sold: map[muster.ProviderName]map[muster.OfferingName]bool{}, looks: map[look]looked{}, kinds: map[kind]int{}}
 	p.readPools()
 	p.readDemand()
 	p.readNodes()
@@ -174,6 +176,7 @@ func (p *planner) unwanted(n *state.Node) string {
 // readNodes counts pools and finds what is free or coming.
 func (p *planner) readNodes() {
 	p.snap.LiveNodes(func(n *state.Node) bool {
+		p.kinds[kindOf(&n.Offering)]++
 		q := p.byName[n.Pool]
 		if q == nil {
 			return true

@@ -171,9 +171,10 @@ func offer(words []string) muster.Offering {
 	if o["market"] != "" {
 		out.Market = muster.Market(o["market"])
 	}
+	out.Limit, _ = strconv.Atoi(o["limit"])
 	price, _ := strconv.ParseFloat(o["price"], 64)
 	out.Price = muster.Price(price * 1e6)
-	for _, k := range []string{"available", "zone", "market", "price"} {
+	for _, k := range []string{"available", "zone", "market", "price", "limit"} {
 		delete(o, k)
 	}
 	if len(o) > 0 {
