@@ -559,8 +559,6 @@ func TestLeaderGoesWhileProposing(t *testing.T) {
 	})
 }
 
-var _ = context.Background
-
 // What the first list shows is used before anything is launched beside it.
 func TestOrphanIsUsed(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -594,5 +592,17 @@ func TestListFails(t *testing.T) {
 		}
 		w.cloud.SetFaults(fake.Faults{})
 		w.until("no node", time.Minute, noNodes)
+	})
+}
+
+func TestN3GoneForAnUnknownNode(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 1, "sleep 1s ; true")
+		_, _, err := w.log.Propose(context.Background(), &state.NodeGone{ID: "nobody"})
+		if !muster.IsKind(err, muster.FaultNotFound) {
+			t.Errorf("error %v", err)
+		}
+		w.until("the job's end", 3*time.Second, ended("a", muster.JobSucceeded))
 	})
 }

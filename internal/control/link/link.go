@@ -67,11 +67,11 @@ type Link struct {
 	// ships holds a token for each stream being shipped, on all nodes together.
 	ships chan struct{}
 
+	// term is the one under which Run began; set before anything else runs.
+	term uint64
+
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*nodeLink
-	// fresh is closed when the first pass over all nodes is done.
-	term  uint64
-	began muster.Time
 }
 
 // shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
@@ -108,9 +108,7 @@ func (l *Link) Run(ctx context.Context) error {
 	defer l.forgetNodes()
 
 	snap := l.cfg.State.Latest()
-	l.mu.Lock()
-	l.term, l.began = snap.Meta().Term, muster.At(time.Now())
-	l.mu.Unlock()
+	l.term = snap.Meta().Term
 	pos := state.AfterIndex(snap.Index())
 	l.all(ctx, &wg, snap)
 	for {

@@ -195,6 +195,22 @@ func TestDeclaredOutputs(t *testing.T) {
 	})
 }
 
+func TestDeclaredOutputsWithLargeOutput(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("make x one ; flood 5000 ; true", outputs("x")))
+		r.place("a", "n1")
+		r.until("the end", time.Second, jobEnded("a"))
+		r.until("stored", time.Second, outputIs("ua-0-1", state.OutputComplete))
+		out := r.log.Latest().Alloc("ua-0-1").Output
+		if len(out.Files) != 1 || out.Stdout.Size != 5000 || out.BlobBytes != 5003 || r.log.Latest().JobByUID("ua").OutputBytes != 5003 {
+			t.Errorf("output %+v, the job counts %d", out, r.log.Latest().JobByUID("ua").OutputBytes)
+		}
+	})
+}
+
 func TestDeclaredOutputsNeverStored(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.boot("n1", 32)

@@ -19,7 +19,6 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
-	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -259,5 +258,3 @@ func (r *rig) check() {
 		}
 	}
 }
-
-var _ = wire.Stdout

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,6 +138,7 @@ func (s *session) retryShips(ctx context.Context) {
 		sh.mu.Unlock()
 	}
 	s.n.mu.Unlock()
+	slices.Sort(due)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range due {
