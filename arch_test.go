@@ -62,6 +62,8 @@ var rules = []rule{
 	{place: "cmd/muster-node", may: []string{".", "api", "internal/agent", "internal/agent/...", "internal/wire/agent", "internal/version"}, third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},
 	{place: "cmd/muster", may: []string{".", "api", "client", "internal/server", "internal/raftlog", "internal/specfile", "internal/blob/buckets", "internal/locate", "internal/version"}, third: []string{"*"}},
 	{place: "internal/version"},
+	{place: "internal/faults"},
+	{place: "internal/endtoend"},
 	{place: "demo/...", may: []string{".", "api", "client", "internal/locate"}},
 	{place: "internal/diagrams", may: []string{"."}},
 }

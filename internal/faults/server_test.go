@@ -17,15 +17,15 @@ import (
 
 // The demo's kind of job, and a server that is killed again and again under it.
 func TestServerKilledDuringJob(t *testing.T) {
-	const members, kills = 24, 5
-	h := newHost(t)
+	const members, kills = 24, 6
+	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max = 2 }) // so that they run in waves
 	dice := chance(t)
 	j := h.journal()
 	h.write("job.yaml", fmt.Sprintf(`
 name: work
 count: %d
 command: [sh, -c, %q]
-resources: {cpu: 0.5, memory: 32MiB}
+resources: {cpu: 1, memory: 32MiB}
 `, members, j.script(`echo "one $MUSTER_INDEX"; sleep 0.$((MUSTER_INDEX%7+3)); echo "two $MUSTER_INDEX"`)))
 	h.start()
 	run := h.muster("run", "-f", h.path("job.yaml"))
@@ -33,7 +33,7 @@ resources: {cpu: 0.5, memory: 32MiB}
 		// The first one comes while the job is being submitted and placed, the others while it runs.
 		wait := time.Duration(dice.IntN(60)) * time.Millisecond
 		if k > 0 {
-			wait = time.Duration(dice.IntN(700)) * time.Millisecond
+			wait = time.Duration(dice.IntN(400)) * time.Millisecond
 		}
 		pause(wait)
 		h.kill()
@@ -151,6 +151,15 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	j := h.journal()
 	run := h.muster("run", "--name", "long", "--", "sh", "-c", j.script("echo pid $$; while ! [ -e "+h.path("gate")+" ]; do sleep 0.02; done; echo over"))
 	h.running("long", 1)
+	var pid int
+	h.eventually("the member has told its pid", func() bool {
+		_, err := fmt.Sscanf(run.stdout.String(), "pid %d", &pid)
+		return err == nil
+	})
+	p, ok := look(pid)
+	if !ok {
+		t.Fatal("the member is gone")
+	}
 	events := h.muster("events", "-f") // a stream that is open must not hold up the end
 	began := time.Now()
 	if code := h.stop(); code != 0 {
@@ -161,15 +170,6 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	}
 	if !h.logged("stopping; sandboxes go on") {
 		t.Error("the log does not say so")
-	}
-	var pid int
-	h.eventually("the member has told its pid", func() bool {
-		_, err := fmt.Sscanf(run.stdout.String(), "pid %d", &pid)
-		return err == nil
-	})
-	p, ok := look(pid)
-	if !ok {
-		t.Fatal("the member is gone")
 	}
 	h.start()
 	h.eventually("the server finds the member", func() bool {
@@ -289,4 +289,3 @@ func TestDevKilled(t *testing.T) {
 	}
 }
 
-func shortIdle(c *api.ServerConfig) { c.Pools[0].IdleTimeout = api.Duration(200 * time.Millisecond) }

@@ -69,6 +69,10 @@ type Config struct {
 	Backup func(ctx context.Context, w io.Writer) error
 	// Ready says why the server cannot serve writes now, or nil.
 	Ready func() error
+	// CaughtUp says why what is read here may be older than what this server
+	// confirmed before it was started again, or nil. Until then nothing under /v1
+	// is answered: a job that was accepted must never be "not found". Optional.
+	CaughtUp func() error
 	// Leads says whether this server leads; nil: it does when it is ready. Optional.
 	Leads func() bool
 	// Metrics are shown on /metrics and count requests. Optional.
@@ -113,6 +117,9 @@ func New(c Config) (*API, error) {
 	}
 	if c.UploadLimit == 0 {
 		c.UploadLimit = defaultUploadLimit
+	}
+	if c.CaughtUp == nil {
+		c.CaughtUp = func() error { return nil }
 	}
 	if c.Leads == nil {
 		c.Leads = func() bool { return c.Ready() == nil }

@@ -60,6 +60,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.write(rec)
 		return
 	}
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		if err := a.cfg.CaughtUp(); err != nil {
+			problemOf(err).write(rec)
+			return
+		}
+	}
 	a.mux.ServeHTTP(rec, r)
 }
 

@@ -33,6 +33,7 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	if err := s.beginTerm(ctx, l, term); err != nil {
 		return err
 	}
+	s.caughtUp.Store(true)
 	ps, err := s.providers(s.state.Latest().Meta().Cluster)
 	if err != nil {
 		return err

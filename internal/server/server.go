@@ -55,11 +55,12 @@ type Server struct {
 	raft  *raftlog.Log
 	blobs *blob.Store
 	live  liveOutput
-	// leading is set while the loops run.
-	leading atomic.Bool
-	metrics *httpapi.Metrics
-	token   muster.Secret
-	stats   loopStats
+	// leading is set while the loops run; caughtUp once all that was confirmed
+	// before this start is in the state.
+	leading, caughtUp atomic.Bool
+	metrics           *httpapi.Metrics
+	token             muster.Secret
+	stats             loopStats
 }
 
 // Run runs a server until ctx ends, then stops it in order: no more writes,
@@ -248,6 +249,13 @@ func (s *Server) ready() error {
 	return nil
 }
 
+func (s *Server) isCaughtUp() error {
+	if !s.caughtUp.Load() {
+		return &muster.Fault{Kind: muster.FaultUnavailable, Message: "the server is starting: it reads its log", After: time.Second}
+	}
+	return nil
+}
+
 // countBlobs sets the blob store's running total right, now and once in a while.
 func (s *Server) countBlobs(ctx context.Context) error {
 	tick := time.NewTicker(time.Hour)
@@ -276,11 +284,12 @@ func (s *Server) api() (*http.Server, error) {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
-		Ready:   s.ready,
-		Leads:   s.raft.IsLeader,
-		Metrics: s.metrics,
-		Version: s.opts.Version,
-		Logger:  s.log,
+		Ready:    s.ready,
+		CaughtUp: s.isCaughtUp,
+		Leads:    s.raft.IsLeader,
+		Metrics:  s.metrics,
+		Version:  s.opts.Version,
+		Logger:   s.log,
 	})
 	if err != nil {
 		return nil, err

@@ -119,10 +119,16 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Stage == muster.NodeGone || n.Health == f.Health {
+	if n.Stage == muster.NodeGone || (n.Health == f.Health && n.HealthReason == f.Reason) {
 		return nil, nil
 	}
 	b := *n
+	if n.Health == f.Health {
+		// The same, for another reason: what operators read is kept true.
+		b.HealthReason = f.Reason
+		s.putNode(n, &b, "node.health-reason")
+		return nil, nil
+	}
 	if b.Health, err = n.Health.To("health of node "+string(n.ID), f.Health); err != nil {
 		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
 	}

@@ -268,6 +268,9 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if len(hello.Runtimes) == 0 {
 		return false, &unready{"its agent answers, and no runtime works there: " + strings.Join(hello.Problems, "; ")}
 	}
+	// What was wrong before is not any more. Said before it joins, so that the
+	// node is not called unready again for an old reason between that and its first report.
+	n.touch(func(c *health.Contact) { c.Refused, c.Unready, c.Denied = "", "", false })
 	if err := n.join(ctx, hello); err != nil {
 		return false, err
 	}

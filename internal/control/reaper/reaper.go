@@ -58,7 +58,6 @@ type Config struct {
 	Quota  int64
 }
 
-
 // Reaper is the loop. See the package comment.
 type Reaper struct {
 	cfg Config
