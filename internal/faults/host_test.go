@@ -125,20 +125,29 @@ func (h *host) launch(args ...string) *program {
 // start starts the server and waits until it is ready.
 func (h *host) start(args ...string) {
 	h.t.Helper()
-	_ = os.Remove(filepath.Join(h.data, "server.json")) // so that nothing of the server before is taken for an answer
+	before := h.announced()
 	h.srv = h.launch(args...)
-	h.ready()
+	h.ready(before)
 }
 
-// ready waits until the server that was launched takes writes.
-func (h *host) ready() {
+// announced is when a server of this host last told where it is.
+func (h *host) announced() time.Time {
+	info, err := os.Stat(filepath.Join(h.data, "server.json"))
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// ready waits until the server that was launched takes writes; before is when one was announced last.
+func (h *host) ready(before time.Time) {
 	h.t.Helper()
 	h.eventually("the server is ready", func() bool {
 		if h.srv.ended() {
 			h.t.Fatalf("the server ended: %v\n%s", h.srv.cmd.ProcessState, h.log())
 		}
 		s, err := locate.ReadServer(h.data)
-		if err != nil {
+		if err != nil || h.announced().Equal(before) {
 			return false
 		}
 		cl, err := client.New(client.Config{Address: s.Address, RetryFor: -1})
@@ -446,6 +455,14 @@ func (h *host) idle() {
 		}
 		pause(20 * time.Millisecond)
 	}
+}
+
+// stored waits until the output of all that a job's members printed is in the blob store.
+func (h *host) stored(job string) {
+	h.t.Helper()
+	h.eventually("the output of "+job+" is stored", func() bool {
+		return !slices.ContainsFunc(h.allocs(job), func(a api.Alloc) bool { return a.Output.State != "complete" })
+	})
 }
 
 // running waits until a job has so many members that run.

@@ -19,13 +19,14 @@ func (b *Broker) follow(ctx context.Context, index uint64) error {
 		changes, last, err := feed.After(at, followBatch)
 		switch {
 		case err != nil && muster.IsKind(err, muster.FaultTooOld):
-			snap := b.cfg.State.Latest()
-			b.log.Warn("fell behind the change feed, queue is built anew", "index", snap.Index())
 			b.mu.Lock()
+			// Under the lock: one taken before could fall behind as well while it is waited for.
+			snap := b.cfg.State.Latest()
 			b.stats.Resyncs++
 			b.resyncLocked(snap)
 			b.tellWorkersLocked()
 			b.mu.Unlock()
+			b.log.Warn("fell behind the change feed, queue is built anew", "index", snap.Index())
 			at, last = state.AfterIndex(snap.Index()), snap.Index()
 		case err != nil:
 			return err
