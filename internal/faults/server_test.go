@@ -49,7 +49,7 @@ resources: {cpu: 1, memory: 32MiB}
 	}
 	slices.Sort(want)
 	if got := run.stdout.lines(); !slices.Equal(got, want) {
-		t.Errorf("muster run printed\n%s", run.stdout)
+		t.Errorf("muster run printed\n%s\nand on stderr\n%s", run.stdout, run.stderr)
 	}
 	h.stored("work")
 	for _, a := range h.allocs("work") {

@@ -44,7 +44,7 @@ func (f fdStream) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// record appends a line to init's record. There is nobody to tell if that fails: the agent sees a sandbox without a result.
+// record appends a line to the record. There is nobody to tell if that fails: the agent sees a sandbox without a result.
 func record(line string) {
 	_, _ = fdStream(initwire.FDRecord).Write([]byte(line))
 }

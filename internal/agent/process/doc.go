@@ -10,8 +10,8 @@
 //
 // # A sandbox's directory
 //
-// See package internal/wire/init: "sandbox" (written here), "init" (written by
-// init), "init.sock", "out/". Remove deletes the cgroups and the socket and
+// See package internal/wire/init: "sandbox" (the record, begun here, ended by
+// init), "init.sock", "stdout.*" and "stderr.*". Remove deletes the cgroups and the socket and
 // keeps the rest: Attach tells the result for as long as the directory exists.
 //
 // # Limits

@@ -50,7 +50,7 @@ type Member struct {
 // init, which takes in orphans; if init is dead, what is left in the command's
 // session, what carries the allocation's mark in its environment, and what descends from either.
 func Members(dir string) ([]Member, error) {
-	agentWords, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
+	record, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -61,18 +61,18 @@ func Members(dir string) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if agentWords.Sandbox == nil || agentWords.Sandbox.Boot != boot {
+	if record.Sandbox == nil || record.Sandbox.Boot != boot {
 		return nil, nil
 	}
-	var command *initwire.Process
-	if initWords, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord)); err == nil && initWords.Command != nil {
-		command = &initWords.Command.Command
-	}
-	return members(agentWords, command), nil
+	return members(record), nil
 }
 
-func members(record *initwire.Record, command *initwire.Process) []Member {
+func members(record *initwire.Record) []Member {
 	init := record.Init
+	var command *initwire.Process
+	if record.Command != nil {
+		command = &record.Command.Command
+	}
 	alive := init != nil && living(*init)
 	pids, whole := cgroupPids(record.Sandbox.Cgroups)
 	switch {
@@ -336,10 +336,7 @@ func Destroy(ctx context.Context, dir string) error {
 		return fmt.Errorf("remove the sandbox: %w", err)
 	}
 	// Init writes a result when all is over, then it ends: nearly always there is nothing to look for.
-	over := false
-	if words, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord)); err == nil && words.Result != nil {
-		over = !words.Result.Leftovers && (record.Init == nil || !living(*record.Init))
-	}
+	over := record.Result != nil && !record.Result.Leftovers && (record.Init == nil || !living(*record.Init))
 	if !over {
 		if err := KillAll(ctx, dir); err != nil {
 			return err
@@ -402,28 +399,22 @@ const (
 
 // Look tells the condition of the sandbox of dir. Needs no agent.
 func Look(dir string) (Condition, error) {
-	record, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
-	if errors.Is(err, os.ErrNotExist) {
-		return None, nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("look at the sandbox: %w", err)
-	}
 	// Living first: what ends between the two looks has written its end by the second.
 	living, err := Members(dir)
 	if err != nil {
 		return "", err
 	}
-	words, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("look at the sandbox: %w", err)
-	}
+	record, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
 	switch {
-	case words != nil && (words.Result != nil || words.Failed != nil):
+	case errors.Is(err, os.ErrNotExist):
+		return None, nil
+	case err != nil:
+		return "", fmt.Errorf("look at the sandbox: %w", err)
+	case record.Result != nil || record.Failed != nil:
 		return Ended, nil
 	case len(living) > 0:
 		return Running, nil
-	case record.Init == nil || words == nil || words.Command == nil:
+	case record.Command == nil:
 		return None, nil
 	}
 	return Died, nil

@@ -465,13 +465,11 @@ func TestReusedPid(t *testing.T) {
 	})
 	pid := stranger.Process.Pid
 	st, _ := readStat(pid)
-	agentText := (&initwire.Sandbox{Alloc: "x-0-1", Boot: r.boot}).Line() +
-		initwire.ProcessLine("init", initwire.Process{Pid: pid, Start: st.Start - 1}, 1)
-	initText := initwire.ProcessLine("command", initwire.Process{Pid: pid, Start: st.Start - 1}, 1)
-	for name, text := range map[string]string{initwire.SandboxRecord: agentText, initwire.InitRecord: initText} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	text := (&initwire.Sandbox{Alloc: "x-0-1", Boot: r.boot}).Line() +
+		initwire.ProcessLine("init", initwire.Process{Pid: pid, Start: st.Start - 1}, 1) +
+		initwire.ProcessLine("command", initwire.Process{Pid: pid, Start: st.Start - 1}, 1)
+	if err := os.WriteFile(filepath.Join(dir, initwire.SandboxRecord), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if err := r.Remove(t.Context(), dir); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ const initWords = "init has last words"
 // conclude turns what init wrote, and what is seen from outside, into the
 // result. It is called when init is gone; afterwards nothing of the sandbox runs.
 func (s *sandbox) conclude() {
-	words, err := initwire.ReadRecord(filepath.Join(s.dir, initwire.InitRecord))
+	words, err := initwire.ReadRecord(filepath.Join(s.dir, initwire.SandboxRecord))
 	if err != nil {
 		words = &initwire.Record{}
 	}

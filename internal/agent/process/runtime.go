@@ -158,8 +158,8 @@ func (r *Runtime) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
 	}
 	s := newSandbox(r, dir, record.Sandbox, *record.Init)
 	s.started = time.Unix(0, record.Sandbox.At)
-	if words, err := initwire.ReadRecord(filepath.Join(dir, initwire.InitRecord)); err == nil && words.Command != nil {
-		s.started = time.Unix(0, words.Command.At)
+	if record.Command != nil {
+		s.started = time.Unix(0, record.Command.At)
 	}
 	if record.Sandbox.Boot == r.boot {
 		fd, err := openProcess(*record.Init, unix.PIDFD_NONBLOCK)

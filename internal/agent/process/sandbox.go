@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -174,7 +173,7 @@ func (s *sandbox) Usage() agent.Usage {
 }
 
 func (s *sandbox) Output(stream string) agent.OutputLog {
-	return &outputLog{dir: filepath.Join(s.dir, initwire.OutputDir), stream: stream}
+	return &outputLog{dir: s.dir, stream: stream}
 }
 
 func (s *sandbox) Close() error {

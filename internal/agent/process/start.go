@@ -26,7 +26,7 @@ type starting struct {
 	r      *Runtime
 	c      agent.SandboxConfig
 	record *initwire.Sandbox
-	// file is the agent's record, open for its second line.
+	// file is the record, open for appending: for our second line, and for init.
 	file int
 	// control is our end.
 	control *os.File
@@ -169,14 +169,10 @@ func appendLine(fd int, line string) error {
 // spawn starts init with what it inherits, in its cgroup.
 func (st *starting) spawn() (err error) {
 	dir := st.c.Dir
-	if err := os.Mkdir(filepath.Join(dir, initwire.OutputDir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
 	var files fds
 	defer files.close()
 	null := files.open(os.DevNull, unix.O_RDWR)
-	record := files.open(filepath.Join(dir, initwire.InitRecord), unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
-	out := files.open(filepath.Join(dir, initwire.OutputDir), unix.O_RDONLY|unix.O_DIRECTORY)
+	out := files.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	listener := files.listen(filepath.Join(dir, initwire.Socket))
 	ours, theirs := files.pair()
 	if files.err != nil {
@@ -194,7 +190,7 @@ func (st *starting) spawn() (err error) {
 	argv := []string{"muster-init", string(st.c.ID)}
 	attr := &syscall.ProcAttr{
 		Dir: "/", Env: initEnv,
-		Files: []uintptr{uintptr(null), uintptr(null), uintptr(record), uintptr(theirs), uintptr(listener), uintptr(record), uintptr(out)},
+		Files: []uintptr{uintptr(null), uintptr(null), uintptr(st.file), uintptr(theirs), uintptr(listener), uintptr(st.file), uintptr(out)},
 		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &st.pidfd},
 	}
 	var pid int
@@ -284,7 +280,7 @@ func (st *starting) converse(ctx context.Context) (*initwire.Started, error) {
 // written down it did run, and what came of it is told like any end. Else the
 // likeliest cause that is not the node's is a memory limit in which not even its start has room.
 func (st *starting) silent(err error) (*initwire.Started, error) {
-	words, rerr := initwire.ReadRecord(filepath.Join(st.c.Dir, initwire.InitRecord))
+	words, rerr := initwire.ReadRecord(filepath.Join(st.c.Dir, initwire.SandboxRecord))
 	if rerr == nil && words.Command != nil {
 		return words.Command, nil
 	}
@@ -308,12 +304,16 @@ func (r *Runtime) discard(dir string) error {
 
 // forget deletes our files in the directory: no sandbox was ever started in it.
 func forget(dir string) error {
-	return errors.Join(
-		os.RemoveAll(filepath.Join(dir, initwire.OutputDir)),
-		removeFile(filepath.Join(dir, initwire.Socket)),
-		removeFile(filepath.Join(dir, initwire.InitRecord)),
-		removeFile(filepath.Join(dir, initwire.SandboxRecord)),
-	)
+	errs := []error{removeFile(filepath.Join(dir, initwire.Socket))}
+	for _, stream := range []string{initwire.Stdout, initwire.Stderr} {
+		segments, err := (&outputLog{dir: dir, stream: stream}).segments()
+		errs = append(errs, err)
+		for _, s := range segments {
+			errs = append(errs, removeFile(filepath.Join(dir, s.name)))
+		}
+	}
+	// Last: as long as it exists, the rest is known to be ours.
+	return errors.Join(append(errs, removeFile(filepath.Join(dir, initwire.SandboxRecord)))...)
 }
 
 func removeFile(path string) error {

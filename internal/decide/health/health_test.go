@@ -79,7 +79,9 @@ func TestJudge(t *testing.T) {
 // what is judged again is the same.
 func TestJudgeProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pick := func(label string, max int) muster.Time { return at(time.Duration(rapid.IntRange(0, max).Draw(t, label)) * time.Second) }
+		pick := func(label string, max int) muster.Time {
+			return at(time.Duration(rapid.IntRange(0, max).Draw(t, label)) * time.Second)
+		}
 		n := &state.Node{
 			Stage:  rapid.SampledFrom([]muster.NodeStage{muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining, muster.NodeTerminating}).Draw(t, "stage"),
 			Health: rapid.SampledFrom([]muster.NodeHealth{muster.NodeGood, muster.NodeUnready, muster.NodeLost, muster.NodeFlaky, muster.NodeBroken}).Draw(t, "health"),

@@ -13,10 +13,10 @@
 // The agent starts muster-init with these descriptors, and nothing else:
 //
 //	0, 1  /dev/null
-//	2     init's record (below), opened for appending: if init ever crashes, its last words are there
+//	2     the record (below), opened for appending: if init ever crashes, its last words are there
 //	3     control: a stream socket pair
 //	4     the listening unix socket, not blocking
-//	5     init's record again
+//	5     the record again
 //	6     the directory of the output
 //
 // The agent records init's pid, then sends one Start frame on control. Init
@@ -56,12 +56,16 @@
 //
 // A sandbox's directory holds, beside what the agent keeps there:
 //
-//	sandbox       the agent's record: lines "sandbox", "init". Init never gets it
-//	init          init's record: lines "command", then "result" or "failed"; anything else is its last words
-//	init.sock     the listening socket
-//	out/          stdout.OFFSET and stderr.OFFSET: what was written, in segments named
-//	              by the stream offset of their first byte; the oldest are dropped
+//	sandbox                         the record: lines "sandbox" and "init" by the agent, then by init
+//	                                "command", then "result" or "failed"; anything else is init's last words
+//	init.sock                       the listening socket
+//	stdout.OFFSET, stderr.OFFSET    what was written, in segments named by the stream offset
+//	                                of their first byte; the oldest are dropped
 //
 // A line is a word and key=value pairs, values quoted as in Go where they are
-// not plain. Lines are appended by one write each and the first of a kind counts.
+// not plain. Lines are appended by one write each, and the first of a kind counts.
+//
+// These are as few files as can be: ext4 searches long for an inode that was not
+// freed within the last minutes, so on a busy node each new file costs up to 0.4 ms. A runtime that
+// walls a sandbox off from its node gives init a record and an output directory of its own.
 package initwire

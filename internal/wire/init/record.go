@@ -12,15 +12,15 @@ import (
 // Names in a sandbox's directory, see the package comment.
 const (
 	SandboxRecord = "sandbox"
-	InitRecord    = "init"
-	Socket        = "init.sock"
-	OutputDir     = "out"
+	// InitRecord is where init's lines are: the same file.
+	InitRecord = SandboxRecord
+	Socket     = "init.sock"
 )
 
 // maxRecord bounds what is read of a record.
 const maxRecord = 64 << 10
 
-// Sandbox is the first line of the agent's record.
+// Sandbox is the first line of a record, by the agent.
 type Sandbox struct {
 	Alloc   string
 	Runtime string
@@ -34,7 +34,7 @@ type Sandbox struct {
 	Cgroups []string
 }
 
-// Line is the line of the record.
+// Line is its line in the record.
 func (s *Sandbox) Line() string {
 	var l line
 	l.word("sandbox")
@@ -51,7 +51,7 @@ func (s *Sandbox) Line() string {
 	return l.end()
 }
 
-// ProcessLine is a line of a record that tells of a process: word "init" (by the agent) or "command" (by init).
+// ProcessLine is the line of a record that tells of a process: word "init" (by the agent) or "command" (by init).
 func ProcessLine(word string, p Process, at int64) string {
 	var l line
 	l.word(word)
@@ -61,7 +61,7 @@ func ProcessLine(word string, p Process, at int64) string {
 	return l.end()
 }
 
-// Line is the line of init's record.
+// Line is its line in the record.
 func (r *Result) Line() string {
 	var l line
 	l.word("result")
@@ -78,7 +78,7 @@ func (r *Result) Line() string {
 	return l.end()
 }
 
-// Line is the line of init's record.
+// Line is its line in the record.
 func (f *Failed) Line() string {
 	var l line
 	l.word("failed")
@@ -90,10 +90,10 @@ func (f *Failed) Line() string {
 
 // Record is what a record says.
 type Record struct {
-	// Sandbox and Init are in the agent's record; Init is set once init was started.
+	// Sandbox and Init are the agent's; Init is set once init was started.
 	Sandbox *Sandbox
 	Init    *Process
-	// The others are in init's.
+	// The others are init's.
 	Command *Started
 	Result  *Result
 	Failed  *Failed
