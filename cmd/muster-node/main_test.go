@@ -344,7 +344,13 @@ func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{al}})
 	n.until("u-0-1", muster.AllocRunning)
 	n.eventually("it ignores TERM", func() bool {
-		b, err := os.ReadFile(filepath.Join(n.dir, "sandboxes", "u-0-1", "out", "stdout.0"))
+		// Through the agent: where init keeps output is its own affair.
+		r, err := n.client.Output(t.Context(), "u-0-1", "stdout", 0, false)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = r.Close() }()
+		b, err := io.ReadAll(r)
 		return err == nil && len(b) > 0
 	})
 	began := time.Now()
