@@ -205,10 +205,11 @@ func (h *host) clean() {
 		h.srv.kill()
 	}
 	if h.t.Failed() {
-		h.t.Logf("server.log:\n%s", tail(h.log(), 200))
-		for _, dir := range h.instanceDirs() {
-			if b, err := os.ReadFile(filepath.Join(dir, "agent.log")); err == nil {
-				h.t.Logf("%s/agent.log:\n%s", dir, tail(string(b), 60))
+		logs, _ := filepath.Glob(h.path("*.log"))
+		agents, _ := filepath.Glob(filepath.Join(h.instances(), "i-*", "agent.log"))
+		for _, name := range append(logs, agents...) {
+			if b, err := os.ReadFile(name); err == nil {
+				h.t.Logf("%s:\n%s", name, tail(string(b), 100))
 			}
 		}
 	}
@@ -216,6 +217,10 @@ func (h *host) clean() {
 		if err := destroyInstance(dir); err != nil {
 			h.t.Errorf("clean: %v", err)
 		}
+	}
+	// What was killed needs a moment to be gone.
+	for deadline := time.Now().Add(5 * time.Second); len(touching(h.dir)) > 0 && time.Now().Before(deadline); {
+		pause(5 * time.Millisecond)
 	}
 	for _, p := range touching(h.dir) {
 		h.t.Errorf("left: process %d: %s", p.pid, p.command())

@@ -184,6 +184,9 @@ func (p *point) WriteTo(w io.Writer) (int64, error) {
 func (p *point) readFrom(r io.Reader) error {
 	var head [pointSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
+		if errors.Is(err, ErrDamaged) {
+			return err // said already, and better
+		}
 		return fmt.Errorf("%w: it has no beginning: %w", ErrDamaged, err)
 	}
 	if head[0] != pointVersion {

@@ -21,5 +21,9 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return raftlog.BackupInfo{}, fmt.Errorf("data directory: %w", err)
 	}
-	return raftlog.Restore(filepath.Join(dataDir, "log"), f)
+	info, err := raftlog.Restore(filepath.Join(dataDir, "log"), f)
+	if err != nil {
+		return info, fmt.Errorf("backup %s: %w", file, err)
+	}
+	return info, nil
 }

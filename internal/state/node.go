@@ -92,14 +92,22 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 			return nil, err
 		}
 		b.Joined, b.IdleSince = now, now
+		if b.Health == muster.NodeUnready || b.Health == muster.NodeLost {
+			b.Health, b.HealthReason, b.HealthSince = muster.NodeGood, "", now
+		}
 	}
 	b.Capacity, b.Agent, b.Boot = f.Capacity, f.Agent, f.Boot
 	b.Attributes = merge(n.Offering.Attributes, f.Attributes)
-	if b.Health == muster.NodeUnready || b.Health == muster.NodeLost {
-		b.Health, b.HealthReason, b.HealthSince = muster.NodeGood, "", now
-	}
 	s.putNode(n, b, verb)
 	return nil, nil
+}
+
+// idleFrom begins a node's idle time anew: what could not be given work, or of
+// which nobody knew what runs there, was not idle.
+func (n *Node) idleFrom(now muster.Time) {
+	if n.IdleSince != 0 {
+		n.IdleSince = now
+	}
 }
 
 // merge lets the operator's word (the offering) win over the agent's.
@@ -133,6 +141,9 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
 	}
 	b.HealthReason, b.HealthSince = f.Reason, now
+	if f.Health == muster.NodeGood {
+		b.idleFrom(now)
+	}
 	s.putNode(n, &b, "node."+string(f.Health))
 	return nil, nil
 }
@@ -272,9 +283,18 @@ func (f *TermBegan) apply(s *State, now muster.Time) (any, error) {
 	return s.meta, nil
 }
 
-func (f *EpochBegan) apply(s *State, _ muster.Time) (any, error) {
+func (f *EpochBegan) apply(s *State, now muster.Time) (any, error) {
 	s.meta.Epoch = max(s.meta.Epoch+1, f.Epoch)
 	s.changed(Change{Verb: "config.epoch", Config: true})
+	// What was empty when the backup was taken may have got work after it. Before
+	// its agent has said so, it must not be given back for having been idle for so long.
+	for _, n := range collect(s.t.nodes, &Node{}, func(*Node) bool { return true }) {
+		if n.IdleSince != 0 {
+			b := *n
+			b.idleFrom(now)
+			s.putNode(n, &b, "")
+		}
+	}
 	return s.meta, nil
 }
 

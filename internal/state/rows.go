@@ -202,7 +202,8 @@ type Node struct {
 	Launched muster.Time `cbor:"20,keyasint"`
 	Joined   muster.Time `cbor:"21,keyasint,omitempty"`
 	Gone     muster.Time `cbor:"22,keyasint,omitempty"`
-	// IdleSince is when it last became empty; 0 while it has live allocations or has not joined.
+	// IdleSince is when it last became empty, or good again while it was; 0 while it
+	// has live allocations or has not joined.
 	IdleSince muster.Time `cbor:"23,keyasint,omitempty"`
 	Modified  uint64      `cbor:"24,keyasint"`
 	// Served counts allocations that were placed on it.

@@ -520,3 +520,31 @@ func TestGarbageIsRefused(t *testing.T) {
 		t.Error("a cut image was restored")
 	}
 }
+
+// A node is idle from when it is empty and good: what was out of reach, or of
+// which a restored state knows nothing, has not been idle meanwhile.
+func TestIdleTimeBeginsAnew(t *testing.T) {
+	l := newLog(t)
+	l.must(&NodeLaunching{ID: "n1", Token: "t1", Pool: "p", Offering: muster.Offering{Provider: "fake", Name: "o"}})
+	l.must(&NodeLaunched{ID: "n1", Instance: "i1"})
+	l.must(&NodeJoined{ID: "n1"})
+	since := l.s.Latest().Node("n1").IdleSince
+	for _, f := range []Fact{
+		&NodeHealthChanged{ID: "n1", Health: muster.NodeLost}, &NodeHealthChanged{ID: "n1", Health: muster.NodeGood},
+		&EpochBegan{},
+	} {
+		l.now += 1e6
+		l.must(f)
+		now := l.s.Latest().Node("n1").IdleSince
+		if h, lost := f.(*NodeHealthChanged); lost && h.Health == muster.NodeLost {
+			if now != since {
+				t.Errorf("%T: idle since %d, before %d", f, now, since)
+			}
+			continue
+		}
+		if now != muster.Time(l.now) {
+			t.Errorf("%T: idle since %d, want %d", f, now, l.now)
+		}
+		since = now
+	}
+}

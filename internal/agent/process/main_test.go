@@ -16,8 +16,8 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	if len(os.Args) > 1 && os.Args[1] == agentArgument {
-		return runAgent(os.Args[2:])
+	if len(os.Args) > 1 && (os.Args[1] == agentArgument || os.Args[1] == manyArgument) {
+		return runAgent(os.Args[1], os.Args[2:])
 	}
 	if initPath == "" {
 		dir, err := os.MkdirTemp("", "muster-init-")

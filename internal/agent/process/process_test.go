@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -126,164 +125,6 @@ func TestConformanceWithoutRoot(t *testing.T) {
 	t.Logf("as nobody: %d cases passed, %d skipped", strings.Count(string(out), "    --- PASS"), strings.Count(string(out), "    --- SKIP"))
 }
 
-const agentArgument = "run-an-agent"
-
-// runAgent is an agent in a process of its own: it starts one sandbox in a directory, says so, and waits for its end.
-func runAgent(args []string) int {
-	r, err := New(Config{InitPath: initPath, CgroupParent: args[1]})
-	if err != nil {
-		panic(err)
-	}
-	_, err = r.Start(context.Background(), agent.SandboxConfig{
-		ID: muster.AllocID(args[2]), Dir: args[0], Work: args[0], Command: []string{"sh", "-c", args[3]},
-		Env:       []string{"PATH=/usr/bin:/bin", "MUSTER_ALLOC=" + args[2]},
-		KillGrace: time.Second, Resources: muster.Resources{Memory: 64 * muster.MiB},
-	})
-	if err != nil {
-		panic(err)
-	}
-	if _, err := os.Stdout.WriteString("started\n"); err != nil {
-		panic(err)
-	}
-	select {}
-}
-
-// startByAnother starts a sandbox by an agent that is then killed with -9.
-func startByAnother(t *testing.T, dir, parent, id, script string) {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self, agentArgument, dir, parent, id, script)
-	cmd.Env = []string{"MUSTER_TEST_INIT=" + initPath}
-	cmd.Stderr = os.Stderr
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line := make([]byte, 8)
-	if _, err := out.Read(line); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-}
-
-func parents(t *testing.T) map[string]string {
-	all := map[string]string{"no cgroups": ""}
-	if os.Geteuid() == 0 {
-		all["cgroups"] = testParent(t)
-	}
-	return all
-}
-
-// TestAgentKilled: the sandbox of an agent that died goes on, and the next one gets its result.
-func TestAgentKilled(t *testing.T) {
-	for name, parent := range parents(t) {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			startByAnother(t, dir, parent, "killed-0-1", "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 9")
-			r := newRuntime(t, parent)
-			s, err := r.Attach(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = s.Close() })
-			if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case <-s.Done():
-			case <-time.After(20 * time.Second):
-				t.Fatal("does not end")
-			}
-			if got := s.Result(); got.ExitCode != 9 || got.Failure.Reason != muster.ReasonExit {
-				t.Errorf("result %+v", got)
-			}
-			buf := make([]byte, 100)
-			if n, _ := s.Output("stdout").ReadAt(buf, 0); string(buf[:n]) != "one\ntwo\n" {
-				t.Errorf("output %q", buf[:n])
-			}
-			if err := r.Remove(t.Context(), dir); err != nil {
-				t.Error(err)
-			}
-			checkLook(t, dir, Ended)
-		})
-	}
-}
-
-// TestKillAll: an instance whose agent is dead is ended by its directories alone.
-func TestKillAll(t *testing.T) {
-	for name, parent := range parents(t) {
-		for _, initToo := range []bool{false, true} {
-			t.Run(name+"/init dead "+strconv.FormatBool(initToo), func(t *testing.T) {
-				dir := t.TempDir()
-				t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
-				startByAnother(t, dir, parent, "destroyed-0-1", `trap '' TERM; sleep 800 & (setsid sh -c 'sleep 801 & sleep 802' &); sleep 803`)
-				var all []Member
-				waitFor(t, "the command has its descendants", func() (there bool) {
-					var err error
-					if all, err = Members(dir); err != nil {
-						t.Fatal(err)
-					}
-					return len(all) >= 5 // init, the shell, and at least three sleeps: the fourth may be the shell's own
-				})
-				checkLook(t, dir, Running)
-				roles := map[Role]int{}
-				for _, m := range all {
-					roles[m.Role]++
-				}
-				if roles[RoleInit] != 1 || roles[RoleCommand] != 1 || roles[RoleDescendant] < 3 {
-					t.Errorf("members %v", all)
-				}
-				if initToo {
-					if err := kill(all[0].Process); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if err := KillAll(t.Context(), dir); err != nil {
-					t.Fatal(err)
-				}
-				for _, m := range all {
-					if living(m.Process) {
-						t.Errorf("%s %d lives", m.Role, m.Pid)
-					}
-				}
-				if left, err := Members(dir); err != nil || len(left) > 0 {
-					t.Errorf("left: %v, %v", left, err)
-				}
-				if err := Destroy(t.Context(), dir); err != nil {
-					t.Error(err)
-				}
-				checkLook(t, dir, Died)
-			})
-		}
-	}
-}
-
-func checkLook(t *testing.T, dir string, want Condition) {
-	t.Helper()
-	if got, err := Look(dir); got != want || err != nil {
-		t.Errorf("condition %q, %v, want %q", got, err, want)
-	}
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 // TestInterruptedStart: an agent that died before it sent the start leaves a directory that can be used again.
 func TestInterruptedStart(t *testing.T) {
 	for name, parent := range parents(t) {
@@ -325,107 +166,6 @@ func TestInterruptedStart(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestTakenCgroup: a start that finds its cgroup in use fails and leaves those in it alone.
-func TestTakenCgroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("cgroups need root")
-	}
-	r := newRuntime(t, testParent(t))
-	config := func() agent.SandboxConfig {
-		dir := t.TempDir()
-		return agent.SandboxConfig{ID: "taken-0-1", Dir: dir, Work: dir, Command: []string{"sleep", "1000"}}
-	}
-	first, second := config(), config()
-	s, err := r.Start(t.Context(), first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Start(t.Context(), second); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("second start: %v", err)
-	}
-	select {
-	case <-s.Done():
-		t.Errorf("the first was ended: %+v", s.Result())
-	default:
-	}
-	if err := r.Remove(t.Context(), first.Dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Start(t.Context(), second); err != nil {
-		t.Errorf("start when it is free again: %v", err)
-	}
-	if err := r.Remove(t.Context(), second.Dir); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestMovedAfterStart: where the agent cannot tell its own cgroups, init is moved once it exists.
-func TestMovedAfterStart(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("cgroups need root")
-	}
-	r := newRuntime(t, testParent(t))
-	r.ready()
-	if r.groups == nil || r.groups.v2 {
-		t.Skip("no cgroups v1 here")
-	}
-	r.groups.home = nil
-	dir := t.TempDir()
-	s, err := r.Start(t.Context(), agent.SandboxConfig{ID: "moved-0-1", Dir: dir, Work: dir, Command: []string{"sleep", "1000"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, parent := range r.groups.parents {
-		pids, _ := cgroupPids([]string{filepath.Join(parent, "a-moved-0-1")})
-		if len(pids) != 2 {
-			t.Errorf("in the cgroup below %s: %v, want init and the command", parent, pids)
-		}
-	}
-	if err := r.Remove(t.Context(), dir); err != nil {
-		t.Error(err)
-	}
-	<-s.Done()
-}
-
-// TestForkBomb: the number of processes is limited, and all of them end.
-func TestForkBomb(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("cgroups need root")
-	}
-	r, err := New(Config{InitPath: initPath, CgroupParent: testParent(t), PidsLimit: 60})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.ready()
-	if r.groups == nil || r.groups.pids == "" {
-		t.Skip("no pids controller here")
-	}
-	dir := t.TempDir()
-	t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
-	if _, err := r.Start(t.Context(), agent.SandboxConfig{
-		ID: "bomb-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 1 << 20,
-		Command: []string{"sh", "-c", `trap '' TERM; f() { f & f & sleep 0.01; }; f; sleep 1000`},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	most := 0
-	waitFor(t, "the limit is reached", func() bool {
-		text, _ := readSmall(filepath.Join(r.groups.pids, "a-bomb-0-1", "pids.events"))
-		pids, _ := cgroupPids([]string{filepath.Join(r.groups.pids, "a-bomb-0-1")})
-		most = max(most, len(pids))
-		return keyed(text)["max"] > 0
-	})
-	if most > 60+initThreads {
-		t.Errorf("%d processes", most)
-	}
-	if err := r.Remove(t.Context(), dir); err != nil {
-		t.Error(err)
-	}
-	if left, err := Members(dir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
@@ -594,43 +334,47 @@ func TestInitIsDeaf(t *testing.T) {
 	}
 }
 
-func TestParseTrees(t *testing.T) {
-	const mounts = `22 27 0:21 / /proc rw,relatime - proc proc rw
-31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct
-32 30 0:28 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
-33 30 0:29 / /with\040space rw - cgroup cgroup rw,pids
-`
-	trees := parseTrees(mounts)
-	if len(trees) != 3 || trees[2].mount != "/with space" {
-		t.Fatalf("trees %+v", trees)
-	}
-	g := choose(trees, "muster/n1")
-	want := []string{"/sys/fs/cgroup/memory/muster/n1", "/sys/fs/cgroup/cpu,cpuacct/muster/n1", "/with space/muster/n1"}
-	if g.v2 || !slices.Equal(g.parents, want) {
-		t.Errorf("chosen %+v", g)
-	}
-	const own = "4:memory:/docker/abc/inner\n3:cpu,cpuacct:/x\n2:pids:/\n"
-	if dir, ok := ownCgroup(own, trees[1]); !ok || dir != "/sys/fs/cgroup/memory/inner" {
-		t.Errorf("own memory cgroup %q, %v", dir, ok)
-	}
-	if dir, ok := ownCgroup(own, trees[0]); !ok || dir != "/sys/fs/cgroup/cpu,cpuacct/x" {
-		t.Errorf("own cpu cgroup %q, %v", dir, ok)
-	}
-	// Outside of what the mount shows: not to be told.
-	if dir, ok := ownCgroup("4:memory:/elsewhere\n", trees[1]); ok {
-		t.Errorf("own memory cgroup %q", dir)
-	}
-}
-
-func TestCgroupName(t *testing.T) {
-	for id, want := range map[string]string{"abc-0-1": "a-abc-0-1", "cgroup.procs": "a-cgroup.procs"} {
-		if got := cgroupName(muster.AllocID(id), "/d"); got != want {
-			t.Errorf("%q: %q", id, got)
+// TestNothingHeld: an agent keeps nothing of the sandboxes that it has seen: no
+// descriptor, no zombie, whether it watched their end or gave them up.
+func TestNothingHeld(t *testing.T) {
+	r := newRuntime(t, "")
+	one := func(watch bool) {
+		dir := t.TempDir()
+		s, err := r.Start(t.Context(), agent.SandboxConfig{ID: "held-0-1", Dir: dir, Work: dir, Command: []string{"true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if watch {
+			<-s.Done()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		waitFor(t, "it is over", func() bool {
+			condition, err := Look(dir)
+			return condition == Ended && err == nil
+		})
+		if err := r.Remove(t.Context(), dir); err != nil {
+			t.Error(err)
 		}
 	}
-	for _, id := range []string{"../../x", "a/b", ".hidden", strings.Repeat("x", 300), "a b"} {
-		if got := cgroupName(muster.AllocID(id), "/d"); !strings.HasPrefix(got, "h-") || len(got) != 34 {
-			t.Errorf("%q: %q", id, got)
+	one(true) // what is held for ever is held from here on
+	descriptors := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := descriptors()
+	for i := range 50 {
+		one(i%2 == 0)
+	}
+	waitFor(t, "no descriptor more than before", func() bool { return descriptors() <= before })
+	below, _ := children(os.Getpid())
+	for _, pid := range below {
+		if st, ok := readStat(pid); ok && st.Dead() {
+			t.Errorf("zombie %d", pid)
 		}
 	}
 }

@@ -265,7 +265,9 @@ func TestRestoredBackup(t *testing.T) {
 		r.stop()
 		r.must(&state.EpochBegan{})
 		r.start()
-		r.until("taken over", 3*time.Second, serving("n1"))
+		r.until("taken over", 3*time.Second, func(s *state.Snapshot) bool {
+			return strings.HasPrefix(s.Node("n1").HealthReason, "it runs 2 allocations that nothing is known of")
+		})
 		time.Sleep(time.Second)
 		if live := n.Live(); len(live) != 3 {
 			t.Errorf("running after the restore: %v", live)

@@ -47,7 +47,8 @@ type Config struct {
 	// Dial opens a connection to the agent of a node. It fails soon if the agent does not listen.
 	Dial func(ctx context.Context, n *state.Node) (net.Conn, error)
 	// StartAgent makes sure that an agent of this build runs on the node. It is
-	// called when the agent cannot be reached. FaultNotFound: no instance is there. May be nil.
+	// called when the agent cannot be reached, and once for each node that an earlier leader has
+	// launched. FaultNotFound: no instance is there. May be nil.
 	StartAgent func(ctx context.Context, n *state.Node) error
 	// DiskTight pauses the shipping of output while it says so. May be nil.
 	DiskTight func() bool

@@ -49,6 +49,8 @@ type nodeLink struct {
 	gone chan struct{}
 	// lastRefusal was logged: the same one is not logged again. Of the dialling goroutine.
 	lastRefusal string
+	// renewed: the agent is of this build, as far as that was asked for. Of the dialling goroutine.
+	renewed bool
 
 	mu      sync.Mutex
 	contact health.Contact
@@ -69,6 +71,8 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
 	}
 	n.row.Store(row)
+	// What this leadership launches is of its build already.
+	n.renewed = l.cfg.StartAgent == nil || row.Launched >= l.cfg.State.Latest().Meta().LeaderSince
 	n.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		l.stats.dials.Add(1)
 		return l.cfg.Dial(ctx, n.row.Load())
@@ -261,6 +265,11 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if r := n.check(hello, fence); r != nil {
 		return false, r
 	}
+	if !n.renewed {
+		if hello, err = n.renew(ctx, hello); err != nil {
+			return false, err
+		}
+	}
 	n.mu.Lock()
 	n.contact.Heard = muster.At(time.Now())
 	n.usage.Problems = hello.Problems
@@ -277,6 +286,20 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	s := newSession(n)
 	err = s.run(ctx)
 	return s.heardOf(), err
+}
+
+// renew has the agent of an earlier server replaced if it is of another build:
+// once in a leadership, and only where it was found to obey this server.
+func (n *nodeLink) renew(ctx context.Context, was wire.Hello) (wire.Hello, error) {
+	n.renewed = true
+	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := n.l.cfg.StartAgent(startCtx, n.row.Load()); err != nil {
+		// It answers, and that is what counts.
+		n.log.Warn("agent of an earlier server not looked at", "agent", was.Version, "error", err)
+		return was, nil
+	}
+	return n.client.Hello(ctx)
 }
 
 // check says why the agent that answered is not one to work with.
@@ -311,8 +334,8 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 		attributes = map[string]string{}
 	}
 	maps.Copy(attributes, row.Offering.Attributes) // the operator's word wins
+	// Its health is another dial: what its first report says turns that.
 	known := (row.Stage == muster.NodeServing || row.Stage == muster.NodeDraining) &&
-		row.Health != muster.NodeLost && row.Health != muster.NodeUnready &&
 		row.Capacity == h.Capacity && row.Agent == h.Version && row.Boot == h.Boot && maps.Equal(row.Attributes, attributes)
 	if known {
 		return nil

@@ -37,6 +37,8 @@ type session struct {
 	// storing and pushing are declared outputs and inputs under way.
 	storing map[muster.AllocID]bool
 	pushing map[string]bool
+	// strays run there and are unknown to the state, which was restored from a backup. Of the reading goroutine.
+	strays map[muster.AllocID]bool
 }
 
 // known is what this contact showed of an allocation.
@@ -51,7 +53,7 @@ func newSession(n *nodeLink) *session {
 	return &session{
 		n: n, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
-		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{},
+		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, strays: map[muster.AllocID]bool{},
 	}
 }
 
@@ -91,9 +93,10 @@ func (s *session) read(ctx context.Context) error {
 func (s *session) take(ctx context.Context, r *wire.Report) {
 	n := s.n
 	n.l.stats.reports.Add(1)
-	now := muster.At(time.Now())
+	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
+	s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
-		c.Up, c.Heard, c.Refused, c.Unready, c.Denied = true, now, "", "", false
+		c.Up, c.Heard, c.Refused, c.Unready, c.Denied, c.Strays = true, now, "", "", false, len(s.strays)
 	})
 	if r.Used != nil {
 		n.mu.Lock()
@@ -115,7 +118,6 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	}
 	s.mu.Unlock()
 
-	snap := n.l.cfg.State.Latest()
 	for i := range r.Allocs {
 		s.compare(ctx, snap, &r.Allocs[i])
 	}
@@ -130,6 +132,22 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 		n.box.addAll()
 		if !s.heardOf() {
 			close(s.began)
+		}
+	}
+}
+
+// countStrays notes what runs there that the state does not know. It has to be known with the
+// first report: a node that seemed to be empty would be given work, or be given back.
+func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) {
+	if r.Whole {
+		clear(s.strays)
+	}
+	for i := range r.Allocs {
+		a := &r.Allocs[i]
+		if a.Status != muster.AllocEnded && snap.Meta().Epoch > 1 && snap.Alloc(a.ID) == nil {
+			s.strays[a.ID] = true
+		} else {
+			delete(s.strays, a.ID)
 		}
 	}
 }

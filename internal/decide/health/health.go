@@ -7,6 +7,7 @@
 package health
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -34,6 +35,9 @@ type Contact struct {
 	Refused string
 	// Unready is why it cannot run anything now, in words; empty if it can.
 	Unready string
+	// Strays is how many allocations run there that the state does not know since a
+	// backup was restored.
+	Strays int
 	// Denied: the provider says that no instance is there to start an agent on.
 	Denied bool
 }
@@ -63,6 +67,9 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return dial(n, muster.NodeUnready, c.Unready)
 	case !served:
 		return stay
+	case c.Up && c.Strays > 0:
+		// They are left to end by themselves: until then the node is neither free nor idle.
+		return dial(n, muster.NodeUnready, fmt.Sprintf("it runs %s that nothing is known of since a backup was restored", allocations(c.Strays)))
 	case c.Up && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
 		return Verdict{Health: muster.NodeGood}
 	case c.Up:
@@ -83,6 +90,13 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return stay
 	}
 	return dial(n, muster.NodeLost, "its agent cannot be reached")
+}
+
+func allocations(n int) string {
+	if n == 1 {
+		return "1 allocation"
+	}
+	return fmt.Sprintf("%d allocations", n)
 }
 
 // dial is a verdict of a health, for nodes whose dial may be turned there.

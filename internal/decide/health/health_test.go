@@ -45,6 +45,8 @@ func TestJudge(t *testing.T) {
 		{"refuses", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "unready: obeys c9"},
 		{"no runtime", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Unready = "no runtime" }), time.Minute, 60 * s, "unready: no runtime"},
 		{"well again (N13)", muster.NodeServing, muster.NodeUnready, up, time.Minute, 60 * s, "good"},
+		{"runs what a restored state does not know", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays = 2 }), time.Minute, 60 * s, "unready: it runs 2 allocations that nothing is known of since a backup was restored"},
+		{"and out of touch", muster.NodeServing, muster.NodeUnready, with(down, func(c *Contact) { c.Strays = 1 }), time.Minute, 60 * s, "lost: its agent cannot be reached"},
 		{"sidelined stays sidelined", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 60 * s, "flaky: was"},
 		{"sidelined and out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 60 * s, "lost: its agent cannot be reached"},
 		{"sidelined and refuses", muster.NodeServing, muster.NodeFlaky, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "flaky: was"},
@@ -86,7 +88,7 @@ func TestJudgeProperties(t *testing.T) {
 			Stage:  rapid.SampledFrom([]muster.NodeStage{muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining, muster.NodeTerminating}).Draw(t, "stage"),
 			Health: rapid.SampledFrom([]muster.NodeHealth{muster.NodeGood, muster.NodeUnready, muster.NodeLost, muster.NodeFlaky, muster.NodeBroken}).Draw(t, "health"),
 		}
-		c := Contact{Began: pick("began", 100), Heard: pick("heard", 200), Up: rapid.Bool().Draw(t, "up"), Denied: rapid.Bool().Draw(t, "denied")}
+		c := Contact{Began: pick("began", 100), Heard: pick("heard", 200), Up: rapid.Bool().Draw(t, "up"), Denied: rapid.Bool().Draw(t, "denied"), Strays: rapid.IntRange(0, 2).Draw(t, "strays")}
 		c.Refused = rapid.SampledFrom([]string{"", "", "no"}).Draw(t, "refused")
 		c.Unready = rapid.SampledFrom([]string{"", "", "sick"}).Draw(t, "unready")
 		now := max(c.Began, c.Heard, pick("now", 300))

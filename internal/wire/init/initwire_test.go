@@ -156,9 +156,16 @@ func FuzzRecord(f *testing.F) {
 func TestParseStat(t *testing.T) {
 	const line = "123 (a) b (c)) S 1 123 124 0 -1 4194304 100 0 0 0 5 7 11 13 20 0 1 0 4242 1000 77 18446744073709551615"
 	s, ok := ParseStat(line)
-	want := Stat{State: 'S', Parent: 1, Group: 123, Session: 124, Ticks: 12, Reaped: 24, Start: 4242, Pages: 77}
+	want := Stat{State: 'S', Parent: 1, Group: 123, Session: 124, Ticks: 12, Reaped: 24, Start: 4242, Threads: 1, Pages: 77}
 	if !ok || s != want {
 		t.Errorf("%+v, %v", s, ok)
+	}
+	for stat, dead := range map[Stat]bool{
+		{State: 'Z', Threads: 1}: true, {State: 'Z', Threads: 3}: false, {State: 'X'}: true, {State: 'S', Threads: 1}: false,
+	} {
+		if stat.Dead() != dead {
+			t.Errorf("%+v: dead %v", stat, stat.Dead())
+		}
 	}
 	for _, bad := range []string{"", "1 (x", "1 (x) S 1", line[:40]} {
 		if _, ok := ParseStat(bad); ok {

@@ -23,6 +23,7 @@ type Stat struct {
 	// Ticks are clock ticks of its own, Reaped those of the children that it has reaped.
 	Ticks, Reaped int64
 	Start         uint64
+	Threads       int
 	// Pages is its resident size.
 	Pages int64
 }
@@ -39,11 +40,12 @@ func ParseStat(stat string) (s Stat, ok bool) {
 	}
 	s = Stat{
 		State: f[0][0], Parent: int(n(4)), Group: int(n(5)), Session: int(n(6)),
-		Ticks: n(14) + n(15), Reaped: n(16) + n(17), Pages: n(24),
+		Ticks: n(14) + n(15), Reaped: n(16) + n(17), Threads: int(n(20)), Pages: n(24),
 	}
 	s.Start, _ = strconv.ParseUint(f[22-3], 10, 64)
 	return s, s.Start > 0
 }
 
-// Dead reports whether a process with this state only waits to be reaped.
-func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
+// Dead reports whether a process with this state only waits to be reaped. Not
+// so one whose first thread ended before the others: it still runs, or is still ending.
+func (s Stat) Dead() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
