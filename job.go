@@ -1,7 +1,7 @@
 package muster
 
-// JobUID tells apart two jobs that had the same name one after the other. It
-// is made when the name is first used and stays through all versions.
+// JobUID tells apart jobs that had the same name one after the other. A version
+// that replaces a live job keeps its uid; one that is submitted after the end has its own.
 type JobUID string
 
 // JobType says how a job's members are meant to run.
@@ -26,7 +26,7 @@ const (
 	// allocation has; each has a grace time and is killed after it.
 	JobStopping JobStage = "stopping"
 	// JobEnded: nothing of it runs and nothing will. Has a JobOutcome. It is kept for
-	// its retention and then purged; submitted again it becomes live as a new version.
+	// its retention and then purged; submitted again, its name begins another life.
 	JobEnded JobStage = "ended"
 )
 
@@ -38,7 +38,6 @@ func JobMoves() []Move[JobStage] {
 		{JobLive, JobStopping, "stopped by a user, or fits no offering"},
 		{JobLive, JobEnded, "every member ended"},
 		{JobStopping, JobEnded, "its last allocation ended"},
-		{JobEnded, JobLive, "submitted again"},
 	}
 }
 

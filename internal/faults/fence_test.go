@@ -147,7 +147,6 @@ func TestOldBackupRestored(t *testing.T) {
 	zombie.eventually("the old server says of all nodes that it is not obeyed", func() bool {
 		refused := 0
 		for _, n := range zombie.nodes() {
-			t.Logf("%+v", n)
 			// It may make nodes of its own, which obey it.
 			if slices.Contains(nodes, filepath.Join(h.instances(), n.Instance)) && !n.Schedulable && strings.Contains(n.Reason, "its agent has obeyed a newer server") {
 				refused++

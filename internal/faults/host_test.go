@@ -40,6 +40,8 @@ type host struct {
 	node   string // the muster-node program that the server is told
 	srv    *program
 	logs   *os.File
+	// mounted: the data directory is a file system of its own.
+	mounted bool
 }
 
 // newHost makes a host whose server has not been started.
@@ -230,6 +232,11 @@ func (h *host) clean() {
 }
 
 func (h *host) removeDir() {
+	if h.mounted {
+		if err := syscall.Unmount(h.data, 0); err != nil {
+			h.t.Errorf("clean: unmount %s: %v", h.data, err)
+		}
+	}
 	if err := agent.RemoveTree(h.dir); err != nil {
 		h.t.Errorf("clean: %v", err)
 	}

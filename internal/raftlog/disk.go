@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
 )
 
 // DiskUsage is the state of the file system under the data directory, in bytes.
@@ -68,12 +70,10 @@ func (d *disk) refuse() error {
 		return fmt.Errorf("%w: %w", ErrDiskLow, err)
 	}
 	if u.Low() {
-		return fmt.Errorf("%w: %s has %s free, and writes need %s", ErrDiskLow, d.dir, inMiB(u.Free), inMiB(u.Mark))
+		return fmt.Errorf("%w: %s has %s free, and writes need %s", ErrDiskLow, d.dir, muster.Bytes(u.Free), muster.Bytes(u.Mark))
 	}
 	return nil
 }
-
-func inMiB(b uint64) string { return fmt.Sprintf("%d MiB", b>>20) }
 
 // Disk is the free space, at most an eighth of a second old.
 func (l *Log) Disk() (DiskUsage, error) { return l.disk.look() }

@@ -41,24 +41,28 @@ func (s *sandbox) begin() *initwire.Failed {
 	if err != nil {
 		return nodeFault("make a pipe for the output: " + err.Error())
 	}
+	usualTimerSlack()
 	s.result.Started = time.Now().UnixNano()
 	pid, err := syscall.ForkExec(path, s.start.Command, &syscall.ProcAttr{
 		Dir:   s.start.Work,
 		Env:   s.start.Env,
 		Files: []uintptr{0, uintptr(outW), uintptr(errW)},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &s.pidfd},
 	})
 	_ = syscall.Close(outW)
 	_ = syscall.Close(errW)
 	if err != nil {
 		return explain(s.start, path, err)
 	}
-	born, _ := stat(pid)
+	if s.pidfd < 0 {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		return nodeFault("watch the command: this kernel gives no descriptor of a process")
+	}
+	born, _ := stat(pid, s.scratch)
 	s.command = initwire.Process{Pid: pid, Start: born.Start}
 	s.stdout = newStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
 	s.stderr = newStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
-	s.stdout.follow(outR)
-	s.stderr.follow(errR)
+	s.stdout.fd, s.stderr.fd = outR, errR
 	// What was read to start the command is not needed any more, and could be megabytes.
 	s.start.Env, s.start.Command = nil, nil
 	return nil

@@ -9,8 +9,8 @@ import (
 
 // endLeftovers kills and reaps every descendant of this process; false if some
 // would not die in time. Whoever loses its parent becomes our child, so
-// killing children again and again reaches everything.
-func endLeftovers(deadline time.Time) bool {
+// killing children again and again reaches everything. Meanwhile everybody is served.
+func (s *sandbox) endLeftovers(deadline time.Time) bool {
 	pause := time.Millisecond
 	for {
 		_, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -31,7 +31,9 @@ func endLeftovers(deadline time.Time) bool {
 		if time.Now().After(deadline) {
 			return false
 		}
-		time.Sleep(pause)
+		for next := time.Now().Add(pause); time.Now().Before(next); {
+			s.turn(next)
+		}
 		pause = min(pause*2, 50*time.Millisecond)
 	}
 }
@@ -75,12 +77,13 @@ func descendants() []int {
 func scanChildren() (all []int) {
 	self := os.Getpid()
 	entries, _ := os.ReadDir("/proc")
+	buf := make([]byte, scratchSize)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if st, ok := stat(pid); ok && st.Parent == self {
+		if st, ok := stat(pid, buf); ok && st.Parent == self {
 			all = append(all, pid)
 		}
 	}

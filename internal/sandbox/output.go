@@ -9,13 +9,16 @@ import (
 )
 
 // stream keeps one stream of the command: a pipe on one side, segment files on
-// the other. One goroutine owns it until done is closed.
+// the other. It is read by take, until there is so much of it that it gets a
+// goroutine of its own, which owns it until done is closed: a slow disk then holds up nothing else.
 type stream struct {
 	dir   int
 	name  string
 	limit int64
 	size  int64 // of a full segment
 
+	// fd is the pipe as long as take reads it, else -1.
+	fd   int
 	pipe *os.File
 	done chan struct{}
 
@@ -31,25 +34,42 @@ type stream struct {
 
 type segment struct{ offset, size int64 }
 
-// Sizes of a read; the larger is what a pipe holds.
 const (
+	// Sizes of a read; the larger is what a pipe holds.
 	smallRead = 4 << 10
 	largeRead = 64 << 10
+	// muchOutput is from when on a stream has a goroutine of its own.
+	muchOutput = 64 << 10
 )
 
 func newStream(dir int, name string, limit int64) *stream {
 	limit = max(limit, initwire.MinOutputLimit)
-	return &stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), file: -1}
+	return &stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), fd: -1, file: -1}
 }
 
-// follow starts to keep what comes out of the pipe.
+// take keeps what is in the pipe now, as much as a buffer holds.
+func (s *stream) take(buf []byte) {
+	n, err := syscall.Read(s.fd, buf)
+	switch {
+	case n > 0:
+		s.write(buf[:n])
+		if s.end >= muchOutput {
+			s.follow(s.fd)
+			s.fd = -1
+		}
+	case err == syscall.EAGAIN || err == syscall.EINTR:
+	default:
+		_ = syscall.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// follow keeps all that comes out of the pipe from now on.
 func (s *stream) follow(pipe int) {
 	s.pipe = os.NewFile(uintptr(pipe), s.name)
 	s.done = make(chan struct{})
 	go func() {
 		defer close(s.done)
-		// Most commands print little: a large buffer at once would cost more than
-		// all of their output.
 		size := smallRead
 		buf := make([]byte, size)
 		for {
@@ -66,10 +86,16 @@ func (s *stream) follow(pipe int) {
 	}()
 }
 
-// finish waits until the pipe was read to its end, or the deadline.
+// finish ends the reading; a goroutine gets until the deadline to read to the end of the pipe.
 func (s *stream) finish(deadline time.Time) {
-	_ = s.pipe.SetReadDeadline(deadline)
-	<-s.done
+	if s.pipe != nil {
+		_ = s.pipe.SetReadDeadline(deadline)
+		<-s.done
+	}
+	if s.fd >= 0 {
+		_ = syscall.Close(s.fd)
+		s.fd = -1
+	}
 	if s.file >= 0 {
 		_ = syscall.Close(s.file)
 	}

@@ -3,9 +3,7 @@ package sandbox
 import (
 	"io"
 	"os"
-	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -23,26 +21,33 @@ const (
 	answerTime = time.Second
 )
 
-// sandbox is one run of muster-init.
+// sandbox is one run of muster-init. One goroutine owns all of it, see turn.
 type sandbox struct {
 	start   *initwire.Start
 	command initwire.Process
-	stdout  *stream
-	stderr  *stream
+	// pidfd of the command; -1 once it was reaped.
+	pidfd  int
+	stdout *stream
+	stderr *stream
 
-	// over is closed when result is whole and written down.
-	over chan struct{}
-	// conns holds one entry for each connection that is being served.
-	conns chan struct{}
-
-	mu sync.Mutex
 	// result grows: Started at once, Stopped or TimedOut when that happens, the rest at the end.
 	result initwire.Result
 	// ended: the command is dead and about to be reaped: its pid must not be signalled any more.
 	ended bool
-	// kill ends everything when it fires; killAt is when.
-	kill   *time.Timer
-	killAt time.Time
+	// over: result is whole and written down.
+	over bool
+	// limitAt is the time limit; zero: none, or it has fired.
+	limitAt time.Time
+	// killAt is when everything is killed, once somebody has asked for the end; killArmed until that has happened.
+	killAt    time.Time
+	killArmed bool
+
+	listener int // -1: closed
+	conns    []*conn
+	fds      []pollFD
+	scratch  []byte
+	// busy: something happened in the last turn.
+	busy bool
 }
 
 // Run is the life of one sandbox, from the descriptors that the agent left
@@ -68,18 +73,16 @@ func Run() int {
 		say("start from the agent: " + err.Error() + "\n")
 		return 1
 	}
-	s := &sandbox{start: start, over: make(chan struct{}), conns: make(chan struct{}, initwire.MaxConns)}
+	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true}
 	if failed := s.begin(); failed != nil {
 		record(failed.Line())
 		_ = initwire.WriteFrame(fdStream(initwire.FDControl), initwire.KindFailed, failed.Fields())
 		return 0
 	}
 	s.answerStarted()
-	s.serve()
-	s.watchTime()
-	// Let the readers and the server run up to where they wait: with one
-	// processor they would not before the runtime notices that wait blocks.
-	runtime.Gosched()
+	if start.Timeout > 0 {
+		s.limitAt = time.Now().Add(start.Timeout)
+	}
 	s.wait()
 	s.finish()
 	return 0
@@ -99,60 +102,41 @@ func (s *sandbox) answerStarted() {
 	}
 }
 
-// watchTime arms the time limit.
-func (s *sandbox) watchTime() {
-	if s.start.Timeout <= 0 {
-		return
+// timeOut is what happens at the time limit.
+func (s *sandbox) timeOut() {
+	if !s.result.Stopped {
+		s.result.TimedOut = true
+		s.end(s.start.KillGrace)
 	}
-	time.AfterFunc(s.start.Timeout, func() {
-		s.end(s.start.KillGrace, func(r *initwire.Result) bool {
-			if r.Stopped {
-				return false
-			}
-			r.TimedOut = true
-			return true
-		})
-	})
 }
 
 // stop is what the operation Stop does.
 func (s *sandbox) stop(grace time.Duration) {
-	s.end(grace, func(r *initwire.Result) bool {
-		r.Stopped = r.Stopped || !r.TimedOut
-		return true
-	})
+	if !s.ended {
+		s.result.Stopped = s.result.Stopped || !s.result.TimedOut
+		s.end(grace)
+	}
 }
 
-// end asks the command to end and arms the kill; why notes the cause and says whether to go on.
-func (s *sandbox) end(grace time.Duration, why func(*initwire.Result) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || !why(&s.result) {
-		return
-	}
+// end asks the command to end and arms the kill. Asked again, the sooner kill counts.
+func (s *sandbox) end(grace time.Duration) {
 	if grace <= 0 {
-		s.killLocked()
+		s.kill()
 		return
 	}
 	at := time.Now().Add(grace)
 	switch {
-	case s.kill == nil:
-		s.kill = time.AfterFunc(grace, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.killLocked()
-		})
-		s.killAt = at
+	case s.killAt.IsZero():
+		s.killAt, s.killArmed = at, true
 		_ = syscall.Kill(-s.command.Pid, syscall.SIGTERM)
 		// A stopped process does not see TERM before it goes on.
 		_ = syscall.Kill(-s.command.Pid, syscall.SIGCONT)
 	case at.Before(s.killAt):
-		s.kill.Reset(grace)
 		s.killAt = at
 	}
 }
 
-func (s *sandbox) killLocked() {
+func (s *sandbox) kill() {
 	if !s.ended {
 		_ = syscall.Kill(-s.command.Pid, syscall.SIGKILL)
 	}
@@ -160,47 +144,36 @@ func (s *sandbox) killLocked() {
 
 // signal sends a signal to the command's process group; false if it has ended.
 func (s *sandbox) signal(sig syscall.Signal) (sent bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.ended {
 		return false, nil
 	}
 	return true, syscall.Kill(-s.command.Pid, sig)
 }
 
-// wait reaps orphans until the command has ended, and the command.
+// wait serves everybody until the command has ended, and reaps it.
 func (s *sandbox) wait() {
+	for !s.turn(time.Time{}) {
+	}
+	s.result.Ended = time.Now().UnixNano()
+	s.ended = true
+	// It is dead and not reaped, so the group's number is still its own.
+	_ = syscall.Kill(-s.command.Pid, syscall.SIGKILL)
+	var status syscall.WaitStatus
 	for {
-		// Seen first and reaped later: a process that is not yet reaped keeps its
-		// pid, so nothing below can hit a stranger.
-		pid, err := waitNext()
-		if err != nil {
+		_, err := syscall.Wait4(s.command.Pid, &status, 0, nil)
+		if err == nil {
+			break
+		}
+		if err != syscall.EINTR {
 			s.crash("wait: " + err.Error())
-			return
 		}
-		if pid != s.command.Pid {
-			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-			continue
-		}
-		ended := time.Now().UnixNano()
-		s.mu.Lock()
-		s.ended = true
-		if s.kill != nil {
-			s.kill.Stop()
-		}
-		s.mu.Unlock()
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
-		var status syscall.WaitStatus
-		_, _ = syscall.Wait4(pid, &status, 0, nil)
-		s.mu.Lock()
-		s.result.Ended = ended
-		if status.Signaled() {
-			s.result.Signal = int(status.Signal())
-		} else {
-			s.result.Exit = status.ExitStatus()
-		}
-		s.mu.Unlock()
-		return
+	}
+	_ = syscall.Close(s.pidfd)
+	s.pidfd = -1
+	if status.Signaled() {
+		s.result.Signal = int(status.Signal())
+	} else {
+		s.result.Exit = status.ExitStatus()
 	}
 }
 
@@ -212,30 +185,27 @@ func (s *sandbox) crash(why string) {
 
 // finish ends what the command left behind, waits for the rest of the output, and writes the result.
 func (s *sandbox) finish() {
-	leftovers := !endLeftovers(time.Now().Add(leftoverTime))
+	s.result.Leftovers = !s.endLeftovers(time.Now().Add(leftoverTime))
 	deadline := time.Now().Add(drainTime)
+	for (s.stdout.fd >= 0 || s.stderr.fd >= 0) && time.Now().Before(deadline) {
+		s.turn(deadline)
+	}
 	s.stdout.finish(deadline)
 	s.stderr.finish(deadline)
 
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_CHILDREN, &usage)
-	s.mu.Lock()
-	s.result.Leftovers = leftovers
 	s.result.Lost = s.stdout.lost + s.stderr.lost
 	s.result.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	s.result.Memory = usage.Maxrss << 10
-	line := s.result.Line()
-	s.mu.Unlock()
-	record(line)
-	close(s.over)
-
+	record(s.result.Line())
+	s.over = true
+	s.answerWaiting()
 	s.quiet()
 }
 
 // state is a picture for Status and Wait.
 func (s *sandbox) state() *initwire.State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return &initwire.State{
 		Protocol: initwire.Protocol, Running: s.result.Ended == 0,
 		Command: s.command, Result: s.result,

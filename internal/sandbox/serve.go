@@ -1,8 +1,6 @@
 package sandbox
 
 import (
-	"errors"
-	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -10,144 +8,143 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// serve begins to take connections.
-func (s *sandbox) serve() {
-	listener := os.NewFile(initwire.FDListener, "init.sock")
-	raw, err := listener.SyscallConn()
+// conn is one connection with its one operation.
+type conn struct {
+	fd int
+	// in is what has come of the request.
+	in []byte
+	// deadline is when the request must be whole; zero once it is.
+	deadline time.Time
+	// waits for the end of the sandbox.
+	waits bool
+}
+
+// accept takes one connection. Its request is nearly always there already.
+func (s *sandbox) accept() {
+	fd, _, err := syscall.Accept4(s.listener, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+	switch err {
+	case nil:
+		s.conns = append(s.conns, &conn{fd: fd, deadline: time.Now().Add(initwire.RequestTime)})
+		s.attend(len(s.conns)-1, true)
+	case syscall.EAGAIN, syscall.EINTR, syscall.ECONNABORTED:
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS:
+		time.Sleep(10 * time.Millisecond) // passing; the next try would be at once
+	default:
+		_ = syscall.Close(s.listener)
+		s.listener = -1
+	}
+}
+
+// attend reads of the i-th connection if there is something, and drops it when nothing more is to be done.
+func (s *sandbox) attend(i int, ready bool) {
+	c := s.conns[i]
+	done := false
+	switch {
+	case ready:
+		done = s.read(c)
+	case !c.deadline.IsZero():
+		done = !time.Now().Before(c.deadline)
+	}
+	if done {
+		s.drop(i)
+	}
+}
+
+func (s *sandbox) drop(i int) {
+	_ = syscall.Close(s.conns[i].fd)
+	s.conns = append(s.conns[:i], s.conns[i+1:]...)
+}
+
+// read takes what came on a connection; done if the connection is.
+func (s *sandbox) read(c *conn) (done bool) {
+	n, err := syscall.Read(c.fd, s.scratch)
+	switch {
+	case err == syscall.EAGAIN || err == syscall.EINTR:
+		return false
+	case err != nil || n == 0:
+		return true // the client has left
+	case c.waits:
+		return true // nothing more was to come
+	}
+	c.in = append(c.in, s.scratch[:n]...)
+	kind, fields, whole, err := initwire.CutFrame(c.in, initwire.MaxFrame)
 	if err != nil {
-		return
-	}
-	go func() {
-		defer func() { _ = listener.Close() }()
-		for {
-			conn, err := accept(raw)
-			if err != nil {
-				return
-			}
-			s.conns <- struct{}{}
-			go func() {
-				defer func() {
-					_ = conn.Close()
-					<-s.conns
-				}()
-				s.answer(conn)
-			}()
-		}
-	}()
-}
-
-// quiet waits until no connection is being served, for a bounded time.
-func (s *sandbox) quiet() {
-	late := time.After(answerTime)
-	for range cap(s.conns) {
-		select {
-		case s.conns <- struct{}{}:
-		case <-late:
-			return
-		}
-	}
-}
-
-// accept is the next connection. It waits in the poller, not in a thread.
-func accept(listener syscall.RawConn) (conn *os.File, err error) {
-	var fd int
-	var failed error
-	err = listener.Read(func(l uintptr) bool {
-		fd, _, failed = syscall.Accept4(int(l), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
-		switch failed {
-		case syscall.EAGAIN:
-			return false
-		case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EINTR, syscall.ECONNABORTED:
-			// Passing. The next try is made at once only for the last two; the others need a moment.
-			if failed != syscall.EINTR && failed != syscall.ECONNABORTED {
-				time.Sleep(10 * time.Millisecond)
-			}
-			failed = errAgain
-		}
 		return true
-	})
-	if err == nil {
-		err = failed
 	}
-	if err == errAgain {
-		return accept(listener)
+	if !whole {
+		return false
 	}
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "connection"), nil
+	c.in, c.deadline = nil, time.Time{}
+	return s.answer(c, kind, fields)
 }
 
-var errAgain = errors.New("again")
-
-// answer serves the one operation of a connection.
-func (s *sandbox) answer(conn *os.File) {
-	_ = conn.SetDeadline(time.Now().Add(initwire.RequestTime))
-	kind, fields, err := initwire.ReadFrame(conn, initwire.MaxFrame)
-	if err != nil {
-		return
-	}
+// answer serves the one operation of a connection; not done if the answer comes later.
+func (s *sandbox) answer(c *conn, kind initwire.Kind, fields []byte) (done bool) {
 	switch kind {
 	case initwire.KindStatus:
-		s.reply(conn, initwire.KindState, s.state().Fields())
+		s.reply(c, initwire.KindState, s.state().Fields())
 	case initwire.KindWait:
-		if s.waitWith(conn) {
-			_ = conn.SetDeadline(time.Now().Add(initwire.RequestTime))
-			s.reply(conn, initwire.KindState, s.state().Fields())
+		if !s.over {
+			c.waits = true
+			return false
 		}
+		s.reply(c, initwire.KindState, s.state().Fields())
 	case initwire.KindStop:
 		grace, err := initwire.ParseNumber(fields)
 		if err != nil {
-			s.refuse(conn, "stop: "+err.Error())
-			return
+			s.refuse(c, "stop: "+err.Error())
+			break
 		}
 		s.stop(time.Duration(grace))
-		s.reply(conn, initwire.KindDone, nil)
+		s.reply(c, initwire.KindDone, nil)
 	case initwire.KindSignal:
-		s.answerSignal(conn, fields)
+		s.answerSignal(c, fields)
 	default:
-		s.refuse(conn, "no operation of kind "+strconv.Itoa(int(kind)))
+		s.refuse(c, "no operation of kind "+strconv.Itoa(int(kind)))
 	}
+	return true
 }
 
-func (s *sandbox) answerSignal(conn *os.File, fields []byte) {
+func (s *sandbox) answerSignal(c *conn, fields []byte) {
 	n, err := initwire.ParseNumber(fields)
 	if err != nil || n < 1 || n > 64 {
-		s.refuse(conn, "no signal has the number "+strconv.FormatInt(n, 10))
+		s.refuse(c, "no signal has the number "+strconv.FormatInt(n, 10))
 		return
 	}
 	switch sent, err := s.signal(syscall.Signal(n)); {
 	case err != nil:
-		s.refuse(conn, "signal "+strconv.FormatInt(n, 10)+": "+err.Error())
+		s.refuse(c, "signal "+strconv.FormatInt(n, 10)+": "+err.Error())
 	case !sent:
-		s.refuse(conn, "the command has ended")
+		s.refuse(c, "the command has ended")
 	default:
-		s.reply(conn, initwire.KindDone, nil)
+		s.reply(c, initwire.KindDone, nil)
 	}
 }
 
-// waitWith waits for the end together with the client; false if the client left.
-func (s *sandbox) waitWith(conn *os.File) bool {
-	_ = conn.SetDeadline(time.Time{})
-	left := make(chan struct{})
-	go func() {
-		defer close(left)
-		// Nothing more is to come: this returns when the other side closes, or we do.
-		var b [1]byte
-		_, _ = conn.Read(b[:])
-	}()
-	select {
-	case <-s.over:
-		return true
-	case <-left:
-		return false
+// answerWaiting tells everybody who waits for the end.
+func (s *sandbox) answerWaiting() {
+	for i := len(s.conns) - 1; i >= 0; i-- {
+		if c := s.conns[i]; c.waits {
+			s.reply(c, initwire.KindState, s.state().Fields())
+			s.drop(i)
+		}
 	}
 }
 
-func (s *sandbox) reply(conn *os.File, kind initwire.Kind, fields []byte) {
-	_ = initwire.WriteFrame(conn, kind, fields)
+// quiet finishes with those who are connected, within a bounded time.
+func (s *sandbox) quiet() {
+	late := time.Now().Add(answerTime)
+	for len(s.conns) > 0 && time.Now().Before(late) {
+		s.turn(late)
+	}
 }
 
-func (s *sandbox) refuse(conn *os.File, why string) {
-	s.reply(conn, initwire.KindRefused, initwire.TextFields(why))
+// reply answers. The frame is small and the only one: it fits into the
+// connection's buffer, or the client is none that wants it.
+func (s *sandbox) reply(c *conn, kind initwire.Kind, fields []byte) {
+	_ = initwire.WriteFrame(fdStream(c.fd), kind, fields)
+}
+
+func (s *sandbox) refuse(c *conn, why string) {
+	s.reply(c, initwire.KindRefused, initwire.TextFields(why))
 }

@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -51,12 +53,15 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string) (cloud.Provide
 }
 
 func localOffering(p *api.ProviderSpec, o *api.OfferingSpec) local.Offering {
+	// Known before a node is there, so that jobs may ask for it; the configuration may say otherwise.
+	attributes := map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH}
+	maps.Copy(attributes, o.Attributes)
 	return local.Offering{
 		Offering: muster.Offering{
 			Provider: muster.ProviderName(p.Name), Name: muster.OfferingName(o.Name), Zone: o.Zone, Market: muster.Market(o.Market),
 			Price:      muster.Price(o.Price * 1e6),
 			Capacity:   muster.Resources{CPU: muster.MilliCPU(o.CPU * 1000), Memory: o.Memory.Bytes(), Disk: o.Disk.Bytes()},
-			Attributes: o.Attributes, Available: true,
+			Attributes: attributes, Available: true,
 		},
 		BootDelay: o.BootDelay.Std(), MaxInstances: o.Max,
 	}

@@ -195,7 +195,7 @@ func (s *Story) submit() {
 	priority := s.r.IntN(100)
 	spec.Priority = &priority
 	spec.Defaults()
-	f := &state.JobSubmitted{Key: key, UID: muster.JobUID("u" + key.Name), Spec: spec, Replace: s.r.IntN(6) == 0}
+	f := &state.JobSubmitted{Key: key, UID: muster.JobUID(fmt.Sprintf("u%sx%d", key.Name, s.c.Log.Latest().Index())), Spec: spec, Replace: s.r.IntN(6) == 0}
 	if _, _, err := s.c.Log.Propose(context.Background(), f); err == nil {
 		s.flawless[key], s.stopped[key] = flawless, false
 	}

@@ -113,7 +113,16 @@ func (c *checker) eachJob() {
 	unsettled := map[muster.JobUID]bool{}
 	c.snap.Unsettled(func(j *Job) bool { unsettled[j.UID] = true; return true })
 	c.snap.WakeAt(func(w Wake) bool { c.job(w.UID).wakes++; return true })
-	c.snap.Jobs(muster.JobKey{}, func(j *Job) bool {
+	c.snap.t.jobs.Scan(func(j *Job) bool {
+		if row := c.snap.JobByUID(j.UID); row != j {
+			c.bad("job %s has two rows", j.Key)
+		}
+		return true
+	})
+	c.snap.t.jobsUID.Scan(func(j *Job) bool {
+		if newest := c.snap.Job(j.Key); newest == nil || newest.Version < j.Version {
+			c.bad("version %d of job %s is not found by its name", j.Version, j.Key)
+		}
 		sum := c.job(j.UID)
 		if all := j.Waiting() + j.Placed + j.Succeeded + j.Failed + j.Stopped; all != j.Count() {
 			c.bad("job %s accounts for %d members of %d", j.Key, all, j.Count())

@@ -74,7 +74,7 @@ type OfferingsSeen struct {
 // JobSubmitted brings a job or a new version of it. Value: *Submitted.
 type JobSubmitted struct {
 	Key       muster.JobKey `cbor:"1,keyasint"`
-	UID       muster.JobUID `cbor:"2,keyasint"` // drawn; used only if the name is new
+	UID       muster.JobUID `cbor:"2,keyasint"` // drawn; used unless a live job of the name is replaced
 	Spec      *api.JobSpec  `cbor:"3,keyasint"` // defaults filled in
 	IfVersion *uint64       `cbor:"4,keyasint,omitempty"`
 	Replace   bool          `cbor:"5,keyasint,omitempty"`
@@ -376,7 +376,8 @@ func newCodec() (codec, error) {
 	if err != nil {
 		return codec{}, err
 	}
-	dec, err := cbor.DecOptions{MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 32}.DecMode()
+	// Text that is not UTF-8 is read as it is: what was committed must always be readable.
+	dec, err := cbor.DecOptions{MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 32, UTF8: cbor.UTF8DecodeInvalid}.DecMode()
 	return codec{enc, dec}, err
 }
 
@@ -389,18 +390,25 @@ func (s *State) Encode(f Fact) ([]byte, error) {
 	return s.codec.enc.Marshal(envelope{Kind: kindOf(f), Version: factVersion, Body: body})
 }
 
-// Decode reads a proposal.
+// UnreadableError says that a committed fact cannot be read. Going on without
+// it would be another state than that of who wrote it.
+type UnreadableError struct{ Err error }
+
+func (e *UnreadableError) Error() string { return e.Err.Error() }
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+// Decode reads a proposal. Its errors are *UnreadableError.
 func (s *State) Decode(b []byte) (Fact, error) {
 	var e envelope
 	if err := s.codec.dec.Unmarshal(b, &e); err != nil {
-		return nil, fmt.Errorf("decode fact: %w", err)
+		return nil, &UnreadableError{fmt.Errorf("decode fact: %w", err)}
 	}
 	f := blank(e.Kind)
 	if f == nil || e.Version > factVersion {
-		return nil, fmt.Errorf("fact of kind %d version %d is unknown: the log was written by a newer Muster", e.Kind, e.Version)
+		return nil, &UnreadableError{fmt.Errorf("fact of kind %d version %d is unknown: the log was written by a newer Muster", e.Kind, e.Version)}
 	}
 	if err := s.codec.dec.Unmarshal(e.Body, f); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", f, err)
+		return nil, &UnreadableError{fmt.Errorf("decode %T: %w", f, err)}
 	}
 	return f, nil
 }

@@ -68,7 +68,7 @@ func (im *Image) WriteTo(w io.Writer) (int64, error) {
 			iw.row(rowRun, r)
 		}
 	}
-	t.jobs.Scan(func(j *Job) bool { run(j.Run); iw.row(rowJob, j); return iw.err == nil })
+	t.jobsUID.Scan(func(j *Job) bool { run(j.Run); iw.row(rowJob, j); return iw.err == nil })
 	t.members.Scan(func(m *Member) bool { iw.row(rowMember, m); return iw.err == nil })
 	t.nodes.Scan(func(n *Node) bool { iw.row(rowNode, n); return iw.err == nil })
 	t.allocs.Scan(func(a *Alloc) bool { run(a.Run); iw.row(rowAlloc, a); return iw.err == nil })

@@ -87,21 +87,24 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d as the submission demands", f.Key, version, *f.IfVersion)
 	}
 	out := &Submitted{Key: f.Key, UID: f.UID, Version: version + 1, Index: s.meta.Index}
-	if exists {
+	// A job that has ended keeps its row and its allocations until they are
+	// forgotten after their time; under its name begins another one.
+	replaces := exists && before.Stage != muster.JobEnded
+	if replaces {
 		out.UID = before.UID
-		if before.Stage != muster.JobEnded {
-			if before.Stage == muster.JobLive && before.Run.Spec.Equal(f.Spec) && !f.Replace {
-				out.Version, out.Unchanged = before.Version, true
-				s.remember(f, out)
-				return out, nil
-			}
-			if !f.Replace {
-				return nil, muster.Faultf(muster.FaultConflict, "job %s is %s; wait for it to end, stop it, or submit with replace to stop its members and run the new version", f.Key, before.Stage)
-			}
-			if before.Stage == muster.JobStopping {
-				return nil, muster.Faultf(muster.FaultConflict, "job %s is stopping; submit again when it has ended", f.Key)
-			}
+		switch {
+		case before.Stage == muster.JobLive && before.Run.Spec.Equal(f.Spec) && !f.Replace:
+			out.Version, out.Unchanged = before.Version, true
+			s.remember(f, out)
+			return out, nil
+		case before.Stage == muster.JobStopping:
+			return nil, muster.Faultf(muster.FaultConflict, "job %s is stopping; submit again when it has ended", f.Key)
+		case !f.Replace:
+			return nil, muster.Faultf(muster.FaultConflict, "job %s is %s; wait for it to end, stop it, or submit with replace to stop its members and run the new version", f.Key, before.Stage)
 		}
+	}
+	if _, taken := s.t.jobsUID.Get(&Job{UID: out.UID}); taken && !replaces {
+		return nil, muster.Faultf(muster.FaultAlreadyExists, "job uid %s is taken", out.UID)
 	}
 	run, err := NewRun(f.Key, out.UID, out.Version, f.Spec)
 	if err != nil {
@@ -109,7 +112,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 	}
 	after := &Job{Run: run, UID: out.UID, Key: f.Key, Version: out.Version, Submitted: now, Age: s.meta.Index}
 	verb := "job.submitted"
-	if exists {
+	if replaces {
 		if after.Stage, err = before.Stage.To("job "+f.Key.String(), muster.JobLive); err != nil {
 			return nil, muster.Faultf(muster.FaultConflict, "%v", err)
 		}
@@ -234,7 +237,7 @@ func (s *State) settle(uid muster.JobUID, now muster.Time) error {
 	if b.Stage, err = j.Stage.To("job "+j.Key.String(), muster.JobEnded); err != nil {
 		return err
 	}
-	b.Ended = now
+	b.Ended, b.Parked, b.ParkedUntil = now, "", 0
 	if b.Result == "" || (b.Result == muster.JobStopped && b.Succeeded == b.Count()) {
 		switch {
 		case b.Failed > 0:
@@ -258,8 +261,8 @@ func (f *JobParked) apply(s *State, _ muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Stage != muster.JobLive {
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is %s", j.Key, j.Stage)
+	if j.Stage != muster.JobLive || (f.Reason != "" && j.Waiting() == 0) {
+		return nil, muster.Faultf(muster.FaultConflict, "job %s is %s and has %d members waiting", j.Key, j.Stage, j.Waiting())
 	}
 	b := *j
 	b.Parked, b.ParkedUntil = f.Reason, f.Until
@@ -282,7 +285,17 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 		for _, a := range collect(s.t.jobAllocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
 			s.dropAlloc(a)
 		}
-		s.t.jobs.Delete(j)
+		s.t.lives.Delete(j)
+		if now, ok := s.t.jobs.Get(j); ok && now.UID == uid {
+			s.t.jobs.Delete(j)
+			// An earlier life that is kept for longer has the name again.
+			s.t.lives.Descend(&Job{Key: j.Key, Version: math.MaxUint64}, func(earlier *Job) bool {
+				if earlier.Key == j.Key {
+					s.t.jobs.Set(earlier)
+				}
+				return false
+			})
+		}
 		s.t.jobsUID.Delete(j)
 		s.t.endedJobs.Delete(j)
 		s.changed(Change{Verb: "job.purged", JobBefore: j})

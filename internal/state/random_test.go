@@ -63,6 +63,9 @@ func (g gen) fact(s *Snapshot) Fact {
 	node := muster.NodeID(fmt.Sprintf("n%d", g.pick("node", 4)))
 	name := fmt.Sprintf("j%d", g.pick("job", 4))
 	uid := muster.JobUID("u" + name)
+	if j := s.Job(key(name)); j != nil {
+		uid = j.UID
+	}
 	room := muster.Resources{CPU: 3000, Memory: muster.GiB}
 	switch g.pick("fact", 20) {
 	case 0, 1:
@@ -70,7 +73,7 @@ func (g gen) fact(s *Snapshot) Fact {
 			s.Restart.Attempts = 1 + g.pick("attempts", 3)
 			s.Restart.On = []string{"any"}
 		})
-		return &JobSubmitted{Key: key(name), UID: uid, Spec: sp, Replace: g.pick("replace", 2) == 0}
+		return &JobSubmitted{Key: key(name), UID: muster.JobUID(fmt.Sprintf("u%s%d", name, s.Index())), Spec: sp, Replace: g.pick("replace", 2) == 0}
 	case 2:
 		return &JobStopped{Key: key(name)}
 	case 3:
@@ -81,7 +84,9 @@ func (g gen) fact(s *Snapshot) Fact {
 	case 4:
 		return &JobParked{UID: uid, Reason: []string{"", "why"}[g.pick("parked", 2)], Until: s.Meta().Time.Add(time.Second)}
 	case 5:
-		return &JobsPurged{UIDs: []muster.JobUID{uid}}
+		f := &JobsPurged{UIDs: []muster.JobUID{uid}}
+		s.EndedJobs(func(j *Job) bool { f.UIDs = append(f.UIDs, j.UID); return g.pick("purge", 2) == 0 })
+		return f
 	case 6:
 		return &NodeLaunching{ID: node, Token: muster.Token(node), Offering: muster.Offering{Capacity: room}}
 	case 7:

@@ -25,8 +25,9 @@ type State struct {
 
 // tables are the trees, primary ones first. Each is copied in O(1) for a snapshot.
 type tables struct {
-	jobs     *btree.BTreeG[*Job]    // by key
-	jobsUID  *btree.BTreeG[*Job]    // by uid
+	jobs     *btree.BTreeG[*Job]    // by key; of each name the newest version
+	jobsUID  *btree.BTreeG[*Job]    // by uid; all of them
+	lives    *btree.BTreeG[*Job]    // by key, version; all of them
 	members  *btree.BTreeG[*Member] // by uid, index; below NextIndex
 	allocs   *btree.BTreeG[*Alloc]  // by id
 	nodes    *btree.BTreeG[*Node]   // by id
@@ -70,6 +71,7 @@ func newTables() tables {
 	return tables{
 		jobs:    tree(func(a, b *Job) int { return a.Key.Compare(b.Key) }),
 		jobsUID: tree(jobByUID),
+		lives:   tree(func(a, b *Job) int { return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Version, b.Version)) }),
 		members: tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
 		allocs:  tree(byID),
 		nodes:   tree(nodeByID),
@@ -106,7 +108,7 @@ func newTables() tables {
 // copy is the O(1) copy of all trees: the work is done by later writes.
 func (t *tables) copy() tables {
 	return tables{
-		jobs: t.jobs.Copy(), jobsUID: t.jobsUID.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
+		jobs: t.jobs.Copy(), jobsUID: t.jobsUID.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
 		nodes: t.nodes.Copy(), pools: t.pools.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
 		receiptN: t.receiptN.Copy(), jobAllocs: t.jobAllocs.Copy(), nodeAllocs: t.nodeAllocs.Copy(), live: t.live.Copy(),
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
@@ -179,9 +181,16 @@ func replace[T any](t *btree.BTreeG[T], before, after T, had, has bool) {
 // putJob puts a row in place of before (nil: new) and keeps every index right.
 func (s *State) putJob(before, after *Job, verb string) {
 	after.Modified = s.meta.Index
-	s.t.jobs.Set(after)
+	// A name leads to its newest version; rows of earlier lives of it are found by uid.
+	if newest, ok := s.t.jobs.Get(after); !ok || newest.Version <= after.Version {
+		s.t.jobs.Set(after)
+	}
 	s.t.jobsUID.Set(after)
 	had := before != nil
+	if had && before.Version != after.Version {
+		s.t.lives.Delete(before)
+	}
+	s.t.lives.Set(after)
 	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
 	if after.Stage == muster.JobEnded {
 		s.t.endedJobs.Set(after)

@@ -394,7 +394,7 @@ func TestPurge(t *testing.T) {
 	s := l.s.Latest()
 	t2 := s.t
 	for name, n := range map[string]int{
-		"jobs": t2.jobs.Len(), "uid": t2.jobsUID.Len(), "members": t2.members.Len(), "allocs": t2.allocs.Len(), "nodes": t2.nodes.Len(),
+		"jobs": t2.jobs.Len(), "uid": t2.jobsUID.Len(), "lives": t2.lives.Len(), "members": t2.members.Len(), "allocs": t2.allocs.Len(), "nodes": t2.nodes.Len(),
 		"jobAllocs": t2.jobAllocs.Len(), "nodeAllocs": t2.nodeAllocs.Len(), "live": t2.live.Len(), "endedJobs": t2.endedJobs.Len(),
 		"goneNodes": t2.goneNodes.Len(), "liveNodes": t2.liveNodes.Len(), "openOutput": t2.openOutput.Len(), "unsettled": t2.unsettled.Len(),
 		"wakeAt": t2.wakeAt.Len(), "retries": t2.retries.Len(),
@@ -546,5 +546,58 @@ func TestIdleTimeBeginsAnew(t *testing.T) {
 			t.Errorf("%T: idle since %d, want %d", f, now, l.now)
 		}
 		since = now
+	}
+}
+
+// A name used again begins another life; the one before is kept, and forgotten after its own time.
+func TestNameUsedAgain(t *testing.T) {
+	l := newLog(t)
+	l.serve("n1", 8)
+	for i := 1; i <= 3; i++ {
+		v := l.must(&JobSubmitted{Key: key("a"), UID: muster.JobUID(fmt.Sprintf("u%d", i)), Spec: spec(1)}).(*Submitted)
+		if v.Version != uint64(i) || v.UID != muster.JobUID(fmt.Sprintf("u%d", i)) {
+			t.Fatalf("%+v", v)
+		}
+		l.place(v.UID, v.Version, 0, 1, "n1")
+		l.report("n1", succeeded(muster.NewAllocID(v.UID, 0, 1)))
+		check(t, l.s.Latest())
+	}
+	s := l.s.Latest()
+	if s.JobCount() != 1 || s.EndedJobCount() != 3 || s.Job(key("a")).Version != 3 || s.JobByUID("u1") == nil {
+		t.Fatal(s.JobCount(), s.EndedJobCount())
+	}
+	if _, err := l.do(&JobSubmitted{Key: key("a"), UID: "u2", Spec: spec(1)}); !muster.IsKind(err, muster.FaultAlreadyExists) {
+		t.Fatal(err)
+	}
+	// What is noted of an earlier life must not bring it back.
+	l.must(&JobOutputPruned{UIDs: []muster.JobUID{"u1"}})
+	if l.s.Latest().Job(key("a")).UID != "u3" {
+		t.Fatal("an earlier life took the name back")
+	}
+	restored, _ := New(16)
+	if err := restored.Restore(bytes.NewReader(image(t, l.s))); err != nil || restored.Latest().Job(key("a")).UID != "u3" || restored.Latest().EndedJobCount() != 3 {
+		t.Fatal(err)
+	}
+	l.must(&JobsPurged{UIDs: []muster.JobUID{"u1", "u2"}})
+	check(t, l.s.Latest())
+	if s := l.s.Latest(); s.Job(key("a")).UID != "u3" || s.AllocCount() != 1 {
+		t.Fatal(s.AllocCount())
+	}
+	l.must(&JobsPurged{UIDs: []muster.JobUID{"u3"}})
+	if s := l.s.Latest(); s.JobCount() != 0 || s.AllocCount() != 0 {
+		t.Fatal(s.JobCount())
+	}
+}
+
+// Text of an agent that is not UTF-8 must not make what was committed unreadable.
+func TestInvalidText(t *testing.T) {
+	s, _ := New(1)
+	b, err := s.Encode(&JobStopped{key("a"), "cut \xc3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := s.Decode(b)
+	if err != nil || f.(*JobStopped).Reason != "cut \xc3" {
+		t.Fatal(f, err)
 	}
 }

@@ -327,7 +327,7 @@ func (g *cgroups) inside(dirs []string, attr *syscall.SysProcAttr, fork func() (
 		}
 		away := false
 		for _, fd := range g.home {
-			if _, werr := unix.Write(fd, []byte("0")); werr != nil {
+			if werr := write(fd, "0"); werr != nil {
 				away = true
 				err = errors.Join(err, fmt.Errorf("return from the cgroup: %w", werr))
 			}
@@ -372,12 +372,22 @@ func writeFile(path, value string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	_, err = unix.Write(fd, []byte(value))
+	err = write(fd, value)
 	_ = unix.Close(fd)
 	if err != nil {
 		return &os.PathError{Op: "write " + value + " to", Path: path, Err: err}
 	}
 	return nil
+}
+
+// write writes once more when a signal came between: the Go runtime interrupts its
+// own threads, and the kernel gives up a change of a memory limit then.
+func write(fd int, value string) error {
+	for {
+		if _, err := unix.Write(fd, []byte(value)); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 func exists(path string) bool {

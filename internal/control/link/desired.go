@@ -95,6 +95,7 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 	if all {
 		ids = s.everything(snap)
 	}
+	sent := false
 	var p part
 	for i, id := range ids {
 		s.want(ctx, snap, id, &p)
@@ -109,7 +110,13 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 		}
 		s.n.l.stats.sets.Add(1)
 		s.answered(snap, &p, &answer)
-		p = part{}
+		p, sent = part{}, true
+	}
+	if all && !sent {
+		// Nothing is wanted, and the fence is still news: an agent that has not heard
+		// it would go on obeying a server from before.
+		_, err := s.n.client.SendDesired(ctx, wire.Desired{Fence: fence})
+		return err
 	}
 	return nil
 }

@@ -259,7 +259,7 @@ func TestRestoredBackup(t *testing.T) {
 		r.log, r.config.State, r.config.Proposer = image, image, image
 		r.start()
 		r.until("refused", 3*time.Second, func(s *state.Snapshot) bool { return s.Node("n1").Health == muster.NodeUnready })
-		if why := r.log.Latest().Node("n1").HealthReason; !strings.Contains(why, "has obeyed a newer server") {
+		if why := r.log.Latest().Node("n1").HealthReason; !strings.Contains(why, "has obeyed log entries that this server does not have") {
 			t.Errorf("reason: %s", why)
 		}
 		r.stop()

@@ -317,8 +317,13 @@ func (n *nodeLink) check(h wire.Hello, ours wire.Fence) *wire.Refusal {
 		return &wire.Refusal{Code: wire.RefusedCluster, Fence: h.Fence, Message: fmt.Sprintf(
 			"its agent obeys cluster %s, this is %s; an operator can release it first", h.Fence.Cluster, ours.Cluster)}
 	case h.Fence.Compare(ours) > 0:
-		return &wire.Refusal{Code: wire.RefusedFence, Fence: h.Fence, Message: fmt.Sprintf(
-			"its agent has obeyed a newer server: obeyed %s, this server is at %s", h.Fence, ours)}
+		// Without an index: this becomes a fact, which moves the index, and would be another one each time.
+		why := fmt.Sprintf("its agent has obeyed a newer server, of epoch %d and term %d; this one has epoch %d and term %d",
+			h.Fence.Epoch, h.Fence.Term, ours.Epoch, ours.Term)
+		if h.Fence.Epoch == ours.Epoch && h.Fence.Term == ours.Term {
+			why = "its agent has obeyed log entries that this server does not have, as if its data directory had been put back; a backup begins a new epoch"
+		}
+		return &wire.Refusal{Code: wire.RefusedFence, Fence: h.Fence, Message: why}
 	}
 	return nil
 }

@@ -66,7 +66,8 @@ func (c Client) ask(ctx context.Context, kind Kind, fields []byte, want Kind, li
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if err := WriteFrame(conn, kind, fields); err != nil {
+	// Who closed before reading the request may have said why: that is still to be read.
+	if err := WriteFrame(conn, kind, fields); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return nil, c.because(ctx, err)
 	}
 	got, answer, err := ReadFrame(conn, MaxFrame)

@@ -66,6 +66,21 @@ func ReadFrame(r io.Reader, limit int) (Kind, []byte, error) {
 	return Kind(head[4]), body, nil
 }
 
+// CutFrame takes the first frame off b, of at most limit bytes; not whole if more of it is to come.
+func CutFrame(b []byte, limit int) (kind Kind, fields []byte, whole bool, err error) {
+	if len(b) < 5 {
+		return 0, nil, false, nil
+	}
+	n := int64(binary.BigEndian.Uint32(b)) - 1
+	if n < 0 || n > int64(limit) {
+		return 0, nil, false, errors.New("frame of " + strconv.FormatInt(n, 10) + " bytes is over the limit of " + strconv.Itoa(limit))
+	}
+	if int64(len(b)-5) < n {
+		return 0, nil, false, nil
+	}
+	return Kind(b[4]), b[5 : 5+n], true, nil
+}
+
 func appendString(b []byte, key byte, s string) []byte {
 	b = append(b, key)
 	b = binary.AppendUvarint(b, uint64(len(s)))

@@ -1,0 +1,162 @@
+package sandbox
+
+import (
+	"syscall"
+	"time"
+	"unsafe"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+const (
+	// lookAgain is how long after the last event we look for dead orphans once
+	// more: one whose signal came between a look and the wait after it was not seen.
+	lookAgain = 100 * time.Millisecond
+	// lookOften is how often we look if this is not the main thread: SIGCHLD goes
+	// there first. Locking ourselves to it would cost a thread more; and only where a stream has
+	// a goroutine of its own can we ever leave it.
+	lookOften = time.Second
+	// scratchSize is the size of the buffer that all reading shares.
+	scratchSize = 4 << 10
+)
+
+// Places in the list of what is waited for; connections follow.
+const (
+	atCommand = iota
+	atStdout
+	atStderr
+	atListener
+	atConns
+)
+
+// turn waits until something happens or until comes (zero: it never does), and
+// deals with it. It tells whether the command has ended, which is for the caller to deal with.
+//
+// Everything here is done by this one goroutine, in one thread: goroutines with the
+// runtime's poller under them cost a tenth of the start of a sandbox. Only a stream with much output gets its own.
+func (s *sandbox) turn(until time.Time) (ended bool) {
+	fds := append(s.fds[:0],
+		pollFD{fd: int32(s.pidfd), events: pollIn},
+		pollFD{fd: int32(s.stdout.fd), events: pollIn},
+		pollFD{fd: int32(s.stderr.fd), events: pollIn},
+		pollFD{fd: -1, events: pollIn})
+	if len(s.conns) < initwire.MaxConns {
+		fds[atListener].fd = int32(s.listener)
+	}
+	for _, c := range s.conns {
+		fds = append(fds, pollFD{fd: int32(c.fd), events: pollIn})
+	}
+	s.fds = fds
+	some, err := poll(fds, s.patience(until))
+	if err != nil {
+		s.crash("poll: " + err.Error())
+	}
+	s.busy = some
+	if fds[atStdout].revents != 0 {
+		s.stdout.take(s.scratch)
+	}
+	if fds[atStderr].revents != 0 {
+		s.stderr.take(s.scratch)
+	}
+	// From the end, because those that are done with are taken out.
+	for i := len(s.conns) - 1; i >= 0; i-- {
+		s.attend(i, fds[atConns+i].revents != 0)
+	}
+	if fds[atListener].revents != 0 {
+		s.accept()
+	}
+	s.fire()
+	if s.reapOrphans() {
+		s.busy = true
+	}
+	return fds[atCommand].revents != 0
+}
+
+// patience is how long to wait for the next event; negative: for ever.
+func (s *sandbox) patience(until time.Time) time.Duration {
+	if s.busy && (until.IsZero() || time.Until(until) > lookAgain) {
+		until = time.Now().Add(lookAgain)
+	}
+	if until.IsZero() && syscall.Gettid() != syscall.Getpid() {
+		until = time.Now().Add(lookOften)
+	}
+	sooner := func(t time.Time) {
+		if !t.IsZero() && (until.IsZero() || t.Before(until)) {
+			until = t
+		}
+	}
+	if !s.ended {
+		sooner(s.limitAt)
+		if s.killArmed {
+			sooner(s.killAt)
+		}
+	}
+	for _, c := range s.conns {
+		sooner(c.deadline)
+	}
+	if until.IsZero() {
+		return -1
+	}
+	return max(time.Until(until), 0)
+}
+
+// fire does what is due.
+func (s *sandbox) fire() {
+	if s.ended || s.limitAt.IsZero() && !s.killArmed {
+		return
+	}
+	now := time.Now()
+	if !s.limitAt.IsZero() && !now.Before(s.limitAt) {
+		s.limitAt = time.Time{}
+		s.timeOut()
+	}
+	if s.killArmed && !now.Before(s.killAt) {
+		s.killArmed = false
+		s.kill()
+	}
+}
+
+// reapOrphans reaps whoever lost its parent to us and has died, and never the
+// command: a pid that is not yet reaped is nobody else's, so that no signal of ours can hit a stranger.
+func (s *sandbox) reapOrphans() (some bool) {
+	for {
+		pid := deadChild()
+		if pid <= 0 || pid == s.command.Pid {
+			return some
+		}
+		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
+			return some
+		}
+		some = true
+	}
+}
+
+// pollFD is the kernel's struct.
+type pollFD struct {
+	fd              int32
+	events, revents int16
+}
+
+const pollIn = 1
+
+// poll waits until one of fds is ready; a descriptor below 0 never is. It tells
+// whether anything came, a signal included: SIGCHLD is what brings us to orphans.
+func poll(fds []pollFD, wait time.Duration) (some bool, err error) {
+	var limit *syscall.Timespec
+	if wait >= 0 {
+		ts := syscall.NsecToTimespec(int64(wait))
+		limit = &ts
+	}
+	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
+		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
+	switch errno {
+	case 0:
+		return n > 0, nil
+	case syscall.EINTR:
+		for i := range fds {
+			fds[i].revents = 0
+		}
+		return true, nil
+	}
+	return false, errno
+}
