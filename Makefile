@@ -10,7 +10,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init -nam
 # Packages whose tests run under the race detector as well.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak faults bench fuzz clean install
+.PHONY: build demo test race check lint generate generated sim soak bench fuzz clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -61,16 +61,24 @@ FIRST ?= 1
 sim: build
 	$(GO) test -count=1 -timeout 60m ./internal/sim -run TestSeeds -sim.seeds $(SEEDS) -sim.first $(FIRST)
 
-# Longer than a test run may be: kills, fuzzing, many sandboxes.
+# Longer than a test run may be.
 soak: build
-	$(GO) test -count=1 -timeout 60m -tags soak ./internal/server ./internal/raftlog ./internal/agent/...
+	$(GO) test -count=1 -timeout 60m -tags soak ./internal/faults ./internal/raftlog
+	$(GO) test -count=1 -timeout 60m ./internal/sim -run TestSeeds -sim.seeds 2000
+	$(GO) test -count=1 -timeout 60m ./internal/state ./internal/decide/... -rapid.checks 20000
 
 FUZZTIME ?= 30s
 fuzz: build
 	$(GO) test -run '^$$' -fuzz FuzzRead -fuzztime $(FUZZTIME) ./internal/specfile
+	$(GO) test -run '^$$' -fuzz FuzzJobSpecValidate -fuzztime $(FUZZTIME) ./api
+	$(GO) test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZTIME) ./internal/httpapi
+	$(GO) test -run '^$$' -fuzz FuzzRecord -fuzztime $(FUZZTIME) ./internal/wire/init
 
+# Everything end to end first, on real binaries; then the parts. Quote medians
+# and ratios: the machine is seldom alone.
 bench: build
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/raftlog ./internal/control/... ./internal/agent/... ./internal/server
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/endtoend
+	$(GO) test -run '^$$' -bench . -timeout 30m ./internal/raftlog ./internal/control/schedule
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system

@@ -84,6 +84,10 @@ func IsLoopback(host string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
+// reservedNames are those of a server's own files: instances of a local
+// provider are kept in a directory of the provider's name beside them.
+func reservedNames() []string { return []string{"log", "blobs", "token", "server.json"} }
+
 func (c *checks) providers(list []ProviderSpec) {
 	if len(list) == 0 {
 		c.add("providers", "are missing; without one no node can be made")
@@ -92,6 +96,9 @@ func (c *checks) providers(list []ProviderSpec) {
 	for i := range list {
 		p, at := &list[i], index("providers", i)
 		c.unique(at+".name", "providers", p.Name, names, i)
+		if slices.Contains(reservedNames(), p.Name) {
+			c.add(at+".name", "is %s, which the server keeps for itself in its data directory; take another name", quote(p.Name))
+		}
 		if p.Type != ProviderLocal {
 			c.add(at+".type", "is %s; the only type is %s", quote(p.Type), ProviderLocal)
 		}

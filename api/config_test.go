@@ -99,3 +99,18 @@ func TestIsLoopback(t *testing.T) {
 		}
 	}
 }
+
+// Instances would be kept among the server's own files.
+func TestProviderNamesOfTheServersOwn(t *testing.T) {
+	for _, name := range []string{"log", "blobs"} {
+		c := DefaultDevConfig(2, 4<<30)
+		c.DataDir, c.Providers[0].Name, c.Pools[0].Provider = "/x", name, name
+		found := false
+		for _, p := range c.Validate() {
+			found = found || p.Location == "providers[0].name"
+		}
+		if !found {
+			t.Errorf("provider %q is accepted", name)
+		}
+	}
+}

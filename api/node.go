@@ -29,9 +29,19 @@ type Node struct {
 	Allocs       int               `json:"allocs" doc:"Live allocations."`
 	AgentVersion string            `json:"agent_version,omitempty"`
 	Attributes   map[string]string `json:"attributes,omitempty"`
+	Problems     []string          `json:"problems,omitempty" doc:"What the node cannot do, as its agent says; in single-node answers."`
+	Usage        *NodeUsage        `json:"usage,omitempty" doc:"What its agent last reported; in single-node answers."`
 	Launched     time.Time         `json:"launched"`
 	Joined       *time.Time        `json:"joined,omitempty"`
 	Gone         *time.Time        `json:"gone,omitempty"`
+}
+
+// NodeUsage is what an agent last said of its node.
+type NodeUsage struct {
+	CPUSeconds float64    `json:"cpu_seconds" doc:"Processor time of what runs, since each began."`
+	Memory     int64      `json:"memory" doc:"Bytes that what runs uses now."`
+	FreeDisk   int64      `json:"free_disk" doc:"Bytes free where the agent keeps its sandboxes."`
+	Heard      *time.Time `json:"heard,omitempty" doc:"When something last came from the agent."`
 }
 
 // NodeList is a page of nodes.

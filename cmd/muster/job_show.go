@@ -94,7 +94,7 @@ func (a *app) printJob(j *api.Job) {
 	a.printFields(
 		"Job", keyOf(j.Namespace, j.Name).String(),
 		"Status", standing(j),
-		"Reason", j.Reason,
+		"Reason", j.Reason, "Waits", j.Waits,
 		"Version", fmt.Sprint(j.Version),
 		"Priority", fmt.Sprint(j.Priority),
 		"Command", command,

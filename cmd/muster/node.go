@@ -119,6 +119,14 @@ func (a *app) nodeShowCommand() *cobra.Command {
 	})
 }
 
+// usageOf is what runs on a node uses now.
+func usageOf(u *api.NodeUsage) string {
+	if u == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.1f cpu seconds so far, %s memory; %s disk free", u.CPUSeconds, muster.Bytes(u.Memory), muster.Bytes(u.FreeDisk))
+}
+
 func (a *app) printNode(n *api.Node) {
 	now := time.Now()
 	amount := func(r api.Resources) string {
@@ -140,6 +148,7 @@ func (a *app) printNode(n *api.Node) {
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
 		"Stage", n.Stage, "Health", n.Health, "Intent", n.Intent, "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
+		"Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)

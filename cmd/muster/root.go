@@ -38,6 +38,10 @@ type app struct {
 func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: make(chan os.Signal, 4)}
 	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
+	// A closed terminal ends as Ctrl-C does, unless who started us wants it survived (nohup).
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(a.signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(a.signals)
 	return a.execute(args)
 }
@@ -139,11 +143,21 @@ func (a *app) command(use, short, long string, args cobra.PositionalArgs, work f
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancelCause(cmd.Context())
 			defer cancel(nil)
+			done := make(chan struct{})
+			defer close(done)
 			go func() {
 				select {
 				case <-a.signals:
 					cancel(errInterrupted)
-				case <-ctx.Done():
+				case <-done:
+					return
+				}
+				// Who asks twice does not want to wait for an orderly end.
+				select {
+				case <-a.signals:
+					fmt.Fprintln(a.stderr, "muster: left at once")
+					os.Exit(exitInterrupted)
+				case <-done:
 				}
 			}()
 			err := work(ctx, args)

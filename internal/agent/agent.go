@@ -187,6 +187,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ending = true
 	a.mu.Unlock()
 	a.wg.Wait()
+	a.fences.close()
 	a.log.Info("agent ends, sandboxes live on", "cause", result)
 	return result
 }

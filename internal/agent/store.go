@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -202,6 +204,10 @@ func (a *Agent) emptyDir(ctx context.Context, item trashItem) error {
 		if err != nil {
 			return fmt.Errorf("runtime %s: %w", rt.Name(), err)
 		}
+	}
+	// Most commands leave these empty; then the tree below has one level only, and is not searched for more.
+	for _, name := range []string{workName, tmpName} {
+		_ = unix.Rmdir(filepath.Join(item.dir, name))
 	}
 	return RemoveTree(item.dir)
 }

@@ -57,22 +57,36 @@ func noOps(b *testing.B, n int, submit func(*host)) {
 	h.run(small(100, "true"))
 	var took time.Duration
 	var used cost
+	var entries uint64
 	for range b.N {
+		first := h.index()
 		before := h.cost()
 		began := time.Now()
 		submit(h)
 		h.finish()
 		took += time.Since(began)
 		used = h.cost().sub(before)
+		entries = h.index() - first
 	}
 	b.StopTimer()
 	h.allSucceeded()
+	b.ReportMetric(float64(entries)/float64(n), "entries/op") // of the log: that many fsyncs
 	b.ReportMetric(float64(n*b.N)/took.Seconds(), "per-s")
 	used.per(b, n)
 	b.ReportMetric(resident(b, h.cmd.Process.Pid), "server-MiB")
 	h.stop()
 	b.ReportMetric(float64(h.dev().Milliseconds()), "restart-ms")
 	b.ReportMetric(resident(b, h.cmd.Process.Pid), "restarted-MiB")
+}
+
+// index is that of the newest entry of the log.
+func (h *host) index() uint64 {
+	h.tb.Helper()
+	info, err := h.cl.Server(h.tb.Context())
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	return info.Index
 }
 
 // allSucceeded fails unless every job has.

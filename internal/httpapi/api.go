@@ -59,6 +59,8 @@ type Config struct {
 	// Fits says whether some offering or node can hold a member of a job, and
 	// in one sentence where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
+	// Insight tells of single nodes and jobs what is not in the state. Optional.
+	Insight Insight
 	// Token that every request has to carry, unless NoAuth.
 	Token  muster.Secret
 	NoAuth bool
@@ -82,6 +84,20 @@ type Config struct {
 	Version     string
 	Logger      *slog.Logger // optional
 }
+
+// Insight is what loops know beside the state.
+type Insight interface {
+	// Usage is what a node's agent last reported, nil if nothing is known, and
+	// what it says that the node cannot do.
+	Usage(id muster.NodeID) (*api.NodeUsage, []string)
+	// Waits says why a job's waiting members wait, and what is done about it; "" if none do.
+	Waits(snap *state.Snapshot, j *state.Job) string
+}
+
+type noInsight struct{}
+
+func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string) { return nil, nil }
+func (noInsight) Waits(*state.Snapshot, *state.Job) string       { return "" }
 
 const (
 	defaultUploadLimit = 4 << 30
@@ -117,6 +133,9 @@ func New(c Config) (*API, error) {
 	}
 	if c.UploadLimit == 0 {
 		c.UploadLimit = defaultUploadLimit
+	}
+	if c.Insight == nil {
+		c.Insight = noInsight{}
 	}
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }

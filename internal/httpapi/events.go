@@ -368,6 +368,8 @@ func nodeText(verb string, n *state.Node) string {
 		return what + " answers again after its agent was started anew"
 	case "node.draining", "node.terminating", "node.gone":
 		return what + " is " + string(n.Stage) + because(n.StageReason)
+	case "node.health-reason":
+		return what + " is still " + string(n.Health) + because(n.HealthReason)
 	case "node.purged":
 		return what + " was forgotten"
 	}

@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -97,6 +99,9 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	var s api.JobSubmission
 	if p := decode(in.JSON, &s); p != nil {
 		return nil, p
+	}
+	if i := strings.IndexFunc(in.Key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
+		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "header.Idempotency-Key", Message: fmt.Sprintf("has at position %d what is neither text nor a space; send any printable text", i+1)}
 	}
 	f := &state.JobSubmitted{Idempotency: in.Key, IfVersion: s.IfVersion, Replace: s.Replace}
 	if in.Key != "" {
@@ -249,11 +254,14 @@ func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 }
 
 func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
-	j, err := in.find(a.cfg.State.Latest())
+	snap := a.cfg.State.Latest()
+	j, err := in.find(snap)
 	if err != nil {
 		return nil, err
 	}
-	return &jobOut{Body: jobWhole(j)}, nil
+	out := &jobOut{Body: jobWhole(j)}
+	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
+	return out, nil
 }
 
 type stopIn struct {

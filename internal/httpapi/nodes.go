@@ -19,7 +19,11 @@ func (a *API) nodeRoutes() {
 		if n == nil {
 			return nil, notFound("node %s: not found", clip(in.ID))
 		}
-		return &nodeOut{nodeOf(n)}, nil
+		out := &nodeOut{nodeOf(n)}
+		if n.Stage.Live() {
+			out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)
+		}
+		return out, nil
 	})
 }
 

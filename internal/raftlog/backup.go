@@ -85,21 +85,30 @@ func Restore(dir string, r io.Reader) (_ BackupInfo, err error) {
 	if err != nil {
 		return BackupInfo{}, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.wipe())
-		}
-		err = errors.Join(err, d.close())
-	}()
-	// Between the check and the lock somebody else may have been quick.
-	if empty, err := emptyBut(dir, lostFound, lockName); err != nil || !empty {
-		return BackupInfo{}, wrap(errors.Join(ErrNotEmpty, err))
-	}
-	info, err := d.restore(r)
+	defer func() { err = errors.Join(err, d.close()) }()
+	info, err := d.restoreIfEmpty(r)
 	if err != nil {
 		return BackupInfo{}, wrap(err)
 	}
 	return info, nil
+}
+
+// restoreIfEmpty looks once more: between the first look and the lock somebody
+// else may have been quick, and what is there then is not for this one to wipe.
+func (d *directory) restoreIfEmpty(r io.Reader) (_ BackupInfo, err error) {
+	empty, err := emptyBut(d.path, lostFound, lockName)
+	if err != nil {
+		return BackupInfo{}, err
+	}
+	if !empty {
+		return BackupInfo{}, ErrNotEmpty
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.wipe())
+		}
+	}()
+	return d.restore(r)
 }
 
 // restore writes the format file last: without it the directory is refused.
@@ -117,7 +126,7 @@ func (d *directory) restore(r io.Reader) (BackupInfo, error) {
 	}
 	// The term goes on where the backup left it: what was fenced stays fenced.
 	l := newLatch(d.path, nil, nil) // never armed: errors are returned
-	st, err := openStore(d.file(logName), restoreSegment, l, &hcLogger{to: discard, alone: true})
+	st, err := openStore(d.file(logName), restoreSegment, 1, l, &hcLogger{to: discard, alone: true})
 	if err != nil {
 		return BackupInfo{}, err
 	}

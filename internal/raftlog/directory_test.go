@@ -345,6 +345,35 @@ func TestBackupsThatAreRefused(t *testing.T) {
 	}
 }
 
+// Somebody else was quicker, between the look at the directory and the lock.
+func TestRestoreLeavesAloneWhatOthersMade(t *testing.T) {
+	r := start(t, small(t.TempDir(), &recorder{}))
+	r.mustPropose(t, "x")
+	var file bytes.Buffer
+	if _, err := r.Backup(t.Context(), &file); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if _, err := Restore(dir, bytes.NewReader(file.Bytes())); err != nil { // the quick one
+		t.Fatal(err)
+	}
+	d, err := openDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.restoreIfEmpty(bytes.NewReader(file.Bytes())); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("got %v", err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	m := &recorder{}
+	start(t, small(dir, m))
+	if got := m.list(); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("%q is left of what the quick one restored", got)
+	}
+}
+
 // A restore that was killed half-way is seen.
 func TestCutShortRestore(t *testing.T) {
 	r := start(t, small(t.TempDir(), &recorder{}))

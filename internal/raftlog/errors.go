@@ -46,10 +46,24 @@ type StorageError struct {
 }
 
 func (e *StorageError) Error() string {
+	if unknown := (*Fatal)(nil); errors.As(e.Err, &unknown) {
+		return fmt.Sprintf("data directory %s: the log has an entry that this version does not understand; "+
+			"run the version that wrote it (%v)", e.Dir, e.Err)
+	}
 	return fmt.Sprintf("data directory %s: cannot %s: %v", e.Dir, e.Op, cause(e.Err))
 }
 
 func (e *StorageError) Unwrap() error { return e.Err }
+
+// Fatal is what a Machine gives as a result, by itself or wrapped, when a
+// committed entry holds something that it does not understand: a newer version
+// wrote it. To pass over it would make another state of the same log. So nothing
+// more is applied, no snapshot or backup is made any more, and the process ends
+// as it does after a storage error.
+type Fatal struct{ Err error }
+
+func (f *Fatal) Error() string { return f.Err.Error() }
+func (f *Fatal) Unwrap() error { return f.Err }
 
 // cause drops the layers around an operating system's error: they repeat what
 // the sentence says already.

@@ -162,7 +162,11 @@ func (l *Log) openStores(c Config) (err error) {
 		return fmt.Errorf("data directory %s: %w: it has snapshots but no %q", l.dir.path, ErrDamaged, logName)
 	}
 	logger := &hcLogger{to: c.Logger, name: "log", alone: c.Cluster == nil}
-	if l.store, err = openStore(l.dir.file(logName), c.SegmentSize, l.latch, logger); err != nil {
+	entries := 1 // the committer has only one on its way
+	if c.Cluster != nil {
+		entries = raft.DefaultConfig().MaxAppendEntries + 1 // what a follower may get, and a leader one more
+	}
+	if l.store, err = openStore(l.dir.file(logName), c.SegmentSize, entries, l.latch, logger); err != nil {
 		return err
 	}
 	if err := syncDir(l.dir.path); err != nil { // the two may be new in it
@@ -223,9 +227,21 @@ func (l *Log) startRaft(c Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("data directory %s: %w", l.dir.path, errors.Join(err, l.driver.restoreErr))
 	}
-	l.latch.armed.Store(true)
+	if err := l.arm(); err != nil {
+		return err
+	}
 	if a, ok := transport.(alone); ok {
 		a.elect()
+	}
+	return nil
+}
+
+// arm makes storage errors fatal from here on. raft runs already: what it may
+// have been given to apply before is an error of Open's.
+func (l *Log) arm() error {
+	l.latch.armed.Store(true)
+	if err := l.driver.stuck(); err != nil {
+		return errors.Join(&StorageError{Dir: l.dir.path, Op: OpDecode, Err: err}, l.raft.Shutdown().Error())
 	}
 	return nil
 }
@@ -242,10 +258,17 @@ func (l *Log) found(conf *raft.Config, transport raft.Transport, servers raft.Co
 	if err != nil {
 		return err
 	}
-	if _, some := l.snaps.oldest(); last == 0 && !some && term == 1 {
+	_, some := l.snaps.oldest()
+	_, single := transport.(alone)
+	switch {
+	case last == 0 && !some && term == 1:
 		if err := l.store.SetUint64(keyCurrentTerm, 0); err != nil {
 			return err
 		}
+	case last == 0 && !some && term > 1, last == 0 && some && single && !l.restored.is:
+		// Nobody is elected before the first entry is on disk, and a server alone keeps
+		// the last one. Begun anew, it would wait for a leader for ever, or go on from an old state.
+		return fmt.Errorf("data directory %s: %w: its log is empty and was not before, so a segment was deleted or emptied; restore a backup", l.dir.path, ErrDamaged)
 	}
 	err = raft.BootstrapCluster(conf, l.store, l.store, l.snaps, transport, servers)
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
@@ -360,8 +383,7 @@ func (l *Log) commitBatch(b *batch) commitResult {
 	if b.deserted() {
 		return commitResult{}
 	}
-	at := max(time.Now().UnixMicro(), l.driver.clock.Load())
-	f := l.raft.ApplyLog(raft.Log{Data: encodeEntry(at, b.proposals())}, 0)
+	f := l.raft.ApplyLog(raft.Log{Data: encodeEntry(l.driver.clock.next(), b.proposals())}, 0)
 	if err := f.Error(); err != nil {
 		return commitResult{err: l.explain(err)}
 	}

@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ type Machine interface {
 	// microseconds since the epoch and never goes backwards. The result has
 	// one item per proposal: nil, an error, or any value; it reaches whoever
 	// proposed it, on that server only, so it must not be needed elsewhere.
+	// A *Fatal among the results ends the process, on every server.
 	// proposals may be empty (a leader's first entry, a barrier): index, term
 	// and time have moved on, and that is all. The machine may keep the bytes,
 	// nobody changes them. Apply must be the same function on every server and
@@ -53,11 +55,12 @@ type driver struct {
 	index, term uint64
 	at          int64
 	restoreErr  error
+	broken      error  // an entry that was not understood: the state is of no use now
 	sinceN      uint64 // entries since the last snapshot
 	sinceBytes  uint64
 
 	applied atomic.Uint64
-	clock   atomic.Int64 // the latest at, for the proposer
+	clock   clock // has heard every at, and gives the proposer the next
 }
 
 // outcome is what Apply gives back through raft to whoever proposed.
@@ -69,18 +72,37 @@ type outcome struct {
 
 // Apply is called by raft's machine goroutine.
 func (d *driver) Apply(l *raft.Log) any {
-	if err := d.latch.err(); err != nil {
+	if err := cmp.Or(d.latch.err(), d.stuck()); err != nil {
 		// What comes now may be committed, but this process acknowledges no more.
 		return &outcome{err: err}
 	}
-	at, proposals, err := decodeEntry(l.Data)
+	values, err := d.apply(l)
 	if err != nil {
-		return &outcome{err: d.latch.trip(OpDecode, fmt.Errorf("entry %d: %w", l.Index, err))}
+		return &outcome{err: d.latch.trip(OpDecode, err)}
 	}
+	return &outcome{term: l.Term, values: values}
+}
+
+// apply gives an error for an entry that is not understood, and after that one
+// there is no other.
+func (d *driver) apply(l *raft.Log) (values []any, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("entry %d: %w", l.Index, err)
+			d.broken = err
+		}
+	}()
+	at, proposals, err := decodeEntry(l.Data)
+	if err != nil {
+		return nil, err
+	}
 	at = max(at, d.at) // a new leader's clock may be behind the old one's
-	values := d.machine.Apply(l.Index, l.Term, at, proposals)
+	values = d.machine.Apply(l.Index, l.Term, at, proposals)
+	if err := fatalAmong(values); err != nil {
+		return nil, err
+	}
 	if len(values) != len(proposals) {
 		panic(fmt.Sprintf("raftlog: the machine gave %d results for %d proposals", len(values), len(proposals)))
 	}
@@ -93,7 +115,26 @@ func (d *driver) Apply(l *raft.Log) any {
 		default:
 		}
 	}
-	return &outcome{term: l.Term, values: values}
+	return values, nil
+}
+
+// fatalAmong is the first result that is a *Fatal, with what is around it.
+func fatalAmong(values []any) error {
+	for _, v := range values {
+		if err, ok := v.(error); ok {
+			if f := (*Fatal)(nil); errors.As(err, &f) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stuck is why no more entries are applied, or nil.
+func (d *driver) stuck() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.broken
 }
 
 // dueLocked says whether to take a snapshot. Its cost follows the size of the
@@ -108,7 +149,7 @@ func (d *driver) dueLocked() bool {
 
 func (d *driver) movedLocked(index, term uint64, at int64) {
 	d.index, d.term, d.at = index, term, at
-	d.clock.Store(at)
+	d.clock.heard(at)
 	d.applied.Store(index)
 }
 
@@ -128,6 +169,9 @@ func (d *driver) Snapshot() (raft.FSMSnapshot, error) {
 func (d *driver) take() (*point, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.broken != nil {
+		return nil, d.broken
+	}
 	image, err := d.machine.Snapshot()
 	if err != nil {
 		return nil, fmt.Errorf("image of the state at %d: %w", d.index, err)

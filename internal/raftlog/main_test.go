@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 func child(args []string) {
 	dir, round, fault := args[0], args[1], args[2]
 	c := small(dir, &recorder{})
+	if fault == string(OpDecode) {
+		c.Machine = &older{known: 20}
+	}
 	c.Fatal = nil
 	c.SegmentSize = 32 << 10
 	c.SnapshotEvery = 40

@@ -2,7 +2,6 @@ package raftlog
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,16 +15,17 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
-	"golang.org/x/sys/unix"
 )
 
 // The segment format of raft-wal, as far as its tail must be understood.
 const (
 	segmentHead  = 32
 	frameHead    = 8
+	frameNone    = 0
 	frameEntry   = 1
 	frameIndex   = 2
 	frameCommit  = 3
+	frameBad     = 4 // none of these
 	maxFrameData = segment.MaxEntrySize
 )
 
@@ -42,10 +42,11 @@ const (
 //     overwrite only some of them, and a later recovery could take the rest for
 //     entries. They are cleared.
 //
-// A commit that does not match its checksum while more follows is no torn
-// append, because nothing is written before what precedes it is on disk. Such a
-// log has lost confirmed entries and is refused.
-func repairTail(dir string, s *types.PersistentState) (done repair, err error) {
+// Nothing is written before what precedes it is on disk, so a torn append is the
+// last, and it lacks something. What cannot be read and is not like that are
+// confirmed entries that were damaged: such a log is refused and left as it is.
+// largest is how many bytes one append can have.
+func repairTail(dir string, s *types.PersistentState, largest int64) (done repair, err error) {
 	if len(s.Segments) == 0 {
 		return done, nil
 	}
@@ -63,7 +64,7 @@ func repairTail(dir string, s *types.PersistentState) (done repair, err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
-	end, err := scanTail(f)
+	end, err := scanTail(f, largest)
 	if err != nil {
 		return done, fmt.Errorf("log segment %s: %w", name, err)
 	}
@@ -114,22 +115,25 @@ type tailEnd struct {
 }
 
 // scanTail walks the frames of a segment and checks every commit.
-func scanTail(f *os.File) (end tailEnd, err error) {
+func scanTail(f *os.File, largest int64) (end tailEnd, err error) {
 	r := &frameScanner{r: bufio.NewReaderSize(f, 1<<20)}
 	if err := r.header(); err != nil {
 		return end, err
 	}
 	var entries, indexStart uint64
 	for {
-		kind, sum, ok, err := r.frame()
+		kind, sum, err := r.frame()
 		if err != nil {
 			return end, err
 		}
-		if !ok {
-			end.torn, err = anythingAfter(f, end.offset)
-			return end, err
-		}
 		switch kind {
+		case frameNone, frameBad:
+			how := stopZero
+			if kind == frameBad {
+				how = stopHead
+			}
+			end.torn, err = tornBehind(f, end, how, largest)
+			return end, err
 		case frameEntry:
 			entries++
 		case frameIndex:
@@ -143,8 +147,8 @@ func scanTail(f *os.File) (end tailEnd, err error) {
 				if more {
 					return end, fmt.Errorf("%w: wrong checksum before byte %d, after %d good entries", ErrDamaged, r.offset, end.entries)
 				}
-				end.torn = true
-				return end, nil
+				end.torn, err = tornBehind(f, end, stopSum, largest)
+				return end, err
 			}
 			r.crc = 0
 			end.offset, end.entries, end.indexStart = r.offset, entries, indexStart
@@ -184,27 +188,30 @@ func (s *frameScanner) header() error {
 	return nil
 }
 
-// frame reads one frame; ok is false where there is none. sum is a commit's.
-func (s *frameScanner) frame() (kind byte, sum uint32, ok bool, err error) {
+// frame reads one frame. sum is a commit's. A frame's head is never torn, being
+// smaller than anything that a disk writes: it is good, or it is zero.
+func (s *frameScanner) frame() (kind byte, sum uint32, err error) {
 	b, short, err := s.take(frameHead)
 	if err != nil || short {
-		return 0, 0, false, err
+		return frameNone, 0, err
 	}
 	kind, n := b[0], binary.LittleEndian.Uint32(b[4:])
-	if kind == frameCommit {
-		return kind, n, true, nil
-	}
-	if kind != frameEntry && kind != frameIndex || n > maxFrameData {
-		return 0, 0, false, nil
+	switch {
+	case binary.LittleEndian.Uint64(b) == 0:
+		return frameNone, 0, nil
+	case kind == frameCommit:
+		return frameCommit, n, nil
+	case kind != frameEntry && kind != frameIndex || n > maxFrameData:
+		return frameBad, 0, nil
 	}
 	s.crc = crc32.Update(s.crc, castagnoli, b)
 	s.dataStart = uint64(s.offset)
 	b, short, err = s.take(int(n+7) &^ 7)
 	if err != nil || short {
-		return 0, 0, false, err
+		return frameNone, 0, err
 	}
 	s.crc = crc32.Update(s.crc, castagnoli, b)
-	return kind, 0, true, nil
+	return kind, 0, nil
 }
 
 // moreFollows says whether another frame begins here.
@@ -214,40 +221,6 @@ func (s *frameScanner) moreFollows() (bool, error) {
 		return false, err
 	}
 	return binary.LittleEndian.Uint64(b) != 0, nil
-}
-
-// anythingAfter says whether f has a byte that is not zero from offset on. A
-// segment is allocated at once and mostly holes; those are not read.
-func anythingAfter(f *os.File, offset int64) (bool, error) {
-	fd := int(f.Fd())
-	zero, buf := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		from, err := unix.Seek(fd, offset, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		to, err := unix.Seek(fd, from, unix.SEEK_HOLE)
-		if err != nil {
-			return false, err
-		}
-		for from < to {
-			n, err := f.ReadAt(buf[:min(int64(len(buf)), to-from)], from)
-			if !bytes.Equal(buf[:n], zero[:n]) {
-				return true, nil
-			}
-			if err != nil && !errors.Is(err, io.EOF) {
-				return false, err
-			}
-			if n == 0 {
-				break
-			}
-			from += int64(n)
-		}
-		offset = to
-	}
 }
 
 // clearFrom makes everything from offset on zero, durably, at the same length.

@@ -58,7 +58,7 @@ func sealedTail(t *testing.T, dir string) (last uint64) {
 
 func openTestStore(t *testing.T, dir string) *store {
 	t.Helper()
-	s, err := openStore(dir, 8<<10, newLatch(dir, nil, nil), &hcLogger{to: discard})
+	s, err := openStore(dir, 8<<10, 4, newLatch(dir, nil, nil), &hcLogger{to: discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,11 +181,15 @@ func TestTornAppend(t *testing.T) {
 		end := ends[len(ends)-1]
 		torn := bytes.Clone(b)
 		if rapid.Bool().Draw(r, "short") { // the write stopped: kill -9
-			clear(torn[rapid.IntRange(from, end-1).Draw(r, "cut"):end])
+			// That happens between two pages, and never inside a frame's head:
+			// what is written starts at a page of memory, in the file at a head.
+			cut := frameHead * rapid.IntRange(from/frameHead, end/frameHead-1).Draw(r, "cut")
+			clear(torn[cut:end])
 		} else { // sectors of it are missing: the power went
+			sector := rapid.SampledFrom([]int{pieceSize, 512, 4096}).Draw(r, "sector")
 			for range rapid.IntRange(1, 4).Draw(r, "holes") {
-				hole := rapid.IntRange(from/512, (end-1)/512).Draw(r, "hole")
-				clear(torn[max(from, hole*512):min(end, hole*512+512)])
+				hole := rapid.IntRange(from/sector, (end-1)/sector).Draw(r, "hole")
+				clear(torn[max(from, hole*sector):min(end, hole*sector+sector)])
 			}
 		}
 		if err := os.WriteFile(name, torn, 0o600); err != nil {
@@ -276,7 +280,7 @@ func TestDamageIsRefused(t *testing.T) {
 	if err := os.WriteFile(name, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = openStore(dir, 8<<10, newLatch(dir, nil, nil), &hcLogger{to: discard})
+	_, err = openStore(dir, 8<<10, 4, newLatch(dir, nil, nil), &hcLogger{to: discard})
 	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), filepath.Base(name)) {
 		t.Fatalf("got %v", err)
 	}

@@ -87,8 +87,9 @@ func (f *segmentFile) Sync() error {
 // tail (repair.go) when it is loaded.
 type metaStore struct {
 	metadb.BoltMetaDB
-	latch *latch
-	log   *slog.Logger
+	latch   *latch
+	log     *slog.Logger
+	largest int64 // bytes of one append
 }
 
 var _ types.MetaStore = (*metaStore)(nil)
@@ -98,7 +99,7 @@ func (m *metaStore) Load(dir string) (types.PersistentState, error) {
 	if err != nil {
 		return s, err
 	}
-	done, err := repairTail(dir, &s)
+	done, err := repairTail(dir, &s, m.largest)
 	if err != nil || done == (repair{}) {
 		return s, err
 	}

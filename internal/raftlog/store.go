@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 )
 
@@ -26,11 +28,15 @@ var (
 )
 
 // openStore opens the write-ahead log in dir, which it makes if it is missing.
-func openStore(dir string, segmentSize int, l *latch, logger *hcLogger) (*store, error) {
+// raft appends at most that many entries at once.
+func openStore(dir string, segmentSize, entries int, l *latch, logger *hcLogger) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, l.trip(OpSegment, err)
 	}
-	meta := &metaStore{latch: l, log: logger.to}
+	if err := checkMeta(dir); err != nil {
+		return nil, err
+	}
+	meta := &metaStore{latch: l, log: logger.to, largest: largestAppend(entries)}
 	w, err := wal.Open(dir,
 		wal.WithSegmentSize(segmentSize),
 		wal.WithSegmentFiler(segment.NewFiler(dir, &segmentFiles{fs: fs.New(), latch: l})),
@@ -42,6 +48,19 @@ func openStore(dir string, segmentSize int, l *latch, logger *hcLogger) (*store,
 		return nil, errors.Join(l.trip(OpRead, err), meta.Close())
 	}
 	return &store{wal: w, latch: l}, nil
+}
+
+// checkMeta refuses segments that nothing says anything about: a new record of
+// segments would begin with one that is there already.
+func checkMeta(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, metadb.FileName)); !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	segments, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err == nil && len(segments) > 0 {
+		err = fmt.Errorf("log %s: %w: it has segments but no %q; restore a backup", dir, ErrDamaged, metadb.FileName)
+	}
+	return err
 }
 
 // guard runs one call of raft's through the latch. That there is no such entry,

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -116,10 +117,12 @@ func (s *Server) destroyAll() error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for name, p := range ps {
 		l, err := p.List(ctx, "")
 		if err != nil {
-			return fmt.Errorf("provider %s: %w", name, err)
+			errs = append(errs, fmt.Errorf("provider %s: %w", name, err))
+			continue
 		}
 		ids := make([]muster.InstanceID, len(l.Instances))
 		for i := range l.Instances {
@@ -127,9 +130,9 @@ func (s *Server) destroyAll() error {
 		}
 		for i, err := range p.Destroy(ctx, ids) {
 			if err != nil {
-				return fmt.Errorf("instance %s: %w", ids[i], err)
+				errs = append(errs, fmt.Errorf("instance %s: %w", ids[i], err))
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -68,7 +69,7 @@ type Server struct {
 func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	cfg.Defaults()
 	if problems := cfg.Validate(); len(problems) > 0 {
-		return &api.Problem{Title: "the configuration is wrong", Detail: "the configuration is wrong", Errors: problems}
+		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: "the configuration is wrong", Errors: problems}
 	}
 	s, err := open(cfg, opts)
 	if err != nil {
@@ -77,7 +78,11 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		var errno syscall.Errno
+		if errors.As(err, &errno) { // the rest repeats the address
+			err = errno
+		}
+		return fmt.Errorf("the API cannot listen on %s: %w", cfg.Listen, err)
 	}
 	handler, err := s.api()
 	if err != nil {
@@ -229,9 +234,13 @@ func (s *Server) announce(address string) error {
 
 // announceReady calls Options.Ready when requests are served.
 func (s *Server) announceReady(ctx context.Context, address string) error {
-	for s.ready() != nil {
-		// Leadership comes with an entry of its own.
-		if err := s.state.Feed().Wait(ctx, s.state.Feed().Last()); err != nil {
+	for {
+		// The index first: an entry between the two looks is waited for no more.
+		seen := s.state.Feed().Last()
+		if s.ready() == nil {
+			break
+		}
+		if err := s.state.Feed().Wait(ctx, seen); err != nil {
 			return nil
 		}
 	}
@@ -284,6 +293,7 @@ func (s *Server) api() (*http.Server, error) {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
+		Insight:  insight{&s.stats},
 		Ready:    s.ready,
 		CaughtUp: s.isCaughtUp,
 		Leads:    s.raft.IsLeader,

@@ -3,7 +3,9 @@ package sim
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/link/linktest"
+	"github.com/musterhq/muster/internal/control/reaper"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -34,7 +37,9 @@ type Config struct {
 	Pools     []state.Pool
 	// Delay and Jitter of the cloud's answers.
 	Delay, Jitter time.Duration
-	Workers       int // of the scheduler
+	// BlobDelay is the longest that a blob takes to be stored.
+	BlobDelay time.Duration
+	Workers   int // of the scheduler
 	Logger        *slog.Logger
 }
 
@@ -68,6 +73,7 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.NodeID]*linktest.Node{}, began: time.Now()}
 	l.After = c.committed
+	c.Blobs.Slow(c.blobDelay)
 	c.Cloud = fake.New(fake.Config{Offerings: cfg.Offerings, Seed: cfg.Seed, Delay: cfg.Delay, Jitter: cfg.Jitter, Created: c.created, Destroyed: c.destroyed})
 	_, _, err = l.Propose(context.Background(), &state.PoolsSet{Pools: cfg.Pools})
 	return c, err
@@ -114,7 +120,41 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run}, nil
+	r, err := c.reaper()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run}, nil
+}
+
+// retention is how long ended jobs and gone nodes are kept, outputFor their stored output.
+const retention, outputFor = 24 * time.Hour, 5 * time.Minute
+
+func (c *Cluster) reaper() (*reaper.Reaper, error) {
+	return reaper.New(reaper.Config{State: c.Log, Proposer: c.Log, Blobs: c.Blobs, Logger: c.cfg.Logger, Jobs: retention, Nodes: retention, Output: outputFor})
+}
+
+// Reap lets retention pass for what has ended, with nothing but the reaper at work.
+func (c *Cluster) Reap() error {
+	c.Stop()
+	r, err := c.reaper()
+	if err != nil {
+		return err
+	}
+	// Uploads are let go of in the first sweep in which no job refers to them.
+	ctx, cancel := context.WithTimeout(context.Background(), retention+2*reaper.DefaultEvery)
+	defer cancel()
+	return r.Run(ctx)
+}
+
+// blobDelay is how long a blob takes to be stored: each its own time, whoever stores it and when.
+func (c *Cluster) blobDelay(key string) time.Duration {
+	if c.cfg.BlobDelay == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(key))
+	return time.Duration(rand.New(rand.NewPCG(c.cfg.Seed, h.Sum64())).Int64N(int64(c.cfg.BlobDelay)))
 }
 
 // Stop ends the loops and waits for them. Machines go on.

@@ -240,7 +240,9 @@ func (f *OutputStored) apply(s *State, _ muster.Time) (any, error) {
 	if !ok {
 		return nil, muster.Faultf(muster.FaultNotFound, "allocation %s: not found", f.Alloc)
 	}
-	if a.Output.Stage != OutputOpen {
+	// Of a node that is gone it may be told later how much had been stored before.
+	more := a.Output.Stage == OutputIncomplete && f.Output.Stage == OutputIncomplete && f.Output.BlobBytes > a.Output.BlobBytes
+	if a.Output.Stage != OutputOpen && !more {
 		return nil, nil
 	}
 	b := *a

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"unique"
 
 	"github.com/tidwall/btree"
 
@@ -43,7 +44,9 @@ func (r *Run) derive() error {
 	for _, c := range s.Constraints {
 		fmt.Fprintf(&b, " %q%s%q%q", c.Attribute, c.Op, c.Value, c.Values)
 	}
-	r.Shape = ShapeID(b.String())
+	// One text for all who have this shape: it is short to compare, and kept once.
+	r.Shape = unique.Make(ShapeID(b.String())).Value()
+	r.priority, r.count = *s.Priority, s.Count
 	var err error
 	r.retry, err = api.ParseRestartOn(s.Restart.On)
 	if err != nil {

@@ -92,7 +92,9 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 			return nil, err
 		}
 		b.Joined, b.IdleSince = now, now
-		if b.Health == muster.NodeUnready || b.Health == muster.NodeLost {
+		// After a restore it may run what the state does not know, which its first report tells.
+		unknown := b.Unheard || n.Stage == muster.NodeAdopted && s.meta.Epoch > 1
+		if !unknown && (b.Health == muster.NodeUnready || b.Health == muster.NodeLost) {
 			b.Health, b.HealthReason, b.HealthSince = muster.NodeGood, "", now
 		}
 	}
@@ -142,6 +144,7 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	}
 	b.HealthReason, b.HealthSince = f.Reason, now
 	if f.Health == muster.NodeGood {
+		b.Unheard = false
 		b.idleFrom(now)
 	}
 	s.putNode(n, &b, "node."+string(f.Health))
@@ -287,13 +290,19 @@ func (f *EpochBegan) apply(s *State, now muster.Time) (any, error) {
 	s.meta.Epoch = max(s.meta.Epoch+1, f.Epoch)
 	s.changed(Change{Verb: "config.epoch", Config: true})
 	// What was empty when the backup was taken may have got work after it. Before
-	// its agent has said so, it must not be given back for having been idle for so long.
+	// its agent has said so, it is given none, and must not be given back for having been idle for so long.
 	for _, n := range collect(s.t.nodes, &Node{}, func(*Node) bool { return true }) {
-		if n.IdleSince != 0 {
-			b := *n
-			b.idleFrom(now)
-			s.putNode(n, &b, "")
+		if !n.Stage.Live() {
+			continue
 		}
+		b, verb := *n, ""
+		b.idleFrom(now)
+		b.Unheard = true
+		if n.Health == muster.NodeGood {
+			b.Health, b.HealthReason, b.HealthSince = muster.NodeUnready, "a backup was restored, and its agent has not spoken since", now
+			verb = "node.unready"
+		}
+		s.putNode(n, &b, verb)
 	}
 	return s.meta, nil
 }

@@ -19,12 +19,14 @@ type Run struct {
 	Ask muster.Resources `cbor:"-"`
 	// Shape is what scheduling sees; equal shapes are decided once; derived.
 	Shape ShapeID `cbor:"-"`
+	// priority and count are those of Spec: who looks at ten thousand jobs has fewer places to go to; derived.
+	priority, count int
 	// retry is Spec.Restart, read once; derived.
 	retry api.RestartOn
 }
 
 // Priority of the job.
-func (r *Run) Priority() int { return *r.Spec.Priority }
+func (r *Run) Priority() int { return r.priority }
 
 // Job is a job's row. Invariant: waiting + placed + succeeded + failed + stopped = Count,
 // where waiting = Untried + Retrying while the job is live.
@@ -69,7 +71,7 @@ type Job struct {
 }
 
 // Count of members.
-func (j *Job) Count() int { return j.Run.Spec.Count }
+func (j *Job) Count() int { return j.Run.count }
 
 // Untried is how many members were never placed and still want to be.
 func (j *Job) Untried() int {
@@ -208,6 +210,8 @@ type Node struct {
 	Modified  uint64      `cbor:"24,keyasint"`
 	// Served counts allocations that were placed on it.
 	Served uint64 `cbor:"25,keyasint,omitempty"`
+	// Unheard: a backup was restored and its agent has not spoken since. What runs there is not known.
+	Unheard bool `cbor:"26,keyasint,omitempty"`
 }
 
 // Free is the room left.

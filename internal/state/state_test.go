@@ -601,3 +601,57 @@ func TestInvalidText(t *testing.T) {
 		t.Fatal(f, err)
 	}
 }
+
+// After a restore nothing is placed on a node before its agent has said what it
+// runs: not where it served, not where it booted then, and not where it is found.
+func TestNobodyIsHeardAfterARestore(t *testing.T) {
+	l := newLog(t)
+	launch := func(id muster.NodeID) {
+		l.must(&NodeLaunching{ID: id, Token: muster.Token("t-" + id), Pool: "p", Offering: muster.Offering{Provider: "fake", Name: "o"}})
+		l.must(&NodeLaunched{ID: id, Instance: muster.InstanceID("i-" + id)})
+	}
+	launch("served")
+	l.must(&NodeJoined{ID: "served"})
+	launch("lost")
+	l.must(&NodeJoined{ID: "lost"})
+	l.must(&NodeHealthChanged{ID: "lost", Health: muster.NodeLost, Reason: "no answer"})
+	launch("booting")
+	l.must(&EpochBegan{Epoch: 5})
+	l.must(&NodeAdopted{ID: "found", Token: "t-found", Pool: "p", Offering: muster.Offering{Provider: "fake", Name: "o"}})
+	launch("launched")
+	want := map[muster.NodeID]muster.NodeHealth{"served": muster.NodeUnready, "lost": muster.NodeLost, "booting": muster.NodeUnready, "found": muster.NodeUnready, "launched": muster.NodeGood}
+	for id, health := range want {
+		l.must(&NodeJoined{ID: id})
+		if n := l.s.Latest().Node(id); n.Health != health || n.Stage != muster.NodeServing {
+			t.Errorf("node %s joined: %s %s, want %s", id, n.Stage, n.Health, health)
+		}
+	}
+	for id := range want {
+		l.must(&NodeHealthChanged{ID: id, Health: muster.NodeGood})
+		if n := l.s.Latest().Node(id); !n.Schedulable() || n.Unheard {
+			t.Errorf("node %s was heard: %+v", id, n)
+		}
+	}
+}
+
+// Of a node that is gone it may be told later what had been stored; counted once.
+func TestOutputOfAGoneNodeIsToldLater(t *testing.T) {
+	l := newLog(t)
+	l.serve("n1", 4)
+	l.submit("a", spec(1))
+	l.place("ua", 1, 0, 1, "n1")
+	l.must(&NodeGone{ID: "n1"})
+	told := Output{Stage: OutputIncomplete, Why: "gone", Stdout: Stream{Size: 9}, BlobBytes: 9}
+	for range 2 {
+		l.must(&OutputStored{"ua-0-1", told})
+		if a, j := l.s.Latest().Alloc("ua-0-1"), l.s.Latest().JobByUID("ua"); a.Output.BlobBytes != 9 || a.Output.Stdout.Size != 9 || j.OutputBytes != 9 {
+			t.Errorf("output %+v, the job counts %d", a.Output, j.OutputBytes)
+		}
+	}
+	for _, late := range []Output{{Stage: OutputComplete, BlobBytes: 20}, {Stage: OutputIncomplete}} {
+		l.must(&OutputStored{"ua-0-1", late})
+		if a := l.s.Latest().Alloc("ua-0-1"); a.Output.Stage != OutputIncomplete || a.Output.BlobBytes != 9 {
+			t.Errorf("after %+v: %+v", late, a.Output)
+		}
+	}
+}

@@ -44,7 +44,7 @@ type Config struct {
 const (
 	// quiet is the shortest time between two passes; a pass that took long is
 	// followed by restFactor times as much of rest, at most longestRest.
-	quiet, restFactor, longestRest = 2 * time.Millisecond, 9, time.Second
+	quiet, restFactor, longestRest = 2 * time.Millisecond, 24, time.Second
 	// lazyFor is how long changes that seldom matter wait for company.
 	lazyFor = 100 * time.Millisecond
 	resync  = 10 * time.Second

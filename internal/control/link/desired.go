@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -82,6 +83,8 @@ var errDeposed = errors.New("another leader has begun")
 type part struct {
 	wire.Desired
 	size int
+	// strays are to be stopped without a cause in the log.
+	strays []muster.AllocID
 }
 
 // sendSet sends what the log wants of some allocations, or of all.
@@ -110,13 +113,50 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 		}
 		s.n.l.stats.sets.Add(1)
 		s.answered(snap, &p, &answer)
-		p, sent = part{}, true
+		p, sent = part{strays: p.strays}, true
+	}
+	if len(p.strays) > 0 {
+		if err := s.stopStrays(ctx, fence, p.strays); err != nil {
+			return err
+		}
+		sent = true
 	}
 	if all && !sent {
 		// Nothing is wanted, and the fence is still news: an agent that has not heard
 		// it would go on obeying a server from before.
 		_, err := s.n.client.SendDesired(ctx, wire.Desired{Fence: fence})
 		return err
+	}
+	return nil
+}
+
+// stopStrays stops what the log does not know. By absence alone an agent stops
+// no more than half of what it runs: the rest is left to end by itself, and keeps the node until then.
+func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster.AllocID) error {
+	d := wire.Desired{Fence: fence}
+	for _, id := range ids {
+		d.Allocs = append(d.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
+	}
+	_, err := s.n.client.SendDesired(ctx, d)
+	var refusal *wire.Refusal
+	spared := errors.As(err, &refusal) && refusal.Code == wire.RefusedMassStop
+	if err != nil && !spared {
+		return err
+	}
+	s.n.l.stats.sets.Add(1)
+	s.mu.Lock()
+	for _, id := range ids {
+		if k := s.known[id]; k != nil && !spared {
+			k.sent = muster.AllocStop
+		} else if k != nil {
+			s.spared[id], s.strays[id] = true, true
+		}
+	}
+	strays := len(s.strays)
+	s.mu.Unlock()
+	if spared {
+		s.n.log.Warn("unknown to the log, and too many to stop without a cause: left to end by themselves", "allocs", len(ids), "why", refusal.Message)
+		s.n.touch(func(c *health.Contact) { c.Strays = strays })
 	}
 	return nil
 }
@@ -230,9 +270,10 @@ func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *pa
 			s.n.log.Warn("unknown since a backup was restored: left to end by itself", "alloc", id)
 		}
 		k.stray = true
+	case s.spared[id]:
 	case k.sent != muster.AllocStop:
 		s.n.log.Warn("unknown to the log: stopped", "alloc", id)
-		p.stop(id)
+		p.strays = append(p.strays, id)
 	}
 }
 

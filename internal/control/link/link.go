@@ -73,6 +73,9 @@ type Link struct {
 
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*nodeLink
+	// ending had links until their instances were about to be destroyed: what they
+	// have shipped of that which still ran is said once they are gone.
+	ending map[muster.NodeID]*nodeLink
 }
 
 // shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
@@ -95,7 +98,8 @@ func New(cfg Config) (*Link, error) {
 		cfg.DiskTight = func() bool { return false }
 	}
 	return &Link{
-		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), nodes: map[muster.NodeID]*nodeLink{},
+		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce),
+		nodes: map[muster.NodeID]*nodeLink{}, ending: map[muster.NodeID]*nodeLink{},
 	}, nil
 }
 
@@ -183,6 +187,13 @@ func (l *Link) all(ctx context.Context, wg *sync.WaitGroup, snap *state.Snapshot
 			l.drop(id)
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.ending {
+		if !seen[id] {
+			delete(l.ending, id)
+		}
+	}
 }
 
 func (l *Link) nodeIDs() []muster.NodeID {
@@ -211,17 +222,36 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 		// Being destroyed: what its sandboxes meet from now on is not their own
 		// doing, so nothing that the agent says of them counts any more.
 		l.drop(n.ID)
+		if n.Stage != muster.NodeGone {
+			l.mu.Lock()
+			l.ending[n.ID] = nl
+			l.mu.Unlock()
+		}
 		wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
+	case n.Stage == muster.NodeGone:
+		l.mu.Lock()
+		nl = l.ending[n.ID]
+		delete(l.ending, n.ID)
+		l.mu.Unlock()
+		if nl != nil {
+			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
+		}
 	case linked(n):
 		nl = newNodeLink(l, n)
 		l.mu.Lock()
 		l.nodes[n.ID] = nl
 		l.mu.Unlock()
 		wg.Go(func() { nl.run(ctx) })
-	case n.Stage == muster.NodeTerminating:
+	case n.Stage == muster.NodeTerminating && !l.isEnding(n.ID):
 		// The leader before may have been killed before it could say what became of the output.
 		wg.Go(func() { l.giveUpOutputs(ctx, n, nil) })
 	}
+}
+
+func (l *Link) isEnding(id muster.NodeID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ending[id] != nil
 }
 
 func (l *Link) drop(id muster.NodeID) {

@@ -198,18 +198,34 @@ func sleep(ctx context.Context, d time.Duration) {
 // refused notes that the agent will not obey. An instance that the state has
 // just found is then held: whoever it obeys may be right, and only an operator knows.
 func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
-	if r.Message != n.lastRefusal {
-		n.log.Warn("agent refuses to obey", "code", r.Code, "why", r.Message)
-		n.lastRefusal = r.Message
+	why := text(r.Message, maxMessage)
+	if why != n.lastRefusal {
+		n.log.Warn("agent refuses to obey", "code", r.Code, "why", why)
+		n.lastRefusal = why
 	}
-	n.touch(func(c *health.Contact) { c.Up, c.Refused, c.Unready, c.Denied = false, r.Message, "", false })
+	n.touch(func(c *health.Contact) { c.Up, c.Refused, c.Unready, c.Denied = false, why, "", false })
 	row := n.row.Load()
 	if row.Stage != muster.NodeAdopted || row.Intent == muster.NodeHold {
 		return
 	}
-	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: "found, and refuses to obey: " + r.Message}
+	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: heldBecause + why}
 	if err := n.propose(ctx, hold); err != nil && ctx.Err() == nil {
 		n.log.Warn("node not held", "error", err)
+	}
+}
+
+// heldBecause begins the reason of a hold that nobody asked for, by which it is known again.
+const heldBecause = "found, and refuses to obey: "
+
+// letGo takes such a hold back, once the agent obeys; an operator's stays.
+func (n *nodeLink) letGo(ctx context.Context) {
+	row := n.l.cfg.State.Latest().Node(n.id)
+	if row == nil || row.Intent != muster.NodeHold || !strings.HasPrefix(row.IntentReason, heldBecause) {
+		return
+	}
+	n.log.Info("held because it did not obey, and does now: released")
+	if err := n.propose(ctx, &state.NodeIntentSet{ID: n.id, Intent: muster.NodeRun}); err != nil && ctx.Err() == nil {
+		n.log.Warn("node not released", "error", err)
 	}
 }
 
@@ -270,12 +286,13 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 			return false, err
 		}
 	}
+	hello = cleanHello(hello)
 	n.mu.Lock()
 	n.contact.Heard = muster.At(time.Now())
 	n.usage.Problems = hello.Problems
 	n.mu.Unlock()
 	if len(hello.Runtimes) == 0 {
-		return false, &unready{"its agent answers, and no runtime works there: " + strings.Join(hello.Problems, "; ")}
+		return false, &unready{text("its agent answers, and no runtime works there: "+strings.Join(hello.Problems, "; "), maxMessage)}
 	}
 	// What was wrong before is not any more. Said before it joins, so that the
 	// node is not called unready again for an old reason between that and its first report.
@@ -283,6 +300,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if err := n.join(ctx, hello); err != nil {
 		return false, err
 	}
+	n.letGo(ctx)
 	s := newSession(n)
 	err = s.run(ctx)
 	return s.heardOf(), err
@@ -360,8 +378,9 @@ func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
 			return err
 		}
 		switch muster.KindOf(err) {
-		case muster.FaultConflict, muster.FaultNotFound, muster.FaultInvalid, muster.FaultAlreadyExists:
-			return err
+		case muster.FaultUnavailable, muster.FaultAmbiguous, muster.FaultDiskLow, muster.FaultTransient, muster.FaultRateLimited:
+		default:
+			return err // the same fact would meet the same again
 		}
 		n.log.Warn("fact not committed, trying again", "fact", fmt.Sprintf("%T", f), "error", err)
 		sleep(ctx, wait)

@@ -174,6 +174,8 @@ func TestDeclaredOutputs(t *testing.T) {
 		time.Sleep(time.Second)
 		r.blobs.Fail(nil)
 		r.until("the end", time.Minute, jobEnded("a"))
+		// The leader before may have shipped some of it: this one looks.
+		r.until("stored", time.Minute, outputIs("ua-0-1", state.OutputComplete))
 		a := r.log.Latest().Alloc("ua-0-1")
 		if a.Outcome != muster.OutcomeSucceeded || len(a.Output.Files) != 2 || a.Output.Files[1].Path != "y" || a.Output.BlobBytes != 6 || a.Output.Stage != state.OutputComplete {
 			t.Errorf("outcome %s, output %+v", a.Outcome, a.Output)

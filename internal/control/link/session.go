@@ -37,8 +37,9 @@ type session struct {
 	// storing and pushing are declared outputs and inputs under way.
 	storing map[muster.AllocID]bool
 	pushing map[string]bool
-	// strays run there and are unknown to the state, which was restored from a backup. Of the reading goroutine.
-	strays map[muster.AllocID]bool
+	// strays run there and are left to: unknown to the state, which was restored from a
+	// backup, or spared because the agent will not stop as many.
+	strays, spared map[muster.AllocID]bool
 }
 
 // known is what this contact showed of an allocation.
@@ -53,7 +54,8 @@ func newSession(n *nodeLink) *session {
 	return &session{
 		n: n, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
-		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, strays: map[muster.AllocID]bool{},
+		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{},
+		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{},
 	}
 }
 
@@ -94,9 +96,9 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	n := s.n
 	n.l.stats.reports.Add(1)
 	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
-	s.countStrays(snap, r)
+	strays := s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
-		c.Up, c.Heard, c.Refused, c.Unready, c.Denied, c.Strays = true, now, "", "", false, len(s.strays)
+		c.Up, c.Heard, c.Refused, c.Unready, c.Denied, c.Strays = true, now, "", "", false, strays
 	})
 	if r.Used != nil {
 		n.mu.Lock()
@@ -138,18 +140,25 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 
 // countStrays notes what runs there that the state does not know. It has to be known with the
 // first report: a node that seemed to be empty would be given work, or be given back.
-func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) {
+// An allocation that the state has on another node is not known here either: a member that was
+// waiting in the backup is placed again, and the allocation has the same id then.
+func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if r.Whole {
 		clear(s.strays)
 	}
 	for i := range r.Allocs {
 		a := &r.Allocs[i]
-		if a.Status != muster.AllocEnded && snap.Meta().Epoch > 1 && snap.Alloc(a.ID) == nil {
+		row := snap.Alloc(a.ID)
+		left := snap.Meta().Epoch > 1 || s.spared[a.ID]
+		if a.Status != muster.AllocEnded && left && (row == nil || row.Node != s.n.id) {
 			s.strays[a.ID] = true
 		} else {
 			delete(s.strays, a.ID)
 		}
 	}
+	return len(s.strays)
 }
 
 // rank orders statuses along an allocation's life.
@@ -175,33 +184,32 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
 		s.store(ctx, row, r)
 	case rank(r.Status) > rank(row.Status):
-		s.update(s.updateOf(r))
+		s.update(s.updateOf(row, r))
 	case r.Status == muster.AllocRunning:
 		s.running(ctx, row, r)
 	}
 }
 
-// maxMessage bounds what a node says of a failure: it may come from the command itself.
-const maxMessage = 2000
-
 // updateOf is a report as the log keeps it.
-func (s *session) updateOf(r *wire.AllocReport) state.AllocUpdate {
+func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpdate {
 	u := state.AllocUpdate{
-		ID: r.ID, Status: r.Status, Outcome: r.Outcome, ExitCode: r.ExitCode, Signal: r.Signal,
-		Failure: r.Failure, Started: r.Started, Ended: r.Ended,
+		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: text(r.Signal, maxWord),
+		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended,
 	}
-	if f := u.Failure; f != nil && len(f.Message) > maxMessage {
-		u.Failure = &muster.Failure{Class: f.Class, Reason: f.Reason, Message: f.Message[:maxMessage] + "…"}
-	}
-	if u.Status == muster.AllocEnded && s.n.shipped(r.ID) == 0 {
-		out, err1 := inline(r.Stdout)
-		errs, err2 := inline(r.Stderr)
-		if err1 && err2 {
-			// The whole output is here: one fact says all that there is to say.
-			u.Output = &state.Output{Stage: state.OutputComplete, Stdout: out, Stderr: errs}
+	if u.Status == muster.AllocEnded && !s.n.mayBeShipped(row) {
+		if out, ok := whole(r); ok {
+			u.Output = &out
 		}
 	}
 	return u
+}
+
+// whole is all output of an ended allocation, if it came with the report: then
+// one fact says all that there is to say.
+func whole(r *wire.AllocReport) (state.Output, bool) {
+	out, ok1 := inline(r.Stdout)
+	errs, ok2 := inline(r.Stderr)
+	return state.Output{Stage: state.OutputComplete, Stdout: out, Stderr: errs}, ok1 && ok2
 }
 
 // inline is a stream that came whole with the report.
@@ -269,15 +277,46 @@ func (s *session) tell(ctx context.Context) error {
 			if len(updates) == 0 {
 				break
 			}
-			if err := s.n.propose(ctx, &state.AllocsReported{Node: s.n.id, Allocs: updates}); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				// The node is purged, or a defect of ours. The next whole report says it again.
-				s.n.log.Error("reports not committed", "allocs", len(updates), "error", err)
+			if err := s.tellAll(ctx, updates); err != nil {
 				return err
 			}
-			s.n.l.stats.updates.Add(uint64(len(updates)))
 		}
 	}
+}
+
+// tellAll proposes updates in one fact. If the log refuses that, each goes by
+// itself, so that one that cannot be kept does not hold up the others.
+func (s *session) tellAll(ctx context.Context, updates []state.AllocUpdate) error {
+	tell := func(updates ...state.AllocUpdate) error {
+		err := s.n.propose(ctx, &state.AllocsReported{Node: s.n.id, Allocs: updates})
+		if err == nil {
+			s.n.l.stats.updates.Add(uint64(len(updates)))
+		}
+		return err
+	}
+	err := tell(updates...)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case muster.IsKind(err, muster.FaultNotFound):
+		return err // the node is purged: nobody wants to know any more
+	}
+	s.n.log.Error("reports refused by the log, telling each by itself", "allocs", len(updates), "error", err)
+	for _, u := range updates {
+		err := tell(u)
+		if err != nil && ctx.Err() == nil && u.Status == muster.AllocEnded {
+			s.n.log.Error("report refused by the log", "alloc", u.ID, "error", err)
+			err = tell(bare(u, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			// A defect of ours. The next whole report says it again.
+			s.n.log.Error("report given up", "alloc", u.ID, "status", u.Status, "error", err)
+		}
+	}
+	return nil
 }

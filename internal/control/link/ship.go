@@ -31,7 +31,9 @@ type ship struct {
 
 	mu      sync.Mutex
 	busy    bool // a shipper has it
-	listed  bool // what an earlier leader shipped is known
+	again   bool // asked for while it was busy
+	touched bool // a blob of it may have been stored
+	listed  bool // what is stored is known
 	next    time.Time
 	faults  int
 	streams [2]stream
@@ -63,17 +65,22 @@ func newShip(row *state.Alloc, snap *state.Snapshot) *ship {
 	}
 }
 
-// shipped is how many octets of an allocation's output were shipped by this leader.
-func (n *nodeLink) shipped(id muster.AllocID) int64 {
+// mayBeShipped tells whether output of an allocation may be in the blob store: by this
+// leader, if only in a moment, or by one before. What is said to be whole without may have left
+// a chunk there that no fact counts and nobody deletes.
+func (n *nodeLink) mayBeShipped(row *state.Alloc) bool {
 	n.mu.Lock()
-	sh := n.ships[id]
+	sh := n.ships[row.ID]
 	n.mu.Unlock()
-	if sh == nil {
-		return 0
+	if sh != nil {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		if sh.busy || sh.touched {
+			return true
+		}
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	return sh.streams[0].end + sh.streams[1].end
+	before := row.Placed < n.l.cfg.State.Latest().Meta().LeaderSince
+	return before && row.Started != 0 && time.Since(row.Started.Std()) >= shipFirst
 }
 
 func (n *nodeLink) dropShip(id muster.AllocID) {
@@ -107,7 +114,7 @@ func (s *session) running(ctx context.Context, row *state.Alloc, r *wire.AllocRe
 		return
 	}
 	sh.mu.Lock()
-	due := !time.Now().Before(sh.next) && (r.Stdout.Size > sh.streams[0].end || r.Stderr.Size > sh.streams[1].end)
+	due := !sh.busy && !time.Now().Before(sh.next) && (r.Stdout.Size > sh.streams[0].end || r.Stderr.Size > sh.streams[1].end)
 	sh.mu.Unlock()
 	if due {
 		s.mu.Lock()
@@ -159,10 +166,9 @@ func (s *session) shipAll(ctx context.Context) {
 		if s.ready = s.ready[1:]; len(s.ready) == 0 {
 			s.ready = nil
 		}
-		k := s.known[id]
 		s.mu.Unlock()
 		sh := s.n.shipOf(id)
-		if k == nil || k.report == nil || sh == nil || !sh.begin() {
+		if sh == nil || !sh.begin() {
 			continue
 		}
 		select {
@@ -171,7 +177,18 @@ func (s *session) shipAll(ctx context.Context) {
 			continue
 		case s.n.l.ships <- struct{}{}:
 		}
-		every, err := s.ship(ctx, sh, k.report)
+		// Read after it began: from here on a report of the end finds it busy.
+		s.mu.Lock()
+		var report *wire.AllocReport
+		if k := s.known[id]; k != nil {
+			report = k.report
+		}
+		s.mu.Unlock()
+		var every time.Duration
+		var err error
+		if report != nil {
+			every, err = s.ship(ctx, sh, report)
+		}
 		<-s.n.l.ships
 		if err != nil && ctx.Err() == nil {
 			s.n.l.stats.shipFaults.Add(1)
@@ -179,18 +196,23 @@ func (s *session) shipAll(ctx context.Context) {
 				s.n.log.Warn("output not shipped, trying again", "alloc", id, "error", err)
 			}
 		}
-		sh.done(err, every)
+		if sh.done(err, every) {
+			s.mu.Lock()
+			s.ready = append(s.ready, id)
+			s.mu.Unlock()
+		}
 	}
 }
 
-// begin takes the ship for one shipper; false if another has it.
+// begin takes the ship for one shipper; if another has it, that one comes again.
 func (sh *ship) begin() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.busy {
+		sh.again = true
 		return false
 	}
-	sh.busy = true
+	sh.busy, sh.again = true, false
 	return true
 }
 
@@ -200,17 +222,19 @@ func (sh *ship) faultsNow() int {
 	return sh.faults
 }
 
-// done gives it back: after an error to be tried again, else after a time.
-func (sh *ship) done(err error, every time.Duration) {
+// done gives it back: after an error to be tried again, else after a time. It
+// reports whether it was asked for meanwhile, and so should be shipped again at once.
+func (sh *ship) done(err error, every time.Duration) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.busy = false
 	if err == nil {
 		sh.faults, sh.next = 0, time.Now().Add(every)
-		return
+		return sh.again
 	}
 	sh.next = time.Now().Add(min(shipRetry<<min(sh.faults, 10), shipRetryLongest))
 	sh.faults++
+	return false
 }
 
 var errTight = errors.New("the server's disk is nearly full")
@@ -225,7 +249,10 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		return 0, nil
 	}
 	last := !row.Live() && r.Status == muster.AllocEnded
-	if err := s.recall(ctx, sh, row); err != nil {
+	if _, all := whole(r); all && !last && r.Status == muster.AllocEnded {
+		return 0, nil // the log hears of its end now, and of all of its output
+	}
+	if err := s.n.l.recall(ctx, sh, row); err != nil {
 		return 0, err
 	}
 	out := state.Output{Stage: state.OutputComplete, BlobBytes: row.Output.BlobBytes}

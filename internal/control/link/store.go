@@ -24,11 +24,13 @@ func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocRepo
 	}
 	s.storing[r.ID] = true
 	report := *r
+	// Not more than were asked for, whatever the agent says.
+	report.Outputs = r.Outputs[:min(len(r.Outputs), len(row.Run.Spec.Outputs))]
 	if rank(row.Status) < rank(muster.AllocRunning) {
 		s.updateLocked(state.AllocUpdate{ID: r.ID, Status: muster.AllocRunning, Started: r.Started})
 	}
 	s.g.Go(func() error {
-		if u, ok := s.storeFiles(ctx, &report); ok {
+		if u, ok := s.storeFiles(ctx, row, &report); ok {
 			s.update(u)
 		}
 		return nil
@@ -36,7 +38,7 @@ func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocRepo
 }
 
 // storeFiles stores until it is done or given up; not ok if the contact ends first.
-func (s *session) storeFiles(ctx context.Context, r *wire.AllocReport) (state.AllocUpdate, bool) {
+func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.AllocReport) (state.AllocUpdate, bool) {
 	s.n.mu.Lock()
 	since, again := s.n.storing[r.ID]
 	if !again {
@@ -44,21 +46,25 @@ func (s *session) storeFiles(ctx context.Context, r *wire.AllocReport) (state.Al
 		s.n.storing[r.ID] = since
 	}
 	s.n.mu.Unlock()
+	var stored int64
 	for wait := storeFirst; ; wait = min(2*wait, storeLongest) {
 		files, size, err := s.storeOnce(ctx, r)
 		if ctx.Err() != nil {
 			return state.AllocUpdate{}, false
 		}
-		u := s.updateOf(r)
+		stored = max(stored, size)
+		u := s.updateOf(row, r)
+		if u.Output == nil {
+			u.Output = &state.Output{}
+		}
+		// Also if it is given up: what is stored by then is counted, and goes with the job.
+		u.Output.BlobBytes = stored
 		if err == nil {
-			if u.Output == nil {
-				u.Output = &state.Output{}
-			}
 			u.Output.Files, u.Output.BlobBytes = files, size
 			return u, true
 		}
 		s.n.l.stats.shipFaults.Add(1)
-		row := s.n.l.cfg.State.Latest().Alloc(r.ID)
+		row = s.n.l.cfg.State.Latest().Alloc(r.ID)
 		switch {
 		case row == nil || !row.Live():
 			return u, false
@@ -98,18 +104,39 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	for i, o := range r.Outputs {
 		in, err := s.n.client.Outputs(ctx, r.ID, i)
 		if err != nil {
-			return nil, 0, fmt.Errorf("output %s: %w", o.Path, err)
+			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
-		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), in)
+		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight})
 		_ = in.Close()
 		if err != nil {
-			return nil, 0, fmt.Errorf("output %s: %w", o.Path, err)
+			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
 		s.n.l.stats.shipped.Add(uint64(size))
-		files = append(files, state.OutputFile{Path: o.Path, Size: size})
+		files = append(files, state.OutputFile{Path: text(o.Path, maxPath), Size: size})
 		total += size
 	}
 	return files, total, nil
+}
+
+// watchEvery is how many octets of a declared output come between two looks at the free disk.
+const watchEvery = 8 << 20
+
+// watched ends with errTight once the disk is: a declared output may be larger than what is free.
+type watched struct {
+	r     io.Reader
+	tight func() bool
+	since int
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if w.since += n; w.since >= watchEvery {
+		w.since = 0
+		if w.tight() {
+			return n, errTight
+		}
+	}
+	return n, err
 }
 
 const pushRetry = 3 * time.Second

@@ -2,17 +2,20 @@ package link
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/state"
 )
 
-// recall finds what an earlier leader had shipped.
-func (s *session) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
+// recall finds what an earlier leader had shipped, or what came of a call that failed.
+func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	sh.mu.Lock()
 	listed := sh.listed
 	sh.mu.Unlock()
@@ -21,12 +24,12 @@ func (s *session) recall(ctx context.Context, sh *ship, row *state.Alloc) error 
 	}
 	for i := range sh.streams {
 		st := &sh.streams[i]
-		infos, err := s.n.l.cfg.Blobs.List(ctx, blob.StreamPrefix(row.Run.Key.Namespace, row.UID, row.ID, st.name))
+		infos, err := l.cfg.Blobs.List(ctx, blob.StreamPrefix(row.Run.Key.Namespace, row.UID, row.ID, st.name))
 		if err != nil {
 			return err
 		}
 		sh.mu.Lock()
-		st.chunks = nil
+		st.chunks, st.start, st.end = nil, 0, 0
 		for _, info := range infos {
 			offset, ok := blob.StreamOffset(info.Key)
 			if !ok {
@@ -41,6 +44,7 @@ func (s *session) recall(ctx context.Context, sh *ship, row *state.Alloc) error 
 		}
 		if len(st.chunks) > 0 {
 			st.start = st.chunks[0].offset
+			sh.touched = true
 		}
 		sh.mu.Unlock()
 	}
@@ -77,8 +81,15 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 			return err
 		}
 		key := blob.StreamKey(row.Run.Key.Namespace, row.UID, row.ID, st.name, st.end)
+		sh.mu.Lock()
+		sh.touched = true
+		sh.mu.Unlock()
 		size, err := s.n.l.cfg.Blobs.Put(ctx, key, io.LimitReader(in, maxChunk))
 		if err != nil {
+			// It may have been stored all the same: looked for before the next.
+			sh.mu.Lock()
+			sh.listed = false
+			sh.mu.Unlock()
 			return fmt.Errorf("%s: %w", st.name, err)
 		}
 		s.n.l.stats.shipped.Add(uint64(size))
@@ -142,27 +153,57 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 		why += " (" + row.StageReason + ")"
 	}
 	snap := l.cfg.State.Latest()
-	var open []*state.Alloc
+	var left []*state.Alloc
 	snap.OpenOutputs(row.ID, func(a *state.Alloc) bool {
-		open = append(open, a)
+		left = append(left, a)
 		return true
 	})
-	for _, a := range open {
-		out := state.Output{Stage: state.OutputIncomplete, Why: why, BlobBytes: a.Output.BlobBytes}
-		nl.mu.Lock()
-		sh := nl.ships[a.ID]
-		nl.mu.Unlock()
-		if sh != nil {
-			sh.mu.Lock()
-			for i, said := range [2]*state.Stream{&out.Stdout, &out.Stderr} {
-				st := &sh.streams[i]
-				*said = state.Stream{Size: st.end, Start: st.start}
-				out.BlobBytes += st.bytes()
-			}
-			sh.mu.Unlock()
+	// What still ran until the node was gone is incomplete already, and the state does not know how much of it is stored.
+	nl.mu.Lock()
+	for id := range nl.ships {
+		if a := snap.Alloc(id); a != nil && !a.Live() && a.Output.Stage == state.OutputIncomplete {
+			left = append(left, a)
+		}
+	}
+	nl.mu.Unlock()
+	slices.SortFunc(left, func(a, b *state.Alloc) int { return cmp.Compare(a.ID, b.ID) })
+	for _, a := range left {
+		out := l.incomplete(ctx, nl, a, snap)
+		switch {
+		case a.Output.Stage == state.OutputOpen:
+			out.Why = why
+		case a.Output.BlobBytes > 0 || out.BlobBytes == 0:
+			continue // said already, or nothing to say
 		}
 		if err := nl.propose(ctx, &state.OutputStored{Alloc: a.ID, Output: out}); err != nil && ctx.Err() == nil {
 			l.log.Warn("output not given up", "alloc", a.ID, "error", err)
 		}
 	}
+}
+
+// lookFor bounds the look at what is stored of an output that gets no more.
+const lookFor = 10 * time.Second
+
+// incomplete is an output as far as it is stored.
+func (l *Link) incomplete(ctx context.Context, nl *nodeLink, a *state.Alloc, snap *state.Snapshot) state.Output {
+	out := state.Output{Stage: state.OutputIncomplete, Why: a.Output.Why, BlobBytes: a.Output.BlobBytes}
+	nl.mu.Lock()
+	sh := nl.ships[a.ID]
+	nl.mu.Unlock()
+	if sh == nil {
+		sh = newShip(a, snap)
+	}
+	lookCtx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	if err := l.recall(lookCtx, sh, a); err != nil {
+		l.log.Debug("not known what is stored of an output", "alloc", a.ID, "error", err)
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for i, said := range [2]*state.Stream{&out.Stdout, &out.Stderr} {
+		st := &sh.streams[i]
+		*said = state.Stream{Size: st.end, Start: st.start}
+		out.BlobBytes += st.bytes()
+	}
+	return out
 }

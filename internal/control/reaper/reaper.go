@@ -157,8 +157,8 @@ func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int
 }
 
 // stored tells whether output of an ended job is still on its way, and whether
-// anything may be in the blob store: of an incomplete output chunks may be
-// there that no fact counts.
+// anything may be in the blob store: of an incomplete output, and of declared
+// outputs that were given up, blobs may be there that no fact counts.
 func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
 	snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
 		switch a.Output.Stage {
@@ -167,7 +167,7 @@ func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
 		case state.OutputIncomplete:
 			blobs = true
 		}
-		blobs = blobs || a.Output.BlobBytes > 0
+		blobs = blobs || a.Output.BlobBytes > 0 || len(a.Run.Spec.Outputs) > 0
 		return true
 	})
 	return open, blobs

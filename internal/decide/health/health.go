@@ -35,8 +35,8 @@ type Contact struct {
 	Refused string
 	// Unready is why it cannot run anything now, in words; empty if it can.
 	Unready string
-	// Strays is how many allocations run there that the state does not know since a
-	// backup was restored.
+	// Strays is how many allocations run there that the state does not know and that
+	// are left to end by themselves: a backup was restored, or they are too many to stop without a cause.
 	Strays int
 	// Denied: the provider says that no instance is there to start an agent on.
 	Denied bool
@@ -69,7 +69,7 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return stay
 	case c.Up && c.Strays > 0:
 		// They are left to end by themselves: until then the node is neither free nor idle.
-		return dial(n, muster.NodeUnready, fmt.Sprintf("it runs %s that nothing is known of since a backup was restored", allocations(c.Strays)))
+		return dial(n, muster.NodeUnready, fmt.Sprintf("it runs %s that nothing is known of; it gets no work until that has ended", allocations(c.Strays)))
 	case c.Up && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
 		return Verdict{Health: muster.NodeGood}
 	case c.Up:

@@ -45,7 +45,7 @@ func TestJudge(t *testing.T) {
 		{"refuses", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "unready: obeys c9"},
 		{"no runtime", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Unready = "no runtime" }), time.Minute, 60 * s, "unready: no runtime"},
 		{"well again (N13)", muster.NodeServing, muster.NodeUnready, up, time.Minute, 60 * s, "good"},
-		{"runs what a restored state does not know", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays = 2 }), time.Minute, 60 * s, "unready: it runs 2 allocations that nothing is known of since a backup was restored"},
+		{"runs what a restored state does not know", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays = 2 }), time.Minute, 60 * s, "unready: it runs 2 allocations that nothing is known of; it gets no work until that has ended"},
 		{"and out of touch", muster.NodeServing, muster.NodeUnready, with(down, func(c *Contact) { c.Strays = 1 }), time.Minute, 60 * s, "lost: its agent cannot be reached"},
 		{"sidelined stays sidelined", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 60 * s, "flaky: was"},
 		{"sidelined and out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 60 * s, "lost: its agent cannot be reached"},

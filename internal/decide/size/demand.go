@@ -37,9 +37,14 @@ type demandKey struct {
 func (p *planner) readDemand() {
 	groups := map[demandKey]*demand{}
 	shapes := map[state.ShapeID]*fit.Shape{}
+	var last *demand
 	add := func(j *state.Job, k int, avoid []muster.NodeID) {
 		key := demandKey{j.Run.Shape, j.Run.Priority(), joined(avoid)}
-		d := groups[key]
+		d := last
+		// Thousands of equal jobs follow each other: the group of the one before is nearly always the one.
+		if d == nil || d.shape.ID != key.shape || d.priority != key.priority || len(d.avoid)+len(avoid) > 0 {
+			d = groups[key]
+		}
 		if d == nil {
 			shape := shapes[j.Run.Shape]
 			if shape == nil {
@@ -50,6 +55,7 @@ func (p *planner) readDemand() {
 			groups[key] = d
 			p.demands = append(p.demands, d)
 		}
+		last = d
 		d.age = min(d.age, j.Age)
 		d.members += k
 		if j.MaxAttempt > j.AttemptBase {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
@@ -16,7 +17,16 @@ import (
 type Blobs struct {
 	mu    sync.Mutex
 	blobs map[string][]byte
+	since map[string]time.Time // when each was stored
 	fault error
+	delay func(key string) time.Duration
+}
+
+// Slow makes each Put, once it has read all, take as long as fn says; nil: no time.
+func (b *Blobs) Slow(fn func(key string) time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.delay = fn
 }
 
 // Fail makes every call fail; nil: as usual.
@@ -27,10 +37,22 @@ func (b *Blobs) Fail(err error) {
 }
 
 // Put stores what r yields.
-func (b *Blobs) Put(_ context.Context, key string, r io.Reader) (int64, error) {
+func (b *Blobs) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return 0, err
+	}
+	b.mu.Lock()
+	delay := b.delay
+	b.mu.Unlock()
+	if delay != nil {
+		t := time.NewTimer(delay(key))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,9 +60,9 @@ func (b *Blobs) Put(_ context.Context, key string, r io.Reader) (int64, error) {
 		return 0, b.fault
 	}
 	if b.blobs == nil {
-		b.blobs = map[string][]byte{}
+		b.blobs, b.since = map[string][]byte{}, map[string]time.Time{}
 	}
-	b.blobs[key] = data
+	b.blobs[key], b.since[key] = data, time.Now()
 	return int64(len(data)), nil
 }
 
@@ -99,6 +121,23 @@ func (b *Blobs) DeletePrefix(_ context.Context, prefix string) error {
 		}
 	}
 	return nil
+}
+
+// SweepUploads deletes uploads that are older than age and that nobody refers to.
+func (b *Blobs) SweepUploads(_ context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fault != nil {
+		return 0, b.fault
+	}
+	n := 0
+	for key := range b.blobs {
+		if digest, ok := blob.UploadDigest(key); ok && now.Sub(b.since[key]) >= age && !referred(digest) {
+			delete(b.blobs, key)
+			n++
+		}
+	}
+	return n, nil
 }
 
 // Usage is how many octets are stored.

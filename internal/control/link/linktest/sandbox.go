@@ -19,6 +19,7 @@ import (
 //	print TEXT, warn TEXT    a line to stdout, to stderr
 //	flood N                  N octets to stdout
 //	make PATH TEXT           a file that an output may name
+//	fill PATH N              the same, of N octets
 //	cat PATH                 an input to stdout
 //	break                    end for a reason of the node's
 //
@@ -215,6 +216,9 @@ func (b *sandbox) step(words []string) (code int, f *muster.Failure, ended bool)
 	case "flood":
 		k, _ := strconv.Atoi(arg(1))
 		b.write(&b.stdout, strings.Repeat("0123456789abcde\n", k/16+1)[:k])
+	case "fill":
+		k, _ := strconv.Atoi(arg(2))
+		b.made[arg(1)] = strings.Repeat("0123456789abcde\n", k/16+1)[:k]
 	case "make":
 		b.made[arg(1)] = arg(2)
 	case "cat":

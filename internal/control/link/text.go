@@ -1,0 +1,85 @@
+package link
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// What a node says may come from the command itself. The log takes only valid
+// UTF-8, and a fact that it refuses would be refused for ever: all of an agent's words are made fit for it here.
+const (
+	maxMessage    = 2000
+	maxWord       = 64
+	maxPath       = 4096
+	maxAttributes = 256
+)
+
+// text is s as the log may keep it: valid UTF-8, and cut between two runes if it is longer than most.
+func text(s string, most int) string {
+	if len(s) > most {
+		cut := most
+		for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// failureOf is a failure in words that the state knows.
+func failureOf(f *muster.Failure) *muster.Failure {
+	if f == nil {
+		return nil
+	}
+	out := &muster.Failure{Class: f.Class, Reason: muster.Reason(text(string(f.Reason), maxWord)), Message: text(f.Message, maxMessage)}
+	switch f.Class {
+	case muster.FailureUser, muster.FailureNode, muster.FailureOutside:
+	default:
+		out.Class = muster.FailureNode
+	}
+	return out
+}
+
+// outcomeOf is an outcome that an agent may report. Of any other it is only known that it ended.
+func outcomeOf(o muster.Outcome) muster.Outcome {
+	switch o {
+	case "", muster.OutcomeSucceeded, muster.OutcomeFailed, muster.OutcomeStopped, muster.OutcomeLost:
+		return o
+	}
+	return muster.OutcomeFailed
+}
+
+// bare is an update of which the log refused something: it ends all the same, and says so.
+func bare(u state.AllocUpdate, why error) state.AllocUpdate {
+	u.Signal, u.Output = "", nil
+	if u.Failure != nil {
+		u.Failure = &muster.Failure{Class: u.Failure.Class, Reason: muster.ReasonNodeFault,
+			Message: text("what its node says of its end cannot be kept: "+why.Error(), maxMessage)}
+	}
+	return u
+}
+
+// cleanHello makes an agent's introduction fit for the log.
+func cleanHello(h wire.Hello) wire.Hello {
+	h.Version, h.Boot = text(h.Version, 4*maxWord), text(h.Boot, 4*maxWord)
+	attributes := make(map[string]string, min(len(h.Attributes), maxAttributes))
+	for _, k := range slices.Sorted(maps.Keys(h.Attributes)) {
+		if len(attributes) == maxAttributes {
+			break
+		}
+		attributes[text(k, 4*maxWord)] = text(h.Attributes[k], maxMessage)
+	}
+	h.Attributes = attributes
+	var problems []string
+	for _, p := range h.Problems[:min(len(h.Problems), maxWord)] {
+		problems = append(problems, text(p, maxMessage))
+	}
+	h.Problems = problems
+	return h
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// insight tells what the present leadership's loops know beside the state.
+type insight struct{ stats *loopStats }
+
+// Usage is the link's.
+func (i insight) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
+	l := i.stats.now.Load()
+	if l == nil {
+		return nil, nil
+	}
+	u, ok := l.link.Usage(id)
+	if !ok || u.Heard == 0 {
+		return nil, u.Problems
+	}
+	heard := u.Heard.Std()
+	return &api.NodeUsage{
+		CPUSeconds: (time.Duration(u.CPUMicros) * time.Microsecond).Seconds(), Memory: int64(u.Memory), FreeDisk: u.FreeDisk, Heard: &heard,
+	}, u.Problems
+}
+
+// Waits joins what placement finds in the way now and what the fleet does about it.
+func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
+	if j.Waiting() == 0 {
+		return ""
+	}
+	if j.Parked != "" {
+		return j.Parked
+	}
+	now := muster.At(time.Now())
+	if due, next := j.Untried() > 0, muster.Time(0); !due {
+		snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next = m.RetryAt; return false })
+		if next > now {
+			return fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
+		}
+	}
+	why := []string{place.Explain(j, snap, now).String()}
+	if coming := launching(snap); coming > 0 {
+		why = append(why, fmt.Sprintf("%d nodes are on their way", coming))
+	}
+	if l := i.stats.now.Load(); l != nil {
+		if d := l.fleet.Decisions(); d != nil {
+			for _, w := range d.Waits {
+				if w.Shape == j.Run.Shape && w.Priority == j.Run.Priority() {
+					why = append(why, "the fleet launches nothing more for it: "+w.Reason)
+					break
+				}
+			}
+		}
+	}
+	return strings.Join(why, "; ")
+}
+
+// launching is how many nodes are not yet serving.
+func launching(snap *state.Snapshot) int {
+	n := 0
+	snap.LiveNodes(func(node *state.Node) bool {
+		if node.Stage == muster.NodeLaunching || node.Stage == muster.NodeBooting {
+			n++
+		}
+		return true
+	})
+	return n
+}
