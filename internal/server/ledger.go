@@ -14,7 +14,15 @@ import (
 type machine struct{ s *state.State }
 
 func (m machine) Apply(index, term uint64, at int64, proposals [][]byte) []any {
-	return m.s.Apply(index, term, at, proposals)
+	results := m.s.Apply(index, term, at, proposals)
+	for i, r := range results {
+		// What is committed and cannot be read ends the process: to go on without
+		// it would be another state than that of who wrote it.
+		if err, is := r.(*state.UnreadableError); is {
+			results[i] = &raftlog.Fatal{Err: err}
+		}
+	}
+	return results
 }
 
 func (m machine) Snapshot() (raftlog.Image, error) { return m.s.Image(), nil }
