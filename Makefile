@@ -78,7 +78,10 @@ fuzz: build
 # and ratios: the machine is seldom alone.
 bench: build
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 30m ./internal/endtoend
-	$(GO) test -run '^$$' -bench . -timeout 30m ./internal/raftlog ./internal/control/schedule
+	$(GO) test -run '^$$' -bench . -timeout 30m ./internal/raftlog
+	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob' -benchtime 3x -timeout 30m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench Plan ./internal/decide/size
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system

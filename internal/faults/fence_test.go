@@ -128,7 +128,7 @@ func TestOldBackupRestored(t *testing.T) {
 	h.eventually("it is known of two nodes that they run something unknown", func() bool {
 		n := 0
 		for _, node := range h.nodes() {
-			if strings.Contains(node.Reason, "nothing is known of since a backup was restored") && !node.Schedulable {
+			if strings.Contains(node.Reason, "that nothing is known of") && !node.Schedulable {
 				n++
 			}
 		}

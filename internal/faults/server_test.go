@@ -162,6 +162,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 		t.Fatal("the member is gone")
 	}
 	events := h.muster("events", "-f") // a stream that is open must not hold up the end
+	h.eventually("events are told", func() bool { return strings.Contains(events.stdout.String(), "job long") })
 	began := time.Now()
 	if code := h.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -182,11 +183,9 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	h.write("gate", "")
 	run.says(0)
 	j.once(1)
+	h.eventually("events go on", func() bool { return strings.Contains(events.stdout.String(), "job long succeeded") })
 	events.signal(syscall.SIGINT)
 	events.says(130)
-	if !strings.Contains(events.stdout.String(), "long") {
-		t.Errorf("events: %s", events.stdout)
-	}
 	h.idle()
 	h.quiet()
 }

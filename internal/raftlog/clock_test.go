@@ -50,11 +50,11 @@ func TestClockThatWasSetBack(t *testing.T) {
 		moved("at first", time.Now(), first, 0)
 		offset = -time.Hour
 		for range 1000 { // and entries on the way do not slow it down
-			time.Sleep(1800*time.Millisecond + 300*time.Nanosecond)
+			time.Sleep(1800*time.Millisecond + 900*time.Nanosecond)
 			at(l)
 		}
 		half := at(l)
-		moved("half an hour behind", first, half, 30*time.Minute)
+		moved("half an hour behind", first, half, 30*time.Minute+900*time.Microsecond)
 		time.Sleep(30 * time.Minute)
 		moved("still behind", half, at(l), 30*time.Minute)
 		offset = 5 * time.Hour

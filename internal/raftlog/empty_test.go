@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -20,6 +21,15 @@ func TestLostSegmentsAreRefused(t *testing.T) {
 			},
 			"emptied": func(t *testing.T, _, segment string) {
 				if err := os.Truncate(segment, 0); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"cut off": func(t *testing.T, _, segment string) {
+				b, err := os.ReadFile(segment)
+				if err == nil {
+					err = os.Truncate(segment, int64(len(bytes.TrimRight(b, "\x00"))/2))
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 			},

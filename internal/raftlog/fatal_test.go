@@ -59,8 +59,13 @@ func TestEntryThatIsNotUnderstood(t *testing.T) {
 	var told []string
 	c.Fatal = func(err error) { told = append(told, err.Error()) }
 	r = startFollower(t, c)
-	err := <-r.end
-	r.end <- err
+	select {
+	case err := <-r.end:
+		r.end <- err
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on")
+	}
+	err := r.stop()
 	var storage *StorageError
 	if !errors.As(err, &storage) || storage.Op != OpDecode || !errors.Is(err, errUnknownKind) || err.Error() != sentence(dir, index) {
 		t.Errorf("Run: %v", err)

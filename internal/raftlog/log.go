@@ -41,7 +41,8 @@ type Config struct {
 	// file system of the given size; nil means the larger of 1 GiB and 5 %.
 	LowWater func(total uint64) uint64
 
-	// Fatal is told of the first storage error, and should not return: nil
+	// Fatal is told of the first storage error, or of an entry that is not
+	// understood, and should not return: nil
 	// means one sentence on standard error and exit status 74. It must not call
 	// the log. If it returns, everybody who waits is told, and Run ends with the
 	// error. Either way nothing is acknowledged that was not on disk before.

@@ -15,6 +15,7 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
+	"golang.org/x/sys/unix"
 )
 
 // The segment format of raft-wal, as far as its tail must be understood.
@@ -68,6 +69,9 @@ func repairTail(dir string, s *types.PersistentState, largest int64) (done repai
 	if err != nil {
 		return done, fmt.Errorf("log segment %s: %w", name, err)
 	}
+	if err := wholeLength(f, tail, end); err != nil {
+		return done, fmt.Errorf("log segment %s: %w", name, err)
+	}
 	if end.torn {
 		if err := clearFrom(f, end.offset); err != nil {
 			return done, fmt.Errorf("log segment %s: %w", name, err)
@@ -97,6 +101,27 @@ func repairTail(dir string, s *types.PersistentState, largest int64) (done repai
 	s.NextSegmentID++
 	s.Segments = append(s.Segments, next)
 	return done, nil
+}
+
+// wholeLength sees to it that a segment has its length before its first entry,
+// which a disk without room may have kept it from, and refuses one that is
+// shorter and has entries: a copy that broke off, without what was confirmed last.
+func wholeLength(f *os.File, s *types.SegmentInfo, end tailEnd) error {
+	st, err := f.Stat()
+	if err != nil || st.Size() >= int64(s.SizeLimit) {
+		return err
+	}
+	if end.entries > 0 {
+		return fmt.Errorf("%w: it has %d bytes of %d, so what was confirmed last is missing", ErrDamaged, st.Size(), s.SizeLimit)
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, int64(s.SizeLimit))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = f.Truncate(int64(s.SizeLimit))
+	}
+	if err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // repair is what repairTail did.

@@ -198,7 +198,7 @@ func TestDiskFull(t *testing.T) {
 		t.Skip("mounting a small tmpfs needs root")
 	}
 	mount := t.TempDir()
-	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=4m"); err != nil {
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=6m"); err != nil {
 		t.Skipf("mounting a small tmpfs: %v", err)
 	}
 	t.Cleanup(func() {

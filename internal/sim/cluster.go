@@ -40,7 +40,7 @@ type Config struct {
 	// BlobDelay is the longest that a blob takes to be stored.
 	BlobDelay time.Duration
 	Workers   int // of the scheduler
-	Logger        *slog.Logger
+	Logger    *slog.Logger
 }
 
 // Cluster is a server's loops, a cloud and its machines. Make it, and use it,

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/fake"
 	"github.com/musterhq/muster/internal/state"
@@ -43,6 +46,7 @@ func NewStory(seed uint64) (*Story, error) {
 		Pools: []state.Pool{{Name: "p", Provider: provider, Max: 1 + r.IntN(8), MaxLaunching: 1 + r.IntN(8),
 			IdleTimeout: 20e6, BootTimeout: 120e6, Grace: 60e6}},
 		Delay: time.Duration(r.IntN(2000)) * time.Millisecond, Jitter: 900 * time.Millisecond,
+		BlobDelay: time.Duration(r.IntN(8001)) * time.Millisecond,
 	})
 	if err != nil {
 		return nil, err
@@ -179,17 +183,35 @@ func (s *Story) submit() {
 	key := muster.JobKey{Namespace: muster.DefaultNamespace, Name: fmt.Sprintf("j%d", s.r.IntN(12))}
 	spec := &api.JobSpec{Name: key.Name, Count: 1 + s.r.IntN(12), Resources: api.ResourcesSpec{CPU: float64(1 + s.r.IntN(3)), Memory: 1 << 20}}
 	flawless := false
-	switch s.r.IntN(5) {
+	words := func(format string, args ...any) []string { return strings.Fields(fmt.Sprintf(format, args...)) }
+	switch s.r.IntN(9) {
 	case 0:
 		spec.Command = strings.Fields("exit 3")
 	case 1:
 		spec.Command = strings.Fields("sleep 2s ; exit 1")
 		spec.Restart = api.RestartSpec{Attempts: 3, On: []string{"any"}}
 	case 2:
-		spec.Command = strings.Fields(fmt.Sprintf("print hello ; flood %d", s.r.IntN(3<<20)))
+		spec.Command = words("print hello ; flood %d", s.r.IntN(3<<20))
+		flawless = true
+	case 3:
+		// Little, over a time in which some of it is shipped.
+		spec.Command = words("print one ; sleep %dms ; warn two ; sleep %dms ; print three", s.r.IntN(20_000), s.r.IntN(20_000))
+		flawless = true
+	case 4:
+		// More than may be kept of it, again and again.
+		spec.Command = words("flood %d ; sleep %dms ; flood %d ; sleep 6s ; flood 70000", s.r.IntN(200_000), s.r.IntN(20_000), s.r.IntN(200_000))
+		spec.OutputLimit = api.MinOutputLimit
+		flawless = true
+	case 5:
+		spec.Command = words("print x ; sleep %dms ; make a small ; fill b %d", s.r.IntN(15_000), s.r.IntN(1<<20))
+		spec.Outputs = []api.OutputSpec{{Path: "a"}, {Path: "b"}, {Path: "c", Optional: true}}
+		flawless = true
+	case 6:
+		spec.Inputs = []api.InputSpec{{Path: "in", Digest: s.upload()}}
+		spec.Command = words("cat in ; sleep %dms", s.r.IntN(10_000))
 		flawless = true
 	default:
-		spec.Command = strings.Fields(fmt.Sprintf("sleep %dms", s.r.IntN(90_000)))
+		spec.Command = words("sleep %dms", s.r.IntN(90_000))
 		flawless = true
 	}
 	priority := s.r.IntN(100)
@@ -199,6 +221,16 @@ func (s *Story) submit() {
 	if _, _, err := s.c.Log.Propose(context.Background(), f); err == nil {
 		s.flawless[key], s.stopped[key] = flawless, false
 	}
+}
+
+// upload brings an input, as a user does before the job that needs it.
+func (s *Story) upload() string {
+	data := bytes.Repeat([]byte{byte('a' + s.r.IntN(26))}, 1+s.r.IntN(5000))
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(data))
+	if _, err := s.c.Blobs.Put(context.Background(), blob.UploadKey(digest), bytes.NewReader(data)); err != nil {
+		s.c.fail(err)
+	}
+	return digest
 }
 
 func (s *Story) stop() {
@@ -249,7 +281,59 @@ func (s *Story) end() error {
 		}
 		return err == nil
 	})
+	if err != nil {
+		return err
+	}
+	if err := s.outputs(); err != nil {
+		return err
+	}
+	return s.forgotten()
+}
+
+// outputs looks whether all that is said to be stored is, and nothing is expected any more.
+func (s *Story) outputs() error {
+	time.Sleep(time.Nanosecond) // the reaper is not in the middle of it then
+	var err error
+	s.c.Log.Latest().Allocs("", func(a *state.Alloc) bool {
+		whole := func(name string, st state.Stream) bool {
+			got := len(s.c.Blobs.Whole(blob.StreamPrefix(a.Run.Key.Namespace, a.UID, a.ID, name)))
+			return st.Inline != nil && got == 0 || int64(got) == st.Size-st.Start
+		}
+		switch {
+		case a.Live():
+			err = fmt.Errorf("allocation %s of an ended job is %s", a.ID, a.Status)
+		case a.Output.Stage == state.OutputOpen:
+			err = fmt.Errorf("output of %s is still to come, from node %s", a.ID, a.Node)
+		case a.Output.Stage == state.OutputComplete && !(whole("stdout", a.Output.Stdout) && whole("stderr", a.Output.Stderr)):
+			err = fmt.Errorf("output of %s is not as the state has it: %+v", a.ID, a.Output)
+		case a.Output.Stage == state.OutputComplete && a.Outcome == muster.OutcomeSucceeded && len(a.Run.Spec.Outputs) > 0 && len(a.Output.Files) != 2:
+			err = fmt.Errorf("of the declared outputs of %s %d are stored", a.ID, len(a.Output.Files))
+		}
+		return err == nil
+	})
 	return err
+}
+
+// forgotten lets retention pass and looks whether anything is left.
+func (s *Story) forgotten() error {
+	if err := s.c.Reap(); err != nil {
+		return err
+	}
+	snap := s.c.Log.Latest()
+	left := snap.EndedJobCount()
+	snap.Allocs("", func(*state.Alloc) bool { left++; return true })
+	snap.Nodes("", func(*state.Node) bool { left++; return true })
+	if left > 0 {
+		return fmt.Errorf("%d jobs, allocations and nodes are left after their retention:\n%s", left, s.dump())
+	}
+	blobs, err := s.c.Blobs.List(context.Background(), "")
+	if err != nil {
+		return err
+	}
+	if len(blobs) > 0 {
+		return fmt.Errorf("%d blobs are left after the retention, first %s", len(blobs), blobs[0].Key)
+	}
+	return s.c.Err()
 }
 
 func (s *Story) dump() string {

@@ -156,7 +156,7 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	s.mu.Unlock()
 	if spared {
 		s.n.log.Warn("unknown to the log, and too many to stop without a cause: left to end by themselves", "allocs", len(ids), "why", refusal.Message)
-		s.n.touch(func(c *health.Contact) { c.Strays = strays })
+		s.n.touch(func(c *health.Contact) { c.Strays, c.Spared = strays, true })
 	}
 	return nil
 }

@@ -96,9 +96,10 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	n := s.n
 	n.l.stats.reports.Add(1)
 	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
-	strays := s.countStrays(snap, r)
+	strays, spared := s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
-		c.Up, c.Heard, c.Refused, c.Unready, c.Denied, c.Strays = true, now, "", "", false, strays
+		c.Up, c.Heard, c.Refused, c.Unready, c.Denied = true, now, "", "", false
+		c.Strays, c.Spared = strays, spared
 	})
 	if r.Used != nil {
 		n.mu.Lock()
@@ -142,7 +143,7 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 // first report: a node that seemed to be empty would be given work, or be given back.
 // An allocation that the state has on another node is not known here either: a member that was
 // waiting in the backup is placed again, and the allocation has the same id then.
-func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) int {
+func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) (strays int, spared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Whole {
@@ -158,7 +159,7 @@ func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) int {
 			delete(s.strays, a.ID)
 		}
 	}
-	return len(s.strays)
+	return len(s.strays), len(s.spared) > 0
 }
 
 // rank orders statuses along an allocation's life.
@@ -209,7 +210,7 @@ func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpd
 func whole(r *wire.AllocReport) (state.Output, bool) {
 	out, ok1 := inline(r.Stdout)
 	errs, ok2 := inline(r.Stderr)
-	return state.Output{Stage: state.OutputComplete, Stdout: out, Stderr: errs}, ok1 && ok2
+	return state.Output{Stage: state.OutputComplete, Stdout: out, Stderr: errs}, ok1 && ok2 && r.OutputLost == 0
 }
 
 // inline is a stream that came whole with the report.

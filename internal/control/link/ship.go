@@ -269,12 +269,18 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 			}
 			continue
 		}
+		final := false
 		if told.Size > st.end || last {
-			err = s.shipStream(ctx, sh, st, row)
+			final, err = s.shipStream(ctx, sh, st, row)
 		}
-		if last && muster.IsKind(err, muster.FaultNotFound) {
+		short := last && err == nil && st.end < told.Size
+		switch {
+		case last && muster.IsKind(err, muster.FaultNotFound), short && final:
 			out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("node %s no longer has the rest of it", s.n.id)
 			err = nil
+		case short:
+			// As from an agent that was ended while it answered.
+			err = fmt.Errorf("%s: %d octets of %d came", st.name, st.end, told.Size)
 		}
 		if err != nil {
 			return 0, err
@@ -283,6 +289,9 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		*said[i] = state.Stream{Size: max(st.end, told.Size), Start: st.start}
 		out.BlobBytes += st.bytes()
 		sh.mu.Unlock()
+	}
+	if r.OutputLost > 0 && out.Stage == state.OutputComplete {
+		out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("the disk of node %s did not take %d octets of it", s.n.id, r.OutputLost)
 	}
 	if !last {
 		return min(max(time.Since(row.Started.Std())/10, shipFirst), shipSeldom), nil

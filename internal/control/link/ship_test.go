@@ -76,6 +76,48 @@ func TestSmallOutputShippedByAnEarlierLeader(t *testing.T) {
 	})
 }
 
+// An agent that is ended while it answers may end its answer as if that were all.
+func TestAgentEndsWhileItAnswers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.blobs.Slow(slowly(time.Second))
+		n := r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("flood 5000 ; true", count(8)))
+		r.place("a", "n1")
+		r.until("the end", time.Second, jobEnded("a"))
+		n.Hang(true)
+		time.Sleep(2 * time.Second)
+		n.Kill()
+		n.Hang(false)
+		for i := range 8 {
+			id := muster.NewAllocID("ua", i, 1)
+			r.until("stored", time.Minute, outputIs(id, state.OutputComplete))
+			if out := r.log.Latest().Alloc(id).Output; out.Stdout.Size != 5000 || out.BlobBytes != 5000 || len(r.stored(id, "stdout")) != 5000 {
+				t.Errorf("output of %s %+v, %d octets stored", id, out, len(r.stored(id, "stdout")))
+			}
+		}
+	})
+}
+
+// What the node's disk did not take of an output is said, however little there is.
+func TestOutputThatTheNodeLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		for name, command := range map[string]string{"a": "print one ; lose 7 ; true", "b": "flood 5000 ; lose 7 ; true"} {
+			r.submit(name, spec(command))
+			r.place(name, "n1")
+			id := muster.NewAllocID(muster.JobUID("u"+name), 0, 1)
+			r.until("told", 10*time.Second, outputIs(id, state.OutputIncomplete))
+			if out := r.log.Latest().Alloc(id).Output; !strings.Contains(out.Why, "did not take 7 octets") || out.Stdout.Size < 4 {
+				t.Errorf("output %+v", out)
+			}
+		}
+	})
+}
+
 // What ran on a machine that vanished: what is stored of its output is said, and counted once.
 func TestOutputOfALostNode(t *testing.T) {
 	for _, facts := range [][]state.Fact{

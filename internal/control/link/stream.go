@@ -54,20 +54,21 @@ func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	return nil
 }
 
-// shipStream stores a stream from where it is shipped to, up to its end of now.
-func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) error {
+// shipStream stores a stream from where it is shipped to, up to its end of now;
+// final if the node says that this is its end for ever.
+func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) (final bool, err error) {
 	if s.n.l.cfg.DiskTight() {
-		return errTight
+		return false, errTight
 	}
 	r, err := s.n.client.Output(ctx, sh.id, st.name, st.end, false)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = r.Close() }()
 	if r.Start > st.end {
 		// The node dropped what is between: what is stored from before it is older still.
 		if err := s.dropChunks(ctx, sh, st, row, len(st.chunks)); err != nil {
-			return err
+			return false, err
 		}
 		sh.mu.Lock()
 		st.start, st.end = r.Start, r.Start
@@ -76,9 +77,9 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 	in := bufio.NewReaderSize(r, 32<<10)
 	for {
 		if _, err := in.Peek(1); err == io.EOF {
-			return nil
+			return r.Final, nil
 		} else if err != nil {
-			return err
+			return false, err
 		}
 		key := blob.StreamKey(row.Run.Key.Namespace, row.UID, row.ID, st.name, st.end)
 		sh.mu.Lock()
@@ -90,7 +91,7 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 			sh.mu.Lock()
 			sh.listed = false
 			sh.mu.Unlock()
-			return fmt.Errorf("%s: %w", st.name, err)
+			return false, fmt.Errorf("%s: %w", st.name, err)
 		}
 		s.n.l.stats.shipped.Add(uint64(size))
 		sh.mu.Lock()
@@ -99,10 +100,10 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 		spare := st.spare(sh.limit)
 		sh.mu.Unlock()
 		if err := s.dropChunks(ctx, sh, st, row, spare); err != nil {
-			return err
+			return false, err
 		}
 		if s.n.l.cfg.DiskTight() {
-			return errTight
+			return false, errTight
 		}
 	}
 }

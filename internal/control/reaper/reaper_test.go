@@ -145,6 +145,30 @@ func TestBlobsGoBeforeTheJob(t *testing.T) {
 	})
 }
 
+// Declared outputs that were given up may have left what no fact counts.
+func TestUncountedDeclaredOutputs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.node("n1")
+		spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Outputs: []api.OutputSpec{{Path: "x"}}}
+		spec.Defaults()
+		r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "a"}, UID: "ua", Spec: spec})
+		r.must(&state.PlanCommitted{Placements: []state.Placement{{UID: "ua", Version: 1, Attempt: 1, Node: "n1"}}})
+		if _, err := r.s.Put(t.Context(), blob.OutputKey("default", "ua", "ua-0-1", 0), strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "a"}})
+		r.must(&state.AllocsReported{Node: "n1", Allocs: []state.AllocUpdate{{ID: "ua-0-1", Status: muster.AllocEnded, Outcome: muster.OutcomeStopped, Output: &state.Output{Stage: state.OutputComplete}}}})
+		time.Sleep(DefaultRetention)
+		if err := r.sweep(Config{}); err != nil {
+			t.Fatal(err)
+		}
+		if r.l.Latest().JobByUID("ua") != nil || r.s.Usage() > 0 {
+			t.Errorf("%d octets are left", r.s.Usage())
+		}
+	})
+}
+
 func TestQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -36,8 +36,10 @@ type Contact struct {
 	// Unready is why it cannot run anything now, in words; empty if it can.
 	Unready string
 	// Strays is how many allocations run there that the state does not know and that
-	// are left to end by themselves: a backup was restored, or they are too many to stop without a cause.
+	// are left to end by themselves: a backup was restored, or they are too many to stop
+	// without a cause (Spared).
 	Strays int
+	Spared bool
 	// Denied: the provider says that no instance is there to start an agent on.
 	Denied bool
 }
@@ -69,7 +71,11 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return stay
 	case c.Up && c.Strays > 0:
 		// They are left to end by themselves: until then the node is neither free nor idle.
-		return dial(n, muster.NodeUnready, fmt.Sprintf("it runs %s that nothing is known of; it gets no work until that has ended", allocations(c.Strays)))
+		why := " since a backup was restored"
+		if c.Spared {
+			why = ", too many to stop without a cause in the log"
+		}
+		return dial(n, muster.NodeUnready, "it runs "+allocations(c.Strays)+" that nothing is known of"+why)
 	case c.Up && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
 		return Verdict{Health: muster.NodeGood}
 	case c.Up:

@@ -18,6 +18,7 @@ import (
 //	hang                     wait until stopped
 //	print TEXT, warn TEXT    a line to stdout, to stderr
 //	flood N                  N octets to stdout
+//	lose N                   N octets of output that the disk does not take
 //	make PATH TEXT           a file that an output may name
 //	fill PATH N              the same, of N octets
 //	cat PATH                 an input to stdout
@@ -216,6 +217,9 @@ func (b *sandbox) step(words []string) (code int, f *muster.Failure, ended bool)
 	case "flood":
 		k, _ := strconv.Atoi(arg(1))
 		b.write(&b.stdout, strings.Repeat("0123456789abcde\n", k/16+1)[:k])
+	case "lose":
+		k, _ := strconv.Atoi(arg(1))
+		b.change(func(r *wire.AllocReport) { r.OutputLost += int64(k) })
 	case "fill":
 		k, _ := strconv.Atoi(arg(2))
 		b.made[arg(1)] = strings.Repeat("0123456789abcde\n", k/16+1)[:k]
