@@ -211,6 +211,9 @@ func (c *checks) restart(r *RestartSpec) {
 	if r.Attempts < 0 || r.Attempts > MaxAttempts {
 		c.add("restart.attempts", "is %d; it is 1 to %d", r.Attempts, MaxAttempts)
 	}
+	if r.Attempts > 1 && r.Attempts <= MaxAttempts && len(r.On) == 0 {
+		c.add("restart.attempts", "is %d, and restart.on names no end that is tried again; say on: [any], or which", r.Attempts)
+	}
 	if c.count("restart.on", len(r.On)) {
 		var on RestartOn
 		for i, v := range r.On {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -82,6 +83,12 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	attributes, err := parseAttributes(f.attributes)
 	if err != nil {
 		return err
+	}
+	// What only the machine itself knows; the operator's word wins.
+	for name, value := range map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH} {
+		if _, given := attributes[name]; !given {
+			attributes[name] = value
+		}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if f.detached {

@@ -88,6 +88,9 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 			return err
 		}
 	}
+	if without := job.Count - job.Counts.Succeeded; without > 0 && len(f.got) > 0 && index < 0 {
+		fmt.Fprintf(f.app.stderr, "muster: job %s: %d of %d members have not succeeded, and have no outputs\n", f.key, without, job.Count)
+	}
 	switch {
 	case f.failed > 0:
 		return &exit{exitFailed, fmt.Errorf("job %s: the outputs of %d members could not be fetched", f.key, f.failed)}

@@ -70,27 +70,31 @@ func (p *progress) show(job *api.Job, err error) {
 	p.away = false
 	c := job.Counts
 	waiting := c.Waiting + c.Placed
+	why := job.Reason
+	if why == "" && time.Since(p.began) > 3*time.Second {
+		why = job.Waits // not worth a line while a node may be about to join
+	}
 	if p.screen.errTerm {
 		note := brief(time.Since(p.began).Truncate(time.Second))
 		switch {
-		case job.Count > 1 && job.Reason != "":
-			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+job.Reason))
+		case job.Count > 1 && why != "":
+			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
 		case job.Count > 1:
 			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
 		case waiting > 0:
-			p.screen.setBar("waiting " + note + suffixIf(job.Reason != "", ": "+job.Reason))
+			p.screen.setBar("waiting " + note + suffixIf(why != "", ": "+why))
 		default:
 			p.screen.setBar("") // it runs: the terminal is its own
 		}
 		return
 	}
-	if c == p.told && job.Reason == p.reason {
+	if c == p.told && why == p.reason {
 		return
 	}
-	p.told, p.reason = c, job.Reason
+	p.told, p.reason = c, why
 	if job.Count > 1 {
-		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(job.Reason != "", "; "+job.Reason))
+		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(why != "", "; "+why))
 	} else if waiting > 0 {
-		p.screen.say("job %s waits%s", p.key, suffixIf(job.Reason != "", ": "+job.Reason))
+		p.screen.say("job %s waits%s", p.key, suffixIf(why != "", ": "+why))
 	}
 }

@@ -8,4 +8,7 @@
 // sandboxes a node can begin per second: no fmt, no net, no os/signal), and never
 // decide what an end means: it tells facts, the agent names them. The protocol is
 // internal/wire/init; only cmd/muster-init runs it. Later parts (executions, files, ports) are operations of serve.go.
+//
+// One goroutine does all of it, turn after turn (loop.go), on the thread that the process began with;
+// only a stream with much output is read by one of its own.
 package sandbox

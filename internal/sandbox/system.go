@@ -83,8 +83,21 @@ type sigaction struct{ handler, flags, restorer, mask uint64 }
 // ignored signal would stay ignored in the command, and Notify costs a thread.
 // Behind the back of the Go runtime, it still believes in its own handlers, and
 // so resets them to the default in every child between fork and exec.
+//
+// What whoever started us ignored is set to the default first: the runtime leaves
+// real-time signals as they are, and the command would inherit that.
 func ignoreSignals() error {
-	const sigIgn = 1
+	const (
+		sigIgn  = 1
+		highest = 64
+	)
+	for sig := uintptr(1); sig <= highest; sig++ {
+		var was, usual sigaction
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&was)), 8, 0, 0)
+		if errno == 0 && was.handler == sigIgn {
+			_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&usual)), 0, 8, 0, 0)
+		}
+	}
 	ignore := sigaction{handler: sigIgn}
 	for _, sig := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,

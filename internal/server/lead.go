@@ -75,6 +75,9 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 	if !restored {
 		return nil
 	}
+	if err := s.checkRestored(); err != nil {
+		return err
+	}
 	// From the clock, so that two restores of one backup are two epochs.
 	epoch := uint64(time.Now().Unix())
 	if _, _, err := l.Propose(ctx, &state.EpochBegan{Epoch: epoch}); err != nil {

@@ -2,11 +2,16 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/raftlog"
+	"github.com/musterhq/muster/internal/state"
 )
 
 // Restore makes a data directory of a backup file. The server that starts on
@@ -26,4 +31,29 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 		return info, fmt.Errorf("backup %s: %w", file, err)
 	}
 	return info, nil
+}
+
+// checkRestored refuses to take over instances of local providers that cannot
+// be found from here: an empty directory would be proof that all of them are
+// gone, and their work would be done a second time beside them.
+func (s *Server) checkRestored() error {
+	nodes := map[muster.ProviderName]int{}
+	s.state.Latest().LiveNodes(func(n *state.Node) bool {
+		if n.Stage != muster.NodeLaunching {
+			nodes[n.Offering.Provider]++
+		}
+		return true
+	})
+	for i := range s.cfg.Providers {
+		p := &s.cfg.Providers[i]
+		n := nodes[muster.ProviderName(p.Name)]
+		if p.Type != api.ProviderLocal || n == 0 {
+			continue
+		}
+		dir := filepath.Join(s.cfg.DataDir, p.Name)
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the backup knows %d instances of provider %s, and %s, where they are kept, does not exist: restore into the data directory that they were made from, after moving its log/ away; if they are gone for good, make that directory, empty, and start again", n, p.Name, dir)
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -222,6 +223,12 @@ func (s *Server) diskLow() error {
 
 // announce tells clients on this host where the server is.
 func (s *Server) announce(address string) error {
+	// Who listens everywhere is reached from here on loopback.
+	if host, port, err := net.SplitHostPort(address); err == nil {
+		if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+			address = net.JoinHostPort("127.0.0.1", port)
+		}
+	}
 	if err := locate.WriteServer(s.cfg.DataDir, address); err != nil {
 		return err
 	}
