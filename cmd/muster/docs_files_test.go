@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/musterhq/muster/api"
+)
+
+// docs/files.md is what the types of job files and server configurations say
+// of themselves: with -update it is written, else compared.
+func TestDocsOfFiles(t *testing.T) {
+	const path = "../../docs/files.md"
+	var b bytes.Buffer
+	b.WriteString(`# Files
+
+Made from the types in package api (` + "`go test ./cmd/muster -run TestDocs -update`" + `). Files are YAML or JSON and read
+strictly: a field that is not listed here is refused, with its line and the nearest known name.
+
+A command finds in its environment only what the job's env says, PATH, HOME and TMPDIR (directories of its
+own), and MUSTER_INDEX, MUSTER_COUNT, MUSTER_ATTEMPT, MUSTER_JOB, MUSTER_JOB_VERSION, MUSTER_NAMESPACE and
+MUSTER_ALLOC. Its standard input is empty. Cpu is a share: what others leave idle may be used beyond it.
+
+## A job
+`)
+	fields(&b, reflect.TypeFor[api.JobSpec](), "")
+	b.WriteString("\n## A server's configuration\n")
+	fields(&b, reflect.TypeFor[api.ServerConfig](), "")
+	if *update {
+		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(was, b.Bytes()) {
+		t.Error("docs/files.md is not what the types say; run this test with -update")
+	}
+}
+
+// fields writes a table of a struct's fields, then those of the structs in it.
+func fields(b *bytes.Buffer, t reflect.Type, at string) {
+	b.WriteString("\n| field | type | meaning |\n|---|---|---|\n")
+	type inner struct {
+		t  reflect.Type
+		at string
+	}
+	var more []inner
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		kind, in := f.Type, f.Type
+		word := ""
+		for in.Kind() == reflect.Pointer || in.Kind() == reflect.Slice {
+			if in.Kind() == reflect.Slice {
+				word = "list of "
+			}
+			in = in.Elem()
+		}
+		switch {
+		case in == reflect.TypeFor[api.Size]():
+			word += "size"
+		case in == reflect.TypeFor[api.Duration]():
+			word += "duration"
+		case in.Kind() == reflect.Struct:
+			word += "fields below"
+			path := at + name
+			if kind.Kind() == reflect.Slice {
+				path += "[]"
+			}
+			more = append(more, inner{in, path + "."})
+		case in.Kind() == reflect.Map:
+			word += "names and texts"
+		case in.Kind() == reflect.String:
+			word += "text"
+		case in.Kind() == reflect.Bool:
+			word += "true or false"
+		default:
+			word += "number"
+		}
+		doc := f.Tag.Get("doc")
+		if one := f.Tag.Get("enum"); one != "" {
+			doc = strings.TrimSpace("One of " + strings.ReplaceAll(one, ",", ", ") + ". " + doc)
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", at+name, word, strings.ReplaceAll(doc, "|", "\\|"))
+	}
+	for _, m := range more {
+		fields(b, m.t, m.at)
+	}
+}
