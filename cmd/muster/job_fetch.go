@@ -64,6 +64,7 @@ type fetcher struct {
 }
 
 func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
+	succeeded := 0
 	for m, err := range f.cl.AllMembers(ctx, f.key, client.MemberQuery{Status: muster.MemberSucceeded}) {
 		if err != nil {
 			return err
@@ -71,6 +72,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		if m.Alloc == "" || m.Status != string(muster.MemberSucceeded) || index >= 0 && m.Index != index {
 			continue
 		}
+		succeeded++
 		err := f.member(ctx, m)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -88,7 +90,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 			return err
 		}
 	}
-	if without := job.Count - job.Counts.Succeeded; without > 0 && len(f.got) > 0 && index < 0 {
+	if without := job.Count - succeeded; without > 0 && len(f.got) > 0 && index < 0 {
 		fmt.Fprintf(f.app.stderr, "muster: job %s: %d of %d members have not succeeded, and have no outputs\n", f.key, without, job.Count)
 	}
 	switch {

@@ -175,6 +175,11 @@ func TestAgentReplaced(t *testing.T) {
 			h.node = programs.node
 		}
 		h.start()
+		defer func() {
+			if t.Failed() {
+				t.Logf("%+v", h.nodes())
+			}
+		}()
 		h.eventually("all agents are of "+version, func() bool {
 			return !slices.ContainsFunc(h.nodes(), func(n api.Node) bool { return n.AgentVersion != version || n.Health != string(muster.NodeGood) })
 		})

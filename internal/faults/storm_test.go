@@ -215,7 +215,6 @@ func TestAgentHangs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes as long as an agent may be silent")
 	}
-	t.Parallel() // it only waits
 	h := newHost(t)
 	h.start()
 	j := h.journal()

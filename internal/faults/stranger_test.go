@@ -324,7 +324,6 @@ func TestSilentClients(t *testing.T) {
 
 // An idle server and an idle node cost next to nothing.
 func TestIdleCost(t *testing.T) {
-	t.Parallel() // it only waits
 	wait := 10 * time.Second
 	if soak {
 		wait = time.Minute

@@ -301,7 +301,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		return false, err
 	}
 	n.letGo(ctx)
-	s := newSession(n)
+	s := newSession(n, hello.Boot)
 	err = s.run(ctx)
 	return s.heardOf(), err
 }

@@ -18,6 +18,8 @@ import (
 // either breaks. What it knows of the agent it knows from this contact only.
 type session struct {
 	n *nodeLink
+	// boot is of the agent that said hello: another one may have taken over since.
+	boot string
 	g *errgroup.Group
 	// began is closed when the first report, the whole one, was taken.
 	began chan struct{}
@@ -50,14 +52,17 @@ type known struct {
 	forget time.Time           // when the agent may be told to forget it; zero: not before the state says so
 }
 
-func newSession(n *nodeLink) *session {
+func newSession(n *nodeLink, boot string) *session {
 	return &session{
-		n: n, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
+		n: n, boot: boot, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
 		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{},
 		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{},
 	}
 }
+
+// errReplaced ends a session with an agent that nothing is known of yet.
+var errReplaced = errors.New("another agent has taken over")
 
 // errEnded ends a session without a fault.
 var errEnded = errors.New("the agent ended the stream")
@@ -85,6 +90,9 @@ func (s *session) read(ctx context.Context) error {
 	for r, err := range s.n.client.Reports(ctx) {
 		if err != nil {
 			return err
+		}
+		if r.Boot != s.boot {
+			return errReplaced
 		}
 		s.take(ctx, &r)
 	}
