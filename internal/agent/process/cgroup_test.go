@@ -38,12 +38,16 @@ func TestTakenCgroup(t *testing.T) {
 	if err := r.Remove(t.Context(), first.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Start(t.Context(), second); err != nil {
-		t.Errorf("start when it is free again: %v", err)
+	// Who watches the first sweeps up behind it, in the cgroup that bears its id: only then it is free.
+	<-s.Done()
+	s, err = r.Start(t.Context(), second)
+	if err != nil {
+		t.Fatalf("start when it is free again: %v", err)
 	}
 	if err := r.Remove(t.Context(), second.Dir); err != nil {
 		t.Error(err)
 	}
+	<-s.Done()
 }
 
 // TestMovedAfterStart: where the agent cannot tell its own cgroups, init is moved once it exists.

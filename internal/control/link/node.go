@@ -286,6 +286,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 			return false, err
 		}
 	}
+	boot := hello.Boot
 	hello = cleanHello(hello)
 	n.mu.Lock()
 	n.contact.Heard = muster.At(time.Now())
@@ -301,7 +302,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		return false, err
 	}
 	n.letGo(ctx)
-	s := newSession(n, hello.Boot)
+	s := newSession(n, boot)
 	err = s.run(ctx)
 	return s.heardOf(), err
 }

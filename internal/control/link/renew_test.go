@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,5 +46,52 @@ func TestAgentsAreRenewedByTheNextLeader(t *testing.T) {
 		check("n1", 1)
 		check("n2", 0)
 		r.check()
+	})
+}
+
+// hooked is a state that calls a function at a look that its owner asks for.
+type hooked struct {
+	Source
+	mu   sync.Mutex
+	next func()
+}
+
+func (h *hooked) Latest() *state.Snapshot {
+	h.mu.Lock()
+	next := h.next
+	h.next = nil
+	h.mu.Unlock()
+	if next != nil {
+		next()
+	}
+	return h.Source.Latest()
+}
+
+// The agent that said hello may be replaced before it reports: what the state
+// knows of the node is then of the one that runs.
+func TestReplacedBetweenHelloAndReports(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("n1 serves", time.Minute, serving("n1"))
+		time.Sleep(time.Second)
+		r.stop()
+		source := &hooked{Source: r.config.State}
+		r.config.State = source
+		r.config.StartAgent = func(context.Context, *state.Node) error {
+			source.mu.Lock()
+			defer source.mu.Unlock()
+			// Looked at once more before the reports are asked for: whether the node has to join.
+			source.next = func() {
+				n.Kill()
+				if err := n.Start(); err != nil {
+					t.Error(err)
+				}
+			}
+			return nil
+		}
+		r.start()
+		r.until("the new agent is known", time.Minute, func(s *state.Snapshot) bool { return s.Node("n1").Boot == "n1-boot2" })
+		r.until("n1 serves", time.Minute, serving("n1"))
 	})
 }

@@ -20,7 +20,7 @@ type session struct {
 	n *nodeLink
 	// boot is of the agent that said hello: another one may have taken over since.
 	boot string
-	g *errgroup.Group
+	g    *errgroup.Group
 	// began is closed when the first report, the whole one, was taken.
 	began chan struct{}
 	// tellWake holds a token when there are updates.
