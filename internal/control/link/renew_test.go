@@ -90,6 +90,9 @@ func TestReplacedBetweenHelloAndReports(t *testing.T) {
 			}
 			return nil
 		}
+		if err := r.log.Lead(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		r.start()
 		r.until("the new agent is known", time.Minute, func(s *state.Snapshot) bool { return s.Node("n1").Boot == "n1-boot2" })
 		r.until("n1 serves", time.Minute, serving("n1"))
