@@ -55,8 +55,8 @@ func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	return s
 }
 
-// add takes in a no.
-func (b *blocks) add(o *muster.Offering, err error, now time.Time) *size.Block {
+// add takes in a no, and answers with the block as it is now: a copy, for the list is shared.
+func (b *blocks) add(o *muster.Offering, err error, now time.Time) size.Block {
 	var fault *muster.Fault
 	if !errors.As(err, &fault) {
 		fault = &muster.Fault{Kind: muster.FaultInternal}
@@ -78,7 +78,7 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time) *size.Block {
 		wait = fault.After
 	}
 	x.Until, x.Why = max(x.Until, muster.At(now.Add(wait))), err.Error()
-	return &x.Block
+	return x.Block
 }
 
 // clear takes in a yes.
