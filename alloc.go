@@ -120,6 +120,8 @@ const (
 	ReasonNotExecutable    Reason = "not-executable"     // the program cannot be executed
 	ReasonNoWorkdir        Reason = "no-workdir"         // its work directory does not exist
 	ReasonNoRuntime        Reason = "no-runtime"         // asks for an image where no container runtime is
+	ReasonImageNotFound    Reason = "image-not-found"    // no such image, or no access to it
+	ReasonImage            Reason = "image"              // an image could not be had or used
 	ReasonInput            Reason = "input"              // an input could not be had
 	ReasonOutputMissing    Reason = "output-missing"     // a declared output was not made
 	ReasonSandboxDied      Reason = "sandbox-died"       // its init is gone without a result

@@ -51,7 +51,9 @@ func (s *sandbox) attend(i int, ready bool) {
 }
 
 func (s *sandbox) drop(i int) {
-	_ = syscall.Close(s.conns[i].fd)
+	if fd := s.conns[i].fd; fd >= 0 {
+		_ = syscall.Close(fd)
+	}
 	s.conns = append(s.conns[:i], s.conns[i+1:]...)
 }
 
@@ -67,14 +69,19 @@ func (s *sandbox) read(c *conn) (done bool) {
 		return true // nothing more was to come
 	}
 	c.in = append(c.in, s.scratch[:n]...)
-	kind, fields, whole, err := initwire.CutFrame(c.in, initwire.MaxFrame)
+	kind, fields, whole, err := initwire.CutFrame(c.in, c.limit())
 	if err != nil {
 		return true
 	}
 	if !whole {
 		return false
 	}
+	rest := c.in[5+len(fields):]
 	c.in, c.deadline = nil, time.Time{}
+	if longer(kind) {
+		s.handOver(c, kind, fields, rest)
+		return true
+	}
 	return s.answer(c, kind, fields)
 }
 

@@ -46,11 +46,24 @@
 // Each may be answered by Refused{message}. A request must be whole within
 // RequestTime or the connection is closed. At most MaxConns are served at once.
 //
-// Kinds are reserved, to be given meaning when they are built, for executions
-// (32–47: start, attach, write, close of stdin, resize, signal, wait), files
-// (48–63: list, stat, read, write, delete, tar both ways) and ports (64–71:
-// connect, after which the connection carries the bytes). The answers are 128 and above,
-// in the same order (160–175, 176–191, 192–199).
+// Executions, files and ports are operations as well, of more than one frame:
+//
+//	Exec{id, command, …}     ExecStarted, then Stdout and Stderr as they come and ExecEnded as the last; meanwhile
+//	                         the client sends Stdin, CloseStdin, Resize and ExecSignal. Attached (the default): whoever does
+//	                         not read slows the program down, and who leaves ends it. Detached: the output is kept in a
+//	                         spool of bounded size, past which the program waits; leaving means nothing
+//	Attach{id, offsets}      the same stream from an offset of each, as often as wanted, while it is kept
+//	ExecSignal{id, signal}   Done
+//	Execs                    ExecList
+//	FileList, FileStat       FileEntry for each, then Done
+//	FileRead                 FileEntry, then Data, then Done
+//	FileWrite, TarWrite      Done, after the client's Octets and OctetsEnd; nothing is seen of a file before that
+//	FileDelete, FileMake     Done
+//	TarRead                  Data, then Done
+//	Connect{port}            Connected, then the connection is the bytes of a TCP connection to that port inside
+//	Ports                    PortList
+//
+// A frame of octets has no fields: all that follows its kind is them, at most MaxOctets.
 //
 // # Files
 //

@@ -12,18 +12,55 @@ const (
 	MaxFrame = 64 << 10
 	// MaxStart leaves room for the largest command line and environment that Linux takes (ARG_MAX is 2 MiB by default, 6 at most).
 	MaxStart = 8 << 20
+	// MaxOctets is how much one frame of octets carries.
+	MaxOctets = 32 << 10
 )
 
 // Kind says what a frame is.
 type Kind byte
 
-// Kinds of frames. See the package comment for the reserved ones.
+// Kinds of frames. See the package comment for what they are about.
 const (
 	KindStart  Kind = 1
 	KindStatus Kind = 2
 	KindStop   Kind = 3
 	KindSignal Kind = 4
 	KindWait   Kind = 5
+
+	// Executions: requests, and what goes on in the connection of one.
+	KindExec       Kind = 32 // Exec
+	KindStdin      Kind = 33 // octets
+	KindCloseStdin Kind = 34 // nothing
+	KindResize     Kind = 35 // Size
+	KindExecSignal Kind = 36 // ExecSignal; in the connection of an execution: its ID is left out
+	KindAttach     Kind = 37 // Attach
+	KindExecs      Kind = 38 // nothing
+
+	// Files.
+	KindFileList   Kind = 48 // FileList
+	KindFileStat   Kind = 49 // FilePath
+	KindFileRead   Kind = 50 // FileRead
+	KindFileWrite  Kind = 51 // FileWrite, then octets and an end of octets
+	KindFileDelete Kind = 52 // FileDelete
+	KindTarRead    Kind = 53 // TarRead
+	KindTarWrite   Kind = 54 // TarWrite, then octets and an end of octets
+	KindOctets     Kind = 55 // octets
+	KindOctetsEnd  Kind = 56 // nothing
+	KindFileMake   Kind = 57 // FileMake: a directory
+
+	// Ports.
+	KindConnect Kind = 64 // a number; once answered, the connection carries the bytes
+	KindPorts   Kind = 65 // nothing
+
+	KindExecStarted Kind = 160 // ExecStarted
+	KindStdout      Kind = 161 // octets
+	KindStderr      Kind = 162 // octets
+	KindExecEnded   Kind = 163 // ExecEnded
+	KindExecList    Kind = 164 // ExecList
+	KindFileEntry   Kind = 176 // FileEntry
+	KindData        Kind = 177 // octets
+	KindConnected   Kind = 192 // nothing
+	KindPortList    Kind = 193 // PortList
 
 	KindStarted Kind = 128
 	KindFailed  Kind = 129

@@ -49,6 +49,15 @@ type Start struct {
 	ResetOOM bool
 	// ShieldOOM: init shields itself, once the command runs, so that the command goes first.
 	ShieldOOM bool
+	// Contained: init is process 1 of a container. It finds User in the container's own files, and
+	// keeps to itself what the command shall not have.
+	Contained bool
+	// User that the command runs as: NAME, UID, NAME:GROUP or UID:GID, as in an image; empty: root. Only if Contained.
+	User string
+	// Capabilities that the command and executions may have at most, one bit each. Only if Contained.
+	Capabilities uint64
+	// StopSignal asks the command to end; 0: TERM.
+	StopSignal int
 }
 
 // Fields encodes it.
@@ -71,7 +80,13 @@ func (s *Start) Fields() []byte {
 	b = appendInt(b, 6, s.OutputLimit)
 	b = appendInt(b, 7, s.OpenFiles)
 	b = appendBool(b, 8, s.ResetOOM)
-	return appendBool(b, 9, s.ShieldOOM)
+	b = appendBool(b, 9, s.ShieldOOM)
+	b = appendBool(b, 10, s.Contained)
+	if s.User != "" {
+		b = appendString(b, 11, s.User)
+	}
+	b = appendInt(b, 12, int64(s.Capabilities))
+	return appendInt(b, 13, int64(s.StopSignal))
 }
 
 // ParseStart decodes it.
@@ -97,6 +112,14 @@ func ParseStart(fields []byte) (*Start, error) {
 			s.ResetOOM = v.bool()
 		case 9:
 			s.ShieldOOM = v.bool()
+		case 10:
+			s.Contained = v.bool()
+		case 11:
+			s.User = v.string()
+		case 12:
+			s.Capabilities = uint64(v.int())
+		case 13:
+			s.StopSignal = int(v.int())
 		}
 	})
 	return s, err
