@@ -186,6 +186,8 @@ func (b *playedBox) Usage() Usage {
 	defer b.rt.mu.Unlock()
 	return b.usage
 }
+func (b *playedBox) Init(context.Context) (net.Conn, error) { return nil, ErrNoSandbox }
+
 func (b *playedBox) Output(stream string) OutputLog { return b.out[stream] }
 func (b *playedBox) Close() error {
 	b.rt.mu.Lock()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -55,12 +56,59 @@ type SandboxConfig struct {
 	Command []string
 	// Env is the whole environment: nothing is inherited.
 	Env       []string
-	Image     string
 	Resources muster.Resources
+	Limits    Limits
+	// Container is what a container adds; nil for a process of the node.
+	Container *Container
 	// Timeout ends the command; 0 = none. KillGrace is the time from TERM to KILL.
 	Timeout, KillGrace time.Duration
 	// OutputLimit is how many bytes of each stream are kept; the oldest go first.
 	OutputLimit int64
+}
+
+// Limits beside those that scheduling counts. Zero: the runtime's default.
+type Limits struct {
+	// Pids is how many processes and threads it may have.
+	Pids int
+	// CPUMax is how much processor time it gets even where more is idle; 0: no limit.
+	CPUMax muster.MilliCPU
+}
+
+// Container is what a sandbox from an image needs beside the rest of its config,
+// in which Command, Env and Work are what image and job together say, as seen from inside.
+type Container struct {
+	Image *Image
+	// User that runs the command: as in an image's configuration; empty: root.
+	User string
+	// Network is nil for the host's.
+	Network *Network
+	// Shared is a directory of the node that is seen inside at SharedAt: the inputs and outputs of a job. Empty: none.
+	Shared, SharedAt string
+	// Volumes are directories inside that begin empty and are not part of the image's file system.
+	Volumes []string
+	// StopSignal asks the command to end; 0: TERM.
+	StopSignal int
+	Hostname   string
+}
+
+// Image is an image on this node, unpacked.
+type Image struct {
+	// Ref is how it was asked for; Digest what that was, "sha256:" and 64 digits.
+	Ref, Digest string
+	// Root is a directory below which Layers lie, the topmost first, relative to it: names are short enough for
+	// all to fit into one mount option.
+	Root   string
+	Layers []string
+	// Release lets the node delete it; nil if there is nothing to let go.
+	Release func()
+}
+
+// Network is a network of a sandbox's own.
+type Network struct {
+	// Namespace is the path of its network namespace, valid in this process until the sandbox runs. Empty: one with nothing but a loopback, which the runtime makes.
+	Namespace string
+	// DNS are lines of resolv.conf; Hosts of /etc/hosts, beside localhost.
+	DNS, Hosts []string
 }
 
 // Sandbox is one running or ended sandbox.
@@ -76,6 +124,9 @@ type Sandbox interface {
 	Stop(grace time.Duration)
 	// Usage is what it has used so far; zero if not to be had.
 	Usage() Usage
+	// Init connects to the sandbox's init, see package initwire; it has no part in what is said there.
+	// After the end: ErrNoSandbox.
+	Init(ctx context.Context) (net.Conn, error)
 	// Output opens a stream ("stdout" or "stderr") for reading at a byte offset.
 	Output(stream string) OutputLog
 	// Close gives up what the agent holds of it (descriptors); the sandbox goes on.
@@ -111,4 +162,8 @@ type Result struct {
 type Usage struct {
 	CPU    time.Duration
 	Memory muster.Bytes
+	// Pids are the processes and threads now; 0 if not to be had.
+	Pids int
+	// Disk is what its writable layer holds; 0 if it has none, or not to be had.
+	Disk muster.Bytes
 }

@@ -76,7 +76,7 @@ func (al *alloc) config() (SandboxConfig, error) {
 	s := al.spec
 	return SandboxConfig{
 		ID: al.id, Dir: al.dir, Work: al.work(),
-		Command: s.Command, Env: al.environment(), Image: s.Image, Resources: s.Resources,
+		Command: s.Command, Env: al.environment(), Resources: s.Resources,
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -98,8 +99,8 @@ func (r *Runtime) Check(context.Context) error { return r.config.CheckError }
 
 // Start makes a sandbox. See agent.Runtime.
 func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
-	if c.Image != "" && !r.config.Images {
-		return nil, failure(muster.FailureUser, muster.ReasonNoRuntime, "image %q: the runtime %q has no images", c.Image, r.config.Name)
+	if c.Container != nil && !r.config.Images {
+		return nil, failure(muster.FailureUser, muster.ReasonNoRuntime, "image %q: the runtime %q has no images", c.Container.Image.Ref, r.config.Name)
 	}
 	steps, err := parse(c.Command)
 	if err != nil {
@@ -186,6 +187,9 @@ func (s *sandbox) Usage() agent.Usage {
 	defer s.mu.Unlock()
 	return s.used
 }
+
+// Init is not to be had: nothing runs there.
+func (s *sandbox) Init(context.Context) (net.Conn, error) { return nil, agent.ErrNoSandbox }
 
 func (s *sandbox) Output(stream string) agent.OutputLog {
 	if stream == "stderr" {

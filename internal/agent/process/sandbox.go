@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -170,6 +171,13 @@ func (s *sandbox) Usage() agent.Usage {
 	s.cpu = max(s.cpu, now.CPU)
 	now.CPU = s.cpu
 	return now
+}
+
+func (s *sandbox) Init(ctx context.Context) (net.Conn, error) {
+	if s.isDone() {
+		return nil, agent.ErrNoSandbox
+	}
+	return agent.DialInit(ctx, s.dir)
 }
 
 func (s *sandbox) Output(stream string) agent.OutputLog {

@@ -64,8 +64,8 @@ func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 
 func validate(c *agent.SandboxConfig) error {
 	switch {
-	case c.Image != "":
-		return userFault(muster.ReasonNoRuntime, "image %q: the runtime %q has no images, a container runtime is needed", c.Image, Name)
+	case c.Container != nil:
+		return userFault(muster.ReasonNoRuntime, "image %q: the runtime %q has no images, a container runtime is needed", c.Container.Image.Ref, Name)
 	case len(c.Command) == 0 || c.Command[0] == "":
 		return userFault(muster.ReasonSpec, "the command is empty")
 	case !filepath.IsAbs(c.Dir):

@@ -148,7 +148,7 @@ func noImage(r *rig) {
 		r.Skip("this runtime has images")
 	}
 	c := r.config(program{argv: []string{"true"}, fake: []string{"exit", "0"}})
-	c.Image = "example.com/no/image:1"
+	c.Container = &agent.Container{Image: &agent.Image{Ref: "example.com/no/image:1"}}
 	r.refuse(c, muster.FailureUser, muster.ReasonNoRuntime, "example.com/no/image:1")
 }
 

@@ -95,7 +95,7 @@ func (r *rig) config(p program) agent.SandboxConfig {
 	c := agent.SandboxConfig{
 		ID: id, Dir: filepath.Join(r.root, string(id)), Work: filepath.Join(r.root, string(id), "work"),
 		Env:   []string{"PATH=/usr/local/bin:/usr/bin:/bin", "MUSTER_ALLOC=" + string(id)},
-		Image: r.suite.Image, KillGrace: 5 * time.Second, OutputLimit: 64 << 20,
+		KillGrace: 5 * time.Second, OutputLimit: 64 << 20,
 		Resources: muster.Resources{CPU: 500, Memory: 256 * muster.MiB},
 	}
 	switch {
