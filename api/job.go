@@ -20,13 +20,23 @@ type JobSpec struct {
 	// Priority 0 to 100; higher first. Default 50.
 	Priority *int `json:"priority,omitempty" minimum:"0" maximum:"100" doc:"0 to 100, higher first. Default: 50."`
 	// Command and its arguments; no shell in between.
-	Command []string `json:"command" doc:"The program and its arguments, passed as they are: no shell in between."`
+	Command []string `json:"command,omitempty" doc:"The program and its arguments, passed as they are: no shell in between. With an image: the arguments of its entrypoint, instead of its own; may be left out."`
 	// Image of a container. Empty: a process on the node's own file system.
-	Image string `json:"image,omitempty" doc:"Container image. Empty: a process on the node's own files."`
+	Image string `json:"image,omitempty" doc:"Container image, as python:3.13, ghcr.io/team/name@sha256:…, oci:/directory or docker-archive:/file.tar (paths on the node). Empty: a process on the node's own files."`
+	// Entrypoint replaces the image's, and its command as well; [""] is none.
+	Entrypoint []string `json:"entrypoint,omitempty" doc:"Instead of the image's entrypoint, and of its command. A single empty string: none."`
+	// User that runs the command in the container. Empty: the image's.
+	User string `json:"user,omitempty" doc:"Who runs the command in the container: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
+	// Network of the container. Default bridge.
+	Network string `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out, but not the node and not the cloud's metadata address. host: the node's, and with it the metadata address. Default with an image: bridge."`
+	// Egress restricts what a bridge network reaches. Empty: everything.
+	Egress []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
+	// Ports that may be connected to from outside the sandbox.
+	Ports []int `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`
 	// Env is added to the clean environment of the command.
 	Env map[string]string `json:"env,omitempty" doc:"Environment variables for the command."`
 	// Workdir is where the command starts. Empty: a fresh directory of its own.
-	Workdir string `json:"workdir,omitempty" doc:"Where the command starts: an absolute path that must exist on the node. Empty: a fresh directory of its own, where inputs are put and outputs are found."`
+	Workdir string `json:"workdir,omitempty" doc:"Where the command starts: an absolute path. Empty: a fresh directory of its own, where inputs are put and outputs are found; in a container that is /workspace, or the image's own if the job has neither."`
 	// Resources of one member.
 	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member needs."`
 	// Restart says what happens when a member fails.
@@ -51,7 +61,10 @@ type JobSpec struct {
 type ResourcesSpec struct {
 	CPU    float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" doc:"Cores, as 0.5. Default: 1."`
 	Memory Size    `json:"memory,omitempty" zero:"256MiB" doc:"As 64MiB. Default: 256MiB."`
-	Disk   Size    `json:"disk,omitempty" doc:"As 1GiB. Default: 0."`
+	Disk   Size    `json:"disk,omitempty" doc:"As 1GiB: what a container may write. Default: 0, with which a container may write up to 10GiB that nobody has set aside for it."`
+	// CPUMax is a limit, CPU what is set aside.
+	CPUMax float64 `json:"cpu_max,omitempty" minimum:"0" maximum:"4096" doc:"At most so many cores, even if more are idle. Default: no limit."`
+	Pids   int     `json:"pids,omitempty" minimum:"0" maximum:"4194304" doc:"At most so many processes and threads. Default: 4096."`
 }
 
 // RestartSpec is the restart policy. Failures of the node's making are always
@@ -174,6 +187,8 @@ type Alloc struct {
 	ExitCode  *int        `json:"exit_code,omitempty"`
 	Signal    string      `json:"signal,omitempty"`
 	Failure   *Failure    `json:"failure,omitempty"`
+	Detail    string      `json:"detail,omitempty" doc:"What its start is at, as the pull of its image."`
+	Image     string      `json:"image,omitempty" doc:"Digest of the image that it was started from."`
 	Placed    time.Time   `json:"placed"`
 	Started   *time.Time  `json:"started,omitempty"`
 	Ended     *time.Time  `json:"ended,omitempty"`

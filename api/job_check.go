@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -19,6 +20,8 @@ const (
 	MaxSpecBytes    = 1 << 20 // of the canonical JSON
 	MaxCount        = 1_000_000
 	MaxCPU          = 4096
+	MinCPUMax       = 0.01
+	MaxPids         = 1 << 22
 	MinCPU          = 0.001
 	MinMemory       = Size(1 << 20)
 	MaxAttempts     = 100
@@ -91,6 +94,7 @@ func checkJob(s *JobSpec) *checks {
 	if s.Image != "" {
 		c.image(s.Image)
 	}
+	c.container(s)
 	if w := s.Workdir; w != "" {
 		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {
 			c.add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", quote(w))
@@ -149,10 +153,12 @@ func (c *checks) count(location string, n int) bool {
 
 func (c *checks) command(s *JobSpec) {
 	if len(s.Command) == 0 {
-		c.add("command", "is missing; give the program and its arguments, as [echo, hello]")
+		if s.Image == "" {
+			c.add("command", "is missing; give the program and its arguments, as [echo, hello]")
+		}
 		return
 	}
-	if s.Command[0] == "" {
+	if s.Command[0] == "" && s.Image == "" {
 		c.add("command[0]", "is empty; it is the program to run")
 	}
 	for i, a := range s.Command {
@@ -178,13 +184,79 @@ func (c *checks) env(env map[string]string) {
 	}
 }
 
+// Places of images that are no registries: paths on the node.
+const (
+	ImageLayout  = "oci:"
+	ImageArchive = "docker-archive:"
+)
+
 func (c *checks) image(s string) {
 	const also = "._-/:@+"
+	for _, source := range []string{ImageLayout, ImageArchive} {
+		if where, ok := strings.CutPrefix(s, source); ok {
+			if !strings.HasPrefix(where, "/") {
+				c.add("image", "is %s; give an absolute path on the node, as %s/images/app", quote(s), source)
+			} else {
+				c.text("image", s, 4095)
+			}
+			return
+		}
+	}
 	bad := func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(also, r)
 	}
 	if len(s) > 512 || strings.ContainsFunc(s, bad) || strings.ContainsAny(s[:1], also) || strings.ContainsAny(s[len(s)-1:], also) {
 		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest", quote(s))
+	}
+}
+
+// container checks what only a container has.
+func (c *checks) container(s *JobSpec) {
+	if s.Image == "" {
+		for _, f := range []struct {
+			location string
+			given    bool
+		}{
+			{"entrypoint", len(s.Entrypoint) > 0}, {"user", s.User != ""},
+			{"network", s.Network != "" && s.Network != string(muster.NetworkHost)}, {"egress", len(s.Egress) > 0}, {"ports", len(s.Ports) > 0},
+		} {
+			if f.given {
+				c.add(f.location, "needs an image: a job without one is a process of its node")
+			}
+		}
+		return
+	}
+	for i, a := range s.Entrypoint {
+		c.text(index("entrypoint", i), a, MaxArgBytes)
+	}
+	if c.text("user", s.User, 256) && (strings.ContainsFunc(s.User, unicode.IsSpace) || strings.Count(s.User, ":") > 1) {
+		c.add("user", "is %s; write it as NAME, UID, NAME:GROUP or UID:GID", quote(s.User))
+	}
+	switch muster.NetworkMode(s.Network) {
+	case "", muster.NetworkBridge:
+	case muster.NetworkNone, muster.NetworkHost:
+		if len(s.Egress) > 0 {
+			c.add("egress", "is given with network %s; it is about bridge", s.Network)
+		}
+		if len(s.Ports) > 0 {
+			c.add("ports", "are given with network %s; they are about bridge", s.Network)
+		}
+	default:
+		c.add("network", "is %s; it is none, bridge or host", quote(s.Network))
+	}
+	if c.count("egress", len(s.Egress)) {
+		for i, e := range s.Egress {
+			if p, err := netip.ParsePrefix(e); err != nil || p.Masked() != p {
+				c.add(index("egress", i), "is %s; write a network as 10.0.0.0/8, one address as 192.0.2.1/32", quote(e))
+			}
+		}
+	}
+	if c.count("ports", len(s.Ports)) {
+		for i, p := range s.Ports {
+			if p < 1 || p > 65535 {
+				c.add(index("ports", i), "is %d; a port is 1 to 65535", p)
+			}
+		}
 	}
 }
 
@@ -197,6 +269,12 @@ func (c *checks) resources(r *ResourcesSpec) {
 	}
 	if r.Disk < 0 {
 		c.add("resources.disk", "is %d bytes; it cannot be negative", int64(r.Disk))
+	}
+	if v := r.CPUMax; v != 0 && !(v >= MinCPUMax && v <= MaxCPU) {
+		c.add("resources.cpu_max", "is %s; it is %g to %d cores, as 1.5, or left out for no limit", number(v), MinCPUMax, MaxCPU)
+	}
+	if r.Pids < 0 || r.Pids > MaxPids {
+		c.add("resources.pids", "is %d; it is 1 to %d processes and threads", r.Pids, MaxPids)
 	}
 }
 

@@ -37,6 +37,9 @@ func (s *JobSpec) Defaults() {
 		p := muster.DefaultPriority
 		s.Priority = &p
 	}
+	if s.Image != "" {
+		fill(&s.Network, string(muster.NetworkBridge))
+	}
 	fill(&s.Resources.CPU, DefaultCPU)
 	fill(&s.Resources.Memory, DefaultMemory)
 	fill(&s.OutputLimit, DefaultOutputLimit)
@@ -106,6 +109,9 @@ func (s *JobSpec) Clone() *JobSpec {
 		c.Priority = &p
 	}
 	c.Command = slices.Clone(s.Command)
+	c.Entrypoint = slices.Clone(s.Entrypoint)
+	c.Egress = slices.Clone(s.Egress)
+	c.Ports = slices.Clone(s.Ports)
 	c.Env = maps.Clone(s.Env)
 	c.Restart.On = slices.Clone(s.Restart.On)
 	c.Constraints = slices.Clone(s.Constraints)
@@ -129,9 +135,6 @@ func (s *JobSpec) Clone() *JobSpec {
 func (s *JobSpec) Canonical() []byte {
 	c := s.Clone()
 	c.Defaults()
-	if c.Command == nil {
-		c.Command = []string{}
-	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // a shell line is full of < > &, and would count six-fold

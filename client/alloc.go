@@ -35,7 +35,7 @@ func (q AllocQuery) values() url.Values {
 // Allocs is a page of all allocations.
 func (c *Client) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocs", query: q.values()}, out)
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()}, out)
 	return out, err
 }
 
@@ -51,7 +51,7 @@ func (c *Client) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Allo
 // JobAllocs is a page of a job's allocations.
 func (c *Client) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocs"), query: q.values()}, out)
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()}, out)
 	return out, err
 }
 
@@ -67,19 +67,19 @@ func (c *Client) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQue
 // Alloc is one allocation.
 func (c *Client) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
 	out := &api.Alloc{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocs", string(id))}, out)
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id))}, out)
 	return out, err
 }
 
 // Outputs lists the declared outputs that were stored of an allocation.
 func (c *Client) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
 	out := &api.OutputFileList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocs", string(id), "outputs")}, out)
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")}, out)
 	return out, err
 }
 
 // OutputTar is the n-th declared output of an allocation as a tar stream. It is
 // whole only if it is read to io.EOF. The caller closes it.
 func (c *Client) OutputTar(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
-	return c.octets(ctx, path("v1", "allocs", string(id), "outputs", strconv.Itoa(n)))
+	return c.octets(ctx, path("v1", "allocations", string(id), "outputs", strconv.Itoa(n)))
 }

@@ -290,10 +290,10 @@ func TestPagesAndPaths(t *testing.T) {
 /v1/jobs?limit=1000
 /v1/jobs/default/j/members?limit=1000&status=failed
 /v1/jobs/default/j/members?after=p+2&limit=1000&status=failed
-/v1/jobs/n/j%2F..%2Fk/allocs?index=0&limit=1000
-/v1/jobs/n/j%2F..%2Fk/allocs?after=p+2&index=0&limit=1000
-/v1/allocs?limit=1000&live=true&node=n1
-/v1/allocs?after=p+2&limit=1000&live=true&node=n1
+/v1/jobs/n/j%2F..%2Fk/allocations?index=0&limit=1000
+/v1/jobs/n/j%2F..%2Fk/allocations?after=p+2&index=0&limit=1000
+/v1/allocations?limit=1000&live=true&node=n1
+/v1/allocations?after=p+2&limit=1000&live=true&node=n1
 /v1/nodes?limit=1000&pool=p&stage=serving
 /v1/nodes?after=p+2&limit=1000&pool=p&stage=serving`
 	if got := strings.Join(asked, "\n"); got != want {

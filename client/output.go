@@ -140,7 +140,7 @@ func (o *Output) connect() error {
 	if q.Follow {
 		v.Set("follow", "true")
 	}
-	resp, err := o.client.stream(o.ctx, request{method: http.MethodGet, path: path("v1", "allocs", string(q.Alloc), "output", q.Stream), query: v})
+	resp, err := o.client.stream(o.ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(q.Alloc), "output", q.Stream), query: v})
 	if err != nil {
 		return err
 	}

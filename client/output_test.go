@@ -100,7 +100,7 @@ func TestOutputGoesOnWhereItWas(t *testing.T) {
 			if n, err := o.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 				t.Errorf("after the end: %d, %v", n, err)
 			}
-			if !strings.HasPrefix(tt.r.asked[0], "/v1/allocs/u-0-1/output/stdout") {
+			if !strings.HasPrefix(tt.r.asked[0], "/v1/allocations/u-0-1/output/stdout") {
 				t.Error(tt.r.asked[0])
 			}
 		})

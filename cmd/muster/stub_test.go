@@ -64,17 +64,17 @@ func newStub(t *testing.T) *stub {
 	mux.HandleFunc("GET /v1/jobs/{ns}/{name}", s.withJob(func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, s.job) }))
 	mux.HandleFunc("POST /v1/jobs/{ns}/{name}/stop", s.withJob(s.stop))
 	mux.HandleFunc("GET /v1/jobs/{ns}/{name}/members", s.withJob(s.members))
-	mux.HandleFunc("GET /v1/jobs/{ns}/{name}/allocs", s.withJob(s.jobAllocs))
-	mux.HandleFunc("GET /v1/allocs/{id}", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) { s.answer(w, 200, al) }))
-	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", s.withAlloc(s.read))
-	mux.HandleFunc("GET /v1/allocs/{id}/outputs", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
+	mux.HandleFunc("GET /v1/jobs/{ns}/{name}/allocations", s.withJob(s.jobAllocs))
+	mux.HandleFunc("GET /v1/allocations/{id}", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) { s.answer(w, 200, al) }))
+	mux.HandleFunc("GET /v1/allocations/{id}/output/{stream}", s.withAlloc(s.read))
+	mux.HandleFunc("GET /v1/allocations/{id}/outputs", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
 		l := api.OutputFileList{Files: []api.OutputFile{}}
 		for i, b := range s.tars[al.ID] {
 			l.Files = append(l.Files, api.OutputFile{Path: s.job.Spec.Outputs[i].Path, Size: int64(len(b))})
 		}
 		s.answer(w, 200, l)
 	}))
-	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
+	mux.HandleFunc("GET /v1/allocations/{id}/outputs/{n}", s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
 		n, _ := strconv.Atoi(r.PathValue("n"))
 		_, _ = w.Write(s.tars[al.ID][n])
 	}))

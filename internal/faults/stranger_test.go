@@ -245,7 +245,7 @@ func TestGarbageToThePort(t *testing.T) {
 		"a bad chunk":            job + "Transfer-Encoding: chunked\r\n\r\nZZZZ\r\n{}",
 		"a WebSocket":            "GET /v1/events HTTP/1.1\r\nHost: " + address + "\r\nOrigin: http://evil.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
 		"an unknown method":      "BREW /v1/jobs HTTP/1.1\r\n" + auth + "Connection: close\r\n\r\n",
-		"an offset of nonsense":  "GET /v1/allocs/x-0-1/output/stdout?offset=-5 HTTP/1.1\r\n" + auth + "Connection: close\r\n\r\n",
+		"an offset of nonsense":  "GET /v1/allocations/x-0-1/output/stdout?offset=-5 HTTP/1.1\r\n" + auth + "Connection: close\r\n\r\n",
 		"an event of nowhere":    "GET /v1/events?after=9999999999999999999999 HTTP/1.1\r\n" + auth + "Connection: close\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestSilentClients(t *testing.T) {
 		case 1:
 			_, _ = io.WriteString(c, "GET /v1/events?after=oldest"+auth)
 		case 2:
-			_, _ = io.WriteString(c, "GET /v1/allocs/"+al.ID+"/output/stdout?follow=true"+auth)
+			_, _ = io.WriteString(c, "GET /v1/allocations/"+al.ID+"/output/stdout?follow=true"+auth)
 		}
 	}
 	began := time.Now()

@@ -10,9 +10,9 @@ import (
 )
 
 func (a *API) allocRoutes() {
-	register(a, operation(http.MethodGet, "/v1/allocs", "list-allocs", tagAllocs, "List allocations", "By id."), a.listAllocs)
+	register(a, operation(http.MethodGet, "/v1/allocations", "list-allocs", tagAllocs, "List allocations", "By id."), a.listAllocs)
 
-	one := operation(http.MethodGet, "/v1/allocs/{id}", "get-alloc", tagAllocs, "Show an allocation", "")
+	one := operation(http.MethodGet, "/v1/allocations/{id}", "get-alloc", tagAllocs, "Show an allocation", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
 	register(a, one, func(_ context.Context, in *AllocPath) (*allocOut, error) {
 		al, err := in.find(a.cfg.State.Latest())

@@ -327,6 +327,9 @@ func allocText(verb string, al *state.Alloc) string {
 	case "alloc.placed":
 		return fmt.Sprintf("%s was placed on node %s", what, al.Node)
 	case "alloc.starting":
+		if al.Detail != "" {
+			return fmt.Sprintf("%s is starting on node %s: %s", what, al.Node, al.Detail)
+		}
 		return fmt.Sprintf("%s is starting on node %s", what, al.Node)
 	case "alloc.running":
 		return fmt.Sprintf("%s is running on node %s", what, al.Node)

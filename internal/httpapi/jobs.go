@@ -55,7 +55,7 @@ func (a *API) jobRoutes() {
 	members.Errors = append(members.Errors, http.StatusNotFound)
 	register(a, members, a.listMembers)
 
-	allocs := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/allocs", "list-job-allocs", tagJobs, "List the allocations of a job", "By index and attempt, of all versions.")
+	allocs := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/allocations", "list-job-allocs", tagJobs, "List the allocations of a job", "By index and attempt, of all versions.")
 	allocs.Errors = append(allocs.Errors, http.StatusNotFound)
 	register(a, allocs, a.listJobAllocs)
 }

@@ -269,8 +269,8 @@ func TestStop(t *testing.T) {
 func TestGetMissing(t *testing.T) {
 	b := newBench(t, 100)
 	for _, path := range []string{
-		"/v1/jobs/default/x", "/v1/jobs/default/x/members", "/v1/jobs/default/x/allocs", "/v1/allocs/x", "/v1/allocs/x/outputs",
-		"/v1/allocs/x/outputs/0", "/v1/allocs/x/output/stdout", "/v1/nodes/x",
+		"/v1/jobs/default/x", "/v1/jobs/default/x/members", "/v1/jobs/default/x/allocations", "/v1/allocations/x", "/v1/allocations/x/outputs",
+		"/v1/allocations/x/outputs/0", "/v1/allocations/x/output/stdout", "/v1/nodes/x",
 	} {
 		p := b.problem(b.do("GET", path, ""), 404, "not-found")
 		if !strings.Contains(p.Detail, "x: not found") {

@@ -116,30 +116,30 @@ func TestListJobs(t *testing.T) {
 func TestListParameters(t *testing.T) {
 	b := newBench(t, 100)
 	for path, where := range map[string]string{
-		"/v1/jobs?limit=0":                          "query.limit",
-		"/v1/jobs?limit=1001":                       "query.limit",
-		"/v1/jobs?limit=-1":                         "query.limit",
-		"/v1/jobs?limit=x":                          "query.limit",
-		"/v1/jobs?stage=dead":                       "query.stage",
-		"/v1/jobs?namespace=A":                      "query.namespace",
-		"/v1/jobs?after=x":                          "query.after",
-		"/v1/jobs?after=a%2FB":                      "query.after",
-		"/v1/jobs?stag=live":                        "query.stag",
-		"/v1/jobs?limit=1&limit=2":                  "query.limit",
-		"/v1/nodes?stage=x":                         "query.stage",
-		"/v1/allocs?live=perhaps":                   "query.live",
-		"/v1/allocs/x/output/stdin":                 "path.stream",
-		"/v1/allocs/x/output/stdout?offset=-1":      "query.offset",
-		"/v1/allocs/x/output/stdout?offset=1e3":     "query.offset",
-		"/v1/allocs/x/outputs/-1":                   "path.n",
-		"/v1/allocs/x/outputs/99999999999999999999": "path.n",
-		"/v1/events?after=x":                        "query.after",
-		"/v1/events?after=1.2.3":                    "query.after",
-		"/v1/events?after=-1":                       "query.after",
-		"/v1/jobs/A/b":                              "path.namespace",
-		"/v1/jobs/a/B":                              "path.name",
-		"/v1/jobs/a/%00":                            "path.name",
-		"/v1/jobs/a/b%2Fc":                          "path.name",
+		"/v1/jobs?limit=0":                               "query.limit",
+		"/v1/jobs?limit=1001":                            "query.limit",
+		"/v1/jobs?limit=-1":                              "query.limit",
+		"/v1/jobs?limit=x":                               "query.limit",
+		"/v1/jobs?stage=dead":                            "query.stage",
+		"/v1/jobs?namespace=A":                           "query.namespace",
+		"/v1/jobs?after=x":                               "query.after",
+		"/v1/jobs?after=a%2FB":                           "query.after",
+		"/v1/jobs?stag=live":                             "query.stag",
+		"/v1/jobs?limit=1&limit=2":                       "query.limit",
+		"/v1/nodes?stage=x":                              "query.stage",
+		"/v1/allocations?live=perhaps":                   "query.live",
+		"/v1/allocations/x/output/stdin":                 "path.stream",
+		"/v1/allocations/x/output/stdout?offset=-1":      "query.offset",
+		"/v1/allocations/x/output/stdout?offset=1e3":     "query.offset",
+		"/v1/allocations/x/outputs/-1":                   "path.n",
+		"/v1/allocations/x/outputs/99999999999999999999": "path.n",
+		"/v1/events?after=x":                             "query.after",
+		"/v1/events?after=1.2.3":                         "query.after",
+		"/v1/events?after=-1":                            "query.after",
+		"/v1/jobs/A/b":                                   "path.namespace",
+		"/v1/jobs/a/B":                                   "path.name",
+		"/v1/jobs/a/%00":                                 "path.name",
+		"/v1/jobs/a/b%2Fc":                               "path.name",
 	} {
 		p := b.problem(b.do("GET", path, ""), 422, "invalid")
 		if len(p.Errors) != 1 || p.Errors[0].Location != where {
@@ -194,14 +194,14 @@ func TestListMembersAndAllocs(t *testing.T) {
 	retried := string(muster.NewAllocID(uid, 3, 2))
 	inOrder := slices.Insert(slices.Clone(all), 4, retried)
 	for _, limit := range []int{1, 3, 8} {
-		if got := slices.Concat(pages(b, fmt.Sprintf("/v1/jobs/default/j/allocs?limit=%d", limit), allocPage)...); !slices.Equal(got, inOrder) {
+		if got := slices.Concat(pages(b, fmt.Sprintf("/v1/jobs/default/j/allocations?limit=%d", limit), allocPage)...); !slices.Equal(got, inOrder) {
 			t.Errorf("allocs, limit %d: %q", limit, got)
 		}
 	}
-	if got := slices.Concat(pages(b, "/v1/jobs/default/j/allocs?limit=1&index=3", allocPage)...); !slices.Equal(got, []string{all[3], retried}) {
+	if got := slices.Concat(pages(b, "/v1/jobs/default/j/allocations?limit=1&index=3", allocPage)...); !slices.Equal(got, []string{all[3], retried}) {
 		t.Errorf("of member 3: %q", got)
 	}
-	if got := slices.Concat(pages(b, "/v1/jobs/default/j/allocs?index=0", allocPage)...); !slices.Equal(got, all[:1]) {
+	if got := slices.Concat(pages(b, "/v1/jobs/default/j/allocations?index=0", allocPage)...); !slices.Equal(got, all[:1]) {
 		t.Errorf("of member 0: %q", got)
 	}
 	byID := slices.Sorted(slices.Values(inOrder))
@@ -213,24 +213,24 @@ func TestListMembersAndAllocs(t *testing.T) {
 		"&live=true&node=n2": {retried, all[5], all[6]},
 		"&node=n3":           nil,
 	} {
-		if got := slices.Concat(pages(b, "/v1/allocs?limit=2"+query, allocPage)...); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		if got := slices.Concat(pages(b, "/v1/allocations?limit=2"+query, allocPage)...); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
 			t.Errorf("%q: %q, want %q", query, got, want)
 		}
 	}
-	b.problem(b.do("GET", "/v1/jobs/default/j/allocs?after=nonsense", ""), 422, "invalid")
+	b.problem(b.do("GET", "/v1/jobs/default/j/allocations?after=nonsense", ""), 422, "invalid")
 	b.problem(b.do("GET", "/v1/jobs/default/j/members?after=-3", ""), 422, "invalid")
 	if l := get[api.MemberList](b, "/v1/jobs/default/j/members?after=999999999"); len(l.Members) != 0 || l.Next != "" {
 		t.Errorf("past the end: %+v", l)
 	}
 
-	al := get[api.Alloc](b, "/v1/allocs/"+all[2])
+	al := get[api.Alloc](b, "/v1/allocations/"+all[2])
 	if al.ExitCode == nil || *al.ExitCode != 3 || al.Failure == nil || al.Failure.Class != "user" || al.Outcome != "failed" || al.Job != "j" || al.Output.State != "open" || al.Ended == nil {
 		t.Errorf("%+v", al)
 	}
-	if al := get[api.Alloc](b, "/v1/allocs/"+all[3]); al.ExitCode != nil {
+	if al := get[api.Alloc](b, "/v1/allocations/"+all[3]); al.ExitCode != nil {
 		t.Errorf("an allocation that never ran has an exit code: %+v", al)
 	}
-	if al := get[api.Alloc](b, "/v1/allocs/"+all[1]); al.ExitCode == nil || *al.ExitCode != 0 {
+	if al := get[api.Alloc](b, "/v1/allocations/"+all[1]); al.ExitCode == nil || *al.ExitCode != 0 {
 		t.Errorf("one that succeeded has none: %+v", al)
 	}
 

@@ -37,7 +37,7 @@ const (
 )
 
 func (a *API) outputRoutes() {
-	get := operation(http.MethodGet, "/v1/allocs/{id}/output/{stream}", "get-output", tagOutput, "Read what an allocation wrote",
+	get := operation(http.MethodGet, "/v1/allocations/{id}/output/{stream}", "get-output", tagOutput, "Read what an allocation wrote",
 		"The bytes as they were written, from wherever they are: the store, the log, or the node that runs it. "+
 			"An answer that ends well is whole: everything that is there, or with `follow` everything that will ever be. "+
 			"One that breaks off is not: ask again from the offset reached. "+
@@ -51,11 +51,11 @@ func (a *API) outputRoutes() {
 	get.Errors = append(get.Errors, http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusServiceUnavailable)
 	register(a, get, a.getOutput)
 
-	list := operation(http.MethodGet, "/v1/allocs/{id}/outputs", "list-outputs", tagOutput, "List the declared outputs that an allocation left", "")
+	list := operation(http.MethodGet, "/v1/allocations/{id}/outputs", "list-outputs", tagOutput, "List the declared outputs that an allocation left", "")
 	list.Errors = append(list.Errors, http.StatusNotFound)
 	register(a, list, a.listOutputs)
 
-	one := operation(http.MethodGet, "/v1/allocs/{id}/outputs/{n}", "get-declared-output", tagOutput, "Fetch a declared output", "A file or a directory, as a tar archive.")
+	one := operation(http.MethodGet, "/v1/allocations/{id}/outputs/{n}", "get-declared-output", tagOutput, "Fetch a declared output", "A file or a directory, as a tar archive.")
 	one.Responses = octets("application/x-tar", "The archive.", nil)
 	one.Errors = append(one.Errors, http.StatusNotFound, http.StatusGone, http.StatusServiceUnavailable)
 	register(a, one, a.getDeclaredOutput)

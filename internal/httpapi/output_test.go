@@ -46,7 +46,7 @@ func (b *bench) end(id muster.AllocID, o *state.Output) {
 
 func (b *bench) output(id muster.AllocID, query string) answer {
 	b.Helper()
-	return b.do("GET", "/v1/allocs/"+string(id)+"/output/stdout"+query, "")
+	return b.do("GET", "/v1/allocations/"+string(id)+"/output/stdout"+query, "")
 }
 
 func wantOutput(t *testing.T, a answer, body string, start, end int64, st string) {
@@ -79,8 +79,8 @@ func TestOutputInline(t *testing.T) {
 	wantOutput(t, b.output(id, "?tail=0"), "", n, n, "complete")
 	wantOutput(t, b.output(id, fmt.Sprintf("?offset=%d", n)), "", n, n, "complete")
 	wantOutput(t, b.output(id, "?offset=1000"), "", 1000, n, "complete")
-	wantOutput(t, b.do("GET", "/v1/allocs/"+string(id)+"/output/stderr", ""), "", 0, 0, "complete")
-	a := b.do("HEAD", "/v1/allocs/"+string(id)+"/output/stdout", "")
+	wantOutput(t, b.do("GET", "/v1/allocations/"+string(id)+"/output/stderr", ""), "", 0, 0, "complete")
+	a := b.do("HEAD", "/v1/allocations/"+string(id)+"/output/stdout", "")
 	wantOutput(t, a, "", 4, n, "complete")
 	b.problem(b.output(id, "?offset=1&tail=1"), 422, "invalid")
 	if len(b.nodes.opened) != 0 {
@@ -119,14 +119,14 @@ func TestOutputMissingInTheStore(t *testing.T) {
 	b.store(id, "stdout", 0, "0123")
 	b.end(id, &state.Output{Stage: state.OutputComplete, Stdout: state.Stream{Size: 10}, Stderr: state.Stream{Size: 7, Start: 7}, BlobBytes: 4})
 	srv := b.serve()
-	if f := b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout"); string(f.body) != "0123" || f.err == nil {
+	if f := b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout"); string(f.body) != "0123" || f.err == nil {
 		t.Errorf("%q %v", f.body, f.err)
 	}
 	p := b.problem(b.output(id, "?offset=4"), 404, "not-found")
 	if !strings.Contains(p.Detail, "bytes 4 to 10 are missing") {
 		t.Errorf("%q", p.Detail)
 	}
-	wantOutput(t, b.do("GET", "/v1/allocs/"+string(id)+"/output/stderr", ""), "", 7, 7, "complete")
+	wantOutput(t, b.do("GET", "/v1/allocations/"+string(id)+"/output/stderr", ""), "", 7, 7, "complete")
 }
 
 func TestOutputIncomplete(t *testing.T) {
@@ -138,7 +138,7 @@ func TestOutputIncomplete(t *testing.T) {
 	wantOutput(t, b.output(id, ""), "first second", 0, 12, "incomplete")
 	wantOutput(t, b.output(id, "?follow=true&offset=8"), "cond", 8, 12, "incomplete")
 	wantOutput(t, b.output(id, "?tail=4"), "cond", 8, 12, "incomplete")
-	wantOutput(t, b.do("GET", "/v1/allocs/"+string(id)+"/output/stderr?tail=5", ""), "", 0, 0, "incomplete")
+	wantOutput(t, b.do("GET", "/v1/allocations/"+string(id)+"/output/stderr?tail=5", ""), "", 0, 0, "incomplete")
 }
 
 func TestOutputPruned(t *testing.T) {
@@ -156,8 +156,8 @@ func TestOutputPruned(t *testing.T) {
 	}
 	b.problem(b.output(id, "?follow=true"), 410, "too-old")
 	b.problem(b.output(id, "?tail=2"), 410, "too-old")
-	b.problem(b.do("GET", "/v1/allocs/"+string(id)+"/outputs/0", ""), 410, "too-old")
-	wantOutput(t, b.do("GET", "/v1/allocs/"+string(id)+"/output/stderr", ""), "", 0, -1, "pruned")
+	b.problem(b.do("GET", "/v1/allocations/"+string(id)+"/outputs/0", ""), 410, "too-old")
+	wantOutput(t, b.do("GET", "/v1/allocations/"+string(id)+"/output/stderr", ""), "", 0, -1, "pruned")
 }
 
 func TestOutputLive(t *testing.T) {
@@ -175,13 +175,13 @@ func TestOutputLive(t *testing.T) {
 	if got := b.nodes.opened[0]; got != string(id)+"/stdout@6" {
 		t.Errorf("stored bytes were asked of the node: %s", got)
 	}
-	wantOutput(t, b.do("HEAD", "/v1/allocs/"+string(id)+"/output/stdout?follow=true", ""), "", 0, -1, "open")
+	wantOutput(t, b.do("HEAD", "/v1/allocations/"+string(id)+"/output/stdout?follow=true", ""), "", 0, -1, "open")
 
 	// The node dropped some before they were stored.
 	s.update(func() { s.start, s.bytes = 8, s.bytes[8:] })
 	wantOutput(t, b.output(id, "?offset=7"), "89", 8, -1, "open")
 	wantOutput(t, b.output(id, "?tail=3"), "89", 8, -1, "open")
-	a := b.fetch(b.serve().URL + "/v1/allocs/" + string(id) + "/output/stdout")
+	a := b.fetch(b.serve().URL + "/v1/allocations/" + string(id) + "/output/stdout")
 	if string(a.body) != "012345" || a.err == nil {
 		t.Errorf("a gap in the middle: %q %v", a.body, a.err)
 	}
@@ -250,7 +250,7 @@ func TestOutputFollow(t *testing.T) {
 	srv := b.serve()
 	done := make(chan fetched)
 	go func() {
-		done <- b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout?follow=true")
+		done <- b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout?follow=true")
 	}()
 	all := make([]byte, 200_000)
 	rand.NewChaCha8([32]byte{3}).Read(all)
@@ -291,7 +291,7 @@ func TestOutputFollowEndsWithTheStream(t *testing.T) {
 	s.write("one ")
 	done := make(chan fetched)
 	go func() {
-		done <- b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout?follow=true&tail=2")
+		done <- b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout?follow=true&tail=2")
 	}()
 	b.eventually("asked", func() bool {
 		b.nodes.mu.Lock()
@@ -314,7 +314,7 @@ func TestOutputFollowWaitsForALostNode(t *testing.T) {
 	srv := b.serve()
 	done := make(chan fetched)
 	go func() {
-		done <- b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout?follow=true")
+		done <- b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout?follow=true")
 	}()
 	b.eventually("asked more than once", func() bool {
 		b.nodes.mu.Lock()
@@ -337,7 +337,7 @@ func TestOutputFollowOfAPurgedJobBreaksOff(t *testing.T) {
 	done := make(chan fetched)
 	b.nodes.fail(muster.Faultf(muster.FaultUnavailable, "node n1 cannot be reached"))
 	go func() {
-		done <- b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout?follow=true")
+		done <- b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout?follow=true")
 	}()
 	b.eventually("asked", func() bool {
 		b.nodes.mu.Lock()
@@ -358,7 +358,7 @@ func TestOutputEndsWithTheServer(t *testing.T) {
 	srv := b.serve()
 	done := make(chan fetched)
 	go func() {
-		done <- b.fetch(srv.URL + "/v1/allocs/" + string(id) + "/output/stdout?follow=true")
+		done <- b.fetch(srv.URL + "/v1/allocations/" + string(id) + "/output/stdout?follow=true")
 	}()
 	b.eventually("asked", func() bool {
 		b.nodes.mu.Lock()
@@ -382,7 +382,7 @@ func TestOutputSlowReader(t *testing.T) {
 	s := b.nodes.stream(id, "stdout")
 	s.write(strings.Repeat("x", 10<<20))
 	w := &gated{ResponseWriter: discard{http.Header{}}, gate: make(chan struct{}), reached: make(chan struct{}, 1)}
-	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/allocs/"+string(id)+"/output/stdout", nil)
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/allocations/"+string(id)+"/output/stdout", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +426,7 @@ func (c *counting) OpenOutput(ctx context.Context, a *state.Alloc, stream string
 func TestDeclaredOutputs(t *testing.T) {
 	b := newBench(t, 1000)
 	_, id := b.running()
-	if l := get[api.OutputFileList](b, "/v1/allocs/"+string(id)+"/outputs"); l.Files == nil || len(l.Files) != 0 {
+	if l := get[api.OutputFileList](b, "/v1/allocations/"+string(id)+"/outputs"); l.Files == nil || len(l.Files) != 0 {
 		t.Errorf("%+v", l)
 	}
 	tar := strings.Repeat("tar\x00", 1000)
@@ -434,16 +434,16 @@ func TestDeclaredOutputs(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.end(id, &state.Output{Stage: state.OutputComplete, Files: []state.OutputFile{{Path: "a", Size: 3}, {Path: "b/c", Size: 4000}}})
-	l := get[api.OutputFileList](b, "/v1/allocs/"+string(id)+"/outputs")
+	l := get[api.OutputFileList](b, "/v1/allocations/"+string(id)+"/outputs")
 	if len(l.Files) != 2 || l.Files[1] != (api.OutputFile{Path: "b/c", Size: 4000}) {
 		t.Errorf("%+v", l)
 	}
-	a := b.do("GET", "/v1/allocs/"+string(id)+"/outputs/1", "")
+	a := b.do("GET", "/v1/allocations/"+string(id)+"/outputs/1", "")
 	if a.StatusCode != 200 || a.body != tar || a.Header.Get("Content-Type") != "application/x-tar" || a.ContentLength != 4000 {
 		t.Errorf("%d %d bytes %v", a.StatusCode, len(a.body), a.Header)
 	}
-	b.problem(b.do("GET", "/v1/allocs/"+string(id)+"/outputs/2", ""), 404, "not-found")
-	b.problem(b.do("GET", "/v1/allocs/"+string(id)+"/outputs/0", ""), 404, "not-found")
+	b.problem(b.do("GET", "/v1/allocations/"+string(id)+"/outputs/2", ""), 404, "not-found")
+	b.problem(b.do("GET", "/v1/allocations/"+string(id)+"/outputs/0", ""), 404, "not-found")
 }
 
 func TestUploads(t *testing.T) {

@@ -158,7 +158,13 @@ func (f *AllocsReported) apply(s *State, now muster.Time) (any, error) {
 
 func (s *State) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	if u.Status == a.Status {
-		return false
+		if u.Status != muster.AllocStarting || u.Detail == a.Detail || u.Detail == "" {
+			return false
+		}
+		b := *a
+		b.Detail = u.Detail
+		s.putAlloc(a, &b, "alloc.starting")
+		return true
 	}
 	status, err := a.Status.To("allocation "+string(a.ID), u.Status)
 	if err != nil {
@@ -166,7 +172,13 @@ func (s *State) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		return false
 	}
 	b := *a
-	b.Status = status
+	b.Status, b.Detail = status, ""
+	if status == muster.AllocStarting {
+		b.Detail = u.Detail
+	}
+	if b.Image == "" {
+		b.Image = u.Image
+	}
 	if u.Started != 0 && b.Started == 0 {
 		// The node's clock is its own: keep what is told within what must be true.
 		b.Started = min(max(u.Started, a.Placed), now)

@@ -159,6 +159,9 @@ type AllocUpdate struct {
 	Ended    muster.Time        `cbor:"8,keyasint,omitempty"`
 	// Output is set when it is known with the end, as for empty and small streams.
 	Output *Output `cbor:"9,keyasint,omitempty"`
+	// Detail is what its start is at; Image the digest of its image, once that is known.
+	Detail string `cbor:"10,keyasint,omitempty"`
+	Image  string `cbor:"11,keyasint,omitempty"`
 }
 
 // AllocsReported is what a node's agent said. Updates of allocations that are

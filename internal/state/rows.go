@@ -135,6 +135,10 @@ type Alloc struct {
 	Ended     muster.Time        `cbor:"16,keyasint,omitempty"`
 	Output    Output             `cbor:"17,keyasint"`
 	Modified  uint64             `cbor:"18,keyasint"`
+	// Detail is what its start is at; empty once it runs.
+	Detail string `cbor:"19,keyasint,omitempty"`
+	// Image is the digest of the image that it was started from.
+	Image string `cbor:"20,keyasint,omitempty"`
 }
 
 // Live reports whether the allocation holds room on its node.

@@ -340,6 +340,8 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		Namespace: a.Run.Key.Namespace, Job: a.Run.Key.Name, JobUID: a.UID, Version: a.Version,
 		Index: a.Index, Count: sp.Count, Attempt: a.Attempt,
 		Command: sp.Command, Image: sp.Image, Env: sp.Env, Workdir: sp.Workdir, Resources: a.Run.Ask,
+		PidsLimit: sp.Resources.Pids, CPUMax: muster.MilliCPU(sp.Resources.CPUMax * 1000),
+		Entrypoint: sp.Entrypoint, User: sp.User, Network: muster.NetworkMode(sp.Network), Egress: sp.Egress, Ports: sp.Ports,
 		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
 		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
 	}

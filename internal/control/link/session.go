@@ -192,7 +192,8 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 		s.n.box.add(r.ID, false)
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
 		s.store(ctx, row, r)
-	case rank(r.Status) > rank(row.Status):
+	case rank(r.Status) > rank(row.Status),
+		r.Status == muster.AllocStarting && row.Status == r.Status && r.Detail != "" && text(r.Detail, maxDetail) != row.Detail:
 		s.update(s.updateOf(row, r))
 	case r.Status == muster.AllocRunning:
 		s.running(ctx, row, r)
@@ -204,6 +205,7 @@ func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpd
 	u := state.AllocUpdate{
 		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: text(r.Signal, maxWord),
 		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended,
+		Detail: text(r.Detail, maxDetail), Image: text(r.Image, 2*maxWord),
 	}
 	if u.Status == muster.AllocEnded && !s.n.mayBeShipped(row) {
 		if out, ok := whole(r); ok {
@@ -241,7 +243,7 @@ func (s *session) updateLocked(u state.AllocUpdate) {
 	switch {
 	case !there:
 		s.order = append(s.order, u.ID)
-	case rank(before.Status) >= rank(u.Status):
+	case rank(before.Status) > rank(u.Status), before.Status == u.Status && u.Status != muster.AllocStarting:
 		return
 	case u.Started == 0:
 		u.Started = before.Started

@@ -16,6 +16,7 @@ import (
 const (
 	maxMessage    = 2000
 	maxWord       = 64
+	maxDetail     = 200
 	maxPath       = 4096
 	maxAttributes = 256
 )

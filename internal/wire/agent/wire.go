@@ -11,7 +11,13 @@
 //	GET  /v1/reports                            stream of Report, one JSON object a line
 //	GET  /v1/allocs/{id}/output/{stream}        octets from ?offset=, ?follow=true goes on until the end
 //	GET  /v1/allocs/{id}/outputs/{n}            tar of the n-th stored output
+//	POST /v1/allocs/{id}/init                   with Upgrade: muster-init, a connection to the sandbox's init (package initwire)
+//	GET  /v1/allocs/{id}/stats                  Stats
 //	PUT  /v1/inputs/{digest}                    octets of an input that a report asked for
+//	PUT  /v1/grants                             Grant: the right to pull an image that a report asked for
+//	GET  /v1/images                             ImageList
+//	POST /v1/images                             PullImage → stream of PullProgress, one JSON object a line
+//	POST /v1/images/prune                       Pruned; ?all=true also what was used lately
 //	POST /v1/release?cluster=ID                 an operator frees the agent from cluster ID
 //	POST /v1/step-down                          the agent exits and leaves its sandboxes to the next one
 //
@@ -158,8 +164,17 @@ type AllocSpec struct {
 	Command   []string          `json:"command"`
 	Image     string            `json:"image,omitempty"`
 	Env       map[string]string `json:"env,omitempty"`
-	Workdir   string            `json:"workdir,omitempty"` // empty: a fresh one of its own
+	Workdir   string            `json:"workdir,omitempty"` // empty: a fresh one of its own, or the image's
 	Resources muster.Resources  `json:"resources"`
+	PidsLimit int               `json:"pids_limit,omitempty"` // 0: the agent's default
+	CPUMax    muster.MilliCPU   `json:"cpu_max,omitempty"`    // 0: no limit
+
+	// Of containers only.
+	Entrypoint []string           `json:"entrypoint,omitempty"`
+	User       string             `json:"user,omitempty"`
+	Network    muster.NetworkMode `json:"network,omitempty"` // empty: bridge
+	Egress     []string           `json:"egress,omitempty"`  // CIDR; empty: everything
+	Ports      []int              `json:"ports,omitempty"`
 
 	TimeoutMillis     int64    `json:"timeout_ms,omitempty"`    // 0 = none
 	KillGraceMillis   int64    `json:"kill_grace_ms,omitempty"` // TERM to KILL
@@ -198,6 +213,8 @@ type Report struct {
 	// Needs are digests of inputs that allocations wait for: all of them, in
 	// whole reports, in heartbeats, and in others when one was added.
 	Needs []string `json:"needs,omitempty"`
+	// NeedGrants are references of images that allocations wait to pull, in the same reports.
+	NeedGrants []string `json:"need_grants,omitempty"`
 	// Used is the sum over running sandboxes; in heartbeats.
 	Used *Usage `json:"used,omitempty"`
 	// Free disk of the agent's directory in bytes; in heartbeats.
@@ -219,6 +236,10 @@ type AllocReport struct {
 	// OutputLost is how many bytes of output the node's disk would not take;
 	// what the limit dropped is not among them.
 	OutputLost int64 `json:"output_lost,omitempty"`
+	// Detail is what a start is at, for people; it changes at most every few seconds.
+	Detail string `json:"detail,omitempty"`
+	// Image is the digest of the image that it was started from.
+	Image string `json:"image,omitempty"`
 	// Outputs are the declared outputs, collected and ready to be read; set when ended with success.
 	Outputs []OutputReport `json:"outputs,omitempty"`
 	Usage   *Usage         `json:"usage,omitempty"`
