@@ -62,6 +62,12 @@ type Config struct {
 	InputCache muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
+	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
+	// server is asked for the right to pull a reference.
+	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (Images, error)
+	// Networks gives containers networks of their own; nil: only none and host are to be had. NetworkProblem says why.
+	Networks       Networks
+	NetworkProblem string
 }
 
 // Agent turns the desired allocations of one node into sandboxes.
@@ -72,6 +78,8 @@ type Agent struct {
 	runtimes []Runtime // that work here; set before anything is served
 	problems []string
 	inputs   *inputs
+	images   Images // nil if there are none
+	grants   *grants
 	// starts holds a token for each sandbox being made, files for each result being written:
 	// thousands at once would only make thousands of threads.
 	starts, files chan struct{}
@@ -128,6 +136,7 @@ func New(cfg Config) (*Agent, error) {
 		readers:   map[*reader]struct{}{},
 	}
 	a.trash = newTrash(a.emptyDir, a.log)
+	a.grants = newGrants(a.needsAdded)
 	return a, nil
 }
 
@@ -165,6 +174,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(func() { served <- srv.Serve(ln) })
 	a.spawn(func() { a.sample(ctx) })
 	a.trash.run(ctx, a.spawn)
+	if a.cfg.Networks != nil {
+		a.spawn(func() {
+			if err := a.cfg.Networks.Run(ctx); err != nil {
+				a.log.Error("networks of sandboxes", "error", err)
+			}
+		})
+	}
 
 	var result error
 	select {
@@ -247,6 +263,16 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 	if err := a.checkRuntimes(ctx); err != nil {
 		return err
 	}
+	if a.cfg.Images != nil {
+		images, err := a.cfg.Images(a.grants.get)
+		if err != nil {
+			return fmt.Errorf("images: %w", err)
+		}
+		a.images = images
+	}
+	if a.cfg.NetworkProblem != "" {
+		a.problems = append(a.problems, a.cfg.NetworkProblem)
+	}
 	fences, err := loadFences(a.cfg.Dir)
 	if err != nil {
 		return err
@@ -263,6 +289,23 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 	}
 	a.freeDisk = freeDisk(a.cfg.Dir)
 	return a.load(ctx)
+}
+
+// restoreNetworks deletes those of sandboxes that earlier agents have not brought to run.
+func (a *Agent) restoreNetworks(ctx context.Context) error {
+	if a.cfg.Networks == nil {
+		return nil
+	}
+	var keep []muster.AllocID
+	for id, al := range a.allocs {
+		if al.begun && !al.ended {
+			keep = append(keep, id)
+		}
+	}
+	if err := a.cfg.Networks.Restore(ctx, keep); err != nil {
+		return fmt.Errorf("networks of sandboxes: %w", err)
+	}
+	return nil
 }
 
 func (a *Agent) checkRuntimes(ctx context.Context) error {

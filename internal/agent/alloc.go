@@ -18,6 +18,8 @@ type alloc struct {
 	dir string
 	// spec is what to run; nil once it has ended, and when it was found unreadable after a restart. Its goroutine's.
 	spec *wire.AllocSpec
+	// image is held from before the start to the end; nil if it has none. Its goroutine's.
+	image *Image
 	// stored: the spec is on disk. found: it was there already when the agent started.
 	stored, found bool
 	// calls holds one token: the runtime is called for dir by one at a time.
@@ -103,6 +105,14 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 		al.stored = true
 	}
 	rt, f := a.check(al.spec)
+	if f == nil && al.spec.Image != "" {
+		a.publish(al, starting)
+		var image *Image
+		if image, f = a.openImage(ctx, al); image == nil && f == nil {
+			return nil, a.interrupted(ctx, al)
+		}
+		al.image = image
+	}
 	if f == nil && len(al.spec.Inputs) > 0 {
 		a.publish(al, starting)
 		f = a.fetchInputs(ctx, al)
@@ -124,6 +134,14 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 		return nil, a.interrupted(ctx, al)
 	}
 	return a.begin(ctx, al, rt)
+}
+
+// digest of the image, or empty.
+func (al *alloc) digest() string {
+	if al.image == nil {
+		return ""
+	}
+	return al.image.Digest
 }
 
 func starting(r *wire.AllocReport) { r.Status = muster.AllocStarting }
@@ -159,8 +177,13 @@ func (a *Agent) interrupted(ctx context.Context, al *alloc) *wire.AllocReport {
 // begin asks the runtime, once and never again.
 func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.AllocReport) {
 	c, err := al.config()
+	if err == nil && al.image != nil {
+		if f := a.contain(ctx, al, &c, al.image); f != nil {
+			return nil, failed(al, f)
+		}
+	}
 	if err == nil {
-		err = al.note(step{Begun: &begunMark{Runtime: rt.Name(), At: muster.At(time.Now())}})
+		err = al.note(step{Begun: &begunMark{Runtime: rt.Name(), At: muster.At(time.Now()), Image: al.digest()}})
 	}
 	if err != nil {
 		return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
@@ -234,7 +257,7 @@ func (a *Agent) remove(ctx context.Context, al *alloc) error {
 // watch waits for the end of a running sandbox and stops it when asked.
 func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport {
 	a.publish(al, func(r *wire.AllocReport) {
-		r.Status, r.Started = muster.AllocRunning, muster.At(b.sandbox.Started())
+		r.Status, r.Started, r.Detail, r.Image = muster.AllocRunning, muster.At(b.sandbox.Started()), "", al.digest()
 	})
 	stop := al.stop
 	for {
@@ -301,6 +324,7 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 			return
 		}
 	}
+	end.Image = al.digest()
 	a.files <- struct{}{}
 	var err error
 	if !al.stored {
@@ -314,6 +338,11 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 		// Told all the same: a restarted agent would find the result again from the sandbox.
 		a.log.Error("result of an allocation is not on disk", "alloc", al.id, "error", err)
 	}
+	if isolated(al.spec) {
+		a.releaseNetwork(ctx, al)
+	}
+	release(al.image)
+	al.image = nil
 	al.spec = nil
 	a.publish(al, func(r *wire.AllocReport) {
 		*r = *end

@@ -83,7 +83,7 @@ func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 
 // nextReport takes what the reader has not been told; no news if there is nothing.
 func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
-	needs := a.inputs.needs()
+	needs, grants := a.inputs.needs(), a.grants.needs()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if whole {
@@ -104,7 +104,7 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 		r.Used, r.FreeDisk = &used, a.freeDisk
 	}
 	if whole || rd.beat || rd.needs {
-		r.Needs = needs
+		r.Needs, r.NeedGrants = needs, grants
 	}
 	news = whole || rd.beat || rd.needs || len(allocs) > 0
 	if news {

@@ -99,7 +99,8 @@ type Image struct {
 	// all to fit into one mount option.
 	Root   string
 	Layers []string
-	// Release lets the node delete it; nil if there is nothing to let go.
+	Config ImageConfig
+	// Release lets the node delete it; nil if there is nothing to let go. Called once.
 	Release func()
 }
 

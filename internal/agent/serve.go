@@ -27,7 +27,13 @@ func (a *Agent) server(life context.Context) *http.Server {
 	mux.HandleFunc("GET /v1/reports", a.report)
 	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.serveOutput)
 	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.serveOutputs)
+	mux.HandleFunc("POST /v1/allocs/{id}/init", a.serveTunnel)
+	mux.HandleFunc("GET /v1/allocs/{id}/stats", a.serveStats)
 	mux.HandleFunc("PUT /v1/inputs/{digest}", a.serveInput)
+	mux.HandleFunc("PUT /v1/grants", a.serveGrant)
+	mux.HandleFunc("GET /v1/images", a.serveImages)
+	mux.HandleFunc("POST /v1/images", a.servePull)
+	mux.HandleFunc("POST /v1/images/prune", a.servePrune)
 	mux.HandleFunc("POST /v1/release", a.serveRelease)
 	mux.HandleFunc("POST /v1/step-down", a.serveStepDown)
 	return &http.Server{

@@ -4,8 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sort"
-	"strconv"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -21,6 +19,11 @@ func (a *Agent) check(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 	}
 	if len(spec.Command) == 0 && spec.Image == "" {
 		return bad("no command is given")
+	}
+	switch spec.Network {
+	case "", muster.NetworkNone, muster.NetworkBridge, muster.NetworkHost:
+	default:
+		return bad("network %q is not none, bridge or host", string(spec.Network))
 	}
 	if spec.Workdir != "" && !filepath.IsAbs(spec.Workdir) {
 		return bad("work directory %q is not an absolute path", spec.Workdir)
@@ -45,9 +48,12 @@ func (a *Agent) check(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 	return a.runtimeFor(spec.Image)
 }
 
-// work is where the command starts.
+// brings reports whether the job's work directory is one of the node's own.
+func (al *alloc) brings() bool { return al.spec.Workdir != "" && al.spec.Image == "" }
+
+// work is the directory on the node where inputs are put and outputs found; a process starts there.
 func (al *alloc) work() string {
-	if al.spec.Workdir != "" {
+	if al.brings() {
 		return al.spec.Workdir
 	}
 	return filepath.Join(al.dir, workName)
@@ -55,7 +61,7 @@ func (al *alloc) work() string {
 
 // makeWork makes the work directory, unless the job brings its own.
 func (al *alloc) makeWork() error {
-	if al.spec.Workdir != "" {
+	if al.brings() {
 		return nil
 	}
 	err := os.Mkdir(filepath.Join(al.dir, workName), 0o755)
@@ -76,7 +82,7 @@ func (al *alloc) config() (SandboxConfig, error) {
 	s := al.spec
 	return SandboxConfig{
 		ID: al.id, Dir: al.dir, Work: al.work(),
-		Command: s.Command, Env: al.environment(), Resources: s.Resources,
+		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax},
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }
@@ -84,28 +90,12 @@ func (al *alloc) config() (SandboxConfig, error) {
 // environment is the command's whole environment, sorted. The job may set
 // everything but what tells a member who it is.
 func (al *alloc) environment() []string {
-	s := al.spec
 	env := map[string]string{
 		"PATH":   defaultPath,
 		"HOME":   al.work(),
 		"TMPDIR": filepath.Join(al.dir, tmpName),
 	}
-	for k, v := range s.Env {
-		env[k] = v
-	}
-	env["MUSTER_ALLOC"] = string(al.id)
-	env["MUSTER_ATTEMPT"] = strconv.Itoa(s.Attempt)
-	env["MUSTER_COUNT"] = strconv.Itoa(s.Count)
-	env["MUSTER_INDEX"] = strconv.Itoa(s.Index)
-	env["MUSTER_JOB"] = s.Job
-	env["MUSTER_JOB_VERSION"] = strconv.FormatUint(s.Version, 10)
-	env["MUSTER_NAMESPACE"] = string(s.Namespace)
-	list := make([]string, 0, len(env))
-	for k, v := range env {
-		list = append(list, k+"="+v)
-	}
-	sort.Strings(list)
-	return list
+	return al.identify(env)
 }
 
 // untilStop is ctx, ended as well when the allocation is to stop.

@@ -41,6 +41,8 @@ type step struct {
 type begunMark struct {
 	Runtime string      `json:"runtime"`
 	At      muster.Time `json:"at"`
+	// Image is the digest of the image that it is started from.
+	Image string `json:"image,omitempty"`
 }
 
 // store makes the directory and its journal.
@@ -106,6 +108,7 @@ func (a *Agent) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var living []*alloc
 	for _, e := range entries {
 		if !e.IsDir() {
 			continue
@@ -117,8 +120,14 @@ func (a *Agent) load(ctx context.Context) error {
 		}
 		a.allocs[al.id] = al
 		if !al.ended {
-			a.spawn(func() { a.live(ctx, al) })
+			living = append(living, al)
 		}
+	}
+	if err := a.restoreNetworks(ctx); err != nil {
+		return err
+	}
+	for _, al := range living {
+		a.spawn(func() { a.live(ctx, al) })
 	}
 	return nil
 }
@@ -159,6 +168,15 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		return al
 	}
 	al.begun = true
+	if !al.ended && was.Begun != nil && was.Begun.Image != "" && a.images != nil {
+		image, err := a.images.Hold(was.Begun.Image)
+		if err != nil {
+			// Its layers are in use by its mounts whether we count that or not.
+			a.log.Warn("image of a sandbox of an earlier agent", "alloc", id, "image", was.Begun.Image, "error", err)
+			image = &Image{Digest: was.Begun.Image}
+		}
+		al.image = image
+	}
 	for _, rt := range a.cfg.Runtimes {
 		if al.runtime == nil || was.Begun != nil && rt.Name() == was.Begun.Runtime {
 			al.runtime = rt

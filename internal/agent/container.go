@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Workspace is where in a container the inputs and outputs of a job are.
+const Workspace = "/workspace"
+
+// Networks gives sandboxes networks of their own. All methods may be called at once.
+type Networks interface {
+	// Take makes the network of a sandbox, known by its allocation's id.
+	Take(ctx context.Context, id muster.AllocID, spec NetworkSpec) (*Network, error)
+	// Release ends it; safe twice, and for an id that never had one.
+	Release(ctx context.Context, id muster.AllocID) error
+	// Restore is called once, before any other: keep are those of sandboxes that an earlier agent
+	// started and that may live; all others are deleted.
+	Restore(ctx context.Context, keep []muster.AllocID) error
+	// Run keeps some ready until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// NetworkSpec is what a sandbox may reach, and who may reach it.
+type NetworkSpec struct {
+	Mode muster.NetworkMode
+	// Egress are networks in CIDR form; empty: everything.
+	Egress []string
+	Ports  []int
+}
+
+// isolated reports whether the sandbox has a network that is made for it.
+func isolated(spec *wire.AllocSpec) bool {
+	return spec != nil && spec.Image != "" && spec.Network != muster.NetworkHost
+}
+
+// contain completes the configuration of a container's sandbox: what image and
+// job together say. The network is taken here; whoever calls lets it go if the start fails.
+func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image *Image) *muster.Failure {
+	s := al.spec
+	c.Command = commandOf(s, &image.Config)
+	if len(c.Command) == 0 {
+		return failure(muster.FailureUser, muster.ReasonSpec, "image %s has no command of its own: the job must give one", image.Ref)
+	}
+	c.Work = workdirOf(s, &image.Config)
+	if !strings.HasPrefix(c.Work, "/") {
+		return failure(muster.FailureUser, muster.ReasonImage, "image %s: its work directory %q is not an absolute path", image.Ref, c.Work)
+	}
+	stop, ok := signalOf(image.Config.StopSignal)
+	if !ok {
+		return failure(muster.FailureUser, muster.ReasonImage, "image %s: its stop signal %q is none", image.Ref, image.Config.StopSignal)
+	}
+	c.Env = al.containerEnvironment(&image.Config)
+	c.Container = &Container{
+		Image: image, User: s.User, Volumes: image.Config.Volumes, StopSignal: int(stop), Hostname: hostname(s),
+	}
+	if c.Container.User == "" {
+		c.Container.User = image.Config.User
+	}
+	if hasFiles(s) {
+		c.Container.Shared, c.Container.SharedAt = filepath.Join(al.dir, workName), Workspace
+	}
+	if !isolated(s) {
+		return nil
+	}
+	if s.Network == muster.NetworkNone || a.cfg.Networks == nil {
+		if s.Network != muster.NetworkNone {
+			return failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
+		}
+		c.Container.Network = &Network{}
+		return nil
+	}
+	network, err := a.cfg.Networks.Take(ctx, al.id, NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})
+	if err != nil {
+		return asFailure(err, muster.FailureNode, muster.ReasonNodeFault, "network")
+	}
+	c.Container.Network = network
+	return nil
+}
+
+// releaseNetwork deletes the network of a sandbox that has ended.
+func (a *Agent) releaseNetwork(ctx context.Context, al *alloc) {
+	if a.cfg.Networks == nil {
+		return
+	}
+	if err := a.cfg.Networks.Release(context.WithoutCancel(ctx), al.id); err != nil {
+		a.log.Error("network of a sandbox is left", "alloc", al.id, "error", err)
+	}
+}
+
+// hasFiles reports whether the job puts files in or takes some out.
+func hasFiles(s *wire.AllocSpec) bool { return len(s.Inputs)+len(s.Outputs) > 0 }
+
+// commandOf is what runs: as with Docker, the job's command stands for the image's, and an
+// entrypoint of the job for both.
+func commandOf(s *wire.AllocSpec, image *ImageConfig) []string {
+	if len(s.Entrypoint) > 0 {
+		if len(s.Entrypoint) == 1 && s.Entrypoint[0] == "" {
+			return s.Command
+		}
+		return slices.Concat(s.Entrypoint, s.Command)
+	}
+	if len(s.Command) > 0 {
+		return slices.Concat(image.Entrypoint, s.Command)
+	}
+	return slices.Concat(image.Entrypoint, image.Cmd)
+}
+
+func workdirOf(s *wire.AllocSpec, image *ImageConfig) string {
+	switch {
+	case s.Workdir != "":
+		return s.Workdir
+	case hasFiles(s):
+		return Workspace
+	case image.Workdir != "":
+		return image.Workdir
+	}
+	return "/"
+}
+
+// hostname is a label of the DNS, made of the job's name and the member's index.
+func hostname(s *wire.AllocSpec) string {
+	name := strings.Trim(strings.Map(func(r rune) rune {
+		if r == '.' || r == '_' {
+			return '-'
+		}
+		return r
+	}, s.Job), "-")
+	suffix := "-" + strconv.Itoa(s.Index)
+	return name[:min(len(name), 63-len(suffix))] + suffix
+}
+
+// containerEnvironment is the command's whole environment: the image's, the job's over it,
+// and who it is. HOME is its user's, which init finds.
+func (al *alloc) containerEnvironment(image *ImageConfig) []string {
+	env := map[string]string{"PATH": defaultPath}
+	for _, kv := range image.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
+			env[k] = v
+		}
+	}
+	return al.identify(env)
+}
+
+// identify adds the job's variables, and those that tell a member who it is.
+func (al *alloc) identify(env map[string]string) []string {
+	s := al.spec
+	for k, v := range s.Env {
+		env[k] = v
+	}
+	env["MUSTER_ALLOC"] = string(al.id)
+	env["MUSTER_ATTEMPT"] = strconv.Itoa(s.Attempt)
+	env["MUSTER_COUNT"] = strconv.Itoa(s.Count)
+	env["MUSTER_INDEX"] = strconv.Itoa(s.Index)
+	env["MUSTER_JOB"] = s.Job
+	env["MUSTER_JOB_VERSION"] = strconv.FormatUint(s.Version, 10)
+	env["MUSTER_NAMESPACE"] = string(s.Namespace)
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	sort.Strings(list)
+	return list
+}
+
+// signalOf reads a signal as images write it.
+func signalOf(name string) (syscall.Signal, bool) {
+	if name == "" {
+		return 0, true
+	}
+	if n, err := strconv.Atoi(name); err == nil {
+		return syscall.Signal(n), n > 0 && n <= 64
+	}
+	name = strings.ToUpper(name)
+	if n, ok := strings.CutPrefix(strings.TrimPrefix(name, "SIG"), "RTMIN+"); ok {
+		k, err := strconv.Atoi(n)
+		return syscall.Signal(34 + k), err == nil && k >= 0 && k <= 30
+	}
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	sig := unix.SignalNum(name)
+	return sig, sig != 0
+}
+
+// asFailure is err as a failure, of the given class unless it says its own.
+func asFailure(err error, class muster.FailureClass, reason muster.Reason, what string) *muster.Failure {
+	var f *muster.Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return failure(class, reason, "%s: %v", what, err)
+}

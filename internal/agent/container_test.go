@@ -1,0 +1,439 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// containers is a played runtime for allocations with an image.
+type containers struct{ *played }
+
+func (containers) RunsImages() {}
+
+// shelf is a store with the images that it was given.
+type shelf struct {
+	grant func(ctx context.Context, ref string) (wire.Grant, error)
+
+	mu       sync.Mutex
+	images   map[string]ImageConfig
+	held     map[string]int
+	failures map[string]*muster.Failure
+	// pulling, if set, is waited for by each Open.
+	pulling chan struct{}
+	granted []wire.Grant
+}
+
+func newShelf() *shelf {
+	return &shelf{images: map[string]ImageConfig{}, held: map[string]int{}, failures: map[string]*muster.Failure{}}
+}
+
+func (s *shelf) Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error) {
+	g, err := s.grant(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	tell(ImageProgress{Done: 1 << 20, Total: 3 << 20, Layers: 2, LayersDone: 1})
+	if s.pulling != nil {
+		select {
+		case <-s.pulling:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.granted = append(s.granted, g)
+	if f := s.failures[ref]; f != nil {
+		return nil, f
+	}
+	config, ok := s.images[ref]
+	if !ok {
+		return nil, failure(muster.FailureUser, muster.ReasonImageNotFound, "image %s: not found", ref)
+	}
+	return s.holdLocked("sha256:"+ref, ref, config), nil
+}
+
+func (s *shelf) holdLocked(digest, ref string, config ImageConfig) *Image {
+	s.held[digest]++
+	return &Image{Ref: ref, Digest: digest, Config: config, Release: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held[digest]--
+	}}
+}
+
+func (s *shelf) Hold(digest string) (*Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holdLocked(digest, "", ImageConfig{}), nil
+}
+
+func (s *shelf) holds(digest string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[digest]
+}
+
+func (s *shelf) List() wire.ImageList {
+	return wire.ImageList{Images: []wire.Image{{Ref: "a"}}, Limit: 5}
+}
+
+func (s *shelf) Prune(_ context.Context, all bool) (muster.Bytes, error) {
+	if all {
+		return 7, nil
+	}
+	return 3, nil
+}
+
+// nets counts who has a network.
+type nets struct {
+	mu    sync.Mutex
+	taken map[muster.AllocID]NetworkSpec
+	kept  []muster.AllocID
+	fail  error
+}
+
+func (n *nets) Take(_ context.Context, id muster.AllocID, s NetworkSpec) (*Network, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return nil, n.fail
+	}
+	n.taken[id] = s
+	return &Network{Namespace: "/net/" + string(id)}, nil
+}
+
+func (n *nets) Release(_ context.Context, id muster.AllocID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.taken, id)
+	return nil
+}
+
+func (n *nets) Restore(_ context.Context, keep []muster.AllocID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.kept = keep
+	return nil
+}
+
+func (n *nets) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (n *nets) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.taken)
+}
+
+// containerRig is an agent with images and networks, whose grants are all given.
+func containerRig(t *testing.T, rt *played, dir string, images *shelf, networks *nets) *rig {
+	t.Helper()
+	r := newRig(t, rt, dir, func(c *Config) {
+		c.Runtimes = []Runtime{containers{rt}}
+		c.Networks = networks
+		c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (Images, error) {
+			images.grant = grant
+			return images, nil
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for report, err := range r.client.Reports(ctx) {
+			if err != nil {
+				return
+			}
+			for _, ref := range report.NeedGrants {
+				r.put(t, wire.Grant{Ref: ref, Authorization: "Bearer " + ref})
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return r
+}
+
+// put hands over a grant as the server does.
+func (r *rig) put(t *testing.T, g wire.Grant) {
+	t.Helper()
+	r.agent.grants.put(g)
+}
+
+func container(id muster.AllocID, image string, command ...string) wire.DesiredAlloc {
+	d := run(id, command...)
+	d.Spec.Image = image
+	d.Spec.Job, d.Spec.Index = "my.job", 4
+	return d
+}
+
+func TestContainer(t *testing.T) {
+	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]NetworkSpec{}}
+	images.images["python:3.13"] = ImageConfig{
+		Entrypoint: []string{"wait"}, Cmd: []string{"unused"}, Env: []string{"PATH=/py:/bin", "A=image", "broken"}, User: "app",
+		Workdir: "/app", StopSignal: "SIGINT", Volumes: []string{"/data"},
+	}
+	r := containerRig(t, rt, "", images, networks)
+	d := container("u-0-1", "python:3.13", "x", "y")
+	d.Spec.Env = map[string]string{"A": "job"}
+	d.Spec.Egress, d.Spec.Ports = []string{"10.0.0.0/8"}, []int{80}
+	d.Spec.PidsLimit, d.Spec.CPUMax = 7, 1500
+	r.must(set(d))
+	report := r.until("u-0-1", muster.AllocRunning)
+	if report.Image != "sha256:python:3.13" || report.Detail != "" {
+		t.Errorf("%+v", report)
+	}
+	c := rt.config("u-0-1")
+	if !slices.Equal(c.Command, []string{"wait", "x", "y"}) || c.Work != "/app" || c.Limits != (Limits{Pids: 7, CPUMax: 1500}) {
+		t.Errorf("%+v", c)
+	}
+	for _, want := range []string{"PATH=/py:/bin", "A=job", "MUSTER_ALLOC=u-0-1"} {
+		if !slices.Contains(c.Env, want) {
+			t.Errorf("%s is not in %q", want, c.Env)
+		}
+	}
+	for _, kv := range c.Env {
+		if strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "TMPDIR=") || kv == "broken" {
+			t.Errorf("%s is the node's, or nobody's", kv)
+		}
+	}
+	k := c.Container
+	if k == nil || k.User != "app" || k.StopSignal != 2 || k.Hostname != "my-job-4" || k.Shared != "" || !slices.Equal(k.Volumes, []string{"/data"}) ||
+		k.Network == nil || k.Network.Namespace != "/net/u-0-1" {
+		t.Fatalf("%+v", k)
+	}
+	if s := networks.taken["u-0-1"]; !slices.Equal(s.Egress, []string{"10.0.0.0/8"}) || !slices.Equal(s.Ports, []int{80}) {
+		t.Errorf("%+v", s)
+	}
+	if images.holds("sha256:python:3.13") != 1 || images.granted[0].Authorization != "Bearer python:3.13" {
+		t.Errorf("held %d, granted %+v", images.holds("sha256:python:3.13"), images.granted)
+	}
+
+	// Another agent holds the image for it, and keeps its network.
+	r.stop()
+	again := newShelf()
+	r = containerRig(t, rt, r.dir, again, networks)
+	if !slices.Equal(networks.kept, []muster.AllocID{"u-0-1"}) || again.holds("sha256:python:3.13") != 1 {
+		t.Errorf("kept %v, held %d", networks.kept, again.holds("sha256:python:3.13"))
+	}
+	rt.box("u-0-1").end(Result{})
+	if report := r.until("u-0-1", muster.AllocEnded); report.Image != "sha256:python:3.13" {
+		t.Errorf("%+v", report)
+	}
+	r.eventually("image and network are let go", func() bool { return again.holds("sha256:python:3.13") == 0 && networks.count() == 0 })
+}
+
+func TestContainerThatCannotStart(t *testing.T) {
+	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]NetworkSpec{}}
+	images.images["plain"] = ImageConfig{}
+	images.images["relative"] = ImageConfig{Workdir: "here", Cmd: []string{"exit", "0"}}
+	images.images["signal"] = ImageConfig{StopSignal: "SIGNONE", Cmd: []string{"exit", "0"}}
+	images.failures["away"] = failure(muster.FailureOutside, muster.ReasonImage, "image away: 503")
+	r := containerRig(t, rt, "", images, networks)
+	for name, test := range map[string]struct {
+		image   string
+		command []string
+		want    muster.Failure
+	}{
+		"u-0-1": {"gone", []string{"wait"}, muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: "gone"}},
+		"u-1-1": {"plain", nil, muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonSpec, Message: "no command of its own"}},
+		"u-2-1": {"relative", nil, muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage, Message: `"here"`}},
+		"u-3-1": {"signal", nil, muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage, Message: "SIGNONE"}},
+		"u-4-1": {"away", []string{"wait"}, muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonImage, Message: "503"}},
+		"u-5-1": {"plain", []string{"refuse"}, muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonCommandNotFound, Message: "refuse"}},
+	} {
+		id := muster.AllocID(name)
+		r.must(set(container(id, test.image, test.command...)))
+		got := r.until(id, muster.AllocEnded).Failure
+		if got == nil || got.Class != test.want.Class || got.Reason != test.want.Reason || !strings.Contains(got.Message, test.want.Message) {
+			t.Errorf("%s: %+v, want %+v", test.image, got, test.want)
+		}
+	}
+	networks.fail = errors.New("no bridge")
+	r.must(set(container("u-6-1", "plain", "wait")))
+	if got := r.until("u-6-1", muster.AllocEnded).Failure; got == nil || got.Class != muster.FailureNode || !strings.Contains(got.Message, "no bridge") {
+		t.Errorf("%+v", got)
+	}
+	r.eventually("nothing is held", func() bool { return images.holds("sha256:plain") == 0 && networks.count() == 0 })
+}
+
+// TestStoppedWhilePulling: a pull nobody waits for any more ends, and its allocation was stopped.
+func TestStoppedWhilePulling(t *testing.T) {
+	rt, images := newPlayed(), newShelf()
+	images.pulling = make(chan struct{})
+	r := containerRig(t, rt, "", images, &nets{taken: map[muster.AllocID]NetworkSpec{}})
+	d := container("u-0-1", "big", "wait")
+	r.must(set(d))
+	r.eventually("the pull is told of", func() bool {
+		return r.until("u-0-1", muster.AllocStarting).Detail == "pulling image big: 1MiB of 3MiB, 1 of 2 layers"
+	})
+	d.Desired = muster.AllocStop
+	r.must(set(d))
+	if got := r.until("u-0-1", muster.AllocEnded); got.Outcome != muster.OutcomeStopped {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestContainerConfig(t *testing.T) {
+	image := &ImageConfig{Entrypoint: []string{"e"}, Cmd: []string{"c"}, Workdir: "/i"}
+	for _, test := range []struct {
+		spec    wire.AllocSpec
+		command string
+		work    string
+	}{
+		{wire.AllocSpec{}, "e c", "/i"},
+		{wire.AllocSpec{Command: []string{"x"}, Workdir: "/w"}, "e x", "/w"},
+		{wire.AllocSpec{Entrypoint: []string{"o"}}, "o", "/i"},
+		{wire.AllocSpec{Entrypoint: []string{"o"}, Command: []string{"x"}, Inputs: []wire.Input{{}}}, "o x", Workspace},
+		{wire.AllocSpec{Entrypoint: []string{""}, Command: []string{"x"}, Outputs: []wire.Output{{}}, Workdir: "/w"}, "x", "/w"},
+		{wire.AllocSpec{Entrypoint: []string{""}}, "", "/i"},
+	} {
+		if got := strings.Join(commandOf(&test.spec, image), " "); got != test.command {
+			t.Errorf("%+v: command %q, want %q", test.spec, got, test.command)
+		}
+		if got := workdirOf(&test.spec, image); got != test.work {
+			t.Errorf("%+v: work directory %q, want %q", test.spec, got, test.work)
+		}
+	}
+	for name, want := range map[string]int{"": 0, "SIGQUIT": 3, "quit": 3, "9": 9, "SIGRTMIN+3": 37} {
+		if got, ok := signalOf(name); !ok || int(got) != want {
+			t.Errorf("signal %q: %d, %v", name, got, ok)
+		}
+	}
+	for _, bad := range []string{"SIG", "0", "-1", "99", "RTMIN+99", "NOSUCH"} {
+		if got, ok := signalOf(bad); ok {
+			t.Errorf("signal %q: %d", bad, got)
+		}
+	}
+	if got := hostname(&wire.AllocSpec{Job: strings.Repeat("a.b", 30), Index: 123456}); len(got) > 63 || !strings.HasSuffix(got, "-123456") {
+		t.Errorf("hostname %q", got)
+	}
+}
+
+// TestGrantIsUsedAgain: the server is asked once for what many wait for, and again when it has run out.
+func TestGrantIsUsedAgain(t *testing.T) {
+	added := 0
+	g := newGrants(func() { added++ })
+	answers := make(chan wire.Grant, 3)
+	for range 3 {
+		go func() {
+			got, err := g.get(t.Context(), "r")
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- got
+		}()
+	}
+	waiting := func() int {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if w := g.asked["r"]; w != nil {
+			return w.waiters
+		}
+		return 0
+	}
+	for waiting() != 3 {
+		time.Sleep(time.Millisecond)
+	}
+	if needs := g.needs(); !slices.Equal(needs, []string{"r"}) {
+		t.Errorf("needs %v", needs)
+	}
+	g.put(wire.Grant{Ref: "r", Authorization: "one", Until: muster.At(time.Now().Add(time.Hour))})
+	for range 3 {
+		if got := <-answers; got.Authorization != "one" {
+			t.Errorf("%+v", got)
+		}
+	}
+	if got, err := g.get(t.Context(), "r"); err != nil || got.Authorization != "one" || added != 1 || len(g.needs()) != 0 {
+		t.Errorf("%+v, %v, asked %d times", got, err, added)
+	}
+	g.put(wire.Grant{Ref: "r", Authorization: "short", Until: muster.At(time.Now().Add(time.Second))})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := g.get(ctx, "r"); err == nil || added != 2 {
+		t.Errorf("a grant that runs out was used: %+v", got)
+	}
+	g.put(wire.Grant{Ref: "r", Failure: failure(muster.FailureUser, muster.ReasonImageNotFound, "no")})
+	if len(g.needs()) != 0 {
+		t.Errorf("needs %v", g.needs())
+	}
+}
+
+// TestTunnel: bytes go both ways, and each side's end is the other's.
+func TestTunnel(t *testing.T) {
+	rt := newPlayed()
+	r := newRig(t, rt, "")
+	r.must(set(run("u-0-1", "wait")))
+	r.until("u-0-1", muster.AllocRunning)
+	conn, err := Dialer(r.dir)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = io.WriteString(conn, "POST /v1/allocs/u-0-1/init HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: muster-init\r\n\r\nearly ")
+	in := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	_, _ = io.WriteString(conn, "and late")
+	got := make([]byte, len("early and late"))
+	if _, err := io.ReadFull(in, got); err != nil || string(got) != "early and late" {
+		t.Errorf("%q, %v", got, err)
+	}
+	// The agent ends: so does the tunnel.
+	r.stop()
+	if _, err := in.ReadByte(); err == nil {
+		t.Error("the tunnel outlives its agent")
+	}
+}
+
+func TestTunnelRefused(t *testing.T) {
+	rt := newPlayed()
+	r := newRig(t, rt, "")
+	r.must(set(run("u-0-1", "exit", "0"), run("u-1-1", "wait")))
+	r.until("u-0-1", muster.AllocEnded)
+	r.until("u-1-1", muster.AllocRunning)
+	client := &http.Client{Transport: &http.Transport{DialContext: dialContext(r.dir), DisableKeepAlives: true}}
+	for path, want := range map[string]int{"u-0-1/init": 410, "u-1-1/init": 426, "u-2-1/init": 404, "u-0-1/stats": 410, "u-1-1/stats": 200} {
+		method := http.MethodPost
+		if strings.HasSuffix(path, "stats") {
+			method = http.MethodGet
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://agent/v1/allocs/"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(path, "u-1-1/init") {
+			req.Header.Set("Connection", "Upgrade")
+			req.Header.Set("Upgrade", wire.UpgradeInit)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %d %s, want %d", path, resp.StatusCode, body, want)
+		}
+	}
+}
+
+func dialContext(dir string) func(context.Context, string, string) (net.Conn, error) {
+	dial := Dialer(dir)
+	return func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
+}

@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Images is the node's store of images. All methods may be called at once. Errors
+// are *muster.Failure: class user for an image that is not there or of no use here, outside for a
+// registry out of order, node for this machine.
+type Images interface {
+	// Open brings an image here, unless it is, and keeps it until its Release.
+	Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
+	// Hold keeps an image for a sandbox that an earlier agent started from it.
+	Hold(digest string) (*Image, error)
+	// List tells what is here.
+	List() wire.ImageList
+	// Prune deletes what nothing uses; with all also what was used lately.
+	Prune(ctx context.Context, all bool) (freed muster.Bytes, err error)
+}
+
+// ImageConfig is what an image says of how it wants to be run.
+type ImageConfig struct {
+	Entrypoint, Cmd, Env, Volumes []string
+	User, Workdir                 string
+	// StopSignal is a name (SIGTERM, TERM) or a number; empty: TERM.
+	StopSignal string
+}
+
+// ImageProgress is how far a pull has come. Bytes are those that travel; 0 of 0 before that is known.
+type ImageProgress struct {
+	Done, Total        int64
+	Layers, LayersDone int
+}
+
+func (p ImageProgress) String() string {
+	if p.Total == 0 {
+		return "asking for it"
+	}
+	return fmt.Sprintf("%s of %s, %d of %d layers", muster.Bytes(p.Done), muster.Bytes(p.Total), p.LayersDone, p.Layers)
+}
+
+const (
+	// pullTimeout bounds one pull, for each allocation that waits for it.
+	pullTimeout = time.Hour
+	// detailPace is the least time between two details of one allocation: each is a fact in the log.
+	detailPace = 2 * time.Second
+	// grantTimeout is how long the server may take to say how an image is pulled.
+	grantTimeout = 30 * time.Second
+	// grantMargin is how long a grant must still hold to be used again; grantUsual how long one is
+	// used that does not say when it ends.
+	grantMargin = 30 * time.Second
+	grantUsual  = time.Minute
+)
+
+// openImage pulls the image of an allocation. Without a failure and without an
+// image the allocation is to stop, or the agent ends.
+func (a *Agent) openImage(ctx context.Context, al *alloc) (*Image, *muster.Failure) {
+	ref := al.spec.Image
+	if a.images == nil {
+		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: this agent has no store of images", ref)
+	}
+	ctx, cancel := al.untilStop(ctx)
+	defer cancel()
+	pull, done := context.WithTimeoutCause(ctx, pullTimeout, errGaveUp)
+	defer done()
+	var told time.Time
+	image, err := a.images.Open(pull, ref, func(p ImageProgress) {
+		// Called by one at a time, as Open promises.
+		if time.Since(told) >= detailPace {
+			told = time.Now()
+			a.publish(al, func(r *wire.AllocReport) {
+				starting(r)
+				r.Detail = "pulling image " + ref + ": " + p.String()
+			})
+		}
+	})
+	switch {
+	case err == nil && ctx.Err() == nil:
+		return image, nil
+	case err == nil:
+		release(image)
+		return nil, nil
+	case ctx.Err() != nil:
+		return nil, nil
+	}
+	return nil, asFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+ref)
+}
+
+func release(image *Image) {
+	if image != nil && image.Release != nil {
+		image.Release()
+	}
+}
+
+// grants are the rights to pull that the server gave, and those that are asked for. The server's
+// credentials stay with it: a node asks for each image, and gets what opens that one for a while.
+type grants struct {
+	added func() // tells readers that something is asked for
+
+	mu    sync.Mutex
+	given map[string]wire.Grant
+	asked map[string]*ask
+}
+
+// ask is a reference that somebody waits for.
+type ask struct {
+	waiters  int
+	answered chan struct{} // closed with grant set
+	grant    wire.Grant
+}
+
+func newGrants(added func()) *grants {
+	return &grants{added: added, given: map[string]wire.Grant{}, asked: map[string]*ask{}}
+}
+
+// get waits until the server has said how ref is pulled.
+func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
+	g.mu.Lock()
+	if have, ok := g.given[ref]; ok {
+		if have.Until.Std().Sub(time.Now()) > grantMargin {
+			g.mu.Unlock()
+			return have, nil
+		}
+		delete(g.given, ref)
+	}
+	w, first := g.asked[ref], false
+	if w == nil {
+		w, first = &ask{answered: make(chan struct{})}, true
+		g.asked[ref] = w
+	}
+	w.waiters++
+	g.mu.Unlock()
+	if first {
+		g.added()
+	}
+	ctx, cancel := context.WithTimeout(ctx, grantTimeout)
+	defer cancel()
+	select {
+	case <-w.answered:
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.waiters--; w.waiters == 0 && g.asked[ref] == w {
+		delete(g.asked, ref)
+	}
+	if !isClosed(w.answered) {
+		return wire.Grant{}, failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
+	}
+	if w.grant.Failure != nil {
+		f := *w.grant.Failure
+		return wire.Grant{}, &f
+	}
+	return w.grant, nil
+}
+
+// put takes in what the server said.
+func (g *grants) put(grant wire.Grant) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if grant.Failure == nil {
+		if grant.Until == 0 {
+			grant.Until = muster.At(time.Now().Add(grantUsual + grantMargin))
+		}
+		g.given[grant.Ref] = grant
+		for ref, old := range g.given { // few: one for each image in use
+			if old.Until.Std().Before(time.Now()) {
+				delete(g.given, ref)
+			}
+		}
+	}
+	if w := g.asked[grant.Ref]; w != nil {
+		w.grant = grant
+		delete(g.asked, grant.Ref)
+		close(w.answered)
+	}
+}
+
+// needs are the references that are asked for.
+func (g *grants) needs() (refs []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for ref := range g.asked {
+		refs = append(refs, ref)
+	}
+	return refs
+}

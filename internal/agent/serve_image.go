@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	// maxSmall bounds the JSON of small requests.
+	maxSmall = 256 << 10
+	// pullPace is how often the progress of a pull is told to who asked for it.
+	pullPace = 200 * time.Millisecond
+)
+
+func (a *Agent) serveGrant(w http.ResponseWriter, r *http.Request) {
+	var g wire.Grant
+	if !readSmall(w, r, &g) {
+		return
+	}
+	if g.Ref == "" {
+		fail(w, http.StatusBadRequest, "the grant names no image")
+		return
+	}
+	a.grants.put(g)
+	answer(w, http.StatusOK, struct{}{})
+}
+
+func (a *Agent) serveImages(w http.ResponseWriter, _ *http.Request) {
+	if a.noImages(w) {
+		return
+	}
+	answer(w, http.StatusOK, a.images.List())
+}
+
+// servePull answers with progress while it pulls; the last line says how it ended.
+func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
+	var want wire.PullImage
+	if a.noImages(w) || !readSmall(w, r, &want) {
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	var mu sync.Mutex // progress may come while the end is written
+	var told time.Time
+	tell := func(p wire.PullProgress) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if json.NewEncoder(w).Encode(p) == nil {
+			_ = control.Flush()
+		}
+	}
+	image, err := a.images.Open(r.Context(), want.Ref, func(p ImageProgress) {
+		if time.Since(told) >= pullPace {
+			told = time.Now()
+			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
+		}
+	})
+	if err != nil {
+		tell(wire.PullProgress{Failure: asFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+want.Ref)})
+		return
+	}
+	release(image)
+	tell(wire.PullProgress{Digest: image.Digest})
+}
+
+func (a *Agent) servePrune(w http.ResponseWriter, r *http.Request) {
+	if a.noImages(w) {
+		return
+	}
+	freed, err := a.images.Prune(r.Context(), r.URL.Query().Get("all") == "true")
+	a.answerOr(w, wire.Pruned{Freed: freed}, err)
+}
+
+func (a *Agent) noImages(w http.ResponseWriter) bool {
+	if a.images == nil {
+		fail(w, http.StatusNotFound, "this agent has no store of images")
+	}
+	return a.images == nil
+}
+
+func readSmall(w http.ResponseWriter, r *http.Request, v any) bool {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSmall)).Decode(v); err != nil {
+		fail(w, http.StatusBadRequest, "the request cannot be read: "+err.Error())
+		return false
+	}
+	return true
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// tunnelIdle ends a tunnel in which nothing moves: executions that say nothing for days are attached
+// to again.
+const tunnelIdle = 24 * time.Hour
+
+// serveTunnel connects whoever asks to the init of a sandbox. What is said there is
+// neither read nor believed here: bytes go both ways until either side ends.
+func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
+	al := a.lookup(w, r)
+	if al == nil {
+		return
+	}
+	if r.Header.Get("Upgrade") != wire.UpgradeInit {
+		w.Header().Set("Upgrade", wire.UpgradeInit)
+		fail(w, http.StatusUpgradeRequired, "ask with Connection: Upgrade and Upgrade: "+wire.UpgradeInit)
+		return
+	}
+	b := a.holdRunning(w, al)
+	if b == nil {
+		return
+	}
+	defer a.drop(al, b)
+	ctx := r.Context()
+	inside, err := b.sandbox.Init(ctx)
+	if errors.Is(err, ErrNoSandbox) {
+		fail(w, http.StatusGone, fmt.Sprintf("allocation %s: its sandbox has ended", al.id))
+		return
+	}
+	if err != nil {
+		a.answerOr(w, nil, fmt.Errorf("allocation %s: %w", al.id, err))
+		return
+	}
+	defer func() { _ = inside.Close() }()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		a.answerOr(w, nil, err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Time{})
+	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + wire.UpgradeInit + "\r\n\r\n")); err != nil {
+		return
+	}
+	carry(ctx, conn, buffered.Reader, inside)
+}
+
+// holdRunning is a use of the allocation's sandbox, or answers why there is none.
+func (a *Agent) holdRunning(w http.ResponseWriter, al *alloc) *box {
+	b := a.hold(al)
+	switch {
+	case b == nil && isClosed(al.done):
+		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
+	case b == nil:
+		fail(w, http.StatusConflict, fmt.Sprintf("allocation %s does not run yet", al.id))
+	case isClosed(b.sandbox.Done()):
+		a.drop(al, b)
+		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
+		return nil
+	}
+	return b
+}
+
+// carry moves bytes between the two until either has ended both directions, breaks, or ctx ends.
+func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.Conn) {
+	defer context.AfterFunc(ctx, func() {
+		_ = conn.Close()
+		_ = inside.Close()
+	})()
+	var wg sync.WaitGroup
+	one := func(dst net.Conn, src io.Reader, from net.Conn) {
+		_, err := io.Copy(dst, &idle{src: src, conn: from})
+		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
+			_ = half.CloseWrite()
+			return
+		}
+		_ = dst.Close()
+		_ = from.Close()
+	}
+	wg.Go(func() { one(inside, early, conn) })
+	wg.Go(func() { one(conn, inside, inside) })
+	wg.Wait()
+}
+
+// idle sets a deadline ahead of each read.
+type idle struct {
+	src  io.Reader
+	conn net.Conn
+}
+
+func (i *idle) Read(p []byte) (int, error) {
+	_ = i.conn.SetReadDeadline(time.Now().Add(tunnelIdle))
+	return i.src.Read(p)
+}
+
+func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {
+	al := a.lookup(w, r)
+	if al == nil {
+		return
+	}
+	b := a.holdRunning(w, al)
+	if b == nil {
+		return
+	}
+	defer a.drop(al, b)
+	u := b.sandbox.Usage()
+	answer(w, http.StatusOK, wire.Stats{
+		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, Disk: u.Disk,
+	})
+}
