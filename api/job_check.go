@@ -434,6 +434,8 @@ func (c *checks) source(at string, in *InputSpec) {
 		u, err := url.Parse(in.URL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(in.URL) > 8192 {
 			c.add(at+".url", "is %s; write an http or https address", quote(in.URL))
+		} else if u.User != nil {
+			c.add(at+".url", "has a user or password in it, which everybody would see who may look at the job; use a presigned address, or upload the file")
 		}
 	}
 	if in.File != "" {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sort"
@@ -342,7 +343,7 @@ func (s *inputs) fetch(key wantKey, w *want) {
 		if final {
 			return
 		}
-		s.log.Warn("input not fetched, tried again", "url", key.url, "error", f.Message)
+		s.log.Warn("input not fetched, tried again", "url", plainURL(key.url), "error", f.Message)
 		select {
 		case <-ctx.Done():
 			return
@@ -355,21 +356,23 @@ func (s *inputs) fetch(key wantKey, w *want) {
 func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure, final bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	where := plainURL(key.url)
 	outside := func(err error) (*muster.Failure, bool) {
 		if c := context.Cause(ctx); c != nil {
 			err = c
 		}
-		return failure(muster.FailureOutside, muster.ReasonInput, "%s: %v", key.url, err), false
+		return failure(muster.FailureOutside, muster.ReasonInput, "%s: %v", where, err), false
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, key.url, nil)
-	if err == nil && req.URL.Scheme != "http" && req.URL.Scheme != "https" {
-		err = fmt.Errorf("URL %s: only http and https can be fetched", key.url)
-	}
-	if err != nil {
-		return failure(muster.FailureUser, muster.ReasonInput, "%v", err), true
+	if err != nil || req.URL.Scheme != "http" && req.URL.Scheme != "https" {
+		return failure(muster.FailureUser, muster.ReasonInput, "%s: only http and https can be fetched", where), true
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
+		var told *url.Error // has the URL in its text
+		if errors.As(err, &told) {
+			err = told.Err
+		}
 		return outside(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
@@ -378,7 +381,7 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	case c >= 500, c == http.StatusTooManyRequests, c == http.StatusRequestTimeout, c == http.StatusTooEarly:
 		return outside(errors.New(resp.Status))
 	default:
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: %s", key.url, resp.Status), true
+		return failure(muster.FailureUser, muster.ReasonInput, "%s: %s", where, resp.Status), true
 	}
 	stall := time.AfterFunc(fetchStall, func() { cancel(errors.New("nothing came for too long")) })
 	defer stall.Stop()
@@ -397,11 +400,22 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	case netErr != nil:
 		return outside(netErr)
 	case errors.Is(err, errDigest):
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: %v", key.url, err), true
+		return failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, err), true
 	}
-	return failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", key.url, err), true
+	return failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", where, err), true
 }
 
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// plainURL is a URL as it may be printed: without a user, a query or a fragment, where secrets
+// travel, as in presigned ones.
+func plainURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "(a URL that cannot be read)"
+	}
+	u.User, u.RawQuery, u.ForceQuery, u.Fragment, u.RawFragment = nil, "", false, "", ""
+	return u.String()
+}

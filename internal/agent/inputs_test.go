@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -230,6 +231,32 @@ func TestFetchThatCanNeverSucceed(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	})
+}
+
+// TestSecretsInURLs: what a presigned URL carries is neither told nor logged.
+func TestSecretsInURLs(t *testing.T) {
+	const where = "http://user:SECRET@x/y?sig=SECRET#SECRET"
+	var log syncBuffer
+	for name, answer := range map[string]func(int) (*http.Response, error){
+		"404": func(int) (*http.Response, error) { return respond(404, "") },
+		"cut": func(n int) (*http.Response, error) {
+			if n < 3 {
+				return nil, errors.New("connection refused")
+			}
+			return respond(200, "other")
+		},
+	} {
+		fetching(t, answer, func(t *testing.T, s *inputs) {
+			s.log = slog.New(slog.NewTextHandler(&log, nil))
+			_, _, f := s.get(t.Context(), digestOf([]byte("mine")), where)
+			if f == nil || !strings.Contains(f.Message, "http://x/y") || strings.Contains(f.Message, "SECRET") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		})
+	}
+	if got := log.String(); !strings.Contains(got, "http://x/y") || strings.Contains(got, "SECRET") {
+		t.Errorf("log: %s", got)
+	}
 }
 
 func TestPushedInputThatNeverComes(t *testing.T) {
