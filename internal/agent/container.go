@@ -85,6 +85,9 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image 
 	if err != nil {
 		return asFailure(err, muster.FailureNode, muster.ReasonNodeFault, "network")
 	}
+	if network.Address != "" {
+		network.Hosts = append(network.Hosts, network.Address+"\t"+c.Container.Hostname)
+	}
 	c.Container.Network = network
 	return nil
 }

@@ -108,6 +108,8 @@ type Image struct {
 type Network struct {
 	// Namespace is the path of its network namespace, valid in this process until the sandbox runs. Empty: one with nothing but a loopback, which the runtime makes.
 	Namespace string
+	// Address of the sandbox; empty: it has none but the loopback's.
+	Address string
 	// DNS are lines of resolv.conf; Hosts of /etc/hosts, beside localhost.
 	DNS, Hosts []string
 }
