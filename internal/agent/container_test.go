@@ -65,6 +65,10 @@ func (s *shelf) Open(ctx context.Context, ref string, tell func(ImageProgress)) 
 	return s.holdLocked("sha256:"+ref, ref, config), nil
 }
 
+func (s *shelf) Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error) {
+	return s.Open(ctx, ref, tell)
+}
+
 func (s *shelf) holdLocked(digest, ref string, config ImageConfig) *Image {
 	s.held[digest]++
 	return &Image{Ref: ref, Digest: digest, Config: config, Release: func() {

@@ -16,6 +16,8 @@ import (
 type Images interface {
 	// Open brings an image here, unless it is, and keeps it until its Release.
 	Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
+	// Pull is Open that asks the registry in any case what a tag means now.
+	Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
 	// Hold keeps an image for a sandbox that an earlier agent started from it.
 	Hold(digest string) (*Image, error)
 	// List tells what is here.

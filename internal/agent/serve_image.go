@@ -55,7 +55,7 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 			_ = control.Flush()
 		}
 	}
-	image, err := a.images.Open(r.Context(), want.Ref, func(p ImageProgress) {
+	image, err := a.images.Pull(r.Context(), want.Ref, func(p ImageProgress) {
 		if time.Since(told) >= pullPace {
 			told = time.Now()
 			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})

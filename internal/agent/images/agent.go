@@ -1,0 +1,82 @@
+package images
+
+import (
+	"context"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Agent is a Store as an agent wants it.
+type Agent struct{ *Store }
+
+var _ agent.Images = Agent{}
+
+// Open makes an image ready and in use.
+func (a Agent) Open(ctx context.Context, ref string, tell func(agent.ImageProgress)) (*agent.Image, error) {
+	return a.out(a.Store.Open(ctx, ref, telling(tell)))
+}
+
+// Pull is Open that asks the registry in any case.
+func (a Agent) Pull(ctx context.Context, ref string, tell func(agent.ImageProgress)) (*agent.Image, error) {
+	return a.out(a.Store.Pull(ctx, ref, telling(tell)))
+}
+
+// Hold puts an image into use for a sandbox of an earlier agent.
+func (a Agent) Hold(digest string) (*agent.Image, error) { return a.out(a.Store.Hold(digest)) }
+
+func telling(tell func(agent.ImageProgress)) func(Progress) {
+	return func(p Progress) {
+		tell(agent.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
+	}
+}
+
+func (a Agent) out(im *Image, err error) (*agent.Image, error) {
+	if err != nil {
+		return nil, err
+	}
+	c := im.Config
+	return &agent.Image{
+		Ref: im.Ref, Digest: im.Digest, Root: a.LayersDir(), Layers: im.Short, Release: im.Release,
+		Config: agent.ImageConfig{
+			Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Volumes: c.Volumes,
+			User: c.User, Workdir: c.WorkingDir, StopSignal: c.StopSignal,
+		},
+	}, nil
+}
+
+// List tells what is here, a line for each reference.
+func (a Agent) List() wire.ImageList {
+	used, limit := a.Usage()
+	out := wire.ImageList{Used: muster.Bytes(used), Limit: muster.Bytes(limit)}
+	for _, i := range a.Store.List() {
+		refs := i.Refs
+		if len(refs) == 0 {
+			refs = []string{""} // a tag that has moved on
+		}
+		for _, ref := range refs {
+			out.Images = append(out.Images, wire.Image{
+				Ref: ref, Digest: i.Digest, Size: muster.Bytes(i.Bytes), Layers: i.Layers, InUse: i.InUse, Used: muster.At(i.Used),
+			})
+		}
+	}
+	return out
+}
+
+// Prune deletes what nothing uses.
+func (a Agent) Prune(ctx context.Context, all bool) (muster.Bytes, error) {
+	freed, err := a.Store.Prune(ctx, all)
+	return muster.Bytes(freed), err
+}
+
+// Granted is how an agent's way to ask for grants is a Store's.
+func Granted(ask func(ctx context.Context, ref string) (wire.Grant, error)) func(context.Context, string) (Grant, error) {
+	return func(ctx context.Context, ref string) (Grant, error) {
+		g, err := ask(ctx, ref)
+		if err != nil {
+			return Grant{}, err
+		}
+		return Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}, nil
+	}
+}

@@ -1,0 +1,278 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+)
+
+// archive is a tar as `docker save` writes it, as a source. It has no manifest
+// of the kind that registries have: one is made, with the diff ids in place of
+// the digests, so that the same image always has the same digest.
+type archive struct {
+	path    string
+	f       *os.File
+	entries map[string]span
+	links   map[string]string // old writers link layers that are equal
+	blobs   map[v1.Hash]span  // of the image that was found
+}
+
+// span is where an entry's content is in the file.
+type span struct{ off, size int64 }
+
+// Bounds of an archive.
+const (
+	maxArchiveEntries = 100_000
+	maxArchiveLinks   = 8
+)
+
+// saved is an image in an archive's manifest.json.
+type saved struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// stampOf tells a changed file from the same one.
+func stampOf(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", localFault(path, err)
+	}
+	return fmt.Sprintf("%d:%d:%d:%d.%09d:%d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec), nil
+}
+
+// openArchive reads the table of an archive. A compressed one is unpacked into
+// a file without a name in tmp first; room is asked before each piece of that.
+func openArchive(ctx context.Context, path, tmp string, room room) (*archive, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if f, err = regular(f, err, path); err != nil {
+		return nil, err
+	}
+	a := &archive{path: path, f: f, entries: map[string]span{}, links: map[string]string{}, blobs: map[v1.Hash]span{}}
+	if err := a.flatten(ctx, tmp, room); err != nil {
+		a.close()
+		return nil, err
+	}
+	if err := a.scan(ctx); err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// flatten replaces a compressed file by a plain one.
+func (a *archive) flatten(ctx context.Context, tmp string, room room) error {
+	r, compressed, err := decompress(a.f)
+	if err != nil {
+		return unusable("%s cannot be decompressed: %s", a.path, bounded(err.Error()))
+	}
+	defer r.Close()
+	if !compressed {
+		_, err := a.f.Seek(0, io.SeekStart)
+		return naming(a.path, err)
+	}
+	plain, err := os.CreateTemp(tmp, "archive-")
+	if err != nil {
+		return nodeFault("image store: %v", err)
+	}
+	_ = os.Remove(plain.Name())
+	piece := room.piece()
+	for {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		if err = room.room(ctx, piece); err != nil {
+			break
+		}
+		var n int64
+		n, err = io.CopyN(plain, r, piece)
+		if err == io.EOF {
+			_ = a.f.Close()
+			a.f = plain
+			_, err = plain.Seek(0, io.SeekStart)
+			return naming(a.path, err)
+		}
+		if err != nil && n < piece {
+			if !isSystem(err) {
+				err = unusable("%s cannot be decompressed: %s", a.path, bounded(err.Error()))
+			}
+			break
+		}
+	}
+	_ = plain.Close()
+	return naming(a.path, err)
+}
+
+func (a *archive) scan(ctx context.Context) error {
+	tr := tar.NewReader(a.f)
+	for n := 0; ; n++ {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil && n > maxArchiveEntries {
+			return unusable("%s has more than %d entries", a.path, maxArchiveEntries)
+		}
+		if err != nil || ctx.Err() != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return unusable("%s is not a tar of an image: %s", a.path, bounded(err.Error()))
+		}
+		name := path.Clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeReg:
+			// The reader takes from the file exactly what it hands out, so this is where the content begins.
+			off, err := a.f.Seek(0, io.SeekCurrent)
+			if err != nil {
+				return nodeFault("%s: %v", a.path, err)
+			}
+			a.entries[name] = span{off, h.Size}
+		case tar.TypeSymlink:
+			a.links[name] = path.Join(path.Dir(name), h.Linkname)
+		case tar.TypeLink:
+			a.links[name] = path.Clean(h.Linkname)
+		}
+	}
+}
+
+// entry finds the content of a name in the archive.
+func (a *archive) entry(name string) (span, error) {
+	at := path.Clean(name)
+	for range maxArchiveLinks {
+		if s, ok := a.entries[at]; ok {
+			return s, nil
+		}
+		to, ok := a.links[at]
+		if !ok {
+			break
+		}
+		at = to
+	}
+	return span{}, unusable("%s has no %s", a.path, bounded(name))
+}
+
+func (a *archive) read(name string, most int64) ([]byte, error) {
+	s, err := a.entry(name)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readAll(io.NewSectionReader(a.f, s.off, s.size), most, bounded(name))
+	return b, naming(a.path, err)
+}
+
+// find makes the content of the image of a name, or of the only one.
+func (a *archive) find(which string, want Platform) (*content, error) {
+	if _, ok := a.entries["manifest.json"]; !ok {
+		if _, ok := a.entries["oci-layout"]; ok {
+			return nil, unusable("%s is a tar of an OCI layout: unpack it and name the directory with oci:", a.path)
+		}
+	}
+	octets, err := a.read("manifest.json", maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var list []saved
+	if err := json.Unmarshal(octets, &list); err != nil {
+		return nil, unusable("%s: its manifest.json cannot be read: %s", a.path, bounded(err.Error()))
+	}
+	names := map[string]bool{}
+	var found []saved
+	for _, im := range list {
+		match := which == ""
+		for _, tag := range im.RepoTags {
+			names[tag] = true
+			if r, err := parseRemote(tag); err == nil && r.canonical == which {
+				match = true
+			}
+		}
+		if match {
+			found = append(found, im)
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(names))
+	switch {
+	case len(found) == 0 && which != "":
+		return nil, notFound("there is no %s in %s; it has: %s", which, a.path, listed(sorted))
+	case len(found) == 0:
+		return nil, notFound("%s has no image", a.path)
+	case len(found) > 1 && which == "":
+		return nil, unusable("%s has %d images: name one of: %s", a.path, len(found), listed(sorted))
+	}
+	return a.content(found[len(found)-1], want)
+}
+
+func (a *archive) content(im saved, want Platform) (*content, error) {
+	config, err := a.read(im.Config, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v1.ParseConfigFile(bytes.NewReader(config))
+	if err != nil {
+		return nil, unusable("%s: its configuration cannot be read: %s", a.path, bounded(err.Error()))
+	}
+	if len(c.RootFS.DiffIDs) != len(im.Layers) {
+		return nil, unusable("%s: its manifest has %d layers, its configuration %d", a.path, len(im.Layers), len(c.RootFS.DiffIDs))
+	}
+	sum := sha256.Sum256(config)
+	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.DockerManifestSchema2,
+		Config: v1.Descriptor{MediaType: types.DockerConfigJSON, Size: int64(len(config)), Digest: digest}}
+	for i, name := range im.Layers {
+		s, err := a.entry(name)
+		if err != nil {
+			return nil, err
+		}
+		a.blobs[c.RootFS.DiffIDs[i]] = s
+		m.Layers = append(m.Layers, v1.Descriptor{MediaType: types.DockerUncompressedLayer, Size: s.size, Digest: c.RootFS.DiffIDs[i]})
+	}
+	octets, err := json.Marshal(m)
+	if err != nil {
+		return nil, nodeFault("%s: %v", a.path, err)
+	}
+	doc, err := newDocument(octets, types.DockerManifestSchema2, v1.Hash{})
+	if err != nil {
+		return nil, err
+	}
+	ct, err := newContent(doc, document{digest: digest, mediaType: types.DockerConfigJSON, octets: config}, want)
+	if err != nil {
+		return nil, err
+	}
+	for i := range ct.layers {
+		ct.layers[i].unsaid = true
+	}
+	return ct, nil
+}
+
+func (a *archive) document(_ context.Context, d v1.Descriptor) (document, error) {
+	return document{}, unusable("%s has no manifest %s", a.path, d.Digest)
+}
+
+func (a *archive) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+	s, ok := a.blobs[d.Digest]
+	if !ok {
+		return nil, unusable("%s has no layer %s", a.path, d.Digest)
+	}
+	if from > s.size {
+		from = s.size
+	}
+	return io.NopCloser(io.NewSectionReader(a.f, s.off+from, s.size-from)), nil
+}
+
+func (a *archive) broken(_ context.Context, err error) error { return brokenFile(a.path, err) }
+
+func (a *archive) close() { _ = a.f.Close() }

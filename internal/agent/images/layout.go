@@ -1,0 +1,178 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster"
+)
+
+// layout is an OCI layout directory as a source. Links in it do not lead out of it.
+type layout struct {
+	path string
+	root *os.Root
+}
+
+const refNameAnnotation = "org.opencontainers.image.ref.name"
+
+func openLayout(path string) (*layout, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, localFault(path, err)
+	}
+	return &layout{path: path, root: root}, nil
+}
+
+// localFault: a path of this node that somebody named. Its content is never told.
+func localFault(path string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return notFound("%s does not exist on this node", path)
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return unusable("%s cannot be read on this node: %v", path, err)
+}
+
+func (l *layout) close() { _ = l.root.Close() }
+
+// find is the image of a name, or the only one.
+func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
+	octets, err := l.read("index.json", maxManifest)
+	if err != nil {
+		if isNotFound(err) {
+			return v1.Descriptor{}, unusable("%s is not an OCI layout: it has no index.json", l.path)
+		}
+		return v1.Descriptor{}, err
+	}
+	// Some writers leave the media type out.
+	index, err := newDocument(octets, types.OCIImageIndex, v1.Hash{})
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.octets)))
+	if err != nil {
+		return v1.Descriptor{}, unusable("its index.json cannot be read: %s", bounded(err.Error()))
+	}
+	var names []string
+	var found []v1.Descriptor
+	for _, d := range m.Manifests {
+		if isAttestation(d) {
+			continue
+		}
+		n := d.Annotations[refNameAnnotation]
+		if n != "" && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+		if which == "" || n == which {
+			found = append(found, d)
+		}
+	}
+	switch {
+	case len(found) == 0 && which != "":
+		return v1.Descriptor{}, notFound("there is no %q in %s; it has: %s", which, l.path, listed(names))
+	case len(found) == 0:
+		return v1.Descriptor{}, notFound("%s has no image", l.path)
+	case len(found) == 1:
+		return found[0], nil
+	case which == "" && len(names) > 1 || slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Platform == nil }):
+		return v1.Descriptor{}, unusable("%s has %d images: name one of: %s", l.path, len(found), listed(names))
+	}
+	return chooseFrom(found, want)
+}
+
+func listed(names []string) string {
+	if len(names) == 0 {
+		return "none that has a name"
+	}
+	return bounded(strings.Join(names, ", "))
+}
+
+func (l *layout) read(path string, most int64) ([]byte, error) {
+	f, err := l.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := readAll(f, most, path)
+	if err != nil {
+		return nil, naming(l.path+"/"+path, err)
+	}
+	return b, nil
+}
+
+func (l *layout) open(path string) (*os.File, error) {
+	f, err := l.root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	return regular(f, err, l.path+"/"+path)
+}
+
+// regular checks what was opened: reading a pipe would hang, a device never end.
+func regular(f *os.File, err error, path string) (*os.File, error) {
+	if err != nil {
+		return nil, localFault(path, err)
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		return f, nil
+	}
+	_ = f.Close()
+	if err != nil {
+		return nil, nodeFault("%s: %v", path, err)
+	}
+	return nil, unusable("%s is not a regular file", path)
+}
+
+func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+
+func (l *layout) document(_ context.Context, d v1.Descriptor) (document, error) {
+	if d.Digest.Algorithm != "sha256" {
+		return document{}, unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
+	}
+	octets, err := l.read(blobPath(d.Digest), maxManifest)
+	if err != nil {
+		return document{}, err
+	}
+	doc, err := newDocument(octets, d.MediaType, d.Digest)
+	return doc, local(err)
+}
+
+// local: what is wrong on a disk does not pass by waiting.
+func local(err error) error {
+	if isClass(err, muster.FailureOutside) {
+		return unusable("%s", err.Error())
+	}
+	return err
+}
+
+func (l *layout) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+	path := blobPath(d.Digest)
+	f, err := l.open(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		_ = f.Close()
+		return nil, nodeFault("%s/%s: %v", l.path, path, err)
+	}
+	return f, nil
+}
+
+func (l *layout) broken(_ context.Context, err error) error { return brokenFile(l.path, err) }
+
+// brokenFile is a read from a file of this node that ended before it should.
+func brokenFile(path string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return unusable("%s has less than its manifest says", path)
+	}
+	return nodeFault("%s: %v", path, err)
+}

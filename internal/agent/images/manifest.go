@@ -1,0 +1,293 @@
+package images
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Platform is what an image must have been built for.
+type Platform struct {
+	OS, Architecture, Variant string
+}
+
+func (p Platform) String() string {
+	if p.Variant == "" {
+		return p.OS + "/" + p.Architecture
+	}
+	return p.OS + "/" + p.Architecture + "/" + p.Variant
+}
+
+// Bounds of what an image may be made of.
+const (
+	maxManifest = 4 << 20
+	maxConfig   = 8 << 20
+	maxLayers   = 240 // an overlay takes 500; their names must fit a page of mount options
+	maxNesting  = 3   // indexes in indexes
+)
+
+// dockerZstdLayer is written by some tools and not in the library's list.
+const dockerZstdLayer types.MediaType = "application/vnd.docker.image.rootfs.diff.tar.zstd"
+
+// document is a manifest or an index as it is stored, with its digest.
+type document struct {
+	digest    v1.Hash
+	mediaType types.MediaType
+	octets    []byte
+}
+
+// source is where an image comes from. Failures of class outside may pass when
+// the call is made again. Methods may be called from many goroutines.
+type source interface {
+	// document gives a manifest or index; the octets have that digest, or it is a failure.
+	document(ctx context.Context, d v1.Descriptor) (document, error)
+	// blob opens a configuration or layer at an offset. What it gives is not checked.
+	blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error)
+	// broken says what an error in the middle of a blob means.
+	broken(ctx context.Context, err error) error
+	// close is called when its image is there or not to be had.
+	close()
+}
+
+// newDocument checks what a source gave. want is empty if it was asked for by tag.
+func newDocument(octets []byte, mediaType types.MediaType, want v1.Hash) (document, error) {
+	sum := sha256.Sum256(octets)
+	d := document{digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, octets: octets}
+	if want != (v1.Hash{}) && want != d.digest {
+		return d, outside("its manifest has the digest %s where %s was asked for", d.digest, want)
+	}
+	var head struct {
+		SchemaVersion int             `json:"schemaVersion"`
+		MediaType     types.MediaType `json:"mediaType"`
+		Manifests     json.RawMessage `json:"manifests"`
+		Layers        json.RawMessage `json:"layers"`
+	}
+	if err := json.Unmarshal(octets, &head); err != nil {
+		return d, unusable("its manifest is not JSON of a manifest: %s", bounded(err.Error()))
+	}
+	// What the document says of itself is under its digest; a header is not.
+	if head.MediaType != "" {
+		d.mediaType = head.MediaType
+	}
+	switch {
+	case head.SchemaVersion == 1 || d.mediaType == types.DockerManifestSchema1 || d.mediaType == types.DockerManifestSchema1Signed:
+		return d, unusable("its manifest has the old form (schema 1): push it again with a newer tool")
+	case head.Manifests != nil && head.Layers != nil:
+		return d, unusable("its manifest is both an image and an index")
+	case d.mediaType.IsIndex() && head.Layers == nil, d.mediaType.IsImage() && head.Manifests == nil:
+		return d, nil
+	case head.Manifests != nil && head.MediaType == "":
+		d.mediaType = types.OCIImageIndex
+	case head.Layers != nil && head.MediaType == "":
+		d.mediaType = types.OCIManifestSchema1
+	default:
+		return d, unusable("its manifest has the media type %q, which is not an image", bounded(string(d.mediaType)))
+	}
+	return d, nil
+}
+
+// isAttestation: build tools put statements about images beside them in the index.
+func isAttestation(d v1.Descriptor) bool {
+	return d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" ||
+		d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
+}
+
+// choose takes the image for a platform out of an index.
+func choose(index document, want Platform) (v1.Descriptor, error) {
+	m, err := v1.ParseIndexManifest(bytes.NewReader(index.octets))
+	if err != nil {
+		return v1.Descriptor{}, unusable("its index cannot be read: %s", bounded(err.Error()))
+	}
+	return chooseFrom(m.Manifests, want)
+}
+
+func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
+	var best *v1.Descriptor
+	bestScore := 0
+	exist := map[string]bool{}
+	for i := range list {
+		d := &list[i]
+		if isAttestation(*d) || !d.MediaType.IsImage() && !d.MediaType.IsIndex() {
+			continue
+		}
+		score := 1 // without a platform: whatever it is, it is said by its configuration
+		if d.Platform != nil {
+			exist[platformOf(*d.Platform).String()] = true
+			score = fits(platformOf(*d.Platform), want)
+		}
+		if score > bestScore {
+			best, bestScore = d, score
+		}
+	}
+	if best == nil {
+		if len(exist) == 0 {
+			return v1.Descriptor{}, unusable("its index names no image")
+		}
+		return v1.Descriptor{}, unusable("there is none for %s, only for %s", want, bounded(strings.Join(slices.Sorted(maps.Keys(exist)), ", ")))
+	}
+	return *best, nil
+}
+
+func platformOf(p v1.Platform) Platform {
+	return Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
+}
+
+// fits says how well an image's platform serves a wanted one; 0 not at all.
+func fits(have, want Platform) int {
+	if have.OS != want.OS || have.Architecture != want.Architecture {
+		return 0
+	}
+	haveLevel, haveKnown := level(have)
+	wantLevel, wantKnown := level(want)
+	switch {
+	case have.Variant == want.Variant:
+		return 1000
+	case !haveKnown || !wantKnown || haveLevel > wantLevel:
+		return 0
+	}
+	return 10 + haveLevel // the newest that the machine has
+}
+
+// level orders the variants of an architecture; without a variant it is the oldest common one.
+func level(p Platform) (int, bool) {
+	defaults := map[string]string{"amd64": "v1", "arm64": "v8", "arm": "v7"}
+	v, ok := strings.CutPrefix(cmp.Or(p.Variant, defaults[p.Architecture], "v0"), "v")
+	n := 0
+	if _, err := fmt.Sscanf(v, "%d", &n); err != nil || !ok || n < 0 || n > 100 {
+		return 0, false
+	}
+	return n, true
+}
+
+// content is what an image is made of.
+type content struct {
+	manifest document
+	config   document
+	layers   []layerBlob // bottom first
+	image    ImageConfig
+}
+
+// layerBlob is a layer as its image names it.
+type layerBlob struct {
+	diff v1.Hash // of the tar
+	desc v1.Descriptor
+	// unsaid: desc does not say what the compressed octets are; only diff can be checked.
+	unsaid bool
+}
+
+// readManifest checks a manifest of an image; its descriptors' sizes are sane afterwards.
+func readManifest(d document) (*v1.Manifest, error) {
+	m, err := v1.ParseManifest(bytes.NewReader(d.octets))
+	if err != nil {
+		return nil, unusable("its manifest cannot be read: %s", bounded(err.Error()))
+	}
+	switch t := m.Config.MediaType; {
+	case t != types.OCIConfigJSON && t != types.DockerConfigJSON:
+		return nil, unusable("it is not an image to run: its configuration has the media type %q", bounded(string(t)))
+	case m.Config.Size < 0 || m.Config.Size > maxConfig:
+		return nil, unusable("its configuration is said to have %d octets, %d at most", m.Config.Size, maxConfig)
+	case len(m.Layers) > maxLayers:
+		return nil, unusable("it has %d layers, %d at most", len(m.Layers), maxLayers)
+	}
+	for _, l := range m.Layers {
+		if err := checkLayer(l); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func checkLayer(l v1.Descriptor) error {
+	switch l.MediaType {
+	case types.DockerLayer, types.DockerUncompressedLayer, dockerZstdLayer,
+		types.OCILayer, types.OCIUncompressedLayer, types.OCILayerZStd:
+	case types.DockerForeignLayer, types.OCIRestrictedLayer, types.OCIUncompressedRestrictedLayer:
+		return unusable("its layer %s may not be distributed by registries (%s) and cannot be had here", l.Digest, l.MediaType)
+	default:
+		return unusable("its layer %s has the media type %q, which cannot be unpacked here", l.Digest, bounded(string(l.MediaType)))
+	}
+	if l.Size < 0 || l.Size > 1<<42 {
+		return unusable("its layer %s is said to have %d octets", l.Digest, l.Size)
+	}
+	return nil
+}
+
+// newContent joins a manifest and its configuration.
+func newContent(manifest, config document, want Platform) (*content, error) {
+	m, err := readManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v1.ParseConfigFile(bytes.NewReader(config.octets))
+	if err != nil {
+		return nil, unusable("its configuration cannot be read: %s", bounded(err.Error()))
+	}
+	have := Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant}
+	if have.OS != "" && have.Architecture != "" && fits(have, want) == 0 {
+		return nil, unusable("it is for %s, and this node is %s", bounded(have.String()), want)
+	}
+	if len(c.RootFS.DiffIDs) != len(m.Layers) {
+		return nil, unusable("its manifest has %d layers, its configuration %d", len(m.Layers), len(c.RootFS.DiffIDs))
+	}
+	ct := &content{manifest: manifest, config: config, image: imageConfig(c)}
+	for i, l := range m.Layers {
+		if c.RootFS.DiffIDs[i].Algorithm != "sha256" || l.Digest.Algorithm != "sha256" {
+			return nil, unusable("its layer %s: only sha256 digests can be checked here", l.Digest)
+		}
+		ct.layers = append(ct.layers, layerBlob{diff: c.RootFS.DiffIDs[i], desc: l})
+	}
+	return ct, nil
+}
+
+// diffs are the layers to mount, bottom first, each once: an overlay refuses the
+// same directory twice, and a layer hides whatever it did further down.
+func (c *content) diffs() []layerBlob {
+	var list []layerBlob
+	seen := map[v1.Hash]bool{}
+	for _, l := range slices.Backward(c.layers) {
+		if !seen[l.diff] {
+			seen[l.diff] = true
+			list = append(list, l)
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// ImageConfig is what an image says of how to run it.
+type ImageConfig struct {
+	Entrypoint, Cmd, Env         []string
+	User, WorkingDir, StopSignal string
+	Volumes                      []string // sorted
+	ExposedPorts                 []string // as "80/tcp", sorted
+	OS, Architecture             string
+}
+
+func imageConfig(c *v1.ConfigFile) ImageConfig {
+	ic := ImageConfig{
+		Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env,
+		User: c.Config.User, WorkingDir: c.Config.WorkingDir, StopSignal: c.Config.StopSignal,
+		OS: c.OS, Architecture: c.Architecture,
+	}
+	for v := range c.Config.Volumes {
+		ic.Volumes = append(ic.Volumes, v)
+	}
+	for p := range c.Config.ExposedPorts {
+		ic.ExposedPorts = append(ic.ExposedPorts, p)
+	}
+	sort.Strings(ic.Volumes)
+	sort.Strings(ic.ExposedPorts)
+	return ic
+}

@@ -1,0 +1,153 @@
+package images
+
+import (
+	"net"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// kind says where an image comes from.
+type kind int
+
+const (
+	fromRegistry kind = iota
+	fromLayout
+	fromArchive
+)
+
+// reference is a parsed image reference.
+type reference struct {
+	kind  kind
+	given string // as the user wrote it
+	// canonical is the same for all ways to write the same reference.
+	canonical string
+
+	// of a registry
+	repo   name.Repository
+	tag    string
+	digest *v1.Hash // instead of a tag
+
+	// of a layout or archive
+	path string // absolute
+	name string // which of the images in it; empty: the only one
+}
+
+const (
+	layoutPrefix  = "oci:"
+	archivePrefix = "docker-archive:"
+	maxReference  = 1024
+	hub           = "docker.io"
+)
+
+// repositoryPart is one part of a repository's name between slashes.
+var repositoryPart = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
+
+// parseReference reads a reference as a user of Docker would mean it.
+func parseReference(given string) (reference, error) {
+	r := reference{given: given}
+	switch {
+	case given == "":
+		return r, unusable("the image reference is empty")
+	case len(given) > maxReference:
+		return r, unusable("the image reference has %d characters, %d at most", len(given), maxReference)
+	case !utf8.ValidString(given), strings.IndexFunc(given, func(r rune) bool { return r <= ' ' || r == 0x7f }) >= 0:
+		return r, unusable("image reference %q has characters that no image name has", given)
+	}
+	if rest, ok := strings.CutPrefix(given, layoutPrefix); ok {
+		r.kind = fromLayout
+		return r.local(layoutPrefix, rest)
+	}
+	if rest, ok := strings.CutPrefix(given, archivePrefix); ok {
+		r.kind = fromArchive
+		return r.local(archivePrefix, rest)
+	}
+	return r.remote()
+}
+
+// local splits PATH[:NAME]. The path ends at the first colon, because names have colons.
+func (r reference) local(prefix, rest string) (reference, error) {
+	path, which, named := strings.Cut(rest, ":")
+	switch {
+	case !filepath.IsAbs(path):
+		return r, unusable("%s%s: the path after %s must be absolute", prefix, rest, prefix)
+	case named && which == "":
+		return r, unusable("%s%s: nothing follows the last colon", prefix, rest)
+	}
+	r.path, r.name = filepath.Clean(path), which
+	if r.kind == fromArchive && which != "" {
+		n, err := parseRemote(which)
+		if err != nil || n.digest != nil {
+			return r, unusable("%s%s: %q is not the name of an image", prefix, rest, which)
+		}
+		r.name = n.canonical
+	}
+	r.canonical = prefix + r.path
+	if r.name != "" {
+		r.canonical += ":" + r.name
+	}
+	return r, nil
+}
+
+func (r reference) remote() (reference, error) {
+	p, err := parseRemote(r.given)
+	if err != nil {
+		return r, err
+	}
+	p.given = r.given
+	return p, nil
+}
+
+func parseRemote(s string) (reference, error) {
+	r := reference{kind: fromRegistry, given: s}
+	if strings.Contains(s, "://") {
+		return r, unusable("image reference %q is a URL: leave out the part before the registry's name", s)
+	}
+	ref, err := name.ParseReference(s)
+	if err != nil {
+		return r, unusable("image reference %q is malformed: it is [REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@sha256:DIGEST, in lower case", s)
+	}
+	r.repo = ref.Context()
+	for part := range strings.SplitSeq(r.repo.RepositoryStr(), "/") {
+		if !repositoryPart.MatchString(part) {
+			return r, unusable("image reference %q is malformed: %q cannot be a part of a repository's name", s, part)
+		}
+	}
+	registry := r.repo.RegistryStr()
+	if registry == name.DefaultRegistry {
+		registry = hub
+	}
+	r.canonical = registry + "/" + r.repo.RepositoryStr()
+	switch ref := ref.(type) {
+	case name.Digest:
+		h, err := v1.NewHash(ref.DigestStr())
+		if err != nil || h.Algorithm != "sha256" {
+			return r, unusable("image reference %q: only sha256 digests can be checked here", s)
+		}
+		r.digest = &h
+		r.canonical += "@" + h.String()
+	case name.Tag:
+		r.tag = ref.TagStr()
+		r.canonical += ":" + r.tag
+	}
+	return r, nil
+}
+
+// isLoopback says whether a registry is on this machine, by its name alone:
+// only there plain http is taken without asking.
+func isLoopback(registry string) bool {
+	host := registry
+	if h, _, err := net.SplitHostPort(registry); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

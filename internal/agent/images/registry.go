@@ -1,0 +1,386 @@
+package images
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/musterhq/muster"
+)
+
+// Grant is the right to pull one image for a short time. It comes from the
+// server, which keeps the credentials that it was made from.
+type Grant struct {
+	// Ref is where to pull from instead: a mirror, or the same by digest. Empty: as asked.
+	Ref string
+	// Authorization is the value of that header for this repository, as "Bearer …". Empty: anonymous.
+	Authorization string
+	// Insecure allows plain http.
+	Insecure bool
+	// Until is when it ends. Zero: it is used for a minute.
+	Until time.Time
+}
+
+const (
+	// defaultUntil is how long a session is used again whose grant does not say so, or that has none.
+	defaultUntil = time.Minute
+	maxSessions  = 256
+)
+
+// registry is one repository of a registry, as a source.
+type registry struct {
+	ref   reference
+	grant func(context.Context, string) (Grant, error) // may be nil
+	http  http.RoundTripper
+
+	mu   sync.Mutex
+	sess *session
+}
+
+// session is a way to a repository that was opened with a grant, or without any.
+type session struct {
+	client *http.Client
+	base   string // URL of the repository
+	target reference
+	until  time.Time
+}
+
+// open gives the session, a new one if the old one is over or was refused.
+func (r *registry) open(ctx context.Context, refused *session) (*session, error) {
+	r.mu.Lock()
+	s := r.sess
+	r.mu.Unlock()
+	if s != nil && s != refused && time.Now().Before(s.until) {
+		return s, nil
+	}
+	s, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.sess = s
+	r.mu.Unlock()
+	return s, nil
+}
+
+func (r *registry) connect(ctx context.Context) (*session, error) {
+	var g Grant
+	target := r.ref
+	if r.grant != nil {
+		var err error
+		if g, err = r.grant(ctx, r.ref.canonical); err != nil {
+			if f := (*muster.Failure)(nil); errors.As(err, &f) || ctx.Err() != nil {
+				return nil, err
+			}
+			return nil, outside("the right to pull was not had: %s", said(err))
+		}
+	}
+	if g.Ref != "" {
+		var err error
+		if target, err = parseRemote(g.Ref); err != nil {
+			return nil, outside("the server sends it elsewhere: %v", err)
+		}
+	}
+	host := target.repo.RegistryStr()
+	plain := g.Insecure || isLoopback(host)
+	s := &session{target: target, until: g.Until}
+	if s.until.IsZero() {
+		s.until = time.Now().Add(defaultUntil)
+	}
+	rt, scheme, err := r.authorize(ctx, target, g.Authorization, plain)
+	if err != nil {
+		return nil, err
+	}
+	s.client = &http.Client{Transport: rt, CheckRedirect: checkRedirect(isLoopback(host))}
+	s.base = scheme + "://" + host + "/v2/" + target.repo.RepositoryStr() + "/"
+	return s, nil
+}
+
+// authorize finds out how the registry wants to be spoken to.
+func (r *registry) authorize(ctx context.Context, target reference, header string, plain bool) (http.RoundTripper, string, error) {
+	base := guard{inner: r.http, plain: plain}
+	host := target.repo.RegistryStr()
+	var opts []name.Option
+	if plain {
+		opts = append(opts, name.Insecure)
+	}
+	reg, err := name.NewRegistry(host, opts...)
+	if err != nil {
+		return nil, "", unusable("registry %q: %v", host, err)
+	}
+	if header == "" {
+		rt, err := transport.NewWithContext(ctx, reg, authn.Anonymous, base, []string{target.repo.Scope(transport.PullScope)})
+		// The transport puts the scheme that it found in place of this one.
+		return rt, "https", r.answer(ctx, err)
+	}
+	scheme := "https"
+	if plain {
+		ch, err := transport.Ping(ctx, reg, base)
+		if err != nil {
+			return nil, "", r.answer(ctx, err)
+		}
+		if ch.Insecure {
+			scheme = "http"
+		}
+	}
+	return granted{inner: base, scheme: scheme, host: host, header: header}, scheme, nil
+}
+
+// granted sends the header to its registry and nowhere else: a registry sends
+// its clients to other hosts for blobs.
+type granted struct {
+	inner                http.RoundTripper
+	scheme, host, header string
+}
+
+func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Host == g.host && req.URL.Scheme == g.scheme {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", g.header)
+	}
+	return g.inner.RoundTrip(req)
+}
+
+// guard refuses plain http where it was not allowed, wherever the request comes
+// from: the library tries it for addresses of private networks, and redirects may ask for it.
+type guard struct {
+	inner http.RoundTripper
+	plain bool
+}
+
+func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" && !g.plain {
+		return nil, errPlain
+	}
+	return g.inner.RoundTrip(req)
+}
+
+var (
+	errPlain    = errors.New("plain http is refused: only registries of this machine, or those that the server's configuration calls insecure, may use it")
+	errRedirect = errors.New("it sends to an address that no registry uses")
+)
+
+// checkRedirect keeps a registry from sending this node to its own services.
+func checkRedirect(local bool) func(*http.Request, []*http.Request) error {
+	return func(req *http.Request, via []*http.Request) error {
+		if len(via) > 5 {
+			return errors.New("it sends from one address to the next")
+		}
+		if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsUnspecified()) {
+			return errRedirect
+		}
+		if isLoopback(req.URL.Host) && !local {
+			return errRedirect
+		}
+		return nil
+	}
+}
+
+// answer makes a failure of what a registry, or the way to it, said.
+func (r *registry) answer(ctx context.Context, err error) error {
+	var a *transport.Error
+	var untrusted *tls.CertificateVerificationError
+	host := r.ref.repo.RegistryStr()
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &untrusted), !errors.As(err, &a):
+		return outside("registry %s cannot be reached: %s", host, said(err))
+	}
+	switch c := a.StatusCode; {
+	case c == http.StatusUnauthorized, c == http.StatusForbidden:
+		return notFound("not found or no access: check the spelling, the tag, and the credentials for %s in the server's configuration", host)
+	case c == http.StatusNotFound:
+		return notFound("it does not exist in %s: check the spelling and the tag", host)
+	case c == http.StatusTooManyRequests:
+		return outside("registry %s wants fewer requests: %s", host, status(a))
+	case c >= 500, c == http.StatusRequestTimeout, c == http.StatusTooEarly:
+		return outside("registry %s is out of order: %s", host, status(a))
+	}
+	return unusable("registry %s refuses: %s", host, status(a))
+}
+
+// do sends a request for something in the repository. A grant that is over or
+// was taken back is asked for once more.
+func (r *registry) do(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
+	var refused *session
+	for {
+		s, err := r.open(ctx, refused)
+		if err != nil {
+			return nil, err
+		}
+		req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
+		if err != nil {
+			return nil, unusable("%s", said(err))
+		}
+		for k, v := range header {
+			req.Header[k] = v
+		}
+		req.Header.Set("User-Agent", "muster-node")
+		resp, err := s.client.Do(req)
+		if err != nil {
+			return nil, r.answer(ctx, err)
+		}
+		switch resp.StatusCode {
+		case http.StatusOK, http.StatusPartialContent:
+			return resp, nil
+		}
+		err = transport.CheckError(resp)
+		_ = resp.Body.Close()
+		if resp.StatusCode == http.StatusUnauthorized && r.grant != nil && refused == nil {
+			refused = s
+			continue
+		}
+		return nil, withPause(r.answer(ctx, err), resp.Header.Get("Retry-After"))
+	}
+}
+
+// pauseError is a failure with the time that the registry wants to be left alone.
+type pauseError struct {
+	error
+	pause time.Duration
+}
+
+func (e pauseError) Unwrap() error { return e.error }
+
+func withPause(err error, retryAfter string) error {
+	if n, e := strconv.Atoi(retryAfter); e == nil && n > 0 && isClass(err, muster.FailureOutside) {
+		return pauseError{err, time.Duration(min(n, 3600)) * time.Second}
+	}
+	return err
+}
+
+var acceptManifest = http.Header{"Accept": {
+	string(types.OCIImageIndex), string(types.DockerManifestList), string(types.OCIManifestSchema1), string(types.DockerManifestSchema2),
+}}
+
+// ident is what to ask the repository for: the tag or digest, perhaps the mirror's.
+func (r *registry) ident(ctx context.Context) (string, error) {
+	s, err := r.open(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	if s.target.digest != nil {
+		return s.target.digest.String(), nil
+	}
+	return s.target.tag, nil
+}
+
+// head asks what a tag means now; ok is false if the registry does not say it this way.
+func (r *registry) head(ctx context.Context) (h v1.Hash, ok bool, err error) {
+	id, err := r.ident(ctx)
+	if err != nil {
+		return h, false, err
+	}
+	resp, err := r.do(ctx, http.MethodHead, "manifests/"+id, acceptManifest)
+	if err != nil {
+		return h, false, err
+	}
+	_ = resp.Body.Close()
+	h, err = v1.NewHash(resp.Header.Get("Docker-Content-Digest"))
+	return h, err == nil && h.Algorithm == "sha256", nil
+}
+
+// byTag gets what the reference means.
+func (r *registry) byTag(ctx context.Context) (document, error) {
+	id, err := r.ident(ctx)
+	if err != nil {
+		return document{}, err
+	}
+	var want v1.Hash
+	if r.ref.digest != nil {
+		want = *r.ref.digest
+	}
+	return r.get(ctx, id, want)
+}
+
+func (r *registry) document(ctx context.Context, d v1.Descriptor) (document, error) {
+	return r.get(ctx, d.Digest.String(), d.Digest)
+}
+
+func (r *registry) get(ctx context.Context, id string, want v1.Hash) (document, error) {
+	resp, err := r.do(ctx, http.MethodGet, "manifests/"+id, acceptManifest)
+	if err != nil {
+		return document{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	octets, err := readAll(resp.Body, maxManifest, "manifest")
+	if err != nil {
+		return document{}, r.broken(ctx, err)
+	}
+	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return newDocument(octets, types.MediaType(strings.TrimSpace(mediaType)), want)
+}
+
+// broken is a transfer that ended in the middle.
+func (r *registry) broken(ctx context.Context, err error) error {
+	if f := (*muster.Failure)(nil); errors.As(err, &f) {
+		return err
+	}
+	return r.answer(ctx, err)
+}
+
+func (r *registry) close() {}
+
+func readAll(r io.Reader, most int64, what string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(b)) > most {
+		return nil, unusable("its %s has more than %d octets", what, most)
+	}
+	return b, err
+}
+
+func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the octets as they are stored
+	if from > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	}
+	resp, err := r.do(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header)
+	if err != nil {
+		if isNotFound(err) {
+			return nil, unusable("its manifest names %s, which the registry does not give", d.Digest)
+		}
+		return nil, err
+	}
+	if from == 0 || resp.StatusCode == http.StatusPartialContent && startsAt(resp.Header.Get("Content-Range"), from) {
+		return resp.Body, nil
+	}
+	if resp.StatusCode == http.StatusPartialContent {
+		_ = resp.Body.Close()
+		return nil, outside("registry %s sends another part of %s than it was asked for", r.ref.repo.RegistryStr(), d.Digest)
+	}
+	// It sends all of it again: what was read already is passed over.
+	if _, err := io.CopyN(io.Discard, resp.Body, from); err != nil {
+		_ = resp.Body.Close()
+		return nil, r.answer(ctx, err)
+	}
+	return resp.Body, nil
+}
+
+func startsAt(contentRange string, from int64) bool {
+	rest, ok := strings.CutPrefix(contentRange, "bytes ")
+	first, _, found := strings.Cut(rest, "-")
+	n, err := strconv.ParseInt(first, 10, 64)
+	return ok && found && err == nil && n == from
+}
+
+func isNotFound(err error) bool {
+	var f *muster.Failure
+	return errors.As(err, &f) && f.Reason == muster.ReasonImageNotFound
+}

@@ -1,0 +1,401 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/musterhq/muster"
+)
+
+func write(t testing.TB, path string, octets []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, octets, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ociBuild(t testing.TB, text string) built {
+	return build(t, func(_ *v1.ConfigFile, m *v1.Manifest) {
+		m.MediaType, m.Config.MediaType = types.OCIManifestSchema1, types.OCIConfigJSON
+	}, gzLayer(t, item{name: "text", body: text}))
+}
+
+// layoutOf writes images as an OCI layout, by name.
+func layoutOf(t testing.TB, dir string, images map[string]built) {
+	t.Helper()
+	index := v1.IndexManifest{SchemaVersion: 2}
+	for name, b := range images {
+		d := v1.Descriptor{MediaType: b.mediaType, Size: int64(len(b.manifest)), Digest: b.digest}
+		if name != "" {
+			d.Annotations = map[string]string{refNameAnnotation: name}
+		}
+		index.Manifests = append(index.Manifests, d)
+		for _, octets := range append([][]byte{b.manifest, b.config}, b.blobs[0].octets) {
+			write(t, filepath.Join(dir, blobPath(hashOf(octets))), octets)
+		}
+	}
+	write(t, filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`))
+	write(t, filepath.Join(dir, "index.json"), mustJSON(t, index))
+}
+
+func textOf(t testing.TB, im *Image) string {
+	t.Helper()
+	b, err := os.ReadFile(im.Layers[0] + "/text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestLayouts(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	s := newStore(t, nil)
+	user, img, none := muster.FailureUser, muster.ReasonImage, muster.ReasonImageNotFound
+	refused(t, s, "oci:"+dir+"/none", user, none, "does not exist")
+	refused(t, s, "oci:"+dir, user, img, "not an OCI layout")
+	one := ociBuild(t, "one")
+	layoutOf(t, dir, map[string]built{"": one})
+	im := open(t, s, "oci:"+dir)
+	if textOf(t, im) != "one" || im.Digest != one.digest.String() {
+		t.Errorf("%s %s", textOf(t, im), im.Digest)
+	}
+	im.Release()
+	layoutOf(t, dir, map[string]built{"a": ociBuild(t, "two"), "b": ociBuild(t, "three")})
+	refused(t, s, "oci:"+dir, user, img, "2 images", "a", "b")
+	refused(t, s, "oci:"+dir+":c", user, none, `"c"`, "it has:")
+	im = open(t, s, "oci:"+dir+":b")
+	if textOf(t, im) != "three" {
+		t.Error(textOf(t, im))
+	}
+	im.Release()
+	// What it names is not what is there, or leads elsewhere.
+	evil := ociBuild(t, "evil")
+	layoutOf(t, dir, map[string]built{"": evil})
+	layer := filepath.Join(dir, blobPath(hashOf(evil.blobs[0].octets)))
+	write(t, layer, []byte("others"))
+	refused(t, s, "oci:"+dir, user, img, "less than")
+	write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].octets)))
+	refused(t, s, "oci:"+dir, user, img, "octets")
+	if err := os.Remove(layer); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, s, "oci:"+dir, user, none, "does not exist")
+	if err := os.Symlink("/etc/passwd", layer); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, s, "oci:"+dir, user, img)
+	write(t, filepath.Join(dir, "index.json"), []byte("root:x:0:0"))
+	refused(t, s, "oci:"+dir, user, img, "JSON")
+	unused(t, s)
+}
+
+// archiveOf is what docker save writes; the second image's layer is a link to the first's.
+func archiveOf(t testing.TB, images ...built) []byte {
+	t.Helper()
+	var items []item
+	var list []saved
+	for i, b := range images {
+		im := saved{Config: fmt.Sprint(i, ".json"), RepoTags: []string{fmt.Sprint("img", i, ":1")}}
+		items = append(items, item{name: im.Config, body: string(b.config)})
+		for j, l := range b.blobs {
+			name := fmt.Sprint(i, "-", j, "/layer.tar")
+			im.Layers = append(im.Layers, name)
+			if i > 0 && l.diff == images[0].blobs[0].diff {
+				items = append(items, item{name: name, typ: tar.TypeSymlink, link: "../0-0/layer.tar"})
+				continue
+			}
+			items = append(items, item{name: name, body: string(l.octets)})
+		}
+		list = append(list, im)
+	}
+	return tarOf(t, append(items, item{name: "manifest.json", body: string(mustJSON(t, list))})...)
+}
+
+func plainLayer(t testing.TB, items ...item) blob {
+	octets := tarOf(t, items...)
+	return blob{octets, types.DockerUncompressedLayer, hashOf(octets)}
+}
+
+func TestArchives(t *testing.T) {
+	needRoot(t)
+	path := filepath.Join(t.TempDir(), "a.tar")
+	ref := "docker-archive:" + path
+	s := newStore(t, nil)
+	user, img, none := muster.FailureUser, muster.ReasonImage, muster.ReasonImageNotFound
+	refused(t, s, ref, user, none, "does not exist")
+	write(t, path, []byte("root:x:0:0:root:/root:/bin/sh\n"))
+	refused(t, s, ref, user, img, "not a tar of an image")
+	write(t, path, tarOf(t, item{name: "x"}))
+	refused(t, s, ref, user, img, "manifest.json")
+	base := plainLayer(t, item{name: "base", body: "base"})
+	one := build(t, nil, base, plainLayer(t, item{name: "text", body: "one"}))
+	write(t, path, archiveOf(t, one))
+	first := open(t, s, ref)
+	if textOf(t, first) != "one" {
+		t.Error(textOf(t, first))
+	}
+	first.Release()
+	// Compressed, and with layers that are compressed: the same image.
+	for name, octets := range map[string][]byte{"gzip": gz(t, archiveOf(t, one)), "zstd": zst(t, archiveOf(t, one)),
+		"layers": archiveOf(t, build(t, nil, base, blob{gz(t, one.blobs[1].octets), types.DockerLayer, one.blobs[1].diff}))} {
+		write(t, path, octets)
+		other := newStore(t, nil)
+		im := open(t, other, ref)
+		if textOf(t, im) != "one" || name != "layers" && im.Digest != first.Digest {
+			t.Errorf("%s: %s %s", name, textOf(t, im), im.Digest)
+		}
+		im.Release()
+		unused(t, other)
+	}
+	two := build(t, nil, base, plainLayer(t, item{name: "text", body: "two"}))
+	write(t, path, archiveOf(t, one, two))
+	refused(t, s, ref, user, img, "2 images", "img0:1", "img1:1")
+	refused(t, s, ref+":img2:1", user, none, "img0:1")
+	im := open(t, s, ref+":img1:1")
+	if textOf(t, im) != "two" || look(t, im.Layers[1]+"/base") != "file 644 0:0 base" {
+		t.Error(textOf(t, im))
+	}
+	im.Release()
+	// Not changed: not read, also by a new process; a bad layer of it is read again.
+	s = again(t, s)
+	if err := os.Remove(im.Layers[0] + "/text"); err != nil {
+		t.Fatal(err)
+	}
+	im = open(t, s, ref+":img1:1")
+	if textOf(t, im) != "two" {
+		t.Error(textOf(t, im))
+	}
+	im.Release()
+	// A layer that is not what the configuration says.
+	bad := build(t, nil, blob{base.octets, base.mediaType, hashOf([]byte("x"))})
+	write(t, path, archiveOf(t, bad))
+	refused(t, s, ref, user, img, "diff id")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, s, ref, user, none)
+	unused(t, s)
+}
+
+// A registry that wants a token, and sends to another host for blobs: the grant
+// reaches the one and not the other, is asked for again when it is over, and is never told.
+func TestGrant(t *testing.T) {
+	needRoot(t)
+	r := newReg(t)
+	b := simple(t, "one")
+	r.push(t, "mirror/app", "1", b)
+	var mu sync.Mutex
+	var leaked []string
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		mu.Lock()
+		if h := req.Header.Get("Authorization"); h != "" {
+			leaked = append(leaked, h)
+		}
+		mu.Unlock()
+		for _, l := range append([]blob{{octets: b.config}}, b.blobs...) {
+			if strings.Contains(req.URL.Path, hashOf(l.octets).Hex) {
+				_, _ = w.Write(l.octets)
+			}
+		}
+	}))
+	defer elsewhere.Close()
+	valid := "Bearer secret-1"
+	broken := false
+	r.meddle(func(w http.ResponseWriter, req *http.Request) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if req.Header.Get("Authorization") != valid {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+r.host+`/token"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		if broken {
+			w.WriteHeader(http.StatusForbidden)
+			return true
+		}
+		if req.Method == http.MethodGet && strings.Contains(req.URL.Path, "/blobs/") {
+			http.Redirect(w, req, elsewhere.URL+"/"+req.URL.Path+"?signature=secret-2", http.StatusTemporaryRedirect)
+			return true
+		}
+		return false
+	})
+	var logs bytes.Buffer
+	asked := 0
+	s := newStore(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&locked{w: &logs}, nil))
+		c.Grant = func(_ context.Context, ref string) (Grant, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			if ref != "example.com/team/app:1" {
+				return Grant{}, fmt.Errorf("asked for %s", ref)
+			}
+			return Grant{Ref: r.host + "/mirror/app:1", Authorization: valid, Until: time.Now().Add(time.Hour)}, nil
+		}
+	})
+	const ref = "example.com/team/app:1"
+	im := open(t, s, ref)
+	if im.Ref != ref || im.Digest != b.digest.String() {
+		t.Errorf("%+v", im)
+	}
+	im.Release()
+	open(t, s, ref).Release()
+	if asked != 1 {
+		t.Errorf("a grant of an hour was asked for %d times", asked)
+	}
+	mu.Lock()
+	valid = "Bearer secret-3"
+	mu.Unlock()
+	open(t, s, ref).Release()
+	if asked != 2 {
+		t.Errorf("a grant that was refused was asked for %d times", asked)
+	}
+	mu.Lock()
+	broken = true
+	mu.Unlock()
+	refused(t, s, ref, muster.FailureUser, muster.ReasonImageNotFound, "not found or no access")
+	refused(t, s, "example.com/other:1", muster.FailureOutside, muster.ReasonImage, "right to pull")
+	elsewhere.Close()
+	_, err := s.Prune(context.Background(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	broken = false
+	mu.Unlock()
+	_, err = s.Open(context.Background(), ref, nil)
+	if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "signature") {
+		t.Errorf("error %v", err)
+	}
+	if strings.Contains(logs.String(), "secret") || strings.Contains(logs.String(), "signature") {
+		t.Errorf("the log tells: %s", logs.String())
+	}
+	if len(leaked) > 0 {
+		t.Errorf("another host was given %v", leaked)
+	}
+	unused(t, s)
+}
+
+type locked struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// Plain http is for loopback and where a grant allows it; redirects do not lower it.
+func TestPlainHTTP(t *testing.T) {
+	var mu sync.Mutex
+	var schemes []string
+	rt := tripper(func(req *http.Request) (*http.Response, error) {
+		mu.Lock()
+		schemes = append(schemes, req.URL.Scheme)
+		mu.Unlock()
+		return nil, fmt.Errorf("dialled %s", req.URL.Host)
+	})
+	for host, plain := range map[string]bool{"10.0.0.1:5000": false, "registry.example": false, "x.localhost:5000": false, "127.0.0.1:5000": true, "localhost:5000": true} {
+		schemes = nil
+		s := newStore(t, func(c *Config) { c.HTTP = rt })
+		_, err := s.Open(context.Background(), host+"/x:1", nil)
+		if !isClass(err, muster.FailureOutside) {
+			t.Errorf("%s: %v", host, err)
+		}
+		if got := strings.Contains(strings.Join(schemes, " ")+" ", "http "); got != plain {
+			t.Errorf("%s: %v", host, schemes)
+		}
+	}
+	schemes = nil
+	s := newStore(t, func(c *Config) {
+		c.HTTP = rt
+		c.Grant = func(context.Context, string) (Grant, error) { return Grant{Insecure: true}, nil }
+	})
+	_, _ = s.Open(context.Background(), "registry.example/x:1", nil)
+	if !strings.Contains(strings.Join(schemes, " ")+" ", "http ") {
+		t.Errorf("allowed by a grant: %v", schemes)
+	}
+	check := checkRedirect(false)
+	for url, ok := range map[string]bool{"https://cdn.example/x": true, "http://169.254.169.254/latest": false, "http://127.0.0.1/x": false,
+		"http://localhost:80/x": false, "http://[fe80::1]/x": false, "http://0.0.0.0/": false} {
+		req, err := http.NewRequest(http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := check(req, nil); (err == nil) != ok {
+			t.Errorf("redirect to %s: %v", url, err)
+		}
+	}
+}
+
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// An anonymous registry that hands out tokens, over TLS.
+func TestAnonymousToken(t *testing.T) {
+	needRoot(t)
+	r := newReg(t)
+	b := simple(t, "one")
+	r.push(t, "app", "1", b)
+	var srv *httptest.Server
+	srv = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case req.URL.Path == "/token":
+			if got := req.URL.Query().Get("scope"); got != "repository:app:pull" {
+				t.Errorf("scope %q", got)
+			}
+			_, _ = io.WriteString(w, `{"token":"given"}`)
+		case req.Header.Get("Authorization") != "Bearer given":
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+srv.URL+`/token",service="s"`)
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			resp, err := http.Get("http://" + r.host + req.URL.Path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = resp.Body.Close() }()
+			for k, v := range resp.Header {
+				w.Header()[k] = v
+			}
+			w.WriteHeader(resp.StatusCode)
+			if req.Method != http.MethodHead {
+				_, _ = io.Copy(w, resp.Body)
+			}
+		}
+	}))
+	srv.Config.ErrorLog = quiet()
+	srv.StartTLS()
+	defer srv.Close()
+	host := strings.TrimPrefix(srv.URL, "https://")
+	s := newStore(t, func(c *Config) { c.HTTP = srv.Client().Transport })
+	im := open(t, s, host+"/app:1")
+	im.Release()
+	open(t, s, host+"/app:1").Release()
+	unused(t, s)
+	// Without its certificate: told, and not trusted.
+	s = newStore(t, nil)
+	refused(t, s, host+"/app:1", muster.FailureOutside, muster.ReasonImage, "certificate")
+}

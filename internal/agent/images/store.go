@@ -1,0 +1,400 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Config is what a store needs.
+type Config struct {
+	// Dir is the store's own directory; it is made, for root only.
+	Dir string
+	// Limit is of the octets of unpacked layers; 0 is 20 GiB.
+	Limit int64
+	// Shift is added to every owner while unpacking: the first id of the node's
+	// user namespace. Layers that were unpacked with another one are not used
+	// again and go when nobody uses them.
+	Shift int
+	// Grant asks the server how to pull a reference, which is given in its full
+	// form ("docker.io/library/busybox:latest"). nil: anonymously.
+	Grant func(ctx context.Context, ref string) (Grant, error)
+	// Fresh is for how long a registry's answer what a tag means is good: a start need not wait for
+	// it. 0: it is asked each time.
+	Fresh time.Duration
+	// Platform is what images are chosen for; zero is this machine's.
+	Platform Platform
+	Logger   *slog.Logger      // nil: discarded
+	HTTP     http.RoundTripper // nil: one of its own
+}
+
+const (
+	defaultLimit = 20 << 30
+
+	layersDir  = "l"
+	recordsDir = "r"
+	blobsDir   = "b"
+	imagesDir  = "i"
+	refsDir    = "t"
+	tmpDir     = "tmp"
+
+	// fetchers is how many layers are pulled at once, checkers how many are compared with their records.
+	fetchers = 4
+	checkers = 2
+)
+
+// Store keeps the images of one node. Its methods may be called from many goroutines.
+type Store struct {
+	Config
+
+	fetchers chan struct{}
+	checkers chan struct{}
+	pace     time.Duration // first pause between tries
+
+	mu      sync.Mutex
+	layers  map[string]*layer     // by name; those of other shifts and bad ones too
+	current map[string]*layer     // by diff id: those that new sandboxes may have
+	images  map[imageKey]*image   // whole ones
+	refs    map[string]*refRecord // by canonical reference
+	sources map[string]*registry  // by canonical reference, with their sessions
+	pulls   map[string]*pull      // by canonical reference
+	fetches map[string]*fetch     // by diff id
+	used    int64                 // octets of all layers
+	pending int64                 // octets that are being unpacked
+}
+
+type imageKey struct {
+	digest string
+	shift  int
+}
+
+// layer is an unpacked layer. Fields are guarded by Store.mu, but for name and
+// the record, which change only in retire.
+type layer struct {
+	name    string
+	record  layerRecord
+	refs    int
+	used    time.Time
+	stamped time.Time // used, as the disk has it
+	checked bool      // compared with its record in this process's life, or made in it
+}
+
+// image is a whole image; guarded by Store.mu.
+type image struct {
+	record  imageRecord
+	refs    int
+	used    time.Time
+	stamped time.Time // used, as the disk has it
+}
+
+// New opens a store and cleans what an earlier process left half done. It
+// deletes no layer: sandboxes may live on them until Hold says so.
+func New(cfg Config) (*Store, error) {
+	if cfg.Limit == 0 {
+		cfg.Limit = defaultLimit
+	}
+	if cfg.Platform == (Platform{}) {
+		cfg.Platform = Platform{OS: "linux", Architecture: runtime.GOARCH}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.HTTP == nil {
+		tr := http.DefaultTransport.(*http.Transport).Clone()
+		tr.ResponseHeaderTimeout = 30 * time.Second
+		tr.DisableCompression = true // digests are of the octets as they are stored
+		tr.MaxIdleConnsPerHost = fetchers
+		cfg.HTTP = tr
+	}
+	if !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("image store: the directory %q is not absolute", cfg.Dir)
+	}
+	s := &Store{
+		Config:   cfg,
+		fetchers: make(chan struct{}, fetchers), checkers: make(chan struct{}, checkers), pace: firstPause,
+		layers: map[string]*layer{}, current: map[string]*layer{}, images: map[imageKey]*image{}, refs: map[string]*refRecord{},
+		sources: map[string]*registry{}, pulls: map[string]*pull{}, fetches: map[string]*fetch{},
+	}
+	if err := s.load(); err != nil {
+		return nil, fmt.Errorf("image store: %w", err)
+	}
+	return s, nil
+}
+
+// LayersDir is the directory that the short names of layers are in.
+func (s *Store) LayersDir() string { return s.path(layersDir) }
+
+func (s *Store) load() error {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(s.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.path(tmpDir)); err != nil {
+		return err
+	}
+	for _, dir := range []string{layersDir, recordsDir, blobsDir, imagesDir, refsDir, tmpDir} {
+		if err := os.Mkdir(s.path(dir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	for _, load := range []func() error{s.loadLayers, s.loadImages, s.loadRefs, s.cleanBlobs} {
+		if err := load(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls do for each name in a directory; what it does not want is rubbish.
+func (s *Store) each(dir string, want func(name string, path string, info fs.FileInfo) bool) error {
+	list, err := os.ReadDir(s.path(dir))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		path := s.path(dir, e.Name())
+		info, err := e.Info()
+		if err == nil && want(e.Name(), path, info) {
+			continue
+		}
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) loadLayers() error {
+	err := s.each(recordsDir, func(name, path string, info fs.FileInfo) bool {
+		l := &layer{name: name, used: info.ModTime()}
+		if readRecord(path, &l.record) != nil || l.record.Version != recordVersion {
+			return false
+		}
+		if st, err := os.Lstat(s.layerPath(l)); err != nil || !st.IsDir() {
+			return false
+		}
+		s.layers[name] = l
+		s.used += l.record.Tree.Bytes
+		if other := s.current[l.record.Diff]; !l.record.Bad && l.record.Shift == s.Shift && (other == nil || other.used.Before(l.used)) {
+			s.current[l.record.Diff] = l
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return s.each(layersDir, func(name, _ string, _ fs.FileInfo) bool { return s.layers[name] != nil })
+}
+
+func (s *Store) loadImages() error {
+	have := map[layerKey]bool{}
+	for _, l := range s.layers {
+		have[layerKey{l.record.Diff, l.record.Shift}] = true
+	}
+	return s.each(imagesDir, func(name, path string, info fs.FileInfo) bool {
+		im := &image{used: info.ModTime()}
+		if readRecord(path, &im.record) != nil || im.record.Version != recordVersion || imageName(im.record) != name {
+			return false
+		}
+		for _, diff := range im.record.Layers {
+			if !have[layerKey{diff, im.record.Shift}] {
+				return false
+			}
+		}
+		s.images[keyOf(im.record)] = im
+		return true
+	})
+}
+
+type layerKey struct {
+	diff  string
+	shift int
+}
+
+func (s *Store) loadRefs() error {
+	return s.each(refsDir, func(name, path string, _ fs.FileInfo) bool {
+		r := &refRecord{}
+		if readRecord(path, r) != nil || r.Version != recordVersion || refName(r.Ref) != name {
+			return false
+		}
+		if s.images[imageKey{r.Digest, s.Shift}] == nil {
+			return false
+		}
+		s.refs[r.Ref] = r
+		return true
+	})
+}
+
+func (s *Store) cleanBlobs() error {
+	keep := map[string]bool{}
+	for _, im := range s.images {
+		keep[hexOf(im.record.Manifest)], keep[hexOf(im.record.Config)] = true, true
+	}
+	return s.each(blobsDir, func(name, _ string, _ fs.FileInfo) bool { return keep[name] })
+}
+
+func keyOf(r imageRecord) imageKey { return imageKey{r.Digest, r.Shift} }
+
+func imageName(r imageRecord) string { return fmt.Sprint(hexOf(r.Digest), "-", r.Shift) }
+
+func refName(ref string) string {
+	sum := sha256.Sum256([]byte(ref))
+	return hex.EncodeToString(sum[:])
+}
+
+func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
+
+func (s *Store) layerPath(l *layer) string { return s.path(layersDir, l.name) }
+
+// Info is an image as a list shows it.
+type Info struct {
+	Refs   []string // that mean it, in full form, sorted; none if a tag has moved on
+	Digest string
+	Layers int
+	Bytes  int64 // unpacked; layers that images share count in each
+	InUse  int   // how many hold it
+	Used   time.Time
+}
+
+// List lists whole images, the last used first.
+func (s *Store) List() []Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Info
+	for _, im := range s.images {
+		info := Info{Digest: im.record.Digest, Layers: len(im.record.Layers), InUse: im.refs, Used: im.used}
+		for _, diff := range im.record.Layers {
+			if l := s.current[diff]; l != nil && im.record.Shift == s.Shift {
+				info.Bytes += l.record.Tree.Bytes
+			}
+		}
+		for ref, r := range s.refs {
+			if r.Digest == im.record.Digest && im.record.Shift == s.Shift {
+				info.Refs = append(info.Refs, ref)
+			}
+		}
+		sort.Strings(info.Refs)
+		list = append(list, info)
+	}
+	slices.SortFunc(list, func(a, b Info) int {
+		if c := b.Used.Compare(a.Used); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Digest, b.Digest)
+	})
+	return list
+}
+
+// Usage is how many octets the unpacked layers have, those being unpacked
+// included, and how many they may have.
+func (s *Store) Usage() (used, limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used + s.pending, s.Limit
+}
+
+// Verify compares the layers of an image with their records now; of all images
+// if digest is empty. It names the diff ids of those that are not what they
+// were: they are fetched again when they are wanted next.
+func (s *Store) Verify(ctx context.Context, digest string) (bad []string, err error) {
+	s.mu.Lock()
+	var list []*layer
+	found := digest == ""
+	for _, im := range s.images {
+		if digest != "" && im.record.Digest != digest || im.record.Shift != s.Shift {
+			continue
+		}
+		found = true
+		for _, diff := range im.record.Layers {
+			if l := s.current[diff]; l != nil && !slices.Contains(list, l) {
+				l.refs++
+				list = append(list, l)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if !found {
+		return nil, notFound("image %s is not on this node", digest)
+	}
+	for i, l := range list {
+		whole, e := s.check(ctx, l)
+		if e != nil {
+			s.release(nil, list[i:])
+			return bad, e
+		}
+		if !whole {
+			bad = append(bad, l.record.Diff)
+			s.retire(l)
+		}
+		s.release(nil, []*layer{l})
+	}
+	return bad, nil
+}
+
+// readBlob reads a manifest or configuration that was kept, and checks it.
+func (s *Store) readBlob(digest string) ([]byte, error) {
+	octets, err := os.ReadFile(s.path(blobsDir, hexOf(digest)))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(octets)
+	if hex.EncodeToString(sum[:]) != hexOf(digest) {
+		return nil, fmt.Errorf("%s: %w", digest, errDigest)
+	}
+	return octets, nil
+}
+
+// cached is an image that is here, in use, and its content; nil if it is not, or not as it was.
+func (s *Store) cached(digest string) (*image, *content) {
+	s.mu.Lock()
+	im := s.images[imageKey{digest, s.Shift}]
+	if im == nil {
+		s.mu.Unlock()
+		return nil, nil
+	}
+	im.refs++
+	s.mu.Unlock()
+	ct, err := s.readContent(im.record)
+	if err != nil {
+		s.Logger.Warn("image is not what it was, it is fetched again", "image", digest, "error", err)
+		s.release(im, nil)
+		return nil, nil
+	}
+	return im, ct
+}
+
+func (s *Store) readContent(r imageRecord) (*content, error) {
+	var docs [2]document
+	for i, digest := range []string{r.Manifest, r.Config} {
+		octets, err := s.readBlob(digest)
+		if err != nil {
+			return nil, err
+		}
+		docs[i] = document{digest: v1.Hash{Algorithm: "sha256", Hex: hexOf(digest)}, octets: octets}
+	}
+	ct, err := newContent(docs[0], docs[1], s.Platform)
+	if err != nil {
+		return nil, err
+	}
+	for i := range ct.layers {
+		ct.layers[i].unsaid = r.Unsaid
+	}
+	return ct, nil
+}

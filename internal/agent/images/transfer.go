@@ -1,0 +1,232 @@
+package images
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/musterhq/muster"
+)
+
+// Times and counts of transfers.
+const (
+	tries        = 6 // of the same octet
+	firstPause   = 500 * time.Millisecond
+	longestPause = 15 * time.Second
+	stallAfter   = time.Minute
+	// enough is how much must come for the tries to begin again: one octet per connection is no progress.
+	enough = 1 << 20
+
+	maxWindow = 64 << 20 // of zstd
+)
+
+// transfer reads the compressed octets of a blob. A connection that breaks is
+// opened again where it broke, so whoever reads sees one stream.
+type transfer struct {
+	ctx   context.Context
+	src   source
+	blob  layerBlob
+	gauge *gauge
+	log   *slog.Logger
+	pace  time.Duration // first pause between tries
+
+	body   io.ReadCloser
+	cancel context.CancelFunc // of body
+	stall  *time.Timer        // of body
+	at     int64
+	sum    hash.Hash
+	failed int   // since enough came
+	since  int64 // at, when the tries began
+	err    error // sticky: what Read said last
+}
+
+// gauge is how far a layer is; read from other goroutines. total stays 0 for a layer that is here.
+type gauge struct{ done, total atomic.Int64 }
+
+func (s *Store) newTransfer(ctx context.Context, src source, blob layerBlob, g *gauge) *transfer {
+	g.done.Store(0)
+	return &transfer{ctx: ctx, src: src, blob: blob, gauge: g, log: s.Logger, pace: s.pace, sum: sha256.New()}
+}
+
+func (t *transfer) Read(p []byte) (int, error) {
+	if t.err != nil {
+		return 0, t.err
+	}
+	for {
+		left := t.blob.desc.Size - t.at
+		if left == 0 {
+			t.err = io.EOF
+			return 0, io.EOF
+		}
+		if t.body == nil {
+			if t.err = t.open(); t.err != nil {
+				return 0, t.err
+			}
+		}
+		t.stall.Reset(stallAfter) // only while it is waited for: a slow disk is not its fault
+		n, err := t.body.Read(p[:min(int64(len(p)), left)])
+		t.stall.Stop()
+		t.sum.Write(p[:n])
+		t.at += int64(n)
+		t.gauge.done.Store(t.at)
+		if t.at-t.since > enough {
+			t.failed, t.since = 0, t.at
+		}
+		if err != nil && t.at < t.blob.desc.Size {
+			t.drop()
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			if err = t.again(t.src.broken(t.ctx, err)); err != nil {
+				t.err = err
+				return n, err
+			}
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+// open opens the blob where the last connection broke.
+func (t *transfer) open() error {
+	for {
+		ctx, cancel := context.WithCancel(t.ctx)
+		body, err := t.src.blob(ctx, t.blob.desc, t.at)
+		if err == nil {
+			t.body, t.cancel = body, cancel
+			t.stall = time.AfterFunc(stallAfter, cancel)
+			return nil
+		}
+		cancel()
+		if err := t.again(err); err != nil {
+			return err
+		}
+	}
+}
+
+// again waits for the next try, or says why there is none.
+func (t *transfer) again(err error) error {
+	if t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	t.failed++
+	if t.failed >= tries || !isClass(err, muster.FailureOutside) {
+		return err
+	}
+	t.log.Warn("layer transfer broke, goes on", "layer", t.blob.desc.Digest, "at", t.at, "of", t.blob.desc.Size, "error", err)
+	return pause(t.ctx, t.pace, t.failed, err)
+}
+
+// pause waits before the next try: longer each time, or for as long as the
+// registry asked. What asks for much is told instead, so that others may go first.
+func pause(ctx context.Context, first time.Duration, failed int, err error) error {
+	d := min(first<<min(failed-1, 10), longestPause)
+	d = d/2 + rand.N(d/2+1)
+	var p pauseError
+	if errors.As(err, &p) {
+		if p.pause > longestPause {
+			return err
+		}
+		d = max(d, p.pause)
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (t *transfer) drop() {
+	if t.body != nil {
+		t.stall.Stop()
+		t.cancel()
+		_ = t.body.Close()
+		t.body = nil
+	}
+}
+
+func (t *transfer) close() { t.drop() }
+
+// verify reads what is left and compares the digest. It says nothing about a blob without one.
+func (t *transfer) verify() error {
+	if _, err := io.Copy(io.Discard, t); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(t.sum.Sum(nil)); !t.blob.unsaid && got != t.blob.desc.Digest.Hex {
+		return errDigest
+	}
+	return nil
+}
+
+var errDigest = errors.New("its octets are not those of its digest")
+
+// decompress gives the plain octets, by what the stream itself begins with:
+// media types are often wrong about it, and the diff id is checked in any case.
+func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
+	b := bufio.NewReaderSize(r, 256<<10)
+	head, err := b.Peek(4)
+	if err != nil && err != io.EOF {
+		return nil, false, err
+	}
+	switch {
+	case len(head) >= 2 && head[0] == 0x1f && head[1] == 0x8b:
+		z, err := gzip.NewReader(b)
+		if err != nil {
+			return nil, true, err
+		}
+		return ahead(z), true, nil
+	case len(head) == 4 && string(head) == "\x28\xb5\x2f\xfd",
+		len(head) == 4 && head[0]&0xf0 == 0x50 && string(head[1:]) == "\x2a\x4d\x18":
+		// A frame may ask for any window, which is memory of ours: what it gets is bounded.
+		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, true, err
+		}
+		return ahead(z.IOReadCloser()), true, nil
+	}
+	return io.NopCloser(b), false, nil
+}
+
+// ahead decompresses in a goroutine of its own, because unpacking is about as
+// much work. Closing it ends the goroutine and waits for it.
+func ahead(z io.ReadCloser) io.ReadCloser {
+	pr, pw := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := io.CopyBuffer(writeOnly{pw}, readOnly{z}, make([]byte, 256<<10))
+		pw.CloseWithError(err)
+		_ = z.Close()
+	}()
+	return &aheadReader{PipeReader: pr, done: done}
+}
+
+type aheadReader struct {
+	*io.PipeReader
+	done chan struct{}
+}
+
+func (a *aheadReader) Close() error {
+	_ = a.PipeReader.Close()
+	<-a.done
+	return nil
+}
+
+// The two hide WriteTo and ReadFrom, so that pieces have the size of the buffer.
+type (
+	writeOnly struct{ io.Writer }
+	readOnly  struct{ io.Reader }
+)

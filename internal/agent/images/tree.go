@@ -1,0 +1,299 @@
+package images
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree makes entries below one directory and never outside of it. Names are
+// resolved by hand, part by part: a link in a layer means a place in the layer,
+// also when it is absolute or leads upwards, as it will inside the sandbox. Nobody
+// else writes in the directory, so what was looked at stays as it was.
+type tree struct {
+	dir   string // absolute
+	root  int    // descriptor of dir
+	shift int
+	// full is asked when the disk is full: whether there is room now.
+	full func() bool
+
+	// The directory entered last, which most often is the next one too.
+	asked  string
+	at     string
+	fd     int
+	opaque map[string]bool // directories that hide those below
+}
+
+// Bounds of names.
+const (
+	maxLinks = 40
+	maxPath  = 3500 // below PATH_MAX, with our own directory before it
+)
+
+// entryError is what is wrong with an entry of a layer: it can be unpacked nowhere.
+type entryError struct{ why string }
+
+func (e *entryError) Error() string { return e.why }
+
+func evil(format string, args ...any) error { return &entryError{fmt.Sprintf(format, args...)} }
+
+func openTree(dir string, shift int, full func() bool) (*tree, error) {
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return &tree{dir: dir, root: fd, shift: shift, full: full, fd: -1, opaque: map[string]bool{}}, nil
+}
+
+func (t *tree) close() {
+	t.forget()
+	_ = unix.Close(t.root)
+}
+
+// forget drops the entered directory: something was removed, and it may be that.
+func (t *tree) forget() {
+	if t.fd >= 0 {
+		_ = unix.Close(t.fd)
+	}
+	t.fd, t.asked, t.at = -1, "", ""
+}
+
+// retry does what may meet a full disk.
+func (t *tree) retry(do func() error) error {
+	for {
+		err := do()
+		if err == unix.EINTR {
+			continue
+		}
+		if (err == unix.ENOSPC || err == unix.EDQUOT) && t.full() {
+			continue
+		}
+		return err
+	}
+}
+
+// enter gives a descriptor of the directory of a clean name and its true path,
+// and makes the directories that are missing if create is set.
+func (t *tree) enter(dir string, create bool) (fd int, at string, err error) {
+	if t.fd >= 0 && t.asked == dir {
+		return t.fd, t.at, nil
+	}
+	at, err = t.resolve(dir, create)
+	if err != nil {
+		return -1, "", err
+	}
+	t.forget()
+	fd, err = unix.Openat(t.root, dot(at), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", fmt.Errorf("%s: %w", dir, err)
+	}
+	t.fd, t.asked, t.at = fd, dir, at
+	return fd, at, nil
+}
+
+// dot names the root for calls that want a path.
+func dot(at string) string {
+	if at == "" {
+		return "."
+	}
+	return at
+}
+
+// resolve follows a clean name to the directory it means; no part of the answer is a link.
+func (t *tree) resolve(dir string, create bool) (string, error) {
+	at := ""
+	rest := dir
+	links := 0
+	for rest != "" {
+		var part string
+		part, rest, _ = strings.Cut(rest, "/")
+		switch part {
+		case "", ".":
+			continue
+		case "..": // only from links: above the root is the root
+			at = parent(at)
+			continue
+		}
+		next := path.Join(at, part)
+		if len(next) > maxPath {
+			return "", evil("the path %s is too long", bounded(next))
+		}
+		var st unix.Stat_t
+		err := unix.Fstatat(t.root, next, &st, unix.AT_SYMLINK_NOFOLLOW)
+		switch {
+		case err == unix.ENOENT && create:
+			err = t.makeDir(next)
+		case err == unix.ENOENT:
+			return "", evil("%s is not in this layer", bounded(next))
+		case err != nil:
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+			if links++; links > maxLinks {
+				return "", evil("%s goes through too many links", bounded(dir))
+			}
+			var to string
+			if to, err = readlink(t.root, next); err == nil {
+				if len(to)+len(rest) > 2*maxPath {
+					return "", evil("the path %s is too long", bounded(next))
+				}
+				if strings.HasPrefix(to, "/") {
+					at = ""
+				}
+				rest = to + "/" + rest
+				continue
+			}
+		case isWhiteout(&st) && create:
+			// What was hidden is made anew: nothing of the old one shows in it.
+			if err = t.remove(next); err == nil {
+				err = t.makeDir(next)
+			}
+			if err == nil {
+				err = t.hide(next)
+			}
+		default:
+			return "", evil("%s is not a directory", bounded(next))
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", next, err)
+		}
+		at = next
+	}
+	return at, nil
+}
+
+func parent(at string) string {
+	if i := strings.LastIndexByte(at, '/'); i >= 0 {
+		return at[:i]
+	}
+	return ""
+}
+
+func isWhiteout(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
+}
+
+func readlink(root int, at string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(root, at, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// makeDir makes a directory that the layer did not name.
+func (t *tree) makeDir(at string) error {
+	err := t.retry(func() error { return unix.Mkdirat(t.root, at, 0o755) })
+	if err == nil {
+		err = unix.Fchmodat(t.root, at, 0o755, 0) // whatever the umask
+	}
+	if err == nil {
+		err = unix.Fchownat(t.root, at, t.shift, t.shift, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	return err
+}
+
+// remove deletes an entry and all below it.
+func (t *tree) remove(at string) error {
+	t.forget()
+	for dir := range t.opaque {
+		if dir == at || strings.HasPrefix(dir, at+"/") {
+			delete(t.opaque, dir)
+		}
+	}
+	return os.RemoveAll(t.dir + "/" + at)
+}
+
+// hide makes a directory opaque: those of the same name in lower layers do not show in it.
+func (t *tree) hide(at string) error {
+	if t.opaque[at] {
+		return nil
+	}
+	err := t.retry(func() error { return unix.Lsetxattr(t.path(at), opaqueAttr, []byte("y"), 0) })
+	if err != nil {
+		return fmt.Errorf("making %s opaque: %w", dot(at), err)
+	}
+	t.opaque[at] = true
+	return nil
+}
+
+func (t *tree) path(at string) string {
+	if at == "" {
+		return t.dir
+	}
+	return t.dir + "/" + at
+}
+
+const opaqueAttr = "trusted.overlay.opaque"
+
+// whiteout hides a name of lower layers. What this layer itself has there stays:
+// a directory becomes opaque, anything else hides what is below anyway.
+func (t *tree) whiteout(dirFD int, dir, name string) error {
+	err := t.retry(func() error { return unix.Mknodat(dirFD, name, unix.S_IFCHR, 0) })
+	if err != unix.EEXIST {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(dirFD, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return t.hide(path.Join(dir, name))
+	}
+	return nil
+}
+
+// clear makes way for an entry, unless both are directories. hidden says that
+// there was a whiteout, so that a directory made there must hide too.
+func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, err error) {
+	var st unix.Stat_t
+	err = unix.Fstatat(dirFD, path.Base(at), &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == unix.ENOENT:
+		return false, false, nil
+	case err != nil:
+		return false, false, err
+	case forDir && st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return true, false, nil
+	}
+	return false, isWhiteout(&st), t.remove(at)
+}
+
+// isSystem says whether an error is the machine's and not the layer's.
+func isSystem(err error) bool {
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE, unix.ENFILE, unix.ENOMEM,
+		unix.EPERM, unix.EACCES, unix.EBADF, unix.ESTALE, unix.EOPNOTSUPP, unix.ENOSYS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// cleanName is an entry's or link's name as a path below the root, without dots;
+// empty for the root itself. ok is false if it leads upwards.
+func cleanName(name string) (clean string, ok bool) {
+	var parts []string
+	for part := range strings.SplitSeq(name, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			return "", false
+		default:
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "/"), true
+}
+
+// split is the directory and last part of a clean name.
+func split(clean string) (dir, base string) {
+	if i := strings.LastIndexByte(clean, '/'); i >= 0 {
+		return clean[:i], clean[i+1:]
+	}
+	return "", clean
+}

@@ -1,0 +1,463 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// unpacker writes the entries of one layer's tar into a tree.
+type unpacker struct {
+	ctx  context.Context
+	tree *tree
+	// shift is added to owners; ids beyond the range that a user namespace has become nobody.
+	shift int
+	room  room
+
+	granted int64 // of room, not yet used
+	entries int
+	dirs    map[string]unix.Timespec // times of directories, set when nothing is made in them any more
+	leftOut map[string]bool          // device nodes
+	buf     []byte
+	notes   unpackNotes
+}
+
+// room is asked before octets are written, for a piece at a time.
+type room interface {
+	room(ctx context.Context, n int64) error
+	piece() int64
+}
+
+// unpackNotes are what was done differently from what the layer says.
+type unpackNotes struct {
+	Devices    int // left out
+	Attributes int // extended attributes that were dropped
+	Owners     int // beyond the range, given to nobody
+}
+
+// Bounds and constants of layers.
+const (
+	maxEntries  = 1_000_000
+	idRange     = 65536
+	nobody      = 65534
+	perEntry    = 512     // what an entry counts beside its content
+	block       = 4096    // what content is rounded up to
+	roomPiece   = 8 << 20 // how much room is asked for at a time, at most
+	maxTrailing = 64 << 20
+
+	whiteoutPrefix = ".wh."
+	whiteoutMeta   = ".wh..wh."
+	whiteoutOpaque = ".wh..wh..opq"
+	xattrRecord    = "SCHILY.xattr."
+	capability     = "security.capability"
+)
+
+// unpack writes a tar into dir, which is empty and nobody else's. An *entryError
+// is the layer's fault; of other errors isSystem tells which are the machine's.
+func unpack(ctx context.Context, dir string, r io.Reader, shift int, room room, full func() bool) (unpackNotes, error) {
+	t, err := openTree(dir, shift, full)
+	if err != nil {
+		return unpackNotes{}, err
+	}
+	defer t.close()
+	u := &unpacker{ctx: ctx, tree: t, shift: shift, room: room,
+		dirs: map[string]unix.Timespec{}, leftOut: map[string]bool{}, buf: make([]byte, 256<<10)}
+	if err := u.start(); err != nil {
+		return u.notes, err
+	}
+	tr := tar.NewReader(r)
+	for {
+		if err := ctx.Err(); err != nil {
+			return u.notes, context.Cause(ctx)
+		}
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return u.notes, err
+		}
+		if err := u.entry(h, tr); err != nil {
+			var e *entryError
+			if errors.As(err, &e) {
+				return u.notes, evil("entry %q: %s", bounded(h.Name), e.why)
+			}
+			return u.notes, fmt.Errorf("entry %q: %w", bounded(h.Name), err)
+		}
+	}
+	return u.notes, u.finish()
+}
+
+// start gives the root its owner and mode; the layer may name it and say otherwise.
+func (u *unpacker) start() error {
+	err := unix.Fchmod(u.tree.root, 0o755)
+	if err == nil {
+		err = unix.Fchown(u.tree.root, u.shift, u.shift)
+	}
+	return err
+}
+
+// finish sets the times of directories, deepest first.
+func (u *unpacker) finish() error {
+	for _, at := range slices.Backward(slices.Sorted(maps.Keys(u.dirs))) {
+		var st unix.Stat_t
+		if err := unix.Fstatat(u.tree.root, dot(at), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue // replaced by a later entry
+		}
+		if err := setTime(u.tree.root, dot(at), u.dirs[at]); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	}
+	return nil
+}
+
+func setTime(dirFD int, name string, t unix.Timespec) error {
+	return unix.UtimesNanoAt(dirFD, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// use takes room for an entry.
+func (u *unpacker) use(n int64) error {
+	if n > u.granted {
+		ask := max(n-u.granted, u.room.piece())
+		if err := u.room.room(u.ctx, ask); err != nil {
+			return err
+		}
+		u.granted += ask
+	}
+	u.granted -= n
+	return nil
+}
+
+func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if u.entries++; u.entries > maxEntries {
+		return evil("the layer has more than %d entries", maxEntries)
+	}
+	if h.Size < 0 || h.Size > 1<<50 {
+		return evil("a size of %d octets", h.Size)
+	}
+	name, ok := cleanName(h.Name)
+	if !ok {
+		return evil("its name leads upwards")
+	}
+	if len(name) > maxPath {
+		return evil("its name is too long")
+	}
+	cost := int64(perEntry)
+	if h.Typeflag == tar.TypeDir {
+		cost += block
+	}
+	if err := u.use(cost); err != nil {
+		return err
+	}
+	if name == "" {
+		if h.Typeflag != tar.TypeDir {
+			return evil("the root of the layer is not a directory")
+		}
+		return u.meta(h, u.tree.root, ".", "")
+	}
+	dir, base := split(name)
+	if done, err := u.whiteout(dir, base); done || err != nil {
+		return err
+	}
+	fd, at, err := u.tree.enter(dir, true)
+	if err != nil {
+		return err
+	}
+	return u.make(h, content, fd, base, path.Join(at, base))
+}
+
+// whiteout handles names that hide something; done is false for all others.
+func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
+	if strings.HasPrefix(dir, whiteoutMeta) || strings.Contains(dir, "/"+whiteoutMeta) {
+		return true, nil // bookkeeping of an old file system
+	}
+	if !strings.HasPrefix(base, whiteoutPrefix) {
+		return false, nil
+	}
+	if strings.HasPrefix(base, whiteoutMeta) && base != whiteoutOpaque {
+		return true, nil
+	}
+	fd, at, err := u.tree.enter(dir, true)
+	if err != nil {
+		return true, err
+	}
+	if base == whiteoutOpaque {
+		return true, u.tree.hide(at)
+	}
+	hidden := strings.TrimPrefix(base, whiteoutPrefix)
+	if hidden == "" || hidden == "." || hidden == ".." {
+		return true, evil("it hides %q, which is no name", hidden)
+	}
+	return true, u.tree.whiteout(fd, at, hidden)
+}
+
+// make makes one entry; at is its path without links.
+func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at string) error {
+	if len(at) > maxPath {
+		return evil("its name is too long")
+	}
+	switch h.Typeflag {
+	case tar.TypeChar, tar.TypeBlock:
+		u.notes.Devices++
+		u.leftOut[at] = true
+		return nil
+	case tar.TypeDir, tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, tar.TypeSymlink, tar.TypeLink, tar.TypeFifo:
+	default:
+		return evil("type %q is not known", h.Typeflag)
+	}
+	if h.Typeflag == tar.TypeLink {
+		return u.link(h, at)
+	}
+	delete(u.leftOut, at)
+	exists, hidden, err := u.tree.clear(fd, at, h.Typeflag == tar.TypeDir)
+	if err != nil {
+		return err
+	}
+	if u.tree.fd < 0 { // the directory was forgotten with what was removed from it
+		if fd, err = u.again(at); err != nil {
+			return err
+		}
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		if !exists {
+			err = u.tree.retry(func() error { return unix.Mkdirat(fd, base, 0o700) })
+		}
+		if err == nil && hidden {
+			err = u.tree.hide(at)
+		}
+	case tar.TypeSymlink:
+		if len(h.Linkname) == 0 || len(h.Linkname) >= unix.PathMax {
+			return evil("a link to a name of %d octets", len(h.Linkname))
+		}
+		err = u.tree.retry(func() error { return unix.Symlinkat(h.Linkname, fd, base) })
+	case tar.TypeFifo:
+		err = u.tree.retry(func() error { return unix.Mknodat(fd, base, unix.S_IFIFO|0o600, 0) })
+	default:
+		return u.file(h, content, fd, base, at)
+	}
+	if err != nil {
+		return err
+	}
+	return u.meta(h, fd, base, at)
+}
+
+// again enters the directory of a path without links.
+func (u *unpacker) again(at string) (int, error) {
+	fd, _, err := u.tree.enter(parent(at), true)
+	return fd, err
+}
+
+// link makes a hard link to what this layer has already.
+func (u *unpacker) link(h *tar.Header, at string) error {
+	target, ok := cleanName(h.Linkname)
+	if !ok || target == "" {
+		return evil("a link to %q, which leads out of the layer", bounded(h.Linkname))
+	}
+	targetDir, targetBase := split(target)
+	targetAt, err := u.tree.resolve(targetDir, false)
+	if err != nil {
+		return err
+	}
+	from := path.Join(targetAt, targetBase)
+	if u.leftOut[from] {
+		u.leftOut[at] = true
+		return nil
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(u.tree.root, from, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case err == unix.ENOENT:
+		return evil("a link to %q, which is not in this layer", bounded(h.Linkname))
+	case err != nil:
+		return err
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR || isWhiteout(&st):
+		return evil("a link to %q, which is not a file", bounded(h.Linkname))
+	case from == at:
+		return nil
+	case strings.HasPrefix(from, at+"/"):
+		return evil("a link in place of the directory of what it links to")
+	}
+	fd, err := u.again(at)
+	if err != nil {
+		return err
+	}
+	if _, _, err := u.tree.clear(fd, at, false); err != nil {
+		return err
+	}
+	return u.tree.retry(func() error { return unix.Linkat(u.tree.root, from, u.tree.root, at, 0) })
+}
+
+// file writes a regular file.
+func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base, at string) error {
+	// Before anything is written: a header may say any size.
+	if err := u.use((h.Size + block - 1) / block * block); err != nil {
+		return err
+	}
+	var f int
+	err := u.tree.retry(func() (err error) {
+		f, err = unix.Openat(fd, base, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = u.copy(f, content)
+	if err == nil {
+		err = u.owner(h, f, "", at)
+	}
+	if err == nil {
+		err = u.attributes(h, func(name string, value []byte) error { return unix.Fsetxattr(f, name, value, 0) })
+	}
+	if e := unix.Close(f); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = setTime(fd, base, timeOf(h))
+	}
+	return err
+}
+
+func (u *unpacker) copy(f int, content io.Reader) error {
+	for {
+		n, err := content.Read(u.buf)
+		if e := u.write(f, u.buf[:n]); e != nil {
+			return e
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := u.ctx.Err(); err != nil {
+			return context.Cause(u.ctx)
+		}
+	}
+}
+
+func (u *unpacker) write(f int, p []byte) error {
+	for len(p) > 0 {
+		var n int
+		err := u.tree.retry(func() (err error) {
+			n, err = unix.Write(f, p)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// meta gives owner, mode, attributes and time to what is not a regular file.
+func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
+	if err := u.owner(h, fd, base, at); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeDir {
+		u.dirs[at] = timeOf(h)
+		return u.attributes(h, func(name string, value []byte) error { return unix.Lsetxattr(u.tree.path(at), name, value, 0) })
+	}
+	return setTime(fd, base, timeOf(h))
+}
+
+// owner sets owner and mode, in this order: a change of owner takes setuid away.
+// base is empty if fd is the entry itself.
+func (u *unpacker) owner(h *tar.Header, fd int, base, at string) error {
+	uid, err := u.id(h.Uid)
+	if err != nil {
+		return err
+	}
+	gid, err := u.id(h.Gid)
+	if err != nil {
+		return err
+	}
+	mode := uint32(h.Mode & 0o7777)
+	if base == "" {
+		if err = unix.Fchown(fd, uid, gid); err == nil {
+			err = unix.Fchmod(fd, mode)
+		}
+		return err
+	}
+	err = unix.Fchownat(fd, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && h.Typeflag != tar.TypeSymlink {
+		err = unix.Fchmodat(fd, base, mode, 0)
+	}
+	return err
+}
+
+// id shifts an owner.
+func (u *unpacker) id(id int) (int, error) {
+	if id < 0 || id >= 1<<32-1 {
+		return 0, evil("the owner %d", id)
+	}
+	if u.shift == 0 {
+		return id, nil
+	}
+	if id >= idRange {
+		u.notes.Owners++
+		id = nobody
+	}
+	return id + u.shift, nil
+}
+
+func timeOf(h *tar.Header) unix.Timespec {
+	if h.ModTime.IsZero() {
+		return unix.Timespec{}
+	}
+	return unix.Timespec{Sec: h.ModTime.Unix(), Nsec: int64(h.ModTime.Nanosecond())}
+}
+
+// attributes sets the extended attributes that mean the same everywhere. The
+// others are labels of the machine that made the image, or words to our overlay.
+func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) error {
+	for record, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(record, xattrRecord)
+		if !ok {
+			continue
+		}
+		octets := []byte(value)
+		switch {
+		case name == capability && h.Typeflag != tar.TypeDir:
+			octets = shiftCapability(octets, u.shift)
+		case strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay."):
+		default:
+			u.notes.Attributes++
+			continue
+		}
+		switch err := set(name, octets); err {
+		case nil:
+		case unix.EOPNOTSUPP, unix.E2BIG, unix.ERANGE, unix.EINVAL, unix.ENOSPC: // ENOSPC: more than an inode holds
+			u.notes.Attributes++
+		default:
+			return fmt.Errorf("attribute %s: %w", bounded(name), err)
+		}
+	}
+	return nil
+}
+
+// shiftCapability moves the owner in the third form of file capabilities; the
+// others have none.
+func shiftCapability(b []byte, shift int) []byte {
+	const third, length, at = 0x03, 24, 20
+	if len(b) != length || b[3] != third {
+		return b
+	}
+	b = slices.Clone(b)
+	binary.LittleEndian.PutUint32(b[at:], binary.LittleEndian.Uint32(b[at:])+uint32(shift))
+	return b
+}
