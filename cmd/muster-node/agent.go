@@ -27,6 +27,9 @@ import (
 type agentFlags struct {
 	dir, node, init   string
 	cgroup            string
+	runtime           string
+	images            string
+	imageCache        string
 	cpu, memory, disk string
 	attributes        []string
 	bootDelay         time.Duration
@@ -51,6 +54,9 @@ func agentCommand() *cobra.Command {
 	fs.DurationVar(&f.bootDelay, "boot-delay", 0, "wait before answering: a simulated boot")
 	fs.StringVar(&f.init, "init", "", "path of muster-init; default: the one inside this program, or beside it")
 	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
+	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
+	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
+	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
 	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
 	fs.BoolVar(&f.detached, "detached", false, "log to agent.log in the directory instead of standard error")
 	for _, name := range []string{"dir", "node"} {
@@ -113,11 +119,15 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Config{
+	config := agent.Config{
 		Dir: dir, Node: muster.NodeID(f.node), Capacity: capacity, Attributes: attributes,
 		Runtimes: []agent.Runtime{rt}, Logger: log, Version: version.String(),
 		Replace: f.replace, BootDelay: f.bootDelay,
-	})
+	}
+	if err := f.containers(&config, dir, initPath, log); err != nil {
+		return err
+	}
+	a, err := agent.New(config)
 	if err != nil {
 		return err
 	}

@@ -65,9 +65,8 @@ type Config struct {
 	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
 	// server is asked for the right to pull a reference.
 	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (Images, error)
-	// Networks gives containers networks of their own; nil: only none and host are to be had. NetworkProblem says why.
-	Networks       Networks
-	NetworkProblem string
+	// Networks gives containers networks of their own; nil: only none and host are to be had.
+	Networks Networks
 }
 
 // Agent turns the desired allocations of one node into sandboxes.
@@ -270,9 +269,6 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 		}
 		a.images = images
 	}
-	if a.cfg.NetworkProblem != "" {
-		a.problems = append(a.problems, a.cfg.NetworkProblem)
-	}
 	fences, err := loadFences(a.cfg.Dir)
 	if err != nil {
 		return err
@@ -316,7 +312,16 @@ func (a *Agent) checkRuntimes(ctx context.Context) error {
 	for i, rt := range a.cfg.Runtimes {
 		wg.Go(func() { errs[i] = rt.Check(ctx) })
 	}
+	var noNetworks error
+	var networkProblems []string
+	if a.cfg.Networks != nil {
+		wg.Go(func() { networkProblems, noNetworks = a.cfg.Networks.Check(ctx) })
+	}
 	wg.Wait()
+	if a.problems = append(a.problems, networkProblems...); noNetworks != nil {
+		a.cfg.Networks = nil
+		a.problems = append(a.problems, fmt.Sprintf("network bridge does not work here: %v", noNetworks))
+	}
 	for i, rt := range a.cfg.Runtimes {
 		if errs[i] == nil {
 			a.runtimes = append(a.runtimes, rt)

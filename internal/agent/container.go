@@ -21,6 +21,8 @@ const Workspace = "/workspace"
 
 // Networks gives sandboxes networks of their own. All methods may be called at once.
 type Networks interface {
+	// Check says whether this node can do it, and what not: sentences for operators.
+	Check(ctx context.Context) (problems []string, err error)
 	// Take makes the network of a sandbox, known by its allocation's id.
 	Take(ctx context.Context, id muster.AllocID, spec NetworkSpec) (*Network, error)
 	// Release ends it; safe twice, and for an id that never had one.

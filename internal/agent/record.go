@@ -27,6 +27,13 @@ const (
 	inputsName    = "inputs"
 )
 
+// Names in an agent's directory of what it is given.
+const (
+	// ImagesName is that of the cache of images, NetworksName of what is known of networks.
+	ImagesName   = "images"
+	NetworksName = "networks"
+)
+
 // TempName is the name of the temporary directory in an agent's directory.
 // Whoever makes the agent's process sets TMPDIR to it: what a killed agent leaves there, the next one deletes.
 const TempName = "tmp"

@@ -147,6 +147,8 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 	defer func() { _ = log.Close() }()
 	args := []string{"agent", "--detached", "--dir", i.dir, "--node", string(i.Tags.Node),
 		"--cpu", i.Capacity.CPU.String(), "--memory", fmt.Sprint(int64(i.Capacity.Memory)), "--disk", fmt.Sprint(int64(i.Capacity.Disk))}
+	// What one instance has pulled, the next that takes its place need not.
+	args = append(args, "--images", filepath.Join(p.cfg.Dir, imagesName))
 	if os.Geteuid() == 0 {
 		args = append(args, "--cgroup", cgroupOf(i.id))
 	}

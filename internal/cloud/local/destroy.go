@@ -11,7 +11,9 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/network"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -86,7 +88,7 @@ func sandboxes(ctx context.Context, i *instance) (living, killed bool, err error
 			}
 			continue
 		}
-		members, err := process.Members(dir)
+		members, err := initbox.Members(dir)
 		if err != nil {
 			return false, false, err
 		}
@@ -174,7 +176,13 @@ func (p *Provider) clear(ctx context.Context, i *instance) error {
 		return err
 	}
 	if os.Geteuid() == 0 {
-		if err := process.RemoveCgroupParent(cgroupOf(i.id)); err != nil {
+		if err := cgroup.RemoveParent(cgroupOf(i.id)); err != nil {
+			return err
+		}
+	}
+	networks := filepath.Join(i.dir, agent.NetworksName)
+	if _, err := os.Lstat(networks); !errors.Is(err, fs.ErrNotExist) {
+		if err := network.RemoveAll(network.Name(i.dir), networks); err != nil {
 			return err
 		}
 	}
@@ -198,7 +206,7 @@ func destroyAll(ctx context.Context, dirs []string) error {
 	for n, dir := range dirs {
 		tokens <- struct{}{}
 		wg.Go(func() {
-			errs[n] = process.Destroy(ctx, dir)
+			errs[n] = initbox.Destroy(ctx, dir)
 			<-tokens
 		})
 	}

@@ -49,6 +49,8 @@ const (
 	instanceName = "instance.json"
 	tmpName      = ".instance.json"
 	idPrefix     = "i-"
+	// imagesName is the directory of the caches of images, which outlive instances.
+	imagesName = "images"
 	// gonePrefix begins the name of the directory of an instance that is no more.
 	gonePrefix = "gone-"
 	// defaultProvider is the name in offerings that bring none.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -109,8 +109,14 @@ func (h *host) clean() {
 			h.t.Error(errs[0])
 		}
 	}
-	if left, err := os.ReadDir(h.dir); err == nil && len(left) > 0 {
-		h.t.Errorf("left on the host: %v", left)
+	left, err := os.ReadDir(h.dir)
+	if err != nil {
+		h.t.Error(err)
+	}
+	for _, e := range left {
+		if e.Name() != imagesName { // caches are there for the next instance
+			h.t.Errorf("left on the host: %v", e)
+		}
 	}
 }
 
@@ -210,14 +216,14 @@ func record(t *testing.T, p *Provider, id muster.InstanceID) agent.Record {
 	return r
 }
 
-func members(t *testing.T, p *Provider, id muster.InstanceID) (all []process.Member) {
+func members(t *testing.T, p *Provider, id muster.InstanceID) (all []initbox.Member) {
 	t.Helper()
 	dirs, err := agent.SandboxDirs(p.dir(id))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range dirs {
-		m, err := process.Members(dir)
+		m, err := initbox.Members(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/images"
+	"github.com/musterhq/muster/internal/agent/network"
+	"github.com/musterhq/muster/internal/agent/oci"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+const (
+	// idBase is the first of the ids that root and the others inside containers are outside. It is above
+	// what systemd gives to containers and below what 32-bit programs take for negative.
+	idBase = 28992 << 16
+	// tagFresh is for how long it is taken for granted what an image's tag means: a start does not
+	// wait for a registry then, and members that start together run the same.
+	tagFresh = 5 * time.Minute
+)
+
+// containers adds to an agent's configuration what makes it run containers.
+// Where this is not root, or no runtime program is found, it just has none and says so.
+func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.Logger) error {
+	if f.runtime == "none" || os.Geteuid() != 0 {
+		return nil
+	}
+	limit, err := api.ParseSize(f.imageCache)
+	if err != nil {
+		return fmt.Errorf("--image-cache: %w", err)
+	}
+	rt, err := oci.New(oci.Config{InitPath: initPath, CgroupParent: f.cgroup, Program: f.runtime, IDBase: idBase, Log: log})
+	if err != nil {
+		return err
+	}
+	c.Runtimes = append(c.Runtimes, rt)
+	networks, err := network.NewAgent(network.Config{Dir: filepath.Join(dir, agent.NetworksName), Name: network.Name(dir), Logger: log})
+	if err != nil {
+		return err
+	}
+	c.Networks = networks
+	c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (agent.Images, error) {
+		cache := filepath.Join(dir, agent.ImagesName)
+		if f.images != "" {
+			if cache, err = images.Lease(f.images, dir); err != nil {
+				return nil, err
+			}
+		}
+		store, err := images.New(images.Config{
+			Dir: cache, Limit: int64(limit), Shift: rt.IDBase(), Grant: images.Granted(grant), Fresh: tagFresh, Logger: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return images.Agent{Store: store}, nil
+	}
+	return nil
+}
