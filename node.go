@@ -10,6 +10,9 @@ type Token string
 // InstanceID is the provider's name of the machine behind a node.
 type InstanceID string
 
+// AttributeContainers is the attribute of nodes that run containers: with what, as "crun 1.8.1".
+const AttributeContainers = "containers"
+
 // NodeStage is where a node is in its life. The fleet turns this dial.
 type NodeStage string
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -356,9 +357,27 @@ func (a *Agent) hello() wire.Hello {
 	defer a.mu.Unlock()
 	return wire.Hello{
 		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Boot: a.boot, Pid: os.Getpid(),
-		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.cfg.Attributes,
+		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.attributes(),
 		Runtimes: names, Problems: a.problems, Allocs: len(a.allocs),
 	}
+}
+
+// attributes are those that the node was given, and what it found out about itself.
+func (a *Agent) attributes() map[string]string {
+	out := maps.Clone(a.cfg.Attributes)
+	for _, rt := range a.runtimes {
+		if _, images := rt.(ImageRuntime); images && a.images != nil {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[muster.AttributeContainers] = rt.Name()
+			if v, ok := rt.(Versioned); ok {
+				out[muster.AttributeContainers] = v.Version()
+			}
+			break // the one that is used
+		}
+	}
+	return out
 }
 
 // runtimeFor is the runtime that an allocation wants, or why there is none.

@@ -202,6 +202,9 @@ func TestContainer(t *testing.T) {
 	if report.Image != "sha256:python:3.13" || report.Detail != "" {
 		t.Errorf("%+v", report)
 	}
+	if h, err := r.client.Hello(t.Context()); err != nil || h.Attributes[muster.AttributeContainers] != "played" {
+		t.Errorf("%+v, %v", h, err)
+	}
 	c := rt.config("u-0-1")
 	if !slices.Equal(c.Command, []string{"wait", "x", "y"}) || c.Work != "/app" || c.Limits != (Limits{Pids: 7, CPUMax: 1500}) {
 		t.Errorf("%+v", c)

@@ -38,6 +38,11 @@ type ImageRuntime interface {
 	RunsImages()
 }
 
+// Versioned is a Runtime that says what it works with: "crun 1.8.1". Asked after Check.
+type Versioned interface {
+	Version() string
+}
+
 // Limited is a Runtime that knows of things that it cannot do on this node,
 // though it works: sentences for operators. Asked after Check.
 type Limited interface {

@@ -44,6 +44,9 @@ func (r *Run) derive() error {
 	for _, c := range s.Constraints {
 		fmt.Fprintf(&b, " %q%s%q%q", c.Attribute, c.Op, c.Value, c.Values)
 	}
+	if s.Image != "" {
+		b.WriteString(" image")
+	}
 	// One text for all who have this shape: it is short to compare, and kept once.
 	r.Shape = unique.Make(ShapeID(b.String())).Value()
 	r.priority, r.count = *s.Priority, s.Count
@@ -55,11 +58,14 @@ func (r *Run) derive() error {
 	return nil
 }
 
-// Constraints of the job in the words of package muster.
+// Constraints of the job in the words of package muster. An image needs a node that runs containers.
 func (r *Run) Constraints() []muster.Constraint {
-	out := make([]muster.Constraint, len(r.Spec.Constraints))
+	out := make([]muster.Constraint, len(r.Spec.Constraints), len(r.Spec.Constraints)+1)
 	for i, c := range r.Spec.Constraints {
 		out[i] = muster.Constraint{Attribute: c.Attribute, Op: c.Op, Value: c.Value, Values: c.Values}
+	}
+	if r.Spec.Image != "" {
+		out = append(out, muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet})
 	}
 	return out
 }
