@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,22 +17,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // begin prepares this process and starts the command.
 func (s *sandbox) begin() *initwire.Failed {
-	// From here on: orphans become our children, nobody ends us by asking.
-	if err := becomeSubreaper(); err != nil {
-		return nodeFault("take in orphans: " + err.Error())
-	}
-	if err := ignoreSignals(); err != nil {
-		return nodeFault("ignore signals: " + err.Error())
-	}
-	if err := limit(s.start.OpenFiles); err != nil {
-		return nodeFault("set limits: " + err.Error())
-	}
-	if s.start.ResetOOM {
-		setOOMScore("0")
-	}
-	syscall.Umask(0o022)
-	path, failed := find(s.start)
-	if failed != nil {
+	if failed := s.settle(); failed != nil {
 		return failed
 	}
 	outR, outW, err := pipe()
@@ -41,45 +28,70 @@ func (s *sandbox) begin() *initwire.Failed {
 	if err != nil {
 		return nodeFault("make a pipe for the output: " + err.Error())
 	}
-	usualTimerSlack()
+	p := &program{
+		command: s.start.Command, env: s.start.Env, work: s.start.Work, user: s.start.User,
+		files: [3]int{0, outW, errW}, makeWork: true,
+	}
 	s.result.Started = time.Now().UnixNano()
-	pid, err := syscall.ForkExec(path, s.start.Command, &syscall.ProcAttr{
-		Dir:   s.start.Work,
-		Env:   s.start.Env,
-		Files: []uintptr{0, uintptr(outW), uintptr(errW)},
-		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &s.pidfd},
-	})
+	pid, pidfd, failed := s.launch(p)
 	_ = syscall.Close(outW)
 	_ = syscall.Close(errW)
-	if err != nil {
-		return explain(s.start, path, err)
+	if failed != nil {
+		return failed
 	}
-	if s.pidfd < 0 {
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
-		return nodeFault("watch the command: this kernel gives no descriptor of a process")
-	}
+	s.pidfd = pidfd
 	born, _ := stat(pid, s.scratch)
 	s.command = initwire.Process{Pid: pid, Start: born.Start}
 	s.stdout = newStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
 	s.stderr = newStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
 	s.stdout.fd, s.stderr.fd = outR, errR
-	// What was read to start the command is not needed any more, and could be megabytes.
+	// What was read to start the command is not needed any more, and could be megabytes. Executions get the environment too.
+	s.env = strings.Join(s.start.Env, "\x00")
 	s.start.Env, s.start.Command = nil, nil
+	return nil
+}
+
+// settle makes this process what the parent of a command has to be.
+func (s *sandbox) settle() *initwire.Failed {
+	if s.start.Contained {
+		if err := hide(); err != nil {
+			return nodeFault("hide from the command: " + err.Error())
+		}
+		if s.start.Work == "" {
+			s.start.Work = "/"
+		}
+	}
+	// From here on: orphans become our children, nobody ends us by asking.
+	if err := becomeSubreaper(); err != nil {
+		return nodeFault("take in orphans: " + err.Error())
+	}
+	if err := ignoreSignals(); err != nil {
+		return nodeFault("ignore signals: " + err.Error())
+	}
+	if os.Getpid() == 1 {
+		if err := deafen(); err != nil {
+			return nodeFault("ignore signals: " + err.Error())
+		}
+	}
+	if err := limit(s.start.OpenFiles); err != nil {
+		return nodeFault("set limits: " + err.Error())
+	}
+	if s.start.ResetOOM {
+		setOOMScore("self", "0")
+	}
+	syscall.Umask(0o022)
 	return nil
 }
 
 // find is the path of the command's program: looked for in the PATH of the
 // sandbox's environment, from its work directory.
-func find(start *initwire.Start) (path string, failed *initwire.Failed) {
-	if failed := checkWork(start.Work); failed != nil {
+func find(p *program) (path string, failed *initwire.Failed) {
+	if failed := p.checkWork(); failed != nil {
 		return "", failed
 	}
-	if len(start.Command) == 0 || start.Command[0] == "" {
-		return "", userFault(initwire.ReasonSpec, "the command is empty")
-	}
-	name := start.Command[0]
+	name := p.command[0]
 	if strings.Contains(name, "/") {
-		switch err := executable(start.Work, name); err {
+		switch err := p.executable(name); err {
 		case nil:
 			return name, nil
 		case syscall.EACCES:
@@ -88,7 +100,7 @@ func find(start *initwire.Start) (path string, failed *initwire.Failed) {
 			return "", userFault(initwire.ReasonCommandNotFound, "command "+quote(name)+": "+err.Error())
 		}
 	}
-	search, set := lookup(start.Env, "PATH")
+	search, set := lookup(p.env, "PATH")
 	if !set {
 		search = defaultPath
 	}
@@ -98,7 +110,7 @@ func find(start *initwire.Start) (path string, failed *initwire.Failed) {
 			dir = "."
 		}
 		candidate := dir + "/" + name
-		switch executable(start.Work, candidate) {
+		switch p.executable(candidate) {
 		case nil:
 			return candidate, nil
 		case syscall.EACCES:
@@ -117,36 +129,59 @@ func find(start *initwire.Start) (path string, failed *initwire.Failed) {
 	return "", userFault(initwire.ReasonCommandNotFound, "command "+quote(name)+" was not found in "+from)
 }
 
-func checkWork(work string) *initwire.Failed {
+func (p *program) checkWork() *initwire.Failed {
 	var st syscall.Stat_t
-	if err := syscall.Stat(work, &st); err != nil {
-		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(work)+": "+err.Error())
+	if err := p.stat(p.work, &st); err != nil {
+		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(p.work)+": "+err.Error())
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(work)+": not a directory")
+		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(p.work)+": not a directory")
 	}
 	return nil
 }
 
+func (p *program) stat(path string, st *syscall.Stat_t) error {
+	if p.who != nil {
+		return statInside(path, st)
+	}
+	return syscall.Stat(path, st)
+}
+
 // executable is nil, or EACCES if there is something that cannot be executed, or why there is nothing.
-func executable(work, path string) error {
+func (p *program) executable(path string) error {
 	if !strings.HasPrefix(path, "/") {
-		path = work + "/" + path
+		path = p.work + "/" + path
 	}
 	var st syscall.Stat_t
-	if err := syscall.Stat(path, &st); err != nil {
+	if err := p.stat(path, &st); err != nil {
 		return err
 	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG || syscall.Access(path, 1) != nil {
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG || !p.mayExecute(path, &st) {
 		return syscall.EACCES
 	}
 	return nil
 }
 
+func (p *program) mayExecute(path string, st *syscall.Stat_t) bool {
+	if p.who == nil {
+		return syscall.Access(path, 1) == nil
+	}
+	who := p.who
+	switch {
+	case who.uid == 0:
+		return st.Mode&0o111 != 0
+	case who.uid == st.Uid:
+		return st.Mode&0o100 != 0
+	case who.gid == st.Gid || slices.Contains(who.groups, st.Gid):
+		return st.Mode&0o010 != 0
+	}
+	return st.Mode&0o001 != 0
+}
+
 // explain says why a command whose program was found did not start.
-func explain(start *initwire.Start, path string, err error) *initwire.Failed {
+func explain(p *program, path string, err error) *initwire.Failed {
 	// The directory may have gone since it was looked at, and the kernel does not say which step failed.
-	if failed := checkWork(start.Work); failed != nil {
+	if failed := p.checkWork(); failed != nil {
 		return failed
 	}
 	switch err {
@@ -161,15 +196,15 @@ func explain(start *initwire.Start, path string, err error) *initwire.Failed {
 	case syscall.EINVAL, syscall.EISDIR:
 		return notExecutable(path, err.Error())
 	case syscall.E2BIG:
-		return userFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(size(start))+" bytes, more than the system takes")
+		return userFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(p.size())+" bytes, more than the system takes")
 	case syscall.ENAMETOOLONG:
 		return userFault(initwire.ReasonCommandNotFound, "command "+quote(path)+": "+err.Error())
 	}
 	return nodeFault("start the process of command " + quote(path) + ": " + err.Error())
 }
 
-func size(start *initwire.Start) (n int) {
-	for _, list := range [][]string{start.Command, start.Env} {
+func (p *program) size() (n int) {
+	for _, list := range [][]string{p.command, p.env} {
 		for _, v := range list {
 			n += len(v) + 1
 		}

@@ -7,8 +7,14 @@
 // the command does, never import anything big (its start bounds how many
 // sandboxes a node can begin per second: no fmt, no net, no os/signal), and never
 // decide what an end means: it tells facts, the agent names them. The protocol is
-// internal/wire/init; only cmd/muster-init runs it. Later parts (executions, files, ports) are operations of serve.go.
+// internal/wire/init; only cmd/muster-init runs it.
 //
-// One goroutine does all of it, turn after turn (loop.go), on the thread that the process began with;
-// only a stream with much output is read by one of its own.
+// One goroutine, the loop (loop.go), does all that a sandbox needs which is only run: turn after turn,
+// on the thread that the process began with; only a stream with much output is read by one of its own. Whatever takes
+// longer than a question and an answer leaves the loop as an operation (operation.go) with goroutines of its own:
+// executions (exec*.go), files and ports. Reaping does not leave it: see executions for why no exit status is ever lost.
+//
+// As process 1 of a container (contain.go) init has more rights than anything inside, and it is asked by
+// a stranger's programs only through what they leave in its way: names in /etc/passwd, links, signals, what is in /proc. So every
+// path of theirs is resolved without the kernel's magic links, and init shows nothing of itself.
 package sandbox

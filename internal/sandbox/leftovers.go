@@ -9,23 +9,23 @@ import (
 
 // endLeftovers kills and reaps every descendant of this process; false if some
 // would not die in time. Whoever loses its parent becomes our child, so
-// killing children again and again reaches everything. Meanwhile everybody is served.
+// killing children again and again reaches everything. Meanwhile everybody is served. What executions left is theirs to name, so only reap reaps.
 func (s *sandbox) endLeftovers(deadline time.Time) bool {
 	pause := time.Millisecond
 	for {
-		_, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-		switch err {
-		case syscall.ECHILD:
+		if _, err := deadChild(); err == syscall.ECHILD {
 			return true // nearly always at once
-		case nil, syscall.EINTR:
-		default:
-			return false
 		}
-		reapDead()
-		for _, pid := range descendants() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		s.reap()
+		if os.Getpid() == 1 {
+			_ = syscall.Kill(-1, syscall.SIGKILL) // all of the container but us
+		} else {
+			for _, pid := range descendants() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
-		if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err == syscall.ECHILD {
+		s.reap()
+		if _, err := deadChild(); err == syscall.ECHILD {
 			return true
 		}
 		if time.Now().After(deadline) {
@@ -35,19 +35,6 @@ func (s *sandbox) endLeftovers(deadline time.Time) bool {
 			s.turn(next)
 		}
 		pause = min(pause*2, 50*time.Millisecond)
-	}
-}
-
-// reapDead reaps until no child is dead.
-func reapDead() {
-	for {
-		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil || pid == 0 {
-			return
-		}
 	}
 }
 

@@ -26,6 +26,7 @@ const (
 	atStdout
 	atStderr
 	atListener
+	atDeaths
 	atConns
 )
 
@@ -39,7 +40,8 @@ func (s *sandbox) turn(until time.Time) (ended bool) {
 		pollFD{fd: int32(s.pidfd), events: pollIn},
 		pollFD{fd: int32(s.stdout.fd), events: pollIn},
 		pollFD{fd: int32(s.stderr.fd), events: pollIn},
-		pollFD{fd: -1, events: pollIn})
+		pollFD{fd: -1, events: pollIn},
+		pollFD{fd: int32(s.execs.deaths), events: pollIn})
 	if len(s.conns) < initwire.MaxConns {
 		fds[atListener].fd = int32(s.listener)
 	}
@@ -66,7 +68,7 @@ func (s *sandbox) turn(until time.Time) (ended bool) {
 		s.accept()
 	}
 	s.fire()
-	if s.reapOrphans() {
+	if s.reap() {
 		s.busy = true
 	}
 	return fds[atCommand].revents != 0
@@ -116,15 +118,24 @@ func (s *sandbox) fire() {
 	}
 }
 
-// reapOrphans reaps whoever lost its parent to us and has died, and never the
-// command: a pid that is not yet reaped is nobody else's, so that no signal of ours can hit a stranger.
-func (s *sandbox) reapOrphans() (some bool) {
+// reap reaps every child that has died, but for the command: a pid that is not
+// yet reaped is nobody else's, so that no signal of ours can hit a stranger. Nothing else in this program
+// reaps but wait, for the command. It tells whether there was something, or may be soon.
+func (s *sandbox) reap() (some bool) {
+	x := &s.execs
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	some = x.reapLeadersLocked()
+	// A child that we do not know may be the leader of an execution that is just being started.
+	if x.forking > 0 {
+		return true
+	}
 	for {
-		pid := deadChild()
-		if pid <= 0 || pid == s.command.Pid {
+		pid, _ := deadChild()
+		if pid <= 0 || pid == s.command.Pid && s.pidfd >= 0 {
 			return some
 		}
-		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR {
+		if !x.reapLocked(pid) {
 			return some
 		}
 		some = true

@@ -4,6 +4,8 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,6 +50,17 @@ type sandbox struct {
 	scratch  []byte
 	// busy: something happened in the last turn.
 	busy bool
+
+	// env is the command's environment, its variables parted by zero bytes: executions get it.
+	env string
+	// execs are the executions.
+	execs executions
+	// operations is how many connections have left the loop and are not over.
+	operations atomic.Int32
+	// pool has buffers of operations.
+	pool sync.Pool
+	// serving: the process is prepared for operations.
+	serving bool
 }
 
 // Run is the life of one sandbox, from the descriptors that the agent left
@@ -74,6 +87,7 @@ func Run() int {
 		return 1
 	}
 	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true}
+	s.execs.deaths = -1
 	if failed := s.begin(); failed != nil {
 		record(failed.Line())
 		_ = initwire.WriteFrame(fdStream(initwire.FDControl), initwire.KindFailed, failed.Fields())
@@ -98,7 +112,7 @@ func (s *sandbox) answerStarted() {
 	if s.start.ShieldOOM {
 		// Not −1000: if even the dead command's files in memory hold its limit, the
 		// kernel must be able to end this sandbox.
-		setOOMScore("-999")
+		setOOMScore("self", "-999")
 	}
 }
 
@@ -128,7 +142,11 @@ func (s *sandbox) end(grace time.Duration) {
 	switch {
 	case s.killAt.IsZero():
 		s.killAt, s.killArmed = at, true
-		_ = syscall.Kill(-s.command.Pid, syscall.SIGTERM)
+		stop := syscall.SIGTERM
+		if s.start.StopSignal > 0 {
+			stop = syscall.Signal(s.start.StopSignal)
+		}
+		_ = syscall.Kill(-s.command.Pid, stop)
 		// A stopped process does not see TERM before it goes on.
 		_ = syscall.Kill(-s.command.Pid, syscall.SIGCONT)
 	case at.Before(s.killAt):
@@ -185,6 +203,7 @@ func (s *sandbox) crash(why string) {
 
 // finish ends what the command left behind, waits for the rest of the output, and writes the result.
 func (s *sandbox) finish() {
+	s.execs.close(s.why())
 	s.result.Leftovers = !s.endLeftovers(time.Now().Add(leftoverTime))
 	deadline := time.Now().Add(drainTime)
 	for (s.stdout.fd >= 0 || s.stderr.fd >= 0) && time.Now().Before(deadline) {
@@ -202,6 +221,18 @@ func (s *sandbox) finish() {
 	s.over = true
 	s.answerWaiting()
 	s.quiet()
+	s.execs.conclude(drainTime)
+}
+
+// why is what ended everything else in the sandbox.
+func (s *sandbox) why() string {
+	switch {
+	case s.result.Stopped:
+		return "the sandbox was stopped"
+	case s.result.TimedOut:
+		return "the time limit of the sandbox is over"
+	}
+	return "the command of the sandbox has ended"
 }
 
 // state is a picture for Status and Wait.

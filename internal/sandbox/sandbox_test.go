@@ -222,7 +222,7 @@ func TestFind(t *testing.T) {
 		{abs + "/tool", "", abs + "/tool", "", ""},
 		{"here/x", "", "", initwire.ReasonCommandNotFound, "here/x"},
 	} {
-		start := &initwire.Start{Work: work, Command: []string{c.command}, Env: []string{"PATH=wrong", "PATH=" + c.path}}
+		start := &program{work: work, command: []string{c.command}, env: []string{"PATH=wrong", "PATH=" + c.path}}
 		path, failed := find(start)
 		if c.reason == "" {
 			if failed != nil || path != c.want {
@@ -234,10 +234,10 @@ func TestFind(t *testing.T) {
 			t.Errorf("%q in %q: %q, %+v", c.command, c.path, path, failed)
 		}
 	}
-	if path, failed := find(&initwire.Start{Work: "/", Command: []string{"sh"}}); failed != nil || !strings.HasSuffix(path, "/sh") {
+	if path, failed := find(&program{work: "/", command: []string{"sh"}}); failed != nil || !strings.HasSuffix(path, "/sh") {
 		t.Errorf("without a PATH: %q, %+v", path, failed)
 	}
-	if _, failed := find(&initwire.Start{Work: "/", Command: []string{"no-such"}}); failed == nil || !strings.Contains(failed.Message, defaultPath) {
+	if _, failed := find(&program{work: "/", command: []string{"no-such"}}); failed == nil || !strings.Contains(failed.Message, defaultPath) {
 		t.Errorf("without a PATH: %+v", failed)
 	}
 }

@@ -138,8 +138,8 @@ func usualTimerSlack() {
 }
 
 // setOOMScore is best effort: shielding needs a capability, and without it the out-of-memory killer chooses by size.
-func setOOMScore(score string) {
-	fd, err := syscall.Open("/proc/self/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+func setOOMScore(pid, score string) {
+	fd, err := syscall.Open("/proc/"+pid+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err == nil {
 		_, _ = fdStream(fd).Write([]byte(score))
 		_ = syscall.Close(fd)
@@ -173,8 +173,8 @@ func pipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-// deadChild is a child that has died and is not reaped yet; 0 if there is none.
-func deadChild() (pid int) {
+// deadChild is a child that has died and is not reaped yet; 0 if there is none. ECHILD: there are no children at all.
+func deadChild() (pid int, err error) {
 	const (
 		pAll    = 0
 		wNoWait = 0x01000000
@@ -189,10 +189,28 @@ func deadChild() (pid int) {
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info)), syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
 		switch errno {
 		case 0:
-			return int(info.pid)
+			return int(info.pid), nil
 		case syscall.EINTR:
 		default:
-			return 0
+			return 0, errno
+		}
+	}
+}
+
+// Kinds of hasChild.
+const (
+	pPid  = 1
+	pPgid = 2
+)
+
+// hasChild reports whether a child of ours, dead or not, has this pid, or is in this process group. As long as
+// it is not reaped, that number is its own.
+func hasChild(kind uintptr, number int) bool {
+	const wNoWait = 0x01000000
+	for {
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_WAITID, kind, uintptr(number), 0, syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
+		if errno != syscall.EINTR {
+			return errno == 0
 		}
 	}
 }

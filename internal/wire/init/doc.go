@@ -48,13 +48,11 @@
 //
 // Executions, files and ports are operations as well, of more than one frame:
 //
-//	Exec{id, command, …}     ExecStarted, then Stdout and Stderr as they come and ExecEnded as the last; meanwhile
-//	                         the client sends Stdin, CloseStdin, Resize and ExecSignal. Attached (the default): whoever does
-//	                         not read slows the program down, and who leaves ends it. Detached: the output is kept in a
-//	                         spool of bounded size, past which the program waits; leaving means nothing
-//	Attach{id, offsets}      the same stream from an offset of each, as often as wanted, while it is kept
-//	ExecSignal{id, signal}   Done
-//	Execs                    ExecList
+//	Exec{id, command, …}     ExecStarted, then Stdout and Stderr as they come and ExecEnded as the last, or Failed; meanwhile
+//	                         the client sends Stdin, CloseStdin, Resize and ExecSignal
+//	Attach{id, offsets}      the same, of a detached execution, from an offset of each stream on
+//	ExecSignal{id, signal}   Done, or Failed
+//	Execs                    ExecList as often as needed, then Done
 //	FileList, FileStat       FileEntry for each, then Done
 //	FileRead                 FileEntry, then Data, then Done
 //	FileWrite, TarWrite      Done, after the client's Octets and OctetsEnd; nothing is seen of a file before that
@@ -64,6 +62,25 @@
 //	Ports                    PortList
 //
 // A frame of octets has no fields: all that follows its kind is them, at most MaxOctets.
+// Of those operations at most 512 go on at once; more are Refused.
+//
+// # Executions
+//
+// An execution is a session and process group of its own. Attached (the default), its output is read only as
+// fast as the client takes it, and so who does not read slows the program down; who closes the connection ends it:
+// HUP and TERM to the group, KILL after its grace. A program that does not read its stdin stops the reading of the
+// connection; ExecSignal on a connection of its own passes that.
+//
+// Detached, its output goes to a spool on the node, of SpoolLimit for each stream, past which the program
+// waits, as it does when the disk is full. Leaving means nothing. It can be attached to from an offset as often as
+// wanted, while it runs and after, until MaxExecs others have ended or their output takes too much room. An offset in Attach says as well that
+// all before it is safe elsewhere: that makes room. Within a connection Attach says only that.
+//
+// It ends when its leader does. What others still print into its streams is waited for for two seconds, then
+// the rest of its group is killed. When the command of the sandbox ends, all executions do, ExecEnded says why, and who has not read
+// that within two seconds does not get it.
+//
+// With a terminal all output is Stdout, and CloseStdin types the end-of-file character.
 //
 // # Files
 //

@@ -76,10 +76,9 @@ func WriteFrame(w io.Writer, kind Kind, fields []byte) error {
 	if len(fields) >= MaxStart {
 		return errors.New("frame of " + strconv.Itoa(len(fields)) + " bytes is over the limit of " + strconv.Itoa(MaxStart))
 	}
-	b := make([]byte, 5, 5+len(fields))
-	binary.BigEndian.PutUint32(b, uint32(len(fields)+1))
-	b[4] = byte(kind)
-	_, err := w.Write(append(b, fields...))
+	b := append(make([]byte, HeadSize, HeadSize+len(fields)), fields...)
+	PutHead(b, kind)
+	_, err := w.Write(b)
 	return err
 }
 
@@ -101,6 +100,16 @@ func ReadFrame(r io.Reader, limit int) (Kind, []byte, error) {
 		return 0, nil, err
 	}
 	return Kind(head[4]), body, nil
+}
+
+// HeadSize is how long a frame is before its fields or octets.
+const HeadSize = 5
+
+// PutHead writes the head of a frame into its first HeadSize bytes; the rest of frame are its fields or octets.
+// So a buffer with room for a head in front goes out by one write and without a copy.
+func PutHead(frame []byte, kind Kind) {
+	binary.BigEndian.PutUint32(frame, uint32(len(frame)-HeadSize+1))
+	frame[4] = byte(kind)
 }
 
 // CutFrame takes the first frame off b, of at most limit bytes; not whole if more of it is to come.

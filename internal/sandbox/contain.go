@@ -1,0 +1,176 @@
+package sandbox
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// What init does about itself as process 1 of a container. It has more
+// capabilities than anything else inside, so that nothing else can trace it or look into it, and
+// keeps them from its children in three ways: the set that an exec can give at most
+// (bounding) is cut on the thread that forks, nothing is inheritable, and init is not dumpable.
+
+const (
+	prSetDumpable    = 4
+	prCapBSetDrop    = 24
+	prCapAmbient     = 47
+	prCapAmbientNone = 4
+	capabilityV3     = 0x20080522
+	highestCap       = 63
+)
+
+// hide makes this process one that nobody without more capabilities can trace, or
+// read the environment, memory or descriptors of.
+func hide() error {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetDumpable, 0, 0, 0, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// deafen gives up the Go runtime's handlers of the signals that would end this process. Process 1
+// gets from inside only signals that it handles, and with a handler for it a kill -SEGV would be a crash. A true fault
+// still ends us; without last words, but nobody inside can cause those.
+func deafen() error {
+	var usual sigaction
+	for _, sig := range []syscall.Signal{
+		syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
+	} {
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&usual)), 0, 8, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+	}
+	return nil
+}
+
+// cut leaves this thread's children at most the capabilities of mask. It keeps
+// those of the thread itself. To be called locked to the thread; for good.
+func cut(mask uint64) error {
+	for c := uintptr(0); c <= highestCap; c++ {
+		if mask>>c&1 != 0 {
+			continue
+		}
+		_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prCapBSetDrop, c, 0, 0, 0, 0)
+		if errno == syscall.EINVAL {
+			break // this kernel knows no more
+		}
+		if errno != 0 {
+			return errno
+		}
+	}
+	// Fails only on kernels without an ambient set.
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prCapAmbient, prCapAmbientNone, 0, 0, 0, 0)
+	head := struct {
+		version uint32
+		pid     int32
+	}{version: capabilityV3}
+	var sets [2]struct{ effective, permitted, inheritable uint32 }
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+		return errno
+	}
+	if sets[0].inheritable|sets[1].inheritable == 0 {
+		return nil
+	}
+	sets[0].inheritable, sets[1].inheritable = 0, 0
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// groupsDenied reports whether this user namespace may not set groups, as one that an ordinary user made.
+func groupsDenied() bool {
+	b, err := os.ReadFile("/proc/self/setgroups")
+	return err == nil && strings.TrimSpace(string(b)) == "deny"
+}
+
+// openInside opens a path of the container as its programs see it, but never through one of the kernel's
+// magic links: to those of /proc/self/fd we are at home, and they lead out to what init holds.
+func openInside(path string, flags int) (int, error) {
+	how := struct{ flags, mode, resolve uint64 }{flags: uint64(flags | syscall.O_CLOEXEC), resolve: resolveNoMagicLinks}
+	name, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	for {
+		fd, _, errno := syscall.Syscall6(sysOpenat2, atCwd, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
+		switch errno {
+		case 0:
+			return int(fd), nil
+		case syscall.EINTR, syscall.EAGAIN:
+		case syscall.ENOSYS:
+			// Linux before 5.6. What init holds there is only what an image may see of itself: that is up to the runtime.
+			return syscall.Open(path, flags|syscall.O_CLOEXEC, 0)
+		default:
+			return -1, errno
+		}
+	}
+}
+
+const (
+	sysOpenat2          = 437 // the same number on every architecture
+	resolveNoMagicLinks = 0x02
+	atCwd               = ^uintptr(99) // AT_FDCWD, −100
+	oPath               = 0x200000
+)
+
+// statInside is stat by openInside.
+func statInside(path string, st *syscall.Stat_t) error {
+	fd, err := openInside(path, oPath)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	return syscall.Fstat(fd, st)
+}
+
+// makeWork makes a work directory that the image does not have, as images expect it, with all that
+// is missing above it. Every step is from a descriptor of the one before.
+func makeWork(work string, id *identity) *initwire.Failed {
+	var st syscall.Stat_t
+	if err := statInside(work, &st); err != syscall.ENOENT {
+		return nil // it is there, or checkWork says what is wrong with it
+	}
+	made := ""
+	for part := range strings.SplitSeq(work, "/") {
+		if part == "" {
+			continue
+		}
+		made += "/" + part
+		if err := statInside(made, &st); err != syscall.ENOENT {
+			continue
+		}
+		if err := makeInside(made, id); err != nil {
+			return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(work)+" cannot be made: "+quote(made)+": "+err.Error())
+		}
+	}
+	return nil
+}
+
+func makeInside(path string, id *identity) error {
+	slash := strings.LastIndexByte(path, '/')
+	parent, err := openInside(path[:slash+1], oPath|syscall.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = syscall.Close(parent) }()
+	name := path[slash+1:]
+	switch err := syscall.Mkdirat(parent, name, 0o755); err {
+	case nil:
+	case syscall.EEXIST:
+		return nil // a link to nowhere; checkWork says so
+	default:
+		return err
+	}
+	const atSymlinkNoFollow = 0x100
+	return syscall.Fchownat(parent, name, int(id.uid), int(id.gid), atSymlinkNoFollow)
+}
+
+// selfFD is a path to what a descriptor of this process is open on; a child has it as well until its exec.
+func selfFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

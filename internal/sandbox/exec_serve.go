@@ -1,0 +1,343 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// stdinLook is how often somebody who waits for a program to read looks whether its client is still there.
+const stdinLook = time.Second
+
+// serveExec is one operation on executions.
+func (o *operation) serveExec(kind initwire.Kind, fields []byte) {
+	o.s.execs.serving(1)
+	defer o.s.execs.serving(-1)
+	switch kind {
+	case initwire.KindExec:
+		o.startExec(fields)
+	case initwire.KindAttach:
+		o.attachExec(fields)
+	case initwire.KindExecSignal:
+		o.signalExec(fields)
+	case initwire.KindExecs:
+		o.listExecs()
+	default:
+		o.refuse("no operation of kind " + strconv.Itoa(int(kind)))
+	}
+}
+
+func (o *operation) fail(failed *initwire.Failed) {
+	_ = o.write(initwire.KindFailed, failed.Fields())
+}
+
+func (o *operation) startExec(fields []byte) {
+	want, err := initwire.ParseExec(fields)
+	if err != nil {
+		o.refuse("exec: " + err.Error())
+		return
+	}
+	e, failed := o.s.execs.admit(o.s, want)
+	if failed == nil {
+		if failed = e.start(); failed != nil {
+			o.s.execs.forget(e)
+		}
+	}
+	if failed != nil {
+		o.fail(failed)
+		return
+	}
+	detached := want.Detached
+	if detached {
+		go e.runDetached()
+	}
+	err = o.write(initwire.KindExecStarted, (&initwire.ExecStarted{ID: e.id, At: e.started}).Fields())
+	switch {
+	case !detached:
+		o.runAttached(e, err != nil)
+	case err == nil:
+		o.follow(e, [2]int64{}, want.Stdin)
+	}
+}
+
+// runAttached passes what an execution prints on to its client until both are over.
+func (o *operation) runAttached(e *execution, hasLeft bool) {
+	left := make(chan struct{})
+	leave := sync.OnceFunc(func() { close(left) })
+	if hasLeft {
+		leave()
+	}
+	go func() {
+		defer leave()
+		o.hear(e, e.want.Stdin)
+	}()
+	e.supervise(left, func(i int, from *source) {
+		if o.pass(from, initwire.KindStdout+initwire.Kind(i)) != nil {
+			leave()
+		}
+	})
+	o.tellEnd(e)
+}
+
+func (o *operation) tellEnd(e *execution) {
+	_ = o.write(initwire.KindExecEnded, e.end.Fields())
+}
+
+// pass hands on what comes, as fast as the client takes it.
+func (o *operation) pass(from *source, kind initwire.Kind) error {
+	for {
+		b, err := from.read()
+		if err != nil {
+			return nil // the end of it
+		}
+		err = o.send(kind, b.frame())
+		from.release(b)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// send is writeOctets for as long as the client takes: its slowness is what the program is to feel.
+func (o *operation) send(kind initwire.Kind, frame []byte) error {
+	_ = o.conn.SetWriteDeadline(time.Time{})
+	initwire.PutHead(frame, kind)
+	_, err := o.conn.Write(frame)
+	return err
+}
+
+// hear does what the client of an execution says, until it has left.
+func (o *operation) hear(e *execution, stdin bool) {
+	for {
+		kind, payload, err := o.read()
+		if err != nil {
+			return
+		}
+		switch kind {
+		case initwire.KindStdin:
+			if stdin && e.stdin != nil && !o.feed(e, payload) {
+				return
+			}
+		case initwire.KindCloseStdin:
+			if stdin {
+				e.closeStdin()
+			}
+		case initwire.KindResize:
+			if size, err := initwire.ParseSize(payload); err == nil && e.want.TTY {
+				_ = resize(e.prints[0].file, size.Rows, size.Cols)
+			}
+		case initwire.KindExecSignal:
+			if sig, err := initwire.ParseExecSignal(payload); err == nil && sig.Signal > 0 && sig.Signal <= 64 {
+				_, _ = o.s.execs.signal(e, sig.Signal)
+			}
+		case initwire.KindAttach:
+			if a, err := initwire.ParseAttach(payload); err == nil {
+				e.taken(a)
+			}
+		default:
+			return // not one of ours
+		}
+	}
+}
+
+// feed writes to the program, as fast as it reads; false if the client has left meanwhile. What
+// nobody will read any more is thrown away.
+func (o *operation) feed(e *execution, p []byte) bool {
+	for len(p) > 0 {
+		_ = e.stdin.SetWriteDeadline(time.Now().Add(stdinLook))
+		n, err := e.stdin.Write(p)
+		if n > 0 {
+			e.midLine.Store(p[n-1] != '\n' && p[n-1] != '\r')
+		}
+		p = p[n:]
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if hungUp(o.conn) {
+				return false
+			}
+		default:
+			return true
+		}
+	}
+	return true
+}
+
+// hungUp reports whether the other side has left, though there may still be something to read of it.
+func hungUp(conn *os.File) (yes bool) {
+	const pollRdHup = 0x2000
+	const gone = pollRdHup | 0x10 | 0x08 // or HUP, or ERR
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = raw.Control(func(fd uintptr) {
+		look := []pollFD{{fd: int32(fd), events: pollRdHup}}
+		_, _ = poll(look, 0)
+		yes = look[0].revents&gone != 0
+	})
+	return yes || err != nil
+}
+
+func (o *operation) attachExec(fields []byte) {
+	a, err := initwire.ParseAttach(fields)
+	if err != nil {
+		o.refuse("attach: " + err.Error())
+		return
+	}
+	e, failed := o.s.execs.find(a.ID)
+	if failed == nil && !e.want.Detached {
+		failed = userFault(initwire.ReasonSpec, "execution "+quote(a.ID)+" is not detached: its output goes to the client that started it")
+	}
+	var from [2]int64
+	if failed == nil {
+		from, failed = e.offsets(a)
+	}
+	if failed != nil {
+		o.fail(failed)
+		return
+	}
+	e.taken(a)
+	started := initwire.ExecStarted{ID: e.id, At: e.started, Stdout: from[0], Stderr: from[1]}
+	if o.write(initwire.KindExecStarted, started.Fields()) == nil {
+		o.follow(e, from, a.Stdin && e.want.Stdin)
+	}
+}
+
+// offsets are where an attachment begins.
+func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire.Failed) {
+	for i, offset := range []int64{a.StdoutOffset, a.StderrOffset} {
+		if i >= len(e.spools) {
+			continue // a terminal has but one
+		}
+		first, end := e.spools[i].bounds()
+		if offset == initwire.FromKept {
+			offset = first
+		}
+		if offset < first || offset > end {
+			return from, userFault(initwire.ReasonOutputGone, "execution "+quote(e.id)+": octet "+strconv.FormatInt(offset, 10)+" of "+
+				[]string{initwire.Stdout, initwire.Stderr}[i]+" is not to be had, but "+strconv.FormatInt(first, 10)+" to "+strconv.FormatInt(end, 10))
+		}
+		from[i] = offset
+	}
+	return from, nil
+}
+
+// taken is told what of the output is safe elsewhere.
+func (e *execution) taken(a *initwire.Attach) {
+	for i, offset := range []int64{a.StdoutOffset, a.StderrOffset} {
+		if i < len(e.spools) {
+			e.spools[i].take(offset)
+		}
+	}
+}
+
+// follow tells a client what a detached execution prints, from these offsets on, and how it ended.
+func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
+	left := make(chan struct{})
+	leave := sync.OnceFunc(func() { close(left) })
+	go func() {
+		defer leave()
+		o.hear(e, stdin)
+	}()
+	var all sync.WaitGroup
+	var broken sync.Once
+	for i, p := range e.spools {
+		all.Go(func() {
+			err := o.replay(p, from[i], initwire.KindStdout+initwire.Kind(i), left)
+			if err == io.EOF {
+				return
+			}
+			if err == errNotKept {
+				broken.Do(func() {
+					o.refuse("execution " + quote(e.id) + ": what follows was taken by another client, or is too old")
+				})
+			}
+			leave()
+		})
+	}
+	all.Wait()
+	select {
+	case <-left:
+	case <-e.over:
+		o.tellEnd(e)
+	}
+}
+
+// replay sends a stream from an offset to its end, which is io.EOF.
+func (o *operation) replay(p *spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
+	r := spoolReader{p: p, offset: offset, file: -1}
+	defer r.close()
+	for {
+		if err := r.wait(left); err != nil {
+			return err
+		}
+		b := o.s.octets()
+		n, err := r.read(b.room())
+		b.n = n
+		if err == nil {
+			err = o.send(kind, b.frame())
+		}
+		o.s.release(b)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (o *operation) signalExec(fields []byte) {
+	want, err := initwire.ParseExecSignal(fields)
+	if err != nil || want.Signal < 1 || want.Signal > 64 {
+		o.refuse("no signal has the number " + strconv.Itoa(int(want.Signal)))
+		return
+	}
+	e, failed := o.s.execs.find(want.ID)
+	if failed != nil {
+		o.fail(failed)
+		return
+	}
+	switch sent, err := o.s.execs.signal(e, want.Signal); {
+	case err != nil:
+		o.refuse("signal " + strconv.Itoa(int(want.Signal)) + ": " + err.Error())
+	case !sent:
+		o.fail(userFault(initwire.ReasonExecEnded, "execution "+quote(e.id)+" has ended"))
+	default:
+		_ = o.done()
+	}
+}
+
+func (o *operation) listExecs() {
+	const perFrame = 200 // of them, with the longest of ids and reasons, fit into one
+	all := o.s.execs.list()
+	for some := range slices.Chunk(all, perFrame) {
+		for i := range some {
+			some[i].Ended.Why = shorten(some[i].Ended.Why)
+		}
+		if o.write(initwire.KindExecList, some.Fields()) != nil {
+			return
+		}
+	}
+	_ = o.done()
+}
+
+func shorten(s string) string { return s[:min(len(s), 100)] }
+
+func sortByStart(all initwire.ExecList) {
+	slices.SortFunc(all, func(a, b initwire.ExecState) int { return int(a.Ended.Started - b.Ended.Started) })
+}
+
+// isClosedChan reports whether a channel that only is closed was.
+func isClosedChan(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

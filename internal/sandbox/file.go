@@ -1,0 +1,284 @@
+package sandbox
+
+import (
+	"strconv"
+	"syscall"
+	"time"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// Operations on files are done by init itself, which in a container can do more there than the programs
+// inside can. What must hold against a program that changes links and directories under an operation:
+//
+//   - In a container, its root is the root of every path, because init lives in it. So the worst that
+//     such a program gets is an operation on another file of its own container.
+//   - Nothing of init itself comes out: no path leads through a magic link of proc, and what proc has
+//     of init's own threads is refused (file_path.go).
+//   - Trees are deleted, listed, packed and unpacked by descriptors, from directory to directory, and
+//     no link in them is followed. A file is replaced by a rename, never opened to be written.
+//   - Nothing blocks on opening: only regular files are opened, and never so that it could wait.
+//
+// In a sandbox without a root of its own (runtime process), a path means what it means to the
+// command, which has the same rights on the node: links are followed wherever the kernel
+// follows them, and only the trees are safe from links.
+
+// files is one operation on files.
+type files struct {
+	o *operation
+	// work is what relative paths are relative to.
+	work string
+	out  outflow
+	// names of owners, read when first needed.
+	names *names
+}
+
+// serveFile is one operation on files.
+func (o *operation) serveFile(kind initwire.Kind, fields []byte) {
+	f := &files{o: o, work: o.s.start.Work, out: outflow{o: o}}
+	err := f.serve(kind, fields)
+	if err == nil {
+		err = f.out.frame(initwire.KindDone, nil)
+	}
+	if wrong, ok := err.(*initwire.FileError); ok {
+		err = f.out.frame(initwire.KindFileError, wrong.Fields())
+	}
+	if err == nil {
+		err = f.out.flush()
+	}
+	if err == nil && (kind == initwire.KindFileWrite || kind == initwire.KindTarWrite) {
+		o.discard()
+	}
+}
+
+// serve does it. What is wrong comes as *initwire.FileError; any other error means that
+// the connection is of no use any more.
+func (f *files) serve(kind initwire.Kind, fields []byte) error {
+	switch kind {
+	case initwire.KindFileList:
+		return parsed(f.list)(initwire.ParseFileList(fields))
+	case initwire.KindFileStat:
+		return parsed(f.stat)(initwire.ParseFileStat(fields))
+	case initwire.KindFileRead:
+		return parsed(f.read)(initwire.ParseFileRead(fields))
+	case initwire.KindFileWrite:
+		return parsed(f.write)(initwire.ParseFileWrite(fields))
+	case initwire.KindFileDelete:
+		return parsed(f.delete)(initwire.ParseFileDelete(fields))
+	case initwire.KindFileMake:
+		return parsed(f.make)(initwire.ParseFileMake(fields))
+	case initwire.KindTarRead:
+		return parsed(f.tarRead)(initwire.ParseTarRead(fields))
+	case initwire.KindTarWrite:
+		return parsed(f.tarWrite)(initwire.ParseTarWrite(fields))
+	}
+	return wrong(initwire.FileInvalid, "", "no operation on files has the kind "+strconv.Itoa(int(kind)))
+}
+
+func parsed[T any](do func(*T) error) func(*T, error) error {
+	return func(request *T, err error) error {
+		if err != nil {
+			return wrong(initwire.FileInvalid, "", "request: "+err.Error())
+		}
+		return do(request)
+	}
+}
+
+// discardTime is how long a client may go on sending after its answer.
+const discardTime = 5 * time.Second
+
+// discard reads what a client still sends until it has seen the answer: a connection that is closed before
+// may take the answer with it on its way through tunnels.
+func (o *operation) discard() {
+	_ = o.conn.SetReadDeadline(time.Now().Add(discardTime))
+	for {
+		if _, _, err := o.read(); err != nil {
+			return
+		}
+	}
+}
+
+func wrong(code, path, message string) *initwire.FileError {
+	return &initwire.FileError{Code: code, Path: path, Message: message}
+}
+
+// blame says what an error of the kernel means for a path. Errors that are said already are left as they are.
+func blame(path string, err error) error {
+	if _, ok := err.(notOwned); ok || err == errOwn {
+		return wrong(initwire.FilePermission, path, err.Error())
+	}
+	errno, ok := err.(syscall.Errno)
+	if !ok {
+		return err
+	}
+	code, message := initwire.FileFault, errno.Error()
+	switch errno {
+	case unix.ENOENT:
+		code, message = initwire.FileNotFound, "does not exist"
+	case unix.EEXIST:
+		code, message = initwire.FileExists, "exists already"
+	case unix.EISDIR:
+		code, message = initwire.FileIsDirectory, "is a directory"
+	case unix.ENOTDIR:
+		code, message = initwire.FileNotDirectory, "is not a directory, or goes through something that is none"
+	case unix.ENOTEMPTY:
+		code, message = initwire.FileNotEmpty, "is a directory that is not empty"
+	case unix.EACCES, unix.EPERM:
+		code = initwire.FilePermission
+	case unix.EROFS:
+		code, message = initwire.FilePermission, "is on a file system that cannot be written to"
+	case unix.EFBIG, unix.EOVERFLOW:
+		code, message = initwire.FileTooLarge, "is larger than its file system takes"
+	case unix.ENOSPC, unix.EDQUOT:
+		code, message = initwire.FileNoSpace, "no space is left"
+	case unix.ENAMETOOLONG:
+		code, message = initwire.FileInvalid, "is longer than the system takes"
+	case unix.EINVAL:
+		code = initwire.FileInvalid
+	case unix.EXDEV:
+		code, message = initwire.FileInvalid, "leads to another file system, or out of the directory"
+	case unix.ELOOP:
+		code, message = initwire.FileLoop, "goes through too many links, or through one that is not followed here"
+	case unix.EBUSY:
+		code, message = initwire.FileBusy, "is in use, or something is mounted on it"
+	case unix.ETXTBSY:
+		code, message = initwire.FileBusy, "is a program that runs"
+	case unix.EAGAIN:
+		code, message = initwire.FileBusy, "cannot be had without waiting"
+	}
+	return wrong(code, path, message)
+}
+
+// outflow collects frames, so that many of them go out by one write.
+type outflow struct {
+	o   *operation
+	buf []byte
+	// open is one more than where the frame of octets begins that is still being filled; 0: there is none.
+	open int
+}
+
+const (
+	// octetFrame is a whole frame of octets.
+	octetFrame = initwire.HeadSize + initwire.MaxOctets
+	// outflowSize is how much is collected.
+	outflowSize = 4 * octetFrame
+)
+
+// frame adds a frame without octets. Octets that were there before go first.
+func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
+	w.seal()
+	n := initwire.HeadSize + len(fields)
+	if len(w.buf)+n > octetFrame {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	at := len(w.buf)
+	w.buf = append(w.buf, make([]byte, initwire.HeadSize)...)
+	w.buf = append(w.buf, fields...)
+	initwire.PutHead(w.buf[at:], kind)
+	return nil
+}
+
+// room is where the next octets may be put, at least one; used tells how many were.
+func (w *outflow) room() ([]byte, error) {
+	if w.open > 0 && len(w.buf) >= w.open+octetFrame-1 {
+		w.seal()
+	}
+	if w.open <= 0 {
+		if len(w.buf)+octetFrame > outflowSize {
+			if err := w.flush(); err != nil {
+				return nil, err
+			}
+		}
+		if cap(w.buf) < outflowSize {
+			w.buf = append(make([]byte, 0, outflowSize), w.buf...)
+		}
+		w.open = len(w.buf) + 1
+		w.buf = w.buf[:len(w.buf)+initwire.HeadSize]
+	}
+	return w.buf[len(w.buf) : w.open-1+octetFrame], nil
+}
+
+func (w *outflow) used(n int) { w.buf = w.buf[:len(w.buf)+n] }
+
+// seal ends the frame of octets that is being filled.
+func (w *outflow) seal() {
+	if w.open <= 0 {
+		return
+	}
+	at := w.open - 1
+	if len(w.buf) == at+initwire.HeadSize {
+		w.buf = w.buf[:at]
+	} else {
+		initwire.PutHead(w.buf[at:], initwire.KindData)
+	}
+	w.open = 0
+}
+
+// Write adds octets.
+func (w *outflow) Write(p []byte) (int, error) {
+	for done := 0; done < len(p); {
+		room, err := w.room()
+		if err != nil {
+			return done, err
+		}
+		n := copy(room, p[done:])
+		w.used(n)
+		done += n
+	}
+	return len(p), nil
+}
+
+func (w *outflow) flush() error {
+	w.seal()
+	if len(w.buf) == 0 {
+		return nil
+	}
+	_ = w.o.conn.SetWriteDeadline(time.Now().Add(stallTime))
+	_, err := w.o.conn.Write(w.buf)
+	w.buf = w.buf[:0]
+	return err
+}
+
+// inflow are the octets that a client sends, up to their end.
+type inflow struct {
+	o *operation
+	// body is what is left of the frame that came last.
+	body []byte
+	over bool
+}
+
+// brokenOff: the client left, or sent what it must not, before the end of its octets.
+type brokenOff struct{ why string }
+
+func (b brokenOff) Error() string { return b.why }
+
+// take is what comes next, at least one octet and at most limit; nothing at the end. It is good until the next take.
+func (r *inflow) take(limit int64) ([]byte, error) {
+	for len(r.body) == 0 {
+		if r.over {
+			return nil, nil
+		}
+		_ = r.o.conn.SetReadDeadline(time.Now().Add(stallTime))
+		kind, body, err := r.o.read()
+		switch {
+		case err != nil:
+			return nil, brokenOff{err.Error()}
+		case kind == initwire.KindOctetsEnd:
+			r.over = true
+		case kind != initwire.KindOctets || len(body) > initwire.MaxOctets:
+			return nil, brokenOff{"frame of kind " + strconv.Itoa(int(kind)) + " among octets"}
+		default:
+			r.body = body
+		}
+	}
+	n := int64(len(r.body))
+	if n > limit {
+		n = limit
+	}
+	b := r.body[:n]
+	r.body = r.body[n:]
+	return b, nil
+}

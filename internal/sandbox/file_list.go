@@ -1,0 +1,330 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// stat answers one entry.
+func (f *files) stat(q *initwire.FileStat) error {
+	path, err := f.at(q.Path)
+	if err != nil {
+		return err
+	}
+	p, err := spotOf(unix.AT_FDCWD, path)
+	if err == nil && (q.Follow || p.directory && p.name != ".") {
+		p, err = p.followed()
+	}
+	if err != nil {
+		return blame(q.Path, err)
+	}
+	defer p.close()
+	var st unix.Stat_t
+	if err := p.stat(&st); err != nil {
+		return blame(q.Path, err)
+	}
+	if p.directory && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return blame(q.Path, unix.ENOTDIR)
+	}
+	return f.say(f.entry(p.dir, p.name, q.Path, &st))
+}
+
+// say sends an entry.
+func (f *files) say(e *initwire.FileEntry) error {
+	return f.out.frame(initwire.KindFileEntry, e.Fields())
+}
+
+// list answers what is in a directory, or the one entry of something else.
+func (f *files) list(q *initwire.FileList) error {
+	path, err := f.at(q.Path)
+	if err != nil {
+		return err
+	}
+	top, err := openPath(path, unix.O_PATH)
+	if err != nil {
+		return blame(q.Path, err)
+	}
+	defer func() { _ = unix.Close(top) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(top, &st); err != nil {
+		return blame(q.Path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return f.say(f.entry(-1, "", q.Path, &st))
+	}
+	l := &lister{f: f, base: q.Path, left: q.Limit}
+	if q.Limit <= 0 {
+		l.left = -1
+	}
+	w := walk{top: top, base: q.Path, flat: !q.Recursive, visit: l}
+	return w.run(&st)
+}
+
+// lister says every entry of a walk.
+type lister struct {
+	f    *files
+	base string
+	left int64
+}
+
+func (l *lister) other(dir int, below, name string, st *unix.Stat_t) error {
+	return l.say(l.f.entry(dir, name, joined(l.base, below), st))
+}
+
+func (l *lister) directory(below string, st *unix.Stat_t, problem error) error {
+	if below == "" {
+		return problem
+	}
+	e := l.f.entry(-1, "", joined(l.base, below), st)
+	if wrong, ok := problem.(*initwire.FileError); ok {
+		e.Problem = wrong.Message
+	}
+	return l.say(e)
+}
+
+func (l *lister) say(e *initwire.FileEntry) error {
+	if l.left == 0 {
+		return errEnough
+	}
+	l.left--
+	return l.f.say(e)
+}
+
+// entry describes a file; name in dir is only needed for a link.
+func (f *files) entry(dir int, name, path string, st *unix.Stat_t) *initwire.FileEntry {
+	e := &initwire.FileEntry{
+		Path: path, Name: lastName(path), Type: letter(st.Mode), Size: st.Size, Mode: st.Mode & 0o7777,
+		ModTime: st.Mtim.Nano(), UID: int(st.Uid), GID: int(st.Gid),
+	}
+	if f.names == nil {
+		f.names = readNames()
+	}
+	e.User, e.Group = f.names.users[e.UID], f.names.groups[e.GID]
+	if e.Type == initwire.TypeLink && dir >= 0 {
+		e.Target, _ = readLink(dir, name) // gone meanwhile: a link to nowhere
+	}
+	return e
+}
+
+func letter(mode uint32) byte {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return initwire.TypeDirectory
+	case unix.S_IFLNK:
+		return initwire.TypeLink
+	case unix.S_IFIFO:
+		return initwire.TypePipe
+	case unix.S_IFSOCK:
+		return initwire.TypeSocket
+	case unix.S_IFBLK:
+		return initwire.TypeBlock
+	case unix.S_IFCHR:
+		return initwire.TypeChar
+	}
+	return initwire.TypeFile
+}
+
+// lastName of a path; of / it is /.
+func lastName(path string) string {
+	trimmed := strings.TrimRight(path, "/")
+	if trimmed == "" {
+		return "/"
+	}
+	return trimmed[strings.LastIndexByte(trimmed, '/')+1:]
+}
+
+func joined(base, below string) string {
+	if strings.HasSuffix(base, "/") {
+		return base + below
+	}
+	return base + "/" + below
+}
+
+// errEnough ends a walk before its end.
+var errEnough = errorText("enough")
+
+type errorText string
+
+func (e errorText) Error() string { return string(e) }
+
+// visitor is told what a walk finds. Its errors end the walk.
+type visitor interface {
+	// other is anything but a directory: name in dir, which lies below the top.
+	other(dir int, below, name string, st *unix.Stat_t) error
+	// directory comes before what is in it; below is empty for the top. A problem says why nothing of it will come.
+	directory(below string, st *unix.Stat_t, problem error) error
+}
+
+// walk goes through a tree: a directory, what is in it but directories, by name, then each directory in it.
+//
+// It has one directory open at a time and finds the next by its path from the top, without any link, so that neither
+// depth nor width of a tree costs descriptors, and a program that moves things about leads it nowhere else.
+type walk struct {
+	// top is opened by path only; it stays the caller's.
+	top  int
+	base string
+	// flat: only what is in the top; directories in it come among the rest.
+	flat  bool
+	visit visitor
+
+	pending []pendingDirectory
+	// size of the paths of pending, which are bounded.
+	size int
+}
+
+type pendingDirectory struct {
+	below string
+	// dev of the directory that it is in.
+	dev uint64
+}
+
+const (
+	// maxPending bounds the paths of the directories that a walk has still to go to.
+	maxPending = 8 << 20
+	// namesAtOnce is how many names are sorted at once; in a larger directory only parts are in order.
+	namesAtOnce = 4096
+)
+
+func (w *walk) run(st *unix.Stat_t) error {
+	w.pending = []pendingDirectory{{dev: st.Dev}}
+	for len(w.pending) > 0 {
+		last := len(w.pending) - 1
+		next := w.pending[last]
+		w.pending = w.pending[:last]
+		w.size -= len(next.below)
+		err := w.enter(next)
+		if err == errEnough {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter visits a directory and what is in it.
+func (w *walk) enter(d pendingDirectory) error {
+	from := d.below
+	if from == "" {
+		from = "."
+	}
+	path := joined(w.base, d.below)
+	place, err := openBelow(w.top, from, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, beneath)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
+		return nil // it was one a moment ago
+	default:
+		return blame(path, err)
+	}
+	defer func() { _ = unix.Close(place) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(place, &st); err != nil {
+		return blame(path, err)
+	}
+	if st.Dev != d.dev && madeUp(place) {
+		return w.visit.directory(d.below, &st, wrong(initwire.FileInvalid, path, "what the kernel makes up is not gone through"))
+	}
+	dir, err := openChecked(place, ".", unix.O_RDONLY|unix.O_DIRECTORY, beneath)
+	if err != nil {
+		return w.visit.directory(d.below, &st, blame(path, err))
+	}
+	defer func() { _ = unix.Close(dir) }()
+	if err := w.visit.directory(d.below, &st, nil); err != nil {
+		return err
+	}
+	return w.content(dir, d.below, st.Dev)
+}
+
+// content visits what is in a directory.
+func (w *walk) content(dir int, below string, dev uint64) error {
+	names := nameReader{dir: dir}
+	for {
+		some, err := names.next(namesAtOnce)
+		if err != nil {
+			return blame(joined(w.base, below), err)
+		}
+		if len(some) == 0 {
+			return nil
+		}
+		first := len(w.pending)
+		for _, name := range some {
+			path := name
+			if below != "" {
+				path = below + "/" + name
+			}
+			var st unix.Stat_t
+			err := statAt(dir, name, &st)
+			switch {
+			case err == unix.ENOENT:
+				continue
+			case err != nil:
+				return blame(joined(w.base, path), err)
+			case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+				err = w.visit.other(dir, path, name, &st)
+			case w.flat:
+				err = w.visit.directory(path, &st, nil)
+			default:
+				w.pending = append(w.pending, pendingDirectory{path, dev})
+				w.size += len(path)
+			}
+			if err != nil {
+				return err
+			}
+			if w.size > maxPending {
+				return wrong(initwire.FileTooLarge, joined(w.base, below), "has too many directories in it to remember them all")
+			}
+		}
+		slices.Reverse(w.pending[first:]) // the last one is taken first
+	}
+}
+
+// madeUp tells whether the kernel makes up what is in a directory's file system: there is no end of it.
+func madeUp(dir int) bool {
+	var fs unix.Statfs_t
+	if err := ignoringEINTR(func() error { return unix.Fstatfs(dir, &fs) }); err != nil {
+		return true
+	}
+	switch fs.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
+		unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC, unix.EFIVARFS_MAGIC, unix.PSTOREFS_MAGIC, unix.BPF_FS_MAGIC, unix.DEVPTS_SUPER_MAGIC:
+		return true
+	}
+	return false
+}
+
+// nameReader reads the names in a directory.
+type nameReader struct {
+	dir  int
+	buf  []byte
+	over bool
+}
+
+// next are some more names, about as many as are asked for, in order; none at the end.
+func (r *nameReader) next(about int) ([]string, error) {
+	if r.buf == nil {
+		r.buf = make([]byte, 16<<10)
+	}
+	var names []string
+	for !r.over && len(names) < about {
+		n := 0
+		err := ignoringEINTR(func() (err error) {
+			n, err = unix.ReadDirent(r.dir, r.buf)
+			return err
+		})
+		if err == unix.ENOENT {
+			n, err = 0, nil // it was removed while it was open: nothing is in it
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.over = n == 0
+		_, _, names = unix.ParseDirent(r.buf[:n], -1, names)
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -1,0 +1,90 @@
+package sandbox
+
+import (
+	"strconv"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// owner is who shall own a file; -1: who owns it anyway.
+type owner struct{ uid, gid int }
+
+var whoever = owner{-1, -1}
+
+// owner finds who is meant by a client: NAME, UID, NAME:GROUP or UID:GID by the sandbox's own files; empty is the sandbox's
+// user. Where sandboxes have no users of their own, that is whoever init is.
+func (f *files) owner(user string) (owner, error) {
+	if user == "" {
+		if !f.o.s.start.Contained {
+			return whoever, nil
+		}
+		user = f.o.s.start.User
+	}
+	known, err := readAccounts()
+	if err != nil {
+		return whoever, wrong(initwire.FileInvalid, "", "user "+quote(user)+": "+err.Error())
+	}
+	who, failed := known.who(user)
+	if failed != nil {
+		return whoever, wrong(initwire.FileInvalid, "", failed.Message)
+	}
+	return owner{int(who.uid), int(who.gid)}, nil
+}
+
+// names are users and groups by the sandbox's own files.
+type names struct{ users, groups map[int]string }
+
+func readNames() *names {
+	known, _ := readAccounts() // if it cannot be read, nobody has a name
+	return &names{users: byNumber(known.passwd), groups: byNumber(known.group)}
+}
+
+func byNumber(text string) map[int]string {
+	m := map[int]string{}
+	each(text, 3, func(fields []string) bool {
+		id, ok := parseID(fields[2])
+		if _, twice := m[int(id)]; ok && !twice {
+			m[int(id)] = fields[0]
+		}
+		return true
+	})
+	return m
+}
+
+// give gives a file that is open to its owner. It comes before the mode, because it takes set-id bits away.
+func (w owner) give(fd int) error {
+	if w == whoever {
+		return nil
+	}
+	return w.because(unix.Fchown(fd, w.uid, w.gid))
+}
+
+// giveAt gives a name in a directory, even if it is a link.
+func (w owner) giveAt(dir int, name string) error {
+	if w == whoever {
+		return nil
+	}
+	return w.because(unix.Fchownat(dir, name, w.uid, w.gid, unix.AT_SYMLINK_NOFOLLOW))
+}
+
+// notOwned says why a file could not be given to somebody.
+type notOwned struct {
+	owner
+	err error
+}
+
+func (n notOwned) Error() string {
+	why := n.err.Error()
+	if n.err == unix.EINVAL {
+		why = "there are no such numbers in this sandbox"
+	}
+	return "cannot be given to " + strconv.Itoa(n.uid) + ":" + strconv.Itoa(n.gid) + ": " + why
+}
+
+func (w owner) because(err error) error {
+	if err == nil {
+		return nil
+	}
+	return notOwned{w, err}
+}

@@ -1,0 +1,164 @@
+package sandbox
+
+import (
+	"io"
+	"math"
+	"strconv"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// read answers a file's octets.
+func (f *files) read(q *initwire.FileRead) error {
+	path, err := f.at(q.Path)
+	if err != nil {
+		return err
+	}
+	if q.Offset < 0 || q.Length < 0 {
+		return wrong(initwire.FileInvalid, q.Path, "offset and length cannot be negative")
+	}
+	fd, st, err := openRegular(path)
+	if err != nil {
+		return regularBlame(q.Path, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	e := f.entry(-1, "", q.Path, st)
+	e.Unsized = unsized(fd, st)
+	if err := f.say(e); err != nil {
+		return err
+	}
+	if q.Offset > 0 {
+		if _, err := unix.Seek(fd, q.Offset, unix.SEEK_SET); err != nil {
+			return blame(q.Path, err)
+		}
+	}
+	want := int64(math.MaxInt64)
+	if !e.Unsized {
+		want = max(st.Size-q.Offset, 0)
+	}
+	if q.Length > 0 {
+		want = min(want, q.Length)
+	}
+	left, err := f.send(fd, q.Path, want)
+	if err == nil && left > 0 && !e.Unsized {
+		err = shorter(q.Path, left)
+	}
+	return err
+}
+
+func shorter(path string, left int64) error {
+	return wrong(initwire.FileBusy, path, "became shorter while it was read: "+strconv.FormatInt(left, 10)+" bytes are missing")
+}
+
+// send sends so many octets, and tells how many there were not.
+func (f *files) send(fd int, path string, want int64) (left int64, err error) {
+	for want > 0 {
+		room, err := f.out.room()
+		if err != nil {
+			return want, err
+		}
+		if int64(len(room)) > want {
+			room = room[:want]
+		}
+		n := 0
+		err = ignoringEINTR(func() (err error) {
+			n, err = unix.Read(fd, room)
+			return err
+		})
+		if err != nil {
+			return want, blame(path, err)
+		}
+		if n == 0 {
+			return want, nil
+		}
+		f.out.used(n)
+		want -= int64(n)
+	}
+	return 0, nil
+}
+
+// unsized tells whether a file's size is not what can be read of it.
+func unsized(fd int, st *unix.Stat_t) bool { return st.Size == 0 || madeUp(fd) }
+
+// errNotRegular: there is something, but opening it could wait, or do something.
+const errNotRegular = errorText("is no regular file")
+
+// openRegular opens a regular file to read it. Whatever it is, nothing waits: first it is looked at without
+// being opened, and a pipe that has come there in between does not make us wait either.
+func openRegular(path string) (int, *unix.Stat_t, error) {
+	var st unix.Stat_t
+	look, err := openPath(path, unix.O_PATH)
+	if err != nil {
+		return -1, nil, err
+	}
+	err = unix.Fstat(look, &st)
+	_ = unix.Close(look)
+	if err == nil {
+		err = mustBeRegular(&st)
+	}
+	if err != nil {
+		return -1, nil, err
+	}
+	fd, err := openPath(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	return regular(fd, err)
+}
+
+// regularIn opens a regular file in a directory, and no link.
+func regularIn(dir int, name string) (int, *unix.Stat_t, error) {
+	fd, err := openAtFlags(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_NOFOLLOW, 0)
+	return regular(fd, err)
+}
+
+func regular(fd int, err error) (int, *unix.Stat_t, error) {
+	if err != nil {
+		return -1, nil, err
+	}
+	st := &unix.Stat_t{}
+	if err = unix.Fstat(fd, st); err == nil {
+		err = mustBeRegular(st)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, err
+	}
+	return fd, st, nil
+}
+
+func mustBeRegular(st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return nil
+	case unix.S_IFDIR:
+		return unix.EISDIR
+	}
+	return errNotRegular
+}
+
+// regularBlame is blame for those who wanted a regular file.
+func regularBlame(path string, err error) error {
+	switch err {
+	case errNotRegular:
+		return wrong(initwire.FileInvalid, path, "is a pipe, a socket or a device, and no file")
+	case unix.EAGAIN:
+		return wrong(initwire.FileBusy, path, "is being leased to a program that does not give it back")
+	}
+	return blame(path, err)
+}
+
+// readUpTo reads at most limit bytes.
+func readUpTo(fd, limit int) (string, error) {
+	var text []byte
+	buf := make([]byte, 4<<10)
+	for len(text) < limit {
+		n, err := fdStream(fd).Read(buf[:min(len(buf), limit-len(text))])
+		text = append(text, buf[:n]...)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return string(text), nil
+}

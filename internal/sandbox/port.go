@@ -1,0 +1,260 @@
+package sandbox
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// Connections to ports inside are made by system calls and not by package net, which would cost
+// init a tenth of its start.
+
+const (
+	// connectTime is how long a connection inside may take. It is answered at once, or the listener's backlog is full.
+	connectTime = 5 * time.Second
+	// portBuffer is how much goes at once.
+	portBuffer = 32 << 10
+)
+
+// servePort is one operation on ports.
+func (o *operation) servePort(kind initwire.Kind, fields []byte) {
+	switch kind {
+	case initwire.KindConnect:
+		o.connect(fields)
+	case initwire.KindPorts:
+		list, err := listening()
+		if err != nil {
+			o.refuse("list of ports: " + err.Error())
+			return
+		}
+		_ = o.write(initwire.KindPortList, list.Fields())
+	default:
+		o.refuse("no operation on ports has the kind " + strconv.Itoa(int(kind)))
+	}
+}
+
+// connect makes this connection one to a port inside.
+func (o *operation) connect(fields []byte) {
+	port, err := initwire.ParseNumber(fields)
+	if err != nil || port < 1 || port > 65535 {
+		o.refuse("port " + strconv.FormatInt(port, 10) + " is none: ports are 1 to 65535")
+		return
+	}
+	inside, why := dialInside(int(port))
+	if inside == nil {
+		o.refuse("port " + strconv.FormatInt(port, 10) + ": " + why)
+		return
+	}
+	defer func() { _ = inside.Close() }()
+	if o.write(initwire.KindConnected, nil) != nil {
+		return
+	}
+	_ = o.conn.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
+	early := o.in[o.from:]
+	if len(early) > 0 {
+		if _, err := inside.Write(early); err != nil {
+			return
+		}
+	}
+	o.in = nil
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		pass(o.conn, inside)
+	}()
+	pass(inside, o.conn)
+	<-back
+}
+
+// pass copies until the end of from, and then ends to. If either breaks, both are ended, each way: whoever
+// passes in the other direction has nobody any more.
+func pass(to, from *os.File) {
+	buf := make([]byte, portBuffer)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				shut(to, syscall.SHUT_RDWR)
+				shut(from, syscall.SHUT_RDWR)
+				return
+			}
+		}
+		if err == io.EOF {
+			shut(to, syscall.SHUT_WR)
+			return
+		}
+		if err != nil {
+			shut(to, syscall.SHUT_RDWR)
+			shut(from, syscall.SHUT_RDWR)
+			return
+		}
+	}
+}
+
+func shut(f *os.File, how int) {
+	raw, err := f.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
+	}
+}
+
+// dialInside connects to whoever listens on the loopback addresses.
+func dialInside(port int) (conn *os.File, why string) {
+	conn, err := dialTCP(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	if err == nil {
+		return conn, ""
+	}
+	v6 := &syscall.SockaddrInet6{Port: port}
+	v6.Addr[15] = 1
+	conn, err6 := dialTCP(syscall.AF_INET6, v6)
+	switch {
+	case err6 == nil:
+		return conn, ""
+	case err == syscall.ECONNREFUSED:
+		return nil, "nothing listens on it inside"
+	case err == os.ErrDeadlineExceeded:
+		return nil, "who listens on it inside does not accept connections"
+	}
+	return nil, err.Error()
+}
+
+func dialTCP(family int, to syscall.Sockaddr) (*os.File, error) {
+	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	_ = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
+	err = syscall.Connect(fd, to)
+	if err != nil && err != syscall.EINPROGRESS && err != syscall.EINTR {
+		_ = syscall.Close(fd)
+		return nil, err
+	}
+	conn := os.NewFile(uintptr(fd), "port")
+	if err == nil {
+		return conn, nil
+	}
+	if err := connected(conn); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// connected waits until a connection is made, or says why not.
+func connected(conn *os.File) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(connectTime))
+	var broken error
+	err = raw.Write(func(fd uintptr) (done bool) {
+		var errno int
+		errno, broken = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
+		if broken != nil || errno != 0 {
+			if broken == nil {
+				broken = syscall.Errno(errno)
+			}
+			return true
+		}
+		_, err := syscall.Getpeername(int(fd))
+		return err == nil
+	})
+	_ = conn.SetWriteDeadline(time.Time{})
+	if broken != nil {
+		return broken
+	}
+	if err != nil && os.IsTimeout(err) {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// listening are the ports that the kernel knows listeners of.
+func listening() (*initwire.PortList, error) {
+	list := &initwire.PortList{}
+	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+		f, err := os.Open(path)
+		if os.IsNotExist(err) && len(path) > len("/proc/self/net/tcp") {
+			continue // a kernel without it
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = eachLine(f, func(line string) bool {
+			if l, ok := parseListening(line); ok {
+				list.Listening = append(list.Listening, l)
+			}
+			return len(list.Listening) < initwire.MaxListening
+		})
+		_ = f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// eachLine calls f for each line, however many there are, until it answers false.
+func eachLine(r io.Reader, f func(line string) bool) error {
+	buf := make([]byte, 0, 8<<10)
+	for {
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		text := string(buf)
+		for {
+			line, rest, whole := strings.Cut(text, "\n")
+			if !whole {
+				break
+			}
+			if !f(line) {
+				return nil
+			}
+			text = rest
+		}
+		if len(text) == cap(buf) {
+			text = "" // no line of ours is so long
+		}
+		buf = append(buf[:0], text...)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// parseListening reads a line of /proc/net/tcp: addresses are in hexadecimal, in words of
+// the machine's own byte order.
+func parseListening(line string) (l initwire.Listening, ok bool) {
+	const listen = "0A"
+	fields := strings.Fields(line)
+	if len(fields) < 8 || fields[3] != listen {
+		return l, false
+	}
+	address, port, found := strings.Cut(fields[1], ":")
+	if !found || len(address) != 8 && len(address) != 32 {
+		return l, false
+	}
+	for ; address != ""; address = address[8:] {
+		word, err := strconv.ParseUint(address[:8], 16, 32)
+		if err != nil {
+			return l, false
+		}
+		l.IP = binary.NativeEndian.AppendUint32(l.IP, uint32(word))
+	}
+	number, err := strconv.ParseUint(port, 16, 16)
+	if err != nil || number == 0 {
+		return l, false
+	}
+	uid, err := strconv.ParseUint(fields[7], 10, 32)
+	l.Port, l.UID = int(number), int(uid)
+	return l, err == nil
+}

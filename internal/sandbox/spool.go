@@ -1,0 +1,268 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// spoolRetry is how long to wait for room on a full disk before trying again.
+const spoolRetry = time.Second
+
+// Ends of the reading of a spool, beside io.EOF.
+var (
+	errNotKept = errors.New("not kept")
+	errLeft    = errors.New("left")
+)
+
+// spool keeps one stream of a detached execution in segment files. Other than
+// a job's output it drops nothing that no reader has taken: when it is full the program waits, and
+// the same when the disk is.
+type spool struct {
+	dir   int
+	name  string
+	limit int64
+	whole int64 // of a full segment
+
+	// file is the last segment, open for appending; the writer's own.
+	file int
+
+	mu sync.Mutex
+	// segments on disk, oldest first.
+	segments []segment
+	// end is the offset of the next octet; what is before taken need not be kept.
+	end, taken int64
+	lost       int64
+	finished   bool
+	// changed is closed and replaced whenever any of this changes.
+	changed chan struct{}
+}
+
+func newSpool(dir int, name string) *spool {
+	return &spool{
+		dir: dir, name: name, limit: initwire.SpoolLimit, whole: initwire.SegmentSize(initwire.SpoolLimit),
+		file: -1, changed: make(chan struct{}),
+	}
+}
+
+// keep writes all that comes.
+func (p *spool) keep(from *source) {
+	for p.waitForRoom(from.cut) {
+		b, err := from.read()
+		if err != nil {
+			break
+		}
+		p.write(b.room()[:b.n], from.cut)
+		from.release(b)
+	}
+	if p.file >= 0 {
+		_ = syscall.Close(p.file)
+		p.file = -1
+	}
+	p.update(func() { p.finished = true })
+	p.drop()
+}
+
+// waitForRoom waits until readers have taken enough. At the end there always is room for the little that is left.
+func (p *spool) waitForRoom(cut <-chan struct{}) bool {
+	for {
+		p.mu.Lock()
+		room, changed := p.end-p.taken < p.limit, p.changed
+		p.mu.Unlock()
+		if room {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			return true
+		}
+	}
+}
+
+// write appends; it waits for the disk to have room, until cut.
+func (p *spool) write(b []byte, cut <-chan struct{}) {
+	for len(b) > 0 {
+		n := p.put(b)
+		b = b[n:]
+		if n > 0 {
+			continue
+		}
+		select {
+		case <-cut:
+			p.update(func() { p.lost += int64(len(b)) })
+			return
+		case <-time.After(spoolRetry):
+		}
+	}
+}
+
+// put appends what it can to the last segment, or to a new one.
+func (p *spool) put(b []byte) int {
+	p.mu.Lock()
+	end := p.end
+	full := p.file < 0 || p.segments[len(p.segments)-1].size >= p.whole
+	room := p.whole
+	if !full {
+		room -= p.segments[len(p.segments)-1].size
+	}
+	p.mu.Unlock()
+	if full {
+		fd, err := openAt(p.dir, initwire.SegmentName(p.name, end), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
+		if err != nil {
+			return 0
+		}
+		if p.file >= 0 {
+			_ = syscall.Close(p.file)
+		}
+		p.file = fd
+		p.update(func() { p.segments = append(p.segments, segment{offset: end}) })
+	}
+	n, _ := fdStream(p.file).Write(b[:min(int64(len(b)), room)])
+	if n > 0 {
+		p.update(func() {
+			p.segments[len(p.segments)-1].size += int64(n)
+			p.end += int64(n)
+		})
+	}
+	return n
+}
+
+// update changes what is under mu, and tells everybody who waits.
+func (p *spool) update(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// take notes that everything before an offset is safe elsewhere.
+func (p *spool) take(offset int64) {
+	p.update(func() { p.taken = max(p.taken, min(offset, p.end)) })
+	p.drop()
+}
+
+// drop deletes the segments that nobody needs.
+func (p *spool) drop() {
+	p.mu.Lock()
+	var gone []segment
+	for len(p.segments) > 0 {
+		first := p.segments[0]
+		if first.offset+first.size > p.taken || len(p.segments) == 1 && !p.finished {
+			break
+		}
+		gone = append(gone, first)
+		p.segments = p.segments[1:]
+	}
+	p.mu.Unlock()
+	for _, s := range gone {
+		removeAt(p.dir, initwire.SegmentName(p.name, s.offset))
+	}
+}
+
+// remove deletes all of it.
+func (p *spool) remove() { p.take(1<<63 - 1) }
+
+// bounds are the offsets of the first octet that is kept, and of the end.
+func (p *spool) bounds() (first, end int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.segments) == 0 {
+		return p.end, p.end
+	}
+	return p.segments[0].offset, p.end
+}
+
+// size is how much is on disk.
+func (p *spool) size() int64 {
+	first, end := p.bounds()
+	return end - first
+}
+
+func (p *spool) lostOctets() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
+}
+
+// segmentAt is the segment that holds an offset, if there is one; end is the end of the stream.
+func (p *spool) segmentAt(offset int64) (s segment, end int64, finished bool, changed <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if offset < p.end {
+		err = errNotKept
+		for _, s = range p.segments {
+			if offset >= s.offset && offset < s.offset+s.size {
+				err = nil
+				break
+			}
+		}
+	}
+	return s, p.end, p.finished, p.changed, err
+}
+
+// spoolReader reads a spool from an offset on.
+type spoolReader struct {
+	p      *spool
+	offset int64
+	// file is the segment that holds the offset, from segment on to until at least; -1: none is open.
+	file           int
+	segment, until int64
+}
+
+// wait waits until there is something to read. io.EOF: never again.
+func (r *spoolReader) wait(left <-chan struct{}) error {
+	for {
+		s, end, finished, changed, err := r.p.segmentAt(r.offset)
+		switch {
+		case err != nil:
+			return err
+		case r.offset < end:
+			return r.open(s)
+		case finished:
+			return io.EOF
+		}
+		select {
+		case <-changed:
+		case <-left:
+			return errLeft
+		}
+	}
+}
+
+func (r *spoolReader) open(s segment) error {
+	r.until = s.offset + s.size
+	if r.file >= 0 && r.segment == s.offset {
+		return nil
+	}
+	r.close()
+	fd, err := openAt(r.p.dir, initwire.SegmentName(r.p.name, s.offset), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
+	if err != nil {
+		return errNotKept
+	}
+	r.file, r.segment = fd, s.offset
+	return nil
+}
+
+// read reads after wait.
+func (r *spoolReader) read(b []byte) (int, error) {
+	n, err := syscall.Pread(r.file, b[:min(int64(len(b)), r.until-r.offset)], r.offset-r.segment)
+	if err == nil && n == 0 {
+		err = errNotKept // somebody made it shorter
+	}
+	r.offset += int64(max(n, 0))
+	return max(n, 0), err
+}
+
+func (r *spoolReader) close() {
+	if r.file >= 0 {
+		_ = syscall.Close(r.file)
+		r.file = -1
+	}
+}

@@ -1,0 +1,246 @@
+package sandbox
+
+import (
+	"strconv"
+	"strings"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// tarRead packs files and trees.
+func (f *files) tarRead(q *initwire.TarRead) error {
+	if len(q.Paths) == 0 || len(q.Paths) > initwire.MaxPaths {
+		return wrong(initwire.FileInvalid, "", "a tar is made of 1 to "+strconv.Itoa(initwire.MaxPaths)+" paths, and not of "+strconv.Itoa(len(q.Paths)))
+	}
+	p := &packer{f: f, follow: q.Follow}
+	// All of them are looked at first: once octets are on their way, nobody can be told that there is no such path.
+	for _, path := range q.Paths {
+		s, _, err := p.find(path, &unix.Stat_t{})
+		if err != nil {
+			return err
+		}
+		s.close()
+	}
+	for _, path := range q.Paths {
+		if err := p.pack(path); err != nil {
+			return err
+		}
+	}
+	_, err := f.out.Write(make([]byte, 2*tarBlockSize))
+	return err
+}
+
+// packer sends a tar of what walks find.
+type packer struct {
+	f      *files
+	follow bool
+	// base is the path that is being packed, and prefix what it is called in the tar: "" or ending in a slash.
+	base, prefix string
+	// links are the names of files with more than one, which come once; linksSize is about their size.
+	links     map[inode]string
+	linksSize int
+	header    []byte
+	// dev is where the last file lay, devMadeUp whether that is made up.
+	dev                 uint64
+	devKnown, devMadeUp bool
+}
+
+type inode struct{ dev, ino uint64 }
+
+// maxLinked bounds what is remembered of files with several names. Past it, each name gets a file of its own.
+const maxLinked = 4 << 20
+
+// find is where a client's path is, and its last name, which a link that is followed does not change.
+func (p *packer) find(asked string, st *unix.Stat_t) (s spot, name string, err error) {
+	path, err := p.f.at(asked)
+	if err != nil {
+		return s, "", err
+	}
+	s, err = spotOf(unix.AT_FDCWD, path)
+	name = s.name
+	if err == nil && (p.follow || s.directory && s.name != ".") {
+		s, err = s.followed()
+	}
+	if err != nil {
+		return s, "", blame(asked, err)
+	}
+	if err = s.stat(st); err == nil && s.directory && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		s.close()
+	}
+	return s, name, blame(asked, err)
+}
+
+// pack packs what a client's path stands for.
+func (p *packer) pack(asked string) error {
+	var st unix.Stat_t
+	s, name, err := p.find(asked, &st)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	p.base, p.prefix = asked, ""
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return p.entry(s.dir, name, s.name, asked, &st)
+	}
+	top, err := openChecked(s.dir, s.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, byLinks)
+	if err != nil {
+		return blame(asked, err)
+	}
+	defer func() { _ = unix.Close(top) }()
+	p.prefix = name + "/"
+	w := walk{top: top, base: asked, visit: p}
+	return w.run(&st)
+}
+
+// directory packs a directory; what the kernel makes up is left out.
+func (p *packer) directory(below string, st *unix.Stat_t, problem error) error {
+	if wrong, ok := problem.(*initwire.FileError); ok && (below == "" || wrong.Code != initwire.FileInvalid) {
+		return problem
+	}
+	name := p.prefix
+	if below != "" {
+		name += below + "/"
+	}
+	return p.send(p.describe(tarDirectory, name, st))
+}
+
+func (p *packer) other(dir int, below, name string, st *unix.Stat_t) error {
+	return p.entry(dir, p.prefix+below, name, joined(p.base, below), st)
+}
+
+// entry packs anything but a directory, called as in the tar and found by its name in dir.
+func (p *packer) entry(dir int, as, name, path string, st *unix.Stat_t) error {
+	kind := byte(tarFile)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK:
+		return nil // means nothing without who listens
+	case unix.S_IFLNK:
+		kind = tarLink
+	case unix.S_IFIFO:
+		kind = tarPipe
+	case unix.S_IFCHR:
+		kind = tarChar
+	case unix.S_IFBLK:
+		kind = tarBlock
+	}
+	if st.Nlink > 1 {
+		if first, ok := p.links[inode{st.Dev, st.Ino}]; ok {
+			e := p.describe(tarHardLink, as, st)
+			e.link = first
+			return p.send(e)
+		}
+	}
+	if kind == tarFile {
+		return p.file(dir, as, name, path)
+	}
+	e := p.describe(kind, as, st)
+	switch kind {
+	case tarLink:
+		target, err := readLink(dir, name)
+		if err != nil {
+			return unlessGone(path, err)
+		}
+		e.link = target
+	case tarChar, tarBlock:
+		e.major, e.minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
+	}
+	p.remember(as, st)
+	return p.send(e)
+}
+
+// unlessGone: what has gone since it was listed is left out.
+func unlessGone(path string, err error) error {
+	switch err {
+	case unix.ENOENT, unix.EINVAL, unix.ELOOP, errNotRegular, unix.EISDIR, unix.ENXIO:
+		return nil // something else is there now
+	}
+	return blame(path, err)
+}
+
+func (p *packer) remember(as string, st *unix.Stat_t) {
+	if st.Nlink < 2 || p.linksSize > maxLinked {
+		return
+	}
+	if p.links == nil {
+		p.links = map[inode]string{}
+	}
+	p.links[inode{st.Dev, st.Ino}] = as
+	p.linksSize += len(as) + 64
+}
+
+// file packs a regular file: as many octets as it has when it is opened.
+func (p *packer) file(dir int, as, name, path string) error {
+	fd, st, err := regularIn(dir, name)
+	if err != nil {
+		return unlessGone(path, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	e := p.describe(tarFile, as, st)
+	e.size = st.Size
+	made := ""
+	if p.madeUp(fd, st) {
+		if made, err = readMadeUp(fd); err != nil {
+			return blame(path, err)
+		}
+		e.size = int64(len(made))
+	}
+	p.remember(as, st)
+	if err := p.send(e); err != nil {
+		return err
+	}
+	left := int64(0)
+	if made != "" {
+		_, err = p.f.out.Write([]byte(made))
+	} else {
+		left, err = p.f.send(fd, path, e.size)
+	}
+	if err == nil && left > 0 {
+		err = shorter(path, left)
+	}
+	if err == nil {
+		_, err = p.f.out.Write(make([]byte, -e.size&(tarBlockSize-1)))
+	}
+	return err
+}
+
+// madeUp asks only once for neighbours.
+func (p *packer) madeUp(fd int, st *unix.Stat_t) bool {
+	if !p.devKnown || p.dev != st.Dev {
+		p.dev, p.devKnown, p.devMadeUp = st.Dev, true, madeUp(fd)
+	}
+	return p.devMadeUp
+}
+
+// maxMadeUp is how much is packed of a file whose size is only known once it was read.
+const maxMadeUp = 1 << 20
+
+func readMadeUp(fd int) (string, error) {
+	if err := foreign(fd); err != nil {
+		return "", err
+	}
+	text, err := readUpTo(fd, maxMadeUp+1)
+	if err == nil && len(text) > maxMadeUp {
+		err = unix.EFBIG
+	}
+	return text, err
+}
+
+func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tarEntry {
+	if p.f.names == nil {
+		p.f.names = readNames()
+	}
+	return &tarEntry{
+		kind: kind, name: strings.TrimPrefix(as, "/"), mode: st.Mode & modeBits, uid: int64(st.Uid), gid: int64(st.Gid), seconds: st.Mtim.Sec,
+		user: p.f.names.users[int(st.Uid)], group: p.f.names.groups[int(st.Gid)],
+	}
+}
+
+func (p *packer) send(e *tarEntry) error {
+	p.header = appendTarHeader(p.header[:0], e)
+	_, err := p.f.out.Write(p.header)
+	return err
+}

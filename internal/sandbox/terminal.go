@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+// openTerminal makes a terminal: our side, which does not block, and the program's.
+func openTerminal(rows, cols int) (master, slave int, err error) {
+	const path = "/dev/ptmx"
+	master, err = openInside(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK)
+	if err != nil {
+		return -1, -1, &fault{path, err.Error()}
+	}
+	// What stands at this path in a container may have been put there by anybody.
+	var st syscall.Stat_t
+	const multiplexer = 5<<8 | 2
+	if err := syscall.Fstat(master, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != multiplexer {
+		_ = syscall.Close(master)
+		return -1, -1, &fault{path, "not the device of that name"}
+	}
+	slave, err = openSlave(master)
+	if err == nil {
+		err = setSize(master, rows, cols)
+	}
+	if err != nil {
+		_ = syscall.Close(master)
+		if slave >= 0 {
+			_ = syscall.Close(slave)
+		}
+		return -1, -1, err
+	}
+	return master, slave, nil
+}
+
+func openSlave(master int) (int, error) {
+	var number, locked int32
+	if err := ioctl(master, syscall.TIOCSPTLCK, unsafe.Pointer(&locked)); err != nil {
+		return -1, &fault{"unlock a terminal", err.Error()}
+	}
+	// By the descriptor, not by a name below /dev/pts, where something else could stand.
+	const getPeer = 0x5441 // TIOCGPTPEER
+	fd, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(master), getPeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
+	if errno == 0 {
+		return int(fd), nil
+	}
+	if err := ioctl(master, syscall.TIOCGPTN, unsafe.Pointer(&number)); err != nil {
+		return -1, &fault{"number of a terminal", err.Error()}
+	}
+	path := "/dev/pts/" + strconv.Itoa(int(number))
+	slave, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return -1, &fault{path, err.Error()}
+	}
+	return slave, nil
+}
+
+// setSize sets what a program sees as the size; the kernel tells it by WINCH. Without one it stays unknown.
+func setSize(fd, rows, cols int) error {
+	if rows <= 0 && cols <= 0 {
+		return nil
+	}
+	const most = 1<<16 - 1
+	size := [4]uint16{uint16(min(max(rows, 0), most)), uint16(min(max(cols, 0), most))}
+	return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
+}
+
+func resize(master *os.File, rows, cols int) (err error) {
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if wrong := raw.Control(func(fd uintptr) { err = setSize(int(fd), rows, cols) }); wrong != nil {
+		return wrong
+	}
+	return err
+}
+
+// endOfInput types the character that means so, which ends the input only at the
+// beginning of a line; in the middle of one the first ends that. A program that reads keys one by one sees a key.
+func endOfInput(master *os.File, midLine bool) {
+	var mode syscall.Termios
+	var err error
+	raw, wrong := master.SyscallConn()
+	if wrong != nil {
+		return
+	}
+	wrong = raw.Control(func(fd uintptr) { err = ioctl(int(fd), syscall.TCGETS, unsafe.Pointer(&mode)) })
+	if wrong != nil || err != nil {
+		return
+	}
+	end := mode.Cc[syscall.VEOF]
+	typed := []byte{end}
+	if midLine && mode.Lflag&syscall.ICANON != 0 {
+		typed = append(typed, end)
+	}
+	_, _ = master.Write(typed)
+}
+
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

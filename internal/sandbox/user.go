@@ -1,0 +1,167 @@
+package sandbox
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// identity is who a program in a container runs as.
+type identity struct {
+	uid, gid uint32
+	groups   []uint32
+	// home is its home directory; "/" if nobody knows.
+	home string
+}
+
+const (
+	passwdFile = "/etc/passwd"
+	groupFile  = "/etc/group"
+	// maxAccounts bounds what is read of each of those: they are the image's.
+	maxAccounts = 4 << 20
+)
+
+// accounts are the users and groups of a container, as its own files have them.
+type accounts struct{ passwd, group string }
+
+// readAccounts reads them; an image may have none.
+func readAccounts() (accounts, error) {
+	var a accounts
+	var err error
+	if a.passwd, err = readBounded(passwdFile, maxAccounts); err != nil {
+		return a, err
+	}
+	a.group, err = readBounded(groupFile, maxAccounts)
+	return a, err
+}
+
+// who resolves NAME, UID, NAME:GROUP or UID:GID; empty is root. A number needs no entry, a name does.
+// Further groups come with a user whose group is not named, as images expect it.
+func (a accounts) who(spec string) (*identity, *initwire.Failed) {
+	user, group, named := strings.Cut(spec, ":")
+	if user == "" {
+		user = "0"
+	}
+	id := &identity{home: "/"}
+	name, found := "", false
+	number, numeric := parseID(user)
+	each(a.passwd, 7, func(f []string) bool {
+		uid, ok := parseID(f[2])
+		if !ok || f[0] != user && !(numeric && uid == number) {
+			return true
+		}
+		gid, _ := parseID(f[3])
+		id.uid, id.gid, name, found = uid, gid, f[0], true
+		if strings.HasPrefix(f[5], "/") {
+			id.home = f[5]
+		}
+		return false
+	})
+	switch {
+	case found:
+	case numeric:
+		id.uid = number
+	default:
+		return nil, userFault(initwire.ReasonSpec, "user "+quote(user)+" is not in "+passwdFile+" of the container")
+	}
+	if named && group != "" {
+		gid, ok := a.groupID(group)
+		if !ok {
+			return nil, userFault(initwire.ReasonSpec, "group "+quote(group)+" is not in "+groupFile+" of the container")
+		}
+		id.gid = gid
+		return id, nil
+	}
+	if found {
+		id.groups = a.groupsOf(name, id.gid)
+	}
+	return id, nil
+}
+
+func (a accounts) groupID(group string) (gid uint32, ok bool) {
+	each(a.group, 4, func(f []string) bool {
+		if f[0] == group {
+			gid, ok = parseID(f[2])
+		}
+		return !ok
+	})
+	if !ok {
+		gid, ok = parseID(group)
+	}
+	return gid, ok
+}
+
+// groupsOf are the groups that list a user, but its first.
+func (a accounts) groupsOf(user string, first uint32) (all []uint32) {
+	const most = 65536 // NGROUPS_MAX
+	each(a.group, 4, func(f []string) bool {
+		for member := range strings.SplitSeq(f[3], ",") {
+			if gid, ok := parseID(f[2]); ok && member == user && gid != first {
+				all = append(all, gid)
+				break
+			}
+		}
+		return len(all) < most
+	})
+	return all
+}
+
+// each calls f for the fields of every line that has at least n, until f says no.
+func each(text string, n int, f func(fields []string) bool) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if fields := strings.Split(line, ":"); len(fields) >= n && fields[0] != "" && !f(fields) {
+			return
+		}
+	}
+}
+
+// parseID reads a number of a user or group; the highest means "leave it" to the kernel, and is nobody's.
+func parseID(s string) (uint32, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil && n < 1<<32-1
+}
+
+// readBounded reads a regular file of the container; one that is not there is empty. It never
+// waits: what stands at that path is the image's choice, and could be a pipe.
+func readBounded(path string, limit int) (string, error) {
+	fd, err := openInside(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY)
+	switch err {
+	case nil:
+	case syscall.ENOENT, syscall.ENOTDIR:
+		return "", nil
+	default:
+		return "", &fault{path, err.Error()}
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return "", &fault{path, err.Error()}
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return "", &fault{path, "not a regular file"}
+	}
+	if st.Size > int64(limit) {
+		return "", &fault{path, "larger than " + strconv.Itoa(limit) + " bytes"}
+	}
+	b := make([]byte, st.Size)
+	n := 0
+	for n < len(b) {
+		m, err := fdStream(fd).Read(b[n:])
+		if err != nil {
+			break // shorter by now
+		}
+		n += m
+	}
+	return string(b[:n]), nil
+}
+
+// fault is what is wrong with a file.
+type fault struct{ path, why string }
+
+func (f *fault) Error() string { return f.path + ": " + f.why }
