@@ -26,6 +26,8 @@ type ServerConfig struct {
 	LowWater Size `json:"low_water,omitempty" zero:"the larger of 1GiB and 5 % of the disk" doc:"Free disk of the data directory below which writes are refused. Default: the larger of 1GiB and 5 % of the disk."`
 	// Providers are the clouds that nodes come from.
 	Providers []ProviderSpec `json:"providers,omitempty" doc:"Where nodes come from."`
+	// Registries are where images come from, as far as there is something to say of them.
+	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries of images that need credentials, a mirror or plain HTTP. Others are asked without credentials."`
 	// Pools are the rules by which nodes are made.
 	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules by which nodes are made and given up."`
 }
@@ -80,6 +82,18 @@ type PoolSpec struct {
 	IdleTimeout  Duration `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
 	BootTimeout  Duration `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
 	MaxLaunching int      `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
+}
+
+// RegistrySpec is a registry of images. Its credentials stay with the server: a
+// node gets a token for each image that it pulls.
+type RegistrySpec struct {
+	Host            string        `json:"host" doc:"As in the names of images: docker.io, ghcr.io, registry.example.org:5000."`
+	Username        string        `json:"username,omitempty"`
+	Password        muster.Secret `json:"password,omitzero" doc:"Or a token, where the registry calls it that. Better in a file of its own: password_file."`
+	PasswordFile    string        `json:"password_file,omitempty" doc:"A file with the password, read whenever it is needed. An absolute path."`
+	Mirror          string        `json:"mirror,omitempty" doc:"Asked first for this registry's images, as HOST or HOST/PREFIX. What it does not have comes from the registry itself. Credentials for it, and insecure, are those of an entry with its host."`
+	Insecure        bool          `json:"insecure,omitempty" doc:"Plain HTTP is allowed."`
+	SendCredentials bool          `json:"send_credentials,omitempty" doc:"Some registries make no tokens: username and password themselves are then sent to nodes. Without this such a registry is not used with credentials."`
 }
 
 // ProviderLocal is the provider type whose instances are agent processes on the server's host.

@@ -43,6 +43,7 @@ func (s *ServerConfig) Validate() []ProblemField {
 	}
 	c.size("low_water", s.LowWater)
 	c.providers(s.Providers)
+	c.registries(s.Registries)
 	c.pools(s)
 	return c.problems
 }
@@ -187,4 +188,54 @@ func (c *checks) pools(s *ServerConfig) {
 		c.duration(at+".idle_timeout", p.IdleTimeout, MaxTimeout)
 		c.duration(at+".boot_timeout", p.BootTimeout, 24*MaxKillGrace)
 	}
+}
+
+func (c *checks) registries(list []RegistrySpec) {
+	hosts := map[string]int{}
+	for i := range list {
+		r, at := &list[i], index("registries", i)
+		if !registryHost(r.Host) {
+			c.add(at+".host", "is %s; write it as in the name of an image, as ghcr.io or registry.example.org:5000", quote(r.Host))
+		} else if first, twice := hosts[r.Host]; twice {
+			c.add(at+".host", "is %s, the host of registries[%d] as well", quote(r.Host), first)
+		} else {
+			hosts[r.Host] = i
+		}
+		c.text(at+".username", r.Username, 1024)
+		c.text(at+".password_file", r.PasswordFile, 4095)
+		given := !r.Password.IsZero()
+		switch {
+		case given && r.PasswordFile != "":
+			c.add(at+".password", "is given together with password_file; give one of them")
+		case r.PasswordFile != "" && !strings.HasPrefix(r.PasswordFile, "/"):
+			c.add(at+".password_file", "is %s; write an absolute path", quote(r.PasswordFile))
+		case r.Username != "" && !given && r.PasswordFile == "":
+			c.add(at+".password", "is missing; username goes with password or password_file")
+		case r.Username == "" && (given || r.PasswordFile != ""):
+			c.add(at+".username", "is missing; a password goes with it")
+		case r.SendCredentials && r.Username == "":
+			c.add(at+".send_credentials", "is true, and there are no credentials to send")
+		}
+		if host, _, _ := strings.Cut(r.Mirror, "/"); r.Mirror != "" && (!registryHost(host) || !plainWord(strings.ReplaceAll(r.Mirror, ":", "")) || strings.HasSuffix(r.Mirror, "/")) {
+			c.add(at+".mirror", "is %s; write HOST or HOST/PREFIX, as mirror.example.org/hub", quote(r.Mirror))
+		}
+	}
+}
+
+// registryHost reports whether a name can be that of a registry: with a dot or a port, or localhost.
+func registryHost(h string) bool {
+	name, port, hasPort := strings.Cut(h, ":")
+	if hasPort {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+			return false
+		}
+	}
+	if name == "" || len(name) > 253 || strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") {
+		return false
+	}
+	odd := strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
+	})
+	return !odd && (hasPort || name == "localhost" || strings.Contains(name, "."))
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -112,5 +113,49 @@ func TestProviderNamesOfTheServersOwn(t *testing.T) {
 		if !found {
 			t.Errorf("provider %q is accepted", name)
 		}
+	}
+}
+
+func TestRegistries(t *testing.T) {
+	secret := muster.NewSecret("p")
+	for _, x := range []struct {
+		at   string // where the problem is; empty: none
+		spec RegistrySpec
+	}{
+		{"", RegistrySpec{Host: "ghcr.io", Username: "u", Password: secret}},
+		{"", RegistrySpec{Host: "localhost:5000", Insecure: true}},
+		{"", RegistrySpec{Host: "10.0.0.1:5000", Username: "u", PasswordFile: "/etc/p", SendCredentials: true}},
+		{"", RegistrySpec{Host: "docker.io", Mirror: "mirror.example.org:5000/hub"}},
+		{"host", RegistrySpec{}},
+		{"host", RegistrySpec{Host: "https://ghcr.io"}},
+		{"host", RegistrySpec{Host: "ghcr"}},
+		{"host", RegistrySpec{Host: "ghcr.io/team"}},
+		{"host", RegistrySpec{Host: "ghcr.io:0"}},
+		{"host", RegistrySpec{Host: ".io"}},
+		{"password", RegistrySpec{Host: "a.b", Username: "u"}},
+		{"password", RegistrySpec{Host: "a.b", Username: "u", Password: secret, PasswordFile: "/p"}},
+		{"password_file", RegistrySpec{Host: "a.b", Username: "u", PasswordFile: "p"}},
+		{"username", RegistrySpec{Host: "a.b", Password: secret}},
+		{"send_credentials", RegistrySpec{Host: "a.b", SendCredentials: true}},
+		{"mirror", RegistrySpec{Host: "a.b", Mirror: "mirror"}},
+		{"mirror", RegistrySpec{Host: "a.b", Mirror: "m.b/x/"}},
+		{"mirror", RegistrySpec{Host: "a.b", Mirror: "http://m.b"}},
+	} {
+		c := DefaultDevConfig(2, 4*muster.GiB)
+		c.DataDir, c.Registries = "/d", []RegistrySpec{x.spec}
+		problems := c.Validate()
+		if x.at == "" && len(problems) > 0 || x.at != "" && (len(problems) != 1 || problems[0].Location != "registries[0]."+x.at) {
+			t.Errorf("%+v: %v", x.spec, problems)
+		}
+	}
+	c := DefaultDevConfig(2, 4*muster.GiB)
+	c.DataDir, c.Registries = "/d", []RegistrySpec{{Host: "a.b"}, {Host: "a.b"}}
+	if p := c.Validate(); len(p) != 1 || p[0].Location != "registries[1].host" {
+		t.Errorf("%v", p)
+	}
+	c.Registries = []RegistrySpec{{Host: "a.b", Username: "u", Password: muster.NewSecret("hunter2")}}
+	b, err := json.Marshal(c)
+	if err != nil || strings.Contains(string(b), "hunter2") || strings.Contains(fmt.Sprintf("%+v %#v", c, c), "hunter2") {
+		t.Errorf("%s %v", b, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
 // Arguments that make this test program an agent.
@@ -227,7 +228,7 @@ func TestKillAll(t *testing.T) {
 					t.Errorf("members %v", all)
 				}
 				if initToo {
-					if err := kill(all[0].Process); err != nil {
+					if err := initbox.Kill(all[0].Process); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -235,7 +236,7 @@ func TestKillAll(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, m := range all {
-					if living(m.Process) {
+					if initbox.Living(m.Process) {
 						t.Errorf("%s %d lives", m.Role, m.Pid)
 					}
 				}

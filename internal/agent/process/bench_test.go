@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
 )
 
 func cpuUsed() time.Duration {
@@ -143,11 +144,11 @@ func BenchmarkIdleInit(b *testing.B) {
 			if err != nil || len(all) != 2 {
 				b.Fatalf("members %v, %v", all, err)
 			}
-			text, ok := readSmall(fmt.Sprintf("/proc/%d/smaps_rollup", all[0].Pid))
+			text, ok := cgroup.ReadSmall(fmt.Sprintf("/proc/%d/smaps_rollup", all[0].Pid))
 			if !ok {
 				b.Fatal("no smaps_rollup")
 			}
-			sizes := keyed(strings.ReplaceAll(strings.ReplaceAll(text, " kB", ""), ":", " "))
+			sizes := cgroup.Keyed(strings.ReplaceAll(strings.ReplaceAll(text, " kB", ""), ":", " "))
 			pss += float64(sizes["Pss"])
 			private += float64(sizes["Private_Clean"] + sizes["Private_Dirty"])
 		}

@@ -3,9 +3,7 @@
 // this node lets us, a cgroup. It needs no root and no container runtime.
 //
 // It must never be taken for isolation: the command runs as the agent's user and
-// sees the node's files. It must never keep anything that is needed after a
-// restart of the agent anywhere but in the sandbox's directory, and never
-// signal a pid without knowing that it is still the same process. The agent core uses it
+// sees the node's files. All that it shares with other runtimes is in packages initbox and cgroup. The agent core uses it
 // through agent.Runtime; the local provider uses Members and Destroy on directories whose agent is dead.
 //
 // # A sandbox's directory
@@ -23,8 +21,4 @@
 // would be, but it counts what is reserved, and Go, Java and others
 // reserve far more than they use. Problems says so. Core files are always off, open
 // files are limited to a soft 65,536 below the hard limit that the agent has.
-//
-// On cgroup v1 a process is not moved after its start: that takes a lock of all
-// processes and, on an idle machine, 5 to 11 ms. Instead the thread that forks
-// moves itself there and back, which is free of that lock; the child begins inside.
 package process

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -47,7 +50,7 @@ type initMinder struct {
 func (initMinder) Enabled(context.Context, slog.Level) bool { return true }
 
 func (m initMinder) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == initWords {
+	if r.Message == initbox.InitWords {
 		r.Attrs(func(a slog.Attr) bool {
 			m.t.Errorf("%s: %s", r.Message, a)
 			return true
@@ -132,7 +135,7 @@ func TestInterruptedStart(t *testing.T) {
 			r := newRuntime(t, parent)
 			r.ready()
 			dir := t.TempDir()
-			record := initwire.Sandbox{Alloc: "again-0-1", Boot: r.boot, Cgroups: r.groups.dirs(cgroupName("again-0-1", dir))}
+			record := initwire.Sandbox{Alloc: "again-0-1", Boot: r.keeper.Boot(), Cgroups: r.groups.Dirs(cgroup.Name("again-0-1", dir))}
 			for _, c := range record.Cgroups {
 				if err := os.Mkdir(c, 0o755); err != nil {
 					t.Fatal(err)
@@ -172,7 +175,7 @@ func TestInterruptedStart(t *testing.T) {
 // TestOtherBoot: pids of another boot are nobody's.
 func TestOtherBoot(t *testing.T) {
 	dir := t.TempDir()
-	self, _ := readStat(os.Getpid())
+	self, _ := initbox.ReadStat(os.Getpid())
 	text := (&initwire.Sandbox{Alloc: "x-0-1", Boot: "another"}).Line() +
 		initwire.ProcessLine("init", initwire.Process{Pid: os.Getpid(), Start: self.Start}, 1)
 	if err := os.WriteFile(filepath.Join(dir, initwire.SandboxRecord), []byte(text), 0o600); err != nil {
@@ -204,8 +207,8 @@ func TestReusedPid(t *testing.T) {
 		_ = stranger.Wait()
 	})
 	pid := stranger.Process.Pid
-	st, _ := readStat(pid)
-	text := (&initwire.Sandbox{Alloc: "x-0-1", Boot: r.boot}).Line() +
+	st, _ := initbox.ReadStat(pid)
+	text := (&initwire.Sandbox{Alloc: "x-0-1", Boot: r.keeper.Boot()}).Line() +
 		initwire.ProcessLine("init", initwire.Process{Pid: pid, Start: st.Start - 1}, 1) +
 		initwire.ProcessLine("command", initwire.Process{Pid: pid, Start: st.Start - 1}, 1)
 	if err := os.WriteFile(filepath.Join(dir, initwire.SandboxRecord), []byte(text), 0o600); err != nil {
@@ -214,7 +217,7 @@ func TestReusedPid(t *testing.T) {
 	if err := r.Remove(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
-	if now, ok := readStat(pid); !ok || now.Dead() || now.Start != st.Start {
+	if now, ok := initbox.ReadStat(pid); !ok || now.Dead() || now.Start != st.Start {
 		t.Error("the stranger was killed")
 	}
 }
@@ -294,7 +297,7 @@ func TestInitStopped(t *testing.T) {
 		if err := r.Remove(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
-		if left := strays("stopped-0-1", nil); len(left) > 0 {
+		if left := marked(t, "MUSTER_ALLOC=stopped-0-1"); len(left) > 0 {
 			t.Fatalf("left: %v", left)
 		}
 		if err != nil {
@@ -371,10 +374,41 @@ func TestNothingHeld(t *testing.T) {
 		one(i%2 == 0)
 	}
 	waitFor(t, "no descriptor more than before", func() bool { return descriptors() <= before })
-	below, _ := children(os.Getpid())
-	for _, pid := range below {
-		if st, ok := readStat(pid); ok && st.Dead() {
+	for _, pid := range pids(t) {
+		if st, ok := initbox.ReadStat(pid); ok && st.Dead() && st.Parent == os.Getpid() {
 			t.Errorf("zombie %d", pid)
 		}
 	}
+}
+
+func pids(t *testing.T) (all []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// marked are the living processes with a variable in their environment.
+func marked(t *testing.T, variable string) (all []int) {
+	for _, pid := range pids(t) {
+		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil || !slices.Contains(strings.Split(string(environ), "\x00"), variable) {
+			continue
+		}
+		if st, ok := initbox.ReadStat(pid); ok && !st.Dead() {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

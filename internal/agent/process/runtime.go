@@ -2,32 +2,19 @@ package process
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
-	initwire "github.com/musterhq/muster/internal/wire/init"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
 // Name of this runtime.
-const Name = "process"
-
-// Defaults of Config.
-const (
-	DefaultPidsLimit   = 4096
-	DefaultOutputLimit = 64 << 20
-	DefaultStartLimit  = 30 * time.Second
-	defaultOpenFiles   = 65536
-)
+const Name = initbox.Unwalled
 
 // Config of the runtime.
 type Config struct {
@@ -46,14 +33,11 @@ type Config struct {
 // Runtime is the runtime "process".
 type Runtime struct {
 	config Config
-	log    *slog.Logger
-	boot   string
-	// shielded: this process is favoured by the out-of-memory killer; commands must not inherit that.
-	shielded bool
+	keeper *initbox.Keeper
 
 	prepare sync.Once
 	// groups is nil if there are no cgroups, problems says why. Both are set by prepare.
-	groups   *cgroups
+	groups   *cgroup.Groups
 	problems []string
 }
 
@@ -68,23 +52,16 @@ func New(c Config) (*Runtime, error) {
 		return nil, fmt.Errorf("runtime process: cgroup parent %q: want a relative path below the root", c.CgroupParent)
 	}
 	if c.PidsLimit <= 0 {
-		c.PidsLimit = DefaultPidsLimit
+		c.PidsLimit = initbox.DefaultPidsLimit
 	}
 	if c.StartLimit <= 0 {
-		c.StartLimit = DefaultStartLimit
+		c.StartLimit = initbox.DefaultStartLimit
 	}
-	boot, err := bootID()
+	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log})
 	if err != nil {
-		return nil, fmt.Errorf("runtime process: %w", err)
+		return nil, err
 	}
-	r := &Runtime{config: c, log: c.Log, boot: boot}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
-	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
-		r.shielded = strings.HasPrefix(string(b), "-")
-	}
-	return r, nil
+	return &Runtime{config: c, keeper: keeper}, nil
 }
 
 // Name is "process".
@@ -93,9 +70,9 @@ func (r *Runtime) Name() string { return Name }
 // ready makes what all sandboxes share, once.
 func (r *Runtime) ready() {
 	r.prepare.Do(func() {
-		r.groups, r.problems = openCgroups(r.config.CgroupParent)
+		r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
 		for _, p := range r.problems {
-			r.log.Warn("limits are not enforced", "runtime", Name, "problem", p)
+			r.keeper.Log().Warn("limits are not enforced", "runtime", Name, "problem", p)
 		}
 	})
 }
@@ -108,89 +85,14 @@ func (r *Runtime) Problems() []string {
 
 // Check runs a sandbox of which nothing is asked.
 func (r *Runtime) Check(ctx context.Context) error {
-	if fd, err := unix.PidfdOpen(os.Getpid(), unix.PIDFD_NONBLOCK); err != nil {
-		return fmt.Errorf("runtime process needs Linux 5.10 or later (pidfd_open: %w)", err)
-	} else if err := unix.Close(fd); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "muster-check-")
-	if err != nil {
-		return fmt.Errorf("runtime process: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	s, err := r.Start(ctx, agent.SandboxConfig{
-		ID: muster.AllocID("check-" + filepath.Base(dir)), Dir: dir, Work: dir,
-		Command: []string{r.config.InitPath, "--version"}, Timeout: 10 * time.Second, KillGrace: time.Second,
-	})
-	if err != nil {
-		return fmt.Errorf("runtime process: %w", err)
-	}
-	defer func() { _ = s.Close() }()
-	select {
-	case <-s.Done():
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err == nil && s.Result().Failure != nil {
-		err = s.Result().Failure
-	}
-	if err := errors.Join(err, Destroy(context.WithoutCancel(ctx), dir)); err != nil {
-		return fmt.Errorf("runtime process: check: %w", err)
-	}
-	return nil
+	r.ready()
+	return r.keeper.Check(ctx, r, r.groups, func(c *agent.SandboxConfig) { c.Command = []string{r.config.InitPath, "--version"} })
 }
 
 // Attach finds the sandbox of dir. See agent.Runtime.
-func (r *Runtime) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
-	record, err := initwire.ReadRecord(filepath.Join(dir, initwire.SandboxRecord))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, agent.ErrNoSandbox
-	}
-	if err != nil {
-		return nil, nodeFault("record of the sandbox: %v", err)
-	}
-	if record.Sandbox == nil || record.Init == nil {
-		// The agent died before it sent the start: init, if there was one, ended without having started anything.
-		if err := r.discard(dir); err != nil {
-			return nil, err
-		}
-		return nil, agent.ErrNoSandbox
-	}
-	s := newSandbox(r, dir, record.Sandbox, *record.Init)
-	s.started = time.Unix(0, record.Sandbox.At)
-	if record.Command != nil {
-		s.started = time.Unix(0, record.Command.At)
-	}
-	if record.Sandbox.Boot == r.boot {
-		fd, err := openProcess(*record.Init, unix.PIDFD_NONBLOCK)
-		if err != nil && !errors.Is(err, errGone) {
-			return nil, nodeFault("find init of the sandbox: %v", err)
-		}
-		if err == nil {
-			if err := s.hold(fd); err != nil {
-				return nil, err
-			}
-		}
-	}
-	go s.watch()
-	return s, nil
+func (r *Runtime) Attach(ctx context.Context, dir string) (agent.Sandbox, error) {
+	return r.keeper.Attach(ctx, dir)
 }
 
 // Remove ends and deletes. See agent.Runtime.
-func (r *Runtime) Remove(ctx context.Context, dir string) error { return Destroy(ctx, dir) }
-
-func nodeFault(format string, args ...any) *muster.Failure {
-	return &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: fmt.Sprintf(format, args...)}
-}
-
-func userFault(reason muster.Reason, format string, args ...any) *muster.Failure {
-	return &muster.Failure{Class: muster.FailureUser, Reason: reason, Message: fmt.Sprintf(format, args...)}
-}
-
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("the kernel's boot id: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
-}
+func (r *Runtime) Remove(ctx context.Context, dir string) error { return initbox.Destroy(ctx, dir) }

@@ -26,6 +26,7 @@ func lifeCases() []testCase {
 		{"remove/running", removeRunning},
 		{"remove/ended, twice", removeEnded},
 		{"many at once", many},
+		{"many starts at once", burst},
 		{"check", check},
 	}
 }
@@ -208,6 +209,45 @@ func many(r *rig) {
 	close(errs)
 	for err := range errs {
 		r.Error(err)
+	}
+}
+
+// burst: all are started in one moment and run beside each other.
+func burst(r *rig) {
+	const n = 50
+	configs := make([]agent.SandboxConfig, n)
+	for i := range configs {
+		configs[i] = r.config(program{
+			sh: "echo ready; exec sleep " + long, fake: []string{"stdout", "ready", ";", "sleep", "1h"},
+		})
+		r.removeLater(configs[i].Dir)
+	}
+	all := make([]agent.Sandbox, n)
+	var wg sync.WaitGroup
+	for i, c := range configs {
+		wg.Go(func() {
+			s, err := r.runtime.Start(r.Context(), c)
+			if err != nil {
+				r.Errorf("start: %v", err)
+				return
+			}
+			all[i] = s
+		})
+	}
+	wg.Wait()
+	for _, s := range all {
+		if s != nil {
+			r.untilPrinted(s, "ready")
+			s.Stop(0)
+		}
+	}
+	for _, s := range all {
+		if s != nil {
+			if result := r.wait(s); !result.Stopped {
+				r.Errorf("result %+v", result)
+			}
+			_ = s.Close()
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package runtimetest
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,7 +19,106 @@ func limitCases() []testCase {
 		{"memory/files in memory", memoryFiles},
 		{"memory/its own KILL is no lack of memory", ownKill},
 		{"memory/neighbours are unharmed", memoryNeighbour},
+		{"processes/a fork bomb is bounded", forkBomb},
+		{"processor/a quota holds", cpuQuota},
+		{"disk/full inside", diskFull},
+		{"disk/more than its memory", diskOverMemory},
 		{"usage", usage},
+	}
+}
+
+// forkBomb: however many processes a sandbox wants, it gets its number, and all of them end with it.
+func forkBomb(r *rig) {
+	r.needMemoryLimit() // where there are no cgroups nothing counts processes
+	c := r.config(program{sh: `trap '' TERM; f() { f & f & sleep 1000; }; f 2>/dev/null; sleep 1000`})
+	c.Limits.Pids = 50
+	c.Resources.Memory = 512 * muster.MiB // the number is to be the limit
+	s := r.start(c)
+	hit := func() bool {
+		for _, dir := range r.cgroupsNamed(string(c.ID)) {
+			events, _ := os.ReadFile(filepath.Join(dir, "pids.events"))
+			if count, ok := strings.CutPrefix(strings.TrimSpace(string(events)), "max "); ok && count != "0" {
+				return true
+			}
+		}
+		return false
+	}
+	most := 0
+	r.until("the limit is reached", func() bool {
+		most = max(most, len(r.processes(string(c.ID))))
+		return hit()
+	})
+	if most > 50+16 { // with some room for init
+		r.Errorf("%d processes", most)
+	}
+	if u := s.Usage(); u.Pids < 10 || u.Pids > 50+16 {
+		r.Errorf("usage says %d processes", u.Pids)
+	}
+	s.Stop(0)
+	r.wait(s)
+}
+
+// cpuQuota: it gets no more than its quota where more is idle. By processor time against the clock, with much
+// room: a loaded machine gives it less, never more.
+func cpuQuota(r *rig) {
+	r.needMemoryLimit()
+	c := r.config(program{sh: `while :; do :; done & while :; do :; done`})
+	c.Limits.CPUMax = 200
+	s := r.start(c)
+	r.until("has begun", func() bool { return s.Usage().CPU > 0 })
+	before, began := s.Usage().CPU, time.Now()
+	r.until("some periods are over", func() bool { return time.Since(began) > time.Second })
+	used, took := s.Usage().CPU-before, time.Since(began)
+	// A fifth of one, and what was saved up of a period at both ends.
+	if limit := took/5 + 100*time.Millisecond; used > limit {
+		r.Errorf("used %s of processor time in %s, want at most %s", used, took, limit)
+	}
+	s.Stop(0)
+	r.wait(s)
+}
+
+// diskOverMemory: what a sandbox writes into its own file system is on disk, whatever its limit of memory.
+func diskOverMemory(r *rig) {
+	if r.suite.Image == nil || r.suite.NoDiskLimit != "" {
+		r.Skip("its file system is the node's: " + r.suite.NoDiskLimit)
+	}
+	c := r.config(program{sh: `dd if=/dev/zero of=/big bs=64k count=2000 2>/dev/null && sync && wc -c </big; echo written; while [ ! -e go ]; do sleep 0.02; done`})
+	c.Resources.Memory = 24 * muster.MiB
+	s := r.start(c)
+	r.untilPrinted(s, "written")
+	if out := r.output(s, "stdout"); out != "131072000\nwritten\n" {
+		r.Errorf("output %q", out)
+	}
+	if u := s.Usage(); u.Disk < 125*muster.MiB || u.Disk > 250*muster.MiB {
+		r.Errorf("usage says %s of disk", u.Disk)
+	}
+	r.script(c, "go", "", 0o600)
+	if result := r.wait(s); result.Failure != nil {
+		r.Error(result.Failure)
+	}
+}
+
+// diskFull: what a sandbox writes into its own file system is bounded, and the program is told so.
+func diskFull(r *rig) {
+	if r.suite.Image == nil || r.suite.NoDiskLimit != "" {
+		r.Skip("its file system is the node's: " + r.suite.NoDiskLimit)
+	}
+	c := r.config(program{sh: `
+		if dd if=/dev/zero of=/big bs=64k count=3000; then echo it fits; fi
+		wc -c </big; rm /big; echo small >/small && cat /small`})
+	c.Resources.Disk = 32 * muster.MiB
+	s := r.start(c)
+	result := r.wait(s)
+	out := strings.Fields(r.output(s, "stdout"))
+	if result.Failure != nil || len(out) != 2 || out[1] != "small" {
+		r.Fatalf("result %v, output %q", result.Failure, out)
+	}
+	size, err := strconv.ParseInt(out[0], 10, 64)
+	if err != nil || size < int64(16*muster.MiB) || size > int64(c.Resources.Disk) {
+		r.Errorf("%s bytes were written, want nearly %d", out[0], c.Resources.Disk)
+	}
+	if says := r.output(s, "stderr"); !strings.Contains(says, "No space left") {
+		r.Errorf("stderr %q", says)
 	}
 }
 

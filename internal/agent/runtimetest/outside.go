@@ -11,12 +11,14 @@ import (
 	"time"
 )
 
-// processes are the living processes of the case's sandboxes, as found in /proc: by the mark in
+func (r *rig) processes(mark string) []string { return Processes(mark) }
+
+// Processes are the living processes of sandboxes, as found in /proc: by the mark in
 // their environment, which the suite gives to every command, or in their command line.
-func (r *rig) processes(mark string) (found []string) {
+func Processes(mark string) (found []string) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		r.Fatal(err)
+		return []string{err.Error()}
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -42,8 +44,10 @@ func dead(stat string) bool {
 	return after == "" || after[0] == 'Z' || after[0] == 'X'
 }
 
-// cgroupsNamed are the cgroup directories whose name holds the mark.
-func (r *rig) cgroupsNamed(mark string) (found []string) {
+func (r *rig) cgroupsNamed(mark string) []string { return Cgroups(mark) }
+
+// Cgroups are the cgroup directories whose name holds the mark.
+func Cgroups(mark string) (found []string) {
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && strings.Contains(d.Name(), mark) {
 			found = append(found, path)
@@ -70,6 +74,11 @@ func (r *rig) checkNothingLeft() {
 	}
 	if groups := r.cgroupsNamed(r.uid); len(groups) > 0 {
 		r.Errorf("cgroups are left: %q", groups)
+	}
+	if r.suite.Leftovers != nil {
+		if left := r.suite.Leftovers(r.uid); len(left) > 0 {
+			r.Errorf("left: %q", left)
+		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err == nil && bytes.Contains(mounts, []byte(r.uid)) {

@@ -31,12 +31,16 @@ type Suite struct {
 	Scripted bool
 	// Bubble runs each case in a synctest bubble. Only for runtimes without processes.
 	Bubble bool
-	// Image that sandboxes run in, with a POSIX shell and the usual small programs; empty = the node's own.
-	Image string
+	// Image that sandboxes run in, as Busybox makes one; nil: a process of the node.
+	Image *agent.Image
 	// InitPid finds the process that must not die: killing it is a case. Nil skips that.
 	InitPid func(t *testing.T, dir string) int
 	// NoMemoryLimit is why this node cannot limit memory; empty if it can.
 	NoMemoryLimit string
+	// NoDiskLimit is why this node cannot limit disk; empty if it can.
+	NoDiskLimit string
+	// Leftovers looks for what else a runtime might have left behind of a case's sandboxes, by a mark in their names; nil: nothing.
+	Leftovers func(mark string) []string
 }
 
 // program is what a case runs: in a shell, and by the fake. An empty one of them cannot.
@@ -94,7 +98,7 @@ func (r *rig) config(p program) agent.SandboxConfig {
 	id := muster.NewAllocID(muster.JobUID(r.uid), int(r.next.Add(1)), 1)
 	c := agent.SandboxConfig{
 		ID: id, Dir: filepath.Join(r.root, string(id)), Work: filepath.Join(r.root, string(id), "work"),
-		Env:   []string{"PATH=/usr/local/bin:/usr/bin:/bin", "MUSTER_ALLOC=" + string(id)},
+		Env:       []string{"PATH=/usr/local/bin:/usr/bin:/bin", "MUSTER_ALLOC=" + string(id)},
 		KillGrace: 5 * time.Second, OutputLimit: 64 << 20,
 		Resources: muster.Resources{CPU: 500, Memory: 256 * muster.MiB},
 	}
@@ -110,6 +114,11 @@ func (r *rig) config(p program) agent.SandboxConfig {
 	}
 	if err := os.MkdirAll(c.Work, 0o700); err != nil {
 		r.Fatal(err)
+	}
+	if r.suite.Image != nil {
+		// At its own place, so that what a case writes there is found inside.
+		c.Container = &agent.Container{Image: r.suite.Image, Shared: c.Work, SharedAt: c.Work, Network: &agent.Network{}}
+		c.Env = append(c.Env, "HOME=/root")
 	}
 	return c
 }

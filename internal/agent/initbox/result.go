@@ -1,9 +1,8 @@
-package process
+package initbox
 
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -12,26 +11,27 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// initWords is what we log when init wrote something that is not for us: it crashed, or nearly.
-const initWords = "init has last words"
+// InitWords is what we log when init wrote something that is not for us: it crashed, or nearly.
+const InitWords = "init has last words"
 
 // conclude turns what init wrote, and what is seen from outside, into the
 // result. It is called when init is gone; afterwards nothing of the sandbox runs.
 func (s *sandbox) conclude() {
-	words, err := initwire.ReadRecord(filepath.Join(s.dir, initwire.SandboxRecord))
+	words, err := Read(s.dir)
 	if err != nil {
 		words = &initwire.Record{}
 	}
-	if words.Result == nil || words.Result.Leftovers {
+	if words.Result == nil || words.Result.Leftovers || walled(s.record) {
 		if err := KillAll(context.Background(), s.dir); err != nil {
-			s.r.log.Error("leftovers of a sandbox do not end", "alloc", s.record.Alloc, "error", err)
+			s.k.log.Error("leftovers of a sandbox do not end", "alloc", s.record.Alloc, "error", err)
 		}
 	}
 	if words.Rest != "" {
-		s.r.log.Warn(initWords, "alloc", s.record.Alloc, "text", firstLine(words.Rest))
+		s.k.log.Warn(InitWords, "alloc", s.record.Alloc, "text", firstLine(words.Rest))
 	}
 	switch {
 	case words.Result != nil:
@@ -49,9 +49,12 @@ func (s *sandbox) ended(w *initwire.Result) {
 	cpu := max(s.cpu, w.CPU)
 	s.mu.Unlock()
 	s.usage = agent.Usage{CPU: cpu, Memory: muster.Bytes(max(w.Memory, 0))}
+	if walled(s.record) {
+		s.measured(w)
+	}
 	s.result = agent.Result{
 		ExitCode: w.Exit, Signal: signalName(w.Signal), Stopped: w.Stopped,
-		Started: time.Unix(0, w.Started), Ended: time.Unix(0, w.Ended), OutputLost: max(w.Lost, 0),
+		Started: s.within(w.Started), Ended: s.within(w.Ended), OutputLost: max(w.Lost, 0),
 	}
 	if w.Exit == 0 && w.Signal == 0 && !w.TimedOut {
 		return
@@ -60,32 +63,53 @@ func (s *sandbox) ended(w *initwire.Result) {
 	if w.Signal != 0 {
 		how = "was ended by " + s.result.Signal
 	}
-	kills, own := outOfMemory(s.record.Cgroups)
+	kills, own := cgroup.OutOfMemory(s.record.Cgroups)
 	// 137 is what a shell says of a child that was killed.
 	killed := w.Signal == int(unix.SIGKILL) || w.Exit == 128+int(unix.SIGKILL)
 	s.result.Failure = s.failure(w, how, kills, own, killed)
+}
+
+// measured is what a walled sandbox has used: by its cgroup if that still is there, whatever init says.
+func (s *sandbox) measured(w *initwire.Result) {
+	now, peak := s.measure()
+	if now.CPU > 0 {
+		s.mu.Lock()
+		s.usage.CPU = max(s.cpu, now.CPU)
+		s.mu.Unlock()
+	}
+	if peak > 0 {
+		s.usage.Memory = min(s.usage.Memory, peak)
+	}
+}
+
+// within is a time that init tells, as far as it can be true.
+func (s *sandbox) within(at int64) time.Time {
+	if walled(s.record) {
+		at = min(max(at, s.record.At), time.Now().UnixNano())
+	}
+	return time.Unix(0, at)
 }
 
 func (s *sandbox) failure(w *initwire.Result, how string, kills int64, own, killed bool) *muster.Failure {
 	limit := muster.Bytes(s.record.Memory)
 	switch {
 	case w.TimedOut:
-		return userFault(muster.ReasonTimeout, "over its time limit of %s; %s after %s", s.record.Timeout, how,
+		return UserFault(muster.ReasonTimeout, "over its time limit of %s; %s after %s", s.record.Timeout, how,
 			time.Duration(w.Ended-w.Started).Round(time.Millisecond))
 	case kills > 0 && own && killed && !w.Stopped:
-		return userFault(muster.ReasonOutOfMemory, "over its memory limit of %s; %s", limit, how)
+		return UserFault(muster.ReasonOutOfMemory, "over its memory limit of %s; %s", limit, how)
 	case kills > 0 && !own && killed && !w.Stopped:
-		return nodeFault("the node ran out of memory and its kernel chose this sandbox; the command %s", how)
+		return NodeFault("the node ran out of memory and its kernel chose this sandbox; the command %s", how)
 	case w.Stopped:
-		return userFault(muster.ReasonStopped, "stopped; the command %s", how)
+		return UserFault(muster.ReasonStopped, "stopped; the command %s", how)
 	}
 	if kills > 0 && own {
 		how += fmt.Sprintf(", and %d of its processes were killed for going over the memory limit of %s", kills, limit)
 	}
 	if w.Signal != 0 {
-		return userFault(muster.ReasonSignal, "the command %s", how)
+		return UserFault(muster.ReasonSignal, "the command %s", how)
 	}
-	return userFault(muster.ReasonExit, "the command %s", how)
+	return UserFault(muster.ReasonExit, "the command %s", how)
 }
 
 // died names an end that init did not live to see.
@@ -96,16 +120,16 @@ func (s *sandbox) died(words *initwire.Record) {
 	now := time.Now()
 	s.result = agent.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
 	late := s.record.Timeout > 0 && now.After(s.started.Add(s.record.Timeout)) && !due.IsZero()
-	kills, own := outOfMemory(s.record.Cgroups)
+	kills, own := cgroup.OutOfMemory(s.record.Cgroups)
 	switch {
-	case s.record.Boot != s.r.boot:
+	case s.record.Boot != s.k.boot:
 		s.result.Failure = sandboxDied("the node was restarted while it ran")
 	case kills > 0 && own:
-		s.result.Failure = userFault(muster.ReasonOutOfMemory, "over its memory limit of %s; all of the sandbox was killed", muster.Bytes(s.record.Memory))
+		s.result.Failure = UserFault(muster.ReasonOutOfMemory, "over its memory limit of %s; all of the sandbox was killed", muster.Bytes(s.record.Memory))
 	case stopped:
-		s.result.Failure = userFault(muster.ReasonStopped, "stopped; its init did not do so in time, everything was killed")
+		s.result.Failure = UserFault(muster.ReasonStopped, "stopped; its init did not do so in time, everything was killed")
 	case late:
-		s.result.Failure = userFault(muster.ReasonTimeout, "over its time limit of %s; its init did not end it, everything was killed", s.record.Timeout)
+		s.result.Failure = UserFault(muster.ReasonTimeout, "over its time limit of %s; its init did not end it, everything was killed", s.record.Timeout)
 	case words.Rest != "":
 		s.result.Failure = sandboxDied("its init is gone without a result: " + firstLine(words.Rest))
 	default:
@@ -123,10 +147,10 @@ func startFailure(f *initwire.Failed) *muster.Failure {
 	if f.Class == initwire.ClassUser {
 		switch reason := muster.Reason(f.Reason); reason {
 		case muster.ReasonCommandNotFound, muster.ReasonNotExecutable, muster.ReasonNoWorkdir, muster.ReasonSpec:
-			return userFault(reason, "%s", message)
+			return UserFault(reason, "%s", message)
 		}
 	}
-	return nodeFault("%s", message)
+	return NodeFault("%s", message)
 }
 
 // signalName is "SIGKILL" for 9, empty for 0.

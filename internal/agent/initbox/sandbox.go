@@ -1,4 +1,4 @@
-package process
+package initbox
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const overdue = 15 * time.Second
 
 // sandbox is one running or ended sandbox.
 type sandbox struct {
-	r       *Runtime
+	k       *Keeper
 	dir     string
 	record  *initwire.Sandbox
 	init    initwire.Process
@@ -44,8 +44,8 @@ type sandbox struct {
 	due time.Time
 }
 
-func newSandbox(r *Runtime, dir string, record *initwire.Sandbox, init initwire.Process) *sandbox {
-	return &sandbox{r: r, dir: dir, record: record, init: init, done: make(chan struct{})}
+func newSandbox(k *Keeper, dir string, record *initwire.Sandbox, init initwire.Process) *sandbox {
+	return &sandbox{k: k, dir: dir, record: record, init: init, done: make(chan struct{})}
 }
 
 // hold takes over a pidfd of init, which must not block.
@@ -56,7 +56,7 @@ func (s *sandbox) hold(pidfd int) error {
 	}
 	if err := s.pidfd.SetReadDeadline(s.due); err != nil {
 		_ = s.pidfd.Close()
-		return nodeFault("watch init: %v", err)
+		return NodeFault("watch init: %v", err)
 	}
 	return nil
 }
@@ -66,10 +66,10 @@ func (s *sandbox) watch() {
 	for s.pidfd != nil {
 		err := waitExit(s.pidfd)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			s.r.log.Warn("init is overdue, its sandbox is ended from outside", "alloc", s.record.Alloc, "dir", s.dir)
+			s.k.log.Warn("init is overdue, its sandbox is ended from outside", "alloc", s.record.Alloc, "dir", s.dir)
 			s.patience(time.Now().Add(overdue), true)
 			if err := KillAll(context.Background(), s.dir); err != nil {
-				s.r.log.Error("a sandbox does not end", "alloc", s.record.Alloc, "error", err)
+				s.k.log.Error("a sandbox does not end", "alloc", s.record.Alloc, "error", err)
 			}
 			continue
 		}
@@ -147,7 +147,7 @@ func (s *sandbox) Stop(grace time.Duration) {
 		err := initwire.Client{Dir: s.dir}.Stop(context.Background(), grace)
 		// Refused or gone: it is ending anyway. Anything else is what the patience is for.
 		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) && !s.isDone() {
-			s.r.log.Warn("init cannot be told to stop", "alloc", s.record.Alloc, "error", err)
+			s.k.log.Warn("init cannot be told to stop", "alloc", s.record.Alloc, "error", err)
 		}
 	}()
 }
@@ -161,18 +161,6 @@ func (s *sandbox) isDone() bool {
 	}
 }
 
-func (s *sandbox) Usage() agent.Usage {
-	if s.isDone() {
-		return s.usage
-	}
-	now := usage(s.record.Cgroups, s.init)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cpu = max(s.cpu, now.CPU)
-	now.CPU = s.cpu
-	return now
-}
-
 func (s *sandbox) Init(ctx context.Context) (net.Conn, error) {
 	if s.isDone() {
 		return nil, agent.ErrNoSandbox
@@ -181,7 +169,7 @@ func (s *sandbox) Init(ctx context.Context) (net.Conn, error) {
 }
 
 func (s *sandbox) Output(stream string) agent.OutputLog {
-	return &outputLog{dir: s.dir, stream: stream}
+	return &outputLog{dir: outputDir(s.dir, s.record), stream: stream}
 }
 
 func (s *sandbox) Close() error {

@@ -1,4 +1,4 @@
-package process
+package initbox
 
 import (
 	"cmp"
@@ -19,6 +19,9 @@ import (
 // It holds nothing open: each call looks afresh.
 type outputLog struct{ dir, stream string }
 
+// maxNames bounds how much of a directory is looked at: the segments of both streams and the spools of executions.
+const maxNames = 1 << 16
+
 type segment struct {
 	name       string
 	start, end int64
@@ -27,12 +30,16 @@ type segment struct {
 // segments are those that follow each other without a gap up to the end, oldest first.
 func (o *outputLog) segments() ([]segment, error) {
 	d, err := os.Open(o.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // forgotten, or never there
+	}
 	if err != nil {
 		return nil, fmt.Errorf("output: %w", err)
 	}
-	names, err := d.Readdirnames(-1)
+	// What lies there may be a stranger's doing: no more is read than an init that behaves ever makes.
+	names, err := d.Readdirnames(maxNames)
 	_ = d.Close()
-	if err != nil {
+	if err != nil && err != io.EOF {
 		return nil, fmt.Errorf("output: %w", err)
 	}
 	var all []segment
@@ -112,7 +119,12 @@ func (o *outputLog) read(p []byte, offset int64, from []segment) (n int, err err
 		}
 		at := offset + int64(n) - s.start
 		want := p[n:min(int64(len(p)), int64(n)+s.end-s.start-at)]
-		m, err := f.ReadAt(want, at)
+		m := 0
+		if info, serr := f.Stat(); serr != nil || !info.Mode().IsRegular() {
+			err = io.ErrUnexpectedEOF
+		} else {
+			m, err = f.ReadAt(want, at)
+		}
 		_ = f.Close()
 		n += m
 		if err != nil {

@@ -1,31 +1,18 @@
-package process
+package cgroup
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/musterhq/muster"
 )
 
-// Room that the limits have for init itself.
-const (
-	initMemory  = 4 << 20
-	initThreads = 16
-)
-
-// cgroups are the parent cgroups of an agent. A nil *cgroups does nothing.
-type cgroups struct {
+// Groups are the parent cgroups of an agent. A nil *Groups does nothing.
+type Groups struct {
 	// name is the parent's path in every tree.
 	name string
 	// v2: one tree with all controllers; else one tree each, or shared.
@@ -34,6 +21,8 @@ type cgroups struct {
 	memory, cpu, pids string
 	// parents are the distinct ones among them, in this order.
 	parents []string
+	// others are the parent's directories in the other v1 hierarchies; they need not exist. Empty on v2.
+	others []string
 	// swap: swap can be limited as well.
 	swap bool
 	// home are open "tasks" files (v1) of the cgroups where this process lives, in
@@ -41,8 +30,8 @@ type cgroups struct {
 	home []int
 }
 
-// openCgroups finds the hierarchies and makes the parent in each. What cannot be enforced is told as problems.
-func openCgroups(parent string) (*cgroups, []string) {
+// Open finds the hierarchies and makes the parent in each. What cannot be enforced is told as problems.
+func Open(parent string) (*Groups, []string) {
 	const unlimited = "memory limits are not enforced and processes are not counted: "
 	if parent == "" {
 		return nil, []string{unlimited + "no cgroup parent is configured"}
@@ -81,6 +70,12 @@ func openCgroups(parent string) (*cgroups, []string) {
 	return g, problems
 }
 
+// Unified reports whether all controllers live in one tree (cgroup v2).
+func (g *Groups) Unified() bool { return g != nil && g.v2 }
+
+// LimitsPids reports whether the number of processes can be limited.
+func (g *Groups) LimitsPids() bool { return g != nil && g.pids != "" }
+
 // tree is one mounted hierarchy.
 type tree struct {
 	// root is what of the hierarchy the mount shows, mount where.
@@ -114,7 +109,7 @@ func unescape(s string) string {
 }
 
 // choose takes v1 if any controller that we need lives there, else v2.
-func choose(trees []tree, parent string) *cgroups {
+func choose(trees []tree, parent string) *Groups {
 	find := func(v2 bool, controller string) string {
 		for _, t := range trees {
 			if t.v2 == v2 && slices.Contains(t.controllers, controller) {
@@ -123,7 +118,7 @@ func choose(trees []tree, parent string) *cgroups {
 		}
 		return ""
 	}
-	g := &cgroups{name: parent}
+	g := &Groups{name: parent}
 	for _, v2 := range []bool{false, true} {
 		g.v2 = v2
 		g.memory, g.cpu, g.pids = find(v2, "memory"), find(v2, "cpu"), find(v2, "pids")
@@ -136,10 +131,16 @@ func choose(trees []tree, parent string) *cgroups {
 			g.parents = append(g.parents, dir)
 		}
 	}
+	for _, t := range trees {
+		dir := filepath.Join(t.mount, parent)
+		if !g.v2 && !t.v2 && !slices.Contains(g.parents, dir) && !slices.Contains(g.others, dir) {
+			g.others = append(g.others, dir)
+		}
+	}
 	return g
 }
 
-func (g *cgroups) makeParents() error {
+func (g *Groups) makeParents() error {
 	for _, dir := range g.parents {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -162,7 +163,7 @@ func (g *cgroups) makeParents() error {
 }
 
 // openHome opens the cgroups where this process lives now, or none of them.
-func (g *cgroups) openHome(trees []tree, own string) {
+func (g *Groups) openHome(trees []tree, own string) {
 	for _, dir := range g.parents {
 		i := slices.IndexFunc(trees, func(t tree) bool { return !t.v2 && filepath.Join(t.mount, g.name) == dir })
 		path, ok := ownCgroup(own, trees[i])
@@ -198,172 +199,6 @@ func ownCgroup(own string, t tree) (dir string, ok bool) {
 		return filepath.Join(t.mount, rel), true
 	}
 	return "", false
-}
-
-// cgroupName is the name of a sandbox's cgroup.
-func cgroupName(id muster.AllocID, dir string) string {
-	name := string(id)
-	if name == "" {
-		name = filepath.Base(dir)
-	}
-	plain := len(name) <= 200 && name[0] != '.' && !strings.ContainsFunc(name, func(c rune) bool {
-		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-	})
-	if plain && filepath.IsLocal(name) {
-		return "a-" + name // no name can be that of a control file
-	}
-	sum := sha256.Sum256([]byte(name))
-	return "h-" + hex.EncodeToString(sum[:16])
-}
-
-// dirs are the directories of a sandbox's cgroup; they need not exist.
-func (g *cgroups) dirs(name string) (dirs []string) {
-	if g == nil {
-		return nil
-	}
-	for _, p := range g.parents {
-		dirs = append(dirs, filepath.Join(p, name))
-	}
-	return dirs
-}
-
-// create makes the cgroup of a sandbox and sets its limits.
-func (g *cgroups) create(dirs []string, want muster.Resources, pids int) error {
-	if g == nil {
-		return nil
-	}
-	for i, dir := range dirs {
-		err := unix.Mkdir(dir, 0o755)
-		if err == unix.ENOENT {
-			// Somebody removed the parent while nothing was in it.
-			if err = g.makeParents(); err == nil {
-				err = unix.Mkdir(dir, 0o755)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("make cgroup %s: %w", dir, err)
-		}
-		if err := g.limit(g.parents[i], dir, want, pids); err != nil {
-			return fmt.Errorf("limits of cgroup %s: %w", dir, err)
-		}
-	}
-	return nil
-}
-
-// vacate makes sure that none of the directories exists. An empty one was left by
-// an agent whose files are lost; one where something lives is another sandbox, which must be left alone.
-func (g *cgroups) vacate(dirs []string) error {
-	for _, dir := range dirs {
-		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
-			return fmt.Errorf("cgroup %s is in use: %w", dir, err)
-		}
-	}
-	return nil
-}
-
-// limit writes the limits of every controller that lives in this directory's tree.
-func (g *cgroups) limit(parent, dir string, want muster.Resources, pids int) error {
-	shares := max(2, int64(want.CPU)*1024/1000)
-	if parent == g.memory && want.Memory > 0 {
-		limit := strconv.FormatInt(int64(want.Memory)+initMemory, 10)
-		if err := writeFile(filepath.Join(dir, pick(g.v2, "memory.max", "memory.limit_in_bytes")), limit); err != nil {
-			return err
-		}
-		if g.swap {
-			// v1 counts memory and swap together, v2 swap alone.
-			if err := writeFile(filepath.Join(dir, pick(g.v2, "memory.swap.max", "memory.memsw.limit_in_bytes")), pick(g.v2, "0", limit)); err != nil {
-				return err
-			}
-		}
-	}
-	if parent == g.cpu {
-		weight := strconv.FormatInt(1+(min(shares, 262144)-2)*9999/262142, 10)
-		if err := writeFile(filepath.Join(dir, pick(g.v2, "cpu.weight", "cpu.shares")), pick(g.v2, weight, strconv.FormatInt(shares, 10))); err != nil {
-			return err
-		}
-	}
-	if parent == g.pids {
-		return writeFile(filepath.Join(dir, "pids.max"), strconv.Itoa(pids+initThreads))
-	}
-	return nil
-}
-
-// inside runs fork so that its child begins in the cgroup. A pid that comes with an error is a child that runs elsewhere.
-func (g *cgroups) inside(dirs []string, attr *syscall.SysProcAttr, fork func() (pid int, err error)) error {
-	switch {
-	case g == nil:
-		_, err := fork()
-		return err
-	case g.v2:
-		fd, err := unix.Open(dirs[0], unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("cgroup %s: %w", dirs[0], err)
-		}
-		defer func() { _ = unix.Close(fd) }()
-		attr.UseCgroupFD, attr.CgroupFD = true, fd
-		_, err = fork()
-		return err
-	case len(g.home) == 0:
-		pid, err := fork()
-		for _, dir := range dirs {
-			if err == nil {
-				err = writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
-			}
-		}
-		return err
-	}
-	// On a goroutine of its own: if the way home fails, its thread must die with it.
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		var err error
-		for _, dir := range dirs {
-			if err == nil {
-				err = writeFile(filepath.Join(dir, "tasks"), "0")
-			}
-		}
-		if err == nil {
-			_, err = fork()
-		}
-		away := false
-		for _, fd := range g.home {
-			if werr := write(fd, "0"); werr != nil {
-				away = true
-				err = errors.Join(err, fmt.Errorf("return from the cgroup: %w", werr))
-			}
-		}
-		if !away {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-// RemoveCgroupParent deletes the parent cgroup of an agent that is gone, in every
-// hierarchy, and those above it that become empty. Its sandboxes must have been removed.
-func RemoveCgroupParent(parent string) error {
-	if !filepath.IsLocal(parent) || filepath.Clean(parent) == "." {
-		return fmt.Errorf("cgroup parent %q: want a relative path below the root", parent)
-	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, dir := range choose(parseTrees(string(mounts)), filepath.Clean(parent)).parents {
-		if err := removeCgroup(dir); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for p := filepath.Dir(parent); p != "."; p = filepath.Dir(p) {
-			dir = filepath.Dir(dir)
-			if unix.Rmdir(dir) != nil {
-				break // shared with another agent
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // writeFile writes to a control file, which exists or the feature does not.

@@ -1,0 +1,60 @@
+package api
+
+import "time"
+
+// FileEntry is a file, directory or other thing in a sandbox.
+type FileEntry struct {
+	Path     string    `json:"path"`
+	Name     string    `json:"name"`
+	Type     string    `json:"type" enum:"file,directory,symlink,fifo,socket,block,char"`
+	Size     int64     `json:"size"`
+	Mode     string    `json:"mode" doc:"Permission bits in octal, as 0644."`
+	Modified time.Time `json:"modified"`
+	UID      int       `json:"uid"`
+	GID      int       `json:"gid"`
+	User     string    `json:"user,omitempty" doc:"Name of uid inside, if it has one."`
+	Group    string    `json:"group,omitempty"`
+	Target   string    `json:"target,omitempty" doc:"Of a symlink."`
+	Unsized  bool      `json:"unsized,omitempty" doc:"The kernel makes it up as it is read: its size says nothing."`
+	Problem  string    `json:"problem,omitempty" doc:"Why what is in this directory could not be listed."`
+}
+
+// Types of FileEntry.
+const (
+	FileRegular   = "file"
+	FileDirectory = "directory"
+	FileSymlink   = "symlink"
+	FileFIFO      = "fifo"
+	FileSocket    = "socket"
+	FileBlock     = "block"
+	FileChar      = "char"
+)
+
+// FileList is the answer of GET …/files.
+type FileList struct {
+	Entries []FileEntry `json:"entries"`
+	More    bool        `json:"more,omitempty" doc:"There are more than the limit."`
+}
+
+// FileMaxList is the most entries of one list.
+const FileMaxList = 10000
+
+// Codes of problems with files, beside not-found, conflict and invalid. The
+// path is in the problem's errors.
+const (
+	CodeExists       = "exists"          // 409
+	CodeIsDirectory  = "is-a-directory"  // 409
+	CodeNotDirectory = "not-a-directory" // 409
+	CodeNotEmpty     = "not-empty"       // 409
+	CodeLoop         = "loop"            // 409
+	CodeBusy         = "busy"            // 409
+	CodePermission   = "permission"      // 403
+	CodeNoSpace      = "no-space"        // 507
+	CodeTooLarge     = "too-large"       // 413
+)
+
+// Headers of GET and HEAD …/files/content.
+const (
+	HeaderFileSize = "Muster-File-Size"
+	HeaderFileMode = "Muster-File-Mode"
+)

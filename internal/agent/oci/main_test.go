@@ -1,0 +1,123 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
+)
+
+// initPath is muster-init, built once; a helper process gets it handed over.
+var initPath = os.Getenv("MUSTER_TEST_INIT")
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if len(os.Args) > 1 && os.Args[1] == agentArgument {
+		return runAgent(os.Args[2:])
+	}
+	if initPath == "" {
+		dir, err := os.MkdirTemp("", "muster-init-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		if initPath, err = runtimetest.BuildInit(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// testBase is the first uid of the sandboxes of tests.
+const testBase = 1_000_000
+
+// testParent is a cgroup parent for one test, gone after it.
+func testParent(t testing.TB) string {
+	parent := "muster-test/" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + strconv.Itoa(os.Getpid())
+	t.Cleanup(func() {
+		if err := cgroup.RemoveParent(parent); err != nil {
+			t.Error(err)
+		}
+	})
+	return parent
+}
+
+// newRuntime makes a runtime with this program, or skips the test.
+func newRuntime(t testing.TB, program, parent string, base int) *Runtime {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("containers need root")
+	}
+	r, err := New(Config{
+		InitPath: initPath, CgroupParent: parent, Program: program, IDBase: base,
+		Log: slog.New(initMinder{slog.DiscardHandler, t}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ready(t.Context(), false); r.program == nil || r.groups == nil {
+		t.Skipf("no containers by %s here: %v", program, err)
+	}
+	return r
+}
+
+// initMinder fails a test whose init crashed, or, built with the race detector, raced.
+type initMinder struct {
+	slog.Handler
+	t testing.TB
+}
+
+func (initMinder) Enabled(context.Context, slog.Level) bool { return true }
+
+func (m initMinder) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == initbox.InitWords {
+		r.Attrs(func(a slog.Attr) bool {
+			m.t.Errorf("%s: %s", r.Message, a)
+			return true
+		})
+	}
+	return nil
+}
+
+// busybox is a small image for a runtime, or skips the test.
+func busybox(t testing.TB, shift int) *agent.Image {
+	t.Helper()
+	dir := t.TempDir()
+	layers, err := runtimetest.Busybox(dir, shift)
+	if err != nil {
+		t.Skip(err)
+	}
+	return &agent.Image{Ref: "busybox", Root: dir, Layers: layers}
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o600)
+}
+
+func owner(t *testing.T, path string) int {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Sys().(*syscall.Stat_t).Uid)
+}

@@ -1,0 +1,356 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// Name of this runtime.
+const Name = "oci"
+
+// boxName is where in a sandbox's directory this runtime keeps its own.
+const boxName = initbox.Box
+
+// idRange is how many uids and gids a user namespace has.
+const idRange = 65536
+
+// Config of the runtime.
+type Config struct {
+	// InitPath is the muster-init program. Sandboxes that run keep the one that they began with.
+	InitPath string
+	// CgroupParent is the cgroup below which each sandbox gets one, relative to
+	// the root of each hierarchy, "muster/NODE" for example.
+	CgroupParent string
+	// Program is the OCI runtime program, by name or path; empty: crun, else runc.
+	Program string
+	// PidsLimit is how many processes and threads a sandbox may have if it does not say.
+	PidsLimit int
+	// StartLimit bounds every start, beside the caller's context.
+	StartLimit time.Duration
+	// IDBase is the first of the uids and gids of this node that sandboxes have as their own 0 and up, in a user namespace; 0: they have none.
+	IDBase int
+	// Scratch is the size of a writable layer if no disk is asked for.
+	Scratch muster.Bytes
+	Log     *slog.Logger
+}
+
+// Runtime is the runtime "oci".
+type Runtime struct {
+	config    Config
+	keeper    *initbox.Keeper
+	templates templates
+
+	// probing holds one token; probed is guarded by it.
+	probing chan struct{}
+	probed  bool
+	// The rest is set by the probe, once it has found a way that works, and never changed then. broken is why nothing works.
+	broken   error
+	problems []string
+	program  *program
+	groups   *cgroup.Groups
+	seccomp  json.RawMessage
+	// filter is seccomp as crun takes it without compiling it, if it does.
+	filter string
+	// masked and readonly are those of the paths that this kernel has.
+	masked, readonly []string
+	// places are where, in a start's own mount namespace, its stage may be.
+	places []string
+	// base is Config.IDBase if this node can do it, else 0; owners is then a user namespace that maps it.
+	base   int
+	owners *os.File
+	// loops: writable layers are file systems of their own.
+	loops bool
+}
+
+var (
+	_ agent.ImageRuntime = (*Runtime)(nil)
+	_ agent.Limited      = (*Runtime)(nil)
+)
+
+// New makes the runtime; nothing is started or made.
+func New(c Config) (*Runtime, error) {
+	if !filepath.IsAbs(c.InitPath) {
+		return nil, fmt.Errorf("runtime oci: path of muster-init %q is not absolute", c.InitPath)
+	}
+	if c.CgroupParent != "" && (!filepath.IsLocal(c.CgroupParent) || filepath.Clean(c.CgroupParent) == ".") {
+		return nil, fmt.Errorf("runtime oci: cgroup parent %q: want a relative path below the root", c.CgroupParent)
+	}
+	if c.IDBase != 0 && c.IDBase < idRange {
+		return nil, fmt.Errorf("runtime oci: first uid of sandboxes %d: want at least %d, or 0 for no user namespace", c.IDBase, idRange)
+	}
+	if c.PidsLimit <= 0 {
+		c.PidsLimit = initbox.DefaultPidsLimit
+	}
+	if c.StartLimit <= 0 {
+		c.StartLimit = initbox.DefaultStartLimit
+	}
+	if c.Scratch <= 0 {
+		c.Scratch = DefaultScratch
+	}
+	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, Disk: scratchUsed})
+	if err != nil {
+		return nil, err
+	}
+	return &Runtime{config: c, keeper: keeper, probing: make(chan struct{}, 1)}, nil
+}
+
+// Name is "oci".
+func (r *Runtime) Name() string { return Name }
+
+// RunsImages makes it an agent.ImageRuntime.
+func (r *Runtime) RunsImages() {}
+
+// ready finds out, once, what this node has; if again is set, also when nothing has worked so far. It tells whether it looked.
+func (r *Runtime) ready(ctx context.Context, again bool) (looked bool, err error) {
+	select {
+	case r.probing <- struct{}{}:
+		defer func() { <-r.probing }()
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	if r.probed && (r.broken == nil || !again) {
+		return false, r.broken
+	}
+	r.broken = r.probe(ctx)
+	r.probed = ctx.Err() == nil // who had no time has not seen what works
+	for _, p := range r.problems {
+		r.keeper.Log().Warn("not all can be had on this node", "runtime", Name, "problem", p)
+	}
+	return true, r.broken
+}
+
+func (r *Runtime) probe(ctx context.Context) (err error) {
+	r.problems, r.filter = nil, ""
+	if r.owners != nil {
+		_ = r.owners.Close()
+		r.owners = nil
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("containers need root on the node")
+	}
+	if r.program, err = findProgram(ctx, r.config.Program); err != nil {
+		return fmt.Errorf("no OCI runtime program: %w", err)
+	}
+	r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+	if r.groups == nil {
+		return fmt.Errorf("containers need cgroups: %v", r.problems)
+	}
+	if r.places = stagePlaces(); len(r.places) == 0 {
+		return errors.New("this node has none of the usual empty directories: " + fmt.Sprint(stageCandidates))
+	}
+	if r.seccomp = newSeccomp(runtime.GOARCH); r.seccomp == nil {
+		r.problems = append(r.problems, "system calls are not filtered: there is no list for "+runtime.GOARCH)
+	}
+	r.masked, r.readonly = existing(maskedPaths), existing(readonlyPaths)
+	if r.base = r.config.IDBase; r.base > 0 {
+		if r.owners, err = openOwners(r.config.InitPath, r.base); err != nil {
+			r.base = 0
+			r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: "+err.Error())
+		}
+	} else {
+		r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: no range of ids is configured")
+	}
+	r.loops = true
+	if code := newFilter(); r.program.leavesCgroups() && r.seccomp != nil && code != nil {
+		r.filter = encode(code)
+		if r.attempt(ctx) == nil {
+			return nil
+		}
+		r.filter = ""
+	}
+	return r.try(ctx)
+}
+
+func existing(paths []string) (there []string) {
+	for _, p := range paths {
+		if _, err := os.Lstat(p); err == nil {
+			there = append(there, p)
+		}
+	}
+	return there
+}
+
+// try starts a sandbox in every way until one works, best first, and so learns what the program and the kernel can do.
+// What only took too long, or went wrong once, is no reason to go without.
+func (r *Runtime) try(ctx context.Context) error {
+	if r.attempt(ctx) == nil {
+		return nil
+	}
+	first := r.attempt(ctx)
+	if first == nil || errors.Is(first, context.DeadlineExceeded) || ctx.Err() != nil {
+		return first
+	}
+	type without struct {
+		problem string
+		do      func() (undo func())
+	}
+	ways := []without{
+		{"disk is not limited but for those who ask for a size, and that is in memory: file systems in files cannot be had here", func() func() {
+			if !r.loops {
+				return nil
+			}
+			r.loops = false
+			return func() { r.loops = true }
+		}},
+		{"sandboxes have no user namespace, their root is the node's: it does not work here", func() func() {
+			if r.base == 0 {
+				return nil
+			}
+			base := r.base
+			r.base = 0
+			return func() { r.base = base }
+		}},
+		{"system calls are not filtered: seccomp does not work here", func() func() {
+			if r.seccomp == nil {
+				return nil
+			}
+			filter := r.seccomp
+			r.seccomp = nil
+			return func() { r.seccomp = filter }
+		}},
+	}
+	// Each alone before all together.
+	for _, w := range ways {
+		undo := w.do()
+		if undo == nil {
+			continue
+		}
+		if err := r.attempt(ctx); err == nil {
+			r.problems = append(r.problems, fmt.Sprintf("%s (%v)", w.problem, first))
+			return nil
+		}
+		undo()
+	}
+	var problems []string
+	for _, w := range ways {
+		if w.do() != nil {
+			problems = append(problems, w.problem)
+		}
+	}
+	if err := r.attempt(ctx); err != nil {
+		return first
+	}
+	r.problems = append(r.problems, problems...)
+	return nil
+}
+
+// attempt runs a sandbox of which nothing is asked. It has no image: its init is all that is in it.
+func (r *Runtime) attempt(ctx context.Context) error {
+	empty, err := os.MkdirTemp("", "muster-check-shared-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(empty) }()
+	ctx, cancel := context.WithTimeout(ctx, r.config.StartLimit*9/10)
+	defer cancel()
+	err = r.keeper.Check(ctx, starter{r}, r.groups, func(c *agent.SandboxConfig) {
+		c.Command = []string{initAt, "--version"}
+		c.Work = "/shared"
+		c.Container = &agent.Container{
+			Image: &agent.Image{Ref: "nothing", Root: "/"}, Network: &agent.Network{},
+			Shared: empty, SharedAt: "/shared",
+		}
+	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", err, ctx.Err())
+	}
+	return err
+}
+
+// starter is the runtime without its preparation.
+type starter struct{ *Runtime }
+
+func (s starter) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+	return s.start(ctx, c)
+}
+
+// Problems are sentences about what this runtime cannot do on this node.
+func (r *Runtime) Problems() []string {
+	_, _ = r.ready(context.Background(), false)
+	return slices.Clone(r.problems)
+}
+
+// Version says which program makes the containers, "crun 1.8.1"; empty if none does.
+func (r *Runtime) Version() string {
+	if _, _ = r.ready(context.Background(), false); r.program == nil {
+		return ""
+	}
+	return r.program.String()
+}
+
+// IDBase is the first uid of sandboxes on this node: by how much the owners in the layers of images must be shifted. 0 if sandboxes
+// have no user namespace here, whatever is configured.
+func (r *Runtime) IDBase() int {
+	_, _ = r.ready(context.Background(), false)
+	return r.base
+}
+
+// Check runs a sandbox of which nothing is asked. What did not work when it was tried last is tried again.
+func (r *Runtime) Check(ctx context.Context) error {
+	looked, err := r.ready(ctx, true)
+	if looked || err != nil {
+		return err
+	}
+	return r.attempt(ctx)
+}
+
+// Start makes a sandbox. See agent.Runtime.
+func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+	if _, err := r.ready(ctx, false); err != nil {
+		return nil, initbox.NodeFault("start the sandbox: %v", err)
+	}
+	return r.start(ctx, c)
+}
+
+func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+	if c.Container == nil || c.Container.Image == nil {
+		return nil, initbox.UserFault(muster.ReasonNoRuntime, "the runtime %q makes sandboxes from images, and none is given", Name)
+	}
+	if err := initbox.Validate(&c); err != nil {
+		return nil, err
+	}
+	if err := validate(&c); err != nil {
+		return nil, err
+	}
+	name := cgroup.Name(c.ID, c.Dir)
+	dirs := r.groups.Dirs(name)
+	if !r.program.leavesCgroups() {
+		dirs = r.groups.Everywhere(name)
+	}
+	plan := &initbox.Plan{
+		Groups: r.groups, Cgroups: dirs, StartLimit: r.config.StartLimit, Owner: r.base,
+		Start: &initwire.Start{
+			Work: c.Work, Command: c.Command, Env: c.Env,
+			Timeout: c.Timeout, KillGrace: c.KillGrace, OutputLimit: c.OutputLimit, OpenFiles: initbox.OpenFiles,
+			Contained: true, User: c.Container.User, StopSignal: c.Container.StopSignal,
+			Capabilities: capabilityBits(commandCapabilities),
+		},
+	}
+	plan.Spawn = func(ctx context.Context, descriptors []int) (int, int, error) {
+		s := &stage{r: r, c: &c, name: name, dirs: dirs, base: r.base, box: filepath.Join(c.Dir, boxName)}
+		return s.spawn(ctx, descriptors)
+	}
+	return r.keeper.Start(ctx, &c, plan)
+}
+
+// Attach finds the sandbox of dir. See agent.Runtime.
+func (r *Runtime) Attach(ctx context.Context, dir string) (agent.Sandbox, error) {
+	return r.keeper.Attach(ctx, dir)
+}
+
+// Remove ends and deletes. See agent.Runtime.
+func (r *Runtime) Remove(ctx context.Context, dir string) error { return initbox.Destroy(ctx, dir) }

@@ -1,0 +1,219 @@
+package oci
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/initbox"
+)
+
+// initAt is where the container finds its init. Below /dev, which is never part of an image.
+const initAt = "/dev/.muster/init"
+
+// sharedMemory is the size of /dev/shm, counted in the sandbox's memory.
+const sharedMemory = "size=65536k"
+
+// The parts of an OCI configuration that we use.
+type (
+	spec struct {
+		Version  string      `json:"ociVersion"`
+		Process  specProcess `json:"process"`
+		Root     specRoot    `json:"root"`
+		Hostname string      `json:"hostname"`
+		Mounts   []specMount `json:"mounts"`
+		Linux    specLinux   `json:"linux"`
+		// Annotations are hints to crun.
+		Annotations map[string]string `json:"annotations,omitempty"`
+	}
+	specProcess struct {
+		User            struct{ UID, GID int } `json:"user"`
+		Args            []string               `json:"args"`
+		Env             []string               `json:"env"`
+		Cwd             string                 `json:"cwd"`
+		Capabilities    map[string][]string    `json:"capabilities"`
+		NoNewPrivileges bool                   `json:"noNewPrivileges"`
+		OOMScoreAdj     int                    `json:"oomScoreAdj"`
+	}
+	specRoot struct {
+		Path string `json:"path"`
+	}
+	specMount struct {
+		Destination string   `json:"destination"`
+		Type        string   `json:"type,omitempty"`
+		Source      string   `json:"source"`
+		Options     []string `json:"options,omitempty"`
+	}
+	specLinux struct {
+		Namespaces    []specNamespace   `json:"namespaces"`
+		UIDMappings   []specMapping     `json:"uidMappings,omitempty"`
+		GIDMappings   []specMapping     `json:"gidMappings,omitempty"`
+		CgroupsPath   string            `json:"cgroupsPath,omitempty"`
+		Sysctl        map[string]string `json:"sysctl,omitempty"`
+		Seccomp       json.RawMessage   `json:"seccomp,omitempty"`
+		MaskedPaths   []string          `json:"maskedPaths"`
+		ReadonlyPaths []string          `json:"readonlyPaths"`
+	}
+	specNamespace struct {
+		Type string `json:"type"`
+	}
+	specMapping struct {
+		ContainerID int `json:"containerID"`
+		HostID      int `json:"hostID"`
+		Size        int `json:"size"`
+	}
+)
+
+// writeSpec writes the container's configuration.
+func (s *stage) writeSpec() error {
+	b, err := json.Marshal(s.spec())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.box, specName), b, 0o600)
+}
+
+func (s *stage) spec() *spec {
+	c := &spec{Version: "1.0.2", Root: specRoot{Path: s.at("root")}, Hostname: s.hostname()}
+	c.Process = specProcess{
+		Args: []string{initAt, s.name}, Env: initbox.InitEnv(), Cwd: "/", NoNewPrivileges: true,
+		Capabilities: map[string][]string{"bounding": initCapabilities, "effective": initCapabilities, "permitted": initCapabilities},
+	}
+	c.Mounts = s.mounts()
+	l := &c.Linux
+	l.MaskedPaths, l.ReadonlyPaths, l.Seccomp = s.r.masked, s.r.readonly, s.r.seccomp
+	if s.r.seccomp != nil && s.r.filter != "" {
+		// Whether it took the hint is looked at when the container is there, see born.
+		l.Seccomp, c.Annotations = nil, map[string]string{"run.oci.seccomp_bpf_data": s.r.filter}
+	}
+	kinds := []string{"pid", "ipc", "uts", "mount"}
+	if s.r.groups.Unified() {
+		kinds = append(kinds, "cgroup")
+	}
+	if s.newNetwork() {
+		kinds = append(kinds, "network")
+		// A server needs no rights to listen inside.
+		l.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
+	}
+	if s.base > 0 {
+		kinds = append(kinds, "user")
+		m := []specMapping{{ContainerID: 0, HostID: s.base, Size: idRange}}
+		l.UIDMappings, l.GIDMappings = m, m
+	}
+	for _, k := range kinds {
+		l.Namespaces = append(l.Namespaces, specNamespace{k})
+	}
+	if !s.r.program.leavesCgroups() {
+		l.CgroupsPath = s.r.groups.Path(s.name)
+	}
+	return c
+}
+
+// newNetwork: the container gets a network namespace that has nothing but a loopback.
+func (s *stage) newNetwork() bool {
+	return s.c.Container.Network != nil && s.c.Container.Network.Namespace == ""
+}
+
+// ownSys: the kernel lets a container mount /sys only if its network namespace belongs to its user namespace.
+// Else we mount it for it.
+func (s *stage) ownSys() bool { return s.base > 0 && !s.newNetwork() }
+
+func (s *stage) mounts() []specMount {
+	harmless := []string{"nosuid", "noexec", "nodev"}
+	with := func(options ...string) []string { return append(options, harmless...) }
+	all := []specMount{
+		{"/proc", "proc", "proc", harmless},
+		{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{"/dev/shm", "tmpfs", "shm", with("mode=1777", sharedMemory)},
+		{"/dev/mqueue", "mqueue", "mqueue", harmless},
+	}
+	if s.ownSys() {
+		all = append(all, specMount{"/sys", "bind", s.at("sys"), with("bind", "ro")})
+	} else {
+		all = append(all, specMount{"/sys", "sysfs", "sysfs", with("ro")})
+	}
+	if s.r.groups.Unified() {
+		all = append(all, specMount{"/sys/fs/cgroup", "cgroup", "cgroup", with("ro")})
+	}
+	for i, path := range s.c.Container.Volumes {
+		all = append(all, specMount{path, "bind", s.volume(i), []string{"bind", "nosuid", "nodev"}})
+	}
+	if s.c.Container.Shared != "" {
+		all = append(all, specMount{s.c.Container.SharedAt, "bind", s.shared, []string{"bind", "nosuid", "nodev"}})
+	}
+	for _, name := range ownFiles {
+		all = append(all, specMount{"/etc/" + name, "bind", s.at(name), []string{"bind", "nosuid", "nodev", "noexec"}})
+	}
+	return append(all, specMount{initAt, "bind", s.at("init"), []string{"bind", "ro", "nosuid", "nodev"}})
+}
+
+// ownFiles are those in /etc that a container has of its own.
+var ownFiles = []string{"resolv.conf", "hosts", "hostname"}
+
+func (s *stage) hostname() string {
+	name := s.c.Container.Hostname
+	if name == "" {
+		name = s.name
+	}
+	if len(name) > 63 {
+		name = strings.TrimRight(name[:63], "-.")
+	}
+	return name
+}
+
+// texts are the contents of ownFiles.
+func (s *stage) texts() map[string]string {
+	host := s.hostname()
+	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	resolv := ""
+	named := false
+	if n := s.c.Container.Network; n != nil {
+		for _, l := range n.Hosts {
+			hosts += l + "\n"
+			named = named || strings.Contains(l, host)
+		}
+		for _, l := range n.DNS {
+			resolv += l + "\n"
+		}
+	} else if b, err := os.ReadFile("/etc/resolv.conf"); err == nil && len(b) < stageFile {
+		resolv = string(b)
+	}
+	if !named {
+		hosts += fmt.Sprintf("127.0.1.1\t%s\n", host)
+	}
+	return map[string]string{"resolv.conf": resolv, "hosts": hosts, "hostname": host + "\n"}
+}
+
+// validate says what is wrong with the container part of a configuration.
+func validate(c *agent.SandboxConfig) error {
+	n := c.Container
+	for _, l := range n.Image.Layers {
+		if !filepath.IsLocal(l) || strings.ContainsAny(l, ":,\\") {
+			return initbox.NodeFault("image %s: layer %q cannot be named in a mount", n.Image.Ref, l)
+		}
+	}
+	if n.Shared != "" && (!filepath.IsAbs(n.Shared) || !inside(n.SharedAt)) {
+		return initbox.NodeFault("shared directory %q at %q: want absolute paths", n.Shared, n.SharedAt)
+	}
+	for _, v := range n.Volumes {
+		if !inside(v) {
+			return initbox.UserFault(muster.ReasonSpec, "volume %q of image %s: want an absolute path, not /proc, /sys, /dev or below one of them", v, n.Image.Ref)
+		}
+	}
+	return nil
+}
+
+// inside: a place in a container where something of its own may be mounted.
+func inside(path string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(filepath.Clean(path), "/"), "/")
+	switch first {
+	case "", "proc", "sys", "dev":
+		return false
+	}
+	return filepath.IsAbs(path)
+}
