@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -68,6 +69,8 @@ func fields(b *bytes.Buffer, t reflect.Type, at string) {
 			word += "size"
 		case in == reflect.TypeFor[api.Duration]():
 			word += "duration"
+		case in == reflect.TypeFor[muster.Secret]():
+			word += "text"
 		case in.Kind() == reflect.Struct:
 			word += "fields below"
 			path := at + name

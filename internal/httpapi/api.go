@@ -56,6 +56,8 @@ type Config struct {
 	Proposer Proposer
 	Blobs    Blobs
 	Output   LiveOutput
+	// Sandboxes reaches into sandboxes and nodes. Optional: without, none can be reached.
+	Sandboxes Sandboxes
 	// Fits says whether some offering or node can hold a member of a job, and
 	// in one sentence where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
@@ -115,6 +117,8 @@ type API struct {
 	hosts   map[string]bool
 	raw     map[string]bool // patterns whose body is octets, read by the handler
 	openapi []byte
+	// patience of sockets.
+	patience patience
 	// stopping ends streams when the server is shut down.
 	stopping context.Context
 	stop     context.CancelFunc
@@ -137,6 +141,9 @@ func New(c Config) (*API, error) {
 	if c.Insight == nil {
 		c.Insight = noInsight{}
 	}
+	if c.Sandboxes == nil {
+		c.Sandboxes = noSandboxes{}
+	}
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }
 	}
@@ -145,7 +152,7 @@ func New(c Config) (*API, error) {
 	}
 	a := &API{
 		cfg: c, logger: c.Logger, mux: http.NewServeMux(),
-		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{},
+		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{}, patience: usualPatience(),
 	}
 	for _, h := range c.AllowedHosts {
 		a.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true
@@ -157,7 +164,12 @@ func New(c Config) (*API, error) {
 	a.allocRoutes()
 	a.outputRoutes()
 	a.uploadRoutes()
+	a.execRoutes()
+	a.fileRoutes()
+	a.portRoutes()
+	a.statsRoutes()
 	a.nodeRoutes()
+	a.imageRoutes()
 	a.eventRoutes()
 	if err := a.docsRoutes(); err != nil {
 		return nil, fmt.Errorf("http api: %w", err)

@@ -95,7 +95,7 @@ type response struct {
 }
 
 func (w *response) WriteHeader(code int) {
-	if w.status == 0 && code >= 200 {
+	if w.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 		w.status = code
 	}
 	w.ResponseWriter.WriteHeader(code)
@@ -235,6 +235,8 @@ func (a *API) checkRequest(w http.ResponseWriter, r *http.Request, pattern strin
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		return nil // a body says nothing there
+	case a.raw[pattern] && r.Header.Get("Content-Type") == "application/x-tar":
+		return checkContentType(r, "application/x-tar", false) // an archive's own name
 	case a.raw[pattern]:
 		return checkContentType(r, "application/octet-stream", true)
 	case r.ContentLength == 0:
@@ -297,13 +299,18 @@ func readBody(w http.ResponseWriter, r *http.Request) *problem {
 		r.Body = &buffered{Reader: bytes.NewReader(all), all: all}
 		return nil
 	}
+	return brokenBody(err, bodyTimeout)
+}
+
+// brokenBody is the problem of a body that did not come whole, within a time for it.
+func brokenBody(err error, within time.Duration) *problem {
 	var late net.Error
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return problemOf(err)
 	case errors.As(err, &late) && late.Timeout():
-		return newProblem(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", bodyTimeout))
+		return newProblem(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", within))
 	case errors.Is(err, context.Canceled):
 		return problemOf(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -21,11 +22,32 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/state"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// initPath is muster-init, built once; empty if it cannot be built here.
+var initPath string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "muster-init-")
+	if err == nil {
+		initPath, err = runtimetest.BuildInit(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tests without muster-init:", err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "leaked goroutines:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // log applies facts directly, as a log of one server would.
 type log struct {

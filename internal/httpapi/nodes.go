@@ -14,7 +14,7 @@ func (a *API) nodeRoutes() {
 
 	one := operation(http.MethodGet, "/v1/nodes/{id}", "get-node", tagNodes, "Show a node", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, func(_ context.Context, in *nodePath) (*nodeOut, error) {
+	register(a, one, func(_ context.Context, in *NodePath) (*nodeOut, error) {
 		n := a.cfg.State.Latest().Node(muster.NodeID(in.ID))
 		if n == nil {
 			return nil, notFound("node %s: not found", clip(in.ID))
@@ -27,7 +27,8 @@ func (a *API) nodeRoutes() {
 	})
 }
 
-type nodePath struct {
+// NodePath names a node in the path.
+type NodePath struct {
 	ID string `path:"id" maxLength:"200" doc:"Id of the node."`
 }
 

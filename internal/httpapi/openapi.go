@@ -65,6 +65,7 @@ func (a *API) describe() {
 			Tags: []*huma.Tag{
 				{Name: tagJobs, Description: "What users submit: a template, a count, a restart policy."},
 				{Name: tagAllocs, Description: "Attempts to run a member of a job on a node."},
+				{Name: tagSandbox, Description: "Into the sandbox of a running allocation: executions, files, ports, usage. docs/exec.md has the protocol of the WebSockets."},
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
 				{Name: tagNodes, Description: "Machines that run allocations."},
@@ -84,6 +85,7 @@ func (a *API) describe() {
 const (
 	tagJobs    = "jobs"
 	tagAllocs  = "allocations"
+	tagSandbox = "sandbox"
 	tagOutput  = "output"
 	tagUploads = "uploads"
 	tagNodes   = "nodes"

@@ -134,7 +134,7 @@ func (s *Server) loops(l ledger, ps providers) (_ *loops, err error) {
 		return nil, err
 	}
 	if out.link, err = link.New(link.Config{
-		State: s.state, Proposer: l, Blobs: s.blobs, Dial: ps.dial, StartAgent: ps.startAgent, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
+		State: s.state, Proposer: l, Blobs: s.blobs, Dial: ps.dial, StartAgent: ps.startAgent, Grants: s.grants, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
 	}); err != nil {
 		return nil, err
 	}

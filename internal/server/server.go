@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/raftlog"
+	"github.com/musterhq/muster/internal/registry"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -56,7 +57,9 @@ type Server struct {
 	state *state.State
 	raft  *raftlog.Log
 	blobs *blob.Store
-	live  liveOutput
+	live  nodes
+	// grants are the rights to pull images that nodes get.
+	grants *registry.Registries
 	// leading is set while the loops run; caughtUp once all that was confirmed
 	// before this start is in the state.
 	leading, caughtUp atomic.Bool
@@ -167,6 +170,9 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	}
 	s := &Server{cfg: cfg, opts: opts, log: opts.Logger}
 	if s.state, err = state.New(feedSize); err != nil {
+		return nil, err
+	}
+	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, Logger: opts.Logger}); err != nil {
 		return nil, err
 	}
 	s.raft, err = raftlog.Open(raftlog.Config{
@@ -293,9 +299,9 @@ func (s *Server) api() (*http.Server, error) {
 		State:    s.state,
 		Proposer: ledger{s.state, s.raft.ProposeUser},
 		Blobs:    s.blobs,
-		Output:   &s.live,
-		Fits:     fits,
-		Token:    s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
+		Output:   &s.live, Sandboxes: &s.live,
+		Fits:  fits,
+		Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
 		Backup: func(ctx context.Context, w io.Writer) error {
 			_, err := s.raft.Backup(ctx, w)
 			return err

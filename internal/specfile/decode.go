@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -45,6 +46,15 @@ func (d *decoder) value(n *node, v reflect.Value, path string) {
 		return
 	case *api.Duration:
 		d.quantity(n, path, "a duration, as 90s", func(s string) (err error) { *to, err = api.ParseDuration(s); return err })
+		return
+	}
+	if to, ok := v.Addr().Interface().(*muster.Secret); ok {
+		// What is wrong with it is told without it.
+		if n.kind == list || n.kind == mapping {
+			d.fail(n, path, "is %s; it should be text", n.kind)
+			return
+		}
+		*to = muster.NewSecret(n.value)
 		return
 	}
 	switch v.Kind() {

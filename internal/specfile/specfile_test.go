@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -91,6 +92,8 @@ func TestEveryFieldCanBeRead(t *testing.T) {
 			return &node{kind: text, value: "64MiB"}
 		case *api.Duration:
 			return &node{kind: text, value: "5s"}
+		case *muster.Secret:
+			return &node{kind: text, value: "x"}
 		}
 		switch v.Kind() {
 		case reflect.Pointer:

@@ -50,6 +50,8 @@ type Config struct {
 	// called when the agent cannot be reached, and once for each node that an earlier leader has
 	// launched. FaultNotFound: no instance is there. May be nil.
 	StartAgent func(ctx context.Context, n *state.Node) error
+	// Grants makes the rights to pull images that agents ask for. May be nil: then they get none.
+	Grants Granter
 	// DiskTight pauses the shipping of output while it says so. May be nil.
 	DiskTight func() bool
 	Logger    *slog.Logger
@@ -67,6 +69,8 @@ type Link struct {
 	stats stats
 	// ships holds a token for each stream being shipped, on all nodes together.
 	ships chan struct{}
+	// grants holds a token for each right to pull an image that is being made.
+	grants chan struct{}
 
 	// term is the one under which Run began; set before anything else runs.
 	term uint64
@@ -98,7 +102,7 @@ func New(cfg Config) (*Link, error) {
 		cfg.DiskTight = func() bool { return false }
 	}
 	return &Link{
-		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce),
+		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce),
 		nodes: map[muster.NodeID]*nodeLink{}, ending: map[muster.NodeID]*nodeLink{},
 	}, nil
 }
@@ -299,10 +303,11 @@ type Stats struct {
 	Dials, AgentStarts               uint64
 	Reports, Updates, Sets           uint64
 	ShippedBytes, ShipFaults, Inputs uint64
+	Grants                           uint64
 }
 
 type stats struct {
-	dials, starts, reports, updates, sets, shipped, shipFaults, inputs atomic.Uint64
+	dials, starts, reports, updates, sets, shipped, shipFaults, inputs, grants atomic.Uint64
 }
 
 // Stats says what the link has done and holds.
@@ -310,7 +315,7 @@ func (l *Link) Stats() Stats {
 	s := Stats{
 		Dials: l.stats.dials.Load(), AgentStarts: l.stats.starts.Load(), Reports: l.stats.reports.Load(),
 		Updates: l.stats.updates.Load(), Sets: l.stats.sets.Load(), ShippedBytes: l.stats.shipped.Load(),
-		ShipFaults: l.stats.shipFaults.Load(), Inputs: l.stats.inputs.Load(),
+		ShipFaults: l.stats.shipFaults.Load(), Inputs: l.stats.inputs.Load(), Grants: l.stats.grants.Load(),
 	}
 	l.mu.Lock()
 	nodes := make([]*nodeLink, 0, len(l.nodes))

@@ -36,9 +36,9 @@ type session struct {
 	shippers int
 	// forgets are to be forgotten soon, the earliest first.
 	forgets []muster.AllocID
-	// storing and pushing are declared outputs and inputs under way.
-	storing map[muster.AllocID]bool
-	pushing map[string]bool
+	// storing, pushing and granting are declared outputs, inputs and rights to pull images under way.
+	storing           map[muster.AllocID]bool
+	pushing, granting map[string]bool
 	// strays run there and are left to: unknown to the state, which was restored from a
 	// backup, or spared because the agent will not stop as many.
 	strays, spared map[muster.AllocID]bool
@@ -56,7 +56,7 @@ func newSession(n *nodeLink, boot string) *session {
 	return &session{
 		n: n, boot: boot, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
-		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{},
+		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, granting: map[string]bool{},
 		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{},
 	}
 }
@@ -134,6 +134,9 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	}
 	if len(r.Needs) > 0 {
 		s.push(ctx, r.Needs)
+	}
+	if len(r.NeedGrants) > 0 {
+		s.grant(ctx, r.NeedGrants)
 	}
 	if r.Used != nil {
 		s.retryShips(ctx)

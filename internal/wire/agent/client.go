@@ -36,7 +36,7 @@ const (
 //
 // Errors: *Refusal when the agent will not obey; else a *muster.Fault:
 // FaultUnavailable when the agent could not be reached or answered too late,
-// FaultNotFound, FaultInvalid and FaultInternal for what it answered.
+// FaultNotFound, FaultInvalid, FaultConflict, FaultTooOld (it has ended) and FaultInternal for what it answered.
 type Client struct {
 	http *http.Client
 }
@@ -299,11 +299,18 @@ func refused(resp *http.Response) error {
 		}
 	}
 	var p Problem
-	if json.Unmarshal(b, &p) != nil || p.Message == "" {
+	told := json.Unmarshal(b, &p) == nil && p.Message != ""
+	if !told {
 		p.Message = resp.Status
 	}
 	kind := muster.FaultInternal
 	switch resp.StatusCode {
+	case http.StatusConflict:
+		if told {
+			kind = muster.FaultConflict
+		}
+	case http.StatusGone:
+		kind = muster.FaultTooOld
 	case http.StatusNotFound:
 		kind = muster.FaultNotFound
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusMethodNotAllowed:

@@ -98,6 +98,7 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.output)
 	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.outputs)
 	mux.HandleFunc("PUT /v1/inputs/{digest}", a.input)
+	a.insideRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.n.mu.Lock()
 		hung := a.n.hung
@@ -239,7 +240,7 @@ func (a *agent) next(rd *reader, whole bool) wire.Report {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a.seq++
-	r := wire.Report{Boot: a.boot, Seq: a.seq, Whole: whole, Needs: n.needsLocked()}
+	r := wire.Report{Boot: a.boot, Seq: a.seq, Whole: whole, Needs: n.needsLocked(), NeedGrants: n.needGrantsLocked()}
 	for id, b := range n.sandboxes {
 		if b.report.Status != "" && (whole || rd.dirty[id]) {
 			r.Allocs = append(r.Allocs, b.reportLocked())

@@ -41,6 +41,10 @@ type Node struct {
 	inputs    map[string][]byte
 	ran       map[muster.AllocID]int
 	sets      []wire.Desired
+	// needGrants are asked for; grants were given. images are in the cache.
+	needGrants []string
+	grants     []wire.Grant
+	images     []string
 }
 
 // NewNode makes a node whose agent does not run yet.

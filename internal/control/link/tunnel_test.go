@@ -1,0 +1,199 @@
+package link
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+func TestTunnel(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.submit("j", spec("sleep 1h"))
+		id := r.place("j", "n1")[0]
+		r.until("runs", time.Minute, allocIs(id, muster.AllocRunning))
+		a := r.log.Latest().Alloc(id)
+		ctx, cancel := context.WithCancel(context.Background())
+		tunnel, err := r.link.Tunnel(ctx, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(tunnel, "echo"); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 4)
+		if _, err := io.ReadFull(tunnel, b); err != nil || string(b) != "echo" {
+			t.Errorf("%q %v", b, err)
+		}
+		if s, err := r.link.AllocStats(ctx, a); err != nil || s.CPUMicros != 1000 {
+			t.Errorf("%+v %v", s, err)
+		}
+		cancel()
+		if _, err := tunnel.Read(b); err != context.Canceled {
+			t.Errorf("%v", err)
+		}
+
+		// The node is cut off, then ends it.
+		n.Cut(true)
+		if _, err := r.link.Tunnel(context.Background(), a); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n1") {
+			t.Errorf("%v", err)
+		}
+		n.Cut(false)
+		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "j"}})
+		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
+		for what, err := range map[string]error{
+			"before": func() error { _, err := r.link.Tunnel(context.Background(), a); return err }(), // the row from before: the agent tells
+			"after":  func() error { _, err := r.link.Tunnel(context.Background(), r.log.Latest().Alloc(id)); return err }(),
+			"stats":  func() error { _, err := r.link.AllocStats(context.Background(), a); return err }(),
+		} {
+			if !muster.IsKind(err, muster.FaultTooOld) || !strings.Contains(err.Error(), "stopped") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		gone := *a
+		gone.Node = "n9"
+		if _, err := r.link.Tunnel(context.Background(), &gone); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n9") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestTunnelBeforeStart: what is true of an allocation that does not run yet is told.
+func TestTunnelBeforeStart(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		digest := "sha256:" + strings.Repeat("0", 64)
+		r.submit("j", spec("sleep 1h", func(s *api.JobSpec) { s.Inputs = []api.InputSpec{{Path: "a", Digest: digest}} }))
+		id := r.place("j", "n1")[0]
+		synctest.Wait()
+		time.Sleep(time.Second)
+		a := r.log.Latest().Alloc(id)
+		if a.Status == muster.AllocRunning || a.Status == muster.AllocEnded {
+			t.Fatalf("%s", a.Status)
+		}
+		if _, err := r.link.Tunnel(context.Background(), a); !muster.IsKind(err, muster.FaultConflict) || !strings.Contains(err.Error(), "is starting on node n1") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// slowGrants make grants that take a while.
+type slowGrants struct {
+	mu    sync.Mutex
+	asked map[string]int
+	now   int
+	most  int
+}
+
+func (g *slowGrants) Grant(ctx context.Context, ref string) wire.Grant {
+	g.mu.Lock()
+	g.asked[ref]++
+	g.now++
+	g.most = max(g.most, g.now)
+	g.mu.Unlock()
+	sleep(ctx, 7*time.Second) // longer than a heartbeat: it is asked for again meanwhile
+	g.mu.Lock()
+	g.now--
+	g.mu.Unlock()
+	if strings.HasPrefix(ref, "bad") {
+		return wire.Grant{Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImageNotFound, Message: "no"}}
+	}
+	return wire.Grant{Authorization: "Bearer " + ref}
+}
+
+func TestGrants(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := &slowGrants{asked: map[string]int{}}
+		r.config.Grants = g
+		n := r.boot("n1", 4)
+		n.NeedGrants("a", "a", "", strings.Repeat("x", maxRef+1))
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		n.NeedGrants("bad")
+		time.Sleep(30 * time.Second)
+		given := map[string]wire.Grant{}
+		for _, one := range n.Grants() {
+			given[one.Ref] = one
+		}
+		if len(n.Grants()) != 2 || given["a"].Authorization != "Bearer a" || given["bad"].Failure == nil {
+			t.Errorf("%+v", n.Grants())
+		}
+		if g.asked["a"] != 1 || g.asked["bad"] != 1 || len(g.asked) != 2 {
+			t.Errorf("%v", g.asked)
+		}
+		// Many at once are made a bounded number at a time, and all of them.
+		for i := range 3 * grantsAtOnce {
+			n.NeedGrants("many-" + strings.Repeat("x", i+1))
+		}
+		time.Sleep(2 * time.Minute)
+		clear(given)
+		for _, one := range n.Grants() {
+			given[one.Ref] = one // one that was asked for again while it was handed over may come twice
+		}
+		if len(given) != 2+3*grantsAtOnce || g.most > grantsAtOnce {
+			t.Errorf("%d grants, %d at once", len(given), g.most)
+		}
+		// One that could not be handed over is made again.
+		n.NeedGrants("late")
+		synctest.Wait()
+		n.Cut(true)
+		time.Sleep(10 * time.Second)
+		n.Cut(false)
+		time.Sleep(time.Minute)
+		all := n.Grants()
+		if all[len(all)-1].Ref != "late" {
+			t.Errorf("%+v", all[len(all)-1])
+		}
+		if r.link.Stats().Grants == 0 {
+			t.Error("not counted")
+		}
+	})
+}
+
+func TestNodeImages(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		var last wire.PullProgress
+		for p, err := range r.link.PullImage(context.Background(), "n1", "a:b") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = p
+		}
+		if last.Digest != "sha256:a:b" {
+			t.Errorf("%+v", last)
+		}
+		if l, err := r.link.Images(context.Background(), "n1"); err != nil || len(l.Images) != 1 || l.Images[0].Ref != "a:b" {
+			t.Errorf("%+v %v", l, err)
+		}
+		if p, err := r.link.PruneImages(context.Background(), "n1", true); err != nil || p.Freed != 1 {
+			t.Errorf("%+v %v", p, err)
+		}
+		for _, err := range r.link.PullImage(context.Background(), "n9", "a") {
+			if !muster.IsKind(err, muster.FaultUnavailable) {
+				t.Errorf("%v", err)
+			}
+		}
+		if _, err := r.link.Images(context.Background(), "n9"); !muster.IsKind(err, muster.FaultUnavailable) {
+			t.Errorf("%v", err)
+		}
+		if _, err := r.link.PruneImages(context.Background(), "n9", false); !muster.IsKind(err, muster.FaultUnavailable) {
+			t.Errorf("%v", err)
+		}
+	})
+}

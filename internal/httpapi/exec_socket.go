@@ -1,0 +1,334 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// openExec is the form in which client and command talk to each other.
+func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse, error) {
+	if _, err := in.find(a.cfg.State.Latest()); err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		if !upgradable(w, r) {
+			return
+		}
+		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer cancel(nil)
+		defer context.AfterFunc(a.stopping, func() { cancel(errStopping) })()
+		// Before the upgrade, so that what is in the way is told as by every other request.
+		al, conn, err := a.enter(inner, in)
+		if err != nil {
+			a.fail(ctx, "open-execution", err).write(w)
+			return
+		}
+		s, err := a.accept(w, r)
+		if err != nil {
+			_ = conn.Close()
+			return
+		}
+		e := &execSocket{a: a, s: s, al: al, inner: inner, cancel: cancel, entered: time.Now()}
+		e.run(conn)
+	}}, nil
+}
+
+// execSocket is an execution and its client.
+//
+// Two goroutines carry: one what the client says to init, one what init says to
+// the client. Neither keeps more than one buffer, so whoever is slow slows the other side down.
+type execSocket struct {
+	a  *API
+	s  *socket
+	al *state.Alloc
+	// inner ends the connection to init, with the reason.
+	inner   context.Context
+	cancel  context.CancelCauseFunc
+	entered time.Time
+
+	x *initwire.Execution
+	// stdin: octets of the client are for the command. Of the receiving goroutine, as is closed.
+	stdin, closed bool
+	detached      bool
+}
+
+func (e *execSocket) run(conn Conn) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer e.s.abort()
+	defer func() { e.cancel(errClientGone); _ = conn.Close() }()
+	e.s.ws.SetReadLimit(api.ExecMaxText + 1)
+	if err := e.begin(&conn); err != nil {
+		e.finish(e.failed(err))
+		return
+	}
+	e.s.ws.SetReadLimit(api.ExecMaxMessage)
+	started := e.x.Started
+	if e.s.sendJSON(api.ExecEvent{Type: api.ExecEventStarted, ID: started.ID, Stdout: started.Stdout, Stderr: started.Stderr}) != nil {
+		return
+	}
+	wg.Go(func() { e.cancel(e.receive()) })
+	wg.Go(func() { e.s.keepAwake(func() { e.cancel(errClientGone) }) })
+	e.finish(e.forward())
+}
+
+// begin takes the first message and does what it asks.
+func (e *execSocket) begin(conn *Conn) error {
+	ctx, cancel := context.WithTimeout(e.s.ctx, e.s.patience.first)
+	defer cancel()
+	// A stop of the server does not wait for a client that says nothing.
+	defer context.AfterFunc(e.inner, cancel)()
+	kind, r, err := e.s.ws.Reader(ctx)
+	if err != nil {
+		return errClientGone
+	}
+	raw, err := text(kind, r, api.ExecMaxText)
+	if err != nil {
+		return err
+	}
+	if time.Since(e.entered) > e.s.patience.fresh {
+		// Init does not wait long for a request.
+		_ = (*conn).Close()
+		fresh, err := e.a.tunnel(e.inner, e.al)
+		if err != nil {
+			return err
+		}
+		*conn = fresh
+	}
+	return e.start(*conn, raw)
+}
+
+func (e *execSocket) start(conn Conn, raw []byte) error {
+	var which struct {
+		Attach *string `json:"attach"`
+	}
+	if json.Unmarshal(raw, &which) == nil && which.Attach != nil {
+		return e.attach(conn, raw)
+	}
+	var want api.ExecRequest
+	if p := decode(raw, &want); p != nil {
+		return p
+	}
+	if want.Input != "" || len(want.InputBase64) > 0 {
+		return invalid("body.input", "is for POST; here the input comes as binary messages")
+	}
+	exec, err := wantedExec(&want)
+	if err != nil {
+		return err
+	}
+	e.stdin, e.detached = want.Stdin, want.Detach
+	if e.x, err = startExec(e.inner, conn, exec); err != nil {
+		return e.a.broke(e.inner, e.al, err)
+	}
+	return nil
+}
+
+func (e *execSocket) attach(conn Conn, raw []byte) error {
+	var want api.ExecAttach
+	if p := decode(raw, &want); p != nil {
+		return p
+	}
+	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
+		return invalid("body.stdout", "and stderr are offsets; -1 is the oldest octet that is kept")
+	}
+	ctx, cancel := soon(e.inner)
+	defer cancel()
+	x, err := initwire.AttachExec(ctx, conn, &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin})
+	if err != nil {
+		return e.a.broke(e.inner, e.al, err)
+	}
+	e.x, e.stdin, e.detached = x, want.Stdin, true
+	return nil
+}
+
+// finish sends the last message, if there is anybody to send it to, and closes.
+func (e *execSocket) finish(last *api.ExecEvent) {
+	stopping := errors.Is(context.Cause(e.inner), errStopping)
+	e.cancel(errClientGone) // wakes whoever waits for the command to take its input
+	if last == nil {
+		return
+	}
+	if stopping {
+		defer time.AfterFunc(e.s.patience.last, e.s.abort).Stop()
+	}
+	if e.s.sendJSON(last) == nil {
+		e.s.end(websocket.StatusNormalClosure, "")
+	}
+}
+
+// failed is the last message about an error; nil if nobody is there to read it.
+func (e *execSocket) failed(err error) *api.ExecEvent {
+	if errors.Is(context.Cause(e.inner), errStopping) {
+		err = errStopping
+	}
+	if errors.Is(err, errClientGone) {
+		return nil
+	}
+	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.ctx, "open-execution", err).Problem}
+}
+
+// ackLag is how far behind what was sent an execution's spool is kept for a client
+// that comes again; ackStep how much is sent before the spool is told.
+const ackLag, ackStep = 32 << 20, 4 << 20
+
+// forward brings the command's output to the client until either ends.
+func (e *execSocket) forward() *api.ExecEvent {
+	buf := make([]byte, 0, 1+initwire.MaxOctets)
+	spool := spooled{x: e.x, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
+	defer spool.wait()
+	// Waiting for the one who tells the spool needs the connection to have ended.
+	defer e.cancel(errClientGone)
+	for {
+		kind, octets, ended, err := e.x.Next()
+		switch {
+		case err != nil:
+			if cause := context.Cause(e.inner); cause != nil {
+				return e.failed(cause)
+			}
+			return e.failed(e.a.broke(e.inner, e.al, err))
+		case ended != nil:
+			end := endOf(ended)
+			return &api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &end}
+		}
+		stream := api.ExecStdout
+		if kind == initwire.KindStderr {
+			stream = api.ExecStderr
+		}
+		buf = append(append(buf[:0], stream), octets...)
+		if e.s.send(websocket.MessageBinary, buf) != nil {
+			return nil
+		}
+		if e.detached {
+			spool.add(stream, len(octets))
+		}
+	}
+}
+
+// spooled tells the spool of a detached execution what need not be kept any more.
+type spooled struct {
+	x    *initwire.Execution
+	sent [2]int64
+	told int64
+	// telling ends when the spool was told: it may wait behind input that the command does not
+	// take, for which the output must not wait, or neither would ever go on.
+	telling chan struct{}
+}
+
+func (s *spooled) add(stream byte, n int) {
+	s.sent[stream-api.ExecStdout] += int64(n)
+	if all := s.sent[0] + s.sent[1]; all-s.told >= ackStep && s.idle() {
+		s.told = all
+		done := make(chan struct{})
+		s.telling = done
+		out, errs := max(s.sent[0]-ackLag, 0), max(s.sent[1]-ackLag, 0)
+		go func() {
+			defer close(done)
+			_ = s.x.Taken(out, errs)
+		}()
+	}
+}
+
+func (s *spooled) idle() bool {
+	if s.telling == nil {
+		return true
+	}
+	select {
+	case <-s.telling:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *spooled) wait() {
+	if s.telling != nil {
+		<-s.telling
+	}
+}
+
+// receive brings what the client says to init until the client has left: errClientGone, or what
+// it did wrong.
+func (e *execSocket) receive() error {
+	for {
+		kind, r, err := e.s.ws.Reader(e.s.ctx)
+		if err != nil {
+			return errClientGone
+		}
+		if kind == websocket.MessageBinary {
+			err = e.takeStdin(r)
+		} else {
+			err = e.control(kind, r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// takeStdin passes a message on as it comes. What the command does not take any more is thrown away.
+func (e *execSocket) takeStdin(r io.Reader) error {
+	buf := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := r.Read(buf[:])
+		if n > 0 {
+			if !e.stdin || e.closed {
+				return invalid("message", "is input, and the execution has none: ask for it with stdin, and do not close it before")
+			}
+			if e.inner.Err() == nil {
+				_ = e.x.WriteStdin(buf[:n])
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return errClientGone
+		}
+	}
+}
+
+func (e *execSocket) control(kind websocket.MessageType, r io.Reader) error {
+	raw, err := text(kind, r, maxControl)
+	if err != nil {
+		return err
+	}
+	var c api.ExecControl
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if err := dec.Decode(&c); err != nil {
+		return invalid("message", "cannot be read: %s", clip(err.Error()))
+	}
+	switch c.Type {
+	case api.ExecCloseStdin:
+		e.closed = true
+		_ = e.x.CloseStdin()
+	case api.ExecResize:
+		if !terminalSize(c.Rows, c.Cols) {
+			return invalid("message.rows", "and cols are %d and %d; a terminal has at most 65535 of each", c.Rows, c.Cols)
+		}
+		_ = e.x.Resize(initwire.Size{Rows: c.Rows, Cols: c.Cols})
+	case api.ExecSignal:
+		sig, ok := parseSignal(c.Signal)
+		if !ok {
+			return invalid("message.signal", "is %q; give a name or a number, as INT or 2", clip(c.Signal))
+		}
+		_ = e.x.Signal(sig)
+	default:
+		return invalid("message.type", "is %q; it is one of %s, %s, %s", clip(c.Type), api.ExecCloseStdin, api.ExecResize, api.ExecSignal)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+type readFileIn struct {
+	FilePath
+	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in octets."`
+	Range  string          `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
+}
+
+// span is the part of a file that is asked for.
+type span struct {
+	partly       bool
+	from, length int64 // length 0: all from there on
+}
+
+// parseRange reads the header; not ok for what is left unread, as HTTP has it: several
+// parts, other units, nonsense. A part counted from the end has a negative from.
+func parseRange(s string) (span, bool) {
+	spec, ok := strings.CutPrefix(s, "bytes=")
+	from, to, dash := strings.Cut(strings.TrimSpace(spec), "-")
+	if !ok || !dash || strings.Contains(spec, ",") {
+		return span{}, false
+	}
+	if from == "" {
+		n, err := strconv.ParseUint(to, 10, 63)
+		return span{partly: true, from: -int64(n)}, err == nil && n > 0
+	}
+	f, err := strconv.ParseUint(from, 10, 63)
+	if err != nil {
+		return span{}, false
+	}
+	out := span{partly: true, from: int64(f)}
+	if to != "" {
+		t, err := strconv.ParseUint(to, 10, 62)
+		if err != nil || t < f {
+			return span{}, false
+		}
+		out.length = int64(t-f) + 1
+	}
+	return out, true
+}
+
+func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamResponse, error) {
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	want, isRange := parseRange(in.Range)
+	switch {
+	case in.Offset.Given && isRange:
+		return nil, invalid("query.offset", "is given together with a Range; give one of them")
+	case in.Offset.Given:
+		want = span{partly: in.Offset.Value > 0, from: in.Offset.Value}
+	case isRange:
+		// How long it is has to be known before a part can be named.
+		e, err := a.stat(ctx, al, in.Path, true)
+		if err != nil {
+			return nil, err
+		}
+		if e.Unsized || e.Size == 0 {
+			want = span{} // empty, or made up by the kernel as it is read: it has no parts
+		} else if want.from < 0 {
+			want.from = max(e.Size+want.from, 0)
+		}
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		ctx, cancel := a.streaming(ctx)
+		defer cancel()
+		if r.Method == http.MethodHead {
+			a.headFile(ctx, w, al, in.Path)
+			return
+		}
+		if err := a.sendFile(ctx, w, r, al, in.Path, want); err != nil {
+			a.fail(ctx, "read-file", err).write(w)
+		}
+	}}, nil
+}
+
+func (a *API) headFile(ctx context.Context, w http.ResponseWriter, al *state.Alloc, path string) {
+	e, err := a.stat(ctx, al, path, true)
+	switch {
+	case err != nil:
+	case e.Type == initwire.TypeDirectory:
+		err = newProblem(http.StatusConflict, api.CodeIsDirectory, fmt.Sprintf("%q: is a directory", said(path)))
+	case e.Type != initwire.TypeFile:
+		err = newProblem(http.StatusUnprocessableEntity, string(muster.FaultInvalid), fmt.Sprintf("%q: is no regular file", said(path)))
+	}
+	if err != nil {
+		a.fail(ctx, "read-file", err).write(w)
+		return
+	}
+	fileHeaders(w.Header(), e)
+	if !e.Unsized {
+		w.Header().Set("Content-Length", strconv.FormatInt(max(e.Size, 0), 10))
+	}
+}
+
+func fileHeaders(h http.Header, e *initwire.FileEntry) {
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Last-Modified", modified(e.ModTime).Format(http.TimeFormat))
+	h.Set("Accept-Ranges", "bytes")
+	h.Set(api.HeaderFileMode, octal(e.Mode))
+	if e.Unsized {
+		h.Set("Accept-Ranges", "none")
+		return
+	}
+	h.Set(api.HeaderFileSize, strconv.FormatInt(max(e.Size, 0), 10))
+}
+
+// sendFile answers with the octets; an error is answered by the caller.
+func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, al *state.Alloc, path string, want span) error {
+	conn, err := a.tunnel(ctx, al)
+	if err != nil {
+		return err
+	}
+	e, from, err := initwire.ReadFile(ctx, conn, initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
+	if err != nil {
+		return a.broke(ctx, al, err)
+	}
+	size := max(e.Size, 0)
+	if !e.Unsized && want.partly && want.from >= size && (size > 0 || want.from > 0) {
+		_ = from.Close()
+		p := newProblem(http.StatusRequestedRangeNotSatisfiable, string(muster.FaultInvalid),
+			fmt.Sprintf("%q has %d octets, and %d was asked for", said(path), size, want.from))
+		p.headers.Set("Content-Range", "bytes */"+strconv.FormatInt(size, 10))
+		return p
+	}
+	fileHeaders(w.Header(), e)
+	status := http.StatusOK
+	if !e.Unsized {
+		length := size - min(want.from, size)
+		if want.length > 0 {
+			length = min(length, want.length)
+		}
+		w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
+		if want.partly && length > 0 {
+			status = http.StatusPartialContent
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", want.from, want.from+length-1, size))
+		}
+	}
+	a.download(w, r, status, from)
+	return nil
+}

@@ -1,0 +1,338 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+func (a *API) fileRoutes() {
+	fileErrors := []int{http.StatusForbidden, http.StatusInsufficientStorage}
+	op := func(method, path, id, summary, description string) huma.Operation {
+		return inside(method, path, id, summary, description, fileErrors...)
+	}
+	register(a, op(http.MethodGet, "/files", "list-files", "List a directory", "What is in a directory; of anything else, the thing itself. Links are not followed below the path."), a.listFiles)
+	register(a, op(http.MethodGet, "/files/stat", "stat-file", "Show a file", ""), a.statFile)
+
+	get := op(http.MethodGet, "/files/content", "read-file", "Read a file",
+		"The octets of a regular file; links are followed. With `Range: bytes=FROM-` or `FROM-TO`, or `offset`, a part of them. An answer that breaks off is not whole. HEAD answers the headers alone.")
+	get.Responses = octets("application/octet-stream", "The octets.", map[string]string{
+		api.HeaderFileSize: "Size of the whole file.", api.HeaderFileMode: "Its permission bits in octal.", "Last-Modified": "When it was written.",
+	})
+	get.Responses["206"] = &huma.Response{Description: "A part of them."}
+	get.Errors = append(get.Errors, http.StatusRequestedRangeNotSatisfiable)
+	register(a, get, a.readFile)
+
+	put := op(http.MethodPut, "/files/content", "write-file", "Write a file", "The body becomes the file, whole or not at all: nobody sees half of it. Of a link, what it leads to is replaced.")
+	put.DefaultStatus = http.StatusCreated
+	a.octetBody(&put, "application/octet-stream")
+	register(a, put, a.writeFile)
+
+	del := op(http.MethodDelete, "/files", "delete-file", "Delete a file or a directory", "Links are deleted, never followed.")
+	del.DefaultStatus = http.StatusNoContent
+	register(a, del, a.deleteFile)
+
+	mk := op(http.MethodPost, "/files/directory", "make-directory", "Make a directory", "")
+	mk.DefaultStatus = http.StatusCreated
+	register(a, mk, a.makeDirectory)
+
+	pack := op(http.MethodGet, "/files/archive", "read-archive", "Fetch files as a tar archive", "A file, or a directory with everything in it, links as links. An answer that breaks off is not whole.")
+	pack.Responses = octets("application/x-tar", "The archive.", nil)
+	register(a, pack, a.readArchive)
+
+	unpack := op(http.MethodPut, "/files/archive", "write-archive", "Unpack a tar archive into a directory", "Nothing is written outside of the directory. It ends at the first entry that cannot be had; what came before it stays.")
+	unpack.DefaultStatus = http.StatusNoContent
+	a.octetBody(&unpack, "application/octet-stream", "application/x-tar")
+	register(a, unpack, a.writeArchive)
+}
+
+// octetBody describes a body that the handler reads as it comes.
+func (a *API) octetBody(op *huma.Operation, types ...string) {
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
+	for _, t := range types {
+		op.RequestBody.Content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
+	}
+	op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	a.raw[op.Method+" "+op.Path] = true
+}
+
+// FilePath names a file in a sandbox.
+type FilePath struct {
+	AllocPath
+	Path string `query:"path" required:"true" minLength:"1" maxLength:"4095" doc:"Absolute, or below the directory in which the allocation's command started."`
+}
+
+// fileMode reads permission bits; 0 if none are given.
+func fileMode(s string) (uint32, error) {
+	if s == "" {
+		return 0, nil
+	}
+	m, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || m == 0 || m > 0o7777 {
+		return 0, invalid("query.mode", "is %q; write permission bits in octal, as 0644", clip(s))
+	}
+	return uint32(m), nil
+}
+
+func entryOf(e *initwire.FileEntry) api.FileEntry {
+	kind := map[byte]string{
+		initwire.TypeFile: api.FileRegular, initwire.TypeDirectory: api.FileDirectory, initwire.TypeLink: api.FileSymlink,
+		initwire.TypePipe: api.FileFIFO, initwire.TypeSocket: api.FileSocket, initwire.TypeBlock: api.FileBlock, initwire.TypeChar: api.FileChar,
+	}[e.Type]
+	return api.FileEntry{
+		Path: e.Path, Name: e.Name, Type: kind, Size: max(e.Size, 0), Mode: octal(e.Mode), Modified: modified(e.ModTime),
+		UID: e.UID, GID: e.GID, User: e.User, Group: e.Group, Target: e.Target, Unsized: e.Unsized, Problem: e.Problem,
+	}
+}
+
+func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
+
+// modified is a time that JSON can show: 64 bits of nanoseconds are within its years.
+func modified(n int64) time.Time { return time.Unix(0, n).UTC() }
+
+type listFilesIn struct {
+	FilePath
+	Recursive bool `query:"recursive" doc:"Everything below, too."`
+	Limit     int  `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"How many at most."`
+}
+
+type fileListOut struct{ Body api.FileList }
+
+// maxListBytes bounds the names in one answer, whatever init sends.
+const maxListBytes = 16 << 20
+
+var errEnough = errors.New("enough")
+
+func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, error) {
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		return nil, err
+	}
+	out := &fileListOut{api.FileList{Entries: []api.FileEntry{}}}
+	size := 0
+	// One more than is wanted tells whether there are more.
+	err = initwire.ListFiles(ctx, conn, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
+		size += len(e.Path) + len(e.Name) + len(e.Target) + len(e.Problem)
+		if len(out.Body.Entries) == in.Limit || size > maxListBytes {
+			out.Body.More = true
+			return errEnough
+		}
+		out.Body.Entries = append(out.Body.Entries, entryOf(e))
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, a.broke(ctx, al, err)
+	}
+	return out, nil
+}
+
+type statFileIn struct {
+	FilePath
+	Follow bool `query:"follow" doc:"Of a link: what it leads to."`
+}
+
+type fileOut struct{ Body api.FileEntry }
+
+func (a *API) statFile(ctx context.Context, in *statFileIn) (*fileOut, error) {
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.stat(ctx, al, in.Path, in.Follow)
+	if err != nil {
+		return nil, err
+	}
+	return &fileOut{entryOf(e)}, nil
+}
+
+func (a *API) stat(ctx context.Context, al *state.Alloc, path string, follow bool) (*initwire.FileEntry, error) {
+	conn, err := a.tunnel(ctx, al)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := soon(ctx)
+	defer cancel()
+	e, err := initwire.StatFile(bounded, conn, initwire.FileStat{Path: path, Follow: follow})
+	return e, a.broke(ctx, al, err)
+}
+
+type writeFileIn struct {
+	FilePath
+	Mode    string `query:"mode" maxLength:"6" doc:"Permission bits in octal. Default: those of the file that is replaced, else 0644."`
+	Parents bool   `query:"parents" doc:"Make the directories above it, if they are missing."`
+	User    string `query:"user" maxLength:"200" doc:"Who shall own it, as NAME, UID, NAME:GROUP or UID:GID. Default: the allocation's user."`
+	OctetBody
+}
+
+func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) {
+	mode, err := fileMode(in.Mode)
+	if err != nil {
+		return nil, err
+	}
+	al, err := a.upload(ctx, &in.FilePath, &in.OctetBody, func(ctx context.Context, conn Conn, body io.Reader) error {
+		return initwire.WriteFile(ctx, conn, initwire.FileWrite{
+			Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
+		}, body)
+	})
+	if err != nil {
+		return nil, err
+	}
+	e, err := a.stat(ctx, al, in.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	return &fileOut{entryOf(e)}, nil
+}
+
+// upload hands the body of a request to an operation.
+func (a *API) upload(ctx context.Context, in *FilePath, octets *OctetBody, do func(context.Context, Conn, io.Reader) error) (*state.Alloc, error) {
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		return nil, err
+	}
+	body := &sentBody{r: octets.from}
+	if err := do(ctx, conn, body); err != nil {
+		if body.err != nil {
+			return nil, body.err
+		}
+		return nil, a.broke(ctx, al, err)
+	}
+	return al, nil
+}
+
+// sentBody keeps what went wrong with the body, which is the client's doing.
+type sentBody struct {
+	r   io.Reader
+	err error
+}
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if err != nil && err != io.EOF && b.err == nil {
+		b.err = brokenBody(err, stall)
+	}
+	return n, err
+}
+
+type deleteFileIn struct {
+	FilePath
+	Recursive bool `query:"recursive" doc:"A directory with everything in it."`
+	MissingOK bool `query:"missing_ok" doc:"It is fine if it is not there."`
+	Contents  bool `query:"contents" doc:"Only what is in the directory, which stays."`
+}
+
+func (a *API) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		return nil, err
+	}
+	err = initwire.DeleteFile(ctx, conn, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
+	if err != nil {
+		return nil, a.broke(ctx, al, err)
+	}
+	return &struct{}{}, nil
+}
+
+type makeDirectoryIn struct {
+	FilePath
+	Mode    string `query:"mode" maxLength:"6" doc:"Permission bits in octal. Default: 0755."`
+	Parents bool   `query:"parents" doc:"Make the directories above it as well; it is fine if it is there."`
+	User    string `query:"user" maxLength:"200" doc:"Who shall own it. Default: the allocation's user."`
+}
+
+func (a *API) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut, error) {
+	mode, err := fileMode(in.Mode)
+	if err != nil {
+		return nil, err
+	}
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := soon(ctx)
+	defer cancel()
+	if err := initwire.MakeDirectory(bounded, conn, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
+		return nil, a.broke(ctx, al, err)
+	}
+	e, err := a.stat(ctx, al, in.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	return &fileOut{entryOf(e)}, nil
+}
+
+type readArchiveIn struct {
+	FilePath
+	Contents bool `query:"contents" doc:"What is in the directory, without the directory's own name."`
+	Follow   bool `query:"follow" doc:"If the path itself is a link: what it leads to."`
+}
+
+func (a *API) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamResponse, error) {
+	path := in.Path
+	if in.Contents {
+		path += "/."
+	}
+	ctx, cancel := a.streaming(ctx)
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	from, err := initwire.ReadTar(ctx, conn, initwire.TarRead{Paths: []string{path}, Follow: in.Follow})
+	if err != nil {
+		defer cancel()
+		return nil, a.broke(ctx, al, err)
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer cancel()
+		r, w := humago.Unwrap(hc)
+		w.Header().Set("Content-Type", "application/x-tar")
+		a.download(w, r, http.StatusOK, from)
+	}}, nil
+}
+
+// download sends octets whose headers are set. One that is not whole breaks off.
+func (a *API) download(w http.ResponseWriter, r *http.Request, status int, from io.ReadCloser) {
+	defer func() { _ = from.Close() }()
+	if status != http.StatusOK {
+		w.WriteHeader(status)
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	o := &outputAnswer{w: w, begun: true}
+	if _, err := o.copy(&part{ReadCloser: from}); err != nil {
+		a.logger.DebugContext(r.Context(), "answer broken off", "path", clip(r.URL.Path), "error", err)
+		o.abort()
+	}
+	endWrite(w)
+}
+
+type writeArchiveIn struct {
+	FilePath
+	User       string `query:"user" maxLength:"200" doc:"Who shall own everything. Default: the allocation's user."`
+	KeepOwners bool   `query:"keep_owners" doc:"Owners as the numbers in the archive say, instead."`
+	Parents    bool   `query:"parents" doc:"Make the directory, if it is missing."`
+	OctetBody
+}
+
+func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, error) {
+	_, err := a.upload(ctx, &in.FilePath, &in.OctetBody, func(ctx context.Context, conn Conn, body io.Reader) error {
+		return initwire.WriteTar(ctx, conn, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, body)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &struct{}{}, nil
+}

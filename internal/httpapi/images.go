@@ -1,0 +1,149 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+func (a *API) imageRoutes() {
+	op := func(method, path, id, summary, description string) huma.Operation {
+		op := operation(method, "/v1/nodes/{id}"+path, id, tagNodes, summary, description)
+		op.Errors = append(op.Errors, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusServiceUnavailable)
+		return op
+	}
+	register(a, op(http.MethodGet, "/images", "list-images", "List the images on a node", ""), a.listImages)
+
+	pull := op(http.MethodPost, "/images", "pull-image", "Pull an image to a node",
+		"Ahead of its use. The answer is a stream of ImageProgress, one JSON object a line; the last one has the digest, or a problem.")
+	pull.Responses = map[string]*huma.Response{"200": {
+		Description: "Progress, and the result.",
+		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: a.schema(reflect.TypeFor[api.ImageProgress]())}},
+	}}
+	jsonBody[api.ImagePull](a, &pull, true)
+	register(a, pull, a.pullImage)
+
+	register(a, op(http.MethodPost, "/images/prune", "prune-images", "Delete images from a node", "Those that no sandbox uses, and that were not used lately."), a.pruneImages)
+}
+
+// liveNode is the id of a node that there is.
+func (a *API) liveNode(in *NodePath) (muster.NodeID, error) {
+	n := a.cfg.State.Latest().Node(muster.NodeID(in.ID))
+	switch {
+	case n == nil:
+		return "", notFound("node %s: not found", clip(in.ID))
+	case !n.Stage.Live():
+		return "", newProblem(http.StatusGone, api.CodeEnded, "node "+string(n.ID)+" is gone")
+	}
+	return n.ID, nil
+}
+
+type imageListOut struct{ Body api.ImageList }
+
+func (a *API) listImages(ctx context.Context, in *NodePath) (*imageListOut, error) {
+	id, err := a.liveNode(in)
+	if err != nil {
+		return nil, err
+	}
+	list, err := a.cfg.Sandboxes.Images(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	out := &imageListOut{api.ImageList{Images: []api.Image{}, Used: int64(list.Used), Limit: int64(list.Limit)}}
+	for i := range list.Images {
+		m := &list.Images[i]
+		out.Body.Images = append(out.Body.Images, api.Image{
+			Ref: m.Ref, Digest: m.Digest, Size: int64(m.Size), Layers: m.Layers, InUse: m.InUse, Used: m.Used.Std().UTC(),
+		})
+	}
+	return out, nil
+}
+
+type pullImageIn struct {
+	NodePath
+	RequestBody
+}
+
+func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamResponse, error) {
+	var want api.ImagePull
+	if p := decode(in.JSON, &want); p != nil {
+		return nil, p
+	}
+	if want.Ref == "" || len(want.Ref) > 1024 {
+		return nil, invalid("body.ref", "is %q; name an image, as python:3.13", clip(want.Ref))
+	}
+	id, err := a.liveNode(&in.NodePath)
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		_, w := humago.Unwrap(hc)
+		ctx, cancel := a.streaming(ctx)
+		defer cancel()
+		begun := false
+		for p, err := range a.cfg.Sandboxes.PullImage(ctx, id, want.Ref) {
+			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
+			switch {
+			case err != nil && !begun:
+				a.fail(ctx, "pull-image", err).write(w)
+				return
+			case err != nil:
+				line.Problem = &a.fail(ctx, "pull-image", err).Problem
+			case p.Failure != nil:
+				line.Problem = &imageProblem(p).Problem
+			}
+			if !begun {
+				begun = true
+				w.Header().Set("Content-Type", "application/x-ndjson")
+			}
+			extendWrite(w)
+			b, err := encode(line)
+			if err != nil {
+				break
+			}
+			if _, err := w.Write(b); err != nil {
+				break
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+		endWrite(w)
+	}}, nil
+}
+
+// imageProblem is the problem of an image that could not be pulled.
+func imageProblem(p wire.PullProgress) *problem {
+	f := p.Failure
+	switch {
+	case f.Reason == muster.ReasonImageNotFound:
+		return newProblem(http.StatusNotFound, api.CodeImageNotFound, said(f.Message))
+	case f.Class == muster.FailureUser:
+		return newProblem(http.StatusUnprocessableEntity, string(muster.FaultInvalid), said(f.Message))
+	}
+	return newProblem(http.StatusServiceUnavailable, string(muster.FaultUnavailable), said(f.Message))
+}
+
+type pruneIn struct {
+	NodePath
+	All bool `query:"all" doc:"Also those that were used lately."`
+}
+
+type prunedOut struct{ Body api.ImagesPruned }
+
+func (a *API) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut, error) {
+	id, err := a.liveNode(&in.NodePath)
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.cfg.Sandboxes.PruneImages(ctx, id, in.All)
+	if err != nil {
+		return nil, err
+	}
+	return &prunedOut{api.ImagesPruned{Freed: int64(p.Freed)}}, nil
+}

@@ -1,0 +1,259 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/coder/websocket"
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+func (a *API) portRoutes() {
+	register(a, inside(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
+
+	open := inside(http.MethodGet, "/ports/{port}", "open-port", "Connect to a TCP port",
+		"A WebSocket that is one TCP connection to the port, on the sandbox's own loopback. Binary messages are its octets, cut anywhere; "+
+			"a PortControl `close-write` as text, from either side, says that no more come from there. 502 with the code no-listener if nothing listens.", http.StatusUpgradeRequired)
+	open.DefaultStatus = http.StatusSwitchingProtocols
+	open.Responses = a.upgrades(reflect.TypeFor[api.PortControl]())
+	register(a, open, a.openPort)
+}
+
+type portListOut struct{ Body api.PortList }
+
+func (a *API) listPorts(ctx context.Context, in *AllocPath) (*portListOut, error) {
+	al, conn, err := a.enter(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := soon(ctx)
+	defer cancel()
+	list, err := initwire.ListPorts(bounded, conn)
+	if err != nil {
+		return nil, a.broke(ctx, al, err)
+	}
+	ports := map[int]*api.Port{}
+	for i := range list {
+		l := &list[i]
+		p := ports[l.Port]
+		if p == nil {
+			p = &api.Port{Port: l.Port}
+			ports[l.Port] = p
+		}
+		if ip, ok := netip.AddrFromSlice(l.IP); ok && !slices.Contains(p.Addresses, ip.String()) {
+			p.Addresses = append(p.Addresses, ip.String())
+		}
+		p.Reachable = p.Reachable || l.Reachable()
+	}
+	out := &portListOut{api.PortList{Ports: []api.Port{}}}
+	for _, p := range ports {
+		slices.Sort(p.Addresses)
+		out.Body.Ports = append(out.Body.Ports, *p)
+	}
+	slices.SortFunc(out.Body.Ports, func(x, y api.Port) int { return cmp.Compare(x.Port, y.Port) })
+	return out, nil
+}
+
+type openPortIn struct {
+	AllocPath
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port."`
+}
+
+func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamResponse, error) {
+	if _, err := in.find(a.cfg.State.Latest()); err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		if !upgradable(w, r) {
+			return
+		}
+		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer cancel(nil)
+		defer context.AfterFunc(a.stopping, func() { cancel(errStopping) })()
+		conn, err := a.connect(inner, in)
+		if err != nil {
+			a.fail(ctx, "open-port", err).write(w)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		s, err := a.accept(w, r)
+		if err != nil {
+			return
+		}
+		p := &portSocket{s: s, conn: conn, inner: inner, cancel: cancel, halved: make(chan struct{})}
+		p.run()
+	}}, nil
+}
+
+// connect is a TCP connection to a port inside.
+func (a *API) connect(ctx context.Context, in *openPortIn) (Conn, error) {
+	al, conn, err := a.enter(ctx, &in.AllocPath)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := soon(ctx)
+	defer cancel()
+	switch err := initwire.ConnectPort(bounded, conn, in.Port); {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, initwire.ErrRefused) && strings.Contains(err.Error(), "port "+strconv.Itoa(in.Port)):
+		return nil, noListener(al, in.Port, err)
+	default:
+		return nil, a.broke(ctx, al, err)
+	}
+}
+
+func noListener(al *state.Alloc, port int, err error) error {
+	return newProblem(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, said(err.Error())))
+}
+
+// portSocket is a TCP connection and its client. Each direction has one buffer.
+type portSocket struct {
+	s      *socket
+	conn   Conn
+	inner  context.Context
+	cancel context.CancelCauseFunc
+	// halved is closed when the client has said that nothing more comes, and then nil: of the receiving goroutine.
+	halved chan struct{}
+}
+
+func (p *portSocket) run() {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer p.s.abort()
+	// Wakes those that wait for what is inside; the deferred before it those that wait for the client.
+	defer func() { p.cancel(errClientGone); _ = p.conn.Close() }()
+	p.s.ws.SetReadLimit(-1) // passed on as it comes
+	received, sent, halved := make(chan error, 1), make(chan error, 1), p.halved
+	wg.Go(func() { p.s.keepAwake(func() { p.cancel(errClientGone) }) })
+	wg.Go(func() { received <- p.receive() })
+	wg.Go(func() { sent <- p.forward() })
+
+	for halved != nil || sent != nil {
+		var err error
+		select {
+		case err = <-received:
+		case err = <-sent:
+			sent = nil
+		case <-halved:
+			halved = nil
+		}
+		if err == nil {
+			continue
+		}
+		// Whoever breaks first says why; errors of the other direction follow from that.
+		stopping := errors.Is(context.Cause(p.inner), errStopping)
+		p.cancel(err)
+		_ = p.conn.Close()
+		switch {
+		case errors.Is(err, errClientGone):
+		case stopping:
+			p.s.end(websocket.StatusGoingAway, errStopping.Error())
+		default:
+			p.s.end(websocket.StatusInternalError, said(err.Error()))
+		}
+		return
+	}
+	p.s.end(websocket.StatusNormalClosure, "")
+}
+
+// forward brings what comes from inside to the client, until its end.
+func (p *portSocket) forward() error {
+	buf := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := p.conn.Read(buf[:])
+		if n > 0 {
+			if p.s.send(websocket.MessageBinary, buf[:n]) != nil {
+				return errClientGone
+			}
+		}
+		switch {
+		case err == io.EOF:
+			if p.s.sendJSON(api.PortControl{Type: api.PortCloseWrite}) != nil {
+				return errClientGone
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// receive brings what the client says inside, until the client has left or does what it must not.
+func (p *portSocket) receive() error {
+	for {
+		kind, r, err := p.s.ws.Reader(p.s.ctx)
+		if err != nil {
+			return errClientGone
+		}
+		if kind == websocket.MessageText {
+			err = p.closeWrite(kind, r)
+		} else {
+			err = p.write(r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write passes a message on as it comes.
+func (p *portSocket) write(r io.Reader) error {
+	buf := copyBuffers.Get().(*[32 << 10]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, err := r.Read(buf[:])
+		if n > 0 {
+			if p.halved == nil {
+				return invalid("message", "comes after %s", api.PortCloseWrite)
+			}
+			if _, err := p.conn.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return errClientGone
+		}
+	}
+}
+
+func (p *portSocket) closeWrite(kind websocket.MessageType, r io.Reader) error {
+	raw, err := text(kind, r, maxControl)
+	if err != nil {
+		return err
+	}
+	var c api.PortControl
+	if json.Unmarshal(raw, &c) != nil || c.Type != api.PortCloseWrite {
+		return invalid("message.type", "is %q; it is %s", clip(c.Type), api.PortCloseWrite)
+	}
+	if p.halved == nil {
+		return nil
+	}
+	if err := p.conn.CloseWrite(); err != nil {
+		return err
+	}
+	close(p.halved)
+	p.halved = nil
+	return nil
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/musterhq/muster"
+)
+
+// upgrade answers as an agent would, and hands the connection to a function.
+func upgrade(w http.ResponseWriter, use func(net.Conn, io.Reader)) {
+	conn, in, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+UpgradeInit+"\r\n\r\n")
+	use(conn, in)
+}
+
+func TestTunnel(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost || r.URL.Path != "/v1/allocs/u-0-1/init" || r.Header.Get("Upgrade") != UpgradeInit || r.Header.Get("Connection") != "Upgrade" || len(r.Header["Idempotency-Key"]) > 0 {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		upgrade(w, func(conn net.Conn, in io.Reader) {
+			b, _ := io.ReadAll(in) // needs the half-close
+			_, _ = conn.Write(bytes.ToUpper(b))
+		})
+	})
+	for range 3 {
+		tunnel, err := c.Tunnel(t.Context(), "u-0-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(tunnel, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		if err := tunnel.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(tunnel); err != nil || string(b) != "HELLO" {
+			t.Errorf("%q %v", b, err)
+		}
+		if err := tunnel.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTunnelWritesStayTogether: several write at once, as those who speak to one execution do.
+func TestTunnelWritesStayTogether(t *testing.T) {
+	const writers, each, size = 8, 20, 100_000
+	got := make(chan error, 1)
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		upgrade(w, func(_ net.Conn, in io.Reader) {
+			buf := make([]byte, size)
+			for range writers * each {
+				if _, err := io.ReadFull(in, buf); err != nil {
+					got <- err
+					return
+				}
+				if !bytes.Equal(buf, bytes.Repeat(buf[:1], size)) {
+					got <- errors.New("two writes are mixed")
+					return
+				}
+			}
+			got <- nil
+		})
+	})
+	tunnel, err := c.Tunnel(t.Context(), "u-0-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tunnel.Close() }()
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			b := bytes.Repeat([]byte{byte(i)}, size)
+			for range each {
+				if _, err := tunnel.Write(b); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTunnelEndsWithItsContext, whatever goes on in it, and says why.
+func TestTunnelEndsWithItsContext(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		upgrade(w, func(conn net.Conn, _ io.Reader) {
+			_, _ = conn.Read(make([]byte, 1)) // takes one octet, and no more until the end
+			<-release
+		})
+	})
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	tunnel, err := c.Tunnel(ctx, "u-0-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := tunnel.Read(make([]byte, 1)); !errors.Is(err, why) {
+			t.Errorf("read: %v", err)
+		}
+	})
+	full := make(chan struct{})
+	wg.Go(func() {
+		_, _ = tunnel.Write(make([]byte, 1))
+		close(full)
+		if _, err := tunnel.Write(make([]byte, 64<<20)); !errors.Is(err, why) {
+			t.Errorf("write: %v", err)
+		}
+	})
+	<-full
+	cancel(why)
+	wg.Wait()
+	// One that waits for its turn to write is not left behind either.
+	if _, err := tunnel.Write([]byte{0}); !errors.Is(err, why) {
+		t.Errorf("late write: %v", err)
+	}
+	_ = tunnel.Close()
+	if _, err := c.Tunnel(ctx, "u-0-1"); !errors.Is(err, why) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTunnelRefused(t *testing.T) {
+	var status int
+	var body, upgraded string
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if upgraded != "" {
+			w.Header().Set("Upgrade", upgraded)
+			w.Header().Set("Connection", "Upgrade")
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	})
+	for _, x := range []struct {
+		status         int
+		body, upgraded string
+		kind           muster.FaultKind
+		says           string
+	}{
+		{404, `{"message":"not here"}`, "", muster.FaultNotFound, "not here"},
+		{409, `{"message":"does not run yet"}`, "", muster.FaultConflict, "yet"},
+		{410, `{"message":"has ended"}`, "", muster.FaultTooOld, "ended"},
+		{503, `{"message":"ending"}`, "", muster.FaultUnavailable, "ending"},
+		{200, `{}`, "", muster.FaultInternal, "200"},
+		{101, ``, "websocket", muster.FaultInternal, "websocket"},
+	} {
+		status, body, upgraded = x.status, x.body, x.upgraded
+		if tunnel, err := c.Tunnel(t.Context(), "u-0-1"); muster.KindOf(err) != x.kind || !strings.Contains(err.Error(), x.says) || tunnel != nil {
+			t.Errorf("%d: %v", x.status, err)
+		}
+	}
+}
+
+func TestStatsImagesGrants(t *testing.T) {
+	var given []Grant
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.URL.RequestURI())
+		switch r.URL.Path {
+		case "/v1/allocs/u-0-1/stats":
+			_, _ = io.WriteString(w, `{"at":5,"cpu_us":7,"memory":8,"pids":2,"disk":3}`)
+		case "/v1/images":
+			if r.Method == http.MethodGet {
+				_, _ = io.WriteString(w, `{"images":[{"ref":"a","digest":"d","size":1,"layers":2,"in_use":3,"used":4}],"used":5,"limit":6}`)
+				return
+			}
+			var p PullImage
+			_ = json.NewDecoder(r.Body).Decode(&p)
+			switch p.Ref {
+			case "good":
+				_, _ = io.WriteString(w, `{"done":1,"total":2}`+"\n"+`{"digest":"sha256:0"}`+"\n"+`{"digest":"never read"}`)
+			case "bad":
+				_, _ = io.WriteString(w, `{"failure":{"class":"user","reason":"image-not-found","message":"no"}}`)
+			case "cut":
+				_, _ = io.WriteString(w, `{"done":1}`+"\n")
+			case "long":
+				_, _ = io.WriteString(w, `{"digest":"`+strings.Repeat("x", maxProgress)+`"}`)
+			default:
+				w.WriteHeader(http.StatusNotFound)
+			}
+		case "/v1/images/prune":
+			_, _ = io.WriteString(w, `{"freed":9}`)
+		case "/v1/grants":
+			var g Grant
+			_ = json.NewDecoder(r.Body).Decode(&g)
+			given = append(given, g)
+			_, _ = io.WriteString(w, `{}`)
+		}
+	})
+	ctx := t.Context()
+	if s, err := c.Stats(ctx, "u-0-1"); err != nil || s != (Stats{At: 5, CPUMicros: 7, Memory: 8, Pids: 2, Disk: 3}) {
+		t.Errorf("%+v %v", s, err)
+	}
+	if l, err := c.Images(ctx); err != nil || len(l.Images) != 1 || l.Images[0] != (Image{"a", "d", 1, 2, 3, 4}) || l.Used != 5 || l.Limit != 6 {
+		t.Errorf("%+v %v", l, err)
+	}
+	for _, all := range []bool{false, true} {
+		if p, err := c.PruneImages(ctx, all); err != nil || p.Freed != 9 {
+			t.Errorf("%+v %v", p, err)
+		}
+	}
+	if last := asked[len(asked)-2:]; last[0] != "POST /v1/images/prune" || last[1] != "POST /v1/images/prune?all=true" {
+		t.Errorf("%q", last)
+	}
+	g := Grant{Ref: "r", Pull: "p", Authorization: "Bearer x", Insecure: true, Until: 5}
+	if err := c.PutGrant(ctx, g); err != nil || len(given) != 1 || given[0] != g {
+		t.Errorf("%+v %v", given, err)
+	}
+	pull := func(ref string) (all []PullProgress, err error) {
+		for p, e := range c.PullImage(ctx, ref) {
+			if e != nil {
+				return all, e
+			}
+			all = append(all, p)
+		}
+		return all, nil
+	}
+	if all, err := pull("good"); err != nil || len(all) != 2 || all[0].Total != 2 || all[1].Digest != "sha256:0" {
+		t.Errorf("%+v %v", all, err)
+	}
+	if all, err := pull("bad"); err != nil || len(all) != 1 || all[0].Failure.Reason != muster.ReasonImageNotFound {
+		t.Errorf("%+v %v", all, err)
+	}
+	if all, err := pull("cut"); muster.KindOf(err) != muster.FaultUnavailable || len(all) != 1 || !strings.Contains(err.Error(), "cut") {
+		t.Errorf("%+v %v", all, err)
+	}
+	if _, err := pull("long"); muster.KindOf(err) != muster.FaultUnavailable {
+		t.Errorf("%v", err)
+	}
+	if _, err := pull("none"); muster.KindOf(err) != muster.FaultNotFound {
+		t.Errorf("%v", err)
+	}
+	for range c.PullImage(ctx, "good") {
+		break // leaves early
+	}
+}
