@@ -28,3 +28,15 @@ func IsUnreachable(err error) bool {
 	var u *Unreachable
 	return errors.As(err, &u)
 }
+
+// IsGone reports whether the object is over: an allocation that has ended.
+func IsGone(err error) bool { return isStatus(err, http.StatusGone) }
+
+// Code is the code of a refusal, as api.CodeEnded; "" if the error is none.
+func Code(err error) string {
+	var p *api.Problem
+	if errors.As(err, &p) {
+		return p.Code
+	}
+	return ""
+}

@@ -24,12 +24,20 @@ const (
 	exitInterrupted = 130
 )
 
+// Exit codes that stand for how a command ended, where ours is its own.
+const (
+	exitTimeout       = 124
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitBrokenPipe    = 141 // 128 + SIGPIPE: whoever read our stdout has left
+)
+
 const exitHelp = `
 
 Exit codes: 0 all went well; 1 a job failed, an object does not exist, or anything
 else went wrong; 2 wrong usage: flags, a job file, or what the server refuses as wrong; 3 the server
 cannot be reached; 4 the server does not let you in; 74 the server's storage failed;
-130 interrupted. ` + "`muster run`" + ` with one member exits with its command's own code.`
+130 interrupted. ` + "`muster run`" + ` with one member and ` + "`muster exec`" + ` exit with the command's own code.`
 
 // exit is an error with its exit code. Without err there is nothing to print.
 type exit struct {

@@ -24,6 +24,8 @@ type follower struct {
 	out     *printer
 	index   int  // only this member's; -1 for all
 	notes   bool // tell of attempts that failed
+	// detail, if set, is told what the start of an allocation is at; "" when it runs.
+	detail func(text string)
 
 	// All below belongs to follow's goroutine.
 	job      *api.Job   // as it was last told
@@ -231,6 +233,9 @@ func (f *follower) see(al *api.Alloc) {
 		return
 	}
 	t.alloc = *al
+	if f.detail != nil {
+		f.detail(startText(al, f.out.prefix))
+	}
 	if f.last == nil || al.Attempt >= f.last.Attempt {
 		f.last = al
 	}
@@ -254,6 +259,17 @@ func (f *follower) see(al *api.Alloc) {
 		}
 		f.ended = append(f.ended, t)
 	}
+}
+
+// startText is what an allocation's start is at, as the pull of its image; "" if there is nothing to say.
+func startText(al *api.Alloc, many bool) string {
+	if al.Detail == "" || al.Status != string(muster.AllocPlaced) && al.Status != string(muster.AllocStarting) {
+		return ""
+	}
+	if many {
+		return fmt.Sprintf("member %d: %s", al.Index, al.Detail)
+	}
+	return al.Detail
 }
 
 // skip says that nothing of it needs to be printed, when that is so for what comes before it.

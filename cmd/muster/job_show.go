@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ func (a *app) jobShowCommand() *cobra.Command {
 		if a.json {
 			return a.printJSON(shownJob{job, shown})
 		}
-		a.printJob(job)
+		a.printJob(job, shown)
 		a.printMembers(shown, job.Count)
 		return nil
 	})
@@ -80,15 +81,15 @@ func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most i
 	return shown, nil
 }
 
-func (a *app) printJob(j *api.Job) {
+func (a *app) printJob(j *api.Job, members []shownMember) {
 	now := time.Now()
 	took := ""
 	if j.Ended != nil {
 		took = brief(j.Ended.Sub(j.Submitted))
 	}
-	command := ""
+	command, image := "", ""
 	if j.Spec != nil {
-		command = shellWords(j.Spec.Command)
+		command, image = shellWords(j.Spec.Command), imageText(j.Spec.Image, members)
 	}
 	c := j.Counts
 	a.printFields(
@@ -97,11 +98,27 @@ func (a *app) printJob(j *api.Job) {
 		"Reason", j.Reason, "Waits", j.Waits,
 		"Version", fmt.Sprint(j.Version),
 		"Priority", fmt.Sprint(j.Priority),
+		"Image", image,
 		"Command", command,
 		"Submitted", fmt.Sprintf("%s (%s ago)", j.Submitted.Local().Format(time.DateTime), ago(&j.Submitted, now)),
 		"Took", took,
 		"Members", fmt.Sprintf("%d: %d waiting, %d placed, %d running, %d succeeded, %d failed, %d stopped", j.Count, c.Waiting, c.Placed, c.Running, c.Succeeded, c.Failed, c.Stopped),
 	)
+}
+
+// imageText is a job's image with the digests that its members were started from: more
+// than one if its tag was moved meanwhile.
+func imageText(ref string, members []shownMember) string {
+	var digests []string
+	for _, m := range members {
+		if m.Newest != nil && m.Newest.Image != "" && !slices.Contains(digests, m.Newest.Image) {
+			digests = append(digests, m.Newest.Image)
+		}
+	}
+	if len(digests) == 0 || len(digests) == 1 && strings.HasSuffix(ref, digests[0]) {
+		return ref
+	}
+	return fmt.Sprintf("%s (%s)", ref, strings.Join(digests, ", "))
 }
 
 func (a *app) printMembers(shown []shownMember, count int) {

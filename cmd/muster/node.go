@@ -127,6 +127,17 @@ func usageOf(u *api.NodeUsage) string {
 	return fmt.Sprintf("%.1f cpu seconds so far, %s memory; %s disk free", u.CPUSeconds, muster.Bytes(u.Memory), muster.Bytes(u.FreeDisk))
 }
 
+// containersOf is what makes containers on a node that has been reached.
+func containersOf(n *api.Node) string {
+	if n.Joined == nil {
+		return ""
+	}
+	if by := n.Attributes["containers"]; by != "" {
+		return "by " + by
+	}
+	return "none: jobs with an image do not run here" + suffixIf(len(n.Problems) > 0, "; see the problems")
+}
+
 func (a *app) printNode(n *api.Node) {
 	now := time.Now()
 	amount := func(r api.Resources) string {
@@ -148,7 +159,7 @@ func (a *app) printNode(n *api.Node) {
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
 		"Stage", n.Stage, "Health", n.Health, "Intent", n.Intent, "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
-		"Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
+		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -19,6 +20,16 @@ type progress struct {
 	away   bool
 	told   api.JobCounts
 	reason string
+
+	mu     sync.Mutex
+	detail string // what a start is at
+}
+
+// setDetail is told by who follows the job.
+func (p *progress) setDetail(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.detail = text
 }
 
 // How often it asks.
@@ -74,6 +85,11 @@ func (p *progress) show(job *api.Job, err error) {
 	if why == "" && time.Since(p.began) > 3*time.Second {
 		why = job.Waits // not worth a line while a node may be about to join
 	}
+	p.mu.Lock()
+	if p.detail != "" && waiting > 0 {
+		why = p.detail
+	}
+	p.mu.Unlock()
 	if p.screen.errTerm {
 		note := brief(time.Since(p.began).Truncate(time.Second))
 		switch {

@@ -44,6 +44,7 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 		Args: cobra.ArbitraryArgs,
 	}
 	c.Flags().SetInterspersed(false) // what follows the command is its own
+	c.SetFlagErrorFunc(plainHabit)
 	r.spec.flags(c)
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and leave")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but what the members print, and errors")
@@ -83,7 +84,12 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 		_, err := fmt.Fprintln(r.app.stdout, key)
 		return err
 	}
-	return r.follow(ctx, cl, done, &s.Spec)
+	err = r.follow(ctx, cl, done, &s.Spec)
+	var e *exit
+	if hint := imageHint(&s.Spec); hint != "" && errors.As(err, &e) && e.code == exitNotFound {
+		return &exit{e.code, errors.New(hint)}
+	}
+	return err
 }
 
 // answerTime is how long a submission that is on its way may still be answered
@@ -153,6 +159,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	if !r.quiet {
 		r.announce(out.screen, key, done)
 		p := &progress{cl: cl, key: key, screen: out.screen, began: began}
+		f.detail = p.setDetail
 		go p.run(ctx)
 	}
 	interrupts := 0
@@ -236,11 +243,11 @@ func exitCodeOf(al *api.Alloc) int {
 	}
 	switch reason {
 	case muster.ReasonTimeout:
-		return 124
+		return exitTimeout
 	case muster.ReasonNotExecutable:
-		return 126
+		return exitNotExecutable
 	case muster.ReasonCommandNotFound:
-		return 127
+		return exitNotFound
 	case muster.ReasonOutOfMemory:
 		return 137
 	}

@@ -40,6 +40,14 @@ type specFlags struct {
 	constraints []string
 	outputLimit string
 	replace     bool
+
+	entrypoint string
+	user       string
+	network    string
+	egress     []string
+	ports      []int
+	cpuMax     float64
+	pids       int
 }
 
 func (s *specFlags) flags(c *cobra.Command) {
@@ -50,7 +58,9 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.IntVar(&s.count, "count", 0, "how many members (default 1)")
 	f.Float64Var(&s.cpu, "cpu", 0, "cores that a member needs, as 0.5 (default 1)")
 	f.StringVar(&s.memory, "memory", "", "memory that a member needs, as 64MiB (default 256MiB)")
-	f.StringVar(&s.disk, "disk", "", "disk that a member needs, as 1GiB (default none)")
+	f.StringVar(&s.disk, "disk", "", "disk that a member needs, and the most that a container may write, as 1GiB (default none; 10GiB for a container)")
+	f.Float64Var(&s.cpuMax, "cpu-max", 0, "at most so many cores, even if more are idle (default no limit)")
+	f.IntVar(&s.pids, "pids", 0, "at most so many processes and threads (default 4096)")
 	f.StringArrayVarP(&s.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on its own; may be repeated")
 	f.StringVar(&s.timeout, "timeout", "", "end an attempt that runs longer, as 10m")
 	f.StringVar(&s.killGrace, "kill-grace", "", "time between TERM and KILL (default 10s)")
@@ -59,12 +69,18 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.StringSliceVar(&s.on, "on", nil, "ends that are tried again: exit codes and ranges as 1,3-5, or any, timeout, out-of-memory, signal")
 	f.StringArrayVar(&s.inputs, "input", nil, "local file SOURCE:PATH to put into the work directory; may be repeated")
 	f.StringArrayVar(&s.outputs, "output", nil, "file or directory in the work directory to keep, for muster job fetch; may be repeated")
-	f.StringVar(&s.workdir, "workdir", "", "where the command starts (default: a fresh directory)")
+	f.StringVarP(&s.workdir, "workdir", "w", "", "where the command starts (default: a fresh directory, or the image's)")
 	f.StringVar(&s.pool, "pool", "", "only nodes of this pool")
-	f.StringVar(&s.image, "image", "", "container image (default: none, a process on the node)")
+	f.StringVar(&s.image, "image", "", "container image, as python:3.13 (default: none, a process on the node); without a command, the image's own is run")
+	f.StringVar(&s.entrypoint, "entrypoint", "", "program instead of the image's entrypoint and command; empty for none")
+	f.StringVarP(&s.user, "user", "u", "", "who runs the command in the container: NAME, UID, NAME:GROUP or UID:GID (default: as the image says, else root)")
+	f.StringVar(&s.network, "network", "", "of the container: none, bridge or host (default bridge)")
+	f.StringArrayVar(&s.egress, "egress", nil, "the only networks that a bridge reaches, as 10.0.0.0/8; may be repeated (default all)")
+	f.IntSliceVar(&s.ports, "port", nil, "TCP port of the container that others on the node may connect to; may be repeated; muster port reaches any without")
 	f.StringArrayVar(&s.constraints, "constraint", nil, "node attribute: NAME=VALUE, NAME!=VALUE, NAME in A,B, or NAME; may be repeated")
 	f.StringVar(&s.outputLimit, "output-limit", "", "how much is kept of stdout and of stderr (default 256MiB)")
 	f.BoolVar(&s.replace, "replace", false, "stop a running job of this name, and run this one instead")
+	addHabits(f)
 }
 
 // submission is the job that flags and arguments describe, checked, and the
@@ -82,11 +98,12 @@ func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader)
 	if len(args) > 0 {
 		spec.Command = args
 	}
-	if len(spec.Command) == 0 {
-		return out, "", usage(errors.New("there is no command; write it behind the flags, as in `muster run -- echo hello`"))
-	}
 	if err := s.apply(spec, c.Flags().Changed); err != nil {
 		return out, "", usage(err)
+	}
+	// An image may bring a command of its own.
+	if len(spec.Command) == 0 && spec.Image == "" {
+		return out, "", usage(errors.New("there is no command; write it behind the flags, as in `muster run -- echo hello`"))
 	}
 	spec.Defaults()
 	if problems := spec.ValidateFile(); problems != nil {
@@ -107,6 +124,8 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		{"workdir", s.workdir, &spec.Workdir},
 		{"pool", s.pool, &spec.Pool},
 		{"image", s.image, &spec.Image},
+		{"user", s.user, &spec.User},
+		{"network", s.network, &spec.Network},
 	} {
 		if given(t.flag) {
 			*t.to = t.value
@@ -140,6 +159,9 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 			spec.Restart.Attempts = 0 // the default changes with it
 		}
 	}
+	if err := s.container(spec, given); err != nil {
+		return err
+	}
 	if err := s.quantities(spec, given); err != nil {
 		return err
 	}
@@ -166,6 +188,35 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 	}
 	for _, o := range s.outputs {
 		spec.Outputs = append(spec.Outputs, api.OutputSpec{Path: o})
+	}
+	return nil
+}
+
+// container puts in what is of containers only, and their limits.
+func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error {
+	if given("image") && s.image == "" {
+		return errors.New("--image is empty; name one, as python:3.13")
+	}
+	if given("entrypoint") {
+		spec.Entrypoint = []string{s.entrypoint}
+	}
+	if given("egress") {
+		spec.Egress = s.egress
+	}
+	if given("port") {
+		spec.Ports = s.ports
+	}
+	if given("cpu-max") {
+		if s.cpuMax <= 0 {
+			return fmt.Errorf("--cpu-max is %g; leave it out for no limit", s.cpuMax)
+		}
+		spec.Resources.CPUMax = s.cpuMax
+	}
+	if given("pids") {
+		if s.pids < 1 {
+			return fmt.Errorf("--pids is %d; leave it out for the default", s.pids)
+		}
+		spec.Resources.Pids = s.pids
 	}
 	return nil
 }
@@ -207,22 +258,35 @@ func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error
 }
 
 func (s *specFlags) environment(spec *api.JobSpec) error {
-	for _, e := range s.env {
-		name, value, ok := strings.Cut(e, "=")
-		if !ok {
-			if value, ok = os.LookupEnv(name); !ok {
-				return fmt.Errorf("--env %s: it is not set here; give it a value, as %s=VALUE", name, name)
-			}
-		}
-		if name == "" {
-			return fmt.Errorf("--env %s: there is no name before =", e)
-		}
+	env, err := parseEnv(s.env)
+	if err != nil {
+		return err
+	}
+	for name, value := range env {
 		if spec.Env == nil {
 			spec.Env = map[string]string{}
 		}
 		spec.Env[name] = value
 	}
 	return nil
+}
+
+// parseEnv reads environment variables as users write them: NAME=VALUE, or NAME to pass on one's own.
+func parseEnv(list []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok {
+			if value, ok = os.LookupEnv(name); !ok {
+				return nil, fmt.Errorf("--env %s: it is not set here; give it a value, as %s=VALUE", name, name)
+			}
+		}
+		if name == "" {
+			return nil, fmt.Errorf("--env %s: there is no name before =", e)
+		}
+		env[name] = value
+	}
+	return env, nil
 }
 
 // parseInput reads SOURCE:PATH, or SOURCE alone for the same name in the work directory.

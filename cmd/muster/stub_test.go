@@ -39,6 +39,7 @@ type stub struct {
 	onSubmit  func(s *stub)
 	onStop    func(s *stub)
 	url       string
+	inside    sandboxStub
 }
 
 func newStub(t *testing.T) *stub {
@@ -91,6 +92,16 @@ func newStub(t *testing.T) *stub {
 		s.uploads[r.PathValue("digest")] = b
 		s.answer(w, 201, api.Upload{Digest: r.PathValue("digest"), Size: int64(len(b))})
 	})
+	mux.HandleFunc("GET /v1/allocations", func(w http.ResponseWriter, r *http.Request) {
+		l := api.AllocList{Allocs: []api.Alloc{}}
+		for _, al := range s.allocs {
+			if al.Status != "ended" || r.URL.Query().Get("live") != "true" {
+				l.Allocs = append(l.Allocs, *al)
+			}
+		}
+		s.answer(w, 200, l)
+	})
+	s.sandbox(mux)
 	mux.HandleFunc("GET /v1/events", s.tell)
 	mux.HandleFunc("GET /v1/backup", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "a backup") })
 	h := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -457,13 +468,23 @@ type result struct {
 
 // muster runs a command line against the stub. Signals, if not nil, stand for the process's.
 func (s *stub) muster(signals chan os.Signal, args ...string) result {
+	return s.fed(strings.NewReader(""), signals, args...)
+}
+
+// fed is muster with a stdin.
+func (s *stub) fed(stdin io.Reader, signals chan os.Signal, args ...string) result {
 	var out, errs lockedBuffer
-	a := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, signals: signals}
+	a := &app{stdin: stdin, stdout: &out, stderr: &errs, signals: signals}
+	code := s.execute(a, args...)
+	return result{code, out.String(), errs.String()}
+}
+
+// execute runs a command line of an app that the test has made.
+func (s *stub) execute(a *app, args ...string) int {
 	if a.signals == nil {
 		a.signals = make(chan os.Signal, 4)
 	}
-	code := a.execute(append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
-	return result{code, out.String(), errs.String()}
+	return a.execute(append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
 }
 
 // lockedBuffer is a buffer for writers that are several.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,7 +17,9 @@ import (
 // untar unpacks an archive that comes from untrusted ground. Nothing in it can
 // reach outside of root: not by names, nor by links that it made before.
 type untar struct {
-	root    *os.Root
+	root *os.Root
+	// rename, if set, gives entries and what hard links name another name; "" leaves it out.
+	rename  func(name string) string
 	files   int
 	skipped []string // what was left out, and why
 	folders []folder
@@ -52,7 +55,12 @@ func (u *untar) unpack(r io.Reader) error {
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
 			return fmt.Errorf("the archive has the name %q, which leaves the folder; nothing more of it is unpacked", h.Name)
 		}
-		if name == "." {
+		if u.rename != nil {
+			if name = u.rename(name); name != "" && !filepath.IsLocal(filepath.FromSlash(name)) {
+				return fmt.Errorf("the name %q leaves the folder", name)
+			}
+		}
+		if name == "." || name == "" {
 			continue
 		}
 		if err := u.entry(t, h, name); err != nil {
@@ -91,7 +99,10 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 		u.files++
 		return u.root.Symlink(h.Linkname, name)
 	case tar.TypeLink:
-		from := path.Clean(h.Linkname)
+		from := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
+		if u.rename != nil && filepath.IsLocal(filepath.FromSlash(from)) {
+			from = u.rename(from)
+		}
 		if !filepath.IsLocal(filepath.FromSlash(from)) {
 			u.skip("%s is left out: it is a link to %s, outside of what was kept", name, h.Linkname)
 			return nil
@@ -114,11 +125,9 @@ func (u *untar) clear(name string) error {
 	return nil
 }
 
+// file is made under another name, so that none is ever there in part under its own.
 func (u *untar) file(r io.Reader, name string, mode fs.FileMode, modified time.Time) error {
-	if err := u.clear(name); err != nil {
-		return err
-	}
-	f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	partial, f, err := u.create(path.Dir(name))
 	if err != nil {
 		return err
 	}
@@ -129,11 +138,39 @@ func (u *untar) file(r io.Reader, name string, mode fs.FileMode, modified time.T
 	if e := f.Close(); err == nil {
 		err = e
 	}
+	if err == nil {
+		err = u.root.Chtimes(partial, modified, modified)
+	}
+	if err == nil {
+		err = u.settle(partial, name)
+	}
 	if err != nil {
+		_ = u.root.Remove(partial)
 		return err
 	}
 	u.files++
-	return u.root.Chtimes(name, modified, modified)
+	return nil
+}
+
+// create makes a file of no name that anybody would look for.
+func (u *untar) create(folder string) (string, *os.File, error) {
+	for try := 0; ; try++ {
+		name := path.Join(folder, fmt.Sprintf(".muster-%08x.partial", rand.Uint32()))
+		f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err == nil || !errors.Is(err, fs.ErrExist) || try == 10 {
+			return name, f, err
+		}
+	}
+}
+
+// settle gives a file its own name. What has it is replaced, but for a directory with something in it.
+func (u *untar) settle(partial, name string) error {
+	if info, err := u.root.Lstat(name); err == nil && info.IsDir() {
+		if err := u.clear(name); err != nil {
+			return err
+		}
+	}
+	return u.root.Rename(partial, name)
 }
 
 // finish gives folders their permissions and times, inner ones first.

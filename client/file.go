@@ -1,0 +1,118 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Paths inside a sandbox are absolute, or below the directory where the
+// allocation's command started.
+
+// ListFiles lists what is in a directory, with all that is below it if it is
+// recursive, or the one entry of anything else. Limit bounds the list; 0 is the server's choice.
+func (c *Client) ListFiles(ctx context.Context, id muster.AllocID, path string, recursive bool, limit int) (*api.FileList, error) {
+	q := values("path", path, "recursive", yes(recursive), "limit", positive(limit))
+	out := &api.FileList{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files"), query: q}, out)
+	return out, err
+}
+
+// StatFile is one entry; of a symlink the link itself, or with follow what it leads to.
+func (c *Client) StatFile(ctx context.Context, id muster.AllocID, path string, follow bool) (*api.FileEntry, error) {
+	out := &api.FileEntry{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files", "stat"), query: values("path", path, "follow", yes(follow))}, out)
+	return out, err
+}
+
+// ReadFile is a file's octets from an offset on. It is whole only if it is read to io.EOF. The caller closes it.
+func (c *Client) ReadFile(ctx context.Context, id muster.AllocID, path string, offset int64) (io.ReadCloser, error) {
+	return c.download(ctx, allocPath(id, "files", "content"), values("path", path, "offset", positive64(offset)))
+}
+
+// FileWrite says how a file is written. Zero fields are the sandbox's choice.
+type FileWrite struct {
+	Path    string
+	Mode    string // in octal, as 0644
+	Parents bool   // make missing directories
+	User    string // its owner
+}
+
+// WriteFile writes a file whole or not at all. Open opens the content anew for
+// each attempt; size is how long it is, -1 if that is not known.
+func (c *Client) WriteFile(ctx context.Context, id muster.AllocID, w FileWrite, size int64, open func() (io.ReadCloser, error)) (*api.FileEntry, error) {
+	q := values("path", w.Path, "mode", w.Mode, "parents", yes(w.Parents), "user", w.User)
+	r := request{
+		method: http.MethodPut, path: allocPath(id, "files", "content"), query: q, body: open, size: size, slow: true,
+		header: http.Header{"Content-Type": {"application/octet-stream"}},
+	}
+	if size == 0 {
+		r.body = func() (io.ReadCloser, error) { return http.NoBody, nil }
+	}
+	out := &api.FileEntry{}
+	_, err := c.call(ctx, r, out)
+	return out, err
+}
+
+// DeleteFile deletes a file, or a directory: an empty one, or with recursive all that is below it.
+func (c *Client) DeleteFile(ctx context.Context, id muster.AllocID, path string, recursive bool) error {
+	// Deleting again what a lost answer was about would say that it is not there.
+	r := request{method: http.MethodDelete, path: allocPath(id, "files"), query: values("path", path, "recursive", yes(recursive)), once: true, slow: recursive}
+	_, err := c.call(ctx, r, nil)
+	return err
+}
+
+// MakeDir makes a directory. With Parents missing ones above it are made as well, and one that is there is fine.
+func (c *Client) MakeDir(ctx context.Context, id muster.AllocID, w FileWrite) (*api.FileEntry, error) {
+	q := values("path", w.Path, "mode", w.Mode, "parents", yes(w.Parents), "user", w.User)
+	out := &api.FileEntry{}
+	_, err := c.call(ctx, request{method: http.MethodPost, path: allocPath(id, "files", "directory"), query: q, once: !w.Parents}, out)
+	return out, err
+}
+
+// ReadArchive is a file or tree as a tar stream, in which all names begin with
+// the last name of path; with contents, of what is in the directory, without it. It is whole
+// only if it is read to io.EOF. The caller closes it.
+func (c *Client) ReadArchive(ctx context.Context, id muster.AllocID, path string, contents bool) (io.ReadCloser, error) {
+	return c.download(ctx, allocPath(id, "files", "archive"), values("path", path, "contents", yes(contents)))
+}
+
+// ArchiveWrite says how an archive is unpacked.
+type ArchiveWrite struct {
+	Path       string // a directory
+	User       string // owner of all; "" for the sandbox's user
+	KeepOwners bool   // those in the archive instead
+}
+
+// WriteArchive unpacks a tar stream into a directory. It is not repeated, and
+// what was unpacked before an error is there.
+func (c *Client) WriteArchive(ctx context.Context, id muster.AllocID, w ArchiveWrite, archive io.Reader) error {
+	r := request{
+		method: http.MethodPut, path: allocPath(id, "files", "archive"), query: values("path", w.Path, "user", w.User, "keep_owners", yes(w.KeepOwners)),
+		body: func() (io.ReadCloser, error) { return io.NopCloser(archive), nil }, size: -1, once: true, slow: true,
+		header: http.Header{"Content-Type": {"application/x-tar"}},
+	}
+	_, err := c.call(ctx, r, nil)
+	return err
+}
+
+func (c *Client) download(ctx context.Context, path string, q url.Values) (io.ReadCloser, error) {
+	resp, err := c.stream(ctx, request{method: http.MethodGet, path: path, query: q})
+	if err != nil {
+		return nil, err
+	}
+	return &broken{resp.Body, c.Address()}, nil
+}
+
+// yes is how a query says that something is so.
+func yes(v bool) string {
+	if v {
+		return strconv.FormatBool(v)
+	}
+	return ""
+}

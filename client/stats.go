@@ -1,0 +1,16 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// Stats is what an allocation uses now.
+func (c *Client) Stats(ctx context.Context, id muster.AllocID) (*api.AllocStats, error) {
+	out := &api.AllocStats{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "stats")}, out)
+	return out, err
+}

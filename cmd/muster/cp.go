@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) cpCommand() *cobra.Command {
+	cp := &copier{app: a}
+	c := a.command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written
+ALLOC:PATH; the others are here. `+targetHelp+` PATH is absolute, or below the directory where the
+allocation's command started. A name here that has a colon is written with ./ before it.
+
+  muster cp web:/var/log/app.log .             a file, under its own name
+  muster cp web:/etc/app conf                  a directory, as conf, or into it if it is there
+  muster cp web:/etc/app/. conf                what is in it
+  muster cp a.txt b.txt web:/srv/              files into a directory that is there
+  muster cp web:/srv - | tar t                 a tar stream to stdout; from stdin as muster cp - web:/srv
+
+A destination that is a directory takes the source under its own name. Where nothing is, a file or directory of
+that name is made, if the directory above it is there. A destination with / at its end must be a directory.
+
+Permissions and times are kept, owners only with --archive; else all belongs to the sandbox's user, or to you. Links are copied as
+links, a source that is one as well, unless -L is given. Nothing is written outside of the destination: links out of it are left out when they
+come from a sandbox. A file that arrives in part is never seen under its own name.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+		return cp.run(ctx, args)
+	})
+	c.Flags().BoolVarP(&cp.archive, "archive", "a", false, "into a sandbox: keep owners")
+	c.Flags().BoolVarP(&cp.follow, "follow-link", "L", false, "of a source that is a link, copy what it leads to")
+	c.Flags().BoolVarP(&cp.quiet, "quiet", "q", false, "show no progress")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// copier is one use of muster cp.
+type copier struct {
+	app     *app
+	archive bool
+	follow  bool
+	quiet   bool
+
+	cl     *client.Client
+	target *target
+	moved  *moved
+	copied []copied
+}
+
+// copied is what `muster cp --json` tells of one source.
+type copied struct {
+	Source string `json:"source"`
+	To     string `json:"to"`
+	Bytes  int64  `json:"bytes"` // with the headers of the archive in which it travelled
+}
+
+// place is a source or destination as it was written.
+type place struct {
+	text  string
+	alloc string // "" for one here
+	path  string
+}
+
+func (p place) inside() bool { return p.alloc != "" }
+
+func (p place) stream() bool { return p.alloc == "" && p.path == "-" }
+
+// directory reports whether it must be one, as it is written.
+func (p place) directory() bool { return strings.HasSuffix(p.path, "/") || p.contents() }
+
+// contents reports whether what is in it is meant.
+func (p place) contents() bool {
+	return p.path == "." || p.path == "/" || strings.HasSuffix(p.path, "/.")
+}
+
+// parsePlace reads ALLOC:PATH, or a path here.
+func parsePlace(s string) (place, error) {
+	alloc, in, ok := strings.Cut(s, ":")
+	switch {
+	case s == "":
+		return place{}, usage(errors.New("a source or destination is empty"))
+	case !ok || s[0] == '/' || s[0] == '.':
+		return place{text: s, path: s}, nil
+	case alloc == "":
+		return place{}, usage(fmt.Errorf("%s: there is no allocation before the colon; a file here of such a name is ./%s", s, s))
+	case in == "":
+		return place{}, usage(fmt.Errorf("%s: there is no path behind the colon; %s. is the directory where its command started", s, s))
+	}
+	return place{text: s, alloc: alloc, path: in}, nil
+}
+
+func (cp *copier) run(ctx context.Context, args []string) error {
+	if len(args) < 2 {
+		return usage(errors.New("what should be copied where? write SRC DST, one of them as ALLOC:PATH, as in `muster cp web:/etc/hosts .`"))
+	}
+	var all []place
+	for _, s := range args {
+		p, err := parsePlace(s)
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	sources, dst := all[:len(all)-1], all[len(all)-1]
+	for _, s := range sources {
+		switch {
+		case s.inside() == dst.inside() && dst.inside():
+			return usage(fmt.Errorf("both %s and %s are in sandboxes; copy through a stream: `muster cp %s - | muster cp - %s`", s.text, dst.text, s.text, dst.text))
+		case s.inside() == dst.inside():
+			return usage(fmt.Errorf("both %s and %s are here; write the one in a sandbox as ALLOC:PATH", s.text, dst.text))
+		case s.inside() && s.alloc != sources[0].alloc:
+			return usage(fmt.Errorf("%s and %s are in different sandboxes; copy from one at a time", sources[0].text, s.text))
+		case (s.stream() || dst.stream()) && len(sources) > 1:
+			return usage(errors.New("- is one tar stream: there is one source with it"))
+		}
+	}
+	name := dst.alloc
+	if !dst.inside() {
+		name = sources[0].alloc
+	}
+	var err error
+	if cp.cl, cp.target, err = cp.app.running(ctx, name); err != nil {
+		return err
+	}
+	screen := newScreen(cp.app.stdout, cp.app.stderr)
+	cp.moved = &moved{screen: screen}
+	if !cp.quiet {
+		stop := cp.moved.show(ctx)
+		defer stop()
+	}
+	for _, s := range sources {
+		cp.moved.begin(s.text)
+		if dst.inside() {
+			err = cp.into(ctx, s, dst, len(sources) > 1)
+		} else {
+			err = cp.out(ctx, s, dst, len(sources) > 1)
+		}
+		if err != nil {
+			return cp.target.explain(ctx, cp.cl, err)
+		}
+		cp.copied = append(cp.copied, copied{s.text, dst.text, cp.moved.bytes()})
+	}
+	if cp.app.json && !dst.stream() {
+		return cp.app.printJSON(cp.copied)
+	}
+	return nil
+}
+
+// landing is where a source is put: under a name in a folder, or what is in it into the folder.
+type landing struct {
+	folder string
+	name   string // "": the contents
+}
+
+// land applies the rules of cp: source is a directory or not, there is what the destination is already.
+func land(s, dst place, base string, source, exists, isDir, many bool) (landing, error) {
+	split := func(p string) (string, string) { return path.Dir(p), path.Base(p) }
+	if !dst.inside() {
+		split = func(p string) (string, string) { return filepath.Dir(p), filepath.Base(p) }
+	}
+	clean := strings.TrimRight(strings.TrimSuffix(dst.path, "/."), "/")
+	if clean == "" {
+		clean = "/"
+	}
+	switch {
+	case exists && isDir && source && s.contents():
+		return landing{clean, ""}, nil
+	case exists && isDir:
+		return landing{clean, base}, nil
+	case many:
+		return landing{}, fmt.Errorf("%s is not a directory; several sources need one that is there", dst.text)
+	case exists && source:
+		return landing{}, fmt.Errorf("%s is not a directory, and %s is one", dst.text, s.text)
+	case exists && dst.directory():
+		return landing{}, fmt.Errorf("%s is not a directory", dst.text)
+	case !exists && dst.directory() && !source:
+		return landing{}, fmt.Errorf("there is no directory %s; make it first, or leave / off its end for a file of that name", dst.text)
+	}
+	folder, name := split(clean)
+	return landing{folder, name}, nil
+}
+
+// out copies from the sandbox to here.
+func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
+	if dst.stream() {
+		if isTerminal(cp.app.stdout) {
+			return usage(errors.New("a tar stream is nothing for a terminal; redirect it: > FILE, or | tar t"))
+		}
+		r, err := cp.cl.ReadArchive(ctx, cp.target.id, s.path, s.contents())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = r.Close() }()
+		_, err = io.Copy(cp.app.stdout, cp.moved.reader(r))
+		return err
+	}
+	follow := cp.follow || s.directory()
+	entry, err := cp.cl.StatFile(ctx, cp.target.id, s.path, follow)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(dst.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	isDir := entry.Type == api.FileDirectory
+	to, err := land(s, dst, path.Base(path.Clean(s.path)), isDir, err == nil, err == nil && info.IsDir(), many)
+	if err != nil {
+		return &exit{exitFailed, err}
+	}
+	contents := isDir && (to.name == "" || follow || s.contents())
+	if contents && to.name != "" {
+		// The name is the destination's alone, so the archive need not have one.
+		to.folder = filepath.Join(to.folder, to.name)
+		if err := os.Mkdir(to.folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	root, err := os.OpenRoot(to.folder)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	u := &untar{root: root}
+	if cp.follow && entry.Type == api.FileRegular {
+		return cp.content(ctx, s, entry, u, to.name)
+	}
+	if !contents {
+		u.rename = func(name string) string {
+			_, rest, ok := strings.Cut(name, "/")
+			if !ok {
+				return to.name
+			}
+			return to.name + "/" + rest
+		}
+	}
+	r, err := cp.cl.ReadArchive(ctx, cp.target.id, s.path, contents)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	return cp.unpack(s, u, cp.moved.reader(r), entry)
+}
+
+// content copies a regular file that a link leads to.
+func (cp *copier) content(ctx context.Context, s place, entry *api.FileEntry, u *untar, name string) error {
+	r, err := cp.cl.ReadFile(ctx, cp.target.id, s.path, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	if err := u.file(cp.moved.reader(r), name, modeOf(entry).Perm(), entry.Modified); err != nil {
+		return fmt.Errorf("%s: %w", s.text, err)
+	}
+	return nil
+}
+
+func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) error {
+	err := u.unpack(r)
+	if err == nil {
+		// The archive's own end is not the stream's: one that is cut after it is still cut.
+		_, err = io.Copy(io.Discard, r)
+	}
+	for _, text := range u.skipped {
+		cp.moved.screen.say("%s: %s", s.text, text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.text, err)
+	}
+	if u.files == 0 && len(u.skipped) > 0 && entry.Type != api.FileDirectory {
+		if entry.Type == api.FileSymlink {
+			return &exit{exitFailed, fmt.Errorf("%s was not copied; -L copies what it leads to", s.text)}
+		}
+		return &exit{exitFailed, fmt.Errorf("%s was not copied", s.text)}
+	}
+	return nil
+}
+
+// into copies from here into the sandbox.
+func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
+	w := client.ArchiveWrite{Path: dst.path, KeepOwners: cp.archive}
+	if s.stream() {
+		if terminalOf(cp.app.stdin) != nil {
+			return usage(errors.New("- is a tar stream on stdin, and stdin is a terminal"))
+		}
+		return cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(cp.app.stdin))
+	}
+	look := os.Lstat
+	if cp.follow || s.directory() {
+		look = os.Stat
+	}
+	info, err := look(s.path)
+	if err != nil {
+		return err
+	}
+	entry, err := cp.cl.StatFile(ctx, cp.target.id, dst.path, true)
+	if err != nil && client.Code(err) != string(muster.FaultNotFound) {
+		return err
+	}
+	exists := err == nil
+	base := filepath.Base(s.path)
+	if base == "." || base == ".." || base == "/" {
+		if abs, err := filepath.Abs(s.path); err == nil {
+			base = filepath.Base(abs)
+		}
+	}
+	to, err := land(s, dst, base, info.IsDir(), exists, exists && entry.Type == api.FileDirectory, many)
+	if err != nil {
+		return &exit{exitFailed, err}
+	}
+	w.Path = to.folder
+	p := &packer{root: s.path, follow: cp.follow || s.directory(), name: to.name, owners: cp.archive}
+	r, out := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := p.pack(out)
+		packed <- err
+		_ = out.CloseWithError(err)
+	}()
+	err = cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(r))
+	_ = r.CloseWithError(errPackStopped)
+	if e := <-packed; e != nil && !errors.Is(e, errPackStopped) && ctx.Err() == nil {
+		err = &exit{exitFailed, e} // what is wrong here broke off what was sent
+	}
+	for _, text := range p.skipped {
+		cp.moved.screen.say("%s", text)
+	}
+	return err
+}
+
+// errPackStopped ends the making of an archive that nobody takes any more.
+var errPackStopped = errors.New("the other side has stopped")
+
+// modeOf are the permission bits and the kind of an entry.
+func modeOf(e *api.FileEntry) fs.FileMode {
+	var bits uint32
+	_, _ = fmt.Sscanf(e.Mode, "%o", &bits)
+	mode := fs.FileMode(bits & 0o777)
+	for _, b := range []struct {
+		bit  uint32
+		mode fs.FileMode
+	}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}} {
+		if bits&b.bit != 0 {
+			mode |= b.mode
+		}
+	}
+	return mode
+}
+
+// showEvery is how often progress is drawn.
+const showEvery = 200 * time.Millisecond

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// folderOfFiles makes files: names with / at their end are directories, a value with -> is a link.
+func folderOfFiles(t *testing.T, root string, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		at := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if to, ok := strings.CutPrefix(content, "->"); ok {
+			err = os.Symlink(to, at)
+		} else if strings.HasSuffix(name, "/") {
+			err = os.MkdirAll(at, 0o755)
+		} else {
+			err = os.WriteFile(at, []byte(content), 0o640)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// filesOf tells what is below a folder, in the form of folderOfFiles.
+func filesOf(t *testing.T, root string) string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == root {
+			return err
+		}
+		rel, _ := filepath.Rel(root, p)
+		switch {
+		case d.IsDir():
+			lines = append(lines, rel+"/")
+		case d.Type()&fs.ModeSymlink != 0:
+			to, _ := os.Readlink(p)
+			lines = append(lines, rel+"->"+to)
+		default:
+			b, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, rel+"="+string(b))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, " ")
+}
+
+// The rules about what lands where are those of docker cp.
+func TestCp(t *testing.T) {
+	tree := map[string]string{"app/a": "1", "app/sub/b": "2", "app/link": "->a", "one": "x", "two": "y"}
+	for _, tt := range []struct {
+		args   string // @ is the sandbox or here, whichever has the sources
+		before map[string]string
+		want   string // what there is at the destination
+		code   int
+		stderr string
+	}{
+		{args: "@/one %/", want: "one=x", before: map[string]string{}},
+		{args: "@/one %/new", want: "new=x"},
+		{args: "@/one %/d", before: map[string]string{"d/": ""}, want: "d/ d/one=x"},
+		{args: "@/one %/there", before: map[string]string{"there": "old"}, want: "there=x"},
+		{args: "@/one %/none/", code: 1, stderr: "muster: there is no directory .*none/; .*\n"},
+		{args: "@/one %/none/x", code: 1, stderr: "muster: .*none.*\n"},
+		{args: "@/one %/f/", before: map[string]string{"f": "old"}, code: 1, want: "f=old", stderr: "muster: .*\n"},
+		{args: "@/app %/new", want: "new/ new/a=1 new/link->a new/sub/ new/sub/b=2"},
+		{args: "@/app %/new/", want: "new/ new/a=1 new/link->a new/sub/ new/sub/b=2"},
+		{args: "@/app %/", want: "app/ app/a=1 app/link->a app/sub/ app/sub/b=2"},
+		{args: "@/app/. %/", want: "a=1 link->a sub/ sub/b=2"},
+		{args: "@/app/. %/new", want: "new/ new/a=1 new/link->a new/sub/ new/sub/b=2"},
+		{args: "@/app %/f", before: map[string]string{"f": "old"}, code: 1, want: "f=old", stderr: "muster: .*f is not a directory, and .*app is one\n"},
+		{args: "@/one @/two %/", want: "one=x two=y"},
+		{args: "@/one @/two %/new", code: 1, stderr: "muster: .*new is not a directory; several sources need one that is there\n"},
+		{args: "@/app/link %/l", want: "l->a"},
+		{args: "-L @/app/link %/l", want: "l=1"},
+		{args: "@/nope %/", code: 1, stderr: "muster: .*nope.*no such file or directory\n"},
+	} {
+		for _, into := range []bool{false, true} {
+			s := withJob(t, 1)
+			here := t.TempDir()
+			from, to := s.inside.root, here
+			at, dst := "web:", here
+			if into {
+				from, to = here, s.inside.root
+				at, dst = here, "web:"
+			}
+			folderOfFiles(t, from, tree)
+			folderOfFiles(t, to, tt.before)
+			args := strings.Fields("cp " + strings.NewReplacer("@", at, "%", dst).Replace(tt.args))
+			r := s.muster(nil, args...)
+			r.check(t, tt.code, "", tt.stderr)
+			if got := filesOf(t, to); got != tt.want {
+				t.Errorf("%v: there is %q, want %q", args, got, tt.want)
+			}
+		}
+	}
+}
+
+func TestCpKeepsModesAndTimes(t *testing.T) {
+	s := withJob(t, 1)
+	here, at := t.TempDir(), time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
+	file := filepath.Join(s.inside.root, "tool")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = os.Chmod(file, 0o751), os.Chtimes(file, at, at)
+	check := func(path string) {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != 0o751 || !info.ModTime().Equal(at) {
+			t.Errorf("%v %v", info, err)
+		}
+	}
+	s.muster(nil, "cp", "web:/tool", here).check(t, 0, "", "")
+	check(filepath.Join(here, "tool"))
+	s.muster(nil, "cp", "-a", filepath.Join(here, "tool"), "web:/back").check(t, 0, "", "")
+	check(filepath.Join(s.inside.root, "back"))
+	if len(s.inside.owners) != 1 || s.inside.owners[0] != "true" {
+		t.Error(s.inside.owners)
+	}
+}
+
+func TestCpStreams(t *testing.T) {
+	s := withJob(t, 1)
+	folderOfFiles(t, s.inside.root, map[string]string{"app/a": "1"})
+	r := s.muster(nil, "cp", "web:/app", "-")
+	if r.code != 0 || r.stderr != "" {
+		t.Fatal(r)
+	}
+	h, err := tar.NewReader(strings.NewReader(r.stdout)).Next()
+	if err != nil || h.Name != "app/" {
+		t.Error(h, err)
+	}
+	folderOfFiles(t, s.inside.root, map[string]string{"to/": ""})
+	s.fed(strings.NewReader(r.stdout), nil, "cp", "-", "web:/to").check(t, 0, "", "")
+	if got := filesOf(t, filepath.Join(s.inside.root, "to")); got != "app/ app/a=1" {
+		t.Error(got)
+	}
+}
+
+func TestCpMistakes(t *testing.T) {
+	s := withJob(t, 1)
+	for args, want := range map[string]string{
+		"cp":                        "what should be copied where",
+		"cp web:/a":                 "what should be copied where",
+		"cp a b":                    "both a and b are here; write the one in a sandbox as ALLOC:PATH",
+		"cp web:/a web:/b":          "both web:/a and web:/b are in sandboxes; copy through a stream",
+		"cp web:/a other:/b /tmp":   "in different sandboxes",
+		"cp web: /tmp":              "there is no path behind the colon",
+		"cp :/a /tmp":               "there is no allocation before the colon",
+		"cp - /tmp/x web:/a":        "- is one tar stream",
+		"cp ./web:nothing web:/tmp": "no such file or directory",
+	} {
+		if r := s.muster(nil, strings.Fields(args)...); r.code == 0 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+}
+
+// What comes from a sandbox reaches nothing outside of the destination, and a
+// file that comes in part is not there.
+func TestCpIsSafe(t *testing.T) {
+	s := withJob(t, 1)
+	folderOfFiles(t, s.inside.root, map[string]string{"app/out": "->/etc/passwd", "app/up": "->../../x", "app/in": "->a", "app/a": "1"})
+	here := t.TempDir()
+	s.muster(nil, "cp", "web:/app", here).check(t, 0, "", "(muster: web:/app: app/(out|up) is left out: [^\n]*\n){2}")
+	if got := filesOf(t, here); got != "app/ app/a=1 app/in->a" {
+		t.Error(got)
+	}
+	s.muster(nil, "cp", "web:/app/out", here).check(t, 1, "", "muster: web:/app/out: .*\nmuster: web:/app/out was not copied; -L copies what it leads to\n")
+	// An archive that ends in the middle of a file.
+	root, err := os.OpenRoot(here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	whole := tarOf(t, tar.Header{Name: "big", Typeflag: tar.TypeReg, Mode: 0o644, Uname: strings.Repeat("x", 5000)})
+	if err := os.WriteFile(filepath.Join(here, "big"), []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&untar{root: root}).unpack(bytes.NewReader(whole[:3000])); err == nil {
+		t.Error("it was taken for whole")
+	}
+	if got := filesOf(t, here); got != "app/ app/a=1 app/in->a big=old" {
+		t.Error(got)
+	}
+	// Names that lead out, also once they have another name.
+	for _, name := range []string{"../evil", "/evil", "a/../../evil"} {
+		u := &untar{root: root, rename: func(string) string { return "../evil" }}
+		if err := u.unpack(bytes.NewReader(tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg}))); err == nil {
+			t.Error("a new name leads out")
+		}
+		if err := (&untar{root: root}).unpack(bytes.NewReader(tarOf(t, tar.Header{Name: name, Typeflag: tar.TypeReg}))); err == nil {
+			t.Errorf("%s was unpacked", name)
+		}
+	}
+}
+
+func TestLs(t *testing.T) {
+	s := withJob(t, 1)
+	folderOfFiles(t, s.inside.root, map[string]string{"app/b": "22", "app/a\x1b[31m": "1", "app/sub/c": "3", "app/link": "->b"})
+	s.muster(nil, "ls", "web:/app").check(t, 0, "a·[31m\nb\nlink\nsub\n", "")
+	s.muster(nil, "ls", "-R", "web:/app").check(t, 0, "a·[31m\nb\nlink\nsub\nsub/c\n", "")
+	s.muster(nil, "ls", "web").check(t, 0, "app\n", "")
+	now := time.Now().Format("2006-01-02")
+	r := s.muster(nil, "ls", "-l", "web:/app")
+	for _, want := range []string{"-rw-r----- root root    2 " + now, " b\n", "lrwxrwxrwx root root    1 " + now, " link -> b\n", "drwxr-xr-x root root "} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, r.stdout)
+		}
+	}
+	s.muster(nil, "ls", "web:/nope").check(t, 1, "", "muster: \"/nope\": no such file or directory\n")
+	if r := s.muster(nil, "ls", "--json", "web:/app/sub"); !strings.Contains(r.stdout, `"path": "/app/sub/c"`) {
+		t.Error(r)
+	}
+}

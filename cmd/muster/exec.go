@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) execCommand() *cobra.Command {
+	x := &executor{app: a}
+	c := &cobra.Command{
+		Use:   "exec [flags] ALLOC [--] COMMAND [ARGUMENT...]",
+		Short: "Run a command beside a running one",
+		Long: reflow(`Run a command in the sandbox of a running allocation, beside its own command.
+
+` + targetHelp + `
+
+  muster exec -it web -- sh                         a shell
+  muster exec web/3 -- cat /etc/os-release          in member 3
+  muster exec -i web -- tar x -C /srv < files.tar   with a stdin
+  muster exec --detach web -- make                  it goes on; its id is printed
+  muster exec --attach ID web                       join that: its output, as far as it is kept
+  muster exec --list web                            those that are known
+
+The command is passed as it is: for pipes and variables, run a shell. It has a stdin with
+-i only. Its stdout and stderr are printed as they come; a terminal (-t) has stdout alone.
+What is said besides goes to stderr and begins with "muster:". Whoever reads slowly slows the command down, and leaving ends
+it, unless it is detached: then its output is kept on the node, and joined with --attach as often as wanted, over
+restarts of the server as well.
+
+Ctrl-C goes to the command: through its terminal with -it, as INT without; twice within two seconds leaves.
+
+Exit code: the command's own, 128 + N if signal N ended it, 124 if it ran into --timeout, 126 if it could not be
+executed, 127 if it was not found. 141 if stdout is a pipe that was closed. 130 if you left. Muster's own errors as with all
+commands: 1, 2, 4, and 3 if the server went away in the middle, with a line on stderr. With --json the
+command's output and end are printed as one object when it has ended.`),
+		Args: cobra.ArbitraryArgs,
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows the command is its own
+	f.BoolVarP(&x.stdin, "interactive", "i", false, "give the command your stdin")
+	f.BoolVarP(&x.tty, "tty", "t", false, "give the command a terminal: yours")
+	f.BoolVarP(&x.detach, "detach", "d", false, "start it, print its id, and leave; it goes on")
+	f.StringVar(&x.attach, "attach", "", "join this detached execution instead of starting one")
+	f.BoolVar(&x.list, "list", false, "list executions instead of starting one")
+	f.StringVar(&x.signal, "signal", "", "send this signal, as TERM, to the execution of --attach, and leave")
+	f.StringVarP(&x.user, "user", "u", "", "who runs it in a container: NAME, UID, NAME:GROUP or UID:GID (default: as the allocation's command)")
+	f.StringVarP(&x.workdir, "workdir", "w", "", "where it starts (default: where the allocation's command did)")
+	f.StringArrayVarP(&x.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
+	f.StringVar(&x.timeout, "timeout", "", "end it when it runs longer, as 10m")
+	f.StringVar(&x.killGrace, "kill-grace", "", "time between TERM and KILL")
+	f.StringVar(&x.id, "id", "", "an id of your own for it, to attach to")
+	f.DurationVar(&x.patience, "patience", followPatience, "with --attach: how long to wait for a server that has gone away")
+	a.namespaceFlag(c, "namespace of the job")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		args, err := argsOf(cmd, args)
+		if err != nil {
+			return err
+		}
+		if help, _ := f.GetBool("help"); help {
+			return cmd.Help()
+		}
+		return x.run(cmd.Context(), args)
+	}
+	return c
+}
+
+// argsOf are the allocation and the command. Flags are taken behind the allocation as
+// well, up to the command, for that is where one thinks of them; so that `--` may be left out too.
+func argsOf(c *cobra.Command, args []string) ([]string, error) {
+	if len(args) < 2 || !strings.HasPrefix(args[1], "-") || c.ArgsLenAtDash() == 0 {
+		return args, nil
+	}
+	if args[1] == "--" {
+		return slices.Delete(slices.Clone(args), 1, 2), nil
+	}
+	if err := c.Flags().Parse(args[1:]); err != nil {
+		return nil, usage(&hinted{err, "write -- before the command"})
+	}
+	return append([]string{args[0]}, c.Flags().Args()...), nil
+}
+
+// executor is one use of muster exec.
+type executor struct {
+	app       *app
+	stdin     bool
+	tty       bool
+	detach    bool
+	list      bool
+	attach    string
+	signal    string
+	user      string
+	workdir   string
+	env       []string
+	timeout   string
+	killGrace string
+	id        string
+	patience  time.Duration
+}
+
+func (x *executor) run(ctx context.Context, args []string) error {
+	req, err := x.request(args)
+	if err != nil {
+		return err
+	}
+	if err := x.conflicts(args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Until something runs that could take signals, they end us.
+	started := make(chan struct{})
+	yielded := make(chan struct{})
+	go func() {
+		defer close(yielded)
+		select {
+		case <-x.app.signals:
+			cancel(errInterrupted)
+		case <-started:
+		case <-ctx.Done():
+		}
+	}()
+	err = x.work(ctx, args[0], req, func() {
+		close(started)
+		<-yielded
+	})
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errInterrupted) {
+		return errInterrupted
+	}
+	return err
+}
+
+// request is what the flags and the command ask for.
+func (x *executor) request(args []string) (api.ExecRequest, error) {
+	req := api.ExecRequest{Workdir: x.workdir, User: x.user, TTY: x.tty, Stdin: x.stdin, ID: x.id}
+	other := x.list || x.attach != ""
+	switch {
+	case len(args) == 0:
+		return req, errNoAlloc("muster exec -it JOB -- sh")
+	case len(args) > 1 && other:
+		return req, usage(fmt.Errorf("with --attach and --list there is no command; %q is one", shellWords(args[1:])))
+	case len(args) == 1 && !other:
+		return req, usage(fmt.Errorf("there is no command; write it behind the allocation, as in `muster exec -it %s -- sh`", args[0]))
+	}
+	req.Command = args[1:]
+	if len(req.Command) > 0 && req.Command[0] == "" {
+		return req, usage(errors.New("the command is an empty word"))
+	}
+	var err error
+	if req.Env, err = parseEnv(x.env); err != nil {
+		return req, usage(err)
+	}
+	for _, q := range []struct {
+		flag, value string
+		to          *api.Duration
+	}{{"timeout", x.timeout, &req.Timeout}, {"kill-grace", x.killGrace, &req.KillGrace}} {
+		if q.value == "" {
+			continue
+		}
+		if *q.to, err = api.ParseDuration(q.value); err != nil {
+			return req, usage(fmt.Errorf("--%s: %w", q.flag, err))
+		}
+	}
+	return req, nil
+}
+
+// conflicts refuses flags that do not go together.
+func (x *executor) conflicts(args []string) error {
+	switch {
+	case x.signal != "" && x.attach == "":
+		return usage(errors.New("--signal needs --attach ID: the execution that it is sent to"))
+	case x.detach && x.attach != "":
+		return usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
+	case x.app.json && x.tty:
+		return usage(errors.New("--json has no terminal; leave -t out"))
+	case x.tty && !x.detach && x.attach == "" && terminalOf(x.app.stdin) == nil:
+		return usage(&hinted{errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])})
+	}
+	return nil
+}
+
+// work does what was asked. Begun is called when an execution runs, to which signals go from then on.
+func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, begun func()) error {
+	cl, err := x.app.connect()
+	if err != nil {
+		return err
+	}
+	t, err := x.app.target(ctx, cl, name)
+	if err != nil {
+		return err
+	}
+	if err := t.live(time.Now()); err != nil {
+		return err
+	}
+	switch {
+	case x.list:
+		return t.explain(ctx, cl, x.printExecutions(ctx, cl, t))
+	case x.signal != "":
+		return t.explain(ctx, cl, cl.SignalExecution(ctx, t.id, x.attach, x.signal))
+	case x.attach != "":
+		return x.join(ctx, cl, t, begun)
+	case x.detach:
+		done, err := cl.StartExec(ctx, t.id, req)
+		if err != nil {
+			return x.failed(ctx, cl, t, &req, err)
+		}
+		if x.app.json {
+			return x.app.printJSON(done)
+		}
+		_, err = fmt.Fprintln(x.app.stdout, done.ID)
+		return err
+	case x.app.json:
+		return x.result(ctx, cl, t, req)
+	}
+	s := newSession(x, t)
+	if req.TTY {
+		req.Rows, req.Cols = s.terminal.size()
+	}
+	e, err := cl.Exec(ctx, t.id, req)
+	if err != nil {
+		return x.failed(ctx, cl, t, &req, err)
+	}
+	begun()
+	return s.run(ctx, e)
+}
+
+// failed says why a command could not be started, with the exit code that shells have for it.
+func (x *executor) failed(ctx context.Context, cl *client.Client, t *target, req *api.ExecRequest, err error) error {
+	switch client.Code(err) {
+	case api.CodeCommandNotFound:
+		if len(req.Command) == 1 && strings.ContainsAny(req.Command[0], " \t") {
+			err = &hinted{err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.name, shellWords(req.Command))}
+		}
+		return &exit{exitNotFound, err}
+	case api.CodeNotExecutable:
+		return &exit{exitNotExecutable, err}
+	}
+	if client.IsUnreachable(err) {
+		return err
+	}
+	return t.explain(ctx, cl, err)
+}
+
+// join follows a detached execution, over lost connections as well.
+func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun func()) error {
+	info, err := cl.Execution(ctx, t.id, x.attach)
+	if client.IsNotFound(err) {
+		return &hinted{err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.name)}
+	}
+	if err != nil {
+		return t.explain(ctx, cl, err)
+	}
+	s := newSession(x, t)
+	s.detached = true
+	s.tty = info.TTY && x.stdin && s.terminal != nil // else it is only watched
+	oldest := api.ExecAttach{Attach: x.attach, Stdout: -1, Stderr: -1, Stdin: x.stdin}
+	s.again = func(ctx context.Context, e *client.Execution) (*client.Execution, error) {
+		cl := cl.Patient(x.patience)
+		next, err := cl.Attach(ctx, t.id, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.stdin})
+		if client.Code(err) == string(muster.FaultTooOld) { // somebody else has read on
+			if next, err = cl.Attach(ctx, t.id, oldest); err == nil {
+				s.say("some of the output is not kept any more: stdout goes on at octet %d and stderr at %d", next.Offset(client.Stdout), next.Offset(client.Stderr))
+			}
+		}
+		return next, err
+	}
+	e, err := cl.Attach(ctx, t.id, oldest)
+	if err != nil {
+		return t.explain(ctx, cl, err)
+	}
+	begun()
+	if n, m := e.Offset(client.Stdout), e.Offset(client.Stderr); n+m > 0 {
+		s.say("the output begins where it is still kept: stdout at octet %d, stderr at %d", n, m)
+	}
+	return s.run(ctx, e)
+}
+
+// result runs a command to its end and prints what it came to as JSON.
+func (x *executor) result(ctx context.Context, cl *client.Client, t *target, req api.ExecRequest) error {
+	if req.Stdin {
+		in, err := io.ReadAll(io.LimitReader(x.app.stdin, api.ExecMaxMessage+1))
+		if err != nil {
+			return fmt.Errorf("stdin: %w", err)
+		}
+		if len(in) > api.ExecMaxMessage {
+			return usage(errors.New("with --json stdin has at most 1 MiB; leave --json out"))
+		}
+		req.InputBase64 = in
+	}
+	req.Stdin = false
+	res, err := cl.RunExec(ctx, t.id, req)
+	if err != nil {
+		return x.failed(ctx, cl, t, &req, err)
+	}
+	if err := x.app.printJSON(res); err != nil {
+		return err
+	}
+	return x.ended(&api.ExecEnd{ExitCode: res.ExitCode, Signal: res.Signal, TimedOut: res.TimedOut, Reason: res.Reason})
+}
+
+// ended makes the exit code of a command's end, and says what the command could not.
+func (x *executor) ended(end *api.ExecEnd) error {
+	if end.TimedOut {
+		return &exit{exitTimeout, fmt.Errorf("the command ran into its time limit%s", suffixIf(x.timeout != "", " of "+x.timeout))}
+	}
+	code := end.ExitCode
+	if end.Signal != "" && code < 128 {
+		if n := signalNumber(end.Signal); n > 0 {
+			code = 128 + n
+		}
+	}
+	if code < 0 || code > 255 {
+		code = exitFailed
+	}
+	if end.Reason != "" {
+		if code == 0 {
+			code = exitFailed
+		}
+		return &exit{code, fmt.Errorf("the command was ended: %s", end.Reason)}
+	}
+	if code == 0 {
+		return nil
+	}
+	return &exit{code: code}
+}
+
+func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *target) error {
+	list, err := cl.Executions(ctx, t.id)
+	if err != nil {
+		return err
+	}
+	if x.app.json {
+		return x.app.printJSON(list)
+	}
+	if len(list.Executions) == 0 {
+		fmt.Fprintf(x.app.stderr, "muster: %s has no executions\n", clean(t.describe()))
+		return nil
+	}
+	now := time.Now()
+	var rows [][]string
+	for i := range list.Executions {
+		e := &list.Executions[i]
+		status, took := "running", "-"
+		if !e.Running {
+			status = "ended"
+			if e.ExitCode != nil {
+				status = fmt.Sprintf("exit %d", *e.ExitCode)
+			}
+			if e.Signal != "" {
+				status = e.Signal
+			}
+			if e.TimedOut {
+				status = "timeout"
+			}
+		}
+		if e.Started != nil {
+			end := now
+			if e.Ended != nil {
+				end = *e.Ended
+			}
+			took = brief(end.Sub(*e.Started))
+		}
+		kind := "attached"
+		if e.Detached {
+			kind = "detached"
+		}
+		rows = append(rows, []string{e.ID, status, kind, took, e.Reason})
+	}
+	x.app.printTable([]string{"EXECUTION", "STATUS", "KIND", "RAN", "REASON"}, rows)
+	return nil
+}
+
+// leftText tells who left what becomes of the command.
+func (x *executor) leftText(detached bool, name string) string {
+	if detached {
+		return fmt.Sprintf("left; the execution goes on: `muster exec --attach %s %s`", x.attach, name)
+	}
+	return "left; the command is ended"
+}
+
+// errPipe says that whoever read our stdout has left: nothing to print, for no one is there.
+var errPipe = &exit{code: exitBrokenPipe}
+
+// file is stdin, stdout or stderr if it is one of the process's own.
+func file(v any) *os.File {
+	f, _ := v.(*os.File)
+	return f
+}

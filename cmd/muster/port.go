@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) portCommand() *cobra.Command {
+	f := &forwarder{app: a}
+	c := a.command("port ALLOC [[LOCAL:]PORT...]", "Reach TCP ports in a sandbox", `Listen here, and pass connections on to a TCP port in the sandbox of a running allocation, until Ctrl-C.
+`+targetHelp+` The port need not be declared; what listens on the sandbox's loopback is reached as well.
+
+  muster port web                 the ports that something listens on inside
+  muster port web 8000            127.0.0.1:8000 here is port 8000 inside
+  muster port web 9000:8000       127.0.0.1:9000 is
+  muster port web 0:8000          a free port here, which is printed
+  muster port web 8000 5432       several at once
+
+It listens on loopback. With --address it can be reached by others, all of them, without a token.`, cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+		return f.run(ctx, args)
+	})
+	c.Flags().StringVar(&f.address, "address", "127.0.0.1", "IP address here to listen on")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// forwarder is one use of muster port.
+type forwarder struct {
+	app     *app
+	address string
+
+	cl     *client.Client
+	target *target
+	screen *screen
+
+	mu   sync.Mutex
+	told map[string]bool // what was said of connections that failed
+}
+
+// forward is one port here that stands for one inside.
+type forward struct {
+	Listen   string `json:"listen"`
+	Port     int    `json:"port"`
+	local    int
+	listener net.Listener
+}
+
+func (f *forwarder) run(ctx context.Context, args []string) error {
+	var forwards []*forward
+	for _, s := range args[1:] {
+		w, err := parseForward(s)
+		if err != nil {
+			return usage(err)
+		}
+		forwards = append(forwards, w)
+	}
+	ip := net.ParseIP(f.address)
+	if ip == nil {
+		return usage(fmt.Errorf("--address %s: it is an IP address of this host, as 127.0.0.1", f.address))
+	}
+	var err error
+	if f.cl, f.target, err = f.app.running(ctx, args[0]); err != nil {
+		return err
+	}
+	f.screen, f.told = newScreen(f.app.stdout, f.app.stderr), map[string]bool{}
+	if len(forwards) == 0 {
+		return f.target.explain(ctx, f.cl, f.list(ctx))
+	}
+	defer func() {
+		for _, w := range forwards {
+			if w.listener != nil {
+				_ = w.listener.Close()
+			}
+		}
+	}()
+	for _, w := range forwards {
+		if err := w.listen(f.address); err != nil {
+			return err
+		}
+	}
+	if !ip.IsLoopback() {
+		f.screen.say("everyone who reaches %s can connect, without a token", f.address)
+	}
+	f.warn(ctx, forwards)
+	if err := f.announce(forwards); err != nil {
+		return err
+	}
+	return f.serve(ctx, forwards)
+}
+
+// parseForward reads PORT or LOCAL:PORT.
+func parseForward(s string) (*forward, error) {
+	local, inside, ok := strings.Cut(s, ":")
+	if !ok {
+		inside = local
+	}
+	if strings.Contains(inside, ":") {
+		return nil, fmt.Errorf("%s: write PORT or LOCAL:PORT, and another address than loopback with --address", s)
+	}
+	port, err := strconv.Atoi(inside)
+	if err != nil || port < 1 || port > 65535 {
+		return nil, fmt.Errorf("%s: %q is no port; it is 1 to 65535", s, inside)
+	}
+	w := &forward{Port: port, local: port}
+	if ok {
+		if local == "" {
+			local = "0"
+		}
+		if w.local, err = strconv.Atoi(local); err != nil || w.local < 0 || w.local > 65535 {
+			return nil, fmt.Errorf("%s: %q is no port here; it is 1 to 65535, or 0 for a free one", s, local)
+		}
+	}
+	return w, nil
+}
+
+func (w *forward) listen(address string) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(w.local)))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return &exit{exitFailed, fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port)}
+	case errors.Is(err, os.ErrPermission):
+		return &exit{exitFailed, fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port)}
+	case err != nil:
+		return err
+	}
+	w.listener, w.Listen = l, l.Addr().String()
+	return nil
+}
+
+func (f *forwarder) list(ctx context.Context) error {
+	list, err := f.cl.Ports(ctx, f.target.id)
+	if err != nil {
+		return err
+	}
+	if f.app.json {
+		return f.app.printJSON(list)
+	}
+	if len(list.Ports) == 0 {
+		fmt.Fprintf(f.app.stderr, "muster: nothing listens on a TCP port in %s\n", clean(f.target.describe()))
+		return nil
+	}
+	var rows [][]string
+	for _, p := range list.Ports {
+		rows = append(rows, []string{fmt.Sprint(p.Port), strings.Join(p.Addresses, " "), map[bool]string{true: "yes", false: "no"}[p.Reachable]})
+	}
+	f.app.printTable([]string{"PORT", "ADDRESSES", "REACHABLE"}, rows)
+	return nil
+}
+
+// warn tells of ports on which nothing listens inside. It may yet.
+func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	list, err := f.cl.Ports(ctx, f.target.id)
+	if err != nil {
+		return // connections will say what is the matter
+	}
+	for _, w := range forwards {
+		i := slices.IndexFunc(list.Ports, func(p api.Port) bool { return p.Port == w.Port })
+		switch {
+		case i < 0:
+			f.screen.say("nothing listens on port %d in %s yet", w.Port, f.target.name)
+		case !list.Ports[i].Reachable:
+			f.screen.say("what listens on port %d in %s does so on %s, and not on its loopback: it is not reached", w.Port, f.target.name, strings.Join(list.Ports[i].Addresses, " "))
+		}
+	}
+}
+
+// announce prints where it listens, once all can be connected to.
+func (f *forwarder) announce(forwards []*forward) error {
+	if f.app.json {
+		return f.app.printJSON(forwards)
+	}
+	for _, w := range forwards {
+		if _, err := fmt.Fprintf(f.app.stdout, "%s -> %s:%d\n", w.Listen, f.target.name, w.Port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve passes connections on until ctx is over or the allocation has ended.
+func (f *forwarder) serve(ctx context.Context, forwards []*forward) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, w := range forwards {
+		wg.Go(func() {
+			stop := context.AfterFunc(ctx, func() { _ = w.listener.Close() })
+			defer stop()
+			for {
+				conn, err := w.listener.Accept()
+				if err != nil {
+					if ctx.Err() == nil {
+						cancel(fmt.Errorf("%s: %w", w.Listen, err))
+					}
+					return
+				}
+				wg.Go(func() {
+					if err := f.connection(ctx, conn, w.Port); err != nil {
+						cancel(err)
+					}
+				})
+			}
+		})
+	}
+	<-ctx.Done()
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return ctx.Err()
+}
+
+// dialTime bounds how long a connection may take to be made.
+const dialTime = 30 * time.Second
+
+// connection passes one connection on to the port inside. An error is the end of all.
+func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) error {
+	defer func() { _ = here.Close() }()
+	one, cancel := context.WithTimeout(ctx, dialTime)
+	inside, err := f.cl.DialPort(one, f.target.id, port)
+	cancel()
+	if err != nil {
+		if tcp, ok := here.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // refused, not closed: as it would be without us
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if client.Code(err) == api.CodeEnded {
+			return f.target.explain(ctx, f.cl, err)
+		}
+		f.tell(fmt.Sprintf("port %d: %v", port, err))
+		return nil
+	}
+	defer func() { _ = inside.Close() }()
+	stop := context.AfterFunc(ctx, func() { _, _ = here.Close(), inside.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { pass(inside, here) })
+	wg.Go(func() { pass(here, inside) })
+	wg.Wait()
+	return nil
+}
+
+// halfCloser is a connection of which one direction can be over.
+type halfCloser interface{ CloseWrite() error }
+
+// pass copies one direction of a connection, and ends that direction. What broke ends both.
+func pass(to, from net.Conn) {
+	_, err := io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{from})
+	if h, ok := to.(halfCloser); ok && err == nil {
+		err = h.CloseWrite()
+	}
+	if err != nil {
+		_, _ = to.Close(), from.Close()
+	}
+}
+
+// tell says what is wrong with connections, the same only once.
+func (f *forwarder) tell(text string) {
+	f.mu.Lock()
+	was := f.told[text]
+	f.told[text] = true
+	f.mu.Unlock()
+	if !was {
+		f.screen.say("%s", text)
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/musterhq/muster/api"
+)
+
+// echo listens, and gives each connection back what it sent, in capitals, once it has sent all.
+func echo(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				b, _ := io.ReadAll(c)
+				_, _ = io.WriteString(c, strings.ToUpper(string(b)))
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func TestPort(t *testing.T) {
+	s := withJob(t, 1)
+	s.inside.ports[8000] = echo(t)
+	p := s.begin(nil, "port", "web", "0:8000", "0:9")
+	until(t, "web:9", p.out.String)
+	m := regexp.MustCompile(`^(127\.0\.0\.1:\d+) -> web:8000\n(127\.0\.0\.1:\d+) -> web:9\n$`).FindStringSubmatch(p.out.String())
+	if m == nil {
+		t.Fatal(p.out.String())
+	}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", m[1])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = c.Close() }()
+			want := strings.Repeat(fmt.Sprintf("hello %d ", i), 20_000)
+			go func() {
+				_, _ = io.WriteString(c, want)
+				_ = c.(*net.TCPConn).CloseWrite()
+			}()
+			if got, err := io.ReadAll(c); err != nil || string(got) != strings.ToUpper(want) {
+				t.Errorf("%d octets, want %d: %v", len(got), len(want), err)
+			}
+		})
+	}
+	wg.Wait()
+	// Where nothing listens, connections are refused and it is told once.
+	for range 3 {
+		c, err := net.Dial("tcp", m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(c); err == nil {
+			t.Error("it was closed as if something had answered")
+		}
+		_ = c.Close()
+	}
+	p.signals <- syscall.SIGINT
+	if code := p.end(t); code != 130 {
+		t.Error(code)
+	}
+	if want := "muster: nothing listens on port 9 in web yet\nmuster: port 9: nothing listens on port 9\n"; p.errs.String() != want {
+		t.Errorf("%q", p.errs.String())
+	}
+	if _, err := net.Dial("tcp", m[1]); err == nil {
+		t.Error("it still listens")
+	}
+}
+
+func TestPortEndsWithTheAllocation(t *testing.T) {
+	s := withJob(t, 1)
+	s.inside.ports[8000] = echo(t)
+	p := s.begin(nil, "port", "web", "0:8000")
+	until(t, "web:8000\n", p.out.String)
+	s.end(0, 1, 0)
+	here, _, _ := strings.Cut(p.out.String(), " ")
+	if c, err := net.Dial("tcp", here); err == nil {
+		_, _ = io.ReadAll(c)
+		_ = c.Close()
+	}
+	if code := p.end(t); code != 1 || !strings.HasPrefix(p.errs.String(), "muster: web (allocation u-0-1) has ended ") {
+		t.Errorf("code %d, %q", code, p.errs.String())
+	}
+}
+
+func TestPortMistakes(t *testing.T) {
+	s := withJob(t, 1)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	_, taken, _ := net.SplitHostPort(l.Addr().String())
+	for args, want := range map[string]string{
+		"port web http":               `"http" is no port`,
+		"port web 0":                  `"0" is no port`,
+		"port web x:80":               `"x" is no port here`,
+		"port web 0.0.0.0:80:80":      "another address than loopback with --address",
+		"port --address all web 80":   "it is an IP address of this host",
+		"port web " + taken + ":8000": "port " + taken + " is in use here; take another one, as ",
+	} {
+		if r := s.muster(nil, strings.Fields(args)...); r.code == 0 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+	s.muster(nil, "port", "web").check(t, 0, "", "muster: nothing listens on a TCP port in web .*\n")
+	s.inside.ports[8000] = l.Addr().String()
+	s.muster(nil, "port", "web").check(t, 0, "PORT  ADDRESSES  REACHABLE\n8000  127.0.0.1  yes\n", "")
+}
+
+func TestTop(t *testing.T) {
+	s := withJob(t, 2)
+	s.inside.stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20, Pids: 3, Disk: 1 << 30}
+	s.inside.stats["u-1-1"] = api.AllocStats{CPU: 1, CPUMax: 2, Memory: 1 << 20, MemoryMax: 40 << 20}
+	r := s.muster(nil, "top", "--every", "10ms")
+	ran := regexp.MustCompile(` +[0-9.]+m?s\n`)
+	want := `MEMBER  NODE  CPU    CORES        MEMORY / LIMIT  MEM  PIDS  DISK  RAN
+web/0   n1    50.0%  0.5          10MiB / 40MiB   25%  3     1GiB
+web/1   n1    50.0%  1 (at most 2)  1MiB / 40MiB    2%   -     -
+`
+	if got := ran.ReplaceAllString(r.stdout, "\n"); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") || r.code != 0 {
+		t.Errorf("%d %q\n%s", r.code, r.stderr, got)
+	}
+	if r := s.muster(nil, "top", "--every", "10ms", "web/1", "--json"); !strings.Contains(r.stdout, `"cpu_percent": 50`) || strings.Contains(r.stdout, "u-0-1") {
+		t.Error(r)
+	}
+	s.muster(nil, "top", "nope").check(t, 1, "", "muster: there is no allocation or job nope; .*\n")
+	s.end(0, 1, 0)
+	s.end(1, 1, 0)
+	s.muster(nil, "top").check(t, 0, "", "muster: no allocation runs\n")
+}
+
+// On a terminal it is drawn until Ctrl-C, on a screen of its own.
+func TestTopLive(t *testing.T) {
+	s := withJob(t, 1)
+	s.inside.stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20}
+	t.Setenv("TERM", "xterm")
+	c := s.console(t, "top", "--every", "10ms")
+	until(t, "50.0%", c.seen.String)
+	c.signals <- syscall.SIGINT
+	if code := c.end(t); code != 130 {
+		t.Error(code)
+	}
+	until(t, "\x1b[?1049l", c.seen.String)
+}
+
+func TestImage(t *testing.T) {
+	s := newStub(t)
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	s.inside.images["n1"] = &api.ImageList{Images: []api.Image{{Ref: "python:3.13", Digest: digest, Size: 120 << 20, Layers: 5, InUse: 2}}, Used: 120 << 20, Limit: 10 << 30}
+	s.inside.images["n2"] = &api.ImageList{}
+	s.muster(nil, "image", "list").check(t, 0, "NODE  IMAGE        DIGEST               SIZE    LAYERS  USED\nn1    python:3.13  sha256:abababababab  120MiB  5       by 2 now\n",
+		"muster: node n1: 1 images, 120MiB of 10GiB\nmuster: node n2: 0 images, 0B of 0B\n")
+	s.muster(nil, "image", "list", "--node", "n9").check(t, 1, "", "muster: node n9: node n9: not found; `muster node list` shows the nodes\nmuster: the images could not be listed on 1 of 1 nodes\n")
+	s.inside.pulls = []api.ImageProgress{{Done: 1, Total: 2, Layers: 2, LayersDone: 1}, {Digest: digest}}
+	s.muster(nil, "image", "pull", "python:3.13", "--pool", "p").check(t, 0, "n1 "+digest+"\nn2 "+digest+"\n", "")
+	s.muster(nil, "image", "pull", "python:3.13").check(t, 2, "", "muster: where to\\? give --node NODE or --pool POOL.*")
+	s.muster(nil, "image", "pull", "python:3.13", "--pool", "empty").check(t, 1, "", "muster: no node of pool empty serves; .*\n")
+	s.inside.pulls = []api.ImageProgress{{Done: 1}, {Problem: &api.Problem{Status: 404, Detail: "no such image", Code: api.CodeImageNotFound}}}
+	s.muster(nil, "image", "pull", "nope:1", "--node", "n1").check(t, 1, "", "muster: node n1: no such image\nmuster: nope:1 could not be pulled on 1 of 1 nodes\n")
+	s.inside.pulls = []api.ImageProgress{{Done: 1}} // it breaks off
+	if r := s.muster(nil, "image", "pull", "nope:1", "--node", "n1"); r.code != 3 {
+		t.Error(r)
+	}
+	s.muster(nil, "image", "prune", "--node", "n1").check(t, 0, "n1 1MiB freed\n", "")
+	s.muster(nil, "image", "prune", "--all", "--pool", "p").check(t, 0, "n1 3MiB freed\nn2 3MiB freed\n", "")
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/musterhq/muster/api"
+)
+
+// habit is a flag that users of Docker type and that `muster run` does not have:
+// whoever gives it is told what to use instead. It is in no help text.
+type habit struct {
+	name, short string
+	takes       bool // a value
+	instead     string
+}
+
+func habits() []habit {
+	const live = "a job has no stdin and no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
+	return []habit{
+		{"interactive", "i", false, live},
+		{"tty", "t", false, live},
+		{"volume", "v", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
+		{"mount", "", true, "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH"},
+		{"publish", "p", true, "no port of the node is given away; reach any port of the sandbox with `muster port JOB LOCAL:PORT`, or let others on its node connect with --port PORT"},
+		{"rm", "", false, "it is not needed: a sandbox is always deleted when its command has ended; what it printed is kept for `muster job logs`"},
+		{"cpus", "", true, "say what is set aside with --cpu, and the most it may use with --cpu-max"},
+		{"pids-limit", "", true, "it is --pids"},
+		{"net", "", true, "it is --network none, bridge or host"},
+		{"restart", "", true, "say how often with --attempts, and after which ends with --on"},
+		{"privileged", "", false, "containers of jobs are never privileged; docs/isolation.md says what they may do"},
+		{"pull", "", true, "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`"},
+	}
+}
+
+func addHabits(f *pflag.FlagSet) {
+	for _, h := range habits() {
+		v := &refusal{flag: h}
+		flag := f.VarPF(v, h.name, h.short, "")
+		flag.Hidden = true
+		if !h.takes {
+			flag.NoOptDefVal = "true"
+		}
+	}
+}
+
+// refusal is the value of a flag that cannot be given.
+type refusal struct{ flag habit }
+
+func (r *refusal) String() string { return "" }
+
+func (r *refusal) Type() string { return "string" }
+
+func (r *refusal) Set(string) error { return refused{r.flag} }
+
+// refused is what a habit comes to. It is told without what the flag parser says around it.
+type refused struct{ flag habit }
+
+func (r refused) Error() string {
+	name := "--" + r.flag.name
+	if r.flag.short != "" {
+		name = "-" + r.flag.short
+	}
+	return fmt.Sprintf("%s is not for `muster run`: %s", name, r.flag.instead)
+}
+
+// plainHabit takes off what the flag parser says around a refusal.
+func plainHabit(_ *cobra.Command, err error) error {
+	var r refused
+	if errors.As(err, &r) {
+		return r
+	}
+	return err
+}
+
+// imageWord is how images are written that no program is named like: with a tag, a digest, or a registry before them.
+var imageWord = regexp.MustCompile(`^([a-z0-9.-]+(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9._-]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$|^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9._/-]+$`)
+
+// imageHint is for a command that was not found and looks like an image; "" if it does not.
+func imageHint(spec *api.JobSpec) string {
+	if spec.Image != "" || len(spec.Command) == 0 || !imageWord.MatchString(spec.Command[0]) {
+		return ""
+	}
+	again := "muster run --image " + spec.Command[0]
+	if len(spec.Command) > 1 {
+		again += " -- " + shellWords(spec.Command[1:])
+	}
+	return fmt.Sprintf("%s looks like an image: `%s`", spec.Command[0], again)
+}

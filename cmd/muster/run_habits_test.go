@@ -1,0 +1,92 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/musterhq/muster/api"
+)
+
+func TestRunContainerFlags(t *testing.T) {
+	s := newStub(t)
+	s.onSubmit = func(s *stub) {
+		s.start(0, 1)
+		s.end(0, 1, 0)
+		s.endJob("succeeded", "")
+	}
+	s.muster(nil, "run", "--image", "python:3.13", "--entrypoint", "", "-u", "1000:1000", "-w", "/srv", "--network", "bridge", "--egress", "10.0.0.0/8", "--egress", "192.0.2.1/32",
+		"--port", "80", "--port", "443", "--cpu-max", "1.5", "--pids", "100").check(t, 0, "", "muster: job run-1\n")
+	got := s.submitted[0].Spec
+	if got.Image != "python:3.13" || len(got.Command) != 0 || len(got.Entrypoint) != 1 || got.Entrypoint[0] != "" || got.User != "1000:1000" || got.Workdir != "/srv" || got.Network != "bridge" ||
+		strings.Join(got.Egress, " ") != "10.0.0.0/8 192.0.2.1/32" || len(got.Ports) != 2 || got.Resources.CPUMax != 1.5 || got.Resources.Pids != 100 {
+		t.Errorf("%+v", got)
+	}
+	for args, want := range map[string]string{
+		"run --image= -- x":                           "--image is empty",
+		"run --cpu-max 0 -- x":                        "--cpu-max is 0",
+		"run --pids 0 -- x":                           "--pids is 0",
+		"run --user bob -- x":                         "needs an image",
+		"run --image a --network lan":                 "none, bridge or host",
+		"run --image a --network none --egress 0/0 x": "egress",
+	} {
+		if r := s.muster(nil, strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+}
+
+// What users of Docker type is answered with what to use instead.
+func TestRunHabits(t *testing.T) {
+	s := newStub(t)
+	for args, want := range map[string]string{
+		"run -it --image python:3.13 python3": "muster: -i is not for `muster run`: a job has no stdin and no terminal; .*muster exec -it JOB -- sh`\n",
+		"run -t x":                            "muster: -t is not for `muster run`: .*\n",
+		"run -v /a:/b --image x":              "muster: -v is not for `muster run`: a sandbox sees no directory of its node; .*\n",
+		"run -p 80:80 --image x":              "muster: -p is not for `muster run`: .*`muster port JOB LOCAL:PORT`.*\n",
+		"run --publish=80:80 --image x":       "muster: -p is not for `muster run`: .*\n",
+		"run --rm --image x":                  "muster: --rm is not for `muster run`: it is not needed: .*\n",
+		"run --cpus 2 x":                      "muster: --cpus is not for `muster run`: say what is set aside with --cpu, .*\n",
+		"run --nope x":                        "muster: unknown flag: --nope\n",
+	} {
+		r := s.muster(nil, strings.Fields(args)...)
+		if ok, _ := regexp.MatchString("^"+want+"`muster run --help` tells more.\n$", r.stderr); !ok || r.code != 2 {
+			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+	if r := s.muster(nil, "run", "--help"); strings.Contains(r.stdout, "--publish") {
+		t.Error("the help tells of flags that there are not")
+	}
+}
+
+func TestRunImageHint(t *testing.T) {
+	missing := func(al *api.Alloc) {
+		al.ExitCode, al.Failure = nil, &api.Failure{Reason: "command-not-found", Message: "no such program"}
+	}
+	for args, hint := range map[string]string{
+		"run python:3.13 python3 -c print(1)": "muster: python:3.13 looks like an image: `muster run --image python:3.13 -- python3 -c 'print\\(1\\)'`\n",
+		"run ghcr.io/team/app":                "muster: ghcr.io/team/app looks like an image: `muster run --image ghcr.io/team/app`\n",
+		"run ./tool":                          "",
+		"run bin/tool":                        "",
+		"run pyhton3":                         "",
+		"run --image alpine:3 a:b":            "",
+	} {
+		s := newStub(t)
+		s.onSubmit = func(s *stub) {
+			s.start(0, 1)
+			s.end(0, 1, 1, missing)
+			s.endJob("failed", "")
+		}
+		s.muster(nil, strings.Fields(args)...).check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+hint)
+	}
+}
+
+// The digest that members were started from is shown.
+func TestJobShowImage(t *testing.T) {
+	s := withJob(t, 1)
+	s.job.Spec = &api.JobSpec{Image: "python:3.13", Command: []string{"x"}}
+	s.allocs[0].Image = "sha256:abc"
+	if r := s.muster(nil, "job", "show", "web"); !strings.Contains(r.stdout, "Image      python:3.13 (sha256:abc)\n") {
+		t.Error(r.stdout)
+	}
+}

@@ -1,0 +1,504 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/creack/pty"
+
+	"github.com/musterhq/muster/api"
+)
+
+// sandboxStub is the inside of the stub's allocations: commands are run here, and
+// files are those of a folder.
+type sandboxStub struct {
+	root     string
+	ports    map[int]string // by port inside: where it is here
+	stats    map[string]api.AllocStats
+	images   map[string]*api.ImageList
+	pulls    []api.ImageProgress
+	refuse   *api.Problem // of every request below an allocation
+	requests []api.ExecRequest
+	attached []api.ExecAttach
+	signals  []string
+	sizes    []string // rows x cols
+	spool    string   // stdout of the detached execution "e1"
+	cut      int      // so many attached connections are cut after a part of it
+	known    []api.Execution
+	owners   []string // of archives: keep_owners
+	pids     []int    // of commands
+	gone     sync.WaitGroup
+}
+
+// endCommands kills what commands of the test may be left, and waits for them.
+func (s *stub) endCommands() {
+	s.do(func() {
+		for _, pid := range s.inside.pids {
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+		}
+	})
+	s.inside.gone.Wait()
+}
+
+func (s *stub) sandbox(mux *http.ServeMux) {
+	in := &s.inside
+	in.root, in.ports, in.stats, in.images = s.t.TempDir(), map[int]string{}, map[string]api.AllocStats{}, map[string]*api.ImageList{}
+	handle := func(pattern string, h func(w http.ResponseWriter, r *http.Request)) {
+		mux.HandleFunc(pattern, s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
+			switch {
+			case in.refuse != nil:
+				s.problem(w, in.refuse)
+			case al.Status == "ended":
+				s.problem(w, &api.Problem{Status: 410, Title: "Gone", Detail: "allocation " + al.ID + " has ended", Code: api.CodeEnded})
+			default:
+				s.mu.Unlock() // it may take long
+				defer s.mu.Lock()
+				h(w, r)
+			}
+		}))
+	}
+	const one = "/v1/allocations/{id}"
+	handle("GET "+one+"/exec", s.execSocket)
+	handle("POST "+one+"/exec", s.execPost)
+	handle("GET "+one+"/executions", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, 200, api.ExecutionList{Executions: in.known})
+	})
+	handle("GET "+one+"/executions/{eid}", func(w http.ResponseWriter, r *http.Request) {
+		for _, e := range in.known {
+			if e.ID == r.PathValue("eid") {
+				s.answer(w, 200, e)
+				return
+			}
+		}
+		s.problem(w, &api.Problem{Status: 404, Title: "Not Found", Detail: "execution " + r.PathValue("eid") + ": not found", Code: "not-found"})
+	})
+	handle("POST "+one+"/executions/{eid}/signal", func(w http.ResponseWriter, r *http.Request) {
+		var b api.ExecutionSignal
+		_ = json.NewDecoder(r.Body).Decode(&b)
+		s.do(func() { in.signals = append(in.signals, b.Signal) })
+		w.WriteHeader(204)
+	})
+	handle("GET "+one+"/files", s.listFiles)
+	handle("GET "+one+"/files/stat", s.statFile)
+	handle("GET "+one+"/files/content", func(w http.ResponseWriter, r *http.Request) {
+		b, err := os.ReadFile(s.at(r))
+		if err != nil {
+			s.fileProblem(w, r, err)
+			return
+		}
+		_, _ = w.Write(b)
+	})
+	handle("GET "+one+"/files/archive", s.readArchive)
+	handle("PUT "+one+"/files/archive", s.writeArchive)
+	handle("GET "+one+"/ports", func(w http.ResponseWriter, r *http.Request) {
+		l := api.PortList{Ports: []api.Port{}}
+		for p := range in.ports {
+			l.Ports = append(l.Ports, api.Port{Port: p, Addresses: []string{"127.0.0.1"}, Reachable: true})
+		}
+		s.answer(w, 200, l)
+	})
+	handle("GET "+one+"/ports/{port}", s.portSocket)
+	handle("GET "+one+"/stats", func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		st := in.stats[r.PathValue("id")]
+		st.CPUSeconds++ // a second of work in two seconds
+		st.At = st.At.Add(2 * time.Second)
+		in.stats[r.PathValue("id")] = st
+		s.answer(w, 200, st)
+	})
+	s.nodes(mux)
+}
+
+func (s *stub) problem(w http.ResponseWriter, p *api.Problem) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
+}
+
+func (s *stub) nodes(mux *http.ServeMux) {
+	in := &s.inside
+	mux.HandleFunc("GET /v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		l := api.NodeList{}
+		for _, id := range []string{"n1", "n2"} {
+			if r.URL.Query().Get("pool") == "empty" {
+				break
+			}
+			l.Nodes = append(l.Nodes, api.Node{ID: id, Pool: "p", Stage: "serving"})
+		}
+		s.answer(w, 200, l)
+	})
+	known := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if in.images[r.PathValue("id")] == nil {
+				s.problem(w, &api.Problem{Status: 404, Title: "Not Found", Detail: "node " + r.PathValue("id") + ": not found", Code: "not-found"})
+				return
+			}
+			h(w, r)
+		}
+	}
+	mux.HandleFunc("GET /v1/nodes/{id}/images", known(func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, in.images[r.PathValue("id")]) }))
+	mux.HandleFunc("POST /v1/nodes/{id}/images", known(func(w http.ResponseWriter, r *http.Request) {
+		for _, p := range in.pulls {
+			_ = json.NewEncoder(w).Encode(p)
+		}
+	}))
+	mux.HandleFunc("POST /v1/nodes/{id}/images/prune", known(func(w http.ResponseWriter, r *http.Request) {
+		freed := int64(1 << 20)
+		if r.URL.Query().Get("all") == "true" {
+			freed = 3 << 20
+		}
+		s.answer(w, 200, api.ImagesPruned{Freed: freed})
+	}))
+}
+
+// execSocket runs the command here.
+func (s *stub) execSocket(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.CloseNow() }()
+	ctx := r.Context()
+	c.SetReadLimit(4 << 20)
+	tell := func(ev api.ExecEvent) {
+		b, _ := json.Marshal(ev)
+		_ = c.Write(ctx, websocket.MessageText, b)
+	}
+	_, first, err := c.Read(ctx)
+	if err != nil {
+		return
+	}
+	var join api.ExecAttach
+	if json.Unmarshal(first, &join) == nil && join.Attach != "" {
+		s.attach(c, r, join, tell)
+		return
+	}
+	var req api.ExecRequest
+	if err := json.Unmarshal(first, &req); err != nil {
+		s.t.Error(err)
+	}
+	s.do(func() { s.inside.requests = append(s.inside.requests, req) })
+	if _, err := exec.LookPath(req.Command[0]); err != nil {
+		code := api.CodeCommandNotFound
+		if errors.Is(err, fs.ErrPermission) {
+			code = api.CodeNotExecutable
+		}
+		tell(api.ExecEvent{Type: api.ExecEventError, Problem: &api.Problem{Status: 422, Title: "Unprocessable Entity", Detail: req.Command[0] + ": no such program", Code: code}})
+		return
+	}
+	if req.Env["CUT"] != "" {
+		tell(api.ExecEvent{Type: api.ExecEventStarted, ID: "e1"})
+		_ = c.Write(ctx, websocket.MessageBinary, []byte("\x01part"))
+		return // the connection breaks
+	}
+	s.inside.gone.Add(1)
+	defer s.inside.gone.Done()
+	s.command(c, r, &req, tell)
+}
+
+func (s *stub) command(c *websocket.Conn, r *http.Request, req *api.ExecRequest, tell func(api.ExecEvent)) {
+	ctx := r.Context()
+	cmd := exec.Command(req.Command[0], req.Command[1:]...)
+	cmd.Dir = s.inside.root
+	cmd.Env = os.Environ()
+	cmd.WaitDelay = 5 * time.Second
+	for k, v := range req.Env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	send := func(stream byte, from io.Reader) {
+		b := make([]byte, 1+4096)
+		for {
+			n, err := from.Read(b[1:])
+			if n > 0 {
+				b[0] = stream
+				if c.Write(ctx, websocket.MessageBinary, b[:1+n]) != nil {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	var in io.WriteCloser
+	var term *os.File
+	var from []io.Reader // stdout and stderr
+	var err error
+	if req.TTY {
+		term, err = pty.StartWithSize(cmd, &pty.Winsize{Rows: uint16(req.Rows), Cols: uint16(req.Cols)})
+		in, from = term, []io.Reader{term}
+	} else {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		stdout, _ := cmd.StdoutPipe()
+		stderr, _ := cmd.StderrPipe()
+		if req.Stdin {
+			in, _ = cmd.StdinPipe()
+		}
+		from, err = []io.Reader{stdout, stderr}, cmd.Start()
+	}
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	s.do(func() { s.inside.pids = append(s.inside.pids, cmd.Process.Pid) })
+	tell(api.ExecEvent{Type: api.ExecEventStarted, ID: "e1"})
+	var out sync.WaitGroup
+	for i, r := range from {
+		out.Go(func() { send(api.ExecStdout+byte(i), r) })
+	}
+	go func() {
+		for {
+			kind, b, err := c.Read(ctx)
+			if err != nil {
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+				return
+			}
+			if kind == websocket.MessageBinary {
+				_, _ = in.Write(b)
+				continue
+			}
+			s.control(cmd, in, term, b)
+		}
+	}()
+	out.Wait()
+	_ = cmd.Wait() // its state says how it ended
+	s.do(func() {
+		s.inside.pids = slices.DeleteFunc(s.inside.pids, func(pid int) bool { return pid == cmd.Process.Pid })
+	})
+	end := &api.ExecEnd{ExitCode: cmd.ProcessState.ExitCode()}
+	if st, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+		end.ExitCode, end.Signal = 128+int(st.Signal()), strings.TrimPrefix(signalText(st.Signal()), "SIG")
+	}
+	tell(api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: end})
+	_ = c.Close(websocket.StatusNormalClosure, "")
+}
+
+func signalText(sig syscall.Signal) string {
+	return map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL", syscall.SIGHUP: "SIGHUP"}[sig]
+}
+
+func (s *stub) control(cmd *exec.Cmd, in io.WriteCloser, term *os.File, b []byte) {
+	var m api.ExecControl
+	if err := json.Unmarshal(b, &m); err != nil {
+		s.t.Error(err)
+	}
+	switch m.Type {
+	case api.ExecCloseStdin:
+		if term != nil {
+			_, _ = term.Write([]byte{4})
+		} else {
+			_ = in.Close()
+		}
+	case api.ExecResize:
+		_ = pty.Setsize(term, &pty.Winsize{Rows: uint16(m.Rows), Cols: uint16(m.Cols)})
+		s.do(func() { s.inside.sizes = append(s.inside.sizes, fmt.Sprintf("%dx%d", m.Rows, m.Cols)) })
+	case api.ExecSignal:
+		s.do(func() { s.inside.signals = append(s.inside.signals, m.Signal) })
+		sig := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT}[m.Signal]
+		_ = syscall.Kill(-cmd.Process.Pid, sig)
+	default:
+		s.t.Errorf("control %q", b)
+	}
+}
+
+// attach gives the spool, some times not all of it.
+func (s *stub) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, tell func(api.ExecEvent)) {
+	cut := false
+	s.do(func() {
+		s.inside.attached = append(s.inside.attached, join)
+		if cut = s.inside.cut > 0; cut {
+			s.inside.cut--
+		}
+	})
+	from := max(int(join.Stdout), 0)
+	tell(api.ExecEvent{Type: api.ExecEventStarted, ID: join.Attach, Stdout: int64(from)})
+	rest := s.inside.spool[from:]
+	if cut {
+		rest = rest[:len(rest)/2]
+	}
+	_ = c.Write(r.Context(), websocket.MessageBinary, append([]byte{api.ExecStdout}, rest...))
+	if cut {
+		return // the connection breaks
+	}
+	tell(api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &api.ExecEnd{ExitCode: 5}})
+	_ = c.Close(websocket.StatusNormalClosure, "")
+}
+
+func (s *stub) execPost(w http.ResponseWriter, r *http.Request) {
+	var req api.ExecRequest
+	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+		s.t.Error(err)
+	}
+	s.do(func() { s.inside.requests = append(s.inside.requests, req) })
+	if req.Detach {
+		s.answer(w, 202, api.ExecStarted{ID: "e1"})
+		return
+	}
+	cmd := exec.Command(req.Command[0], req.Command[1:]...)
+	cmd.Stdin = bytes.NewReader(req.InputBase64)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run()
+	s.answer(w, 200, api.ExecResult{ID: "e1", ExitCode: cmd.ProcessState.ExitCode(), Stdout: out.String(), Stderr: errs.String()})
+}
+
+func (s *stub) at(r *http.Request) string {
+	return filepath.Join(s.inside.root, path.Clean("/"+r.URL.Query().Get("path")))
+}
+
+func (s *stub) fileProblem(w http.ResponseWriter, r *http.Request, err error) {
+	p := &api.Problem{Status: 409, Title: "Conflict", Code: "conflict", Detail: fmt.Sprintf("%q: %v", r.URL.Query().Get("path"), err)}
+	if errors.Is(err, fs.ErrNotExist) {
+		p.Status, p.Code, p.Detail = 404, "not-found", fmt.Sprintf("%q: no such file or directory", r.URL.Query().Get("path"))
+	}
+	s.problem(w, p)
+}
+
+func entryOf(name, at string, info fs.FileInfo) api.FileEntry {
+	e := api.FileEntry{Path: at, Name: name, Type: api.FileRegular, Size: info.Size(), Mode: fmt.Sprintf("%04o", info.Mode().Perm()), Modified: info.ModTime(), User: "root", Group: "root"}
+	switch {
+	case info.IsDir():
+		e.Type = api.FileDirectory
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.Type = api.FileSymlink
+	}
+	return e
+}
+
+func (s *stub) listFiles(w http.ResponseWriter, r *http.Request) {
+	l := api.FileList{Entries: []api.FileEntry{}}
+	root := s.at(r)
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if p == root {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		e := entryOf(d.Name(), strings.TrimSuffix(r.URL.Query().Get("path"), "/")+strings.TrimPrefix(p, root), info)
+		if e.Type == api.FileSymlink {
+			e.Target, _ = os.Readlink(p)
+		}
+		l.Entries = append(l.Entries, e)
+		if d.IsDir() && r.URL.Query().Get("recursive") != "true" {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		s.fileProblem(w, r, err)
+		return
+	}
+	s.answer(w, 200, l)
+}
+
+func (s *stub) statFile(w http.ResponseWriter, r *http.Request) {
+	look := os.Lstat
+	if r.URL.Query().Get("follow") == "true" {
+		look = os.Stat
+	}
+	info, err := look(s.at(r))
+	if err != nil {
+		s.fileProblem(w, r, err)
+		return
+	}
+	s.answer(w, 200, entryOf(info.Name(), r.URL.Query().Get("path"), info))
+}
+
+// readArchive and writeArchive are tar's own, so that nothing of ours is tested against itself.
+func (s *stub) readArchive(w http.ResponseWriter, r *http.Request) {
+	p := s.at(r)
+	args := []string{"-c", "-C", filepath.Dir(p), filepath.Base(p)}
+	if r.URL.Query().Get("contents") == "true" {
+		args = []string{"-c", "-C", p, "."}
+	}
+	cmd := exec.CommandContext(r.Context(), "tar", args...)
+	cmd.Stdout = w
+	if err := cmd.Run(); err != nil {
+		s.fileProblem(w, r, fs.ErrNotExist)
+	}
+}
+
+func (s *stub) writeArchive(w http.ResponseWriter, r *http.Request) {
+	if info, err := os.Stat(s.at(r)); err != nil || !info.IsDir() {
+		_, _ = io.Copy(io.Discard, r.Body)
+		s.fileProblem(w, r, fs.ErrNotExist)
+		return
+	}
+	s.do(func() { s.inside.owners = append(s.inside.owners, r.URL.Query().Get("keep_owners")) })
+	cmd := exec.CommandContext(r.Context(), "tar", "-x", "-p", "-C", s.at(r))
+	cmd.Stdin = r.Body
+	if out, err := cmd.CombinedOutput(); err != nil {
+		s.problem(w, &api.Problem{Status: 422, Title: "Unprocessable Entity", Detail: string(out)})
+		return
+	}
+	w.WriteHeader(204)
+}
+
+// portSocket is a TCP connection to a port here.
+func (s *stub) portSocket(w http.ResponseWriter, r *http.Request) {
+	port, _ := strconv.Atoi(r.PathValue("port"))
+	conn, err := net.Dial("tcp", s.inside.ports[port])
+	if err != nil {
+		s.problem(w, &api.Problem{Status: 502, Title: "Bad Gateway", Detail: fmt.Sprintf("nothing listens on port %d", port), Code: api.CodeNoListener})
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	defer func() { _ = c.CloseNow() }()
+	ctx := r.Context()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			kind, b, err := c.Read(ctx)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			if kind == websocket.MessageText {
+				_ = conn.(*net.TCPConn).CloseWrite()
+				continue
+			}
+			if _, err := conn.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	b := make([]byte, 4096)
+	for {
+		n, err := conn.Read(b)
+		if n > 0 && c.Write(ctx, websocket.MessageBinary, b[:n]) != nil {
+			return
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = c.Write(ctx, websocket.MessageText, []byte(`{"type":"close-write"}`))
+	wg.Wait()
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// targetHelp is how commands about one allocation tell what they take.
+const targetHelp = `ALLOC is an allocation by its id, or a job by its name if only one of its members runs,
+or one member of it as JOB/INDEX.`
+
+// target is an allocation that a command is about, as it was named.
+type target struct {
+	name  string // as the user wrote it
+	id    muster.AllocID
+	alloc *api.Alloc // nil if only the id is known yet
+}
+
+// where the members of a job are shown.
+const jobsHint = "`muster job list` shows the jobs, `muster job show NAME` their members"
+
+// target finds the allocation that a name stands for: ID, JOB, JOB/INDEX, with NAMESPACE/ before a job.
+func (a *app) target(ctx context.Context, cl *client.Client, name string) (*target, error) {
+	if _, _, _, err := muster.AllocID(name).Parse(); err == nil && a.namespace == "" {
+		al, err := cl.Alloc(ctx, muster.AllocID(name))
+		if err == nil {
+			return &target{name, muster.AllocID(name), al}, nil
+		}
+		if !client.IsNotFound(err) {
+			return nil, err
+		}
+		// A job may be named like that as well.
+	}
+	job, index := name, -1
+	if before, last, ok := cutLast(name, "/"); ok {
+		if n, err := strconv.Atoi(last); err == nil && n >= 0 {
+			job, index = before, n
+		}
+	}
+	key, err := a.jobKey(job)
+	if err != nil {
+		return nil, &hinted{fmt.Errorf("there is no allocation or job %q", name), jobsHint}
+	}
+	j, err := cl.Job(ctx, key)
+	if client.IsNotFound(err) {
+		return nil, a.unknownTarget(ctx, cl, name, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if index >= j.Count {
+		return nil, &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count)}
+	}
+	al, err := memberAlloc(ctx, cl, key, j, index)
+	if err != nil {
+		return nil, err
+	}
+	return &target{name, muster.AllocID(al.ID), al}, nil
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// memberAlloc is the allocation of a job's member that a command can be about: of one
+// member its newest; of a job the only one that lives, or the newest of its only member.
+func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
+	q := client.AllocQuery{}
+	if index >= 0 {
+		q.Index = &index
+	}
+	var newest *api.Alloc
+	live := map[int]*api.Alloc{}
+	for al, err := range cl.AllJobAllocs(ctx, key, q) {
+		if err != nil {
+			return nil, err
+		}
+		if al.Version != j.Version || index >= 0 && al.Index != index {
+			continue
+		}
+		if newest == nil || al.Placed.After(newest.Placed) || al.Placed.Equal(newest.Placed) && al.Attempt > newest.Attempt {
+			newest = &al
+		}
+		if was := live[al.Index]; al.Status != string(muster.AllocEnded) && (was == nil || was.Attempt < al.Attempt) {
+			live[al.Index] = &al
+		}
+	}
+	switch {
+	case len(live) == 1:
+		for _, al := range live {
+			return al, nil
+		}
+	case len(live) > 1:
+		return nil, &exit{exitFailed, fmt.Errorf("%d members of job %s run; name one: %s", len(live), key, memberNames(key, live))}
+	case newest == nil && j.Stage == string(muster.JobEnded):
+		return nil, &exit{exitFailed, fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, suffixIf(j.Reason != "", ": "+j.Reason))}
+	case newest == nil:
+		return nil, &exit{exitFailed, fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, suffixIf(j.Waits != "", ": "+j.Waits), key)}
+	}
+	return newest, nil // it has ended: whoever asks says how
+}
+
+// memberNames are names of members, a few of them.
+func memberNames(key muster.JobKey, live map[int]*api.Alloc) string {
+	var indexes []int
+	for i := range live {
+		indexes = append(indexes, i)
+	}
+	slices.Sort(indexes)
+	const most = 8
+	var names []string
+	for _, i := range indexes[:min(len(indexes), most)] {
+		names = append(names, fmt.Sprintf("%s/%d", key, i))
+	}
+	text := strings.Join(names, ", ")
+	if len(indexes) > most {
+		text += fmt.Sprintf(" … %s/%d", key, indexes[len(indexes)-1])
+	}
+	return text
+}
+
+// unknownTarget says that there is no such thing, and what is named nearly so.
+func (a *app) unknownTarget(ctx context.Context, cl *client.Client, name string, key muster.JobKey) error {
+	err := fmt.Errorf("there is no allocation or job %s", name)
+	var known []string
+	for j, e := range cl.AllJobs(ctx, client.JobQuery{}) {
+		if e != nil || len(known) >= client.MaxPage {
+			break // it is only a hint
+		}
+		known = append(known, keyOf(j.Namespace, j.Name).String())
+	}
+	for al, e := range cl.AllAllocs(ctx, client.AllocQuery{Live: true}) {
+		if e != nil || len(known) >= 2*client.MaxPage {
+			break
+		}
+		known = append(known, al.ID)
+	}
+	for _, asked := range []string{name, key.String(), key.Name} {
+		if near := nearest(asked, known); near != "" {
+			return &exit{exitFailed, &hinted{err, fmt.Sprintf("did you mean %s?", near)}}
+		}
+	}
+	return &exit{exitFailed, &hinted{err, jobsHint}}
+}
+
+// nearest is the known name that was probably meant; "" if none is near.
+func nearest(name string, known []string) string {
+	best, least := "", max(1, min(3, len(name)/3))+1
+	for _, k := range known {
+		if len(name) >= 4 && strings.HasPrefix(k, name) && least > 1 {
+			best, least = k, 1 // as ids are shortened elsewhere
+			continue
+		}
+		if d := distance(name, k); d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is how many octets must be changed, added or taken away to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// live refuses an allocation that does not run, and says how it stands.
+func (t *target) live(now time.Time) error {
+	al := t.alloc
+	if al == nil {
+		return nil
+	}
+	name := t.describe()
+	switch al.Status {
+	case string(muster.AllocEnded):
+		how := al.Outcome
+		if why := whyOf(al); why != "" && why != al.Outcome && al.Outcome != string(muster.OutcomeSucceeded) {
+			how += ": " + why
+		}
+		when := ""
+		if al.Ended != nil {
+			when = fmt.Sprintf(" %s ago", ago(al.Ended, now))
+		}
+		return &exit{exitFailed, fmt.Errorf("%s has ended%s: %s; `muster job logs %s` shows what it printed", name, when, how, keyOf(al.Namespace, al.Job))}
+	case string(muster.AllocPlaced), string(muster.AllocStarting):
+		return &exit{exitFailed, fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, suffixIf(al.Detail != "", ": "+al.Detail))}
+	}
+	return nil
+}
+
+// describe names the allocation for people.
+func (t *target) describe() string {
+	if t.alloc == nil || t.name == string(t.id) {
+		return "allocation " + string(t.id)
+	}
+	return fmt.Sprintf("%s (allocation %s)", t.name, t.id)
+}
+
+// explain makes an error about the allocation say what is the matter with it.
+// What it was asked for is looked at anew: it may have ended meanwhile.
+func (t *target) explain(ctx context.Context, cl *client.Client, err error) error {
+	code := client.Code(err)
+	if code != api.CodeEnded && code != api.CodeNotRunning && !client.IsGone(err) {
+		return err
+	}
+	al, e := cl.Alloc(ctx, t.id)
+	if e != nil {
+		return err
+	}
+	now := &target{t.name, t.id, al}
+	if e := now.live(time.Now()); e != nil {
+		return e
+	}
+	return err
+}
+
+// running finds an allocation by name, and refuses one that does not run.
+func (a *app) running(ctx context.Context, name string) (*client.Client, *target, error) {
+	cl, err := a.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := a.target(ctx, cl, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := t.live(time.Now()); err != nil {
+		return nil, nil, err
+	}
+	return cl, t, nil
+}
+
+// errNoAlloc says that the allocation was left out.
+func errNoAlloc(example string) error {
+	return usage(errors.New("which allocation? name it, or its job, as in `" + example + "`"))
+}

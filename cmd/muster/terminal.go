@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// terminal is the user's terminal, which a command inside may have for a while.
+type terminal struct {
+	fd int
+
+	mu  sync.Mutex
+	was *term.State // while it is raw
+}
+
+// terminalOf is the terminal that stdin is; nil if it is none.
+func terminalOf(stdin io.Reader) *terminal {
+	f := file(stdin)
+	if f == nil || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return &terminal{fd: int(f.Fd())}
+}
+
+// size is its rows and columns; 0 where they are not known.
+func (t *terminal) size() (rows, cols int) {
+	if t == nil {
+		return 0, 0
+	}
+	cols, rows, err := term.GetSize(t.fd)
+	if err != nil {
+		return 0, 0
+	}
+	return rows, cols
+}
+
+// raw gives all keys to the command. Restore must follow, whatever happens.
+func (t *terminal) raw() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, err := term.MakeRaw(t.fd)
+	if err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	t.was = was
+	return nil
+}
+
+// restore makes it as it was. It may be called at any time, by anyone.
+func (t *terminal) restore() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.was != nil {
+		_ = term.Restore(t.fd, t.was)
+		t.was = nil
+	}
+}
+
+// twice is within what time a second Ctrl-C means that one wants to leave.
+const twice = 2 * time.Second
+
+// session is the time that a user spends with an execution.
+type session struct {
+	x        *executor
+	target   *target
+	screen   *screen
+	terminal *terminal // nil if stdin is none
+	tty      bool      // the keys are the command's
+	detached bool      // leaving does not end the command
+	// again joins the execution once more after the connection was lost; nil if that cannot be.
+	again func(ctx context.Context, e *client.Execution) (*client.Execution, error)
+
+	mu sync.Mutex
+	e  *client.Execution // the present connection
+}
+
+func newSession(x *executor, t *target) *session {
+	s := &session{x: x, target: t, screen: newScreen(x.app.stdout, x.app.stderr), terminal: terminalOf(x.app.stdin)}
+	s.tty = x.tty && x.stdin
+	return s
+}
+
+// execution is the present connection.
+func (s *session) execution() *client.Execution {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.e
+}
+
+func (s *session) setExecution(e *client.Execution) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.e = e
+}
+
+// begin starts a goroutine of the session. If it panics, the terminal is not left raw.
+func (s *session) begin(f func()) {
+	go func() {
+		defer func() {
+			if what := recover(); what != nil {
+				s.terminal.restore()
+				panic(what)
+			}
+		}()
+		f()
+	}()
+}
+
+// run passes octets and signals between the user and the execution, to its end.
+func (s *session) run(ctx context.Context, e *client.Execution) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.setExecution(e)
+	defer func() { _ = s.execution().Close() }()
+	// A pipe that was closed is told by the error of a write; as a signal it would leave the terminal raw.
+	signal.Ignore(syscall.SIGPIPE)
+	defer signal.Reset(syscall.SIGPIPE)
+	if s.tty {
+		if err := s.terminal.raw(); err != nil {
+			return err
+		}
+		defer s.terminal.restore()
+	}
+	if s.tty || s.x.tty && s.terminal != nil {
+		resized := make(chan os.Signal, 1)
+		signal.Notify(resized, syscall.SIGWINCH)
+		defer signal.Stop(resized)
+		if s.detached { // it has had another terminal, or none
+			resized <- syscall.SIGWINCH
+		}
+		s.begin(func() { s.resize(ctx, resized) })
+	}
+	quits := make(chan os.Signal, 1)
+	signal.Notify(quits, syscall.SIGQUIT)
+	defer signal.Stop(quits)
+	s.begin(func() { s.signals(ctx, cancel, quits) })
+	if s.x.stdin {
+		s.begin(func() { s.feed(ctx) })
+	}
+	end, err := s.receive(ctx)
+	s.terminal.restore()
+	return s.over(ctx, end, err)
+}
+
+// receive prints what comes, to the end of the execution.
+func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
+	// What a terminal's command prints is for the terminal alone: no bar is to be kept out of its way.
+	stdout, stderr := s.x.app.stdout, s.x.app.stderr
+	for {
+		e := s.execution()
+		stop := context.AfterFunc(ctx, func() { _ = e.Close() })
+		end, err := e.Wait(stdout, stderr)
+		stop()
+		if err == nil || ctx.Err() != nil || s.again == nil || !client.IsUnreachable(err) {
+			return end, err
+		}
+		_ = e.Close()
+		s.say("the connection was lost; the execution goes on without it, and so does this when the server is back")
+		next, err := s.again(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		s.setExecution(next)
+	}
+}
+
+// say tells the user something, also on a terminal that is raw.
+func (s *session) say(format string, args ...any) {
+	if s.tty {
+		fmt.Fprintf(s.x.app.stderr, "\r\nmuster: %s\r\n", clean(fmt.Sprintf(format, args...)))
+		return
+	}
+	s.screen.say(format, args...)
+}
+
+// over makes an exit code of how it ended.
+func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
+	if end != nil {
+		return s.x.ended(end)
+	}
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		s.screen.say("%s", s.x.leftText(s.detached, s.target.name))
+		return errInterrupted
+	}
+	var out *client.OutputError
+	if errors.As(err, &out) {
+		if errors.Is(err, syscall.EPIPE) {
+			return errPipe
+		}
+		return fmt.Errorf("writing to %w", out)
+	}
+	if client.IsUnreachable(err) {
+		what := "the command ends with the connection; one that is started with --detach goes on"
+		if s.detached {
+			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.name)
+		}
+		return &hinted{fmt.Errorf("the connection was lost: %w", err), what}
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// feed gives stdin to the command.
+func (s *session) feed(ctx context.Context) {
+	b := make([]byte, 32<<10)
+	for {
+		n, err := s.x.app.stdin.Read(b)
+		for sent := 0; sent < n; {
+			e := s.execution()
+			m, werr := e.Write(b[sent:n])
+			sent += m
+			if werr == nil {
+				continue
+			}
+			// Lost: what was on its way is not known. Only one that is joined again goes on.
+			if ctx.Err() != nil || s.again == nil || !s.anew(ctx, e) {
+				return
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
+				s.say("stdin: %v", err)
+			}
+			_ = s.execution().CloseStdin() // if the connection is lost, whoever reads says so
+			return
+		}
+	}
+}
+
+// anew waits until the connection is another one.
+func (s *session) anew(ctx context.Context, was *client.Execution) bool {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for s.execution() == was {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// resize tells the command how large the terminal is, whenever that changes.
+func (s *session) resize(ctx context.Context, resized <-chan os.Signal) {
+	for {
+		select {
+		case <-resized:
+			if rows, cols := s.terminal.size(); rows > 0 && cols > 0 {
+				_ = s.execution().Resize(rows, cols) // if the connection is lost, whoever reads says so
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// signals passes on to the command what was meant for it. Leaving cancels ctx.
+func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, quits <-chan os.Signal) {
+	var last time.Time
+	for {
+		var sig os.Signal
+		select {
+		case sig = <-s.x.app.signals:
+		case sig = <-quits:
+		case <-ctx.Done():
+			return
+		}
+		now := time.Now()
+		if sig == syscall.SIGHUP || sig != syscall.SIGQUIT && !last.IsZero() && now.Sub(last) < twice {
+			leave(errInterrupted)
+			return
+		}
+		last = now
+		name := "INT"
+		switch sig {
+		case syscall.SIGTERM:
+			name = "TERM"
+		case syscall.SIGQUIT:
+			name = "QUIT"
+		}
+		e := s.execution()
+		s.begin(func() { // it may have to wait, and the next signal must not
+			one, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			if err := e.Signal(one, name); err != nil && ctx.Err() == nil && !client.IsUnreachable(err) && !client.IsGone(err) && !client.IsNotFound(err) {
+				s.say("%s could not be sent to the command: %v; once more leaves", name, err)
+			}
+		})
+	}
+}
+
+// signalNumber is the number of a signal by its name, as KILL or SIGKILL; 0 if there is none.
+func signalNumber(name string) int {
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	return int(unix.SignalNum(name))
+}

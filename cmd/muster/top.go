@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) topCommand() *cobra.Command {
+	t := &watcher{app: a}
+	c := a.command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
+that are named, by their id, as JOB/INDEX, or as JOB for all of its members. 100 % of CPU is one core.
+
+On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and with --once it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+		return t.run(ctx, args)
+	})
+	c.Flags().BoolVar(&t.once, "once", false, "print the table once, also on a terminal")
+	c.Flags().DurationVar(&t.every, "every", time.Second, "time between two looks, over which CPU is counted")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// watcher is one use of muster top.
+type watcher struct {
+	app   *app
+	once  bool
+	every time.Duration
+
+	cl   *client.Client
+	last map[string]*api.AllocStats // by allocation
+}
+
+// used is what `muster top --json` tells of one allocation.
+type used struct {
+	Alloc     string          `json:"alloc"`
+	Namespace string          `json:"namespace"`
+	Job       string          `json:"job"`
+	Index     int             `json:"index"`
+	Node      string          `json:"node"`
+	CPU       *float64        `json:"cpu_percent,omitempty"` // of one core; not known at the first look
+	Stats     *api.AllocStats `json:"stats,omitempty"`
+	Problem   string          `json:"problem,omitempty"`
+
+	started *time.Time
+}
+
+const (
+	// maxTop is how many allocations are shown: each is asked for by itself.
+	maxTop = 200
+	// asking is how many are asked for at once.
+	asking = 16
+)
+
+func (w *watcher) run(ctx context.Context, args []string) error {
+	if w.every < 10*time.Millisecond {
+		return usage(fmt.Errorf("--every is %s; it is 10ms or more", w.every))
+	}
+	var err error
+	if w.cl, err = w.app.connect(); err != nil {
+		return err
+	}
+	w.last = map[string]*api.AllocStats{}
+	live := isTerminal(w.app.stdout) && !w.once && !w.app.json
+	rows, more, err := w.look(ctx, args)
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 && !live {
+		if w.app.json {
+			return w.app.printJSON([]used{})
+		}
+		fmt.Fprintln(w.app.stderr, "muster: no allocation runs")
+		return nil
+	}
+	if live {
+		return w.watch(ctx, args, rows, more)
+	}
+	// What is used of a processor shows between two looks.
+	if err := sleep(ctx, w.every); err != nil {
+		return err
+	}
+	if rows, more, err = w.look(ctx, args); err != nil {
+		return err
+	}
+	if w.app.json {
+		return w.app.printJSON(rows)
+	}
+	headers, cells := w.table(rows)
+	w.app.printTable(headers, cells)
+	if more > 0 {
+		fmt.Fprintf(w.app.stderr, "muster: … and %d more; name a job\n", more)
+	}
+	return nil
+}
+
+// watch draws the table again and again.
+func (w *watcher) watch(ctx context.Context, args []string, rows []used, more int) error {
+	const other, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+	_, _ = io.WriteString(w.app.stdout, other)
+	defer func() { _, _ = io.WriteString(w.app.stdout, back) }()
+	ticker := time.NewTicker(w.every)
+	defer ticker.Stop()
+	problem := ""
+	for {
+		if err := w.draw(rows, more, problem); err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		now, n, err := w.look(ctx, args)
+		switch {
+		case err == nil:
+			rows, more, problem = now, n, ""
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case client.IsUnreachable(err):
+			problem = err.Error() // the last that was known stays
+		default:
+			return err
+		}
+	}
+}
+
+// draw writes a screen full of it at once.
+func (w *watcher) draw(rows []used, more int, problem string) error {
+	height := 0
+	if f, ok := w.app.stdout.(*os.File); ok {
+		if _, h, err := term.GetSize(int(f.Fd())); err == nil {
+			height = h
+		}
+	}
+	if room := height - 4; height > 0 && len(rows) > room && room > 0 {
+		more += len(rows) - room
+		rows = rows[:room]
+	}
+	var b bytes.Buffer
+	headers, cells := w.table(rows)
+	for _, r := range cells {
+		for i := range r {
+			r[i] = clean(r[i])
+		}
+	}
+	plainTable(&b, headers, cells)
+	if len(rows) == 0 {
+		b.WriteString("no allocation runs\n")
+	}
+	if more > 0 {
+		fmt.Fprintf(&b, "… and %d more\n", more)
+	}
+	if problem != "" {
+		fmt.Fprintf(&b, "%s\n", clean(problem))
+	}
+	// Each line ends the old one, and the last all below it: nothing flickers.
+	text := "\x1b[H" + strings.ReplaceAll(b.String(), "\n", "\x1b[K\r\n") + "\x1b[J"
+	_, err := io.WriteString(w.app.stdout, text)
+	return err
+}
+
+// look asks what is used now. More is how many are not shown.
+func (w *watcher) look(ctx context.Context, args []string) (rows []used, more int, err error) {
+	allocs, err := w.allocs(ctx, args)
+	if err != nil {
+		return nil, 0, err
+	}
+	slices.SortFunc(allocs, func(x, y api.Alloc) int {
+		if c := strings.Compare(x.Namespace+"/"+x.Job, y.Namespace+"/"+y.Job); c != 0 {
+			return c
+		}
+		return x.Index - y.Index
+	})
+	if len(allocs) > maxTop {
+		more, allocs = len(allocs)-maxTop, allocs[:maxTop]
+	}
+	rows = make([]used, len(allocs))
+	errs := make([]error, len(allocs))
+	places := make(chan struct{}, asking)
+	var wg sync.WaitGroup
+	for i := range allocs {
+		al := &allocs[i]
+		rows[i] = used{Alloc: al.ID, Namespace: al.Namespace, Job: al.Job, Index: al.Index, Node: al.Node, started: al.Started}
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			rows[i].Stats, errs[i] = w.cl.Patient(-1).Stats(ctx, muster.AllocID(al.ID))
+		})
+	}
+	wg.Wait()
+	now := map[string]*api.AllocStats{}
+	kept := rows[:0]
+	for i := range rows {
+		u := rows[i]
+		switch err := errs[i]; {
+		case err == nil:
+			now[u.Alloc] = u.Stats
+			u.CPU = percent(w.last[u.Alloc], u.Stats)
+		case ctx.Err() != nil:
+			return nil, 0, ctx.Err()
+		case client.IsUnreachable(err):
+			return nil, 0, err
+		case client.IsGone(err) || client.IsNotFound(err):
+			continue // it ended a moment ago
+		default:
+			u.Stats, u.Problem = nil, err.Error()
+		}
+		kept = append(kept, u)
+	}
+	w.last = now
+	return kept, more, nil
+}
+
+// percent is how much of one core was used between two looks.
+func percent(before, now *api.AllocStats) *float64 {
+	if before == nil {
+		return nil
+	}
+	took := now.At.Sub(before.At).Seconds()
+	if took <= 0 {
+		return nil
+	}
+	p := max(0, 100*(now.CPUSeconds-before.CPUSeconds)/took)
+	return &p
+}
+
+// allocs are the running allocations that are meant.
+func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error) {
+	var out []api.Alloc
+	seen := map[string]bool{}
+	add := func(al api.Alloc) {
+		if al.Status == string(muster.AllocRunning) && !seen[al.ID] {
+			seen[al.ID] = true
+			out = append(out, al)
+		}
+	}
+	if len(args) == 0 {
+		for al, err := range w.cl.AllAllocs(ctx, client.AllocQuery{Live: true}) {
+			if err != nil {
+				return nil, err
+			}
+			if w.app.namespace == "" || al.Namespace == w.app.namespace {
+				add(al)
+			}
+		}
+		return out, nil
+	}
+	for _, name := range args {
+		if key, err := w.app.jobKey(name); err == nil {
+			job, err := w.cl.Job(ctx, key)
+			if err == nil {
+				for al, err := range w.cl.AllJobAllocs(ctx, key, client.AllocQuery{}) {
+					if err != nil {
+						return nil, err
+					}
+					if al.Version == job.Version {
+						add(al)
+					}
+				}
+				continue
+			}
+			if !client.IsNotFound(err) {
+				return nil, err
+			}
+		}
+		t, err := w.app.target(ctx, w.cl, name)
+		if err != nil {
+			return nil, err
+		}
+		add(*t.alloc)
+	}
+	return out, nil
+}
+
+func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
+	now := time.Now()
+	of := func(n, most int64) string {
+		if most == 0 {
+			return muster.Bytes(n).String()
+		}
+		return fmt.Sprintf("%s / %s", muster.Bytes(n), muster.Bytes(most))
+	}
+	for i := range rows {
+		u := &rows[i]
+		line := []string{fmt.Sprintf("%s/%d", keyOf(u.Namespace, u.Job), u.Index), u.Node, "-", "-", "-", "-", "-", "-", ago(u.started, now)}
+		if s := u.Stats; s != nil {
+			if u.CPU != nil {
+				line[2] = fmt.Sprintf("%.1f%%", *u.CPU)
+			}
+			line[3] = fmt.Sprintf("%g%s", s.CPU, suffixIf(s.CPUMax > 0, fmt.Sprintf(" (at most %g)", s.CPUMax)))
+			line[4] = of(s.Memory, s.MemoryMax)
+			if s.MemoryMax > 0 {
+				line[5] = fmt.Sprintf("%.0f%%", 100*float64(s.Memory)/float64(s.MemoryMax))
+			}
+			if s.Pids > 0 {
+				line[6] = fmt.Sprint(s.Pids)
+			}
+			if s.Disk > 0 {
+				line[7] = of(s.Disk, s.DiskMax)
+			}
+		}
+		if u.Problem != "" {
+			line = append(line[:2], "-", "-", u.Problem, "-", "-", "-", line[8])
+		}
+		cells = append(cells, line)
+	}
+	return []string{"MEMBER", "NODE", "CPU", "CORES", "MEMORY / LIMIT", "MEM", "PIDS", "DISK", "RAN"}, cells
+}
