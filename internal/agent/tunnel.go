@@ -8,8 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -84,7 +88,7 @@ func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.C
 	})()
 	var wg sync.WaitGroup
 	one := func(dst net.Conn, src io.Reader, from net.Conn) {
-		_, err := io.Copy(dst, &idle{src: src, conn: from})
+		_, err := io.Copy(&patient{dst: dst, from: from}, &idle{src: src, conn: from})
 		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
 			_ = half.CloseWrite()
 			return
@@ -95,6 +99,49 @@ func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.C
 	wg.Go(func() { one(inside, early, conn) })
 	wg.Go(func() { one(conn, inside, inside) })
 	wg.Wait()
+}
+
+// lookAfter is how often who waits for one side to take something looks whether the other is still there.
+const lookAfter = 2 * time.Second
+
+var errLeft = errors.New("the other side has left")
+
+// patient writes for as long as it takes, but not for one who has left: what is
+// not read hides the end behind it, and a program that never takes its input would keep its tunnel for ever.
+type patient struct{ dst, from net.Conn }
+
+func (p *patient) Write(b []byte) (int, error) {
+	done := 0
+	for {
+		_ = p.dst.SetWriteDeadline(time.Now().Add(lookAfter))
+		n, err := p.dst.Write(b[done:])
+		done += n
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return done, err
+		}
+		if left(p.from) {
+			return done, errLeft
+		}
+	}
+}
+
+// left reports whether the peer of a connection has closed it altogether, whatever is still unread.
+func left(conn net.Conn) bool {
+	s, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		look := []unix.PollFd{{Fd: int32(fd)}} // HUP and ERR are always told
+		n, err := unix.Poll(look, 0)
+		gone = err == nil && n > 0 && look[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return gone || err != nil
 }
 
 // idle sets a deadline ahead of each read.
