@@ -125,7 +125,7 @@ func newGrants(added func()) *grants {
 func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 	g.mu.Lock()
 	if have, ok := g.given[ref]; ok {
-		if have.Until.Std().Sub(time.Now()) > grantMargin {
+		if time.Until(have.Until.Std()) > grantMargin {
 			g.mu.Unlock()
 			return have, nil
 		}
