@@ -107,7 +107,7 @@ type ExecEvent struct {
 type ExecEnd struct {
 	// ExitCode is 128 and the signal's number if a signal ended it.
 	ExitCode int    `json:"exit_code"`
-	Signal   string `json:"signal,omitempty"` // as KILL
+	Signal   string `json:"signal,omitempty"` // as SIGKILL
 	TimedOut bool   `json:"timed_out,omitempty"`
 	// Reason is a sentence if it did not end by itself: the sandbox's end, its client's.
 	Reason string `json:"reason,omitempty"`

@@ -22,6 +22,8 @@ type alloc struct {
 	image *Image
 	// stored: the spec is on disk. found: it was there already when the agent started.
 	stored, found bool
+	// begins is how often earlier agents marked it as begun.
+	begins int
 	// calls holds one token: the runtime is called for dir by one at a time.
 	calls chan struct{}
 	// stop is closed when it shall stop; wanted when a set of this agent's life asked for it to run;
@@ -39,6 +41,9 @@ type alloc struct {
 	stopping bool
 	asked    bool // wanted is closed
 }
+
+// maxBegins is after how many agents that ended while they began it an allocation is given up: it may be what ends them.
+const maxBegins = 3
 
 // box is an open sandbox with the number of those who use it; the last closes it.
 type box struct {
@@ -219,6 +224,9 @@ func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocRepor
 			// What cannot be found may still be there in part. It must be gone before the server
 			// may start the member elsewhere.
 			if e := a.remove(ctx, al); e == nil {
+				if errors.Is(err, ErrNoSandbox) && al.spec != nil && al.begins < maxBegins {
+					return a.startAgain(ctx, al)
+				}
 				return nil, failed(al, failure(muster.FailureNode, muster.ReasonSandboxDied, "its sandbox could not be found by the restarted agent: %v", err))
 			} else {
 				err = e
@@ -231,6 +239,18 @@ func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocRepor
 		case <-time.After(wait):
 		}
 	}
+}
+
+// startAgain begins an allocation whose agent was killed between its mark and the making of its
+// sandbox: nothing of it ever ran. It is no failure of the node.
+func (a *Agent) startAgain(ctx context.Context, al *alloc) (*box, *wire.AllocReport) {
+	a.log.Info("the agent before was ended as it was about to start it: started again", "alloc", al.id)
+	release(al.image)
+	al.image = nil
+	a.mu.Lock()
+	al.begun = false
+	a.mu.Unlock()
+	return a.start(ctx, al)
 }
 
 // attach calls Runtime.Attach with a deadline, by one at a time.

@@ -13,7 +13,7 @@
 //
 // One goroutine takes it from the first to "ended" (live, in alloc.go); everything else
 // only signals it. "Begun" is on disk before the runtime is asked, and what has begun is never begun
-// again: a restarted agent attaches, or says that the sandbox died. What had not begun waits after
+// again unless its runtime says that nothing was started: a restarted agent attaches, or says that the sandbox died. What had not begun waits after
 // a restart until a set asks for it again, because the server may have given it to another node.
 // An ended allocation stays, with all its files, until the server says that it may be forgotten.
 //

@@ -102,11 +102,35 @@ func TestKilledBeforeItBegan(t *testing.T) {
 	}
 }
 
+// TestKilledWhileItBegan: nothing of it ever ran, so it is no failure; but what may be left of it
+// goes first, and it is begun only if a set still asks for it.
 func TestKilledWhileItBegan(t *testing.T) {
 	rt := newPlayed()
 	dir := t.TempDir()
 	al := run("u-0-1", "exit", "0")
 	box := leave(t, dir, al.ID, step{Spec: al.Spec}, step{Begun: &begunMark{Runtime: "played", At: 5}})
+	r := newRig(t, rt, dir)
+	r.eventually("what might be left of it is removed", func() bool {
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		return len(rt.removed) > 0 && rt.removed[0] == box
+	})
+	if rt.started("u-0-1") != 0 {
+		t.Error("it was started before a set asked for it")
+	}
+	r.must(set(al))
+	if got := r.until("u-0-1", muster.AllocEnded); got.Outcome != muster.OutcomeSucceeded || rt.started("u-0-1") != 1 {
+		t.Errorf("started %d times, %+v", rt.started("u-0-1"), got)
+	}
+}
+
+// TestKilledEachTimeItBegan: it may be what ends its agents.
+func TestKilledEachTimeItBegan(t *testing.T) {
+	rt := newPlayed()
+	dir := t.TempDir()
+	al := run("u-0-1", "exit", "0")
+	begun := step{Begun: &begunMark{Runtime: "played", At: 5}}
+	leave(t, dir, al.ID, step{Spec: al.Spec}, begun, begun, begun)
 	r := newRig(t, rt, dir)
 	got := r.until("u-0-1", muster.AllocEnded)
 	if got.Outcome != muster.OutcomeFailed || got.Failure.Class != muster.FailureNode || got.Failure.Reason != muster.ReasonSandboxDied {
@@ -115,11 +139,6 @@ func TestKilledWhileItBegan(t *testing.T) {
 	r.must(set(al))
 	if rt.started("u-0-1") != 0 {
 		t.Error("it was started again")
-	}
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if len(rt.removed) == 0 || rt.removed[0] != box {
-		t.Errorf("what might be left of it was not removed: %v", rt.removed)
 	}
 }
 

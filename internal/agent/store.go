@@ -32,10 +32,13 @@ const (
 type step struct {
 	// Spec: the agent has it; a restarted one knows it too.
 	Spec *wire.AllocSpec `json:"spec,omitempty"`
-	// Begun: the runtime is about to be asked. It is never asked again, whatever happens.
+	// Begun: the runtime is about to be asked. It is asked again only if it says that nothing was ever started.
 	Begun *begunMark `json:"begun,omitempty"`
 	// End: it has ended so.
 	End *wire.AllocReport `json:"end,omitempty"`
+
+	// begins is how often it was marked as begun.
+	begins int
 }
 
 type begunMark struct {
@@ -89,6 +92,7 @@ func readJournal(dir string) (all step, whole bool, err error) {
 		}
 		if s.Begun != nil {
 			all.Begun = s.Begun
+			all.begins++
 		}
 		if s.End != nil {
 			all.End = s.End
@@ -167,7 +171,10 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 	if al.ended && was.Begun == nil {
 		return al
 	}
-	al.begun = true
+	al.begun, al.begins = true, was.begins
+	if !whole {
+		al.begins = maxBegins // what the torn line said may be that it ran
+	}
 	if !al.ended && was.Begun != nil && was.Begun.Image != "" && a.images != nil {
 		image, err := a.images.Hold(was.Begun.Image)
 		if err != nil {

@@ -163,7 +163,7 @@ func TestRunExec(t *testing.T) {
 	if got.ExitCode != 3 || got.Stdout != "sandbox b c\n/\nin" || got.Stderr != "oops\n" || got.ID == "" || got.Truncated || got.Signal != "" {
 		t.Errorf("%+v", got)
 	}
-	if got := in.run(shell("kill -9 $$")); got.ExitCode != 137 || got.Signal != "KILL" {
+	if got := in.run(shell("kill -9 $$")); got.ExitCode != 137 || got.Signal != "SIGKILL" {
 		t.Errorf("%+v", got)
 	}
 	if got := in.run(shell(`printf '\377\000'; printf '\303\251' >&2`)); string(got.StdoutBase64) != "\xff\x00" || got.Stdout != "" || got.Stderr != "é" {
@@ -387,7 +387,7 @@ func TestSignalNames(t *testing.T) {
 			t.Errorf("%q: %d", s, got)
 		}
 	}
-	if signalName(9) != "KILL" || signalName(40) != "40" || signalName(0) != "" || signalName(-3) != "" || signalName(1000) != "" {
+	if signalName(9) != "SIGKILL" || signalName(40) != "40" || signalName(0) != "" || signalName(-3) != "" || signalName(1000) != "" {
 		t.Error("names")
 	}
 }

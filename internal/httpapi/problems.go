@@ -121,7 +121,10 @@ func problemOf(err error) *problem {
 func (a *API) fail(ctx context.Context, what string, err error) *problem {
 	p := problemOf(err)
 	switch p.Status {
-	case http.StatusInternalServerError, http.StatusBadGateway:
+	case http.StatusBadGateway:
+		// A sandbox or its node died under the request: that is life, and the client is told.
+		a.logger.InfoContext(ctx, "request broken off", "request", what, "error", err)
+	case http.StatusInternalServerError:
 		a.logger.ErrorContext(ctx, "request failed", "request", what, "error", err)
 	}
 	return p

@@ -31,13 +31,13 @@ func parseSignal(s string) (syscall.Signal, bool) {
 	return 0, false
 }
 
-// signalName is "" for 0, and a number where there is no name.
+// signalName is as allocations have it, SIGKILL; "" for 0, and a number where there is no name.
 func signalName(n int) string {
 	switch {
 	case n <= 0 || n > maxSignal:
 		return ""
 	case n < len(signals):
-		return signals[n]
+		return "SIG" + signals[n]
 	}
 	return strconv.Itoa(n)
 }
