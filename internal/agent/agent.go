@@ -295,7 +295,8 @@ func (a *Agent) restoreNetworks(ctx context.Context) error {
 	}
 	var keep []muster.AllocID
 	for id, al := range a.allocs {
-		if al.begun && !al.ended {
+		// Of one whose spec is lost it is not known whether it has one.
+		if al.begun && !al.ended && (al.spec == nil || isolated(al.spec)) {
 			keep = append(keep, id)
 		}
 	}

@@ -130,6 +130,14 @@ func (w *world) build() error {
 	if err := h.LinkSetUp(far); err != nil {
 		return err
 	}
+	here, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	if err := sending(context.Background(), here, pair.Index); err != nil {
+		return err
+	}
 	return netlink.RouteAdd(&netlink.Route{LinkIndex: pair.Index, Gw: net.ParseIP(routerAddr)})
 }
 

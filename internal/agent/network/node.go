@@ -40,11 +40,11 @@ func (p *Pool) lookAtNode() (nodeView, error) {
 		v.ipv6 = true
 	}
 	v.resolvers, v.search = resolvers(resolvConfs[:])
-	links, err := netlink.LinkList()
+	links, err := listLinks()
 	if err != nil {
 		return v, fmt.Errorf("list the node's interfaces: %w", err)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return v, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -78,7 +78,7 @@ func (p *Pool) lookAtNode() (nodeView, error) {
 }
 
 func defaultLinks() ([]int, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's routes: %w", err)
 	}
@@ -99,7 +99,9 @@ func defaultLinks() ([]int, error) {
 
 // taken are the prefixes that a new subnet must not overlap.
 func takenPrefixes() ([]netip.Prefix, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := whole(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the node's routes: %w", err)
 	}
@@ -242,3 +244,18 @@ func (v nodeView) dnsFor(s Spec) []string {
 	}
 	return append(out, v.search...)
 }
+
+// listTries is for lists that changed while they were read: other agents of the host come and go.
+const listTries = 20
+
+// whole asks for a list until it has not changed meanwhile.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range listTries {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
+func listLinks() ([]netlink.Link, error) { return whole(netlink.LinkList) }

@@ -57,6 +57,11 @@ func (h *handle) join6(t *testing.T, link, own, other string, hw net.HardwareAdd
 	if err := h.h.NeighSet(n); err != nil {
 		t.Fatal(err)
 	}
+	// A worker of the kernel makes the address ours; until then it is routed like a neighbour's.
+	waitFor(t, own+" is local", func() bool {
+		routes, err := h.h.RouteGet(net.ParseIP(own))
+		return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+	})
 }
 
 // listenUDP returns a function that waits for the next packet.

@@ -237,7 +237,7 @@ func (p *Pool) make(ctx context.Context) (*space, error) {
 		mtu: p.node.mtu, ipv6: p.node.ipv6, resolvers: p.node.resolvers,
 	}
 	p.mu.Unlock()
-	s, err := wired(w)
+	s, err := wired(ctx, w)
 	if err != nil {
 		p.free(index, false)
 		return nil, fmt.Errorf("network %s: %w", w.name, err)

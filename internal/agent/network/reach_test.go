@@ -1,15 +1,19 @@
 package network
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
@@ -148,11 +152,74 @@ func TestResolverAtTheNodesOwnAddress(t *testing.T) {
 	}
 }
 
-// Without any privilege, as programs in a sandbox do.
 func TestPing(t *testing.T) {
 	p := newPool(t, nil)
 	n := take(t, p, "a", bridge())
-	if err := within(n.Path, func() error {
+	if err := ping(n.Path, farAddr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The very first packet of a sandbox and its answer arrive, whether its network was made just now or ahead of
+// need: one echo each, and none is sent again.
+func TestFirstPacket(t *testing.T) {
+	const many = 100
+	needNode(t)
+	listen(t, theWorld.path(), at(farAddr, "80"))
+	reaches(t, home(), at(farAddr, "80")) // from here on the node knows its router's hardware address
+	for name, ahead := range map[string]bool{"made now": false, "made ahead": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newPool(t, nil)
+			if ahead {
+				run(t, p)
+			}
+			for i := range many {
+				n := take(t, p, strconv.Itoa(i), bridge())
+				if err := ping(n.Path, farAddr); err != nil {
+					t.Fatalf("sandbox %d of %d: %v", i+1, many, err)
+				}
+			}
+		})
+	}
+}
+
+// The wait ends when the other end comes up, and with the context where it never does.
+func TestSending(t *testing.T) {
+	needNode(t)
+	ns, h, err := newSpace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { h.Close(); _ = ns.Close() }()
+	pair := netlink.NewVeth(netlink.LinkAttrs{Name: "one", TxQLen: -1})
+	pair.PeerName = "other"
+	if err := errors.Join(h.LinkAdd(pair), h.LinkSetUp(pair)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sending(ctx, h, pair.Index); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "one") {
+		t.Errorf("an end whose other end is down: %v", err)
+	}
+	waited := make(chan error)
+	go func() { waited <- sending(t.Context(), h, pair.Index) }()
+	inNamespace(t, (&space{ns: ns}).path(), func(other *handle) {
+		l, err := other.h.LinkByName("other")
+		if err == nil {
+			err = other.h.LinkSetUp(l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+}
+
+// ping sends one echo request and waits for its answer. Without any privilege, as programs in a sandbox do.
+func ping(ns, to string) error {
+	return within(ns, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
@@ -162,18 +229,16 @@ func TestPing(t *testing.T) {
 			return err
 		}
 		echo := []byte{8, 0, 0, 0, 0, 0, 0, 1, 'h', 'i'}
-		if err := unix.Sendto(fd, echo, 0, &unix.SockaddrInet4{Addr: netip.MustParseAddr(farAddr).As4()}); err != nil {
+		if err := unix.Sendto(fd, echo, 0, &unix.SockaddrInet4{Addr: netip.MustParseAddr(to).As4()}); err != nil {
 			return os.NewSyscallError("sendto", err)
 		}
 		b := make([]byte, 100)
 		size, err := unix.Read(fd, b)
 		if err == nil && (b[0] != 0 || string(b[8:size]) != "hi") {
-			t.Errorf("the answer is %q", b[:size])
+			return fmt.Errorf("the answer is %q", b[:size])
 		}
 		return os.NewSyscallError("read", err)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 }
 
 func TestNone(t *testing.T) {

@@ -171,7 +171,7 @@ func (p *Pool) records() (map[int]record, error) {
 }
 
 func ownLinks(n naming) ([]int, error) {
-	links, err := netlink.LinkList()
+	links, err := listLinks()
 	if err != nil {
 		return nil, fmt.Errorf("list the node's interfaces: %w", err)
 	}

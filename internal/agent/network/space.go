@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -120,7 +122,7 @@ func bare() (*space, error) {
 }
 
 // wired is a namespace with a veth pair, address and routes. On an error nothing is left.
-func wired(w wiring) (*space, error) {
+func wired(ctx context.Context, w wiring) (*space, error) {
 	ns, in, err := newSpace()
 	if err != nil {
 		return nil, err
@@ -131,9 +133,12 @@ func wired(w wiring) (*space, error) {
 		return nil, errors.Join(err, ns.Close())
 	}
 	defer host.Close()
-	err = w.outside(host, ns)
+	index, err := w.outside(host, ns)
 	if err == nil {
 		err = w.within(in)
+	}
+	if err == nil {
+		err = sending(ctx, host, index)
 	}
 	if err != nil {
 		return nil, errors.Join(err, deleteLink(w.name), ns.Close())
@@ -141,8 +146,8 @@ func wired(w wiring) (*space, error) {
 	return &space{ns: ns}, nil
 }
 
-// outside makes the pair and the host's end of it.
-func (w wiring) outside(h *netlink.Handle, ns *os.File) error {
+// outside makes the pair and the host's end of it, and returns that end's index.
+func (w wiring) outside(h *netlink.Handle, ns *os.File) (index int, err error) {
 	pair := netlink.NewVeth(netlink.LinkAttrs{
 		Name: w.name, MTU: w.mtu, TxQLen: -1, HardwareAddr: hardware(0, w.ip),
 		// One queue: by default there is one per processor, and a node has many sandboxes.
@@ -150,22 +155,22 @@ func (w wiring) outside(h *netlink.Handle, ns *os.File) error {
 	})
 	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = inside, hardware(1, w.ip), netlink.NsFd(ns.Fd())
 	if err := h.LinkAdd(pair); err != nil {
-		return fmt.Errorf("make the veth pair %s: %w", w.name, err)
+		return 0, fmt.Errorf("make the veth pair %s: %w", w.name, err)
 	}
 	if err := quiet(h, pair.Index, w.ipv6); err != nil {
-		return fmt.Errorf("set up %s: %w", w.name, err)
+		return 0, fmt.Errorf("set up %s: %w", w.name, err)
 	}
 	if err := h.LinkSetUp(pair); err != nil {
-		return fmt.Errorf("%s up: %w", w.name, err)
+		return 0, fmt.Errorf("%s up: %w", w.name, err)
 	}
 	if err := h.NeighSet(neighbour(pair.Index, w.ip, hardware(1, w.ip))); err != nil {
-		return fmt.Errorf("neighbour %s at %s: %w", w.ip, w.name, err)
+		return 0, fmt.Errorf("neighbour %s at %s: %w", w.ip, w.name, err)
 	}
 	to := &netlink.Route{LinkIndex: pair.Index, Scope: netlink.SCOPE_LINK, Dst: single(w.ip)}
 	if err := h.RouteReplace(to); err != nil {
-		return fmt.Errorf("route to %s: %w", w.ip, err)
+		return 0, fmt.Errorf("route to %s: %w", w.ip, err)
 	}
-	return nil
+	return pair.Index, nil
 }
 
 // within sets up the sandbox's end. It never asks for a hardware address: the
@@ -204,6 +209,35 @@ func (w wiring) within(h *netlink.Handle) error {
 		}
 	}
 	return nil
+}
+
+// sendLimit is for a kernel that never lets an interface send; a few milliseconds are usual.
+const sendLimit = 5 * time.Second
+
+// sending waits until an interface sends what it is given. The end of a pair that came up first gets its
+// carrier when the other one comes up, but the kernel begins to send there later, in a worker, and until then drops
+// every packet (QDISC_DROP): a sandbox lost the answer to its first packet, and TCP hid that behind a second's
+// retransmission. The worker sets the operational state in the same step. Since Linux 6.8 asking for it does the
+// worker's step at once; older ones are asked again.
+func sending(ctx context.Context, h *netlink.Handle, index int) error {
+	ctx, cancel := context.WithTimeout(ctx, sendLimit)
+	defer cancel()
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		l, err := h.LinkByIndex(index)
+		if err != nil {
+			return fmt.Errorf("state of interface %d: %w", index, err)
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		again := time.NewTimer(wait)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return fmt.Errorf("%s does not send yet, it is %s: %w", l.Attrs().Name, l.Attrs().OperState, ctx.Err())
+		}
+	}
 }
 
 // Of the kernel's linux/ip.h.
