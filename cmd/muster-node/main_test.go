@@ -368,7 +368,7 @@ func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 
 func TestFailuresAreNamed(t *testing.T) {
 	n := newNode(t)
-	n.start(nodeProgram)
+	n.start(nodeProgram, "--oci-runtime", "none")
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
