@@ -10,7 +10,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init -nam
 # Packages whose tests run under the race detector as well.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench fuzz clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sandbox fuzz isolation e2e-vm clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -65,6 +65,7 @@ sim: build
 soak: build
 	$(GO) test -count=1 -timeout 60m -tags soak ./internal/faults ./internal/raftlog
 	$(GO) test -count=1 -timeout 60m ./internal/sim -run TestSeeds -sim.seeds 2000
+	$(GO) test -count=1 -timeout 60m ./internal/control/fleet -run TestF1 -fleet.seeds 20 -fleet.busy
 	$(GO) test -count=1 -timeout 60m ./internal/state ./internal/decide/... -rapid.checks 20000
 
 FUZZTIME ?= 30s
@@ -82,6 +83,24 @@ bench: build
 	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob' -benchtime 3x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench Plan ./internal/decide/size
+
+# What users of containers wait for, end to end beside crun, tar and a plain copy in the same run; then the parts. Needs root and crun.
+bench-sandbox: build
+	$(GO) test -run '^$$' -bench Sandbox -benchtime 1x -timeout 30m ./internal/endtoend
+	$(GO) test -run '^$$' -bench Start -benchtime 100x -timeout 30m ./internal/agent/oci
+	$(GO) test -run '^$$' -bench Many -benchtime 20x -timeout 30m ./internal/agent/oci
+	$(GO) test -run '^$$' -bench 'Take|Release' -benchtime 100x -timeout 30m ./internal/agent/network
+	$(GO) test -run '^$$' -bench Pull100MB -benchtime 3x -timeout 30m ./internal/agent/images
+	$(GO) test -run '^$$' -bench 'Exec|Port|File|Tar' -timeout 30m ./internal/sandbox
+
+# Tries to break out of real containers; docs/isolation.md is what it holds us to. Needs root.
+isolation: build
+	$(GO) test -count=1 -timeout 30m ./internal/isolation
+
+# The runtimes, networks and isolation in a machine of their own: another kernel, cgroup v2 alone. Needs QEMU and a mirror of
+# Debian for its first run, no rights. VMFLAGS: see go run ./e2e/vm -h.
+e2e-vm: build
+	$(GO) run ./e2e/vm $(VMFLAGS)
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system
