@@ -8,7 +8,7 @@ BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)"
 INIT     = internal/agent/initbin/bin/muster-init
 INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init -name '*.go' ! -name '*_test.go') $(wildcard *.go)
 # Packages whose tests run under the race detector as well.
-RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
+RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/... ./internal/remote/...
 
 .PHONY: build demo test race check lint generate generated sim soak bench bench-sandbox fuzz isolation e2e-vm clean install FORCE
 

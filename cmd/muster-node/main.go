@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/remote/bridge"
 	"github.com/musterhq/muster/internal/version"
 )
 
@@ -26,6 +27,10 @@ func main() {
 	stop()
 	if err != nil && !errors.Is(err, agent.ErrReplaced) {
 		fmt.Fprintln(os.Stderr, "muster-node:", err)
+		var dial *dialError
+		if errors.As(err, &dial) {
+			os.Exit(bridge.Exit(err))
+		}
 		os.Exit(1)
 	}
 }
@@ -40,7 +45,7 @@ func root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(agentCommand(), &cobra.Command{
+	cmd.AddCommand(agentCommand(), dialCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
