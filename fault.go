@@ -3,6 +3,7 @@ package muster
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -34,6 +35,32 @@ type Scope struct {
 	Offering OfferingName `json:"offering,omitempty"`
 	Market   Market       `json:"market,omitempty"`
 	Family   string       `json:"family,omitempty"`
+}
+
+// Covers reports whether the offering is in the scope.
+func (s Scope) Covers(o *Offering) bool {
+	return (s.Provider == "" || s.Provider == o.Provider) && (s.Zone == "" || s.Zone == o.Zone) &&
+		(s.Offering == "" || s.Offering == o.Name) && (s.Market == "" || s.Market == o.Market) && (s.Family == "" || s.Family == o.Family)
+}
+
+// String is the scope in words, "everything" if it is empty.
+func (s Scope) String() string {
+	var b strings.Builder
+	for _, part := range []struct{ noun, name string }{
+		{"provider", string(s.Provider)}, {"zone", s.Zone}, {"offering", string(s.Offering)}, {"market", string(s.Market)}, {"quota family", s.Family},
+	} {
+		if part.name == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(part.noun + " " + part.name)
+	}
+	if b.Len() == 0 {
+		return "everything"
+	}
+	return b.String()
 }
 
 // Fault is an error with a kind. Wrap it with the object's name once per layer.

@@ -45,7 +45,14 @@ type Offering struct {
 	Available  bool              `json:"available" cbor:"8,keyasint"`
 	// Limit is how many instances of it there may be at once; 0: the provider does not say.
 	Limit int `json:"limit,omitempty" cbor:"9,keyasint,omitempty"`
+	// Family is whose quota an instance of it counts against, in the provider's words; empty: the account's.
+	Family string `json:"family,omitempty" cbor:"10,keyasint,omitempty"`
+	// PriceCap is the most that an instance of it may come to cost, where the price moves (spot); 0: Price.
+	PriceCap Price `json:"price_cap,omitempty" cbor:"11,keyasint,omitempty"`
 }
+
+// AtMost is the price that budgets count with.
+func (o *Offering) AtMost() Price { return max(o.Price, o.PriceCap) }
 
 // Constraint is a condition on a node's attributes that a member needs.
 type Constraint struct {

@@ -74,14 +74,23 @@ type OfferingSpec struct {
 
 // PoolSpec is an operator's rule for a set of nodes.
 type PoolSpec struct {
-	Name         string   `json:"name"`
-	Provider     string   `json:"provider" doc:"Name of a provider."`
-	Offerings    []string `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
-	Max          int      `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. Default: 100."`
-	Min          int      `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
-	IdleTimeout  Duration `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
-	BootTimeout  Duration `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
-	MaxLaunching int      `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
+	Name         string     `json:"name"`
+	Provider     string     `json:"provider" doc:"Name of a provider."`
+	Offerings    []string   `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
+	Max          int        `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. Default: 100."`
+	Min          int        `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
+	IdleTimeout  Duration   `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
+	BootTimeout  Duration   `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
+	MaxLaunching int        `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
+	Spare        int        `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
+	PriceFactor  float64    `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
+	Budget       BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
+}
+
+// BudgetSpec is what a pool may cost, in the currency that prices are given in.
+type BudgetSpec struct {
+	PerHour  float64 `json:"per_hour,omitempty" zero:"no limit" doc:"All its nodes together in an hour, those on their way included, spot ones at the most they may cost. Default: no limit."`
+	PerMonth float64 `json:"per_month,omitempty" zero:"no limit" doc:"All its nodes in a calendar month (UTC): what was spent and an hour more of what there is must leave room for an hour of a new node. Default: no limit."`
 }
 
 // RegistrySpec is a registry of images. Its credentials stay with the server: a
@@ -107,6 +116,8 @@ const (
 	DefaultPoolMax     = 100
 	DefaultIdleTimeout = Duration(time.Minute)
 	DefaultBootTimeout = Duration(5 * time.Minute)
+	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
+	DefaultPriceFactor = 2.0
 )
 
 // Defaults fills in what was left out, but for data_dir, blob.url (the
@@ -134,6 +145,7 @@ func (s *ServerConfig) Defaults() {
 		fill(&p.IdleTimeout, DefaultIdleTimeout)
 		fill(&p.BootTimeout, DefaultBootTimeout)
 		fill(&p.MaxLaunching, p.Max)
+		fill(&p.PriceFactor, DefaultPriceFactor)
 	}
 }
 

@@ -177,7 +177,7 @@ func (c *checks) pools(s *ServerConfig) {
 		for _, n := range []struct {
 			name  string
 			value int
-		}{{"max", p.Max}, {"min", p.Min}, {"max_launching", p.MaxLaunching}} {
+		}{{"max", p.Max}, {"min", p.Min}, {"max_launching", p.MaxLaunching}, {"spare", p.Spare}} {
 			if n.value < 0 || n.value > 1_000_000 {
 				c.add(at+"."+n.name, "is %d; it is 0 to 1000000", n.value)
 			}
@@ -185,8 +185,23 @@ func (c *checks) pools(s *ServerConfig) {
 		if p.Max > 0 && p.Min > p.Max {
 			c.add(at+".min", "is %d, more than max (%d)", p.Min, p.Max)
 		}
+		if p.Max > 0 && p.Spare > p.Max {
+			c.add(at+".spare", "is %d, more than max (%d)", p.Spare, p.Max)
+		}
+		if v := p.PriceFactor; v != 0 && !(v >= 1 && v <= 1000) {
+			c.add(at+".price_factor", "is %s; it is 1 to 1000", number(v))
+		}
+		c.money(at+".budget.per_hour", p.Budget.PerHour)
+		c.money(at+".budget.per_month", p.Budget.PerMonth)
 		c.duration(at+".idle_timeout", p.IdleTimeout, MaxTimeout)
 		c.duration(at+".boot_timeout", p.BootTimeout, 24*MaxKillGrace)
+	}
+}
+
+// money is kept as whole millionths in 64 bits.
+func (c *checks) money(location string, v float64) {
+	if !(v >= 0 && v <= 1e9) {
+		c.add(location, "is %s; it is 0 to 1e9", number(v))
 	}
 }
 

@@ -18,6 +18,7 @@ type Event struct {
 	JobUID    string `json:"job_uid,omitempty"`
 	Alloc     string `json:"alloc,omitempty"`
 	Node      string `json:"node,omitempty"`
+	Pool      string `json:"pool,omitempty"`
 	// Exactly one of these carries the object as it is after the change; none when it is gone.
 	JobNow   *Job   `json:"job_now,omitempty"`
 	AllocNow *Alloc `json:"alloc_now,omitempty"`

@@ -31,6 +31,14 @@ type Node struct {
 	Attributes   map[string]string `json:"attributes,omitempty"`
 	Problems     []string          `json:"problems,omitempty" doc:"What the node cannot do, as its agent says; in single-node answers."`
 	Usage        *NodeUsage        `json:"usage,omitempty" doc:"What its agent last reported; in single-node answers."`
+	StageSince   *time.Time        `json:"stage_since,omitempty"`
+	IntentReason string            `json:"intent_reason,omitempty" doc:"Why the intent is what it is, as who set it said."`
+	IntentWho    string            `json:"intent_who,omitempty" doc:"Who set the intent."`
+	IntentSince  *time.Time        `json:"intent_since,omitempty"`
+	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"When it goes back to run by itself."`
+	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
+	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`
+	HistoryLost  int               `json:"history_lost,omitempty" doc:"How many entries of the history are not kept."`
 	Launched     time.Time         `json:"launched"`
 	Joined       *time.Time        `json:"joined,omitempty"`
 	Gone         *time.Time        `json:"gone,omitempty"`
@@ -42,6 +50,34 @@ type NodeUsage struct {
 	Memory     int64      `json:"memory" doc:"Bytes that what runs uses now."`
 	FreeDisk   int64      `json:"free_disk" doc:"Bytes free where the agent keeps its sandboxes."`
 	Heard      *time.Time `json:"heard,omitempty" doc:"When something last came from the agent."`
+}
+
+// NodeEvent is one entry of a node's history.
+type NodeEvent struct {
+	Time   time.Time `json:"time"`
+	Type   string    `json:"type" doc:"As the types of events: node.serving, node.lost, node.intent-hold."`
+	Reason string    `json:"reason,omitempty"`
+	Who    string    `json:"who,omitempty" doc:"The operator whose doing it was, if it was one's."`
+}
+
+// NodeHold is the body of POST /v1/nodes/{id}/hold.
+type NodeHold struct {
+	Reason string   `json:"reason,omitempty" doc:"For those who ask later."`
+	For    Duration `json:"for,omitempty" zero:"until it is set to run" doc:"How long, as 2h. Default: until it is set to run."`
+	Who    string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+}
+
+// NodeOrder is the body of POST /v1/nodes/{id}/drain and …/run.
+type NodeOrder struct {
+	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+}
+
+// NodeDestroy is the body of POST /v1/nodes/{id}/destroy.
+type NodeDestroy struct {
+	Now    bool   `json:"now,omitempty" doc:"Do not wait for what runs there: it is lost, and placed again elsewhere."`
+	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeList is a page of nodes.

@@ -40,3 +40,33 @@ func (c *Client) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) 
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
 	return out, err
 }
+
+// HoldNode keeps a node from new work and from being destroyed. Doing it again is no harm.
+func (c *Client) HoldNode(ctx context.Context, id muster.NodeID, o api.NodeHold) (*api.Node, error) {
+	return c.orderNode(ctx, id, "hold", o)
+}
+
+// DrainNode keeps a node from new work, and has it destroyed when it is empty.
+func (c *Client) DrainNode(ctx context.Context, id muster.NodeID, o api.NodeOrder) (*api.Node, error) {
+	return c.orderNode(ctx, id, "drain", o)
+}
+
+// RunNode lets a node have work again.
+func (c *Client) RunNode(ctx context.Context, id muster.NodeID, o api.NodeOrder) (*api.Node, error) {
+	return c.orderNode(ctx, id, "run", o)
+}
+
+// DestroyNode has a node destroyed: when it is empty, or now.
+func (c *Client) DestroyNode(ctx context.Context, id muster.NodeID, o api.NodeDestroy) (*api.Node, error) {
+	return c.orderNode(ctx, id, "destroy", o)
+}
+
+func (c *Client) orderNode(ctx context.Context, id muster.NodeID, verb string, order any) (*api.Node, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "nodes", string(id), verb)}, order)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Node{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}

@@ -15,8 +15,8 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	c := &cobra.Command{Use: "node", Short: "See nodes", Long: "See the machines that jobs run on.", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.nodeListCommand(), a.nodeShowCommand())
+	c := &cobra.Command{Use: "node", Short: "See nodes, and say what becomes of them", Long: "See the machines that jobs run on, hold them, and give them back.", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.nodeListCommand(), a.nodeShowCommand(), a.nodeHoldCommand(), a.nodeDrainCommand(), a.nodeRunCommand(), a.nodeDestroyCommand())
 	return c
 }
 
@@ -87,11 +87,8 @@ func (a *app) nodeShowCommand() *cobra.Command {
 			return err
 		}
 		n, err := cl.Node(ctx, muster.NodeID(args[0]))
-		if client.IsNotFound(err) {
-			return &hinted{err, "`muster node list --all` shows the nodes"}
-		}
 		if err != nil {
-			return err
+			return nodeHint(err)
 		}
 		allocs := []api.Alloc{}
 		for al, err := range cl.AllAllocs(ctx, client.AllocQuery{Node: muster.NodeID(args[0]), Live: true}) {
@@ -104,6 +101,7 @@ func (a *app) nodeShowCommand() *cobra.Command {
 			return a.printJSON(shownNode{n, allocs})
 		}
 		a.printNode(n)
+		a.printHistory(n)
 		if len(allocs) == 0 {
 			return nil
 		}
@@ -138,6 +136,21 @@ func containersOf(n *api.Node) string {
 	return "none: jobs with an image do not run here" + suffixIf(len(n.Problems) > 0, "; see the problems")
 }
 
+// intentText is what the operator wants of a node, who that was, and until when.
+func intentText(n *api.Node, now time.Time) string {
+	text := n.Intent
+	if n.IntentWho != "" {
+		text += fmt.Sprintf(", by %s %s ago", n.IntentWho, ago(n.IntentSince, now))
+	}
+	if n.IntentUntil != nil {
+		text += fmt.Sprintf(", for another %s", brief(n.IntentUntil.Sub(now)))
+	}
+	if n.IntentReason != "" {
+		text += ": " + n.IntentReason
+	}
+	return text
+}
+
 func (a *app) printNode(n *api.Node) {
 	now := time.Now()
 	amount := func(r api.Resources) string {
@@ -157,10 +170,11 @@ func (a *app) printNode(n *api.Node) {
 	a.printFields(
 		"Node", n.ID, "Pool", n.Pool, "Offering", n.Offering, "Provider", n.Provider, "Zone", n.Zone, "Market", n.Market,
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
-		"Stage", n.Stage, "Health", n.Health, "Intent", n.Intent, "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
+		"Stage", n.Stage, "Health", n.Health, "Intent", intentText(n, now), "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
 		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
+		"Boot error", n.BootError,
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
 }

@@ -1,15 +1,14 @@
 // Package cloud is what Muster asks of anything that has machines: the
-// Provider interface, and the words that its calls use. Each kind of cloud is a
-// driver in a package of its own below this one, as thin as it can be.
+// Provider interface, what a provider may be able to do besides, and wrappers that go around any
+// of them. Each kind of cloud is a driver in a package of its own below this one, as thin as it can be.
 //
-// It must never decide what to create or destroy, and keeps no state. The fleet
+// It must never decide what to create or destroy, and keeps no state of machines. The fleet
 // loop calls it, link uses Dialer and AgentStarter where a driver has them; cloudtest is the
 // suite that every driver passes.
 package cloud
 
 import (
 	"context"
-	"net"
 
 	"github.com/musterhq/muster"
 )
@@ -21,9 +20,21 @@ import (
 // what it had begun may still happen.
 //
 // Errors are *muster.Fault, so that policy reads kinds and never text:
-// FaultCapacity, FaultQuota and FaultRateLimited with their Scope, FaultAuth, FaultInvalid, FaultNotFound,
-// FaultTransient, and FaultAmbiguous where something may have happened: then the caller lists
-// the token and never repeats blindly. The caller retries, a driver does not, except within one call.
+//
+//   - FaultCapacity: the cloud has none of it now. Scope says of what: leave out only what it does not depend on
+//     (an offering in one zone and market is Offering, Zone and Market).
+//   - FaultQuota: the account may not have more. Scope.Family names whose quota, as Offering.Family does.
+//   - FaultRateLimited: too many calls. After, if the cloud says when to come again.
+//   - FaultAuth: credentials refused. FaultInvalid: it can never be so. FaultNotFound: there is no such instance of this owner.
+//   - FaultTransient: nothing has happened, it may be tried again.
+//   - FaultAmbiguous: something may have happened. The caller lists the token and never repeats blindly.
+//
+// An error that is none of these is taken for FaultAmbiguous where something may have
+// been made. The caller retries; a driver does not, except within one call for what the cloud's own library
+// does for it, and then not past its ctx.
+//
+// Staleness: what Offers and List answer may be old, by minutes and by seconds. What Create and Destroy
+// answer is true when they answer.
 //
 // A driver may never touch an instance that does not bear its owner's tag, nor
 // anything that is not an instance it made.
@@ -38,6 +49,9 @@ type Provider interface {
 	// (made by an earlier call, one at the same time, or one whose answer was lost) yields that instance and
 	// makes no other. All tags are on the instance from the first moment that anybody can see it.
 	// It returns when the cloud has accepted, not when the machine has booted.
+	//
+	// Where the cloud has no such thing as a token, a driver looks for it first, and two calls at the same time may then make two
+	// instances: both bear the token, List shows both, and the caller destroys one.
 	Create(ctx context.Context, intents []Intent) []Created
 
 	// Destroy ends instances and all that runs on them, and returns when the cloud
@@ -51,6 +65,12 @@ type Provider interface {
 	// an instance just created may be missing, one just destroyed may still be there. Only when the
 	// last page says Complete was everything looked at; absence from anything else means nothing.
 	List(ctx context.Context, cursor string) (Listing, error)
+
+	// SetTags gives an instance these tags in place of those that it has. Node, Pool and
+	// Intent may change; Owner and Token are for ever, and others than the instance has are FaultInvalid. One
+	// that does not exist, or is of another owner, is FaultNotFound. The same again is no error. Tags are a copy of what the log says, for
+	// the day when the log is lost: nothing else waits for them.
+	SetTags(ctx context.Context, id muster.InstanceID, tags Tags) error
 }
 
 // Intent is one instance that is wanted. It is in the log before Create is called.
@@ -62,6 +82,8 @@ type Intent struct {
 	Zone     string
 	// Market is on-demand if empty.
 	Market muster.Market
+	// Labels are further tags for whoever reads the bill. Where a cloud cannot bear them they are left out.
+	Labels map[string]string
 }
 
 // Created is what came of one intent.
@@ -74,7 +96,7 @@ type Created struct {
 // Instance is a machine that a provider has made.
 type Instance struct {
 	ID muster.InstanceID
-	// Tags are as given in its intent, and the owner's cluster id.
+	// Tags are as given in its intent or by SetTags, and the owner's cluster id.
 	Tags     Tags
 	Offering muster.OfferingName
 	Zone     string
@@ -89,6 +111,8 @@ type Tags struct {
 	Token muster.Token    `json:"token"`
 	Node  muster.NodeID   `json:"node"`
 	Pool  muster.PoolName `json:"pool"`
+	// Intent is what the operator wants of the node; empty: run.
+	Intent muster.NodeIntent `json:"intent,omitempty"`
 }
 
 // Listing is a page of a list.
@@ -98,20 +122,4 @@ type Listing struct {
 	Next string
 	// Complete, on the last page: the pages together are all of the owner's instances.
 	Complete bool
-}
-
-// Dialer is a Provider that can reach the agent of an instance by itself. Others are reached over SSH.
-type Dialer interface {
-	// DialAgent opens a connection to the agent's socket. An instance that is not there is
-	// FaultNotFound; an agent that does not listen (yet) is FaultUnavailable.
-	DialAgent(ctx context.Context, id muster.InstanceID) (net.Conn, error)
-}
-
-// AgentStarter is a Provider that can start the agent of an instance by itself.
-type AgentStarter interface {
-	// StartAgent makes sure that an agent of this build runs on an instance that lives: one that
-	// answers is left alone, a dead or hung one is started again, one of another build is
-	// replaced. Sandboxes are not touched. It returns when the agent was started, not when it answers. An instance
-	// that is not there or lives no more is FaultNotFound: nothing is revived.
-	StartAgent(ctx context.Context, id muster.InstanceID) error
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -79,6 +80,9 @@ type Config struct {
 	CaughtUp func() error
 	// Leads says whether this server leads; nil: it does when it is ready. Optional.
 	Leads func() bool
+	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and
+	// destroys the instance. say is called for each step. Optional.
+	Check func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
 	// Metrics are shown on /metrics and count requests. Optional.
 	Metrics *Metrics
 	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
@@ -94,12 +98,15 @@ type Insight interface {
 	Usage(id muster.NodeID) (*api.NodeUsage, []string)
 	// Waits says why a job's waiting members wait, and what is done about it; "" if none do.
 	Waits(snap *state.Snapshot, j *state.Job) string
+	// Fleet is what the fleet decided last, nil if nothing is known, and what it does not ask of providers now.
+	Fleet() (*size.Decisions, []size.Block)
 }
 
 type noInsight struct{}
 
 func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string) { return nil, nil }
 func (noInsight) Waits(*state.Snapshot, *state.Job) string       { return "" }
+func (noInsight) Fleet() (*size.Decisions, []size.Block)         { return nil, nil }
 
 const (
 	defaultUploadLimit = 4 << 30
@@ -170,6 +177,10 @@ func New(c Config) (*API, error) {
 	a.statsRoutes()
 	a.nodeRoutes()
 	a.imageRoutes()
+	a.poolRoutes()
+	a.explainRoutes()
+	a.providerRoutes()
+	a.costRoutes()
 	a.eventRoutes()
 	if err := a.docsRoutes(); err != nil {
 		return nil, fmt.Errorf("http api: %w", err)

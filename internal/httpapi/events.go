@@ -276,6 +276,9 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			ev.NodeNow = &now
 		}
 		ev.Text = nodeText(c.Verb, n)
+	case c.Breaker != nil:
+		ev.Pool = string(c.Breaker.Pool)
+		ev.Text = breakerText(c.Verb, c.Breaker)
 	default:
 		return nil
 	}
@@ -370,14 +373,14 @@ func nodeText(verb string, n *state.Node) string {
 	case "node.rejoined":
 		return what + " answers again after its agent was started anew"
 	case "node.draining", "node.terminating", "node.gone":
-		return what + " is " + string(n.Stage) + because(n.StageReason)
+		return what + " is " + string(n.Stage) + by(n.StageWho) + because(n.StageReason)
 	case "node.health-reason":
 		return what + " is still " + string(n.Health) + because(n.HealthReason)
 	case "node.purged":
 		return what + " was forgotten"
 	}
 	if intent, ok := strings.CutPrefix(verb, "node.intent-"); ok {
-		return what + " is now to " + intent + because(n.IntentReason)
+		return what + " is now to " + intent + by(n.IntentWho) + because(n.IntentReason)
 	}
 	return what + " is " + strings.TrimPrefix(verb, "node.") + because(n.HealthReason)
 }

@@ -65,9 +65,10 @@ func (m *Metrics) route(route string, code int) {
 }
 
 // stateCollector reads a snapshot. Its cost is a walk over the rows of jobs,
-// live allocations and live nodes; ended allocations are counted by their tree.
+// live allocations and nodes; ended allocations are counted by their tree.
 type stateCollector struct {
-	cfg MetricsConfig
+	cfg      MetricsConfig
+	spending spending
 
 	mu    sync.Mutex
 	sums  *sums
@@ -83,6 +84,8 @@ type sums struct {
 	running   int
 	allocs    map[muster.AllocStatus]int
 	nodes     map[nodeLabels]int
+	instances map[instanceLabels]instanceSum
+	pools     map[muster.PoolName]int
 	price     float64
 	unsettled int
 }
@@ -91,6 +94,7 @@ func sumUp(snap *state.Snapshot) *sums {
 	s := &sums{
 		jobs: map[muster.JobStage]int{}, members: map[muster.MemberStatus]int{},
 		allocs: map[muster.AllocStatus]int{}, nodes: map[nodeLabels]int{},
+		instances: instances(snap), pools: map[muster.PoolName]int{},
 		unsettled: snap.UnsettledCount(),
 	}
 	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
@@ -111,6 +115,7 @@ func sumUp(snap *state.Snapshot) *sums {
 	snap.LiveNodes(func(n *state.Node) bool {
 		s.nodes[nodeLabels{string(n.Stage), string(n.Health), string(n.Offering.Name)}]++
 		s.price += float64(n.Offering.Price) / 1e6
+		s.pools[n.Pool]++
 		return true
 	})
 	return s
@@ -148,9 +153,9 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe names the metrics.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
+	for _, d := range append([]*prometheus.Desc{
 		descBuild, descJobs, descMembers, descRunning, descAllocs, descNodes, descPrice, descUnsettled, descIndex, descTerm, descFeed, descBlobs,
-	} {
+	}, fleetDescs()...) {
 		out <- d
 	}
 }
@@ -176,6 +181,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 		gauge(descNodes, float64(n), l.stage, l.health, l.offering)
 	}
 	gauge(descPrice, s.price)
+	c.collectFleet(s, snap, out)
 	gauge(descUnsettled, float64(s.unsettled))
 	gauge(descIndex, float64(snap.Index()))
 	gauge(descTerm, float64(snap.Meta().Term))

@@ -69,6 +69,8 @@ func (a *API) describe() {
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
 				{Name: tagNodes, Description: "Machines that run allocations."},
+				{Name: tagPools, Description: "Rules by which nodes are made and given up, and the clouds that they come from."},
+				{Name: tagCost, Description: "What was spent, and on what."},
 				{Name: tagEvents, Description: "What changes, as it changes."},
 				{Name: tagServer, Description: "The server itself."},
 			},
@@ -89,6 +91,8 @@ const (
 	tagOutput  = "output"
 	tagUploads = "uploads"
 	tagNodes   = "nodes"
+	tagPools   = "pools"
+	tagCost    = "cost"
 	tagEvents  = "events"
 	tagServer  = "server"
 )

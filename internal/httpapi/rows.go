@@ -135,6 +135,18 @@ func nodeOf(n *state.Node) api.Node {
 		Schedulable: n.Schedulable(), Reason: reason,
 		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs,
 		AgentVersion: n.Agent, Attributes: n.Attributes,
-		Launched: n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
+		StageSince: at(n.StageSince), IntentReason: n.IntentReason, IntentWho: n.IntentWho, IntentSince: at(n.IntentSince), IntentUntil: at(n.IntentUntil),
+		BootError: n.BootError,
+		Launched:  n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
 	}
+}
+
+// nodeWhole shows a node with its history.
+func nodeWhole(n *state.Node) api.Node {
+	out := nodeOf(n)
+	out.HistoryLost = n.HistoryLost
+	for _, e := range n.History {
+		out.History = append(out.History, api.NodeEvent{Time: e.At.Std(), Type: e.Verb, Reason: e.Reason, Who: e.Who})
+	}
+	return out
 }

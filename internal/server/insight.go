@@ -8,6 +8,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -28,6 +29,15 @@ func (i insight) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
 	return &api.NodeUsage{
 		CPUSeconds: (time.Duration(u.CPUMicros) * time.Microsecond).Seconds(), Memory: int64(u.Memory), FreeDisk: u.FreeDisk, Heard: &heard,
 	}, u.Problems
+}
+
+// Fleet is the fleet's.
+func (i insight) Fleet() (*size.Decisions, []size.Block) {
+	l := i.stats.now.Load()
+	if l == nil {
+		return nil, nil
+	}
+	return l.fleet.Decisions(), l.fleet.Blocks()
 }
 
 // Waits joins what placement finds in the way now and what the fleet does about it.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -53,6 +54,7 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 			return nil
 		})
 	}
+	g.Go(func() error { return s.times.follow(ctx, s.state) })
 	s.leading.Store(true)
 	// Who waits for readiness waits for the feed.
 	_, _, err = l.Propose(ctx, s.pools())
@@ -95,7 +97,8 @@ func (s *Server) pools() *state.PoolsSet {
 		pool := state.Pool{
 			Name: muster.PoolName(p.Name), Provider: muster.ProviderName(p.Provider), Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 			IdleTimeout: muster.Time(p.IdleTimeout.Std().Microseconds()), BootTimeout: muster.Time(p.BootTimeout.Std().Microseconds()),
-			Grace: muster.Time(grace.Microseconds()),
+			Grace: muster.Time(grace.Microseconds()), Spare: p.Spare, PriceFactor: p.PriceFactor,
+			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),
 		}
 		for _, o := range p.Offerings {
 			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
@@ -113,6 +116,8 @@ type loops struct {
 	fleet    *fleet.Fleet
 	link     *link.Link
 	reaper   *reaper.Reaper
+	// providers are those that the loops call.
+	providers providers
 }
 
 func (l *loops) run() map[string]func(context.Context) error {
@@ -123,7 +128,7 @@ func (l *loops) run() map[string]func(context.Context) error {
 }
 
 func (s *Server) loops(l ledger, ps providers) (_ *loops, err error) {
-	out := &loops{}
+	out := &loops{providers: ps}
 	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
 		return nil, err
 	}

@@ -1,9 +1,19 @@
 package server
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/control/fleet"
+	"github.com/musterhq/muster/internal/control/link"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
 )
 
 // loopStats shows the counters of the present leadership's loops as metrics.
@@ -53,15 +63,32 @@ func figures() []figure {
 	}
 }
 
+// measure registers what the loops count and how long things take.
+func (s *Server) measure(r prometheus.Registerer) {
+	var names []muster.ProviderName
+	for i := range s.cfg.Providers {
+		names = append(names, muster.ProviderName(s.cfg.Providers[i].Name))
+	}
+	s.times = newTimes(names)
+	s.times.register(r)
+	r.MustRegister(&collector{&s.stats, figures(), s.state, names})
+}
+
 // collector is loopStats for prometheus.
 type collector struct {
 	stats   *loopStats
 	figures []figure
+	state   source
+	// providers are those of the configuration: what is counted of them is there at 0.
+	providers []muster.ProviderName
 }
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range c.figures {
 		ch <- f.desc
+	}
+	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descNotices, descOverdue, descProbeAge, descBudgetAlert} {
+		ch <- d
 	}
 }
 
@@ -74,4 +101,120 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, v)
 	}
+	var st fleet.Stats
+	var decided *size.Decisions
+	var contact func(muster.NodeID) (link.Usage, bool)
+	if l != nil {
+		st, decided, contact = l.fleet.Stats(), l.fleet.Decisions(), l.link.Usage
+	}
+	c.collectFleet(ch, &st, decided)
+	c.collectProbes(ch, contact)
+}
+
+var (
+	descBoots       = prometheus.NewDesc("muster_boots_total", "Boots of instances that are over, by outcome: one for each instance.", []string{"outcome"}, nil)
+	descDisappeared = prometheus.NewDesc("muster_disappearances_total", "Instances that were gone without being asked to, by the stage of their node.", []string{"stage"}, nil)
+	descOperations  = prometheus.NewDesc("muster_provider_operations_total", "What providers were asked, by result; creates and destroys by instance.", []string{"provider", "operation", "result"}, nil)
+	descBlocks      = prometheus.NewDesc("muster_blocks", "Scopes of which a provider has said no, and which are not asked for now, by the narrowest part that they name.", []string{"provider", "scope"}, nil)
+	descNotices     = prometheus.NewDesc("muster_spot_notices_total", "Notices that the cloud is about to take an instance.", nil, nil)
+	descOverdue     = prometheus.NewDesc("muster_nodes_overdue", "Nodes whose destroying takes too long.", nil, nil)
+	descProbeAge    = prometheus.NewDesc("muster_probe_age_seconds", "How long nothing has come from the agents of nodes that serve or drain: of the median one, and of the worst.", []string{"of"}, nil)
+	descBudgetAlert = prometheus.NewDesc("muster_pool_budget_alert", "80 or 100 if so much in a hundred of one of the pool's budgets is used, else 0.", []string{"pool"}, nil)
+)
+
+// scopes are the parts that a block may name, the narrowest first, and account if it names none.
+func scopes() []string { return []string{"offering", "zone", "market", "family", "account"} }
+
+func scopeOf(s muster.Scope) string {
+	for i, named := range []bool{s.Offering != "", s.Zone != "", s.Market != "", s.Family != ""} {
+		if named {
+			return scopes()[i]
+		}
+	}
+	return "account"
+}
+
+// collectFleet sends what the fleet has counted.
+func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, decided *size.Decisions) {
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	for _, o := range fleet.BootOutcomes() {
+		send(descBoots, prometheus.CounterValue, float64(st.Boots[o]), string(o))
+	}
+	for _, s := range []muster.NodeStage{muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining} {
+		send(descDisappeared, prometheus.CounterValue, float64(st.Disappeared[s]), string(s))
+	}
+	send(descNotices, prometheus.CounterValue, float64(st.Notices))
+	send(descOverdue, prometheus.GaugeValue, float64(st.Overdue))
+
+	type series struct {
+		provider muster.ProviderName
+		op       cloud.Op
+		result   string
+	}
+	counts := map[series]uint64{}
+	blocks := map[muster.ProviderName]map[string]int{}
+	for _, p := range c.providers {
+		blocks[p] = map[string]int{}
+		for _, op := range []cloud.Op{cloud.OpCreate, cloud.OpList, cloud.OpDestroy} {
+			counts[series{p, op, resultOf(cloud.Succeeded)}] = 0
+		}
+	}
+	for _, o := range st.Operations {
+		counts[series{o.Provider, o.Op, resultOf(o.Result)}] += o.N
+	}
+	for s, n := range counts {
+		send(descOperations, prometheus.CounterValue, float64(n), string(s.provider), string(s.op), s.result)
+	}
+	now := muster.At(time.Now())
+	for _, b := range st.Blocks {
+		if b.Until > now && blocks[b.Scope.Provider] != nil {
+			blocks[b.Scope.Provider][scopeOf(b.Scope)]++
+		}
+	}
+	for p, by := range blocks {
+		for _, s := range scopes() {
+			send(descBlocks, prometheus.GaugeValue, float64(by[s]), string(p), s)
+		}
+	}
+	alerts := map[muster.PoolName]int{}
+	c.state.Latest().Pools(func(p *state.Pool) bool { alerts[p.Name] = 0; return true })
+	if decided != nil {
+		for _, b := range decided.Budgets {
+			alerts[b.Pool] = b.Alert
+		}
+	}
+	for pool, alert := range alerts {
+		send(descBudgetAlert, prometheus.GaugeValue, float64(alert), string(pool))
+	}
+}
+
+func resultOf(kind muster.FaultKind) string { return cmp.Or(string(kind), "success") }
+
+// collectProbes sends how long ago agents were heard of: those never heard of
+// since this server leads, from then on.
+func (c *collector) collectProbes(ch chan<- prometheus.Metric, contact func(muster.NodeID) (link.Usage, bool)) {
+	snap, now := c.state.Latest(), muster.At(time.Now())
+	var ages []time.Duration
+	if contact != nil {
+		snap.LiveNodes(func(n *state.Node) bool {
+			if n.Stage != muster.NodeServing && n.Stage != muster.NodeDraining {
+				return true
+			}
+			heard := max(snap.Meta().LeaderSince, n.Joined)
+			if u, ok := contact(n.ID); ok {
+				heard = max(heard, u.Heard)
+			}
+			ages = append(ages, max(now.Sub(heard), 0))
+			return true
+		})
+	}
+	var median, worst time.Duration
+	if len(ages) > 0 {
+		slices.Sort(ages)
+		median, worst = ages[len(ages)/2], ages[len(ages)-1]
+	}
+	ch <- prometheus.MustNewConstMetric(descProbeAge, prometheus.GaugeValue, median.Seconds(), "median")
+	ch <- prometheus.MustNewConstMetric(descProbeAge, prometheus.GaugeValue, worst.Seconds(), "max")
 }

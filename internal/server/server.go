@@ -66,6 +66,7 @@ type Server struct {
 	metrics           *httpapi.Metrics
 	token             muster.Secret
 	stats             loopStats
+	times             *times
 }
 
 // Run runs a server until ctx ends, then stops it in order: no more writes,
@@ -198,7 +199,8 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.metrics = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.state, BlobBytes: s.blobs.Usage, Version: opts.Version})
-	s.metrics.Registry().MustRegister(&collector{&s.stats, figures()})
+	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest))
+	s.measure(s.metrics.Registry())
 	return s, nil
 }
 
@@ -307,6 +309,7 @@ func (s *Server) api() (*http.Server, error) {
 			return err
 		},
 		Insight:  insight{&s.stats},
+		Check:    s.check,
 		Ready:    s.ready,
 		CaughtUp: s.isCaughtUp,
 		Leads:    s.raft.IsLeader,

@@ -57,6 +57,7 @@ type Cluster struct {
 	mu       sync.Mutex
 	machines map[muster.NodeID]*linktest.Node
 	past     []*linktest.Node
+	now      Loops
 	errs     []error
 	trace    []string
 	began    time.Time
@@ -97,6 +98,22 @@ func (c *Cluster) Start() error {
 	return nil
 }
 
+// Loops are those of one leadership.
+type Loops struct {
+	Broker   *broker.Broker
+	Apply    *apply.Applier
+	Schedule *schedule.Scheduler
+	Fleet    *fleet.Fleet
+	Link     *link.Link
+}
+
+// Loops are the newest ones, stopped or not; nil ones before the first start.
+func (c *Cluster) Loops() Loops {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
 // leader makes the loops of one leadership.
 func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	log := c.cfg.Logger
@@ -124,6 +141,9 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	c.now = Loops{b, a, s, f, l}
+	c.mu.Unlock()
 	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run}, nil
 }
 

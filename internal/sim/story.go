@@ -54,6 +54,9 @@ func NewStory(seed uint64) (*Story, error) {
 	return &Story{c: c, r: r, flawless: map[muster.JobKey]bool{}, stopped: map[muster.JobKey]bool{}}, nil
 }
 
+// Cluster is where it happens.
+func (s *Story) Cluster() *Cluster { return s.c }
+
 // Run tells the story and answers with what went wrong with it.
 func (s *Story) Run() error {
 	defer s.c.Close()

@@ -71,7 +71,7 @@ func (s *State) placeGroup(group []Placement, now muster.Time, res *PlanResult) 
 				continue
 			}
 		}
-		s.place(j, p, now)
+		s.place(j, p, n.take(j.Run.Ask), now)
 		n.Used = n.Used.Add(j.Run.Ask)
 		n.LiveAllocs++
 		n.Served++
@@ -106,7 +106,7 @@ func (s *State) placeable(p Placement) (*Job, string) {
 	return j, ""
 }
 
-func (s *State) place(j *Job, p Placement, now muster.Time) {
+func (s *State) place(j *Job, p Placement, share int64, now muster.Time) {
 	before, tried := s.t.members.Get(&Member{UID: p.UID, Index: p.Index})
 	m := &Member{UID: p.UID, Index: p.Index}
 	if tried {
@@ -133,7 +133,7 @@ func (s *State) place(j *Job, p Placement, now muster.Time) {
 	s.putJob(j, &b, "")
 	s.putAlloc(nil, &Alloc{
 		Run: j.Run, ID: m.Alloc(), UID: p.UID, Version: p.Version, Index: p.Index, Attempt: p.Attempt,
-		Node: p.Node, Desired: muster.AllocRun, Status: muster.AllocPlaced, Placed: now,
+		Node: p.Node, Desired: muster.AllocRun, Status: muster.AllocPlaced, Placed: now, Share: share,
 	}, "alloc.placed")
 }
 
@@ -222,6 +222,7 @@ func (s *State) end(a, b *Alloc, now muster.Time) {
 		if n.LiveAllocs == 0 {
 			n.IdleSince = now
 		}
+		s.charge(&n, b)
 		s.putNode(node, &n, "node.freed")
 	}
 	j, err := s.jobByUID(a.UID)

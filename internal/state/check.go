@@ -15,6 +15,7 @@ func (s *Snapshot) Check() error {
 	c.allocs()
 	c.eachNode()
 	c.eachJob()
+	c.money()
 	return errors.Join(c.errs...)
 }
 

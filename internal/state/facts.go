@@ -45,6 +45,10 @@ const (
 	kindNodeTerminating
 	kindNodeGone
 	kindNodesPurged
+	kindPoolTripped
+	kindPoolResumed
+
+	kindEnd // not one: after the last
 )
 
 // TermBegan is the first fact of each leader. The first of all forms the cluster.
@@ -204,6 +208,8 @@ type NodeAdopted struct {
 	Pool     muster.PoolName   `cbor:"3,keyasint"`
 	Offering muster.Offering   `cbor:"4,keyasint"`
 	Instance muster.InstanceID `cbor:"5,keyasint"`
+	// Intent is what an operator wanted of it, as its tags say; empty: run.
+	Intent muster.NodeIntent `cbor:"6,keyasint,omitempty"`
 }
 
 // NodeJoined: the agent answered. A second one of a node that serves only updates what the agent says of itself.
@@ -220,19 +226,26 @@ type NodeHealthChanged struct {
 	ID     muster.NodeID     `cbor:"1,keyasint"`
 	Health muster.NodeHealth `cbor:"2,keyasint"`
 	Reason string            `cbor:"3,keyasint,omitempty"`
+	// Denied, of one that is lost: the provider itself says that its instance is not there.
+	Denied bool `cbor:"4,keyasint,omitempty"`
 }
 
-// NodeIntentSet is the operator's.
+// NodeIntentSet is the operator's. With Until the fleet sets it back to run at
+// that time; such a fact says in IfUntil which end it goes by, and is refused when that is another one by now.
 type NodeIntentSet struct {
-	ID     muster.NodeID     `cbor:"1,keyasint"`
-	Intent muster.NodeIntent `cbor:"2,keyasint"`
-	Reason string            `cbor:"3,keyasint,omitempty"`
+	ID      muster.NodeID     `cbor:"1,keyasint"`
+	Intent  muster.NodeIntent `cbor:"2,keyasint"`
+	Reason  string            `cbor:"3,keyasint,omitempty"`
+	Who     string            `cbor:"4,keyasint,omitempty"`
+	Until   muster.Time       `cbor:"5,keyasint,omitempty"`
+	IfUntil muster.Time       `cbor:"6,keyasint,omitempty"`
 }
 
-// NodeDraining: no new work; destroyed when empty.
+// NodeDraining: no new work; destroyed when empty. Who is set if an operator asked for it.
 type NodeDraining struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Reason string        `cbor:"2,keyasint,omitempty"`
+	Who    string        `cbor:"3,keyasint,omitempty"`
 }
 
 // NodeTerminating: the provider will be asked to destroy the instance until it
@@ -241,6 +254,11 @@ type NodeTerminating struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Reason string        `cbor:"2,keyasint,omitempty"`
 	IfIdle bool          `cbor:"3,keyasint,omitempty"`
+	// Unexplained: nothing but lost contact speaks for it. The breaker of the pool counts it,
+	// and it is refused once that has tripped.
+	Unexplained bool `cbor:"4,keyasint,omitempty"`
+	// Who is set if an operator asked for it.
+	Who string `cbor:"5,keyasint,omitempty"`
 }
 
 // NodeGone: confirmed that no instance is there. Its live allocations are lost.
@@ -252,6 +270,20 @@ type NodeGone struct {
 // NodesPurged forgets nodes that are gone.
 type NodesPurged struct {
 	IDs []muster.NodeID `cbor:"1,keyasint"`
+}
+
+// PoolTripped: the breaker holds back what would destroy the pool's nodes
+// without an explanation, until PoolResumed.
+type PoolTripped struct {
+	Pool   muster.PoolName `cbor:"1,keyasint"`
+	Reason string          `cbor:"2,keyasint,omitempty"`
+}
+
+// PoolResumed is the operator's word that destroying may go on. The count begins anew.
+type PoolResumed struct {
+	Pool   muster.PoolName `cbor:"1,keyasint"`
+	Who    string          `cbor:"2,keyasint,omitempty"`
+	Reason string          `cbor:"3,keyasint,omitempty"`
 }
 
 func kindOf(f Fact) kind {
@@ -302,6 +334,10 @@ func kindOf(f Fact) kind {
 		return kindNodeGone
 	case *NodesPurged:
 		return kindNodesPurged
+	case *PoolTripped:
+		return kindPoolTripped
+	case *PoolResumed:
+		return kindPoolResumed
 	}
 	return 0
 }
@@ -354,6 +390,10 @@ func blank(k kind) Fact {
 		return &NodeGone{}
 	case kindNodesPurged:
 		return &NodesPurged{}
+	case kindPoolTripped:
+		return &PoolTripped{}
+	case kindPoolResumed:
+		return &PoolResumed{}
 	}
 	return nil
 }

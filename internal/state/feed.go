@@ -22,7 +22,9 @@ type Change struct {
 	JobBefore, Job     *Job
 	AllocBefore, Alloc *Alloc
 	NodeBefore, Node   *Node
-	// Config: pools or offerings changed.
+	// Breaker of a pool, after the change.
+	Breaker *Breaker
+	// Config: pools or offerings changed, or what a pool's breaker lets pass.
 	Config bool
 }
 

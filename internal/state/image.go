@@ -30,6 +30,9 @@ const (
 	rowPool
 	rowOffering
 	rowReceipt
+	rowBreaker
+	rowCost
+	rowPoolCost
 )
 
 type row struct {
@@ -73,8 +76,13 @@ func (im *Image) WriteTo(w io.Writer) (int64, error) {
 	t.nodes.Scan(func(n *Node) bool { iw.row(rowNode, n); return iw.err == nil })
 	t.allocs.Scan(func(a *Alloc) bool { run(a.Run); iw.row(rowAlloc, a); return iw.err == nil })
 	t.pools.Scan(func(p *Pool) bool { iw.row(rowPool, p); return iw.err == nil })
+	t.breakers.Scan(func(b *Breaker) bool { iw.row(rowBreaker, b); return iw.err == nil })
 	t.offers.Scan(func(o *muster.Offering) bool { iw.row(rowOffering, o); return iw.err == nil })
 	t.receipts.Scan(func(r *Receipt) bool { iw.row(rowReceipt, r); return iw.err == nil })
+	cost := func(c *Cost) bool { iw.row(rowCost, c); return iw.err == nil }
+	t.sumCosts.Scan(cost)
+	t.jobCosts.Scan(cost)
+	t.poolCosts.Scan(func(c *PoolCost) bool { iw.row(rowPoolCost, c); return iw.err == nil })
 	rows := iw.rows
 	iw.row(rowEnd, rows)
 	if iw.err == nil {
@@ -219,6 +227,12 @@ func (in *imageReader) row(item row) error {
 			return err
 		}
 		s.t.pools.Set(p)
+	case rowBreaker:
+		b := &Breaker{}
+		if err := read(b); err != nil {
+			return err
+		}
+		s.t.breakers.Set(b)
 	case rowOffering:
 		o := &muster.Offering{}
 		if err := read(o); err != nil {
@@ -232,6 +246,18 @@ func (in *imageReader) row(item row) error {
 		}
 		s.t.receipts.Set(r)
 		s.t.receiptN.Set(r)
+	case rowCost:
+		c := &Cost{}
+		if err := read(c); err != nil {
+			return err
+		}
+		s.putCost(c)
+	case rowPoolCost:
+		c := &PoolCost{}
+		if err := read(c); err != nil {
+			return err
+		}
+		s.t.poolCosts.Set(c)
 	default:
 		return fmt.Errorf("table %d is unknown", item.Table)
 	}

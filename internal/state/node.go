@@ -2,8 +2,6 @@ package state
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/musterhq/muster"
 )
@@ -23,7 +21,7 @@ func (s *State) stage(n *Node, next muster.NodeStage, reason string, now muster.
 	if b.Stage, err = n.Stage.To("node "+string(n.ID), next); err != nil {
 		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
 	}
-	b.StageReason, b.StageSince = reason, now
+	b.StageReason, b.StageSince, b.StageWho = reason, now, ""
 	return &b, nil
 }
 
@@ -72,6 +70,9 @@ func (f *NodeAdopted) apply(s *State, now muster.Time) (any, error) {
 	}
 	n := newNode(f.ID, f.Token, f.Pool, f.Offering, now)
 	n.Stage, n.StageReason, n.Instance = muster.NodeAdopted, "found with our tags, unknown to the state", f.Instance
+	if f.Intent != "" {
+		n.Intent, n.IntentReason = f.Intent, "as its tags say"
+	}
 	s.putNode(nil, n, "node.adopted")
 	return nil, nil
 }
@@ -129,10 +130,14 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Stage == muster.NodeGone || (n.Health == f.Health && n.HealthReason == f.Reason) {
+	if n.Stage == muster.NodeGone || (n.Health == f.Health && n.HealthReason == f.Reason && n.Denied == f.Denied) {
 		return nil, nil
 	}
 	b := *n
+	b.Denied = f.Denied && f.Health == muster.NodeLost
+	if n.Joined == 0 && f.Health == muster.NodeUnready {
+		b.BootError = f.Reason
+	}
 	if n.Health == f.Health {
 		// The same, for another reason: what operators read is kept true.
 		b.HealthReason = f.Reason
@@ -151,15 +156,17 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	return nil, nil
 }
 
-func (f *NodeIntentSet) apply(s *State, _ muster.Time) (any, error) {
+func (f *NodeIntentSet) apply(s *State, now muster.Time) (any, error) {
 	n, err := s.node(f.ID)
 	if err != nil {
 		return nil, err
 	}
-	if n.Stage == muster.NodeGone {
+	switch {
+	case n.Stage == muster.NodeGone:
 		return nil, muster.Faultf(muster.FaultConflict, "node %s is gone", f.ID)
-	}
-	if n.Intent == f.Intent && n.IntentReason == f.Reason {
+	case f.IfUntil != 0 && n.IntentUntil != f.IfUntil:
+		return nil, muster.Faultf(muster.FaultConflict, "node %s was set to %s again meanwhile", f.ID, n.Intent)
+	case n.Intent == f.Intent && n.IntentReason == f.Reason && n.IntentUntil == f.Until:
 		return nil, nil
 	}
 	b := *n
@@ -167,10 +174,19 @@ func (f *NodeIntentSet) apply(s *State, _ muster.Time) (any, error) {
 		if b.Intent, err = n.Intent.To("intent of node "+string(n.ID), f.Intent); err != nil {
 			return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
 		}
+		b.IntentSince = now
 	}
-	b.IntentReason = f.Reason
+	b.IntentReason, b.IntentWho, b.IntentUntil = f.Reason, f.Who, f.Until
 	s.putNode(n, &b, "node.intent-"+string(f.Intent))
 	return nil, nil
+}
+
+// held refuses what a hold keeps from a node.
+func held(n *Node) error {
+	if n.Intent != muster.NodeHold {
+		return nil
+	}
+	return muster.Faultf(muster.FaultConflict, "node %s is held", n.ID)
 }
 
 func (f *NodeDraining) apply(s *State, now muster.Time) (any, error) {
@@ -178,13 +194,14 @@ func (f *NodeDraining) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Intent == muster.NodeHold {
-		return nil, muster.Faultf(muster.FaultConflict, "node %s is held", f.ID)
+	if err := held(n); err != nil {
+		return nil, err
 	}
 	b, err := s.stage(n, muster.NodeDraining, f.Reason, now)
 	if err != nil {
 		return nil, err
 	}
+	b.StageWho = f.Who
 	s.putNode(n, b, "node.draining")
 	return nil, nil
 }
@@ -194,16 +211,23 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := held(n); err != nil {
+		return nil, err
+	}
 	switch {
-	case n.Intent == muster.NodeHold:
-		return nil, muster.Faultf(muster.FaultConflict, "node %s is held", f.ID)
 	case f.IfIdle && n.LiveAllocs > 0:
 		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
+	case f.Unexplained && s.breaker(n.Pool).Tripped != 0:
+		return nil, muster.Faultf(muster.FaultConflict, "node %s: the breaker of pool %s has tripped", f.ID, n.Pool)
 	}
 	b, err := s.stage(n, muster.NodeTerminating, f.Reason, now)
 	if err != nil {
 		return nil, err
 	}
+	if f.Unexplained {
+		s.unexplained(n.Pool, now)
+	}
+	b.StageWho = f.Who
 	s.putNode(n, b, "node.terminating")
 	return nil, nil
 }
@@ -238,6 +262,7 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 		c.Output.Stage, c.Output.Why = OutputIncomplete, why
 		s.putAlloc(a, &c, "alloc.output")
 	}
+	s.closeCost(n.ID)
 	return nil, nil
 }
 
@@ -251,29 +276,6 @@ func (f *NodesPurged) apply(s *State, _ muster.Time) (any, error) {
 		s.t.goneNodes.Delete(n)
 		s.changed(Change{Verb: "node.purged", NodeBefore: n})
 	}
-	return nil, nil
-}
-
-func (f *PoolsSet) apply(s *State, _ muster.Time) (any, error) {
-	s.t.pools.Clear()
-	for i := range f.Pools {
-		p := f.Pools[i]
-		s.t.pools.Set(&p)
-	}
-	s.changed(Change{Verb: "config.pools", Config: true})
-	return nil, nil
-}
-
-func (f *OfferingsSeen) apply(s *State, _ muster.Time) (any, error) {
-	for _, o := range collect(s.t.offers, &muster.Offering{Provider: f.Provider}, func(o *muster.Offering) bool { return o.Provider == f.Provider }) {
-		s.t.offers.Delete(o)
-	}
-	for i := range f.Offerings {
-		o := f.Offerings[i]
-		o.Provider = f.Provider
-		s.t.offers.Set(&o)
-	}
-	s.changed(Change{Verb: "config.offerings", Config: true})
 	return nil, nil
 }
 
@@ -305,11 +307,4 @@ func (f *EpochBegan) apply(s *State, now muster.Time) (any, error) {
 		s.putNode(n, &b, verb)
 	}
 	return s.meta, nil
-}
-
-// Covers reports whether the pool may use the offering.
-func (p *Pool) Covers(o *muster.Offering) bool {
-	return p.Provider == o.Provider && (len(p.Offerings) == 0 || slices.ContainsFunc(p.Offerings, func(n muster.OfferingName) bool {
-		return strings.EqualFold(string(n), string(o.Name))
-	}))
 }

@@ -95,18 +95,22 @@ func (g gen) fact(s *Snapshot) Fact {
 		return &NodeJoined{ID: node, Capacity: room}
 	case 10:
 		h := []muster.NodeHealth{muster.NodeGood, muster.NodeLost, muster.NodeUnready, muster.NodeFlaky, muster.NodeBroken}
-		return &NodeHealthChanged{ID: node, Health: h[g.pick("health", len(h))]}
+		return &NodeHealthChanged{ID: node, Health: h[g.pick("health", len(h))], Denied: g.pick("denied", 2) == 0}
 	case 11:
 		i := []muster.NodeIntent{muster.NodeRun, muster.NodeHold, muster.NodeDrain}
-		return &NodeIntentSet{ID: node, Intent: i[g.pick("intent", 3)]}
+		return &NodeIntentSet{ID: node, Intent: i[g.pick("intent", 3)], Until: muster.Time(g.pick("until", 2))}
 	case 12:
-		switch g.pick("end", 4) {
+		switch g.pick("end", 6) {
 		case 0:
 			return &NodeDraining{ID: node}
 		case 1:
-			return &NodeTerminating{ID: node, IfIdle: g.pick("idle", 2) == 0}
+			return &NodeTerminating{ID: node, IfIdle: g.pick("idle", 2) == 0, Unexplained: g.pick("unexplained", 2) == 0}
 		case 2:
 			return &NodesPurged{IDs: []muster.NodeID{node}}
+		case 3:
+			return &PoolTripped{Reason: "r"}
+		case 4:
+			return &PoolResumed{Who: "w"}
 		}
 		return &NodeGone{ID: node}
 	case 13, 14, 15, 16:

@@ -139,6 +139,8 @@ type Alloc struct {
 	Detail string `cbor:"19,keyasint,omitempty"`
 	// Image is the digest of the image that it was started from.
 	Image string `cbor:"20,keyasint,omitempty"`
+	// Share is its part of its node's cost, of wholeNode.
+	Share int64 `cbor:"21,keyasint,omitempty"`
 }
 
 // Live reports whether the allocation holds room on its node.
@@ -216,6 +218,30 @@ type Node struct {
 	Served uint64 `cbor:"25,keyasint,omitempty"`
 	// Unheard: a backup was restored and its agent has not spoken since. What runs there is not known.
 	Unheard bool `cbor:"26,keyasint,omitempty"`
+	// IntentWho turned the intent dial at IntentSince; the fleet turns it back to run at IntentUntil, if that is not 0.
+	IntentWho   string      `cbor:"27,keyasint,omitempty"`
+	IntentSince muster.Time `cbor:"28,keyasint,omitempty"`
+	IntentUntil muster.Time `cbor:"29,keyasint,omitempty"`
+	// BootError is what was last in the way of its coming into service.
+	BootError string `cbor:"30,keyasint,omitempty"`
+	// History is what became of it, the oldest first; HistoryLost how many entries before it are not kept.
+	History     []NodeEvent `cbor:"31,keyasint,omitempty"`
+	HistoryLost int         `cbor:"32,keyasint,omitempty"`
+	// StageWho is the operator who turned the stage dial last, if one did.
+	StageWho string `cbor:"33,keyasint,omitempty"`
+	// Denied: it is lost, and its provider says that the instance is not there.
+	Denied bool `cbor:"34,keyasint,omitempty"`
+	// Shared is the sum of its live allocations' shares, Booked what those that ended have had of its cost; empty once it is gone.
+	Shared int64        `cbor:"40,keyasint,omitempty"`
+	Booked []MonthSpend `cbor:"41,keyasint,omitempty"`
+}
+
+// NodeEvent is one entry of a node's history.
+type NodeEvent struct {
+	At     muster.Time `cbor:"1,keyasint"`
+	Verb   string      `cbor:"2,keyasint"` // of the change, as "node.serving"
+	Reason string      `cbor:"3,keyasint,omitempty"`
+	Who    string      `cbor:"4,keyasint,omitempty"`
 }
 
 // Free is the room left.
@@ -236,6 +262,14 @@ type Pool struct {
 	IdleTimeout muster.Time `cbor:"7,keyasint"`
 	BootTimeout muster.Time `cbor:"8,keyasint"`
 	Grace       muster.Time `cbor:"9,keyasint"`
+	// Spare is how many nodes without work are kept ready beyond what waits.
+	Spare int `cbor:"10,keyasint,omitempty"`
+	// PriceFactor is how many times the price of the cheapest offering that fits may be paid; 0: any price.
+	PriceFactor float64 `cbor:"11,keyasint,omitempty"`
+	// BudgetHour and BudgetMonth are the most that its nodes may cost in an hour and in
+	// a month (UTC); 0: no limit.
+	BudgetHour  muster.Price `cbor:"12,keyasint,omitempty"`
+	BudgetMonth int64        `cbor:"13,keyasint,omitempty"`
 }
 
 // Meta is what there is one of.

@@ -123,6 +123,14 @@ func (s *Snapshot) Pools(fn func(*Pool) bool) { s.t.pools.Scan(fn) }
 // Pool by name; nil if there is none.
 func (s *Snapshot) Pool(name muster.PoolName) *Pool { return get(s.t.pools, &Pool{Name: name}) }
 
+// Breaker of a pool; nil if it has nothing to remember.
+func (s *Snapshot) Breaker(pool muster.PoolName) *Breaker {
+	return get(s.t.breakers, &Breaker{Pool: pool})
+}
+
+// Breakers iterates by pool over those that have something to remember.
+func (s *Snapshot) Breakers(fn func(*Breaker) bool) { s.t.breakers.Scan(fn) }
+
 // Offerings iterates over what was last seen on sale, by provider, name, zone, market.
 func (s *Snapshot) Offerings(fn func(*muster.Offering) bool) { s.t.offers.Scan(fn) }
 

@@ -19,6 +19,9 @@ type State struct {
 	latest atomic.Pointer[Snapshot]
 	feed   *Feed
 
+	// costRows and sumRows are how many rows of cost are kept apart; see cost.go.
+	costRows, sumRows int
+
 	// While an entry is applied.
 	changes []Change
 }
@@ -32,6 +35,7 @@ type tables struct {
 	allocs   *btree.BTreeG[*Alloc]  // by id
 	nodes    *btree.BTreeG[*Node]   // by id
 	pools    *btree.BTreeG[*Pool]
+	breakers *btree.BTreeG[*Breaker]         // by pool; of those that have something to remember
 	offers   *btree.BTreeG[*muster.Offering] // by provider, name, zone, market
 	receipts *btree.BTreeG[*Receipt]         // by namespace, key
 	receiptN *btree.BTreeG[*Receipt]         // by log index, to bound them
@@ -47,6 +51,8 @@ type tables struct {
 	unsettled *btree.BTreeG[*Job] // by uid
 	wakeAt    *btree.BTreeG[Wake]
 	retries   *btree.BTreeG[*Member] // waiting members by uid, time, index
+
+	money
 }
 
 // Wake is a deadline at which a job wants to be looked at again.
@@ -69,13 +75,14 @@ func newTables() tables {
 	nodeByID := func(a, b *Node) int { return compareStrings(a.ID, b.ID) }
 	jobByUID := func(a, b *Job) int { return compareStrings(a.UID, b.UID) }
 	return tables{
-		jobs:    tree(func(a, b *Job) int { return a.Key.Compare(b.Key) }),
-		jobsUID: tree(jobByUID),
-		lives:   tree(func(a, b *Job) int { return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Version, b.Version)) }),
-		members: tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
-		allocs:  tree(byID),
-		nodes:   tree(nodeByID),
-		pools:   tree(func(a, b *Pool) int { return compareStrings(a.Name, b.Name) }),
+		jobs:     tree(func(a, b *Job) int { return a.Key.Compare(b.Key) }),
+		jobsUID:  tree(jobByUID),
+		lives:    tree(func(a, b *Job) int { return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Version, b.Version)) }),
+		members:  tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
+		allocs:   tree(byID),
+		nodes:    tree(nodeByID),
+		pools:    tree(func(a, b *Pool) int { return compareStrings(a.Name, b.Name) }),
+		breakers: tree(func(a, b *Breaker) int { return compareStrings(a.Pool, b.Pool) }),
 		offers: tree(func(a, b *muster.Offering) int {
 			return cmp.Or(compareStrings(a.Provider, b.Provider), compareStrings(a.Name, b.Name),
 				strings.Compare(a.Zone, b.Zone), compareStrings(a.Market, b.Market))
@@ -102,6 +109,7 @@ func newTables() tables {
 		retries: tree(func(a, b *Member) int {
 			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.RetryAt, b.RetryAt), cmp.Compare(a.Index, b.Index))
 		}),
+		money: newMoney(),
 	}
 }
 
@@ -109,10 +117,11 @@ func newTables() tables {
 func (t *tables) copy() tables {
 	return tables{
 		jobs: t.jobs.Copy(), jobsUID: t.jobsUID.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
-		nodes: t.nodes.Copy(), pools: t.pools.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
+		nodes: t.nodes.Copy(), pools: t.pools.Copy(), breakers: t.breakers.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
 		receiptN: t.receiptN.Copy(), jobAllocs: t.jobAllocs.Copy(), nodeAllocs: t.nodeAllocs.Copy(), live: t.live.Copy(),
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retries: t.retries.Copy(),
+		money: t.money.copy(),
 	}
 }
 
@@ -122,7 +131,7 @@ func New(feedSize int) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &State{codec: c, t: newTables(), feed: newFeed(feedSize)}
+	s := &State{codec: c, t: newTables(), feed: newFeed(feedSize), costRows: maxJobCosts, sumRows: maxNamespaceCosts}
 	s.publish()
 	return s, nil
 }
@@ -251,6 +260,7 @@ func (s *State) dropAlloc(a *Alloc) {
 
 func (s *State) putNode(before, after *Node, verb string) {
 	after.Modified = s.meta.Index
+	after.remember(verb, s.meta.Time)
 	s.t.nodes.Set(after)
 	replace(s.t.liveNodes, before, after, before != nil && before.Stage.Live(), after.Stage.Live())
 	if after.Stage == muster.NodeGone {

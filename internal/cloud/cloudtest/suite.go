@@ -41,7 +41,12 @@ func Run(t *testing.T, patience time.Duration, fresh func(t *testing.T) Cloud) {
 		{"DestroyOfNothing", destroyOfNothing},
 		{"OwnersAreApart", ownersApart},
 		{"CancelledCallsAnswer", cancelled},
+		{"TagsChange", tagsChange},
 		{"AgentsAnswer", agentsAnswer},
+		{"SuspendAndResume", suspendAndResume},
+		{"Quotas", quotas},
+		{"Notices", notices},
+		{"HostKeys", hostKeys},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &suite{T: t, cloud: fresh(t), patience: patience}
@@ -340,7 +345,7 @@ func ownersApart(s *suite) {
 	if list := s.list(other); len(list) != 1 || list[theirs.ID].Tags.Owner != "owner-b" {
 		s.Errorf("%v", list)
 	}
-	if d, ok := other.(cloud.Dialer); ok {
+	if d, ok := cloud.As[cloud.Dialer](other); ok {
 		if conn, err := d.DialAgent(s.Context(), mine.ID); muster.KindOf(err) != muster.FaultNotFound {
 			s.Errorf("dial of another's: %v", err)
 			if err == nil {
@@ -348,7 +353,7 @@ func ownersApart(s *suite) {
 			}
 		}
 	}
-	if a, ok := other.(cloud.AgentStarter); ok {
+	if a, ok := cloud.As[cloud.AgentStarter](other); ok {
 		if err := a.StartAgent(s.Context(), mine.ID); muster.KindOf(err) != muster.FaultNotFound {
 			s.Errorf("start of another's agent: %v", err)
 		}
@@ -381,7 +386,7 @@ func cancelled(s *suite) {
 
 // agentsAnswer tests the optional ways to an agent, where a driver has them.
 func agentsAnswer(s *suite) {
-	d, ok := s.p.(cloud.Dialer)
+	d, ok := cloud.As[cloud.Dialer](s.p)
 	if !ok {
 		s.Skip("not a Dialer")
 	}
@@ -398,7 +403,7 @@ func agentsAnswer(s *suite) {
 		}
 		return err == nil
 	})
-	a, ok := s.p.(cloud.AgentStarter)
+	a, ok := cloud.As[cloud.AgentStarter](s.p)
 	if !ok {
 		return
 	}

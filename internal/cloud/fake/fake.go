@@ -1,13 +1,11 @@
-// Package fake is a cloud in memory for tests and sim: instances are entries in
-// a table, answers come at once or after a delay drawn from a seed, and faults can be
-// switched on call by call.
-//
-// It must never be configured in a server that does work. What stands behind an
-// instance (an agent in memory, or nothing) is up to the hooks.
 package fake
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -26,15 +24,25 @@ type Cloud struct {
 	rand      *rand.Rand
 	next      int
 	instances map[muster.InstanceID]*instance
+	past      []*instance // that are gone, for lists that are stale
+	script    []*rule
+	played    time.Time
 	faults    Faults
 	calls     Calls
 }
 
 type instance struct {
 	cloud.Instance
-	seq   int
-	dying bool
-	dead  chan struct{} // closed when it is gone
+	seq       int
+	labels    map[string]string
+	born      time.Time
+	gone      time.Time
+	dying     bool
+	suspended bool
+	fate      Fate
+	notice    time.Time // when the cloud takes it; zero: no notice is open
+	timers    []*time.Timer
+	dead      chan struct{} // closed when it is gone
 }
 
 // Config of a cloud.
@@ -49,9 +57,19 @@ type Config struct {
 	// to end; it is gone when that returns. Both may be nil, and are called without a lock held.
 	Created   func(cloud.Instance)
 	Destroyed func(cloud.Instance)
+	// Suspended is called when an instance was put to sleep, or woken; may be nil.
+	Suspended func(in cloud.Instance, asleep bool)
 }
 
-// Faults are what goes wrong. Each function may be nil; it is asked at each call.
+// Fate is what the script has in store for an instance, for whoever plays its
+// machine. What the cloud itself does to it (it dies, it is taken) is not in it.
+type Fate struct {
+	NoBoot, WrongKey, Stuck bool
+	// Broken and AgentDies are when in its life; 0: at its beginning; below 0: never.
+	Broken, AgentDies time.Duration
+}
+
+// Faults are what goes wrong beside the script. Each function may be nil; it is asked at each call.
 type Faults struct {
 	// Create says why an intent is not carried out.
 	Create func(cloud.Intent) error
@@ -66,18 +84,38 @@ type Faults struct {
 }
 
 // Calls counts the calls.
-type Calls struct{ Offers, Create, Intents, Destroy, List int }
+type Calls struct{ Offers, Create, Intents, Destroy, List, SetTags, Notices int }
 
 // New makes a cloud without instances.
 func New(cfg Config) *Cloud {
 	return &Cloud{cfg: cfg, rand: rand.New(rand.NewPCG(cfg.Seed, 1)), instances: map[muster.InstanceID]*instance{}}
 }
 
-// SetFaults replaces the faults.
+// Play replaces the script; see the package comment. Its time begins now. What
+// it had in store for instances that are there already stays.
+func (c *Cloud) Play(script string) error {
+	rules, err := parse(script, c.cfg.Seed)
+	if err != nil {
+		return fmt.Errorf("fake cloud's script: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.script, c.played = rules, time.Now()
+	return nil
+}
+
+// SetFaults replaces the faults beside the script.
 func (c *Cloud) SetFaults(f Faults) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = f
+}
+
+// SetOffers replaces what is sold.
+func (c *Cloud) SetOffers(offers []muster.Offering) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cfg.Offerings = slices.Clone(offers)
 }
 
 // Calls so far.
@@ -91,10 +129,10 @@ func (c *Cloud) Calls() Calls {
 func (c *Cloud) Instances() []cloud.Instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.sortedLocked(func(*instance) bool { return true })
+	return plain(c.sortedLocked(func(*instance) bool { return true }))
 }
 
-func (c *Cloud) sortedLocked(want func(*instance) bool) []cloud.Instance {
+func (c *Cloud) sortedLocked(want func(*instance) bool) []*instance {
 	var all []*instance
 	for _, i := range c.instances {
 		if want(i) {
@@ -102,6 +140,10 @@ func (c *Cloud) sortedLocked(want func(*instance) bool) []cloud.Instance {
 		}
 	}
 	slices.SortFunc(all, func(a, b *instance) int { return a.seq - b.seq })
+	return all
+}
+
+func plain(all []*instance) []cloud.Instance {
 	out := make([]cloud.Instance, len(all))
 	for k, i := range all {
 		out[k] = i.Instance
@@ -109,56 +151,175 @@ func (c *Cloud) sortedLocked(want func(*instance) bool) []cloud.Instance {
 	return out
 }
 
+// Number is which instance of the cloud it is, from 1; 0: none.
+func (c *Cloud) Number(id muster.InstanceID) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		return i.seq
+	}
+	return 0
+}
+
+// Fate of an instance; of one that is not there, that nothing ever goes wrong.
+func (c *Cloud) Fate(id muster.InstanceID) Fate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		return i.fate
+	}
+	return Fate{Broken: never, AgentDies: never}
+}
+
+// Labels of an instance, as its intent had them.
+func (c *Cloud) Labels(id muster.InstanceID) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		return i.labels
+	}
+	return nil
+}
+
+const never = time.Duration(-1)
+
 // Vanish takes an instance away as a cloud does that loses a machine. Destroyed is called.
 func (c *Cloud) Vanish(id muster.InstanceID) {
 	c.mu.Lock()
 	i := c.instances[id]
-	delete(c.instances, id)
+	ours := i != nil && !i.dying
+	if ours {
+		i.dying = true
+	}
 	c.mu.Unlock()
-	if i != nil && c.cfg.Destroyed != nil {
+	if ours {
+		c.end(i)
+	}
+}
+
+// end takes an instance that is dying out of the world.
+func (c *Cloud) end(i *instance) {
+	if c.cfg.Destroyed != nil {
 		c.cfg.Destroyed(i.Instance)
+	}
+	c.mu.Lock()
+	i.gone = time.Now()
+	delete(c.instances, i.ID)
+	c.past = append(c.past, i)
+	for len(c.past) > 0 && time.Since(c.past[0].gone) > time.Hour {
+		c.past = c.past[1:]
+	}
+	for _, t := range i.timers {
+		t.Stop()
+	}
+	c.mu.Unlock()
+	close(i.dead)
+}
+
+// Notice says that the cloud takes an instance when so much time is over, and takes it then.
+func (c *Cloud) Notice(id muster.InstanceID, in time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		i.notice = time.Now().Add(in)
+		i.timers = append(i.timers, time.AfterFunc(in, func() { c.Vanish(id) }))
 	}
 }
 
 // Add makes an instance that nobody asked for, and returns it.
 func (c *Cloud) Add(tags cloud.Tags, offering muster.OfferingName) cloud.Instance {
-	in, _ := c.add(tags.Owner, cloud.Intent{Token: tags.Token, Node: tags.Node, Pool: tags.Pool, Offering: offering}, false)
-	if c.cfg.Created != nil {
-		c.cfg.Created(in)
-	}
+	c.mu.Lock()
+	i := c.bearLocked(tags.Owner, cloud.Intent{Token: tags.Token, Node: tags.Node, Pool: tags.Pool, Offering: offering})
+	i.Tags = tags
+	in := i.Instance
+	c.mu.Unlock()
+	c.born(in)
 	return in
 }
 
-// add makes an instance, or with once finds the one that the token has already.
-func (c *Cloud) add(owner string, in cloud.Intent, once bool) (made cloud.Instance, first bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if once {
-		there := c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == owner && i.Tags.Token == in.Token })
-		if len(there) > 0 {
-			return there[0], false
+func (c *Cloud) born(in cloud.Instance) {
+	if c.cfg.Created != nil {
+		c.cfg.Created(in)
+	}
+}
+
+// bearLocked makes an instance.
+func (c *Cloud) bearLocked(owner string, in cloud.Intent) *instance {
+	c.next++
+	if in.Market == "" {
+		in.Market = muster.OnDemand
+	}
+	now := time.Now()
+	i := &instance{seq: c.next, born: now, dead: make(chan struct{}), labels: in.Labels,
+		fate: Fate{Broken: never, AgentDies: never},
+		Instance: cloud.Instance{
+			ID:       muster.InstanceID(fmt.Sprintf("i-%04d", c.next)),
+			Tags:     cloud.Tags{Owner: owner, Token: in.Token, Node: in.Node, Pool: in.Pool},
+			Offering: in.Offering, Zone: in.Zone, Market: in.Market, Created: muster.At(now),
+		}}
+	c.instances[i.ID] = i
+	c.fateLocked(i)
+	return i
+}
+
+// fateLocked reads out of the script what is to become of an instance.
+func (c *Cloud) fateLocked(i *instance) {
+	s := c.subjectLocked(i.Tags.Owner, cloud.Intent{Pool: i.Tags.Pool, Offering: i.Offering, Zone: i.Zone, Market: i.Market}, i.seq)
+	for _, r := range c.script {
+		if r.where != "instance" || !r.strikes(s, time.Since(c.played)) {
+			continue
+		}
+		switch at := r.moment(); r.what {
+		case "noboot":
+			i.fate.NoBoot = true
+		case "wrong-key":
+			i.fate.WrongKey = true
+		case "stuck":
+			i.fate.Stuck = true
+		case "broken":
+			i.fate.Broken = at
+		case "agent-dies":
+			i.fate.AgentDies = at
+		case "dies":
+			i.timers = append(i.timers, time.AfterFunc(at, func() { c.Vanish(i.ID) }))
+		case "notice":
+			i.timers = append(i.timers, time.AfterFunc(at, func() { c.Notice(i.ID, r.in) }))
 		}
 	}
-	c.next++
-	market := in.Market
-	if market == "" {
-		market = muster.OnDemand
+}
+
+func (c *Cloud) subjectLocked(owner string, in cloud.Intent, n int) *subject {
+	s := &subject{offering: in.Offering, zone: in.Zone, market: in.Market, pool: in.Pool, owner: owner, n: n}
+	if s.market == "" {
+		s.market = muster.OnDemand
 	}
-	i := &instance{seq: c.next, dead: make(chan struct{}), Instance: cloud.Instance{
-		ID:       muster.InstanceID(fmt.Sprintf("i-%04d", c.next)),
-		Tags:     cloud.Tags{Owner: owner, Token: in.Token, Node: in.Node, Pool: in.Pool},
-		Offering: in.Offering, Zone: in.Zone, Market: market, Created: muster.At(time.Now()),
-	}}
-	c.instances[i.ID] = i
-	return i.Instance, true
+	if o := c.soldLocked(in); o != nil {
+		s.family = o.Family
+	}
+	return s
+}
+
+// soldLocked is the offering of an intent.
+func (c *Cloud) soldLocked(in cloud.Intent) *muster.Offering {
+	for k := range c.cfg.Offerings {
+		if o := &c.cfg.Offerings[k]; o.Name == in.Offering && o.Zone == in.Zone && (in.Market == "" || o.Market == in.Market) {
+			return o
+		}
+	}
+	return nil
 }
 
 // wait is the time that a call takes.
-func (c *Cloud) wait(ctx context.Context) error {
+func (c *Cloud) wait(ctx context.Context, where string, s *subject) error {
 	c.mu.Lock()
 	d := c.cfg.Delay
 	if c.cfg.Jitter > 0 {
 		d += time.Duration(c.rand.Int64N(int64(c.cfg.Jitter)))
+	}
+	for _, r := range c.script {
+		if r.where == where && r.what == "slow" && r.strikes(s, time.Since(c.played)) {
+			d += r.slow
+		}
 	}
 	c.mu.Unlock()
 	if d > 0 {
@@ -175,170 +336,22 @@ func (c *Cloud) wait(ctx context.Context) error {
 	return nil
 }
 
-// Owner is the driver of one owner.
-func (c *Cloud) Owner(owner string) cloud.Provider { return &driver{c, owner} }
-
-type driver struct {
-	c     *Cloud
-	owner string
+// HostKey is what the machine of an instance shows: with a wrong key, not what HostKeys says.
+func (c *Cloud) HostKey(id muster.InstanceID) ed25519.PrivateKey {
+	return c.key(id, c.Fate(id).WrongKey)
 }
 
-// Offers is cloud.Provider's.
-func (d *driver) Offers(ctx context.Context) ([]muster.Offering, error) {
-	d.c.mu.Lock()
-	d.c.calls.Offers++
-	d.c.mu.Unlock()
-	if err := d.c.wait(ctx); err != nil {
-		return nil, err
-	}
-	d.c.mu.Lock()
-	defer d.c.mu.Unlock()
-	return slices.Clone(d.c.cfg.Offerings), nil
+func (c *Cloud) key(id muster.InstanceID, wrong bool) ed25519.PrivateKey {
+	seed := sha256.Sum256(fmt.Appendf(nil, "%d %s %v", c.cfg.Seed, id, wrong))
+	return ed25519.NewKeyFromSeed(seed[:])
 }
 
-// SetOffers replaces what is sold.
-func (c *Cloud) SetOffers(offers []muster.Offering) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cfg.Offerings = slices.Clone(offers)
-}
-
-// Create is cloud.Provider's.
-func (d *driver) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
-	d.c.mu.Lock()
-	d.c.calls.Create++
-	d.c.calls.Intents += len(intents)
-	d.c.mu.Unlock()
-	out := make([]cloud.Created, len(intents))
-	if err := d.c.wait(ctx); err != nil {
-		for i := range out {
-			out[i].Err = err
-		}
-		return out
-	}
-	for i, in := range intents {
-		out[i].Instance, out[i].Err = d.create(in)
-	}
-	return out
-}
-
-func (d *driver) create(in cloud.Intent) (cloud.Instance, error) {
-	d.c.mu.Lock()
-	f := d.c.faults
-	sold := slices.ContainsFunc(d.c.cfg.Offerings, func(o muster.Offering) bool {
-		return o.Name == in.Offering && o.Zone == in.Zone && (in.Market == "" || o.Market == in.Market)
-	})
-	there := d.c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.Tags.Token == in.Token })
-	d.c.mu.Unlock()
-	switch {
-	case in.Token == "" || in.Node == "":
-		return cloud.Instance{}, muster.Faultf(muster.FaultInvalid, "an intent needs a token and a node")
-	case len(there) > 0:
-		return there[0], nil
-	case !sold:
-		return cloud.Instance{}, muster.Faultf(muster.FaultInvalid, "there is no offering %s", in.Offering)
-	}
-	if f.Create != nil {
-		if err := f.Create(in); err != nil {
-			return cloud.Instance{}, err
-		}
-	}
-	made, first := d.c.add(d.owner, in, true)
-	if !first {
-		return made, nil
-	}
-	if d.c.cfg.Created != nil {
-		d.c.cfg.Created(made)
-	}
-	if f.Lost != nil {
-		if err := f.Lost(in); err != nil {
-			return cloud.Instance{}, err
-		}
-	}
-	return made, nil
-}
-
-// Destroy is cloud.Provider's.
-func (d *driver) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
-	d.c.mu.Lock()
-	d.c.calls.Destroy++
-	d.c.mu.Unlock()
-	errs := make([]error, len(ids))
-	err := d.c.wait(ctx)
-	for k, id := range ids {
-		if errs[k] = err; err == nil {
-			errs[k] = d.destroy(ctx, id)
-		}
-	}
-	return errs
-}
-
-func (d *driver) destroy(ctx context.Context, id muster.InstanceID) error {
-	d.c.mu.Lock()
-	i, f := d.c.instances[id], d.c.faults
-	first := i != nil && !i.dying && i.Tags.Owner == d.owner
-	d.c.mu.Unlock()
-	if i == nil {
-		return nil
-	}
-	if i.Tags.Owner != d.owner {
-		return muster.Faultf(muster.FaultNotFound, "instance %s is of another owner", id)
-	}
-	if f.Destroy != nil {
-		if err := f.Destroy(id); err != nil {
-			return err
-		}
-	}
-	if first {
-		d.c.mu.Lock()
-		first = !i.dying
-		i.dying = true
-		d.c.mu.Unlock()
-	}
-	if !first {
-		select {
-		case <-i.dead:
-			return nil
-		case <-ctx.Done():
-			return &muster.Fault{Kind: muster.FaultTransient, Message: "the call was ended", Err: ctx.Err()}
-		}
-	}
-	if d.c.cfg.Destroyed != nil {
-		d.c.cfg.Destroyed(i.Instance)
-	}
-	d.c.mu.Lock()
-	delete(d.c.instances, id)
-	d.c.mu.Unlock()
-	close(i.dead)
-	return nil
-}
-
-// List is cloud.Provider's.
-func (d *driver) List(ctx context.Context, cursor string) (cloud.Listing, error) {
-	d.c.mu.Lock()
-	d.c.calls.List++
-	d.c.mu.Unlock()
-	if err := d.c.wait(ctx); err != nil {
-		return cloud.Listing{}, err
-	}
-	d.c.mu.Lock()
-	f, size := d.c.faults, d.c.cfg.Page
-	all := d.c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && string(i.ID) > cursor })
-	d.c.mu.Unlock()
-	if f.List != nil {
-		if err := f.List(); err != nil {
-			return cloud.Listing{}, err
-		}
-	}
-	page := cloud.Listing{Instances: all, Complete: true}
-	if size > 0 && len(all) > size {
-		page = cloud.Listing{Instances: all[:size], Next: string(all[size-1].ID)}
-	}
-	if f.Cut != nil {
-		page.Instances, page.Complete = f.Cut(page.Instances)
-		if !page.Complete {
-			page.Next = ""
-		}
-	}
-	return page, nil
+// KeyLine is a public key as in authorized_keys.
+func KeyLine(k ed25519.PrivateKey) string {
+	const name = "ssh-ed25519"
+	wire := binary.BigEndian.AppendUint32(nil, uint32(len(name)))
+	wire = append(wire, name...)
+	wire = binary.BigEndian.AppendUint32(wire, ed25519.PublicKeySize)
+	wire = append(wire, k.Public().(ed25519.PublicKey)...)
+	return name + " " + base64.StdEncoding.EncodeToString(wire)
 }

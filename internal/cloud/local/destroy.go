@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/network"
+	"github.com/musterhq/muster/internal/cloud"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -147,6 +148,31 @@ func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
 		return transient(err, "destroy instance %s", id)
 	}
 	p.log.Info("instance destroyed", "instance", id, "node", i.Tags.Node)
+	return nil
+}
+
+// SetTags is cloud.Provider's.
+func (p *Provider) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
+	done, err := p.turn(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer done()
+	i, err := p.mine(id)
+	switch {
+	case err != nil:
+		return err
+	case i.Destroying:
+		return muster.Faultf(muster.FaultNotFound, "instance %s is being destroyed", id)
+	case tags.Owner != i.Tags.Owner || tags.Token != i.Tags.Token:
+		return muster.Faultf(muster.FaultInvalid, "instance %s: its owner and its token are for ever", id)
+	case tags == i.Tags:
+		return nil
+	}
+	i.Tags = tags
+	if err := i.write(); err != nil {
+		return transient(err, "instance %s", id)
+	}
 	return nil
 }
 

@@ -20,7 +20,7 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 		if id == "" {
 			id = f.ids.node()
 		}
-		b.add(&state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance})
+		b.add(&state.NodeAdopted{ID: id, Token: a.Token, Pool: a.Pool, Offering: a.Offering, Instance: a.Instance, Intent: a.Intent})
 	}
 	f.commit(ctx, &b)
 	f.mu.Lock()
@@ -34,7 +34,7 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 
 func sameOffering(a, b muster.Offering) bool {
 	return a.Provider == b.Provider && a.Name == b.Name && a.Zone == b.Zone && a.Market == b.Market && a.Price == b.Price &&
-		a.Capacity == b.Capacity && a.Available == b.Available && maps.Equal(a.Attributes, b.Attributes)
+		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && maps.Equal(a.Attributes, b.Attributes)
 }
 
 // afterOf is when a provider said to come again; 0: it did not.

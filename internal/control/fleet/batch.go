@@ -39,16 +39,6 @@ func (f *Fleet) commit(ctx context.Context, b *batch) {
 	wg.Wait()
 }
 
-// committed reports whether the fact about a node is in the log.
-func (b *batch) committed(id muster.NodeID) bool {
-	for i, fact := range b.facts {
-		if t, ok := fact.(*state.NodeTerminating); ok && t.ID == id {
-			return b.errs[i] == nil
-		}
-	}
-	return false
-}
-
 // propose commits one fact and logs what it says.
 func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 	_, _, err := f.cfg.Proposer.Propose(ctx, fact)
@@ -77,6 +67,10 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 		f.log.Info("node terminating", "node", x.ID, "why", x.Reason)
 	case *state.NodeGone:
 		f.log.Info("node gone", "node", x.ID, "why", x.Reason)
+	case *state.PoolTripped:
+		f.log.Error("the breaker of the pool has tripped: nothing is destroyed without an explanation until `muster pool resume`", "pool", x.Pool, "why", x.Reason)
+	case *state.NodeIntentSet:
+		f.log.Info("node released", "node", x.ID, "why", x.Reason)
 	case *state.NodeAdopted:
 		f.log.Warn("instance adopted", "node", x.ID, "instance", x.Instance, "pool", x.Pool)
 	case *state.JobFailed:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
 )
 
 // blocks are the scopes of which the providers said no, for a time that
@@ -16,6 +17,8 @@ type blocks struct{ list []block }
 type block struct {
 	size.Block
 	times int
+	// kind is apart as well: the end of a quota is not that of a rate limit that came meanwhile.
+	kind muster.FaultKind
 }
 
 // blockFor is how long the first no of a kind holds.
@@ -36,12 +39,15 @@ const blockLongest = 10 * time.Minute
 // scopeOf is what a fault of creating the offering blocks.
 func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	s := fault.Scope
-	named := s.Zone != "" || s.Offering != "" || s.Market != ""
+	named := s.Zone != "" || s.Offering != "" || s.Market != "" || s.Family != ""
 	s.Provider = o.Provider
 	switch fault.Kind {
 	case muster.FaultRateLimited, muster.FaultAuth, muster.FaultQuota:
-		// Of the whole account, unless it says otherwise. Families are not told apart yet.
+		// Of the offering's quota family or the whole account, unless it says otherwise.
 		if !named {
+			if fault.Kind == muster.FaultQuota {
+				return muster.Scope{Provider: o.Provider, Family: o.Family}
+			}
 			return muster.Scope{Provider: o.Provider}
 		}
 	case muster.FaultCapacity:
@@ -49,23 +55,22 @@ func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 		named = false
 	}
 	if !named {
-		s.Zone, s.Offering, s.Market = o.Zone, o.Name, o.Market
+		s.Zone, s.Offering, s.Market, s.Family = o.Zone, o.Name, o.Market, ""
 	}
-	s.Family = ""
 	return s
 }
 
 // add takes in a no, and answers with the block as it is now: a copy, for the list is shared.
-func (b *blocks) add(o *muster.Offering, err error, now time.Time) size.Block {
+func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.Snapshot) size.Block {
 	var fault *muster.Fault
 	if !errors.As(err, &fault) {
 		fault = &muster.Fault{Kind: muster.FaultInternal}
 	}
 	scope := scopeOf(o, fault)
-	i := slices.IndexFunc(b.list, func(x block) bool { return x.Scope == scope })
+	i := slices.IndexFunc(b.list, func(x block) bool { return x.Scope == scope && x.kind == fault.Kind })
 	if i < 0 {
 		i = len(b.list)
-		b.list = append(b.list, block{Block: size.Block{Scope: scope}})
+		b.list = append(b.list, block{Block: size.Block{Scope: scope}, kind: fault.Kind})
 	}
 	x := &b.list[i]
 	// Answers to calls made before the block say it once.
@@ -77,6 +82,9 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time) size.Block {
 	if fault.After > 0 {
 		wait = fault.After
 	}
+	if x.kind == muster.FaultQuota {
+		x.Held = held(snap, scope)
+	}
 	x.Until, x.Why = max(x.Until, muster.At(now.Add(wait))), err.Error()
 	return x.Block
 }
@@ -84,6 +92,28 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time) size.Block {
 // clear takes in a yes.
 func (b *blocks) clear(o *muster.Offering) {
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.Covers(o) })
+}
+
+// watch raises what blocks of a quota are held to: an instance that was made before the no may be in the
+// log only after it.
+func (b *blocks) watch(snap *state.Snapshot, now muster.Time) {
+	for i := range b.list {
+		if x := &b.list[i]; x.kind == muster.FaultQuota && x.Until > now {
+			x.Held = max(x.Held, held(snap, x.Scope))
+		}
+	}
+}
+
+// held is how many nodes in a scope have an instance.
+func held(snap *state.Snapshot, scope muster.Scope) int {
+	k := 0
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Instance != "" && scope.Covers(&n.Offering) {
+			k++
+		}
+		return true
+	})
+	return k
 }
 
 // now are those that hold, and those that nobody has said yes to since.

@@ -450,6 +450,7 @@ func TestInstanceOfAGoneNodeIsDestroyed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "true")
+		w.until("the job's end", time.Second, ended("a", muster.JobSucceeded))
 		w.until("no node", time.Minute, noNodes)
 		var token muster.Token
 		w.log.Latest().GoneNodes(func(n *state.Node) bool { token = n.Token; return false })

@@ -55,7 +55,10 @@ type Fleet struct {
 	cfg   Config
 	log   *slog.Logger
 	names []muster.ProviderName
-	calls sync.WaitGroup // provider calls under way
+	// providers are those of the configuration, each call counted and every instance of others kept out of sight.
+	providers map[muster.ProviderName]cloud.Provider
+	counts    map[muster.ProviderName]*cloud.Counted
+	calls     sync.WaitGroup // provider calls under way
 	// wake holds a token when a pass is due, lazy when one is due soon.
 	wake, lazy chan struct{}
 	ids        ids
@@ -67,8 +70,12 @@ type Fleet struct {
 	sights    map[muster.ProviderName]*mend.Sight
 	listers   map[muster.ProviderName]*lister
 	strays    map[muster.InstanceID]bool
-	lost      map[muster.PoolName][]time.Time // when nodes were destroyed for lost contact
-	tripped   map[muster.PoolName]bool
+	tagging   map[muster.InstanceID]bool
+	stopped   map[muster.AllocID]muster.Time // when live allocations were told to stop
+	overdue   map[muster.NodeID]bool         // that were told of
+	boots     *boots
+	sheltered map[muster.Token]muster.Time // until when
+	sizing    sizeView
 	decisions *size.Decisions
 	stats     Stats
 }
@@ -92,13 +99,21 @@ func New(cfg Config) (*Fleet, error) {
 		memory: mend.Memory{
 			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
+			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
 		backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
-		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{},
-		lost: map[muster.PoolName][]time.Time{}, tripped: map[muster.PoolName]bool{},
+		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{},
+		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
+		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
 	}
+	owner := cfg.State.Latest().Meta().Cluster
 	for name, p := range cfg.Providers {
 		f.names = append(f.names, name)
+		if owner != "" {
+			p = cloud.NewOwned(p, owner)
+		}
+		f.counts[name] = cloud.NewCounted(p)
+		f.providers[name], p = f.counts[name], f.counts[name]
 		f.sights[name] = &mend.Sight{Provider: name}
 		f.listers[name] = newLister(f, name, p)
 	}
@@ -117,6 +132,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	for _, name := range f.names {
 		loops.Go(func() { f.listers[name].run(ctx) })
 		loops.Go(func() { f.readOffers(ctx, name) })
+		loops.Go(func() { f.readNotices(ctx, name) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -179,15 +195,16 @@ func poke(c chan struct{}) {
 // follow wakes the loop by the changes that may matter to it.
 func (f *Fleet) follow(ctx context.Context) {
 	feed := f.cfg.State.Feed()
-	pos := state.AfterIndex(f.cfg.State.Latest().Index())
+	pos := f.survey()
 	for feed.Wait(ctx, pos.Index) == nil {
 		const limit = 1024
 		changes, last, err := feed.After(pos, limit)
 		if err != nil {
 			poke(f.wake)
-			pos = state.AfterIndex(f.cfg.State.Latest().Index())
+			pos = f.survey()
 			continue
 		}
+		f.watch(changes)
 		for i := range changes {
 			switch urgent, soon := matters(&changes[i]); {
 			case urgent:
@@ -198,6 +215,37 @@ func (f *Fleet) follow(ctx context.Context) {
 		}
 		if pos = state.AfterIndex(last); len(changes) == limit {
 			pos = changes[limit-1].Position()
+		}
+	}
+}
+
+// survey takes in the newest state as a whole, and answers with the position after it.
+func (f *Fleet) survey() state.Position {
+	snap := f.cfg.State.Latest()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.surveyLocked(snap, muster.At(time.Now()))
+	return state.AfterIndex(snap.Index())
+}
+
+// watch takes in changes that are remembered beside the state.
+func (f *Fleet) watch(changes []state.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range changes {
+		c := &changes[i]
+		if c.Alloc != nil || c.AllocBefore != nil {
+			f.watchWorkLocked(c.AllocBefore, c.Alloc, c.At)
+		}
+		if c.Node == nil {
+			continue
+		}
+		f.boots.change(c)
+		if before := c.NodeBefore; before != nil && before.Intent != c.Node.Intent {
+			// The next list shows that its tags are not right any more.
+			if l := f.listers[c.Node.Offering.Provider]; l != nil {
+				l.want(c.At)
+			}
 		}
 	}
 }
@@ -229,9 +277,9 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 	snap := f.cfg.State.Latest()
 	f.mu.Lock()
 	f.tidyLocked(snap)
-	f.memory.Unexplained = f.unexplainedLocked()
+	f.blocks.watch(snap, now)
 	mending := mend.Plan(snap, f.sights, &f.memory, now)
-	sizing := size.Plan(snap, f.blocks.now(now), now)
+	sizing := size.Plan(f.sizing.to(snap, f.cfg.State.Feed()), f.blocks.now(now), now)
 	f.decisions = sizing
 	f.mu.Unlock()
 
@@ -265,18 +313,16 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 			delete(f.backoff, id)
 		}
 	}
-}
-
-const unexplainedFor = 10 * time.Minute
-
-func (f *Fleet) unexplainedLocked() map[muster.PoolName]int {
-	out := map[muster.PoolName]int{}
-	for pool, times := range f.lost {
-		times = slices.DeleteFunc(times, func(t time.Time) bool { return time.Since(t) >= unexplainedFor })
-		f.lost[pool] = times
-		out[pool] = len(times)
+	for id := range f.memory.Notices {
+		if gone(id) {
+			delete(f.memory.Notices, id)
+		}
 	}
-	return out
+	for id := range f.overdue {
+		if gone(id) {
+			delete(f.overdue, id)
+		}
+	}
 }
 
 // mend carries out what package mend decided.
@@ -288,25 +334,34 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	for _, t := range d.Gone {
 		b.add(&state.NodeGone{ID: t.Node, Reason: t.Reason})
 	}
-	for _, t := range d.Terminate {
-		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason})
+	for _, t := range d.Drain {
+		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
 	}
-	f.commit(ctx, &b)
 	f.mu.Lock()
 	for _, t := range d.Terminate {
-		if t.Unexplained && b.committed(t.Node) {
-			pool := snap.Node(t.Node).Pool
-			f.lost[pool] = append(f.lost[pool], time.Now())
+		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained})
+		if t.Failed {
+			f.boots.failed(t.Node)
 		}
 	}
-	for _, pool := range f.poolsOf(snap) {
-		trips := slices.Contains(d.Tripped, pool)
-		if trips && !f.tripped[pool] {
-			f.log.Error("too many nodes of the pool are out of contact: none is destroyed for it any more", "pool", pool, "within", unexplainedFor)
+	f.stats.Overdue = len(d.Overdue)
+	for _, t := range d.Overdue {
+		if !f.overdue[t.Node] {
+			f.overdue[t.Node] = true
+			f.log.Error("instance is still there", "node", t.Node, "instance", snap.Node(t.Node).Instance, "why", t.Reason)
 		}
-		f.tripped[pool] = trips
 	}
 	f.mu.Unlock()
+	for _, r := range d.Release {
+		b.add(&state.NodeIntentSet{ID: r.Node, Intent: muster.NodeRun, Reason: "the time of its hold is over", IfUntil: r.Until})
+	}
+	f.commit(ctx, &b)
+	// After what the breaker still lets pass: facts of one batch have no order, and a tripped one refuses it.
+	var trips batch
+	for _, t := range d.Tripped {
+		trips.add(&state.PoolTripped{Pool: t.Pool, Reason: t.Reason})
+	}
+	f.commit(ctx, &trips)
 	f.create(ctx, snap, d.Create)
 	f.destroy(ctx, snap, d.Destroy)
 	for _, look := range d.Looks {
@@ -314,12 +369,6 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 			l.want(look.At)
 		}
 	}
-}
-
-func (f *Fleet) poolsOf(snap *state.Snapshot) []muster.PoolName {
-	var out []muster.PoolName
-	snap.Pools(func(p *state.Pool) bool { out = append(out, p.Name); return true })
-	return out
 }
 
 // size carries out what package size decided.

@@ -82,7 +82,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
 	}
 	callCtx, cancel := context.WithTimeout(ctx, createTimeout)
-	results := f.cfg.Providers[name].Create(callCtx, intents)
+	results := f.providers[name].Create(callCtx, intents)
 	cancel()
 	for i, n := range nodes {
 		err := error(nil)
@@ -129,8 +129,9 @@ func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error 
 		f.log.Warn("create: the answer says nothing certain; looking for it", "node", n.ID, "error", err)
 		return nil
 	}
+	snap := f.cfg.State.Latest()
 	f.mu.Lock()
-	b := f.blocks.add(&n.Offering, err, now)
+	b := f.blocks.add(&n.Offering, err, now, snap)
 	f.mu.Unlock()
 	f.log.Warn("create refused", "node", n.ID, "offering", n.Offering.Name, "kind", muster.KindOf(err), "error", err, "again", b.Until.Sub(muster.At(now)))
 	return f.propose(ctx, &state.NodeGone{ID: n.ID, Reason: fmt.Sprintf("not created: %v", err)})

@@ -101,11 +101,11 @@ func (l *lister) run(ctx context.Context) {
 			l.next = 0
 		}
 		l.mu.Unlock()
-		list, err := l.list(ctx)
+		list, seen, err := l.list(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		l.f.listed(ctx, l.name, list)
+		l.f.listed(ctx, l.name, list, seen)
 		l.mu.Lock()
 		l.tries++
 		l.mu.Unlock()
@@ -126,39 +126,42 @@ func (l *lister) run(ctx context.Context) {
 }
 
 // list reads all pages. With an error it is what was seen, and not complete.
-func (l *lister) list(ctx context.Context) (*mend.List, error) {
+func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	out := &mend.List{Asked: muster.At(time.Now())}
+	var seen []cloud.Instance
 	cursor := ""
 	for range maxPages {
 		page, err := l.p.List(ctx, cursor)
 		if err != nil {
-			return out, err
+			return out, seen, err
 		}
+		seen = append(seen, page.Instances...)
 		for _, in := range page.Instances {
 			out.Instances = append(out.Instances, mend.Instance{ID: in.ID, Token: in.Tags.Token, Node: in.Tags.Node, Pool: in.Tags.Pool,
-				Offering: in.Offering, Zone: in.Zone, Market: in.Market})
+				Offering: in.Offering, Zone: in.Zone, Market: in.Market, Intent: in.Tags.Intent})
 		}
 		if page.Next == "" {
 			out.Complete = page.Complete
-			return out, nil
+			return out, seen, nil
 		}
 		cursor = page.Next
 	}
-	return out, muster.Faultf(muster.FaultInternal, "list of provider %s does not end", l.name)
+	return out, seen, muster.Faultf(muster.FaultInternal, "list of provider %s does not end", l.name)
 }
 
 // listed takes in a list: what it confirms, and what it shows that nobody knows.
-func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend.List) {
+func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend.List, seen []cloud.Instance) {
 	snap := f.cfg.State.Latest() // after the answer: what is in the list and was intended is in it
 	f.mu.Lock()
 	f.stats.Lists++
 	f.sights[name].Take(list, snap)
 	f.mu.Unlock()
-	strays, adopt := mend.Reconcile(snap, name, list)
+	strays, adopt := f.unsheltered(mend.Reconcile(snap, name, list))
 	f.destroyStrays(ctx, name, strays)
 	f.adopt(ctx, adopt)
+	f.tag(ctx, f.cfg.State.Latest(), name, seen)
 }
 
 // readOffers keeps what a provider sells in the state.
@@ -167,7 +170,7 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	for {
 		wait := f.cfg.OffersEvery
 		callCtx, cancel := context.WithTimeout(ctx, listTimeout)
-		offers, err := f.cfg.Providers[name].Offers(callCtx)
+		offers, err := f.providers[name].Offers(callCtx)
 		cancel()
 		if err == nil {
 			err = f.sell(ctx, name, offers)

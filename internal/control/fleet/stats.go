@@ -1,8 +1,12 @@
 package fleet
 
 import (
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/decide/size"
 )
 
@@ -15,6 +19,23 @@ type Stats struct {
 	DestroyFaults          uint64
 	Lists, Adopted, Strays uint64
 	Creating, Destroying   int
+	// Notices are spot notices heard of. Overdue is how many nodes are to be destroyed for too long.
+	Notices uint64
+	Overdue int
+	// Boots are the outcomes of boots, one for each instance; Disappeared counts instances
+	// that were gone without being asked to, by the stage that their nodes were in. All keys are there from the start.
+	Boots       map[BootOutcome]uint64
+	Disappeared map[muster.NodeStage]uint64
+	// Blocks are what the providers said no to, and nobody yes since.
+	Blocks []size.Block
+	// Operations are what was asked of each provider, by name, operation and result.
+	Operations []Operation
+}
+
+// Operation is how often a provider was asked for something with one result. Result "" is success.
+type Operation struct {
+	Provider muster.ProviderName
+	cloud.Count
 }
 
 // Stats says what the fleet has done and does.
@@ -23,6 +44,13 @@ func (f *Fleet) Stats() Stats {
 	defer f.mu.Unlock()
 	s := f.stats
 	s.Creating, s.Destroying = len(f.memory.Creating), len(f.memory.Destroying)
+	s.Boots, s.Disappeared = maps.Clone(f.boots.outcomes), maps.Clone(f.boots.disappeared)
+	s.Blocks = slices.Clone(f.blocks.now(muster.At(time.Now())))
+	for _, name := range f.names {
+		for _, c := range f.counts[name].Counts() {
+			s.Operations = append(s.Operations, Operation{name, c})
+		}
+	}
 	return s
 }
 

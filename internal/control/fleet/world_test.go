@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/link/linktest"
+	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -30,18 +32,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // world is a fleet and a link over a log in memory, a fake cloud whose
 // instances are nodes in memory, and a scheduler that puts members on the first node with room.
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	log   *linktest.Ledger
 	blobs *linktest.Blobs
 	cloud *fake.Cloud
 	pool  state.Pool
+	owner string
 	out   *slog.Logger
 
-	mu    sync.Mutex
-	nodes map[muster.NodeID]*linktest.Node
-	past  []*linktest.Node
-	boots bool // agents of new instances start
-	twice map[string]bool
+	mu sync.Mutex
+	// machines by instance: two may bear the same node's tags.
+	machines map[muster.InstanceID]*linktest.Node
+	past     []*linktest.Node
+	boots    bool // agents of new instances start
+	twice    map[string]bool
+	// mute are those whose agent cannot be started; offers what is sold, if it is not the usual.
+	mute   map[muster.NodeID]bool
+	offers []muster.Offering
 
 	fleet  *fleet.Fleet
 	link   *link.Link
@@ -58,38 +65,46 @@ func offering(name string, cores int, price float64) muster.Offering {
 func inBubble(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{
-			t: t, blobs: &linktest.Blobs{}, nodes: map[muster.NodeID]*linktest.Node{}, boots: true, twice: map[string]bool{},
-			pool: state.Pool{Name: "p", Provider: "fake", Max: 100, MaxLaunching: 100, IdleTimeout: 10e6, BootTimeout: 60e6, Grace: 60e6},
-			out:  slog.New(slog.DiscardHandler),
-		}
-		if os.Getenv("MUSTER_TEST_LOG") != "" {
-			w.out = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		}
-		var err error
-		if w.log, err = linktest.NewLedger("c1"); err != nil {
-			t.Fatal(err)
-		}
-		w.log.After = func(state.Fact, error) { w.invariants() }
-		w.cloud = fake.New(fake.Config{
-			Offerings: []muster.Offering{offering("small", 2, 1), offering("large", 16, 12)},
-			Created:   w.created, Destroyed: w.destroyed,
-		})
-		defer func() {
-			w.stop()
-			for _, n := range w.all() {
-				n.Destroy()
-			}
-		}()
+		w := newWorld(t, "c1")
+		defer w.end()
 		fn(w)
 	})
+}
+
+// newWorld is one of an owner, with a cloud of its own.
+func newWorld(t testing.TB, owner string) *world {
+	t.Helper()
+	w := &world{
+		t: t, owner: owner, blobs: &linktest.Blobs{}, machines: map[muster.InstanceID]*linktest.Node{}, boots: true, twice: map[string]bool{}, mute: map[muster.NodeID]bool{},
+		offers: []muster.Offering{offering("small", 2, 1), offering("large", 16, 12)},
+		pool:   state.Pool{Name: "p", Provider: "fake", Max: 100, MaxLaunching: 100, IdleTimeout: 10e6, BootTimeout: 60e6, Grace: 60e6},
+		out:    slog.New(slog.DiscardHandler),
+	}
+	if os.Getenv("MUSTER_TEST_LOG") != "" {
+		w.out = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	var err error
+	if w.log, err = linktest.NewLedger(owner); err != nil {
+		t.Fatal(err)
+	}
+	w.log.After = func(state.Fact, error) { w.invariants() }
+	w.cloud = fake.New(fake.Config{Offerings: w.offers, Created: w.created, Destroyed: w.destroyed})
+	return w
+}
+
+// end ends the loops and every machine.
+func (w *world) end() {
+	w.stop()
+	for _, n := range w.all() {
+		n.Destroy()
+	}
 }
 
 func (w *world) all() []*linktest.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := slices.Clone(w.past)
-	for _, n := range w.nodes {
+	for _, n := range w.machines {
 		out = append(out, n)
 	}
 	return out
@@ -98,25 +113,32 @@ func (w *world) all() []*linktest.Node {
 // created is the machine behind a new instance.
 func (w *world) created(in cloud.Instance) {
 	var room muster.Resources
-	for _, o := range []muster.Offering{offering("small", 2, 1), offering("large", 16, 12)} {
+	for _, o := range w.offers {
 		if o.Name == in.Offering {
 			room = o.Capacity
 		}
 	}
 	n := linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: room, Attributes: map[string]string{"os": "linux"}})
 	w.mu.Lock()
-	w.nodes[in.Tags.Node] = n
+	w.machines[in.ID] = n
 	boots := w.boots
 	w.mu.Unlock()
-	if boots {
+	w.play(in, n)
+	if boots && !w.muted(in.Tags.Node) {
 		_ = n.Start()
 	}
 }
 
+func (w *world) muted(id muster.NodeID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mute[id]
+}
+
 func (w *world) destroyed(in cloud.Instance) {
 	w.mu.Lock()
-	n := w.nodes[in.Tags.Node]
-	delete(w.nodes, in.Tags.Node)
+	n := w.machines[in.ID]
+	delete(w.machines, in.ID)
 	if n != nil {
 		w.past = append(w.past, n)
 	}
@@ -127,9 +149,13 @@ func (w *world) destroyed(in cloud.Instance) {
 }
 
 func (w *world) node(id muster.NodeID) *linktest.Node {
+	row := w.log.Latest().Node(id)
+	if row == nil {
+		return nil
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.nodes[id]
+	return w.machines[row.Instance]
 }
 
 // only is the one node there is.
@@ -151,7 +177,7 @@ func (w *world) start() {
 	}
 	var err error
 	w.fleet, err = fleet.New(fleet.Config{State: w.log, Proposer: w.log, Logger: w.out,
-		Providers: map[muster.ProviderName]cloud.Provider{"fake": w.cloud.Owner("c1")}})
+		Providers: map[muster.ProviderName]cloud.Provider{"fake": w.cloud.Owner(w.owner)}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -170,7 +196,7 @@ func (w *world) start() {
 			w.mu.Lock()
 			boots := w.boots
 			w.mu.Unlock()
-			if !boots {
+			if !boots || w.muted(n.ID) {
 				return muster.Faultf(muster.FaultTransient, "no agent there")
 			}
 			return m.Start()
@@ -239,20 +265,25 @@ func (w *world) placeAll(ctx context.Context, snap *state.Snapshot) (next muster
 	})
 	plan := map[muster.NodeID][]state.Placement{}
 	put := func(j *state.Job, index, attempt int, avoid []muster.NodeID) {
+		shape := fit.ShapeOf(j.Run)
 		for _, n := range nodes {
-			if !slices.Contains(avoid, n.ID) && j.Run.Ask.Fits(free[n.ID]) {
+			if !slices.Contains(avoid, n.ID) && fit.Feasible(shape, n) == "" && j.Run.Ask.Fits(free[n.ID]) {
 				free[n.ID] = free[n.ID].Sub(j.Run.Ask)
 				plan[n.ID] = append(plan[n.ID], state.Placement{UID: j.UID, Version: j.Version, Index: index, Attempt: attempt, Node: n.ID})
 				return
 			}
 		}
 	}
-	snap.Unsettled(func(j *state.Job) bool {
+	var jobs []*state.Job
+	snap.Unsettled(func(j *state.Job) bool { jobs = append(jobs, j); return true })
+	slices.SortStableFunc(jobs, func(a, b *state.Job) int {
+		return cmp.Or(cmp.Compare(b.Run.Priority(), a.Run.Priority()), cmp.Compare(a.Age, b.Age))
+	})
+	for _, j := range jobs {
 		for i := j.NextIndex; i < j.Count(); i++ {
 			put(j, i, j.AttemptBase+1, nil)
 		}
-		return true
-	})
+	}
 	now := muster.At(time.Now())
 	snap.WakeAt(func(wake state.Wake) bool {
 		if wake.At > now {

@@ -104,7 +104,7 @@ func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
 // changed takes a newer row.
 func (n *nodeLink) changed(row *state.Node) {
 	before := n.row.Swap(row)
-	if before.Stage != row.Stage || before.Health != row.Health || before.HealthReason != row.HealthReason {
+	if before.Stage != row.Stage || before.Health != row.Health || before.HealthReason != row.HealthReason || before.Denied != row.Denied {
 		n.rejudge()
 	}
 }
@@ -208,7 +208,7 @@ func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
 	if row.Stage != muster.NodeAdopted || row.Intent == muster.NodeHold {
 		return
 	}
-	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: heldBecause + why}
+	hold := &state.NodeIntentSet{ID: n.id, Intent: muster.NodeHold, Reason: heldBecause + why, Who: "link"}
 	if err := n.propose(ctx, hold); err != nil && ctx.Err() == nil {
 		n.log.Warn("node not held", "error", err)
 	}
@@ -261,7 +261,12 @@ func (n *nodeLink) startAgent(ctx context.Context) bool {
 	defer cancel()
 	n.l.stats.starts.Add(1)
 	err := n.l.cfg.StartAgent(ctx, n.row.Load())
-	n.touch(func(c *health.Contact) { c.Denied = muster.IsKind(err, muster.FaultNotFound) })
+	n.touch(func(c *health.Contact) {
+		c.Denied = muster.IsKind(err, muster.FaultNotFound)
+		if err != nil && ctx.Err() == nil {
+			c.Boot = text("its agent could not be started: "+err.Error(), maxMessage)
+		}
+	})
 	if err != nil {
 		n.log.Debug("agent not started", "error", err)
 	}
@@ -410,7 +415,7 @@ func (n *nodeLink) watch(ctx context.Context) {
 		if v.Wake != 0 {
 			timer.Reset(v.Wake.Sub(now))
 		}
-		if v.Health == row.Health && v.Reason == row.HealthReason {
+		if v.Health == row.Health && v.Reason == row.HealthReason && v.Denied == row.Denied {
 			said = health.Verdict{}
 			continue
 		}
@@ -421,7 +426,7 @@ func (n *nodeLink) watch(ctx context.Context) {
 		}
 		said = v
 		n.log.Info("node health", "health", v.Health, "was", row.Health, "why", v.Reason)
-		if err := n.propose(ctx, &state.NodeHealthChanged{ID: n.id, Health: v.Health, Reason: v.Reason}); err != nil && ctx.Err() == nil {
+		if err := n.propose(ctx, &state.NodeHealthChanged{ID: n.id, Health: v.Health, Reason: v.Reason, Denied: v.Denied}); err != nil && ctx.Err() == nil {
 			n.log.Warn("health not changed", "error", err)
 		}
 	}

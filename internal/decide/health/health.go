@@ -42,12 +42,17 @@ type Contact struct {
 	Spared bool
 	// Denied: the provider says that no instance is there to start an agent on.
 	Denied bool
+	// Boot is why the agent of an instance that has not served yet could not be
+	// started when that was last tried, in words.
+	Boot string
 }
 
 // Verdict is what the dial should show.
 type Verdict struct {
 	Health muster.NodeHealth
 	Reason string
+	// Denied goes with a node that is lost.
+	Denied bool
 	// Wake is when to judge again if nothing changes; 0: never.
 	Wake muster.Time
 }
@@ -55,7 +60,7 @@ type Verdict struct {
 // Judge says what a node's health is. Nodes that have not served yet stay
 // unready: their deadline is the boot time-out.
 func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdict {
-	stay := Verdict{Health: n.Health, Reason: n.HealthReason}
+	stay := Verdict{Health: n.Health, Reason: n.HealthReason, Denied: n.Denied}
 	served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining
 	switch {
 	case !served && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted:
@@ -67,6 +72,8 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return dial(n, muster.NodeUnready, c.Refused)
 	case c.Unready != "":
 		return dial(n, muster.NodeUnready, c.Unready)
+	case !served && c.Boot != "" && n.Health == muster.NodeUnready:
+		return dial(n, muster.NodeUnready, c.Boot)
 	case !served:
 		return stay
 	case c.Up && c.Strays > 0:
@@ -81,7 +88,9 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 	case c.Up:
 		return stay
 	case c.Denied:
-		return dial(n, muster.NodeLost, "no contact, and the provider says that the instance is not there")
+		v := dial(n, muster.NodeLost, "no contact, and the provider says that the instance is not there")
+		v.Denied = true
+		return v
 	}
 	last, limit := c.Heard, LostAfter
 	if last < c.Began {
@@ -115,5 +124,5 @@ func dial(n *state.Node, h muster.NodeHealth, reason string) Verdict {
 		// Since when it is lost must stay, and so may why.
 		reason = n.HealthReason
 	}
-	return Verdict{Health: h, Reason: reason}
+	return Verdict{Health: h, Reason: reason, Denied: n.Denied && h == muster.NodeLost}
 }

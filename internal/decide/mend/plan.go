@@ -18,9 +18,6 @@ const (
 	lookAgain    = 2 * time.Second
 	// What a pool without configuration is judged by.
 	defaultBoot, defaultGrace = 5 * time.Minute, time.Minute
-	// Breaker: at most the larger of breakerLeast and a fifth of a pool in ten
-	// minutes is destroyed because contact is lost.
-	breakerLeast, breakerShare = 3, 5
 )
 
 // Memory is what the fleet remembers of its own calls under this leader.
@@ -33,8 +30,10 @@ type Memory struct {
 	Destroyed map[muster.NodeID]muster.Time
 	// NotBefore is when a call for the node may be made again.
 	NotBefore map[muster.NodeID]muster.Time
-	// Unexplained counts a pool's nodes destroyed for lost contact in the last ten minutes.
-	Unexplained map[muster.PoolName]int
+	// Due is when live allocations are to have ended that were told to, or have a limit; see DueBy.
+	Due map[muster.AllocID]muster.Time
+	// Notices are what the providers say about taking instances.
+	Notices map[muster.NodeID]Notice
 }
 
 // Found is a node whose instance was found by its token.
@@ -49,6 +48,8 @@ type Turn struct {
 	Reason string
 	// Unexplained: nothing but lost contact speaks for it.
 	Unexplained bool
+	// Failed: it was to come into service and did not.
+	Failed bool
 }
 
 // Look is a provider to be listed.
@@ -62,11 +63,16 @@ type Decisions struct {
 	Launched []Found
 	// Create and Destroy are to be asked for, again or for the first time under this leader.
 	Create, Destroy []muster.NodeID
+	Drain           []Turn
 	Terminate       []Turn
 	Gone            []Turn
 	Looks           []Look
-	// Tripped are pools where the breaker holds back destroys.
-	Tripped []muster.PoolName
+	// Overdue are nodes in a state for longer than it should last, out of which only the provider can help.
+	Overdue []Turn
+	// Tripped are pools whose breaker is to trip.
+	Tripped []Trip
+	// Release are nodes whose hold is over.
+	Release []Release
 	Wake    muster.Time
 }
 
@@ -77,20 +83,19 @@ type planner struct {
 	now    muster.Time
 	out    Decisions
 	looks  map[muster.ProviderName]muster.Time
-	sizes  map[muster.PoolName]int
-	doomed map[muster.PoolName]int
+
+	breakers map[muster.PoolName]*breaker
+	stuck    map[muster.NodeID][]overdue
 }
 
 // Plan says what to do about the nodes of the snapshot, given what lists showed.
 func Plan(snap *state.Snapshot, sights map[muster.ProviderName]*Sight, mem *Memory, now muster.Time) *Decisions {
-	p := &planner{snap: snap, sights: sights, mem: mem, now: now,
-		looks: map[muster.ProviderName]muster.Time{}, sizes: map[muster.PoolName]int{}, doomed: map[muster.PoolName]int{}}
+	p := &planner{snap: snap, sights: sights, mem: mem, now: now, looks: map[muster.ProviderName]muster.Time{}}
+	p.readBreakers()
+	p.readStuck()
 	snap.LiveNodes(func(n *state.Node) bool {
-		p.sizes[n.Pool]++
-		return true
-	})
-	snap.LiveNodes(func(n *state.Node) bool {
-		if s := sights[n.Offering.Provider]; s != nil {
+		p.release(n)
+		if s := sights[n.Offering.Provider]; s != nil && !p.leaves(n) {
 			p.node(n, s)
 		}
 		return true
@@ -168,10 +173,16 @@ func (p *planner) launching(n *state.Node, s *Sight) {
 	if t := p.mem.Tried[n.ID]; t != 0 {
 		since = t
 	}
+	deadline := n.StageSince.Add(LaunchDeadline)
 	switch {
+	case !s.lacks(n.Token, since) && p.now >= deadline && n.Intent != muster.NodeHold:
+		// Whether it was made is not known, because nothing lists it. It counts as launching no more: what wants
+		// it may be launched elsewhere. If it turns up it is destroyed.
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Failed: true,
+			Reason: fmt.Sprintf("the provider has not said within %s what became of it", LaunchDeadline)})
 	case !s.lacks(n.Token, since):
 		p.look(s, p.now)
-	case p.now >= n.StageSince.Add(LaunchDeadline):
+	case p.now >= deadline:
 		if gone, next := s.gone(n); gone {
 			p.gone(n, fmt.Sprintf("the provider has not made it within %s", LaunchDeadline))
 		} else {
@@ -194,16 +205,27 @@ func (p *planner) booting(n *state.Node, s *Sight) {
 	case p.now < due:
 		p.wakeAt(due)
 	default:
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its agent did not come into service within %s", boot)})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its agent did not come into service within %s%s", boot, because(n.BootError)), Failed: true})
 	}
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }
 
 // vanished declares a node gone whose instance is, and looks for one that seems to be.
 func (p *planner) vanished(n *state.Node, s *Sight) bool {
 	gone, next := s.gone(n)
-	if gone {
+	switch {
+	case gone && p.mayForget(n):
 		p.gone(n, "a complete list no longer has its instance")
-	} else if next != 0 {
+	case gone:
+		gone = false
+		p.look(s, s.newest.Add(lookAgain))
+	case next != 0:
 		p.look(s, next)
 	}
 	return gone
@@ -228,25 +250,16 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 	case n.Intent == muster.NodeHold:
 	case p.now < due:
 		p.wakeAt(due)
-	case p.trips(n):
+	case !p.mayDestroy(n):
 	default:
-		p.doomed[n.Pool]++
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true})
 	}
 }
 
-// trips reports whether the breaker keeps one more node of the pool from being destroyed for lost contact.
-func (p *planner) trips(n *state.Node) bool {
-	if p.mem.Unexplained[n.Pool]+p.doomed[n.Pool] < max(breakerLeast, p.sizes[n.Pool]/breakerShare) {
-		return false
-	}
-	if !slices.Contains(p.out.Tripped, n.Pool) {
-		p.out.Tripped = append(p.out.Tripped, n.Pool)
-	}
-	return true
-}
-
 func (p *planner) terminating(n *state.Node, s *Sight) {
+	if p.now >= n.StageSince.Add(TerminateDeadline) {
+		p.out.Overdue = append(p.out.Overdue, Turn{Node: n.ID, Reason: fmt.Sprintf("to be destroyed since %s, and the provider has not confirmed it", p.now.Sub(n.StageSince).Round(time.Second))})
+	}
 	if p.mem.Creating[n.ID] || p.mem.Destroying[n.ID] {
 		return
 	}

@@ -24,7 +24,12 @@ var update = flag.Bool("update", false, "rewrite golden files")
 //	node n1 launching|booting|adopted|serving|draining|terminating [lost] [hold] [broken] [busy]
 //	lost n1 / good n1 / terminate n1 / gone n1
 //	creating n1 / tried n1 / destroying n1 / destroyed n1 / notbefore n1 10s
-//	unexplained p 3
+//	unexplained p xxx        so many were destroyed for lost contact
+//	trip / resume            the breaker trips / an operator resumes the pool
+//	denied n1 / noboot n1 why / holdfor n1 1h
+//	busy n1 / drain n1       one more allocation runs there / it drains
+//	due n1 10s               so long from now what runs on it is to have ended
+//	notice n1 2m             the cloud takes it then
 //	leader                   another leader begins
 //	list n1 n2 / cut n1      a complete list with the instances of n1 and n2 / one that is not complete
 //	sleep 10s
@@ -54,7 +59,8 @@ func newCluster(t fataler) *cluster {
 	}
 	c := &cluster{t: t, s: s, now: muster.At(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), sight: &Sight{Provider: "fake"}}
 	c.mem = Memory{Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
-		Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{}, Unexplained: map[muster.PoolName]int{}}
+		Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
+		Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]Notice{}}
 	c.lead()
 	return c
 }
@@ -94,12 +100,7 @@ func (c *cluster) node(id muster.NodeID, stage muster.NodeStage, flags ...string
 		c.do(&state.NodeJoined{ID: id, Capacity: room, Boot: "b"})
 	}
 	if slices.Contains(flags, "busy") {
-		c.jobs++
-		name := fmt.Sprintf("j%d", c.jobs)
-		p := 50
-		c.do(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: muster.JobUID(name), Spec: &api.JobSpec{
-			Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}})
-		c.do(&state.PlanCommitted{Placements: []state.Placement{{UID: muster.JobUID(name), Version: 1, Index: 0, Attempt: 1, Node: id}}})
+		c.busy(id)
 	}
 	switch stage {
 	case muster.NodeDraining:
@@ -115,6 +116,17 @@ func (c *cluster) node(id muster.NodeID, stage muster.NodeStage, flags ...string
 			c.do(&state.NodeIntentSet{ID: id, Intent: muster.NodeHold})
 		}
 	}
+}
+
+// busy puts one more allocation on a node.
+func (c *cluster) busy(id muster.NodeID) {
+	c.t.Helper()
+	c.jobs++
+	name := fmt.Sprintf("j%d", c.jobs)
+	p := 50
+	c.do(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: muster.JobUID(name), Spec: &api.JobSpec{
+		Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}})
+	c.do(&state.PlanCommitted{Placements: []state.Placement{{UID: muster.JobUID(name), Version: 1, Index: 0, Attempt: 1, Node: id}}})
 }
 
 func (c *cluster) list(complete bool, ids ...string) {
@@ -153,6 +165,15 @@ func (c *cluster) line(line string) {
 		c.do(&state.NodeHealthChanged{ID: id(), Health: muster.NodeHealth(words[0]), Reason: "r"})
 	case "terminate":
 		c.do(&state.NodeTerminating{ID: id(), Reason: "not wanted"})
+	case "denied":
+		c.do(&state.NodeHealthChanged{ID: id(), Health: muster.NodeLost, Reason: "r", Denied: true})
+	case "noboot":
+		c.do(&state.NodeHealthChanged{ID: id(), Health: muster.NodeUnready, Reason: strings.Join(words[2:], " ")})
+	case "trip":
+		c.do(&state.PoolTripped{Pool: "p", Reason: "r"})
+	case "holdfor":
+		d, _ := time.ParseDuration(words[2])
+		c.do(&state.NodeIntentSet{ID: id(), Intent: muster.NodeHold, Until: c.now.Add(d)})
 	case "gone":
 		c.do(&state.NodeGone{ID: id()})
 	case "purge":
@@ -171,7 +192,25 @@ func (c *cluster) line(line string) {
 		d, _ := time.ParseDuration(words[2])
 		c.mem.NotBefore[id()] = c.now.Add(d)
 	case "unexplained":
-		c.mem.Unexplained["p"] = len(words[2])
+		for i := range len(words[2]) {
+			id := muster.NodeID(fmt.Sprintf("unexplained%d", i))
+			c.node(id, muster.NodeServing, "lost")
+			c.do(&state.NodeTerminating{ID: id, Unexplained: true})
+			c.do(&state.NodeGone{ID: id})
+			c.do(&state.NodesPurged{IDs: []muster.NodeID{id}})
+		}
+	case "busy":
+		c.busy(id())
+	case "drain":
+		c.do(&state.NodeDraining{ID: id()})
+	case "due":
+		d, _ := time.ParseDuration(words[2])
+		c.s.Latest().NodeAllocs(id(), func(a *state.Alloc) bool { c.mem.Due[a.ID] = c.now.Add(d); return true })
+	case "notice":
+		d, _ := time.ParseDuration(words[2])
+		c.mem.Notices[id()] = Notice{Heard: c.now, At: c.now.Add(d)}
+	case "resume":
+		c.do(&state.PoolResumed{Pool: "p"})
 	case "leader":
 		c.lead()
 	case "list":
@@ -202,6 +241,12 @@ func (c *cluster) print(d *Decisions) {
 	for _, id := range d.Destroy {
 		fmt.Fprintf(&c.out, "destroy %s\n", id)
 	}
+	for _, t := range d.Drain {
+		fmt.Fprintf(&c.out, "drain %s: %s\n", t.Node, t.Reason)
+	}
+	for _, t := range d.Overdue {
+		fmt.Fprintf(&c.out, "overdue %s: %s\n", t.Node, t.Reason)
+	}
 	for _, t := range d.Terminate {
 		fmt.Fprintf(&c.out, "terminate %s: %s\n", t.Node, t.Reason)
 	}
@@ -212,7 +257,10 @@ func (c *cluster) print(d *Decisions) {
 		fmt.Fprintf(&c.out, "list %s in %s\n", l.Provider, l.At.Sub(c.now))
 	}
 	for _, p := range d.Tripped {
-		fmt.Fprintf(&c.out, "tripped %s\n", p)
+		fmt.Fprintf(&c.out, "tripped %s: %s\n", p.Pool, p.Reason)
+	}
+	for _, r := range d.Release {
+		fmt.Fprintf(&c.out, "release %s, held until %s ago\n", r.Node, c.now.Sub(r.Until))
 	}
 	if d.Wake != 0 {
 		fmt.Fprintf(&c.out, "wake in %s\n", d.Wake.Sub(c.now))

@@ -20,6 +20,8 @@ type Adoption struct {
 	Pool     muster.PoolName
 	Offering muster.Offering
 	Instance muster.InstanceID
+	// Intent is what an operator wanted of it, as its tags say; empty: run.
+	Intent muster.NodeIntent
 }
 
 // Reconcile says what a list shows that the state does not account for. The
@@ -63,6 +65,9 @@ func adoption(snap *state.Snapshot, provider muster.ProviderName, in *Instance) 
 		Offering: muster.Offering{Provider: provider, Name: in.Offering, Zone: in.Zone, Market: in.Market}}
 	if a.Offering.Market == "" {
 		a.Offering.Market = muster.OnDemand
+	}
+	if in.Intent == muster.NodeHold || in.Intent == muster.NodeDrain {
+		a.Intent = in.Intent
 	}
 	if snap.Node(in.Node) != nil {
 		a.Node = ""

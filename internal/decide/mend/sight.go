@@ -24,6 +24,7 @@ type Instance struct {
 	Offering muster.OfferingName
 	Zone     string
 	Market   muster.Market
+	Intent   muster.NodeIntent
 }
 
 // List is what a provider answered to one listing.

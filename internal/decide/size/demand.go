@@ -2,7 +2,6 @@ package size
 
 import (
 	"cmp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -11,84 +10,151 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// demand is waiting members that are decided as one: same shape, same priority,
+// group is waiting members that are decided as one: same shape, same priority,
 // failed on the same nodes.
-type demand struct {
-	shape    *fit.Shape
-	priority int
-	avoid    []muster.NodeID
-	age      uint64 // of the oldest job in it
-	members  int
-	left     int // without room so far
-	// fresh jobs have never run; tried: some have.
-	fresh []*state.Job
-	tried bool
-	guess *supply // see planner.guess
+type group struct {
+	groupKey
+	shape   *shape
+	avoid   []muster.NodeID
+	age     uint64 // of the oldest job in it
+	members int
+	tried   int            // jobs in it of which some member has run
+	parts   *sorted[*part] // the oldest first
 }
 
-type demandKey struct {
-	shape    state.ShapeID
+type groupKey struct {
+	id       state.ShapeID
 	priority int
-	avoid    string
+	avoided  string
 }
 
-// readDemand groups what waits, in the order in which it is served: higher
-// priority first, then the older. It walks jobs and retries that are due, never members that were not yet tried.
-func (p *planner) readDemand() {
-	groups := map[demandKey]*demand{}
-	shapes := map[state.ShapeID]*fit.Shape{}
-	var last *demand
-	add := func(j *state.Job, k int, avoid []muster.NodeID) {
-		key := demandKey{j.Run.Shape, j.Run.Priority(), joined(avoid)}
-		d := last
-		// Thousands of equal jobs follow each other: the group of the one before is nearly always the one.
-		if d == nil || d.shape.ID != key.shape || d.priority != key.priority || len(d.avoid)+len(avoid) > 0 {
-			d = groups[key]
-		}
-		if d == nil {
-			shape := shapes[j.Run.Shape]
-			if shape == nil {
-				shape = fit.ShapeOf(j.Run)
-				shapes[j.Run.Shape] = shape
-			}
-			d = &demand{shape: shape, priority: key.priority, avoid: avoid, age: j.Age}
-			groups[key] = d
-			p.demands = append(p.demands, d)
-		}
-		last = d
-		d.age = min(d.age, j.Age)
-		d.members += k
-		if j.MaxAttempt > j.AttemptBase {
-			d.tried = true
-		} else {
-			d.fresh = append(d.fresh, j)
-		}
+// part is the members of one job in a group.
+type part struct {
+	group   *group
+	job     *state.Job
+	members int
+	tried   bool
+}
+
+// waiter is a job with members that wait, now or after a back-off.
+type waiter struct {
+	row   *state.Job
+	parts []*part
+	next  muster.Time // when the next retry is due; 0: none is to come
+}
+
+// inLine is the order in which groups are served: higher priority first, then the older.
+func inLine(a, b *group) int {
+	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.age, b.age), cmp.Compare(a.id, b.id), cmp.Compare(a.avoided, b.avoided))
+}
+
+// refreshJob reads what waits of a job from the snapshot. Members that were never
+// tried are counted and not walked; retries that are due are walked.
+func (v *View) refreshJob(uid muster.JobUID) {
+	j := v.snap.JobByUID(uid)
+	w := v.jobs[uid]
+	if w != nil && w.row == j && (w.next == 0 || w.next > v.now) {
+		return
 	}
-	p.snap.Unsettled(func(j *state.Job) bool {
-		add(j, j.Untried(), nil)
-		return true
-	})
-	p.snap.WakeAt(func(w state.Wake) bool {
-		if w.At > p.now {
-			p.wakeAt(w.At)
+	if w != nil {
+		for _, p := range w.parts {
+			v.drop(p)
+		}
+		if w.next != 0 {
+			v.wakes.Delete(wake{w.next, uid})
+		}
+		delete(v.jobs, uid)
+	}
+	if j == nil || j.Stage != muster.JobLive || j.Parked != "" || j.Waiting() == 0 {
+		return
+	}
+	w = &waiter{row: j}
+	v.jobs[uid] = w
+	if k := j.Untried(); k > 0 {
+		v.add(w, k, nil)
+	}
+	if j.Retrying == 0 {
+		return
+	}
+	const never = muster.Time(1<<63 - 1)
+	v.snap.DueRetries(uid, never, func(m *state.Member) bool {
+		if m.RetryAt > v.now {
+			w.next = m.RetryAt
+			v.wakes.Set(wake{w.next, uid})
 			return false
 		}
-		j := p.snap.JobByUID(w.UID)
-		if w.Index < 0 || j == nil || j.Stage != muster.JobLive || j.Parked != "" {
-			return true
-		}
-		if m := p.snap.Member(w.UID, w.Index); m != nil {
-			add(j, 1, m.FailedNodes)
-		}
+		v.add(w, 1, m.FailedNodes)
 		return true
 	})
-	for _, d := range p.demands {
-		d.left = d.members
+}
+
+func (v *View) add(w *waiter, k int, avoid []muster.NodeID) {
+	j := w.row
+	key := groupKey{j.Run.Shape, j.Run.Priority(), joined(avoid)}
+	for _, p := range w.parts {
+		if p.group.groupKey == key {
+			p.members += k
+			p.group.members += k
+			return
+		}
 	}
-	slices.SortFunc(p.demands, func(a, b *demand) int {
-		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.age, b.age),
-			cmp.Compare(a.shape.ID, b.shape.ID), cmp.Compare(joined(a.avoid), joined(b.avoid)))
-	})
+	g := v.groups[key]
+	if g == nil {
+		g = &group{groupKey: key, avoid: avoid, shape: v.shapes[key.id]}
+		g.parts = ordered(func(a, b *part) int {
+			return cmp.Or(cmp.Compare(a.job.Age, b.job.Age), cmp.Compare(a.job.UID, b.job.UID))
+		})
+		if g.shape == nil {
+			g.shape = &shape{Shape: fit.ShapeOf(j.Run)}
+			v.name(g.shape.Shape)
+			v.shapes[key.id] = g.shape
+		}
+		g.shape.groups++
+		if len(avoid) > 0 {
+			v.avoids++
+		}
+		v.groups[key] = g
+	}
+	p := &part{group: g, job: j, members: k, tried: j.MaxAttempt > j.AttemptBase}
+	w.parts = append(w.parts, p)
+	g.members += k
+	if p.tried {
+		g.tried++
+	}
+	g.parts.Set(p)
+	v.lineUp(g)
+}
+
+// lineUp puts a group where its oldest part belongs, or away if it has none.
+func (v *View) lineUp(g *group) {
+	oldest, ok := g.parts.Min()
+	if ok && oldest.job.Age == g.age {
+		return
+	}
+	v.waiting.Delete(g)
+	v.lineGen++
+	if ok {
+		g.age = oldest.job.Age
+		v.waiting.Set(g)
+		return
+	}
+	delete(v.groups, g.groupKey)
+	if len(g.avoid) > 0 {
+		v.avoids--
+	}
+	if g.shape.groups--; g.shape.groups == 0 {
+		delete(v.shapes, g.id)
+	}
+}
+
+func (v *View) drop(p *part) {
+	g := p.group
+	g.members -= p.members
+	if p.tried {
+		g.tried--
+	}
+	g.parts.Delete(p)
+	v.lineUp(g)
 }
 
 func joined(ids []muster.NodeID) string {

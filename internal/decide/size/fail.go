@@ -13,14 +13,17 @@ import (
 // False if that is not certain, or if they have run before: what they ran on
 // may come back into the configuration.
 func (p *planner) fail(d *demand) bool {
-	fits, known, why := fits(p.snap, d.shape)
-	if fits || !known {
+	v := p.fits(d.shape)
+	if v.ok || !v.known {
 		return false
 	}
-	for _, j := range d.fresh {
-		p.out.Fail = append(p.out.Fail, Fail{UID: j.UID, Key: j.Key, Modified: j.Modified, Reason: why})
-	}
-	return !d.tried
+	d.parts.Scan(func(x *part) bool {
+		if !x.tried {
+			p.out.Fail = append(p.out.Fail, Fail{UID: x.job.UID, Key: x.job.Key, Modified: x.job.Modified, Reason: v.why})
+		}
+		return true
+	})
+	return d.tried == 0
 }
 
 // Fits tells whether a member of the run could ever be placed: on an offering

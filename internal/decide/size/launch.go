@@ -1,291 +1,253 @@
 package size
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
-	"github.com/musterhq/muster/internal/state"
 )
 
 // choice is an offering of a pool that members of a shape fit.
 type choice struct {
-	pool     *pool
-	offering *muster.Offering
+	pool  *pool
+	offer *offer
 	// guess: it is not known whether its nodes meet some constraint, because
 	// only their agents can tell and none has.
 	guess bool
 }
 
-// launchFor launches for what is left of a demand.
-func (p *planner) launchFor(d *demand) {
-	if d.left == 0 {
-		return
+// worth is what one member costs where it is cheapest.
+type worth struct {
+	price float64
+	offer *offer
+}
+
+// serveAll launches for what is left of every demand, in line, and reports whether it launched anything.
+func (p *planner) serveAll() bool {
+	// As many wait as did the last time, nearly always.
+	p.out.Waits, p.out.Fail, p.stuck = make([]Wait, 0, p.waits), nil, make([]stuck, 0, p.waits)
+	for i := range p.counts {
+		p.counts[i].reserved = ""
 	}
-	// What was planned for others may have room left.
-	for _, s := range p.nodes {
-		if s.node == nil && d.left > 0 {
-			p.give(s, d)
+	for i := range p.line {
+		p.line[i].worth = nil
+	}
+	p.planGen++
+	before := len(p.out.Launch)
+	for i := range p.line {
+		if p.line[i].left > 0 {
+			p.serve(i)
 		}
 	}
-	if d.left == 0 {
-		return
-	}
-	choices, why := p.choices(d)
+	p.waits = len(p.out.Waits)
+	return len(p.out.Launch) > before
+}
+
+// serve launches for what is left of one demand.
+func (p *planner) serve(i int) {
+	d := &p.line[i]
+	choices, why := p.choices(d.shape)
 	if len(choices) == 0 {
-		if p.fail(d) {
-			return
+		if !p.fail(d) {
+			p.wait(d, why)
 		}
-		p.wait(d, why)
 		return
 	}
 	for d.left > 0 {
-		c, obstacle := p.cheapest(d, choices)
+		c, why := p.best(i, choices)
 		if c == nil {
-			p.makeRoom(d, choices)
-			p.wait(d, obstacle)
+			p.wait(d, why)
+			p.stuck = append(p.stuck, stuck{i, choices})
+			p.reserve(d, choices)
 			return
 		}
-		at := len(p.out.Launch)
-		k := p.give(p.launch(c.pool, c.offering, ""), d)
-		p.out.Launch[at].Reason = "for " + members(k, d.shape)
-		if c.guess {
+		s := supply{class: c.offer.class, free: c.offer.Capacity, count: 1}
+		for n := p.pattern(&s); n > 0 && p.obstacle(c).kind == nothing; n-- {
+			p.launch(c, p.reason(i))
+			p.use(&s, 1)
+		}
+		if c.guess && d.guess != nil {
 			// One shows what its kind is like; the rest waits for it.
 			if d.left > 0 {
-				p.wait(d, guessing(c.offering))
+				p.wait(d, guessing(d.guess))
 			}
 			return
 		}
 	}
+}
+
+// reason tells for whom a node with the last pattern is launched: the demand i first.
+func (p *planner) reason(i int) string {
+	own, others := 0, 0
+	for _, t := range p.takes {
+		if t.demand == i {
+			own = t.members
+		} else {
+			others += t.members
+		}
+	}
+	text := "for " + members(own, p.line[i].shape.Shape)
+	if others > 0 {
+		text += fmt.Sprintf(", and %d more", others)
+	}
+	return text
 }
 
 func guessing(o *muster.Offering) string {
 	return fmt.Sprintf("a node of offering %s is to show whether it meets the constraints", o.Name)
 }
 
-func (p *planner) launch(q *pool, o *muster.Offering, reason string) *supply {
-	p.out.Launch = append(p.out.Launch, Launch{Pool: q.Name, Offering: *o, Reason: reason})
-	p.kinds[kindOf(o)]++
-	q.live++
-	q.launching++
-	q.kept++
-	s := &supply{pool: q, offering: o, free: o.Capacity}
-	p.nodes = append(p.nodes, s)
-	return s
+// launch plans a node.
+func (p *planner) launch(c *choice, reason string) {
+	o := c.offer.Offering
+	p.out.Launch = append(p.out.Launch, Launch{Pool: c.pool.Name, Offering: *o, Reason: reason})
+	p.planned[kindOf(o)]++
+	n := &p.counts[c.pool.at]
+	n.live++
+	n.launching++
+	n.kept++
+	n.price += o.AtMost()
+	for i := range p.blocks {
+		if b := &p.blocks[i]; b.Covers(o) {
+			b.live++
+			b.launching++
+		}
+	}
+	p.planGen++
 }
 
 func (p *planner) wait(d *demand, reason string) {
-	p.out.Waits = append(p.out.Waits, Wait{Shape: d.shape.ID, Priority: d.priority, Members: d.left, Reason: reason})
+	p.out.Waits = append(p.out.Waits, Wait{Shape: d.id, Priority: d.priority, Members: d.left, Reason: reason})
 }
 
-// choices are the offerings that members of d fit, whether or not they can be had now.
-func (p *planner) choices(d *demand) ([]choice, string) {
-	var out []choice
+// choices are the offerings that members of a shape fit, whether or not they can
+// be had now; why there are none otherwise.
+func (v *View) choices(s *shape) ([]choice, string) {
+	v.fresh(s)
+	if s.choices != nil || s.why != "" {
+		return s.choices, s.why
+	}
 	why := "no pool is configured"
-	if len(p.pools) > 0 {
+	if len(v.pools) > 0 {
 		why = "no offering fits; they wait for a node that does"
 	}
-	for _, q := range p.pools {
-		if p.sold[q.Provider] == nil {
+	for _, q := range v.pools {
+		if v.sold[q.Provider] == nil {
 			why = "provider " + string(q.Provider) + " has not said yet what it offers"
 		}
 		for _, o := range q.offers {
-			obstacle, unsure := fit.OfferingFits(d.shape, q.Pool, o)
+			obstacle, unsure := fit.OfferingFits(s.Shape, q.Pool, o.Offering)
 			if obstacle.Kind != fit.None {
 				continue
 			}
-			c := choice{pool: q, offering: o}
-			if len(unsure) > 0 {
-				met, seen := p.seen(d.shape, q, o)
-				if seen && !met {
-					why = fmt.Sprintf("nodes of offering %s, as far as seen, do not meet the constraints on %v", o.Name, unsure)
-					continue
-				}
-				c.guess = !seen
+			switch v.suit(s, o.class) {
+			case no:
+				why = fmt.Sprintf("nodes of offering %s, as far as seen, do not meet the constraints on %v", o.Name, unsure)
+			case yes:
+				s.choices = append(s.choices, choice{pool: q, offer: o})
+			case maybe:
+				s.choices = append(s.choices, choice{pool: q, offer: o, guess: true})
 			}
-			out = append(out, c)
 		}
 	}
-	return out, why
+	s.why = why
+	return s.choices, s.why
 }
 
-// look is a question that seen answers, and looked its answer.
-type (
-	look struct {
-		shape *fit.Shape
-		pool  *pool
-		kind  kind
+// worthOf is what one of the members that are left costs where it is cheapest:
+// in any pool, and in one.
+func (p *planner) worthOf(i int, q *pool) (everywhere, there worth) {
+	d := &p.line[i]
+	if d.worth == nil {
+		p.value(d)
 	}
-	looked struct{ met, seen bool }
-	// kind is all that tells the nodes of one offering of a pool from others.
-	kind struct {
-		provider muster.ProviderName
-		name     muster.OfferingName
-		zone     string
-		market   muster.Market
-	}
-)
-
-func kindOf(o *muster.Offering) kind { return kind{o.Provider, o.Name, o.Zone, o.Market} }
-
-// seen reports whether nodes of the offering that have joined meet the shape's
-// constraints, and whether there was any. Nodes that are gone count for as long as they are remembered.
-func (p *planner) seen(shape *fit.Shape, q *pool, o *muster.Offering) (met, seen bool) {
-	question := look{shape, q, kindOf(o)}
-	if a, ok := p.looks[question]; ok {
-		return a.met, a.seen
-	}
-	see := func(n *state.Node) bool {
-		if n.Joined != 0 && n.Pool == q.Name && kindOf(&n.Offering) == question.kind {
-			seen = true
-			met = met || fit.Feasible(shape, n) == ""
-		}
-		return !met
-	}
-	p.snap.LiveNodes(see)
-	if !met {
-		p.snap.GoneNodes(see)
-	}
-	p.looks[question] = looked{met, seen}
-	return met, seen
+	return d.worth[0], d.worth[1+q.at]
 }
 
-// cheapest is the choice with the lowest price per member that it would hold,
-// or none and why none can be had now.
-func (p *planner) cheapest(d *demand, choices []choice) (*choice, string) {
-	var best *choice
-	var bestPrice muster.Price
-	var bestHolds int
-	var obstacles []string
-	shows := p.guess(d)
+func (p *planner) value(d *demand) {
+	d.worth = make([]worth, 1+len(p.pools))
+	choices, _ := p.choices(d.shape)
 	for i := range choices {
 		c := &choices[i]
-		why := p.obstacle(c)
-		if c.guess && shows != nil {
-			why = guessing(shows.offering)
-		}
-		if why != "" {
-			if len(obstacles) < 4 && !slices.Contains(obstacles, why) {
-				obstacles = append(obstacles, why)
-			}
-			continue
-		}
-		holds := d.shape.Ask.Times(c.offering.Capacity, d.left)
+		holds := d.shape.Ask.Times(c.offer.Capacity, d.left)
 		if holds == 0 {
 			continue
 		}
-		if best != nil && best.guess != c.guess {
-			// What is known to do is better than what may.
-			if !c.guess {
-				best, bestPrice, bestHolds = c, c.offering.Price, holds
+		each := worth{float64(c.offer.Price) / float64(holds), c.offer}
+		for _, at := range [...]int{0, 1 + c.pool.at} {
+			if w := &d.worth[at]; w.offer == nil || each.price < w.price {
+				*w = each
 			}
+		}
+	}
+}
+
+// best is the choice that costs the least against what its members would cost
+// each where they are cheapest, or none and why none can be had now. Members of other demands count as well:
+// one large node may do for many that need a node each.
+func (p *planner) best(i int, choices []choice) (*choice, string) {
+	d := &p.line[i]
+	d.worth = nil // fewer may be left
+	var best *choice
+	var bestRatio float64
+	var few [4]string
+	obstacles := few[:0]
+	refuse := func(why string) {
+		if len(obstacles) < len(few) && !slices.Contains(obstacles, why) {
+			obstacles = append(obstacles, why)
+		}
+	}
+	for j := range choices {
+		c := &choices[j]
+		if c.guess && d.guess != nil {
+			refuse(guessing(d.guess))
 			continue
 		}
-		// price/holds < bestPrice/bestHolds, without division; equal: the lower price, then as listed.
-		mine, theirs := int64(c.offering.Price)*int64(bestHolds), int64(bestPrice)*int64(holds)
-		if best == nil || cmp.Or(cmp.Compare(mine, theirs), cmp.Compare(c.offering.Price, bestPrice)) < 0 {
-			best, bestPrice, bestHolds = c, c.offering.Price, holds
+		if o := p.obstacle(c); o.kind != nothing {
+			refuse(o.why)
+			continue
 		}
+		ratio, why := p.ratio(i, c)
+		if why != "" {
+			refuse(why)
+			continue
+		}
+		switch {
+		case best == nil, best.guess && !c.guess:
+			// What is known to do is better than what may.
+		case c.guess && !best.guess, ratio > bestRatio, ratio == bestRatio && c.offer.Price >= best.offer.Price:
+			continue
+		}
+		best, bestRatio = c, ratio
 	}
 	return best, strings.Join(obstacles, "; ")
 }
 
-// obstacle says why a choice cannot be launched now, or "".
-func (p *planner) obstacle(c *choice) string {
-	q, o := c.pool, c.offering
-	if !o.Available {
-		return fmt.Sprintf("offering %s is not available", o.Name)
+// ratio is the price of a node against what the members on it would cost each
+// where they are cheapest; or why it is not for demand i.
+func (p *planner) ratio(i int, c *choice) (float64, string) {
+	s := supply{class: c.offer.class, free: c.offer.Capacity, count: 1}
+	p.pattern(&s)
+	served := false
+	var everywhere, there float64
+	for _, t := range p.takes {
+		served = served || t.demand == i
+		w, in := p.worthOf(t.demand, c.pool)
+		everywhere += float64(t.members) * w.price
+		there += float64(t.members) * in.price
 	}
-	if o.Limit > 0 && p.kinds[kindOf(o)] >= o.Limit {
-		return fmt.Sprintf("offering %s: there may be %d at once, and there are", o.Name, o.Limit)
-	}
-	for i := range p.blocks {
-		if b := &p.blocks[i]; b.Covers(o) && (b.Until > p.now || p.trying(b)) {
-			return fmt.Sprintf("offering %s: %s", o.Name, b.Why)
-		}
-	}
+	price := float64(c.offer.Price)
 	switch {
-	case q.live >= q.Max:
-		return fmt.Sprintf("pool %s is at its maximum (%d)", q.Name, q.Max)
-	case q.MaxLaunching > 0 && q.launching >= q.MaxLaunching:
-		return fmt.Sprintf("pool %s launches as many nodes at once as it may (%d)", q.Name, q.MaxLaunching)
+	case !served:
+		return 0, fmt.Sprintf("those ahead in line would be given a node of offering %s", c.offer.Name)
+	case c.pool.PriceFactor > 0 && there > 0 && price > c.pool.PriceFactor*there*(1+1e-9):
+		_, in := p.worthOf(i, c.pool)
+		return 0, fmt.Sprintf("offering %s at %s is too dear: pool %s pays at most %g times its cheapest that fits (%s at %s)",
+			c.offer.Name, c.offer.Price, c.pool.Name, c.pool.PriceFactor, in.offer.Name, in.offer.Price)
+	case everywhere == 0:
+		return price, ""
 	}
-	return ""
-}
-
-// trying reports whether something that the block names is being launched.
-func (p *planner) trying(b *Block) bool {
-	return slices.ContainsFunc(p.nodes, func(s *supply) bool {
-		return s.offering != nil && (s.node == nil || s.node.Stage == muster.NodeLaunching) && b.Covers(s.offering)
-	})
-}
-
-// guess is the one node on its way of which d hopes that it meets constraints
-// that only its agent can tell about, if there is one.
-func (p *planner) guess(d *demand) *supply {
-	if d.guess != nil {
-		return d.guess
-	}
-	for _, s := range p.nodes {
-		if s.offering == nil {
-			continue
-		}
-		if o, unsure := fit.OfferingFits(d.shape, s.pool.Pool, s.offering); o.Kind != fit.None || len(unsure) == 0 {
-			continue
-		}
-		if _, seen := p.seen(d.shape, s.pool, s.offering); !seen {
-			d.guess = s
-			return s
-		}
-	}
-	return nil
-}
-
-// makeRoom ends idle nodes that nothing waiting fits where a pool at its
-// maximum keeps d waiting: the longest idle first, as many as d needs.
-func (p *planner) makeRoom(d *demand, choices []choice) {
-	for i := range choices {
-		c := &choices[i]
-		if c.pool.live < c.pool.Max || !c.offering.Available {
-			continue
-		}
-		holds := d.shape.Ask.Times(c.offering.Capacity, d.left)
-		if holds == 0 {
-			continue
-		}
-		need := (d.left+holds-1)/holds - c.pool.ending
-		for _, n := range p.idle(c.pool) {
-			if need <= 0 {
-				return
-			}
-			if p.isTurned(n.ID) || p.usable(n) || p.outputsHold(n, n.IdleSince) {
-				continue
-			}
-			p.terminate(n, fmt.Sprintf("gives way: pool %s is at its maximum, and %s need another node", c.pool.Name, members(d.left, d.shape)))
-			c.pool.ending++
-			need--
-		}
-		return
-	}
-}
-
-// keepMinimum launches what pools lack of their minimum.
-func (p *planner) keepMinimum() {
-	for _, q := range p.pools {
-		for q.kept < min(q.Min, q.Max) {
-			var best *muster.Offering
-			for _, o := range q.offers {
-				if p.obstacle(&choice{pool: q, offering: o}) == "" && (best == nil || o.Price < best.Price) {
-					best = o
-				}
-			}
-			if best == nil {
-				break
-			}
-			p.launch(q, best, fmt.Sprintf("for the minimum of pool %s (%d)", q.Name, q.Min))
-		}
-	}
+	return price / everywhere, ""
 }

@@ -1,18 +1,19 @@
 package size
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
 )
 
 // OutputWait is how long a node that is about to go waits for output that is
-// not stored yet.
-const OutputWait = 10 * time.Minute
+// not stored yet; Patience how long the first in line waits at a limit before busy nodes that cannot
+// hold it are given no more work.
+const (
+	OutputWait = 10 * time.Minute
+	Patience   = 5 * time.Minute
+)
 
 // Block keeps what its scope names from being launched for a time. After it,
 // until the provider has said yes, one launch at a time tries.
@@ -20,14 +21,13 @@ type Block struct {
 	Scope muster.Scope
 	Until muster.Time
 	Why   string
+	// Held, of a quota, is how many nodes in the scope had an instance when the provider said
+	// that there may not be more: while there are fewer, it keeps nothing. 0: whatever there is.
+	Held int
 }
 
 // Covers reports whether the block keeps the offering from being launched.
-func (b *Block) Covers(o *muster.Offering) bool {
-	s := &b.Scope
-	return (s.Provider == "" || s.Provider == o.Provider) && (s.Zone == "" || s.Zone == o.Zone) &&
-		(s.Offering == "" || s.Offering == o.Name) && (s.Market == "" || s.Market == o.Market)
-}
+func (b *Block) Covers(o *muster.Offering) bool { return b.Scope.Covers(o) }
 
 // Launch is one node to launch.
 type Launch struct {
@@ -67,64 +67,73 @@ type Decisions struct {
 	Terminate []Turn
 	Fail      []Fail
 	Waits     []Wait
+	Budgets   []Budget // of pools that have one, by name
 	// Wake is when to plan again if nothing changes; 0: never.
 	Wake muster.Time
 }
 
 // planner is one pass.
 type planner struct {
-	snap   *state.Snapshot
-	blocks []Block
+	*View
 	now    muster.Time
+	blocks []blocking
 	out    Decisions
 
-	pools   []*pool
-	byName  map[muster.PoolName]*pool
-	sold    map[muster.ProviderName]map[muster.OfferingName]bool
-	nodes   []*supply
-	demands []*demand
-	looks   map[look]looked
-	// kinds counts the nodes of each kind of a provider, planned launches included.
-	kinds map[kind]int
+	counts []counts // of each pool, planned launches included
+	queue
+	open   int    // members without room so far
+	takes  []take // of the last pattern
+	stuck  []stuck
+	turned map[muster.NodeID]bool
+	usable map[lotKey]bool
+	// kinds counts the planned launches of each kind.
+	planned map[kind]int
 }
 
-// pool is a pool with its counts, planned launches included.
-type pool struct {
-	*state.Pool
-	offers []*muster.Offering // covered by it, as the provider lists them
-	// live are all its nodes that are not gone; launching those in that stage;
-	// kept those that nothing ends; ending those being destroyed.
-	live, launching, kept, ending int
+// counts are a pool's, with what this pass plans.
+type counts struct {
+	poolCounts
+	// unused are nodes without work that nothing waiting will use: ready ones, and those on their way.
+	unused, unusedOnWay int
+	spent               int64
+	// reserved says for whom the rest of the budget is kept.
+	reserved string
 }
 
-// supply is a node with room, now or soon.
-type supply struct {
-	node *state.Node // nil: to be launched by this plan
-	pool *pool
-	// open: work may go there now.
-	open bool
-	// offering of a node that has not joined.
-	offering *muster.Offering
-	free     muster.Resources
+// queue is the demands of a pass.
+type queue struct {
+	line  []demand // in the order in which they are served
+	sized []int32  // of line: by priority, then the large ones first
+	avoid []int32  // of line: those that avoid nodes
+	least muster.Resources
+	// lineGen and classGen of the view that it was made of: while they are the same, only numbers differ.
+	lineGen, classGen uint64
+}
+
+// demand is a group in one pass.
+type demand struct {
+	*group
+	left  int // without room so far
+	worth []worth
+	// guess is what a node on its way is of that is to show whether it meets the constraints.
+	guess *muster.Offering
 }
 
 // Plan says what to do about the fleet.
-func Plan(snap *state.Snapshot, blocks []Block, now muster.Time) *Decisions {
-	p := &planner{snap: snap, blocks: blocks, now: now, byName: map[muster.PoolName]*pool{}, sold: map[muster.ProviderName]map[muster.OfferingName]bool{}, looks: map[look]looked{}, kinds: map[kind]int{}}
-	p.readPools()
-	p.readDemand()
-	p.readNodes()
-	for _, d := range p.demands {
-		p.assign(d)
+func Plan(v *View, blocks []Block, now muster.Time) *Decisions {
+	v.tick(now)
+	p := &planner{View: v, now: now, turned: map[muster.NodeID]bool{}, usable: map[lotKey]bool{}, planned: map[kind]int{}}
+	p.begin(blocks)
+	p.fillAll()
+	for p.serveAll() {
+		// Planned nodes may have served others than those that they are for, so that what was
+		// kept from launching is not any more: look again until nothing is launched.
 	}
-	for _, d := range p.demands {
-		p.launchFor(d)
-	}
+	p.makeRoom()
 	p.keepMinimum()
+	p.keepSpare()
 	p.turnNodes()
-	for i := range blocks {
-		p.wakeAt(blocks[i].Until)
-	}
+	p.tellBudgets()
 	return &p.out
 }
 
@@ -136,137 +145,17 @@ func (p *planner) wakeAt(t muster.Time) {
 
 func micros(t muster.Time) time.Duration { return time.Duration(t) * time.Microsecond }
 
-func (p *planner) readPools() {
-	p.snap.Pools(func(row *state.Pool) bool {
-		q := &pool{Pool: row}
-		p.pools = append(p.pools, q)
-		p.byName[row.Name] = q
-		return true
-	})
-	p.snap.Offerings(func(o *muster.Offering) bool {
-		names := p.sold[o.Provider]
-		if names == nil {
-			names = map[muster.OfferingName]bool{}
-			p.sold[o.Provider] = names
-		}
-		names[o.Name] = true
-		for _, q := range p.pools {
-			if q.Covers(o) {
-				q.offers = append(q.offers, o)
-			}
-		}
-		return true
-	})
-}
-
-// unwanted says why a node has no place in the configuration any more, or "".
-func (p *planner) unwanted(n *state.Node) string {
-	q := p.byName[n.Pool]
-	switch {
-	case q == nil:
-		return "pool " + string(n.Pool) + " is not configured any more"
-	case !q.Covers(&n.Offering):
-		return "pool " + string(n.Pool) + " does not use offering " + string(n.Offering.Name) + " any more"
-	case p.sold[n.Offering.Provider] != nil && !p.sold[n.Offering.Provider][n.Offering.Name]:
-		return "offering " + string(n.Offering.Name) + " is not configured any more"
-	}
-	return ""
-}
-
-// readNodes counts pools and finds what is free or coming.
-func (p *planner) readNodes() {
-	p.snap.LiveNodes(func(n *state.Node) bool {
-		p.kinds[kindOf(&n.Offering)]++
-		q := p.byName[n.Pool]
-		if q == nil {
-			return true
-		}
-		q.live++
-		switch n.Stage {
-		case muster.NodeLaunching:
-			q.launching++
-		case muster.NodeTerminating, muster.NodeDraining:
-			q.ending++
-			return true
-		}
-		if n.Intent == muster.NodeDrain || p.unwanted(n) != "" || n.Health == muster.NodeBroken && n.Intent != muster.NodeHold {
-			return true
-		}
-		q.kept++
-		if n.Intent != muster.NodeRun {
-			return true
-		}
-		s := &supply{node: n, pool: q}
-		switch {
-		case n.Schedulable():
-			s.open, s.free = true, fit.Room(n)
-		case n.Stage == muster.NodeServing && n.Health == muster.NodeLost && n.HealthSince.Add(micros(q.Grace)) > p.now:
-			// It may come back within the grace; until then nothing is replaced.
-			p.wakeAt(n.HealthSince.Add(micros(q.Grace)))
-			s.free = fit.Room(n)
-		case n.Stage == muster.NodeServing:
-			return true
-		default:
-			s.offering, s.free = &n.Offering, n.Offering.Capacity
-		}
-		p.nodes = append(p.nodes, s)
-		return true
-	})
-	// First what is open, then by id. Ids rise in the order of launches, so that
-	// planning again after them finds each demand on the nodes that were launched for it.
-	slices.SortFunc(p.nodes, func(a, b *supply) int {
-		switch {
-		case a.open != b.open && a.open:
-			return -1
-		case a.open != b.open:
-			return 1
-		}
-		return cmp.Compare(a.node.ID, b.node.ID)
-	})
-}
-
-// takes is how many members of d, at most limit, may go to s.
-func (p *planner) takes(s *supply, d *demand, limit int) int {
-	if s.offering == nil {
-		if fit.Feasible(d.shape, s.node) != "" || slices.Contains(d.avoid, s.node.ID) {
-			return 0
-		}
-		return d.shape.Ask.Times(s.free, limit)
-	}
-	obstacle, unsure := fit.OfferingFits(d.shape, s.pool.Pool, s.offering)
-	if obstacle.Kind != fit.None {
-		return 0
-	}
-	if len(unsure) > 0 {
-		met, seen := p.seen(d.shape, s.pool, s.offering)
-		// Of kinds that nobody has seen, one node is counted on, and no more.
-		if seen && !met || !seen && p.guess(d) != s {
-			return 0
+func (p *planner) begin(blocks []Block) {
+	p.counts = make([]counts, len(p.pools))
+	for i, q := range p.pools {
+		p.counts[i].poolCounts = q.poolCounts
+		if q.BudgetMonth > 0 {
+			p.counts[i].spent = p.snap.Spent(q.Name, p.now)
 		}
 	}
-	return d.shape.Ask.Times(s.free, limit)
-}
-
-// assign takes from the supply what a demand will use of it.
-func (p *planner) assign(d *demand) {
-	for _, s := range p.nodes {
-		if d.left == 0 {
-			return
-		}
-		p.give(s, d)
+	p.readBlocks(blocks)
+	p.readLine()
+	if w, ok := p.wakes.Min(); ok {
+		p.wakeAt(w.at)
 	}
-}
-
-// give uses the room of s for as many members of d as fit.
-func (p *planner) give(s *supply, d *demand) int {
-	k := p.takes(s, d, d.left)
-	if k > 0 {
-		d.left -= k
-		s.free = s.free.Sub(times(d.shape.Ask, k))
-	}
-	return k
-}
-
-func times(r muster.Resources, k int) muster.Resources {
-	return muster.Resources{CPU: r.CPU * muster.MilliCPU(k), Memory: r.Memory * muster.Bytes(k), Disk: r.Disk * muster.Bytes(k)}
 }

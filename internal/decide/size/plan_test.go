@@ -3,6 +3,7 @@ package size
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,24 +20,27 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // cluster is a state made from text, one noun a line:
 //
-//	pool p min=1 max=4 launching=2 idle=60s offerings=a,b
-//	offer small cpu=2 memory=4GiB price=0.1 zone=z market=spot gpu=yes available=no
+//	pool p min=1 max=4 launching=2 idle=60s offerings=a,b spare=1 factor=2 hour=10 month=1000
+//	offer small cpu=2 memory=4GiB price=0.1 cap=0.3 zone=z market=spot family=f gpu=yes available=no
 //	node n1 offer=small stage=booting health=lost intent=hold reason=why agent.os=linux
 //	job a count=4 cpu=1 memory=1GiB prio=50 pool=p arch=amd64
 //	place a 0-2 n1         members of a go to n1
 //	end a 0-1 node         their allocations end: ok, user, node; open: with output not stored
 //	sleep 10s
-//	block offering=small until=30s why="out of capacity"
+//	block offering=small until=30s held=2 why="out of capacity"
 type cluster struct {
 	t      testing.TB
 	s      *state.State
 	index  uint64
 	now    muster.Time
 	blocks []Block
+
+	view *View // advanced by the feed
+	pos  state.Position
 }
 
 func newCluster(t testing.TB) *cluster {
-	s, err := state.New(64)
+	s, err := state.New(1 << 13)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +67,27 @@ func (c *cluster) do(f state.Fact) {
 	}
 }
 
-func (c *cluster) plan() *Decisions { return Plan(c.s.Latest(), c.blocks, c.now) }
+// plan plans on a view that is advanced, and on one that is built anew: they must agree.
+func (c *cluster) plan() *Decisions {
+	c.t.Helper()
+	c.advance()
+	d := Plan(c.view, c.blocks, c.now)
+	if anew := Plan(Build(c.s.Latest()), c.blocks, c.now); c.text(d) != c.text(anew) {
+		c.t.Fatalf("the view that was advanced plans\n%sone that is built anew\n%s", c.text(d), c.text(anew))
+	}
+	return d
+}
+
+func (c *cluster) advance() {
+	snap := c.s.Latest()
+	changes, last, err := c.s.Feed().After(c.pos, 1<<13)
+	if c.view == nil || err != nil {
+		c.view = Build(snap)
+	} else {
+		c.view.Advance(snap, changes)
+	}
+	c.pos = state.AfterIndex(last)
+}
 
 // options reads k=v words.
 func options(words []string) map[string]string {
@@ -128,14 +152,18 @@ func (c *cluster) read(text string) {
 		case "pool":
 			o := options(words[2:])
 			p := state.Pool{Name: muster.PoolName(words[1]), Provider: "fake", Min: number(o["min"], 0), Max: number(o["max"], 10),
-				MaxLaunching: number(o["launching"], 64), IdleTimeout: length(o["idle"], time.Minute), BootTimeout: length("", 5*time.Minute), Grace: length(o["grace"], time.Minute)}
+				MaxLaunching: number(o["launching"], 64), IdleTimeout: length(o["idle"], time.Minute), BootTimeout: length("", 5*time.Minute), Grace: length(o["grace"], time.Minute),
+				Spare: number(o["spare"], 0), PriceFactor: 2, BudgetHour: money(o["hour"]), BudgetMonth: int64(money(o["month"]))}
+			if f, err := strconv.ParseFloat(o["factor"], 64); err == nil {
+				p.PriceFactor = f
+			}
 			for _, name := range strings.FieldsFunc(o["offerings"], func(r rune) bool { return r == ',' }) {
 				p.Offerings = append(p.Offerings, muster.OfferingName(name))
 			}
 			pools = append(pools, p)
 			c.do(&state.PoolsSet{Pools: pools})
 		case "offer":
-			offers = append(offers, offer(words))
+			offers = append(offers, readOffering(words))
 			c.do(&state.OfferingsSeen{Provider: "fake", Offerings: offers})
 		case "nopools":
 			c.do(&state.PoolsSet{})
@@ -158,23 +186,29 @@ func (c *cluster) read(text string) {
 			o := options(strings.Fields(strings.Split(line, " why=")[0])[1:])
 			_, why, _ := strings.Cut(line, "why=")
 			c.blocks = append(c.blocks, Block{Until: c.now + length(o["until"], 0), Why: strings.Trim(why, `"`),
-				Scope: muster.Scope{Offering: muster.OfferingName(o["offering"]), Zone: o["zone"], Market: muster.Market(o["market"])}})
+				Held:  number(o["held"], 0),
+				Scope: muster.Scope{Offering: muster.OfferingName(o["offering"]), Zone: o["zone"], Market: muster.Market(o["market"]), Family: o["family"]}})
 		default:
 			c.t.Fatalf("line %q: unknown noun", line)
 		}
 	}
 }
 
-func offer(words []string) muster.Offering {
+func money(s string) muster.Price {
+	v, _ := strconv.ParseFloat(s, 64)
+	return muster.Price(math.Round(v * 1e6))
+}
+
+func readOffering(words []string) muster.Offering {
 	o := options(words[2:])
 	out := muster.Offering{Provider: "fake", Name: muster.OfferingName(words[1]), Market: muster.OnDemand, Available: o["available"] != "no", Capacity: amounts(o), Zone: o["zone"]}
 	if o["market"] != "" {
 		out.Market = muster.Market(o["market"])
 	}
 	out.Limit, _ = strconv.Atoi(o["limit"])
-	price, _ := strconv.ParseFloat(o["price"], 64)
-	out.Price = muster.Price(price * 1e6)
-	for _, k := range []string{"available", "zone", "market", "price", "limit"} {
+	out.Price, out.PriceCap = money(o["price"]), money(o["cap"])
+	out.Family = o["family"]
+	for _, k := range []string{"available", "zone", "market", "price", "cap", "family", "limit"} {
 		delete(o, k)
 	}
 	if len(o) > 0 {
@@ -196,6 +230,10 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 		pool = muster.PoolName(o["pool"])
 	}
 	stage := muster.NodeStage(o["stage"])
+	if c.s.Latest().Node(id) != nil {
+		c.move(id, stage)
+		return
+	}
 	if stage == muster.NodeAdopted {
 		c.do(&state.NodeAdopted{ID: id, Token: muster.Token("t" + id), Pool: pool, Offering: of, Instance: muster.InstanceID("i" + id)})
 	} else {
@@ -216,14 +254,22 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 	if o["health"] != "" {
 		c.do(&state.NodeHealthChanged{ID: id, Health: muster.NodeHealth(o["health"]), Reason: o["reason"]})
 	}
+	c.move(id, stage)
+	if o["intent"] != "" {
+		c.do(&state.NodeIntentSet{ID: id, Intent: muster.NodeIntent(o["intent"]), Reason: o["reason"]})
+	}
+}
+
+// move brings a node nearer to its end.
+func (c *cluster) move(id muster.NodeID, stage muster.NodeStage) {
+	c.t.Helper()
 	switch stage {
 	case muster.NodeDraining:
 		c.do(&state.NodeDraining{ID: id, Reason: "surplus"})
 	case muster.NodeTerminating:
 		c.do(&state.NodeTerminating{ID: id, Reason: "idle"})
-	}
-	if o["intent"] != "" {
-		c.do(&state.NodeIntentSet{ID: id, Intent: muster.NodeIntent(o["intent"]), Reason: o["reason"]})
+	case muster.NodeGone:
+		c.do(&state.NodeGone{ID: id, Reason: "destroyed"})
 	}
 }
 
@@ -312,6 +358,13 @@ func (c *cluster) text(d *Decisions) string {
 	}
 	for _, w := range d.Waits {
 		fmt.Fprintf(&b, "wait %d at priority %d: %s\n", w.Members, w.Priority, w.Reason)
+	}
+	for _, x := range d.Budgets {
+		fmt.Fprintf(&b, "budget %s: %s of %s an hour, %s of %s a month", x.Pool, x.Hour, x.HourLimit, muster.Price(x.Month), muster.Price(x.MonthLimit))
+		if x.Alert > 0 {
+			fmt.Fprintf(&b, ", alert at %d %%", x.Alert)
+		}
+		b.WriteByte('\n')
 	}
 	if d.Wake != 0 {
 		fmt.Fprintf(&b, "wake in %s\n", d.Wake.Sub(c.now))

@@ -3,7 +3,6 @@ package size
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -12,10 +11,8 @@ import (
 
 // turnNodes drains and destroys what is not wanted, and what is idle for too long.
 func (p *planner) turnNodes() {
-	p.snap.LiveNodes(func(n *state.Node) bool {
-		if n.Intent != muster.NodeHold && n.Stage != muster.NodeTerminating {
-			p.turn(n)
-		}
+	p.odd.Scan(func(s *seat) bool {
+		p.turn(s.row)
 		return true
 	})
 	for _, q := range p.pools {
@@ -42,9 +39,6 @@ func (p *planner) turn(n *state.Node) {
 	default:
 		why = p.unwanted(n)
 	}
-	if why == "" {
-		return
-	}
 	switch n.Stage {
 	case muster.NodeLaunching, muster.NodeBooting, muster.NodeAdopted:
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why})
@@ -59,11 +53,8 @@ func (p *planner) turn(n *state.Node) {
 }
 
 func (p *planner) terminate(n *state.Node, why string) {
+	p.turned[n.ID] = true
 	p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why, IfIdle: true})
-}
-
-func (p *planner) isTurned(id muster.NodeID) bool {
-	return slices.ContainsFunc(p.out.Terminate, func(t Turn) bool { return t.Node == id })
 }
 
 // outputsHold reports whether output that is not stored yet keeps a node that
@@ -79,51 +70,42 @@ func (p *planner) outputsHold(n *state.Node, since muster.Time) bool {
 	return false
 }
 
-// usable reports whether some waiting member fits the node as it is.
-func (p *planner) usable(n *state.Node) bool {
-	s := &supply{node: n, free: n.Free()}
-	return slices.ContainsFunc(p.demands, func(d *demand) bool { return p.takes(s, d, 1) > 0 })
-}
-
-// idle are the nodes of a pool without work that may be ended, the longest idle first.
-func (p *planner) idle(q *pool) []*state.Node {
-	var out []*state.Node
-	for _, s := range p.nodes {
-		if n := s.node; n != nil && s.pool == q && s.open && n.LiveAllocs == 0 && n.IdleSince != 0 {
-			out = append(out, n)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b *state.Node) int { return cmp.Compare(a.IdleSince, b.IdleSince) })
-	return out
-}
-
-// endIdle ends what has been idle for the pool's time-out, above its minimum.
+// endIdle ends what has been idle for the pool's time-out, the longest idle
+// first, above its minimum and its spare nodes.
 func (p *planner) endIdle(q *pool) {
 	if q.IdleTimeout <= 0 {
 		return
 	}
-	for _, n := range p.idle(q) {
-		if p.isTurned(n.ID) {
-			q.kept--
+	n := &p.counts[q.at]
+	unused := n.unused
+	q.idle.Scan(func(s *seat) bool {
+		if p.turned[s.row.ID] {
+			unused--
 		}
-	}
-	for _, n := range p.idle(q) {
-		due := n.IdleSince.Add(micros(q.IdleTimeout))
+		return true
+	})
+	q.idle.Scan(func(s *seat) bool {
+		due := s.row.IdleSince.Add(micros(q.IdleTimeout))
 		switch {
-		case q.kept <= q.Min:
-			return
-		case p.isTurned(n.ID):
+		case n.kept <= q.Min, q.Spare > 0 && unused <= q.Spare:
+			return false
+		case p.turned[s.row.ID]:
 		case due > p.now:
 			p.wakeAt(due)
-			return
-		case p.usable(n), p.outputsHold(n, due):
+			return false
+		case p.isUsable(s), p.outputsHold(s.row, due):
 		default:
-			idle := p.now.Sub(n.IdleSince)
-			if idle > time.Second {
-				idle = idle.Round(time.Second)
-			}
-			p.terminate(n, fmt.Sprintf("idle for %s", idle))
-			q.kept--
+			p.terminate(s.row, fmt.Sprintf("idle for %s", rounded(p.now.Sub(s.row.IdleSince))))
+			n.kept--
+			unused--
 		}
+		return true
+	})
+}
+
+func rounded(d time.Duration) time.Duration {
+	if d > time.Second {
+		return d.Round(time.Second)
 	}
+	return d
 }

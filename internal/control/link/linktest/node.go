@@ -32,6 +32,7 @@ type Node struct {
 	boots     int
 	destroyed bool
 	cut       bool
+	stuck     bool
 	hung      chan struct{} // not nil: nothing is answered until it is closed
 	problems  []string
 	runtimes  []string
@@ -127,6 +128,14 @@ func (n *Node) Hang(on bool) {
 		close(n.hung)
 		n.hung = nil
 	}
+}
+
+// Stick makes sandboxes not end any more, whether their command does or they are
+// asked to: processes that nothing can kill. Only with the machine do they go.
+func (n *Node) Stick() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stuck = true
 }
 
 // Sick makes the agent say that no runtime works, for these reasons; none: all is well.

@@ -265,6 +265,13 @@ func (b *sandbox) readLocked(name string, offset int64) (int64, []byte) {
 
 // end makes the sandbox ended: stopped if it was asked to stop, and not if it was killed.
 func (b *sandbox) end(code int, f *muster.Failure, never bool) {
+	b.n.mu.Lock()
+	stuck := b.n.stuck
+	b.n.mu.Unlock()
+	if stuck {
+		<-b.killed
+		return
+	}
 	b.change(func(r *wire.AllocReport) {
 		r.Status, r.Ended, r.ExitCode, r.Failure = muster.AllocEnded, now(), code, f
 		r.Outcome = muster.OutcomeSucceeded

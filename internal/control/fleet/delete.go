@@ -44,7 +44,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 		ids[i] = n.Instance
 	}
 	callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
-	errs := f.cfg.Providers[name].Destroy(callCtx, ids)
+	errs := f.providers[name].Destroy(callCtx, ids)
 	cancel()
 	now := time.Now()
 	f.mu.Lock()
@@ -62,7 +62,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 		}
 		f.stats.DestroyFaults++
 		f.backoff[n.ID]++
-		wait := backoff(destroyRetry, destroyRetryMost, f.backoff[n.ID])
+		wait := max(backoff(destroyRetry, destroyRetryMost, f.backoff[n.ID]), afterOf(err))
 		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
 		if ctx.Err() == nil {
 			f.log.Warn("destroy not done, asking again", "node", n.ID, "instance", n.Instance, "in", wait, "error", err)
@@ -87,7 +87,7 @@ func (f *Fleet) destroyStrays(ctx context.Context, name muster.ProviderName, str
 			f.log.Warn("instance without a node is destroyed", "instance", s.Instance, "why", s.Reason)
 			callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
 			defer cancel()
-			errs := f.cfg.Providers[name].Destroy(callCtx, []muster.InstanceID{s.Instance})
+			errs := f.providers[name].Destroy(callCtx, []muster.InstanceID{s.Instance})
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			delete(f.strays, s.Instance)

@@ -1,0 +1,39 @@
+package api
+
+import "time"
+
+// Cost is what was spent since the beginning of a month, and on what.
+type Cost struct {
+	By    string    `json:"by" enum:"job,namespace,pool,month" doc:"What the rows are."`
+	Since time.Time `json:"since" doc:"The beginning of the first month that is counted, in UTC."`
+	Until time.Time `json:"until" doc:"Nodes and allocations that live are counted up to here."`
+	// Rows are the dearest first, months in their order.
+	Rows  []CostRow  `json:"rows" doc:"The dearest first; months in their order."`
+	More  *CostRest  `json:"more,omitempty" doc:"Rows that are left out, added up."`
+	Total CostAmount `json:"total" doc:"All that the nodes cost."`
+	Jobs  CostAmount `json:"jobs" doc:"What of the total jobs had."`
+	Idle  CostAmount `json:"idle" doc:"What of the total no job had: boot, idle time, and room that was not used."`
+	Index uint64     `json:"index"`
+}
+
+// CostRow is one job, namespace, pool or month. Idle is set for pools and months.
+type CostRow struct {
+	Namespace string `json:"namespace,omitempty" doc:"Empty in rows of namespaces that are not told apart any more."`
+	Job       string `json:"job,omitempty" doc:"Empty for jobs of the namespace that are not told apart any more."`
+	Pool      string `json:"pool,omitempty"`
+	Month     string `json:"month,omitempty" doc:"As 2026-09."`
+	CostAmount
+	Idle *CostAmount `json:"idle,omitempty" doc:"What of it no job had; of pools and months."`
+}
+
+// CostAmount is an amount of money, and of time on nodes.
+type CostAmount struct {
+	Cost  float64 `json:"cost" doc:"In the operator's currency."`
+	Hours float64 `json:"hours" doc:"Of whole nodes: half of a node for an hour is half an hour."`
+}
+
+// CostRest is what rows that are left out add up to.
+type CostRest struct {
+	Rows int `json:"rows" doc:"How many they are."`
+	CostAmount
+}

@@ -1,0 +1,91 @@
+package api
+
+import "time"
+
+// Pool is a pool as the API shows it: its rule, and what lives by it.
+type Pool struct {
+	Name         string     `json:"name"`
+	Provider     string     `json:"provider"`
+	Offerings    []string   `json:"offerings" doc:"Those that it may use; empty: all of the provider."`
+	Min          int        `json:"min"`
+	Max          int        `json:"max"`
+	MaxLaunching int        `json:"max_launching"`
+	Spare        int        `json:"spare"`
+	PriceFactor  float64    `json:"price_factor,omitempty"`
+	Budget       PoolBudget `json:"budget"`
+	IdleTimeout  Duration   `json:"idle_timeout"`
+	BootTimeout  Duration   `json:"boot_timeout"`
+	Grace        Duration   `json:"grace" doc:"How long a node may be out of contact before it is destroyed."`
+
+	Nodes PoolNodes `json:"nodes"`
+	Price float64   `json:"price" doc:"Per hour, of all that lives, in the operator's currency."`
+	Spent *float64  `json:"spent,omitempty" doc:"In this calendar month (UTC), by all its nodes so far."`
+
+	Breaker Breaker `json:"breaker"`
+	Blocks  []Block `json:"blocks" doc:"What the provider has said no to, and for how long that is heeded."`
+	Waiting []Wait  `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`
+	Index   uint64  `json:"index"`
+}
+
+// PoolBudget is what a pool may cost, in the operator's currency, and how it stands; a limit of 0 is none.
+type PoolBudget struct {
+	PerHour  float64 `json:"per_hour"`
+	PerMonth float64 `json:"per_month"`
+	Hour     float64 `json:"hour,omitempty" doc:"What counts against per_hour: the price of all that lives and is about to, at most."`
+	Month    float64 `json:"month,omitempty" doc:"What counts against per_month: what was spent in this calendar month (UTC), and an hour more of all that lives."`
+	Alert    int     `json:"alert,omitempty" enum:"80,100" doc:"So much in a hundred of a limit is reached."`
+}
+
+// PoolNodes counts a pool's nodes that are not gone: by stage, and among them.
+type PoolNodes struct {
+	Live        int `json:"live"`
+	Launching   int `json:"launching"`
+	Booting     int `json:"booting"`
+	Adopted     int `json:"adopted"`
+	Serving     int `json:"serving"`
+	Draining    int `json:"draining"`
+	Terminating int `json:"terminating"`
+	Idle        int `json:"idle" doc:"Serving, and without work."`
+	Lost        int `json:"lost" doc:"Serving or draining, and out of contact."`
+	Held        int `json:"held"`
+}
+
+// Breaker keeps a pool's nodes from being destroyed when nothing explains why so many would be.
+type Breaker struct {
+	Unexplained int        `json:"unexplained" doc:"Nodes destroyed in the last ten minutes for nothing but lost contact."`
+	Tripped     *time.Time `json:"tripped,omitempty" doc:"Since when nothing more is destroyed for that, until the pool is resumed."`
+	Reason      string     `json:"reason,omitempty"`
+	Resumed     *time.Time `json:"resumed,omitempty" doc:"When an operator last resumed the pool."`
+	Who         string     `json:"who,omitempty" doc:"Who did."`
+}
+
+// Block is something that is not asked of a provider for a time. Fields of its scope that are empty mean all.
+type Block struct {
+	Provider string    `json:"provider,omitempty"`
+	Offering string    `json:"offering,omitempty"`
+	Zone     string    `json:"zone,omitempty"`
+	Market   string    `json:"market,omitempty"`
+	Family   string    `json:"family,omitempty"`
+	Until    time.Time `json:"until"`
+	Over     bool      `json:"over,omitempty" doc:"The time is over; one launch at a time tries until the provider says yes."`
+	Why      string    `json:"why"`
+}
+
+// Wait is why members wait although nothing is launched for them.
+type Wait struct {
+	Priority int    `json:"priority"`
+	Members  int    `json:"members"`
+	Reason   string `json:"reason"`
+}
+
+// PoolList is all pools.
+type PoolList struct {
+	Pools []Pool `json:"pools"`
+	Index uint64 `json:"index"`
+}
+
+// PoolResume is the body of POST /v1/pools/{name}/resume.
+type PoolResume struct {
+	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+}

@@ -1,0 +1,17 @@
+package api
+
+// ProviderCheck is the body of POST /v1/providers/{name}/check.
+type ProviderCheck struct {
+	Offering string   `json:"offering,omitempty" doc:"Which one to launch. Default: the cheapest that is available."`
+	Command  []string `json:"command,omitempty" doc:"What to run there. Default: uname -a."`
+	Timeout  Duration `json:"timeout,omitempty" zero:"10m" doc:"How long launching, booting and running may take together. Default: 10m."`
+}
+
+// CheckProgress is a line of its answer, which is NDJSON. The last one has OK or
+// a problem; an answer without either broke off.
+type CheckProgress struct {
+	Step    string   `json:"step" doc:"offers, create, boot, run, destroy or done."`
+	Text    string   `json:"text"`
+	OK      bool     `json:"ok,omitempty" doc:"Everything went well, and the instance is destroyed."`
+	Problem *Problem `json:"problem,omitempty"`
+}

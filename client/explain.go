@@ -1,0 +1,23 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// ExplainJob tells what a job waits for, from the queue to the cloud.
+func (c *Client) ExplainJob(ctx context.Context, key muster.JobKey) (*api.JobExplanation, error) {
+	out := &api.JobExplanation{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "explain")}, out)
+	return out, err
+}
+
+// ExplainNode tells why a node is as it is, and what becomes of it.
+func (c *Client) ExplainNode(ctx context.Context, id muster.NodeID) (*api.NodeExplanation, error) {
+	out := &api.NodeExplanation{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id), "explain")}, out)
+	return out, err
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) costCommand() *cobra.Command {
+	var q client.CostQuery
+	var since string
+	c := a.command("cost", "See what was spent, and on what", `
+What nodes cost is split into the shares of the jobs that they ran, and what was idle: their boot, the time
+without work, and room that was not used. A job's share of a node is the mean of its parts of the cores and the memory. Nodes and
+jobs that are not done are counted up to now. Cost is kept by calendar month (UTC): what is counted begins with the
+first day of one.
+
+  muster cost                          jobs of this month, the dearest first
+  muster cost --by pool --since 2026-01
+  muster cost --by month --since 2026-01 --json`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		var err error
+		if q.Since, err = month(since, time.Now()); err != nil {
+			return usage(err)
+		}
+		switch q.By {
+		case "job", "namespace", "pool", "month":
+		default:
+			return usage(fmt.Errorf("--by %s: it is one of job, namespace, pool, month", q.By))
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		cost, err := cl.Cost(ctx, q)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(cost)
+		}
+		a.printCost(cost)
+		return nil
+	})
+	c.Flags().StringVar(&q.By, "by", "job", "what the rows are: job, namespace, pool or month")
+	c.Flags().StringVar(&since, "since", "", "first month, as 2026-09, a day in it, or how long ago, as 720h; default: this month")
+	c.Flags().IntVar(&q.Limit, "limit", 100, "rows at most; the others are added up")
+	return c
+}
+
+// month reads where to begin: a month, a day in it, or how long before now.
+func month(since string, now time.Time) (string, error) {
+	if since == "" {
+		return "", nil
+	}
+	for _, layout := range []string{"2006-01", time.DateOnly} {
+		if t, err := time.Parse(layout, since); err == nil {
+			return t.Format("2006-01"), nil
+		}
+	}
+	if d, err := time.ParseDuration(since); err == nil && d >= 0 {
+		return now.Add(-d).UTC().Format("2006-01"), nil
+	}
+	return "", fmt.Errorf("--since %q: write a month as 2026-09, a day as 2026-09-01, or a time as 720h", since)
+}
+
+func (a *app) printCost(c *api.Cost) {
+	if c.Total == (api.CostAmount{}) {
+		fmt.Fprintf(a.stderr, "muster: no node has cost anything since %s\n", c.Since.UTC().Format(time.DateOnly))
+		return
+	}
+	withIdle := c.By == "pool" || c.By == "month"
+	headers := []string{strings.ToUpper(c.By), "COST", "NODE TIME", "OF ALL"}
+	if withIdle {
+		headers = append(headers, "IDLE", "OF IT")
+	}
+	row := func(name string, s api.CostAmount, idle *api.CostAmount) []string {
+		out := []string{name, few(s.Cost), brief(time.Duration(s.Hours * float64(time.Hour))), costPart(s, c.Total)}
+		if withIdle && idle != nil {
+			out = append(out, few(idle.Cost), costPart(*idle, s))
+		}
+		for len(out) < len(headers) {
+			out = append(out, "")
+		}
+		return out
+	}
+	var rows [][]string
+	for i := range c.Rows {
+		rows = append(rows, row(costName(c.By, &c.Rows[i]), c.Rows[i].CostAmount, c.Rows[i].Idle))
+	}
+	if c.More != nil {
+		rows = append(rows, row(fmt.Sprintf("(%d more)", c.More.Rows), c.More.CostAmount, nil))
+	}
+	if !withIdle {
+		rows = append(rows, row("(idle)", c.Idle, nil))
+	}
+	a.printTable(headers, append(rows, row("(all)", c.Total, &c.Idle)))
+	fmt.Fprintf(a.stdout, "from %s to %s UTC\n", c.Since.UTC().Format(time.DateOnly), c.Until.UTC().Format("2006-01-02 15:04"))
+}
+
+// costName is what a row is about.
+func costName(by string, r *api.CostRow) string {
+	switch {
+	case by == "pool":
+		return r.Pool
+	case by == "month":
+		return r.Month
+	case r.Namespace == "":
+		return "(others)"
+	case by == "namespace":
+		return r.Namespace
+	case r.Job == "":
+		return "(others in " + r.Namespace + ")"
+	}
+	return muster.JobKey{Namespace: muster.Namespace(r.Namespace), Name: r.Job}.String()
+}
+
+// costPart is how much of all a part cost; if nothing has a price, how much of the time it was.
+func costPart(part, all api.CostAmount) string {
+	p, whole := part.Cost, all.Cost
+	if whole == 0 {
+		p, whole = part.Hours, all.Hours
+	}
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*p/whole)
+}
+
+// few is an amount in few digits: two after the point, and four of what is less than one.
+func few(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v < 0.0001:
+		return "<0.0001"
+	case v < 1:
+		return fmt.Sprintf("%.4f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}

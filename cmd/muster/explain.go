@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	c := a.command("explain JOB|NODE", "Say why a job waits, or why a node is as it is", `Of a job: what is served before it, what stands between a member and each node, what could be
+launched and what is in the way, what the cloud answered, and when a member may start. Of a node: its
+dials, who turned them and why, what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
+		cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+			cl, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if id, ok := cutNode(args[0]); ok {
+				return a.explainNode(ctx, cl, id, nil)
+			}
+			key, err := a.jobKey(args[0])
+			if err != nil {
+				return err
+			}
+			e, err := cl.ExplainJob(ctx, key)
+			if client.IsNotFound(err) {
+				return a.explainNode(ctx, cl, muster.NodeID(args[0]), err)
+			}
+			if err != nil {
+				return err
+			}
+			return a.printExplanation(e, e.Text)
+		})
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+func cutNode(name string) (muster.NodeID, bool) {
+	const prefix = "node/"
+	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
+		return muster.NodeID(name[len(prefix):]), true
+	}
+	return "", false
+}
+
+// explainNode explains a node. noJob is why it is not a job, if that was asked first.
+func (a *app) explainNode(ctx context.Context, cl *client.Client, id muster.NodeID, noJob error) error {
+	e, err := cl.ExplainNode(ctx, id)
+	switch {
+	case client.IsNotFound(err) && noJob != nil:
+		return &hinted{noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is"}
+	case err != nil:
+		return nodeHint(err)
+	}
+	return a.printExplanation(e, e.Text)
+}
+
+func (a *app) printExplanation(whole any, text []string) error {
+	if a.json {
+		return a.printJSON(whole)
+	}
+	for _, line := range text {
+		fmt.Fprintln(a.stdout, clean(line))
+	}
+	return nil
+}

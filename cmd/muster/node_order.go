@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// myself is who asks, for those who read the history later.
+func myself() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil || name == "" {
+		return name
+	}
+	return name + "@" + host
+}
+
+func nodeHint(err error) error {
+	if client.IsNotFound(err) {
+		return &hinted{err, "`muster node list --all` shows the nodes"}
+	}
+	return err
+}
+
+// order makes a command that turns a dial of one node and says what it is then.
+func (a *app) order(use, short, long string, act func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error), tell func(n *api.Node) string) *cobra.Command {
+	reason := ""
+	c := a.command(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		n, err := act(ctx, cl, muster.NodeID(args[0]), reason)
+		if err != nil {
+			return nodeHint(err)
+		}
+		if a.json {
+			return a.printJSON(n)
+		}
+		if n.Stage == string(muster.NodeGone) {
+			fmt.Fprintf(a.stdout, "node %s is gone\n", n.ID)
+			return nil
+		}
+		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, clean(tell(n)))
+		return nil
+	})
+	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	return c
+}
+
+func (a *app) nodeHoldCommand() *cobra.Command {
+	var lasts time.Duration
+	c := a.order("hold ID", "Keep a node from new work and from being destroyed", `Nothing automatic ends a node that is held: neither idle time-out, nor broken health, nor a
+full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, or the time given with --for.`,
+		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			if lasts < 0 {
+				return nil, usage(fmt.Errorf("--for is %s; give a time above 0s", lasts))
+			}
+			return cl.HoldNode(ctx, id, api.NodeHold{Reason: reason, Who: myself(), For: api.Duration(lasts)})
+		},
+		func(n *api.Node) string {
+			if n.IntentUntil == nil {
+				return "is held until it is set to run"
+			}
+			return fmt.Sprintf("is held until %s", n.IntentUntil.Local().Format(time.DateTime))
+		})
+	c.Flags().DurationVar(&lasts, "for", 0, "how long, as 2h (default: until it is set to run)")
+	return c
+}
+
+func (a *app) nodeDrainCommand() *cobra.Command {
+	return a.order("drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. `+"`muster node run ID`"+` takes
+that back, for as long as it serves.`,
+		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			return cl.DrainNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
+		}, departure)
+}
+
+func (a *app) nodeRunCommand() *cobra.Command {
+	return a.order("run ID", "Let a node have work again", "The end of a hold, or of a drain.",
+		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			return cl.RunNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
+		},
+		func(n *api.Node) string {
+			if n.Schedulable {
+				return "takes work"
+			}
+			return fmt.Sprintf("is set to run; it is %s, %s", n.Stage, n.Health)
+		})
+}
+
+func (a *app) nodeDestroyCommand() *cobra.Command {
+	now := false
+	c := a.order("destroy ID", "Destroy a node", `It gets no new work and is destroyed when nothing runs there any more: as drain, but for good.
+With --now it is destroyed at once: what runs there is lost, and placed again elsewhere.`,
+		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			return cl.DestroyNode(ctx, id, api.NodeDestroy{Reason: reason, Who: myself(), Now: now})
+		}, departure)
+	c.Flags().BoolVar(&now, "now", false, "do not wait for what runs there")
+	return c
+}
+
+// departure says how far a node that is to go has got.
+func departure(n *api.Node) string {
+	switch {
+	case n.Stage == string(muster.NodeTerminating):
+		return "is being destroyed"
+	case n.Allocs == 1:
+		return "gets no new work, and is destroyed after its last allocation"
+	case n.Allocs > 1:
+		return fmt.Sprintf("gets no new work, and is destroyed after its %d allocations", n.Allocs)
+	}
+	return "is empty, and will be destroyed"
+}
+
+// printHistory prints what became of a node.
+func (a *app) printHistory(n *api.Node) {
+	if len(n.History) == 0 {
+		return
+	}
+	var rows [][]string
+	for _, e := range n.History {
+		rows = append(rows, []string{e.Time.Local().Format(time.DateTime), trimNoun(e.Type), orDash(e.Who), orDash(e.Reason)})
+	}
+	fmt.Fprintln(a.stdout)
+	a.printTable([]string{"TIME", "BECAME", "BY", "REASON"}, rows)
+	if n.HistoryLost > 0 {
+		fmt.Fprintf(a.stdout, "%d earlier ones are not kept\n", n.HistoryLost)
+	}
+}

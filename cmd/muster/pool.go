@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+// trimNoun takes the noun off the type of an event.
+func trimNoun(kind string) string {
+	_, verb, _ := strings.Cut(kind, ".")
+	return strings.TrimPrefix(verb, "intent-")
+}
+
+func poolHint(err error) error {
+	if client.IsNotFound(err) {
+		return &hinted{err, "`muster pool list` shows the pools"}
+	}
+	return err
+}
+
+func (a *app) poolCommand() *cobra.Command {
+	c := &cobra.Command{Use: "pool", Short: "See pools, and let them go on", Long: "See the rules by which nodes are made, and what lives by them.", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.poolListCommand(), a.poolShowCommand(), a.poolResumeCommand())
+	return c
+}
+
+func (a *app) poolListCommand() *cobra.Command {
+	return a.command("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		l, err := cl.Pools(ctx)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(l)
+		}
+		var rows [][]string
+		for i := range l.Pools {
+			p := &l.Pools[i]
+			rows = append(rows, []string{
+				p.Name, p.Provider, fmt.Sprintf("%d/%d", p.Nodes.Live, p.Max), fmt.Sprint(p.Nodes.Serving), fmt.Sprint(p.Nodes.Launching + p.Nodes.Booting + p.Nodes.Adopted),
+				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), breakerWord(&p.Breaker),
+			})
+		}
+		a.printTable([]string{"POOL", "PROVIDER", "NODES", "SERVING", "COMING", "IDLE", "LOST", "HELD", "AN HOUR", "MONTH", "BLOCKS", "BREAKER"}, rows)
+		return nil
+	})
+}
+
+func spentText(f *float64) string {
+	if f == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", *f)
+}
+
+func breakerWord(b *api.Breaker) string {
+	if b.Tripped != nil {
+		return "tripped"
+	}
+	return "closed"
+}
+
+func (a *app) poolShowCommand() *cobra.Command {
+	return a.command("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		p, err := cl.Pool(ctx, muster.PoolName(args[0]))
+		if err != nil {
+			return poolHint(err)
+		}
+		if a.json {
+			return a.printJSON(p)
+		}
+		a.printPool(p)
+		return nil
+	})
+}
+
+func (a *app) printPool(p *api.Pool) {
+	now := time.Now()
+	limit := func(used, most float64, per string) string {
+		if most == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.4g of %g %s", used, most, per)
+	}
+	var budget []string
+	for _, s := range []string{limit(p.Budget.Hour, p.Budget.PerHour, "an hour"), limit(p.Budget.Month, p.Budget.PerMonth, "a month")} {
+		if s != "" {
+			budget = append(budget, s)
+		}
+	}
+	if p.Budget.Alert > 0 {
+		budget = append(budget, fmt.Sprintf("%d %% are reached", p.Budget.Alert))
+	}
+	n := p.Nodes
+	spent := ""
+	if p.Spent != nil {
+		spent = spentText(p.Spent) + " this month"
+	}
+	a.printFields(
+		"Pool", p.Name, "Provider", p.Provider, "Offerings", strings.Join(p.Offerings, ", "),
+		"Limits", fmt.Sprintf("%d to %d nodes, %d launching at once, %d spare", p.Min, p.Max, p.MaxLaunching, p.Spare),
+		"Budget", strings.Join(budget, ", "),
+		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", brief(p.IdleTimeout.Std()), brief(p.BootTimeout.Std()), brief(p.Grace.Std())),
+		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
+		"Of them", fmt.Sprintf("%d idle, %d lost, %d held", n.Idle, n.Lost, n.Held),
+		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
+		"Breaker", breakerText(p, now),
+	)
+	if len(p.Blocks) > 0 {
+		var rows [][]string
+		for _, b := range p.Blocks {
+			left := "tried with care"
+			if !b.Over {
+				left = brief(b.Until.Sub(now))
+			}
+			rows = append(rows, []string{scope(&b), left, b.Why})
+		}
+		fmt.Fprintln(a.stdout)
+		a.printTable([]string{"BLOCKED", "FOR ANOTHER", "WHY"}, rows)
+	}
+	if len(p.Waiting) > 0 {
+		var rows [][]string
+		for _, w := range p.Waiting {
+			rows = append(rows, []string{fmt.Sprint(w.Members), fmt.Sprint(w.Priority), w.Reason})
+		}
+		fmt.Fprintln(a.stdout)
+		a.printTable([]string{"WAITING", "PRIORITY", "WHY"}, rows)
+	}
+}
+
+// scope is what a block names.
+func scope(b *api.Block) string {
+	var out []string
+	for _, f := range [][2]string{{"offering", b.Offering}, {"family", b.Family}, {"zone", b.Zone}, {"market", b.Market}} {
+		if f[1] != "" {
+			out = append(out, f[0]+" "+f[1])
+		}
+	}
+	if len(out) == 0 {
+		return "provider " + b.Provider
+	}
+	return strings.Join(out, ", ")
+}
+
+func breakerText(p *api.Pool, now time.Time) string {
+	b := &p.Breaker
+	switch {
+	case b.Tripped != nil:
+		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` lets it go on", ago(b.Tripped, now), b.Reason, p.Name)
+	case b.Unexplained > 0:
+		return fmt.Sprintf("closed; %d destroyed without an explanation in the last 10m", b.Unexplained)
+	case b.Resumed != nil:
+		return fmt.Sprintf("closed; resumed %s ago by %s", ago(b.Resumed, now), b.Who)
+	}
+	return "closed"
+}
+
+func (a *app) poolResumeCommand() *cobra.Command {
+	reason := ""
+	c := a.command("resume NAME", "Let a pool go on after its breaker has tripped", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
+network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		before, err := cl.Pool(ctx, muster.PoolName(args[0]))
+		if err != nil {
+			return poolHint(err)
+		}
+		p, err := cl.ResumePool(ctx, muster.PoolName(args[0]), api.PoolResume{Reason: reason, Who: myself()})
+		if err != nil {
+			return poolHint(err)
+		}
+		if a.json {
+			return a.printJSON(p)
+		}
+		if before.Breaker.Tripped == nil {
+			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped; nothing was done\n", p.Name)
+			return nil
+		}
+		fmt.Fprintf(a.stdout, "pool %s goes on\n", p.Name)
+		return nil
+	})
+	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	return c
+}

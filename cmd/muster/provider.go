@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+)
+
+func (a *app) providerCommand() *cobra.Command {
+	c := &cobra.Command{Use: "provider", Short: "Try out where nodes come from", Long: "Try out the clouds that nodes come from.", Args: cobra.NoArgs, RunE: needsCommand}
+	c.AddCommand(a.providerCheckCommand())
+	return c
+}
+
+func (a *app) providerCheckCommand() *cobra.Command {
+	offering, timeout := "", 10*time.Minute
+	c := a.command("check NAME [-- COMMAND...]", "Try a provider out on a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the
+instance, whatever happened before. It costs what such an instance costs for that time. Exit code 0 says that all of it went well.`,
+		cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+			if timeout <= 0 {
+				return usage(fmt.Errorf("--timeout is %s; give a time above 0s", timeout))
+			}
+			cl, err := a.connect()
+			if err != nil {
+				return err
+			}
+			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
+				if !a.json {
+					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, clean(p.Text))
+				}
+			})
+			result := api.CheckProgress{Step: "done", Text: "everything went well", OK: true}
+			var p *api.Problem
+			if err != nil {
+				if !errors.As(err, &p) || client.IsAuth(err) {
+					return err
+				}
+				result = api.CheckProgress{Step: "done", Text: p.Detail, Problem: p}
+			}
+			if a.json {
+				if e := a.printJSON(result); e != nil {
+					return e
+				}
+			}
+			if err != nil {
+				// Whatever the kind of the fault: the provider does not do.
+				return &exit{exitFailed, fmt.Errorf("provider %s: %s", args[0], p.Detail)}
+			}
+			if !a.json {
+				fmt.Fprintf(a.stdout, "provider %s works\n", args[0])
+			}
+			return nil
+		})
+	c.Flags().StringVar(&offering, "offering", "", "which offering to launch (default: the cheapest that is available)")
+	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long launching, booting and running may take together")
+	return c
+}

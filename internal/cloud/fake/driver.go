@@ -1,0 +1,455 @@
+package fake
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+)
+
+// Owner is the driver of one owner. It is also a cloud.Suspender, QuotaReader, NoticeReader and HostKeyReader.
+func (c *Cloud) Owner(owner string) cloud.Provider { return &driver{c, owner} }
+
+type driver struct {
+	c     *Cloud
+	owner string
+}
+
+var (
+	_ cloud.Suspender     = (*driver)(nil)
+	_ cloud.QuotaReader   = (*driver)(nil)
+	_ cloud.NoticeReader  = (*driver)(nil)
+	_ cloud.HostKeyReader = (*driver)(nil)
+)
+
+// anyone is a subject for calls that are about no instance.
+func (d *driver) anyone() *subject { return &subject{owner: d.owner} }
+
+// refusedLocked is what the first line of the script answers that refuses a call with "fail".
+func (d *driver) refusedLocked(where string, s *subject) error {
+	for _, r := range d.c.script {
+		if r.where == where && r.what == "fail" && r.strikes(s, time.Since(d.c.played)) {
+			return r.fault("%s: something went wrong", where)
+		}
+	}
+	return nil
+}
+
+// strikesLocked reports whether a line of this kind strikes.
+func (d *driver) strikesLocked(where, what string, s *subject) *rule {
+	for _, r := range d.c.script {
+		if r.where == where && r.what == what && r.strikes(s, time.Since(d.c.played)) {
+			return r
+		}
+	}
+	return nil
+}
+
+// Offers is cloud.Provider's.
+func (d *driver) Offers(ctx context.Context) ([]muster.Offering, error) {
+	c := d.c
+	c.mu.Lock()
+	c.calls.Offers++
+	c.mu.Unlock()
+	if err := c.wait(ctx, "offers", d.anyone()); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := d.refusedLocked("offers", d.anyone()); err != nil {
+		return nil, err
+	}
+	if d.strikesLocked("offers", "empty", d.anyone()) != nil {
+		return nil, nil
+	}
+	return slices.Clone(c.cfg.Offerings), nil
+}
+
+// Create is cloud.Provider's.
+func (d *driver) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
+	c := d.c
+	out := make([]cloud.Created, len(intents))
+	s := d.anyone()
+	c.mu.Lock()
+	c.calls.Create++
+	c.calls.Intents += len(intents)
+	if len(intents) > 0 {
+		s = c.subjectLocked(d.owner, intents[0], c.next+1)
+	}
+	c.mu.Unlock()
+	if err := c.wait(ctx, "create", s); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	c.mu.Lock()
+	limited := d.paceLocked(s)
+	c.mu.Unlock()
+	for i, in := range intents {
+		if out[i].Err = limited; limited == nil {
+			out[i].Instance, out[i].Err = d.create(in)
+		}
+	}
+	return out
+}
+
+// paceLocked refuses a call that comes too soon after the one before.
+func (d *driver) paceLocked(s *subject) error {
+	c := d.c
+	now := time.Now()
+	for _, r := range c.script {
+		if r.where != "create" || r.what != "rate" {
+			continue
+		}
+		if rest := r.last.Add(r.gap).Sub(now); !r.last.IsZero() && rest > 0 && r.strikes(s, now.Sub(c.played)) {
+			f := r.fault("create: one every %s at most", r.gap).(*muster.Fault)
+			if r.tell {
+				f.After = rest
+			}
+			return f
+		}
+		r.last = now
+	}
+	return nil
+}
+
+func (d *driver) create(in cloud.Intent) (cloud.Instance, error) {
+	c := d.c
+	c.mu.Lock()
+	f := c.faults
+	s := c.subjectLocked(d.owner, in, c.next+1)
+	there, err := d.admitLocked(in, s)
+	c.mu.Unlock()
+	if err != nil || there != nil {
+		if there != nil {
+			return there.Instance, nil
+		}
+		return cloud.Instance{}, err
+	}
+	if f.Create != nil {
+		if err := f.Create(in); err != nil {
+			return cloud.Instance{}, err
+		}
+	}
+	c.mu.Lock()
+	if there := d.ofLocked(in.Token); there != nil {
+		c.mu.Unlock()
+		return there.Instance, nil
+	}
+	made := c.bearLocked(d.owner, in).Instance
+	var twin *cloud.Instance
+	if d.strikesLocked("create", "double", s) != nil {
+		second := c.bearLocked(d.owner, in).Instance
+		twin = &second
+	}
+	lost := d.strikesLocked("create", "lost", s)
+	c.mu.Unlock()
+	c.born(made)
+	if twin != nil {
+		c.born(*twin)
+	}
+	if f.Lost != nil {
+		if err := f.Lost(in); err != nil {
+			return cloud.Instance{}, err
+		}
+	}
+	if lost != nil {
+		return cloud.Instance{}, lost.fault("create: the answer was lost")
+	}
+	return made, nil
+}
+
+// ofLocked is the owner's instance of a token, the first if there are two.
+func (d *driver) ofLocked(t muster.Token) *instance {
+	all := d.c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.Tags.Token == t })
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0]
+}
+
+// admitLocked says whether an intent may be carried out, or finds the instance that it has.
+func (d *driver) admitLocked(in cloud.Intent, s *subject) (*instance, error) {
+	c := d.c
+	if in.Token == "" || in.Node == "" {
+		return nil, muster.Faultf(muster.FaultInvalid, "an intent needs a token and a node")
+	}
+	if there := d.ofLocked(in.Token); there != nil {
+		if there.dying {
+			return nil, muster.Faultf(muster.FaultConflict, "instance %s of token %s is being destroyed", there.ID, in.Token)
+		}
+		return there, nil
+	}
+	if c.soldLocked(in) == nil {
+		return nil, muster.Faultf(muster.FaultInvalid, "there is no offering %s", in.Offering)
+	}
+	since := time.Since(c.played)
+	for _, r := range c.script {
+		if r.where != "create" {
+			continue
+		}
+		switch r.what {
+		case "fail":
+			if r.strikes(s, since) {
+				return nil, r.fault("create: something went wrong")
+			}
+		case "capacity":
+			if r.strikes(s, since) {
+				return nil, r.fault("%s: there is none to be had now", r.which.scope())
+			}
+		case "quota":
+			if k := c.countLocked(&r.which); k >= r.max && r.strikes(s, since) {
+				return nil, r.fault("%s: the account may have %d, and has %d", r.which.scope(), r.max, k)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// countLocked is how many instances a line selects, of all owners unless it names one.
+func (c *Cloud) countLocked(w *selection) int {
+	k := 0
+	for _, i := range c.instances {
+		s := c.subjectLocked(i.Tags.Owner, cloud.Intent{Pool: i.Tags.Pool, Offering: i.Offering, Zone: i.Zone, Market: i.Market}, i.seq)
+		if w.has(s) {
+			k++
+		}
+	}
+	return k
+}
+
+// Destroy is cloud.Provider's.
+func (d *driver) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
+	d.c.mu.Lock()
+	d.c.calls.Destroy++
+	d.c.mu.Unlock()
+	errs := make([]error, len(ids))
+	err := d.c.wait(ctx, "destroying", d.anyone()) // what is slow about destroys is not the call
+	for k, id := range ids {
+		if errs[k] = err; err == nil {
+			errs[k] = d.destroy(ctx, id)
+		}
+	}
+	return errs
+}
+
+func (d *driver) destroy(ctx context.Context, id muster.InstanceID) error {
+	c := d.c
+	c.mu.Lock()
+	i, f := c.instances[id], c.faults
+	if i == nil {
+		c.mu.Unlock()
+		return nil
+	}
+	if i.Tags.Owner != d.owner {
+		c.mu.Unlock()
+		return muster.Faultf(muster.FaultNotFound, "instance %s is of another owner", id)
+	}
+	s := c.subjectLocked(d.owner, cloud.Intent{Pool: i.Tags.Pool, Offering: i.Offering, Zone: i.Zone, Market: i.Market}, i.seq)
+	err := d.refusedLocked("destroy", s)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if f.Destroy != nil {
+		if err := f.Destroy(id); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	first := !i.dying
+	i.dying = true
+	lost, slow := d.strikesLocked("destroy", "lost", s), (*rule)(nil)
+	if first {
+		if slow = d.strikesLocked("destroy", "slow", s); slow != nil {
+			time.AfterFunc(slow.slow, func() { c.end(i) })
+		}
+	}
+	c.mu.Unlock()
+	switch {
+	case slow != nil:
+	case first:
+		c.end(i)
+	default:
+		select {
+		case <-i.dead:
+		case <-ctx.Done():
+			return &muster.Fault{Kind: muster.FaultTransient, Message: "the call was ended", Err: ctx.Err()}
+		case <-time.After(time.Second):
+			// Accepted long ago, and still at it.
+		}
+	}
+	if lost != nil {
+		return lost.fault("destroy: the answer was lost")
+	}
+	return nil
+}
+
+// List is cloud.Provider's.
+func (d *driver) List(ctx context.Context, cursor string) (cloud.Listing, error) {
+	c := d.c
+	c.mu.Lock()
+	c.calls.List++
+	c.mu.Unlock()
+	if err := c.wait(ctx, "list", d.anyone()); err != nil {
+		return cloud.Listing{}, err
+	}
+	after, _ := strconv.Atoi(cursor)
+	c.mu.Lock()
+	f, size, s := c.faults, c.cfg.Page, d.anyone()
+	err := d.refusedLocked("list", s)
+	var all []*instance
+	if stale := d.strikesLocked("list", "stale", s); stale != nil && stale.slow > 0 {
+		all = d.asOfLocked(time.Now().Add(-time.Duration(stale.rand.Int64N(int64(stale.slow)))), after)
+	} else {
+		all = c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.seq > after })
+	}
+	page := cloud.Listing{Complete: true}
+	if size > 0 && len(all) > size {
+		page.Next, page.Complete = strconv.Itoa(all[size-1].seq), false
+		all = all[:size]
+	}
+	page.Instances = plain(all)
+	switch {
+	case d.strikesLocked("list", "empty", s) != nil:
+		page = cloud.Listing{Complete: true}
+	case d.strikesLocked("list", "short", s) != nil:
+		page = cloud.Listing{Instances: page.Instances[:len(all)/2], Complete: true}
+	case d.strikesLocked("list", "cut", s) != nil:
+		page = cloud.Listing{Instances: page.Instances[:len(all)/2]}
+	}
+	c.mu.Unlock()
+	if err == nil && f.List != nil {
+		err = f.List()
+	}
+	if err != nil {
+		return cloud.Listing{}, err
+	}
+	if f.Cut != nil && page.Next == "" {
+		page.Instances, page.Complete = f.Cut(page.Instances)
+	}
+	return page, nil
+}
+
+// asOfLocked is what there was of the owner at a moment, after a number.
+func (d *driver) asOfLocked(t time.Time, after int) []*instance {
+	was := func(i *instance) bool { return i.Tags.Owner == d.owner && i.seq > after && !i.born.After(t) }
+	all := d.c.sortedLocked(was)
+	for _, i := range d.c.past {
+		if was(i) && i.gone.After(t) {
+			all = append(all, i)
+		}
+	}
+	slices.SortFunc(all, func(a, b *instance) int { return a.seq - b.seq })
+	return all
+}
+
+// mineLocked finds an instance of the owner.
+func (d *driver) mineLocked(id muster.InstanceID) (*instance, error) {
+	if i := d.c.instances[id]; i != nil && i.Tags.Owner == d.owner {
+		return i, nil
+	}
+	return nil, muster.Faultf(muster.FaultNotFound, "instance %s: not found", id)
+}
+
+// SetTags is cloud.Provider's.
+func (d *driver) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
+	c := d.c
+	if err := c.wait(ctx, "tags", d.anyone()); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls.SetTags++
+	if err := d.refusedLocked("tags", d.anyone()); err != nil {
+		return err
+	}
+	i, err := d.mineLocked(id)
+	if err != nil {
+		return err
+	}
+	if tags.Owner != i.Tags.Owner || tags.Token != i.Tags.Token {
+		return muster.Faultf(muster.FaultInvalid, "instance %s: its owner and its token are for ever", id)
+	}
+	i.Tags = tags
+	return nil
+}
+
+// Suspend is cloud.Suspender's.
+func (d *driver) Suspend(ctx context.Context, ids []muster.InstanceID) []error {
+	return d.sleep(ctx, ids, true)
+}
+
+// Resume is cloud.Suspender's.
+func (d *driver) Resume(ctx context.Context, ids []muster.InstanceID) []error {
+	return d.sleep(ctx, ids, false)
+}
+
+func (d *driver) sleep(ctx context.Context, ids []muster.InstanceID, asleep bool) []error {
+	errs := make([]error, len(ids))
+	err := d.c.wait(ctx, "suspend", d.anyone())
+	for k, id := range ids {
+		if errs[k] = err; err != nil {
+			continue
+		}
+		d.c.mu.Lock()
+		i, err := d.mineLocked(id)
+		turned := err == nil && i.suspended != asleep
+		if turned {
+			i.suspended = asleep
+		}
+		d.c.mu.Unlock()
+		if errs[k] = err; turned && d.c.cfg.Suspended != nil {
+			d.c.cfg.Suspended(i.Instance, asleep)
+		}
+	}
+	return errs
+}
+
+// Quotas is cloud.QuotaReader's: those of the script's lines that select by family or by nothing.
+func (d *driver) Quotas(ctx context.Context) ([]cloud.Quota, error) {
+	if err := d.c.wait(ctx, "offers", d.anyone()); err != nil {
+		return nil, err
+	}
+	d.c.mu.Lock()
+	defer d.c.mu.Unlock()
+	var out []cloud.Quota
+	for _, r := range d.c.script {
+		if w := r.which; r.what == "quota" && w == (selection{family: w.family}) {
+			out = append(out, cloud.Quota{Family: w.family, Limit: r.max, Used: d.c.countLocked(&w)})
+		}
+	}
+	return out, nil
+}
+
+// Notices is cloud.NoticeReader's.
+func (d *driver) Notices(ctx context.Context) ([]cloud.Notice, error) {
+	if err := d.c.wait(ctx, "notices", d.anyone()); err != nil {
+		return nil, err
+	}
+	d.c.mu.Lock()
+	defer d.c.mu.Unlock()
+	d.c.calls.Notices++
+	var out []cloud.Notice
+	for _, i := range d.c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && !i.notice.IsZero() }) {
+		out = append(out, cloud.Notice{Instance: i.ID, At: muster.At(i.notice)})
+	}
+	return out, nil
+}
+
+// HostKeys is cloud.HostKeyReader's.
+func (d *driver) HostKeys(ctx context.Context, id muster.InstanceID) ([]string, error) {
+	if err := d.c.wait(ctx, "host-keys", d.anyone()); err != nil {
+		return nil, err
+	}
+	d.c.mu.Lock()
+	defer d.c.mu.Unlock()
+	if _, err := d.mineLocked(id); err != nil {
+		return nil, err
+	}
+	return []string{KeyLine(d.c.key(id, false))}, nil
+}

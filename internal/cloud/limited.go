@@ -1,0 +1,142 @@
+package cloud
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// Rate is how many calls a second there may be, on average, and how many at
+// once after a time of quiet. The zero value is no limit.
+type Rate struct {
+	PerSecond float64
+	Burst     int // 0: one
+}
+
+// Rates are those of a provider. Each class waits for itself alone: creates that
+// are held up never hold up lists.
+type Rates struct {
+	// Create and Destroy count each instance, for most clouds' batches are calls one by one.
+	Create, Destroy Rate
+	// Read is of offers and lists, a page each; Tags of SetTags.
+	Read, Tags Rate
+}
+
+// Limited lets calls through at the pace that an account bears. What waits
+// ends with its ctx as FaultTransient: nothing was asked then.
+type Limited struct {
+	p                           Provider
+	create, destroy, read, tags bucket
+}
+
+// NewLimited goes around p.
+func NewLimited(p Provider, r Rates) *Limited {
+	return &Limited{p: p, create: bucket{rate: r.Create}, destroy: bucket{rate: r.Destroy}, read: bucket{rate: r.Read}, tags: bucket{rate: r.Tags}}
+}
+
+// Unwrap is Wrapper's.
+func (l *Limited) Unwrap() Provider { return l.p }
+
+// bucket is a token bucket, kept as the time at which all that was taken is paid for.
+type bucket struct {
+	rate Rate
+
+	mu   sync.Mutex
+	paid time.Time
+}
+
+// take is how long to wait for n tokens; they are taken.
+func (b *bucket) take(now time.Time, n int) time.Duration {
+	if b.rate.PerSecond <= 0 || n == 0 {
+		return 0
+	}
+	each := time.Duration(float64(time.Second) / b.rate.PerSecond)
+	// What was saved up is a burst at most, less the one that is due anyway.
+	saved := time.Duration(max(b.rate.Burst, 1)-1) * each
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if floor := now.Add(-saved); b.paid.Before(floor) {
+		b.paid = floor
+	}
+	// The last of the n may go when the n-1 before it are paid for.
+	at := b.paid.Add(time.Duration(n-1) * each)
+	b.paid = b.paid.Add(time.Duration(n) * each)
+	return max(at.Sub(now), 0)
+}
+
+// back returns tokens that were not used.
+func (b *bucket) back(n int) {
+	if b.rate.PerSecond <= 0 {
+		return
+	}
+	b.mu.Lock()
+	b.paid = b.paid.Add(-time.Duration(float64(n) * float64(time.Second) / b.rate.PerSecond))
+	b.mu.Unlock()
+}
+
+// wait waits for n tokens.
+func (b *bucket) wait(ctx context.Context, n int) error {
+	d := b.take(time.Now(), n)
+	if d == 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		b.back(n)
+		return &muster.Fault{Kind: muster.FaultTransient, Message: "not asked: it waited for the pace that its provider may be called at", Err: ctx.Err()}
+	}
+}
+
+// Offers is Provider's.
+func (l *Limited) Offers(ctx context.Context) ([]muster.Offering, error) {
+	if err := l.read.wait(ctx, 1); err != nil {
+		return nil, err
+	}
+	return l.p.Offers(ctx)
+}
+
+// Create is Provider's.
+func (l *Limited) Create(ctx context.Context, intents []Intent) []Created {
+	if err := l.create.wait(ctx, len(intents)); err != nil {
+		out := make([]Created, len(intents))
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	return l.p.Create(ctx, intents)
+}
+
+// Destroy is Provider's.
+func (l *Limited) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
+	if err := l.destroy.wait(ctx, len(ids)); err != nil {
+		errs := make([]error, len(ids))
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	return l.p.Destroy(ctx, ids)
+}
+
+// List is Provider's.
+func (l *Limited) List(ctx context.Context, cursor string) (Listing, error) {
+	if err := l.read.wait(ctx, 1); err != nil {
+		return Listing{}, err
+	}
+	return l.p.List(ctx, cursor)
+}
+
+// SetTags is Provider's.
+func (l *Limited) SetTags(ctx context.Context, id muster.InstanceID, tags Tags) error {
+	if err := l.tags.wait(ctx, 1); err != nil {
+		return err
+	}
+	return l.p.SetTags(ctx, id, tags)
+}

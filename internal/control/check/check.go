@@ -1,0 +1,264 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// Config is what a check needs.
+type Config struct {
+	Name     muster.ProviderName
+	Provider cloud.Provider
+	// Dial and StartAgent are the link's. StartAgent may be nil.
+	Dial       func(ctx context.Context, n *state.Node) (net.Conn, error)
+	StartAgent func(ctx context.Context, n *state.Node) error
+	// Fence is what is put on what the agent is sent.
+	Fence func() wire.Fence
+	// Shelter keeps the fleet from adopting the instance of a token until end is called,
+	// which says whether it was destroyed.
+	Shelter func(t muster.Token) (end func(destroyed bool))
+	// Say is told of each step.
+	Say    func(step, text string)
+	Logger *slog.Logger
+}
+
+// Want is what to try.
+type Want struct {
+	// Offering to launch; empty: the cheapest that is available.
+	Offering muster.OfferingName
+	Command  []string
+	// Timeout of all up to the destroy, which has a time of its own.
+	Timeout time.Duration
+}
+
+// Steps, as Config.Say names them.
+const (
+	stepOffers  = "offers"
+	stepCreate  = "create"
+	stepBoot    = "boot"
+	stepRun     = "run"
+	stepDestroy = "destroy"
+)
+
+const (
+	destroyFor                 = 2 * time.Minute
+	retryFirst, retryLongest   = 100 * time.Millisecond, 5 * time.Second
+	bootFor                    = time.Second // before its agent is started from outside
+	askCPU                     = muster.MilliCPU(100)
+	askMemory                  = 64 * muster.MiB
+	outputLimit, outputInWords = 64 << 10, 600
+)
+
+type check struct {
+	Config
+	want     Want
+	offering muster.Offering
+	node     *state.Node
+}
+
+// Run does all of it. The error says in words what did not go well.
+func Run(ctx context.Context, cfg Config, want Want) error {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &check{Config: cfg, want: want}
+	tryCtx, cancel := context.WithTimeoutCause(ctx, want.Timeout, muster.Faultf(muster.FaultUnavailable, "it took longer than %s", want.Timeout))
+	defer cancel()
+	if err := c.choose(tryCtx); err != nil {
+		return err
+	}
+	draw := strings.ToLower(rand.Text())
+	id := muster.NodeID("check-" + draw[:8])
+	c.node = &state.Node{ID: id, Token: muster.Token("check-" + draw), Offering: c.offering, Stage: muster.NodeBooting, Launched: muster.At(time.Now())}
+	end := cfg.Shelter(c.node.Token)
+	err := c.create(tryCtx)
+	if err == nil {
+		if err = c.boot(tryCtx); err == nil {
+			err = c.run(tryCtx)
+		}
+	}
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("the check was broken off: %w", err)
+	}
+	destroyed := c.destroy(context.WithoutCancel(ctx))
+	end(destroyed == nil)
+	return errors.Join(err, destroyed)
+}
+
+// choose finds the offering.
+func (c *check) choose(ctx context.Context) error {
+	offers, err := c.Provider.Offers(ctx)
+	if err != nil {
+		return fmt.Errorf("its offerings cannot be read: %w", err)
+	}
+	var best *muster.Offering
+	for i := range offers {
+		o := &offers[i]
+		switch {
+		case c.want.Offering != "" && o.Name != c.want.Offering, c.want.Offering == "" && !o.Available:
+		case best == nil || o.Price < best.Price:
+			best = o
+		}
+	}
+	switch {
+	case best == nil && c.want.Offering != "":
+		return muster.Faultf(muster.FaultNotFound, "it has no offering %s", c.want.Offering)
+	case best == nil:
+		return muster.Faultf(muster.FaultCapacity, "none of its %d offerings is available", len(offers))
+	}
+	c.offering = *best
+	c.offering.Provider = c.Name
+	c.offering.Market = cmp.Or(best.Market, muster.OnDemand)
+	c.Say(stepOffers, fmt.Sprintf("%d offerings; trying %s, %s, %g an hour", len(offers), best.Name, best.Capacity, float64(best.Price)/1e6))
+	return nil
+}
+
+func (c *check) create(ctx context.Context) error {
+	began := time.Now()
+	made := c.Provider.Create(ctx, []cloud.Intent{{Token: c.node.Token, Node: c.node.ID, Offering: c.offering.Name, Zone: c.offering.Zone, Market: c.offering.Market}})
+	switch {
+	case len(made) != 1:
+		return muster.Faultf(muster.FaultInternal, "it gave %d answers to one intent", len(made))
+	case made[0].Err != nil:
+		return fmt.Errorf("no instance was made (%s): %w", muster.KindOf(made[0].Err), cause(ctx, made[0].Err))
+	}
+	c.node.Instance, c.node.StageSince = made[0].Instance.ID, muster.At(time.Now())
+	c.Say(stepCreate, fmt.Sprintf("instance %s was made in %s", c.node.Instance, took(began)))
+	return nil
+}
+
+func took(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }
+
+// cause prefers why the context ended to what a call made of that.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// boot waits for the agent.
+func (c *check) boot(ctx context.Context) error {
+	began := time.Now()
+	client := c.client()
+	defer client.Close()
+	told := ""
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		err := c.answers(ctx, client, began)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			c.Say(stepBoot, "not yet: "+told)
+		}
+		if !sleep(ctx, wait) {
+			return fmt.Errorf("its agent did not come into service within %s: %w", took(began), cause(ctx, err))
+		}
+	}
+}
+
+func (c *check) client() *wire.Client {
+	return wire.NewClient(func(ctx context.Context) (net.Conn, error) { return c.Dial(ctx, c.node) })
+}
+
+// answers asks the agent once, and has it started if nobody answers.
+func (c *check) answers(ctx context.Context, client *wire.Client, began time.Time) error {
+	hello, err := client.Hello(ctx)
+	switch {
+	case err == nil && hello.Node != c.node.ID:
+		return muster.Faultf(muster.FaultConflict, "the agent that answers is of node %s", hello.Node)
+	case err == nil && len(hello.Runtimes) == 0:
+		return muster.Faultf(muster.FaultUnavailable, "its agent answers, and no runtime works there: %s", strings.Join(hello.Problems, "; "))
+	case err == nil:
+		c.Say(stepBoot, fmt.Sprintf("its agent (%s) answers after %s: %s; runtimes %s", hello.Version, took(began), hello.Capacity, strings.Join(hello.Runtimes, ", ")))
+		for _, p := range hello.Problems {
+			c.Say(stepBoot, "it says: "+p)
+		}
+		return nil
+	case c.StartAgent == nil || time.Since(began) < bootFor:
+		return err
+	}
+	if startErr := c.StartAgent(ctx, c.node); startErr != nil {
+		return fmt.Errorf("its agent could not be started: %w", startErr)
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// destroy ends the instance, and asks again for as long as is bearable. Whether one was made is
+// not always known: then it is looked for.
+func (c *check) destroy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, destroyFor)
+	defer cancel()
+	began := time.Now()
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		ids, err := c.instances(ctx)
+		if err == nil && len(ids) == 0 {
+			c.Say(stepDestroy, "there is no instance of it")
+			return nil
+		}
+		if err == nil {
+			err = errors.Join(c.Provider.Destroy(ctx, ids)...)
+		}
+		if err == nil {
+			c.Say(stepDestroy, fmt.Sprintf("instance %s is destroyed, in %s", ids[0], took(began)))
+			return nil
+		}
+		c.Logger.Warn("checked instance not destroyed yet", "provider", c.Name, "instance", c.node.Instance, "error", err)
+		if !sleep(ctx, wait) {
+			return fmt.Errorf("its instance %s was not destroyed within %s, the fleet goes on trying: %w", c.node.Instance, took(began), err)
+		}
+	}
+}
+
+// instances are those to destroy: the one that was answered, or what bears the token.
+func (c *check) instances(ctx context.Context) ([]muster.InstanceID, error) {
+	if c.node.Instance != "" {
+		return []muster.InstanceID{c.node.Instance}, nil
+	}
+	const maxPages = 10_000
+	var ids []muster.InstanceID
+	cursor := ""
+	for range maxPages {
+		page, err := c.Provider.List(ctx, cursor)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Instances {
+			if page.Instances[i].Tags.Token == c.node.Token {
+				ids = append(ids, page.Instances[i].ID)
+			}
+		}
+		if cursor = page.Next; cursor != "" {
+			continue
+		}
+		if !page.Complete && len(ids) == 0 {
+			return nil, muster.Faultf(muster.FaultTransient, "its list is not complete")
+		}
+		return ids, nil
+	}
+	return nil, muster.Faultf(muster.FaultInternal, "its list does not end")
+}

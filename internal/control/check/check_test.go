@@ -1,0 +1,243 @@
+package check_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/fake"
+	"github.com/musterhq/muster/internal/control/check"
+	"github.com/musterhq/muster/internal/control/link/linktest"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a fake cloud whose instances are nodes in memory.
+type rig struct {
+	t     *testing.T
+	cloud *fake.Cloud
+	boots bool // agents of new instances can be started
+	dead  bool // and are not, whatever is done
+	says  []string
+	// shelters are the tokens that were sheltered, and with what end.
+	shelters []string
+
+	mu    sync.Mutex
+	nodes map[muster.NodeID]*linktest.Node
+}
+
+func inBubble(t *testing.T, fn func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, boots: true, nodes: map[muster.NodeID]*linktest.Node{}}
+		offer := func(name string, price muster.Price, available bool) muster.Offering {
+			return muster.Offering{Provider: "fake", Name: muster.OfferingName(name), Market: muster.OnDemand, Price: price, Available: available,
+				Capacity: muster.Resources{CPU: 2000, Memory: muster.GiB}}
+		}
+		r.cloud = fake.New(fake.Config{
+			Offerings: []muster.Offering{offer("dear", 3e6, true), offer("cheap", 1e6, true), offer("none", 1, false)},
+			Created:   r.created, Destroyed: r.destroyed,
+		})
+		defer func() {
+			for _, n := range r.nodes {
+				n.Destroy()
+			}
+		}()
+		fn(r)
+	})
+}
+
+func (r *rig) created(in cloud.Instance) {
+	n := linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: muster.Resources{CPU: 2000, Memory: muster.GiB}})
+	r.mu.Lock()
+	r.nodes[in.Tags.Node] = n
+	r.mu.Unlock()
+	if r.boots && !r.dead {
+		_ = n.Start()
+	}
+}
+
+func (r *rig) destroyed(in cloud.Instance) {
+	r.mu.Lock()
+	n := r.nodes[in.Tags.Node]
+	r.mu.Unlock()
+	if n != nil {
+		n.Destroy()
+	}
+}
+
+func (r *rig) node(id muster.NodeID) *linktest.Node {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.nodes[id]
+}
+
+func (r *rig) check(ctx context.Context, want check.Want) error {
+	if want.Timeout == 0 {
+		want.Timeout = time.Minute
+	}
+	return check.Run(ctx, check.Config{
+		Name: "fake", Provider: r.cloud.Owner("c1"),
+		Dial: func(ctx context.Context, n *state.Node) (net.Conn, error) {
+			if m := r.node(n.ID); m != nil {
+				return m.Dial(ctx)
+			}
+			return nil, muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
+		},
+		StartAgent: func(_ context.Context, n *state.Node) error {
+			if r.dead {
+				return errors.New("muster-node: exit status 1: GLIBC_2.34 not found")
+			}
+			return r.node(n.ID).Start()
+		},
+		Fence: func() wire.Fence { return wire.Fence{Cluster: "c1", Epoch: 1, Term: 1, Index: 1} },
+		Say:   func(step, text string) { r.says = append(r.says, step+" "+text) },
+		Shelter: func(muster.Token) func(bool) {
+			i := len(r.shelters)
+			r.shelters = append(r.shelters, "open")
+			return func(destroyed bool) { r.shelters[i] = fmt.Sprint("destroyed ", destroyed) }
+		},
+	}, want)
+}
+
+// told fails the test unless the error says all of it, or there is none and nothing is wanted.
+func (r *rig) told(err error, want ...string) {
+	r.t.Helper()
+	if (err == nil) != (len(want) == 0) {
+		r.t.Errorf("error %v", err)
+		return
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			r.t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+// clean fails the test unless everything was destroyed.
+func (r *rig) clean(shelter string) {
+	r.t.Helper()
+	if left := r.cloud.Instances(); len(left) > 0 {
+		r.t.Errorf("left: %v", left)
+	}
+	if !slices.Equal(r.shelters, []string{shelter}) {
+		r.t.Errorf("shelters: %v", r.shelters)
+	}
+}
+
+func (r *rig) said(want string) {
+	r.t.Helper()
+	if !slices.ContainsFunc(r.says, func(s string) bool { return strings.Contains(s, want) }) {
+		r.t.Errorf("nothing says %q:\n%s", want, strings.Join(r.says, "\n"))
+	}
+}
+
+func TestO3Good(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.told(r.check(context.Background(), check.Want{Command: strings.Fields("print hello ; true")}))
+		r.clean("destroyed true")
+		for _, s := range []string{"offers 3 offerings; trying cheap, 2 cpu", "create instance i-", "boot its agent (test) answers", "run \"print hello ; true\" succeeded in", "hello", "destroy instance i-"} {
+			r.said(s)
+		}
+	})
+}
+
+func TestO3AgentHasToBeStarted(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boots = false
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Offering: "dear"}))
+		r.clean("destroyed true")
+		r.said("trying dear")
+	})
+}
+
+func TestO3BootFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.dead = true
+		began := time.Now()
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}), "did not come into service within 1m", "it took longer than 1m0s", "GLIBC_2.34 not found")
+		if took := time.Since(began); took < time.Minute || took > 2*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		r.clean("destroyed true")
+		r.said("boot not yet: its agent could not be started: muster-node: exit status 1")
+	})
+}
+
+func TestO3CommandFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.told(r.check(context.Background(), check.Want{Command: strings.Fields("warn no-such-disk ; exit 3")}), `"warn no-such-disk ; exit 3" failed`, "code 3", "its stderr: no-such-disk")
+		r.clean("destroyed true")
+	})
+	inBubble(t, func(r *rig) {
+		r.told(r.check(context.Background(), check.Want{Command: []string{"hang"}}), "did not end", "it took longer than 1m0s")
+		r.clean("destroyed true")
+	})
+}
+
+func TestO3ProviderFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
+			return muster.Faultf(muster.FaultAuth, "UnauthorizedOperation: no ec2:RunInstances")
+		}})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}), "no instance was made (auth)", "no ec2:RunInstances")
+		r.clean("destroyed true")
+	})
+	inBubble(t, func(r *rig) { // made, and the answer lost: it is found by its token
+		r.cloud.SetFaults(fake.Faults{Lost: func(cloud.Intent) error { return muster.Faultf(muster.FaultAmbiguous, "the connection broke") }})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}), "no instance was made (ambiguous)", "the connection broke")
+		r.clean("destroyed true")
+		if c := r.cloud.Calls(); c.Destroy == 0 {
+			t.Error("nothing was destroyed")
+		}
+	})
+	inBubble(t, func(r *rig) {
+		r.told(r.check(context.Background(), check.Want{Offering: "huge"}), "it has no offering huge")
+		if c := r.cloud.Calls(); c.Create != 0 {
+			t.Error("something was launched")
+		}
+	})
+}
+
+func TestO3DestroyFails(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		tries := 0
+		r.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error {
+			if tries++; tries < 4 {
+				return errors.New("not now")
+			}
+			return nil
+		}})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}))
+		r.clean("destroyed true")
+	})
+	inBubble(t, func(r *rig) { // never: the fleet is left to it, and the user is told
+		r.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error { return errors.New("not now") }})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"exit", "3"}}), "code 3", "was not destroyed within 2m", "not now")
+		if !slices.Equal(r.shelters, []string{"destroyed false"}) {
+			t.Errorf("shelters: %v", r.shelters)
+		}
+	})
+}
+
+func TestO3BrokenOff(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(5*time.Second, cancel)
+		r.told(r.check(ctx, check.Want{Command: []string{"hang"}}), "the check was broken off")
+		r.clean("destroyed true")
+	})
+}

@@ -1,0 +1,93 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// run runs the command on the node, as work is run.
+func (c *check) run(ctx context.Context) error {
+	began := time.Now()
+	client := c.client()
+	defer client.Close()
+	uid := muster.JobUID(c.node.ID)
+	id := muster.NewAllocID(uid, 0, 1)
+	line := strings.Join(c.want.Command, " ")
+	_, err := client.SendDesired(ctx, wire.Desired{Fence: c.Fence(), Allocs: []wire.DesiredAlloc{{
+		ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{
+			Namespace: muster.DefaultNamespace, Job: string(c.node.ID), JobUID: uid, Version: 1, Count: 1, Attempt: 1,
+			Command:         c.want.Command,
+			Resources:       muster.Resources{CPU: min(askCPU, c.offering.Capacity.CPU), Memory: min(askMemory, c.offering.Capacity.Memory)},
+			KillGraceMillis: 1, OutputLimit: outputLimit,
+		},
+	}}})
+	if err != nil {
+		return fmt.Errorf("its agent does not take the command: %w", cause(ctx, err))
+	}
+	r, err := c.result(ctx, client, id)
+	if err != nil {
+		return fmt.Errorf("the command %q did not end: %w", line, cause(ctx, err))
+	}
+	stdout, stderr := c.output(ctx, client, r, wire.Stdout), c.output(ctx, client, r, wire.Stderr)
+	if r.Outcome != muster.OutcomeSucceeded {
+		why := string(r.Outcome)
+		if r.Failure != nil {
+			why = r.Failure.Message
+		}
+		if words := strings.TrimSpace(stderr); words != "" {
+			why += "; its stderr: " + words
+		}
+		return muster.Faultf(muster.FaultConflict, "the command %q failed: %s", line, why)
+	}
+	c.Say(stepRun, fmt.Sprintf("%q succeeded in %s: %s", line, took(began), strings.TrimSpace(stdout)))
+	return nil
+}
+
+// result waits for the end of the allocation.
+func (c *check) result(ctx context.Context, client *wire.Client, id muster.AllocID) (wire.AllocReport, error) {
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		var last error
+		for report, err := range client.Reports(ctx) {
+			if last = err; err != nil {
+				break
+			}
+			for _, a := range report.Allocs {
+				if a.ID == id && a.Status == muster.AllocEnded {
+					return a, nil
+				}
+			}
+		}
+		if !sleep(ctx, wait) {
+			return wire.AllocReport{}, last
+		}
+	}
+}
+
+// output is the end of a stream, as far as it fits into a sentence.
+func (c *check) output(ctx context.Context, client *wire.Client, r wire.AllocReport, stream string) string {
+	s := r.Stdout
+	if stream == wire.Stderr {
+		s = r.Stderr
+	}
+	text := s.Inline
+	if len(text) == 0 && s.Size > 0 {
+		from := max(s.Start, s.Size-outputInWords)
+		o, err := client.Output(ctx, r.ID, stream, from, false)
+		if err != nil {
+			return fmt.Sprintf("(not read: %v)", err)
+		}
+		defer func() { _ = o.Close() }()
+		// What could not be read is left out: the end that is told is the command's.
+		text, _ = io.ReadAll(io.LimitReader(o, outputInWords))
+	}
+	if len(text) > outputInWords {
+		text = text[len(text)-outputInWords:]
+	}
+	return strings.ToValidUTF8(string(text), "?")
+}

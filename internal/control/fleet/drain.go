@@ -1,0 +1,45 @@
+package fleet
+
+import (
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/mend"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// watchWorkLocked remembers when an allocation is to have ended, for package mend, which
+// says what to do about nodes that cannot end their work.
+func (f *Fleet) watchWorkLocked(before, a *state.Alloc, at muster.Time) {
+	if a == nil || !a.Live() {
+		if before != nil {
+			delete(f.memory.Due, before.ID)
+			delete(f.stopped, before.ID)
+		}
+		return
+	}
+	if a.Desired == muster.AllocStop && f.stopped[a.ID] == 0 {
+		f.stopped[a.ID] = at
+	}
+	if due := mend.DueBy(a, f.stopped[a.ID]); due != 0 {
+		f.memory.Due[a.ID] = due
+	} else {
+		delete(f.memory.Due, a.ID)
+	}
+}
+
+// surveyLocked takes in all that is live, when changes were missed or none has been
+// seen. What was told to stop before is taken to have been told now: nobody is ended sooner for a new leader.
+func (f *Fleet) surveyLocked(snap *state.Snapshot, now muster.Time) {
+	for id := range f.memory.Due {
+		if a := snap.Alloc(id); a == nil || !a.Live() {
+			delete(f.memory.Due, id)
+			delete(f.stopped, id)
+		}
+	}
+	for id := range f.stopped {
+		if a := snap.Alloc(id); a == nil || !a.Live() {
+			delete(f.stopped, id)
+		}
+	}
+	snap.LiveAllocs(func(a *state.Alloc) bool { f.watchWorkLocked(nil, a, now); return true })
+	f.boots.catchUp(snap)
+}

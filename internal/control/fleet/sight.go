@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/mend"
+	"github.com/musterhq/muster/internal/decide/size"
+)
+
+// Blocks are what is not asked of the providers now, and what is tried with care
+// because nobody has said yes since.
+func (f *Fleet) Blocks() []size.Block {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.blocks.now(muster.At(time.Now()))
+}
+
+// Shelter keeps the instance of a token, which stands behind no node, from being
+// adopted or destroyed until end is called. It must be called before the instance is made. After a
+// destroy it stays sheltered for a while: a list that was asked for before may still show it.
+func (f *Fleet) Shelter(t muster.Token) (end func(destroyed bool)) {
+	const forEver = muster.Time(1 << 62)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sheltered == nil {
+		f.sheltered = map[muster.Token]muster.Time{}
+	}
+	f.sheltered[t] = forEver
+	return func(destroyed bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if destroyed {
+			f.sheltered[t] = muster.At(time.Now().Add(listTimeout))
+		} else {
+			delete(f.sheltered, t)
+		}
+	}
+}
+
+// unsheltered leaves out of what a list shows what is sheltered.
+func (f *Fleet) unsheltered(strays []mend.Stray, adopt []mend.Adoption) ([]mend.Stray, []mend.Adoption) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := muster.At(time.Now())
+	maps.DeleteFunc(f.sheltered, func(_ muster.Token, until muster.Time) bool { return until <= now })
+	hidden := func(t muster.Token) bool { return f.sheltered[t] != 0 }
+	return slices.DeleteFunc(strays, func(s mend.Stray) bool { return hidden(s.Token) }),
+		slices.DeleteFunc(adopt, func(a mend.Adoption) bool { return hidden(a.Token) })
+}

@@ -1,0 +1,72 @@
+package fleet
+
+import (
+	"context"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	tagsTimeout = time.Minute
+	// tagsAtOnce bounds what one list starts. The rest is seen by the next one.
+	tagsAtOnce = 16
+)
+
+// tag gives instances whose tags are not what the state says the right ones. They are a copy, for
+// the day when the log is lost; what fails is seen again by the next list.
+func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.ProviderName, seen []cloud.Instance) {
+	if len(seen) == 0 {
+		return
+	}
+	nodes := map[muster.InstanceID]*state.Node{}
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Offering.Provider == name && n.Instance != "" && n.Stage != muster.NodeTerminating {
+			nodes[n.Instance] = n
+		}
+		return true
+	})
+	started := 0
+	for _, in := range seen {
+		n := nodes[in.ID]
+		if n == nil || n.Token != in.Tags.Token {
+			continue
+		}
+		want := in.Tags
+		want.Node, want.Pool, want.Intent = n.ID, n.Pool, tagOf(n.Intent)
+		has := in.Tags
+		has.Intent = tagOf(has.Intent)
+		if has == want || started == tagsAtOnce {
+			continue
+		}
+		f.mu.Lock()
+		busy := f.tagging[in.ID]
+		f.tagging[in.ID] = true
+		f.mu.Unlock()
+		if busy {
+			continue
+		}
+		started++
+		f.calls.Go(func() {
+			callCtx, cancel := context.WithTimeout(ctx, tagsTimeout)
+			err := f.providers[name].SetTags(callCtx, in.ID, want)
+			cancel()
+			f.mu.Lock()
+			delete(f.tagging, in.ID)
+			f.mu.Unlock()
+			if err != nil && ctx.Err() == nil {
+				f.log.Debug("instance not tagged", "instance", in.ID, "node", want.Node, "error", err)
+			}
+		})
+	}
+}
+
+// tagOf is an intent as tags have it: the usual one is none.
+func tagOf(i muster.NodeIntent) muster.NodeIntent {
+	if i == muster.NodeRun {
+		return ""
+	}
+	return i
+}

@@ -1,0 +1,48 @@
+package size
+
+import "fmt"
+
+// keepMinimum launches what pools lack of their minimum.
+func (p *planner) keepMinimum() {
+	for i, q := range p.pools {
+		for n := &p.counts[i]; n.kept < min(q.Min, q.Max); {
+			if !p.keep(q, fmt.Sprintf("for the minimum of pool %s (%d)", q.Name, q.Min)) {
+				break
+			}
+		}
+	}
+}
+
+// keepSpare launches what pools lack of their spare nodes: ready or on their way, and of no use to what waits.
+func (p *planner) keepSpare() {
+	for i, q := range p.pools {
+		for n := &p.counts[i]; n.unused+n.unusedOnWay < q.Spare; {
+			if !p.keep(q, fmt.Sprintf("to have %d spare in pool %s", q.Spare, q.Name)) {
+				break
+			}
+		}
+	}
+}
+
+// keep launches the cheapest that there is.
+func (p *planner) keep(q *pool, reason string) bool {
+	var best *choice
+	for _, o := range q.offers {
+		c := &choice{pool: q, offer: o}
+		if p.obstacle(c).kind == nothing && (best == nil || o.Price < best.offer.Price) {
+			best = c
+		}
+	}
+	if best == nil {
+		return false
+	}
+	p.launch(best, reason)
+	// It may do for some that nothing could be launched for: then it is no spare one.
+	s := supply{class: best.offer.class, free: best.offer.Capacity, count: 1}
+	if p.open > 0 && p.pattern(&s) > 0 {
+		p.use(&s, 1)
+	} else {
+		p.counts[q.at].unusedOnWay++
+	}
+	return true
+}

@@ -1,0 +1,374 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func (a *API) explainRoutes() {
+	job := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/explain", "explain-job", tagJobs, "Explain what a job waits for",
+		"One record from the queue to the cloud: what is before it, what stands between a member and each node, what could be launched and what is in the way, what is on its way, and when a member may start.")
+	job.Errors = append(job.Errors, http.StatusNotFound)
+	register(a, job, a.explainJob)
+
+	node := operation(http.MethodGet, "/v1/nodes/{id}/explain", "explain-node", tagNodes, "Explain a node",
+		"Its three dials, who turned them and why, what runs there, what it waits for, and when it will be ended, or why not.")
+	node.Errors = append(node.Errors, http.StatusNotFound)
+	register(a, node, a.explainNode)
+}
+
+type jobExplanationOut struct{ Body api.JobExplanation }
+
+func (a *API) explainJob(_ context.Context, in *JobPath) (*jobExplanationOut, error) {
+	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	j, err := in.find(snap)
+	if err != nil {
+		return nil, err
+	}
+	d, blocks := a.cfg.Insight.Fleet()
+	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now}
+	e.out = api.JobExplanation{
+		Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Run.Priority(),
+		Counts: jobOf(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
+		Fleet: []api.Wait{}, Blocks: []api.Block{}, Index: snap.Index(),
+	}
+	e.explain()
+	return &jobExplanationOut{e.out}, nil
+}
+
+// explainer puts the record of one job together.
+type explainer struct {
+	snap      *state.Snapshot
+	job       *state.Job
+	shape     *fit.Shape
+	decisions *size.Decisions
+	blocks    []size.Block
+	now       muster.Time
+	out       api.JobExplanation
+}
+
+func (e *explainer) say(format string, args ...any) {
+	e.out.Text = append(e.out.Text, fmt.Sprintf(format, args...))
+}
+
+func (e *explainer) explain() {
+	j := e.job
+	c := e.out.Counts
+	switch {
+	case j.Stage == muster.JobEnded:
+		e.say("Job %s has ended: %s%s.", j.Key, j.Result, because(j.Reason))
+		return
+	case j.Stage == muster.JobStopping:
+		e.say("Job %s is stopping%s; %d of its allocations have not ended.", j.Key, because(j.Reason), j.LiveAllocs)
+		return
+	case j.Waiting() == 0:
+		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(j.Count(), "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		return
+	}
+	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
+		j.Key, j.Run.Priority(), count(j.Count(), "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+	if e.queue() {
+		return
+	}
+	e.nodes()
+	e.offerings()
+	e.coming()
+	e.fleet()
+	e.expect()
+}
+
+// queue tells what is before the job. It reports whether that is all there is to say.
+func (e *explainer) queue() (done bool) {
+	j := e.job
+	if j.Parked != "" {
+		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
+		until := "until it is submitted anew"
+		if j.ParkedUntil != 0 {
+			until = "for another " + e.in(j.ParkedUntil)
+		}
+		e.say("The scheduler has put it aside %s: %s.", until, j.Parked)
+		return true
+	}
+	var next *state.Member
+	e.snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next = m; return false })
+	if next != nil {
+		e.out.LastFailure = next.Reason
+		if next.RetryAt > e.now {
+			e.out.NextAttempt = at(next.RetryAt)
+			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, because(next.Reason), e.in(next.RetryAt))
+			if j.Untried() == 0 {
+				return true
+			}
+		} else {
+			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, because(next.Reason))
+		}
+	}
+	ahead := &api.QueueAhead{}
+	e.snap.Unsettled(func(o *state.Job) bool {
+		if o.UID != j.UID && place.Order(o, j) < 0 {
+			ahead.Jobs++
+			ahead.Members += o.Untried()
+		}
+		return true
+	})
+	e.out.Ahead = ahead
+	if ahead.Jobs > 0 {
+		e.say("Served before it: %s, with %s.", count(ahead.Jobs, "waiting job"), count(ahead.Members, "member"))
+	} else {
+		e.say("It is the first in the queue.")
+	}
+	return false
+}
+
+// in is how long it is until a moment.
+func (e *explainer) in(t muster.Time) string { return shortly(t.Sub(e.now)) }
+
+// shortly is a duration for sentences.
+func shortly(d time.Duration) string {
+	if d = max(d, 0); d >= 10*time.Second {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(100 * time.Millisecond).String()
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// nodes tells what stands between a member and each node.
+func (e *explainer) nodes() {
+	r := place.Explain(e.job, e.snap, e.now)
+	c := &api.Considered{Nodes: r.Nodes, Fitting: r.Fitting, Avoided: r.Avoided, Closed: counts(r.Closed), Filtered: counts(r.Filtered), Short: []api.Shortage{}, Text: r.String()}
+	for _, s := range r.Short {
+		c.Short = append(c.Short, api.Shortage{Resource: s.Dimension, Nodes: s.Nodes, Asked: figureOf(s.Dimension, s.Asked), Most: figureOf(s.Dimension, s.Most)})
+	}
+	e.out.Considered = c
+	e.say("Nodes: %s.", c.Text)
+	if r.Fitting > 0 {
+		e.say("A member may be placed at any moment.")
+	}
+}
+
+func counts(in []place.Count) []api.ConsiderCount {
+	out := []api.ConsiderCount{}
+	for _, c := range in {
+		out = append(out, api.ConsiderCount{What: c.What, Nodes: c.Nodes})
+	}
+	return out
+}
+
+func figureOf(dimension string, r muster.Resources) float64 {
+	switch dimension {
+	case "cpu":
+		return float64(r.CPU) / 1000
+	case "memory":
+		return float64(r.Memory)
+	}
+	return float64(r.Disk)
+}
+
+// offerings tells what could be launched for it.
+func (e *explainer) offerings() {
+	live, launching := map[muster.PoolName]int{}, map[muster.PoolName]int{}
+	e.snap.LiveNodes(func(n *state.Node) bool {
+		live[n.Pool]++
+		if n.Stage == muster.NodeLaunching {
+			launching[n.Pool]++
+		}
+		return true
+	})
+	pools := 0
+	e.snap.Pools(func(p *state.Pool) bool {
+		if e.shape.Pool != "" && e.shape.Pool != p.Name {
+			return true
+		}
+		pools++
+		e.snap.Offerings(func(o *muster.Offering) bool {
+			if p.Covers(o) {
+				e.offering(p, o, live[p.Name], launching[p.Name])
+			}
+			return true
+		})
+		if b := e.snap.Breaker(p.Name); b.IsTripped() {
+			e.say("The breaker of pool %s has tripped: %s. Nodes of it that are out of contact are not replaced until `muster pool resume %s`.", p.Name, b.Reason, p.Name)
+		}
+		return true
+	})
+	if pools == 0 {
+		e.say("No pool that it may use is configured.")
+	}
+	var obstacles []string
+	for _, o := range e.out.Offerings {
+		if o.Obstacle != "" {
+			obstacles = append(obstacles, fmt.Sprintf("%s of pool %s: %s", o.Offering, o.Pool, o.Obstacle))
+		}
+	}
+	if len(obstacles) > 0 {
+		e.say("Offerings: %s.", strings.Join(obstacles, "; "))
+	}
+}
+
+func (e *explainer) offering(p *state.Pool, o *muster.Offering, live, launching int) {
+	s := api.OfferingSight{Pool: string(p.Name), Offering: string(o.Name), Zone: o.Zone, Market: string(o.Market), Price: float64(o.Price) / 1e6}
+	obstacle, unsure := fit.OfferingFits(e.shape, p, o)
+	s.Fits = obstacle.Kind == fit.None
+	switch {
+	case obstacle.Kind == fit.Filtered:
+		s.Obstacle = "does not meet " + obstacle.What
+	case obstacle.Kind == fit.Short:
+		s.Obstacle = "is too small: short of " + obstacle.What
+	case !o.Available:
+		s.Obstacle = "is not available"
+	case e.blocked(o) != "":
+		s.Obstacle = e.blocked(o)
+	case live >= p.Max:
+		s.Obstacle = fmt.Sprintf("the pool is at its maximum of %s", count(p.Max, "node"))
+	case p.MaxLaunching > 0 && launching >= p.MaxLaunching:
+		s.Obstacle = fmt.Sprintf("the pool launches as many nodes at once as it may (%d)", p.MaxLaunching)
+	case len(unsure) > 0:
+		s.Obstacle = "" // its agent may show that it does not; the fleet tries one
+	}
+	if s.Fits && s.Obstacle == "" && (e.out.Price == nil || s.Price < *e.out.Price) {
+		e.out.Price = &s.Price
+	}
+	e.out.Offerings = append(e.out.Offerings, s)
+}
+
+// blocked says what the cloud answered when it was last asked for the offering, or "".
+func (e *explainer) blocked(o *muster.Offering) string {
+	for i := range e.blocks {
+		if b := &e.blocks[i]; b.Covers(o) && b.Until > e.now {
+			return fmt.Sprintf("the cloud said no (%s); it is not asked for another %s", b.Why, e.in(b.Until))
+		}
+	}
+	return ""
+}
+
+// coming tells which nodes on their way would hold members.
+func (e *explainer) coming() {
+	took := bootTimes(e.snap)
+	e.snap.LiveNodes(func(n *state.Node) bool {
+		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted {
+			return true
+		}
+		p := e.snap.Pool(n.Pool)
+		if p == nil || n.Intent != muster.NodeRun {
+			return true
+		}
+		if o, _ := fit.OfferingFits(e.shape, p, &n.Offering); o.Kind != fit.None {
+			return true
+		}
+		c := api.NodeComing{
+			Node: string(n.ID), Pool: string(n.Pool), Offering: string(n.Offering.Name), Stage: string(n.Stage),
+			Since: n.Launched.Std(), Price: float64(n.Offering.Price) / 1e6, Reason: n.StageReason, Trouble: n.BootError,
+		}
+		if h := n.History; c.Reason == "" && len(h) > 0 {
+			c.Reason = h[0].Reason // of its launch
+		}
+		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
+			c.Expected = at(max(n.Launched.Add(usual), e.now))
+		}
+		e.out.Coming = append(e.out.Coming, c)
+		return true
+	})
+	const most = 5
+	for i, c := range e.out.Coming {
+		if i == most {
+			e.say("And %s more.", count(len(e.out.Coming)-most, "node"))
+			break
+		}
+		text := fmt.Sprintf("Node %s (%s, %g an hour) has been %s for %s", c.Node, c.Offering, c.Price, c.Stage, shortly(e.now.Sub(muster.At(c.Since))))
+		if c.Expected != nil {
+			text += ", and may serve in " + e.in(muster.At(*c.Expected))
+		}
+		e.say("%s%s.", text, because(c.Trouble))
+	}
+}
+
+// bootTimes is the median time from launch to service of each offering's nodes, as far as they are remembered.
+func bootTimes(snap *state.Snapshot) map[muster.ProviderName]map[muster.OfferingName]time.Duration {
+	all := map[muster.ProviderName]map[muster.OfferingName][]time.Duration{}
+	snap.Nodes("", func(n *state.Node) bool {
+		if n.Joined != 0 {
+			of := all[n.Offering.Provider]
+			if of == nil {
+				of = map[muster.OfferingName][]time.Duration{}
+				all[n.Offering.Provider] = of
+			}
+			of[n.Offering.Name] = append(of[n.Offering.Name], n.Joined.Sub(n.Launched))
+		}
+		return true
+	})
+	out := map[muster.ProviderName]map[muster.OfferingName]time.Duration{}
+	for provider, of := range all {
+		out[provider] = map[muster.OfferingName]time.Duration{}
+		for name, times := range of {
+			slices.Sort(times)
+			out[provider][name] = times[len(times)/2]
+		}
+	}
+	return out
+}
+
+// fleet tells what the fleet decided last, and what the cloud answered.
+func (e *explainer) fleet() {
+	for i := range e.blocks {
+		b := &e.blocks[i]
+		concerns := false
+		e.snap.Offerings(func(o *muster.Offering) bool {
+			concerns = b.Covers(o) && e.fitsSome(o)
+			return !concerns
+		})
+		if concerns {
+			e.out.Blocks = append(e.out.Blocks, blockOf(b, e.now))
+		}
+	}
+	if e.decisions == nil {
+		return
+	}
+	for i := range e.decisions.Waits {
+		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Run.Priority() {
+			e.out.Fleet = append(e.out.Fleet, waitOf(w))
+			e.say("The fleet launches nothing more for %s like it: %s.", count(w.Members, "member"), w.Reason)
+		}
+	}
+}
+
+// fitsSome reports whether a member fits the offering in some pool.
+func (e *explainer) fitsSome(o *muster.Offering) (fits bool) {
+	e.snap.Pools(func(p *state.Pool) bool {
+		obstacle, _ := fit.OfferingFits(e.shape, p, o)
+		fits = obstacle.Kind == fit.None
+		return !fits
+	})
+	return fits
+}
+
+// expect tells when a member may start, and what it costs.
+func (e *explainer) expect() {
+	for i := range e.out.Coming {
+		if c := &e.out.Coming[i]; c.Expected != nil && (e.out.Expected == nil || c.Expected.Before(*e.out.Expected)) {
+			e.out.Expected, e.out.Price = c.Expected, &c.Price
+		}
+	}
+	switch {
+	case e.out.Expected != nil:
+		e.say("A member may start in %s, on a node of %g an hour, if what is served before it leaves room.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
+	case e.out.Price != nil:
+		e.say("The cheapest offering that can be had for it costs %g an hour.", *e.out.Price)
+	}
+}

@@ -1,0 +1,232 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
+)
+
+type nodeExplanationOut struct{ Body api.NodeExplanation }
+
+func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut, error) {
+	n, err := a.findNode(in)
+	if err != nil {
+		return nil, err
+	}
+	e := &nodeExplainer{snap: a.cfg.State.Latest(), n: n, now: muster.At(time.Now())}
+	e.out = api.NodeExplanation{Node: string(n.ID), Text: []string{}, Runs: []api.NodeRuns{}, Index: e.snap.Index()}
+	e.explain()
+	return &nodeExplanationOut{e.out}, nil
+}
+
+// nodeExplainer puts the record of one node together.
+type nodeExplainer struct {
+	snap *state.Snapshot
+	n    *state.Node
+	now  muster.Time
+	out  api.NodeExplanation
+}
+
+func (e *nodeExplainer) say(format string, args ...any) {
+	e.out.Text = append(e.out.Text, fmt.Sprintf(format, args...))
+}
+
+func (e *nodeExplainer) in(t muster.Time) string { return shortly(t.Sub(e.now)) }
+
+func (e *nodeExplainer) explain() {
+	e.dials()
+	if e.n.Stage == muster.NodeGone {
+		e.out.Ends = "it is gone" + because(e.n.StageReason)
+		return
+	}
+	e.runs()
+	e.waits()
+	e.ends()
+	if e.out.WaitsFor != "" {
+		e.say("It waits for %s.", e.out.WaitsFor)
+	}
+	e.say("Its end: %s.", e.out.Ends)
+}
+
+func (e *nodeExplainer) dials() {
+	n := e.n
+	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: at(n.StageSince), Reason: n.StageReason}
+	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: at(n.HealthSince), Reason: n.HealthReason}
+	who := n.IntentWho
+	if who == "" && n.IntentSince != 0 {
+		who = "fleet" // the end of a hold for a time, or one for an agent that did not obey
+	}
+	e.out.Intent = api.Dial{Value: string(n.Intent), Who: cmp.Or(who, "nobody"), Since: at(n.IntentSince), Reason: n.IntentReason}
+	e.out.Schedulable = n.Schedulable()
+	e.say("Node %s of pool %s, offering %s, %g an hour.", n.ID, n.Pool, n.Offering.Name, float64(n.Offering.Price)/1e6)
+	dial := func(name string, d api.Dial) {
+		since := ""
+		if d.Since != nil {
+			since = " for " + shortly(e.now.Sub(muster.At(*d.Since)))
+		}
+		turned := ""
+		if d.Who != "nobody" {
+			turned = ", turned by " + d.Who
+		}
+		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, because(d.Reason))
+	}
+	dial("Stage", e.out.Stage)
+	if n.Stage == muster.NodeGone {
+		return
+	}
+	dial("Health", e.out.Health)
+	dial("Intent", e.out.Intent)
+	if n.BootError != "" && n.Joined == 0 {
+		e.say("Its boot: %s.", n.BootError)
+	}
+	switch {
+	case n.Schedulable():
+		e.say("It takes new work: %s free of %s.", n.Free(), n.Capacity)
+		return
+	case n.Stage != muster.NodeServing:
+		e.out.Closed = "its stage, " + string(n.Stage)
+	case n.Health != muster.NodeGood:
+		e.out.Closed = "its health, " + string(n.Health)
+	default:
+		e.out.Closed = "its intent, " + string(n.Intent)
+	}
+	e.say("It takes no new work because of %s.", e.out.Closed)
+}
+
+func (e *nodeExplainer) runs() {
+	jobs := map[muster.JobKey]int{}
+	e.snap.NodeAllocs(e.n.ID, func(al *state.Alloc) bool {
+		jobs[al.Run.Key]++
+		e.out.Allocs++
+		return true
+	})
+	for key, k := range jobs {
+		e.out.Runs = append(e.out.Runs, api.NodeRuns{Namespace: string(key.Namespace), Job: key.Name, Allocs: k})
+	}
+	slices.SortFunc(e.out.Runs, func(a, b api.NodeRuns) int {
+		return cmp.Or(cmp.Compare(b.Allocs, a.Allocs), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Job, b.Job))
+	})
+	e.snap.OpenOutputs(e.n.ID, func(*state.Alloc) bool { e.out.Outputs++; return true })
+	switch {
+	case e.out.Allocs > 0:
+		e.say("%s on it, of %s.", count(e.out.Allocs, "live allocation"), count(len(jobs), "job"))
+	case e.n.IdleSince != 0:
+		e.say("Nothing runs on it for %s.", shortly(e.now.Sub(e.n.IdleSince)))
+	}
+	if e.out.Outputs > 0 {
+		e.say("The output of %s on it is not stored yet.", count(e.out.Outputs, "ended allocation"))
+	}
+}
+
+// waits tells what the next turn of its stage waits for.
+func (e *nodeExplainer) waits() {
+	n := e.n
+	switch n.Stage {
+	case muster.NodeLaunching:
+		e.out.WaitsFor = "provider " + string(n.Offering.Provider) + " to make its instance"
+	case muster.NodeBooting, muster.NodeAdopted:
+		e.out.WaitsFor = "its agent to come into service"
+	case muster.NodeDraining, muster.NodeServing:
+		switch leaves := n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain; {
+		case n.Health == muster.NodeLost:
+			e.out.WaitsFor = "contact"
+		case leaves && n.LiveAllocs > 0:
+			e.out.WaitsFor = "the end of its last allocation"
+		case leaves && e.out.Outputs > 0:
+			e.out.WaitsFor = "the output of what ran there to be stored"
+		}
+	case muster.NodeTerminating:
+		e.out.WaitsFor = "provider " + string(n.Offering.Provider) + " to confirm that its instance is gone"
+	}
+}
+
+// ends tells when it will be ended and why, or why it will not: what packages size and mend go by, in words.
+func (e *nodeExplainer) ends() {
+	n, p := e.n, e.snap.Pool(e.n.Pool)
+	end := func(at muster.Time, format string, args ...any) {
+		if at != 0 {
+			t := at.Std()
+			e.out.EndsAt = &t
+		}
+		e.out.Ends = fmt.Sprintf(format, args...)
+	}
+	boots := n.Stage == muster.NodeBooting || n.Stage == muster.NodeAdopted
+	lasts := func(micros muster.Time) time.Duration { return time.Duration(micros) * time.Microsecond }
+	switch {
+	case n.Stage == muster.NodeTerminating:
+		end(e.now, "it is being destroyed%s", because(n.StageReason))
+	case n.Intent == muster.NodeHold && n.IntentUntil != 0:
+		end(0, "not while it is held, for another %s", e.in(n.IntentUntil))
+	case n.Intent == muster.NodeHold:
+		end(0, "not while it is held; `muster node run %s` ends that", n.ID)
+	case p == nil:
+		end(0, "when it is empty: pool %s is not configured any more", n.Pool)
+	case n.Stage == muster.NodeLaunching:
+		end(0, "when the provider refuses it, or has not made it within 10 minutes")
+	case boots && n.Intent == muster.NodeDrain:
+		end(e.now, "at once: it is drained")
+	case boots:
+		due := n.StageSince.Add(lasts(p.BootTimeout))
+		end(due, "in %s, unless its agent comes into service", e.in(due))
+	case n.Health == muster.NodeLost:
+		e.endLost(p, end)
+	case n.Stage == muster.NodeDraining, n.Intent == muster.NodeDrain, n.Health == muster.NodeBroken:
+		why := "it is drained"
+		if n.Health == muster.NodeBroken {
+			why = "the node says that it is broken"
+		}
+		if n.LiveAllocs > 0 {
+			end(0, "after its last allocation: %s", why)
+		} else if due := max(n.IdleSince, n.StageSince).Add(size.OutputWait); e.out.Outputs > 0 {
+			end(due, "when its output is stored, in %s at the latest: %s", e.in(due), why)
+		} else {
+			end(e.now, "at once: %s", why)
+		}
+	case n.LiveAllocs > 0:
+		end(0, "not while work runs there; then when it was idle for %s", shortly(lasts(p.IdleTimeout)))
+	default:
+		e.endIdle(p, lasts(p.IdleTimeout), end)
+	}
+}
+
+func (e *nodeExplainer) endLost(p *state.Pool, end func(muster.Time, string, ...any)) {
+	due := e.n.HealthSince.Add(time.Duration(p.Grace) * time.Microsecond)
+	switch b := e.snap.Breaker(p.Name); {
+	case b.IsTripped():
+		end(0, "not while the breaker of pool %s has tripped (%s); `muster pool resume %s` lets it go on", p.Name, b.Reason, p.Name)
+	case due > e.now:
+		end(due, "in %s, unless contact comes back; before that if the provider's list lacks it", e.in(due))
+	default:
+		end(e.now, "now: contact did not come back within its grace")
+	}
+}
+
+func (e *nodeExplainer) endIdle(p *state.Pool, timeout time.Duration, end func(muster.Time, string, ...any)) {
+	kept := 0
+	e.snap.LiveNodes(func(o *state.Node) bool {
+		if o.Pool == p.Name && o.Stage != muster.NodeTerminating && o.Stage != muster.NodeDraining && o.Intent != muster.NodeDrain {
+			kept++
+		}
+		return true
+	})
+	due := e.n.IdleSince.Add(timeout)
+	switch {
+	case timeout <= 0:
+		end(0, "not by itself: the pool has no idle time-out")
+	case e.n.IdleSince == 0:
+		end(0, "when it was idle for %s", shortly(timeout))
+	case kept <= p.Min:
+		end(0, "not while pool %s has no more than its minimum of %s", p.Name, count(p.Min, "node"))
+	case due > e.now:
+		end(due, "in %s, if it stays idle and the pool keeps no spare nodes", e.in(due))
+	default:
+		end(0, "it has been idle for longer than %s; it is kept for waiting work, for output to be stored, or as a spare", shortly(timeout))
+	}
+}

@@ -1,0 +1,227 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func (a *API) poolRoutes() {
+	register(a, operation(http.MethodGet, "/v1/pools", "list-pools", tagPools, "List pools", "By name, with what lives by them."), a.listPools)
+
+	one := operation(http.MethodGet, "/v1/pools/{name}", "get-pool", tagPools, "Show a pool", "")
+	one.Errors = append(one.Errors, http.StatusNotFound)
+	register(a, one, func(_ context.Context, in *PoolPath) (*poolOut, error) { return a.showPool(in) })
+
+	resume := operation(http.MethodPost, "/v1/pools/{name}/resume", "resume-pool", tagPools, "Resume a pool",
+		"Lets nodes be destroyed again after the pool's breaker has tripped, and counts anew. On one that has not tripped it changes nothing.")
+	resume.Errors = append(resume.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	jsonBody[api.PoolResume](a, &resume, false)
+	register(a, resume, a.resumePool)
+}
+
+// PoolPath names a pool in the path.
+type PoolPath struct {
+	Name string `path:"name" maxLength:"200" doc:"Name of the pool."`
+}
+
+type (
+	poolOut     struct{ Body api.Pool }
+	poolListOut struct{ Body api.PoolList }
+)
+
+func (a *API) listPools(context.Context, *struct{}) (*poolListOut, error) {
+	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	out := &poolListOut{api.PoolList{Pools: []api.Pool{}, Index: snap.Index()}}
+	sights := map[muster.PoolName]*api.Pool{}
+	var order []muster.PoolName
+	d, blocks := a.cfg.Insight.Fleet()
+	snap.Pools(func(p *state.Pool) bool {
+		shown := poolOf(snap, p, d, blocks, now)
+		sights[p.Name] = &shown
+		order = append(order, p.Name)
+		return true
+	})
+	snap.LiveNodes(func(n *state.Node) bool {
+		if p := sights[n.Pool]; p != nil {
+			countNode(p, n)
+		}
+		return true
+	})
+	for _, name := range order {
+		out.Body.Pools = append(out.Body.Pools, *sights[name])
+	}
+	return out, nil
+}
+
+func (a *API) showPool(in *PoolPath) (*poolOut, error) {
+	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	p := snap.Pool(muster.PoolName(in.Name))
+	if p == nil {
+		return nil, notFound("pool %s: not found", clip(in.Name))
+	}
+	d, blocks := a.cfg.Insight.Fleet()
+	out := &poolOut{poolOf(snap, p, d, blocks, now)}
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Pool == p.Name {
+			countNode(&out.Body, n)
+		}
+		return true
+	})
+	return out, nil
+}
+
+type resumeIn struct {
+	PoolPath
+	RequestBody
+}
+
+func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
+	var b api.PoolResume
+	if len(in.JSON) > 0 {
+		if p := decode(in.JSON, &b); p != nil {
+			return nil, p
+		}
+	}
+	if err := checkSaid(b.Reason, b.Who); err != nil {
+		return nil, err
+	}
+	if b.Who == "" {
+		b.Who = anOperator
+	}
+	name := muster.PoolName(in.Name)
+	if a.cfg.State.Latest().Pool(name) == nil {
+		return nil, notFound("pool %s: not found", clip(in.Name))
+	}
+	if _, _, err := a.cfg.Proposer.Propose(ctx, &state.PoolResumed{Pool: name, Who: b.Who, Reason: b.Reason}); err != nil {
+		return nil, err
+	}
+	return a.showPool(&in.PoolPath)
+}
+
+// poolOf shows a pool, but for its nodes.
+func poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blocks []size.Block, now muster.Time) api.Pool {
+	out := api.Pool{
+		Name: string(p.Name), Provider: string(p.Provider), Offerings: []string{}, Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
+		Spare: p.Spare, PriceFactor: p.PriceFactor, Budget: api.PoolBudget{PerHour: float64(p.BudgetHour) / 1e6, PerMonth: float64(p.BudgetMonth) / 1e6},
+		IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace),
+		Blocks: []api.Block{}, Waiting: []api.Wait{}, Index: snap.Index(),
+	}
+	spent := float64(snap.Spent(p.Name, now)) / 1e6
+	out.Spent = &spent
+	for _, o := range p.Offerings {
+		out.Offerings = append(out.Offerings, string(o))
+	}
+	if b := snap.Breaker(p.Name); b != nil {
+		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: at(b.Tripped), Reason: b.Reason, Resumed: at(b.Resumed), Who: b.Who}
+	}
+	for i := range blocks {
+		if blocksPool(snap, p, &blocks[i]) {
+			out.Blocks = append(out.Blocks, blockOf(&blocks[i], now))
+		}
+	}
+	if d == nil {
+		return out
+	}
+	for _, g := range d.Budgets {
+		if g.Pool == p.Name {
+			out.Budget.Hour, out.Budget.Month, out.Budget.Alert = float64(g.Hour)/1e6, float64(g.Month)/1e6, g.Alert
+		}
+	}
+	for _, w := range d.Waits {
+		if shape := shapeOf(snap, w.Shape); shape == nil || shape.Pool == "" || shape.Pool == p.Name {
+			out.Waiting = append(out.Waiting, waitOf(&w))
+		}
+	}
+	return out
+}
+
+func lasting(micros muster.Time) api.Duration {
+	return api.Duration(time.Duration(micros) * time.Microsecond)
+}
+
+// shapeOf finds a shape among the jobs that wait for something; nil if none has it any more.
+func shapeOf(snap *state.Snapshot, id state.ShapeID) (found *fit.Shape) {
+	snap.Unsettled(func(j *state.Job) bool {
+		if j.Run.Shape == id {
+			found = fit.ShapeOf(j.Run)
+		}
+		return found == nil
+	})
+	return found
+}
+
+// blocksPool reports whether a block is of something that the pool could launch.
+func blocksPool(snap *state.Snapshot, p *state.Pool, b *size.Block) bool {
+	if b.Scope.Provider != "" && b.Scope.Provider != p.Provider {
+		return false
+	}
+	covers := false
+	snap.Offerings(func(o *muster.Offering) bool {
+		covers = p.Covers(o) && b.Covers(o)
+		return !covers
+	})
+	return covers
+}
+
+func blockOf(b *size.Block, now muster.Time) api.Block {
+	return api.Block{
+		Provider: string(b.Scope.Provider), Offering: string(b.Scope.Offering), Zone: b.Scope.Zone, Market: string(b.Scope.Market), Family: b.Scope.Family,
+		Until: b.Until.Std(), Over: b.Until <= now, Why: b.Why,
+	}
+}
+
+func waitOf(w *size.Wait) api.Wait {
+	return api.Wait{Priority: w.Priority, Members: w.Members, Reason: w.Reason}
+}
+
+// countNode adds a live node to what is shown of its pool.
+func countNode(p *api.Pool, n *state.Node) {
+	c := &p.Nodes
+	c.Live++
+	p.Price += float64(n.Offering.Price) / 1e6
+	switch n.Stage {
+	case muster.NodeLaunching:
+		c.Launching++
+	case muster.NodeBooting:
+		c.Booting++
+	case muster.NodeAdopted:
+		c.Adopted++
+	case muster.NodeServing:
+		c.Serving++
+		if n.LiveAllocs == 0 {
+			c.Idle++
+		}
+	case muster.NodeDraining:
+		c.Draining++
+	case muster.NodeTerminating:
+		c.Terminating++
+	}
+	if n.Health == muster.NodeLost && n.Stage != muster.NodeTerminating {
+		c.Lost++
+	}
+	if n.Intent == muster.NodeHold {
+		c.Held++
+	}
+}
+
+func by(who string) string {
+	if who == "" {
+		return ""
+	}
+	return " by " + who
+}
+
+func breakerText(verb string, b *state.Breaker) string {
+	what := "the breaker of pool " + string(b.Pool)
+	if verb == "pool.resumed" {
+		return "pool " + string(b.Pool) + " was resumed" + by(b.Who)
+	}
+	return what + " has tripped" + because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
+}

@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+func (a *API) providerRoutes() {
+	check := operation(http.MethodPost, "/v1/providers/{name}/check", "check-provider", tagPools, "Try a provider out",
+		"Launches one instance, waits for its agent, runs one command there, and destroys the instance, whatever happened before. "+
+			"The answer is a stream of CheckProgress, one JSON object a line; the last one has ok, or a problem with the remote error in words. Whoever breaks off the request ends the check: the instance is destroyed all the same.")
+	check.Responses = map[string]*huma.Response{"200": {
+		Description: "Progress, and the result.",
+		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: a.schema(reflect.TypeFor[api.CheckProgress]())}},
+	}}
+	check.Errors = append(check.Errors, http.StatusNotFound, http.StatusServiceUnavailable)
+	jsonBody[api.ProviderCheck](a, &check, false)
+	register(a, check, a.checkProvider)
+}
+
+type checkIn struct {
+	Name string `path:"name" maxLength:"200" doc:"Name of the provider."`
+	RequestBody
+}
+
+// checkTimeout is how long a check may take if nothing is said.
+const checkTimeout = 10 * time.Minute
+
+func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamResponse, error) {
+	var want api.ProviderCheck
+	if len(in.JSON) > 0 {
+		if p := decode(in.JSON, &want); p != nil {
+			return nil, p
+		}
+	}
+	switch {
+	case want.Timeout < 0 || want.Timeout.Std() > 24*time.Hour:
+		return nil, invalid("body.timeout", "is %s; give a time above 0s and up to 24h", want.Timeout)
+	case a.cfg.Check == nil:
+		return nil, muster.Faultf(muster.FaultUnavailable, "providers cannot be checked here")
+	}
+	if want.Timeout == 0 {
+		want.Timeout = api.Duration(checkTimeout)
+	}
+	if len(want.Command) == 0 {
+		want.Command = []string{"uname", "-a"}
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		_, w := humago.Unwrap(hc)
+		ctx, cancel := a.streaming(ctx)
+		defer cancel()
+		begun := false
+		send := func(line api.CheckProgress) {
+			if !begun {
+				begun = true
+				w.Header().Set("Content-Type", "application/x-ndjson")
+			}
+			extendWrite(w)
+			b, err := encode(line)
+			if err != nil {
+				return
+			}
+			if _, err := w.Write(b); err != nil {
+				cancel() // nobody reads any more
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+		err := a.cfg.Check(ctx, muster.ProviderName(in.Name), want, func(step, text string) {
+			send(api.CheckProgress{Step: step, Text: said(text)})
+		})
+		switch {
+		case err != nil && !begun:
+			a.fail(ctx, "check-provider", err).write(w)
+			return
+		case err != nil:
+			p := problemOf(err).Problem
+			// What the provider or its instance said is what was asked for, whatever its kind.
+			p.Detail = said(err.Error())
+			send(api.CheckProgress{Step: "done", Text: p.Detail, Problem: &p})
+		default:
+			send(api.CheckProgress{Step: "done", Text: "everything went well", OK: true})
+		}
+		endWrite(w)
+	}}, nil
+}

@@ -1,0 +1,43 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// breakers shows the breakers of the pools as metrics: what an alert is made of.
+type breakers struct {
+	latest               func() *state.Snapshot
+	tripped, unexplained *prometheus.Desc
+}
+
+func newBreakers(latest func() *state.Snapshot) *breakers {
+	pool := []string{"pool"}
+	return &breakers{
+		latest:      latest,
+		tripped:     prometheus.NewDesc("muster_pool_tripped", "1 while the breaker of the pool has tripped and waits for `muster pool resume`.", pool, nil),
+		unexplained: prometheus.NewDesc("muster_pool_unexplained_destroys", "Nodes of the pool destroyed in the last ten minutes for nothing but lost contact.", pool, nil),
+	}
+}
+
+func (b *breakers) Describe(ch chan<- *prometheus.Desc) {
+	ch <- b.tripped
+	ch <- b.unexplained
+}
+
+func (b *breakers) Collect(ch chan<- prometheus.Metric) {
+	snap, now := b.latest(), muster.At(time.Now())
+	snap.Pools(func(p *state.Pool) bool {
+		of, tripped := snap.Breaker(p.Name), 0.0
+		if of.IsTripped() {
+			tripped = 1
+		}
+		ch <- prometheus.MustNewConstMetric(b.tripped, prometheus.GaugeValue, tripped, string(p.Name))
+		ch <- prometheus.MustNewConstMetric(b.unexplained, prometheus.GaugeValue, float64(of.Unexplained(now)), string(p.Name))
+		return true
+	})
+}

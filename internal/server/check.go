@@ -1,0 +1,36 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/control/check"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// check tries a provider out, while this server leads.
+func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error {
+	l := s.stats.now.Load()
+	if l == nil {
+		return muster.Faultf(muster.FaultUnavailable, "the server does not lead now")
+	}
+	p, ok := l.providers[name]
+	if !ok {
+		var names []string
+		for _, n := range slices.Sorted(maps.Keys(l.providers)) {
+			names = append(names, string(n))
+		}
+		return muster.Faultf(muster.FaultNotFound, "provider %s: not found; configured are: %s", name, strings.Join(names, ", "))
+	}
+	return check.Run(ctx, check.Config{
+		Name: name, Provider: p, Dial: l.providers.dial, StartAgent: l.providers.startAgent, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
+		Fence: func() wire.Fence {
+			m := s.state.Latest().Meta()
+			return wire.Fence{Cluster: m.Cluster, Epoch: m.Epoch, Term: m.Term, Index: m.Index}
+		},
+	}, check.Want{Offering: muster.OfferingName(want.Offering), Command: want.Command, Timeout: want.Timeout.Std()})
+}

@@ -1,0 +1,30 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// What the configuration says of a pool is what the state has of it, in its units.
+func TestPoolsOfTheConfiguration(t *testing.T) {
+	s := &Server{cfg: api.ServerConfig{Pools: []api.PoolSpec{{
+		Name: "p", Provider: "aws", Offerings: []string{"a", "b"}, Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
+		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9},
+	}}}}
+	got := s.pools().Pools
+	want := state.Pool{
+		Name: "p", Provider: "aws", Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
+		IdleTimeout: 60e6, BootTimeout: 300e6, BudgetHour: 2_300_000, BudgetMonth: 1e15,
+	}
+	if len(got) != 1 || len(got[0].Offerings) != 2 {
+		t.Fatalf("%+v", got)
+	}
+	want.Grace, want.Offerings = got[0].Grace, got[0].Offerings
+	if p := got[0]; p.Spare != want.Spare || p.PriceFactor != want.PriceFactor || p.BudgetHour != want.BudgetHour || p.BudgetMonth != want.BudgetMonth ||
+		p.Min != want.Min || p.Max != want.Max || p.MaxLaunching != want.MaxLaunching || p.IdleTimeout != want.IdleTimeout || p.BootTimeout != want.BootTimeout || p.Name != want.Name || p.Provider != want.Provider || p.Grace == 0 {
+		t.Errorf("%+v, want %+v", p, want)
+	}
+}
