@@ -18,7 +18,9 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/locate"
 )
 
@@ -200,14 +202,21 @@ func destroyInstance(dir string) error {
 		return err
 	}
 	for _, s := range sandboxes {
-		if err := process.Destroy(ctx, s); err != nil {
+		if err := initbox.Destroy(ctx, s); err != nil {
 			return err
 		}
 	}
-	if os.Geteuid() == 0 {
-		return process.RemoveCgroupParent("muster/" + filepath.Base(dir))
+	if os.Geteuid() != 0 {
+		return nil
 	}
-	return nil
+	if err := cgroup.RemoveParent("muster/" + filepath.Base(dir)); err != nil {
+		return err
+	}
+	networks := filepath.Join(dir, agent.NetworksName)
+	if _, err := os.Lstat(networks); err != nil {
+		return nil // it never made one
+	}
+	return network.RemoveAll(network.Name(dir), networks)
 }
 
 // fixed is a configuration of one pool with nodes of one size, all of them kept.

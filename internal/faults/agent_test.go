@@ -13,7 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
 // theInstance is the directory of the only instance.
@@ -37,11 +37,11 @@ func (h *host) theAgent(dir string) agent.Record {
 }
 
 // members are the processes of all sandboxes of an instance.
-func (h *host) members(dir string) []process.Member {
+func (h *host) members(dir string) []initbox.Member {
 	h.t.Helper()
-	var all []process.Member
+	var all []initbox.Member
 	for _, d := range must(agent.SandboxDirs(dir))(h.t) {
-		all = append(all, must(process.Members(d))(h.t)...)
+		all = append(all, must(initbox.Members(d))(h.t)...)
 	}
 	return all
 }
@@ -157,7 +157,7 @@ func TestAgentReplaced(t *testing.T) {
 	j := h.journal()
 	run := h.muster("run", "--name", "long", "--count", "2", "--", "sh", "-c", j.script("echo begin; while ! [ -e "+h.path("gate")+" ]; do sleep 0.02; done; echo end"))
 	h.running("long", 2)
-	before := map[string][]process.Member{}
+	before := map[string][]initbox.Member{}
 	for _, dir := range h.instanceDirs() {
 		before[dir] = h.members(dir)
 		if n := len(before[dir]); n < 2 {
@@ -189,7 +189,7 @@ func TestAgentReplaced(t *testing.T) {
 			}
 			for _, m := range members {
 				// Shells come and go with their sleeps; init and command stay.
-				if m.Role != process.RoleDescendant && !slices.Contains(h.members(dir), m) {
+				if m.Role != initbox.RoleDescendant && !slices.Contains(h.members(dir), m) {
 					t.Errorf("%s: %+v is gone", dir, m)
 				}
 			}

@@ -20,7 +20,9 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/locate"
 )
 
@@ -38,8 +40,12 @@ type host struct {
 	data   string // the server's data directory
 	config api.ServerConfig
 	node   string // the muster-node program that the server is told
-	srv    *program
-	logs   *os.File
+	// search is the PATH of all programs of this host; empty: that of the tests.
+	search string
+	// user runs the server, if it is not 0.
+	user int
+	srv  *program
+	logs *os.File
 	// mounted: the data directory is a file system of its own.
 	mounted bool
 }
@@ -83,8 +89,7 @@ func (h *host) write(name, text string)      { writeFile(h.t, h.path(name), text
 func (h *host) configFile() string           { return h.path("muster.json") }
 func (h *host) log() string                  { return h.file("server.log") }
 func (h *host) logged(text string) bool      { return strings.Contains(h.log(), text) }
-func (h *host) env(more ...string) []string  { return append(baseEnv(h.dir), more...) }
-func (h *host) has(name string) bool         { _, err := os.Lstat(h.path(name)); return err == nil }
+func (h *host) has(name string) bool         { return exists(h.path(name)) }
 func readFile(t *testing.T, p string) string { t.Helper(); return string(must(os.ReadFile(p))(t)) }
 
 func writeFile(t *testing.T, p, text string) {
@@ -105,6 +110,15 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
+// env is that of this host's programs.
+func (h *host) env(more ...string) []string {
+	env := baseEnv(h.dir)
+	if h.search != "" {
+		env[0] = "PATH=" + h.search
+	}
+	return append(env, more...)
+}
+
 // baseEnv is a user of their own, who has nothing but a path.
 func baseEnv(dir string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "XDG_CONFIG_HOME=" + filepath.Join(dir, "config"), "TMPDIR=" + dir, "TZ=UTC"}
@@ -120,6 +134,7 @@ func (h *host) launch(args ...string) *program {
 	p := newProgram(h.t, append(args, "--node-binary", h.node)...)
 	p.cmd.Env = h.env()
 	p.cmd.Stdout, p.cmd.Stderr = h.logs, h.logs
+	h.asUser(p.cmd)
 	p.start()
 	return p
 }
@@ -262,15 +277,21 @@ func destroyInstance(dir string) error {
 		return err
 	}
 	for _, s := range sandboxes {
-		if err := process.Destroy(ctx, s); err != nil {
+		if err := initbox.Destroy(ctx, s); err != nil {
 			return err
 		}
 	}
-	if os.Geteuid() == 0 {
-		return process.RemoveCgroupParent("muster/" + filepath.Base(dir))
+	if os.Geteuid() != 0 {
+		return nil
 	}
-	return nil
+	err = cgroup.RemoveParent("muster/" + filepath.Base(dir))
+	if networks := filepath.Join(dir, agent.NetworksName); err == nil && exists(networks) {
+		err = network.RemoveAll(network.Name(dir), networks)
+	}
+	return err
 }
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 // eventually waits for a condition.
 func (h *host) eventually(what string, ok func() bool) {

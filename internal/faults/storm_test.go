@@ -245,11 +245,12 @@ func TestAgentHangs(t *testing.T) {
 }
 
 // A pool that has room for fewer nodes than a member may fail on does not keep it waiting for ever.
-func TestNoRuntimeInSmallPool(t *testing.T) {
-	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max, c.Pools[0].IdleTimeout = 2, api.Duration(time.Hour) })
+func TestNoStartInSmallPool(t *testing.T) {
+	h, image := newContainerHost(t, func(c *api.ServerConfig) { c.Pools[0].Max, c.Pools[0].IdleTimeout = 2, api.Duration(time.Hour) })
+	h.stagesOf(realRuntime(t), slices.Repeat([]string{"before"}, 20)...)
 	h.start()
-	run := h.cli("run", "--name", "image", "--image", "debian:13", "--", "true")
-	run.says(1, "attempt 5 failed: image debian:13: no container runtime")
+	run := h.cli("run", "--name", "image", "--image", image, "--", "true")
+	run.says(1, "attempt 5 failed: start the sandbox")
 	if a := h.allocs("image"); len(a) != 5 {
 		t.Errorf("%d attempts", len(a))
 	}
