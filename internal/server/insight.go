@@ -57,7 +57,7 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	}
 	why := []string{place.Explain(j, snap, now).String()}
 	if coming := launching(snap); coming > 0 {
-		why = append(why, fmt.Sprintf("%d nodes are on their way", coming))
+		why = append(why, onTheirWay(coming))
 	}
 	if l := i.stats.now.Load(); l != nil {
 		if d := l.fleet.Decisions(); d != nil {
@@ -82,4 +82,11 @@ func launching(snap *state.Snapshot) int {
 		return true
 	})
 	return n
+}
+
+func onTheirWay(nodes int) string {
+	if nodes == 1 {
+		return "1 node is on its way"
+	}
+	return fmt.Sprintf("%d nodes are on their way", nodes)
 }

@@ -52,6 +52,8 @@ func naming(object string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &f) && strings.HasPrefix(f.Message, "image "):
+		return f // named by whoever was asked for the grant
 	case errors.As(err, &f):
 		named := *f
 		named.Message = object + ": " + f.Message
