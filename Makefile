@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X github.com/musterhq/muster/internal/version.release=$(VERSIO
 BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)"
 # muster-init is built first and embedded in muster-node.
 INIT     = internal/agent/initbin/bin/muster-init
-INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init -name '*.go' ! -name '*_test.go') $(wildcard *.go)
+INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
 # Packages whose tests run under the race detector as well.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/... ./internal/remote/...
 

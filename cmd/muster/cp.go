@@ -216,7 +216,14 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 		return err
 	}
 	isDir := entry.Type == api.FileDirectory
-	to, err := land(s, dst, path.Base(path.Clean(s.path)), isDir, err == nil, err == nil && info.IsDir(), many)
+	base := path.Base(path.Clean(s.path))
+	if base == "." || base == ".." || base == "/" {
+		// Its own name, or none: then what is in it is copied.
+		if base = path.Base(path.Clean(entry.Path)); base == "." || base == ".." || base == "/" {
+			base = ""
+		}
+	}
+	to, err := land(s, dst, base, isDir, err == nil, err == nil && info.IsDir(), many)
 	if err != nil {
 		return &exit{exitFailed, err}
 	}

@@ -237,6 +237,22 @@ func (s *stub) eventually(t *testing.T, is func() bool) {
 }
 
 // Whoever reads our stdout may leave: quietly, and the command is ended.
+// TestExecWaitsForTheStart: who submits detached and enters at once need not look in between.
+func TestExecWaitsForTheStart(t *testing.T) {
+	s := withJob(t, 1)
+	s.do(func() { s.allocs[0].Status = "starting" })
+	var out, errs lockedBuffer
+	ended := make(chan int)
+	go func() {
+		ended <- s.execute(&app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, startWait: time.Minute}, "exec", "web", "--", "true")
+	}()
+	s.eventually(t, func() bool { return strings.Contains(errs.String(), "waiting for job web to start") })
+	s.do(func() { s.allocs[0].Status = "running" })
+	if code := <-ended; code != 0 {
+		t.Errorf("code %d, %q", code, errs.String())
+	}
+}
+
 func TestExecBrokenPipe(t *testing.T) {
 	s := withJob(t, 1)
 	r, w, err := os.Pipe()

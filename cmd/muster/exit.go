@@ -98,6 +98,8 @@ func explain(err error) (int, string) {
 			text += "; is it running? `muster dev` starts one"
 		}
 		return exitUnreachable, text
+	case errors.As(err, &p) && p.Code == api.CodeSandbox:
+		return exitUnreachable, text + "; what was attached has ended with it"
 	case client.IsAuth(err):
 		return exitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
 	case errors.As(err, &spec):

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -75,6 +77,10 @@ func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, jo
 		tail, err := api.ParseSize(l.tail)
 		if err != nil {
 			return usage(fmt.Errorf("--tail: %w", err))
+		}
+		if !strings.ContainsFunc(l.tail, unicode.IsLetter) {
+			// Elsewhere such a number is of lines: better no answer than a wrong one.
+			return usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
 		}
 		out.tail = int64(tail)
 	}

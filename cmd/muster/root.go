@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,11 +33,13 @@ type app struct {
 	started bool
 	// signals are kept from the commands' context by those that treat them themselves.
 	signals chan os.Signal
+	// startWait is how long a member that is about to start is waited for; 0: not at all.
+	startWait time.Duration
 }
 
 // execute runs the command line and returns its exit code.
 func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: make(chan os.Signal, 4)}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: make(chan os.Signal, 4), startWait: startWait}
 	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
 	// A closed terminal ends as Ctrl-C does, unless who started us wants it survived (nohup).
 	if !signal.Ignored(syscall.SIGHUP) {

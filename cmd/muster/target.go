@@ -60,12 +60,46 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 	if index >= j.Count {
 		return nil, &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count)}
 	}
-	al, err := memberAlloc(ctx, cl, key, j, index)
+	al, err := a.startedAlloc(ctx, cl, key, j, index)
 	if err != nil {
 		return nil, err
 	}
 	return &target{name, muster.AllocID(al.ID), al}, nil
 }
+
+const (
+	// startWait is how long a command waits for a member that is about to start, startLook how
+	// often it looks: `muster run --detach` answers before its members run.
+	startWait = 30 * time.Second
+	startLook = 50 * time.Millisecond
+)
+
+// startedAlloc is memberAlloc that waits for a while if the member has not started yet.
+func (a *app) startedAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
+	told := false
+	for began := time.Now(); ; {
+		al, err := memberAlloc(ctx, cl, key, j, index)
+		var early *notPlaced
+		starts := errors.As(err, &early) ||
+			err == nil && (al.Status == string(muster.AllocPlaced) || al.Status == string(muster.AllocStarting))
+		if !starts || time.Since(began) >= a.startWait {
+			return al, err
+		}
+		if !told && time.Since(began) > time.Second {
+			told = true
+			_, _ = fmt.Fprintf(a.stderr, "muster: waiting for job %s to start\n", key)
+		}
+		if err := sleep(ctx, startLook); err != nil {
+			return nil, err
+		}
+		if j, err = cl.Job(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// notPlaced: no member has been placed yet.
+type notPlaced struct{ error }
 
 func cutLast(s, sep string) (before, after string, ok bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
@@ -107,7 +141,7 @@ func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *a
 	case newest == nil && j.Stage == string(muster.JobEnded):
 		return nil, &exit{exitFailed, fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, suffixIf(j.Reason != "", ": "+j.Reason))}
 	case newest == nil:
-		return nil, &exit{exitFailed, fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, suffixIf(j.Waits != "", ": "+j.Waits), key)}
+		return nil, &notPlaced{fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, suffixIf(j.Waits != "", ": "+j.Waits), key)}
 	}
 	return newest, nil // it has ended: whoever asks says how
 }

@@ -80,6 +80,8 @@ type Agent struct {
 	inputs   *inputs
 	images   Images // nil if there are none
 	grants   *grants
+	// noNetworks is why no network is made here; set before anything is served.
+	noNetworks error
 	// starts holds a token for each sandbox being made, files for each result being written:
 	// thousands at once would only make thousands of threads.
 	starts, files chan struct{}
@@ -321,7 +323,8 @@ func (a *Agent) checkRuntimes(ctx context.Context) error {
 	}
 	wg.Wait()
 	if a.problems = append(a.problems, networkProblems...); noNetworks != nil {
-		a.cfg.Networks = nil
+		// Those of sandboxes that an earlier agent started are looked after all the same.
+		a.noNetworks = noNetworks
 		a.problems = append(a.problems, fmt.Sprintf("network bridge does not work here: %v", noNetworks))
 	}
 	for i, rt := range a.cfg.Runtimes {

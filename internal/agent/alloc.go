@@ -359,7 +359,7 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 		a.log.Error("result of an allocation is not on disk", "alloc", al.id, "error", err)
 	}
 	if isolated(al.spec) {
-		a.releaseNetwork(ctx, al)
+		a.releaseNetwork(ctx, al.id)
 	}
 	release(al.image)
 	al.image = nil

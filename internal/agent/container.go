@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,12 +77,12 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image 
 	if !isolated(s) {
 		return nil
 	}
-	if s.Network == muster.NetworkNone || a.cfg.Networks == nil {
-		if s.Network != muster.NetworkNone {
-			return failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
-		}
+	if s.Network == muster.NetworkNone {
 		c.Container.Network = &Network{}
 		return nil
+	}
+	if a.cfg.Networks == nil || a.noNetworks != nil {
+		return failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
 	}
 	network, err := a.cfg.Networks.Take(ctx, al.id, NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})
 	if err != nil {
@@ -94,14 +95,32 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image 
 	return nil
 }
 
-// releaseNetwork deletes the network of a sandbox that has ended.
-func (a *Agent) releaseNetwork(ctx context.Context, al *alloc) {
+const (
+	// releaseTimeout bounds one try to delete a network, releaseRetry is the wait between two.
+	releaseTimeout = 30 * time.Second
+	releaseRetry   = 10 * time.Second
+)
+
+// releaseNetwork deletes the network of a sandbox that has ended. What cannot be deleted now is
+// tried again, by the next agent if this one ends first.
+func (a *Agent) releaseNetwork(ctx context.Context, id muster.AllocID) {
 	if a.cfg.Networks == nil {
 		return
 	}
-	if err := a.cfg.Networks.Release(context.WithoutCancel(ctx), al.id); err != nil {
-		a.log.Error("network of a sandbox is left", "alloc", al.id, "error", err)
+	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	err := a.cfg.Networks.Release(try, id)
+	cancel()
+	if err == nil {
+		return
 	}
+	a.log.Warn("network of a sandbox cannot be deleted yet", "alloc", id, "error", err)
+	a.spawn(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(releaseRetry):
+			a.releaseNetwork(ctx, id)
+		}
+	})
 }
 
 // hasFiles reports whether the job puts files in or takes some out.

@@ -1,9 +1,9 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -45,17 +45,16 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	control := http.NewResponseController(w)
-	var mu sync.Mutex // progress may come while the end is written
 	var told time.Time
 	tell := func(p wire.PullProgress) {
-		mu.Lock()
-		defer mu.Unlock()
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if json.NewEncoder(w).Encode(p) == nil {
 			_ = control.Flush()
 		}
 	}
-	image, err := a.images.Pull(r.Context(), want.Ref, func(p ImageProgress) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), pullTimeout, errGaveUp)
+	defer cancel()
+	image, err := a.images.Pull(ctx, want.Ref, func(p ImageProgress) {
 		if time.Since(told) >= pullPace {
 			told = time.Now()
 			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})

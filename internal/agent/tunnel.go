@@ -88,7 +88,7 @@ func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.C
 	})()
 	var wg sync.WaitGroup
 	one := func(dst net.Conn, src io.Reader, from net.Conn) {
-		_, err := io.Copy(&patient{dst: dst, from: from}, &idle{src: src, conn: from})
+		err := pour(&patient{dst: dst, from: from}, src, from)
 		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
 			_ = half.CloseWrite()
 			return
@@ -144,15 +144,67 @@ func left(conn net.Conn) bool {
 	return gone || err != nil
 }
 
-// idle sets a deadline ahead of each read.
-type idle struct {
-	src  io.Reader
-	conn net.Conn
+// pour moves octets until src ends, which is no error. Its deadline is kept ahead on from, which is where src reads.
+func pour(dst io.Writer, src io.Reader, from net.Conn) error {
+	var b bucket
+	var renew time.Time
+	for {
+		if now := time.Now(); now.After(renew) {
+			_ = from.SetReadDeadline(now.Add(tunnelIdle))
+			renew = now.Add(tunnelIdle / 100)
+		}
+		room := b.room()
+		n, err := src.Read(room)
+		if n > 0 {
+			if _, err := dst.Write(room[:n]); err != nil {
+				return err
+			}
+			b.took(n)
+		}
+		switch err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
-func (i *idle) Read(p []byte) (int, error) {
-	_ = i.conn.SetReadDeadline(time.Now().Add(tunnelIdle))
-	return i.src.Read(p)
+// Sizes of buckets: most tunnels are executions that say a line now and then, some are files, for which each
+// call of the kernel should carry much.
+const (
+	minBucket = 4 << 10
+	maxBucket = 128 << 10
+	// shrinkAfter is how many small loads in a row make a large bucket a small one again.
+	shrinkAfter = 16
+)
+
+// bucket is a buffer of the size that its loads have.
+type bucket struct {
+	b     []byte
+	small int
+}
+
+func (b *bucket) room() []byte {
+	if b.b == nil {
+		b.b = make([]byte, minBucket)
+	}
+	return b.b
+}
+
+// took is told how much the last load was.
+func (b *bucket) took(n int) {
+	switch {
+	case n == len(b.b) && n < maxBucket:
+		b.b, b.small = make([]byte, min(8*n, maxBucket)), 0
+	case n > minBucket:
+		b.small = 0
+	case len(b.b) > minBucket:
+		if b.small++; b.small >= shrinkAfter {
+			b.b, b.small = nil, 0
+		}
+	}
 }
 
 func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {

@@ -30,7 +30,7 @@ func (s *sandbox) begin() *initwire.Failed {
 	}
 	p := &program{
 		command: s.start.Command, env: s.start.Env, work: s.start.Work, user: s.start.User,
-		files: [3]int{0, outW, errW}, makeWork: true,
+		files: [3]int{0, outW, errW}, makeWork: true, give: s.start.Give,
 	}
 	s.result.Started = time.Now().UnixNano()
 	pid, pidfd, failed := s.launch(p)

@@ -33,21 +33,46 @@ func hide() error {
 	return nil
 }
 
-// deafen gives up the Go runtime's handlers of the signals that would end this process. Process 1
-// gets from inside only signals that it handles, and with a handler for it a kill -SEGV would be a crash. A true fault
-// still ends us; without last words, but nobody inside can cause those.
+// deafen makes this process, as process 1, one that no signal from inside ends. The kernel drops
+// those for which it has no handler, and with the Go runtime's a kill -SEGV would be a crash: they are given up. A true
+// fault still ends us; without last words, but nobody inside can cause those.
+//
+// That is not enough for signals whose default is to end without a core: while another one's handler blocks
+// such a one on the first thread, the kernel (seen on Linux 6.1) keeps it, and ends all for it when another thread takes it. They
+// are the ones that the runtime leaves alone, which the loop finds, and STKFLT. They get a handler that does nothing;
+// ignored they would stay so in the command, but a handler ends with the exec.
 func deafen() error {
 	var usual sigaction
 	for _, sig := range []syscall.Signal{
-		syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSTKFLT, syscall.SIGSYS,
+		syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSYS,
 	} {
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&usual)), 0, 8, 0, 0)
-		if errno != 0 {
-			return errno
+		if err := setAction(sig, &usual); err != nil {
+			return err
+		}
+	}
+	// As the runtime's own: on the stack for signals, since a goroutine's has no room, and with calls begun again.
+	quiet, err := action(syscall.SIGURG)
+	if err != nil {
+		return err
+	}
+	quiet.handler = uint64(nothingAt)
+	if err := setAction(syscall.SIGSTKFLT, &quiet); err != nil {
+		return err
+	}
+	for sig := syscall.Signal(32); sig <= highestSignal; sig++ {
+		was, err := action(sig)
+		if err == nil && was.handler == 0 {
+			err = setAction(sig, &quiet)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// nothingAt is the address of the handler in nothing.s. Not a Go function: that would want a goroutine.
+var nothingAt uintptr
 
 // cut leaves this thread's children at most the capabilities of mask. It keeps
 // those of the thread itself. To be called locked to the thread; for good.
@@ -170,6 +195,46 @@ func makeInside(path string, id *identity) error {
 	}
 	const atSymlinkNoFollow = 0x100
 	return syscall.Fchownat(parent, name, int(id.uid), int(id.gid), atSymlinkNoFollow)
+}
+
+// give makes a user the owner of a directory and of all that is in it. Nothing but init runs in the container yet, and
+// no link is followed all the same.
+func give(path string, id *identity) error {
+	fd, err := openInside(path, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	return giveTree(os.NewFile(uintptr(fd), path), id)
+}
+
+// giveTree gives a directory and closes it.
+func giveTree(dir *os.File, id *identity) error {
+	defer func() { _ = dir.Close() }()
+	if err := dir.Chown(int(id.uid), int(id.gid)); err != nil {
+		return err
+	}
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW
+			fd, err := openAt(int(dir.Fd()), e.Name(), flags)
+			if err != nil {
+				return &fault{e.Name(), err.Error()}
+			}
+			if err := giveTree(os.NewFile(uintptr(fd), e.Name()), id); err != nil {
+				return err
+			}
+			continue
+		}
+		const atSymlinkNoFollow = 0x100
+		if err := syscall.Fchownat(int(dir.Fd()), e.Name(), int(id.uid), int(id.gid), atSymlinkNoFollow); err != nil {
+			return &fault{e.Name(), err.Error()}
+		}
+	}
+	return nil
 }
 
 // selfFD is a path to what a descriptor of this process is open on; a child has it as well until its exec.

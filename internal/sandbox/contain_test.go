@@ -361,3 +361,38 @@ func testContainedEnds(t *testing.T, how starter) {
 		t.Errorf("%+v, %q", r.Result, text())
 	}
 }
+
+// TestContainedSignals: process 1 has no signal that its default would end without a core, see deafen; what it starts has
+// the default of all of them.
+func TestContainedSignals(t *testing.T) {
+	b := startBox(t, contained(), container(t, 0, nil))
+	init := b.stdout(sh("cat /proc/1/status"))
+	dealt := hexField(t, init, "SigCgt") | hexField(t, init, "SigIgn")
+	// Who are dropped even if they were kept before, or end nobody, or cannot be dealt with.
+	spared := []syscall.Signal{
+		syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSYS,
+		syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGKILL, syscall.SIGSTOP,
+	}
+	for sig := syscall.Signal(1); sig <= highestSignal; sig++ {
+		if dealt>>(sig-1)&1 == 0 && !slices.Contains(spared, sig) {
+			t.Errorf("signal %d has its default in init", sig)
+		}
+	}
+	// Handled all at once, on all threads.
+	e := sh("for round in 1 2 3 4 5 6 7 8; do for sig in 16 28 32 33 34; do (i=0; while [ $i -lt 500 ]; do kill -$sig 1; i=$((i+1)); done) & done; done; wait; echo still here")
+	e.User = "root"
+	if h := b.all(e); h.stdout != "still here\n" {
+		t.Errorf("%+v", h)
+	}
+	child := b.stdout(&initwire.Exec{Command: []string{"cat", "/proc/self/status"}})
+	if caught, ignored := hexField(t, child, "SigCgt"), hexField(t, child, "SigIgn"); caught != 0 || ignored != 0 {
+		t.Errorf("a program inside catches %x and ignores %x", caught, ignored)
+	}
+	// They end it, as they should.
+	for _, sig := range []int{16, 32, 33, 34} {
+		// A shell of its own, so that nobody's trap is asked.
+		if h := b.all(&initwire.Exec{Command: []string{"sh", "-c", fmt.Sprintf("kill -%d $$; echo lives", sig)}}); h.stdout != "" {
+			t.Errorf("signal %d does not end a program inside: %+v", sig, h)
+		}
+	}
+}

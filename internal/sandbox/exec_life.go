@@ -184,7 +184,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 	}
 	if e.want.Detached {
 		for i := range e.prints {
-			e.spools = append(e.spools, newSpool(initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i]))
+			e.spools = append(e.spools, newSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i]))
 		}
 	}
 	return theirs, nil

@@ -16,8 +16,9 @@ type program struct {
 	// files are its standard streams; terminal: they are one, and it controls the new session.
 	files    [3]int
 	terminal bool
-	// makeWork: a work directory that a container does not have is made.
+	// makeWork: a work directory that a container does not have is made. give is as in Start.
 	makeWork bool
+	give     string
 
 	// who it runs as, in a container; nil: as init.
 	who *identity
@@ -86,6 +87,11 @@ func (s *sandbox) enter(p *program, attr *syscall.ProcAttr) *initwire.Failed {
 	attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups, NoSetGroups: groupsDenied()}
 	if _, set := lookup(p.env, "HOME"); !set {
 		p.env = append(slices.Clip(p.env), "HOME="+who.home)
+	}
+	if p.give != "" && (who.uid != 0 || who.gid != 0) {
+		if err := give(p.give, who); err != nil {
+			return nodeFault("give " + quote(p.give) + " to user " + quote(p.user) + ": " + err.Error())
+		}
 	}
 	if p.makeWork {
 		if failed := makeWork(p.work, who); failed != nil {

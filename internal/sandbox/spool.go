@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,8 @@ type spool struct {
 	name  string
 	limit int64
 	whole int64 // of a full segment
+	// all is what every spool of the sandbox holds.
+	all *atomic.Int64
 
 	// file is the last segment, open for appending; the writer's own.
 	file int
@@ -43,9 +46,9 @@ type spool struct {
 	changed chan struct{}
 }
 
-func newSpool(dir int, name string) *spool {
+func newSpool(all *atomic.Int64, dir int, name string) *spool {
 	return &spool{
-		dir: dir, name: name, limit: initwire.SpoolLimit, whole: initwire.SegmentSize(initwire.SpoolLimit),
+		all: all, dir: dir, name: name, limit: initwire.SpoolLimit, whole: initwire.SegmentSize(initwire.SpoolLimit),
 		file: -1, changed: make(chan struct{}),
 	}
 }
@@ -74,11 +77,17 @@ func (p *spool) waitForRoom(cut <-chan struct{}) bool {
 		p.mu.Lock()
 		room, changed := p.end-p.taken < p.limit, p.changed
 		p.mu.Unlock()
-		if room {
+		full := p.all.Load() >= initwire.SpoolsLimit
+		if room && !full {
 			return true
+		}
+		var again <-chan time.Time
+		if full {
+			again = time.After(spoolRetry) // others do not tell us when they make room
 		}
 		select {
 		case <-changed:
+		case <-again:
 		case <-cut:
 			return true
 		}
@@ -125,6 +134,7 @@ func (p *spool) put(b []byte) int {
 	}
 	n, _ := fdStream(p.file).Write(b[:min(int64(len(b)), room)])
 	if n > 0 {
+		p.all.Add(int64(n))
 		p.update(func() {
 			p.segments[len(p.segments)-1].size += int64(n)
 			p.end += int64(n)
@@ -163,6 +173,7 @@ func (p *spool) drop() {
 	p.mu.Unlock()
 	for _, s := range gone {
 		removeAt(p.dir, initwire.SegmentName(p.name, s.offset))
+		p.all.Add(-s.size)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestSpool(t *testing.T) {
 		fd, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 		must(t, err)
 		defer func() { _ = syscall.Close(fd) }()
-		p := newSpool(fd, "exec-x.stdout")
+		p := newSpool(new(atomic.Int64), fd, "exec-x.stdout")
 		p.whole = rapid.Int64Range(1000, 3000).Draw(rt, "segment")
 		cut := make(chan struct{})
 		var end, taken int64
@@ -84,6 +85,9 @@ func TestSpool(t *testing.T) {
 					}
 					size += info.Size()
 				}
+				if p.all.Load() != size {
+					rt.Fatalf("%d octets are counted, %d are on disk", p.all.Load(), size)
+				}
 				if size != end-first {
 					rt.Fatalf("%d octets on disk, %d to %d are kept", size, first, end)
 				}
@@ -112,7 +116,7 @@ func TestSpoolFullDisk(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	ballast := filepath.Join(dir, "ballast")
 	must(t, os.WriteFile(ballast, make([]byte, 900<<10), 0o600))
-	p := newSpool(openDir(t, dir), "exec-x.stdout")
+	p := newSpool(new(atomic.Int64), openDir(t, dir), "exec-x.stdout")
 	cut := make(chan struct{})
 	wrote := make(chan struct{})
 	go func() {
@@ -135,6 +139,31 @@ func TestSpoolFullDisk(t *testing.T) {
 	p.write(written(600<<10, 1<<20), cut)
 	if _, end := p.bounds(); end+p.lostOctets() != 600<<10+1<<20 || p.lostOctets() == 0 {
 		t.Errorf("%d, lost %d", end, p.lostOctets())
+	}
+}
+
+// TestSpoolsFull: when the spools of others hold all that may be held, a program waits until they hold less.
+func TestSpoolsFull(t *testing.T) {
+	all := new(atomic.Int64)
+	all.Store(initwire.SpoolsLimit)
+	p := newSpool(all, openDir(t, t.TempDir()), "exec-x.stdout")
+	room := make(chan bool)
+	go func() { room <- p.waitForRoom(nil) }()
+	select {
+	case <-room:
+		t.Fatal("there was room")
+	case <-time.After(50 * time.Millisecond):
+	}
+	all.Add(-1)
+	if !<-room {
+		t.Error("no room")
+	}
+	// The little that is left at the end is kept whatever there is.
+	all.Store(initwire.SpoolsLimit)
+	cut := make(chan struct{})
+	close(cut)
+	if !p.waitForRoom(cut) {
+		t.Error("no room for the rest")
 	}
 }
 

@@ -79,6 +79,24 @@ func becomeSubreaper() error {
 // sigaction is the kernel's struct on 64-bit machines.
 type sigaction struct{ handler, flags, restorer, mask uint64 }
 
+const highestSignal syscall.Signal = 64
+
+// action is what this process does on a signal.
+func action(sig syscall.Signal) (is sigaction, err error) {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&is)), 8, 0, 0); errno != 0 {
+		return is, errno
+	}
+	return is, nil
+}
+
+// setAction sets it behind the back of the Go runtime.
+func setAction(sig syscall.Signal, to *sigaction) error {
+	if _, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(to)), 0, 8, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // ignoreSignals makes this process deaf to requests to end. Not by os/signal: an
 // ignored signal would stay ignored in the command, and Notify costs a thread.
 // Behind the back of the Go runtime, it still believes in its own handlers, and
@@ -87,24 +105,19 @@ type sigaction struct{ handler, flags, restorer, mask uint64 }
 // What whoever started us ignored is set to the default first: the runtime leaves
 // real-time signals as they are, and the command would inherit that.
 func ignoreSignals() error {
-	const (
-		sigIgn  = 1
-		highest = 64
-	)
-	for sig := uintptr(1); sig <= highest; sig++ {
-		var was, usual sigaction
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&was)), 8, 0, 0)
-		if errno == 0 && was.handler == sigIgn {
-			_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&usual)), 0, 8, 0, 0)
+	const sigIgn = 1
+	var usual sigaction
+	for sig := syscall.Signal(1); sig <= highestSignal; sig++ {
+		if was, err := action(sig); err == nil && was.handler == sigIgn {
+			_ = setAction(sig, &usual)
 		}
 	}
 	ignore := sigaction{handler: sigIgn}
 	for _, sig := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 	} {
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0)
-		if errno != 0 {
-			return errno
+		if err := setAction(sig, &ignore); err != nil {
+			return err
 		}
 	}
 	return nil

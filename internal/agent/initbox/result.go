@@ -34,6 +34,8 @@ func (s *sandbox) conclude() {
 		s.k.log.Warn(InitWords, "alloc", s.record.Alloc, "text", firstLine(words.Rest))
 	}
 	switch {
+	case s.wasFlooded():
+		s.died(words)
 	case words.Result != nil:
 		s.ended(words.Result)
 	case words.Failed != nil:
@@ -106,22 +108,33 @@ func (s *sandbox) failure(w *initwire.Result, how string, kills int64, own, kill
 	if kills > 0 && own {
 		how += fmt.Sprintf(", and %d of its processes were killed for going over the memory limit of %s", kills, limit)
 	}
+	if walled(s.record) && (w.Signal == int(unix.SIGSYS) || w.Exit == 128+int(unix.SIGSYS)) {
+		how += ": it is a program of 32 bits, or of another kind whose system calls are not taken here"
+	}
 	if w.Signal != 0 {
 		return UserFault(muster.ReasonSignal, "the command %s", how)
 	}
 	return UserFault(muster.ReasonExit, "the command %s", how)
 }
 
+func (s *sandbox) wasFlooded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flooded != ""
+}
+
 // died names an end that init did not live to see.
 func (s *sandbox) died(words *initwire.Record) {
 	s.mu.Lock()
-	stopped, due := s.stopped, s.due
+	stopped, due, flooded := s.stopped, s.due, s.flooded
 	s.mu.Unlock()
 	now := time.Now()
 	s.result = agent.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
 	late := s.record.Timeout > 0 && now.After(s.started.Add(s.record.Timeout)) && !due.IsZero()
 	kills, own := cgroup.OutOfMemory(s.record.Cgroups)
 	switch {
+	case flooded != "":
+		s.result.Failure = UserFault(muster.ReasonSandboxDied, "%s; everything was killed", flooded)
 	case s.record.Boot != s.k.boot:
 		s.result.Failure = sandboxDied("the node was restarted while it ran")
 	case kills > 0 && own:

@@ -38,6 +38,8 @@ type sandbox struct {
 	mu sync.Mutex
 	// stopped: Stop was called before init was gone.
 	stopped bool
+	// flooded is why we ended it, see checkFlood.
+	flooded string
 	// cpu is the most that Usage has told: sources differ by a little, and it must not run backwards.
 	cpu time.Duration
 	// due is when we lose patience; zero = never.

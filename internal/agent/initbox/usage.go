@@ -18,6 +18,7 @@ func (s *sandbox) Usage() agent.Usage {
 		return s.usage
 	}
 	now, _ := s.measure()
+	s.checkFlood() // what it uses of the node without being asked
 	if s.k.config.Disk != nil {
 		now.Disk = s.k.config.Disk(s.dir)
 	}

@@ -149,6 +149,53 @@ func TestOutputReplaced(t *testing.T) {
 	}
 }
 
+// TestFlood: what an honest init never has in the directory of its output is seen, also if it has no name there.
+func TestFlood(t *testing.T) {
+	const bound = 1 << 20
+	fill := func(path string, size int) func(t *testing.T, out string) {
+		return func(t *testing.T, out string) { write(t, filepath.Join(out, path), strings.Repeat("x", size)) }
+	}
+	for name, c := range map[string]struct {
+		do   func(t *testing.T, out string)
+		says string
+	}{
+		"nothing":  {func(*testing.T, string) {}, ""},
+		"a little": {fill("stdout.0", bound/2), ""},
+		"a hole": {func(t *testing.T, out string) {
+			write(t, filepath.Join(out, "h"), "")
+			_ = os.Truncate(filepath.Join(out, "h"), 1<<40)
+		}, ""},
+		"much":      {fill("stdout.0", 2*bound), "2MiB"},
+		"elsewhere": {fill("whatever", 2*bound), "2MiB"},
+		"directory": {func(t *testing.T, out string) { _ = os.Mkdir(filepath.Join(out, "d"), 0o700) }, `"d"`},
+		"no name": {func(t *testing.T, out string) {
+			f, err := os.Create(filepath.Join(out, "gone"))
+			if err == nil {
+				t.Cleanup(func() { _ = f.Close() })
+				_, err = f.WriteString(strings.Repeat("x", 2*bound))
+			}
+			if err = errors.Join(err, os.Remove(filepath.Join(out, "gone"))); err != nil {
+				t.Fatal(err)
+			}
+		}, "2MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := hostile(t, "")
+			self, _ := ReadStat(os.Getpid())
+			s := newSandbox(keeper(t), dir, &initwire.Sandbox{Runtime: "oci"}, initwire.Process{Pid: os.Getpid(), Start: self.Start})
+			c.do(t, filepath.Join(dir, Out))
+			switch got := s.flood(bound); {
+			case c.says == "" && got != "":
+				t.Errorf("%q, want nothing", got)
+			case !strings.Contains(got, c.says):
+				t.Errorf("%q, want something of %q", got, c.says)
+			default:
+				t.Log(got)
+			}
+		})
+	}
+}
+
 // TestWall: what init gets of its directory has nothing above it, and takes no devices.
 func TestWall(t *testing.T) {
 	if os.Geteuid() != 0 {

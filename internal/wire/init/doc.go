@@ -71,7 +71,7 @@
 // HUP and TERM to the group, KILL after its grace. A program that does not read its stdin stops the reading of the
 // connection; ExecSignal on a connection of its own passes that.
 //
-// Detached, its output goes to a spool on the node, of SpoolLimit for each stream, past which the program
+// Detached, its output goes to a spool on the node, of SpoolLimit for each stream and SpoolsLimit for all, past which the program
 // waits, as it does when the disk is full. Leaving means nothing. It can be attached to from an offset as often as
 // wanted, while it runs and after, until MaxExecs others have ended or their output takes too much room. An offset in Attach says as well that
 // all before it is safe elsewhere: that makes room. Within a connection Attach says only that.

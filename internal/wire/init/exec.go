@@ -13,6 +13,8 @@ const (
 	MaxExecs = 256
 	// SpoolLimit is how much of each stream of a detached execution is kept for readers before the program waits.
 	SpoolLimit = 64 << 20
+	// SpoolsLimit is the same of all executions of a sandbox together, ended ones included.
+	SpoolsLimit = 2 << 30
 	// DefaultExecGrace is the time from TERM to KILL of an execution that names none.
 	DefaultExecGrace = 5 * time.Second
 )

@@ -58,6 +58,8 @@ type Start struct {
 	Capabilities uint64
 	// StopSignal asks the command to end; 0: TERM.
 	StopSignal int
+	// Give is a directory of root's that the command's user is given, with all that is in it; empty: none. Only if Contained.
+	Give string
 }
 
 // Fields encodes it.
@@ -86,7 +88,8 @@ func (s *Start) Fields() []byte {
 		b = appendString(b, 11, s.User)
 	}
 	b = appendInt(b, 12, int64(s.Capabilities))
-	return appendInt(b, 13, int64(s.StopSignal))
+	b = appendInt(b, 13, int64(s.StopSignal))
+	return appendText(b, 14, s.Give)
 }
 
 // ParseStart decodes it.
@@ -120,6 +123,8 @@ func ParseStart(fields []byte) (*Start, error) {
 			s.Capabilities = uint64(v.int())
 		case 13:
 			s.StopSignal = int(v.int())
+		case 14:
+			s.Give = v.string()
 		}
 	})
 	return s, err

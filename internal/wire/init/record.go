@@ -30,6 +30,8 @@ type Sandbox struct {
 	At                 int64
 	Memory             int64
 	Timeout, KillGrace time.Duration
+	// OutputLimit is how much of each stream init keeps; 0: it is not known.
+	OutputLimit int64
 	// Cgroups are the absolute directories made for it.
 	Cgroups []string
 }
@@ -45,6 +47,7 @@ func (s *Sandbox) Line() string {
 	l.int("memory", s.Memory)
 	l.int("timeout", int64(s.Timeout))
 	l.int("grace", int64(s.KillGrace))
+	l.int("output", s.OutputLimit)
 	for _, c := range s.Cgroups {
 		l.string("cgroup", c)
 	}
@@ -157,7 +160,7 @@ func (r *Record) add(raw string) bool {
 			r.Sandbox = &Sandbox{
 				Alloc: pairs.string("alloc"), Runtime: pairs.string("runtime"), Boot: pairs.string("boot"),
 				At: pairs.int("at"), Memory: pairs.int("memory"),
-				Timeout: time.Duration(pairs.int("timeout")), KillGrace: time.Duration(pairs.int("grace")),
+				Timeout: time.Duration(pairs.int("timeout")), KillGrace: time.Duration(pairs.int("grace")), OutputLimit: pairs.int("output"),
 				Cgroups: pairs.strings("cgroup"),
 			}
 		}
