@@ -54,10 +54,8 @@ const (
 	detailPace = 2 * time.Second
 	// grantTimeout is how long the server may take to say how an image is pulled.
 	grantTimeout = 30 * time.Second
-	// grantMargin is how long a grant must still hold to be used again; grantUsual how long one is
-	// used that does not say when it ends.
-	grantMargin = 30 * time.Second
-	grantUsual  = time.Minute
+	// grantUsual is how long a grant is used that does not say when it ends.
+	grantUsual = time.Minute
 )
 
 // openImage pulls the image of an allocation. Without a failure and without an
@@ -100,13 +98,13 @@ func release(image *Image) {
 	}
 }
 
-// grants are the rights to pull that the server gave, and those that are asked for. The server's
-// credentials stay with it: a node asks for each image, and gets what opens that one for a while.
+// grants are the rights to pull that are asked for. The server's credentials stay
+// with it: a node asks for each image, and gets what opens that one for a while. The store of images
+// uses it for that long; if it asks again before, a registry has refused it, so none is kept here.
 type grants struct {
 	added func() // tells readers that something is asked for
 
 	mu    sync.Mutex
-	given map[string]wire.Grant
 	asked map[string]*ask
 }
 
@@ -118,19 +116,12 @@ type ask struct {
 }
 
 func newGrants(added func()) *grants {
-	return &grants{added: added, given: map[string]wire.Grant{}, asked: map[string]*ask{}}
+	return &grants{added: added, asked: map[string]*ask{}}
 }
 
 // get waits until the server has said how ref is pulled.
 func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 	g.mu.Lock()
-	if have, ok := g.given[ref]; ok {
-		if time.Until(have.Until.Std()) > grantMargin {
-			g.mu.Unlock()
-			return have, nil
-		}
-		delete(g.given, ref)
-	}
 	w, first := g.asked[ref], false
 	if w == nil {
 		w, first = &ask{answered: make(chan struct{})}, true
@@ -166,16 +157,8 @@ func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 func (g *grants) put(grant wire.Grant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if grant.Failure == nil {
-		if grant.Until == 0 {
-			grant.Until = muster.At(time.Now().Add(grantUsual + grantMargin))
-		}
-		g.given[grant.Ref] = grant
-		for ref, old := range g.given { // few: one for each image in use
-			if old.Until.Std().Before(time.Now()) {
-				delete(g.given, ref)
-			}
-		}
+	if grant.Failure == nil && grant.Until == 0 {
+		grant.Until = muster.At(time.Now().Add(grantUsual))
 	}
 	if w := g.asked[grant.Ref]; w != nil {
 		w.grant = grant

@@ -115,14 +115,16 @@ const maxListBytes = 16 << 20
 var errEnough = errors.New("enough")
 
 func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, error) {
-	al, conn, err := a.enter(ctx, &in.AllocPath)
+	v, err := a.visit(ctx, &in.AllocPath)
 	if err != nil {
 		return nil, err
 	}
+	defer v.end()
 	out := &fileListOut{api.FileList{Entries: []api.FileEntry{}}}
 	size := 0
 	// One more than is wanted tells whether there are more.
-	err = initwire.ListFiles(ctx, conn, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
+	err = initwire.ListFiles(v.ctx, v, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
+		v.heard()
 		size += len(e.Path) + len(e.Name) + len(e.Target) + len(e.Problem)
 		if len(out.Body.Entries) == in.Limit || size > maxListBytes {
 			out.Body.More = true
@@ -132,7 +134,7 @@ func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, err
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) {
-		return nil, a.broke(ctx, al, err)
+		return nil, a.broke(v.ctx, v.al, err)
 	}
 	return out, nil
 }
@@ -197,28 +199,34 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 
 // upload hands the body of a request to an operation.
 func (a *API) upload(ctx context.Context, in *FilePath, octets *OctetBody, do func(context.Context, Conn, io.Reader) error) (*state.Alloc, error) {
-	al, conn, err := a.enter(ctx, &in.AllocPath)
+	v, err := a.visit(ctx, &in.AllocPath)
 	if err != nil {
 		return nil, err
 	}
-	body := &sentBody{r: octets.from}
-	if err := do(ctx, conn, body); err != nil {
-		if body.err != nil {
+	defer v.end()
+	defer context.AfterFunc(v.ctx, octets.from.cutOff)()
+	body := &sentBody{r: octets.from, came: v.heard}
+	if err := do(v.ctx, v, body); err != nil {
+		// Unless the body was cut off here, its end is the client's doing; a client that leaves only cancels.
+		if cause := context.Cause(v.ctx); body.err != nil && (cause == nil || cause == context.Canceled) {
 			return nil, body.err
 		}
-		return nil, a.broke(ctx, al, err)
+		return nil, a.broke(v.ctx, v.al, err)
 	}
-	return al, nil
+	return v.al, nil
 }
 
 // sentBody keeps what went wrong with the body, which is the client's doing.
 type sentBody struct {
-	r   io.Reader
-	err error
+	r io.Reader
+	// came is called after each read: while the client is waited for, init may be silent.
+	came func()
+	err  error
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
+	b.came()
 	if err != nil && err != io.EOF && b.err == nil {
 		b.err = brokenBody(err, stall)
 	}
@@ -233,13 +241,14 @@ type deleteFileIn struct {
 }
 
 func (a *API) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
-	al, conn, err := a.enter(ctx, &in.AllocPath)
+	v, err := a.visit(ctx, &in.AllocPath)
 	if err != nil {
 		return nil, err
 	}
-	err = initwire.DeleteFile(ctx, conn, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
+	defer v.end()
+	err = initwire.DeleteFile(v.ctx, v, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
 	if err != nil {
-		return nil, a.broke(ctx, al, err)
+		return nil, a.broke(v.ctx, v.al, err)
 	}
 	return &struct{}{}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// patience is how long a socket waits for its client.
+// patience is how long a socket waits for its client, and a visit for init.
 type patience struct {
 	// first is how long the first message may take.
 	first time.Duration
@@ -29,10 +29,12 @@ type patience struct {
 	fresh time.Duration
 	// last is how long a client may take for the last message when the server stops.
 	last time.Duration
+	// silence is how long init may say nothing and take nothing while it works on files.
+	silence time.Duration
 }
 
 func usualPatience() patience {
-	return patience{first: 10 * time.Second, stall: time.Hour, quiet: 15 * time.Second, pong: 15 * time.Second, fresh: 2 * time.Second, last: 5 * time.Second}
+	return patience{first: 10 * time.Second, stall: time.Hour, quiet: 15 * time.Second, pong: 15 * time.Second, fresh: 2 * time.Second, last: 5 * time.Second, silence: 2 * time.Minute}
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -52,7 +53,7 @@ type putUploadIn struct {
 
 // OctetBody is the body of a request as it comes from the wire.
 type OctetBody struct {
-	from   io.Reader
+	from   *patient
 	length int64 // -1: not said
 }
 
@@ -67,13 +68,32 @@ func (b *OctetBody) Resolve(ctx huma.Context) []error {
 type patient struct {
 	r       io.Reader
 	control *http.ResponseController
+
+	mu  sync.Mutex
+	cut bool
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	_ = p.control.SetReadDeadline(time.Now().Add(stall))
+	p.deadline(time.Now().Add(stall))
 	n, err := p.r.Read(b)
-	_ = p.control.SetReadDeadline(time.Time{})
+	p.deadline(time.Time{})
 	return n, err
+}
+
+func (p *patient) deadline(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.cut {
+		_ = p.control.SetReadDeadline(t)
+	}
+}
+
+// cutOff ends a read that waits, and lets no other wait: the rest of the body is not wanted.
+func (p *patient) cutOff() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	_ = p.control.SetReadDeadline(time.Unix(1, 0))
 }
 
 type uploadOut struct{ Body api.Upload }

@@ -34,7 +34,7 @@ type Registries struct {
 
 	mu sync.Mutex
 	// recent are grants that may be given again, making those on their way; by reference.
-	recent map[string]wire.Grant
+	recent map[string]recent
 	making map[string]*making
 }
 
@@ -42,6 +42,12 @@ type Registries struct {
 type known struct {
 	spec api.RegistrySpec
 	host string
+}
+
+// recent is a grant that was made.
+type recent struct {
+	wire.Grant
+	made time.Time
 }
 
 // making is a grant on its way.
@@ -58,14 +64,17 @@ const (
 	// anew is how long before its end a grant is not given again.
 	anew = time.Minute
 	// passwordFor is how long a node may use a password before it asks again.
-	passwordFor = time.Hour
+	passwordFor = 5 * time.Minute
+	// youngest is how old a grant must be for a node's word that it is refused to count: a new one
+	// would be refused as well, and no node is to have a registry asked without end.
+	youngest    = 10 * time.Second
 	maxRecent   = 4096
 	maxPassword = 64 << 10
 )
 
 // New makes one; it speaks to nobody before Grant.
 func New(c Config) (*Registries, error) {
-	r := &Registries{known: map[string]*known{}, http: c.Transport, log: c.Logger, recent: map[string]wire.Grant{}, making: map[string]*making{}}
+	r := &Registries{known: map[string]*known{}, http: c.Transport, log: c.Logger, recent: map[string]recent{}, making: map[string]*making{}}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -102,7 +111,7 @@ func (r *Registries) Grant(ctx context.Context, ref string) wire.Grant {
 		r.mu.Lock()
 		if g, ok := r.recent[ref]; ok && time.Until(g.Until.Std()) > anew {
 			r.mu.Unlock()
-			return g
+			return g.Grant
 		}
 		m := r.making[ref]
 		if m == nil {
@@ -153,8 +162,28 @@ func (r *Registries) rememberLocked(g wire.Grant) {
 		}
 	}
 	if len(r.recent) < maxRecent {
-		r.recent[g.Ref] = g
+		r.recent[g.Ref] = recent{g, time.Now()}
 	}
+}
+
+// Refused takes in that a node asks again for what it was given this authorization
+// for. If it would be given again, it is made anew.
+func (r *Registries) Refused(ref, authorization string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if g, ok := r.recent[ref]; ok && g.Authorization == authorization && time.Since(g.made) >= youngest {
+		delete(r.recent, ref)
+	}
+}
+
+// FullName is the same for all ways to write one reference: with its registry,
+// and a digest or a tag. What is not of a registry is given back as it is.
+func (r *Registries) FullName(ref string) string {
+	n, err := name.ParseReference(ref)
+	if err != nil {
+		return ref
+	}
+	return n.Name()
 }
 
 // grant makes one. An error is a *muster.Failure, or of a registry or the way to it.

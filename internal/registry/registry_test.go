@@ -201,6 +201,57 @@ func TestBearer(t *testing.T) {
 	}
 }
 
+// TestRefused: what a registry does not take any more is made anew, unless that was just done.
+func TestRefused(t *testing.T) {
+	s := newStand(t, "bearer")
+	r := newRig(t, s.spec())
+	ref := s.host + "/a"
+	g := r.Grant(t.Context(), ref)
+	r.Refused(ref, g.Authorization)
+	if again := r.Grant(t.Context(), ref); again != g || len(s.asked()) != 1 {
+		t.Errorf("as it was made just now: %+v, %q", again, s.asked())
+	}
+	r.mu.Lock()
+	old := r.recent[ref]
+	old.made = old.made.Add(-youngest)
+	r.recent[ref] = old
+	r.mu.Unlock()
+	s.token.Store(`{"token":"another","expires_in":300}`)
+	r.Refused(ref, "Bearer of-before")
+	r.Refused(s.host+"/b", g.Authorization)
+	if again := r.Grant(t.Context(), ref); again != g || len(s.asked()) != 1 {
+		t.Errorf("as another one was refused: %+v, %q", again, s.asked())
+	}
+	r.Refused(ref, g.Authorization)
+	if again := r.Grant(t.Context(), ref); again.Authorization != "Bearer another" || len(s.asked()) != 2 {
+		t.Errorf("%+v, %q", again, s.asked())
+	}
+}
+
+func TestFullName(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	r := newRig(t)
+	for _, same := range [][]string{
+		{"busybox", "busybox:latest", "library/busybox", "docker.io/library/busybox:latest", "index.docker.io/library/busybox"},
+		{"team/app:v1", "docker.io/team/app:v1"},
+		{"team/app:v2"},
+		{"ghcr.io/x/y" + digest, "ghcr.io/x/y:v1" + digest},
+		{"ghcr.io/x/y"},
+		{"oci:/dir:a"}, {"Not A Name"},
+	} {
+		for _, ref := range same {
+			if got := r.FullName(ref); got != r.FullName(same[0]) {
+				t.Errorf("%s: %s", ref, got)
+			}
+		}
+		for _, ref := range []string{"busybox:1", "quay.io/library/busybox", "ghcr.io/x/z", ""} {
+			if r.FullName(ref) == r.FullName(same[0]) {
+				t.Errorf("%q is %s", ref, same[0])
+			}
+		}
+	}
+}
+
 func TestPasswordFile(t *testing.T) {
 	s := newStand(t, "bearer")
 	spec := s.spec()
@@ -229,6 +280,9 @@ func TestBasic(t *testing.T) {
 	g = newRig(t, spec).Grant(t.Context(), s.host+"/a")
 	if want := "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)); g.Failure != nil || g.Authorization != want || g.Until == 0 {
 		t.Errorf("%+v %v", g, g.Failure)
+	}
+	if left := time.Until(g.Until.Std()); left > 5*time.Minute {
+		t.Errorf("a password is used for %s without being asked for", left)
 	}
 }
 

@@ -31,6 +31,8 @@ type spool struct {
 	whole int64 // of a full segment
 	// all is what every spool of the sandbox holds.
 	all *atomic.Int64
+	// makeRoom drops what others hold that is needed least; nil: nothing is. The writer's own.
+	makeRoom func()
 
 	// file is the last segment, open for appending; the writer's own.
 	file int
@@ -55,6 +57,7 @@ func newSpool(all *atomic.Int64, dir int, name string) *spool {
 
 // keep writes all that comes.
 func (p *spool) keep(from *source) {
+	p.makeRoom = from.s.makeRoom
 	for p.waitForRoom(from.cut) {
 		b, err := from.read()
 		if err != nil {
@@ -78,6 +81,10 @@ func (p *spool) waitForRoom(cut <-chan struct{}) bool {
 		room, changed := p.end-p.taken < p.limit, p.changed
 		p.mu.Unlock()
 		full := p.all.Load() >= initwire.SpoolsLimit
+		if room && full && p.makeRoom != nil {
+			p.makeRoom()
+			full = p.all.Load() >= initwire.SpoolsLimit
+		}
 		if room && !full {
 			return true
 		}
@@ -159,9 +166,12 @@ func (p *spool) take(offset int64) {
 }
 
 // drop deletes the segments that nobody needs.
-func (p *spool) drop() {
+func (p *spool) drop() { p.unlink(p.untie()) }
+
+// untie lets go of the segments that nobody needs. They count no more; unlink is to delete them.
+func (p *spool) untie() (gone []segment) {
 	p.mu.Lock()
-	var gone []segment
+	defer p.mu.Unlock()
 	for len(p.segments) > 0 {
 		first := p.segments[0]
 		if first.offset+first.size > p.taken || len(p.segments) == 1 && !p.finished {
@@ -169,12 +179,42 @@ func (p *spool) drop() {
 		}
 		gone = append(gone, first)
 		p.segments = p.segments[1:]
+		p.all.Add(-first.size)
 	}
-	p.mu.Unlock()
+	return gone
+}
+
+func (p *spool) unlink(gone []segment) {
 	for _, s := range gone {
 		removeAt(p.dir, initwire.SegmentName(p.name, s.offset))
-		p.all.Add(-s.size)
 	}
+}
+
+// makeRoom drops the output of the executions that ended first, while spools
+// hold all that they may. How those ended stays known.
+func (s *sandbox) makeRoom() {
+	unlink := s.execs.untieEnded(func() bool { return s.spooled.Load() >= initwire.SpoolsLimit })
+	for _, f := range unlink {
+		f()
+	}
+}
+
+// untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
+// as the octets count no more when mu is free again, each drops only what those before it left full.
+func (x *executions) untieEnded(full func() bool) (unlink []func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, e := range x.ended {
+		if !full() {
+			break
+		}
+		for _, p := range e.spools {
+			p.update(func() { p.taken = p.end })
+			gone := p.untie()
+			unlink = append(unlink, func() { p.unlink(gone) })
+		}
+	}
+	return unlink
 }
 
 // remove deletes all of it.

@@ -58,8 +58,8 @@ func stampOf(path string) (string, error) {
 // openArchive reads the table of an archive. A compressed one is unpacked into
 // a file without a name in tmp first; room is asked before each piece of that.
 func openArchive(ctx context.Context, path, tmp string, room room) (*archive, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if f, err = regular(f, err, path); err != nil {
+	f, err := openRegular(path)
+	if err != nil {
 		return nil, err
 	}
 	a := &archive{path: path, f: f, entries: map[string]span{}, links: map[string]string{}, blobs: map[v1.Hash]span{}}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 // pullForEver is what a killed process was doing.
 func pullForEver(dir string, refs []string) {
-	s, err := New(Config{Dir: dir, Platform: testPlatform, Limit: 3 << 20})
+	s, err := New(Config{Dir: dir, Platform: testPlatform, Limit: 3 << 20, Grant: insecure})
 	if err != nil {
 		fmt.Println("child:", err)
 		return

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -130,6 +131,26 @@ func regular(f *os.File, err error, path string) (*os.File, error) {
 		return nil, nodeFault("%s: %v", path, err)
 	}
 	return nil, unusable("%s is not a regular file", path)
+}
+
+// openRegular opens a file that somebody named, and nothing else: to open a
+// device may already do something, such as starting a watchdog. So the name is
+// looked up without opening what it means, and the file that was found is opened.
+func openRegular(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, localFault(path, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, nodeFault("%s: %v", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, unusable("%s is not a regular file", path)
+	}
+	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	return regular(f, err, path)
 }
 
 func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }

@@ -1,7 +1,8 @@
 package images
 
 import (
-	"net"
+	"net/netip"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -137,17 +138,34 @@ func parseRemote(s string) (reference, error) {
 	return r, nil
 }
 
-// isLoopback says whether a registry is on this machine, by its name alone:
-// only there plain http is taken without asking.
-func isLoopback(registry string) bool {
-	host := registry
-	if h, _, err := net.SplitHostPort(registry); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	if host == "localhost" {
+// hostOf is the host of a registry's name, which may have a port.
+func hostOf(registry string) string {
+	return (&url.URL{Host: registry}).Hostname()
+}
+
+// addressOf reads a host that is an address; else it is not valid.
+func addressOf(host string) netip.Addr {
+	a, _ := netip.ParseAddr(host)
+	return a.Unmap().WithZone("")
+}
+
+// isHere says whether a host is this machine, by its name alone.
+func isHere(host string) bool {
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	a := addressOf(host)
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") || a.IsLoopback() || a.IsUnspecified()
+}
+
+// isForbidden says whether a host is one that no registry has: where clouds tell
+// their machines secrets, among others.
+func isForbidden(host string) bool {
+	a := addressOf(host)
+	if a.IsLinkLocalUnicast() || a.IsMulticast() {
 		return true
 	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	switch strings.ToLower(strings.TrimSuffix(host, ".")) {
+	case "metadata.google.internal", "metadata", "100.100.100.200", "168.63.129.16":
+		return true
+	}
+	return a == netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 0x02, 15: 0x54}) // fd00:ec2::254
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ type Grant struct {
 	Ref string
 	// Authorization is the value of that header for this repository, as "Bearer …". Empty: anonymous.
 	Authorization string
-	// Insecure allows plain http.
+	// Insecure allows plain http, and registries of this machine.
 	Insecure bool
 	// Until is when it ends. Zero: it is used for a minute.
 	Until time.Time
@@ -96,24 +95,29 @@ func (r *registry) connect(ctx context.Context) (*session, error) {
 		}
 	}
 	host := target.repo.RegistryStr()
-	plain := g.Insecure || isLoopback(host)
+	switch {
+	case isForbidden(hostOf(host)):
+		return nil, unusable("registry %s: it is an address that no registry uses", host)
+	case isHere(hostOf(host)) && !g.Insecure:
+		return nil, unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
+	}
 	s := &session{target: target, until: g.Until}
 	if s.until.IsZero() {
 		s.until = time.Now().Add(defaultUntil)
 	}
-	rt, scheme, err := r.authorize(ctx, target, g.Authorization, plain)
+	rt, scheme, err := r.authorize(ctx, target, g.Authorization, g.Insecure)
 	if err != nil {
 		return nil, err
 	}
-	s.client = &http.Client{Transport: rt, CheckRedirect: checkRedirect(isLoopback(host))}
+	s.client = &http.Client{Transport: rt, CheckRedirect: checkRedirect}
 	s.base = scheme + "://" + host + "/v2/" + target.repo.RepositoryStr() + "/"
 	return s, nil
 }
 
 // authorize finds out how the registry wants to be spoken to.
 func (r *registry) authorize(ctx context.Context, target reference, header string, plain bool) (http.RoundTripper, string, error) {
-	base := guard{inner: r.http, plain: plain}
 	host := target.repo.RegistryStr()
+	base := guard{inner: r.http, plain: plain, local: plain && isHere(hostOf(host))}
 	var opts []name.Option
 	if plain {
 		opts = append(opts, name.Insecure)
@@ -155,39 +159,38 @@ func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.inner.RoundTrip(req)
 }
 
-// guard refuses plain http where it was not allowed, wherever the request comes
-// from: the library tries it for addresses of private networks, and redirects may ask for it.
+// guard keeps a registry from sending this node where it should not go, wherever
+// the request comes from: redirects and the realms of tokens are the registry's
+// words. It refuses plain http where it was not allowed (the library tries it for
+// addresses of private networks, too), the services of this machine for all
+// registries but those on it, and the metadata addresses of clouds always.
 type guard struct {
-	inner http.RoundTripper
-	plain bool
+	inner        http.RoundTripper
+	plain, local bool
 }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != "https" && !g.plain {
+	host := req.URL.Hostname()
+	switch {
+	case isForbidden(host), isHere(host) && !g.local:
+		return nil, errRedirect
+	case req.URL.Scheme != "https" && !g.plain:
 		return nil, errPlain
 	}
-	return g.inner.RoundTrip(req)
+	return steadily(g.inner, req)
 }
 
 var (
-	errPlain    = errors.New("plain http is refused: only registries of this machine, or those that the server's configuration calls insecure, may use it")
+	errPlain    = errors.New("plain http is refused: only registries that the server's configuration calls insecure may use it")
 	errRedirect = errors.New("it sends to an address that no registry uses")
 )
 
-// checkRedirect keeps a registry from sending this node to its own services.
-func checkRedirect(local bool) func(*http.Request, []*http.Request) error {
-	return func(req *http.Request, via []*http.Request) error {
-		if len(via) > 5 {
-			return errors.New("it sends from one address to the next")
-		}
-		if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsUnspecified()) {
-			return errRedirect
-		}
-		if isLoopback(req.URL.Host) && !local {
-			return errRedirect
-		}
-		return nil
+// checkRedirect bounds redirects; where they lead is the guard's.
+func checkRedirect(_ *http.Request, via []*http.Request) error {
+	if len(via) > 5 {
+		return errors.New("it sends from one address to the next")
 	}
+	return nil
 }
 
 // answer makes a failure of what a registry, or the way to it, said.
@@ -200,6 +203,8 @@ func (r *registry) answer(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, errSlow):
+		return outside("registry %s sends too slowly", host)
 	case errors.As(err, &untrusted), !errors.As(err, &a):
 		return outside("registry %s cannot be reached: %s", host, said(err))
 	}

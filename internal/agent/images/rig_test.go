@@ -256,11 +256,17 @@ func (r *reg) push(t testing.TB, repo, tag string, b built) string {
 
 var testPlatform = Platform{OS: "linux", Architecture: "amd64"}
 
+// insecure is the grant for registries of tests, which are on loopback.
+func insecure(context.Context, string) (Grant, error) { return Grant{Insecure: true}, nil }
+
 func newStore(t testing.TB, change func(*Config)) *Store {
 	t.Helper()
 	cfg := Config{Dir: filepath.Join(t.TempDir(), "images"), Platform: testPlatform}
 	if change != nil {
 		change(&cfg)
+	}
+	if cfg.Grant == nil {
+		cfg.Grant = insecure
 	}
 	s, err := New(cfg)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 )
@@ -249,7 +252,7 @@ func TestGrant(t *testing.T) {
 			if ref != "example.com/team/app:1" {
 				return Grant{}, fmt.Errorf("asked for %s", ref)
 			}
-			return Grant{Ref: r.host + "/mirror/app:1", Authorization: valid, Until: time.Now().Add(time.Hour)}, nil
+			return Grant{Ref: r.host + "/mirror/app:1", Authorization: valid, Insecure: true, Until: time.Now().Add(time.Hour)}, nil
 		}
 	})
 	const ref = "example.com/team/app:1"
@@ -306,7 +309,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// Plain http is for loopback and where a grant allows it; redirects do not lower it.
+// Plain http, and registries of this machine, are for where a grant allows them.
 func TestPlainHTTP(t *testing.T) {
 	var mu sync.Mutex
 	var schemes []string
@@ -316,36 +319,147 @@ func TestPlainHTTP(t *testing.T) {
 		mu.Unlock()
 		return nil, fmt.Errorf("dialled %s", req.URL.Host)
 	})
-	for host, plain := range map[string]bool{"10.0.0.1:5000": false, "registry.example": false, "x.localhost:5000": false, "127.0.0.1:5000": true, "localhost:5000": true} {
-		schemes = nil
-		s := newStore(t, func(c *Config) { c.HTTP = rt })
-		_, err := s.Open(context.Background(), host+"/x:1", nil)
-		if !isClass(err, muster.FailureOutside) {
-			t.Errorf("%s: %v", host, err)
-		}
-		if got := strings.Contains(strings.Join(schemes, " ")+" ", "http "); got != plain {
-			t.Errorf("%s: %v", host, schemes)
+	const user, out = muster.FailureUser, muster.FailureOutside
+	for host, c := range map[string]struct {
+		secure, insecure muster.FailureClass
+	}{
+		"10.0.0.1:5000": {out, out}, "registry.example": {out, out}, "x.localhost:5000": {user, out}, "127.0.0.1:5000": {user, out},
+		"127.9.9.9:1": {user, out}, "localhost:5000": {user, out}, "[::1]:5000": {user, out}, "0.0.0.0:5000": {user, out},
+		"169.254.169.254": {user, user}, "[fe80::1]:5000": {user, user}, "[fd00:ec2::254]:80": {user, user}, "metadata.google.internal": {user, user},
+	} {
+		for plain, want := range map[bool]muster.FailureClass{false: c.secure, true: c.insecure} {
+			for _, mirror := range []bool{false, true} {
+				schemes = nil
+				ref, g := host+"/x:1", Grant{Insecure: plain}
+				if mirror {
+					ref, g.Ref = "registry.example/x:1", ref
+				}
+				s := newStore(t, func(c *Config) {
+					c.HTTP = rt
+					c.Grant = func(context.Context, string) (Grant, error) { return g, nil }
+				})
+				_, err := s.Open(context.Background(), ref, nil)
+				if !isClass(err, want) {
+					t.Errorf("%s, insecure %v, mirror %v: %v", host, plain, mirror, err)
+				}
+				if got := slices.Contains(schemes, "http"); got != (plain && want == out) || want == user && len(schemes) > 0 {
+					t.Errorf("%s, insecure %v, mirror %v: %v", host, plain, mirror, schemes)
+				}
+			}
 		}
 	}
 	schemes = nil
-	s := newStore(t, func(c *Config) {
-		c.HTTP = rt
-		c.Grant = func(context.Context, string) (Grant, error) { return Grant{Insecure: true}, nil }
-	})
-	_, _ = s.Open(context.Background(), "registry.example/x:1", nil)
-	if !strings.Contains(strings.Join(schemes, " ")+" ", "http ") {
-		t.Errorf("allowed by a grant: %v", schemes)
+	s, err := New(Config{Dir: t.TempDir() + "/images", Platform: testPlatform, HTTP: rt})
+	if err != nil {
+		t.Fatal(err)
 	}
-	check := checkRedirect(false)
-	for url, ok := range map[string]bool{"https://cdn.example/x": true, "http://169.254.169.254/latest": false, "http://127.0.0.1/x": false,
-		"http://localhost:80/x": false, "http://[fe80::1]/x": false, "http://0.0.0.0/": false} {
-		req, err := http.NewRequest(http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
+	if _, err := s.Open(context.Background(), "127.0.0.1:5000/x:1", nil); !isClass(err, user) || len(schemes) > 0 {
+		t.Errorf("without grants: %v, %v", err, schemes)
+	}
+}
+
+// A registry that sends elsewhere, for its tokens or its blobs, does not make
+// this node ask its own services or the metadata of its cloud.
+func TestSentElsewhere(t *testing.T) {
+	for _, how := range []string{"realm", "redirect"} {
+		for host, want := range map[string]map[bool]bool{ // by insecure
+			"https://other.example": {false: true, true: true}, "http://other.example": {false: false, true: true},
+			"https://127.0.0.1": {false: false, true: false}, "http://localhost:80": {false: false, true: false},
+			"http://169.254.169.254": {false: false, true: false}, "https://[fe80::1%25lo]": {false: false, true: false},
+			"https://[::ffff:169.254.169.254]": {false: false, true: false}, "http://0.0.0.0": {false: false, true: false},
+		} {
+			for _, plain := range []bool{false, true} {
+				var mu sync.Mutex
+				reached := false
+				rt := tripper(func(req *http.Request) (*http.Response, error) {
+					resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: req}
+					switch {
+					case req.URL.Host != "registry.example":
+						mu.Lock()
+						reached = true
+						mu.Unlock()
+						resp.StatusCode = http.StatusNotFound
+					case how == "realm":
+						resp.StatusCode = http.StatusUnauthorized
+						resp.Header.Set("WWW-Authenticate", `Bearer realm="`+host+`/token",service="s"`)
+					case strings.Contains(req.URL.Path, "/manifests/"):
+						resp.StatusCode = http.StatusTemporaryRedirect
+						resp.Header.Set("Location", host+"/x")
+					}
+					return resp, nil
+				})
+				s := newStore(t, func(c *Config) {
+					c.HTTP = rt
+					c.Grant = func(context.Context, string) (Grant, error) { return Grant{Insecure: plain}, nil }
+				})
+				if im, err := s.Open(context.Background(), "registry.example/x:1", nil); err == nil {
+					im.Release()
+					t.Error("opened")
+				}
+				// The library itself takes no realm without TLS from a registry with it.
+				if reached != (want[plain] && (how == "redirect" || strings.HasPrefix(host, "https:"))) {
+					t.Errorf("%s to %s, insecure %v: reached %v", how, host, plain, reached)
+				}
+			}
 		}
-		if err := check(req, nil); (err == nil) != ok {
-			t.Errorf("redirect to %s: %v", url, err)
+	}
+}
+
+// What is named as an archive and is none is not even opened: a device may do something then.
+func TestArchiveOpensFilesOnly(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link := dir+"/pipe", dir+"/link"
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(pipe, link); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Skip("watching for opens:", err)
+	}
+	defer func() { _ = unix.Close(watch) }()
+	if _, err := unix.InotifyAddWatch(watch, pipe, unix.IN_OPEN); err != nil {
+		t.Skip("watching for opens:", err)
+	}
+	opened := func() bool {
+		_, err := unix.Read(watch, make([]byte, 4096))
+		return err == nil
+	}
+	for _, path := range []string{pipe, link} {
+		a, err := openArchive(context.Background(), path, dir, endless{})
+		if err == nil {
+			a.close()
 		}
+		if !isClass(err, muster.FailureUser) || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
+		if opened() {
+			t.Errorf("%s was opened", path)
+		}
+	}
+	f, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if !opened() {
+		t.Error("the watch sees nothing")
+	}
+	if _, err := openArchive(context.Background(), dir+"/none", dir, endless{}); !isNotFound(err) {
+		t.Errorf("a name of nothing: %v", err)
+	}
+	if err := os.WriteFile(dir+"/file", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err = openRegular(dir + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if b, err := io.ReadAll(f); string(b) != "x" || err != nil {
+		t.Errorf("a file has %q, %v", b, err)
 	}
 }
 

@@ -24,7 +24,6 @@ const (
 	tries        = 6 // of the same octet
 	firstPause   = 500 * time.Millisecond
 	longestPause = 15 * time.Second
-	stallAfter   = time.Minute
 	// enough is how much must come for the tries to begin again: one octet per connection is no progress.
 	enough = 1 << 20
 
@@ -42,8 +41,6 @@ type transfer struct {
 	pace  time.Duration // first pause between tries
 
 	body   io.ReadCloser
-	cancel context.CancelFunc // of body
-	stall  *time.Timer        // of body
 	at     int64
 	sum    hash.Hash
 	failed int   // since enough came
@@ -74,9 +71,7 @@ func (t *transfer) Read(p []byte) (int, error) {
 				return 0, t.err
 			}
 		}
-		t.stall.Reset(stallAfter) // only while it is waited for: a slow disk is not its fault
 		n, err := t.body.Read(p[:min(int64(len(p)), left)])
-		t.stall.Stop()
 		t.sum.Write(p[:n])
 		t.at += int64(n)
 		t.gauge.done.Store(t.at)
@@ -102,14 +97,11 @@ func (t *transfer) Read(p []byte) (int, error) {
 // open opens the blob where the last connection broke.
 func (t *transfer) open() error {
 	for {
-		ctx, cancel := context.WithCancel(t.ctx)
-		body, err := t.src.blob(ctx, t.blob.desc, t.at)
+		body, err := t.src.blob(t.ctx, t.blob.desc, t.at)
 		if err == nil {
-			t.body, t.cancel = body, cancel
-			t.stall = time.AfterFunc(stallAfter, cancel)
+			t.body = body
 			return nil
 		}
-		cancel()
 		if err := t.again(err); err != nil {
 			return err
 		}
@@ -151,8 +143,6 @@ func pause(ctx context.Context, first time.Duration, failed int, err error) erro
 
 func (t *transfer) drop() {
 	if t.body != nil {
-		t.stall.Stop()
-		t.cancel()
 		_ = t.body.Close()
 		t.body = nil
 	}

@@ -26,6 +26,7 @@ type tree struct {
 	at     string
 	fd     int
 	opaque map[string]bool // directories that hide those below
+	kept   kept            // of opaque
 }
 
 // Bounds of names.
@@ -46,7 +47,7 @@ func openTree(dir string, shift int, full func() bool) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	return &tree{dir: dir, root: fd, shift: shift, full: full, fd: -1, opaque: map[string]bool{}}, nil
+	return &tree{dir: dir, root: fd, shift: shift, full: full, fd: -1, opaque: map[string]bool{}, kept: kept{most: maxNames}}, nil
 }
 
 func (t *tree) close() {
@@ -203,6 +204,7 @@ func (t *tree) remove(at string) error {
 	for dir := range t.opaque {
 		if dir == at || strings.HasPrefix(dir, at+"/") {
 			delete(t.opaque, dir)
+			t.kept.drop(dir)
 		}
 	}
 	return os.RemoveAll(t.dir + "/" + at)
@@ -218,7 +220,7 @@ func (t *tree) hide(at string) error {
 		return fmt.Errorf("making %s opaque: %w", dot(at), err)
 	}
 	t.opaque[at] = true
-	return nil
+	return t.kept.keep(at)
 }
 
 func (t *tree) path(at string) string {

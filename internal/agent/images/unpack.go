@@ -29,7 +29,21 @@ type unpacker struct {
 	leftOut map[string]bool          // device nodes
 	buf     []byte
 	notes   unpackNotes
+	kept    kept // of dirs and leftOut
 }
+
+// kept counts the octets of the paths that are kept in memory until the layer
+// is unpacked: their number is bounded, but each may be long.
+type kept struct{ octets, most int }
+
+func (n *kept) keep(path string) error {
+	if n.octets += len(path); n.octets > n.most {
+		return evil("the names of its directories and devices have more than %d octets together", n.most)
+	}
+	return nil
+}
+
+func (n *kept) drop(path string) { n.octets -= len(path) }
 
 // room is asked before octets are written, for a piece at a time.
 type room interface {
@@ -53,6 +67,7 @@ const (
 	block       = 4096    // what content is rounded up to
 	roomPiece   = 8 << 20 // how much room is asked for at a time, at most
 	maxTrailing = 64 << 20
+	maxNames    = 64 << 20 // octets of names that are kept
 
 	whiteoutPrefix = ".wh."
 	whiteoutMeta   = ".wh..wh."
@@ -69,32 +84,42 @@ func unpack(ctx context.Context, dir string, r io.Reader, shift int, room room, 
 		return unpackNotes{}, err
 	}
 	defer t.close()
-	u := &unpacker{ctx: ctx, tree: t, shift: shift, room: room,
-		dirs: map[string]unix.Timespec{}, leftOut: map[string]bool{}, buf: make([]byte, 256<<10)}
+	u := newUnpacker(ctx, t, shift, room)
+	err = u.all(r)
+	return u.notes, err
+}
+
+func newUnpacker(ctx context.Context, t *tree, shift int, room room) *unpacker {
+	return &unpacker{ctx: ctx, tree: t, shift: shift, room: room,
+		dirs: map[string]unix.Timespec{}, leftOut: map[string]bool{}, buf: make([]byte, 256<<10), kept: kept{most: maxNames}}
+}
+
+// all unpacks the whole tar.
+func (u *unpacker) all(r io.Reader) error {
 	if err := u.start(); err != nil {
-		return u.notes, err
+		return err
 	}
 	tr := tar.NewReader(r)
 	for {
-		if err := ctx.Err(); err != nil {
-			return u.notes, context.Cause(ctx)
+		if err := u.ctx.Err(); err != nil {
+			return context.Cause(u.ctx)
 		}
 		h, err := tr.Next()
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return u.notes, err
+			return err
 		}
 		if err := u.entry(h, tr); err != nil {
 			var e *entryError
 			if errors.As(err, &e) {
-				return u.notes, evil("entry %q: %s", bounded(h.Name), e.why)
+				return evil("entry %q: %s", bounded(h.Name), e.why)
 			}
-			return u.notes, fmt.Errorf("entry %q: %w", bounded(h.Name), err)
+			return fmt.Errorf("entry %q: %w", bounded(h.Name), err)
 		}
 	}
-	return u.notes, u.finish()
+	return u.finish()
 }
 
 // start gives the root its owner and mode; the layer may name it and say otherwise.
@@ -211,8 +236,7 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 	switch h.Typeflag {
 	case tar.TypeChar, tar.TypeBlock:
 		u.notes.Devices++
-		u.leftOut[at] = true
-		return nil
+		return u.leave(at)
 	case tar.TypeDir, tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse, tar.TypeSymlink, tar.TypeLink, tar.TypeFifo:
 	default:
 		return evil("type %q is not known", h.Typeflag)
@@ -220,7 +244,10 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 	if h.Typeflag == tar.TypeLink {
 		return u.link(h, at)
 	}
-	delete(u.leftOut, at)
+	if u.leftOut[at] {
+		delete(u.leftOut, at)
+		u.kept.drop(at)
+	}
 	exists, hidden, err := u.tree.clear(fd, at, h.Typeflag == tar.TypeDir)
 	if err != nil {
 		return err
@@ -254,6 +281,15 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 	return u.meta(h, fd, base, at)
 }
 
+// leave notes what is left out, for links to it.
+func (u *unpacker) leave(at string) error {
+	if u.leftOut[at] {
+		return nil
+	}
+	u.leftOut[at] = true
+	return u.kept.keep(at)
+}
+
 // again enters the directory of a path without links.
 func (u *unpacker) again(at string) (int, error) {
 	fd, _, err := u.tree.enter(parent(at), true)
@@ -273,8 +309,7 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 	}
 	from := path.Join(targetAt, targetBase)
 	if u.leftOut[from] {
-		u.leftOut[at] = true
-		return nil
+		return u.leave(at)
 	}
 	var st unix.Stat_t
 	err = unix.Fstatat(u.tree.root, from, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -369,6 +404,11 @@ func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
 		return err
 	}
 	if h.Typeflag == tar.TypeDir {
+		if _, ok := u.dirs[at]; !ok {
+			if err := u.kept.keep(at); err != nil {
+				return err
+			}
+		}
 		u.dirs[at] = timeOf(h)
 		return u.attributes(h, func(name string, value []byte) error { return unix.Lsetxattr(u.tree.path(at), name, value, 0) })
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -268,10 +269,61 @@ func TestReferences(t *testing.T) {
 			t.Errorf("%.80q → %q, %v; want %q", given, r.canonical, err, want)
 		}
 	}
-	for host, want := range map[string]bool{"localhost": true, "localhost:1": true, "127.0.0.1:80": true, "127.9.9.9": true, "[::1]:5": true,
-		"10.0.0.1:5000": false, "localhost.evil.com": false, "example.com": false, "127.0.0.1.evil.com": false, "0.0.0.0:1": false} {
-		if isLoopback(host) != want {
-			t.Errorf("isLoopback(%q) is not %v", host, want)
+	for host, want := range map[string]bool{"localhost": true, "LOCALHOST.:1": true, "127.0.0.1:80": true, "127.9.9.9": true, "[::1]:5": true,
+		"[::ffff:127.0.0.1]:5": true, "a.localhost": true, "0.0.0.0:1": true,
+		"10.0.0.1:5000": false, "localhost.evil.com": false, "example.com": false, "127.0.0.1.evil.com": false} {
+		if isHere(hostOf(host)) != want {
+			t.Errorf("isHere(%q) is not %v", host, want)
 		}
 	}
+}
+
+// Paths that are kept until the layer is unpacked are bounded together, not
+// counted twice, and given back.
+func TestNamesThatAreKept(t *testing.T) {
+	needRoot(t)
+	long := func(i int) string { return strings.Repeat("d", 90) + fmt.Sprintf("%010d", i) } // 100 octets
+	kinds := map[string]func(i int) item{
+		"directories":        func(i int) item { return item{name: long(i) + "/"} },
+		"devices":            func(i int) item { return item{name: long(i), typ: tar.TypeChar} },
+		"opaque directories": func(i int) item { return item{name: long(i) + "/.wh..wh..opq"} },
+	}
+	for name, kind := range kinds {
+		for n, ok := range map[int]bool{10: true, 11: false} {
+			var items []item
+			for i := range n {
+				items = append(items, kind(i), kind(i)) // the second time it costs nothing
+			}
+			if err := unpackKeeping(t, 1000, items); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "more than 1000 octets") {
+				t.Errorf("%d %s: %v", n, name, err)
+			}
+		}
+	}
+	var items []item
+	for i := range 50 {
+		items = append(items, kinds["devices"](i), item{name: long(i), body: "x"},
+			kinds["opaque directories"](100+i), item{name: long(100 + i), body: "x"})
+	}
+	if err := unpackKeeping(t, 1000, items); err != nil {
+		t.Errorf("replaced: %v", err)
+	}
+}
+
+// unpackKeeping unpacks with another bound of kept names.
+func unpackKeeping(t *testing.T, most int, items []item) error {
+	t.Helper()
+	tr, err := openTree(t.TempDir(), 0, func() bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	tr.kept.most = most
+	u := newUnpacker(context.Background(), tr, 0, endless{})
+	u.kept.most = most
+	err = u.all(bytes.NewReader(tarOf(t, items...)))
+	var e *entryError
+	if err != nil && !errors.As(err, &e) {
+		t.Errorf("not the layer's fault: %v", err)
+	}
+	return err
 }

@@ -42,6 +42,9 @@ func (f *filter) answerIf(k, answer uint32) {
 // low is the low half of an argument: what the kernel looks at where it is an int.
 func low(arg uint32) uint32 { return atArgs + 8*arg }
 
+// high is the other half.
+func high(arg uint32) uint32 { return low(arg) + 4 }
+
 // only answers for one call by its arguments and never goes on behind.
 func (f *filter) only(call string, arguments func(*filter)) {
 	number, ok := callNumbers[call]
@@ -77,21 +80,42 @@ func newFilter() []unix.SockFilter {
 	})
 	f.only("socket", func(f *filter) {
 		for _, s := range socketsAllowed {
-			f.load(low(0))
-			if s.protocol < 0 {
-				f.answerIf(uint32(s.family), unix.SECCOMP_RET_ALLOW)
-				continue
+			var inner filter
+			if s.common {
+				inner.load(low(1))
+				inner.add(unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K, uncommonTypes, 0, 1)
+				inner.answer(refuse(ePERM))
 			}
-			f.is(uint32(s.family), 3)
-			f.load(low(2))
-			f.answerIf(uint32(s.protocol), unix.SECCOMP_RET_ALLOW)
+			if s.protocols == nil {
+				inner.answer(unix.SECCOMP_RET_ALLOW)
+			} else {
+				inner.load(low(2))
+			}
+			for _, p := range s.protocols {
+				inner.answerIf(uint32(p), unix.SECCOMP_RET_ALLOW)
+			}
+			f.load(low(0))
+			f.is(uint32(s.family), uint8(len(inner.code)))
+			f.code = append(f.code, inner.code...)
 		}
+	})
+	f.only("socketpair", func(f *filter) {
+		f.load(low(0))
+		f.answerIf(unixFamily, unix.SECCOMP_RET_ALLOW)
 	})
 	f.only("personality", func(f *filter) {
 		f.load(low(0))
 		for _, p := range personalities {
 			f.answerIf(uint32(p), unix.SECCOMP_RET_ALLOW)
 		}
+	})
+	f.only("prlimit64", func(f *filter) {
+		f.load(low(0))
+		f.answerIf(0, unix.SECCOMP_RET_ALLOW)
+		f.load(low(2))
+		f.is(0, 3)
+		f.load(high(2))
+		f.answerIf(0, unix.SECCOMP_RET_ALLOW)
 	})
 	for _, r := range allowedRanges() {
 		// They are sorted: what is below this one and came here is in none.

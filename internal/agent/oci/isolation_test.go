@@ -1,8 +1,12 @@
 package oci
 
 import (
+	"encoding/binary"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -130,6 +134,102 @@ func TestSharedDirectory(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSharedDirectoryOfAUser: a command that is not root reads its inputs, whatever their modes, and leaves outputs, all of
+// which the agent can read and delete as its own.
+func TestSharedDirectoryOfAUser(t *testing.T) {
+	ways(t, func(t *testing.T, r *Runtime) {
+		for _, user := range []string{"1000", "guest:10", "0:10", "12345:54321"} {
+			var work string
+			out := runInside(t, r, func(c *agent.SandboxConfig) {
+				work, c.Container.User = c.Container.Shared, user
+				for path, mode := range map[string]os.FileMode{"in": 0o600, "deep/down/tool": 0o500, "deep/plain": 0o644} {
+					path = filepath.Join(work, path)
+					if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(path, []byte("#!/bin/sh\necho input\n"), mode); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// What is elsewhere is not given, whatever leads there.
+				if err := os.Symlink("/etc", filepath.Join(work, "deep", "etc")); err != nil {
+					t.Fatal(err)
+				}
+			}, `id -u; tail -1 in; deep/down/tool; stat -c %u deep/etc/ ; echo output >out && echo x >>in && mkdir sub && echo y >sub/y && rm deep/plain && echo fine`)
+			uid := strings.Split(user, ":")[0]
+			if uid == "guest" {
+				uid = "1000"
+			}
+			if want := uid + "\necho input\ninput\n0\nfine\n"; out != want {
+				t.Errorf("user %s: %q, want %q", user, out, want)
+			}
+			for _, name := range []string{"out", "sub/y", "in"} {
+				if b, err := os.ReadFile(filepath.Join(work, name)); err != nil || len(b) == 0 {
+					t.Errorf("user %s: %q, %v", user, b, err)
+				}
+			}
+			if err := os.RemoveAll(work); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestAnotherDoor: a program that makes its system calls in the way of 32 bits ends at the first, and is told why.
+func TestAnotherDoor(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("only processors of this kind have that door")
+	}
+	path := filepath.Join(t.TempDir(), "old")
+	if err := os.WriteFile(path, tiny32(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err := exec.Command(path).Run()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 42 {
+		t.Skip("this kernel does not run programs of 32 bits: ", err)
+	}
+	ways(t, func(t *testing.T, r *Runtime) {
+		dir := t.TempDir()
+		if err := makeDirs(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "work", "old"), tiny32(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.Start(t.Context(), attempt(dir, "door-0-1", busybox(t, r.IDBase()), "exec ./old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done()
+		if got := s.Result(); got.Signal != "SIGSYS" || got.Failure.Class != muster.FailureUser || !strings.Contains(got.Failure.Message, "32 bits") {
+			t.Errorf("%+v, %v", got, got.Failure)
+		}
+		if err := r.Remove(t.Context(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// tiny32 is a program of 32 bits that exits with 42.
+func tiny32() []byte {
+	const at, head = 0x08048000, 52 + 32
+	code := []byte{0xb8, 1, 0, 0, 0, 0xbb, 42, 0, 0, 0, 0xcd, 0x80} // eax = exit, ebx = 42, int 0x80
+	b := append([]byte("\x7fELF\x01\x01\x01"), make([]byte, 9)...)
+	le := binary.LittleEndian
+	b = le.AppendUint16(le.AppendUint16(b, 2), 3) // a program for the 80386
+	for _, v := range []uint32{1, at + head, 52, 0, 0} {
+		b = le.AppendUint32(b, v)
+	}
+	for _, v := range []uint16{52, 32, 1, 0, 0, 0} {
+		b = le.AppendUint16(b, v)
+	}
+	size := uint32(head + len(code))
+	for _, v := range []uint32{1, 0, at, at, size, size, 5, 0x1000} {
+		b = le.AppendUint32(b, v)
+	}
+	return append(b, code...)
 }
 
 // TestUser: the command runs as whom the image's own files say, without rights that root has.

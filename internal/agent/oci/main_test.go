@@ -28,6 +28,9 @@ func run(m *testing.M) int {
 	if len(os.Args) > 1 && os.Args[1] == agentArgument {
 		return runAgent(os.Args[2:])
 	}
+	if len(os.Args) > 1 && os.Args[1] == poorArgument {
+		return poorNode(os.Args[2:])
+	}
 	if initPath == "" {
 		dir, err := os.MkdirTemp("", "muster-init-")
 		if err != nil {
@@ -121,3 +124,6 @@ func owner(t *testing.T, path string) int {
 	}
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
+
+// allocate gives a file room on the disk without writing it.
+func allocate(f *os.File, size int64) error { return syscall.Fallocate(int(f.Fd()), 0, 0, size) }

@@ -73,7 +73,7 @@ var allowedCalls = map[string]string{
 		get_mempolicy mbind set_mempolicy set_mempolicy_home_node`,
 	"processes": `arch_prctl capget capset execve execveat exit exit_group fork getcpu getegid geteuid getgid getgroups getpgid getpgrp
 		getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get ioprio_set kcmp kill
-		landlock_add_rule landlock_create_ruleset landlock_restrict_self pidfd_getfd pidfd_open pidfd_send_signal prctl prlimit64
+		landlock_add_rule landlock_create_ruleset landlock_restrict_self pidfd_getfd pidfd_open pidfd_send_signal prctl
 		process_vm_readv process_vm_writev ptrace rseq
 		sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler
 		sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp
@@ -86,25 +86,40 @@ var allowedCalls = map[string]string{
 		timer_gettime timer_settime`,
 	"locks": `futex futex_requeue futex_wait futex_waitv futex_wake`,
 	"network": `accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg recvmsg sendmmsg sendmsg
-		sendto setsockopt shutdown socketpair`,
+		sendto setsockopt shutdown`,
 	"messages": `mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd semctl semget semop
 		semtimedop shmat shmctl shmdt shmget`,
 	"old asynchronous input and output": `io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit`,
 	"randomness":                        `getrandom`,
 }
 
-// socketsAllowed are families of sockets, with the one protocol where not all are. The rest (packets of the
-// wire, the hypervisor's own, the kernel's cryptography, old protocols) is a way to reach what no rule of a network watches, or rarely tried code.
-var socketsAllowed = []struct {
-	family   uint64
-	protocol int64 // -1: all
-}{
-	{1, -1},  // unix
-	{2, -1},  // IPv4
-	{10, -1}, // IPv6
-	{16, 0},  // netlink: routes and addresses
-	{16, 4},  // netlink: sockets
+// socketFamily is a family of sockets that may be made.
+type socketFamily struct {
+	family uint64
+	// protocols that it may have; nil: all.
+	protocols []uint64
+	// common: only of a common type, see uncommonTypes.
+	common bool
 }
+
+// unixFamily is the only one of which pairs are made. To ask for a pair of another would have the kernel load that family all the same.
+const unixFamily = 1
+
+// socketsAllowed is what may be made. The rest (packets of the wire, the hypervisor's own, the kernel's cryptography,
+// old protocols and families) is a way to reach what no rule of a network watches, or rarely tried code.
+var socketsAllowed = []socketFamily{
+	{family: unixFamily},
+	{family: 2, protocols: internetProtocols, common: true},  // IPv4
+	{family: 10, protocols: internetProtocols, common: true}, // IPv6
+	{family: 16, protocols: []uint64{0, 4}},                  // netlink: routes and addresses, sockets
+}
+
+// internetProtocols: the usual one of the type, ICMP, TCP, UDP, ICMPv6, UDP-Lite, MPTCP. Not SCTP, DCCP, L2TP, SMC.
+var internetProtocols = []uint64{0, 1, 6, 17, 58, 136, 262}
+
+// uncommonTypes are the bits that a stream, datagrams and raw packets (1 to 3) have not, and the other types have: with no protocol
+// named, those are SCTP and DCCP.
+const uncommonTypes = 0xc
 
 // personalities that a program may ask for: usual, short path of names, 32-bit names, and the question.
 var personalities = []uint64{0x0, 0x8, 0x20000, 0x20008, 0xffffffff}
@@ -130,7 +145,14 @@ type (
 	}
 )
 
-// seccompArchitectures by Go's name. A program for another (32 bits on a 64-bit node) is ended at its first call.
+// whole compares an argument that is an int: the kernel looks at no more than its 32 bits.
+func whole(index uint, value uint64) seccompArg {
+	return seccompArg{Index: index, Value: 0xffffffff, ValueTwo: value, Op: "SCMP_CMP_MASKED_EQ"}
+}
+
+// seccompArchitectures by Go's name. A program for another (32 bits on a 64-bit node) is ended at its first call. To let it
+// in would be to let everybody in by its door, where one call makes sockets of every kind and its arguments lie in memory,
+// where no filter sees them. To answer it with an error would be no kinder: it cannot even exit, and one that insists never ends.
 var seccompArchitectures = map[string]string{"amd64": "SCMP_ARCH_X86_64", "arm64": "SCMP_ARCH_AARCH64", "riscv64": "SCMP_ARCH_RISCV64"}
 
 // newSeccomp is the filter for this architecture as it goes into a container's configuration; nil where we have none.
@@ -150,20 +172,29 @@ func newSeccomp(arch string) json.RawMessage {
 		DefaultAction: "SCMP_ACT_ERRNO", DefaultErrnoRet: ePERM, Architectures: []string{name},
 		Syscalls: []seccompRule{
 			{Names: slices.Compact(plain), Action: allow},
+			// Root inside has the uid of init, and could give it limits by which it ends. Everybody may set its own, and look at all.
+			{Names: []string{"prlimit64"}, Action: allow, Args: []seccompArg{whole(0, 0)}},
+			{Names: []string{"prlimit64"}, Action: allow, Args: []seccompArg{{Index: 2, Value: 0, Op: "SCMP_CMP_EQ"}}},
 			{Names: []string{"clone"}, Action: allow, Args: []seccompArg{{Index: 0, Value: namespaceFlags, ValueTwo: 0, Op: "SCMP_CMP_MASKED_EQ"}}},
+			{Names: []string{"socketpair"}, Action: allow, Args: []seccompArg{whole(0, unixFamily)}},
 			// Its flags lie in memory, where no filter sees them. Told that there is no such call, everybody falls back to clone.
 			{Names: []string{"clone3"}, Action: "SCMP_ACT_ERRNO", ErrnoRet: &noSuchCall},
 		},
 	}
 	for _, s := range socketsAllowed {
-		rule := seccompRule{Names: []string{"socket"}, Action: allow, Args: []seccompArg{{Index: 0, Value: s.family, Op: "SCMP_CMP_EQ"}}}
-		if s.protocol >= 0 {
-			rule.Args = append(rule.Args, seccompArg{Index: 2, Value: uint64(s.protocol), Op: "SCMP_CMP_EQ"})
+		args := []seccompArg{whole(0, s.family)}
+		if s.common {
+			args = append(args, seccompArg{Index: 1, Value: uncommonTypes, ValueTwo: 0, Op: "SCMP_CMP_MASKED_EQ"})
 		}
-		f.Syscalls = append(f.Syscalls, rule)
+		if s.protocols == nil {
+			f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"socket"}, Action: allow, Args: args})
+		}
+		for _, p := range s.protocols {
+			f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"socket"}, Action: allow, Args: append(slices.Clone(args), whole(2, p))})
+		}
 	}
 	for _, p := range personalities {
-		f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"personality"}, Action: allow, Args: []seccompArg{{Index: 0, Value: p, Op: "SCMP_CMP_EQ"}}})
+		f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"personality"}, Action: allow, Args: []seccompArg{whole(0, p)}})
 	}
 	b, err := json.Marshal(f)
 	if err != nil {

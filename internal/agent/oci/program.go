@@ -200,7 +200,10 @@ func (p *program) born(ctx context.Context, s *stage) (pid, pidfd int, err error
 		_ = unix.Close(fd)
 		return 0, -1, fmt.Errorf("process %d, which %s calls the container's init, is not in the sandbox's cgroup", pid, p)
 	}
-	if err := filtered(ctx, s, pid); err != nil {
+	if err = filtered(ctx, s, pid); err == nil {
+		err = forbidDevices(pid)
+	}
+	if err != nil {
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 		_ = unix.Close(fd)
 		return 0, -1, fmt.Errorf("%s: %w", p, err)

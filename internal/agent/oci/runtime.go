@@ -126,11 +126,19 @@ func (r *Runtime) ready(ctx context.Context, again bool) (looked bool, err error
 		return false, r.broken
 	}
 	r.broken = r.probe(ctx)
-	r.probed = ctx.Err() == nil // who had no time has not seen what works
+	r.probed = r.broken == nil || ctx.Err() == nil // who had no time has not seen that nothing works
 	for _, p := range r.problems {
 		r.keeper.Log().Warn("not all can be had on this node", "runtime", Name, "problem", p)
 	}
 	return true, r.broken
+}
+
+// found lets read copy what the last probe found, while no other changes it.
+func (r *Runtime) found(read func()) {
+	_, _ = r.ready(context.Background(), false)
+	r.probing <- struct{}{}
+	defer func() { <-r.probing }()
+	read()
 }
 
 func (r *Runtime) probe(ctx context.Context) (err error) {
@@ -185,7 +193,7 @@ func existing(paths []string) (there []string) {
 }
 
 // try starts a sandbox in every way until one works, best first, and so learns what the program and the kernel can do.
-// What only took too long, or went wrong once, is no reason to go without.
+// What only took too long, or went wrong once, is no reason to go without; and nothing is a reason to go without the filter of system calls.
 func (r *Runtime) try(ctx context.Context) error {
 	if r.attempt(ctx) == nil {
 		return nil
@@ -213,14 +221,6 @@ func (r *Runtime) try(ctx context.Context) error {
 			base := r.base
 			r.base = 0
 			return func() { r.base = base }
-		}},
-		{"system calls are not filtered: seccomp does not work here", func() func() {
-			if r.seccomp == nil {
-				return nil
-			}
-			filter := r.seccomp
-			r.seccomp = nil
-			return func() { r.seccomp = filter }
 		}},
 	}
 	// Each alone before all together.
@@ -280,23 +280,28 @@ func (s starter) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbo
 
 // Problems are sentences about what this runtime cannot do on this node.
 func (r *Runtime) Problems() []string {
-	_, _ = r.ready(context.Background(), false)
-	return slices.Clone(r.problems)
+	var problems []string
+	r.found(func() { problems = slices.Clone(r.problems) })
+	return problems
 }
 
 // Version says which program makes the containers, "crun 1.8.1"; empty if none does.
 func (r *Runtime) Version() string {
-	if _, _ = r.ready(context.Background(), false); r.program == nil {
-		return ""
-	}
-	return r.program.String()
+	version := ""
+	r.found(func() {
+		if r.program != nil {
+			version = r.program.String()
+		}
+	})
+	return version
 }
 
 // IDBase is the first uid of sandboxes on this node: by how much the owners in the layers of images must be shifted. 0 if sandboxes
 // have no user namespace here, whatever is configured.
 func (r *Runtime) IDBase() int {
-	_, _ = r.ready(context.Background(), false)
-	return r.base
+	base := 0
+	r.found(func() { base = r.base })
+	return base
 }
 
 // Check runs a sandbox of which nothing is asked. What did not work when it was tried last is tried again.
@@ -337,7 +342,7 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 			Work: c.Work, Command: c.Command, Env: c.Env,
 			Timeout: c.Timeout, KillGrace: c.KillGrace, OutputLimit: c.OutputLimit, OpenFiles: initbox.OpenFiles,
 			Contained: true, User: c.Container.User, StopSignal: c.Container.StopSignal,
-			Capabilities: capabilityBits(commandCapabilities),
+			Capabilities: capabilityBits(commandCapabilities), Give: given(c.Container),
 		},
 	}
 	plan.Spawn = func(ctx context.Context, descriptors []int) (int, int, error) {
@@ -345,6 +350,14 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 		return s.spawn(ctx, descriptors)
 	}
 	return r.keeper.Start(ctx, &c, plan)
+}
+
+// given is the directory that the command's user is to write in.
+func given(c *agent.Container) string {
+	if c.Shared == "" {
+		return ""
+	}
+	return c.SharedAt
 }
 
 // Attach finds the sandbox of dir. See agent.Runtime.

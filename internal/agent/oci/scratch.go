@@ -22,6 +22,8 @@ const (
 	DefaultScratch = 10 * muster.GiB
 	// minScratch is the smallest file system that is worth the name.
 	minScratch = 1 * muster.MiB
+	// templateRead is how much of a new file system is read at once: whole pages.
+	templateRead = 1 << 20
 	// maxTemplates bounds how many sizes are remembered.
 	maxTemplates = 16
 	// loopTries bounds the race for a free loop device with others on this node.
@@ -113,6 +115,7 @@ func findMkfs() string {
 // readTemplate reads what of the file is not a hole.
 func readTemplate(f *os.File, size int64) (*template, error) {
 	t := &template{}
+	buf := make([]byte, templateRead)
 	for at := int64(0); at < size; {
 		start, err := f.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
@@ -125,12 +128,15 @@ func readTemplate(f *os.File, size int64) (*template, error) {
 		if err != nil {
 			return nil, err
 		}
-		data := make([]byte, end-start)
-		if _, err := f.ReadAt(data, start); err != nil {
-			return nil, err
+		// Where the node's file system has no holes, this is the whole file, however large.
+		for at = start; at < end; {
+			data := buf[:min(end-at, templateRead)]
+			if _, err := f.ReadAt(data, at); err != nil {
+				return nil, err
+			}
+			t.add(at, data)
+			at += int64(len(data))
 		}
-		t.add(start, data)
-		at = end
 	}
 	return t, nil
 }

@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -14,6 +18,11 @@ type Granter interface {
 	// Grant is the right to pull one image, or with Failure set why there is none.
 	// It may take as long as a registry does; the same answer may be given again.
 	Grant(ctx context.Context, ref string) wire.Grant
+	// Refused takes in that a node asks again for what it was given this authorization
+	// for: its registry may not take that any more, so it is not to be given again.
+	Refused(ref, authorization string)
+	// FullName is the same for all ways to write one reference.
+	FullName(ref string) string
 }
 
 // Images lists a node's cache.
@@ -45,6 +54,7 @@ func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter
 			yield(wire.PullProgress{}, err)
 			return
 		}
+		defer nl.pulls(ref)()
 		for p, err := range nl.client.PullImage(ctx, ref) {
 			if !yield(p, ofNode(id, err)) {
 				return
@@ -102,6 +112,14 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 	case s.n.l.grants <- struct{}{}:
 		defer func() { <-s.n.l.grants }()
 	}
+	if !s.n.mayPull(ref) {
+		s.n.log.Debug("right to pull an image refused: nothing on the node needs it", "image", ref)
+		return s.n.client.PutGrant(ctx, wire.Grant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage,
+			Message: fmt.Sprintf("image %s: the server gives no right to pull it: no live allocation on node %s has it, and nobody has it pulled there", ref, s.n.id)}})
+	}
+	if before := s.n.authorizationFor(ref); before != "" {
+		s.n.l.cfg.Grants.Refused(ref, before)
+	}
 	g := s.n.l.cfg.Grants.Grant(ctx, ref)
 	if ctx.Err() != nil {
 		return ctx.Err() // what it says of that is no word on the image
@@ -110,6 +128,71 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 	if err := s.n.client.PutGrant(ctx, g); err != nil {
 		return err
 	}
+	s.n.granted(g)
 	s.n.l.stats.grants.Add(1)
 	return nil
+}
+
+// mayPull says whether the node has a use for an image: that of a live allocation
+// there, or of a pull under way. A node that names any other gets no right out of credentials.
+func (n *nodeLink) mayPull(ref string) bool {
+	full := n.l.cfg.Grants.FullName(ref)
+	tried := map[string]bool{"": true} // commonly many allocations have one image
+	same := func(other string) bool {
+		if tried[other] {
+			return false
+		}
+		tried[other] = true
+		return n.l.cfg.Grants.FullName(other) == full
+	}
+	found := false
+	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {
+		found = a.Live() && same(a.Run.Spec.Image)
+		return !found
+	})
+	if found {
+		return true
+	}
+	n.mu.Lock()
+	pulling := slices.Collect(maps.Keys(n.pulling))
+	n.mu.Unlock()
+	return slices.ContainsFunc(pulling, same)
+}
+
+// pulls notes a pull that was asked for, until done is called.
+func (n *nodeLink) pulls(ref string) (done func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pulling[ref]++
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.pulling[ref]--; n.pulling[ref] == 0 {
+			delete(n.pulling, ref)
+		}
+	}
+}
+
+// granted notes what the node was given, to know it again if the node asks once more.
+func (n *nodeLink) granted(g wire.Grant) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.grants, g.Ref)
+	if g.Authorization == "" {
+		return
+	}
+	if len(n.grants) >= maxAsked {
+		now := muster.At(time.Now())
+		maps.DeleteFunc(n.grants, func(_ string, old wire.Grant) bool { return old.Until < now })
+	}
+	if len(n.grants) < maxAsked {
+		n.grants[g.Ref] = g
+	}
+}
+
+// authorizationFor is what the node was given last for an image; empty: nothing.
+func (n *nodeLink) authorizationFor(ref string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.grants[ref].Authorization
 }

@@ -58,6 +58,10 @@ type nodeLink struct {
 	// ships are the outputs in shipping; storing since when declared outputs are.
 	ships   map[muster.AllocID]*ship
 	storing map[muster.AllocID]time.Time
+	// pulling counts the pulls under way that were asked for, by image; grants are
+	// the rights to pull that the node was given last.
+	pulling map[string]int
+	grants  map[string]wire.Grant
 }
 
 func newNodeLink(l *Link, row *state.Node) *nodeLink {
@@ -69,6 +73,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		box:    newMailbox(), judge: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 		contact: health.Contact{Began: muster.At(time.Now())},
 		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
+		pulling: map[string]int{}, grants: map[string]wire.Grant{},
 	}
 	n.row.Store(row)
 	// What this leadership launches is of its build already.

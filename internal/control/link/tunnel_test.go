@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -92,11 +93,20 @@ func TestTunnelBeforeStart(t *testing.T) {
 
 // slowGrants make grants that take a while.
 type slowGrants struct {
-	mu    sync.Mutex
-	asked map[string]int
-	now   int
-	most  int
+	mu      sync.Mutex
+	asked   map[string]int
+	refused []string
+	now     int
+	most    int
 }
+
+func (g *slowGrants) Refused(ref, authorization string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused = append(g.refused, ref+" "+authorization)
+}
+
+func (*slowGrants) FullName(ref string) string { return strings.TrimPrefix(ref, "hub/") }
 
 func (g *slowGrants) Grant(ctx context.Context, ref string) wire.Grant {
 	g.mu.Lock()
@@ -119,9 +129,14 @@ func TestGrants(t *testing.T) {
 		g := &slowGrants{asked: map[string]int{}}
 		r.config.Grants = g
 		n := r.boot("n1", 4)
-		n.NeedGrants("a", "a", "", strings.Repeat("x", maxRef+1))
 		r.start()
 		r.until("serving", time.Minute, serving("n1"))
+		r.use("n1", "a", "bad", "late")
+		for i := range 3 * grantsAtOnce {
+			r.use("n1", "many-"+strings.Repeat("x", i+1))
+		}
+		r.until("serving", time.Minute, serving("n1"))
+		n.NeedGrants("a", "a", "", strings.Repeat("x", maxRef+1))
 		n.NeedGrants("bad")
 		time.Sleep(30 * time.Second)
 		given := map[string]wire.Grant{}
@@ -159,6 +174,97 @@ func TestGrants(t *testing.T) {
 		}
 		if r.link.Stats().Grants == 0 {
 			t.Error("not counted")
+		}
+	})
+}
+
+// use places an allocation of each image, which runs until the test ends.
+func (r *rig) use(node muster.NodeID, images ...string) {
+	r.t.Helper()
+	for _, image := range images {
+		job := fmt.Sprintf("j%d", r.log.Latest().LiveAllocCount())
+		r.submit(job, spec("sleep 1000h", func(s *api.JobSpec) {
+			s.Image, s.Resources.CPU = image, 0.001
+		}))
+		r.place(job, node)
+	}
+}
+
+// TestGrantsOnlyForUse: a node gets rights to pull only what the server has it run or pull.
+func TestGrantsOnlyForUse(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := &slowGrants{asked: map[string]int{}}
+		r.config.Grants = g
+		n, other := r.boot("n1", 4), r.boot("n2", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.until("serving", time.Minute, serving("n2"))
+		r.use("n1", "app")
+		r.use("n2", "secret")
+		n.NeedGrants("hub/app", "secret", "pulled")
+		other.NeedGrants("secret")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		given := map[string]wire.Grant{}
+		for _, one := range n.Grants() {
+			given[one.Ref] = one
+		}
+		if given["hub/app"].Authorization != "Bearer hub/app" {
+			t.Errorf("by its full name: %+v", given["hub/app"])
+		}
+		for _, ref := range []string{"secret", "pulled"} {
+			if f := given[ref].Failure; f == nil || f.Class != muster.FailureUser || !strings.Contains(f.Message, "no live allocation on node n1") || given[ref].Authorization != "" {
+				t.Errorf("%s: %+v", ref, given[ref])
+			}
+		}
+		if all := other.Grants(); len(all) != 1 || all[0].Authorization != "Bearer secret" || g.asked["secret"] != 1 || g.asked["pulled"] != 0 {
+			t.Errorf("%+v, asked %v", all, g.asked)
+		}
+		// A pull under way is a use, until it is over; so is an allocation until it has ended.
+		nl := r.link.node("n1")
+		done := nl.pulls("pulled")
+		if !nl.mayPull("hub/pulled") {
+			t.Error("not for a pull under way")
+		}
+		done()
+		if nl.mayPull("hub/pulled") || len(nl.pulling) != 0 {
+			t.Error("for a pull that is over")
+		}
+		for range r.link.PullImage(context.Background(), "n1", "again") {
+			if !nl.mayPull("hub/again") {
+				t.Error("not for a pull that the server asked for")
+			}
+		}
+		if nl.mayPull("hub/again") {
+			t.Error("for a pull of the server that is over")
+		}
+		id := muster.AllocID("")
+		r.log.Latest().NodeAllocs("n1", func(a *state.Alloc) bool { id = a.ID; return true })
+		r.must(&state.AllocsReported{Node: "n1", Allocs: []state.AllocUpdate{{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeSucceeded}}})
+		if nl.mayPull("hub/app") {
+			t.Error("for an allocation that has ended")
+		}
+	})
+}
+
+// TestGrantAskedForAgain: what a node comes back for is not given again.
+func TestGrantAskedForAgain(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		g := &slowGrants{asked: map[string]int{}}
+		r.config.Grants = g
+		n := r.boot("n1", 4)
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.use("n1", "a")
+		n.NeedGrants("a")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if len(g.refused) != 0 || g.asked["a"] != 1 {
+			t.Fatalf("%v %v", g.refused, g.asked)
+		}
+		s := newSession(r.link.node("n1"), "")
+		if err := s.grantOne(context.Background(), "a"); err != nil || len(g.refused) != 1 || g.refused[0] != "a Bearer a" || g.asked["a"] != 2 {
+			t.Errorf("%v: %v %v", err, g.refused, g.asked)
 		}
 	})
 }

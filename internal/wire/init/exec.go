@@ -13,7 +13,8 @@ const (
 	MaxExecs = 256
 	// SpoolLimit is how much of each stream of a detached execution is kept for readers before the program waits.
 	SpoolLimit = 64 << 20
-	// SpoolsLimit is the same of all executions of a sandbox together, ended ones included.
+	// SpoolsLimit is the same of all executions of a sandbox together, ended ones included: what is
+	// kept of those that ended first makes room for those that run.
 	SpoolsLimit = 2 << 30
 	// DefaultExecGrace is the time from TERM to KILL of an execution that names none.
 	DefaultExecGrace = 5 * time.Second

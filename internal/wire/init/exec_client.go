@@ -183,6 +183,12 @@ func SignalExec(ctx context.Context, conn io.ReadWriteCloser, id string, signal 
 	return err
 }
 
+// maxListed is how many executions ListExecs takes: those that ended, and many times as many that run. A
+// frame holds thousands of the shortest, so that a bound of frames alone is none of memory.
+const maxListed = 16 * MaxExecs
+
+var errTooMany = errors.New("init lists too many executions")
+
 // ListExecs lists the executions that are known, oldest first, on a connection of its own, which it closes.
 func ListExecs(ctx context.Context, conn io.ReadWriteCloser) (ExecList, error) {
 	defer func() { _ = conn.Close() }()
@@ -210,7 +216,10 @@ func ListExecs(ctx context.Context, conn io.ReadWriteCloser) (ExecList, error) {
 		if err != nil {
 			return nil, err
 		}
+		if len(all)+len(some) > maxListed {
+			return nil, errTooMany
+		}
 		all = append(all, some...)
 	}
-	return nil, errors.New("init lists too many executions")
+	return nil, errTooMany
 }

@@ -182,6 +182,25 @@ func TestExecClientDoubts(t *testing.T) {
 	}
 }
 
+// TestListExecsBound: a list is bounded by what is in it, not only by its frames.
+func TestListExecsBound(t *testing.T) {
+	one := ExecList{{ID: "x"}}.Fields()
+	list := func(n int) []byte {
+		const most = 1024 // in a frame
+		var said []byte
+		for ; n > 0; n -= most {
+			said = append(said, frames(t, KindExecList, bytes.Repeat(one, min(n, most)))...)
+		}
+		return append(said, frames(t, KindDone, []byte{})...)
+	}
+	if all, err := ListExecs(t.Context(), saying(list(maxListed))); err != nil || len(all) != maxListed || all[maxListed-1].ID != "x" {
+		t.Errorf("%d, %v", len(all), err)
+	}
+	if all, err := ListExecs(t.Context(), saying(list(maxListed+1))); err != errTooMany || all != nil {
+		t.Errorf("%d, %v", len(all), err)
+	}
+}
+
 // TestExecClientPatience: only ctx bounds the wait for an answer.
 func TestExecClientPatience(t *testing.T) {
 	r, w := io.Pipe()

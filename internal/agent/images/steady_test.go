@@ -1,0 +1,95 @@
+package images
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/musterhq/muster"
+)
+
+// drip is an answer that brings a piece at a time; it ends with its request.
+type drip struct {
+	ctx   context.Context
+	every time.Duration
+	piece int
+}
+
+func (d drip) Read(p []byte) (int, error) {
+	select {
+	case <-d.ctx.Done():
+		return 0, d.ctx.Err()
+	case <-time.After(d.every):
+		return min(d.piece, len(p)), nil
+	}
+}
+
+func (drip) Close() error { return nil }
+
+// A registry must send, and at a least rate; what it sends slowly is not held for hours.
+func TestSlowRegistry(t *testing.T) {
+	for name, c := range map[string]struct {
+		every time.Duration
+		piece int
+		size  int64
+		ok    bool
+		most  time.Duration
+	}{
+		"an octet now and then":    {50 * time.Second, 1, 1000, false, 30 * time.Minute},
+		"silent":                   {2 * time.Hour, 1, 1000, false, 10 * time.Minute},
+		"below the rate":           {time.Second, leastRate / 100, 1 << 20, false, 30 * time.Minute},
+		"slow":                     {time.Second, leastRate / 50, 2 << 20, true, time.Hour},
+		"bursts":                   {25 * time.Second, leastRate, 10 << 20, true, 4 * time.Hour},
+		"little, in its first two": {50 * time.Second, 1, 2, true, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := tripper(func(req *http.Request) (*http.Response, error) {
+					resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: req}
+					if req.URL.Path == "/v2/x/blobs/sha256:"+hashOf(nil).Hex {
+						resp.Body = drip{req.Context(), c.every, c.piece}
+						if from := req.Header.Get("Range"); from != "" {
+							resp.StatusCode = http.StatusPartialContent
+							resp.Header.Set("Content-Range", "bytes "+from[len("bytes="):])
+						}
+					}
+					return resp, nil
+				})
+				s := newStore(t, func(c *Config) { c.HTTP = rt })
+				ref, err := parseReference("registry.example/x:1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				tr := s.newTransfer(t.Context(), s.source(ref), layerBlob{desc: v1.Descriptor{Size: c.size, Digest: hashOf(nil)}}, &gauge{})
+				n, err := io.Copy(writeOnly{io.Discard}, readOnly{tr}) // in large pieces
+				tr.close()
+				if took := time.Since(began); took > c.most {
+					t.Errorf("it took %v", took)
+				}
+				if c.ok && (err != nil || n != c.size) || !c.ok && !isClass(err, muster.FailureOutside) {
+					t.Errorf("%d octets, %v", n, err)
+				}
+				if !c.ok {
+					t.Log(err)
+				}
+			})
+		})
+	}
+	// The same holds for what is not a layer.
+	synctest.Test(t, func(t *testing.T) {
+		rt := tripper(func(req *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: drip{req.Context(), 50 * time.Second, 1}, Request: req}, nil
+		})
+		s := newStore(t, func(c *Config) { c.HTTP = rt })
+		began := time.Now()
+		if _, err := s.Open(t.Context(), "registry.example/x:1", nil); !isClass(err, muster.FailureOutside) || time.Since(began) > time.Hour {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+)
+
+// TestSpoolsFullOfEnded: the output of what ended first makes room for what runs, and no more of it than is needed.
+func TestSpoolsFullOfEnded(t *testing.T) {
+	const each = 1000
+	dir := t.TempDir()
+	fd := openDir(t, dir)
+	s := &sandbox{}
+	s.execs.open()
+	for _, id := range []string{"oldest", "older", "young"} {
+		e := &execution{s: s, id: id, want: &initwire.Exec{}, over: make(chan struct{})}
+		for _, stream := range []string{initwire.Stdout, initwire.Stderr} {
+			p := newSpool(&s.spooled, fd, "exec-"+id+"."+stream)
+			p.write(written(0, each), nil)
+			p.update(func() { p.finished = true })
+			e.spools = append(e.spools, p)
+		}
+		close(e.over)
+		s.execs.byID[id], s.execs.ended = e, append(s.execs.ended, e)
+	}
+	if n := s.spooled.Load(); n != 6*each {
+		t.Fatalf("%d octets are counted", n)
+	}
+	// Others that run hold the rest, and as much more as only two of the ended ones have.
+	others := int64(initwire.SpoolsLimit - 6*each + 2*each + 1)
+	s.spooled.Add(others)
+	r, w, err := pipe()
+	must(t, err)
+	printer := os.NewFile(uintptr(w), "printer")
+	from, err := s.source(r, "output")
+	must(t, err)
+	_, err = printer.WriteString("what it prints")
+	must(t, err)
+	must(t, printer.Close())
+	p := newSpool(&s.spooled, fd, "exec-runs.stdout")
+	p.keep(from)
+	must(t, from.file.Close())
+
+	if p.size() != int64(len("what it prints")) || p.lostOctets() != 0 {
+		t.Errorf("keeps %d, lost %d", p.size(), p.lostOctets())
+	}
+	var left []string
+	files, err := os.ReadDir(dir)
+	must(t, err)
+	for _, f := range files {
+		id, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(f.Name()), "exec-"), ".")
+		left = append(left, id)
+	}
+	if got := strings.Join(left, " "); got != "runs young young" {
+		t.Errorf("left: %s", got)
+	}
+	if n := s.spooled.Load() - others; n != 2*each+p.size() {
+		t.Errorf("%d octets are counted", n)
+	}
+	// How they ended is known all the same.
+	if got := s.execs.list(); len(got) != 3 || got[0].ID != "oldest" {
+		t.Errorf("%+v", got)
+	}
+}
