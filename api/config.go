@@ -101,7 +101,7 @@ type RegistrySpec struct {
 	Password        muster.Secret `json:"password,omitzero" doc:"Or a token, where the registry calls it that. Better in a file of its own: password_file."`
 	PasswordFile    string        `json:"password_file,omitempty" doc:"A file with the password, read whenever it is needed. An absolute path."`
 	Mirror          string        `json:"mirror,omitempty" doc:"Asked first for this registry's images, as HOST or HOST/PREFIX. What it does not have comes from the registry itself. Credentials for it, and insecure, are those of an entry with its host."`
-	Insecure        bool          `json:"insecure,omitempty" doc:"Plain HTTP is allowed."`
+	Insecure        bool          `json:"insecure,omitempty" doc:"Plain HTTP is allowed, and so is a registry on the node itself (localhost)."`
 	SendCredentials bool          `json:"send_credentials,omitempty" doc:"Some registries make no tokens: username and password themselves are then sent to nodes. Without this such a registry is not used with credentials."`
 }
 

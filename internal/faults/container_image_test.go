@@ -30,6 +30,7 @@ func TestImageMissing(t *testing.T) {
 	h := newHost(t)
 	ref := h.archive("busybox", busybox)
 	h.write("no.tar", "this is no archive")
+	h.plain(registry, private)
 	h.start()
 	for name, c := range map[string]struct {
 		image  string
@@ -74,6 +75,7 @@ func TestRegistryDown(t *testing.T) {
 	ref := registry.Push(t, "team/app:1", imagetest.Busybox(t))
 	registry.Strike(imagetest.Fault{Times: -1, Status: 503})
 	h := newHost(t)
+	h.plain(registry)
 	h.start()
 	run := h.muster("run", "--name", "work", "--image", ref, "--", "echo", "hello")
 	h.eventually("it was tried twice", func() bool {
@@ -118,6 +120,7 @@ func TestPullBroken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
+			h.plain(registry)
 			h.start()
 			registry.Strike(fault)
 			defer registry.Heal()
@@ -141,7 +144,7 @@ func TestPrivateRegistry(t *testing.T) {
 			ref := registry.Push(t, "team/app:1", imagetest.Busybox(t))
 			h := newHost(t, func(c *api.ServerConfig) { c.Log.Level = "debug" })
 			h.write("password", imagetest.Password+"\n")
-			spec := api.RegistrySpec{Host: registry.Host, Username: imagetest.User, PasswordFile: h.path("password")}
+			spec := api.RegistrySpec{Host: registry.Host, Username: imagetest.User, PasswordFile: h.path("password"), Insecure: true}
 			h.config.Registries = []api.RegistrySpec{spec}
 			h.start()
 			if login == imagetest.Basic {
@@ -251,6 +254,7 @@ func TestThreeImages(t *testing.T) {
 		c.Pools[0].Max = 1
 		c.Pools[0].Offerings = []string{"large"}
 	})
+	h.plain(registry)
 	h.start()
 	const members = 6
 	runs := map[string]*program{}

@@ -16,6 +16,7 @@ func TestImageConfiguration(t *testing.T) {
 	needContainers(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
 	h := newHost(t)
+	h.plain(registry)
 	h.start()
 	for _, v := range imagetest.Variants(t) {
 		if v.Name == "stop-signal" {

@@ -244,3 +244,10 @@ func problem(err error) string {
 	}
 	return fmt.Sprintf("no problem: %v", err)
 }
+
+// plain lets the server's nodes pull from registries of this machine, which speak plain HTTP.
+func (h *host) plain(registries ...*imagetest.Registry) {
+	for _, r := range registries {
+		h.config.Registries = append(h.config.Registries, api.RegistrySpec{Host: r.Host, Insecure: true})
+	}
+}
