@@ -7,8 +7,8 @@ BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)"
 # muster-init is built first and embedded in muster-node.
 INIT     = internal/agent/initbin/bin/muster-init
 INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
-# Packages whose tests run under the race detector as well.
-RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/... ./internal/remote/...
+# Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
+RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
 .PHONY: build demo test race check lint generate generated sim soak bench bench-sandbox fuzz isolation e2e-vm clean install FORCE
 
@@ -40,7 +40,7 @@ test: build
 	$(GO) test -count=1 -timeout 10m ./...
 
 race: build
-	$(GO) test -count=1 -race -timeout 10m $(RACE)
+	$(GO) test -short -count=1 -race -timeout 10m $(RACE)
 
 lint:
 	@out=$$(gofmt -l . ); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi

@@ -20,7 +20,8 @@ import (
 func TestForkBomb(t *testing.T) {
 	everywhere(t, func(n *node) {
 		unharmed := n.bystander()
-		c := n.config("sh", "-c", "bomb() { bomb | bomb & }; echo lit; bomb; sleep 600")
+		// Each shell leaves a sleeper behind before it goes on: those that cannot fork die, and the sandbox stays full.
+		c := n.config("sh", "-c", "bomb() { sleep 600 & bomb | bomb & }; (bomb) & exec sleep 600")
 		c.Limits.Pids = 64
 		s := n.start(c)
 		n.until("it is full", func() bool { return s.Usage().Pids >= 32 })
