@@ -10,7 +10,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sandbox fuzz isolation e2e-vm clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox replay fuzz isolation e2e-vm e2e-ssh clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -59,7 +59,7 @@ check: build lint generated test race
 SEEDS ?= 100
 FIRST ?= 1
 sim: build
-	$(GO) test -count=1 -timeout 60m ./internal/sim -run TestSeeds -sim.seeds $(SEEDS) -sim.first $(FIRST)
+	$(GO) test -count=1 -timeout 60m ./internal/sim -run 'TestScenarios|TestSeeds' -sim.seeds $(SEEDS) -sim.first $(FIRST)
 
 # Longer than a test run may be.
 soak: build
@@ -83,6 +83,22 @@ bench: build
 	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob' -benchtime 3x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench Plan ./internal/decide/size
+	MUSTER_INSTANCES=1000 $(GO) test -run '^$$' -bench NewInstances -benchtime 1x ./internal/control/reach
+	MUSTER_LINKS=5000 $(GO) test -run '^$$' -bench Links -benchtime 1x ./internal/remote
+
+# The tasks of a recorded GPU cluster through placement, beside first fit and random; TRACE is a directory with the openb trace.
+replay:
+	$(GO) run ./internal/replay $(TRACE)
+
+# The scheduler, durable and in memory, beside the log alone in the same run; docs/benchmarks.md has the targets. TIMES runs of each: take the median.
+TIMES ?= 3
+bench-sched: build
+	$(GO) test -run '^$$' -bench Propose -timeout 30m ./internal/raftlog
+	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob|Workers' -benchtime 1x -count $(TIMES) -timeout 60m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench Urgent -benchtime 1x -count $(TIMES) -timeout 30m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench Starts -benchtime 1x -count $(TIMES) -timeout 30m ./internal/sim
+	$(GO) test -run '^$$' -bench Apply -benchtime 3x -timeout 30m ./internal/state
 
 # What users of containers wait for, end to end beside crun, tar and a plain copy in the same run; then the parts. Needs root and crun.
 bench-sandbox: build
@@ -101,6 +117,10 @@ isolation: build
 # Debian for its first run, no rights. VMFLAGS: see go run ./e2e/vm -h.
 e2e-vm: build
 	$(GO) run ./e2e/vm $(VMFLAGS)
+
+# A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
+e2e-ssh: build
+	$(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system

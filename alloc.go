@@ -47,6 +47,24 @@ const (
 	AllocStop AllocDesired = "stop"
 )
 
+// StopReason says for what an allocation was told to stop. What is beside it in
+// words is for users; policy reads this.
+type StopReason string
+
+// Stop reasons.
+const (
+	// StopJob: its job was stopped by a user, failed for good, or was replaced by another version at once.
+	StopJob StopReason = "job"
+	// StopPreempted: a job of a higher priority needs its room. Its member waits again, with no attempt used up.
+	StopPreempted StopReason = "preempted"
+	// StopUpdated: its member is to run another version.
+	StopUpdated StopReason = "updated"
+	// StopSurplus: its job wants fewer members, or no longer one there.
+	StopSurplus StopReason = "surplus"
+	// StopMoved: its node drains.
+	StopMoved StopReason = "moved"
+)
+
 // AllocStatus is what is true of an allocation on its node, as last reported.
 // That its node cannot be reached is read off the node, never stored here.
 type AllocStatus string
@@ -125,6 +143,7 @@ const (
 	ReasonInput            Reason = "input"              // an input could not be had
 	ReasonOutputMissing    Reason = "output-missing"     // a declared output was not made
 	ReasonSandboxDied      Reason = "sandbox-died"       // its init is gone without a result
+	ReasonNotReady         Reason = "not-ready"          // its readiness command did not pass in time
 	ReasonNodeGone         Reason = "node-gone"          // the node's instance is gone
 	ReasonNodeFault        Reason = "node-fault"         // disk, mount, runtime or process table of the node
 	ReasonStopped          Reason = "stopped"            // asked to stop

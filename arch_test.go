@@ -36,7 +36,8 @@ var rules = []rule{
 	{place: "client", may: []string{".", "api"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/state", may: []string{".", "api"}, third: []string{"github.com/tidwall/btree", "github.com/fxamacker/cbor/v2"}, pure: true},
 	{place: "internal/decide/fit", may: []string{".", "api", "internal/state"}, pure: true},
-	{place: "internal/decide/...", may: []string{".", "api", "internal/state", "internal/decide/fit"}, pure: true},
+	{place: "internal/decide/share", may: []string{".", "api", "internal/state"}, pure: true},
+	{place: "internal/decide/...", may: []string{".", "api", "internal/state", "internal/decide/fit", "internal/decide/share"}, pure: true},
 	{place: "internal/raftlog", may: []string{".", "internal/state"}, third: []string{"*"}},
 	{place: "internal/wire/init", may: []string{".", "api"}},
 	{place: "internal/wire/agent", may: []string{".", "api"}},
@@ -45,9 +46,10 @@ var rules = []rule{
 	{place: "internal/specfile", may: []string{".", "api"}, third: []string{"github.com/goccy/go-yaml", "go.yaml.in/yaml/v3"}},
 	{place: "internal/registry", may: []string{".", "api", "internal/wire/agent"}, third: []string{"github.com/google/go-containerregistry"}},
 	{place: "internal/remote/bridge", third: []string{"golang.org/x/sys"}},
+	{place: "internal/remote/remotetest", may: []string{"internal/remote"}, third: []string{"golang.org/x/crypto"}},
 	{place: "internal/remote", may: []string{".", "internal/remote/bridge"}, third: []string{"golang.org/x/crypto", "golang.org/x/sys"}},
 	{place: "internal/locate", may: []string{"."}},
-	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/agent/network", "internal/wire/agent", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent", "internal/agent/initbox", "internal/agent/teardown", "internal/wire/agent", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/cloud/cloudtest", may: []string{".", "api", "internal/cloud"}},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},
@@ -59,6 +61,8 @@ var rules = []rule{
 	{place: "internal/agent/cgroup", may: []string{"."}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/initbox", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/oci", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent/teardown", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/agent/network"}},
+	{place: "internal/agent/host", may: []string{".", "internal/agent", "internal/agent/teardown", "internal/wire/agent"}},
 	{place: "internal/agent/runtimetest", may: []string{".", "internal/agent/...", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/process", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/...", may: []string{".", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},
@@ -79,6 +83,7 @@ var rules = []rule{
 	{place: "internal/endtoend"},
 	{place: "demo/...", may: []string{".", "api", "client", "internal/locate"}},
 	{place: "internal/diagrams", may: []string{"."}},
+	{place: "internal/replay", may: []string{".", "api", "internal/state", "internal/decide/place"}},
 }
 
 // notSayable are names that say nothing.

@@ -103,4 +103,6 @@ const (
 	MinPriority     = 0
 	MaxPriority     = 100
 	DefaultPriority = 50
+	// DefaultMaxPriority is the highest that the jobs of a namespace may have unless its limits say otherwise.
+	DefaultMaxPriority = 70
 )

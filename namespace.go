@@ -11,6 +11,9 @@ type Namespace string
 // DefaultNamespace is used where none is given.
 const DefaultNamespace Namespace = "default"
 
+// AllNamespaces stands for all of them together where limits and use are told. It is no name that a namespace can have.
+const AllNamespaces Namespace = "*"
+
 // JobKey names a job for ever: (namespace, name). What runs under the name
 // may change; see JobUID.
 type JobKey struct {

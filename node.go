@@ -29,7 +29,8 @@ const (
 	NodeAdopted NodeStage = "adopted"
 	// NodeServing: its agent has answered. May get work if health and intent agree.
 	NodeServing NodeStage = "serving"
-	// NodeDraining: gets no new work; next is terminating when its last allocation has ended.
+	// NodeDraining: gets no new work; next is terminating when its last allocation has ended. One that drains
+	// because the configuration had no place for it serves again if it has one again by then.
 	NodeDraining NodeStage = "draining"
 	// NodeTerminating: the provider has been or will be asked to destroy the instance,
 	// again and again until a list confirms it. Next is gone.
@@ -55,6 +56,7 @@ func NodeMoves() []Move[NodeStage] {
 		{NodeServing, NodeDraining, "idle, drained, broken or surplus"},
 		{NodeServing, NodeTerminating, "destroyed by an operator, or idle"},
 		{NodeServing, NodeGone, "a complete list no longer has it"},
+		{NodeDraining, NodeServing, "its place in the configuration is back"},
 		{NodeDraining, NodeTerminating, "its last allocation ended"},
 		{NodeDraining, NodeGone, "a complete list no longer has it"},
 		{NodeTerminating, NodeGone, "destroy confirmed"},
@@ -70,15 +72,22 @@ func (s NodeStage) To(noun string, next NodeStage) (NodeStage, error) {
 type NodeHealth string
 
 const (
-	// NodeGood: contact, and its own checks pass.
+	// NodeGood: contact, and it has proved to be ready. Set by link when a probe has passed, or contact is back within the
+	// grace. It stays so until somebody finds otherwise: nothing asks a good node again and again.
 	NodeGood NodeHealth = "good"
-	// NodeUnready: the readiness probe has not passed yet. Every node begins so. Next is good.
+	// NodeUnready: it has to prove that it is ready, or says that it is not. Every node begins so. Set by link, and by apply
+	// after a failure of the node's own. Link probes it, with the back-off that the probe asks for; next is good. If no
+	// probe ever passes it stays, with the reason, for an operator; before its first service the boot time-out ends it.
 	NodeUnready NodeHealth = "unready"
-	// NodeLost: contact is gone. Back within the grace: good. After it, by the cases of its pool.
+	// NodeLost: contact is gone. Set by link, by a timer and not by whether a call returned. Back within the pool's
+	// grace: good at once. If nothing comes back until then the fleet destroys it and its work is
+	// replaced, by the cases of its pool; one that is held stays, and is probed when it comes back.
 	NodeLost NodeHealth = "lost"
-	// NodeFlaky: too many failures of its own making in a window. Sidelined for a time, then unready.
+	// NodeFlaky: too many failures of its own making in a window. Set by apply, which counts them. It is sidelined until
+	// its time is over; link then makes it unready, with a clean slate. The third spell in a day drains it.
 	NodeFlaky NodeHealth = "flaky"
-	// NodeBroken: the node says so. Drained and never given work again.
+	// NodeBroken: the node says so, by its agent's checks or an operator's file on it. Set by link. Final: the fleet drains and
+	// destroys it, unless it is held.
 	NodeBroken NodeHealth = "broken"
 )
 
@@ -86,19 +95,20 @@ const (
 func NodeHealthMoves() []Move[NodeHealth] {
 	return []Move[NodeHealth]{
 		{"", NodeUnready, "intent to launch, or adopted"},
-		{NodeUnready, NodeGood, "agent answers and its checks pass"},
+		{NodeUnready, NodeGood, "a probe has passed"},
 		{NodeUnready, NodeLost, "contact gone"},
-		{NodeGood, NodeUnready, "a check does not pass"},
+		{NodeGood, NodeUnready, "it says so, or is to be probed after a failure of its own"},
 		{NodeGood, NodeLost, "contact gone"},
 		{NodeGood, NodeFlaky, "too many failures of its own"},
 		{NodeUnready, NodeFlaky, "too many failures of its own"},
 		{NodeGood, NodeBroken, "the node says so"},
 		{NodeUnready, NodeBroken, "the node says so"},
 		{NodeFlaky, NodeBroken, "the node says so"},
-		{NodeFlaky, NodeUnready, "sideline time over"},
+		{NodeFlaky, NodeUnready, "sideline time over, to be probed"},
 		{NodeFlaky, NodeLost, "contact gone"},
-		{NodeLost, NodeGood, "contact back"},
-		{NodeLost, NodeUnready, "contact back, to be probed"},
+		{NodeLost, NodeGood, "contact back within the grace"},
+		{NodeLost, NodeUnready, "contact back after the grace, to be probed"},
+		{NodeLost, NodeFlaky, "contact back, and its sideline time is not over"},
 		{NodeLost, NodeBroken, "contact back, and the node says so"},
 	}
 }
@@ -112,11 +122,13 @@ func (h NodeHealth) To(noun string, next NodeHealth) (NodeHealth, error) {
 type NodeIntent string
 
 const (
-	// NodeRun: use it. The default.
+	// NodeRun: use it. The default, and what an operator or the end of a hold turns it back to.
 	NodeRun NodeIntent = "run"
-	// NodeHold: leave it alone: no new work, never destroyed. Beats everything automatic.
+	// NodeHold: leave it alone: no new work, never destroyed. Beats everything automatic. An operator turns it so, for a
+	// time or until it is turned back; link does for an adopted node that refuses to obey.
 	NodeHold NodeIntent = "hold"
-	// NodeDrain: no new work, destroyed when empty.
+	// NodeDrain: no new work, destroyed when empty. With a deadline, what still runs then is stopped and runs
+	// elsewhere; without one it may take as long as its longest work.
 	NodeDrain NodeIntent = "drain"
 )
 

@@ -49,58 +49,9 @@ type Offering struct {
 	Family string `json:"family,omitempty" cbor:"10,keyasint,omitempty"`
 	// PriceCap is the most that an instance of it may come to cost, where the price moves (spot); 0: Price.
 	PriceCap Price `json:"price_cap,omitempty" cbor:"11,keyasint,omitempty"`
+	// Devices of an instance of it.
+	Devices []Device `json:"devices,omitempty" cbor:"12,keyasint,omitempty"`
 }
 
 // AtMost is the price that budgets count with.
 func (o *Offering) AtMost() Price { return max(o.Price, o.PriceCap) }
-
-// Constraint is a condition on a node's attributes that a member needs.
-type Constraint struct {
-	Attribute string   `json:"attribute" cbor:"1,keyasint"`
-	Op        string   `json:"op,omitempty" cbor:"2,keyasint,omitempty"`
-	Value     string   `json:"value,omitempty" cbor:"3,keyasint,omitempty"`
-	Values    []string `json:"values,omitempty" cbor:"4,keyasint,omitempty"`
-}
-
-// Constraint operators. An attribute that is not set never equals anything;
-// it differs from everything.
-const (
-	OpEqual    = "="
-	OpNotEqual = "!="
-	OpIn       = "in"
-	OpIsSet    = "is-set"
-)
-
-// String is the constraint as users write it.
-func (c Constraint) String() string {
-	switch c.Op {
-	case OpIn:
-		return fmt.Sprintf("%s in %v", c.Attribute, c.Values)
-	case OpIsSet:
-		return c.Attribute + " is set"
-	}
-	return fmt.Sprintf("%s %s %s", c.Attribute, c.Op, c.Value)
-}
-
-// Met reports whether attributes satisfy the constraint.
-func (c Constraint) Met(attributes map[string]string) bool {
-	v, set := attributes[c.Attribute]
-	switch c.Op {
-	case OpEqual, "":
-		return set && v == c.Value
-	case OpNotEqual:
-		return !set || v != c.Value
-	case OpIsSet:
-		return set
-	case OpIn:
-		if !set {
-			return false
-		}
-		for _, w := range c.Values {
-			if v == w {
-				return true
-			}
-		}
-	}
-	return false
-}

@@ -57,6 +57,11 @@ func (r Resources) Sub(o Resources) Resources {
 	return Resources{r.CPU - o.CPU, r.Memory - o.Memory, r.Disk - o.Disk}
 }
 
+// By is n times r.
+func (r Resources) By(n int) Resources {
+	return Resources{r.CPU * MilliCPU(n), r.Memory * Bytes(n), r.Disk * Bytes(n)}
+}
+
 // Fits reports whether r fits into free.
 func (r Resources) Fits(free Resources) bool {
 	return r.CPU <= free.CPU && r.Memory <= free.Memory && r.Disk <= free.Disk

@@ -26,8 +26,14 @@ type ServerConfig struct {
 	LowWater Size `json:"low_water,omitempty" zero:"the larger of 1GiB and 5 % of the disk" doc:"Free disk of the data directory below which writes are refused. Default: the larger of 1GiB and 5 % of the disk."`
 	// Providers are the clouds that nodes come from.
 	Providers []ProviderSpec `json:"providers,omitempty" doc:"Where nodes come from."`
+	// NodeBinaries is where muster-node for other architectures is found.
+	NodeBinaries string `json:"node_binaries,omitempty" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
 	// Registries are where images come from, as far as there is something to say of them.
 	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries of images that need credentials, a mirror or plain HTTP. Others are asked without credentials."`
+	// Shares divide room between namespaces when there is not enough of it.
+	Shares []ShareSpec `json:"shares,omitempty" doc:"How room is divided among equals of priority when there is not enough for all. Of the rules that match a namespace the first counts; one that none matches has a weight of 1 for itself. What a class does not use is lent to the others and comes back as work ends."`
+	// Scheduler says how work is placed.
+	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"How work is placed on nodes."`
 	// Pools are the rules by which nodes are made.
 	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules by which nodes are made and given up."`
 }
@@ -36,6 +42,11 @@ type ServerConfig struct {
 type LogConfig struct {
 	Format string `json:"format,omitempty" enum:"text,json" doc:"Default: text."`
 	Level  string `json:"level,omitempty" enum:"debug,info,warn,error" doc:"Default: info."`
+}
+
+// SchedulerConfig says how work is placed on nodes.
+type SchedulerConfig struct {
+	Workers int `json:"workers,omitempty" zero:"1" doc:"How many scheduling workers plan at once, 1 to 16. They share one picture of the nodes; more than one helps only where planning, not the disk, is slow. Default: 1."`
 }
 
 // BlobConfig says where output, declared outputs and uploads are kept.
@@ -53,12 +64,48 @@ type RetentionConfig struct {
 
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
-	Name      string         `json:"name" doc:"Pools refer to it by this name."`
-	Type      string         `json:"type" enum:"local" doc:"local: instances are agent processes on the server's own host."`
-	Offerings []OfferingSpec `json:"offerings,omitempty" doc:"What it sells; for local, what is written here."`
+	Name      string            `json:"name" doc:"Pools refer to it by this name."`
+	Type      string            `json:"type" enum:"local,static,exec" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md)."`
+	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"What it sells, of local and static; a program says it itself."`
+	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances of static and exec are reached."`
+	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
+	Command   []string          `json:"command,omitempty" doc:"Of exec: the program and its arguments."`
+	Env       map[string]string `json:"env,omitempty" doc:"Of exec: what is added to the server's environment for the program."`
+	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
+	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of static and exec: what a new instance must pass before it gets an agent. A pool may have its own."`
+	// ShutdownEndsBilling is the operator's word for it.
+	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing more. Its pools then have a lease of 1h unless they say otherwise."`
 }
 
-// OfferingSpec is one kind of instance that a local provider makes.
+// SSHSpec is how instances are reached over SSH.
+type SSHSpec struct {
+	User       string `json:"user,omitempty" doc:"Who logs in. Others than root need sudo without a password. Default: root."`
+	KeyFile    string `json:"key_file,omitempty" doc:"The private key, without a passphrase. An absolute path."`
+	KnownHosts string `json:"known_hosts,omitempty" doc:"A file as OpenSSH's, read again when it changes: host keys of those that have none of their own here. An absolute path. A host whose key is not known is never used."`
+	Dir        string `json:"dir,omitempty" doc:"Muster's directory on the instance. An absolute path. Default: /var/lib/muster."`
+	Shutdown   string `json:"shutdown,omitempty" doc:"Command that ends the machine when the lease is over. Default: poweroff."`
+}
+
+// HostSpec is one host of a static provider.
+type HostSpec struct {
+	Name       string            `json:"name" doc:"Of the host, and of what it sells if offering is empty."`
+	Address    string            `json:"address" doc:"A name or an address, with :PORT if it is not 22."`
+	User       string            `json:"user,omitempty" doc:"Instead of ssh.user."`
+	KeyFile    string            `json:"key_file,omitempty" doc:"Instead of ssh.key_file."`
+	HostKeys   []string          `json:"host_keys,omitempty" doc:"All keys that the host may show, as in its ssh_host_ed25519_key.pub. Default: what ssh.known_hosts says."`
+	Offering   string            `json:"offering,omitempty" doc:"The offering that it is one of. Empty: one of its own, of its name, with what is found there."`
+	Price      float64           `json:"price,omitempty" doc:"Of an offering of its own: per hour. Default: 0."`
+	Zone       string            `json:"zone,omitempty" doc:"Of an offering of its own."`
+	Attributes map[string]string `json:"attributes,omitempty" doc:"Of an offering of its own: node attributes, for constraints."`
+}
+
+// ProbeSpec is a command that a new instance must pass.
+type ProbeSpec struct {
+	Command string   `json:"command,omitempty" doc:"For sh, run as the user who logs in, again and again until it ends with 0 or the boot time-out is over. Its last stderr is kept for muster node show."`
+	Timeout Duration `json:"timeout,omitempty" zero:"30s" doc:"How long one try may take. Default: 30s."`
+}
+
+// OfferingSpec is one kind of instance that a provider of type local or static has.
 type OfferingSpec struct {
 	Name       string            `json:"name"`
 	CPU        float64           `json:"cpu" doc:"Cores."`
@@ -67,9 +114,19 @@ type OfferingSpec struct {
 	Price      float64           `json:"price,omitempty" doc:"Per hour, in a currency of your choice. Default: 0."`
 	Zone       string            `json:"zone,omitempty"`
 	Market     string            `json:"market,omitempty" enum:"on-demand,spot" doc:"Default: on-demand."`
-	BootDelay  Duration          `json:"boot_delay,omitempty" doc:"How long an instance pretends to boot. Default: 0s."`
+	BootDelay  Duration          `json:"boot_delay,omitempty" doc:"Of local: how long an instance pretends to boot. Default: 0s."`
 	Attributes map[string]string `json:"attributes,omitempty" doc:"Node attributes, for constraints."`
-	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"How many instances there can be at once. Default: no limit but the pool's."`
+	Devices    []DeviceSpec      `json:"devices,omitempty" doc:"Devices that an instance has, as GPUs."`
+	Meta       map[string]string `json:"meta,omitempty" doc:"Node attributes under the name meta.KEY, which no agent can set. Those of the pool win."`
+	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"Of local: how many instances there can be at once. Default: no limit but the pool's."`
+}
+
+// DeviceSpec is a number of equal devices of an instance.
+type DeviceSpec struct {
+	Kind   string `json:"kind,omitempty" doc:"Default: gpu."`
+	Model  string `json:"model,omitempty" doc:"As A100; jobs may ask for models."`
+	Count  int    `json:"count,omitempty" minimum:"1" maximum:"64" zero:"1" doc:"How many there are. Default: 1."`
+	Shared bool   `json:"shared,omitempty" doc:"Jobs may ask for a part of one. What keeps the members on one device apart is the driver's business."`
 }
 
 // PoolSpec is an operator's rule for a set of nodes.
@@ -81,10 +138,19 @@ type PoolSpec struct {
 	Min          int        `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
 	IdleTimeout  Duration   `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
 	BootTimeout  Duration   `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
+	Grace        Duration   `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
+	Ready        []string   `json:"ready,omitempty" doc:"A command that says whether a node is ready for work, beyond the agent's own checks: run on it before its first service, after it was out of contact for longer than its grace, after a failure of the node's own and after it was sidelined. Exit 0: ready. Anything else, or no end within ready_timeout: asked again after a while; a last line 'again after 30s' on its output says after what while."`
+	ReadyTimeout Duration   `json:"ready_timeout,omitempty" zero:"30s" doc:"How long ready may take. Default: 30s, at most 10m."`
+	Sideline     Duration   `json:"sideline,omitempty" zero:"15m" doc:"How long a node that failed three times within ten minutes gets no work, before it is asked whether it is ready. Default: 15m."`
 	MaxLaunching int        `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
 	Spare        int        `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
 	PriceFactor  float64    `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
+	BootProbe    ProbeSpec  `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
+	Lease        Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
 	Budget       BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
+	// Placement is how members are put on its nodes, Meta what is told of them.
+	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the tightest node that has room, so that whole nodes stay free or idle. spread: the one with the most room, so that members disturb each other the least. Default: binpack."`
+	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes under the name meta.KEY, which no agent can set."`
 }
 
 // BudgetSpec is what a pool may cost, in the currency that prices are given in.
@@ -105,8 +171,21 @@ type RegistrySpec struct {
 	SendCredentials bool          `json:"send_credentials,omitempty" doc:"Some registries make no tokens: username and password themselves are then sent to nodes. Without this such a registry is not used with credentials."`
 }
 
-// ProviderLocal is the provider type whose instances are agent processes on the server's host.
-const ProviderLocal = "local"
+// Types of providers.
+const (
+	// ProviderLocal has agent processes on the server's host for instances.
+	ProviderLocal = "local"
+	// ProviderStatic has hosts of the operator's own.
+	ProviderStatic = "static"
+	// ProviderExec asks a program.
+	ProviderExec = "exec"
+)
+
+// How members are put on the nodes of a pool.
+const (
+	PlacementBinpack = "binpack"
+	PlacementSpread  = "spread"
+)
 
 // Defaults of a server.
 const (
@@ -116,6 +195,12 @@ const (
 	DefaultPoolMax     = 100
 	DefaultIdleTimeout = Duration(time.Minute)
 	DefaultBootTimeout = Duration(5 * time.Minute)
+	DefaultGrace       = Duration(time.Minute)
+	DefaultExecTimeout = Duration(time.Minute)
+	DefaultBootProbe   = Duration(30 * time.Second)
+	DefaultLease       = Duration(time.Hour)
+	DefaultHostDir     = "/var/lib/muster"
+	DefaultShutdown    = "poweroff"
 	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
 	DefaultPriceFactor = 2.0
 )
@@ -132,9 +217,7 @@ func (s *ServerConfig) Defaults() {
 	fill(&s.Retention.Nodes, DefaultRetention)
 	fill(&s.Blob.Retention, s.Retention.Jobs)
 	for i := range s.Providers {
-		for j := range s.Providers[i].Offerings {
-			fill(&s.Providers[i].Offerings[j].Market, string(muster.OnDemand))
-		}
+		s.Providers[i].defaults()
 	}
 	for i := range s.Pools {
 		p := &s.Pools[i]
@@ -144,20 +227,66 @@ func (s *ServerConfig) Defaults() {
 		fill(&p.Max, max(DefaultPoolMax, p.Min))
 		fill(&p.IdleTimeout, DefaultIdleTimeout)
 		fill(&p.BootTimeout, DefaultBootTimeout)
+		fill(&p.Grace, DefaultGrace)
 		fill(&p.MaxLaunching, p.Max)
 		fill(&p.PriceFactor, DefaultPriceFactor)
+		fill(&p.Placement, PlacementBinpack)
+		p.BootProbe.defaults()
+		if v := s.provider(p.Provider); v != nil && v.ShutdownEndsBilling {
+			fill(&p.Lease, DefaultLease)
+		}
 	}
 }
 
-// offerings are the names of what a provider sells.
-func (s *ServerConfig) offerings(provider string) []string {
-	var names []string
-	for i := range s.Providers {
-		if s.Providers[i].Name != provider {
-			continue
+func (p *ProviderSpec) defaults() {
+	for j := range p.Offerings {
+		o := &p.Offerings[j]
+		fill(&o.Market, string(muster.OnDemand))
+		for k := range o.Devices {
+			fill(&o.Devices[k].Kind, DefaultDeviceKind)
+			fill(&o.Devices[k].Count, 1)
 		}
-		for j := range s.Providers[i].Offerings {
-			names = append(names, s.Providers[i].Offerings[j].Name)
+	}
+	if p.Type == ProviderExec {
+		fill(&p.Timeout, DefaultExecTimeout)
+	}
+	if p.SSH != nil {
+		fill(&p.SSH.User, "root")
+		fill(&p.SSH.Dir, DefaultHostDir)
+		fill(&p.SSH.Shutdown, DefaultShutdown)
+	}
+	p.BootProbe.defaults()
+}
+
+func (p *ProbeSpec) defaults() {
+	if p.Command != "" {
+		fill(&p.Timeout, DefaultBootProbe)
+	}
+}
+
+// provider is the one of a name, or nil.
+func (s *ServerConfig) provider(name string) *ProviderSpec {
+	for i := range s.Providers {
+		if s.Providers[i].Name == name {
+			return &s.Providers[i]
+		}
+	}
+	return nil
+}
+
+// offerings are the names of what a provider sells; of a program they are not known beforehand.
+func (s *ServerConfig) offerings(provider string) []string {
+	p := s.provider(provider)
+	if p == nil {
+		return nil
+	}
+	var names []string
+	for j := range p.Offerings {
+		names = append(names, p.Offerings[j].Name)
+	}
+	for j := range p.Hosts {
+		if p.Hosts[j].Offering == "" {
+			names = append(names, p.Hosts[j].Name)
 		}
 	}
 	return names

@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster"
 )
@@ -36,6 +38,9 @@ func (s *ServerConfig) Validate() []ProblemField {
 	}
 	c.size("blob.quota", s.Blob.Quota)
 	c.duration("blob.retention", s.Blob.Retention, MaxTimeout)
+	if w := s.Scheduler.Workers; w < 0 || w > 16 {
+		c.add("scheduler.workers", "is %d; want 1 to 16", w)
+	}
 	c.duration("retention.jobs", s.Retention.Jobs, MaxTimeout)
 	c.duration("retention.nodes", s.Retention.Nodes, MaxTimeout)
 	if j := s.Retention.Jobs; j > 0 && s.Blob.Retention > j {
@@ -45,7 +50,31 @@ func (s *ServerConfig) Validate() []ProblemField {
 	c.providers(s.Providers)
 	c.registries(s.Registries)
 	c.pools(s)
+	c.shares(s.Shares)
 	return c.problems
+}
+
+func (c *checks) shares(list []ShareSpec) {
+	weights := map[string]int{}
+	for i := range list {
+		r, at := &list[i], index("shares", i)
+		if _, err := path.Match(r.Match, ""); err != nil || r.Match == "" {
+			c.add(at+".match", "is %s; write the name of a namespace, or a pattern as team-*", quote(r.Match))
+		}
+		if r.Class != "" {
+			if err := muster.CheckName(r.Class); err != nil {
+				c.add(at+".class", "%v", err)
+			}
+		}
+		if r.Weight < 0 || r.Weight > 1_000_000 {
+			c.add(at+".weight", "is %d; it is 0 to 1000000", r.Weight)
+		}
+		if w, seen := weights[r.Class]; seen && r.Class != "" && w != r.Weight {
+			c.add(at+".weight", "is %d, and %d where class %s is named before; a class has one weight", r.Weight, w, r.Class)
+		} else if !seen {
+			weights[r.Class] = r.Weight
+		}
+	}
 }
 
 func (c *checks) oneOf(location, value string, known ...string) {
@@ -100,18 +129,13 @@ func (c *checks) providers(list []ProviderSpec) {
 		if slices.Contains(reservedNames(), p.Name) {
 			c.add(at+".name", "is %s, which the server keeps for itself in its data directory; take another name", quote(p.Name))
 		}
-		if p.Type != ProviderLocal {
-			c.add(at+".type", "is %s; the only type is %s", quote(p.Type), ProviderLocal)
-		}
-		if len(p.Offerings) == 0 {
-			c.add(at+".offerings", "are missing; a %s provider sells what is written here", ProviderLocal)
-		}
 		offerings := map[string]int{}
 		for j := range p.Offerings {
 			o, at := &p.Offerings[j], index(at+".offerings", j)
 			c.unique(at+".name", "offerings", o.Name, offerings, j)
 			c.offering(at, o)
 		}
+		c.providerOfType(at, p)
 	}
 }
 
@@ -144,12 +168,39 @@ func (c *checks) offering(at string, o *OfferingSpec) {
 	if o.Max < 0 {
 		c.add(at+".max", "is %d; it cannot be negative", o.Max)
 	}
-	for _, k := range sortedKeys(o.Attributes) {
+	c.attributes(at+".attributes", o.Attributes)
+	c.attributes(at+".meta", o.Meta)
+	if c.count(at+".devices", len(o.Devices)) {
+		c.devices(at+".devices", o.Devices)
+	}
+}
+
+func (c *checks) attributes(at string, list map[string]string) {
+	for _, k := range sortedKeys(list) {
 		if k == "" || len(k) > 128 || !plainWord(k) {
-			c.add(at+".attributes", "have the name %s; a name has at most 128 letters, digits and . _ - /", quote(k))
+			c.add(at, "have the name %s; a name has at most 128 letters, digits and . _ - /", quote(k))
 			continue
 		}
-		c.text(at+".attributes."+k, o.Attributes[k], 1024)
+		c.text(at+"."+k, list[k], 1024)
+	}
+}
+
+func (c *checks) devices(at string, list []DeviceSpec) {
+	all := 0
+	for i := range list {
+		d, at := &list[i], index(at, i)
+		for _, w := range [...]struct{ field, value string }{{"kind", d.Kind}, {"model", d.Model}} {
+			if len(w.value) > 64 || !plainWord(w.value) {
+				c.add(at+"."+w.field, "is %s; it has at most 64 letters, digits and . _ - /", quote(w.value))
+			}
+		}
+		if d.Count < 0 || d.Count > MaxDevices {
+			c.add(at+".count", "is %d; it is 1 to %d", d.Count, MaxDevices)
+		}
+		all += max(d.Count, 1)
+	}
+	if all > MaxDevices {
+		c.add(at, "are %d in all; a node has at most %d", all, MaxDevices)
 	}
 }
 
@@ -167,7 +218,7 @@ func (c *checks) pools(s *ServerConfig) {
 		}
 		sold := s.offerings(p.Provider)
 		for j, o := range p.Offerings {
-			if known && !slices.Contains(sold, o) {
+			if known && len(sold) > 0 && !slices.Contains(sold, o) {
 				c.add(index(at+".offerings", j), "is %s, which provider %s does not have", quote(o), p.Provider)
 			}
 			if slices.Index(p.Offerings, o) < j {
@@ -191,12 +242,30 @@ func (c *checks) pools(s *ServerConfig) {
 		if v := p.PriceFactor; v != 0 && !(v >= 1 && v <= 1000) {
 			c.add(at+".price_factor", "is %s; it is 1 to 1000", number(v))
 		}
+		if p.Placement != "" {
+			c.oneOf(at+".placement", p.Placement, PlacementBinpack, PlacementSpread)
+		}
+		c.attributes(at+".meta", p.Meta)
 		c.money(at+".budget.per_hour", p.Budget.PerHour)
 		c.money(at+".budget.per_month", p.Budget.PerMonth)
 		c.duration(at+".idle_timeout", p.IdleTimeout, MaxTimeout)
 		c.duration(at+".boot_timeout", p.BootTimeout, 24*MaxKillGrace)
+		if g := p.Grace; g != 0 && (g < minGrace || g > 24*MaxKillGrace) {
+			c.add(at+".grace", "is %s; it is %s to %s", g, minGrace, 24*MaxKillGrace)
+		}
+		if len(p.Ready) > 0 && p.Ready[0] == "" {
+			c.add(at+".ready", "names no program; write a command and its arguments, as [/usr/local/bin/ready, --fast]")
+		}
+		c.duration(at+".ready_timeout", p.ReadyTimeout, Duration(10*time.Minute))
+		c.duration(at+".sideline", p.Sideline, MaxTimeout)
+		if v := s.provider(p.Provider); v != nil {
+			c.poolOfProvider(at, p, v)
+		}
 	}
 }
+
+// minGrace is longer than an agent that is replaced, or a connection that is made anew, takes.
+const minGrace = Duration(5e9)
 
 // money is kept as whole millionths in 64 bits.
 func (c *checks) money(location string, v float64) {

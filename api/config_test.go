@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/musterhq/muster"
 )
@@ -15,6 +16,35 @@ func goodConfig() *ServerConfig {
 	c := DefaultDevConfig(4, 8*muster.GiB)
 	c.DataDir = "/var/lib/muster"
 	return &c
+}
+
+// labProvider and cloudProvider are right, and have the name that the pool of goodConfig asks for.
+func labProvider() ProviderSpec {
+	return ProviderSpec{Name: "local", Type: ProviderStatic, SSH: &SSHSpec{KeyFile: "/k", KnownHosts: "/kh"},
+		Hosts: []HostSpec{{Name: "small", Address: "10.0.0.1"}, {Name: "large", Address: "[::1]:23", HostKeys: []string{"ssh-ed25519 AAAA host"}}}}
+}
+
+func cloudProvider() ProviderSpec {
+	return ProviderSpec{Name: "local", Type: ProviderExec, Command: []string{"/bin/cloud", "-x"}, Env: map[string]string{"A": "b"}, SSH: &SSHSpec{KeyFile: "/k"}}
+}
+
+// L13: a pool has a lease where a shutdown ends billing, and none elsewhere unless it says so.
+func TestL13LeaseDefault(t *testing.T) {
+	c := goodConfig()
+	c.Defaults()
+	if l := c.Pools[0].Lease; l != 0 {
+		t.Errorf("local: %s", l)
+	}
+	c.Providers[0] = cloudProvider()
+	c.Defaults()
+	if l := c.Pools[0].Lease; l != 0 {
+		t.Errorf("exec: %s", l)
+	}
+	c.Providers[0].ShutdownEndsBilling = true
+	c.Defaults()
+	if l := c.Pools[0].Lease; l != DefaultLease {
+		t.Errorf("exec whose shutdown ends billing: %s", l)
+	}
 }
 
 func TestServerConfigValidate(t *testing.T) {
@@ -36,7 +66,42 @@ func TestServerConfigValidate(t *testing.T) {
 		{func(c *ServerConfig) { c.Blob.URL = "blobs" }, `blob.url: is "blobs"; write a bucket's address, as file:///var/lib/blobs or s3://name`},
 		{func(c *ServerConfig) { c.Blob.Retention = 2 * c.Retention.Jobs }, `blob.retention: is 48h, longer than jobs are kept (24h); blobs go with their job`},
 		{func(c *ServerConfig) { c.Providers, c.Pools = nil, nil }, "providers: are missing; without one no node can be made\npools: are missing; without one no node is made"},
-		{func(c *ServerConfig) { c.Providers[0].Type = "ec2" }, `providers[0].type: is "ec2"; the only type is local`},
+		{func(c *ServerConfig) { c.Providers[0].Type = "ec2" }, `providers[0].type: is "ec2"; it is one of local, static, exec`},
+		{func(c *ServerConfig) { c.Providers[0].Hosts = []HostSpec{{Name: "h"}} }, `providers[0].hosts: is for providers of type static; this one is local`},
+		{func(c *ServerConfig) { c.Providers[0].SSH = &SSHSpec{} }, `providers[0].ssh: is for providers of type static and exec; this one is local`},
+		{func(c *ServerConfig) { c.Providers[0] = ProviderSpec{Name: "local", Type: "static"} }, `providers[0].hosts: are missing; a static provider has the hosts that are written here`},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider() }, ""},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Providers[0].SSH.KnownHosts = "" }, `providers[0].hosts[0].host_keys: are missing; write the host's public key here, or name a file in ssh.known_hosts: a host is never trusted because it answers`},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Providers[0].SSH.KeyFile = "" }, "providers[0].hosts[0].key_file: is missing; name the private key here, or for all hosts in ssh.key_file\nproviders[0].hosts[1].key_file: is missing; name the private key here, or for all hosts in ssh.key_file"},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Providers[0].SSH.KeyFile = "id" }, `providers[0].ssh.key_file: is "id"; write an absolute path`},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Providers[0].Hosts[1].Address = "10.0.0.1" }, `providers[0].hosts[1].address: is "10.0.0.1", the address of hosts[0] as well`},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Providers[0].Hosts[1].Address = "root@x" }, `providers[0].hosts[1].address: is "root@x"; write a name or an address, with :PORT if it is not 22`},
+		{func(c *ServerConfig) {
+			c.Providers[0] = labProvider()
+			c.Providers[0].Hosts[1].HostKeys = []string{"AAAA"}
+		}, `providers[0].hosts[1].host_keys[0]: is "AAAA"; write a line as in ssh_host_ed25519_key.pub`},
+		{func(c *ServerConfig) {
+			c.Providers[0] = labProvider()
+			c.Providers[0].Hosts[0].Offering, c.Pools[0].Offerings = "rack", []string{"large"}
+		}, `providers[0].hosts[0].offering: is "rack", which this provider does not have`},
+		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Pools[0].Lease = Duration(time.Hour) }, `pools[0].lease: would shut down hosts that nobody can start again: provider local is static`},
+		{func(c *ServerConfig) { c.Pools[0].Lease = Duration(time.Hour) }, ""},
+		{func(c *ServerConfig) { c.Pools[0].Lease = Duration(time.Minute) }, `pools[0].lease: is 1m; it is at least 2m, longer than a restart of the server takes`},
+		{func(c *ServerConfig) { c.Pools[0].BootProbe.Command = "true" }, `pools[0].boot_probe: is for instances that are reached over SSH; provider local is local`},
+		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Pools[0].Offerings = []string{"any"} }, ""},
+		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Providers[0].Command = []string{"cloud"} }, `providers[0].command[0]: is "cloud"; write an absolute path`},
+		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Providers[0].Command = nil }, `providers[0].command: is missing; name the program that makes the instances`},
+		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Providers[0].SSH = nil }, `providers[0].ssh.key_file: is missing; instances are reached over SSH`},
+		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Pools[0].Lease = Duration(time.Hour) }, `pools[0].lease: is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider local`},
+		{func(c *ServerConfig) {
+			c.Providers[0] = cloudProvider()
+			c.Providers[0].ShutdownEndsBilling = true
+			c.Pools[0].Lease = Duration(time.Hour)
+		}, ""},
+		{func(c *ServerConfig) {
+			c.Providers[0] = cloudProvider()
+			c.Providers[0].BootProbe = ProbeSpec{Timeout: 1}
+		}, `providers[0].boot_probe.command: is missing; a timeout goes with it`},
 		{func(c *ServerConfig) { c.Providers[0].Offerings[1].Name = "small"; c.Pools[0].Offerings = nil }, `providers[0].offerings[1].name: is "small", the name of offerings[0] as well`},
 		{func(c *ServerConfig) { c.Providers[0].Offerings[0].CPU = 0 }, `providers[0].offerings[0].cpu: is 0; it is 0.001 to 4096 cores`},
 		{func(c *ServerConfig) { c.Providers[0].Offerings[0].Price = math.Inf(1) }, `providers[0].offerings[0].price: is not a number; it is 0 to 1e9 an hour`},

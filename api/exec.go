@@ -18,6 +18,9 @@ import "time"
 //	server → client   binary: one octet, ExecStdout or ExecStderr, then octets of that stream
 //	                  text:   an ExecEvent: first started, last ended or error
 //
+// The first message may come with the request instead, as the header ExecFirst: that saves a way to the server
+// and back.
+//
 // After the last message the server closes the connection with code 1000. A
 // client that leaves before ends the command, unless it was started detached.
 // A client that does not read slows the command down, and nothing else.
@@ -29,6 +32,17 @@ import "time"
 const (
 	ExecStdout byte = 1
 	ExecStderr byte = 2
+)
+
+// ExecFirst is a header of the request for a WebSocket of an execution: the client's first message, as JSON in base64 of
+// the kind for URLs, without padding. A server that has taken it says so with ExecFirst: ExecFirstTaken in its answer, also if that
+// is a problem: then the command may have been started. Without that header in the answer nothing was started, and in an open WebSocket the
+// first message is to be sent.
+const (
+	ExecFirst      = "Muster-Exec-First"
+	ExecFirstTaken = "taken"
+	// ExecMaxFirst bounds the header's value; what is longer goes as a message.
+	ExecMaxFirst = 4 << 10
 )
 
 // Bounds of an execution's messages.
@@ -189,9 +203,9 @@ type AllocStats struct {
 	Memory     int64     `json:"memory" doc:"Bytes."`
 	MemoryMax  int64     `json:"memory_max" doc:"Its limit."`
 	Pids       int       `json:"pids,omitempty" doc:"Processes and threads; 0: not known."`
-	PidsMax    int       `json:"pids_max,omitempty"`
+	PidsMax    int       `json:"pids_max,omitempty" doc:"The limit that holds, asked for or the default; 0: none, or not known."`
 	Disk       int64     `json:"disk,omitempty" doc:"Bytes written by it; 0: not known."`
-	DiskMax    int64     `json:"disk_max,omitempty"`
+	DiskMax    int64     `json:"disk_max,omitempty" doc:"As pids_max."`
 }
 
 // Codes of problems that the sandbox of an allocation brings with it.

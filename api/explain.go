@@ -18,6 +18,8 @@ type JobExplanation struct {
 	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"When the first member in its back-off is tried again."`
 	LastFailure string     `json:"last_failure,omitempty" doc:"Why the first member that waits for another attempt failed."`
 
+	Limit string `json:"limit,omitempty" doc:"The limit of its namespace, or of all of them, that not all members that wait may pass now."`
+
 	Ahead      *QueueAhead     `json:"ahead,omitempty" doc:"What waits before it."`
 	Considered *Considered     `json:"considered,omitempty" doc:"What stands between a member and each node now."`
 	Offerings  []OfferingSight `json:"offerings" doc:"What could be launched for it, and what is in the way."`
@@ -25,7 +27,7 @@ type JobExplanation struct {
 	Fleet      []Wait          `json:"fleet" doc:"Why the fleet launches nothing more for it, if it does not."`
 	Blocks     []Block         `json:"blocks" doc:"What the cloud has answered, and for how long that is heeded."`
 
-	Expected *time.Time `json:"expected,omitempty" doc:"When a member may start: the first node on its way, as long as such nodes have taken to come into service."`
+	Expected *time.Time `json:"expected,omitempty" doc:"When a member may start: when the first node on its way serves, as long as such nodes have taken, or when room comes free, as long as the jobs that hold it have taken before; whichever is sooner."`
 	Price    *float64   `json:"price,omitempty" doc:"Per hour, of that node; else of the cheapest offering that can be had and that members fit."`
 	Index    uint64     `json:"index"`
 }

@@ -46,7 +46,15 @@ type JobSpec struct {
 	// KillGrace is the time between TERM and KILL. Default 10s.
 	KillGrace Duration `json:"kill_grace,omitempty" zero:"10s" doc:"Time between TERM and KILL when an attempt is ended. Default: 10s, at most 1h; 1ms kills at once."`
 	// Constraints that a node must meet.
-	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions on a node's attributes."`
+	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`
+	// Affinities are conditions that a node had better meet.
+	Affinities []AffinitySpec `json:"affinities,omitempty" doc:"Conditions that a node had better meet, or had better not, each with a weight."`
+	// Spread spreads members over the values of attributes.
+	Spread []SpreadSpec `json:"spread,omitempty" doc:"Attributes over whose values the members are spread."`
+	// DistinctHosts puts at most one member on each node.
+	DistinctHosts bool `json:"distinct_hosts,omitempty" doc:"At most one member of the job on each node."`
+	// Affinity names what the job's members have in common that nodes keep at hand.
+	Affinity string `json:"affinity,omitempty" doc:"A name for what members find at hand where others of the same name ran: a data set, a build cache. Among nodes that fit, one that served the name lately is taken first. An image needs none: it counts by itself."`
 	// Pool restricts the job to one pool. Empty: any.
 	Pool string `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
 	// Inputs are put into the work directory before the command starts.
@@ -59,12 +67,27 @@ type JobSpec struct {
 
 // ResourcesSpec is what one member needs.
 type ResourcesSpec struct {
-	CPU    float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" doc:"Cores, as 0.5. Default: 1."`
-	Memory Size    `json:"memory,omitempty" zero:"256MiB" doc:"As 64MiB. Default: 256MiB."`
-	Disk   Size    `json:"disk,omitempty" doc:"As 1GiB: what a container may write. Default: 0, with which a container may write up to 10GiB that nobody has set aside for it."`
+	CPU float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" doc:"Cores, as 0.5. Default: 1, or cores."`
+	// Cores are whole ones, by name, instead of CPU.
+	Cores  int  `json:"cores,omitempty" minimum:"0" maximum:"4096" doc:"Instead of cpu: so many whole cores, named by the scheduler, that no other member who asks for whole cores is given. The member runs on these only."`
+	Memory Size `json:"memory,omitempty" zero:"256MiB" doc:"As 64MiB. Default: 256MiB."`
+	// MemoryMax is a limit, Memory what is set aside.
+	MemoryMax Size `json:"memory_max,omitempty" doc:"At most so much memory, as far as the node has it to spare; memory is what is set aside. Default: memory."`
+	Disk      Size `json:"disk,omitempty" doc:"As 1GiB: what a container may write. Default: 0, with which a container may write up to 10GiB that nobody has set aside for it."`
 	// CPUMax is a limit, CPU what is set aside.
 	CPUMax float64 `json:"cpu_max,omitempty" minimum:"0" maximum:"4096" doc:"At most so many cores, even if more are idle. Default: no limit."`
 	Pids   int     `json:"pids,omitempty" minimum:"0" maximum:"4194304" doc:"At most so many processes and threads. Default: 4096."`
+	// Devices by model, and ports of the node by number.
+	Devices []DeviceAskSpec `json:"devices,omitempty" doc:"Devices, as GPUs: whole ones, or a part of one."`
+	Ports   []int           `json:"ports,omitempty" doc:"Ports of the node that the member listens on itself: no other member with one of these is put there. Without an image, or with network: host."`
+}
+
+// DeviceAskSpec is what one member needs of one kind of device.
+type DeviceAskSpec struct {
+	Kind   string   `json:"kind,omitempty" doc:"Default: gpu."`
+	Models []string `json:"models,omitempty" doc:"Which models will do. Default: any. Several devices are all of one model."`
+	Count  int      `json:"count,omitempty" minimum:"0" maximum:"64" doc:"So many whole devices. Default: 1, if part is not given."`
+	Part   float64  `json:"part,omitempty" minimum:"0" maximum:"1" doc:"Instead of count: a part of one device, as 0.5, in steps of 0.001, on nodes whose offering shares its devices. It never straddles two."`
 }
 
 // RestartSpec is the restart policy. Failures of the node's making are always
@@ -80,9 +103,31 @@ type RestartSpec struct {
 // ConstraintSpec is a condition on a node's attributes.
 type ConstraintSpec struct {
 	Attribute string   `json:"attribute" doc:"Name of the node attribute, as os, arch, offering, zone, pool."`
-	Op        string   `json:"op,omitempty" enum:"=,!=,in,is-set" doc:"Default: =."`
+	Op        string   `json:"op,omitempty" enum:"=,!=,<,<=,>,>=,in,not-in,version,regexp,set-contains,is-set,is-not-set" doc:"How the attribute is compared; see docs/scheduling.md. Default: =."`
 	Value     string   `json:"value,omitempty"`
-	Values    []string `json:"values,omitempty" doc:"For in."`
+	Values    []string `json:"values,omitempty" doc:"For in and not-in."`
+}
+
+// AffinitySpec is a condition that a node had better meet.
+type AffinitySpec struct {
+	Attribute string   `json:"attribute" doc:"As in constraints."`
+	Op        string   `json:"op,omitempty" enum:"=,!=,<,<=,>,>=,in,not-in,version,regexp,set-contains,is-set,is-not-set" doc:"As in constraints. Default: =."`
+	Value     string   `json:"value,omitempty"`
+	Values    []string `json:"values,omitempty" doc:"For in and not-in."`
+	Weight    int      `json:"weight,omitempty" minimum:"-100" maximum:"100" zero:"50" doc:"-100 to 100: how much better, or worse, nodes are that meet it. Default: 50."`
+}
+
+// SpreadSpec spreads members over the values of an attribute.
+type SpreadSpec struct {
+	Attribute string         `json:"attribute" doc:"As in constraints: zone, meta.rack."`
+	Weight    int            `json:"weight,omitempty" minimum:"1" maximum:"100" zero:"50" doc:"1 to 100: how much it counts beside other spreads and affinities. Default: 50."`
+	Targets   []SpreadTarget `json:"targets,omitempty" doc:"Which part of the members each value should have. What is not given away is for the other values alike. Default: all values alike."`
+}
+
+// SpreadTarget is which part of the members one value should have.
+type SpreadTarget struct {
+	Value   string `json:"value"`
+	Percent int    `json:"percent" minimum:"0" maximum:"100"`
 }
 
 // InputSpec is one file put into the work directory. Exactly one of Content,
@@ -128,6 +173,23 @@ type JobValidation struct {
 	Problems []ProblemField `json:"problems,omitempty" doc:"What is wrong with the spec. None: it would be accepted."`
 	Fits     bool           `json:"fits" doc:"Some offering or node can hold one member."`
 	Why      string         `json:"why,omitempty" doc:"One sentence: where a member fits, or what it is short of on the largest offering."`
+	Plan     *JobPlan       `json:"plan,omitempty" doc:"What a submission would do now; if it is asked for."`
+}
+
+// JobPlan is what a submission would do now, were nobody ahead of it in the queue.
+type JobPlan struct {
+	Nodes   []PlannedNode `json:"nodes" doc:"Where members would go, in the order in which nodes are chosen."`
+	Placed  int           `json:"placed"`
+	Waiting int           `json:"waiting" doc:"How many would find no room now."`
+	GiveWay []string      `json:"give_way,omitempty" doc:"Allocations of lower priority that would be stopped for them."`
+	Why     string        `json:"why,omitempty" doc:"What stands between a member and each node now, if any would wait."`
+}
+
+// PlannedNode is a node that members would go to.
+type PlannedNode struct {
+	Node    string `json:"node"`
+	Members int    `json:"members"`
+	Terms   string `json:"terms" doc:"By what the node is the best, in the order in which that counts."`
 }
 
 // JobStop is the body of POST /v1/jobs/{namespace}/{name}/stop.
@@ -189,6 +251,9 @@ type Alloc struct {
 	Failure   *Failure    `json:"failure,omitempty"`
 	Detail    string      `json:"detail,omitempty" doc:"What its start is at, as the pull of its image."`
 	Image     string      `json:"image,omitempty" doc:"Digest of the image that it was started from."`
+	Cores     []int       `json:"cores,omitempty" doc:"Which whole cores of its node it has."`
+	Devices   []string    `json:"devices,omitempty" doc:"Which devices of its node it has, as \"gpu 0\"."`
+	Ports     []int       `json:"ports,omitempty" doc:"Which ports of its node it has."`
 	Placed    time.Time   `json:"placed"`
 	Started   *time.Time  `json:"started,omitempty"`
 	Ended     *time.Time  `json:"ended,omitempty"`

@@ -102,13 +102,16 @@ func checkJob(s *JobSpec) *checks {
 			c.text("workdir", w, 4095)
 		}
 	}
-	c.resources(&s.Resources)
+	c.resources(s)
 	c.restart(&s.Restart)
 	c.duration("timeout", s.Timeout, MaxTimeout)
 	c.duration("kill_grace", s.KillGrace, MaxKillGrace)
-	c.constraints(s.Constraints)
+	c.placement(s)
 	if s.Pool != "" {
 		c.name("pool", s.Pool)
+	}
+	if why := muster.CheckAffinityKey(s.Affinity); why != "" {
+		c.add("affinity", "%s", why)
 	}
 	c.inputs(s.Inputs)
 	c.outputs(s.Outputs)
@@ -260,7 +263,12 @@ func (c *checks) container(s *JobSpec) {
 	}
 }
 
-func (c *checks) resources(r *ResourcesSpec) {
+func (c *checks) resources(s *JobSpec) {
+	r := &s.Resources
+	c.named(s)
+	if m := r.MemoryMax; m != 0 && m < max(r.Memory, MinMemory) {
+		c.add("resources.memory_max", "is %s; it is at least memory (%s), or left out", m, max(r.Memory, MinMemory))
+	}
 	if v := r.CPU; v != 0 && !(v >= MinCPU && v <= MaxCPU) { // so written, NaN is refused as well
 		c.add("resources.cpu", "is %s; it is %g to %d cores, as 0.5", number(v), MinCPU, MaxCPU)
 	}
@@ -315,55 +323,6 @@ func (c *checks) duration(location string, d, most Duration) {
 	case d > most:
 		c.add(location, "is %s; at most %s", d, most)
 	}
-}
-
-func (c *checks) constraints(list []ConstraintSpec) {
-	if !c.count("constraints", len(list)) {
-		return
-	}
-	for i := range list {
-		k, at := &list[i], index("constraints", i)
-		if k.Attribute == "" {
-			c.add(at+".attribute", "is missing; name a node attribute, as os, arch or zone")
-		} else if len(k.Attribute) > 128 || !plainWord(k.Attribute) {
-			c.add(at+".attribute", "is %s; a name has at most 128 letters, digits and . _ - /", quote(k.Attribute))
-		}
-		switch op := k.Op; op {
-		case "", muster.OpEqual, muster.OpNotEqual:
-			if k.Value == "" {
-				c.add(at+".value", "is missing; %q compares with a value", orEqual(op))
-			}
-			if len(k.Values) > 0 {
-				c.add(at+".values", "are for the operator in; %q compares with one value", orEqual(op))
-			}
-		case muster.OpIn:
-			if len(k.Values) == 0 {
-				c.add(at+".values", "are missing; in needs at least one")
-			}
-			if k.Value != "" {
-				c.add(at+".value", "is not for the operator in; write it into values")
-			}
-		case muster.OpIsSet:
-			if k.Value != "" || len(k.Values) > 0 {
-				c.add(at, "has a value, and is-set compares with none")
-			}
-		default:
-			c.add(at+".op", "is %s; it is one of =, !=, in, is-set", quote(op))
-		}
-		c.text(at+".value", k.Value, 1024)
-		if c.count(at+".values", len(k.Values)) {
-			for j, v := range k.Values {
-				c.text(index(at+".values", j), v, 1024)
-			}
-		}
-	}
-}
-
-func orEqual(op string) string {
-	if op == "" {
-		return muster.OpEqual
-	}
-	return op
 }
 
 // plainWord holds for what needs no quotes anywhere.

@@ -23,6 +23,8 @@ const (
 	DefaultBackoffMax  = Duration(5 * time.Minute)
 	DefaultGiveUp      = Duration(time.Hour)
 	DefaultMode        = "0644"
+	DefaultDeviceKind  = "gpu"
+	DefaultWeight      = 50 // of affinities and spreads
 )
 
 // Defaults fills in what was left out and writes paths and modes in their one
@@ -40,7 +42,17 @@ func (s *JobSpec) Defaults() {
 	if s.Image != "" {
 		fill(&s.Network, string(muster.NetworkBridge))
 	}
+	if r := &s.Resources; r.Cores > 0 {
+		fill(&r.CPU, float64(r.Cores))
+	}
 	fill(&s.Resources.CPU, DefaultCPU)
+	for i := range s.Resources.Devices {
+		d := &s.Resources.Devices[i]
+		fill(&d.Kind, DefaultDeviceKind)
+		if d.Part == 0 {
+			fill(&d.Count, 1)
+		}
+	}
 	fill(&s.Resources.Memory, DefaultMemory)
 	fill(&s.OutputLimit, DefaultOutputLimit)
 	fill(&s.KillGrace, DefaultKillGrace)
@@ -53,6 +65,13 @@ func (s *JobSpec) Defaults() {
 	fill(&s.Restart.GiveUp, DefaultGiveUp)
 	for i := range s.Constraints {
 		fill(&s.Constraints[i].Op, muster.OpEqual)
+	}
+	for i := range s.Affinities {
+		fill(&s.Affinities[i].Op, muster.OpEqual)
+		fill(&s.Affinities[i].Weight, DefaultWeight)
+	}
+	for i := range s.Spread {
+		fill(&s.Spread[i].Weight, DefaultWeight)
 	}
 	for i := range s.Inputs {
 		in := &s.Inputs[i]
@@ -117,6 +136,19 @@ func (s *JobSpec) Clone() *JobSpec {
 	c.Constraints = slices.Clone(s.Constraints)
 	for i := range c.Constraints {
 		c.Constraints[i].Values = slices.Clone(c.Constraints[i].Values)
+	}
+	c.Affinities = slices.Clone(s.Affinities)
+	for i := range c.Affinities {
+		c.Affinities[i].Values = slices.Clone(c.Affinities[i].Values)
+	}
+	c.Spread = slices.Clone(s.Spread)
+	for i := range c.Spread {
+		c.Spread[i].Targets = slices.Clone(c.Spread[i].Targets)
+	}
+	c.Resources.Ports = slices.Clone(s.Resources.Ports)
+	c.Resources.Devices = slices.Clone(s.Resources.Devices)
+	for i := range c.Resources.Devices {
+		c.Resources.Devices[i].Models = slices.Clone(c.Resources.Devices[i].Models)
 	}
 	c.Inputs = slices.Clone(s.Inputs)
 	for i := range c.Inputs {

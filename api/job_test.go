@@ -72,7 +72,7 @@ func TestValidate(t *testing.T) {
 		{func(s *JobSpec) { s.KillGrace = MaxKillGrace + Duration(time.Second) }, `kill_grace: is 1h0m1s; at most 1h`},
 		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Attribute: "os", Value: "linux"}} }, ""},
 		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Value: "linux"}} }, `constraints[0].attribute: is missing; name a node attribute, as os, arch or zone`},
-		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Attribute: "os", Op: "~"}} }, `constraints[0].op: is "~"; it is one of =, !=, in, is-set`},
+		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Attribute: "os", Op: "~"}} }, `constraints[0].op: is "~"; it is one of =, !=, <, <=, >, >=, in, not-in, version, regexp, set-contains, is-set, is-not-set`},
 		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Attribute: "os"}} }, `constraints[0].value: is missing; "=" compares with a value`},
 		{func(s *JobSpec) { s.Constraints = []ConstraintSpec{{Attribute: "os", Op: "in", Value: "x"}} },
 			"constraints[0].values: are missing; in needs at least one\nconstraints[0].value: is not for the operator in; write it into values"},

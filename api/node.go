@@ -26,6 +26,8 @@ type Node struct {
 	Reason       string            `json:"reason,omitempty" doc:"Why the stage or health is what it is."`
 	Capacity     Resources         `json:"capacity"`
 	Used         Resources         `json:"used"`
+	Devices      []string          `json:"devices,omitempty" doc:"As \"4 gpu A100\"; their places on the node go from 0 over all of them."`
+	Taken        string            `json:"taken,omitempty" doc:"Which whole cores and ports of it are in use, and how many thousandths of each device."`
 	Allocs       int               `json:"allocs" doc:"Live allocations."`
 	AgentVersion string            `json:"agent_version,omitempty"`
 	Attributes   map[string]string `json:"attributes,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func ParseSize(s string) (Size, error) {
 		if strings.HasPrefix(t, "-") {
 			return 0, sizeRange(s)
 		}
-		return 0, fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
+		return 0, noSize(s)
 	}
 	// Whole numbers stay whole: a float has only 53 bits, and a size must read back as itself.
 	if !strings.Contains(t, ".") {
@@ -49,12 +50,24 @@ func ParseSize(s string) (Size, error) {
 	}
 	f, err := strconv.ParseFloat(t, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
+		return 0, noSize(s)
 	}
 	if f*float64(unit) >= math.MaxInt64 {
 		return 0, sizeRange(s)
 	}
 	return Size(f * float64(unit)), nil
+}
+
+// otherSize is a size as it is written elsewhere: 512m, 512Mi, 1g, 2M.
+var otherSize = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([kKmMgGtT])i?[bB]?$`)
+
+// noSize tells what to write. Whether M is a million or 2^20 differs from program to program, so that neither is guessed.
+func noSize(s string) error {
+	if m := otherSize.FindStringSubmatch(strings.TrimSpace(s)); m != nil {
+		unit := strings.ToUpper(m[2])
+		return fmt.Errorf("%s is not a size here; write %s%siB (in steps of 1024) or %s%sB (in steps of 1000)", quote(s), m[1], unit, m[1], unit)
+	}
+	return fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
 }
 
 func sizeRange(s string) error {

@@ -21,7 +21,10 @@ func TestParseSize(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"":                     `"" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
-		"64Mi":                 `"64Mi" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
+		"64Mi":                 `"64Mi" is not a size here; write 64MiB (in steps of 1024) or 64MB (in steps of 1000)`,
+		"512m":                 `"512m" is not a size here; write 512MiB (in steps of 1024) or 512MB (in steps of 1000)`,
+		"1.5 g":                `"1.5 g" is not a size here; write 1.5GiB (in steps of 1024) or 1.5GB (in steps of 1000)`,
+		"2M":                   `"2M" is not a size here; write 2MiB (in steps of 1024) or 2MB (in steps of 1000)`,
 		"0x10":                 `"0x10" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
 		"1e3":                  `"1e3" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
 		"1.2.3":                `"1.2.3" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,

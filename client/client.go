@@ -45,7 +45,10 @@ type Config struct {
 
 // Client speaks to one server. It may be used by many goroutines at once.
 type Client struct {
-	http      *http.Client
+	http *http.Client
+	// fresh makes a connection for each request: on one that was used before, package http may send a request again by
+	// itself, and one that starts a command must not be. Nil if HTTPClient brings a transport of another kind.
+	fresh     *http.Transport
 	find      func() (string, muster.Secret, error)
 	userAgent string
 	retryFor  time.Duration
@@ -79,6 +82,10 @@ func New(cfg Config) (*Client, error) {
 	} else {
 		own := *c.http
 		c.http = &own
+	}
+	if t, ok := c.http.Transport.(*http.Transport); ok {
+		c.fresh = t.Clone()
+		c.fresh.DisableKeepAlives = true
 	}
 	// The API redirects nowhere; following one would carry the token to who knows where.
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -348,6 +355,12 @@ func retriable(err error) (bool, time.Duration) {
 	}
 	var p *api.Problem
 	if errors.As(err, &p) {
+		switch p.Code {
+		case api.CodeNoneWarm: // the caller said how long to wait
+			return false, 0
+		case string(muster.FaultQuota): // until work ends or somebody lifts the limit: theirs to know
+			return false, 0
+		}
 		switch p.Status {
 		case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusGatewayTimeout:
 			return true, after

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,22 +48,32 @@ func (c *Client) Attach(ctx context.Context, id muster.AllocID, req api.ExecAtta
 }
 
 func (c *Client) execution(ctx context.Context, id muster.AllocID, first any, e *Execution) (*Execution, error) {
-	s, err := c.socket(ctx, allocPath(id, "exec"))
+	b, err := json.Marshal(first)
+	if err != nil {
+		return nil, err
+	}
+	var along string
+	if base64.RawURLEncoding.EncodedLen(len(b)) <= api.ExecMaxFirst {
+		along = base64.RawURLEncoding.EncodeToString(b)
+	}
+	s, err := c.socket(ctx, allocPath(id, "exec"), along)
 	if err != nil {
 		return nil, err
 	}
 	e.s = s
-	if err := s.text(first); err != nil {
-		s.close()
-		return nil, err
+	if !s.taken {
+		if err := s.text(first); err != nil {
+			s.close()
+			return nil, err
+		}
 	}
-	kind, b, err := s.read()
+	kind, answer, err := s.read()
 	if err != nil {
 		err = s.lost(err)
 		s.close()
 		return nil, err
 	}
-	ev, err := execEvent(kind, b)
+	ev, err := execEvent(kind, answer)
 	if err == nil && ev.Type == api.ExecEventError {
 		err = ev.Problem
 	} else if err == nil && ev.Type != api.ExecEventStarted {

@@ -47,6 +47,17 @@ func (c *Client) Validate(ctx context.Context, s api.JobSubmission) (*api.JobVal
 	return out, err
 }
 
+// ValidatePlan asks also what a submission would do now.
+func (c *Client) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs/validate", query: url.Values{"plan": {"true"}}}, s)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.JobValidation{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
 // Job is one job, with its spec.
 func (c *Client) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
 	out := &api.Job{}

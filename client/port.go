@@ -32,7 +32,7 @@ func (c *Client) DialPort(ctx context.Context, id muster.AllocID, port int) (net
 	// The connection outlives ctx, as with any dialler.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	release := context.AfterFunc(ctx, stop)
-	s, err := c.socket(life, allocPath(id, "ports", strconv.Itoa(port)))
+	s, err := c.socket(life, allocPath(id, "ports", strconv.Itoa(port)), "")
 	if !release() && err == nil {
 		s.close()
 		err = ctx.Err()

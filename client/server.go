@@ -17,6 +17,13 @@ func (c *Client) Server(ctx context.Context) (*api.ServerInfo, error) {
 	return out, err
 }
 
+// Config is the configuration that the server runs with now, without secrets.
+func (c *Client) Config(ctx context.Context) (*api.ServerConfig, error) {
+	out := &api.ServerConfig{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/config"}, out)
+	return out, err
+}
+
 // Live asks whether the server's process is alive.
 func (c *Client) Live(ctx context.Context) error {
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)

@@ -24,6 +24,7 @@ type socket struct {
 	address string
 	buf     []byte // of the message read last
 	writing atomic.Int32
+	taken   bool // the server has the first message
 }
 
 // maxMessage bounds a message of the server.
@@ -33,16 +34,25 @@ const maxMessage = 4 << 20
 const piece = 32 << 10
 
 // socket opens a WebSocket, which lives as long as ctx. What the server refuses
-// comes back as *api.Problem. Opening changes nothing, so that it is repeated as any read.
-func (c *Client) socket(ctx context.Context, path string) (*socket, error) {
+// comes back as *api.Problem. first is the first message of an execution, to go along as a header, or empty. Opening
+// is repeated as any read, as long as it has changed nothing.
+func (c *Client) socket(ctx context.Context, path, first string) (*socket, error) {
+	if c.fresh == nil {
+		first = ""
+	}
 	s := &socket{}
 	s.ctx, s.cancel = context.WithCancel(ctx)
+	var over error // not to be repeated
 	err := c.retry(ctx, false, func() error {
 		base, token := c.place()
 		target := *base
 		target.Path, target.RawPath = "", ""
 		h := &handshake{base: c.http.Transport}
 		header := http.Header{}
+		if first != "" {
+			h.base = c.fresh
+			header.Set(api.ExecFirst, first)
+		}
 		if !token.IsZero() {
 			header.Set("Authorization", "Bearer "+token.Reveal())
 		}
@@ -64,15 +74,25 @@ func (c *Client) socket(ctx context.Context, path string) (*socket, error) {
 		switch {
 		case err == nil:
 			conn.SetReadLimit(maxMessage)
-			s.conn, s.address = conn, base.Host
+			s.conn, s.address, s.taken = conn, base.Host, h.taken
 			return nil
 		case h.refused != nil:
-			return h.refused
+			err = h.refused
 		case ctx.Err() != nil:
-			return ctx.Err()
+			err = ctx.Err()
+		default:
+			h.taken = first != "" && !isDial(err)
+			err = &Unreachable{base.Host, cause(err)}
 		}
-		return &Unreachable{base.Host, cause(err)}
+		if h.taken {
+			over = plainProblem(err)
+			return nil
+		}
+		return err
 	})
+	if err == nil {
+		err = over
+	}
 	if err != nil {
 		s.cancel()
 		return nil, err
@@ -85,6 +105,13 @@ func (c *Client) socket(ctx context.Context, path string) (*socket, error) {
 type handshake struct {
 	base    http.RoundTripper
 	refused error
+	taken   bool // the server has begun to do what the first message says
+}
+
+// isDial reports whether a request failed before any of it was sent.
+func isDial(err error) bool {
+	var oe *net.OpError
+	return errors.As(err, &oe) && oe.Op == "dial"
 }
 
 func (h *handshake) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -93,6 +120,7 @@ func (h *handshake) RoundTrip(req *http.Request) (*http.Response, error) {
 		base = http.DefaultTransport
 	}
 	resp, err := base.RoundTrip(req)
+	h.taken = err == nil && resp.Header.Get(api.ExecFirst) == api.ExecFirstTaken
 	if err != nil || resp.StatusCode == http.StatusSwitchingProtocols {
 		return resp, err
 	}

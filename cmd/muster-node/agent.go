@@ -34,6 +34,7 @@ type agentFlags struct {
 	attributes        []string
 	bootDelay         time.Duration
 	replace, detached bool
+	leaseEnd          string
 }
 
 func agentCommand() *cobra.Command {
@@ -57,6 +58,7 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
+	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
 	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
 	fs.BoolVar(&f.detached, "detached", false, "log to agent.log in the directory instead of standard error")
 	for _, name := range []string{"dir", "node"} {
@@ -124,6 +126,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Runtimes: []agent.Runtime{rt}, Logger: log, Version: version.String(),
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
+	config.LeaseEnd = f.endOfLease(dir)
 	if err := f.containers(&config, dir, initPath, log); err != nil {
 		return err
 	}

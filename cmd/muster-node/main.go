@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/host"
 	"github.com/musterhq/muster/internal/remote/bridge"
 	"github.com/musterhq/muster/internal/version"
 )
@@ -30,6 +31,10 @@ func main() {
 		var dial *dialError
 		if errors.As(err, &dial) {
 			os.Exit(bridge.Exit(err))
+		}
+		var on *hostError
+		if errors.As(err, &on) {
+			os.Exit(host.Exit(err))
 		}
 		os.Exit(1)
 	}
@@ -54,5 +59,7 @@ func root() *cobra.Command {
 			return err
 		},
 	})
+	cmd.AddCommand(hostCommands()...)
+	cmd.AddCommand(endCommand())
 	return cmd
 }

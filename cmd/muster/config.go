@@ -4,17 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: needsCommand}
 	file := ""
-	check := a.command("check -c FILE", "Check a server's configuration", `The file is read as by muster server. With --json it is printed with all defaults.
-Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(context.Context, []string) error {
+	check := a.command("check -c FILE", "Check a server's configuration", `The file is read as by muster server, and compared with what the server that runs on its data directory (or at --addr)
+runs with now: what a reload (SIGHUP) would change is told, and what of it needs a restart. Secrets are not compared.
+With --json all of it is printed, the file with all defaults.
+Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
 			return usage(errors.New("which file? give it with -c"))
 		}
@@ -22,13 +28,68 @@ Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(context.Context, 
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(config)
+		checked := api.ConfigCheck{Config: config}
+		if err := a.compare(ctx, &checked); err != nil {
+			checked.Why = err.Error()
 		}
-		_, err = fmt.Fprintf(a.stdout, "%s is right: %d providers, %d pools, listening on %s\n", file, len(config.Providers), len(config.Pools), config.Listen)
-		return err
+		if a.json {
+			return a.printJSON(checked)
+		}
+		return a.printCheck(file, &checked)
 	})
 	check.Flags().StringVarP(&file, "config", "c", "", "the configuration file")
 	c.AddCommand(check)
 	return c
+}
+
+// compare finds out what would change on the running server. An error says why that is not known.
+func (a *app) compare(ctx context.Context, c *api.ConfigCheck) error {
+	given := a.given
+	if given.Address == "" && given.DataDir == "" {
+		given.DataDir = c.Config.DataDir
+	}
+	at, err := locate.Find(given)
+	if err != nil {
+		return err
+	}
+	cl, err := client.New(client.Config{Address: at.Address, Token: at.Token, RetryFor: -1})
+	if err != nil {
+		return err
+	}
+	running, err := cl.Config(ctx)
+	if err != nil {
+		return err
+	}
+	c.Server = cl.Address()
+	// The server knows its directory as an absolute path, and prints secrets as stars.
+	next := *c.Config
+	if next.DataDir, err = filepath.Abs(next.DataDir); err != nil {
+		return err
+	}
+	c.Changes, err = running.Changes(&next)
+	return err
+}
+
+func (a *app) printCheck(file string, c *api.ConfigCheck) error {
+	lines := []string{fmt.Sprintf("%s is right: %d providers, %d pools, listening on %s", file, len(c.Config.Providers), len(c.Config.Pools), c.Config.Listen)}
+	switch {
+	case c.Why != "":
+		lines = append(lines, "What would change is not known: "+c.Why)
+	case len(c.Changes) == 0:
+		lines = append(lines, fmt.Sprintf("The server at %s runs with the same.", c.Server))
+	default:
+		lines = append(lines, fmt.Sprintf("A reload of the server at %s would change:", c.Server))
+	}
+	for _, change := range c.Changes {
+		lines = append(lines, "  "+change.String())
+		if change.Warning != "" {
+			lines = append(lines, "    WARNING: "+change.Warning)
+		}
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
+			return err
+		}
+	}
+	return nil
 }

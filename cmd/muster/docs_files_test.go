@@ -29,6 +29,8 @@ MUSTER_ALLOC. Its standard input is empty. Cpu is a share: what others leave idl
 ## A job
 `)
 	fields(&b, reflect.TypeFor[api.JobSpec](), "")
+	b.WriteString("\n## An environment\n")
+	fields(&b, reflect.TypeFor[api.EnvironmentSpec](), "")
 	b.WriteString("\n## A server's configuration\n")
 	fields(&b, reflect.TypeFor[api.ServerConfig](), "")
 	if *update {

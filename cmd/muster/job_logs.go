@@ -27,25 +27,21 @@ type logsFlags struct {
 func (a *app) logsCommand() *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
-	c = a.command("logs NAME", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
+	c = a.command("logs NAME[/INDEX]", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
 they came; of a job with more members, each line has its member in front, unless
---index names one. With -f goes on until the job has ended, with further attempts as well.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+--index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if !c.Flags().Changed("index") {
 			l.index = -1
 		} else if l.index < 0 {
 			return usage(fmt.Errorf("--index is %d; members are counted from 0", l.index))
 		}
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
 		cl, err := a.connect()
 		if err != nil {
 			return err
 		}
-		job, err := cl.Job(ctx, key)
+		key, job, err := a.logsJob(ctx, cl, args[0], l)
 		if err != nil {
-			return jobHint(err)
+			return err
 		}
 		return a.logs(ctx, cl, key, job, l)
 	})
@@ -57,6 +53,31 @@ they came; of a job with more members, each line has its member in front, unless
 	c.Flags().StringVar(&l.tail, "tail", "", "only so much of the end of each stream, as 64KiB")
 	a.namespaceFlag(c, "namespace of the job")
 	return c
+}
+
+// logsJob is the job that is named: by its name, or one member of it as other commands take it, JOB/INDEX, which
+// is then l.index. A job of just that name goes first.
+func (a *app) logsJob(ctx context.Context, cl *client.Client, name string, l *logsFlags) (key muster.JobKey, job *api.Job, err error) {
+	if key, err = a.jobKey(name); err == nil {
+		if job, err = cl.Job(ctx, key); err == nil {
+			return key, job, nil
+		}
+		err = jobHint(err)
+	}
+	member, index, ok := cutIndex(name)
+	if !ok || l.index >= 0 || client.IsUnreachable(err) {
+		return key, nil, err
+	}
+	of, bad := a.jobKey(member)
+	if bad != nil {
+		return key, nil, err
+	}
+	found, bad := cl.Job(ctx, of)
+	if bad != nil {
+		return key, nil, err
+	}
+	l.index = index
+	return of, found, nil
 }
 
 func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {

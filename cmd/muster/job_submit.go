@@ -57,12 +57,16 @@ already with the same content is left as it is.`, cobra.ExactArgs(1), func(ctx c
 
 // intoNamespace puts a job into the namespace of the flag.
 func (a *app) intoNamespace(spec *api.JobSpec) error {
+	return a.intoNamespaceOf(&spec.Namespace, "job")
+}
+
+func (a *app) intoNamespaceOf(namespace *string, noun string) error {
 	switch {
-	case a.namespace == "" || spec.Namespace == a.namespace:
-	case spec.Namespace == "" || spec.Namespace == "default":
-		spec.Namespace = a.namespace
+	case a.namespace == "" || *namespace == a.namespace:
+	case *namespace == "" || *namespace == "default":
+		*namespace = a.namespace
 	default:
-		return usage(fmt.Errorf("the job is of namespace %s, not of --namespace %s", spec.Namespace, a.namespace))
+		return usage(fmt.Errorf("the %s is of namespace %s, not of --namespace %s", noun, *namespace, a.namespace))
 	}
 	return nil
 }

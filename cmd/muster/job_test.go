@@ -52,6 +52,11 @@ func TestLogs(t *testing.T) {
 		{"web --index 1 --tail 3B", 0, "ut1", ""},
 		{"web --index 2 --attempt 4", 1, "", "muster: job web: member 2 has no attempt 4\n"},
 		{"web --index 3", 1, "", "muster: job web has no member 3: it has 3, counted from 0\n"},
+		{"web/1", 0, "out1", ""},
+		{"default/web/1", 0, "out1", ""},
+		{"web/3", 1, "", "muster: job web has no member 3: it has 3, counted from 0\n"},
+		{"web/x", 1, "", "muster: job x: not found; `muster job list` shows the jobs\n"},
+		{"nope/1", 1, "", "muster: job 1: not found; `muster job list` shows the jobs\n"},
 		{"web --index -1", 2, "", "muster: --index is -1; members are counted from 0\n"},
 		{"web --attempt 1", 2, "", "muster: --attempt needs --index: attempts are counted for each member\n"},
 		{"web --tail 10", 2, "", "muster: --tail: \"10\" has no unit; write a size as 64KiB or 10B, or take lines with `| tail -n 10`\n"},
@@ -319,7 +324,7 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStub(t)
-	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 providers, 1 pools, listening on 127.0.0.1:4750\n", "")
+	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 providers, 1 pools, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
 	s.muster(nil, "config", "check", "-c", bad).check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
 	s.muster(nil, "config", "check").check(t, 2, "", "muster: which file\\? give it with -c\n")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +52,7 @@ instance, whatever happened before. It costs what such an instance costs for tha
 			}
 			if err != nil {
 				// Whatever the kind of the fault: the provider does not do.
-				return &exit{exitFailed, fmt.Errorf("provider %s: %s", args[0], p.Detail)}
+				return &exit{exitFailed, fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": "))}
 			}
 			if !a.json {
 				fmt.Fprintf(a.stdout, "provider %s works\n", args[0])

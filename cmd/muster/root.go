@@ -105,7 +105,7 @@ another, give --addr and a token, or --data-dir.` + exitHelp),
 	f.StringVar(&a.given.DataDir, "data-dir", "", "data directory of a server on this host (MUSTER_DATA_DIR)")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
-	for _, c := range []*cobra.Command{a.runCommand(), a.jobCommand(), a.execCommand(), a.cpCommand(), a.lsCommand(), a.portCommand(), a.topCommand(), a.explainCommand(), a.nodeCommand(), a.poolCommand(), a.providerCommand(), a.imageCommand(), a.costCommand(), a.eventsCommand()} {
+	for _, c := range []*cobra.Command{a.runCommand(), a.jobCommand(), a.execCommand(), a.cpCommand(), a.lsCommand(), a.portCommand(), a.topCommand(), a.envCommand(), a.claimCommand(), a.releaseCommand(), a.extendCommand(), a.runnerCommand(), a.xCommand(), a.explainCommand(), a.nodeCommand(), a.poolCommand(), a.namespaceCommand(), a.providerCommand(), a.imageCommand(), a.costCommand(), a.eventsCommand()} {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}
@@ -114,6 +114,7 @@ another, give --addr and a token, or --data-dir.` + exitHelp),
 		root.AddCommand(c)
 	}
 	root.AddCommand(a.versionCommand())
+	root.AddCommand(a.otherWordCommands()...)
 	return root
 }
 

@@ -77,6 +77,9 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 		return err
 	}
 	key := keyOf(done.Namespace, done.Name)
+	if hint := namedLikeImage(&s.Spec); hint != "" && !r.quiet {
+		fmt.Fprintf(r.app.stderr, "muster: %s\n", hint)
+	}
 	if r.detach {
 		if r.app.json {
 			return r.app.printJSON(done)

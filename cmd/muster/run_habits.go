@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -80,14 +83,75 @@ func plainHabit(_ *cobra.Command, err error) error {
 // imageWord is how images are written that no program is named like: with a tag, a digest, or a registry before them.
 var imageWord = regexp.MustCompile(`^([a-z0-9.-]+(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9._-]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$|^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9._/-]+$`)
 
-// imageHint is for a command that was not found and looks like an image; "" if it does not.
+// imageNames are images that everybody knows, some of which are programs of a node as well.
+var imageNames = []string{
+	"alpine", "amazonlinux", "archlinux", "busybox", "centos", "debian", "fedora", "golang", "hello-world", "httpd", "mariadb", "mongo",
+	"mysql", "nginx", "node", "openjdk", "php", "postgres", "python", "redis", "rockylinux", "ruby", "rust", "ubuntu",
+}
+
+// fromImage is how a command is written whose first word is an image.
+func fromImage(command []string) string {
+	again := "muster run --image " + command[0]
+	if len(command) > 1 {
+		again += " -- " + shellWords(command[1:])
+	}
+	return again
+}
+
+// imageHint is for a command without an image that was not found: it is said where it was looked for.
 func imageHint(spec *api.JobSpec) string {
-	if spec.Image != "" || len(spec.Command) == 0 || !imageWord.MatchString(spec.Command[0]) {
+	switch {
+	case spec.Image != "" || len(spec.Command) == 0:
+		return ""
+	case imageWord.MatchString(spec.Command[0]) || slices.Contains(imageNames, spec.Command[0]):
+		return fmt.Sprintf("%s looks like an image: `%s`", spec.Command[0], fromImage(spec.Command))
+	}
+	if strings.Contains(spec.Command[0], "/") {
 		return ""
 	}
-	again := "muster run --image " + spec.Command[0]
-	if len(spec.Command) > 1 {
-		again += " -- " + shellWords(spec.Command[1:])
+	return fmt.Sprintf("no image was given, so that %s was looked for on the node itself; to take it from an image: `muster run --image IMAGE -- %s`",
+		spec.Command[0], shellWords(spec.Command))
+}
+
+// namedLikeImage is for a command that is about to run on the node although its first word is known as an image. One
+// word alone may be meant as either, and is found or not.
+func namedLikeImage(spec *api.JobSpec) string {
+	if spec.Image != "" || len(spec.Command) < 2 || !slices.Contains(imageNames, spec.Command[0]) {
+		return ""
 	}
-	return fmt.Sprintf("%s looks like an image: `%s`", spec.Command[0], again)
+	return fmt.Sprintf("no image was given: %s is the node's own program; from an image it is `%s`", spec.Command[0], fromImage(spec.Command))
+}
+
+// otherWords are commands that users of Docker type, and what to type instead.
+var otherWords = map[string]string{
+	"ps":      "`muster job list` shows the jobs, `muster top` what runs and what it uses",
+	"rm":      "`muster job stop JOB` ends a job; what has ended is deleted by itself after a time",
+	"kill":    "`muster job stop JOB` ends a job",
+	"stop":    "`muster job stop JOB` ends a job",
+	"logs":    "`muster job logs JOB` prints what a job printed",
+	"inspect": "`muster job show JOB` shows a job, with --json all of it",
+	"stats":   "`muster top` shows what runs and what it uses",
+	"images":  "`muster image list` shows the images that nodes have",
+	"rmi":     "`muster image prune` deletes images that no sandbox uses",
+	"pull":    "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`",
+	"build":   "images are built elsewhere; `muster run --image` takes a registry's, oci:DIR or docker-archive:FILE",
+	"start":   "`muster run` or `muster job submit` starts a job; one that has ended is submitted again",
+	"restart": "a job that has ended is submitted again, with `muster run` or `muster job submit`",
+	"create":  "`muster run --detach` or `muster job submit` makes a job",
+	"attach":  "`muster job logs -f JOB` follows what a job prints; `muster exec -it JOB -- sh` goes into its sandbox",
+	"volume":  "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH",
+	"network": "a sandbox's network is `muster run --network none`, bridge or host",
+}
+
+// otherWordCommands answer those words. They are in no help text.
+func (a *app) otherWordCommands() (list []*cobra.Command) {
+	for _, word := range slices.Sorted(maps.Keys(otherWords)) {
+		list = append(list, &cobra.Command{
+			Use: word, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
+			RunE: func(*cobra.Command, []string) error {
+				return usage(fmt.Errorf("there is no command %q: %s", word, otherWords[word]))
+			},
+		})
+	}
+	return list
 }

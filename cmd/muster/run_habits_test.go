@@ -68,7 +68,8 @@ func TestRunImageHint(t *testing.T) {
 		"run ghcr.io/team/app":                "muster: ghcr.io/team/app looks like an image: `muster run --image ghcr.io/team/app`\n",
 		"run ./tool":                          "",
 		"run bin/tool":                        "",
-		"run pyhton3":                         "",
+		"run pyhton3 -V":                      "muster: no image was given, so that pyhton3 was looked for on the node itself; to take it from an image: `muster run --image IMAGE -- pyhton3 -V`\n",
+		"run hello-world":                     "muster: hello-world looks like an image: `muster run --image hello-world`\n",
 		"run --image alpine:3 a:b":            "",
 	} {
 		s := newStub(t)
@@ -88,5 +89,39 @@ func TestJobShowImage(t *testing.T) {
 	s.allocs[0].Image = "sha256:abc"
 	if r := s.muster(nil, "job", "show", "web"); !strings.Contains(r.stdout, "Image      python:3.13 (sha256:abc)\n") {
 		t.Error(r.stdout)
+	}
+}
+
+// What is the node's own program and known as an image as well runs, and which of the two it is is said.
+func TestRunNamedLikeImage(t *testing.T) {
+	const hint = "muster: no image was given: busybox is the node's own program; from an image it is `muster run --image busybox -- sh`\n"
+	for args, says := range map[string]string{
+		"run busybox sh": hint, "run -q busybox sh": "", "run python3 x.py": "", "run busybox": "", "run --image busybox busybox sh": "",
+	} {
+		s := newStub(t)
+		s.onSubmit = func(s *stub) {
+			s.start(0, 1)
+			s.end(0, 1, 0)
+			s.endJob("succeeded", "")
+		}
+		if !strings.Contains(args, "-q") {
+			says += "muster: job run-1\n"
+		}
+		s.muster(nil, strings.Fields(args)...).check(t, 0, "", says)
+	}
+}
+
+func TestOtherWords(t *testing.T) {
+	s := newStub(t)
+	for word := range otherWords {
+		for _, more := range [][]string{nil, {"-a", "x"}, {"--help"}} {
+			r := s.muster(nil, append([]string{word}, more...)...)
+			if r.code != 2 || !strings.HasPrefix(r.stderr, "muster: there is no command \""+word+"\": ") {
+				t.Errorf("%s %v: exit code %d, %q", word, more, r.code, r.stderr)
+			}
+		}
+	}
+	if r := s.muster(nil, "--help"); strings.Contains(r.stdout, "inspect") {
+		t.Error("the help tells of commands that there are not")
 	}
 }

@@ -60,7 +60,7 @@ func TestRunExitCodes(t *testing.T) {
 		}, 124, "muster: job run-1\nmuster: attempt 1 failed: ran into its time limit of 1s\n"},
 		{1, func(al *api.Alloc) {
 			al.ExitCode, al.Failure = nil, &api.Failure{Reason: "command-not-found", Message: "nope: no such program"}
-		}, 127, "muster: job run-1\nmuster: attempt 1 failed: nope: no such program\n"},
+		}, 127, "muster: job run-1\nmuster: attempt 1 failed: nope: no such program\nmuster: no image was given, .*`muster run --image IMAGE -- x`\n"},
 		{1, func(al *api.Alloc) {
 			al.ExitCode, al.Failure = nil, &api.Failure{Reason: "not-executable", Message: "\x1b[31mred"}
 		}, 126, "muster: job run-1\nmuster: attempt 1 failed: ·\\[31mred\n"},

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +22,8 @@ func (a *app) serverCommand() *cobra.Command {
 	file, node := "", ""
 	c := a.command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
 it, and is found again when it is started on the same data directory. The configuration
-is read strictly: muster config check -c FILE tells what is wrong with it.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+is read strictly: muster config check -c FILE tells what is wrong with it. SIGHUP has it read again: pools,
+providers, retention and quotas change at once, the log says what did and what needs a restart; a wrong file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
 			return usage(errors.New("which configuration? give it with -c, or use `muster dev`"))
 		}
@@ -27,11 +31,38 @@ is read strictly: muster config check -c FILE tells what is wrong with it.`, cob
 		if err != nil {
 			return err
 		}
-		return serve(ctx, *config, server.Options{Version: version.String(), Logger: newLogger(a.stderr, config.Log), NodeBinary: node})
+		reload, stop := a.reloads()
+		defer stop()
+		return serve(ctx, *config, server.Options{
+			Version: version.String(), Logger: newLogger(a.stderr, config.Log), NodeBinary: node,
+			Read: func() (*api.ServerConfig, error) { return specfile.ConfigAt(file) }, Reload: reload,
+		})
 	})
 	c.Flags().StringVarP(&file, "config", "c", "", "the configuration file")
 	nodeFlag(c, &node)
 	return c
+}
+
+// reloads is told of each SIGHUP, which then ends nothing any more.
+func (a *app) reloads() (reload <-chan struct{}, stop func()) {
+	signal.Stop(a.signals)
+	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
+	hup, out, done := make(chan os.Signal, 1), make(chan struct{}, 1), make(chan struct{})
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-hup:
+				select {
+				case out <- struct{}{}:
+				default: // one that is to be read anew anyway
+				}
+			}
+		}
+	}()
+	return out, func() { signal.Stop(hup); close(done) }
 }
 
 // nodeFlag lets a server be told where the program for nodes is.

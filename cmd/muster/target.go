@@ -41,10 +41,8 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 		// A job may be named like that as well.
 	}
 	job, index := name, -1
-	if before, last, ok := cutLast(name, "/"); ok {
-		if n, err := strconv.Atoi(last); err == nil && n >= 0 {
-			job, index = before, n
-		}
+	if before, n, ok := cutIndex(name); ok {
+		job, index = before, n
 	}
 	key, err := a.jobKey(job)
 	if err != nil {
@@ -223,6 +221,16 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// cutIndex takes JOB/INDEX apart.
+func cutIndex(name string) (job string, index int, ok bool) {
+	before, last, ok := cutLast(name, "/")
+	if !ok {
+		return name, 0, false
+	}
+	n, err := strconv.Atoi(last)
+	return before, n, err == nil && n >= 0
 }
 
 // live refuses an allocation that does not run, and says how it stands.

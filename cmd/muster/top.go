@@ -306,7 +306,7 @@ func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 				line[5] = fmt.Sprintf("%.0f%%", 100*float64(s.Memory)/float64(s.MemoryMax))
 			}
 			if s.Pids > 0 {
-				line[6] = fmt.Sprint(s.Pids)
+				line[6] = fmt.Sprint(s.Pids, suffixIf(s.PidsMax > 0, fmt.Sprintf(" / %d", s.PidsMax)))
 			}
 			if s.Disk > 0 {
 				line[7] = of(s.Disk, s.DiskMax)

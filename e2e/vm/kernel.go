@@ -23,7 +23,7 @@ var modules = []string{
 	"virtio_pci", "virtio_blk", "crc32c_generic", "ext4", // the disk
 	"loop", "overlay",
 	"bridge", "veth", "dummy", "af_packet",
-	"nf_tables", "nft_chain_nat", "nft_masq", "nft_ct", "nft_reject_inet", "nft_log", "nf_conntrack", "nf_nat",
+	"nf_tables", "nft_chain_nat", "nft_masq", "nft_ct", "nft_fib_inet", "nft_reject_inet", "nft_log", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
 }
 
 // kernel is one that QEMU starts by itself, with the modules in order of loading.

@@ -34,7 +34,7 @@ func (m *machine) run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-nodefaults", "-no-reboot",
 		"-m", strconv.Itoa(m.memory), "-smp", "2", "-display", "none", "-serial", "stdio",
-		"-kernel", m.kernel, "-initrd", m.initrd, "-append", "console=ttyS0 panic=-1 "+console+" vm.mark="+mark,
+		"-kernel", m.kernel, "-initrd", m.initrd, "-append", "console=ttyS0 panic=-1 no_timer_check "+console+" vm.mark="+mark,
 		"-drive", "file="+m.disk+",format=raw,if=none,id=d0,cache=unsafe,snapshot=off", "-device", "virtio-blk-pci,drive=d0",
 	)
 	cmd.WaitDelay = 5 * time.Second

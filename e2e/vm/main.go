@@ -49,7 +49,7 @@ func run(ctx context.Context) error {
 	only := flag.String("run", "", "run only these tests, as for go test -run")
 	short := flag.Bool("short", false, "leave long tests out, as for go test -short")
 	memory := flag.Int("memory", 2048, "memory of the machine in MiB")
-	limit := flag.Duration("timeout", 30*time.Minute, "end the machine after this long")
+	limit := flag.Duration("timeout", 2*time.Hour, "end the machine after this long")
 	verbose := flag.Bool("v", false, "print each test, and what the kernel says")
 	flag.Parse()
 
@@ -97,7 +97,7 @@ func run(ctx context.Context) error {
 
 // testArguments are those of each test binary.
 func testArguments(only string, short, verbose bool) []string {
-	arguments := []string{"-test.timeout=25m"}
+	arguments := []string{"-test.timeout=0"}
 	if only != "" {
 		arguments = append(arguments, "-test.run="+only)
 	}

@@ -1,6 +1,7 @@
 # Process 1 of the machine, second half: what a node has, then the tests.
 # The kernel's command line holds vm.mark, the word that begins lines that are for the other side.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/var/tmp
+export MUSTER_TEST_SLOW=4 # its processor is emulated
 export MUSTER_TEST_INIT=/tests/muster-init MUSTER_TEST_PROBE=/tests/probe MUSTER_ISOLATION_ALL=1
 chmod 1777 /tmp /var/tmp
 mkdir -p /dev/pts /dev/shm

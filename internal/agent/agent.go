@@ -66,8 +66,12 @@ type Config struct {
 	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
 	// server is asked for the right to pull a reference.
 	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (Images, error)
+	// LeaseEnd ends the machine, or what stands for it, when the lease is over; nil: leases are not heeded here.
+	LeaseEnd func(ctx context.Context) error
 	// Networks gives containers networks of their own; nil: only none and host are to be had.
 	Networks Networks
+	// Broken is an operator's file that says that the host is broken, beside BrokenName in Dir; empty: none.
+	Broken string
 }
 
 // Agent turns the desired allocations of one node into sandboxes.
@@ -88,11 +92,14 @@ type Agent struct {
 	// sets holds one token: sets are obeyed one after the other.
 	sets     chan struct{}
 	fences   *fences // guarded by sets
+	lease    *lease
 	seq      atomic.Uint64
 	stepDown chan struct{}
 	stepOnce sync.Once
 	wg       sync.WaitGroup
 	trash    *trash
+	// probing holds one token: the node is probed by one at a time.
+	probing chan struct{}
 
 	mu        sync.Mutex
 	ending    bool       // nothing may be spawned any more
@@ -102,6 +109,12 @@ type Agent struct {
 	readers   map[*reader]struct{}
 	used      wire.Usage
 	freeDisk  int64
+	// checked is when the runtimes were last found to work; zero after a failure of the node's.
+	checked time.Time
+	// condition is what a look at the node said last; atHand are its images, atHandGen how often they changed.
+	condition wire.Condition
+	atHand    []string
+	atHandGen int
 }
 
 // New makes an agent; it does nothing before Run.
@@ -132,6 +145,7 @@ func New(cfg Config) (*Agent, error) {
 		starts:    make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
 		files:     make(chan struct{}, 8),
 		sets:      make(chan struct{}, 1),
+		probing:   make(chan struct{}, 1),
 		stepDown:  make(chan struct{}),
 		allocs:    map[muster.AllocID]*alloc{},
 		forgotten: newForgotten(maxForgotten),
@@ -175,6 +189,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	srv := a.server(ctx)
 	a.spawn(func() { served <- srv.Serve(ln) })
 	a.spawn(func() { a.sample(ctx) })
+	if a.cfg.LeaseEnd != nil {
+		a.spawn(func() { a.lease.watch(ctx) })
+	}
 	a.trash.run(ctx, a.spawn)
 	if a.cfg.Networks != nil {
 		a.spawn(func() {
@@ -277,6 +294,9 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 		return err
 	}
 	a.fences, a.fence = fences, fences.last
+	if a.lease, err = loadLease(a.cfg.Dir, a.cfg.LeaseEnd, a.log); err != nil {
+		return err
+	}
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
 	fresh := before.Kernel != "" && before.Kernel != KernelBoot()
 	a.inputs, err = newInputs(ctx, inputsConfig{
@@ -287,6 +307,7 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 		return err
 	}
 	a.freeDisk = freeDisk(a.cfg.Dir)
+	a.notice()
 	return a.load(ctx)
 }
 
@@ -327,6 +348,7 @@ func (a *Agent) checkRuntimes(ctx context.Context) error {
 		a.noNetworks = noNetworks
 		a.problems = append(a.problems, fmt.Sprintf("network bridge does not work here: %v", noNetworks))
 	}
+	a.checked = time.Now()
 	for i, rt := range a.cfg.Runtimes {
 		if errs[i] == nil {
 			a.runtimes = append(a.runtimes, rt)
@@ -378,23 +400,44 @@ func (a *Agent) attributes() map[string]string {
 			if v, ok := rt.(Versioned); ok {
 				out[muster.AttributeContainers] = v.Version()
 			}
+			out[muster.AttributeIsolation] = string(isolationOf(rt))
 			break // the one that is used
 		}
 	}
 	return out
 }
 
-// runtimeFor is the runtime that an allocation wants, or why there is none.
-func (a *Agent) runtimeFor(image string) (Runtime, *muster.Failure) {
+// runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is demanded is never given.
+func (a *Agent) runtimeFor(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
+	var less muster.Isolation
 	for _, rt := range a.runtimes {
-		if _, images := rt.(ImageRuntime); images == (image != "") {
+		if _, images := rt.(ImageRuntime); images != (spec.Image != "") {
+			continue
+		}
+		has := isolationOf(rt)
+		if has.Gives(spec.Isolation) {
 			return rt, nil
 		}
+		less = has
 	}
-	if image != "" {
-		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", image, a.cfg.Node)
+	switch {
+	case less != "" && spec.Image == "":
+		return nil, failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
+	case less != "":
+		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), a.cfg.Node, string(less))
+	case spec.Image != "":
+		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", spec.Image, a.cfg.Node)
 	}
 	return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", a.cfg.Node)
+}
+
+func isolationOf(rt Runtime) muster.Isolation {
+	if i, ok := rt.(Isolating); ok {
+		if has := i.Isolation(); has != "" {
+			return has
+		}
+	}
+	return muster.IsolationProcess
 }
 
 func failure(class muster.FailureClass, reason muster.Reason, format string, args ...any) *muster.Failure {

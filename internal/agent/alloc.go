@@ -24,6 +24,8 @@ type alloc struct {
 	stored, found bool
 	// begins is how often earlier agents marked it as begun.
 	begins int
+	// ice holds a token: its sandbox is frozen or thawed by one at a time.
+	ice chan struct{}
 	// calls holds one token: the runtime is called for dir by one at a time.
 	calls chan struct{}
 	// stop is closed when it shall stop; wanted when a set of this agent's life asked for it to run;
@@ -40,6 +42,15 @@ type alloc struct {
 	ended    bool
 	stopping bool
 	asked    bool // wanted is closed
+
+	// ready is when it became ready; 0: it is not.
+	ready muster.Time
+	// wantFrozen is what the last set said; frozen whether its sandbox stands. noFreezer: it cannot.
+	wantFrozen, frozen, noFreezer bool
+	// awake is how many use its init.
+	awake int
+	// unready is why it was stopped before it was ready.
+	unready *muster.Failure
 }
 
 // maxBegins is after how many agents that ended while they began it an allocation is given up: it may be what ends them.
@@ -54,7 +65,7 @@ type box struct {
 func (a *Agent) newAlloc(id muster.AllocID, spec *wire.AllocSpec) *alloc {
 	return &alloc{
 		id: id, spec: spec, dir: filepath.Join(a.cfg.Dir, sandboxesName, string(id)),
-		calls: make(chan struct{}, 1), stop: make(chan struct{}), wanted: make(chan struct{}),
+		ice: make(chan struct{}, 1), calls: make(chan struct{}, 1), stop: make(chan struct{}), wanted: make(chan struct{}),
 		opened: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -276,9 +287,7 @@ func (a *Agent) remove(ctx context.Context, al *alloc) error {
 
 // watch waits for the end of a running sandbox and stops it when asked.
 func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport {
-	a.publish(al, func(r *wire.AllocReport) {
-		r.Status, r.Started, r.Detail, r.Image = muster.AllocRunning, muster.At(b.sandbox.Started()), "", al.digest()
-	})
+	a.running(ctx, al, b)
 	stop := al.stop
 	for {
 		select {
@@ -297,6 +306,37 @@ func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport 
 	}
 }
 
+// running makes it known that a sandbox runs, and sees to what is to become of it then.
+func (a *Agent) running(ctx context.Context, al *alloc, b *box) {
+	started, stands := muster.At(b.sandbox.Started()), b.sandbox.Frozen()
+	a.mu.Lock()
+	if al.ready == 0 && (al.spec == nil || al.spec.Ready == nil) {
+		al.ready = started
+	}
+	al.frozen = stands
+	if stands && !al.asked {
+		al.wantFrozen = true // an earlier agent was told so; nobody has said otherwise
+	}
+	ready := al.ready
+	a.publishLocked(al, func(r *wire.AllocReport) {
+		r.Status, r.Started, r.Detail, r.Image = muster.AllocRunning, started, "", al.digest()
+		r.Ready, r.Frozen = ready, stands
+	})
+	a.mu.Unlock()
+	switch {
+	case ready != 0:
+		a.settle(ctx, al, b)
+	case len(al.spec.Ready.Command) > 0:
+		r, grace := al.spec.Ready, millis(al.spec.KillGraceMillis)
+		if held := a.hold(al); held != nil {
+			a.spawn(func() {
+				defer a.drop(al, held)
+				a.proveReady(ctx, al, held, r, grace)
+			})
+		}
+	}
+}
+
 // result is the final report of a sandbox that has ended; nil if the agent ends first.
 func (a *Agent) result(ctx context.Context, al *alloc, b *box) *wire.AllocReport {
 	res := b.sandbox.Result()
@@ -310,6 +350,9 @@ func (a *Agent) result(ctx context.Context, al *alloc, b *box) *wire.AllocReport
 		r.Started = muster.At(b.sandbox.Started())
 	}
 	switch {
+	case res.Stopped && a.whyUnready(al) != nil:
+		r.Outcome, r.Failure = muster.OutcomeFailed, a.whyUnready(al)
+		return r
 	case res.Stopped:
 		r.Outcome = muster.OutcomeStopped
 		return r
@@ -345,6 +388,7 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 		}
 	}
 	end.Image = al.digest()
+	a.touched(end)
 	a.files <- struct{}{}
 	var err error
 	if !al.stored {
@@ -383,10 +427,24 @@ func failed(al *alloc, f *muster.Failure) *wire.AllocReport {
 	return &wire.AllocReport{ID: al.id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, Failure: f, Ended: muster.At(time.Now())}
 }
 
+// whyUnready is why it was ended because it was not ready in time; nil if that is not so.
+func (a *Agent) whyUnready(al *alloc) *muster.Failure {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if al.stopping {
+		return nil // it was asked to stop before that could end it
+	}
+	return al.unready
+}
+
 // publish changes an allocation's report and tells every reader.
 func (a *Agent) publish(al *alloc, change func(*wire.AllocReport)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.publishLocked(al, change)
+}
+
+func (a *Agent) publishLocked(al *alloc, change func(*wire.AllocReport)) {
 	r := &wire.AllocReport{ID: al.id}
 	if al.report != nil {
 		*r = *al.report

@@ -156,7 +156,7 @@ func workdirOf(s *wire.AllocSpec, image *ImageConfig) string {
 // hostname is a label of the DNS, made of the job's name and the member's index.
 func hostname(s *wire.AllocSpec) string {
 	name := strings.Trim(strings.Map(func(r rune) rune {
-		if r == '.' || r == '_' {
+		if r == '.' || r == '_' || r == ':' {
 			return '-'
 		}
 		return r

@@ -30,6 +30,9 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	if err := a.fences.save(d.Fence); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
+	if err := a.lease.renew(d.LeaseMillis); err != nil {
+		return wire.DesiredAnswer{}, err
+	}
 	a.mu.Lock()
 	a.fence = d.Fence
 	a.mu.Unlock()
@@ -98,6 +101,12 @@ func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wir
 			close(al.stop)
 		}
 		a.wg.Go(func() { a.live(life, al) })
+	}
+	if al.wantFrozen != want.Frozen {
+		al.wantFrozen = want.Frozen
+		if al.box != nil && !a.ending {
+			a.wg.Go(func() { a.settleOpen(life, al) })
+		}
 	}
 	switch {
 	case want.Desired == muster.AllocStop && !al.stopping:

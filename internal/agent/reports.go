@@ -34,6 +34,9 @@ type reader struct {
 	dirty map[muster.AllocID]struct{}
 	beat  bool
 	needs bool
+	// condition: it changed. images is the newest of Agent.atHandGen that it was told.
+	condition bool
+	images    int
 }
 
 func (rd *reader) poke() {
@@ -106,12 +109,20 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 	if whole || rd.beat || rd.needs {
 		r.Needs, r.NeedGrants = needs, grants
 	}
-	news = whole || rd.beat || rd.needs || len(allocs) > 0
+	if whole || rd.beat || rd.condition {
+		now := a.condition
+		r.Condition = &now
+	}
+	if whole || rd.beat && rd.images != a.atHandGen {
+		names := append([]string{}, a.atHand...) // none is not the same as nothing said
+		r.Images, rd.images = &names, a.atHandGen
+	}
+	news = whole || rd.beat || rd.needs || rd.condition || len(allocs) > 0
 	if news {
 		r.Boot, r.Seq, r.Whole = a.boot, a.seq.Add(1), whole
 	}
 	clear(rd.dirty)
-	rd.beat, rd.needs = false, false
+	rd.beat, rd.needs, rd.condition = false, false, false
 	slices.SortFunc(allocs, func(x, y *wire.AllocReport) int {
 		if x.ID < y.ID {
 			return -1
@@ -228,8 +239,9 @@ func (a *Agent) measure() {
 	}
 	free := freeDisk(a.cfg.Dir)
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.used, a.freeDisk = used, free
+	a.mu.Unlock()
+	a.notice()
 }
 
 func size(s Sandbox, stream string) wire.StreamReport {

@@ -42,7 +42,15 @@ type played struct {
 	attachErr error
 	// onStart, if set, runs inside Start.
 	onStart func(SandboxConfig)
+	// warm: nothing can be frozen.
+	warm bool
+	// isolation is what it says of itself.
+	isolation muster.Isolation
+	// init, if set, is what answers in sandboxes; else everything comes back.
+	init func(net.Conn)
 }
+
+func (p *played) Isolation() muster.Isolation { return p.isolation }
 
 func newPlayed() *played {
 	return &played{name: "played", boxes: map[string]*playedBox{}, starts: map[muster.AllocID]int{}, configs: map[muster.AllocID]SandboxConfig{}}
@@ -58,6 +66,9 @@ type playedBox struct {
 	usage  Usage
 	out    map[string]*playedLog
 	closed int
+	frozen bool
+	// frosts is what was done to it.
+	frosts []string
 }
 
 func (p *played) Name() string                { return p.name }
@@ -181,6 +192,33 @@ func (b *playedBox) Stop(grace time.Duration) {
 		b.endLocked(Result{Signal: "SIGTERM", Stopped: true})
 	}
 }
+func (b *playedBox) Freeze(context.Context) error {
+	b.rt.mu.Lock()
+	defer b.rt.mu.Unlock()
+	if b.rt.warm {
+		return ErrNoFreezer
+	}
+	b.frozen = true
+	b.frosts = append(b.frosts, "freeze")
+	return nil
+}
+
+func (b *playedBox) Thaw() error {
+	b.rt.mu.Lock()
+	defer b.rt.mu.Unlock()
+	if b.frozen {
+		b.frosts = append(b.frosts, "thaw")
+	}
+	b.frozen = false
+	return nil
+}
+
+func (b *playedBox) Frozen() bool {
+	b.rt.mu.Lock()
+	defer b.rt.mu.Unlock()
+	return b.frozen
+}
+
 func (b *playedBox) Usage() Usage {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
@@ -195,6 +233,10 @@ func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	default:
 	}
 	here, there := net.Pipe()
+	if b.rt.init != nil {
+		go b.rt.init(there)
+		return here, nil
+	}
 	go func() {
 		_, _ = io.Copy(there, there)
 		_ = there.Close()

@@ -49,6 +49,12 @@ type Limited interface {
 	Problems() []string
 }
 
+// Isolating is a Runtime that says how much lies between its sandboxes and the node. Asked after Check. Others
+// are taken for muster.IsolationProcess.
+type Isolating interface {
+	Isolation() muster.Isolation
+}
+
 // SandboxConfig is what a runtime needs to start a sandbox.
 type SandboxConfig struct {
 	ID muster.AllocID
@@ -63,6 +69,8 @@ type SandboxConfig struct {
 	Env       []string
 	Resources muster.Resources
 	Limits    Limits
+	// Cores that it runs on, counted among those that the agent may use; none: all.
+	Cores []int
 	// Container is what a container adds; nil for a process of the node.
 	Container *Container
 	// Timeout ends the command; 0 = none. KillGrace is the time from TERM to KILL.
@@ -130,6 +138,14 @@ type Sandbox interface {
 	// Stop asks the command to end: TERM to its process group, KILL after grace. It
 	// does not wait; Done tells. Calling again with a shorter grace shortens it.
 	Stop(grace time.Duration)
+	// Freeze stops everything in it where it stands, init included, until Thaw; it may be stopped and removed as it is,
+	// and what it uses is still measured. It returns when all of it stands; on an error it goes on. ErrNoFreezer, or
+	// ErrNoSandbox of one that is stopping or has ended. Freezing twice is fine.
+	Freeze(ctx context.Context) error
+	// Thaw lets it go on, in about 0.1 ms. Fine where nothing is frozen.
+	Thaw() error
+	// Frozen reports whether it was told to stand, by this agent or one before it.
+	Frozen() bool
 	// Usage is what it has used so far; zero if not to be had.
 	Usage() Usage
 	// Init connects to the sandbox's init, see package initwire; it has no part in what is said there.
@@ -170,8 +186,8 @@ type Result struct {
 type Usage struct {
 	CPU    time.Duration
 	Memory muster.Bytes
-	// Pids are the processes and threads now; 0 if not to be had.
-	Pids int
-	// Disk is what its writable layer holds; 0 if it has none, or not to be had.
-	Disk muster.Bytes
+	// Pids are the processes and threads now; 0 if not to be had. PidsMax is how many it may have; 0: no limit, or not known.
+	Pids, PidsMax int
+	// Disk is what its writable layer holds, DiskMax what that may; 0 if it has none, or not to be had.
+	Disk, DiskMax muster.Bytes
 }

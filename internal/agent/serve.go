@@ -34,6 +34,7 @@ func (a *Agent) server(life context.Context) *http.Server {
 	mux.HandleFunc("GET /v1/images", a.serveImages)
 	mux.HandleFunc("POST /v1/images", a.servePull)
 	mux.HandleFunc("POST /v1/images/prune", a.servePrune)
+	mux.HandleFunc("POST /v1/probe", a.serveProbe)
 	mux.HandleFunc("POST /v1/release", a.serveRelease)
 	mux.HandleFunc("POST /v1/step-down", a.serveStepDown)
 	return &http.Server{

@@ -45,7 +45,10 @@ func (a *Agent) check(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 			return bad("output %q is not a path inside the work directory", out.Path)
 		}
 	}
-	return a.runtimeFor(spec.Image)
+	if spec.Ready != nil && len(spec.Ready.Command) == 0 {
+		return bad("its readiness has no command")
+	}
+	return a.runtimeFor(spec)
 }
 
 // brings reports whether the job's work directory is one of the node's own.
@@ -82,7 +85,7 @@ func (al *alloc) config() (SandboxConfig, error) {
 	s := al.spec
 	return SandboxConfig{
 		ID: al.id, Dir: al.dir, Work: al.work(),
-		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax},
+		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }

@@ -34,6 +34,8 @@ type step struct {
 	Spec *wire.AllocSpec `json:"spec,omitempty"`
 	// Begun: the runtime is about to be asked. It is asked again only if it says that nothing was ever started.
 	Begun *begunMark `json:"begun,omitempty"`
+	// Ready: it is, since then.
+	Ready muster.Time `json:"ready,omitempty"`
 	// End: it has ended so.
 	End *wire.AllocReport `json:"end,omitempty"`
 
@@ -94,6 +96,9 @@ func readJournal(dir string) (all step, whole bool, err error) {
 			all.Begun = s.Begun
 			all.begins++
 		}
+		if s.Ready != 0 {
+			all.Ready = s.Ready
+		}
 		if s.End != nil {
 			all.End = s.End
 		}
@@ -146,7 +151,7 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		}
 		return nil
 	}
-	al.stored, al.found = true, true
+	al.stored, al.found, al.ready = true, true, was.Ready
 	switch {
 	case was.End != nil:
 		al.report, al.ended = was.End, true
@@ -154,7 +159,7 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		close(al.done)
 	case was.Begun != nil:
 		// It may run, and is reported so until the runtime has been asked.
-		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning, Started: was.Begun.At}
+		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning, Started: was.Begun.At, Ready: was.Ready}
 	case !whole:
 		// Torn by a power cut. It may have begun, so it must not begin again.
 		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning}

@@ -23,8 +23,11 @@ import (
 // to again.
 const tunnelIdle = 24 * time.Hour
 
+var switching = []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + wire.UpgradeInit + "\r\n\r\n")
+
 // serveTunnel connects whoever asks to the init of a sandbox. What is said there is
-// neither read nor believed here: bytes go both ways until either side ends.
+// neither read nor believed here: bytes go both ways until either side ends. The request's
+// body is what goes to init first.
 func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -41,6 +44,7 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	defer a.drop(al, b)
 	ctx := r.Context()
+	defer a.wake(ctx, al, b)()
 	inside, err := b.sandbox.Init(ctx)
 	if errors.Is(err, ErrNoSandbox) {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s: its sandbox has ended", al.id))
@@ -58,7 +62,16 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Time{})
-	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + wire.UpgradeInit + "\r\n\r\n")); err != nil {
+	// What came with the request goes first: init is at work while the rest is made ready. It is less
+	// than fits into a socket that is new, so that nobody is waited for.
+	if n := buffered.Reader.Buffered(); n > 0 {
+		early, _ := buffered.Reader.Peek(n)
+		if _, err := inside.Write(early); err != nil {
+			a.log.Debug("tunnel", "alloc", al.id, "error", err) // it may have said why: that is carried
+		}
+		_, _ = buffered.Reader.Discard(n)
+	}
+	if _, err := conn.Write(switching); err != nil {
 		return
 	}
 	carry(ctx, conn, buffered.Reader, inside)
@@ -219,6 +232,6 @@ func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {
 	defer a.drop(al, b)
 	u := b.sandbox.Usage()
 	answer(w, http.StatusOK, wire.Stats{
-		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, Disk: u.Disk,
+		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, PidsMax: u.PidsMax, Disk: u.Disk, DiskMax: u.DiskMax,
 	})
 }

@@ -25,6 +25,32 @@ type AgentStarter interface {
 	StartAgent(ctx context.Context, id muster.InstanceID) error
 }
 
+// Accessor is a Provider whose instances are reached over SSH.
+type Accessor interface {
+	// Access says how an instance is reached, as far as it is known now. One without an
+	// address yet is FaultUnavailable; one that is not there is FaultNotFound. It is asked often, and must be cheap.
+	Access(ctx context.Context, id muster.InstanceID) (Access, error)
+}
+
+// Access is how a host is reached over SSH. Host keys are known by HostKeys, KnownHosts, or the
+// provider's HostKeyReader; a host whose key is not known by one of them is not reached at all.
+type Access struct {
+	// Address is host or host:port; the port is 22 if none is given.
+	Address string `json:"address"`
+	// User to log in as; root if empty. Others need sudo without a password.
+	User string `json:"user,omitempty"`
+	// KeyFile is the path of the private key on the server.
+	KeyFile string `json:"key_file"`
+	// HostKeys are lines as in ssh_host_ed25519_key.pub: all that the host may have.
+	HostKeys []string `json:"host_keys,omitempty"`
+	// KnownHosts is the path of a file as OpenSSH's, on the server.
+	KnownHosts string `json:"known_hosts,omitempty"`
+	// Dir is Muster's own directory on the host; /var/lib/muster if empty.
+	Dir string `json:"dir,omitempty"`
+	// Shutdown is the command that ends the machine, for the lease; empty: the agent ends only itself and its sandboxes.
+	Shutdown string `json:"shutdown,omitempty"`
+}
+
 // Suspender is a Provider whose instances can sleep, keep what is in memory, and cost less meanwhile.
 type Suspender interface {
 	// Suspend puts instances to sleep; Resume wakes them. The errors are in the order of the ids. What

@@ -56,6 +56,8 @@ func draw() string {
 	machine(&b, "Job stage", muster.JobMoves())
 	machine(&b, "Member status", muster.MemberMoves())
 	machine(&b, "Allocation status", muster.AllocMoves())
+	machine(&b, "Runner state", muster.RunnerMoves())
+	machine(&b, "Claim state", muster.ClaimMoves())
 	machine(&b, "Node stage (the fleet turns it)", muster.NodeMoves())
 	machine(&b, "Node health (link and apply turn it)", muster.NodeHealthMoves())
 	machine(&b, "Node intent (the operator turns it)", muster.NodeIntentMoves())

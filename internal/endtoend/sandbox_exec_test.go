@@ -40,8 +40,11 @@ func BenchmarkSandboxExec(b *testing.B) {
 	defer cl.Close()
 	ctx := b.Context()
 	command := []string{"echo", "x"}
-	byInit := func(conn io.ReadWriteCloser, first func()) error {
-		e, err := initwire.StartExec(ctx, conn, &initwire.Exec{Command: command})
+	request, err := initwire.Frame(initwire.KindExec, (&initwire.Exec{Command: command}).Fields())
+	if err != nil {
+		b.Fatal(err)
+	}
+	byInit := func(e *initwire.Execution, err error, first func()) error {
 		if err != nil {
 			return err
 		}
@@ -64,14 +67,16 @@ func BenchmarkSandboxExec(b *testing.B) {
 			if err != nil {
 				return err
 			}
-			return byInit(conn, first)
+			e, err := initwire.StartExec(ctx, conn, &initwire.Exec{Command: command})
+			return byInit(e, err, first)
 		}},
 		{"node", func(first func()) error {
-			conn, err := cl.Tunnel(ctx, id)
+			conn, err := cl.Tunnel(ctx, id, request)
 			if err != nil {
 				return err
 			}
-			return byInit(conn, first)
+			e, err := initwire.Asked(ctx, conn)
+			return byInit(e, err, first)
 		}},
 		{"socket", func(first func()) error {
 			e, err := h.cl.Exec(ctx, id, api.ExecRequest{Command: command})

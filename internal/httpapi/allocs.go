@@ -60,7 +60,7 @@ func (a *API) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, er
 	after, node := muster.AllocID(in.After), muster.NodeID(in.Node)
 	out := &allocListOut{api.AllocList{Allocs: []api.Alloc{}, Index: snap.Index()}}
 	visit := func(al *state.Alloc) bool {
-		if al.ID <= after || node != "" && al.Node != node || in.Live.Given && al.Live() != in.Live.Value {
+		if node != "" && al.Node != node || in.Live.Given && al.Live() != in.Live.Value {
 			return true
 		}
 		return out.add(al, in.Limit)
@@ -68,9 +68,9 @@ func (a *API) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, er
 	// The index with the fewest to look at.
 	switch live := in.Live.Given && in.Live.Value; {
 	case live && node != "":
-		snap.NodeAllocs(node, visit)
+		snap.NodeAllocs(node, func(al *state.Alloc) bool { return al.ID <= after || visit(al) })
 	case live:
-		snap.LiveAllocs(visit)
+		snap.LiveAllocsAfter(after, visit)
 	default:
 		snap.Allocs(after, visit)
 	}

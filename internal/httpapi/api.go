@@ -59,6 +59,9 @@ type Config struct {
 	Output   LiveOutput
 	// Sandboxes reaches into sandboxes and nodes. Optional: without, none can be reached.
 	Sandboxes Sandboxes
+	// Runners hands out runners, and ClaimKey is what the secrets of claims are derived from. Optional: without, there are no claims.
+	Runners  Runners
+	ClaimKey muster.Secret
 	// Fits says whether some offering or node can hold a member of a job, and
 	// in one sentence where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
@@ -83,6 +86,8 @@ type Config struct {
 	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and
 	// destroys the instance. say is called for each step. Optional.
 	Check func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
+	// Running is the configuration that the server runs with now. Optional.
+	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.
 	Metrics *Metrics
 	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
@@ -138,6 +143,8 @@ func New(c Config) (*API, error) {
 		return nil, errors.New("http api: state, proposer, blobs, output, fits, backup and ready are needed")
 	case c.Token.IsZero() && !c.NoAuth:
 		return nil, errors.New("http api: there is no token, and no-auth is not set")
+	case c.Runners != nil && c.ClaimKey.IsZero():
+		return nil, errors.New("http api: there are runners, and no key for the secrets of claims")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -150,6 +157,9 @@ func New(c Config) (*API, error) {
 	}
 	if c.Sandboxes == nil {
 		c.Sandboxes = noSandboxes{}
+	}
+	if c.Runners == nil {
+		c.Runners = noRunners{}
 	}
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }
@@ -175,9 +185,12 @@ func New(c Config) (*API, error) {
 	a.fileRoutes()
 	a.portRoutes()
 	a.statsRoutes()
+	a.environmentRoutes()
+	a.runnerRoutes()
 	a.nodeRoutes()
 	a.imageRoutes()
 	a.poolRoutes()
+	a.namespaceRoutes()
 	a.explainRoutes()
 	a.providerRoutes()
 	a.costRoutes()

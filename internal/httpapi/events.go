@@ -267,8 +267,8 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 		if n == nil {
 			n = c.NodeBefore
 		}
-		if c.Verb == "node.used" || c.Verb == "node.freed" {
-			return nil // said by the allocation's event already
+		if c.Verb == "node.used" || c.Verb == "node.freed" || c.Verb == "node.images" {
+			return nil // said by the allocation's event already, or nothing to anybody
 		}
 		ev.Node = string(n.ID)
 		if c.Node != nil {
@@ -276,9 +276,15 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			ev.NodeNow = &now
 		}
 		ev.Text = nodeText(c.Verb, n)
+	case c.Claim != nil:
+		ev.Namespace, ev.Job, ev.JobUID, ev.Alloc = string(c.Claim.Env.Namespace), c.Claim.Env.Name, string(c.Claim.UID), string(c.Claim.Runner)
+		ev.Text = claimText(c.Verb, c.Claim)
 	case c.Breaker != nil:
 		ev.Pool = string(c.Breaker.Pool)
 		ev.Text = breakerText(c.Verb, c.Breaker)
+	case c.Limits != nil:
+		ev.Namespace = string(c.Limits.Name)
+		ev.Text = limitsText(c.Limits)
 	default:
 		return nil
 	}
@@ -301,7 +307,43 @@ func because(why string) string {
 	return ": " + why
 }
 
+func claimText(verb string, c *state.Claim) string {
+	what := fmt.Sprintf("claim %s of runner %s", c.ID, c.Runner)
+	switch verb {
+	case "claim.made":
+		return what + " was made"
+	case "claim.extended":
+		return what + " was extended"
+	}
+	return what + " was " + string(c.State) + because(c.Reason)
+}
+
+func environmentText(verb string, j *state.Job) string {
+	name, _ := j.Key.Environment()
+	what := "environment " + muster.JobKey{Namespace: j.Key.Namespace, Name: name}.String()
+	switch verb {
+	case "environment.set":
+		return fmt.Sprintf("%s was set, version %d", what, j.Version)
+	case "environment.deleted":
+		return what + " was deleted"
+	case "environment.alerted":
+		return fmt.Sprintf("%s has %d warm of %d: too few for too long", what, j.Env.Warm, j.Env.Stock)
+	case "environment.recovered":
+		return fmt.Sprintf("%s has %d warm of %d: enough again", what, j.Env.Warm, j.Env.Stock)
+	case "environment.wants":
+		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + because(j.Env.Why)
+	case "job.ended":
+		return what + " is gone"
+	}
+	return ""
+}
+
 func jobText(verb string, j *state.Job) string {
+	if j.Env != nil {
+		if s := environmentText(verb, j); s != "" {
+			return s
+		}
+	}
 	what := "job " + j.Key.String()
 	switch verb {
 	case "job.submitted":
@@ -316,6 +358,10 @@ func jobText(verb string, j *state.Job) string {
 		return what + " waits" + because(j.Parked)
 	case "job.unparked":
 		return what + " is looked at again"
+	case "job.reserved":
+		return fmt.Sprintf("%s was passed for long: room is kept for it on node %s", what, j.Reserved)
+	case "job.released":
+		return what + " has no room kept for it any more"
 	case "job.output-pruned":
 		return "the stored output of " + what + " was deleted to keep the quota"
 	case "job.purged":
@@ -326,7 +372,12 @@ func jobText(verb string, j *state.Job) string {
 
 func allocText(verb string, al *state.Alloc) string {
 	what := fmt.Sprintf("member %d of job %s, attempt %d,", al.Index, al.Run.Key, al.Attempt)
+	if name, is := al.Run.Key.Environment(); is {
+		what = fmt.Sprintf("runner %s of environment %s", al.ID, muster.JobKey{Namespace: al.Run.Key.Namespace, Name: name})
+	}
 	switch verb {
+	case "alloc.claimed":
+		return what + " was claimed"
 	case "alloc.placed":
 		return fmt.Sprintf("%s was placed on node %s", what, al.Node)
 	case "alloc.starting":
@@ -372,12 +423,22 @@ func nodeText(verb string, n *state.Node) string {
 		return what + " is serving"
 	case "node.rejoined":
 		return what + " answers again after its agent was started anew"
+	case "node.kept":
+		return what + " serves again" + because(n.StageReason)
 	case "node.draining", "node.terminating", "node.gone":
 		return what + " is " + string(n.Stage) + by(n.StageWho) + because(n.StageReason)
 	case "node.health-reason":
 		return what + " is still " + string(n.Health) + because(n.HealthReason)
+	case "node.evicted":
+		return "what still runs on " + what + " is stopped: the time of its drain is over" + because(n.IntentReason)
 	case "node.purged":
 		return what + " was forgotten"
+	case "node.reserved":
+		return what + " keeps the room that comes free for a job that was passed for long"
+	case "node.released":
+		return what + " keeps no room any more"
+	case "node.plans-refused":
+		return fmt.Sprintf("plans for %s were refused %d times", what, n.PlansRefused.Count) + because(n.PlansRefused.Reason)
 	}
 	if intent, ok := strings.CutPrefix(verb, "node.intent-"); ok {
 		return what + " is now to " + intent + by(n.IntentWho) + because(n.IntentReason)

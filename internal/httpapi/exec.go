@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -169,15 +170,10 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 	}
 	e.Stdin = len(input) > 0
 	ctx, cancel := a.streaming(ctx)
-	al, conn, err := a.enter(ctx, &in.AllocPath)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	x, err := startExec(ctx, conn, e)
+	al, x, err := a.enterExec(ctx, &in.AllocPath, e)
 	if err != nil {
 		defer cancel()
-		return nil, a.broke(ctx, al, err)
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer cancel()
@@ -204,26 +200,48 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 	endWrite(w)
 }
 
-func startExec(ctx context.Context, conn Conn, e *initwire.Exec) (*initwire.Execution, error) {
+// enterExec finds an allocation and starts an execution there: with one way to the node, as the request goes
+// along with what opens the connection.
+func (a *API) enterExec(ctx context.Context, in *AllocPath, e *initwire.Exec) (*state.Alloc, *initwire.Execution, error) {
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, nil, err
+	}
+	request, err := execFrame(e)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := a.tunnel(ctx, al, request)
+	if err != nil {
+		return nil, nil, err
+	}
 	bounded, cancel := soon(ctx)
 	defer cancel()
-	return initwire.StartExec(bounded, conn, e)
+	x, err := initwire.Asked(bounded, conn)
+	return al, x, a.broke(ctx, al, err)
+}
+
+func execFrame(e *initwire.Exec) ([]byte, error) {
+	request, err := initwire.Frame(initwire.KindExec, e.Fields())
+	if err != nil {
+		return nil, invalid("body.command", "%v", err)
+	}
+	return request, nil
 }
 
 // collect feeds the input and keeps what comes, up to a bound, until the end.
 func collect(x *initwire.Execution, input []byte) (*api.ExecResult, error) {
-	fed := make(chan struct{})
-	go func() {
-		defer close(fed)
-		// A command need not read its input: that is no failure.
-		if len(input) > 0 && x.WriteStdin(input) == nil {
-			_ = x.CloseStdin()
-		}
-	}()
-	defer func() {
-		_ = x.Close() // also wakes the feeder
-		<-fed
-	}()
+	var fed sync.WaitGroup
+	defer fed.Wait()
+	defer func() { _ = x.Close() }() // also wakes the feeder
+	if len(input) > 0 {
+		fed.Go(func() {
+			// A command need not read its input: that is no failure.
+			if x.WriteStdin(input) == nil {
+				_ = x.CloseStdin()
+			}
+		})
+	}
 	var out, errs kept
 	for {
 		kind, octets, ended, err := x.Next()

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
 	"sync"
 	"time"
 
@@ -32,18 +34,16 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 		defer cancel(nil)
 		defer context.AfterFunc(a.stopping, func() { cancel(errStopping) })()
 		// Before the upgrade, so that what is in the way is told as by every other request.
-		al, conn, err := a.enter(inner, in)
+		e := &execSocket{a: a, inner: inner, cancel: cancel, entered: time.Now()}
+		err := e.enter(in, w, r.Header.Get(api.ExecFirst))
 		if err != nil {
 			a.fail(ctx, "open-execution", err).write(w)
 			return
 		}
-		s, err := a.accept(w, r)
-		if err != nil {
-			_ = conn.Close()
-			return
+		defer e.leave()
+		if e.s, err = a.accept(w, r); err == nil {
+			e.run()
 		}
-		e := &execSocket{a: a, s: s, al: al, inner: inner, cancel: cancel, entered: time.Now()}
-		e.run(conn)
 	}}, nil
 }
 
@@ -60,21 +60,56 @@ type execSocket struct {
 	cancel  context.CancelCauseFunc
 	entered time.Time
 
-	x *initwire.Execution
+	// conn has asked nothing yet; nil once there is x.
+	conn Conn
+	x    *initwire.Execution
 	// stdin: octets of the client are for the command. Of the receiving goroutine, as is closed.
 	stdin, closed bool
 	detached      bool
 }
 
-func (e *execSocket) run(conn Conn) {
+// enter connects to init. A first message that came with the request goes along.
+func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (err error) {
+	if e.al, err = in.find(e.a.cfg.State.Latest()); err != nil {
+		return err
+	}
+	if first == "" {
+		e.conn, err = e.a.tunnel(e.inner, e.al, nil)
+		return err
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(first)
+	if err != nil || len(first) > api.ExecMaxFirst {
+		return invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d octets", api.ExecMaxFirst)
+	}
+	request, err := e.request(raw)
+	if err != nil {
+		return err
+	}
+	w.Header().Set(api.ExecFirst, api.ExecFirstTaken)
+	return e.start(request)
+}
+
+func (e *execSocket) leave() {
+	e.cancel(errClientGone)
+	if e.conn != nil {
+		_ = e.conn.Close()
+	}
+	if e.x != nil {
+		_ = e.x.Close()
+	}
+}
+
+func (e *execSocket) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.s.abort()
-	defer func() { e.cancel(errClientGone); _ = conn.Close() }()
+	defer e.leave()
 	e.s.ws.SetReadLimit(api.ExecMaxText + 1)
-	if err := e.begin(&conn); err != nil {
-		e.finish(e.failed(err))
-		return
+	if e.x == nil {
+		if err := e.begin(); err != nil {
+			e.finish(e.failed(err))
+			return
+		}
 	}
 	e.s.ws.SetReadLimit(api.ExecMaxMessage)
 	started := e.x.Started
@@ -87,7 +122,7 @@ func (e *execSocket) run(conn Conn) {
 }
 
 // begin takes the first message and does what it asks.
-func (e *execSocket) begin(conn *Conn) error {
+func (e *execSocket) begin() error {
 	ctx, cancel := context.WithTimeout(e.s.ctx, e.s.patience.first)
 	defer cancel()
 	// A stop of the server does not wait for a client that says nothing.
@@ -100,59 +135,70 @@ func (e *execSocket) begin(conn *Conn) error {
 	if err != nil {
 		return err
 	}
-	if time.Since(e.entered) > e.s.patience.fresh {
-		// Init does not wait long for a request.
-		_ = (*conn).Close()
-		fresh, err := e.a.tunnel(e.inner, e.al)
-		if err != nil {
-			return err
-		}
-		*conn = fresh
+	request, err := e.request(raw)
+	if err != nil {
+		return err
 	}
-	return e.start(*conn, raw)
+	return e.start(request)
 }
 
-func (e *execSocket) start(conn Conn, raw []byte) error {
+// start sends the request to init and waits for the answer.
+func (e *execSocket) start(request []byte) (err error) {
+	conn := e.conn
+	e.conn = nil
+	if conn != nil && time.Since(e.entered) > e.s.patience.fresh {
+		_ = conn.Close() // init does not wait long for a request
+		conn = nil
+	}
+	if conn == nil {
+		conn, err = e.a.tunnel(e.inner, e.al, request)
+	} else {
+		// Who closed before reading it may have said why: that is read.
+		_, _ = conn.Write(request)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := soon(e.inner)
+	defer cancel()
+	e.x, err = initwire.Asked(ctx, conn)
+	return e.a.broke(e.inner, e.al, err)
+}
+
+// request is the client's first message as init takes it.
+func (e *execSocket) request(raw []byte) ([]byte, error) {
 	var which struct {
 		Attach *string `json:"attach"`
 	}
 	if json.Unmarshal(raw, &which) == nil && which.Attach != nil {
-		return e.attach(conn, raw)
+		return e.attach(raw)
 	}
 	var want api.ExecRequest
 	if p := decode(raw, &want); p != nil {
-		return p
+		return nil, p
 	}
 	if want.Input != "" || len(want.InputBase64) > 0 {
-		return invalid("body.input", "is for POST; here the input comes as binary messages")
+		return nil, invalid("body.input", "is for POST; here the input comes as binary messages")
 	}
 	exec, err := wantedExec(&want)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e.stdin, e.detached = want.Stdin, want.Detach
-	if e.x, err = startExec(e.inner, conn, exec); err != nil {
-		return e.a.broke(e.inner, e.al, err)
-	}
-	return nil
+	return execFrame(exec)
 }
 
-func (e *execSocket) attach(conn Conn, raw []byte) error {
+func (e *execSocket) attach(raw []byte) ([]byte, error) {
 	var want api.ExecAttach
 	if p := decode(raw, &want); p != nil {
-		return p
+		return nil, p
 	}
 	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
-		return invalid("body.stdout", "and stderr are offsets; -1 is the oldest octet that is kept")
+		return nil, invalid("body.stdout", "and stderr are offsets; -1 is the oldest octet that is kept")
 	}
-	ctx, cancel := soon(e.inner)
-	defer cancel()
-	x, err := initwire.AttachExec(ctx, conn, &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin})
-	if err != nil {
-		return e.a.broke(e.inner, e.al, err)
-	}
-	e.x, e.stdin, e.detached = x, want.Stdin, true
-	return nil
+	e.stdin, e.detached = want.Stdin, true
+	a := &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin}
+	return initwire.Frame(initwire.KindAttach, a.Fields())
 }
 
 // finish sends the last message, if there is anybody to send it to, and closes.

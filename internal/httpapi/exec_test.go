@@ -421,7 +421,7 @@ func BenchmarkExecFirstByte(b *testing.B) {
 		})
 	}
 	measure("init", func(b *testing.B) func() {
-		conn, err := in.inits.Tunnel(ctx, nil)
+		conn, err := in.inits.Tunnel(ctx, nil, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/expect"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -39,7 +40,7 @@ func (a *API) explainJob(_ context.Context, in *JobPath) (*jobExplanationOut, er
 	d, blocks := a.cfg.Insight.Fleet()
 	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now}
 	e.out = api.JobExplanation{
-		Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Run.Priority(),
+		Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Priority(),
 		Counts: jobOf(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
 		Fleet: []api.Wait{}, Blocks: []api.Block{}, Index: snap.Index(),
 	}
@@ -77,8 +78,11 @@ func (e *explainer) explain() {
 		return
 	}
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
-		j.Key, j.Run.Priority(), count(j.Count(), "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+		j.Key, j.Priority(), count(j.Count(), "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	if e.queue() {
+		return
+	}
+	if e.limits() {
 		return
 	}
 	e.nodes()
@@ -91,6 +95,9 @@ func (e *explainer) explain() {
 // queue tells what is before the job. It reports whether that is all there is to say.
 func (e *explainer) queue() (done bool) {
 	j := e.job
+	if j.Reserved != "" {
+		e.say("Others were placed past it for long: what comes free on node %s is kept for it.", j.Reserved)
+	}
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
 		until := "until it is submitted anew"
@@ -129,6 +136,21 @@ func (e *explainer) queue() (done bool) {
 		e.say("It is the first in the queue.")
 	}
 	return false
+}
+
+// limits tells by which limit of namespaces nothing more may be placed. It reports whether that is so.
+func (e *explainer) limits() bool {
+	n, bound := fit.NewAllowance(e.snap).Of(e.job.Key.Namespace, e.job.Run.Ask, e.job.Waiting())
+	if bound.Namespace == "" {
+		return false
+	}
+	e.out.Limit = bound.Why
+	if n > 0 {
+		e.say("Of the members that wait, %d may start before the limit is reached: %s.", n, bound.Why)
+		return false
+	}
+	e.say("It waits for a limit, whatever room there is: %s. Work that ends makes room below it; `muster namespace set %s` changes it.", bound.Why, bound.Namespace)
+	return true
 }
 
 // in is how long it is until a moment.
@@ -341,7 +363,7 @@ func (e *explainer) fleet() {
 		return
 	}
 	for i := range e.decisions.Waits {
-		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Run.Priority() {
+		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Priority() {
 			e.out.Fleet = append(e.out.Fleet, waitOf(w))
 			e.say("The fleet launches nothing more for %s like it: %s.", count(w.Members, "member"), w.Reason)
 		}
@@ -359,13 +381,28 @@ func (e *explainer) fitsSome(o *muster.Offering) (fits bool) {
 }
 
 // expect tells when a member may start, and what it costs.
+// paced tells when room may come free by itself, if that is before any node on its way.
+func (e *explainer) paced() {
+	if e.out.Considered == nil || e.out.Considered.Fitting > 0 || e.out.Ahead == nil {
+		return
+	}
+	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
+	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {
+		return
+	}
+	e.out.Expected, e.out.Price = at(est.Start), nil
+}
+
 func (e *explainer) expect() {
 	for i := range e.out.Coming {
 		if c := &e.out.Coming[i]; c.Expected != nil && (e.out.Expected == nil || c.Expected.Before(*e.out.Expected)) {
 			e.out.Expected, e.out.Price = c.Expected, &c.Price
 		}
 	}
+	e.paced()
 	switch {
+	case e.out.Expected != nil && e.out.Price == nil:
+		e.say("A member may start in about %s, as long as the jobs that hold the room take what they took before.", e.in(muster.At(*e.out.Expected)))
 	case e.out.Expected != nil:
 		e.say("A member may start in %s, on a node of %g an hour, if what is served before it leaves room.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
 	case e.out.Price != nil:

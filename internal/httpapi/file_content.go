@@ -125,7 +125,7 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 
 // sendFile answers with the octets; an error is answered by the caller.
 func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, al *state.Alloc, path string, want span) error {
-	conn, err := a.tunnel(ctx, al)
+	conn, err := a.tunnel(ctx, al, nil)
 	if err != nil {
 		return err
 	}

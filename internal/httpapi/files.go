@@ -159,7 +159,7 @@ func (a *API) statFile(ctx context.Context, in *statFileIn) (*fileOut, error) {
 }
 
 func (a *API) stat(ctx context.Context, al *state.Alloc, path string, follow bool) (*initwire.FileEntry, error) {
-	conn, err := a.tunnel(ctx, al)
+	conn, err := a.tunnel(ctx, al, nil)
 	if err != nil {
 		return nil, err
 	}

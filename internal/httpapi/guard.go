@@ -66,6 +66,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	end, p := a.enterRunner(r.URL.Path)
+	if p != nil {
+		p.write(rec)
+		return
+	}
+	defer end()
 	a.mux.ServeHTTP(rec, r)
 }
 
@@ -144,6 +150,9 @@ func (a *API) admit(r *http.Request) *problem {
 	if a.cfg.NoAuth || open(r.URL.Path) {
 		return nil
 	}
+	if id, shown, right := a.holder(r); shown {
+		return a.admitHolder(r, id, right)
+	}
 	return a.checkToken(r)
 }
 
@@ -151,13 +160,11 @@ func (a *API) admit(r *http.Request) *problem {
 func (a *API) checkToken(r *http.Request) *problem {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
-		p := newProblem(http.StatusUnauthorized, api.CodeAuth, "a token is needed; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
-		p.headers.Set("Www-Authenticate", `Bearer realm="muster"`)
-		return p
+		return unauthorized("a token is needed; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
 	}
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if subtle.ConstantTimeCompare(got[:], a.token[:]) != 1 {
-		return newProblem(http.StatusForbidden, api.CodeAuth, "the token is wrong")
+		return unauthorized("the token is wrong")
 	}
 	return nil
 }

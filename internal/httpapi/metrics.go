@@ -98,6 +98,9 @@ func sumUp(snap *state.Snapshot) *sums {
 		unsettled: snap.UnsettledCount(),
 	}
 	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		if j.Env != nil {
+			return true // counted by what they are
+		}
 		s.jobs[j.Stage]++
 		s.members[muster.MemberWaiting] += j.Waiting()
 		s.members[muster.MemberPlaced] += j.Placed
@@ -155,7 +158,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{
 		descBuild, descJobs, descMembers, descRunning, descAllocs, descNodes, descPrice, descUnsettled, descIndex, descTerm, descFeed, descBlobs,
-	}, fleetDescs()...) {
+	}, append(append(fleetDescs(), runnerDescs()...), namespaceDescs()...)...) {
 		out <- d
 	}
 }
@@ -182,6 +185,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(descPrice, s.price)
 	c.collectFleet(s, snap, out)
+	collectRunners(snap, out)
+	collectNamespaces(snap, gauge)
 	gauge(descUnsettled, float64(s.unsettled))
 	gauge(descIndex, float64(snap.Index()))
 	gauge(descTerm, float64(snap.Meta().Term))

@@ -84,7 +84,7 @@ func TestO1TokenOfOrders(t *testing.T) {
 	b.node("n1")
 	for _, path := range []string{"/v1/nodes/n1/hold", "/v1/nodes/n1/destroy", "/v1/pools/p/resume", "/v1/providers/local/check"} {
 		b.problem(b.do("POST", path, "", header("Authorization", "")), 401, api.CodeAuth)
-		b.problem(b.do("POST", path, "", header("Authorization", "Bearer "+token[1:])), 403, api.CodeAuth)
+		b.problem(b.do("POST", path, "", header("Authorization", "Bearer "+token[1:])), 401, api.CodeAuth)
 	}
 	if n := get[api.Node](b, "/v1/nodes/n1"); n.Intent != "run" || n.Stage != "serving" {
 		t.Errorf("%+v", n)

@@ -3,8 +3,10 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -66,9 +68,11 @@ func (a *API) describe() {
 				{Name: tagJobs, Description: "What users submit: a template, a count, a restart policy."},
 				{Name: tagAllocs, Description: "Attempts to run a member of a job on a node."},
 				{Name: tagSandbox, Description: "Into the sandbox of a running allocation: executions, files, ports, usage. docs/exec.md has the protocol of the WebSockets."},
+				{Name: tagRunners, Description: "Environments, their warm runners, and the claims by which runners are used. Holders of a claim show its secret in place of the token."},
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
 				{Name: tagNodes, Description: "Machines that run allocations."},
+				{Name: tagNamespaces, Description: "Whose work it is, what they may have, and how room is divided between them."},
 				{Name: tagPools, Description: "Rules by which nodes are made and given up, and the clouds that they come from."},
 				{Name: tagCost, Description: "What was spent, and on what."},
 				{Name: tagEvents, Description: "What changes, as it changes."},
@@ -88,13 +92,16 @@ const (
 	tagJobs    = "jobs"
 	tagAllocs  = "allocations"
 	tagSandbox = "sandbox"
+	tagRunners = "runners"
 	tagOutput  = "output"
 	tagUploads = "uploads"
 	tagNodes   = "nodes"
 	tagPools   = "pools"
-	tagCost    = "cost"
-	tagEvents  = "events"
-	tagServer  = "server"
+
+	tagNamespaces = "namespaces"
+	tagCost       = "cost"
+	tagEvents     = "events"
+	tagServer     = "server"
 )
 
 // operation begins the description of one.
@@ -115,7 +122,17 @@ func register[I, O any](a *API, op huma.Operation, handle func(context.Context, 
 		}
 		return out, nil
 	})
+	if below, is := strings.CutPrefix(op.Path, sandboxPath); is && op.Tags[0] == tagSandbox {
+		// The same of runners, by their holders; the guard sees to that.
+		a.raw[op.Method+" "+runnerPath+below] = a.raw[op.Method+" "+op.Path]
+		op.Path, op.OperationID, op.Tags = runnerPath+below, op.OperationID+"-of-runner", []string{tagRunners}
+		op.Responses = maps.Clone(op.Responses)
+		register(a, op, handle)
+	}
 }
+
+// sandboxPath begins the paths of what is done in sandboxes, runnerPath the same for runners.
+const sandboxPath, runnerPath = "/v1/allocations/{id}/", "/v1/runners/{id}/"
 
 // jsonBody describes a JSON body of type T, which the handler decodes by itself.
 func jsonBody[T any](a *API, op *huma.Operation, required bool) {

@@ -220,7 +220,10 @@ func by(who string) string {
 
 func breakerText(verb string, b *state.Breaker) string {
 	what := "the breaker of pool " + string(b.Pool)
-	if verb == "pool.resumed" {
+	switch verb {
+	case "pool.suspect":
+		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + because(b.SuspectWhy)
+	case "pool.resumed":
 		return "pool " + string(b.Pool) + " was resumed" + by(b.Who)
 	}
 	return what + " has tripped" + because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -24,7 +25,7 @@ func jobOf(j *state.Job) api.Job {
 	}
 	return api.Job{
 		Namespace: string(j.Key.Namespace), Name: j.Key.Name, UID: string(j.UID), Version: j.Version,
-		Type: j.Run.Spec.Type, Priority: j.Run.Priority(), Count: j.Count(),
+		Type: j.Run.Spec.Type, Priority: j.Priority(), Count: j.Count(),
 		Stage: string(j.Stage), Outcome: string(outcomeOf(j)), Reason: reason,
 		Counts: api.JobCounts{
 			Waiting: j.Waiting(), Placed: j.Placed - j.Running, Running: j.Running,
@@ -57,6 +58,17 @@ func allocOf(a *state.Alloc) api.Alloc {
 		Desired: string(a.Desired), Status: string(a.Status), Outcome: string(a.Outcome), Signal: a.Signal,
 		Detail: a.Detail, Image: a.Image,
 		Placed: a.Placed.Std(), Started: at(a.Started), Ended: at(a.Ended), Output: outputOf(&a.Output),
+	}
+	if names := a.Run.Names; names != nil {
+		out.Cores, out.Ports = a.Grant.Cores, names.Ports
+		rest := a.Grant.Devices
+		for _, ask := range names.Devices {
+			n := min(max(ask.Count, 1), len(rest))
+			for _, d := range rest[:n] {
+				out.Devices = append(out.Devices, fmt.Sprintf("%s %d", ask.Kind, d))
+			}
+			rest = rest[n:]
+		}
 	}
 	if a.Failure != nil {
 		out.Failure = &api.Failure{Class: string(a.Failure.Class), Reason: string(a.Failure.Reason), Message: a.Failure.Message}
@@ -133,7 +145,7 @@ func nodeOf(n *state.Node) api.Node {
 		Zone: n.Offering.Zone, Market: string(n.Offering.Market), Price: float64(n.Offering.Price) / 1e6,
 		Instance: string(n.Instance), Stage: string(n.Stage), Health: string(n.Health), Intent: string(n.Intent),
 		Schedulable: n.Schedulable(), Reason: reason,
-		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs,
+		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs, Taken: string(n.Taken),
 		AgentVersion: n.Agent, Attributes: n.Attributes,
 		StageSince: at(n.StageSince), IntentReason: n.IntentReason, IntentWho: n.IntentWho, IntentSince: at(n.IntentSince), IntentUntil: at(n.IntentUntil),
 		BootError: n.BootError,
@@ -144,6 +156,9 @@ func nodeOf(n *state.Node) api.Node {
 // nodeWhole shows a node with its history.
 func nodeWhole(n *state.Node) api.Node {
 	out := nodeOf(n)
+	for _, d := range n.Devices() {
+		out.Devices = append(out.Devices, d.String())
+	}
 	out.HistoryLost = n.HistoryLost
 	for _, e := range n.History {
 		out.History = append(out.History, api.NodeEvent{Time: e.At.Std(), Type: e.Verb, Reason: e.Reason, Who: e.Who})

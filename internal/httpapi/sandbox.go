@@ -29,9 +29,9 @@ type Conn interface {
 
 // Sandboxes reaches into sandboxes, and to the images of nodes. All methods may be called at once.
 type Sandboxes interface {
-	// Tunnel connects to the init of an allocation's sandbox until ctx ends.
+	// Tunnel connects to the init of an allocation's sandbox until ctx ends, and sends first there, which may be empty.
 	// Faults: conflict (it does not run yet), too-old (it has ended), unavailable.
-	Tunnel(ctx context.Context, a *state.Alloc) (Conn, error)
+	Tunnel(ctx context.Context, a *state.Alloc, first []byte) (Conn, error)
 	// AllocStats measures now. Faults as of Tunnel.
 	AllocStats(ctx context.Context, a *state.Alloc) (wire.Stats, error)
 	// Images, PullImage and PruneImages are of a node's cache.
@@ -44,7 +44,9 @@ type noSandboxes struct{}
 
 var errNoSandboxes = muster.Faultf(muster.FaultUnavailable, "this server reaches no sandboxes")
 
-func (noSandboxes) Tunnel(context.Context, *state.Alloc) (Conn, error) { return nil, errNoSandboxes }
+func (noSandboxes) Tunnel(context.Context, *state.Alloc, []byte) (Conn, error) {
+	return nil, errNoSandboxes
+}
 func (noSandboxes) AllocStats(context.Context, *state.Alloc) (wire.Stats, error) {
 	return wire.Stats{}, errNoSandboxes
 }
@@ -73,12 +75,13 @@ func (a *API) enter(ctx context.Context, in *AllocPath) (*state.Alloc, Conn, err
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := a.tunnel(ctx, al)
+	conn, err := a.tunnel(ctx, al, nil)
 	return al, conn, err
 }
 
-func (a *API) tunnel(ctx context.Context, al *state.Alloc) (Conn, error) {
-	conn, err := a.cfg.Sandboxes.Tunnel(ctx, al)
+// tunnel connects to the init of an allocation, and sends first there.
+func (a *API) tunnel(ctx context.Context, al *state.Alloc, first []byte) (Conn, error) {
+	conn, err := a.cfg.Sandboxes.Tunnel(ctx, al, first)
 	if err != nil {
 		return nil, notEntered(err)
 	}

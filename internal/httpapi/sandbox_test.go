@@ -38,7 +38,7 @@ type inits struct {
 	open atomic.Int64 // connections
 }
 
-func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc) (Conn, error) {
+func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn, error) {
 	i.mu.Lock()
 	socket, err := i.socket, i.err
 	i.mu.Unlock()
@@ -53,6 +53,7 @@ func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc) (Conn, error) {
 	i.open.Add(1)
 	t := &testTunnel{UnixConn: c.(*net.UnixConn), i: i}
 	t.unhook = context.AfterFunc(ctx, func() { t.drop() })
+	_, _ = c.Write(first) // whoever does not take it may say why
 	return t, nil
 }
 

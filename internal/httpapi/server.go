@@ -28,6 +28,16 @@ func (a *API) serverRoutes() {
 			}}, nil
 		})
 
+	if a.cfg.Running != nil {
+		// Not described field by field: that is docs/files.md.
+		config := operation(http.MethodGet, "/v1/config", "get-config", tagServer, "The configuration that it runs with",
+			"As a file would have it (docs/files.md), with all defaults and without secrets; what a reload has changed is in it.")
+		config.Responses = octets("application/json", "The configuration.", nil)
+		register(a, config, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+			return &huma.StreamResponse{Body: a.config}, nil
+		})
+	}
+
 	register(a, noToken(operation(http.MethodGet, "/livez", "get-livez", tagServer, "Is the process alive",
 		"Needs no token. Restart the process if this does not answer.")),
 		func(context.Context, *struct{}) (*healthOut, error) {
@@ -57,6 +67,18 @@ func (a *API) serverRoutes() {
 			}}, nil
 		})
 	}
+}
+
+// config answers with the configuration; secrets print as stars.
+func (a *API) config(ctx huma.Context) {
+	_, w := humago.Unwrap(ctx)
+	b, err := encode(a.cfg.Running())
+	if err != nil {
+		a.fail(ctx.Context(), "get-config", err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b) // whoever asked may have left
 }
 
 type readyzIn struct {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -25,7 +26,7 @@ func (a *API) getStats(ctx context.Context, in *AllocPath) (*statsOut, error) {
 	asked := &al.Run.Spec.Resources
 	return &statsOut{api.AllocStats{
 		At: s.At.Std().UTC(), CPUSeconds: float64(max(s.CPUMicros, 0)) / 1e6, CPU: asked.CPU, CPUMax: asked.CPUMax,
-		Memory: max(int64(s.Memory), 0), MemoryMax: int64(asked.Memory), Pids: max(s.Pids, 0), PidsMax: asked.Pids,
-		Disk: max(int64(s.Disk), 0), DiskMax: int64(asked.Disk),
+		Memory: max(int64(s.Memory), 0), MemoryMax: int64(asked.Memory), Pids: max(s.Pids, 0), PidsMax: cmp.Or(asked.Pids, max(s.PidsMax, 0)),
+		Disk: max(int64(s.Disk), 0), DiskMax: cmp.Or(int64(asked.Disk), max(int64(s.DiskMax), 0)),
 	}}, nil
 }

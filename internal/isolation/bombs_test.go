@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
 )
 
 func TestForkBomb(t *testing.T) {
@@ -199,7 +201,7 @@ func TestOutputFlood(t *testing.T) {
 	everywhere(t, func(n *node) {
 		c := n.config()
 		c.OutputLimit = 1 << 20
-		_, result := n.sh(c, `yes | head -c 200000000; yes | head -c 200000000 >&2; exit 4`)
+		_, result := n.sh(c, fmt.Sprintf(`yes | head -c %[1]d; yes | head -c %[1]d >&2; exit 4`, 200_000_000/runtimetest.Slow()))
 		if result.ExitCode != 4 {
 			n.Errorf("result %+v", result)
 		}

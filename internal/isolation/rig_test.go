@@ -30,8 +30,8 @@ import (
 	"github.com/musterhq/muster/internal/imagetest"
 )
 
-// patience bounds every wait for something that should happen soon, on a machine that emulates another.
-const patience = 3 * time.Minute
+// patience bounds every wait for something that should happen soon.
+func patience() time.Duration { return time.Duration(runtimetest.Slow()) * 3 * time.Minute }
 
 // firstID is the first uid of sandboxes with a user namespace.
 const firstID = 1_000_000
@@ -266,8 +266,9 @@ func (n *node) wait(s agent.Sandbox) agent.Result {
 	n.Helper()
 	select {
 	case <-s.Done():
-	case <-time.After(patience):
-		n.Fatalf("the sandbox did not end within %s; stdout: %s", patience, output(n, s, "stdout"))
+	case <-time.After(patience()):
+		said := output(n, s, "stdout")
+		n.Fatalf("the sandbox did not end within %s; stdout: %s", patience(), said[:min(len(said), 2000)])
 	}
 	return s.Result()
 }
@@ -301,10 +302,10 @@ func (n *node) bystander() (unharmed func()) {
 
 func (n *node) until(what string, ok func() bool) {
 	n.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(patience())
 	for !ok() {
 		if time.Now().After(deadline) {
-			n.Fatalf("not within %s: %s", patience, what)
+			n.Fatalf("not within %s: %s", patience(), what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -26,9 +26,10 @@ import (
 
 // File names, in the data directory and in the user's configuration directory.
 const (
-	serverFile  = "server.json"
-	tokenFile   = "token"
-	currentFile = "current.json"
+	serverFile   = "server.json"
+	tokenFile    = "token"
+	claimKeyFile = "claim.key"
+	currentFile  = "current.json"
 )
 
 // Server is what a running server says of itself in its data directory.
@@ -117,24 +118,32 @@ const minToken = 16
 
 // EnsureToken is the token of a data directory; a new one of 32 random bytes is
 // made if there is none. A token that others can read is refused: it may be known already.
-func EnsureToken(dataDir string) (muster.Secret, error) {
-	token, err := ReadToken(dataDir)
+func EnsureToken(dataDir string) (muster.Secret, error) { return ensure(dataDir, tokenFile) }
+
+// EnsureClaimKey is the key of a data directory from which the secrets of claims are derived, made and
+// kept like the token.
+func EnsureClaimKey(dataDir string) (muster.Secret, error) { return ensure(dataDir, claimKeyFile) }
+
+func ensure(dataDir, file string) (muster.Secret, error) {
+	token, err := read(dataDir, file)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return token, err
 	}
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	// A link replaces nothing: of two that make one at the same time, both get the first.
-	err = writeFile(filepath.Join(dataDir, tokenFile), []byte(hex.EncodeToString(b[:])+"\n"), os.Link)
+	err = writeFile(filepath.Join(dataDir, file), []byte(hex.EncodeToString(b[:])+"\n"), os.Link)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return muster.Secret{}, err
 	}
-	return ReadToken(dataDir)
+	return read(dataDir, file)
 }
 
 // ReadToken is the token of a data directory.
-func ReadToken(dataDir string) (muster.Secret, error) {
-	path := filepath.Join(dataDir, tokenFile)
+func ReadToken(dataDir string) (muster.Secret, error) { return read(dataDir, tokenFile) }
+
+func read(dataDir, file string) (muster.Secret, error) {
+	path := filepath.Join(dataDir, file)
 	info, err := os.Stat(path)
 	if err != nil {
 		return muster.Secret{}, err

@@ -34,20 +34,21 @@ type Conn struct {
 	log    *slog.Logger
 	done   chan struct{} // closed when it has ended and err says why
 
-	mu         sync.Mutex
-	err        error
-	alive      *time.Timer // of the next keep-alive
-	idle       *time.Timer // nil: it stays open with nothing on it
-	idleAfter  time.Duration
-	open       int  // channels in use
-	left       int  // channels that the peer has not closed yet
-	maySudo    bool // sudo has worked once
-	forwarding Forwarding
-	reached    string // the last socket that forwarding led to
-	dialSudo   bool   // sockets are for root, and we are not
-	atEnd      func()
-	bulk       *Conn
-	bulkWait   chan struct{} // closed when the dial for bulk has ended; nil: none goes on
+	mu          sync.Mutex
+	err         error
+	alive       *time.Timer // of the next keep-alive
+	idle        *time.Timer // nil: it stays open with nothing on it
+	idleAfter   time.Duration
+	open        int  // channels in use
+	left        int  // channels that the peer has not closed yet
+	maySudo     bool // sudo has worked once
+	forwarding  Forwarding
+	reached     string // the last socket that forwarding led to
+	programPath string // of muster-node on the host
+	dialSudo    bool   // sockets are for root, and we are not
+	atEnd       func()
+	bulk        *Conn
+	bulkWait    chan struct{} // closed when the dial for bulk has ended; nil: none goes on
 }
 
 // Forwarding says how unix sockets of the host are reached.
@@ -61,7 +62,7 @@ const (
 )
 
 func newConn(c Config, w *wire, sc ssh.Conn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) *Conn {
-	conn := &Conn{config: c, ssh: sc, wire: w, log: c.Logger, done: make(chan struct{})}
+	conn := &Conn{config: c, programPath: c.Program, ssh: sc, wire: w, log: c.Logger, done: make(chan struct{})}
 	go conn.serve(chans, reqs)
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
@@ -72,6 +73,23 @@ func newConn(c Config, w *wire, sc ssh.Conn, chans <-chan ssh.NewChannel, reqs <
 
 // Address is the host's, with its port.
 func (c *Conn) Address() string { return c.config.Address }
+
+// SetProgram says where muster-node is on the host, once it is known.
+func (c *Conn) SetProgram(path string) {
+	c.mu.Lock()
+	c.programPath = path
+	bulk := c.bulk
+	c.mu.Unlock()
+	if bulk != nil {
+		bulk.SetProgram(path)
+	}
+}
+
+func (c *Conn) program() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.programPath
+}
 
 // User is who we are there.
 func (c *Conn) User() string { return c.config.User }
@@ -355,7 +373,9 @@ func (c *Conn) Bulk(ctx context.Context) (*Conn, error) {
 		wait := make(chan struct{})
 		c.bulkWait = wait
 		c.mu.Unlock()
-		b, err := Dial(ctx, c.config)
+		config := c.config
+		config.Program = c.program()
+		b, err := Dial(ctx, config)
 		c.mu.Lock()
 		c.bulkWait = nil
 		close(wait)

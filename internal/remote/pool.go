@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -129,6 +130,8 @@ func (p *Pool) Set(name string, c Config) error {
 	} else if !h.config.sameHost(c) {
 		stale = p.dropLocked(h)
 		h.failures, h.next, h.err = 0, time.Time{}, nil
+	} else if h.conn != nil {
+		h.conn.SetProgram(c.Program)
 	}
 	h.config = c
 	p.dialLocked(h)
@@ -243,13 +246,7 @@ func (p *Pool) dial(ctx context.Context, cancel context.CancelFunc, h *host, con
 	defer cancel()
 	var c *Conn
 	var err error
-	select {
-	case p.dials <- struct{}{}:
-		c, err = Dial(ctx, config)
-		<-p.dials
-	case <-ctx.Done():
-		return
-	}
+	c, err = p.shake(ctx, config)
 	p.mu.Lock()
 	if ctx.Err() != nil { // removed, changed, or the pool ends: whoever did that has said so
 		p.mu.Unlock()
@@ -276,6 +273,44 @@ func (p *Pool) dial(ctx context.Context, cancel context.CancelFunc, h *host, con
 	h.changed = make(chan struct{})
 	p.mu.Unlock()
 	p.config.Changed(h.name, err)
+}
+
+// shake dials. Only handshakes wait for each other, as they cost our processors: a
+// host that does not answer at all must not keep the others waiting.
+func (p *Pool) shake(ctx context.Context, config Config) (*Conn, error) {
+	held := false
+	let := func() {
+		if held {
+			<-p.dials
+		}
+		held = false
+	}
+	defer let()
+	config, err := config.ready()
+	if err != nil {
+		return nil, err
+	}
+	reach := config.Through
+	config.Through = func(ctx context.Context, address string) (net.Conn, error) {
+		let() // of the attempt before
+		raw, err := reach(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case p.dials <- struct{}{}:
+			held = true
+			return raw, nil
+		case <-ctx.Done():
+			_ = raw.Close()
+			return nil, fmt.Errorf("%d other handshakes go on: %w", p.config.Dials, ctx.Err())
+		}
+	}
+	c, err := Dial(ctx, config)
+	if c != nil {
+		c.config.Through = reach // what it dials later is not the pool's
+	}
+	return c, err
 }
 
 // failedLocked notes a failure and plans the next attempt.
@@ -312,7 +347,7 @@ func (p *Pool) lost(h *host, c *Conn) {
 
 // sameHost is true when a connection made by one configuration serves the other.
 func (c Config) sameHost(o Config) bool {
-	if c.Address != o.Address || c.User != o.User || c.KnownHosts != o.KnownHosts || len(c.HostKeys) != len(o.HostKeys) || c.Program != o.Program {
+	if c.Address != o.Address || c.User != o.User || c.KnownHosts != o.KnownHosts || len(c.HostKeys) != len(o.HostKeys) {
 		return false
 	}
 	for i := range c.HostKeys {

@@ -157,7 +157,23 @@ func TestPoolBacksOff(t *testing.T) {
 	})
 }
 
-// One host that hangs holds up nobody, and handshakes are bounded.
+// shaking counts the handshakes that go on: each takes a while with its first read.
+type shaking struct {
+	net.Conn
+	once  sync.Once
+	count func(by int)
+}
+
+func (c *shaking) Read(p []byte) (int, error) {
+	c.once.Do(func() {
+		c.count(1)
+		time.Sleep(50 * time.Millisecond)
+		c.count(-1)
+	})
+	return c.Conn.Read(p)
+}
+
+// Hosts that hang hold up nobody, whether they take no connection or say nothing on one, and handshakes are bounded.
 func TestPoolOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, c := newServer(t, true)
@@ -166,22 +182,29 @@ func TestPoolOfMany(t *testing.T) {
 		now, most := 0, 0
 		good := c
 		good.Through = func(ctx context.Context, a string) (net.Conn, error) {
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
-			time.Sleep(50 * time.Millisecond)
-			mu.Lock()
-			now--
-			mu.Unlock()
-			return through(ctx, a)
+			conn, err := through(ctx, a)
+			return &shaking{Conn: conn, count: func(by int) {
+				mu.Lock()
+				defer mu.Unlock()
+				now += by
+				most = max(most, now)
+			}}, err
 		}
-		hanging := c
+		hanging, dead := c, c
 		hanging.Through = func(context.Context, string) (net.Conn, error) {
 			here, _ := memPair()
 			return here, nil
 		}
+		dead.Through = func(ctx context.Context, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
 		p := runPool(t, PoolConfig{Dials: 8})
+		for i := range 20 {
+			if err := p.Set(fmt.Sprint("dead-", i), dead); err != nil {
+				t.Fatal(err)
+			}
+		}
 		const many = 100
 		for i := range many {
 			if err := p.Set(fmt.Sprint(i), good); err != nil {

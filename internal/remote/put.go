@@ -105,6 +105,14 @@ func (c *Conn) Put(ctx context.Context, f File) (put bool, err error) {
 	return true, nil
 }
 
+// Has is true when the file is in its place with the same content; it has the right mode then.
+func (c *Conn) Has(ctx context.Context, f File) (bool, error) {
+	if err := f.check(); err != nil {
+		return false, err
+	}
+	return c.hasFile(ctx, f, f.Path, c.config.CommandLimit)
+}
+
 func (f File) check() error {
 	sum, err := hex.DecodeString(f.SHA256)
 	if err != nil || len(sum) != sha256.Size || strings.ToLower(f.SHA256) != f.SHA256 {

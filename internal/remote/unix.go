@@ -41,7 +41,7 @@ func (c *Conn) DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	if !errors.As(err, &refusal) || reached {
 		return nil, err
 	}
-	if c.config.Program == "" {
+	if c.program() == "" {
 		return nil, err
 	}
 	through, err := c.dialProgram(ctx, path)
@@ -91,7 +91,7 @@ func (c *Conn) dialForwarded(ctx context.Context, path string) (net.Conn, error)
 
 // dialProgram has muster-node on the host carry the bytes.
 func (c *Conn) dialProgram(ctx context.Context, path string) (net.Conn, error) {
-	if c.config.Program == "" {
+	if c.program() == "" {
 		return nil, muster.Faultf(muster.FaultInvalid, "host %s: connect to %s: its sshd forbids forwarding, and no muster-node is known there", c.config.Address, path)
 	}
 	c.mu.Lock()
@@ -122,7 +122,7 @@ func (c *Conn) dialProgram(ctx context.Context, path string) (net.Conn, error) {
 		f.Kind = muster.FaultAuth
 	case exitNoProgram, exitNotExecutable:
 		f.Kind = muster.FaultNotFound
-		f.Message = fmt.Sprintf("host %s: no muster-node at %s (%s)", c.config.Address, c.config.Program, lastLine(end.complaint))
+		f.Message = fmt.Sprintf("host %s: no muster-node at %s (%s)", c.config.Address, c.program(), lastLine(end.complaint))
 	}
 	return nil, f
 }
@@ -141,7 +141,7 @@ type failed struct {
 
 // dialOnce starts muster-node dial and waits until it is connected: then the stream is not nil.
 func (c *Conn) dialOnce(ctx context.Context, path string, sudo bool) (net.Conn, failed, error) {
-	words := []string{c.config.Program, bridge.Verb, path}
+	words := []string{c.program(), bridge.Verb, path}
 	if sudo {
 		words = append([]string{"sudo", "-n", "--"}, words...)
 	}

@@ -62,7 +62,7 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if l := i.stats.now.Load(); l != nil {
 		if d := l.fleet.Decisions(); d != nil {
 			for _, w := range d.Waits {
-				if w.Shape == j.Run.Shape && w.Priority == j.Run.Priority() {
+				if w.Shape == j.Run.Shape && w.Priority == j.Priority() {
 					why = append(why, "the fleet launches nothing more for it: "+w.Reason)
 					break
 				}

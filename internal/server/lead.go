@@ -12,20 +12,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/control/apply"
 	"github.com/musterhq/muster/internal/control/broker"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
+	"github.com/musterhq/muster/internal/control/reach"
 	"github.com/musterhq/muster/internal/control/reaper"
+	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // destroyTime bounds the end of an ephemeral server's instances.
 const destroyTime = 30 * time.Second
-
-// grace is how long a node may be out of touch before it is looked for.
-const grace = time.Minute
 
 // lead is the life of one leadership: what begins the term, then all that only
 // a leader does, until ctx ends and everything has come back.
@@ -35,16 +36,45 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	s.caughtUp.Store(true)
-	ps, err := s.providers(s.state.Latest().Meta().Cluster)
+	r, err := s.reach()
 	if err != nil {
 		return err
 	}
-	lps, err := s.loops(l, ps)
+	g, ctx := errgroup.WithContext(ctx)
+	// The ways to the nodes outlive a reload of the configuration.
+	g.Go(func() error { return r.Run(ctx) })
+	g.Go(func() error { return s.times.follow(ctx, s.state) })
+	g.Go(func() error {
+		for {
+			again, err := s.turn(ctx, l, r)
+			if err != nil || !again || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+	err = g.Wait()
+	s.leading.Store(false)
+	s.live.link.Store(nil)
+	s.live.runners.Store(nil)
+	s.stats.set(nil)
+	return err
+}
+
+// turn runs the loops until ctx ends, or until they are to begin anew with another configuration.
+func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool, err error) {
+	ps, err := s.newProviders(s.config(), s.state.Latest().Meta().Cluster, r)
 	if err != nil {
-		return err
+		return false, err
+	}
+	lps, err := s.loops(l, ps, r)
+	if err != nil {
+		return false, err
 	}
 	s.live.link.Store(lps.link)
+	s.live.runners.Store(lps.runners)
 	s.stats.set(lps)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	for name, run := range lps.run() {
 		g.Go(func() error {
@@ -54,18 +84,27 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 			return nil
 		})
 	}
-	g.Go(func() error { return s.times.follow(ctx, s.state) })
+	g.Go(func() error {
+		select {
+		case <-s.renew:
+			again = true
+			cancel()
+		case <-ctx.Done():
+		}
+		return nil
+	})
 	s.leading.Store(true)
 	// Who waits for readiness waits for the feed.
 	_, _, err = l.Propose(ctx, s.pools())
+	if err == nil {
+		_, _, err = l.Propose(ctx, s.shares())
+	}
 	if err != nil && ctx.Err() == nil {
 		g.Go(func() error { return fmt.Errorf("set pools: %w", err) })
 	}
+	// again is read when everything has come back.
 	err = g.Wait()
-	s.leading.Store(false)
-	s.live.link.Store(nil)
-	s.stats.set(nil)
-	return err
+	return again, err
 }
 
 // beginTerm commits what must be in the log before anything is sent.
@@ -92,18 +131,31 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 // pools are those of the configuration.
 func (s *Server) pools() *state.PoolsSet {
 	f := &state.PoolsSet{}
-	for i := range s.cfg.Pools {
-		p := &s.cfg.Pools[i]
+	config := s.config()
+	for i := range config.Pools {
+		p := &config.Pools[i]
 		pool := state.Pool{
 			Name: muster.PoolName(p.Name), Provider: muster.ProviderName(p.Provider), Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 			IdleTimeout: muster.Time(p.IdleTimeout.Std().Microseconds()), BootTimeout: muster.Time(p.BootTimeout.Std().Microseconds()),
-			Grace: muster.Time(grace.Microseconds()), Spare: p.Spare, PriceFactor: p.PriceFactor,
+			Grace: muster.Time(p.Grace.Std().Microseconds()),
+			Ready: p.Ready, ReadyTimeout: muster.Time(p.ReadyTimeout.Std().Microseconds()), Sideline: muster.Time(p.Sideline.Std().Microseconds()),
+			Spare: p.Spare, PriceFactor: p.PriceFactor,
 			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),
+			Spread: p.Placement == api.PlacementSpread, Meta: p.Meta,
 		}
 		for _, o := range p.Offerings {
 			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))
 		}
 		f.Pools = append(f.Pools, pool)
+	}
+	return f
+}
+
+// shares are those of the configuration.
+func (s *Server) shares() *state.SharesSet {
+	f := &state.SharesSet{}
+	for _, r := range s.config().Shares {
+		f.Rules = append(f.Rules, state.ShareRule{Match: r.Match, Class: r.Class, Weight: r.Weight})
 	}
 	return f
 }
@@ -116,38 +168,52 @@ type loops struct {
 	fleet    *fleet.Fleet
 	link     *link.Link
 	reaper   *reaper.Reaper
+	runners  *runners.Runners
 	// providers are those that the loops call.
 	providers providers
+	// reach is the ways to their nodes.
+	reach *reach.Reach
 }
 
 func (l *loops) run() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"broker": l.broker.Run, "schedule": l.schedule.Run, "apply": l.apply.Run,
 		"fleet": l.fleet.Run, "link": l.link.Run, "reaper": l.reaper.Run,
+		"runners": l.runners.Run,
 	}
 }
 
-func (s *Server) loops(l ledger, ps providers) (_ *loops, err error) {
-	out := &loops{providers: ps}
+func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err error) {
+	out := &loops{providers: ps, reach: r}
 	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.apply, err = apply.New(apply.Config{Snapshots: s.state, Proposer: l, Deliveries: out.broker, Logger: s.log}); err != nil {
 		return nil, err
 	}
-	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Logger: s.log}); err != nil {
+	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Workers: s.config().Scheduler.Workers, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.link, err = link.New(link.Config{
-		State: s.state, Proposer: l, Blobs: s.blobs, Dial: ps.dial, StartAgent: ps.startAgent, Grants: s.grants, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
+		State: s.state, Proposer: l, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
+		Leave: r.Leave, Problems: r.Problems, Lease: s.lease, Grants: s.grants, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
 	}); err != nil {
 		return nil, err
 	}
 	if out.fleet, err = s.fleet(l, ps); err != nil {
 		return nil, err
 	}
-	out.reaper, err = s.reaper(l)
+	if out.reaper, err = s.reaper(l); err != nil {
+		return nil, err
+	}
+	out.runners, err = runners.New(runners.Config{State: s.state, Proposer: l, Reached: out.reached, Logger: s.log})
 	return out, err
+}
+
+// reached reports whether a node was heard lately: what its agent says comes every few seconds at least.
+func (l *loops) reached(id muster.NodeID) bool {
+	u, ok := l.link.Usage(id)
+	return ok && time.Since(u.Heard.Std()) < 2*wire.HeartbeatEvery*time.Millisecond
 }
 
 // newID draws an id of 8 lower-case letters and digits behind a prefix.

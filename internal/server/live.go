@@ -8,6 +8,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/link"
+	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -15,7 +16,33 @@ import (
 
 // nodes reaches output, sandboxes and images on nodes, through the links of the
 // present leadership.
-type nodes struct{ link atomic.Pointer[link.Link] }
+type nodes struct {
+	link    atomic.Pointer[link.Link]
+	runners atomic.Pointer[runners.Runners]
+}
+
+// Claim is runners.Runners', as are the two that follow.
+func (n *nodes) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, error) {
+	r := n.runners.Load()
+	if r == nil {
+		return nil, muster.Faultf(muster.FaultUnavailable, "the server hands out no runners now")
+	}
+	return r.Claim(ctx, runners.Request{UID: w.Environment, TTL: w.TTL, Idle: w.Idle, Wait: w.Wait, Note: w.Note, Key: w.Key, Digest: w.Digest})
+}
+
+func (n *nodes) Use(id muster.ClaimID) func() {
+	if r := n.runners.Load(); r != nil {
+		return r.Use(id)
+	}
+	return func() {}
+}
+
+func (n *nodes) Waiting(environment muster.JobUID) int {
+	if r := n.runners.Load(); r != nil {
+		return r.Waiting(environment)
+	}
+	return 0
+}
 
 func (n *nodes) links() (*link.Link, error) {
 	if l := n.link.Load(); l != nil {
@@ -33,12 +60,12 @@ func (n *nodes) OpenOutput(ctx context.Context, a *state.Alloc, stream string, o
 	return l.OpenOutput(ctx, a, stream, offset, follow)
 }
 
-func (n *nodes) Tunnel(ctx context.Context, a *state.Alloc) (httpapi.Conn, error) {
+func (n *nodes) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (httpapi.Conn, error) {
 	l, err := n.links()
 	if err != nil {
 		return nil, err
 	}
-	t, err := l.Tunnel(ctx, a)
+	t, err := l.Tunnel(ctx, a, first)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
+	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -37,6 +38,14 @@ func counter(name, help string, of func(*loops) float64) figure {
 	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, of}
 }
 
+// claims are the figures of claims; none before there is a loop that hands runners out.
+func claims(l *loops) runners.Stats {
+	if l.runners == nil {
+		return runners.Stats{}
+	}
+	return l.runners.Stats()
+}
+
 func figures() []figure {
 	return []figure{
 		gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", func(l *loops) float64 { return float64(l.broker.Stats().Ready) }),
@@ -46,6 +55,13 @@ func figures() []figure {
 		gauge("muster_evals_parked", "Evaluations parked by a fact.", func(l *loops) float64 { return float64(l.broker.Stats().Parked) }),
 		counter("muster_evals_delivered_total", "Evaluations handed to scheduling workers.", func(l *loops) float64 { return float64(l.broker.Stats().Delivered) }),
 		counter("muster_evals_nacked_total", "Evaluations given back, time-outs included.", func(l *loops) float64 { return float64(l.broker.Stats().Nacked) }),
+		counter("muster_evals_woken_total", "Blocked evaluations woken because room grew.", func(l *loops) float64 { return float64(l.broker.Stats().Woken) }),
+		counter("muster_eval_wait_seconds_total", "Time that evaluations waited for a worker, summed.", func(l *loops) float64 { return l.broker.Stats().Waited.Seconds() }),
+		counter("muster_eval_run_seconds_total", "Time that evaluations were out with a worker, summed.", func(l *loops) float64 { return l.broker.Stats().Ran.Seconds() }),
+		counter("muster_reservations_total", "Times that room was reserved for work that others had passed for too long.", func(l *loops) float64 { return float64(l.broker.Stats().Reserved) }),
+		counter("muster_placements_yielded_total", "Placements refused because work of higher priority comes first.", func(l *loops) float64 { return float64(l.apply.Stats().Yielded) }),
+		counter("muster_placements_refused_total", "Placements and stops refused, for any reason.", func(l *loops) float64 { return float64(l.apply.Stats().Refusals) }),
+		counter("muster_plan_parts_odd_total", "Parts of plans that a node refused although nothing had changed there.", func(l *loops) float64 { return float64(l.apply.Stats().Odd) }),
 		counter("muster_plans_total", "Plans answered by the applier.", func(l *loops) float64 { return float64(l.apply.Stats().Plans) }),
 		counter("muster_plans_partial_total", "Plans of which some was refused.", func(l *loops) float64 { return float64(l.apply.Stats().Partial) }),
 		counter("muster_plans_refused_total", "Plans of which all was refused.", func(l *loops) float64 { return float64(l.apply.Stats().Refused) }),
@@ -53,6 +69,11 @@ func figures() []figure {
 		counter("muster_placements_total", "Members placed.", func(l *loops) float64 { return float64(l.apply.Stats().Placements) }),
 		counter("muster_plan_wait_seconds_total", "Time that plans waited for the log, summed.", func(l *loops) float64 { return l.apply.Stats().Waits.Seconds() }),
 		counter("muster_planning_seconds_total", "Time spent planning, summed over workers.", func(l *loops) float64 { return l.schedule.Stats().Planning.Seconds() }),
+		counter("muster_claims_total", "Claims of runners that were answered.", func(l *loops) float64 { return float64(claims(l).Claims) }),
+		counter("muster_claims_hit_total", "Claims that found a runner warm.", func(l *loops) float64 { return float64(claims(l).Hits) }),
+		counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", func(l *loops) float64 { return float64(claims(l).Refused) }),
+		counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", func(l *loops) float64 { return claims(l).Wait.Sum }),
+		counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", func(l *loops) float64 { return claims(l).Start.Sum }),
 		gauge("muster_links", "Nodes that the server keeps a link to.", func(l *loops) float64 { return float64(l.link.Stats().Nodes) }),
 		gauge("muster_links_up", "Links that are up.", func(l *loops) float64 { return float64(l.link.Stats().Up) }),
 		counter("muster_link_dials_total", "Connections opened to agents.", func(l *loops) float64 { return float64(l.link.Stats().Dials) }),

@@ -17,8 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/sim"
+	"github.com/musterhq/muster/internal/state"
 )
 
 // series are the values of one gathering, by name and labels; of histograms their counts.
@@ -75,7 +77,7 @@ func names(t *testing.T, r prometheus.Gatherer) map[string]bool {
 
 // measured is a simulated cluster with all metrics of a server around it.
 type measured struct {
-	story    *sim.Story
+	play     *sim.Play
 	stats    loopStats
 	times    *times
 	registry *prometheus.Registry
@@ -83,29 +85,33 @@ type measured struct {
 
 func newMeasured(t *testing.T, seed uint64) *measured {
 	t.Helper()
-	s, err := sim.NewStory(seed)
+	scenario, err := sim.Parse(sim.Draw(seed) + "fault destroy: fail transient 30%\nfault list: fail transient 10%\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &measured{story: s, times: newTimes([]muster.ProviderName{"fake"})}
+	s, err := sim.NewPlay(scenario)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &measured{play: s, times: newTimes([]muster.ProviderName{"fake"})}
 	m.registry = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.Cluster().Log, Version: "test"}).Registry()
 	m.times.register(m.registry)
 	m.registry.MustRegister(&collector{&m.stats, figures(), s.Cluster().Log, []muster.ProviderName{"fake"}}, newBreakers(s.Cluster().Log.Latest))
 	return m
 }
 
-// run tells the story to its end, and gathers all the time: seen are the highest values that there were.
+// run plays it to its end, and gathers all the time: seen are the highest values that there were.
 func (m *measured) run(t *testing.T) (seen series) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	loops.Go(func() {
-		if err := m.times.follow(ctx, m.story.Cluster().Log); err != nil {
+		if err := m.times.follow(ctx, m.play.Cluster().Log); err != nil {
 			t.Error(err)
 		}
 	})
 	loops.Go(func() { seen = m.watch(ctx, t) })
-	if err := m.story.Run(); err != nil {
+	if err := m.play.Run(); err != nil {
 		t.Error(err)
 	}
 	cancel()
@@ -125,7 +131,7 @@ func (m *measured) watch(ctx context.Context, t *testing.T) series {
 		case <-timer.C:
 			timer.Reset(max(4*time.Second, time.Since(began)/30))
 		}
-		if l := m.story.Cluster().Loops(); l.Fleet != nil { // a new leadership counts anew
+		if l := m.play.Cluster().Loops(); l.Fleet != nil { // a new leadership counts anew
 			m.stats.set(&loops{broker: l.Broker, schedule: l.Schedule, apply: l.Apply, fleet: l.Fleet, link: l.Link})
 		}
 		now := gather(t, m.registry)
@@ -250,6 +256,12 @@ func TestDashboard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMeasured(t, 1)
 		seen := m.run(t)
+		// Of environments there are figures once there is one.
+		spec := &api.EnvironmentSpec{Name: "e"}
+		spec.Defaults()
+		if _, _, err := m.play.Cluster().Log.Propose(t.Context(), &state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: spec}); err != nil {
+			t.Fatal(err)
+		}
 		have = names(t, m.registry)
 		for name := range seen { // of nodes that are forgotten by now
 			name, _, _ = strings.Cut(name, "{")

@@ -12,7 +12,7 @@ import (
 func TestPoolsOfTheConfiguration(t *testing.T) {
 	s := &Server{cfg: api.ServerConfig{Pools: []api.PoolSpec{{
 		Name: "p", Provider: "aws", Offerings: []string{"a", "b"}, Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
-		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9},
+		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Grace: api.Duration(time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9},
 	}}}}
 	got := s.pools().Pools
 	want := state.Pool{

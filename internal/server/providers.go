@@ -1,31 +1,39 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
-	"net"
+	"math"
 	"os"
-	"os/exec"
+	osexec "os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/exec"
 	"github.com/musterhq/muster/internal/cloud/local"
+	"github.com/musterhq/muster/internal/cloud/static"
+	"github.com/musterhq/muster/internal/control/reach"
 	"github.com/musterhq/muster/internal/state"
 )
 
 // providers are the configured clouds by name.
 type providers map[muster.ProviderName]cloud.Provider
 
-func (s *Server) providers(cluster string) (providers, error) {
+// newProviders makes those of a configuration; nothing is asked of them yet.
+func (s *Server) newProviders(config *api.ServerConfig, cluster string, r *reach.Reach) (providers, error) {
 	out := providers{}
-	for i := range s.cfg.Providers {
-		spec := &s.cfg.Providers[i]
-		p, err := s.provider(spec, cluster)
+	for i := range config.Providers {
+		spec := &config.Providers[i]
+		p, err := s.provider(spec, cluster, r)
 		if err != nil {
 			return nil, fmt.Errorf("provider %s: %w", spec.Name, err)
 		}
@@ -34,7 +42,10 @@ func (s *Server) providers(cluster string) (providers, error) {
 	return out, nil
 }
 
-func (s *Server) provider(spec *api.ProviderSpec, cluster string) (cloud.Provider, error) {
+func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach) (cloud.Provider, error) {
+	log := s.log.With("provider", spec.Name)
+	// Of local it is short, because the sockets of instances are below it and a socket's path may have 107 bytes.
+	dir := filepath.Join(s.cfg.DataDir, spec.Name)
 	switch spec.Type {
 	case api.ProviderLocal:
 		node, err := s.nodeBinary()
@@ -45,27 +56,76 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string) (cloud.Provide
 		for i := range spec.Offerings {
 			offerings[i] = localOffering(spec, &spec.Offerings[i])
 		}
-		return local.New(local.Config{
-			// Short, because the sockets of instances are below it and a socket's path may have 107 bytes.
-			Dir: filepath.Join(s.cfg.DataDir, spec.Name), Owner: cluster, NodeBinary: node, Offerings: offerings, Logger: s.log.With("provider", spec.Name),
+		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, Logger: log})
+	case api.ProviderStatic:
+		return static.New(staticConfig(spec, dir, cluster, r, log))
+	case api.ProviderExec:
+		var env []string
+		for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
+			env = append(env, name+"="+spec.Env[name])
+		}
+		return exec.New(exec.Config{
+			Name: muster.ProviderName(spec.Name), Owner: cluster, Command: spec.Command, Env: env, Timeout: spec.Timeout.Std(), Access: access(spec.SSH), Logger: log,
 		})
 	}
 	return nil, fmt.Errorf("type %s is unknown", spec.Type)
 }
 
+// access is how instances are reached that say nothing of it themselves.
+func access(s *api.SSHSpec) cloud.Access {
+	if s == nil {
+		return cloud.Access{}
+	}
+	return cloud.Access{User: s.User, KeyFile: s.KeyFile, KnownHosts: s.KnownHosts, Dir: s.Dir, Shutdown: s.Shutdown}
+}
+
+func staticConfig(spec *api.ProviderSpec, dir, cluster string, r *reach.Reach, log *slog.Logger) static.Config {
+	c := static.Config{Name: muster.ProviderName(spec.Name), Dir: dir, Owner: cluster, Hosts: r, Logger: log}
+	for i := range spec.Offerings {
+		c.Offerings = append(c.Offerings, offering(spec, &spec.Offerings[i]))
+	}
+	for i := range spec.Hosts {
+		h := &spec.Hosts[i]
+		a := access(spec.SSH)
+		a.Address, a.HostKeys = h.Address, h.HostKeys
+		a.User, a.KeyFile = cmp.Or(h.User, a.User), cmp.Or(h.KeyFile, a.KeyFile)
+		if len(a.HostKeys) > 0 {
+			a.KnownHosts = ""
+		}
+		a.Shutdown = "" // nobody could start it again
+		c.List = append(c.List, static.Host{
+			Name: h.Name, Access: a, Offering: muster.OfferingName(h.Offering), Price: muster.Price(math.Round(h.Price * 1e6)), Zone: h.Zone, Attributes: h.Attributes,
+		})
+	}
+	return c
+}
+
+// offering is one of the configuration.
+func offering(p *api.ProviderSpec, o *api.OfferingSpec) muster.Offering {
+	attributes := map[string]string{}
+	maps.Copy(attributes, o.Attributes)
+	for k, v := range o.Meta {
+		attributes[muster.MetaPrefix+k] = v
+	}
+	var devices []muster.Device
+	for _, d := range o.Devices {
+		devices = append(devices, muster.Device{Kind: d.Kind, Model: d.Model, Count: d.Count, Shared: d.Shared})
+	}
+	return muster.Offering{
+		Provider: muster.ProviderName(p.Name), Name: muster.OfferingName(o.Name), Zone: o.Zone, Market: muster.Market(o.Market),
+		Price:      muster.Price(o.Price * 1e6),
+		Capacity:   muster.Resources{CPU: muster.MilliCPU(o.CPU * 1000), Memory: o.Memory.Bytes(), Disk: o.Disk.Bytes()},
+		Attributes: attributes, Devices: devices, Available: true,
+	}
+}
+
 func localOffering(p *api.ProviderSpec, o *api.OfferingSpec) local.Offering {
 	// Known before a node is there, so that jobs may ask for it; the configuration may say otherwise.
+	out := offering(p, o)
 	attributes := map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH}
-	maps.Copy(attributes, o.Attributes)
-	return local.Offering{
-		Offering: muster.Offering{
-			Provider: muster.ProviderName(p.Name), Name: muster.OfferingName(o.Name), Zone: o.Zone, Market: muster.Market(o.Market),
-			Price:      muster.Price(o.Price * 1e6),
-			Capacity:   muster.Resources{CPU: muster.MilliCPU(o.CPU * 1000), Memory: o.Memory.Bytes(), Disk: o.Disk.Bytes()},
-			Attributes: attributes, Available: true,
-		},
-		BootDelay: o.BootDelay.Std(), MaxInstances: o.Max,
-	}
+	maps.Copy(attributes, out.Attributes)
+	out.Attributes = attributes
+	return local.Offering{Offering: out, BootDelay: o.BootDelay.Std(), MaxInstances: o.Max}
 }
 
 // nodeBinary finds muster-node: as told, beside this program, or in PATH.
@@ -81,28 +141,64 @@ func (s *Server) nodeBinary() (string, error) {
 	if st, err := os.Stat(beside); err == nil && st.Mode().IsRegular() {
 		return beside, nil
 	}
-	if found, err := exec.LookPath("muster-node"); err == nil {
+	if found, err := osexec.LookPath("muster-node"); err == nil {
 		return filepath.Abs(found)
 	}
 	return "", fmt.Errorf("the program muster-node is neither beside %s nor in PATH; install it, or run `make build`", self)
 }
 
-// dial opens a connection to a node's agent.
-func (p providers) dial(ctx context.Context, n *state.Node) (net.Conn, error) {
-	d, ok := p[n.Offering.Provider].(cloud.Dialer)
-	if !ok {
-		return nil, muster.Faultf(muster.FaultInvalid, "node %s: its provider %s is not configured", n.ID, n.Offering.Provider)
+// reach is the ways to the nodes of the providers that are in use now.
+func (s *Server) reach() (*reach.Reach, error) {
+	own, err := s.nodeBinary()
+	if err != nil {
+		own = "" // whoever needs it says so
 	}
-	return d.DialAgent(ctx, n.Instance)
+	programs := &reach.Programs{Own: own}
+	if s.cfg.NodeBinaries != "" {
+		programs.Dirs = append(programs.Dirs, s.cfg.NodeBinaries)
+	}
+	if own != "" {
+		programs.Dirs = append(programs.Dirs, filepath.Dir(own))
+	}
+	return reach.New(reach.Config{
+		Provider: s.providerNow, Programs: programs, Probe: s.probe, Logger: s.log,
+		Cluster: func() string { return s.state.Latest().Meta().Cluster },
+	})
 }
 
-// startAgent makes sure that an agent runs on a node.
-func (p providers) startAgent(ctx context.Context, n *state.Node) error {
-	a, ok := p[n.Offering.Provider].(cloud.AgentStarter)
-	if !ok {
-		return muster.Faultf(muster.FaultInvalid, "node %s: its provider %s is not configured", n.ID, n.Offering.Provider)
+// providerNow is the provider of a name that is in use now, or nil.
+func (s *Server) providerNow(name muster.ProviderName) cloud.Provider {
+	if l := s.stats.now.Load(); l != nil {
+		return l.providers[name]
 	}
-	return a.StartAgent(ctx, n.Instance)
+	return nil
+}
+
+// probe is what a new node must pass: its pool's word, else its provider's.
+func (s *Server) probe(n *state.Node) reach.Probe {
+	config := s.config()
+	for i := range config.Pools {
+		if p := &config.Pools[i]; p.Name == string(n.Pool) && p.BootProbe.Command != "" {
+			return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
+		}
+	}
+	for i := range config.Providers {
+		if p := &config.Providers[i]; p.Name == string(n.Offering.Provider) {
+			return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
+		}
+	}
+	return reach.Probe{}
+}
+
+// lease is how long a node may hear nothing before it ends itself; 0: for ever.
+func (s *Server) lease(n *state.Node) time.Duration {
+	config := s.config()
+	for i := range config.Pools {
+		if p := &config.Pools[i]; p.Name == string(n.Pool) {
+			return p.Lease.Std()
+		}
+	}
+	return 0
 }
 
 // destroyAll ends every instance of this server: for one that takes everything with it.
@@ -113,7 +209,11 @@ func (s *Server) destroyAll() error {
 	if cluster == "" {
 		return nil // never led: nothing was made
 	}
-	ps, err := s.providers(cluster)
+	r, err := s.reach()
+	if err != nil {
+		return err
+	}
+	ps, err := s.newProviders(s.config(), cluster, r)
 	if err != nil {
 		return err
 	}

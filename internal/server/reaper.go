@@ -5,8 +5,9 @@ import (
 )
 
 func (s *Server) reaper(l ledger) (*reaper.Reaper, error) {
+	config := s.config()
 	return reaper.New(reaper.Config{
 		State: s.state, Proposer: l, Blobs: s.blobs, Logger: s.log,
-		Jobs: s.cfg.Retention.Jobs.Std(), Nodes: s.cfg.Retention.Nodes.Std(), Output: s.cfg.Blob.Retention.Std(), Quota: int64(s.cfg.Blob.Quota),
+		Jobs: config.Retention.Jobs.Std(), Nodes: config.Retention.Nodes.Std(), Output: config.Blob.Retention.Std(), Quota: int64(config.Blob.Quota),
 	})
 }

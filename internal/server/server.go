@@ -45,13 +45,20 @@ type Options struct {
 	NodeBinary string
 	// Ready is called once with the address, when requests are served.
 	Ready func(address string)
+	// Read reads the configuration anew, and Reload says when. May be nil: it is never reloaded.
+	Read   func() (*api.ServerConfig, error)
+	Reload <-chan struct{}
 	// Fatal is told of storage errors; nil: one sentence and exit status 74.
 	Fatal func(error)
 }
 
 // Server is a running server's parts.
 type Server struct {
-	cfg   api.ServerConfig
+	// cfg is what the server was started with, current what it was given since: see config.
+	cfg     api.ServerConfig
+	current atomic.Pointer[api.ServerConfig]
+	// renew holds a token when the loops are to begin anew.
+	renew chan struct{}
 	opts  Options
 	log   *slog.Logger
 	state *state.State
@@ -64,7 +71,7 @@ type Server struct {
 	// before this start is in the state.
 	leading, caughtUp atomic.Bool
 	metrics           *httpapi.Metrics
-	token             muster.Secret
+	token, claimKey   muster.Secret
 	stats             loopStats
 	times             *times
 }
@@ -115,6 +122,9 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
 	g.Go(func() error { return s.countBlobs(gctx) })
+	if s.opts.Read != nil {
+		g.Go(func() error { return s.reloads(gctx) })
+	}
 	g.Go(func() error { return s.announceReady(gctx, ln.Addr().String()) })
 	g.Go(func() error {
 		if err := handler.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
@@ -169,7 +179,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Server{cfg: cfg, opts: opts, log: opts.Logger}
+	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), opts: opts, log: opts.Logger}
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
 	}
@@ -191,6 +201,9 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 		if s.token, err = locate.EnsureToken(cfg.DataDir); err != nil {
 			return nil, err
 		}
+	}
+	if s.claimKey, err = locate.EnsureClaimKey(cfg.DataDir); err != nil {
+		return nil, err
 	}
 	s.blobs, err = blob.New(blob.Config{
 		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), DiskLow: s.diskLow, Logger: opts.Logger,
@@ -302,6 +315,7 @@ func (s *Server) api() (*http.Server, error) {
 		Proposer: ledger{s.state, s.raft.ProposeUser},
 		Blobs:    s.blobs,
 		Output:   &s.live, Sandboxes: &s.live,
+		Runners: &s.live, ClaimKey: s.claimKey,
 		Fits:  fits,
 		Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
 		Backup: func(ctx context.Context, w io.Writer) error {
@@ -310,6 +324,7 @@ func (s *Server) api() (*http.Server, error) {
 		},
 		Insight:  insight{&s.stats},
 		Check:    s.check,
+		Running:  s.config,
 		Ready:    s.ready,
 		CaughtUp: s.isCaughtUp,
 		Leads:    s.raft.IsLeader,

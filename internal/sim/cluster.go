@@ -1,15 +1,16 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
-	"math/rand/v2"
+	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -35,8 +36,9 @@ type Config struct {
 	Seed      uint64
 	Offerings []muster.Offering
 	Pools     []state.Pool
-	// Delay and Jitter of the cloud's answers.
+	// Delay and Jitter of the cloud's answers; Page is how many instances a page of its lists has, 0: all.
 	Delay, Jitter time.Duration
+	Page          int
 	// BlobDelay is the longest that a blob takes to be stored.
 	BlobDelay time.Duration
 	Workers   int // of the scheduler
@@ -53,14 +55,26 @@ type Cluster struct {
 
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
+	watch  *watch
 
 	mu       sync.Mutex
-	machines map[muster.NodeID]*linktest.Node
+	machines map[muster.InstanceID]*machine
 	past     []*linktest.Node
 	now      Loops
 	errs     []error
-	trace    []string
+	trace    []line
 	began    time.Time
+	drawn    uint64
+	// ledSince is when the loops last began; zero while none run.
+	ledSince time.Time
+	dialled  map[muster.NodeID]bool // by this leader
+}
+
+// machine is what stands behind an instance.
+type machine struct {
+	*linktest.Node
+	instance cloud.Instance
+	mute     atomic.Bool // no agent can be started
 }
 
 // New makes a cluster whose loops do not run yet.
@@ -72,12 +86,21 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.NodeID]*linktest.Node{}, began: time.Now()}
+	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.InstanceID]*machine{}, began: time.Now()}
+	c.watch = newWatch(c)
 	l.After = c.committed
 	c.Blobs.Slow(c.blobDelay)
-	c.Cloud = fake.New(fake.Config{Offerings: cfg.Offerings, Seed: cfg.Seed, Delay: cfg.Delay, Jitter: cfg.Jitter, Created: c.created, Destroyed: c.destroyed})
-	_, _, err = l.Propose(context.Background(), &state.PoolsSet{Pools: cfg.Pools})
-	return c, err
+	c.Cloud = fake.New(fake.Config{Offerings: cfg.Offerings, Seed: cfg.Seed, Delay: cfg.Delay, Jitter: cfg.Jitter, Page: cfg.Page, Told: func(answer string) { c.note("cloud: %s", answer) }, Created: c.created, Destroyed: c.destroyed})
+	if err := l.Keep(); err != nil {
+		return nil, err
+	}
+	return c, c.propose(&state.PoolsSet{Pools: cfg.Pools})
+}
+
+// propose is what an operator or a user does.
+func (c *Cluster) propose(f state.Fact) error {
+	_, _, err := c.Log.Propose(context.Background(), f)
+	return err
 }
 
 // Start begins the loops, as a leader would.
@@ -88,6 +111,9 @@ func (c *Cluster) Start() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
+	c.mu.Lock()
+	c.ledSince, c.dialled = time.Now(), map[muster.NodeID]bool{}
+	c.mu.Unlock()
 	for name, loop := range run {
 		c.loops.Go(func() {
 			if err := loop(ctx); err != nil {
@@ -117,23 +143,23 @@ func (c *Cluster) Loops() Loops {
 // leader makes the loops of one leadership.
 func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	log := c.cfg.Logger
-	b, err := broker.New(broker.Config{State: c.Log, Proposer: c.Log, Logger: log})
+	b, err := broker.New(broker.Config{State: c.Log, Proposer: c.actor("broker"), Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	a, err := apply.New(apply.Config{Snapshots: c.Log, Proposer: c.Log, Deliveries: b, Logger: log})
+	a, err := apply.New(apply.Config{Snapshots: c.Log, Proposer: c.actor("apply"), Deliveries: b, Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	s, err := schedule.New(schedule.Config{State: c.Log, Queue: b, Submit: a, Workers: c.cfg.Workers, Logger: log})
+	s, err := schedule.New(schedule.Config{State: c.Log, Queue: &queue{c, b}, Submit: &submitter{c, a}, Workers: c.cfg.Workers, Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.Log, Logger: log, Providers: map[muster.ProviderName]cloud.Provider{provider: c.Cloud.Owner(owner)}})
+	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: c.Cloud.Owner(owner)}})
 	if err != nil {
 		return nil, err
 	}
-	l, err := link.New(link.Config{State: c.Log, Proposer: c.Log, Blobs: c.Blobs, Logger: log, Dial: c.dial, StartAgent: c.startAgent, Seed: c.cfg.Seed})
+	l, err := link.New(link.Config{State: c.Log, Proposer: c.actor("link"), Blobs: c.Blobs, Logger: log, Dial: c.dial, StartAgent: c.startAgent, Seed: c.cfg.Seed})
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +177,7 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 const retention, outputFor = 24 * time.Hour, 5 * time.Minute
 
 func (c *Cluster) reaper() (*reaper.Reaper, error) {
-	return reaper.New(reaper.Config{State: c.Log, Proposer: c.Log, Blobs: c.Blobs, Logger: c.cfg.Logger, Jobs: retention, Nodes: retention, Output: outputFor})
+	return reaper.New(reaper.Config{State: c.Log, Proposer: c.actor("reaper"), Blobs: c.Blobs, Logger: c.cfg.Logger, Jobs: retention, Nodes: retention, Output: outputFor})
 }
 
 // Reap lets retention pass for what has ended, with nothing but the reaper at work.
@@ -167,14 +193,11 @@ func (c *Cluster) Reap() error {
 	return r.Run(ctx)
 }
 
-// blobDelay is how long a blob takes to be stored: each its own time, whoever stores it and when.
+// blobDelay is how long a blob takes to be stored.
 func (c *Cluster) blobDelay(key string) time.Duration {
-	if c.cfg.BlobDelay == 0 {
-		return 0
-	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(key))
-	return time.Duration(rand.New(rand.NewPCG(c.cfg.Seed, h.Sum64())).Int64N(int64(c.cfg.BlobDelay)))
+	d := c.delay(c.cfg.BlobDelay, "blob", key)
+	c.note("blob %s is there in %s", key, d)
+	return d
 }
 
 // Stop ends the loops and waits for them. Machines go on.
@@ -183,12 +206,24 @@ func (c *Cluster) Stop() {
 		c.cancel()
 		c.loops.Wait()
 		c.cancel = nil
+		c.mu.Lock()
+		c.ledSince = time.Time{}
+		c.mu.Unlock()
 	}
 }
 
-// Restart is a new leader after the old one was killed.
-func (c *Cluster) Restart() error {
+// Restart is a new leader after the old one was killed. Replay: it begins by
+// making its state of the log, as a server that starts; else it had followed.
+func (c *Cluster) Restart(replay bool) error {
 	c.Stop()
+	if replay {
+		if err := c.Log.Replay(); err != nil {
+			return err
+		}
+		if err := c.watch.acknowledged(c.Log.Latest()); err != nil {
+			return err
+		}
+	}
 	if err := c.Log.Lead(context.Background()); err != nil {
 		return err
 	}
@@ -204,26 +239,87 @@ func (c *Cluster) Close() {
 }
 
 func (c *Cluster) dial(ctx context.Context, n *state.Node) (net.Conn, error) {
-	if m := c.Machine(n.ID); m != nil {
+	// A new leader reaches its nodes one after the other. Later connections take no time: which of
+	// two calls of one moment finds an idle one is chance.
+	c.mu.Lock()
+	first := !c.dialled[n.ID]
+	c.dialled[n.ID] = true
+	c.mu.Unlock()
+	if first && !pause(ctx, c.delay(steps, "dial", n.ID)) {
+		return nil, ctx.Err()
+	}
+	if m := c.behind(n.Instance); m != nil {
 		return m.Dial(ctx)
 	}
 	return nil, muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
 }
 
-func (c *Cluster) startAgent(_ context.Context, n *state.Node) error {
-	if m := c.Machine(n.ID); m != nil {
+func (c *Cluster) startAgent(ctx context.Context, n *state.Node) error {
+	if !pause(ctx, c.delay(steps, "start", n.ID)) {
+		return ctx.Err()
+	}
+	switch m := c.behind(n.Instance); {
+	case m == nil:
+		return muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
+	case m.mute.Load():
+		return muster.Faultf(muster.FaultUnavailable, "instance %s: its agent does not start", n.Instance)
+	default:
 		return m.Start()
 	}
-	return muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
 }
 
-// created is the machine behind a new instance.
+// created is the machine behind a new instance, with the fate that the script has for it.
 func (c *Cluster) created(in cloud.Instance) {
-	m := linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: c.capacity(in.Offering), Attributes: map[string]string{"os": "linux"}})
+	fate := c.Cloud.Fate(in.ID)
+	m := &machine{instance: in}
+	m.mute.Store(fate.NoBoot || fate.Boots > 0)
+	m.Node = linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: c.capacity(in.Offering), Attributes: map[string]string{"os": "linux"}, Delay: c.sandboxDelay})
 	c.mu.Lock()
-	c.machines[in.Tags.Node] = m
+	c.machines[in.ID] = m
 	c.mu.Unlock()
-	_ = m.Start() // it has just been made: there is nothing to refuse
+	c.note("instance %s of %s is made%s", in.ID, in.Tags.Node, fateWords(fate))
+	if fate.Stuck {
+		m.Stick()
+	}
+	speak := func(on bool) {
+		m.mute.Store(!on)
+		if on {
+			_ = m.Start() // if it is gone by now, it is gone
+		} else {
+			m.Kill()
+		}
+	}
+	switch {
+	case fate.NoBoot:
+	case fate.Boots > 0:
+		time.AfterFunc(fate.Boots, func() { speak(true) })
+	default:
+		_ = m.Start() // it has just been made: there is nothing to refuse
+	}
+	if fate.AgentDies >= 0 {
+		time.AfterFunc(fate.AgentDies, func() { speak(false) })
+	}
+	if fate.Broken >= 0 {
+		time.AfterFunc(fate.Broken, func() {
+			c.note("%s says that it is broken", in.Tags.Node)
+			_ = c.propose(&state.NodeHealthChanged{ID: in.Tags.Node, Health: muster.NodeBroken, Reason: "the disk is broken"})
+		})
+	}
+}
+
+func fateWords(f fake.Fate) string {
+	words := ""
+	add := func(is bool, format string, args ...any) {
+		if is {
+			words += ", " + fmt.Sprintf(format, args...)
+		}
+	}
+	add(f.NoBoot, "its agent never starts")
+	add(f.Boots > 0, "its agent starts in %s", f.Boots)
+	add(f.Stuck, "nothing on it ends")
+	add(f.AgentDies >= 0, "its agent dies in %s", f.AgentDies)
+	add(f.Broken >= 0, "it breaks in %s", f.Broken)
+	return words
 }
 
 func (c *Cluster) capacity(name muster.OfferingName) muster.Resources {
@@ -233,91 +329,75 @@ func (c *Cluster) capacity(name muster.OfferingName) muster.Resources {
 
 func (c *Cluster) destroyed(in cloud.Instance) {
 	c.mu.Lock()
-	m := c.machines[in.Tags.Node]
-	delete(c.machines, in.Tags.Node)
+	m := c.machines[in.ID]
+	delete(c.machines, in.ID)
 	if m != nil {
-		c.past = append(c.past, m)
+		c.past = append(c.past, m.Node)
 	}
 	c.mu.Unlock()
 	if m != nil {
+		c.note("instance %s of %s is no more", in.ID, in.Tags.Node)
 		m.Destroy()
 	}
 }
 
-// Machine is what stands behind a node; nil if nothing does.
-func (c *Cluster) Machine(id muster.NodeID) *linktest.Node {
+// behind is the machine of an instance; nil if there is none.
+func (c *Cluster) behind(id muster.InstanceID) *machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machines[id]
 }
 
-// Machines are the ids of the nodes that have one, sorted.
-func (c *Cluster) Machines() []muster.NodeID {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := make([]muster.NodeID, 0, len(c.machines))
-	for id := range c.machines {
-		out = append(out, id)
+// Machine is what stands behind a node; nil if nothing does.
+func (c *Cluster) Machine(id muster.NodeID) *linktest.Node {
+	if m := c.machine(id); m != nil {
+		return m.Node
 	}
+	return nil
+}
+
+func (c *Cluster) machine(id muster.NodeID) *machine {
+	if row := c.Log.Latest().Node(id); row != nil {
+		return c.behind(row.Instance)
+	}
+	return nil
+}
+
+// Machines are the ids of the nodes whose machine is there, sorted.
+func (c *Cluster) Machines() []muster.NodeID {
+	var out []muster.NodeID
+	c.Log.Latest().LiveNodes(func(n *state.Node) bool {
+		if c.behind(n.Instance) != nil {
+			out = append(out, n.ID)
+		}
+		return true
+	})
 	slices.Sort(out)
 	return out
 }
 
+// all are the machines, those of the past included, in a fixed order.
 func (c *Cluster) all() []*linktest.Node {
-	ids := c.Machines()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := slices.Clone(c.past)
-	for _, id := range ids {
-		out = append(out, c.machines[id])
+	for _, id := range slices.Sorted(maps.Keys(c.machines)) {
+		out = append(out, c.machines[id].Node)
 	}
 	return out
 }
 
-// committed checks after each fact what must always be true.
-func (c *Cluster) committed(f state.Fact, err error) {
-	c.note("fact %s%s", describe(f), refusal(err))
-	if err := c.Log.Latest().Check(); err != nil {
-		c.fail(err)
-	}
-	type member struct {
-		uid   muster.JobUID
-		index int
-	}
-	live := map[member]muster.AllocID{}
-	for _, m := range c.all() {
-		for _, id := range m.Live() {
-			uid, index, _, err := id.Parse()
-			if err != nil {
-				c.fail(err)
-				continue
-			}
-			if other, twice := live[member{uid, index}]; twice && other != id && c.sameVersion(other, id) {
-				c.fail(fmt.Errorf("two live sandboxes of one member: %s and %s", other, id))
-			}
-			live[member{uid, index}] = id
-		}
-		for id, times := range m.Ran() {
-			if times > 1 {
-				c.fail(fmt.Errorf("the command of allocation %s was started %d times", id, times))
-			}
-		}
-	}
-}
-
-// sameVersion tells whether two allocations are of one version of their job:
-// those of a replaced version may still be ending.
-func (c *Cluster) sameVersion(a, b muster.AllocID) bool {
-	snap := c.Log.Latest()
-	x, y := snap.Alloc(a), snap.Alloc(b)
-	return x != nil && y != nil && x.Version == y.Version
+// line of a trace.
+type line struct {
+	at   time.Duration
+	text string
 }
 
 // note adds a line to the trace.
 func (c *Cluster) note(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.trace = append(c.trace, fmt.Sprintf("%10s  ", time.Since(c.began).Round(time.Millisecond))+fmt.Sprintf(format, args...))
+	c.trace = append(c.trace, line{time.Since(c.began), fmt.Sprintf(format, args...)})
 }
 
 func (c *Cluster) fail(err error) {
@@ -337,11 +417,16 @@ func (c *Cluster) Err() error {
 	return c.errs[0]
 }
 
-// Trace is what happened, a line each.
+// Trace is what happened, a line each. What happened at one moment is in the order of the alphabet: it came in any.
 func (c *Cluster) Trace() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(c.trace, "\n")
+	slices.SortStableFunc(c.trace, func(a, b line) int { return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.text, b.text)) })
+	var b strings.Builder
+	for _, l := range c.trace {
+		fmt.Fprintf(&b, "%10s  %s\n", l.at.Round(time.Millisecond), l.text)
+	}
+	return b.String()
 }
 
 func refusal(err error) string {
@@ -355,6 +440,16 @@ func refusal(err error) string {
 func describe(f state.Fact) string {
 	name := strings.TrimPrefix(fmt.Sprintf("%T", f), "*state.")
 	switch f := f.(type) {
+	case *state.OutputStored:
+		return fmt.Sprintf("%s %s %s", name, f.Alloc, f.Output.Stage)
+	case *state.NodeJoined:
+		return fmt.Sprintf("%s %s", name, f.ID)
+	case *state.NodeLaunched:
+		return fmt.Sprintf("%s %s %s", name, f.ID, f.Instance)
+	case *state.NodeDraining:
+		return fmt.Sprintf("%s %s: %s", name, f.ID, f.Reason)
+	case *state.PoolTripped:
+		return fmt.Sprintf("%s %s: %s", name, f.Pool, f.Reason)
 	case *state.PlanCommitted:
 		parts := make([]string, len(f.Placements))
 		for i, p := range f.Placements {

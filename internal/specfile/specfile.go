@@ -130,3 +130,25 @@ func invalidUTF8(data []byte) int {
 
 // isJSONName reports whether a file calls itself JSON.
 func isJSONName(name string) bool { return filepath.Ext(name) == ".json" }
+
+// Environment reads an environment's file, as Job does a job's.
+func Environment(name string, data []byte) (*api.EnvironmentSpec, error) {
+	spec := &api.EnvironmentSpec{}
+	err := read(name, data, spec, func() []api.ProblemField {
+		spec.Defaults()
+		return spec.ValidateFile()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return spec, nil
+}
+
+// EnvironmentAt reads the environment's file at a path; "-" is stdin.
+func EnvironmentAt(path string, stdin io.Reader) (*api.EnvironmentSpec, error) {
+	name, data, err := load(path, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return Environment(name, data)
+}

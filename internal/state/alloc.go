@@ -8,6 +8,19 @@ import (
 
 func (f *PlanCommitted) apply(s *State, now muster.Time) (any, error) {
 	res := &PlanResult{Index: s.meta.Index}
+	before, changes := tables{}, len(s.changes)
+	if f.Whole {
+		s.publishUses()
+		before = s.t.copy()
+	}
+	for i := range f.Stops {
+		if why := s.stop(&f.Stops[i]); why != "" {
+			res.RefusedStops = append(res.RefusedStops, StopRefusal{f.Stops[i], why})
+		} else {
+			res.Stopped++
+		}
+	}
+	d := &drafts{s: s}
 	for i := 0; i < len(f.Placements); {
 		// A node's part is committed whole or not at all: the group is a run of
 		// placements on one node.
@@ -15,15 +28,63 @@ func (f *PlanCommitted) apply(s *State, now muster.Time) (any, error) {
 		for j < len(f.Placements) && f.Placements[j].Node == f.Placements[i].Node {
 			j++
 		}
-		s.placeGroup(f.Placements[i:j], now, res)
+		d.placeGroup(f.Placements[i:j], now, res)
 		i = j
+	}
+	d.write()
+	if f.Whole && len(res.Refused)+len(res.RefusedStops) > 0 {
+		// As if it had never been looked at; what is refused is told, and only that.
+		s.t, s.changes = before, s.changes[:changes]
+		s.rereadUses()
+		res.Placed, res.Stopped = 0, 0
 	}
 	return res, nil
 }
 
+// stop tells an allocation to stop, or says why that does not hold any more. Its
+// room is taken until its node says that it ended.
+func (s *State) stop(st *Stop) string {
+	a := s.t.alloc(st.Alloc)
+	switch {
+	case a == nil:
+		return fmt.Sprintf("allocation %s: not found", st.Alloc)
+	case !a.Live():
+		return fmt.Sprintf("allocation %s has ended", st.Alloc)
+	case a.Desired == muster.AllocStop:
+		return fmt.Sprintf("allocation %s is told to stop already", st.Alloc)
+	}
+	if st.Reason == muster.StopPreempted {
+		// Equals never, and nobody gives way to who wants nothing any more.
+		priority := s.allocPriority(a)
+		switch j, ok := s.t.jobsUID.Get(&Job{UID: st.For}); {
+		case !ok:
+			return fmt.Sprintf("job with uid %s: not found", st.For)
+		case j.Stage != muster.JobLive:
+			return fmt.Sprintf("job %s is %s", j.Key, j.Stage)
+		case a.Runner == muster.RunnerClaimed:
+			return fmt.Sprintf("runner %s is claimed, and gives way to nobody", st.Alloc)
+		case j.Priority() <= priority:
+			return fmt.Sprintf("allocation %s has priority %d, and job %s has %d", st.Alloc, priority, j.Key, j.Priority())
+		}
+	}
+	by := muster.JobUID("")
+	if st.Reason == muster.StopPreempted {
+		by = st.For
+	}
+	s.stopAllocFor(a, st.Reason, st.Why, by)
+	return ""
+}
+
+// wanting is a placement that holds, with the rows it was found to hold by.
+type wanting struct {
+	Placement
+	job    *Job
+	member *Member // nil: never tried
+}
+
 // placeGroup commits the placements of one node that hold; a member's fault
 // refuses that member, the node's fault the whole group.
-func (s *State) placeGroup(group []Placement, now muster.Time, res *PlanResult) {
+func (d *drafts) placeGroup(group []Placement, now muster.Time, res *PlanResult) {
 	refuse := func(p Placement, nodeFault bool, reason string) {
 		res.Refused = append(res.Refused, PlanRefusal{p, reason, nodeFault})
 	}
@@ -32,131 +93,186 @@ func (s *State) placeGroup(group []Placement, now muster.Time, res *PlanResult) 
 			refuse(p, true, reason)
 		}
 	}
-	node, ok := s.t.nodes.Get(&Node{ID: group[0].Node})
-	if !ok {
+	n := d.Node(group[0].Node)
+	if n == nil {
 		refuseAll(fmt.Sprintf("node %s: not found", group[0].Node))
 		return
 	}
-	if !node.Schedulable() {
-		refuseAll(fmt.Sprintf("node %s is %s, %s, intent %s", node.ID, node.Stage, node.Health, node.Intent))
+	if !n.Schedulable() {
+		refuseAll(fmt.Sprintf("node %s is %s, %s, intent %s", n.ID, n.Stage, n.Health, n.Intent))
 		return
 	}
-	good := make([]Placement, 0, len(group))
-	jobs := make([]*Job, 0, len(group))
+	good := make([]wanting, 0, len(group))
 	var ask muster.Resources
 	for _, p := range group {
-		j, why := s.placeable(p)
+		w, why := d.placeable(p)
 		if why != "" {
 			refuse(p, false, why)
 			continue
 		}
-		good, jobs = append(good, p), append(jobs, j)
-		ask = ask.Add(j.Run.Ask)
+		good = append(good, w)
+		ask = ask.Add(w.job.Run.Ask)
 	}
-	if dim := ask.Short(node.Free()); dim != "" {
-		for _, p := range good {
-			refuse(p, true, fmt.Sprintf("node %s: short of %s: %s asked, %s free", node.ID, dim, ask, node.Free()))
+	if dim := ask.Short(n.Free()); dim != "" {
+		for i := range good {
+			refuse(good[i].Placement, true, fmt.Sprintf("node %s: short of %s: %s asked, %s free", n.ID, dim, ask, n.Free()))
 		}
 		return
 	}
-	n := *node
-	for i, p := range good {
-		// The same job may come again in the group: its row is newer by then,
-		// and the same member may come twice.
-		j := jobs[i]
-		if i > 0 {
+	taken := n.Taken
+	for i := range good {
+		var why string
+		if taken, why = taken.Take(good[i].job.Run.Names, good[i].Grant, n.Cores(), n.Devices()); why != "" {
+			for i := range good {
+				refuse(good[i].Placement, true, fmt.Sprintf("node %s: %s", n.ID, why))
+			}
+			return
+		}
+	}
+	again := repeats(good)
+	for i := range good {
+		w := &good[i]
+		if again {
+			// Its job's row is newer by now, and the same member may come twice.
 			var why string
-			if j, why = s.placeable(p); why != "" {
-				refuse(p, false, why)
+			if *w, why = d.placeable(w.Placement); why != "" {
+				refuse(w.Placement, false, why)
 				continue
 			}
 		}
-		s.place(j, p, n.take(j.Run.Ask), now)
-		n.Used = n.Used.Add(j.Run.Ask)
-		n.LiveAllocs++
-		n.Served++
+		if why := d.s.overLimit(w.job.Run); why != "" {
+			refuse(w.Placement, false, why)
+			continue
+		}
+		d.place(w, n, now)
 		res.Placed++
 	}
-	if n.LiveAllocs != node.LiveAllocs {
-		n.IdleSince = 0
-		s.putNode(node, &n, "node.used")
-	}
 }
 
-// placeable checks that the member still wants exactly this attempt.
-func (s *State) placeable(p Placement) (*Job, string) {
-	j, ok := s.t.jobsUID.Get(&Job{UID: p.UID})
-	switch {
-	case !ok:
-		return nil, fmt.Sprintf("job with uid %s: not found", p.UID)
+// repeats reports whether a job comes more than once.
+func repeats(good []wanting) bool {
+	if len(good) < 2 {
+		return false
+	}
+	seen := make(map[*Job]bool, len(good))
+	for i := range good {
+		if seen[good[i].job] {
+			return true
+		}
+		seen[good[i].job] = true
+	}
+	return false
+}
+
+// placeable checks that the member still wants exactly this attempt. The job that it finds
+// is the draft if that is open, else the row.
+func (d *drafts) placeable(p Placement) (wanting, string) {
+	w := wanting{Placement: p}
+	if d.jobWas != nil && d.jobWas.UID == p.UID {
+		w.job = d.job
+	} else if w.job, _ = d.s.t.jobsUID.Get(&Job{UID: p.UID}); w.job == nil {
+		return w, fmt.Sprintf("job with uid %s: not found", p.UID)
+	}
+	switch j := w.job; {
 	case j.Stage != muster.JobLive:
-		return nil, fmt.Sprintf("job %s is %s", j.Key, j.Stage)
+		return w, fmt.Sprintf("job %s is %s", j.Key, j.Stage)
 	case j.Version != p.Version:
-		return nil, fmt.Sprintf("job %s is at version %d, planned at %d", j.Key, j.Version, p.Version)
+		return w, fmt.Sprintf("job %s is at version %d, planned at %d", j.Key, j.Version, p.Version)
 	case p.Index < 0 || p.Index >= j.Count():
-		return nil, fmt.Sprintf("job %s has no member %d", j.Key, p.Index)
+		return w, fmt.Sprintf("job %s has no member %d", j.Key, p.Index)
 	}
-	m, tried := s.t.members.Get(&Member{UID: p.UID, Index: p.Index})
+	attempt := w.job.AttemptBase
+	if p.Index < w.job.NextIndex { // those after have no row
+		w.member, _ = d.s.t.members.Get(&Member{UID: p.UID, Index: p.Index})
+	}
+	if w.member != nil {
+		attempt = w.member.Attempt
+	}
 	switch {
-	case !tried && p.Attempt != j.AttemptBase+1, tried && p.Attempt != m.Attempt+1:
-		return nil, fmt.Sprintf("job %s: attempt %d of member %d is not the next one", j.Key, p.Attempt, p.Index)
-	case tried && m.Status != muster.MemberWaiting:
-		return nil, fmt.Sprintf("job %s: member %d is %s", j.Key, p.Index, m.Status)
+	case p.Attempt != attempt+1:
+		return w, fmt.Sprintf("job %s: attempt %d of member %d is not the next one", w.job.Key, p.Attempt, p.Index)
+	case w.member == nil && w.job.Env != nil && p.Index < w.job.NextIndex:
+		return w, fmt.Sprintf("environment %s: runner %d is gone, and its index is not used again", w.job.Key, p.Index)
+	case w.member != nil && w.member.Status != muster.MemberWaiting:
+		return w, fmt.Sprintf("job %s: member %d is %s", w.job.Key, p.Index, w.member.Status)
 	}
-	return j, ""
+	return w, ""
 }
 
-func (s *State) place(j *Job, p Placement, share int64, now muster.Time) {
-	before, tried := s.t.members.Get(&Member{UID: p.UID, Index: p.Index})
-	m := &Member{UID: p.UID, Index: p.Index}
-	if tried {
-		*m = *before
+// place puts a member on the draft of its node.
+func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
+	s, j := d.s, w.job
+	if j != d.job {
+		j = d.jobOf(j)
 	}
-	m.Status, m.Attempt, m.RetryAt = muster.MemberPlaced, p.Attempt, 0
-	b := *j
-	if tried {
-		s.putMember(before, m)
-		b.Retrying--
+	// The rows' own texts, so that those that came with the fact are not kept for each.
+	m := &Member{UID: j.UID, Index: w.Index}
+	if w.member != nil {
+		*m = *w.member
+	}
+	m.Status, m.Attempt, m.RetryAt = muster.MemberPlaced, w.Attempt, 0
+	if w.member != nil {
+		s.putMember(w.member, m)
+		j.Retrying--
 	} else {
 		// Members that were skipped, because their part of the plan was refused,
 		// wait like those to be tried again.
-		for ; b.NextIndex < p.Index; b.NextIndex++ {
-			s.putMember(nil, &Member{UID: p.UID, Index: b.NextIndex, Status: muster.MemberWaiting, Attempt: j.AttemptBase, RetryAt: now})
-			b.Retrying++
+		for ; j.NextIndex < w.Index; j.NextIndex++ {
+			s.putMember(nil, &Member{UID: j.UID, Index: j.NextIndex, Status: muster.MemberWaiting, Attempt: j.AttemptBase, RetryAt: now})
+			j.Retrying++
 		}
 		s.putMember(nil, m)
-		b.NextIndex++
+		j.NextIndex++
 	}
-	b.Placed++
-	b.LiveAllocs++
-	b.MaxAttempt = max(b.MaxAttempt, p.Attempt)
-	s.putJob(j, &b, "")
-	s.putAlloc(nil, &Alloc{
-		Run: j.Run, ID: m.Alloc(), UID: p.UID, Version: p.Version, Index: p.Index, Attempt: p.Attempt,
-		Node: p.Node, Desired: muster.AllocRun, Status: muster.AllocPlaced, Placed: now, Share: share,
-	}, "alloc.placed")
+	j.Placed++
+	j.LiveAllocs++
+	if j.Reserved == n.ID {
+		// It has what was kept for it.
+		j.Reserved, n.Reserved = "", nil
+	}
+	a := &Alloc{
+		Run: j.Run, ID: m.Alloc(), UID: j.UID, Version: j.Version, Index: w.Index, Attempt: w.Attempt,
+		Node: n.ID, Desired: muster.AllocRun, Status: muster.AllocPlaced, Placed: now, Share: n.take(j.Run.Ask), Grant: w.Grant,
+	}
+	if j.Env == nil {
+		j.MaxAttempt = max(j.MaxAttempt, w.Attempt)
+	} else {
+		a.Runner = muster.RunnerStarting
+		j.Env = j.Env.counted("", a.Runner)
+	}
+	s.putAlloc(nil, a, "alloc.placed")
+	n.Used = n.Used.Add(j.Run.Ask)
+	n.Taken, _ = n.Taken.Take(j.Run.Names, w.Grant, n.Cores(), n.Devices())
+	n.LiveAllocs++
+	n.Served++
+	n.serve(j.Run.Keys, now)
+	n.IdleSince = 0
+	d.nodeVerb = "node.used"
 }
 
 func (f *AllocsReported) apply(s *State, now muster.Time) (any, error) {
 	if _, ok := s.t.nodes.Get(&Node{ID: f.Node}); !ok {
 		return nil, muster.Faultf(muster.FaultNotFound, "node %s: not found", f.Node)
 	}
+	d := &drafts{s: s}
 	n := 0
 	for i := range f.Allocs {
 		u := &f.Allocs[i]
-		a, ok := s.t.allocs.Get(&Alloc{ID: u.ID})
+		a := s.t.alloc(u.ID)
 		// What has ended stays ended, whatever a late report says.
-		if !ok || a.Node != f.Node || !a.Live() {
+		if a == nil || a.Node != f.Node || !a.Live() {
 			continue
 		}
-		if s.updateAlloc(a, u, now) {
+		if d.updateAlloc(a, u, now) {
 			n++
 		}
 	}
+	d.write()
 	return n, nil
 }
 
-func (s *State) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
+func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
+	s := d.s
 	if u.Status == a.Status {
 		if u.Status != muster.AllocStarting || u.Detail == a.Detail || u.Detail == "" {
 			return false
@@ -184,14 +300,7 @@ func (s *State) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		b.Started = min(max(u.Started, a.Placed), now)
 	}
 	if status != muster.AllocEnded {
-		s.putAlloc(a, &b, "alloc."+string(status))
-		if status == muster.AllocRunning {
-			if j, err := s.jobByUID(a.UID); err == nil && j.Version == a.Version {
-				c := *j
-				c.Running++
-				s.putJob(j, &c, "")
-			}
-		}
+		d.ran(a, &b)
 		return true
 	}
 	b.Outcome, b.ExitCode, b.Signal, b.Failure = u.Outcome, u.ExitCode, u.Signal, u.Failure
@@ -205,52 +314,78 @@ func (s *State) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	if u.Output != nil {
 		b.Output = *u.Output
 	}
-	s.end(a, &b, now)
+	d.end(a, &b, now)
 	return true
+}
+
+// ran puts in a row whose command is starting or runs.
+func (d *drafts) ran(a, b *Alloc) {
+	running := b.Status == muster.AllocRunning
+	if running && a.Runner == muster.RunnerStarting {
+		b.Runner = muster.RunnerWarm
+	}
+	d.s.putAlloc(a, b, "alloc."+string(b.Status))
+	if !running {
+		return
+	}
+	d.measure(a, d.s.meta.Time)
+	if j := d.Job(a.UID); j != nil && j.counts(a.Version) {
+		j.Running++
+		if j.Env != nil {
+			j.Env = j.Env.counted(a.Runner, b.Runner)
+		}
+	}
 }
 
 // end makes an allocation ended: frees its room, decides its member's next
 // step, and settles its job. b is a's copy with outcome, failure and end filled in.
-func (s *State) end(a, b *Alloc, now muster.Time) {
+func (d *drafts) end(a, b *Alloc, now muster.Time) {
+	s := d.s
 	b.Status = muster.AllocEnded
+	s.pace(b)
+	if a.Runner != "" {
+		b.Runner = muster.RunnerGone
+	}
 	// "alloc.ended" carries the outcome in the row.
 	s.putAlloc(a, b, "alloc.ended")
-	if node, ok := s.t.nodes.Get(&Node{ID: a.Node}); ok {
-		n := *node
+	if n := d.Node(a.Node); n != nil {
 		n.Used = n.Used.Sub(a.Run.Ask)
+		n.Taken = n.Taken.Release(a.Run.Names, a.Grant)
 		n.LiveAllocs--
 		if n.LiveAllocs == 0 {
 			n.IdleSince = now
 		}
-		s.charge(&n, b)
-		s.putNode(node, &n, "node.freed")
+		s.charge(n, b)
+		d.nodeVerb = "node.freed"
+		d.blame(a, b)
 	}
-	j, err := s.jobByUID(a.UID)
-	if err != nil {
+	j := d.Job(a.UID)
+	if j == nil {
 		return
 	}
-	c := *j
-	c.LiveAllocs--
-	c.OutputBytes += b.Output.BlobBytes
-	if a.Version == j.Version {
-		c.Placed--
+	j.LiveAllocs--
+	j.OutputBytes += b.Output.BlobBytes
+	if j.counts(a.Version) {
+		j.Placed--
 		if a.Status == muster.AllocRunning {
-			c.Running--
+			j.Running--
 		}
-		if m, ok := s.t.members.Get(&Member{UID: a.UID, Index: a.Index}); ok && m.Attempt == a.Attempt && m.Status == muster.MemberPlaced {
+		if j.Env != nil {
+			s.endRunner(j, a, b, now)
+		} else if m, ok := s.t.members.Get(&Member{UID: a.UID, Index: a.Index}); ok && m.Attempt == a.Attempt && m.Status == muster.MemberPlaced {
 			n := *m
-			n.next(&c, b, now)
+			n.next(j, b, now)
 			s.putMember(m, &n)
 		}
 	}
-	s.putJob(j, &c, "")
-	// The job's row in the tree is consistent; settle may end it.
-	_ = s.settle(a.UID, now)
+	if j.settle(now) {
+		d.jobVerb = "job.ended"
+	}
 }
 
 func (f *OutputStored) apply(s *State, _ muster.Time) (any, error) {
-	a, ok := s.t.allocs.Get(&Alloc{ID: f.Alloc})
-	if !ok {
+	a := s.t.alloc(f.Alloc)
+	if a == nil {
 		return nil, muster.Faultf(muster.FaultNotFound, "allocation %s: not found", f.Alloc)
 	}
 	// Of a node that is gone it may be told later how much had been stored before.

@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/musterhq/muster"
 )
@@ -15,16 +16,24 @@ func (s *Snapshot) Check() error {
 	c.allocs()
 	c.eachNode()
 	c.eachJob()
+	c.eachClaim()
 	c.money()
+	c.namespaces()
+	c.reserved()
 	return errors.Join(c.errs...)
 }
 
 type nodeSum struct {
-	used muster.Resources
-	live int
+	used   muster.Resources
+	live   int
+	grants []*Alloc // that name something
 }
 
-type jobSum struct{ live, placed, running, wakes int }
+type jobSum struct {
+	live, placed, running, wakes int
+	// of an environment
+	runners map[muster.RunnerState]int
+}
 
 type checker struct {
 	snap  *Snapshot
@@ -66,10 +75,16 @@ func (c *checker) allocs() {
 			c.nodes[a.Node] = n
 		}
 		n.used, n.live = n.used.Add(a.Run.Ask), n.live+1
+		if a.Run.Names != nil {
+			n.grants = append(n.grants, a)
+		}
 		j := c.job(a.UID)
 		j.live++
-		if row := c.snap.JobByUID(a.UID); row != nil && row.Version == a.Version {
+		if row := c.snap.JobByUID(a.UID); row != nil && row.counts(a.Version) {
 			j.placed++
+			if row.Env != nil {
+				c.runner(j, a)
+			}
 			if a.Status == muster.AllocRunning {
 				j.running++
 			}
@@ -87,7 +102,8 @@ func (c *checker) allocs() {
 }
 
 func (c *checker) eachNode() {
-	indexed := 0
+	indexed, warm := 0, 0
+	tallies := map[muster.PoolName]Tally{}
 	c.snap.Nodes("", func(n *Node) bool {
 		sum := c.nodes[n.ID]
 		if sum == nil {
@@ -96,11 +112,34 @@ func (c *checker) eachNode() {
 		if n.Used != sum.used || n.LiveAllocs != sum.live {
 			c.bad("node %s says used %s by %d, the sum over its allocations is %s by %d", n.ID, n.Used, n.LiveAllocs, sum.used, sum.live)
 		}
+		taken, why := muster.Taken(""), ""
+		for _, a := range sum.grants {
+			if taken, why = taken.Take(a.Run.Names, a.Grant, n.Cores(), n.Devices()); why != "" {
+				c.bad("node %s: allocation %s: %s", n.ID, a.ID, why)
+			}
+		}
+		if n.Taken != taken {
+			c.bad("node %s says %q is taken, its allocations have %q", n.ID, n.Taken, taken)
+		}
 		if dim := n.Used.Short(n.Capacity); dim != "" {
 			c.bad("node %s is over its capacity of %s: %s of %s", n.ID, dim, n.Used, n.Capacity)
 		}
 		if n.Stage == muster.NodeGone && n.LiveAllocs > 0 {
 			c.bad("node %s is gone with %d live allocations", n.ID, n.LiveAllocs)
+		}
+		c.warmth(n)
+		warm += len(n.Warm)
+		if n.Stage == muster.NodeServing {
+			t := tallies[n.Pool]
+			t.Pool = n.Pool
+			t.Serving++
+			if n.Health == muster.NodeFlaky {
+				t.Sidelined++
+			}
+			tallies[n.Pool] = t
+		}
+		if flaky := n.Health == muster.NodeFlaky; flaky && n.SidelinedUntil == 0 && n.Stage.Live() {
+			c.bad("node %s is flaky without an end", n.ID)
 		}
 		c.snap.NodeAllocs(n.ID, func(*Alloc) bool { indexed++; return true })
 		return true
@@ -108,18 +147,46 @@ func (c *checker) eachNode() {
 	if indexed != c.live {
 		c.bad("%d allocations are live, %d are in the index by node", c.live, indexed)
 	}
+	c.snap.t.tallies.Scan(func(t *Tally) bool {
+		if *t != tallies[t.Pool] {
+			c.bad("pool %q is counted as %+v and is %+v", t.Pool, *t, tallies[t.Pool])
+		}
+		delete(tallies, t.Pool)
+		return true
+	})
+	if len(tallies) > 0 {
+		c.bad("pools are not counted: %v", tallies)
+	}
+	if warm != c.snap.WarmCount() {
+		c.bad("nodes remember %d keys, %d are in the index", warm, c.snap.WarmCount())
+	}
+}
+
+// warmth of a node: bounded, no key twice, each in the index, none of a node that is gone.
+func (c *checker) warmth(n *Node) {
+	if len(n.Warm) > maxWarm || n.Stage == muster.NodeGone && len(n.Warm) > 0 {
+		c.bad("node %s, %s, remembers %d keys", n.ID, n.Stage, len(n.Warm))
+	}
+	for i, k := range n.Warm {
+		if _, there := c.snap.t.warm.Get(warmRow{k, n.ID}); !there || slices.Contains(n.Warm[:i], k) {
+			c.bad("node %s: key %s is not once in the index", n.ID, k)
+		}
+	}
 }
 
 func (c *checker) eachJob() {
 	unsettled := map[muster.JobUID]bool{}
 	c.snap.Unsettled(func(j *Job) bool { unsettled[j.UID] = true; return true })
 	c.snap.WakeAt(func(w Wake) bool { c.job(w.UID).wakes++; return true })
-	c.snap.t.jobs.Scan(func(j *Job) bool {
-		if row := c.snap.JobByUID(j.UID); row != j {
-			c.bad("job %s has two rows", j.Key)
+	c.snap.t.lives.Scan(func(l *life) bool {
+		if row := c.snap.JobByUID(l.uid); row == nil || row.Key != l.key || row.Version != l.version {
+			c.bad("version %d of job %s is known by name and has no row", l.version, l.key)
 		}
 		return true
 	})
+	if named, all := c.snap.t.lives.Len(), c.snap.t.jobsUID.Len(); named != all {
+		c.bad("%d jobs are known by name, there are %d", named, all)
+	}
 	c.snap.t.jobsUID.Scan(func(j *Job) bool {
 		if newest := c.snap.Job(j.Key); newest == nil || newest.Version < j.Version {
 			c.bad("version %d of job %s is not found by its name", j.Version, j.Key)
@@ -133,6 +200,9 @@ func (c *checker) eachJob() {
 		}
 		if unsettled[j.UID] != (j.Stage == muster.JobLive && j.NextIndex < j.Count() && j.Parked == "") {
 			c.bad("job %s: unsettled is %v", j.Key, unsettled[j.UID])
+		}
+		if j.Env != nil {
+			c.environment(j, sum)
 		}
 		wakes := j.Retrying
 		if j.ParkedUntil != 0 {

@@ -193,20 +193,15 @@ func (n *Node) bookedIn(m Month) Spend {
 	return Spend{}
 }
 
-// book adds to Booked, of which other copies of the row may hold the old.
+// book adds to Booked, which must be the copy's own.
 func (n *Node) book(m Month, s Spend) {
-	booked := make([]MonthSpend, 0, len(n.Booked)+1)
-	found := false
-	for _, b := range n.Booked {
-		if b.Month == m {
-			b.Spend, found = b.Spend.Add(s), true
+	for i := range n.Booked {
+		if b := &n.Booked[i]; b.Month == m {
+			b.Spend = b.Spend.Add(s)
+			return
 		}
-		booked = append(booked, b)
 	}
-	if !found {
-		booked = append(booked, MonthSpend{m, s})
-	}
-	n.Booked = booked
+	n.Booked = append(n.Booked, MonthSpend{m, s})
 }
 
 // charge books an allocation that has ended, b, on its job, and gives its share of the node's copy back.
@@ -254,8 +249,8 @@ func (s *State) oldestCost() *Cost {
 		if oldest == nil {
 			oldest = c
 		}
-		j, ok := s.t.jobs.Get(&Job{Key: muster.JobKey{Namespace: c.Namespace, Name: c.Job}})
-		if !ok || j.Stage == muster.JobEnded {
+		j := s.t.job(muster.JobKey{Namespace: c.Namespace, Name: c.Job})
+		if j == nil || j.Stage == muster.JobEnded {
 			oldest = c
 			return false
 		}

@@ -358,7 +358,7 @@ func BenchmarkEnds(b *testing.B) {
 				for range batch {
 					uid := muster.JobUID(fmt.Sprintf("u%d", i))
 					l.must(&JobSubmitted{Key: key(fmt.Sprintf("j%d", i)), UID: uid, Spec: sp})
-					plan.Placements = append(plan.Placements, Placement{uid, 1, 0, 1, "n1"})
+					plan.Placements = append(plan.Placements, Placement{UID: uid, Version: 1, Index: 0, Attempt: 1, Node: "n1"})
 					f.Allocs = append(f.Allocs, succeeded(muster.NewAllocID(uid, 0, 1)))
 					i++
 				}

@@ -47,6 +47,25 @@ const (
 	kindNodesPurged
 	kindPoolTripped
 	kindPoolResumed
+	kindNodeImagesSeen
+	kindSharesSet
+	kindNamespaceLimited
+	kindEnvironmentSet
+	kindEnvironmentDeleted
+	kindRunnersWanted
+	kindRunnersStopped
+	kindRunnersPurged
+	kindRunnerClaimed
+	kindClaimExtended
+	kindClaimsTouched
+	kindClaimReleased
+	kindClaimsExpired
+	kindNodeKept
+	kindRoomReserved
+	kindRoomReleased
+	kindNodePlansRefused
+	kindNodeFailed
+	kindNodeEvicted
 
 	kindEnd // not one: after the last
 )
@@ -129,18 +148,46 @@ type Placement struct {
 	Index   int           `cbor:"3,keyasint"`
 	Attempt int           `cbor:"4,keyasint"`
 	Node    muster.NodeID `cbor:"5,keyasint"`
+	// Grant names the cores and devices that it is given.
+	Grant muster.Grant `cbor:"6,keyasint,omitzero"`
 }
 
-// PlanCommitted places members. Apply refuses node by node what does not hold any more. Value: *PlanResult.
+// Alloc is the id of the allocation that it makes.
+func (p *Placement) Alloc() muster.AllocID { return muster.NewAllocID(p.UID, p.Index, p.Attempt) }
+
+// Stop tells a live allocation to stop. Its room counts until its node says that it ended.
+type Stop struct {
+	Alloc  muster.AllocID    `cbor:"1,keyasint"`
+	Reason muster.StopReason `cbor:"2,keyasint"`
+	// For is the job whose evaluation wants it: the one that takes the room of a
+	// preempted allocation, else the allocation's own.
+	For muster.JobUID `cbor:"3,keyasint"`
+	// Why in words, as users read it.
+	Why string `cbor:"4,keyasint,omitempty"`
+}
+
+// PlanCommitted places members and stops allocations. Apply refuses node by node,
+// and stop by stop, what does not hold any more. Value: *PlanResult.
 type PlanCommitted struct {
 	Placements []Placement `cbor:"1,keyasint,omitempty"`
+	Stops      []Stop      `cbor:"2,keyasint,omitempty"`
+	// Whole: if any of it is refused, nothing of it is committed.
+	Whole bool `cbor:"3,keyasint,omitempty"`
 }
 
 // PlanResult tells what of a plan was committed.
 type PlanResult struct {
-	Index   uint64
-	Placed  int
-	Refused []PlanRefusal
+	Index        uint64
+	Placed       int
+	Stopped      int
+	Refused      []PlanRefusal
+	RefusedStops []StopRefusal
+}
+
+// StopRefusal is one stop that was not committed, and why.
+type StopRefusal struct {
+	Stop   Stop
+	Reason string
 }
 
 // PlanRefusal is one placement that was not committed, and why.
@@ -230,8 +277,31 @@ type NodeHealthChanged struct {
 	Denied bool `cbor:"4,keyasint,omitempty"`
 }
 
+// NodeImagesSeen is which images a node has at hand, by their keys: the one
+// used last first. What the node is remembered to be warm for is set right by it.
+type NodeImagesSeen struct {
+	ID     muster.NodeID        `cbor:"1,keyasint"`
+	Images []muster.AffinityKey `cbor:"2,keyasint,omitempty"`
+}
+
+// NodeFailed is a failure of the node's own making that no report of an allocation tells, as
+// plans for it that are refused again and again. Three within ten minutes sideline it.
+type NodeFailed struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
+	// Prove: it is to be probed before it gets more work.
+	Prove bool `cbor:"3,keyasint,omitempty"`
+}
+
+// NodeEvicted stops what runs on a node, so that it runs elsewhere. It uses up no attempt. IfUntil is as in NodeIntentSet.
+type NodeEvicted struct {
+	ID      muster.NodeID `cbor:"1,keyasint"`
+	Reason  string        `cbor:"2,keyasint,omitempty"`
+	IfUntil muster.Time   `cbor:"3,keyasint,omitempty"`
+}
+
 // NodeIntentSet is the operator's. With Until the fleet sets it back to run at
-// that time; such a fact says in IfUntil which end it goes by, and is refused when that is another one by now.
+// that time, or of a drain stops what still runs then; such a fact says in IfUntil which end it goes by, and is refused when that is another one by now.
 type NodeIntentSet struct {
 	ID      muster.NodeID     `cbor:"1,keyasint"`
 	Intent  muster.NodeIntent `cbor:"2,keyasint"`
@@ -246,6 +316,15 @@ type NodeDraining struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Reason string        `cbor:"2,keyasint,omitempty"`
 	Who    string        `cbor:"3,keyasint,omitempty"`
+	// Unplaced: the configuration has no place for it. NodeKept takes it back.
+	Unplaced bool `cbor:"4,keyasint,omitempty"`
+}
+
+// NodeKept: what drained because the configuration had no place for it has one again, and
+// serves. Refused if it drains for anything else.
+type NodeKept struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Reason string        `cbor:"2,keyasint,omitempty"`
 }
 
 // NodeTerminating: the provider will be asked to destroy the instance until it
@@ -259,6 +338,9 @@ type NodeTerminating struct {
 	Unexplained bool `cbor:"4,keyasint,omitempty"`
 	// Who is set if an operator asked for it.
 	Who string `cbor:"5,keyasint,omitempty"`
+	// GiveUp: nothing can confirm that the machine is gone, and the grace is over. What runs there is
+	// lost, and may run twice for a while: the machine ends it when it is reached again.
+	GiveUp bool `cbor:"6,keyasint,omitempty"`
 }
 
 // NodeGone: confirmed that no instance is there. Its live allocations are lost.
@@ -284,6 +366,28 @@ type PoolResumed struct {
 	Pool   muster.PoolName `cbor:"1,keyasint"`
 	Who    string          `cbor:"2,keyasint,omitempty"`
 	Reason string          `cbor:"3,keyasint,omitempty"`
+}
+
+// RoomReserved keeps room on a node for one member of a job, as it comes free. Refused if the job changed.
+type RoomReserved struct {
+	Node    muster.NodeID `cbor:"1,keyasint"`
+	UID     muster.JobUID `cbor:"2,keyasint"`
+	Version uint64        `cbor:"3,keyasint"`
+}
+
+// RoomReleased takes a reservation back.
+type RoomReleased struct {
+	Node   muster.NodeID `cbor:"1,keyasint"`
+	UID    muster.JobUID `cbor:"2,keyasint"`
+	Reason string        `cbor:"3,keyasint,omitempty"`
+}
+
+// NodePlansRefused: plans for a node were refused so often within a while, although nothing
+// had changed since they were made. Whatever is wrong there, health is to know.
+type NodePlansRefused struct {
+	ID     muster.NodeID `cbor:"1,keyasint"`
+	Count  int           `cbor:"2,keyasint"`
+	Reason string        `cbor:"3,keyasint,omitempty"`
 }
 
 func kindOf(f Fact) kind {
@@ -328,6 +432,8 @@ func kindOf(f Fact) kind {
 		return kindNodeIntentSet
 	case *NodeDraining:
 		return kindNodeDraining
+	case *NodeKept:
+		return kindNodeKept
 	case *NodeTerminating:
 		return kindNodeTerminating
 	case *NodeGone:
@@ -338,6 +444,42 @@ func kindOf(f Fact) kind {
 		return kindPoolTripped
 	case *PoolResumed:
 		return kindPoolResumed
+	case *NodeImagesSeen:
+		return kindNodeImagesSeen
+	case *SharesSet:
+		return kindSharesSet
+	case *NamespaceLimited:
+		return kindNamespaceLimited
+	case *EnvironmentSet:
+		return kindEnvironmentSet
+	case *EnvironmentDeleted:
+		return kindEnvironmentDeleted
+	case *RunnersWanted:
+		return kindRunnersWanted
+	case *RunnersStopped:
+		return kindRunnersStopped
+	case *RunnersPurged:
+		return kindRunnersPurged
+	case *RunnerClaimed:
+		return kindRunnerClaimed
+	case *ClaimExtended:
+		return kindClaimExtended
+	case *ClaimsTouched:
+		return kindClaimsTouched
+	case *ClaimReleased:
+		return kindClaimReleased
+	case *ClaimsExpired:
+		return kindClaimsExpired
+	case *RoomReserved:
+		return kindRoomReserved
+	case *RoomReleased:
+		return kindRoomReleased
+	case *NodePlansRefused:
+		return kindNodePlansRefused
+	case *NodeFailed:
+		return kindNodeFailed
+	case *NodeEvicted:
+		return kindNodeEvicted
 	}
 	return 0
 }
@@ -384,6 +526,8 @@ func blank(k kind) Fact {
 		return &NodeIntentSet{}
 	case kindNodeDraining:
 		return &NodeDraining{}
+	case kindNodeKept:
+		return &NodeKept{}
 	case kindNodeTerminating:
 		return &NodeTerminating{}
 	case kindNodeGone:
@@ -394,6 +538,42 @@ func blank(k kind) Fact {
 		return &PoolTripped{}
 	case kindPoolResumed:
 		return &PoolResumed{}
+	case kindNodeImagesSeen:
+		return &NodeImagesSeen{}
+	case kindSharesSet:
+		return &SharesSet{}
+	case kindNamespaceLimited:
+		return &NamespaceLimited{}
+	case kindEnvironmentSet:
+		return &EnvironmentSet{}
+	case kindEnvironmentDeleted:
+		return &EnvironmentDeleted{}
+	case kindRunnersWanted:
+		return &RunnersWanted{}
+	case kindRunnersStopped:
+		return &RunnersStopped{}
+	case kindRunnersPurged:
+		return &RunnersPurged{}
+	case kindRunnerClaimed:
+		return &RunnerClaimed{}
+	case kindClaimExtended:
+		return &ClaimExtended{}
+	case kindClaimsTouched:
+		return &ClaimsTouched{}
+	case kindClaimReleased:
+		return &ClaimReleased{}
+	case kindClaimsExpired:
+		return &ClaimsExpired{}
+	case kindRoomReserved:
+		return &RoomReserved{}
+	case kindRoomReleased:
+		return &RoomReleased{}
+	case kindNodePlansRefused:
+		return &NodePlansRefused{}
+	case kindNodeFailed:
+		return &NodeFailed{}
+	case kindNodeEvicted:
+		return &NodeEvicted{}
 	}
 	return nil
 }

@@ -22,8 +22,10 @@ type Change struct {
 	JobBefore, Job     *Job
 	AllocBefore, Alloc *Alloc
 	NodeBefore, Node   *Node
-	// Breaker of a pool, after the change.
+	ClaimBefore, Claim *Claim
+	// Breaker of a pool, and Limits of a namespace, after the change.
 	Breaker *Breaker
+	Limits  *NamespaceLimits
 	// Config: pools or offerings changed, or what a pool's breaker lets pass.
 	Config bool
 }

@@ -16,9 +16,12 @@ const historyLength, historyFirst = 48, 8
 func (n *Node) remember(verb string, now muster.Time) {
 	e := NodeEvent{At: now, Verb: verb}
 	switch {
-	case verb == "", verb == "node.used", verb == "node.freed":
+	case verb == "", verb == "node.used", verb == "node.freed", verb == "node.images":
 		return
-	case strings.HasPrefix(verb, "node.intent-"):
+	case verb == "node.reserved", verb == "node.released":
+	case verb == "node.plans-refused":
+		e.Reason = n.PlansRefused.Reason
+	case strings.HasPrefix(verb, "node.intent-"), verb == "node.evicted":
 		e.Reason, e.Who = n.IntentReason, n.IntentWho
 	case verb == "node.health-reason", verb == "node."+string(n.Health):
 		e.Reason = n.HealthReason

@@ -33,6 +33,11 @@ const (
 	rowBreaker
 	rowCost
 	rowPoolCost
+	rowShares
+	rowLimits
+	rowPace
+	rowClaim
+	rowStarts rowTable = 40
 )
 
 type row struct {
@@ -83,6 +88,13 @@ func (im *Image) WriteTo(w io.Writer) (int64, error) {
 	t.sumCosts.Scan(cost)
 	t.jobCosts.Scan(cost)
 	t.poolCosts.Scan(func(c *PoolCost) bool { iw.row(rowPoolCost, c); return iw.err == nil })
+	if t.shares != nil {
+		iw.row(rowShares, t.shares)
+	}
+	t.limits.Scan(func(l *NamespaceLimits) bool { iw.row(rowLimits, l); return iw.err == nil })
+	t.paces.Scan(func(p *Pace) bool { iw.row(rowPace, p); return iw.err == nil })
+	t.claims.Scan(func(c *Claim) bool { iw.row(rowClaim, c); return iw.err == nil })
+	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
 	rows := iw.rows
 	iw.row(rowEnd, rows)
 	if iw.err == nil {
@@ -137,7 +149,8 @@ func (s *State) Restore(r io.Reader) error {
 	if h.Version > imageVersion {
 		return fmt.Errorf("read state image: version %d is newer than this Muster's %d", h.Version, imageVersion)
 	}
-	in := &imageReader{s: &State{codec: s.codec, t: newTables(), feed: newFeed(16)}, runs: map[runKey]*Run{}}
+	in := &imageReader{s: &State{codec: s.codec, t: newTables(), feed: newFeed(16),
+		uses: map[muster.Namespace]*NamespaceUse{}, used: map[muster.Namespace]bool{}}, runs: map[runKey]*Run{}}
 	for {
 		var item row
 		if err := dec.Decode(&item); err != nil {
@@ -155,7 +168,7 @@ func (s *State) Restore(r io.Reader) error {
 		}
 		in.rows++
 	}
-	s.t, s.meta = in.s.t, in.s.meta
+	s.t, s.meta, s.uses, s.used = in.s.t, in.s.meta, in.s.uses, in.s.used
 	s.publish()
 	s.feed.reset(s.meta.Index)
 	return nil
@@ -258,8 +271,51 @@ func (in *imageReader) row(item row) error {
 			return err
 		}
 		s.t.poolCosts.Set(c)
+	case rowClaim:
+		c := &Claim{}
+		if err := read(c); err != nil {
+			return err
+		}
+		modified := c.Modified
+		s.putClaim(nil, c, "")
+		c.Modified = modified
 	default:
-		return fmt.Errorf("table %d is unknown", item.Table)
+		return in.ofNamespaces(item.Table, read)
+	}
+	return nil
+}
+
+// ofNamespaces reads a row of shares, limits or paces, and of what is measured of pools.
+func (in *imageReader) ofNamespaces(table rowTable, read func(any) error) error {
+	s := in.s
+	switch table {
+	case rowShares:
+		sh := &Shares{}
+		if err := read(sh); err != nil {
+			return err
+		}
+		s.t.shares = sh
+	case rowLimits:
+		l := &NamespaceLimits{}
+		if err := read(l); err != nil {
+			return err
+		}
+		s.t.limits.Set(l)
+	case rowPace:
+		p := &Pace{}
+		if err := read(p); err != nil {
+			return err
+		}
+		s.t.paces.Set(p)
+		s.t.paceN.Set(p)
+	case rowStarts:
+		m := &starts{}
+		if err := read(m); err != nil {
+			return err
+		}
+		s.t.starts.Set(m)
+	default:
+		return fmt.Errorf("table %d is unknown", table)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package state
 import (
 	"fmt"
 	"math"
-	"strings"
 	"unique"
 
 	"github.com/tidwall/btree"
@@ -36,19 +35,20 @@ func (r *Run) derive() error {
 		Memory: s.Resources.Memory.Bytes(),
 		Disk:   s.Resources.Disk.Bytes(),
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "cpu=%d memory=%d disk=%d", r.Ask.CPU, r.Ask.Memory, r.Ask.Disk)
-	if s.Pool != "" {
-		fmt.Fprintf(&b, " pool=%s", s.Pool)
-	}
+	r.Names = namedAsk(&s.Resources)
+	r.needs = make([]muster.Constraint, 0, len(s.Constraints)+1)
 	for _, c := range s.Constraints {
-		fmt.Fprintf(&b, " %q%s%q%q", c.Attribute, c.Op, c.Value, c.Values)
+		r.needs = append(r.needs, muster.Constraint{Attribute: c.Attribute, Op: c.Op, Value: c.Value, Values: c.Values})
 	}
 	if s.Image != "" {
-		b.WriteString(" image")
+		// An image needs a node that runs containers.
+		r.needs = append(r.needs, muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet})
 	}
-	// One text for all who have this shape: it is short to compare, and kept once.
-	r.Shape = unique.Make(ShapeID(b.String())).Value()
+	for i := range r.needs {
+		r.needs[i].Ready()
+	}
+	r.Keys = keysOf(r)
+	r.Shape = r.shape()
 	r.priority, r.count = *s.Priority, s.Count
 	var err error
 	r.retry, err = api.ParseRestartOn(s.Restart.On)
@@ -58,17 +58,52 @@ func (r *Run) derive() error {
 	return nil
 }
 
-// Constraints of the job in the words of package muster. An image needs a node that runs containers.
-func (r *Run) Constraints() []muster.Constraint {
-	out := make([]muster.Constraint, len(r.Spec.Constraints), len(r.Spec.Constraints)+1)
-	for i, c := range r.Spec.Constraints {
-		out[i] = muster.Constraint{Attribute: c.Attribute, Op: c.Op, Value: c.Value, Values: c.Values}
+// shape is one text for all who have this shape: it is short to compare, and kept once.
+func (r *Run) shape() ShapeID {
+	s := r.Spec
+	b := fmt.Appendf(nil, "cpu=%d memory=%d disk=%d", r.Ask.CPU, r.Ask.Memory, r.Ask.Disk)
+	if r.Names != nil {
+		b = fmt.Appendf(b, " cores=%d devices=%v ports=%v", r.Names.Cores, r.Names.Devices, r.Names.Ports)
 	}
-	if r.Spec.Image != "" {
-		out = append(out, muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet})
+	if s.Pool != "" {
+		b = fmt.Appendf(b, " pool=%s", s.Pool)
 	}
-	return out
+	for _, c := range s.Constraints {
+		b = fmt.Appendf(b, " %q%s%q%q", c.Attribute, c.Op, c.Value, c.Values)
+	}
+	if s.Image != "" {
+		b = append(b, " image"...)
+	}
+	for _, a := range s.Affinities {
+		b = fmt.Appendf(b, " %+d%q%s%q%q", a.Weight, a.Attribute, a.Op, a.Value, a.Values)
+	}
+	for _, k := range r.Keys {
+		b = fmt.Appendf(b, " key=%q", k)
+	}
+	if len(s.Spread) > 0 || s.DistinctHosts {
+		// Where the next member goes hangs on where the job's others are.
+		b = fmt.Appendf(b, " job=%s/%d", r.UID, r.Version)
+	}
+	return unique.Make(ShapeID(b)).Value()
 }
+
+func namedAsk(s *api.ResourcesSpec) *muster.NamedAsk {
+	if s.Cores == 0 && len(s.Devices) == 0 && len(s.Ports) == 0 {
+		return nil
+	}
+	ask := &muster.NamedAsk{Cores: s.Cores, Ports: s.Ports}
+	for _, d := range s.Devices {
+		a := muster.DeviceAsk{Kind: d.Kind, Models: d.Models, Count: d.Count}
+		if d.Part > 0 {
+			a.Count, a.Part = 0, int(math.Ceil(d.Part*muster.WholeDevice-1e-9))
+		}
+		ask.Devices = append(ask.Devices, a)
+	}
+	return ask
+}
+
+// Constraints of the job in the words of package muster; not to be changed.
+func (r *Run) Constraints() []muster.Constraint { return r.needs }
 
 func (s *State) jobByUID(uid muster.JobUID) (*Job, error) {
 	j, ok := s.t.jobsUID.Get(&Job{UID: uid})
@@ -87,7 +122,11 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 			return &Submitted{Key: r.Job, UID: r.UID, Version: r.Version, Index: r.Index, Unchanged: true, Repeated: true}, nil
 		}
 	}
-	before, exists := s.t.jobs.Get(&Job{Key: f.Key})
+	if _, is := f.Key.Environment(); is {
+		return nil, muster.Faultf(muster.FaultInvalid, "%s is an environment, and none is submitted as a job", f.Key)
+	}
+	before := s.t.job(f.Key)
+	exists := before != nil
 	var version uint64
 	if exists {
 		version = before.Version
@@ -118,6 +157,11 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 	run, err := NewRun(f.Key, out.UID, out.Version, f.Spec)
 	if err != nil {
 		return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
+	}
+	if !replaces {
+		if err := s.mayHave(run); err != nil {
+			return nil, err
+		}
 	}
 	after := &Job{Run: run, UID: out.UID, Key: f.Key, Version: out.Version, Submitted: now, Age: s.meta.Index}
 	verb := "job.submitted"
@@ -175,18 +219,31 @@ func collect[T any](t *btree.BTreeG[T], from T, while func(T) bool) []T {
 
 // stopAllocs turns every live allocation of a job to stop.
 func (s *State) stopAllocs(uid muster.JobUID, cause string) {
-	for _, a := range collect(s.t.jobAllocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
+	for _, a := range collect(s.t.allocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
 		if a.Live() && a.Desired == muster.AllocRun {
-			b := *a
-			b.Desired, b.StopCause = muster.AllocStop, cause
-			s.putAlloc(a, &b, "alloc.stopping")
+			s.stopAlloc(a, muster.StopJob, cause)
 		}
 	}
 }
 
+// stopAlloc turns one to stop, which is never taken back.
+func (s *State) stopAlloc(a *Alloc, reason muster.StopReason, cause string) {
+	s.stopAllocFor(a, reason, cause, "")
+}
+
+func (s *State) stopAllocFor(a *Alloc, reason muster.StopReason, cause string, by muster.JobUID) {
+	b := *a
+	b.Desired, b.StopReason, b.StopCause, b.StopFor = muster.AllocStop, reason, cause, by
+	if a.Runner != "" {
+		b.Runner = muster.RunnerGone
+		s.stopRunner(a, cause)
+	}
+	s.putAlloc(a, &b, "alloc.stopping")
+}
+
 func (f *JobStopped) apply(s *State, now muster.Time) (any, error) {
-	j, ok := s.t.jobs.Get(&Job{Key: f.Key})
-	if !ok {
+	j := s.t.job(f.Key)
+	if j == nil || j.Env != nil {
 		return nil, muster.Faultf(muster.FaultNotFound, "job %s: not found", f.Key)
 	}
 	if j.Stage != muster.JobLive {
@@ -204,7 +261,10 @@ func (f *JobFailed) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.Stage != muster.JobLive || j.Modified != f.Modified {
+	switch {
+	case j.Env != nil:
+		return nil, muster.Faultf(muster.FaultConflict, "environment %s waits until something fits it", j.Key)
+	case j.Stage != muster.JobLive || j.Modified != f.Modified:
 		return nil, muster.Faultf(muster.FaultConflict, "job %s changed meanwhile", j.Key)
 	}
 	return nil, s.windDown(j, f.Reason, muster.JobFailed, now)
@@ -230,39 +290,38 @@ func (s *State) windDown(j *Job, reason string, result muster.JobOutcome, now mu
 	})
 	s.putJob(j, &b, "job.stopping")
 	s.stopAllocs(j.UID, reason)
-	return s.settle(j.UID, now)
+	c := b
+	if c.settle(now) {
+		s.putJob(&b, &c, "job.ended")
+	}
+	return nil
 }
 
-// settle ends the job if nothing of it is left to do or to run.
-func (s *State) settle(uid muster.JobUID, now muster.Time) error {
-	j, err := s.jobByUID(uid)
+// settle ends a job's copy if nothing of it is left to do or to run.
+func (j *Job) settle(now muster.Time) bool {
+	if j.Stage == muster.JobEnded || j.LiveAllocs > 0 || j.Succeeded+j.Failed+j.Stopped < j.Count() || j.Env != nil && j.Stage == muster.JobLive {
+		return false
+	}
+	stage, err := j.Stage.To("job "+j.Key.String(), muster.JobEnded)
 	if err != nil {
-		return err
+		return false
 	}
-	if j.Stage == muster.JobEnded || j.LiveAllocs > 0 || j.Succeeded+j.Failed+j.Stopped < j.Count() {
-		return nil
-	}
-	b := *j
-	if b.Stage, err = j.Stage.To("job "+j.Key.String(), muster.JobEnded); err != nil {
-		return err
-	}
-	b.Ended, b.Parked, b.ParkedUntil = now, "", 0
-	if b.Result == "" || (b.Result == muster.JobStopped && b.Succeeded == b.Count()) {
+	j.Stage, j.Ended, j.Parked, j.ParkedUntil = stage, now, "", 0
+	if j.Result == "" || (j.Result == muster.JobStopped && j.Succeeded == j.Count()) {
 		switch {
-		case b.Failed > 0:
-			b.Result = muster.JobFailed
-			if b.Reason == "" {
-				b.Reason = fmt.Sprintf("%d of %d members failed", b.Failed, b.Count())
+		case j.Failed > 0:
+			j.Result = muster.JobFailed
+			if j.Reason == "" {
+				j.Reason = fmt.Sprintf("%d of %d members failed", j.Failed, j.Count())
 			}
-		case b.Stopped > 0:
-			b.Result = muster.JobStopped
+		case j.Stopped > 0:
+			j.Result = muster.JobStopped
 		default:
-			b.Result = muster.JobSucceeded
-			b.Reason = ""
+			j.Result = muster.JobSucceeded
+			j.Reason = ""
 		}
 	}
-	s.putJob(j, &b, "job.ended")
-	return nil
+	return true
 }
 
 func (f *JobParked) apply(s *State, _ muster.Time) (any, error) {
@@ -291,22 +350,23 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 			continue
 		}
 		s.eachMember(uid, func(m *Member) { s.dropMember(m) })
-		for _, a := range collect(s.t.jobAllocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
+		for _, a := range collect(s.t.allocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
 			s.dropAlloc(a)
 		}
-		s.t.lives.Delete(j)
-		if now, ok := s.t.jobs.Get(j); ok && now.UID == uid {
-			s.t.jobs.Delete(j)
+		s.t.jobsUID.Delete(j)
+		s.t.lives.Delete(&life{key: j.Key, version: j.Version})
+		if newest, ok := s.t.names.Get(&life{key: j.Key}); ok && newest.uid == uid {
+			s.t.names.Delete(newest)
 			// An earlier life that is kept for longer has the name again.
-			s.t.lives.Descend(&Job{Key: j.Key, Version: math.MaxUint64}, func(earlier *Job) bool {
-				if earlier.Key == j.Key {
-					s.t.jobs.Set(earlier)
+			s.t.lives.Descend(&life{key: j.Key, version: math.MaxUint64}, func(earlier *life) bool {
+				if earlier.key == j.Key {
+					s.t.names.Set(earlier)
 				}
 				return false
 			})
 		}
-		s.t.jobsUID.Delete(j)
 		s.t.endedJobs.Delete(j)
+		s.useJob(j, nil)
 		s.changed(Change{Verb: "job.purged", JobBefore: j})
 		n++
 	}
@@ -319,7 +379,7 @@ func (f *JobOutputPruned) apply(s *State, _ muster.Time) (any, error) {
 		if !ok || j.Stage != muster.JobEnded {
 			continue
 		}
-		for _, a := range collect(s.t.jobAllocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
+		for _, a := range collect(s.t.allocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
 			if a.Output.BlobBytes > 0 {
 				b := *a
 				b.Output.Stage, b.Output.Why, b.Output.Files, b.Output.BlobBytes = OutputPruned, "deleted to keep the quota of stored output", nil, 0

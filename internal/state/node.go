@@ -2,6 +2,8 @@ package state
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/musterhq/muster"
 )
@@ -25,11 +27,11 @@ func (s *State) stage(n *Node, next muster.NodeStage, reason string, now muster.
 	return &b, nil
 }
 
-func newNode(id muster.NodeID, token muster.Token, pool muster.PoolName, o muster.Offering, now muster.Time) *Node {
+func (s *State) newNode(id muster.NodeID, token muster.Token, pool muster.PoolName, o muster.Offering, now muster.Time) *Node {
 	return &Node{
 		ID: id, Token: token, Pool: pool, Offering: o, StageSince: now,
 		Health: muster.NodeUnready, HealthSince: now, HealthReason: "its agent has not answered yet", Intent: muster.NodeRun,
-		Capacity: o.Capacity, Attributes: o.Attributes, Launched: now,
+		Capacity: o.Capacity, Attributes: s.withMeta(pool, o.Attributes), Launched: now,
 	}
 }
 
@@ -37,7 +39,7 @@ func (f *NodeLaunching) apply(s *State, now muster.Time) (any, error) {
 	if _, ok := s.t.nodes.Get(&Node{ID: f.ID}); ok {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
 	}
-	n := newNode(f.ID, f.Token, f.Pool, f.Offering, now)
+	n := s.newNode(f.ID, f.Token, f.Pool, f.Offering, now)
 	n.Stage, n.StageReason = muster.NodeLaunching, f.Reason
 	s.putNode(nil, n, "node.launching")
 	return nil, nil
@@ -68,7 +70,7 @@ func (f *NodeAdopted) apply(s *State, now muster.Time) (any, error) {
 	if _, ok := s.t.nodes.Get(&Node{ID: f.ID}); ok {
 		return nil, muster.Faultf(muster.FaultAlreadyExists, "node %s: exists already", f.ID)
 	}
-	n := newNode(f.ID, f.Token, f.Pool, f.Offering, now)
+	n := s.newNode(f.ID, f.Token, f.Pool, f.Offering, now)
 	n.Stage, n.StageReason, n.Instance = muster.NodeAdopted, "found with our tags, unknown to the state", f.Instance
 	if f.Intent != "" {
 		n.Intent, n.IntentReason = f.Intent, "as its tags say"
@@ -100,9 +102,42 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 		}
 	}
 	b.Capacity, b.Agent, b.Boot = f.Capacity, f.Agent, f.Boot
-	b.Attributes = merge(n.Offering.Attributes, f.Attributes)
+	b.Attributes = s.withMeta(n.Pool, merge(n.Offering.Attributes, f.Attributes))
 	s.putNode(n, b, verb)
 	return nil, nil
+}
+
+// withMeta are the attributes of a pool's nodes: what the pool says of them wins.
+func (s *State) withMeta(pool muster.PoolName, attributes map[string]string) map[string]string {
+	p, ok := s.t.pools.Get(&Pool{Name: pool})
+	if !ok || len(p.Meta) == 0 {
+		return attributes
+	}
+	out := maps.Clone(attributes)
+	if out == nil {
+		out = map[string]string{}
+	}
+	for k, v := range p.Meta {
+		out[muster.MetaPrefix+k] = v
+	}
+	return out
+}
+
+// renewMeta brings the metadata of nodes in line with what their pools say now.
+func (s *State) renewMeta() {
+	for _, n := range collect(s.t.liveNodes, &Node{}, func(*Node) bool { return true }) {
+		said := map[string]string{}
+		for k, v := range n.Attributes {
+			if !strings.HasPrefix(k, muster.MetaPrefix) {
+				said[k] = v
+			}
+		}
+		if after := s.withMeta(n.Pool, merge(n.Offering.Attributes, said)); !maps.Equal(after, n.Attributes) {
+			b := *n
+			b.Attributes = after
+			s.putNode(n, &b, "node.metadata")
+		}
+	}
 }
 
 // idleFrom begins a node's idle time anew: what could not be given work, or of
@@ -113,11 +148,14 @@ func (n *Node) idleFrom(now muster.Time) {
 	}
 }
 
-// merge lets the operator's word (the offering) win over the agent's.
+// merge lets the operator's word (the offering) win over the agent's, which
+// cannot say anything of its metadata.
 func merge(offering, agent map[string]string) map[string]string {
 	out := make(map[string]string, len(offering)+len(agent))
 	for k, v := range agent {
-		out[k] = v
+		if !strings.HasPrefix(k, muster.MetaPrefix) {
+			out[k] = v
+		}
 	}
 	for k, v := range offering {
 		out[k] = v
@@ -148,6 +186,13 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 		return nil, &muster.Fault{Kind: muster.FaultConflict, Err: err}
 	}
 	b.HealthReason, b.HealthSince = f.Reason, now
+	switch {
+	case f.Health == muster.NodeFlaky && b.SidelinedUntil <= now:
+		b.SidelinedUntil = now.Add(s.sidelineOf(n.Pool))
+	case n.SidelinedUntil != 0 && (f.Health == muster.NodeUnready || f.Health == muster.NodeGood):
+		// Its time on the sideline is over: with a clean slate.
+		b.Failures, b.SidelinedUntil = nil, 0
+	}
 	if f.Health == muster.NodeGood {
 		b.Unheard = false
 		b.idleFrom(now)
@@ -201,8 +246,26 @@ func (f *NodeDraining) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.StageWho = f.Who
+	b.StageWho, b.Unplaced = f.Who, f.Unplaced
 	s.putNode(n, b, "node.draining")
+	return nil, nil
+}
+
+func (f *NodeKept) apply(s *State, now muster.Time) (any, error) {
+	n, err := s.node(f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if n.Stage != muster.NodeDraining || !n.Unplaced {
+		return nil, muster.Faultf(muster.FaultConflict, "node %s does not drain for want of a place in the configuration", f.ID)
+	}
+	b, err := s.stage(n, muster.NodeServing, f.Reason, now)
+	if err != nil {
+		return nil, err
+	}
+	b.Unplaced = false
+	b.idleFrom(now)
+	s.putNode(n, b, "node.kept")
 	return nil, nil
 }
 
@@ -229,6 +292,9 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 	}
 	b.StageWho = f.Who
 	s.putNode(n, b, "node.terminating")
+	if f.GiveUp {
+		s.lose(b, fmt.Sprintf("node %s is given up: %s", n.ID, f.Reason), now)
+	}
 	return nil, nil
 }
 
@@ -242,11 +308,20 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 		return nil, err
 	}
 	b.Gone, b.IdleSince = now, 0
+	b.Warm, b.WarmAt, b.Failures, b.Spells, b.SidelinedUntil = nil, 0, nil, nil, 0
 	s.putNode(n, b, "node.gone")
 	why := fmt.Sprintf("the instance of node %s is gone", n.ID)
 	if f.Reason != "" {
 		why += ": " + f.Reason
 	}
+	s.lose(n, why, now)
+	s.closeCost(n.ID)
+	return nil, nil
+}
+
+// lose ends what is live on a node as lost, and gives its open output up.
+func (s *State) lose(n *Node, why string, now muster.Time) {
+	d := &drafts{s: s}
 	for _, a := range collect(s.t.nodeAllocs, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
 		c := *a
 		c.Outcome, c.Ended = muster.OutcomeLost, now
@@ -255,15 +330,14 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 		if a.Desired == muster.AllocStop {
 			c.Outcome, c.Failure = muster.OutcomeStopped, nil
 		}
-		s.end(a, &c, now)
+		d.end(a, &c, now)
 	}
+	d.write()
 	for _, a := range collect(s.t.openOutput, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
 		c := *a
 		c.Output.Stage, c.Output.Why = OutputIncomplete, why
 		s.putAlloc(a, &c, "alloc.output")
 	}
-	s.closeCost(n.ID)
-	return nil, nil
 }
 
 func (f *NodesPurged) apply(s *State, _ muster.Time) (any, error) {

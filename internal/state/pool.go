@@ -12,7 +12,7 @@ import (
 const BreakerWindow = 10 * time.Minute
 
 // Breaker is what a pool remembers of destroys that nothing but lost contact
-// explains. Rows are made by the first of them, and outlive the leader: neither a
+// explains, and of more nodes that fail than may be sidelined. Rows are made by the first of them, and outlive the leader: neither a
 // restart nor another server lets more of them pass.
 type Breaker struct {
 	Pool muster.PoolName `cbor:"1,keyasint"`
@@ -24,6 +24,9 @@ type Breaker struct {
 	// Resumed is when an operator last let it go on, and who.
 	Resumed muster.Time `cbor:"5,keyasint,omitempty"`
 	Who     string      `cbor:"6,keyasint,omitempty"`
+	// Suspect is when last more of the pool's nodes failed than may be sidelined; 0: never.
+	Suspect    muster.Time `cbor:"7,keyasint,omitempty"`
+	SuspectWhy string      `cbor:"8,keyasint,omitempty"`
 }
 
 // Unexplained is how many were destroyed within the window before now. A nil breaker has none.
@@ -80,7 +83,7 @@ func (f *PoolResumed) apply(s *State, now muster.Time) (any, error) {
 	if b.Tripped == 0 {
 		return nil, nil
 	}
-	b = Breaker{Pool: f.Pool, Resumed: now, Who: f.Who}
+	b = Breaker{Pool: f.Pool, Resumed: now, Who: f.Who, Suspect: b.Suspect, SuspectWhy: b.SuspectWhy}
 	s.t.breakers.Set(&b)
 	s.changed(Change{Verb: "pool.resumed", Breaker: &b, Config: true})
 	return nil, nil
@@ -97,6 +100,12 @@ func (f *PoolsSet) apply(s *State, _ muster.Time) (any, error) {
 	for _, b := range collect(s.t.breakers, &Breaker{}, func(*Breaker) bool { return true }) {
 		if _, there := s.t.pools.Get(&Pool{Name: b.Pool}); !there && b.Tripped == 0 {
 			s.t.breakers.Delete(b)
+		}
+	}
+	s.renewMeta()
+	for _, m := range collect(s.t.starts, &starts{}, func(*starts) bool { return true }) {
+		if _, there := s.t.pools.Get(&Pool{Name: m.Pool}); !there {
+			s.t.starts.Delete(m)
 		}
 	}
 	s.changed(Change{Verb: "config.pools", Config: true})

@@ -67,11 +67,17 @@ func (g gen) fact(s *Snapshot) Fact {
 		uid = j.UID
 	}
 	room := muster.Resources{CPU: 3000, Memory: muster.GiB}
-	switch g.pick("fact", 20) {
+	switch g.pick("fact", 28) {
+	case 20, 21, 22, 23, 24, 25, 26, 27:
+		return g.runner(s)
 	case 0, 1:
 		sp := spec(1+g.pick("count", 4), func(s *api.JobSpec) {
 			s.Restart.Attempts = 1 + g.pick("attempts", 3)
+			p := 40 + 10*g.pick("priority", 3)
+			s.Priority = &p
 			s.Restart.On = []string{"any"}
+			s.Affinity = []string{"", "a", "b", "c"}[g.pick("affinity", 4)]
+			s.Image = []string{"", "i", "k"}[g.pick("image", 3)]
 		})
 		return &JobSubmitted{Key: key(name), UID: muster.JobUID(fmt.Sprintf("u%s%d", name, s.Index())), Spec: sp, Replace: g.pick("replace", 2) == 0}
 	case 2:
@@ -100,17 +106,39 @@ func (g gen) fact(s *Snapshot) Fact {
 		i := []muster.NodeIntent{muster.NodeRun, muster.NodeHold, muster.NodeDrain}
 		return &NodeIntentSet{ID: node, Intent: i[g.pick("intent", 3)], Until: muster.Time(g.pick("until", 2))}
 	case 12:
-		switch g.pick("end", 6) {
+		switch g.pick("end", 18) {
+		case 9, 10, 11:
+			f := &RoomReserved{Node: node, UID: uid}
+			if j := s.JobByUID(uid); j != nil {
+				f.Version = j.Version
+			}
+			return f
+		case 12:
+			return &RoomReleased{Node: node, UID: uid}
+		case 13:
+			return &NodePlansRefused{ID: node, Count: 15, Reason: "r"}
+		case 14, 15, 16:
+			return &NodeFailed{ID: node, Reason: "r", Prove: g.pick("prove", 2) == 0}
+		case 17:
+			return &NodeEvicted{ID: node, IfUntil: muster.Time(g.pick("ifuntil", 2))}
+		case 5:
+			return &NodeImagesSeen{ID: node, Images: []muster.AffinityKey{"image:docker.io/library/i:latest", "image:x"}[:g.pick("images", 3)]}
 		case 0:
-			return &NodeDraining{ID: node}
+			if g.pick("kept", 2) == 0 {
+				return &NodeKept{ID: node}
+			}
+			return &NodeDraining{ID: node, Unplaced: g.pick("unplaced", 2) == 0}
 		case 1:
-			return &NodeTerminating{ID: node, IfIdle: g.pick("idle", 2) == 0, Unexplained: g.pick("unexplained", 2) == 0}
+			return &NodeTerminating{ID: node, IfIdle: g.pick("idle", 2) == 0, Unexplained: g.pick("unexplained", 2) == 0, GiveUp: g.pick("giveup", 2) == 0}
 		case 2:
 			return &NodesPurged{IDs: []muster.NodeID{node}}
 		case 3:
 			return &PoolTripped{Reason: "r"}
 		case 4:
 			return &PoolResumed{Who: "w"}
+		case 6:
+			ns := []muster.Namespace{"default", muster.AllNamespaces}[g.pick("namespace", 2)]
+			return &NamespaceLimited{NamespaceLimits{Name: ns, Jobs: g.pick("jobs", 5), Allocs: g.pick("allocs", 9), CPU: muster.MilliCPU(g.pick("cores", 9)) * 1000}}
 		}
 		return &NodeGone{ID: node}
 	case 13, 14, 15, 16:
@@ -120,7 +148,14 @@ func (g gen) fact(s *Snapshot) Fact {
 }
 
 func (g gen) plan(s *Snapshot, node muster.NodeID) Fact {
-	f := &PlanCommitted{}
+	f := &PlanCommitted{Whole: g.pick("whole", 3) == 0}
+	s.LiveAllocs(func(a *Alloc) bool {
+		if g.pick("stop", 4) == 0 {
+			reasons := []muster.StopReason{muster.StopPreempted, muster.StopUpdated, muster.StopSurplus, muster.StopMoved}
+			f.Stops = append(f.Stops, Stop{Alloc: a.ID, Reason: reasons[g.pick("why", len(reasons))], For: a.UID})
+		}
+		return true
+	})
 	s.Jobs(muster.JobKey{}, func(j *Job) bool {
 		for i := 0; i < j.Count(); i++ {
 			if g.pick("take", 2) == 0 {
@@ -130,7 +165,7 @@ func (g gen) plan(s *Snapshot, node muster.NodeID) Fact {
 			if m := s.Member(j.UID, i); m != nil {
 				attempt = m.Attempt + 1
 			}
-			f.Placements = append(f.Placements, Placement{j.UID, j.Version, i, attempt, node})
+			f.Placements = append(f.Placements, Placement{UID: j.UID, Version: j.Version, Index: i, Attempt: attempt, Node: node})
 		}
 		return true
 	})
@@ -155,4 +190,72 @@ func (g gen) report(s *Snapshot, node muster.NodeID) Fact {
 		return true
 	})
 	return f
+}
+
+// runner is a fact about environments, runners or claims.
+func (g gen) runner(s *Snapshot) Fact {
+	name := fmt.Sprintf("e%d", g.pick("environment", 2))
+	k := muster.EnvironmentKey("default", name)
+	uid := muster.JobUID("none")
+	if j := s.Job(k); j != nil {
+		uid = j.UID
+	}
+	var runners []muster.AllocID
+	s.Allocs("", func(a *Alloc) bool {
+		if a.Runner != "" && g.pick("this one", 2) == 0 {
+			runners = append(runners, a.ID)
+		}
+		return true
+	})
+	var claims []*Claim
+	s.Claims("", func(c *Claim) bool {
+		if g.pick("this claim", 2) == 0 {
+			claims = append(claims, c)
+		}
+		return true
+	})
+	switch g.pick("about runners", 12) {
+	case 0, 1:
+		return &EnvironmentSet{Key: k, UID: muster.JobUID(fmt.Sprintf("u%s%d", name, s.Index())), Spec: environment(name, func(e *api.EnvironmentSpec) {
+			e.Image, e.Warm.Max = []string{"", "a", "b"}[g.pick("image", 3)], 1+g.pick("max", 3)
+		})}
+	case 2:
+		return &EnvironmentDeleted{Key: k, Claimed: g.pick("claimed too", 2) == 0}
+	case 3, 4:
+		count := g.pick("count", 4)
+		if j := s.JobByUID(uid); j != nil {
+			count += j.NextIndex - g.pick("less", 2)
+		}
+		return &RunnersWanted{UID: uid, Count: count, Priority: g.pick("priority", 2), Stock: count, Floor: 1, Why: "w", Drop: g.pick("drop", 3) == 0}
+	case 5:
+		return &RunnersStopped{UID: uid, Runners: runners, Why: "surplus"}
+	case 6:
+		return &RunnersPurged{Runners: runners}
+	case 7, 8:
+		f := &RunnerClaimed{Claim: muster.ClaimID(fmt.Sprintf("c%d", s.Index()/2)), UID: uid, TTL: muster.Time(g.pick("ttl", 2)), Idle: muster.Time(g.pick("idle", 2)), Idempotency: []string{"", "k"}[g.pick("key", 2)]}
+		if len(runners) > 0 {
+			f.Runner = runners[0]
+		}
+		return f
+	case 9:
+		f := &ClaimsTouched{}
+		for _, c := range claims {
+			f.Claims = append(f.Claims, Touch{c.ID, s.Meta().Time})
+		}
+		return f
+	case 10:
+		f := &ClaimsExpired{}
+		for _, c := range claims {
+			f.Claims = append(f.Claims, Expiry{c.ID, "idle", c.Modified - uint64(g.pick("older", 2))})
+		}
+		return f
+	}
+	id := muster.ClaimID("none")
+	if len(claims) > 0 {
+		id = claims[0].ID
+	}
+	if g.pick("extend", 2) == 0 {
+		return &ClaimExtended{Claim: id, TTL: muster.Time(g.pick("new ttl", 3)) - 1, Idle: muster.Time(g.pick("new idle", 3)) - 1}
+	}
+	return &ClaimReleased{Claim: id}
 }

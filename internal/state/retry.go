@@ -34,8 +34,9 @@ func (m *Member) next(j *Job, a *Alloc, now muster.Time) {
 		m.Status, m.Reason = muster.MemberStopped, a.StopCause
 		j.Stopped++
 		return
-	case a.Outcome == muster.OutcomeStopped && a.Failure == nil:
-		// Moved, not failed: a drain or a preemption uses up nothing.
+	case a.Outcome == muster.OutcomeStopped && a.Failure == nil, a.Desired == muster.AllocStop:
+		// Moved, not failed: a drain or a preemption uses up nothing, with whatever
+		// exit its command answers TERM.
 		wait(0, a.StopCause)
 		return
 	}

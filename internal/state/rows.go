@@ -17,12 +17,18 @@ type Run struct {
 	Spec *api.JobSpec `cbor:"4,keyasint"`
 	// Ask is Spec.Resources in the words of package muster; derived.
 	Ask muster.Resources `cbor:"-"`
+	// Names is what it asks for of things that have names; nil: nothing; derived.
+	Names *muster.NamedAsk `cbor:"-"`
 	// Shape is what scheduling sees; equal shapes are decided once; derived.
 	Shape ShapeID `cbor:"-"`
+	// Keys are its affinity keys, the user's first; derived.
+	Keys []muster.AffinityKey `cbor:"-"`
 	// priority and count are those of Spec: who looks at ten thousand jobs has fewer places to go to; derived.
 	priority, count int
 	// retry is Spec.Restart, read once; derived.
 	retry api.RestartOn
+	// needs are Spec.Constraints, ready to be met; derived.
+	needs []muster.Constraint
 }
 
 // Priority of the job.
@@ -68,10 +74,31 @@ type Job struct {
 	OutputBytes int64 `cbor:"23,keyasint,omitempty"`
 	// Pruned: its stored output was deleted to keep the quota.
 	Pruned bool `cbor:"24,keyasint,omitempty"`
+	// Env is set if its members are runners.
+	Env *Environment `cbor:"40,keyasint,omitempty"`
+	// Reserved is the node on which room is kept for one of its members; empty: none.
+	Reserved muster.NodeID `cbor:"91,keyasint,omitempty"`
 }
 
-// Count of members.
-func (j *Job) Count() int { return j.Run.count }
+// Count of members; of an environment those that were ever wanted.
+func (j *Job) Count() int {
+	if j.Env != nil {
+		return j.Env.Wanted
+	}
+	return j.Run.count
+}
+
+// Priority of its members that wait.
+func (j *Job) Priority() int {
+	if j.Env != nil {
+		return j.Env.Priority
+	}
+	return j.Run.priority
+}
+
+// counts reports whether allocations of a version are of its members now: those of the
+// version that runs, and of an environment all.
+func (j *Job) counts(version uint64) bool { return j.Env != nil || version == j.Version }
 
 // Untried is how many members were never placed and still want to be.
 func (j *Job) Untried() int {
@@ -141,6 +168,15 @@ type Alloc struct {
 	Image string `cbor:"20,keyasint,omitempty"`
 	// Share is its part of its node's cost, of wholeNode.
 	Share int64 `cbor:"21,keyasint,omitempty"`
+	// StopReason is for what Desired is stop; empty while it is run.
+	StopReason muster.StopReason `cbor:"22,keyasint,omitempty"`
+	// StopFor is the job that it gives way to, if it was preempted.
+	StopFor muster.JobUID `cbor:"26,keyasint,omitempty"`
+	// Grant names the cores and devices that it has.
+	Grant muster.Grant `cbor:"25,keyasint,omitzero"`
+	// Runner is its state if it is one; Claim the one that has or had it.
+	Runner muster.RunnerState `cbor:"40,keyasint,omitempty"`
+	Claim  muster.ClaimID     `cbor:"41,keyasint,omitempty"`
 }
 
 // Live reports whether the allocation holds room on its node.
@@ -182,7 +218,7 @@ type OutputFile struct {
 	Size int64  `cbor:"2,keyasint"`
 }
 
-// Node is a node's row. Invariant: Used and LiveAllocs are the sums over its
+// Node is a node's row. Invariant: Used, Taken and LiveAllocs are the sums over its
 // live allocations.
 type Node struct {
 	ID       muster.NodeID     `cbor:"1,keyasint"`
@@ -234,6 +270,23 @@ type Node struct {
 	// Shared is the sum of its live allocations' shares, Booked what those that ended have had of its cost; empty once it is gone.
 	Shared int64        `cbor:"40,keyasint,omitempty"`
 	Booked []MonthSpend `cbor:"41,keyasint,omitempty"`
+	// Reserved is room that is kept for one job; nil: none. Whoever asks what is free asks package fit.
+	Reserved *Reservation `cbor:"91,keyasint,omitempty"`
+	// PlansRefused, once it has happened, is what health is told.
+	PlansRefused *PlansRefused `cbor:"92,keyasint,omitempty"`
+	// Warm are the affinity keys that it was last given work of, the newest first, at most 16; WarmAt is when.
+	// Of images it remembers also what its agent says that it has, and nothing that it says to lack. Empty once it is gone.
+	Warm   []muster.AffinityKey `cbor:"60,keyasint,omitempty"`
+	WarmAt muster.Time          `cbor:"61,keyasint,omitempty"`
+	// Unplaced: it drains because the configuration had no place for it.
+	Unplaced bool `cbor:"70,keyasint,omitempty"`
+	// Taken names the cores, devices and ports that are in use.
+	Taken muster.Taken `cbor:"45,keyasint,omitempty"`
+	// Failures of its own making, the oldest first: those within FlakyWindow, a bounded number. Spells are when it was
+	// sidelined within the last day, SidelinedUntil is the end of the newest; 0: it is not.
+	Failures       []NodeFailure `cbor:"62,keyasint,omitempty"`
+	Spells         []muster.Time `cbor:"63,keyasint,omitempty"`
+	SidelinedUntil muster.Time   `cbor:"64,keyasint,omitempty"`
 }
 
 // NodeEvent is one entry of a node's history.
@@ -246,6 +299,12 @@ type NodeEvent struct {
 
 // Free is the room left.
 func (n *Node) Free() muster.Resources { return n.Capacity.Sub(n.Used) }
+
+// Cores is how many whole cores can be named on the node.
+func (n *Node) Cores() int { return int(n.Capacity.CPU / 1000) }
+
+// Devices of the node.
+func (n *Node) Devices() []muster.Device { return n.Offering.Devices }
 
 // Schedulable reports whether new work may go there.
 func (n *Node) Schedulable() bool { return muster.Schedulable(n.Stage, n.Health, n.Intent) }
@@ -270,6 +329,19 @@ type Pool struct {
 	// a month (UTC); 0: no limit.
 	BudgetHour  muster.Price `cbor:"12,keyasint,omitempty"`
 	BudgetMonth int64        `cbor:"13,keyasint,omitempty"`
+	// Spread: members go where the most room is, not the least that will do.
+	Spread bool `cbor:"14,keyasint,omitempty"`
+	// Meta is attributes of its nodes, without their prefix.
+	Meta map[string]string `cbor:"15,keyasint,omitempty"`
+	// Sideline is how long a flaky node gets no work, in microseconds; 0: 15 minutes.
+	Sideline muster.Time `cbor:"30,keyasint,omitempty"`
+	// Ready is the operator's probe of a node's readiness; empty: the agent's own checks do. ReadyTimeout in microseconds.
+	Ready        []string    `cbor:"31,keyasint,omitempty"`
+	ReadyTimeout muster.Time `cbor:"32,keyasint,omitempty"`
+	// Fence is for how long an exclusive allocation goes on without a word from a server, in microseconds; below Grace.
+	Fence muster.Time `cbor:"33,keyasint,omitempty"`
+	// Static: nothing can confirm that one of its nodes is gone. What ran there is given up when the grace is over.
+	Static bool `cbor:"34,keyasint,omitempty"`
 }
 
 // Meta is what there is one of.

@@ -1,6 +1,9 @@
 package state
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/tidwall/btree"
 
 	"github.com/musterhq/muster"
@@ -25,20 +28,28 @@ func get[T any](t *btree.BTreeG[T], key T) T {
 }
 
 // Job by key; nil if there is none.
-func (s *Snapshot) Job(key muster.JobKey) *Job { return get(s.t.jobs, &Job{Key: key}) }
+func (s *Snapshot) Job(key muster.JobKey) *Job { return s.t.job(key) }
+
+func (t *tables) job(key muster.JobKey) *Job {
+	l, ok := t.names.Get(&life{key: key})
+	if !ok {
+		return nil
+	}
+	return get(t.jobsUID, &Job{UID: l.uid})
+}
 
 // JobByUID is the job with this uid; nil if there is none.
 func (s *Snapshot) JobByUID(uid muster.JobUID) *Job { return get(s.t.jobsUID, &Job{UID: uid}) }
 
 // Jobs iterates by (namespace, name) over those after the key (zero: all).
 func (s *Snapshot) Jobs(after muster.JobKey, fn func(*Job) bool) {
-	s.t.jobs.Ascend(&Job{Key: after}, func(j *Job) bool {
-		return j.Key == after || fn(j)
+	s.t.names.Ascend(&life{key: after}, func(l *life) bool {
+		return l.key == after || fn(get(s.t.jobsUID, &Job{UID: l.uid}))
 	})
 }
 
 // JobCount is how many jobs there are.
-func (s *Snapshot) JobCount() int { return s.t.jobs.Len() }
+func (s *Snapshot) JobCount() int { return s.t.names.Len() }
 
 // EndedJobs iterates over ended jobs, the longest ended first.
 func (s *Snapshot) EndedJobs(fn func(*Job) bool) { s.t.endedJobs.Scan(fn) }
@@ -66,26 +77,72 @@ func (s *Snapshot) DueRetries(uid muster.JobUID, now muster.Time, fn func(*Membe
 }
 
 // Alloc by id; nil if there is none.
-func (s *Snapshot) Alloc(id muster.AllocID) *Alloc { return get(s.t.allocs, &Alloc{ID: id}) }
+func (s *Snapshot) Alloc(id muster.AllocID) *Alloc { return s.t.alloc(id) }
 
-// Allocs iterates by id over those after the id ("": all).
+func (t *tables) alloc(id muster.AllocID) *Alloc {
+	key := allocKey(id)
+	if a, ok := t.allocs.Get(&key); ok && a.ID == id {
+		return a
+	}
+	return nil
+}
+
+// allocKey is an id as the tree of allocations sorts it. What is no id is a uid without attempts.
+func allocKey(id muster.AllocID) Alloc {
+	if last := strings.LastIndexByte(string(id), '-'); last > 0 {
+		if mid := strings.LastIndexByte(string(id[:last]), '-'); mid > 0 {
+			index, e1 := strconv.Atoi(string(id[mid+1 : last]))
+			attempt, e2 := strconv.Atoi(string(id[last+1:]))
+			if e1 == nil && e2 == nil {
+				return Alloc{UID: muster.JobUID(id[:mid]), Index: index, Attempt: attempt}
+			}
+		}
+	}
+	return Alloc{UID: muster.JobUID(id), Index: -1}
+}
+
+// Allocs iterates over those after the id ("": all), by job uid, index and attempt.
 func (s *Snapshot) Allocs(after muster.AllocID, fn func(*Alloc) bool) {
-	s.t.allocs.Ascend(&Alloc{ID: after}, func(a *Alloc) bool { return a.ID == after || fn(a) })
+	key := allocKey(after)
+	s.t.allocs.Ascend(&key, func(a *Alloc) bool { return a.ID == after || fn(a) })
 }
 
 // AllocCount and LiveAllocCount are how many there are.
 func (s *Snapshot) AllocCount() int { return s.t.allocs.Len() }
 
 // LiveAllocCount is how many have not ended.
-func (s *Snapshot) LiveAllocCount() int { return s.t.live.Len() }
+func (s *Snapshot) LiveAllocCount() int { return s.t.nodeAllocs.Len() }
 
 // JobAllocs iterates over a job's allocations by index, then attempt, from the given index on.
 func (s *Snapshot) JobAllocs(uid muster.JobUID, from int, fn func(*Alloc) bool) {
-	s.t.jobAllocs.Ascend(&Alloc{UID: uid, Index: from}, func(a *Alloc) bool { return a.UID == uid && fn(a) })
+	s.t.allocs.Ascend(&Alloc{UID: uid, Index: from}, func(a *Alloc) bool { return a.UID == uid && fn(a) })
 }
 
-// LiveAllocs iterates over all that have not ended, by id.
-func (s *Snapshot) LiveAllocs(fn func(*Alloc) bool) { s.t.live.Scan(fn) }
+// LiveAllocs iterates over all that have not ended, by node, then id.
+func (s *Snapshot) LiveAllocs(fn func(*Alloc) bool) { s.t.nodeAllocs.Scan(fn) }
+
+// LiveAllocsAfter iterates over those that have not ended after the id ("": all), by job uid, index
+// and attempt. Jobs that have none cost no more than a look at them.
+func (s *Snapshot) LiveAllocsAfter(after muster.AllocID, fn func(*Alloc) bool) {
+	first := allocKey(after)
+	s.t.jobsUID.Ascend(&Job{UID: first.UID}, func(j *Job) bool {
+		if j.LiveAllocs == 0 {
+			return true
+		}
+		from := Alloc{UID: j.UID, Index: -1}
+		if j.UID == first.UID {
+			from = first
+		}
+		more := true
+		s.t.allocs.Ascend(&from, func(a *Alloc) bool {
+			if a.UID == j.UID && a.Live() && a.ID != after {
+				more = fn(a)
+			}
+			return more && a.UID == j.UID
+		})
+		return more
+	})
+}
 
 // NodeAllocs iterates over a node's live allocations, by id.
 func (s *Snapshot) NodeAllocs(id muster.NodeID, fn func(*Alloc) bool) {

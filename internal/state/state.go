@@ -24,15 +24,18 @@ type State struct {
 
 	// While an entry is applied.
 	changes []Change
+	// uses are the rows of namespaces as they are now; used names those that changed within the entry.
+	uses map[muster.Namespace]*NamespaceUse
+	used map[muster.Namespace]bool
 }
 
 // tables are the trees, primary ones first. Each is copied in O(1) for a snapshot.
 type tables struct {
-	jobs     *btree.BTreeG[*Job]    // by key; of each name the newest version
 	jobsUID  *btree.BTreeG[*Job]    // by uid; all of them
-	lives    *btree.BTreeG[*Job]    // by key, version; all of them
+	names    *btree.BTreeG[*life]   // by key; of each name the newest version
+	lives    *btree.BTreeG[*life]   // by key, version; all of them
 	members  *btree.BTreeG[*Member] // by uid, index; below NextIndex
-	allocs   *btree.BTreeG[*Alloc]  // by id
+	allocs   *btree.BTreeG[*Alloc]  // by uid, index, attempt: what ids are made of
 	nodes    *btree.BTreeG[*Node]   // by id
 	pools    *btree.BTreeG[*Pool]
 	breakers *btree.BTreeG[*Breaker]         // by pool; of those that have something to remember
@@ -40,9 +43,7 @@ type tables struct {
 	receipts *btree.BTreeG[*Receipt]         // by namespace, key
 	receiptN *btree.BTreeG[*Receipt]         // by log index, to bound them
 
-	jobAllocs  *btree.BTreeG[*Alloc] // by uid, index, attempt
 	nodeAllocs *btree.BTreeG[*Alloc] // live ones by node, id
-	live       *btree.BTreeG[*Alloc] // live ones by id
 	endedJobs  *btree.BTreeG[*Job]   // ended ones by time of end, uid
 	goneNodes  *btree.BTreeG[*Node]  // gone ones by time, id
 	liveNodes  *btree.BTreeG[*Node]  // not gone, by id
@@ -51,8 +52,26 @@ type tables struct {
 	unsettled *btree.BTreeG[*Job] // by uid
 	wakeAt    *btree.BTreeG[Wake]
 	retries   *btree.BTreeG[*Member] // waiting members by uid, time, index
+	warm      *btree.BTreeG[warmRow] // of nodes that are not gone, by key, node
 
+	uses   *btree.BTreeG[*NamespaceUse]    // by namespace
+	limits *btree.BTreeG[*NamespaceLimits] // by namespace
+	shares *Shares
+	paces  *btree.BTreeG[*Pace] // by job's key
+	paceN  *btree.BTreeG[*Pace] // the longest not seen first, to bound them
+
+	environments
+
+	standing
 	money
+}
+
+// life is one job of a name. Rows of jobs change with each of their members, names do not:
+// trees by name hold this and not the row, so that a placement has fewer trees to write.
+type life struct {
+	key     muster.JobKey
+	version uint64
+	uid     muster.JobUID
 }
 
 // Wake is a deadline at which a job wants to be looked at again.
@@ -70,16 +89,17 @@ func tree[T any](compare func(a, b T) int) *btree.BTreeG[T] {
 func compareStrings[T ~string](a, b T) int { return strings.Compare(string(a), string(b)) }
 
 func newTables() tables {
-	byID := func(a, b *Alloc) int { return compareStrings(a.ID, b.ID) }
 	byNode := func(a, b *Alloc) int { return cmp.Or(compareStrings(a.Node, b.Node), compareStrings(a.ID, b.ID)) }
 	nodeByID := func(a, b *Node) int { return compareStrings(a.ID, b.ID) }
 	jobByUID := func(a, b *Job) int { return compareStrings(a.UID, b.UID) }
 	return tables{
-		jobs:     tree(func(a, b *Job) int { return a.Key.Compare(b.Key) }),
-		jobsUID:  tree(jobByUID),
-		lives:    tree(func(a, b *Job) int { return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Version, b.Version)) }),
-		members:  tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
-		allocs:   tree(byID),
+		jobsUID: tree(jobByUID),
+		names:   tree(func(a, b *life) int { return a.key.Compare(b.key) }),
+		lives:   tree(func(a, b *life) int { return cmp.Or(a.key.Compare(b.key), cmp.Compare(a.version, b.version)) }),
+		members: tree(func(a, b *Member) int { return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index)) }),
+		allocs: tree(func(a, b *Alloc) int {
+			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
+		}),
 		nodes:    tree(nodeByID),
 		pools:    tree(func(a, b *Pool) int { return compareStrings(a.Name, b.Name) }),
 		breakers: tree(func(a, b *Breaker) int { return compareStrings(a.Pool, b.Pool) }),
@@ -93,11 +113,7 @@ func newTables() tables {
 		receiptN: tree(func(a, b *Receipt) int {
 			return cmp.Or(cmp.Compare(a.Index, b.Index), compareStrings(a.Namespace, b.Namespace), strings.Compare(a.Key, b.Key))
 		}),
-		jobAllocs: tree(func(a, b *Alloc) int {
-			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
-		}),
 		nodeAllocs: tree(byNode),
-		live:       tree(byID),
 		endedJobs:  tree(func(a, b *Job) int { return cmp.Or(cmp.Compare(a.Ended, b.Ended), compareStrings(a.UID, b.UID)) }),
 		goneNodes:  tree(func(a, b *Node) int { return cmp.Or(cmp.Compare(a.Gone, b.Gone), compareStrings(a.ID, b.ID)) }),
 		liveNodes:  tree(nodeByID),
@@ -109,19 +125,27 @@ func newTables() tables {
 		retries: tree(func(a, b *Member) int {
 			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.RetryAt, b.RetryAt), cmp.Compare(a.Index, b.Index))
 		}),
-		money: newMoney(),
+		warm:         tree(compareWarm),
+		uses:         tree(compareUses),
+		limits:       tree(compareLimits),
+		paces:        tree(func(a, b *Pace) int { return a.Key.Compare(b.Key) }),
+		paceN:        tree(func(a, b *Pace) int { return cmp.Or(cmp.Compare(a.Last, b.Last), a.Key.Compare(b.Key)) }),
+		environments: newEnvironments(),
+		money:        newMoney(),
+		standing:     newStanding(),
 	}
 }
 
 // copy is the O(1) copy of all trees: the work is done by later writes.
 func (t *tables) copy() tables {
 	return tables{
-		jobs: t.jobs.Copy(), jobsUID: t.jobsUID.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
+		jobsUID: t.jobsUID.Copy(), names: t.names.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
 		nodes: t.nodes.Copy(), pools: t.pools.Copy(), breakers: t.breakers.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
-		receiptN: t.receiptN.Copy(), jobAllocs: t.jobAllocs.Copy(), nodeAllocs: t.nodeAllocs.Copy(), live: t.live.Copy(),
+		receiptN: t.receiptN.Copy(), nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retries: t.retries.Copy(),
-		money: t.money.copy(),
+		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
+		environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
 }
 
@@ -131,7 +155,8 @@ func New(feedSize int) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &State{codec: c, t: newTables(), feed: newFeed(feedSize), costRows: maxJobCosts, sumRows: maxNamespaceCosts}
+	s := &State{codec: c, t: newTables(), feed: newFeed(feedSize), costRows: maxJobCosts, sumRows: maxNamespaceCosts,
+		uses: map[muster.Namespace]*NamespaceUse{}, used: map[muster.Namespace]bool{}}
 	s.publish()
 	return s, nil
 }
@@ -143,6 +168,7 @@ func (s *State) Latest() *Snapshot { return s.latest.Load() }
 func (s *State) Feed() *Feed { return s.feed }
 
 func (s *State) publish() {
+	s.publishUses()
 	s.latest.Store(&Snapshot{t: s.t.copy(), meta: s.meta})
 }
 
@@ -190,16 +216,16 @@ func replace[T any](t *btree.BTreeG[T], before, after T, had, has bool) {
 // putJob puts a row in place of before (nil: new) and keeps every index right.
 func (s *State) putJob(before, after *Job, verb string) {
 	after.Modified = s.meta.Index
-	// A name leads to its newest version; rows of earlier lives of it are found by uid.
-	if newest, ok := s.t.jobs.Get(after); !ok || newest.Version <= after.Version {
-		s.t.jobs.Set(after)
-	}
+	s.reservedJob(before, after)
+	s.useJob(before, after)
 	s.t.jobsUID.Set(after)
 	had := before != nil
-	if had && before.Version != after.Version {
-		s.t.lives.Delete(before)
+	if !had || before.Version != after.Version {
+		s.named(before, after)
 	}
-	s.t.lives.Set(after)
+	if after.Env != nil {
+		replace(s.t.envs, before, after, had, after.Stage != muster.JobEnded)
+	}
 	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
 	if after.Stage == muster.JobEnded {
 		s.t.endedJobs.Set(after)
@@ -213,6 +239,19 @@ func (s *State) putJob(before, after *Job, verb string) {
 	}
 	if verb != "" {
 		s.changed(Change{Verb: verb, JobBefore: before, Job: after})
+	}
+}
+
+// named keeps the trees by name right when a job or a version of it comes.
+func (s *State) named(before, after *Job) {
+	l := &life{after.Key, after.Version, after.UID}
+	if before != nil {
+		s.t.lives.Delete(&life{key: before.Key, version: before.Version})
+	}
+	s.t.lives.Set(l)
+	// A name leads to its newest version; rows of earlier lives of it are found by uid.
+	if newest, ok := s.t.names.Get(l); !ok || newest.version <= after.Version {
+		s.t.names.Set(l)
 	}
 }
 
@@ -239,11 +278,17 @@ func (s *State) dropMember(m *Member) {
 func (s *State) putAlloc(before, after *Alloc, verb string) {
 	after.Modified = s.meta.Index
 	s.t.allocs.Set(after)
-	s.t.jobAllocs.Set(after)
+	if before == nil && after.Live() {
+		s.useAlloc(after.Run, 1)
+	} else if before != nil && before.Live() && !after.Live() {
+		s.useAlloc(after.Run, -1)
+	}
 	had := before != nil
 	replace(s.t.nodeAllocs, before, after, had && before.Live(), after.Live())
-	replace(s.t.live, before, after, had && before.Live(), after.Live())
 	replace(s.t.openOutput, before, after, had && before.outputOpen(), after.outputOpen())
+	if after.Runner != "" {
+		s.indexRunner(before, after)
+	}
 	if verb != "" {
 		s.changed(Change{Verb: verb, AllocBefore: before, Alloc: after})
 	}
@@ -253,15 +298,22 @@ func (a *Alloc) outputOpen() bool { return !a.Live() && a.Output.Stage == Output
 
 func (s *State) dropAlloc(a *Alloc) {
 	s.t.allocs.Delete(a)
-	s.t.jobAllocs.Delete(a)
 	s.t.openOutput.Delete(a)
+	if a.Runner != "" {
+		s.dropRunner(a)
+	}
 	s.changed(Change{Verb: "alloc.purged", AllocBefore: a})
 }
 
 func (s *State) putNode(before, after *Node, verb string) {
 	after.Modified = s.meta.Index
+	if after.Stage != muster.NodeServing {
+		after.Reserved = nil
+	}
 	after.remember(verb, s.meta.Time)
 	s.t.nodes.Set(after)
+	s.indexWarmth(before, after)
+	s.tally(before, after)
 	replace(s.t.liveNodes, before, after, before != nil && before.Stage.Live(), after.Stage.Live())
 	if after.Stage == muster.NodeGone {
 		s.t.goneNodes.Set(after)
@@ -269,4 +321,5 @@ func (s *State) putNode(before, after *Node, verb string) {
 	if verb != "" {
 		s.changed(Change{Verb: verb, NodeBefore: before, Node: after})
 	}
+	s.reservedNode(before, after)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -99,7 +100,7 @@ func (l *log) serve(id string, cores int) {
 
 func (l *log) place(uid muster.JobUID, version uint64, index, attempt int, node string) *PlanResult {
 	l.t.Helper()
-	return l.must(&PlanCommitted{[]Placement{{uid, version, index, attempt, muster.NodeID(node)}}}).(*PlanResult)
+	return l.must(&PlanCommitted{Placements: []Placement{{UID: uid, Version: version, Index: index, Attempt: attempt, Node: muster.NodeID(node)}}}).(*PlanResult)
 }
 
 func (l *log) report(node string, u ...AllocUpdate) {
@@ -182,7 +183,7 @@ func TestP10SameAttemptIsPlacedOnce(t *testing.T) {
 	if r.Placed != 0 || len(r.Refused) != 1 || r.Refused[0].NodeFault {
 		t.Fatalf("%+v", r)
 	}
-	v := l.must(&PlanCommitted{[]Placement{{"ua", 1, 0, 2, "n2"}, {"ua", 1, 1, 1, "n2"}}}).(*PlanResult)
+	v := l.must(&PlanCommitted{Placements: []Placement{{UID: "ua", Version: 1, Index: 0, Attempt: 2, Node: "n2"}, {UID: "ua", Version: 1, Index: 1, Attempt: 1, Node: "n2"}}}).(*PlanResult)
 	if v.Placed != 0 || len(v.Refused) != 2 {
 		t.Fatalf("%+v", v)
 	}
@@ -194,9 +195,9 @@ func TestPlanIsRefusedNodeByNode(t *testing.T) {
 	l.submit("a", spec(4))
 	l.serve("n1", 2)
 	l.serve("n2", 1)
-	v := l.must(&PlanCommitted{[]Placement{
-		{"ua", 1, 0, 1, "n1"}, {"ua", 1, 1, 1, "n1"},
-		{"ua", 1, 2, 1, "n2"}, {"ua", 1, 3, 1, "n2"},
+	v := l.must(&PlanCommitted{Placements: []Placement{
+		{UID: "ua", Version: 1, Index: 0, Attempt: 1, Node: "n1"}, {UID: "ua", Version: 1, Index: 1, Attempt: 1, Node: "n1"},
+		{UID: "ua", Version: 1, Index: 2, Attempt: 1, Node: "n2"}, {UID: "ua", Version: 1, Index: 3, Attempt: 1, Node: "n2"},
 	}}).(*PlanResult)
 	if v.Placed != 2 || len(v.Refused) != 2 || !v.Refused[0].NodeFault || !strings.Contains(v.Refused[0].Reason, "short of cpu") {
 		t.Fatalf("%+v", v)
@@ -394,8 +395,8 @@ func TestPurge(t *testing.T) {
 	s := l.s.Latest()
 	t2 := s.t
 	for name, n := range map[string]int{
-		"jobs": t2.jobs.Len(), "uid": t2.jobsUID.Len(), "lives": t2.lives.Len(), "members": t2.members.Len(), "allocs": t2.allocs.Len(), "nodes": t2.nodes.Len(),
-		"jobAllocs": t2.jobAllocs.Len(), "nodeAllocs": t2.nodeAllocs.Len(), "live": t2.live.Len(), "endedJobs": t2.endedJobs.Len(),
+		"names": t2.names.Len(), "uid": t2.jobsUID.Len(), "lives": t2.lives.Len(), "members": t2.members.Len(), "allocs": t2.allocs.Len(), "nodes": t2.nodes.Len(),
+		"nodeAllocs": t2.nodeAllocs.Len(), "endedJobs": t2.endedJobs.Len(),
 		"goneNodes": t2.goneNodes.Len(), "liveNodes": t2.liveNodes.Len(), "openOutput": t2.openOutput.Len(), "unsettled": t2.unsettled.Len(),
 		"wakeAt": t2.wakeAt.Len(), "retries": t2.retries.Len(),
 	} {
@@ -452,7 +453,10 @@ func goldenFacts() []Fact {
 		&OfferingsSeen{"local", []muster.Offering{offer}},
 		&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(2, func(s *api.JobSpec) { s.Env = map[string]string{"b": "1", "a": "2"} }), IfVersion: &one, Replace: true, Idempotency: "k", Digest: "d"},
 		&JobStopped{key("a"), "r"}, &JobFailed{"ua", "r", 7}, &JobParked{"ua", "r", 8}, &JobsPurged{[]muster.JobUID{"ua", "ub"}},
-		&PlanCommitted{[]Placement{{"ua", 1, 0, 1, "n1"}}},
+		&PlanCommitted{
+			Placements: []Placement{{"ua", 1, 0, 1, "n1", muster.Grant{Cores: []int{0, 1}, Devices: []int{3}}}},
+			Stops:      []Stop{{"ub-0-1", muster.StopPreempted, "ua", "job default/a needs its room"}}, Whole: true,
+		},
 		&AllocsReported{"n1", []AllocUpdate{{"ua-0-1", muster.AllocEnded, muster.OutcomeFailed, 3, "SIGKILL",
 			&muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "m"}, 5, 6,
 			&Output{Stage: OutputComplete, Stdout: Stream{Size: 3, Inline: []byte("abc")}}, "d", "sha256:e"}}},
@@ -460,9 +464,19 @@ func goldenFacts() []Fact {
 		&JobOutputPruned{[]muster.JobUID{"ua"}},
 		&NodeLaunching{"n1", "t1", "p", offer, "r"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1", muster.NodeHold},
 		&NodeJoined{"n1", offer.Capacity, map[string]string{"os": "linux"}, "v1", "b1"},
-		&NodeHealthChanged{"n1", muster.NodeLost, "r", true}, &NodeIntentSet{"n1", muster.NodeHold, "r", "w", 4, 5}, &NodeDraining{"n1", "r", "w"},
-		&NodeTerminating{"n1", "r", true, true, "w"}, &NodeGone{"n1", "r"}, &NodesPurged{[]muster.NodeID{"n1"}},
+		&NodeHealthChanged{"n1", muster.NodeLost, "r", true}, &NodeIntentSet{"n1", muster.NodeHold, "r", "w", 4, 5}, &NodeDraining{"n1", "r", "w", true},
+		&NodeTerminating{"n1", "r", true, true, "w", true}, &NodeGone{"n1", "r"}, &NodesPurged{[]muster.NodeID{"n1"}},
 		&PoolTripped{"p", "r"}, &PoolResumed{"p", "w", "r"},
+		&NodeImagesSeen{"n1", []muster.AffinityKey{"image:a"}},
+		&SharesSet{[]ShareRule{{"a*", "c", 3}}}, &NamespaceLimited{NamespaceLimits{"n", 1, 2, 3, 4, 5, 6, "w", "r"}},
+		&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: environment("e"), IfVersion: &one},
+		&EnvironmentDeleted{muster.EnvironmentKey("default", "e"), true}, &RunnersWanted{"ue", 3, 50, 2, 1, "w", true, 9},
+		&RunnersStopped{"ue", []muster.AllocID{"ue-0-1"}, "w"}, &RunnersPurged{[]muster.AllocID{"ue-0-1"}},
+		&RunnerClaimed{"c1", "ue", "ue-0-1", 4, 5, "n", "k", "d"}, &ClaimExtended{"c1", 6, 7},
+		&ClaimsTouched{[]Touch{{"c1", 8}}}, &ClaimReleased{"c1", "r"}, &ClaimsExpired{[]Expiry{{"c1", "r", 9}}},
+		&NodeKept{"n1", "r"},
+		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
+		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4},
 	}
 }
 
@@ -658,6 +672,27 @@ func TestOutputOfAGoneNodeIsToldLater(t *testing.T) {
 		l.must(&OutputStored{"ua-0-1", late})
 		if a := l.s.Latest().Alloc("ua-0-1"); a.Output.Stage != OutputIncomplete || a.Output.BlobBytes != 9 {
 			t.Errorf("after %+v: %+v", late, a.Output)
+		}
+	}
+}
+
+// Two fields of one key would be written as neither: the encoder drops both and says nothing.
+func TestKeysAreUnique(t *testing.T) {
+	rows := []any{Run{}, Job{}, Member{}, Alloc{}, Node{}, Pool{}, Meta{}, Receipt{}, Breaker{}, Cost{}, PoolCost{}, Reservation{}, PlansRefused{}}
+	for _, f := range goldenFacts() {
+		rows = append(rows, reflect.ValueOf(f).Elem().Interface())
+	}
+	for _, r := range rows {
+		typ, seen := reflect.TypeOf(r), map[string]string{}
+		for i := range typ.NumField() {
+			key, _, _ := strings.Cut(typ.Field(i).Tag.Get("cbor"), ",")
+			if key == "" || key == "-" {
+				continue
+			}
+			if other, twice := seen[key]; twice {
+				t.Errorf("%s: %s and %s have key %s", typ, other, typ.Field(i).Name, key)
+			}
+			seen[key] = typ.Field(i).Name
 		}
 	}
 }

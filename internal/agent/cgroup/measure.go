@@ -41,8 +41,8 @@ type Usage struct {
 	// Memory without page cache that is not in use. Peak is the most that it ever was, page cache included.
 	Memory, Peak muster.Bytes
 	CPU          time.Duration
-	// Pids are processes and threads.
-	Pids int
+	// Pids are processes and threads, PidsMax how many the sandbox may have; 0: no limit, or not known.
+	Pids, PidsMax int
 	// Which of them could be had; Pids is 0 if not.
 	HasMemory, HasCPU bool
 }
@@ -84,6 +84,9 @@ func Measure(dirs []string) (u Usage) {
 	for _, dir := range dirs {
 		if n, ok := first(dir, "pids.current"); ok && u.Pids == 0 {
 			u.Pids = int(n)
+			if most, ok := first(dir, "pids.max"); ok {
+				u.PidsMax = int(max(most-InitThreads, 0))
+			}
 		}
 	}
 	return u

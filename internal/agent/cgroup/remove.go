@@ -18,6 +18,7 @@ const removeTime = 2 * time.Second
 
 // RemoveAll deletes the cgroup of a sandbox in every hierarchy.
 func RemoveAll(dirs []string) error {
+	Thaw(dirs)
 	var errs []error
 	for _, dir := range slices.Backward(dirs) {
 		errs = append(errs, Remove(dir))

@@ -23,6 +23,8 @@ type Groups struct {
 	parents []string
 	// others are the parent's directories in the other v1 hierarchies; they need not exist. Empty on v2.
 	others []string
+	// freezer is the parent's directory in the freezer's tree of v1; it need not exist. Empty on v2.
+	freezer string
 	// swap: swap can be limited as well.
 	swap bool
 	// home are open "tasks" files (v1) of the cgroups where this process lives, in
@@ -130,6 +132,9 @@ func choose(trees []tree, parent string) *Groups {
 		if dir != "" && !slices.Contains(g.parents, dir) {
 			g.parents = append(g.parents, dir)
 		}
+	}
+	if !g.v2 {
+		g.freezer = find(false, "freezer")
 	}
 	for _, t := range trees {
 		dir := filepath.Join(t.mount, parent)

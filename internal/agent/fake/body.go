@@ -39,6 +39,9 @@ type body struct {
 	over     bool
 	timer    *time.Timer
 	killAt   time.Time
+	// frozen: nothing goes on until thawed is closed.
+	frozen bool
+	thawed chan struct{}
 }
 
 func newBody(c agent.SandboxConfig, steps []step) *body {
@@ -66,7 +69,11 @@ func (b *body) run() {
 	}
 	how := &ending{}
 	for _, s := range b.steps {
-		if e := s.do(b); e != nil {
+		e := b.stand()
+		if e == nil {
+			e = s.do(b)
+		}
+		if e != nil {
 			how = e
 			break
 		}
@@ -120,6 +127,7 @@ func (b *body) end(grace time.Duration, asked bool) {
 		return
 	}
 	if asked {
+		b.thawLocked()
 		b.stopped = b.stopped || !b.timedOut
 	} else {
 		b.timedOut = true
@@ -174,7 +182,7 @@ func (b *body) sleep(d time.Duration, onTerm *ending) *ending {
 	case <-term:
 		return onTerm
 	case <-timer.C:
-		return nil
+		return b.stand()
 	}
 }
 

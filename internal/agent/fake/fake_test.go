@@ -1,11 +1,13 @@
 package fake
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // nodes gives every case a node of its own, and both agents of a case the same.
@@ -31,3 +33,55 @@ func suite(bubble bool) runtimetest.Suite {
 
 func TestConformance(t *testing.T)         { runtimetest.Run(t, suite(false)) }
 func TestConformanceInBubble(t *testing.T) { runtimetest.Run(t, suite(true)) }
+
+// TestInit: commands in a pretended sandbox end as they say, and stand with it.
+func TestInit(t *testing.T) {
+	r, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Start(t.Context(), agent.SandboxConfig{Dir: t.TempDir(), Work: t.TempDir(), Command: []string{"sleep", "1h"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Node().Close()
+	for want, command := range map[int][]string{0: {"anything"}, 7: {"exit", "7"}} {
+		conn, err := s.Init(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := initwire.StartExec(t.Context(), conn, &initwire.Exec{Command: command})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, ended, err := x.Next()
+		if err != nil || ended == nil || ended.Exit != want {
+			t.Errorf("%q: %+v, %v", command, ended, err)
+		}
+		_ = x.Close()
+	}
+	if err := s.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := s.Init(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := initwire.StartExec(context.Background(), conn, &initwire.Exec{Command: []string{"x"}})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Errorf("it answered while it was frozen: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := s.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	_ = conn.Close()
+}

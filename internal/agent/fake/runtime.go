@@ -67,6 +67,8 @@ type Config struct {
 	StartTime time.Duration
 	// CheckError is what Check says.
 	CheckError error
+	// Isolation is how much its sandboxes pretend to have.
+	Isolation muster.Isolation
 }
 
 // Runtime is the fake.
@@ -96,6 +98,9 @@ func (r *Runtime) Node() *Node { return r.node }
 
 // Check says what it was configured to say.
 func (r *Runtime) Check(context.Context) error { return r.config.CheckError }
+
+// Isolation is what it was configured to be.
+func (r *Runtime) Isolation() muster.Isolation { return r.config.Isolation }
 
 // Start makes a sandbox. See agent.Runtime.
 func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
@@ -182,14 +187,39 @@ func (s *sandbox) Started() time.Time { return s.started }
 
 func (s *sandbox) Stop(grace time.Duration) { s.stop(grace) }
 
+func (s *sandbox) Freeze(context.Context) error { return s.freeze(true) }
+
+func (s *sandbox) Thaw() error {
+	err := s.freeze(false)
+	if errors.Is(err, agent.ErrNoSandbox) {
+		err = nil
+	}
+	return err
+}
+
+func (s *sandbox) Frozen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.frozen
+}
+
 func (s *sandbox) Usage() agent.Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
 }
 
-// Init is not to be had: nothing runs there.
-func (s *sandbox) Init(context.Context) (net.Conn, error) { return nil, agent.ErrNoSandbox }
+// Init knows nothing but commands, see serveInit.
+func (s *sandbox) Init(context.Context) (net.Conn, error) {
+	select {
+	case <-s.done:
+		return nil, agent.ErrNoSandbox
+	default:
+	}
+	here, there := net.Pipe()
+	go s.serveInit(there)
+	return here, nil
+}
 
 func (s *sandbox) Output(stream string) agent.OutputLog {
 	if stream == "stderr" {

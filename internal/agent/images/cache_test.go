@@ -418,40 +418,65 @@ func TestEvictionRaces(t *testing.T) {
 	}
 }
 
-// A connection that breaks goes on where it broke, with and without a registry that can do that.
+// A connection that breaks goes on where it broke, whatever the registry understands of parts.
 func TestResume(t *testing.T) {
 	needRoot(t)
-	for _, ranges := range []bool{true, false} {
-		t.Run(fmt.Sprint("ranges ", ranges), func(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// part gives where an answer begins, or the status that refuses what is asked for.
+		part func(asked string) (from, refused int)
+		// parts: nothing is sent twice.
+		parts bool
+	}{
+		{"ranges", func(asked string) (from, refused int) {
+			_, _ = fmt.Sscanf(asked, "bytes=%d-", &from)
+			return from, 0
+		}, true},
+		{"ranges with an end only", func(asked string) (from, refused int) {
+			var last int
+			if n, _ := fmt.Sscanf(asked, "bytes=%d-%d", &from, &last); n != 2 {
+				return 0, http.StatusRequestedRangeNotSatisfiable
+			}
+			return from, 0
+		}, true},
+		{"ranges refused", func(string) (from, refused int) { return 0, http.StatusRequestedRangeNotSatisfiable }, false},
+		{"no ranges", func(string) (from, refused int) { return 0, 0 }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			r := newReg(t)
 			noise := make([]byte, 300_000)
 			for i := range noise {
 				noise[i] = byte(i * i * 31 >> 7)
 			}
-			b := build(t, nil, blob{tarOf(t, item{name: "noise", body: string(noise)}), "application/vnd.docker.image.rootfs.diff.tar", hashOf(tarOf(t, item{name: "noise", body: string(noise)}))})
+			b := build(t, nil, plainLayer(t, item{name: "noise", body: string(noise)}))
 			ref := r.push(t, "a", "1", b)
 			digest := b.blobs[0].diff.String()
 			var mu sync.Mutex
-			tries, sent := 0, 0
+			tries, sent, refusals := 0, 0, 0
 			r.meddle(func(w http.ResponseWriter, req *http.Request) bool {
 				if req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, digest) {
 					return false
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				tries++
 				octets := b.blobs[0].octets
 				from := 0
-				if h := req.Header.Get("Range"); h != "" && ranges {
-					_, _ = fmt.Sscanf(h, "bytes=%d-", &from)
-					w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(octets)-1, len(octets)))
+				if asked := req.Header.Get("Range"); asked != "" {
+					var status int
+					if from, status = c.part(asked); status != 0 {
+						refusals++
+						w.WriteHeader(status)
+						return true
+					}
 				}
+				tries++
 				if tries == 2 {
 					w.WriteHeader(http.StatusBadGateway)
 					return true
 				}
 				w.Header().Set("Content-Length", fmt.Sprint(len(octets)-from))
 				if from > 0 {
+					w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(octets)-1, len(octets)))
 					w.WriteHeader(http.StatusPartialContent)
 				}
 				until := len(octets)
@@ -468,8 +493,11 @@ func TestResume(t *testing.T) {
 			if got, _ := os.ReadFile(im.Layers[0] + "/noise"); string(got) != string(noise) {
 				t.Errorf("%d octets came, or others", len(got))
 			}
-			if tries < 3 || ranges && sent > len(b.blobs[0].octets)+1000 {
-				t.Errorf("%d tries sent %d octets for %d", tries, sent, len(b.blobs[0].octets))
+			if tries != 4 || c.parts && (refusals > 0 || sent > len(b.blobs[0].octets)+1000) {
+				t.Errorf("%d tries and %d refusals sent %d octets for %d", tries, refusals, sent, len(b.blobs[0].octets))
+			}
+			if c.name == "ranges refused" && refusals == 0 {
+				t.Error("no part was asked for")
 			}
 		})
 	}

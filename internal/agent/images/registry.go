@@ -248,6 +248,9 @@ func (r *registry) do(ctx context.Context, method, path string, header http.Head
 		}
 		err = transport.CheckError(resp)
 		_ = resp.Body.Close()
+		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+			return nil, partError{r.answer(ctx, err)}
+		}
 		if resp.StatusCode == http.StatusUnauthorized && r.grant != nil && refused == nil {
 			refused = s
 			continue
@@ -269,6 +272,16 @@ func withPause(err error, retryAfter string) error {
 		return pauseError{err, time.Duration(min(n, 3600)) * time.Second}
 	}
 	return err
+}
+
+// partError is the answer of a registry that does not give the part it was asked for.
+type partError struct{ error }
+
+func (e partError) Unwrap() error { return e.error }
+
+func isPartRefused(err error) bool {
+	var p partError
+	return errors.As(err, &p)
 }
 
 var acceptManifest = http.Header{"Accept": {
@@ -351,12 +364,18 @@ func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	return b, err
 }
 
+// blob opens a blob at an octet. A part is asked for with its end: there are
+// registries that refuse one that is open with 416. Whoever refuses that, too, or
+// knows no parts, sends all of it, and what was read already is passed over.
 func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
-	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the octets as they are stored
-	if from > 0 {
-		header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	part := ""
+	if from > 0 && from < d.Size {
+		part = fmt.Sprintf("bytes=%d-%d", from, d.Size-1)
 	}
-	resp, err := r.do(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header)
+	resp, err := r.blobPart(ctx, d, part)
+	if part != "" && isPartRefused(err) {
+		resp, err = r.blobPart(ctx, d, "")
+	}
 	if err != nil {
 		if isNotFound(err) {
 			return nil, unusable("its manifest names %s, which the registry does not give", d.Digest)
@@ -370,12 +389,20 @@ func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 		_ = resp.Body.Close()
 		return nil, outside("registry %s sends another part of %s than it was asked for", r.ref.repo.RegistryStr(), d.Digest)
 	}
-	// It sends all of it again: what was read already is passed over.
 	if _, err := io.CopyN(io.Discard, resp.Body, from); err != nil {
 		_ = resp.Body.Close()
 		return nil, r.answer(ctx, err)
 	}
 	return resp.Body, nil
+}
+
+// blobPart asks for a part of a blob; for all of it if part is empty.
+func (r *registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (*http.Response, error) {
+	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the octets as they are stored
+	if part != "" {
+		header.Set("Range", part)
+	}
+	return r.do(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header)
 }
 
 func startsAt(contentRange string, from int64) bool {

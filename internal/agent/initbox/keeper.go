@@ -37,8 +37,8 @@ type Config struct {
 	Runtime string
 	// Log is told what nobody else hears; nil: nobody.
 	Log *slog.Logger
-	// Disk tells what the writable layer of the sandbox of a directory holds; nil: it has none.
-	Disk func(dir string) muster.Bytes
+	// Disk tells what the writable layer of the sandbox of a directory holds, and may hold; nil: it has none.
+	Disk func(dir string) (used, most muster.Bytes)
 }
 
 // Keeper keeps the sandboxes of one runtime.

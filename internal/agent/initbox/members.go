@@ -104,6 +104,9 @@ func KillAll(ctx context.Context, dir string) error {
 		if err != nil || len(all) == 0 {
 			return err
 		}
+		if record, err := Read(dir); err == nil && record.Sandbox != nil {
+			cgroup.Thaw(record.Sandbox.Cgroups)
+		}
 		var failed error
 		for _, m := range all {
 			sig := unix.SIGKILL

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/cgroup"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -35,6 +36,10 @@ type sandbox struct {
 	result agent.Result
 	usage  agent.Usage
 
+	// ice holds a token: one at a time freezes it or lets it go on. freezer is its, once it was looked for.
+	ice     chan struct{}
+	freezer *cgroup.Freezer
+
 	mu sync.Mutex
 	// stopped: Stop was called before init was gone.
 	stopped bool
@@ -47,7 +52,7 @@ type sandbox struct {
 }
 
 func newSandbox(k *Keeper, dir string, record *initwire.Sandbox, init initwire.Process) *sandbox {
-	return &sandbox{k: k, dir: dir, record: record, init: init, done: make(chan struct{})}
+	return &sandbox{k: k, dir: dir, record: record, init: init, done: make(chan struct{}), ice: make(chan struct{}, 1)}
 }
 
 // hold takes over a pidfd of init, which must not block.
@@ -146,6 +151,9 @@ func (s *sandbox) Stop(grace time.Duration) {
 	s.mu.Unlock()
 	s.patience(time.Now().Add(max(grace, 0)+overdue), false)
 	go func() {
+		if err := s.Thaw(); err != nil && !errors.Is(err, agent.ErrNoFreezer) && !s.isDone() {
+			s.k.log.Warn("a sandbox that stops is not thawed", "alloc", s.record.Alloc, "error", err)
+		}
 		err := initwire.Client{Dir: s.dir}.Stop(context.Background(), grace)
 		// Refused or gone: it is ending anyway. Anything else is what the patience is for.
 		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist) && !s.isDone() {

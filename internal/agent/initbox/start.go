@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,10 +129,16 @@ func (st *starting) run(ctx context.Context) (agent.Sandbox, error) {
 
 // claim writes the record, the directories of the cgroups in it, before any of it exists.
 func (st *starting) claim() error {
+	cgroups := st.plan.Cgroups
+	if len(cgroups) > 0 {
+		if f := st.plan.Groups.Freezer(filepath.Base(cgroups[0])); f != "" && !slices.Contains(cgroups, f) {
+			cgroups = append(slices.Clip(cgroups), f)
+		}
+	}
 	record := &initwire.Sandbox{
 		Alloc: string(st.c.ID), Runtime: st.k.config.Runtime, Boot: st.k.boot, At: time.Now().UnixNano(),
 		Memory: int64(st.c.Resources.Memory), Timeout: st.c.Timeout, KillGrace: st.c.KillGrace,
-		OutputLimit: st.c.OutputLimit, Cgroups: st.plan.Cgroups,
+		OutputLimit: st.c.OutputLimit, Cgroups: cgroups,
 	}
 	path := filepath.Join(st.c.Dir, initwire.SandboxRecord)
 	create := func() (int, error) {

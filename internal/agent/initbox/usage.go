@@ -20,7 +20,7 @@ func (s *sandbox) Usage() agent.Usage {
 	now, _ := s.measure()
 	s.checkFlood() // what it uses of the node without being asked
 	if s.k.config.Disk != nil {
-		now.Disk = s.k.config.Disk(s.dir)
+		now.Disk, now.DiskMax = s.k.config.Disk(s.dir)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,7 +32,7 @@ func (s *sandbox) Usage() agent.Usage {
 // measure tells what the sandbox uses now, by its cgroup as far as it can; peak is the most memory that was in that.
 func (s *sandbox) measure() (u agent.Usage, peak muster.Bytes) {
 	m := cgroup.Measure(s.record.Cgroups)
-	u = agent.Usage{CPU: m.CPU, Memory: m.Memory, Pids: m.Pids}
+	u = agent.Usage{CPU: m.CPU, Memory: m.Memory, Pids: m.Pids, PidsMax: m.PidsMax}
 	if m.HasMemory && m.HasCPU {
 		return u, m.Peak
 	}

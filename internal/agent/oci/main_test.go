@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
@@ -68,7 +69,8 @@ func newRuntime(t testing.TB, program, parent string, base int) *Runtime {
 	}
 	r, err := New(Config{
 		InitPath: initPath, CgroupParent: parent, Program: program, IDBase: base,
-		Log: slog.New(initMinder{slog.DiscardHandler, t}),
+		StartLimit: time.Duration(runtimetest.Slow()) * initbox.DefaultStartLimit,
+		Log:        slog.New(initMinder{slog.DiscardHandler, t}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +79,23 @@ func newRuntime(t testing.TB, program, parent string, base int) *Runtime {
 		t.Skipf("no containers by %s here: %v", program, err)
 	}
 	return r
+}
+
+// likewise is a second runtime on the node of r, which does not try again what that has found.
+func likewise(t testing.TB, r *Runtime) *Runtime {
+	t.Helper()
+	c := r.config
+	c.Log = slog.New(initMinder{slog.DiscardHandler, t})
+	again, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.found(func() {
+		again.probed, again.problems, again.program, again.groups = r.probed, r.problems, r.program, r.groups
+		again.seccomp, again.filter, again.masked, again.readonly = r.seccomp, r.filter, r.masked, r.readonly
+		again.places, again.base, again.owners, again.loops = r.places, r.base, r.owners, r.loops
+	})
+	return again
 }
 
 // initMinder fails a test whose init crashed, or, built with the race detector, raced.

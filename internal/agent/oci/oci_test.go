@@ -28,9 +28,14 @@ func suite(t *testing.T, program, parent string, base int) runtimetest.Suite {
 	if !first.loops {
 		noDisk = "no loop devices here"
 	}
+	noFreezer := ""
+	if !first.groups.Freezes() {
+		noFreezer = "nothing can freeze here"
+	}
 	return runtimetest.Suite{
 		NoDiskLimit: noDisk,
-		New:         func(t *testing.T) agent.Runtime { return newRuntime(t, program, parent, base) },
+		NoFreezer:   noFreezer,
+		New:         func(t *testing.T) agent.Runtime { return likewise(t, first) },
 		Image:       busybox(t, base),
 		Leftovers:   func(mark string) []string { return leftovers(t, mark) },
 		InitPid: func(t *testing.T, dir string) int {

@@ -79,6 +79,7 @@ type Runtime struct {
 var (
 	_ agent.ImageRuntime = (*Runtime)(nil)
 	_ agent.Limited      = (*Runtime)(nil)
+	_ agent.Isolating    = (*Runtime)(nil)
 )
 
 // New makes the runtime; nothing is started or made.
@@ -294,6 +295,22 @@ func (r *Runtime) Version() string {
 		}
 	})
 	return version
+}
+
+// Isolation is that of the sandboxes here. A program that is not of the usual two is of a kind of its own: its name is told.
+func (r *Runtime) Isolation() (i muster.Isolation) {
+	r.found(func() {
+		switch {
+		case r.program == nil:
+		case r.program.name != "crun" && r.program.name != "runc":
+			i = muster.Isolation(r.program.name)
+		case r.base > 0:
+			i = muster.IsolationUserNamespace
+		default:
+			i = muster.IsolationContainer
+		}
+	})
+	return i
 }
 
 // IDBase is the first uid of sandboxes on this node: by how much the owners in the layers of images must be shifted. 0 if sandboxes

@@ -93,7 +93,8 @@ func format(ctx context.Context, path string) error {
 	cmd := exec.CommandContext(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode",
 		"-E", "lazy_itable_init=1,nodiscard", path)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"}
-	cmd.WaitDelay = time.Second
+	// Its output's end is seen when whoever was forked meanwhile has come to its own program: on a busy node that takes a while.
+	cmd.WaitDelay = 30 * time.Second
 	cmd.Path = findMkfs()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %s", err, plain(string(out)))
@@ -197,11 +198,11 @@ func attachLoop(path string) (device string, fd int, err error) {
 	return "", -1, errors.New("no loop device could be had: others are always quicker")
 }
 
-// scratchUsed is what the writable layer of the sandbox of dir takes of this node's disk.
-func scratchUsed(dir string) muster.Bytes {
+// scratchUsed is what the writable layer of the sandbox of dir takes of this node's disk, and the size that it has.
+func scratchUsed(dir string) (used, most muster.Bytes) {
 	var st unix.Stat_t
 	if unix.Lstat(filepath.Join(dir, boxName, scratchName), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0
+		return 0, 0
 	}
-	return muster.Bytes(st.Blocks * 512)
+	return muster.Bytes(st.Blocks * 512), muster.Bytes(st.Size)
 }

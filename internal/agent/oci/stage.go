@@ -74,7 +74,10 @@ func (s *stage) spawn(ctx context.Context, descriptors []int) (pid, pidfd int, e
 	if err := s.makeScratch(ctx); err != nil {
 		return 0, -1, err
 	}
-	onDyingThread(func() { pid, pidfd, err = s.perform(ctx, descriptors) })
+	onDyingThread(func() {
+		initbox.OnCores(s.c.Cores) // to the end of this thread, and for all that it starts
+		pid, pidfd, err = s.perform(ctx, descriptors)
+	})
 	if err != nil {
 		if kills, own := cgroup.OutOfMemory(s.dirs); kills > 0 && own {
 			err = initbox.UserFault(muster.ReasonOutOfMemory, "over its memory limit of %s before it began", s.c.Resources.Memory)

@@ -70,7 +70,11 @@ func suite(t *testing.T, parent string) runtimetest.Suite {
 			return all[0].Pid
 		},
 	}
-	for _, p := range newRuntime(t, parent).Problems() {
+	first := newRuntime(t, parent)
+	if first.ready(); !first.groups.Freezes() {
+		s.NoFreezer = "nothing can freeze here"
+	}
+	for _, p := range first.Problems() {
 		t.Log(p)
 		if strings.Contains(p, "memory limits") {
 			s.NoMemoryLimit = p

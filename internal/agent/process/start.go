@@ -57,6 +57,7 @@ func (r *Runtime) spawn(c *agent.SandboxConfig, dirs []string, descriptors []int
 	argv := []string{"muster-init", string(c.ID)}
 	err = r.groups.Inside(dirs, attr.Sys, func() (int, error) {
 		defer initbox.Sleepy()()
+		defer initbox.OnCores(c.Cores)()
 		var err error
 		pid, _, err = syscall.StartProcess(r.config.InitPath, argv, attr)
 		return pid, err

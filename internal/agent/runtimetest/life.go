@@ -189,6 +189,7 @@ func many(r *rig) {
 	if testing.Short() {
 		n = 20
 	}
+	n = max(n/Slow(), 10)
 	configs := make([]agent.SandboxConfig, n)
 	for i := range configs {
 		configs[i] = r.config(program{
@@ -214,7 +215,7 @@ func many(r *rig) {
 
 // burst: all are started in one moment and run beside each other.
 func burst(r *rig) {
-	const n = 50
+	n := max(50/Slow(), 10)
 	configs := make([]agent.SandboxConfig, n)
 	for i := range configs {
 		configs[i] = r.config(program{

@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,11 +35,17 @@ func forkBomb(r *rig) {
 	c.Limits.Pids = 50
 	c.Resources.Memory = 512 * muster.MiB // the number is to be the limit
 	s := r.start(c)
+	// It is counted where the process is that cannot fork: with some programs a cgroup below the one with the limit.
 	hit := func() bool {
 		for _, dir := range r.cgroupsNamed(string(c.ID)) {
-			events, _ := os.ReadFile(filepath.Join(dir, "pids.events"))
-			if count, ok := strings.CutPrefix(strings.TrimSpace(string(events)), "max "); ok && count != "0" {
-				return true
+			for _, at := range []string{".", "*"} {
+				files, _ := filepath.Glob(filepath.Join(dir, at, "pids.events"))
+				for _, file := range files {
+					events, _ := os.ReadFile(file)
+					if count, ok := strings.CutPrefix(strings.TrimSpace(string(events)), "max "); ok && count != "0" {
+						return true
+					}
+				}
 			}
 		}
 		return false
@@ -60,19 +67,29 @@ func forkBomb(r *rig) {
 }
 
 // cpuQuota: it gets no more than its quota where more is idle. By processor time against the clock, with much
-// room: a loaded machine gives it less, never more.
+// room: a loaded machine gives it less, never more. Not so an emulated one: when its own processor is not run for a while, the
+// kernel in it takes that for time that was used. It is measured again there.
 func cpuQuota(r *rig) {
 	r.needMemoryLimit()
 	c := r.config(program{sh: `while :; do :; done & while :; do :; done`})
 	c.Limits.CPUMax = 200
 	s := r.start(c)
 	r.until("has begun", func() bool { return s.Usage().CPU > 0 })
-	before, began := s.Usage().CPU, time.Now()
-	r.until("some periods are over", func() bool { return time.Since(began) > time.Second })
-	used, took := s.Usage().CPU-before, time.Since(began)
-	// A fifth of one, and what was saved up of a period at both ends.
-	if limit := took/5 + 100*time.Millisecond; used > limit {
-		r.Errorf("used %s of processor time in %s, want at most %s", used, took, limit)
+	var all []string
+	for range Slow() {
+		before, began := s.Usage().CPU, time.Now()
+		r.until("some periods are over", func() bool { return time.Since(began) > time.Second })
+		used, took := s.Usage().CPU-before, time.Since(began)
+		// A fifth of one, and what was saved up of a period at both ends.
+		limit := took/5 + 100*time.Millisecond
+		if used <= limit {
+			all = nil
+			break
+		}
+		all = append(all, fmt.Sprintf("used %s of processor time in %s, want at most %s", used, took, limit))
+	}
+	for _, said := range all {
+		r.Error(said)
 	}
 	s.Stop(0)
 	r.wait(s)
@@ -83,14 +100,16 @@ func diskOverMemory(r *rig) {
 	if r.suite.Image == nil || r.suite.NoDiskLimit != "" {
 		r.Skip("its file system is the node's: " + r.suite.NoDiskLimit)
 	}
-	c := r.config(program{sh: `dd if=/dev/zero of=/big bs=64k count=2000 2>/dev/null && sync && wc -c </big; echo written; while [ ! -e go ]; do sleep 0.02; done`})
+	const piece = 64 << 10
+	size := int64(max(2000/Slow(), 600) * piece)
+	c := r.config(program{sh: fmt.Sprintf(`dd if=/dev/zero of=/big bs=%d count=%d 2>/dev/null && sync && wc -c </big; echo written; while [ ! -e go ]; do sleep 0.02; done`, piece, size/piece)})
 	c.Resources.Memory = 24 * muster.MiB
 	s := r.start(c)
 	r.untilPrinted(s, "written")
-	if out := r.output(s, "stdout"); out != "131072000\nwritten\n" {
+	if out := r.output(s, "stdout"); out != fmt.Sprintf("%d\nwritten\n", size) {
 		r.Errorf("output %q", out)
 	}
-	if u := s.Usage(); u.Disk < 125*muster.MiB || u.Disk > 250*muster.MiB {
+	if u := s.Usage(); u.Disk < muster.Bytes(size) || u.Disk > muster.Bytes(2*size) {
 		r.Errorf("usage says %s of disk", u.Disk)
 	}
 	r.script(c, "go", "", 0o600)
@@ -207,7 +226,7 @@ func usage(r *rig) {
 	s.Stop(0)
 	r.wait(s)
 	// Half of it: it may be counted by another clock now, in ticks.
-	if u := s.Usage(); u.CPU < 50*time.Millisecond || u.CPU > patience || u.Memory <= 0 {
+	if u := s.Usage(); u.CPU < 50*time.Millisecond || u.CPU > patience() || u.Memory <= 0 {
 		r.Errorf("after the end: %+v", u)
 	}
 }

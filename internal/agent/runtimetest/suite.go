@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds every wait for something that should happen soon.
-const patience = 60 * time.Second
+func patience() time.Duration { return time.Duration(Slow()) * time.Minute }
 
 // Suite says how to try a runtime.
 type Suite struct {
@@ -37,6 +37,8 @@ type Suite struct {
 	InitPid func(t *testing.T, dir string) int
 	// NoMemoryLimit is why this node cannot limit memory; empty if it can.
 	NoMemoryLimit string
+	// NoFreezer is why this node cannot freeze sandboxes; empty if it can.
+	NoFreezer string
 	// NoDiskLimit is why this node cannot limit disk; empty if it can.
 	NoDiskLimit string
 	// Leftovers looks for what else a runtime might have left behind of a case's sandboxes, by a mark in their names; nil: nothing.
@@ -58,12 +60,16 @@ type testCase struct {
 
 // Run tries everything.
 func Run(t *testing.T, s Suite) {
+	if n := Slow(); n > 1 {
+		t.Logf("MUSTER_TEST_SLOW: this machine is taken to be %d times slower than others", n)
+	}
 	var all []testCase
 	all = append(all, endCases()...)
 	all = append(all, startCases()...)
 	all = append(all, outputCases()...)
 	all = append(all, stopCases()...)
 	all = append(all, lifeCases()...)
+	all = append(all, freezeCases()...)
 	all = append(all, limitCases()...)
 	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {
@@ -182,8 +188,8 @@ func (r *rig) wait(s agent.Sandbox) agent.Result {
 	r.Helper()
 	select {
 	case <-s.Done():
-	case <-time.After(patience):
-		r.Fatalf("the sandbox did not end within %s", patience)
+	case <-time.After(patience()):
+		r.Fatalf("the sandbox did not end within %s", patience())
 	}
 	return s.Result()
 }
@@ -234,10 +240,10 @@ func (r *rig) output(s agent.Sandbox, stream string) string {
 // until waits for a condition.
 func (r *rig) until(what string, ok func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(patience())
 	for !ok() {
 		if time.Now().After(deadline) {
-			r.Fatalf("not within %s: %s", patience, what)
+			r.Fatalf("not within %s: %s", patience(), what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -24,17 +24,21 @@
 //	create: rate gap=D       refused when the create before began less than D ago; with "tell" the answer says when to come again
 //	create: lost             made, and the answer is lost
 //	create: double           two are made for the token
+//	create: late             a call whose caller leaves goes on without him
 //	destroy: fail [KIND]     refused
 //	destroy: lost            done, and the answer is lost
+//	destroy: late            as with create
 //	destroy: slow D          accepted; listed, and alive, for D
 //	list: fail [KIND]        refused
 //	list: cut                half of the page, and it says that it is not complete
 //	list: short              half of the page, and it says that it is complete
 //	list: empty              nothing, and it says that it is complete
+//	list: twice              each instance of the page twice
 //	list: stale D            what there was some time ago, D at most
 //	offers: fail [KIND], offers: empty
 //	tags: fail [KIND]
 //	WHERE: slow D            (create, list, offers, tags) the call takes D longer
+//	instance: boots after=D..D         its agent starts only then; see Fate
 //	instance: noboot         its agent never starts; see Fate
 //	instance: wrong-key      it shows another host key than HostKeys says
 //	instance: stuck          work on it that is to end does not

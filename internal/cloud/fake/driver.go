@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -54,7 +55,7 @@ func (d *driver) Offers(ctx context.Context) ([]muster.Offering, error) {
 	c.mu.Lock()
 	c.calls.Offers++
 	c.mu.Unlock()
-	if err := c.wait(ctx, "offers", d.anyone()); err != nil {
+	if err := c.wait(ctx, "offers", d.anyone(), d.owner); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -80,10 +81,19 @@ func (d *driver) Create(ctx context.Context, intents []cloud.Intent) []cloud.Cre
 		s = c.subjectLocked(d.owner, intents[0], c.next+1)
 	}
 	c.mu.Unlock()
-	if err := c.wait(ctx, "create", s); err != nil {
+	about := d.owner
+	for _, in := range intents {
+		about += " " + string(in.Token)
+	}
+	if err := c.wait(ctx, "create", s, about); err != nil {
 		for i := range out {
 			out[i].Err = err
 		}
+		c.later("create", s, about, func() {
+			for _, in := range intents {
+				_, _ = d.create(in)
+			}
+		})
 		return out
 	}
 	c.mu.Lock()
@@ -93,6 +103,7 @@ func (d *driver) Create(ctx context.Context, intents []cloud.Intent) []cloud.Cre
 		if out[i].Err = limited; limited == nil {
 			out[i].Instance, out[i].Err = d.create(in)
 		}
+		c.tell(out[i].Err, "create for %s answers %s", in.Node, out[i].Instance.ID)
 	}
 	return out
 }
@@ -228,11 +239,20 @@ func (d *driver) Destroy(ctx context.Context, ids []muster.InstanceID) []error {
 	d.c.calls.Destroy++
 	d.c.mu.Unlock()
 	errs := make([]error, len(ids))
-	err := d.c.wait(ctx, "destroying", d.anyone()) // what is slow about destroys is not the call
+	about := fmt.Sprint(ids)
+	err := d.c.wait(ctx, "destroying", d.anyone(), about) // what is slow about destroys is not the call
+	if err != nil {
+		d.c.later("destroy", d.anyone(), about, func() {
+			for _, id := range ids {
+				_ = d.destroy(context.Background(), id)
+			}
+		})
+	}
 	for k, id := range ids {
 		if errs[k] = err; err == nil {
 			errs[k] = d.destroy(ctx, id)
 		}
+		d.c.tell(errs[k], "destroy of %s is answered", id)
 	}
 	return errs
 }
@@ -291,11 +311,17 @@ func (d *driver) destroy(ctx context.Context, id muster.InstanceID) error {
 
 // List is cloud.Provider's.
 func (d *driver) List(ctx context.Context, cursor string) (cloud.Listing, error) {
+	page, err := d.list(ctx, cursor)
+	d.c.tell(err, "list after %q has %d instances, next %q, complete: %v", cursor, len(page.Instances), page.Next, page.Complete)
+	return page, err
+}
+
+func (d *driver) list(ctx context.Context, cursor string) (cloud.Listing, error) {
 	c := d.c
 	c.mu.Lock()
 	c.calls.List++
 	c.mu.Unlock()
-	if err := c.wait(ctx, "list", d.anyone()); err != nil {
+	if err := c.wait(ctx, "list", d.anyone(), d.owner+cursor); err != nil {
 		return cloud.Listing{}, err
 	}
 	after, _ := strconv.Atoi(cursor)
@@ -319,6 +345,8 @@ func (d *driver) List(ctx context.Context, cursor string) (cloud.Listing, error)
 		page = cloud.Listing{Complete: true}
 	case d.strikesLocked("list", "short", s) != nil:
 		page = cloud.Listing{Instances: page.Instances[:len(all)/2], Complete: true}
+	case d.strikesLocked("list", "twice", s) != nil:
+		page.Instances = append(page.Instances, page.Instances...)
 	case d.strikesLocked("list", "cut", s) != nil:
 		page = cloud.Listing{Instances: page.Instances[:len(all)/2]}
 	}
@@ -359,7 +387,7 @@ func (d *driver) mineLocked(id muster.InstanceID) (*instance, error) {
 // SetTags is cloud.Provider's.
 func (d *driver) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
 	c := d.c
-	if err := c.wait(ctx, "tags", d.anyone()); err != nil {
+	if err := c.wait(ctx, "tags", d.anyone(), string(id)); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -391,7 +419,7 @@ func (d *driver) Resume(ctx context.Context, ids []muster.InstanceID) []error {
 
 func (d *driver) sleep(ctx context.Context, ids []muster.InstanceID, asleep bool) []error {
 	errs := make([]error, len(ids))
-	err := d.c.wait(ctx, "suspend", d.anyone())
+	err := d.c.wait(ctx, "suspend", d.anyone(), fmt.Sprint(ids))
 	for k, id := range ids {
 		if errs[k] = err; err != nil {
 			continue
@@ -412,7 +440,7 @@ func (d *driver) sleep(ctx context.Context, ids []muster.InstanceID, asleep bool
 
 // Quotas is cloud.QuotaReader's: those of the script's lines that select by family or by nothing.
 func (d *driver) Quotas(ctx context.Context) ([]cloud.Quota, error) {
-	if err := d.c.wait(ctx, "offers", d.anyone()); err != nil {
+	if err := d.c.wait(ctx, "offers", d.anyone(), d.owner); err != nil {
 		return nil, err
 	}
 	d.c.mu.Lock()
@@ -428,7 +456,7 @@ func (d *driver) Quotas(ctx context.Context) ([]cloud.Quota, error) {
 
 // Notices is cloud.NoticeReader's.
 func (d *driver) Notices(ctx context.Context) ([]cloud.Notice, error) {
-	if err := d.c.wait(ctx, "notices", d.anyone()); err != nil {
+	if err := d.c.wait(ctx, "notices", d.anyone(), d.owner); err != nil {
 		return nil, err
 	}
 	d.c.mu.Lock()
@@ -443,7 +471,7 @@ func (d *driver) Notices(ctx context.Context) ([]cloud.Notice, error) {
 
 // HostKeys is cloud.HostKeyReader's.
 func (d *driver) HostKeys(ctx context.Context, id muster.InstanceID) ([]string, error) {
-	if err := d.c.wait(ctx, "host-keys", d.anyone()); err != nil {
+	if err := d.c.wait(ctx, "host-keys", d.anyone(), string(id)); err != nil {
 		return nil, err
 	}
 	d.c.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -21,7 +22,6 @@ type Cloud struct {
 	cfg Config
 
 	mu        sync.Mutex
-	rand      *rand.Rand
 	next      int
 	instances map[muster.InstanceID]*instance
 	past      []*instance // that are gone, for lists that are stale
@@ -57,6 +57,8 @@ type Config struct {
 	// to end; it is gone when that returns. Both may be nil, and are called without a lock held.
 	Created   func(cloud.Instance)
 	Destroyed func(cloud.Instance)
+	// Told is called, without a lock held, with each answer in words, for a trace; may be nil.
+	Told func(answer string)
 	// Suspended is called when an instance was put to sleep, or woken; may be nil.
 	Suspended func(in cloud.Instance, asleep bool)
 }
@@ -65,6 +67,8 @@ type Config struct {
 // machine. What the cloud itself does to it (it dies, it is taken) is not in it.
 type Fate struct {
 	NoBoot, WrongKey, Stuck bool
+	// Boots is how long after it was made its agent starts.
+	Boots time.Duration
 	// Broken and AgentDies are when in its life; 0: at its beginning; below 0: never.
 	Broken, AgentDies time.Duration
 }
@@ -88,7 +92,7 @@ type Calls struct{ Offers, Create, Intents, Destroy, List, SetTags, Notices int 
 
 // New makes a cloud without instances.
 func New(cfg Config) *Cloud {
-	return &Cloud{cfg: cfg, rand: rand.New(rand.NewPCG(cfg.Seed, 1)), instances: map[muster.InstanceID]*instance{}}
+	return &Cloud{cfg: cfg, instances: map[muster.InstanceID]*instance{}}
 }
 
 // Play replaces the script; see the package comment. Its time begins now. What
@@ -237,6 +241,18 @@ func (c *Cloud) Add(tags cloud.Tags, offering muster.OfferingName) cloud.Instanc
 	return in
 }
 
+// tell says what is answered to a call.
+func (c *Cloud) tell(err error, format string, args ...any) {
+	if c.cfg.Told == nil {
+		return
+	}
+	answer := fmt.Sprintf(format, args...)
+	if err != nil {
+		answer += ": " + err.Error()
+	}
+	c.cfg.Told(answer)
+}
+
 func (c *Cloud) born(in cloud.Instance) {
 	if c.cfg.Created != nil {
 		c.cfg.Created(in)
@@ -272,6 +288,8 @@ func (c *Cloud) fateLocked(i *instance) {
 		switch at := r.moment(); r.what {
 		case "noboot":
 			i.fate.NoBoot = true
+		case "boots":
+			i.fate.Boots = at
 		case "wrong-key":
 			i.fate.WrongKey = true
 		case "stuck":
@@ -309,19 +327,37 @@ func (c *Cloud) soldLocked(in cloud.Intent) *muster.Offering {
 	return nil
 }
 
-// wait is the time that a call takes.
-func (c *Cloud) wait(ctx context.Context, where string, s *subject) error {
-	c.mu.Lock()
-	d := c.cfg.Delay
-	if c.cfg.Jitter > 0 {
-		d += time.Duration(c.rand.Int64N(int64(c.cfg.Jitter)))
+// wait is the time that a call takes. It comes of the seed, the moment and what the call is about, so that
+// which of two calls of one moment came first makes no difference: about tells them apart.
+func (c *Cloud) wait(ctx context.Context, where string, s *subject, about string) error {
+	if !pause(ctx, c.delay(where, about)) {
+		return endedCall(ctx)
 	}
+	c.mu.Lock()
+	more := time.Duration(0)
 	for _, r := range c.script {
 		if r.where == where && r.what == "slow" && r.strikes(s, time.Since(c.played)) {
-			d += r.slow
+			more += r.slow
 		}
 	}
 	c.mu.Unlock()
+	if !pause(ctx, more) {
+		return endedCall(ctx)
+	}
+	return nil
+}
+
+func (c *Cloud) delay(where, about string) time.Duration {
+	if c.cfg.Jitter <= 0 {
+		return c.cfg.Delay
+	}
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %s %d", where, about, time.Now().UnixNano())
+	return c.cfg.Delay + time.Duration(rand.New(rand.NewPCG(c.cfg.Seed, h.Sum64())).Int64N(int64(c.cfg.Jitter)))
+}
+
+// pause waits; false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
@@ -330,10 +366,23 @@ func (c *Cloud) wait(ctx context.Context, where string, s *subject) error {
 		case <-t.C:
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return &muster.Fault{Kind: muster.FaultTransient, Message: "the call was ended", Err: err}
+	return ctx.Err() == nil
+}
+
+func endedCall(ctx context.Context) error {
+	return &muster.Fault{Kind: muster.FaultTransient, Message: "the call was ended", Err: ctx.Err()}
+}
+
+// later does what a call had begun when its caller left, if the script says so.
+func (c *Cloud) later(where string, s *subject, about string, do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.script {
+		if r.where == where && r.what == "late" && r.about(about, c.cfg.Seed).strikes(s, time.Since(c.played)) {
+			time.AfterFunc(c.delay(where+" late", about), do)
+			return
+		}
 	}
-	return nil
 }
 
 // HostKey is what the machine of an instance shows: with a wrong key, not what HostKeys says.

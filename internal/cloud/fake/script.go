@@ -72,12 +72,12 @@ func (w *selection) scope() muster.Scope {
 func words(where string) map[string]string {
 	const kind, length = "kind", "duration"
 	return map[string]map[string]string{
-		"create":   {"fail": kind, "capacity": "", "quota": "", "rate": "", "lost": "", "double": "", "slow": length},
-		"destroy":  {"fail": kind, "lost": "", "slow": length},
-		"list":     {"fail": kind, "cut": "", "short": "", "empty": "", "stale": length, "slow": length},
+		"create":   {"fail": kind, "capacity": "", "quota": "", "rate": "", "lost": "", "double": "", "late": "", "slow": length},
+		"destroy":  {"fail": kind, "lost": "", "late": "", "slow": length},
+		"list":     {"fail": kind, "cut": "", "short": "", "empty": "", "twice": "", "stale": length, "slow": length},
 		"offers":   {"fail": kind, "empty": "", "slow": length},
 		"tags":     {"fail": kind, "slow": length},
-		"instance": {"noboot": "", "wrong-key": "", "stuck": "", "broken": "", "agent-dies": "", "dies": "", "notice": ""},
+		"instance": {"boots": "", "noboot": "", "wrong-key": "", "stuck": "", "broken": "", "agent-dies": "", "dies": "", "notice": ""},
 	}[where]
 }
 
@@ -227,6 +227,15 @@ func number(s string, least, most int, into *int) error {
 	}
 	*into = n
 	return nil
+}
+
+// about is the rule with its chance drawn by what a call is about: callers that leave at one moment come in any order.
+func (r *rule) about(about string, seed uint64) *rule {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, r.line, about)
+	own := *r
+	own.rand = rand.New(rand.NewPCG(seed, h.Sum64()))
+	return &own
 }
 
 // strikes reports whether the rule strikes now. Cloud.mu is held.

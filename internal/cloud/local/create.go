@@ -145,7 +145,7 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 		return transient(err, "instance %s", i.id)
 	}
 	defer func() { _ = log.Close() }()
-	args := []string{"agent", "--detached", "--dir", i.dir, "--node", string(i.Tags.Node),
+	args := []string{"agent", "--detached", "--lease-end", "self", "--dir", i.dir, "--node", string(i.Tags.Node),
 		"--cpu", i.Capacity.CPU.String(), "--memory", fmt.Sprint(int64(i.Capacity.Memory)), "--disk", fmt.Sprint(int64(i.Capacity.Disk))}
 	// What one instance has pulled, the next that takes its place need not.
 	args = append(args, "--images", filepath.Join(p.cfg.Dir, imagesName))

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
-	"github.com/musterhq/muster/internal/agent/network"
+	"github.com/musterhq/muster/internal/agent/teardown"
 	"github.com/musterhq/muster/internal/cloud"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -21,8 +19,6 @@ import (
 const (
 	startGrace = 10 * time.Second
 	offAfter   = 5 * time.Second
-	// killers is how many sandboxes are ended at once.
-	killers = 16
 )
 
 // powered reports whether an instance is on; its turn is held.
@@ -188,54 +184,10 @@ func (p *Provider) clear(ctx context.Context, i *instance) error {
 	if err := p.killChildren(ctx, i.id); err != nil {
 		return err
 	}
-	// With the lock no agent can start a sandbox any more, also none that is only about to begin.
-	lock, err := agent.Seize(ctx, i.dir, false)
-	if err != nil {
-		return err
-	}
-	defer lock.Release()
-	dirs, err := agent.SandboxDirs(i.dir)
-	if err != nil {
-		return err
-	}
-	if err := destroyAll(ctx, dirs); err != nil {
-		return err
-	}
-	if os.Geteuid() == 0 {
-		if err := cgroup.RemoveParent(cgroupOf(i.id)); err != nil {
-			return err
-		}
-	}
-	networks := filepath.Join(i.dir, agent.NetworksName)
-	if _, err := os.Lstat(networks); !errors.Is(err, fs.ErrNotExist) {
-		if err := network.RemoveAll(network.Name(i.dir), networks); err != nil {
-			return err
-		}
-	}
-	// In one step, and with the lock still held: an agent that was about to start finds neither
-	// directory nor lock, and does not make them.
 	gone := filepath.Join(p.cfg.Dir, gonePrefix+string(i.id))
-	if err := agent.RemoveTree(gone); err != nil {
-		return err
-	}
-	if err := os.Rename(i.dir, gone); err != nil {
+	if err := teardown.Do(ctx, teardown.Place{Dir: i.dir, Cgroup: cgroupOf(i.id), Gone: gone}); err != nil {
 		return err
 	}
 	p.heard(i.id)
-	return agent.RemoveTree(gone)
-}
-
-func destroyAll(ctx context.Context, dirs []string) error {
-	errs := make([]error, len(dirs))
-	tokens := make(chan struct{}, killers)
-	var wg sync.WaitGroup
-	for n, dir := range dirs {
-		tokens <- struct{}{}
-		wg.Go(func() {
-			errs[n] = initbox.Destroy(ctx, dir)
-			<-tokens
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return nil
 }

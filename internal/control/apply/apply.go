@@ -28,8 +28,13 @@ type Proposer interface {
 // Deliveries knows which evaluations are out with whom; the broker does. Over
 // names those of the jobs that are not, or no longer, out by the token. It must
 // not block.
+//
+// Ahead tells what comes before a plan of the given priority: of the evaluations of a higher one that are ready or
+// out, how many members of each shape want room in the snapshot, which is the newest. Many says
+// that they are too many to tell apart. It must not block either.
 type Deliveries interface {
 	Over(token uint64, jobs []muster.JobUID) []muster.JobUID
+	Ahead(snap *state.Snapshot, priority int) (needs []verify.Need, many bool)
 }
 
 // Config of an applier. Zero numbers mean the defaults.
@@ -44,6 +49,10 @@ type Config struct {
 	// InFlight is how many facts may be on their way at once: while the disk
 	// works on one, the next is verified. Default: 2.
 	InFlight int
+	// OddLimit is how many parts of plans a node may refuse for no known reason within OddWindow
+	// before health is told. Default: 15 in ten minutes; negative: never.
+	OddLimit  int
+	OddWindow time.Duration
 }
 
 // Applier takes plans and commits what holds of them.
@@ -55,6 +64,8 @@ type Applier struct {
 	// Of Run's goroutine.
 	flights []*flight // the oldest first
 	landed  uint64    // newest index committed
+	odd     map[muster.NodeID][]time.Time
+	telling sync.WaitGroup
 
 	mu    sync.Mutex
 	stats Stats
@@ -68,7 +79,10 @@ type Stats struct {
 	Failed     uint64 // answered with an error
 	Batches    uint64 // facts committed
 	Placements uint64 // committed
-	Refusals   uint64 // placements refused
+	Refusals   uint64 // placements and stops refused
+	Stops      uint64 // allocations told to stop by a plan
+	Odd        uint64 // parts of plans refused for no known reason
+	Yielded    uint64 // placements refused for the sake of work of higher priority
 	// Waits is the sum over facts of the time from verified to applied.
 	Waits time.Duration
 }
@@ -76,15 +90,18 @@ type Stats struct {
 // request is a plan that waits for its verdict.
 type request struct {
 	verify.Submission
-	verdict verify.Verdict
-	err     error
-	done    chan struct{}
+	priority int
+	verdict  verify.Verdict
+	err      error
+	done     chan struct{}
 }
 
 // flight is a fact on its way into the log, and who waits for it.
 type flight struct {
 	requests   []*request
 	placements []state.Placement
+	stops      []state.Stop
+	whole      bool
 	began      time.Time
 
 	done   chan struct{} // closed when the fields below are final
@@ -107,7 +124,13 @@ func New(cfg Config) (*Applier, error) {
 	if cfg.InFlight <= 0 {
 		cfg.InFlight = 2
 	}
-	return &Applier{cfg: cfg, log: cfg.Logger, queue: make(chan *request)}, nil
+	if cfg.OddLimit == 0 {
+		cfg.OddLimit = 15
+	}
+	if cfg.OddWindow <= 0 {
+		cfg.OddWindow = 10 * time.Minute
+	}
+	return &Applier{cfg: cfg, log: cfg.Logger, queue: make(chan *request), odd: map[muster.NodeID][]time.Time{}}, nil
 }
 
 // Stats is what happened so far.
@@ -118,11 +141,11 @@ func (a *Applier) Stats() Stats {
 }
 
 // Submit has a plan verified and committed, and waits for the verdict. A plan
-// that places nothing is answered at once. After an error it is not known
+// that changes nothing is answered at once. After an error it is not known
 // whether anything was committed; planning again on the newest state is safe. It
 // may be called from any goroutine, and waits for Run.
 func (a *Applier) Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error) {
-	if len(s.Placements) == 0 {
+	if len(s.Placements)+len(s.Stops) == 0 {
 		a.count(func(st *Stats) { st.Plans++ })
 		return verify.Verdict{Refresh: a.cfg.Snapshots.Latest().Index()}, nil
 	}
@@ -156,6 +179,7 @@ func (a *Applier) Run(ctx context.Context) error {
 				a.land(f)
 			}
 			a.flights = nil
+			a.telling.Wait()
 			return nil
 		case r := <-in:
 			a.step(ctx, a.gather(r))
@@ -185,33 +209,36 @@ func (a *Applier) gather(first *request) []*request {
 
 // step verifies a batch and sends what holds of it on its way.
 func (a *Applier) step(ctx context.Context, batch []*request) {
-	ledger := verify.On(a.cfg.Snapshots.Latest())
+	snap := a.cfg.Snapshots.Latest()
+	ledger := verify.On(snap)
 	for _, f := range a.flights {
 		ledger.Count(f.placements)
+		ledger.CountStops(f.stops)
 	}
 	f := &flight{done: make(chan struct{}), began: time.Now()}
+	flights := []*flight{f}
 	var idle []*request
+	heads := &heads{snap: snap, ask: a.cfg.Deliveries, of: map[int]head{}}
+	heads.sort(batch)
 	for _, r := range batch {
-		stale, fresh := a.split(r)
-		r.verdict = ledger.Plan(fresh)
-		r.verdict.Refused = append(r.verdict.Refused, stale...)
-		if len(r.verdict.Placements) == 0 {
+		r.verdict = a.verify(ledger, heads, r)
+		a.strange(ctx, r.verdict.Odd)
+		if len(r.verdict.Placements)+len(r.verdict.Stops) == 0 {
 			idle = append(idle, r)
 			continue
 		}
-		f.requests = append(f.requests, r)
-		f.placements = append(f.placements, r.verdict.Placements...)
+		to := f
+		if r.Whole {
+			// What the state refuses of it takes all of it along, and nobody else's.
+			to = &flight{done: make(chan struct{}), began: f.began, whole: true}
+			flights = append(flights, to)
+		}
+		to.requests = append(to.requests, r)
+		to.placements = append(to.placements, r.verdict.Placements...)
+		to.stops = append(to.stops, r.verdict.Stops...)
 	}
-	if len(f.placements) > 0 {
-		a.flights = append(a.flights, f)
-		go func() {
-			defer close(f.done)
-			var value any
-			f.index, value, f.err = a.cfg.Proposer.Propose(ctx, &state.PlanCommitted{Placements: f.placements})
-			if f.err == nil {
-				f.result = value.(*state.PlanResult)
-			}
-		}()
+	for _, f := range flights {
+		a.send(ctx, f)
 	}
 	// Who has nothing to commit was refused by the snapshot, or by what is on its
 	// way: planning again makes sense when that has landed.
@@ -224,38 +251,86 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 	}
 }
 
-// split refuses the placements of jobs whose delivery is over.
-func (a *Applier) split(r *request) (stale []state.PlanRefusal, fresh []state.Placement) {
+// send has the log commit what a flight carries.
+func (a *Applier) send(ctx context.Context, f *flight) {
+	if len(f.placements)+len(f.stops) == 0 {
+		return
+	}
+	a.flights = append(a.flights, f)
+	go func() {
+		defer close(f.done)
+		var value any
+		f.index, value, f.err = a.cfg.Proposer.Propose(ctx, &state.PlanCommitted{Placements: f.placements, Stops: f.stops, Whole: f.whole})
+		if f.err == nil {
+			f.result = value.(*state.PlanResult)
+		}
+	}()
+}
+
+// verify refuses what is planned for jobs whose delivery is over, and has the ledger look at the rest.
+func (a *Applier) verify(ledger *verify.Ledger, heads *heads, r *request) verify.Verdict {
+	fresh, v := a.split(r)
+	yielded := heads.yield(ledger, r.priority, &fresh)
+	v.Refused = append(v.Refused, yielded...)
+	v.Yielded = len(yielded) > 0
+	a.count(func(st *Stats) { st.Yielded += uint64(len(yielded)) })
+	if r.Whole && len(v.Refused)+len(v.RefusedStops) > 0 {
+		v.Refresh = a.cfg.Snapshots.Latest().Index()
+		return v
+	}
+	held := ledger.Submission(&fresh)
+	held.Refused, held.RefusedStops = append(held.Refused, v.Refused...), append(held.RefusedStops, v.RefusedStops...)
+	held.Yielded = v.Yielded
+	return held
+}
+
+// split takes out of a plan what is for jobs whose delivery is over, as refused.
+func (a *Applier) split(r *request) (fresh verify.Submission, stale verify.Verdict) {
 	seen := make(map[muster.JobUID]bool, 16)
 	var jobs []muster.JobUID
-	for i := range r.Placements {
-		if uid := r.Placements[i].UID; !seen[uid] {
+	see := func(uid muster.JobUID) {
+		if !seen[uid] {
 			seen[uid] = true
 			jobs = append(jobs, uid)
 		}
 	}
+	for i := range r.Placements {
+		see(r.Placements[i].UID)
+	}
+	for i := range r.Stops {
+		see(r.Stops[i].For)
+	}
 	over := a.cfg.Deliveries.Over(r.Token, jobs)
 	if len(over) == 0 {
-		return nil, r.Placements
+		return r.Submission, stale
 	}
 	for _, uid := range over {
 		seen[uid] = false
 	}
+	why := func(uid muster.JobUID) string { return fmt.Sprintf("job with uid %s: its delivery is over", uid) }
+	fresh = verify.Submission{Token: r.Token, Index: r.Index, Whole: r.Whole}
 	for _, p := range r.Placements {
 		if seen[p.UID] {
-			fresh = append(fresh, p)
+			fresh.Placements = append(fresh.Placements, p)
 		} else {
-			stale = append(stale, state.PlanRefusal{Placement: p, Reason: fmt.Sprintf("job with uid %s: its delivery is over", p.UID)})
+			stale.Refused = append(stale.Refused, state.PlanRefusal{Placement: p, Reason: why(p.UID)})
 		}
 	}
-	return stale, fresh
+	for _, st := range r.Stops {
+		if seen[st.For] {
+			fresh.Stops = append(fresh.Stops, st)
+		} else {
+			stale.RefusedStops = append(stale.RefusedStops, state.StopRefusal{Stop: st, Reason: why(st.For)})
+		}
+	}
+	return fresh, stale
 }
 
 // land answers those who wait for a fact that is applied, or lost.
 func (a *Applier) land(f *flight) {
 	wait := time.Since(f.began)
 	if f.err != nil {
-		err := fmt.Errorf("commit %d placements: %w", len(f.placements), f.err)
+		err := fmt.Errorf("commit %d placements and %d stops: %w", len(f.placements), len(f.stops), f.err)
 		for _, r := range f.requests {
 			a.answer(r, err)
 		}
@@ -265,11 +340,18 @@ func (a *Applier) land(f *flight) {
 	a.count(func(s *Stats) {
 		s.Batches++
 		s.Placements += uint64(f.result.Placed)
+		s.Stops += uint64(f.result.Stopped)
 		s.Waits += wait
 	})
-	if n := len(f.result.Refused); n > 0 {
+	if n := len(f.result.Refused) + len(f.result.RefusedStops); n > 0 {
 		// The state moved on between verifying and applying.
-		a.log.Debug("placements refused when applied", "refused", n, "first", f.result.Refused[0].Reason)
+		first := ""
+		if len(f.result.Refused) > 0 {
+			first = f.result.Refused[0].Reason
+		} else {
+			first = f.result.RefusedStops[0].Reason
+		}
+		a.log.Debug("parts of plans refused when applied", "refused", n, "first", first)
 		strike(f)
 	}
 	for _, r := range f.requests {
@@ -277,22 +359,41 @@ func (a *Applier) land(f *flight) {
 	}
 }
 
-// strike moves what the state refused from the committed to the refused of the plan that it came from.
+// strike moves what the state refused from the committed to the refused of the
+// plan that it came from. Of a whole plan all is gone then.
 func strike(f *flight) {
-	refused := make(map[state.Placement]*state.PlanRefusal, len(f.result.Refused))
+	type attempt struct {
+		alloc muster.AllocID
+		node  muster.NodeID
+	}
+	refused := make(map[attempt]*state.PlanRefusal, len(f.result.Refused))
 	for i := range f.result.Refused {
-		refused[f.result.Refused[i].Placement] = &f.result.Refused[i]
+		p := &f.result.Refused[i].Placement
+		refused[attempt{p.Alloc(), p.Node}] = &f.result.Refused[i]
+	}
+	stops := make(map[muster.AllocID]*state.StopRefusal, len(f.result.RefusedStops))
+	for i := range f.result.RefusedStops {
+		stops[f.result.RefusedStops[i].Stop.Alloc] = &f.result.RefusedStops[i]
 	}
 	for _, r := range f.requests {
-		kept := r.verdict.Placements[:0:0]
-		for _, p := range r.verdict.Placements {
-			if no := refused[p]; no != nil {
-				r.verdict.Refused = append(r.verdict.Refused, *no)
-			} else {
+		v := &r.verdict
+		kept := v.Placements[:0:0]
+		for _, p := range v.Placements {
+			if no := refused[attempt{p.Alloc(), p.Node}]; no != nil {
+				v.Refused = append(v.Refused, *no)
+			} else if !f.whole {
 				kept = append(kept, p)
 			}
 		}
-		r.verdict.Placements = kept
+		heldStops := v.Stops[:0:0]
+		for _, st := range v.Stops {
+			if no := stops[st.Alloc]; no != nil && no.Stop == st {
+				v.RefusedStops = append(v.RefusedStops, *no)
+			} else if !f.whole {
+				heldStops = append(heldStops, st)
+			}
+		}
+		v.Placements, v.Stops = kept, heldStops
 	}
 }
 
@@ -303,13 +404,13 @@ func (a *Applier) answer(r *request, err error) {
 	}
 	a.count(func(s *Stats) {
 		s.Plans++
-		s.Refusals += uint64(len(r.verdict.Refused))
+		s.Refusals += uint64(len(r.verdict.Refused) + len(r.verdict.RefusedStops))
 		switch {
 		case err != nil:
 			s.Failed++
-		case len(r.verdict.Placements) == 0:
+		case len(r.verdict.Placements)+len(r.verdict.Stops) == 0:
 			s.Refused++
-		case len(r.verdict.Refused) > 0:
+		case len(r.verdict.Refused)+len(r.verdict.RefusedStops) > 0:
 			s.Partial++
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -24,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type deliveries struct {
 	mu   sync.Mutex
 	over map[muster.JobUID]bool
+	// Who is ahead, and whether they are too many.
+	ahead []verify.Need
+	many  bool
 }
 
 func (d *deliveries) Over(_ uint64, jobs []muster.JobUID) (over []muster.JobUID) {
@@ -35,6 +39,17 @@ func (d *deliveries) Over(_ uint64, jobs []muster.JobUID) (over []muster.JobUID)
 		}
 	}
 	return over
+}
+
+func (d *deliveries) Ahead(_ *state.Snapshot, priority int) (needs []verify.Need, many bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range d.ahead {
+		if n.Priority > priority {
+			needs = append(needs, n)
+		}
+	}
+	return needs, d.many
 }
 
 type rig struct {
@@ -390,4 +405,60 @@ func TestManyWorkers(t *testing.T) {
 	if n := log.Latest().LiveAllocCount(); n < 72 || n > 80 || uint64(n) != a.Stats().Placements {
 		t.Errorf("%d allocations, %+v", n, a.Stats())
 	}
+}
+
+// P12: a node that refuses plans again and again although nothing has changed there is told to
+// health; plans that came too late, or competed, are how things go and count for nothing.
+func TestP12ANodeThatRefusesPlans(t *testing.T) {
+	inBubble(t, "node n1 cpu=2 memory=4GiB\nnode n2 cpu=2 memory=4GiB\njob a count=9 cpu=1 memory=1MiB\njob wide count=9 cpu=3 memory=1MiB", func(r *rig) {
+		submit := func(index uint64, uid muster.JobUID, node muster.NodeID) {
+			t.Helper()
+			v, err := r.Submit(context.Background(), verify.Submission{Token: 1, Index: index, Placements: []state.Placement{{UID: uid, Version: 1, Attempt: 1, Node: node}}})
+			if err != nil || len(v.Refused) != 1 {
+				t.Fatalf("%+v, %v", v, err)
+			}
+		}
+		told := func() int {
+			synctest.Wait()
+			if p := r.log.Latest().Node("n1").PlansRefused; p != nil {
+				return p.Count
+			}
+			return 0
+		}
+		now := func() uint64 { return r.log.Latest().Index() }
+		for range 14 {
+			submit(now(), "wide", "n1")
+			time.Sleep(time.Minute / 2)
+		}
+		if told() != 0 {
+			t.Fatal("told too early")
+		}
+		// An old snapshot, or none that is known, says nothing of the node; neither do other nodes'.
+		for range 20 {
+			submit(1, "wide", "n1")
+			submit(0, "wide", "n1")
+		}
+		for range 10 {
+			submit(now(), "wide", "n2")
+		}
+		if told() != 0 {
+			t.Fatal("late plans were counted")
+		}
+		submit(now(), "wide", "n1")
+		if told() != 15 || !strings.Contains(r.log.Latest().Node("n1").PlansRefused.Reason, "short of cpu") {
+			t.Fatalf("%+v", r.log.Latest().Node("n1").PlansRefused)
+		}
+		if r.log.Latest().Node("n2").PlansRefused != nil {
+			t.Error("n2 as well")
+		}
+		// The window: fifteen in more than ten minutes are none too many.
+		first := r.log.Latest().Node("n1").PlansRefused.Last
+		for range 30 {
+			submit(now(), "wide", "n1")
+			time.Sleep(time.Minute)
+		}
+		if told(); r.log.Latest().Node("n1").PlansRefused.Last != first {
+			t.Error("told of thirty in half an hour")
+		}
+	})
 }

@@ -36,8 +36,9 @@ func (g *group) head(grown growth) (head *entry) {
 
 // promise is room on a node for which a blocked job was woken.
 type promise struct {
-	node muster.NodeID
-	room muster.Resources
+	node     muster.NodeID
+	priority int
+	room     muster.Resources
 }
 
 // growth is a node and the index at which its room last grew.
@@ -82,16 +83,47 @@ func (b *Broker) hopelessLocked(e *entry) bool {
 // settled: no member of the job could use what its other members cannot.
 func settled(job *place.Blocked) bool { return job.Full && len(job.Avoid) == 0 }
 
-// blockLocked puts an entry to the blocked of its shape.
+// blockedIn is where an entry that is blocked is kept.
+func (b *Broker) blockedIn(e *entry) *btree.BTreeG[*entry] {
+	if e.bound != "" {
+		return b.bounded[e.bound]
+	}
+	return e.group.entries
+}
+
+// unblockLocked takes an entry out of where it was blocked.
+func (b *Broker) unblockLocked(e *entry) {
+	in := b.blockedIn(e)
+	in.Delete(e)
+	switch {
+	case in.Len() > 0:
+	case e.bound != "":
+		delete(b.bounded, e.bound)
+	default:
+		delete(b.groups, e.group.shape.ID)
+	}
+	e.group, e.bound = nil, ""
+}
+
+// blockLocked puts an entry to the blocked of its shape, or of the limit that binds it.
 func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	b.moveLocked(e, blocked)
+	if job.Bound.Namespace != "" {
+		e.tried, e.waiting, e.avoid, e.settled = tried, job.Waiting, nil, true
+		b.boundLocked(e, job.Bound.Namespace)
+		b.setTimerLocked(e, 0)
+		return
+	}
 	g := b.groups[job.Shape.ID]
 	if g == nil {
-		g = &group{shape: job.Shape, entries: btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})}
+		g = &group{shape: job.Shape, entries: ranked()}
 		b.groups[job.Shape.ID] = g
 	}
 	if job.Full {
 		g.decided = max(g.decided, tried)
+	}
+	if e.since == 0 || job.Waiting < e.waiting {
+		e.since = clock(b.cfg.State.Latest())
 	}
 	e.group, e.tried, e.waiting, e.avoid, e.settled = g, tried, job.Waiting, job.Avoid, settled(job)
 	b.setTimerLocked(e, 0)
@@ -106,9 +138,45 @@ func (b *Broker) missedLocked(since uint64, snap *state.Snapshot) {
 	}
 }
 
+// pledges are what is promised of one node, by priority of whom it is promised to.
+type pledges map[int]muster.Resources
+
+// from is what is promised to those of a priority and higher. A promise to a lower one binds nobody above:
+// what was woken by it gives way when its plan is verified.
+func (p pledges) from(priority int) (sum muster.Resources) {
+	for to, r := range p {
+		if to >= priority {
+			sum = sum.Add(r)
+		}
+	}
+	return sum
+}
+
+func (b *Broker) promiseLocked(e *entry, id muster.NodeID, room muster.Resources) {
+	p := b.promised[id]
+	if p == nil {
+		p = pledges{}
+		b.promised[id] = p
+	}
+	p[e.priority] = p[e.priority].Add(room)
+	e.woken = append(e.woken, promise{id, e.priority, room})
+}
+
+func (b *Broker) takeBackLocked(w promise) {
+	p := b.promised[w.node]
+	if p == nil {
+		return // of nothing: who asks for nothing was promised that
+	}
+	if p[w.priority] = p[w.priority].Sub(w.room); p[w.priority] == (muster.Resources{}) {
+		if delete(p, w.priority); len(p) == 0 {
+			delete(b.promised, w.node)
+		}
+	}
+}
+
 // offerLocked wakes those blocked jobs, in order of priority and age over all
 // shapes, that the node's room could help and that were last tried before it
-// grew: about as many as fit, counting in what was promised before.
+// grew: about as many as fit, counting in what was promised before to others as high.
 func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	if len(b.groups) == 0 {
 		return
@@ -117,33 +185,34 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	if n == nil || !n.Schedulable() {
 		return
 	}
-	free := fit.Room(n).Sub(b.promised[n.ID])
+	b.offerReservedLocked(n)
+	room := fit.Room(n)
 	var groups []*group // that the node could help; their order does not matter
 	for _, g := range b.groups {
-		if g.shape.Ask.Fits(free) && grown.index > g.decided && fit.Check(g.shape, n, free, nil).Kind == fit.None {
+		if g.shape.Ask.Fits(room) && grown.index > g.decided && fit.Check(g.shape, n, room, nil).Kind == fit.None {
 			groups = append(groups, g)
 		}
 	}
 	for {
 		var first *entry
+		var free muster.Resources
 		for _, g := range groups {
-			if !g.shape.Ask.Fits(free) {
+			e := g.head(grown)
+			if e == nil || first != nil && e.rank(first) >= 0 {
 				continue
 			}
-			if e := g.head(grown); e != nil && (first == nil || e.rank(first) < 0) {
-				first = e
+			if left := room.Sub(b.promised[n.ID].from(e.priority)); g.shape.Ask.Fits(left) {
+				first, free = e, left
 			}
 		}
 		if first == nil {
 			return
 		}
 		ask := first.group.shape.Ask
-		room := times(ask, ask.Times(free, first.waiting))
-		free = free.Sub(room)
-		b.promised[n.ID] = b.promised[n.ID].Add(room)
-		first.woken = append(first.woken, promise{n.ID, room})
+		b.promiseLocked(first, n.ID, times(ask, ask.Times(free, first.waiting)))
 		b.stats.Woken++
 		b.setTimerLocked(first, 0)
+		first.wants = first.waiting
 		b.moveLocked(first, ready)
 	}
 }
@@ -158,12 +227,7 @@ func (b *Broker) releaseLocked(e *entry, snap *state.Snapshot) {
 	woken := e.woken
 	e.woken = nil
 	for _, p := range woken {
-		left := b.promised[p.node].Sub(p.room)
-		if left == (muster.Resources{}) {
-			delete(b.promised, p.node)
-		} else {
-			b.promised[p.node] = left
-		}
+		b.takeBackLocked(p)
 	}
 	for _, p := range woken {
 		if el := b.grownAt[p.node]; el != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/apply/memlog"
+	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/verify"
@@ -595,5 +596,71 @@ func TestB2ChangedWhileOut(t *testing.T) {
 				t.Errorf("placed %s", got)
 			}
 		})
+	})
+}
+
+// A job that a limit blocks is woken by that limit alone: by work of its namespace that ends, or by
+// the limit itself; never by room.
+func TestB4WokenByTheLimitOnly(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\njob a count=1\njob b count=1\njob other/c count=1")
+		if got := r.workAll(9); got != "a[0] other.c[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.is("blocked 1")
+		r.do("node n2 cpu=8 memory=8GiB")
+		r.is("blocked 1")
+		r.do("end other/c 0 succeeded")
+		r.is("blocked 1")
+		r.do("end a 0 succeeded")
+		if got := r.workAll(9); got != "b[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.do("job d count=1\njob e count=1 priority=60")
+		r.workAll(9)
+		r.is("blocked 2")
+		// One may go on: the first in order.
+		r.do("limit default allocs=2")
+		r.is("ready 1, blocked 1")
+		if got := r.workAll(9); got != "e[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.do("limit default")
+		if got := r.workAll(9); got != "d[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.is("")
+	})
+}
+
+// A limit that leaves room between "tried" and "blocked" is not missed, and of two limits that
+// which binds counts.
+func TestB4NoLimitIsMissed(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\nlimit * allocs=2\njob a count=1")
+		r.workAll(9)
+		r.do("job b count=1")
+		w := r.next(9)
+		tried := r.log.Latest().Index()
+		r.do("end a 0 succeeded")
+		bound := place.Blocked{UID: w.Jobs[0], Waiting: 1, Bound: fit.Bound{Namespace: "default", Why: "why"}}
+		r.ok(r.Block(w.Token, tried, []place.Blocked{bound}))
+		r.is("ready 1")
+		if got := r.workAll(9); got != "b[0]" {
+			t.Errorf("placed %s", got)
+		}
+		r.do("job other/c count=1")
+		r.workAll(9)
+		r.do("job other/d count=1")
+		r.workAll(9)
+		r.is("blocked 1") // by the limit of all
+		r.do("limit other allocs=1\nlimit *")
+		r.is("blocked 1") // by that of its own namespace now
+		r.do("end b 0 succeeded")
+		r.is("blocked 1")
+		r.do("end other/c 0 succeeded")
+		if got := r.workAll(9); got != "other.d[0]" {
+			t.Errorf("placed %s", got)
+		}
 	})
 }

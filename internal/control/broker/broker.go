@@ -45,6 +45,11 @@ type Config struct {
 	// ParkFor is after which time a parked job is tried again if nothing changed
 	// it before. Default: ten minutes.
 	ParkFor time.Duration
+	// PassFor is how long others may be placed past a job that fits nowhere, before room
+	// is reserved for it. Default: five minutes.
+	PassFor time.Duration
+	// Reservations is on how many nodes room may be reserved at once. Default: 8.
+	Reservations int
 }
 
 // Broker is the queue of evaluations. Its methods may be called from any
@@ -64,6 +69,11 @@ type Broker struct {
 	timers  *btree.BTreeG[*entry] // by time, uid: entries whose at is set
 	parking []*entry
 	windows map[uint64]*window
+	// bands sums up what is ready.
+	bands bands
+	// at is how far the feed is taken in, followed the index up to which that is all.
+	at       state.Position
+	followed uint64
 	// tokens are unique over leaderships: the term, then a running number.
 	term, serial uint64
 	// armed is the deadline that the timer loop waits for; 0: none.
@@ -74,8 +84,10 @@ type Broker struct {
 
 	// groups are the blocked by shape, promised is room kept for those that were
 	// woken for it and are not answered yet.
-	groups   map[state.ShapeID]*group
-	promised map[muster.NodeID]muster.Resources
+	groups map[state.ShapeID]*group
+	// bounded are those blocked by a limit, by whose it is.
+	bounded  map[muster.Namespace]*btree.BTreeG[*entry]
+	promised map[muster.NodeID]pledges
 	// grown has the nodes whose room grew since Run began, the newest last;
 	// grownAt finds a node's element. blind is the index up to which growth may have been missed.
 	grown   *list.List
@@ -105,6 +117,12 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.ParkFor <= 0 {
 		cfg.ParkFor = 10 * time.Minute
 	}
+	if cfg.PassFor <= 0 {
+		cfg.PassFor = 5 * time.Minute
+	}
+	if cfg.Reservations <= 0 {
+		cfg.Reservations = 8
+	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Logger,
 		earlier: make(chan struct{}, 1), toPark: make(chan struct{}, 1), wake: make(chan struct{}),
@@ -130,9 +148,10 @@ func (b *Broker) Run(ctx context.Context) error {
 		b.mu.Unlock()
 	}()
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.follow(gctx, snap.Index()) })
+	g.Go(func() error { return b.follow(gctx) })
 	g.Go(func() error { return b.tick(gctx) })
 	g.Go(func() error { return b.park(gctx) })
+	g.Go(func() error { return b.reserve(gctx) })
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -145,9 +164,11 @@ func (b *Broker) clearLocked() {
 	b.timers = btree.NewBTreeGOptions(earlierEntry, btree.Options{NoLocks: true})
 	b.parking = nil
 	b.windows = map[uint64]*window{}
+	b.bands = bands{}
 	b.armed = 0
 	b.groups = map[state.ShapeID]*group{}
-	b.promised = map[muster.NodeID]muster.Resources{}
+	b.bounded = map[muster.Namespace]*btree.BTreeG[*entry]{}
+	b.promised = map[muster.NodeID]pledges{}
 	b.grown, b.grownAt, b.blind = list.New(), map[muster.NodeID]*list.Element{}, 0
 	b.stats.clear()
 }

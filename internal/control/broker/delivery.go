@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -14,8 +16,11 @@ import (
 // window is a delivery: jobs that are out with one worker.
 type window struct {
 	token    uint64
+	priority int
 	jobs     map[muster.JobUID]*entry // not answered yet
+	shapes   map[state.ShapeID]*fit.Shape
 	deadline muster.Time
+	began    time.Time
 	paused   bool
 }
 
@@ -59,8 +64,11 @@ func (b *Broker) deliverLocked(limit int) place.Window {
 		take = append(take, e)
 		return e.nacks == 0
 	})
+	w.priority = take[0].priority
 	jobs := make([]muster.JobUID, len(take))
+	w.began = time.Now()
 	for i, e := range take {
+		b.stats.Waited += w.began.Sub(e.readyAt)
 		b.moveLocked(e, out)
 		e.window = w
 		w.jobs[e.uid] = e
@@ -141,6 +149,7 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 		b.blockedLocked(e, &jobs[i], tried, snap, now)
 	}
 	b.missedLocked(tried, snap)
+	b.missedLimitsLocked(entries, snap)
 	for _, e := range entries {
 		b.releaseLocked(e, snap)
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/place"
@@ -31,6 +32,10 @@ type entry struct {
 	priority int
 	age      uint64
 	shapeID  state.ShapeID
+	run      *state.Run
+	// wants is how many members want an allocation, as of when it became ready.
+	wants   int
+	readyAt time.Time
 
 	stage stage
 	// at is when something happens by itself; 0: never. Of a delayed one: it is
@@ -47,11 +52,15 @@ type entry struct {
 	// how many members wait, and which nodes none of them may use. Settled says
 	// that no node had room for the shape and that they may use any: then a further member that is
 	// due changes nothing.
-	group   *group
+	group *group
+	// bound is whose limit it is blocked by; then it has no group.
+	bound   muster.Namespace
 	tried   uint64
 	waiting int
 	avoid   []muster.NodeID
 	settled bool
+	// since is when it was found to fit nowhere and has not got anything since; 0: it is not blocked.
+	since muster.Time
 	// woken is the room that it was woken for, until it is answered.
 	woken []promise
 	// While parking: what is proposed.
@@ -69,7 +78,7 @@ func earlierEntry(x, y *entry) bool {
 
 // take copies what the broker needs of the job's row.
 func (e *entry) take(j *state.Job) {
-	e.key, e.version, e.priority, e.age, e.shapeID = j.Key, j.Version, j.Run.Priority(), j.Age, j.Run.Shape
+	e.key, e.version, e.priority, e.age, e.shapeID, e.run = j.Key, j.Version, j.Priority(), j.Age, j.Run.Shape, j.Run
 }
 
 // moveLocked changes an entry's stage, and takes it out of and puts it into
@@ -78,27 +87,30 @@ func (b *Broker) moveLocked(e *entry, to stage) {
 	switch e.stage {
 	case ready:
 		b.ready.Delete(e)
+		b.bands.remove(e)
 	case out:
+		b.stats.Ran += time.Since(e.window.began)
 		delete(e.window.jobs, e.uid)
 		if len(e.window.jobs) == 0 {
 			delete(b.windows, e.window.token)
 		}
 		e.window, e.again = nil, false
 	case blocked:
-		e.group.entries.Delete(e)
-		if e.group.entries.Len() == 0 {
-			delete(b.groups, e.group.shape.ID)
-		}
-		e.group = nil
+		b.unblockLocked(e)
 	case parking:
 		e.fact = nil
+	}
+	if to == parked || to == delayed && e.held {
+		e.since = 0 // what is wrong with it is not that others pass it
 	}
 	b.stats.count[e.stage]--
 	b.stats.count[to]++
 	e.stage = to
 	switch to {
 	case ready:
+		e.readyAt = time.Now()
 		b.ready.Set(e)
+		b.bands.add(e)
 	case gone:
 		delete(b.entries, e.uid)
 	}
@@ -127,6 +139,7 @@ func (b *Broker) setTimerLocked(e *entry, at muster.Time) {
 func (b *Broker) resyncLocked(snap *state.Snapshot) {
 	now := clock(snap)
 	b.blind = snap.Index()
+	b.at, b.followed = state.AfterIndex(snap.Index()), snap.Index()
 	for _, e := range b.entries {
 		if e.stage == blocked {
 			b.moveLocked(e, delayed)
@@ -170,7 +183,11 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 	} else if e.version != j.Version {
 		// Another job under the same uid: nothing of the old one counts.
 		b.moveLocked(e, delayed)
-		e.nacks, e.held = 0, false
+		e.nacks, e.held, e.since = 0, false, 0
+		e.take(j)
+	} else if e.priority != j.Priority() {
+		// An environment's: what its runners are worth has changed, and with it their place in every queue.
+		b.moveLocked(e, delayed)
 		e.take(j)
 	}
 	if j.Parked != "" {
@@ -200,11 +217,12 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 			b.moveLocked(e, delayed)
 		}
 		b.setTimerLocked(e, at)
-	case b.hopelessLocked(e):
+	case b.hopelessLocked(e) && j.Reserved == "":
 		g := b.groups[e.shapeID]
 		b.blockLocked(e, g.decided, &place.Blocked{Shape: g.shape, Waiting: j.Waiting(), Full: true})
 	default:
 		b.setTimerLocked(e, 0)
+		e.wants = wants(snap, j, now)
 		b.moveLocked(e, ready)
 	}
 }

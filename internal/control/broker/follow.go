@@ -11,52 +11,71 @@ import (
 // followBatch bounds how long the lock is held for one batch of changes.
 const followBatch = 1024
 
-// follow advances the queue by the change feed, from the entry after index on.
-func (b *Broker) follow(ctx context.Context, index uint64) error {
-	feed := b.cfg.State.Feed()
-	at := state.AfterIndex(index)
+// follow advances the queue by the change feed.
+func (b *Broker) follow(ctx context.Context) error {
 	for {
-		changes, last, err := feed.After(at, followBatch)
+		b.mu.Lock()
+		resyncs := b.stats.Resyncs
+		n, err := b.followLocked()
+		b.tellWorkersLocked()
+		last, behind := b.followed, b.stats.Resyncs != resyncs
+		b.mu.Unlock()
 		switch {
-		case err != nil && muster.IsKind(err, muster.FaultTooOld):
-			b.mu.Lock()
-			// Under the lock: one taken before could fall behind as well while it is waited for.
-			snap := b.cfg.State.Latest()
-			b.stats.Resyncs++
-			b.resyncLocked(snap)
-			b.tellWorkersLocked()
-			b.mu.Unlock()
-			b.log.Warn("fell behind the change feed, queue is built anew", "index", snap.Index())
-			at, last = state.AfterIndex(snap.Index()), snap.Index()
 		case err != nil:
 			return err
-		case len(changes) == followBatch:
-			b.step(changes)
-			at = changes[len(changes)-1].Position()
-			continue
-		default:
-			b.step(changes)
-			at = state.AfterIndex(last)
+		case behind:
+			b.log.Warn("fell behind the change feed, queue is built anew", "index", last)
+		case n == followBatch:
+			continue // more is there, and others get the lock in between
 		}
-		if feed.Wait(ctx, last) != nil {
+		if b.cfg.State.Feed().Wait(ctx, last) != nil {
 			return nil
 		}
 	}
 }
 
+// followLocked takes in the next changes of the feed, some of them, and says how many.
+// The feed's own lock is held by nobody for long.
+func (b *Broker) followLocked() (int, error) {
+	changes, last, err := b.cfg.State.Feed().After(b.at, followBatch)
+	switch {
+	case err != nil && muster.IsKind(err, muster.FaultTooOld):
+		// Under the lock: a snapshot taken before could fall behind as well while that is waited for.
+		b.stats.Resyncs++
+		b.resyncLocked(b.cfg.State.Latest())
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	b.stepLocked(changes)
+	if len(changes) == followBatch {
+		b.at = changes[len(changes)-1].Position()
+		b.followed = max(b.followed, b.at.Index-1)
+	} else {
+		b.at, b.followed = state.AfterIndex(last), last
+	}
+	return len(changes), nil
+}
+
 // step takes in some changes, oldest first.
 func (b *Broker) step(changes []state.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stepLocked(changes)
+	b.tellWorkersLocked()
+}
+
+func (b *Broker) stepLocked(changes []state.Change) {
 	if len(changes) == 0 {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	// Rows as they are now, not as they were at each change: deciding on the
 	// newest is what makes it right to see a change twice or late.
 	snap := b.cfg.State.Latest()
 	now := clock(snap)
 	var jobs touched[muster.JobUID]
 	var nodes touched[muster.NodeID]
+	var limits touched[muster.Namespace]
 	for i := range changes {
 		c := &changes[i]
 		switch {
@@ -69,9 +88,13 @@ func (b *Broker) step(changes []state.Change) {
 			jobs.add(c.JobBefore.UID)
 		case c.Alloc != nil && c.AllocBefore != nil && c.AllocBefore.Live() && !c.Alloc.Live():
 			b.endedLocked(c.Alloc, snap, &jobs)
+			limits.add(c.Alloc.Run.Key.Namespace)
+			limits.add(muster.AllNamespaces)
+		case c.Limits != nil:
+			limits.add(c.Limits.Name)
 		case c.NodeBefore != nil && (c.Node == nil || c.Node.Stage == muster.NodeGone):
 			b.shrankForGoodLocked(c.NodeBefore.ID)
-		case c.Node != nil && fit.Grew(c.NodeBefore, c.Node):
+		case c.Node != nil && (fit.Grew(c.NodeBefore, c.Node) || c.Verb == "node.reserved"):
 			b.grewLocked(c.Node.ID, c.Index)
 			nodes.add(c.Node.ID)
 		}
@@ -82,12 +105,14 @@ func (b *Broker) step(changes []state.Change) {
 			b.toParkLocked(e, &state.JobParked{UID: uid})
 		}
 	}
+	for _, ns := range limits.order {
+		b.offerLimitLocked(ns, snap)
+	}
 	for _, id := range nodes.order {
 		if el := b.grownAt[id]; el != nil {
 			b.offerLocked(el.Value.(growth), snap)
 		}
 	}
-	b.tellWorkersLocked()
 }
 
 // endedLocked notes the job of an allocation that ended. One that succeeded

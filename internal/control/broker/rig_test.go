@@ -257,13 +257,23 @@ func (b *Broker) check() error {
 			return fmt.Errorf("entry %s under %s in stage %d", e.uid, uid, e.stage)
 		case isReady != (e.stage == ready), isTimed != (e.at != 0):
 			return fmt.Errorf("entry %s in stage %d: ready %v, timed %v at %d", uid, e.stage, isReady, isTimed, e.at)
-		case (e.window != nil) != (e.stage == out), (e.group != nil) != (e.stage == blocked), (e.fact != nil) != (e.stage == parking):
+		case (e.window != nil) != (e.stage == out), (e.group != nil || e.bound != "") != (e.stage == blocked), e.group != nil && e.bound != "", (e.fact != nil) != (e.stage == parking):
 			return fmt.Errorf("entry %s in stage %d has what belongs to another", uid, e.stage)
 		case e.stage == delayed && e.at == 0:
 			return fmt.Errorf("entry %s is delayed for ever", uid)
 		case e.nacks < 0:
 			return fmt.Errorf("entry %s has %d nacks", uid, e.nacks)
 		}
+	}
+	members, sum := 0, 0
+	b.ready.Scan(func(e *entry) bool { members += e.wants; return true })
+	for _, band := range b.bands {
+		for _, w := range band {
+			sum += w.members
+		}
+	}
+	if members != sum {
+		return fmt.Errorf("%d members are ready, the bands have %d", members, sum)
 	}
 	for st := ready; st < stages; st++ {
 		if count[st] != b.stats.count[st] {
@@ -274,8 +284,8 @@ func (b *Broker) check() error {
 		return fmt.Errorf("promises to %d nodes, kept of %d", len(promised), len(b.promised))
 	}
 	for id, r := range promised {
-		if b.promised[id] != r {
-			return fmt.Errorf("node %s: promised %s, kept %s", id, r, b.promised[id])
+		if kept := b.promised[id].from(0); kept != r {
+			return fmt.Errorf("node %s: promised %s, kept %s", id, r, kept)
 		}
 	}
 	return nil

@@ -1,5 +1,7 @@
 package broker
 
+import "time"
+
 // Stats tells how many evaluations are in which stage, and how many of what
 // has happened since New.
 type Stats struct {
@@ -14,7 +16,10 @@ type Stats struct {
 	TimedOut  uint64
 	Woken     uint64 // blocked ones, by growth of room
 	ParkFacts uint64 // jobs parked by a fact
-	Resyncs   uint64 // times that the feed could not be followed
+	Reserved  uint64 // reservations of room, by a fact
+	// Waited is the time from ready to out, Ran that from out to the answer, summed over evaluations.
+	Waited, Ran time.Duration
+	Resyncs     uint64 // times that the feed could not be followed
 
 	count [stages]int
 }

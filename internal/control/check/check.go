@@ -21,9 +21,11 @@ import (
 type Config struct {
 	Name     muster.ProviderName
 	Provider cloud.Provider
-	// Dial and StartAgent are the link's. StartAgent may be nil.
-	Dial       func(ctx context.Context, n *state.Node) (net.Conn, error)
-	StartAgent func(ctx context.Context, n *state.Node) error
+	// Dial and what follows are the link's. All but Dial may be nil.
+	Dial         func(ctx context.Context, n *state.Node) (net.Conn, error)
+	StartAgent   func(ctx context.Context, n *state.Node) error
+	StartsItself func(n *state.Node) bool
+	Leave        func(id muster.NodeID)
 	// Fence is what is put on what the agent is sent.
 	Fence func() wire.Fence
 	// Shelter keeps the fleet from adopting the instance of a token until end is called,
@@ -83,6 +85,9 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	id := muster.NodeID("check-" + draw[:8])
 	c.node = &state.Node{ID: id, Token: muster.Token("check-" + draw), Offering: c.offering, Stage: muster.NodeBooting, Launched: muster.At(time.Now())}
 	end := cfg.Shelter(c.node.Token)
+	if cfg.Leave != nil {
+		defer cfg.Leave(id)
+	}
 	err := c.create(tryCtx)
 	if err == nil {
 		if err = c.boot(tryCtx); err == nil {
@@ -188,7 +193,7 @@ func (c *check) answers(ctx context.Context, client *wire.Client, began time.Tim
 			c.Say(stepBoot, "it says: "+p)
 		}
 		return nil
-	case c.StartAgent == nil || time.Since(began) < bootFor:
+	case c.StartAgent == nil, time.Since(began) < bootFor && (c.StartsItself == nil || c.StartsItself(c.node)):
 		return err
 	}
 	if startErr := c.StartAgent(ctx, c.node); startErr != nil {

@@ -63,6 +63,8 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 		f.log.Info("node booting", "node", x.ID, "instance", x.Instance)
 	case *state.NodeDraining:
 		f.log.Info("node draining", "node", x.ID, "why", x.Reason)
+	case *state.NodeKept:
+		f.log.Info("node serves again", "node", x.ID, "why", x.Reason)
 	case *state.NodeTerminating:
 		f.log.Info("node terminating", "node", x.ID, "why", x.Reason)
 	case *state.NodeGone:

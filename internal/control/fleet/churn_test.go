@@ -90,12 +90,17 @@ func churn(w *world, seed uint64) {
 	for began := time.Now(); !done(w.log.Latest()); {
 		time.Sleep(700 * time.Millisecond)
 		w.misfortune(chance)
+		w.resume()
 		if time.Since(began) > 30*time.Minute {
 			w.t.Fatalf("not done after %s\n%s", time.Since(began), w.dump())
 		}
 	}
 	w.cloud.SetFaults(fake.Faults{})
-	w.until("no node", 5*time.Minute, noNodes)
+	for end := time.Now().Add(5 * time.Minute); !noNodes(w.log.Latest()); time.Sleep(time.Second) {
+		if w.resume(); time.Now().After(end) {
+			w.t.Fatalf("nodes are left\n%s", w.dump())
+		}
+	}
 	time.Sleep(2 * time.Minute)
 	if left := w.cloud.Instances(); len(left) > 0 {
 		w.t.Errorf("instances left: %v", left)

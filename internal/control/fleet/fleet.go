@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -147,6 +148,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 			}
 		case <-timer.C:
 		}
+		// One pass looks at all that there is: it answers both.
+		drain(f.wake)
+		drain(f.lazy)
 		began := time.Now()
 		next := f.step(ctx)
 		took := time.Since(began)
@@ -182,6 +186,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-t.C:
 		return true
+	}
+}
+
+func drain(c chan struct{}) {
+	select {
+	case <-c:
+	default:
 	}
 }
 
@@ -366,7 +377,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	f.destroy(ctx, snap, d.Destroy)
 	for _, look := range d.Looks {
 		if l := f.listers[look.Provider]; l != nil {
-			l.want(look.At)
+			l.look(look.At)
 		}
 	}
 }
@@ -375,14 +386,37 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 func (f *Fleet) size(ctx context.Context, d *size.Decisions) {
 	var b batch
 	for _, t := range d.Drain {
-		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
+		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason, Unplaced: t.Unplaced})
 	}
 	for _, t := range d.Terminate {
 		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, IfIdle: t.IfIdle})
 	}
+	for _, t := range d.Keep {
+		b.add(&state.NodeKept{ID: t.Node, Reason: t.Reason})
+	}
+	f.warnUnplaced(d)
 	for _, j := range d.Fail {
 		b.add(&state.JobFailed{UID: j.UID, Reason: j.Reason, Modified: j.Modified})
 	}
 	f.commit(ctx, &b)
 	f.launch(ctx, d.Launch)
+}
+
+// warnUnplaced says loudly what a configuration that was changed does: a pool may have been left out by mistake.
+func (f *Fleet) warnUnplaced(d *size.Decisions) {
+	drain, end := map[string]int{}, map[string]int{}
+	for _, t := range d.Drain {
+		if t.Unplaced {
+			drain[t.Reason]++
+		}
+	}
+	for _, t := range d.Terminate {
+		if t.Unplaced {
+			end[t.Reason]++
+			drain[t.Reason] += 0
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(drain)) {
+		f.log.Error("nodes have no place in the configuration; put it back to keep those that drain", "why", why, "drain", drain[why], "destroyed", end[why])
+	}
 }

@@ -31,6 +31,8 @@ type lister struct {
 
 	mu    sync.Mutex
 	next  muster.Time // when a list is wanted; 0: only the sweep
+	asked muster.Time // when the newest list began
+	busy  bool        // it is under way
 	tries int         // lists that ended, well or not
 }
 
@@ -38,16 +40,26 @@ func newLister(f *Fleet, name muster.ProviderName, p cloud.Provider) *lister {
 	return &lister{f: f, name: name, p: p, wake: make(chan struct{}, 1)}
 }
 
-// want asks for a list at a time, or before.
+// want asks for a list at a time, or before. One that began then, or later, will do.
 func (l *lister) want(at muster.Time) {
 	l.mu.Lock()
-	sooner := l.next == 0 || at < l.next
+	sooner := at > l.asked && (l.next == 0 || at < l.next)
 	if sooner {
 		l.next = at
 	}
 	l.mu.Unlock()
 	if sooner {
 		poke(l.wake)
+	}
+}
+
+// look is want, for a pass: while a list is under way it is left to the pass that follows it.
+func (l *lister) look(at muster.Time) {
+	l.mu.Lock()
+	busy := l.busy
+	l.mu.Unlock()
+	if !busy {
+		l.want(at)
 	}
 }
 
@@ -97,7 +109,8 @@ func (l *lister) run(ctx context.Context) {
 		}
 		last = time.Now()
 		l.mu.Lock()
-		if l.next <= muster.At(last) {
+		l.busy = true
+		if l.asked = muster.At(last); l.next <= l.asked {
 			l.next = 0
 		}
 		l.mu.Unlock()
@@ -108,6 +121,7 @@ func (l *lister) run(ctx context.Context) {
 		l.f.listed(ctx, l.name, list, seen)
 		l.mu.Lock()
 		l.tries++
+		l.busy = false
 		l.mu.Unlock()
 		if notBefore = (time.Time{}); err == nil {
 			faults = 0

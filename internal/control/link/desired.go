@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -33,8 +36,9 @@ func (s *session) send(ctx context.Context) error {
 	case <-s.began:
 	}
 	box, wait := s.n.box, sendFirst
-	forget := time.NewTimer(forgetAfter)
+	forget, beat := time.NewTimer(forgetAfter), time.NewTimer(beatEvery)
 	defer forget.Stop()
+	defer beat.Stop()
 	for {
 		if next := s.dueToForget(); next > 0 {
 			forget.Reset(next)
@@ -43,6 +47,12 @@ func (s *session) send(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-forget.C:
+			continue
+		case <-beat.C:
+			beat.Reset(beatEvery)
+			if err := s.beat(ctx); err != nil {
+				return err
+			}
 			continue
 		case <-box.urgent:
 		case <-box.wake:
@@ -77,6 +87,27 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
+// beatEvery leaves some of SetEvery for the way.
+const beatEvery = wire.SetEvery * 4 / 5 * time.Millisecond
+
+// beat sends a set of nothing: by that a node knows that it has a server.
+func (s *session) beat(ctx context.Context) error {
+	fence, leads := s.n.l.fence(s.n.l.cfg.State.Latest())
+	if !leads {
+		return errDeposed
+	}
+	_, err := s.sendDesired(ctx, wire.Desired{Fence: fence})
+	return err
+}
+
+// sendDesired sends a set, with the lease of the node.
+func (s *session) sendDesired(ctx context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
+	if row := s.n.row.Load(); row.Intent != muster.NodeHold {
+		d.LeaseMillis = s.n.l.cfg.Lease(row).Milliseconds()
+	}
+	return s.n.client.SendDesired(ctx, d)
+}
+
 var errDeposed = errors.New("another leader has begun")
 
 // part is one message of a set.
@@ -107,7 +138,7 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 			continue
 		}
 		p.Fence = fence
-		answer, err := s.n.client.SendDesired(ctx, p.Desired)
+		answer, err := s.sendDesired(ctx, p.Desired)
 		if err != nil {
 			return err
 		}
@@ -124,7 +155,7 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 	if all && !sent {
 		// Nothing is wanted, and the fence is still news: an agent that has not heard
 		// it would go on obeying a server from before.
-		_, err := s.n.client.SendDesired(ctx, wire.Desired{Fence: fence})
+		_, err := s.sendDesired(ctx, wire.Desired{Fence: fence})
 		return err
 	}
 	return nil
@@ -137,7 +168,7 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	for _, id := range ids {
 		d.Allocs = append(d.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
 	}
-	_, err := s.n.client.SendDesired(ctx, d)
+	_, err := s.sendDesired(ctx, d)
 	var refusal *wire.Refusal
 	spared := errors.As(err, &refusal) && refusal.Code == wire.RefusedMassStop
 	if err != nil && !spared {
@@ -345,6 +376,9 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
 		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
 	}
+	named(out, a)
+	// To the agent it is a limit, to the scheduler what is set aside.
+	out.Resources.Memory = max(out.Resources.Memory, sp.Resources.MemoryMax.Bytes())
 	for _, in := range sp.Inputs {
 		w := wire.Input{Path: in.Path, Digest: in.Digest, URL: in.URL}
 		if in.Content != nil {
@@ -359,6 +393,51 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		out.Outputs = append(out.Outputs, wire.Output{Path: o.Path, Optional: o.Optional})
 	}
 	return out
+}
+
+// named tells the member which cores, devices and ports of the node are its own.
+func named(out *wire.AllocSpec, a *state.Alloc) {
+	ask := a.Run.Names
+	if ask == nil {
+		return
+	}
+	out.Env, out.Cores = maps.Clone(out.Env), a.Grant.Cores
+	if out.Env == nil {
+		out.Env = map[string]string{}
+	}
+	list := func(of []int) string {
+		var b []string
+		for _, n := range of {
+			b = append(b, strconv.Itoa(n))
+		}
+		return strings.Join(b, ",")
+	}
+	if len(a.Grant.Cores) > 0 {
+		out.Env["MUSTER_CORES"] = list(a.Grant.Cores)
+	}
+	if len(ask.Ports) > 0 {
+		out.Env["MUSTER_PORTS"] = list(ask.Ports)
+	}
+	var devices []string
+	var gpus []int
+	rest := a.Grant.Devices
+	for _, d := range ask.Devices {
+		n := min(max(d.Count, 1), len(rest))
+		for _, i := range rest[:n] {
+			devices = append(devices, d.Kind+":"+strconv.Itoa(i))
+			if d.Kind == api.DefaultDeviceKind {
+				gpus = append(gpus, i)
+			}
+		}
+		rest = rest[n:]
+	}
+	if len(devices) > 0 {
+		out.Env["MUSTER_DEVICES"] = strings.Join(devices, ",")
+	}
+	if len(gpus) > 0 {
+		// What the drivers and their container hooks go by.
+		out.Env["NVIDIA_VISIBLE_DEVICES"], out.Env["CUDA_VISIBLE_DEVICES"] = list(gpus), list(gpus)
+	}
 }
 
 // sizeOf is roughly how many octets a spec takes on the way.

@@ -50,6 +50,17 @@ type Config struct {
 	// called when the agent cannot be reached, and once for each node that an earlier leader has
 	// launched. FaultNotFound: no instance is there. May be nil.
 	StartAgent func(ctx context.Context, n *state.Node) error
+	// DialBulk is Dial for what would be in the way of small requests: declared outputs, inputs
+	// and much output. May be nil: Dial.
+	DialBulk func(ctx context.Context, n *state.Node) (net.Conn, error)
+	// StartsItself reports whether a new instance starts its agent by itself, and is left a while to do so. May be nil: all do.
+	StartsItself func(n *state.Node) bool
+	// Leave is told that nothing more is asked of a node. May be nil.
+	Leave func(id muster.NodeID)
+	// Lease is how long a node may hear nothing before it ends itself; 0: for ever. Held nodes have none. May be nil: none has.
+	Lease func(n *state.Node) time.Duration
+	// Problems are sentences about the way to a node, for operators. May be nil.
+	Problems func(id muster.NodeID) []string
 	// Grants makes the rights to pull images that agents ask for. May be nil: then they get none.
 	Grants Granter
 	// DiskTight pauses the shipping of output while it says so. May be nil.
@@ -101,6 +112,21 @@ func New(cfg Config) (*Link, error) {
 	if cfg.DiskTight == nil {
 		cfg.DiskTight = func() bool { return false }
 	}
+	if cfg.DialBulk == nil {
+		cfg.DialBulk = cfg.Dial
+	}
+	if cfg.StartsItself == nil {
+		cfg.StartsItself = func(*state.Node) bool { return true }
+	}
+	if cfg.Leave == nil {
+		cfg.Leave = func(muster.NodeID) {}
+	}
+	if cfg.Lease == nil {
+		cfg.Lease = func(*state.Node) time.Duration { return 0 }
+	}
+	if cfg.Problems == nil {
+		cfg.Problems = func(muster.NodeID) []string { return nil }
+	}
 	return &Link{
 		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce),
 		nodes: map[muster.NodeID]*nodeLink{}, ending: map[muster.NodeID]*nodeLink{},
@@ -147,6 +173,13 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 	if err != nil {
 		return pos, fmt.Errorf("change feed: %w", err)
 	}
+	// Boxes are poked when all is in them: what one fact places on a node goes there in one set.
+	mail := map[*mailbox]bool{}
+	defer func() {
+		for box, urgent := range mail {
+			box.poke(urgent)
+		}
+	}()
 	for i := range changes {
 		c := &changes[i]
 		switch {
@@ -155,7 +188,7 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 		case c.NodeBefore != nil:
 			l.drop(c.NodeBefore.ID)
 		case c.AllocBefore != nil || c.Alloc != nil:
-			l.allocChanged(c)
+			l.allocChanged(c, mail)
 		case c.Config && l.cfg.State.Latest().Meta().Term != l.term:
 			return pos, fmt.Errorf("another leader has begun: term %d after %d", l.cfg.State.Latest().Meta().Term, l.term)
 		}
@@ -275,7 +308,8 @@ func (l *Link) forgetNodes() {
 	}
 }
 
-func (l *Link) allocChanged(c *state.Change) {
+// allocChanged puts what changed into its node's box, and notes that the box is to be poked, and how.
+func (l *Link) allocChanged(c *state.Change, mail map[*mailbox]bool) {
 	a, urgent := c.Alloc, false
 	if a == nil {
 		a = c.AllocBefore // purged
@@ -287,7 +321,8 @@ func (l *Link) allocChanged(c *state.Change) {
 		return // known: it came from here
 	}
 	if nl := l.node(a.Node); nl != nil {
-		nl.box.add(a.ID, urgent)
+		nl.box.put(a.ID)
+		mail[nl.box] = mail[nl.box] || urgent
 	}
 }
 
@@ -304,10 +339,11 @@ type Stats struct {
 	Reports, Updates, Sets           uint64
 	ShippedBytes, ShipFaults, Inputs uint64
 	Grants                           uint64
+	Probes                           uint64
 }
 
 type stats struct {
-	dials, starts, reports, updates, sets, shipped, shipFaults, inputs, grants atomic.Uint64
+	dials, starts, reports, updates, sets, shipped, shipFaults, inputs, grants, probes atomic.Uint64
 }
 
 // Stats says what the link has done and holds.
@@ -315,7 +351,7 @@ func (l *Link) Stats() Stats {
 	s := Stats{
 		Dials: l.stats.dials.Load(), AgentStarts: l.stats.starts.Load(), Reports: l.stats.reports.Load(),
 		Updates: l.stats.updates.Load(), Sets: l.stats.sets.Load(), ShippedBytes: l.stats.shipped.Load(),
-		ShipFaults: l.stats.shipFaults.Load(), Inputs: l.stats.inputs.Load(), Grants: l.stats.grants.Load(),
+		ShipFaults: l.stats.shipFaults.Load(), Inputs: l.stats.inputs.Load(), Grants: l.stats.grants.Load(), Probes: l.stats.probes.Load(),
 	}
 	l.mu.Lock()
 	nodes := make([]*nodeLink, 0, len(l.nodes))
@@ -348,9 +384,13 @@ func (l *Link) Usage(id muster.NodeID) (Usage, bool) {
 	if nl == nil {
 		return Usage{}, false
 	}
+	way := l.cfg.Problems(id)
 	nl.mu.Lock()
 	defer nl.mu.Unlock()
 	u := nl.usage
 	u.Heard = nl.contact.Heard
+	if len(way) > 0 {
+		u.Problems = append(slices.Clone(u.Problems), way...)
+	}
 	return u, true
 }

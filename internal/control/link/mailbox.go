@@ -25,7 +25,14 @@ func newMailbox() *mailbox {
 }
 
 func (m *mailbox) add(id muster.AllocID, urgent bool) {
+	m.put(id)
+	m.poke(urgent)
+}
+
+// put leaves something and wakes nobody.
+func (m *mailbox) put(id muster.AllocID) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if _, there := m.has[id]; !there && !m.all {
 		m.has[id] = struct{}{}
 		m.ids = append(m.ids, id)
@@ -35,8 +42,6 @@ func (m *mailbox) add(id muster.AllocID, urgent bool) {
 			clear(m.has)
 		}
 	}
-	m.mu.Unlock()
-	m.poke(urgent)
 }
 
 func (m *mailbox) addAll() {
@@ -61,8 +66,14 @@ func (m *mailbox) poke(urgent bool) {
 	}
 }
 
-// take empties it.
+// take empties it, and takes back its wakes: they were for what is taken.
 func (m *mailbox) take() (ids []muster.AllocID, all bool) {
+	for _, c := range []chan struct{}{m.urgent, m.wake} {
+		select {
+		case <-c:
+		default:
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ids, all = m.ids, m.all

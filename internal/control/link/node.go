@@ -32,11 +32,12 @@ const (
 
 // nodeLink is the link to one node.
 type nodeLink struct {
-	l      *Link
-	id     muster.NodeID
-	log    *slog.Logger
-	client *wire.Client
-	jitter *rand.Rand // of the dialling goroutine
+	l   *Link
+	id  muster.NodeID
+	log *slog.Logger
+	// client is for small requests, bulk for those that would be in their way.
+	client, bulk *wire.Client
+	jitter       *rand.Rand // of the dialling goroutine
 	// box is what the dispatcher has for it, row the newest row that it has seen.
 	box *mailbox
 	row atomic.Pointer[state.Node]
@@ -49,8 +50,13 @@ type nodeLink struct {
 	gone chan struct{}
 	// lastRefusal was logged: the same one is not logged again. Of the dialling goroutine.
 	lastRefusal string
+	// lastStart is why its agent could not be started, as logged. Of the dialling goroutine.
+	lastStart string
 	// renewed: the agent is of this build, as far as that was asked for. Of the dialling goroutine.
 	renewed bool
+	// proving: a probe is under way. probeWait is the back-off of the next; of the one that probes.
+	proving   atomic.Bool
+	probeWait time.Duration
 
 	mu      sync.Mutex
 	contact health.Contact
@@ -82,6 +88,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		l.stats.dials.Add(1)
 		return l.cfg.Dial(ctx, n.row.Load())
 	})
+	n.bulk = wire.NewClient(func(ctx context.Context) (net.Conn, error) { return l.cfg.DialBulk(ctx, n.row.Load()) })
 	return n
 }
 
@@ -99,9 +106,11 @@ func (n *nodeLink) run(ctx context.Context) {
 			cancel()
 		}
 	})
-	wg.Go(func() { n.watch(ctx) })
+	wg.Go(func() { n.watch(ctx, &wg) })
 	n.keepContact(ctx)
 	n.client.Close()
+	n.bulk.Close()
+	n.l.cfg.Leave(n.id)
 }
 
 func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
@@ -109,6 +118,9 @@ func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
 // changed takes a newer row.
 func (n *nodeLink) changed(row *state.Node) {
 	before := n.row.Swap(row)
+	if before.Intent != row.Intent {
+		n.box.addAll() // a hold changes what every set says of the lease
+	}
 	if before.Stage != row.Stage || before.Health != row.Health || before.HealthReason != row.HealthReason || before.Denied != row.Denied {
 		n.rejudge()
 	}
@@ -140,8 +152,11 @@ func (n *nodeLink) touch(change func(*health.Contact)) {
 	}
 }
 
-// unready is an agent that answers and can run nothing.
-type unready struct{ why string }
+// unready is an agent that answers and can run nothing. again is when it wants to be asked again; 0: as we like.
+type unready struct {
+	why   string
+	again time.Duration
+}
 
 func (e *unready) Error() string { return e.why }
 
@@ -168,6 +183,11 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		case errors.As(err, &notReady):
 			n.touch(func(c *health.Contact) { c.Up, c.Unready, c.Refused, c.Denied = false, notReady.why, "", false })
 			wait, longest = max(wait, unreadyFirst), refusedLongest
+			if notReady.again > 0 {
+				sleep(ctx, notReady.again)
+				wait = dialFirst
+				continue
+			}
 		case heard && wait == dialFirst:
 			n.contactGone(err)
 			wait = 2 * dialFirst
@@ -177,8 +197,14 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		default:
 			n.contactGone(err)
 			if now := time.Now(); n.l.cfg.StartAgent != nil && !now.Before(startAt) && n.mayStart(now) {
-				if n.startAgent(ctx) {
+				started, after := n.startAgent(ctx)
+				if started {
 					wait = dialFirst
+				}
+				if after > 0 {
+					// Not even its host is reached: asked again when that has been tried again.
+					startAt = time.Now().Add(after)
+					break
 				}
 				startAt = time.Now().Add(startWait)
 				startWait = min(2*startWait, startLongest)
@@ -257,11 +283,11 @@ const bootFor = time.Second
 func (n *nodeLink) mayStart(now time.Time) bool {
 	row := n.row.Load()
 	boots := row.Stage == muster.NodeBooting || row.Stage == muster.NodeAdopted
-	return !boots || now.Sub(row.StageSince.Std()) >= bootFor
+	return !boots || !n.l.cfg.StartsItself(row) || now.Sub(row.StageSince.Std()) >= bootFor
 }
 
-// startAgent has the agent started; false if it could not be.
-func (n *nodeLink) startAgent(ctx context.Context) bool {
+// startAgent has the agent started; not ok if it could not be. After is when to come again, if that is known.
+func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	n.l.stats.starts.Add(1)
@@ -272,10 +298,20 @@ func (n *nodeLink) startAgent(ctx context.Context) bool {
 			c.Boot = text("its agent could not be started: "+err.Error(), maxMessage)
 		}
 	})
-	if err != nil {
-		n.log.Debug("agent not started", "error", err)
+	if err == nil {
+		n.lastStart = ""
+		return true, 0
 	}
-	return err == nil
+	// Once for each reason: an instance that boots is asked many times, and what was last in the way has to be found.
+	if why := text(err.Error(), maxMessage); why != n.lastStart && ctx.Err() == nil && !muster.IsKind(err, muster.FaultNotFound) {
+		n.lastStart = why
+		n.log.Info("agent not started yet", "why", why)
+	}
+	var fault *muster.Fault
+	if errors.As(err, &fault) && fault.Kind == muster.FaultUnavailable {
+		after = fault.After
+	}
+	return false, after
 }
 
 // talk is one contact, from the first word to its end. heard: the agent reported.
@@ -303,7 +339,10 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	n.usage.Problems = hello.Problems
 	n.mu.Unlock()
 	if len(hello.Runtimes) == 0 {
-		return false, &unready{text("its agent answers, and no runtime works there: "+strings.Join(hello.Problems, "; "), maxMessage)}
+		return false, &unready{why: text("its agent answers, and no runtime works there: "+strings.Join(hello.Problems, "; "), maxMessage)}
+	}
+	if err := n.proveFirst(ctx); err != nil {
+		return false, err
 	}
 	// What was wrong before is not any more. Said before it joins, so that the
 	// node is not called unready again for an old reason between that and its first report.
@@ -324,6 +363,9 @@ func (n *nodeLink) renew(ctx context.Context, was wire.Hello) (wire.Hello, error
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := n.l.cfg.StartAgent(startCtx, n.row.Load()); err != nil {
+		if ctx.Err() != nil {
+			return was, ctx.Err() // this server stops, and nothing is wrong with the node
+		}
 		// It answers, and that is what counts.
 		n.log.Warn("agent of an earlier server not looked at", "agent", was.Version, "error", err)
 		return was, nil
@@ -399,7 +441,7 @@ func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
 }
 
 // watch turns the health dial, by what was last heard and a timer.
-func (n *nodeLink) watch(ctx context.Context) {
+func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var said health.Verdict
@@ -420,12 +462,15 @@ func (n *nodeLink) watch(ctx context.Context) {
 		if v.Wake != 0 {
 			timer.Reset(v.Wake.Sub(now))
 		}
+		if v.Probe && n.proving.CompareAndSwap(false, true) {
+			wg.Go(func() { n.prove(ctx, row.HealthSince) })
+		}
 		if v.Health == row.Health && v.Reason == row.HealthReason && v.Denied == row.Denied {
 			said = health.Verdict{}
 			continue
 		}
 		// Said once, and waited for until the row shows it: it may be refused for good.
-		v.Wake = 0
+		v.Wake, v.Probe = 0, false
 		if v == said {
 			continue
 		}

@@ -28,9 +28,14 @@ type session struct {
 
 	mu    sync.Mutex
 	known map[muster.AllocID]*known
-	// updates wait to be proposed, in the order in which they came.
-	updates map[muster.AllocID]state.AllocUpdate
-	order   []muster.AllocID
+	// updates wait to be proposed, in the order in which they came; while a report is gone through, until that is done.
+	updates   map[muster.AllocID]state.AllocUpdate
+	order     []muster.AllocID
+	gathering bool
+	// images are at hand there, not yet proposed; nil: nothing new.
+	images *state.NodeImagesSeen
+	// toldImages were proposed last; of tell.
+	toldImages []muster.AffinityKey
 	// ready are outputs to ship now; shippers are at it.
 	ready    []muster.AllocID
 	shippers int
@@ -106,13 +111,22 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
 	strays, spared := s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
-		c.Up, c.Heard, c.Refused, c.Unready, c.Denied = true, now, "", "", false
+		c.Up, c.Heard, c.Refused, c.Denied = true, now, "", false
+		switch {
+		case r.Condition != nil:
+			c.Unready, c.Broken = text(r.Condition.Unready, maxMessage), text(r.Condition.Broken, maxMessage)
+		case r.Whole:
+			c.Unready, c.Broken = "", ""
+		}
 		c.Strays, c.Spared = strays, spared
 	})
 	if r.Used != nil {
 		n.mu.Lock()
 		n.usage.Usage, n.usage.FreeDisk = *r.Used, r.FreeDisk
 		n.mu.Unlock()
+	}
+	if r.Images != nil {
+		s.sawImages(*r.Images)
 	}
 	s.mu.Lock()
 	if r.Whole {
@@ -129,9 +143,11 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	}
 	s.mu.Unlock()
 
-	for i := range r.Allocs {
-		s.compare(ctx, snap, &r.Allocs[i])
-	}
+	s.gather(func() {
+		for i := range r.Allocs {
+			s.compare(ctx, snap, &r.Allocs[i])
+		}
+	})
 	if len(r.Needs) > 0 {
 		s.push(ctx, r.Needs)
 	}
@@ -252,10 +268,30 @@ func (s *session) updateLocked(u state.AllocUpdate) {
 		u.Started = before.Started
 	}
 	s.updates[u.ID] = u
+	s.wakeTellLocked()
+}
+
+func (s *session) wakeTellLocked() {
+	if s.gathering || len(s.order) == 0 {
+		return
+	}
 	select {
 	case s.tellWake <- struct{}{}:
 	default:
 	}
+}
+
+// gather keeps the updates that take makes for one fact: what an agent says at once is one write.
+func (s *session) gather(take func()) {
+	turn := func(on bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.gathering = on
+		s.wakeTellLocked()
+	}
+	turn(true)
+	defer turn(false)
+	take()
 }
 
 // maxUpdates bounds the updates in one fact: each may carry two small streams.
@@ -264,6 +300,9 @@ const maxUpdates = 256
 func (s *session) takeUpdates() []state.AllocUpdate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.gathering {
+		return nil
+	}
 	k := min(len(s.order), maxUpdates)
 	out := make([]state.AllocUpdate, k)
 	for i, id := range s.order[:k] {
@@ -289,6 +328,7 @@ func (s *session) tell(ctx context.Context) error {
 		for {
 			updates := s.takeUpdates()
 			if len(updates) == 0 {
+				s.tellImages(ctx)
 				break
 			}
 			if err := s.tellAll(ctx, updates); err != nil {

@@ -153,54 +153,75 @@ func (s *session) retryShips(ctx context.Context) {
 	}
 }
 
-// shipAll ships what is ready until nothing is.
+// shipAll ships what is ready until nothing is. Its turn comes before its choice: who is first in line is
+// shipped first, whichever shipper that is.
 func (s *session) shipAll(ctx context.Context) {
-	for {
-		s.mu.Lock()
-		if len(s.ready) == 0 || ctx.Err() != nil {
-			s.shippers--
-			s.mu.Unlock()
-			return
-		}
-		id := s.ready[0]
-		if s.ready = s.ready[1:]; len(s.ready) == 0 {
-			s.ready = nil
-		}
-		s.mu.Unlock()
-		sh := s.n.shipOf(id)
-		if sh == nil || !sh.begin() {
-			continue
-		}
+	for s.isReady(ctx) {
 		select {
 		case <-ctx.Done():
-			sh.done(nil, 0)
 			continue
 		case s.n.l.ships <- struct{}{}:
 		}
-		// Read after it began: from here on a report of the end finds it busy.
-		s.mu.Lock()
-		var report *wire.AllocReport
-		if k := s.known[id]; k != nil {
-			report = k.report
-		}
-		s.mu.Unlock()
-		var every time.Duration
-		var err error
-		if report != nil {
-			every, err = s.ship(ctx, sh, report)
+		if sh := s.nextShip(); sh != nil {
+			s.shipOne(ctx, sh)
 		}
 		<-s.n.l.ships
-		if err != nil && ctx.Err() == nil {
-			s.n.l.stats.shipFaults.Add(1)
-			if sh.faultsNow() == 0 && !errors.Is(err, errTight) {
-				s.n.log.Warn("output not shipped, trying again", "alloc", id, "error", err)
-			}
+	}
+}
+
+// isReady reports whether there is something to ship; if not, the shipper is one no more.
+func (s *session) isReady(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 || ctx.Err() != nil {
+		s.shippers--
+		return false
+	}
+	return true
+}
+
+// nextShip takes the first in line; nil if there is none, or another shipper has it.
+func (s *session) nextShip() *ship {
+	s.mu.Lock()
+	if len(s.ready) == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	id := s.ready[0]
+	if s.ready = s.ready[1:]; len(s.ready) == 0 {
+		s.ready = nil
+	}
+	s.mu.Unlock()
+	if sh := s.n.shipOf(id); sh != nil && sh.begin() {
+		return sh
+	}
+	return nil
+}
+
+// shipOne ships what it has begun.
+func (s *session) shipOne(ctx context.Context, sh *ship) {
+	// Read after it began: from here on a report of the end finds it busy.
+	s.mu.Lock()
+	var report *wire.AllocReport
+	if k := s.known[sh.id]; k != nil {
+		report = k.report
+	}
+	s.mu.Unlock()
+	var every time.Duration
+	var err error
+	if report != nil {
+		every, err = s.ship(ctx, sh, report)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.n.l.stats.shipFaults.Add(1)
+		if sh.faultsNow() == 0 && !errors.Is(err, errTight) {
+			s.n.log.Warn("output not shipped, trying again", "alloc", sh.id, "error", err)
 		}
-		if sh.done(err, every) {
-			s.mu.Lock()
-			s.ready = append(s.ready, id)
-			s.mu.Unlock()
-		}
+	}
+	if sh.done(err, every) {
+		s.mu.Lock()
+		s.ready = append(s.ready, sh.id)
+		s.mu.Unlock()
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	var total int64
 	files := make([]state.OutputFile, 0, len(r.Outputs))
 	for i, o := range r.Outputs {
-		in, err := s.n.client.Outputs(ctx, r.ID, i)
+		in, err := s.n.bulk.Outputs(ctx, r.ID, i)
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
@@ -176,7 +176,7 @@ func (s *session) pushOne(ctx context.Context, digest string) error {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	if err := s.n.client.PutInput(ctx, digest, in); err != nil {
+	if err := s.n.bulk.PutInput(ctx, digest, in); err != nil {
 		return err
 	}
 	s.n.l.stats.inputs.Add(1)

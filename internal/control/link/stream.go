@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // recall finds what an earlier leader had shipped, or what came of a call that failed.
@@ -54,13 +55,34 @@ func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	return nil
 }
 
+// bulkFrom is how many octets of output go by the connection for bulk: below it, opening that costs more.
+const bulkFrom = 1 << 20
+
+// backlog is how much of a stream is on the node and not shipped, as far as was reported.
+func (s *session) backlog(id muster.AllocID, st *stream) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.known[id]
+	if k == nil || k.report == nil {
+		return 0
+	}
+	if st.name == wire.Stderr {
+		return k.report.Stderr.Size - st.end
+	}
+	return k.report.Stdout.Size - st.end
+}
+
 // shipStream stores a stream from where it is shipped to, up to its end of now;
 // final if the node says that this is its end for ever.
 func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) (final bool, err error) {
 	if s.n.l.cfg.DiskTight() {
 		return false, errTight
 	}
-	r, err := s.n.client.Output(ctx, sh.id, st.name, st.end, false)
+	client := s.n.client
+	if s.backlog(sh.id, st) > bulkFrom {
+		client = s.n.bulk
+	}
+	r, err := client.Output(ctx, sh.id, st.name, st.end, false)
 	if err != nil {
 		return false, err
 	}

@@ -18,15 +18,15 @@ func (l *Link) reach(id muster.NodeID) (*nodeLink, error) {
 	return nil, muster.Faultf(muster.FaultUnavailable, "node %s cannot be reached", id)
 }
 
-// Tunnel connects to the init of an allocation's sandbox, until ctx ends. The octets
+// Tunnel connects to the init of an allocation's sandbox, until ctx ends, and sends first there, which may be empty. The octets
 // are neither read nor kept here. Faults: FaultConflict (it does not run yet), FaultTooOld (it has
 // ended), both with what is true of it; FaultUnavailable (its node cannot be reached).
-func (l *Link) Tunnel(ctx context.Context, a *state.Alloc) (*wire.Tunnel, error) {
+func (l *Link) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (*wire.Tunnel, error) {
 	nl, err := l.toSandbox(a)
 	if err != nil {
 		return nil, err
 	}
-	t, err := nl.client.Tunnel(ctx, a.ID)
+	t, err := nl.client.Tunnel(ctx, a.ID, first)
 	if err != nil {
 		return nil, l.sandboxFault(a, err)
 	}

@@ -26,7 +26,7 @@ func TestTunnel(t *testing.T) {
 		r.until("runs", time.Minute, allocIs(id, muster.AllocRunning))
 		a := r.log.Latest().Alloc(id)
 		ctx, cancel := context.WithCancel(context.Background())
-		tunnel, err := r.link.Tunnel(ctx, a)
+		tunnel, err := r.link.Tunnel(ctx, a, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,15 +47,15 @@ func TestTunnel(t *testing.T) {
 
 		// The node is cut off, then ends it.
 		n.Cut(true)
-		if _, err := r.link.Tunnel(context.Background(), a); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n1") {
+		if _, err := r.link.Tunnel(context.Background(), a, nil); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n1") {
 			t.Errorf("%v", err)
 		}
 		n.Cut(false)
 		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "j"}})
 		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
 		for what, err := range map[string]error{
-			"before": func() error { _, err := r.link.Tunnel(context.Background(), a); return err }(), // the row from before: the agent tells
-			"after":  func() error { _, err := r.link.Tunnel(context.Background(), r.log.Latest().Alloc(id)); return err }(),
+			"before": func() error { _, err := r.link.Tunnel(context.Background(), a, nil); return err }(), // the row from before: the agent tells
+			"after":  func() error { _, err := r.link.Tunnel(context.Background(), r.log.Latest().Alloc(id), nil); return err }(),
 			"stats":  func() error { _, err := r.link.AllocStats(context.Background(), a); return err }(),
 		} {
 			if !muster.IsKind(err, muster.FaultTooOld) || !strings.Contains(err.Error(), "stopped") {
@@ -64,7 +64,7 @@ func TestTunnel(t *testing.T) {
 		}
 		gone := *a
 		gone.Node = "n9"
-		if _, err := r.link.Tunnel(context.Background(), &gone); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n9") {
+		if _, err := r.link.Tunnel(context.Background(), &gone, nil); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n9") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -85,7 +85,7 @@ func TestTunnelBeforeStart(t *testing.T) {
 		if a.Status == muster.AllocRunning || a.Status == muster.AllocEnded {
 			t.Fatalf("%s", a.Status)
 		}
-		if _, err := r.link.Tunnel(context.Background(), a); !muster.IsKind(err, muster.FaultConflict) || !strings.Contains(err.Error(), "is starting on node n1") {
+		if _, err := r.link.Tunnel(context.Background(), a, nil); !muster.IsKind(err, muster.FaultConflict) || !strings.Contains(err.Error(), "is starting on node n1") {
 			t.Errorf("%v", err)
 		}
 	})

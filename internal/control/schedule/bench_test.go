@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -141,6 +142,71 @@ func BenchmarkOneJob(b *testing.B) {
 	})
 }
 
+// As many workers on one view: what each has out is counted in for the others.
+func BenchmarkWorkers(b *testing.B) {
+	for _, workers := range []int{1, 2, 4} {
+		b.Run(fmt.Sprintf("%d, 50000 jobs on 1000 nodes", workers), func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				w := durable(b)
+				w.addNodes(b, 1000, 100_000)
+				w.submit(b, 50_000, "cpu=1", "memory=64MiB")
+				drainWith(b, w, 50_000, Config{Workers: workers})
+			}
+		})
+	}
+}
+
+// An urgent job comes while 100,000 others are being placed: how long it takes from
+// before its submission until it is placed, in the middle and at worst of 50. Beside it what a bare proposal takes on the idle log.
+func BenchmarkUrgent(b *testing.B) {
+	worlds(b, func(b *testing.B, open func(*testing.B) *world) {
+		for range b.N {
+			b.StopTimer()
+			w := open(b)
+			w.addNodes(b, 1000, 200_000)
+			w.submit(b, 100_000, "cpu=1", "memory=1MiB", "priority=10")
+			var bare []time.Duration
+			for i := range 50 {
+				began := time.Now()
+				w.must(b, &state.NodePlansRefused{ID: "n000000", Count: i})
+				bare = append(bare, time.Since(began))
+			}
+			l := start(b, w, Config{})
+			b.StartTimer()
+			var took []time.Duration
+			for i := range 50 {
+				name := fmt.Sprintf("urgent%d", i)
+				began := time.Now()
+				at := began
+				w.must(b, job(b, name, "cpu=1", "memory=1MiB", "priority=90"))
+				for {
+					snap := w.Latest()
+					if j := snap.JobByUID(muster.JobUID(name)); j.Placed == 1 {
+						break
+					}
+					if err := w.Feed().Wait(context.Background(), snap.Index()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took = append(took, time.Since(at))
+				if w.Latest().LiveAllocCount() > 95_000 {
+					break // the others are nearly through
+				}
+			}
+			b.StopTimer()
+			l.stop(b)
+			w.end()
+			slices.Sort(took)
+			slices.Sort(bare)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "worst-ms")
+			b.ReportMetric(float64(bare[len(bare)/2].Microseconds())/1000, "bare-ms")
+			b.ReportMetric(float64(len(took)), "urgent")
+		}
+	})
+}
+
 // Jobs come one by one while the loops run, as users submit them.
 func BenchmarkSubmittedOneByOne(b *testing.B) {
 	worlds(b, func(b *testing.B, open func(*testing.B) *world) {
@@ -232,10 +298,15 @@ func await(b *testing.B, w *world, live int) {
 // drain runs the loops until all is placed, and reports the rate and its cost.
 func drain(b *testing.B, w *world, members int) {
 	b.Helper()
+	drainWith(b, w, members, Config{})
+}
+
+func drainWith(b *testing.B, w *world, members int, cfg Config) {
+	b.Helper()
 	cpu := cpuSeconds(b)
 	b.StartTimer()
 	began := time.Now()
-	l := start(b, w, Config{})
+	l := start(b, w, cfg)
 	await(b, w, members)
 	took := time.Since(began)
 	b.StopTimer()

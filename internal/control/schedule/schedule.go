@@ -63,12 +63,21 @@ const (
 	// something works again.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 5 * time.Second
+	// Who had to yield twice in a row waits, longer each time: what is ahead is out with another worker, and
+	// planning the same again meanwhile would only keep a core busy.
+	firstYield = time.Millisecond
+	lastYield  = 16 * time.Millisecond
 )
+
+// errYielded says that a window was given back because work of higher priority comes first.
+var errYielded = errors.New("work of higher priority comes first")
 
 // Scheduler is the workers of one server.
 type Scheduler struct {
 	cfg Config
 	log *slog.Logger
+
+	board *board
 
 	mu    sync.Mutex
 	stats Stats
@@ -82,8 +91,9 @@ type Stats struct {
 	Refusals   uint64 // placements refused
 	Blocked    uint64 // jobs that fitted nowhere
 	GivenBack  uint64 // windows given back with something refused in each round
+	Yielded    uint64 // windows given back for the sake of work of higher priority
 	Errors     uint64
-	// Planning is the time spent in place.Plan.
+	// Planning is the time spent in planning, following the feed included.
 	Planning time.Duration
 }
 
@@ -107,7 +117,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if cfg.Limits.Looks <= 0 {
 		cfg.Limits.Looks = 2 << 20
 	}
-	return &Scheduler{cfg: cfg, log: cfg.Logger}, nil
+	return &Scheduler{cfg: cfg, log: cfg.Logger, board: &board{flights: map[*flight]bool{}}}, nil
 }
 
 // Stats is what happened so far.
@@ -134,7 +144,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 
 // work is one worker.
 func (s *Scheduler) work(ctx context.Context) error {
-	var backoff time.Duration
+	var backoff, yield time.Duration
 	for {
 		w, err := s.cfg.Queue.Dequeue(ctx, s.cfg.Window)
 		if err != nil {
@@ -145,8 +155,16 @@ func (s *Scheduler) work(ctx context.Context) error {
 		}
 		s.count(func(st *Stats) { st.Windows++ })
 		open, err := s.step(ctx, w)
-		if err == nil {
+		if errors.Is(err, errYielded) {
 			backoff = 0
+			if yield > 0 && !sleep(ctx, yield) {
+				return nil
+			}
+			yield = min(max(2*yield, firstYield), lastYield)
+			continue
+		}
+		if err == nil {
+			backoff, yield = 0, 0
 			continue
 		}
 		if ctx.Err() != nil {

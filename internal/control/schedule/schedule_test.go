@@ -235,7 +235,7 @@ func TestP7S5LateWorker(t *testing.T) {
 		if err := r.broker.Ack(w.Token, w.Jobs...); !muster.IsKind(err, muster.FaultConflict) {
 			t.Errorf("a late ack: %v", err)
 		}
-		if _, over, err := r.scheduler.commit(context.Background(), w.Token, d.Placements); !over || err != nil {
+		if _, over, err := r.scheduler.commit(context.Background(), w.Token, &d); !over || err != nil {
 			t.Errorf("a late worker goes on: %v, %v", over, err)
 		}
 		if s := r.broker.Stats(); s.Delayed != 1 || s.TimedOut != 1 {

@@ -3,7 +3,6 @@ package schedule
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/place"
@@ -17,24 +16,39 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 	open = w.Jobs
 	index := w.Index
 	for round := 1; ; round++ {
-		snap, err := s.snapshot(ctx, index)
-		if err != nil {
+		if err := s.seen(ctx, index); err != nil {
 			return open, err
 		}
-		d := s.plan(snap, open)
-		v, over, err := s.commit(ctx, w.Token, d.Placements)
+		d, f := s.board.plan(s, open)
+		v, over, err := s.commit(ctx, w.Token, &d)
+		s.board.land(f, &d, v, err)
 		if err != nil || over {
 			return open, err
 		}
 		refusals := refusedJobs(v)
 		if len(refusals) == 0 {
 			// Only now: whoever fitted nowhere saw the room as it really is.
-			s.answer(w.Token, slices.Concat(d.Done, d.Left), d.Blocked, d.Index)
+			done, blocked := slices.Concat(d.Done, d.Left), d.Blocked
+			if again, err := s.board.mistaken(ctx, f, len(blocked) > 0); err != nil {
+				return open, err
+			} else if again {
+				for i := range blocked {
+					done = append(done, blocked[i].UID)
+				}
+				blocked = nil
+			}
+			s.answer(w.Token, done, blocked, d.Index)
 			return nil, nil
 		}
 		done := slices.DeleteFunc(d.Done, func(uid muster.JobUID) bool { return refusals[uid] != nil })
 		s.answer(w.Token, done, nil, 0)
 		open = without(open, done)
+		if v.Yielded {
+			// Somebody else has to be served first, by this worker if no other is at it. The rest comes out again.
+			s.count(func(st *Stats) { st.Yielded++ })
+			s.answer(w.Token, open, nil, 0)
+			return nil, errYielded
+		}
 		if round == maxRounds {
 			s.giveBack(w.Token, open, refusals)
 			return nil, nil
@@ -43,33 +57,17 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 	}
 }
 
-// snapshot waits until the state here is as new as index.
-func (s *Scheduler) snapshot(ctx context.Context, index uint64) (*state.Snapshot, error) {
-	for {
-		if snap := s.cfg.State.Latest(); snap.Index() >= index {
-			return snap, nil
-		}
-		if err := s.cfg.State.Feed().Wait(ctx, index-1); err != nil {
-			return nil, err
-		}
+// seen waits until the state and its feed here are as new as index.
+func (s *Scheduler) seen(ctx context.Context, index uint64) error {
+	if s.cfg.State.Feed().Last() >= index {
+		return nil
 	}
-}
-
-func (s *Scheduler) plan(snap *state.Snapshot, jobs []muster.JobUID) place.Decision {
-	began := time.Now()
-	d := place.Plan(snap, jobs, max(muster.At(began), snap.Meta().Time), s.cfg.Limits)
-	took := time.Since(began)
-	s.count(func(st *Stats) {
-		st.Passes++
-		st.Planning += took
-	})
-	s.log.Debug("planned", "jobs", len(jobs), "index", d.Index, "placements", len(d.Placements), "blocked", len(d.Blocked), "left", len(d.Left), "took", took)
-	return d
+	return s.cfg.State.Feed().Wait(ctx, index-1)
 }
 
 // commit submits a plan; over says that the window has gone to somebody else meanwhile.
-func (s *Scheduler) commit(ctx context.Context, token uint64, placements []state.Placement) (v verify.Verdict, over bool, err error) {
-	if len(placements) == 0 {
+func (s *Scheduler) commit(ctx context.Context, token uint64, d *place.Decision) (v verify.Verdict, over bool, err error) {
+	if len(d.Placements)+len(d.Stops) == 0 {
 		return v, false, nil
 	}
 	resume, err := s.cfg.Queue.Pause(token)
@@ -77,7 +75,7 @@ func (s *Scheduler) commit(ctx context.Context, token uint64, placements []state
 		s.over(err)
 		return v, true, nil
 	}
-	v, err = s.cfg.Submit.Submit(ctx, verify.Submission{Token: token, Placements: placements})
+	v, err = s.cfg.Submit.Submit(ctx, verify.Submission{Token: token, Index: d.Index, Placements: d.Placements, Stops: d.Stops})
 	if late := resume(); late != nil {
 		s.over(late)
 		over = true

@@ -15,6 +15,8 @@ const (
 	AttrMarket   = "market"
 )
 
+// Attributes under muster.MetaPrefix come from the configuration alone; state sees to it.
+
 // Attributes is everything that constraints see of a node, merged: what its
 // agent says, over that what the operator says of its offering, over that what
 // the server knows. An empty value of the server's is not set.
@@ -57,12 +59,4 @@ func served(pool muster.PoolName, o *muster.Offering, name string) (value string
 		return string(o.Market), true
 	}
 	return "", false
-}
-
-// met applies a constraint to one attribute's value.
-func met(c *muster.Constraint, value string, set bool) bool {
-	if !set {
-		return c.Met(nil)
-	}
-	return c.Met(map[string]string{c.Attribute: value})
 }

@@ -22,6 +22,8 @@ const (
 	Avoided
 	// Short: not enough room; What is the first dimension that lacks.
 	Short
+	// Occupied: the job is on distinct hosts, and has a member there. Check does not know that; who does says it.
+	Occupied
 )
 
 // Obstacle is the first thing that keeps a member from a node. Its zero value is none.
@@ -32,7 +34,7 @@ type Obstacle struct {
 
 // Check is the rule: may a member of the shape that failed on the nodes in
 // avoid go to n, of which this much is free? Pass Room(n) as free, less what is
-// promised to others.
+// promised to others. Devices and ports are those of the row.
 func Check(s *Shape, n *state.Node, free muster.Resources, avoid []muster.NodeID) Obstacle {
 	if why := closed(n); why != "" {
 		return Obstacle{Closed, why}
@@ -43,7 +45,7 @@ func Check(s *Shape, n *state.Node, free muster.Resources, avoid []muster.NodeID
 	if slices.Contains(avoid, n.ID) {
 		return Obstacle{Kind: Avoided}
 	}
-	if dim := s.Ask.Short(free); dim != "" {
+	if dim := s.Short(Space{free, n.Taken}, n.Devices()); dim != "" {
 		return Obstacle{Short, dim}
 	}
 	return Obstacle{}
@@ -72,24 +74,11 @@ func Feasible(s *Shape, n *state.Node) string {
 	}
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
-		if v, set := Attribute(n, c.Attribute); !met(c, v, set) {
-			return Condition(c)
+		if v, set := Attribute(n, c.Attribute); !c.Met(v, set) {
+			return c.String()
 		}
 	}
 	return ""
-}
-
-// Condition is a constraint as users write it.
-func Condition(c *muster.Constraint) string {
-	switch c.Op {
-	case muster.OpIn:
-		return c.Attribute + " in " + strings.Join(c.Values, ", ")
-	case muster.OpIsSet:
-		return c.Attribute + " is set"
-	case "":
-		return c.Attribute + " = " + c.Value
-	}
-	return c.Attribute + " " + c.Op + " " + c.Value
 }
 
 // OfferingFits tells what would keep a member of the shape from an empty node
@@ -110,16 +99,20 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 		v, known := served(p.Name, o, c.Attribute)
 		set := v != ""
 		if !known {
-			if v, set = o.Attributes[c.Attribute]; !set {
+			if key, meta := strings.CutPrefix(c.Attribute, muster.MetaPrefix); meta {
+				if v, set = p.Meta[key]; !set {
+					v, set = o.Attributes[c.Attribute]
+				}
+			} else if v, set = o.Attributes[c.Attribute]; !set {
 				unsure = append(unsure, c.Attribute)
 				continue
 			}
 		}
-		if !met(c, v, set) {
-			return Obstacle{Filtered, Condition(c)}, nil
+		if !c.Met(v, set) {
+			return Obstacle{Filtered, c.String()}, nil
 		}
 	}
-	if dim := s.Ask.Short(o.Capacity); dim != "" {
+	if dim := s.Short(Space{Resources: o.Capacity}, o.Devices); dim != "" {
 		return Obstacle{Short, dim}, nil
 	}
 	return Obstacle{}, unsure

@@ -33,8 +33,13 @@ type Contact struct {
 	Heard muster.Time
 	// Refused is why the agent does not obey, in words; empty if it does.
 	Refused string
-	// Unready is why it cannot run anything now, in words; empty if it can.
-	Unready string
+	// Unready is why it cannot run anything now, in words; empty if it can. Broken is why it never will again.
+	Unready, Broken string
+	// Proved is the HealthSince of the node's row for which a probe has passed: a later turn of
+	// the dial asks for another one. NotReady is why the last one for Asked did not pass, in words, and Again when the next may be made.
+	Proved, Asked muster.Time
+	NotReady      string
+	Again         muster.Time
 	// Strays is how many allocations run there that the state does not know and that
 	// are left to end by themselves: a backup was restored, or they are too many to stop
 	// without a cause (Spared).
@@ -55,6 +60,8 @@ type Verdict struct {
 	Denied bool
 	// Wake is when to judge again if nothing changes; 0: never.
 	Wake muster.Time
+	// Probe: all that is missing is a probe that passes.
+	Probe bool
 }
 
 // Judge says what a node's health is. Nodes that have not served yet stay
@@ -68,6 +75,14 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 	case n.Health == muster.NodeBroken:
 		// The node said so itself; only its end changes that.
 		return stay
+	case c.Broken != "":
+		return dial(n, muster.NodeBroken, c.Broken)
+	case n.Health == muster.NodeFlaky && n.SidelinedUntil <= now && (c.Up || c.Refused != "" || c.Unready != ""):
+		m := *n
+		m.Health, m.HealthReason, m.HealthSince = muster.NodeUnready, "to be probed after its time on the sideline", now
+		v := Judge(&m, grace, c, now)
+		v.Probe = false // the dial turns first
+		return v
 	case c.Refused != "":
 		return dial(n, muster.NodeUnready, c.Refused)
 	case c.Unready != "":
@@ -83,9 +98,14 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 			why = ", too many to stop without a cause in the log"
 		}
 		return dial(n, muster.NodeUnready, "it runs "+allocations(c.Strays)+" that nothing is known of"+why)
-	case c.Up && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
-		return Verdict{Health: muster.NodeGood}
+	case c.Up && n.Health == muster.NodeLost:
+		return back(n, grace, now)
+	case c.Up && n.Health == muster.NodeUnready:
+		return prove(n, c, now)
 	case c.Up:
+		if n.Health == muster.NodeFlaky {
+			stay.Wake = n.SidelinedUntil
+		}
 		return stay
 	case c.Denied:
 		v := dial(n, muster.NodeLost, "no contact, and the provider says that the instance is not there")
@@ -105,6 +125,35 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return stay
 	}
 	return dial(n, muster.NodeLost, "its agent cannot be reached")
+}
+
+// back is for a node whose contact is back.
+func back(n *state.Node, grace time.Duration, now muster.Time) Verdict {
+	switch gone := now.Sub(n.HealthSince); {
+	case n.SidelinedUntil > now:
+		return Verdict{Health: muster.NodeFlaky, Reason: "contact is back, and its time on the sideline is not over"}
+	case n.SidelinedUntil != 0, grace > 0 && gone > grace:
+		return Verdict{Health: muster.NodeUnready, Reason: fmt.Sprintf("to be probed: contact is back after %s", gone.Round(time.Second))}
+	}
+	return Verdict{Health: muster.NodeGood}
+}
+
+// prove is for a node in contact that says nothing against itself: it is good as soon as a probe for this
+// turn of the dial has passed.
+func prove(n *state.Node, c Contact, now muster.Time) Verdict {
+	if c.Proved == n.HealthSince {
+		return Verdict{Health: muster.NodeGood}
+	}
+	v := Verdict{Health: muster.NodeUnready, Reason: n.HealthReason}
+	if c.Asked == n.HealthSince && c.NotReady != "" {
+		v.Reason = c.NotReady
+		if c.Again > now {
+			v.Wake = c.Again
+			return v
+		}
+	}
+	v.Probe = true
+	return v
 }
 
 func allocations(n int) string {

@@ -35,7 +35,8 @@ func TestJudge(t *testing.T) {
 		{"just out of touch", muster.NodeServing, muster.NodeGood, down, time.Minute, 10*s + 200*time.Millisecond, "good; again in 800ms"},
 		{"out of touch", muster.NodeServing, muster.NodeGood, down, time.Minute, 11 * s, "lost: its agent cannot be reached"},
 		{"still out of touch: since when and why stay", muster.NodeServing, muster.NodeLost, down, time.Minute, time.Hour, "lost: was"},
-		{"back (N4)", muster.NodeServing, muster.NodeLost, up, time.Minute, 20 * s, "good"},
+		{"N4: back within the grace", muster.NodeServing, muster.NodeLost, up, time.Minute, 20 * s, "good"},
+		{"N5: back after it, as one that is held may be", muster.NodeServing, muster.NodeLost, up, time.Minute, 70 * s, "unready: to be probed: contact is back after 1m10s"},
 		{"drains and is out of touch", muster.NodeDraining, muster.NodeGood, down, time.Minute, 11 * s, "lost: its agent cannot be reached"},
 		{"a new leader has not reached it yet", muster.NodeServing, muster.NodeGood, Contact{Began: at(3600 * s)}, time.Minute, 3614 * s, "good; again in 1s"},
 		{"and does not", muster.NodeServing, muster.NodeGood, Contact{Began: at(3600 * s)}, time.Minute, 3615 * s, "lost: its agent cannot be reached"},
@@ -44,11 +45,22 @@ func TestJudge(t *testing.T) {
 		{"nothing to start an agent on", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Denied = true }), time.Minute, 10 * s, "lost: no contact, and the provider says that the instance is not there"},
 		{"refuses", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "unready: obeys c9"},
 		{"no runtime", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Unready = "no runtime" }), time.Minute, 60 * s, "unready: no runtime"},
-		{"well again (N13)", muster.NodeServing, muster.NodeUnready, up, time.Minute, 60 * s, "good"},
+		{"N13: well again, and to prove it", muster.NodeServing, muster.NodeUnready, up, time.Minute, 60 * s, "unready: was; probe"},
+		{"N13: proved", muster.NodeServing, muster.NodeUnready, with(up, func(c *Contact) { c.Proved = t0 }), time.Minute, 60 * s, "good"},
+		{"proved for an earlier turn of the dial", muster.NodeServing, muster.NodeUnready, with(up, func(c *Contact) { c.Proved = at(-s) }), time.Minute, 60 * s, "unready: was; probe"},
+		{"N1: not ready, and to be asked again later", muster.NodeServing, muster.NodeUnready, with(up, func(c *Contact) { c.Asked, c.NotReady, c.Again = t0, "warming up", at(90*s) }), time.Minute, 60 * s, "unready: warming up; again in 30s"},
+		{"N1: asked again", muster.NodeServing, muster.NodeUnready, with(up, func(c *Contact) { c.Asked, c.NotReady, c.Again = t0, "warming up", at(90*s) }), time.Minute, 90 * s, "unready: warming up; probe"},
+		{"what an earlier probe said does not hold any more", muster.NodeServing, muster.NodeUnready, with(up, func(c *Contact) { c.Asked, c.NotReady, c.Again = at(-s), "warming up", at(90*s) }), time.Minute, 60 * s, "unready: was; probe"},
+		{"says that it is broken", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Broken = "its disk is read-only" }), time.Minute, 60 * s, "broken: its disk is read-only"},
+		{"back, and says so", muster.NodeServing, muster.NodeLost, with(up, func(c *Contact) { c.Broken = "ecc" }), time.Minute, 60 * s, "broken: ecc"},
+		{"boots, and says so", muster.NodeBooting, muster.NodeUnready, with(down, func(c *Contact) { c.Broken = "ecc" }), time.Minute, 60 * s, "broken: ecc"},
 		{"runs what a restored state does not know", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays = 2 }), time.Minute, 60 * s, "unready: it runs 2 allocations that nothing is known of since a backup was restored"},
 		{"runs more that nothing is known of than it stops", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays, c.Spared = 1, true }), time.Minute, 60 * s, "unready: it runs 1 allocation that nothing is known of, too many to stop without a cause in the log"},
 		{"and out of touch", muster.NodeServing, muster.NodeUnready, with(down, func(c *Contact) { c.Strays = 1 }), time.Minute, 60 * s, "lost: its agent cannot be reached"},
-		{"sidelined stays sidelined", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 60 * s, "flaky: was"},
+		{"N8: sidelined stays sidelined", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 60 * s, "flaky: was; again in 14m0s"},
+		{"N8: until its time is over", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 900 * s, "unready: to be probed after its time on the sideline"},
+		{"its time is over, and it cannot run anything", muster.NodeServing, muster.NodeFlaky, with(up, func(c *Contact) { c.Unready = "no runtime" }), time.Minute, 900 * s, "unready: no runtime"},
+		{"its time is over, and it is out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 900 * s, "lost: its agent cannot be reached"},
 		{"sidelined and out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 60 * s, "lost: its agent cannot be reached"},
 		{"sidelined and refuses", muster.NodeServing, muster.NodeFlaky, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "flaky: was"},
 		{"broken stays broken", muster.NodeServing, muster.NodeBroken, down, time.Minute, time.Hour, "broken: was"},
@@ -58,7 +70,10 @@ func TestJudge(t *testing.T) {
 		{"being destroyed", muster.NodeTerminating, muster.NodeGood, down, time.Minute, time.Hour, "good"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := &state.Node{ID: "n", Stage: c.stage, Health: c.health}
+			n := &state.Node{ID: "n", Stage: c.stage, Health: c.health, HealthSince: t0}
+			if c.health == muster.NodeFlaky {
+				n.SidelinedUntil = at(900 * s)
+			}
 			if c.health != muster.NodeGood {
 				n.HealthReason = "was"
 			}
@@ -70,6 +85,9 @@ func TestJudge(t *testing.T) {
 			}
 			if v.Wake != 0 {
 				fmt.Fprintf(&got, "; again in %s", v.Wake.Sub(at(c.now)))
+			}
+			if v.Probe {
+				got.WriteString("; probe")
 			}
 			if got.String() != c.want {
 				t.Errorf("got  %s\nwant %s", got.String(), c.want)
@@ -92,7 +110,13 @@ func TestJudgeProperties(t *testing.T) {
 		c := Contact{Began: pick("began", 100), Heard: pick("heard", 200), Up: rapid.Bool().Draw(t, "up"), Denied: rapid.Bool().Draw(t, "denied"), Strays: rapid.IntRange(0, 2).Draw(t, "strays")}
 		c.Refused = rapid.SampledFrom([]string{"", "", "no"}).Draw(t, "refused")
 		c.Unready = rapid.SampledFrom([]string{"", "", "sick"}).Draw(t, "unready")
-		now := max(c.Began, c.Heard, pick("now", 300))
+		c.Broken = rapid.SampledFrom([]string{"", "", "", "ecc"}).Draw(t, "broken")
+		n.HealthSince, c.Proved, c.Asked, c.Again = pick("since", 3), pick("proved", 3), pick("asked", 3), pick("again", 300)
+		c.NotReady = rapid.SampledFrom([]string{"", "not yet"}).Draw(t, "notready")
+		if n.Health == muster.NodeFlaky || n.Health == muster.NodeLost && rapid.Bool().Draw(t, "sidelined") {
+			n.SidelinedUntil = pick("until", 300)
+		}
+		now := max(c.Began, c.Heard, n.HealthSince, pick("now", 300))
 		v := Judge(n, time.Minute, c, now)
 		if v.Health != n.Health {
 			if _, err := n.Health.To("node", v.Health); err != nil {
@@ -105,13 +129,24 @@ func TestJudgeProperties(t *testing.T) {
 		if v.Health == muster.NodeGood && n.Health != muster.NodeGood && !c.Up {
 			t.Fatal("good without contact")
 		}
-		n.Health, n.HealthReason = v.Health, v.Reason
-		if again := Judge(n, time.Minute, c, now); again != v {
+		if v.Probe && (!c.Up || v.Health != muster.NodeUnready) {
+			t.Fatalf("a probe of one that is %+v with %+v", v, c)
+		}
+		if v.Health != n.Health {
+			n.HealthSince, c.Proved, c.Asked = now, -1, -1
+			if n.SidelinedUntil != 0 && (v.Health == muster.NodeUnready || v.Health == muster.NodeGood) {
+				n.SidelinedUntil = 0
+			}
+		}
+		n.Health, n.HealthReason, n.Denied = v.Health, v.Reason, v.Denied
+		again := Judge(n, time.Minute, c, now)
+		again.Wake, again.Probe = v.Wake, v.Probe // a turn of the dial may bring them
+		if again != v {
 			t.Fatalf("judged %+v, then %+v", v, again)
 		}
 		if v.Wake != 0 {
-			if then := Judge(n, time.Minute, c, v.Wake); then.Health != muster.NodeLost {
-				t.Fatalf("at its time it is %s", then.Health)
+			if then := Judge(n, time.Minute, c, v.Wake); then.Health == v.Health && then.Health != muster.NodeLost && !then.Probe {
+				t.Fatalf("at its time it is %+v", then)
 			}
 		}
 	})

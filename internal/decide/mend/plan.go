@@ -183,7 +183,7 @@ func (p *planner) launching(n *state.Node, s *Sight) {
 	case !s.lacks(n.Token, since):
 		p.look(s, p.now)
 	case p.now >= deadline:
-		if gone, next := s.gone(n); gone {
+		if gone, next := s.gone(n, false); gone {
 			p.gone(n, fmt.Sprintf("the provider has not made it within %s", LaunchDeadline))
 		} else {
 			p.look(s, next)
@@ -218,17 +218,21 @@ func because(why string) string {
 
 // vanished declares a node gone whose instance is, and looks for one that seems to be.
 func (p *planner) vanished(n *state.Node, s *Sight) bool {
-	gone, next := s.gone(n)
+	gone, next := s.gone(n, n.Denied)
 	switch {
 	case gone && p.mayForget(n):
 		p.gone(n, "a complete list no longer has its instance")
+		return true
 	case gone:
-		gone = false
 		p.look(s, s.newest.Add(lookAgain))
 	case next != 0:
 		p.look(s, next)
 	}
-	return gone
+	if !gone && s.seemsGone(n) {
+		// How much lists lack is the breaker's business long before they are believed.
+		p.mayForget(n)
+	}
+	return false
 }
 
 func (p *planner) serving(n *state.Node, s *Sight) {
@@ -250,6 +254,9 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 	case n.Intent == muster.NodeHold:
 	case p.now < due:
 		p.wakeAt(due)
+	case n.Denied:
+		// The provider's own word explains it: the breaker does not count it.
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s, and the provider says that the instance is not there", grace)})
 	case !p.mayDestroy(n):
 	default:
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true})
@@ -267,7 +274,7 @@ func (p *planner) terminating(n *state.Node, s *Sight) {
 		// Given up before the provider answered.
 		if id, ok := s.has(n.Token); ok {
 			p.out.Launched = append(p.out.Launched, Found{n.ID, id})
-		} else if gone, next := s.gone(n); gone {
+		} else if gone, next := s.gone(n, false); gone {
 			p.gone(n, n.StageReason)
 		} else {
 			p.look(s, max(next, s.newest.Add(Apart)))
@@ -275,7 +282,7 @@ func (p *planner) terminating(n *state.Node, s *Sight) {
 		return
 	}
 	answered, ok := p.mem.Destroyed[n.ID]
-	switch gone, next := s.gone(n); {
+	switch gone, next := s.gone(n, ok); {
 	case gone:
 		p.gone(n, n.StageReason)
 	case ok && s.lacks(n.Token, answered) && n.LiveAllocs == 0:

@@ -9,8 +9,9 @@ import (
 
 const (
 	// Apart is how far apart the first and the last of the lists must be that
-	// confirm that an instance is gone.
-	Apart = time.Second
+	// confirm that an instance is gone; Agreement the same when nothing but lists says so and
+	// work would be given up for it: two lists that called themselves complete, and were empty, were seen 1.5 s apart.
+	Apart, Agreement = time.Second, 10 * time.Second
 	// ListLag is how long a list may lack an instance that was just made.
 	ListLag = 10 * time.Second
 )
@@ -43,9 +44,21 @@ type Sight struct {
 	newest muster.Time
 	// there is what the newest list showed, by token, and what any later incomplete one did.
 	there map[muster.Token]muster.InstanceID
-	// absent is when the first was asked for of an unbroken row of complete lists, each after
-	// the last sign of life, that lack the instance of a token.
-	absent map[muster.Token]muster.Time
+	// absent are the tokens whose instance is missing by lists that may be believed, missed by any.
+	absent, missed map[muster.Token]absence
+}
+
+// absence is an unbroken row of complete lists, each after the last sign of life, that lack an
+// instance: when the first and the last of them were asked for.
+type absence struct{ first, last muster.Time }
+
+// and is the row with one more list; what was before the last sign of life is not of it.
+func (a absence) and(asked, alive muster.Time) absence {
+	if a.first == 0 || a.first < alive {
+		a.first = asked
+	}
+	a.last = asked
+	return a
 }
 
 // Take takes in a list. The snapshot must have been taken after the list was answered.
@@ -61,23 +74,42 @@ func (s *Sight) Take(l *List, snap *state.Snapshot) {
 		return
 	}
 	s.newest = l.Asked
-	before := s.absent
-	s.absent = map[muster.Token]muster.Time{}
+	absent, missed := s.absent, s.missed
+	s.absent, s.missed = map[muster.Token]absence{}, map[muster.Token]absence{}
+	believed := !s.contradicted(l, snap)
 	snap.LiveNodes(func(n *state.Node) bool {
-		if n.Offering.Provider != s.Provider {
+		_, here := s.there[n.Token]
+		alive, silent := lastAlive(n)
+		if n.Offering.Provider != s.Provider || here || !silent {
 			return true
 		}
-		if _, here := s.there[n.Token]; here {
-			return true
+		if l.Asked >= alive {
+			s.missed[n.Token] = missed[n.Token].and(l.Asked, alive)
 		}
-		alive, ever := lastAlive(n)
-		if first := before[n.Token]; first != 0 && first >= alive {
-			s.absent[n.Token] = first
-		} else if ever && l.Asked >= alive {
-			s.absent[n.Token] = l.Asked
+		switch row := absent[n.Token]; {
+		case l.Asked >= alive && (believed || n.Stage == muster.NodeTerminating):
+			s.absent[n.Token] = row.and(l.Asked, alive)
+		case row.first >= alive && row.first != 0:
+			// This list proves nothing, either way.
+			s.absent[n.Token] = row
 		}
 		return true
 	})
+}
+
+// contradicted reports whether a complete list lacks a node that is in contact: then what else it lacks may
+// be there as well. What is to be destroyed is left out of it: there the list is asked whether what was done has happened.
+func (s *Sight) contradicted(l *List, snap *state.Snapshot) bool {
+	found := false
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Offering.Provider == s.Provider {
+			_, here := s.there[n.Token]
+			_, silent := lastAlive(n)
+			found = !here && !silent && l.Asked >= n.Launched.Add(ListLag)
+		}
+		return !found
+	})
+	return found
 }
 
 // lastAlive is the moment up to which an instance is known or has to be
@@ -93,14 +125,31 @@ func lastAlive(n *state.Node) (at muster.Time, ok bool) {
 }
 
 // gone reports whether the instance of a node is confirmed to be gone. If it is
-// only missing so far, next is when another list could confirm it.
-func (s *Sight) gone(n *state.Node) (gone bool, next muster.Time) {
-	first, ok := s.absent[n.Token]
-	alive, ever := lastAlive(n)
-	if !ok || !ever || first < alive {
+// only missing so far, next is when another list could confirm it. Witnessed: something beside the lists says so too.
+func (s *Sight) gone(n *state.Node, witnessed bool) (gone bool, next muster.Time) {
+	return s.confirmed(s.absent, n, witnessed)
+}
+
+// seemsGone is gone by whatever lists said for a moment, believed or not.
+func (s *Sight) seemsGone(n *state.Node) bool {
+	gone, _ := s.confirmed(s.missed, n, true)
+	return gone
+}
+
+func (s *Sight) confirmed(by map[muster.Token]absence, n *state.Node, witnessed bool) (gone bool, next muster.Time) {
+	row, ok := by[n.Token]
+	alive, silent := lastAlive(n)
+	if !ok || !silent || row.first < alive {
 		return false, 0
 	}
-	return s.newest >= first.Add(Apart), first.Add(Apart)
+	due := row.first.Add(Apart)
+	if n.LiveAllocs > 0 && !witnessed {
+		due = row.first.Add(Agreement)
+	}
+	if row.last >= due {
+		return true, 0
+	}
+	return false, min(max(due, s.newest), s.newest.Add(lookAgain))
 }
 
 // has is the instance of a token, if the newest list showed one.

@@ -33,7 +33,7 @@ func TestGolden(t *testing.T) {
 			cluster, want, _ := strings.Cut(string(text), mark)
 			c := fittest.Read(t, cluster)
 			d := Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), limits(cluster))
-			got := show(c.Snapshot(), d)
+			got := show(c.Snapshot(), d) + reasons(t, c, d)
 			if *update {
 				if err := os.WriteFile(file, []byte(cluster+mark+got), 0o644); err != nil {
 					t.Fatal(err)
@@ -71,14 +71,35 @@ func show(snap *state.Snapshot, d Decision) string {
 	var b strings.Builder
 	b.WriteString(fittest.Placements(snap, d.Placements))
 	name := func(uid muster.JobUID) string { return snap.JobByUID(uid).Key.String() }
+	for _, st := range d.Stops {
+		a := snap.Alloc(st.Alloc)
+		fmt.Fprintf(&b, "gives way on %s: %s[%d]: %s\n", a.Node, a.Run.Key, a.Index, st.Why)
+	}
 	for _, uid := range d.Done {
 		fmt.Fprintf(&b, "done: %s\n", name(uid))
 	}
 	for _, w := range d.Blocked {
-		fmt.Fprintf(&b, "blocked: %s, %d waiting: %s\n", name(w.UID), w.Waiting, w.Why)
+		fmt.Fprintf(&b, "blocked: %s, %d waiting%s\n", name(w.UID), w.Waiting, because(w.Bound.Why))
 	}
 	for _, uid := range d.Left {
 		fmt.Fprintf(&b, "left: %s\n", name(uid))
+	}
+	return b.String()
+}
+
+// reasons are the explanations for who is blocked, once the plan is committed.
+func reasons(t *testing.T, c *fittest.Cluster, d Decision) string {
+	t.Helper()
+	if len(d.Blocked) == 0 {
+		return ""
+	}
+	if res := c.Apply(&state.PlanCommitted{Placements: d.Placements, Stops: d.Stops}).(*state.PlanResult); len(res.Refused)+len(res.RefusedStops) > 0 {
+		t.Fatalf("the state refuses the plan: %+v %+v", res.Refused, res.RefusedStops)
+	}
+	var b strings.Builder
+	for _, w := range d.Blocked {
+		j := c.Snapshot().JobByUID(w.UID)
+		fmt.Fprintf(&b, "%s: %s\n", j.Key, Explain(j, c.Snapshot(), c.Now()))
 	}
 	return b.String()
 }
@@ -88,9 +109,10 @@ func show(snap *state.Snapshot, d Decision) string {
 func settledAfter(t *testing.T, c *fittest.Cluster, d Decision) {
 	t.Helper()
 	for {
-		res := c.Apply(&state.PlanCommitted{Placements: d.Placements}).(*state.PlanResult)
-		if len(res.Refused) > 0 {
-			t.Fatalf("the state refuses the plan: %+v", res.Refused)
+		if len(d.Blocked) == 0 || len(d.Left) > 0 {
+			if res := c.Apply(&state.PlanCommitted{Placements: d.Placements, Stops: d.Stops}).(*state.PlanResult); len(d.Blocked) == 0 && len(res.Refused) > 0 {
+				t.Fatalf("the state refuses the plan: %+v", res.Refused)
+			}
 		}
 		if why := fittest.Overfull(c.Snapshot()); why != "" {
 			t.Fatal(why)
@@ -101,7 +123,14 @@ func settledAfter(t *testing.T, c *fittest.Cluster, d Decision) {
 			break
 		}
 	}
-	if len(d.Placements) > 0 || len(d.Left) > 0 {
+	if len(d.Placements)+len(d.Stops) > 0 || len(d.Left) > 0 {
 		t.Errorf("planning again on the planned state is not idle:\n%s", show(c.Snapshot(), d))
 	}
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }

@@ -49,6 +49,8 @@ func (r *Reason) add(s *fit.Shape, o fit.Obstacle, free muster.Resources) {
 		r.Filtered = count(r.Filtered, o.What)
 	case fit.Avoided:
 		r.Avoided++
+	case fit.Occupied:
+		r.Filtered = count(r.Filtered, "distinct_hosts")
 	case fit.Short:
 		i := slices.IndexFunc(r.Short, func(h Shortage) bool { return h.Dimension == o.What })
 		if i < 0 {
@@ -92,8 +94,11 @@ func (r Reason) String() string {
 		parts = append(parts, fmt.Sprintf("%d with room", r.Fitting))
 	}
 	for _, h := range r.Short {
-		parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)",
-			h.Nodes, h.Dimension, amount(h.Dimension, h.Asked), amount(h.Dimension, h.Most)))
+		if asked := amount(h.Dimension, h.Asked); asked != "" {
+			parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)", h.Nodes, h.Dimension, asked, amount(h.Dimension, h.Most)))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d short of %s", h.Nodes, h.Dimension))
+		}
 	}
 	for _, c := range r.Filtered {
 		parts = append(parts, fmt.Sprintf("%d filtered by %s", c.Nodes, c.What))
@@ -111,14 +116,17 @@ func (r Reason) String() string {
 	return fmt.Sprintf("%d %s considered: %s", r.Nodes, noun, strings.Join(parts, ", "))
 }
 
+// amount is empty for what has names.
 func amount(dimension string, r muster.Resources) string {
 	switch dimension {
 	case "cpu":
 		return max(r.CPU, 0).String()
 	case "memory":
 		return max(r.Memory, 0).String()
+	case "disk":
+		return max(r.Disk, 0).String()
 	}
-	return max(r.Disk, 0).String()
+	return ""
 }
 
 // Explain tells what stands between a member of the job and each node now. Of
@@ -134,9 +142,22 @@ func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
 	}
 	s := fit.ShapeOf(j.Run)
 	var r Reason
+	home := map[muster.NodeID]bool{}
+	if s.Distinct && j.LiveAllocs > 0 {
+		snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
+			if a.Live() {
+				home[a.Node] = true
+			}
+			return true
+		})
+	}
 	snap.LiveNodes(func(n *state.Node) bool {
 		free := fit.Room(n)
-		r.add(s, fit.Check(s, n, free, avoid), free)
+		o := fit.Check(s, n, free, avoid)
+		if home[n.ID] && (o.Kind == fit.None || o.Kind == fit.Short) {
+			o = fit.Obstacle{Kind: fit.Occupied}
+		}
+		r.add(s, o, free)
 		return true
 	})
 	r.sort()

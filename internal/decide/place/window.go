@@ -19,11 +19,13 @@ type Window struct {
 // Decision is what came of a pass. Each job of the window is in exactly one of
 // Done, Blocked and Left.
 type Decision struct {
-	// Index is that of the snapshot it was made from.
+	// Index is that of the state it was made from: that of the view.
 	Index uint64
 	// Placements are grouped by node, the nodes in order of their ids. Members of a job
 	// that were never placed are named in order of their index.
 	Placements []state.Placement
+	// Stops are allocations that are to give way to members of blocked jobs.
+	Stops []state.Stop
 	// Done want nothing more now: each member that wanted an allocation has a placement.
 	Done []muster.JobUID
 	// Blocked have members that fit nowhere; others of the same job may have placements.
@@ -44,5 +46,6 @@ type Blocked struct {
 	// Avoid are nodes on which each of the members that wait has failed: room
 	// there is of no use to them.
 	Avoid []muster.NodeID
-	Why   Reason
+	// Bound, if it names a namespace, is the limit that keeps the members that wait from being placed: no room is of use to them.
+	Bound fit.Bound
 }

@@ -2,6 +2,7 @@ package size
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,8 +71,9 @@ func (v *View) refreshJob(uid muster.JobUID) {
 	}
 	w = &waiter{row: j}
 	v.jobs[uid] = w
+	home := v.occupied(j)
 	if k := j.Untried(); k > 0 {
-		v.add(w, k, nil)
+		v.add(w, k, home)
 	}
 	if j.Retrying == 0 {
 		return
@@ -83,14 +85,33 @@ func (v *View) refreshJob(uid muster.JobUID) {
 			v.wakes.Set(wake{w.next, uid})
 			return false
 		}
-		v.add(w, 1, m.FailedNodes)
+		avoid := m.FailedNodes
+		if len(home) > 0 {
+			avoid = append(slices.Clone(home), avoid...)
+		}
+		v.add(w, 1, avoid)
 		return true
 	})
 }
 
+// occupied are the nodes that have a member of a job on distinct hosts: another finds no room there.
+func (v *View) occupied(j *state.Job) (on []muster.NodeID) {
+	if !j.Run.Spec.DistinctHosts || j.LiveAllocs == 0 {
+		return nil
+	}
+	v.snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
+		if a.Live() {
+			on = append(on, a.Node)
+		}
+		return true
+	})
+	slices.Sort(on)
+	return slices.Compact(on)
+}
+
 func (v *View) add(w *waiter, k int, avoid []muster.NodeID) {
 	j := w.row
-	key := groupKey{j.Run.Shape, j.Run.Priority(), joined(avoid)}
+	key := groupKey{j.Run.Shape, j.Priority(), joined(avoid)}
 	for _, p := range w.parts {
 		if p.group.groupKey == key {
 			p.members += k
@@ -115,7 +136,7 @@ func (v *View) add(w *waiter, k int, avoid []muster.NodeID) {
 		}
 		v.groups[key] = g
 	}
-	p := &part{group: g, job: j, members: k, tried: j.MaxAttempt > j.AttemptBase}
+	p := &part{group: g, job: j, members: k, tried: j.MaxAttempt > j.AttemptBase || j.Env != nil}
 	w.parts = append(w.parts, p)
 	g.members += k
 	if p.tried {

@@ -18,7 +18,7 @@ func (p *planner) fail(d *demand) bool {
 		return false
 	}
 	d.parts.Scan(func(x *part) bool {
-		if !x.tried {
+		if !x.tried && x.job.Env == nil {
 			p.out.Fail = append(p.out.Fail, Fail{UID: x.job.UID, Key: x.job.Key, Modified: x.job.Modified, Reason: v.why})
 		}
 		return true
@@ -67,7 +67,7 @@ func fits(snap *state.Snapshot, shape *fit.Shape) (ok, known bool, why string) {
 		known = known && listed
 	}
 	snap.LiveNodes(func(n *state.Node) bool {
-		ok = ok || fit.Feasible(shape, n) == "" && shape.Ask.Fits(n.Capacity)
+		ok = ok || fit.Feasible(shape, n) == "" && shape.Short(fit.Space{Resources: n.Capacity}, n.Devices()) == ""
 		return !ok
 	})
 	if ok {

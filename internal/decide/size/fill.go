@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/fit"
 )
 
 // supply is nodes with equal room, now or soon.
 type supply struct {
 	class *class
-	free  muster.Resources
+	free  fit.Space
 	count int
 	id    muster.NodeID // of one that is told apart because some members avoid it, or because it is on its way
 	idle  bool
@@ -100,7 +101,7 @@ func (p *planner) supplies() []supply {
 	}
 	for key, l := range p.lots {
 		// Most nodes of a busy fleet are full; idle ones are counted all the same.
-		if k := l.count - apart[l]; k > 0 && (key.idle || p.least.Fits(key.free)) {
+		if k := l.count - apart[l]; k > 0 && (key.idle || p.least.Fits(key.free.Resources)) {
 			out = append(out, supply{class: key.class, free: key.free, count: k, idle: key.idle})
 		}
 	}
@@ -108,7 +109,7 @@ func (p *planner) supplies() []supply {
 	p.onWay.Scan(func(s *seat) bool {
 		n := s.row
 		if n.Stage == muster.NodeServing {
-			// It is out of contact and may come back within the grace; until then nothing is replaced.
+			// It is out of contact, or has to prove itself, and may come back within the grace; until then nothing is replaced.
 			back := n.HealthSince.Add(micros(s.pool.Grace))
 			if back <= p.now {
 				return true
@@ -138,7 +139,7 @@ func compareSupply(a, b supply) int {
 		return 1
 	}
 	x, y := a.class.key, b.class.key
-	return cmp.Or(cmp.Compare(a.free.CPU, b.free.CPU), cmp.Compare(a.free.Memory, b.free.Memory), cmp.Compare(a.free.Disk, b.free.Disk),
+	return cmp.Or(cmp.Compare(a.free.CPU, b.free.CPU), cmp.Compare(a.free.Memory, b.free.Memory), cmp.Compare(a.free.Disk, b.free.Disk), cmp.Compare(a.free.Taken, b.free.Taken),
 		cmp.Compare(x.pool, y.pool), cmp.Compare(x.kind.provider, y.kind.provider), cmp.Compare(x.kind.name, y.kind.name),
 		strings.Compare(x.kind.zone, y.kind.zone), cmp.Compare(x.kind.market, y.kind.market), strings.Compare(x.kind.family, y.kind.family),
 		strings.Compare(x.attributes, y.attributes), cmp.Compare(a.id, b.id))
@@ -153,7 +154,7 @@ func (p *planner) pattern(s *supply) int {
 	for i := range p.line {
 		if p.fits1(s, free, i) > 0 {
 			first = i
-			free = p.put(free, i, 1)
+			free = p.put(s, free, i, 1)
 			break
 		}
 	}
@@ -162,19 +163,19 @@ func (p *planner) pattern(s *supply) int {
 	}
 	guess := p.suit(p.line[first].shape, s.class) == maybe
 	for _, at := range p.sized {
-		if !p.least.Fits(free) {
+		if !p.least.Fits(free.Resources) {
 			break
 		}
 		k := p.fits1(s, free, int(at))
 		if int(at) == first {
 			k = min(k, p.line[at].left-1)
 			p.takes[0].members += k
-			free = free.Sub(times(p.line[at].shape.Ask, k))
+			free = s.class.take(p.line[at].shape, free, k)
 			continue
 		}
 		if k > 0 {
 			guess = guess || p.suit(p.line[at].shape, s.class) == maybe
-			free = p.put(free, int(at), k)
+			free = p.put(s, free, int(at), k)
 		}
 	}
 	if guess {
@@ -187,15 +188,15 @@ func (p *planner) pattern(s *supply) int {
 	return n
 }
 
-func (p *planner) put(free muster.Resources, i, k int) muster.Resources {
+func (p *planner) put(s *supply, free fit.Space, i, k int) fit.Space {
 	p.takes = append(p.takes, take{i, k})
-	return free.Sub(times(p.line[i].shape.Ask, k))
+	return s.class.take(p.line[i].shape, free, k)
 }
 
 // fits1 is how many members of a demand fit what is left of one node of s.
-func (p *planner) fits1(s *supply, free muster.Resources, i int) int {
+func (p *planner) fits1(s *supply, free fit.Space, i int) int {
 	d := &p.line[i]
-	if d.left == 0 || !d.shape.Ask.Fits(free) {
+	if d.left == 0 || !d.shape.Ask.Fits(free.Resources) {
 		return 0
 	}
 	switch p.suit(d.shape, s.class) {
@@ -210,7 +211,10 @@ func (p *planner) fits1(s *supply, free muster.Resources, i int) int {
 	if s.id != "" && slices.Contains(d.group.avoid, s.id) {
 		return 0
 	}
-	return d.shape.Ask.Times(free, d.left)
+	if d.shape.Distinct && slices.ContainsFunc(p.takes, func(t take) bool { return t.demand == i }) {
+		return 0
+	}
+	return d.shape.Times(free, s.class.devices(), d.left)
 }
 
 // use gives n nodes of s the last pattern.
@@ -225,6 +229,13 @@ func (p *planner) use(s *supply, n int) {
 	}
 }
 
-func times(r muster.Resources, k int) muster.Resources {
-	return muster.Resources{CPU: r.CPU * muster.MilliCPU(k), Memory: r.Memory * muster.Bytes(k), Disk: r.Disk * muster.Bytes(k)}
+// devices of one node of the class.
+func (c *class) devices() []muster.Device { return c.sample.Devices() }
+
+// take is what k members leave of the space of a node of the class.
+func (c *class) take(s *shape, free fit.Space, k int) fit.Space {
+	return s.Take(free, -1, c.devices(), k)
 }
+
+// empty is the space of a new node of the offering.
+func empty(o *muster.Offering) fit.Space { return fit.Space{Resources: o.Capacity} }

@@ -38,7 +38,7 @@ func (p *planner) keep(q *pool, reason string) bool {
 	}
 	p.launch(best, reason)
 	// It may do for some that nothing could be launched for: then it is no spare one.
-	s := supply{class: best.offer.class, free: best.offer.Capacity, count: 1}
+	s := supply{class: best.offer.class, free: empty(best.offer.Offering), count: 1}
 	if p.open > 0 && p.pattern(&s) > 0 {
 		p.use(&s, 1)
 	} else {

@@ -63,7 +63,7 @@ func (p *planner) serve(i int) {
 			p.reserve(d, choices)
 			return
 		}
-		s := supply{class: c.offer.class, free: c.offer.Capacity, count: 1}
+		s := supply{class: c.offer.class, free: empty(c.offer.Offering), count: 1}
 		for n := p.pattern(&s); n > 0 && p.obstacle(c).kind == nothing; n-- {
 			p.launch(c, p.reason(i))
 			p.use(&s, 1)
@@ -171,7 +171,7 @@ func (p *planner) value(d *demand) {
 	choices, _ := p.choices(d.shape)
 	for i := range choices {
 		c := &choices[i]
-		holds := d.shape.Ask.Times(c.offer.Capacity, d.left)
+		holds := d.shape.Times(empty(c.offer.Offering), c.offer.Devices, d.left)
 		if holds == 0 {
 			continue
 		}
@@ -228,7 +228,7 @@ func (p *planner) best(i int, choices []choice) (*choice, string) {
 // ratio is the price of a node against what the members on it would cost each
 // where they are cheapest; or why it is not for demand i.
 func (p *planner) ratio(i int, c *choice) (float64, string) {
-	s := supply{class: c.offer.class, free: c.offer.Capacity, count: 1}
+	s := supply{class: c.offer.class, free: empty(c.offer.Offering), count: 1}
 	p.pattern(&s)
 	served := false
 	var everywhere, there float64

@@ -42,6 +42,8 @@ type Turn struct {
 	Reason string
 	// IfIdle: only if it has no live allocation when it is done.
 	IfIdle bool
+	// Unplaced: because the configuration has no place for it. Put back there, it is kept while it drains.
+	Unplaced bool
 }
 
 // Fail is a job that can never run.
@@ -65,9 +67,11 @@ type Decisions struct {
 	Launch    []Launch
 	Drain     []Turn
 	Terminate []Turn
-	Fail      []Fail
-	Waits     []Wait
-	Budgets   []Budget // of pools that have one, by name
+	// Keep are nodes that drained for want of a place in the configuration, and have one again.
+	Keep    []Turn
+	Fail    []Fail
+	Waits   []Wait
+	Budgets []Budget // of pools that have one, by name
 	// Wake is when to plan again if nothing changes; 0: never.
 	Wake muster.Time
 }

@@ -254,6 +254,9 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 	if o["health"] != "" {
 		c.do(&state.NodeHealthChanged{ID: id, Health: muster.NodeHealth(o["health"]), Reason: o["reason"]})
 	}
+	if o["unplaced"] != "" {
+		c.do(&state.NodeDraining{ID: id, Reason: "pool p is not configured any more", Unplaced: true})
+	}
 	c.move(id, stage)
 	if o["intent"] != "" {
 		c.do(&state.NodeIntentSet{ID: id, Intent: muster.NodeIntent(o["intent"]), Reason: o["reason"]})
@@ -345,6 +348,9 @@ func (c *cluster) text(d *Decisions) string {
 	}
 	for _, t := range d.Drain {
 		fmt.Fprintf(&b, "drain %s: %s\n", t.Node, t.Reason)
+	}
+	for _, t := range d.Keep {
+		fmt.Fprintf(&b, "keep %s: %s\n", t.Node, t.Reason)
 	}
 	for _, t := range d.Terminate {
 		fmt.Fprintf(&b, "terminate %s: %s", t.Node, t.Reason)

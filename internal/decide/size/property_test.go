@@ -221,7 +221,7 @@ func TestManyMembers(t *testing.T) {
 // the same (cluster.plan sees to it), and what is planned is done.
 func TestAdvancedIsRebuilt(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		c := newCluster(t)
+		c := newCluster(rapidTB{t, rt})
 		c.read(randomCluster(rt))
 		launched := 0
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
@@ -322,3 +322,12 @@ func (c *cluster) step(t *rapid.T) {
 		}
 	}
 }
+
+// rapidTB lets what fails within a check be made small and told with its seed.
+type rapidTB struct {
+	testing.TB
+	rt *rapid.T
+}
+
+func (t rapidTB) Fatal(args ...any)                 { t.rt.Fatal(args...) }
+func (t rapidTB) Fatalf(format string, args ...any) { t.rt.Fatalf(format, args...) }

@@ -63,7 +63,7 @@ func (p *planner) limitOf(w *stuck) limit {
 	for i := range w.choices {
 		c := &w.choices[i]
 		o := p.obstacle(c)
-		if (o.kind == byMax || o.kind == byQuota || o.kind == byBudget) && d.shape.Ask.Fits(c.offer.Capacity) {
+		if (o.kind == byMax || o.kind == byQuota || o.kind == byBudget) && d.shape.Short(empty(c.offer.Offering), c.offer.Devices) == "" {
 			return limit{c, o}
 		}
 	}
@@ -88,7 +88,7 @@ func (p *planner) ends(l *limit) int {
 
 func (p *planner) giveWay(w *stuck, l *limit) {
 	d := &p.line[w.demand]
-	holds := d.shape.Ask.Times(l.choice.offer.Capacity, d.left)
+	holds := d.shape.Times(empty(l.choice.offer.Offering), l.choice.offer.Devices, d.left)
 	need := (d.left+holds-1)/holds - p.ends(l)
 	for _, s := range p.idle(l) {
 		if need <= 0 {
@@ -145,7 +145,7 @@ func (p *planner) empty(w *stuck, l *limit) {
 		if !s.kept || n.Intent != muster.NodeRun {
 			continue
 		}
-		if p.suit(d.shape, s.class) != no && d.shape.Ask.Fits(capacity(s)) && !slices.Contains(d.group.avoid, n.ID) {
+		if p.suit(d.shape, s.class) != no && d.shape.Short(fit.Space{Resources: capacity(s)}, s.row.Devices()) == "" && !slices.Contains(d.group.avoid, n.ID) {
 			could = true
 			break
 		}
@@ -174,7 +174,7 @@ func capacity(s *seat) muster.Resources {
 
 // isUsable reports whether some waiting member fits the node as it is.
 func (p *planner) isUsable(s *seat) bool {
-	if !p.least.Fits(s.free) || len(p.line) == 0 {
+	if !p.least.Fits(s.free.Resources) || len(p.line) == 0 {
 		return false
 	}
 	key := s.lot.key
@@ -190,5 +190,5 @@ func (p *planner) isUsable(s *seat) bool {
 }
 
 func (p *planner) holds(s *seat, d *demand) bool {
-	return d.shape.Ask.Fits(fit.Room(s.row)) && p.suit(d.shape, s.class) != no
+	return d.shape.Short(fit.SpaceOf(s.row), s.row.Devices()) == "" && !(d.shape.Distinct && slices.Contains(d.group.avoid, s.row.ID)) && p.suit(d.shape, s.class) != no
 }

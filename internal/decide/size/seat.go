@@ -13,7 +13,7 @@ type seat struct {
 	row   *state.Node
 	class *class // nil: gone before it joined
 	pool  *pool  // nil: it is not configured
-	free  muster.Resources
+	free  fit.Space
 	lot   *lot // if it is open
 	// onWay: room to come, of a node that has not joined or that may come back.
 	onWay, odd, idle, kept, ending bool
@@ -27,7 +27,7 @@ type lot struct {
 
 type lotKey struct {
 	class *class
-	free  muster.Resources
+	free  fit.Space
 	idle  bool
 }
 
@@ -110,10 +110,10 @@ func (v *View) sit(s *seat) {
 	case n.Intent != muster.NodeRun:
 	case n.Schedulable():
 		v.intoLot(s)
-	case n.Stage == muster.NodeServing && n.Health == muster.NodeLost:
-		s.onWay, s.free = true, fit.Room(n)
+	case n.Stage == muster.NodeServing && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
+		s.onWay, s.free = true, fit.SpaceOf(n)
 	case n.Stage != muster.NodeServing:
-		s.onWay, s.free = true, n.Offering.Capacity
+		s.onWay, s.free = true, empty(&n.Offering)
 	}
 	if s.onWay {
 		v.onWay.Set(s)
@@ -166,7 +166,8 @@ func (v *View) takeAway(s *seat) {
 
 func (v *View) intoLot(s *seat) {
 	n := s.row
-	s.free = fit.Room(n)
+	s.free = fit.SpaceOf(n)
+	s.free.Taken = s.free.Taken.WithoutCores()
 	key := lotKey{s.class, s.free, n.LiveAllocs == 0 && n.IdleSince != 0}
 	l := v.lots[key]
 	if l == nil {

@@ -22,8 +22,11 @@ func (p *planner) turnNodes() {
 
 // turn moves one node that nobody wants towards its end.
 func (p *planner) turn(n *state.Node) {
-	why := ""
+	why, unplaced := "", false
 	switch {
+	case n.Stage == muster.NodeDraining && n.Unplaced && n.Intent != muster.NodeDrain && n.Health != muster.NodeBroken && p.unwanted(n) == "":
+		p.out.Keep = append(p.out.Keep, Turn{Node: n.ID, Reason: "its place in the configuration is back"})
+		return
 	case n.Stage == muster.NodeDraining:
 		why = cmp.Or(n.StageReason, "drained")
 	case n.Intent == muster.NodeDrain:
@@ -37,17 +40,18 @@ func (p *planner) turn(n *state.Node) {
 			why += ": " + n.HealthReason
 		}
 	default:
-		why = p.unwanted(n)
+		why, unplaced = p.unwanted(n), true
 	}
 	switch n.Stage {
 	case muster.NodeLaunching, muster.NodeBooting, muster.NodeAdopted:
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why, Unplaced: unplaced})
 	case muster.NodeServing, muster.NodeDraining:
 		if n.LiveAllocs == 0 && !p.outputsHold(n, max(n.IdleSince, n.StageSince)) {
 			p.terminate(n, why)
+			p.out.Terminate[len(p.out.Terminate)-1].Unplaced = unplaced
 		} else if n.Stage == muster.NodeServing && n.Intent != muster.NodeDrain {
-			// What the operator said may be taken back; the rest is for good.
-			p.out.Drain = append(p.out.Drain, Turn{Node: n.ID, Reason: why})
+			// What the operator said may be taken back, and so may the configuration; the rest is for good.
+			p.out.Drain = append(p.out.Drain, Turn{Node: n.ID, Reason: why, Unplaced: unplaced})
 		}
 	}
 }

@@ -104,22 +104,29 @@ func (v *View) Advance(snap *state.Snapshot, changes []state.Change) {
 			v.refreshNode(n.ID)
 		}
 	}
-	if len(v.names) > named {
-		// Nodes that were alike may not be any more.
-		v.build(snap)
-	}
+	v.tellApart(named)
 }
 
 // tick lets retries become due.
 func (v *View) tick(now muster.Time) {
 	v.now = max(v.now, now)
+	named := len(v.names)
 	for {
 		w, ok := v.wakes.Min()
 		if !ok || w.at > v.now {
-			return
+			break
 		}
 		v.wakes.Delete(w)
 		v.refreshJob(w.uid)
+	}
+	v.tellApart(named)
+}
+
+// tellApart builds the view anew if there were fewer names of attributes that
+// matter: nodes that were alike may not be any more. A retry that becomes due can be the first to ask for one.
+func (v *View) tellApart(named int) {
+	if len(v.names) > named {
+		v.build(v.snap)
 	}
 }
 

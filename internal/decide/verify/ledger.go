@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
@@ -14,12 +15,30 @@ type Ledger struct {
 	snap  *state.Snapshot
 	nodes map[muster.NodeID]*account
 	jobs  map[muster.JobUID]*line
+	// allow is what namespaces may still have.
+	allow *fit.Allowance
+	// stopped are allocations that the ledger has told to stop.
+	stopped map[muster.AllocID]bool
 }
 
 // account is a node and its room, less what the ledger gave away.
 type account struct {
 	row  *state.Node // nil: there is no such node
-	free muster.Resources
+	free fit.Space
+	// jobs on distinct hosts that the ledger has put there.
+	distinct map[muster.JobUID]bool
+	// touched: the ledger has placed something there.
+	touched bool
+	// given: what is reserved there has been given to whom it is for.
+	given bool
+}
+
+// owed is what is reserved there for the job, and is not in free.
+func (n *account) owed(j *line) muster.Resources {
+	if n.given || n.row.Reserved == nil || n.row.Reserved.UID != j.row.UID {
+		return muster.Resources{}
+	}
+	return n.row.Reserved.Room
 }
 
 // line is a job and which of its members the ledger has placed.
@@ -33,7 +52,7 @@ type line struct {
 
 // On makes a ledger of a snapshot alone.
 func On(snap *state.Snapshot) *Ledger {
-	return &Ledger{snap: snap, nodes: map[muster.NodeID]*account{}, jobs: map[muster.JobUID]*line{}}
+	return &Ledger{snap: snap, nodes: map[muster.NodeID]*account{}, jobs: map[muster.JobUID]*line{}, stopped: map[muster.AllocID]bool{}, allow: fit.NewAllowance(snap)}
 }
 
 // Count takes in placements that were found true before and are on their way
@@ -50,8 +69,43 @@ func (l *Ledger) Count(placements []state.Placement) {
 			}
 		}
 		j.take(p)
-		n.free = n.free.Sub(j.row.Run.Ask)
+		n.take(j, p)
+		l.allow.Take(j.row.Key.Namespace, j.row.Run.Ask, 1)
 	}
+}
+
+// take counts a placement in; why says what of it cannot be, by name.
+func (n *account) take(j *line, p state.Placement) (why string) {
+	taken, why := n.free.Taken.Take(j.row.Run.Names, p.Grant, n.row.Cores(), n.row.Devices())
+	if why != "" {
+		return why
+	}
+	n.touched = true
+	owed := n.owed(j)
+	n.given = n.given || owed != (muster.Resources{})
+	n.free = fit.Space{Resources: n.free.Add(owed).Sub(j.row.Run.Ask), Taken: taken}
+	if j.shape.Distinct {
+		if n.distinct == nil {
+			n.distinct = map[muster.JobUID]bool{}
+		}
+		n.distinct[p.UID] = true
+	}
+	return ""
+}
+
+// occupied: a job on distinct hosts has a member there already.
+func (l *Ledger) occupied(n *account, j *line) (found bool) {
+	if !j.shape.Distinct {
+		return false
+	}
+	if n.distinct[j.row.UID] {
+		return true
+	}
+	l.snap.NodeAllocs(n.row.ID, func(a *state.Alloc) bool {
+		found = a.UID == j.row.UID
+		return !found
+	})
+	return found
 }
 
 // Plan finds what of a plan holds, and counts that in. Refresh is the index of
@@ -78,15 +132,29 @@ func (l *Ledger) part(part []state.Placement, v *Verdict) {
 		refuse(v, part, fmt.Sprintf("node %s: not found", part[0].Node))
 		return
 	}
-	free := n.free
+	was := *n
+	n.distinct = maps.Clone(n.distinct)
 	for i, p := range part {
 		j := l.job(p.UID)
 		avoid, why := l.member(j, p)
+		if why == "" && l.occupied(n, j) {
+			why = fmt.Sprintf("job %s: node %s has a member of it, and the job is on distinct hosts", j.row.Key, p.Node)
+		}
 		if why == "" {
-			switch o := fit.Check(j.shape, n.row, free, avoid); o.Kind {
+			if _, bound := l.allow.Of(j.row.Key.Namespace, j.row.Run.Ask, 1); bound.Namespace != "" {
+				why = fmt.Sprintf("job %s: %s", j.row.Key, bound.Why)
+			}
+		}
+		if why == "" {
+			switch o := fit.Check(j.shape, n.row, n.free.Add(n.owed(j)), avoid); o.Kind {
 			case fit.None:
-				free = free.Sub(j.row.Run.Ask)
+				if why := n.take(j, p); why != "" {
+					*n = was
+					l.refusePart(v, first, part[i:], fmt.Sprintf("node %s: %s", p.Node, why))
+					return
+				}
 				j.take(p)
+				l.allow.Take(j.row.Key.Namespace, j.row.Run.Ask, 1)
 				v.Placements = append(v.Placements, p)
 				continue
 			case fit.Filtered:
@@ -94,22 +162,30 @@ func (l *Ledger) part(part []state.Placement, v *Verdict) {
 			case fit.Avoided:
 				why = fmt.Sprintf("job %s: member %d failed on node %s before", j.row.Key, p.Index, p.Node)
 			case fit.Closed:
+				*n = was
 				l.refusePart(v, first, part[i:], fmt.Sprintf("node %s is %s", p.Node, o.What))
 				return
 			case fit.Short:
-				l.refusePart(v, first, part[i:], fmt.Sprintf("node %s: short of %s: %s asked, %s free", p.Node, o.What, j.row.Run.Ask, free))
+				free := n.free.Resources
+				why := n.take(j, p)
+				if why == "" {
+					why = fmt.Sprintf("short of %s: %s asked, %s free", o.What, j.row.Run.Ask, free)
+				}
+				*n = was
+				l.refusePart(v, first, part[i:], fmt.Sprintf("node %s: %s", p.Node, why))
 				return
 			}
 		}
 		v.Refused = append(v.Refused, state.PlanRefusal{Placement: p, Reason: why})
 	}
-	n.free = free
 }
 
 // refusePart refuses the rest of a node's part with what was found to hold of it.
 func (l *Ledger) refusePart(v *Verdict, first int, rest []state.Placement, reason string) {
 	for i := len(v.Placements) - 1; i >= first; i-- {
-		l.jobs[v.Placements[i].UID].untake(v.Placements[i])
+		j := l.jobs[v.Placements[i].UID]
+		j.untake(v.Placements[i])
+		l.allow.Take(j.row.Key.Namespace, j.row.Run.Ask, -1)
 	}
 	refuse(v, v.Placements[first:], reason)
 	refuse(v, rest, reason)
@@ -161,7 +237,7 @@ func (l *Ledger) node(id muster.NodeID) *account {
 	if n == nil {
 		n = &account{row: l.snap.Node(id)}
 		if n.row != nil {
-			n.free = fit.Room(n.row)
+			n.free = fit.SpaceOf(n.row)
 		}
 		l.nodes[id] = n
 	}

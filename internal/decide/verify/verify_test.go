@@ -141,6 +141,57 @@ func TestP9InFlight(t *testing.T) {
 	}
 }
 
+// P6: the same GPU, core or port twice is refused by its name, whether the state or a plan before has it, and so by the state.
+func TestP6NamedTwice(t *testing.T) {
+	c := fittest.Read(t, `
+node n1 cpu=8 memory=8GiB gpu=A:2:shared gpu=B:1
+job held cores=1 gpu=0.6:A port=80 memory=1GiB
+place held 0 n1
+job whole gpu=1 count=3 memory=1MiB
+job half gpu=0.5 count=3 memory=1MiB
+job pin cores=1 count=3 memory=1MiB
+job web port=80 memory=1MiB
+job b gpu=1:B memory=1MiB cpu=0.1
+`)
+	with := func(name string, index int, g muster.Grant) []state.Placement {
+		return []state.Placement{{UID: fittest.UID(name), Version: 1, Index: index, Attempt: 1, Node: "n1", Grant: g}}
+	}
+	devices := func(d ...int) muster.Grant { return muster.Grant{Devices: d} }
+	l := On(c.Snapshot())
+	for _, tc := range []struct {
+		plan []state.Placement
+		want string // "": it holds
+	}{
+		{with("whole", 0, devices(0)), "node n1: gpu 0 is taken"},
+		{with("half", 0, devices(0)), "node n1: gpu 0 is taken"},
+		{with("half", 0, devices(1)), ""},
+		{with("whole", 0, devices(1)), "node n1: gpu 1 is taken"},
+		{with("half", 1, devices(1)), ""},
+		{with("half", 2, devices(1)), "node n1: gpu 1 is taken"},
+		{with("half", 2, devices(2)), "node n1: gpu 2 is no gpu"},
+		{with("whole", 0, devices(3)), "node n1: there is no device 3"},
+		{with("b", 0, devices(2)), ""},
+		{with("pin", 0, muster.Grant{Cores: []int{0}}), "node n1: core 0 is taken"},
+		{with("pin", 0, muster.Grant{Cores: []int{3}}), ""},
+		{with("pin", 1, muster.Grant{Cores: []int{3}}), "node n1: core 3 is taken"},
+		{with("web", 0, muster.Grant{}), "node n1: port 80 is taken"},
+	} {
+		v := l.Plan(tc.plan)
+		if tc.want == "" && len(v.Refused) == 0 {
+			continue
+		}
+		if len(v.Refused) != 1 || v.Refused[0].Reason != tc.want || !v.Refused[0].NodeFault {
+			t.Errorf("%+v: %+v, want %q", tc.plan[0].Grant, v.Refused, tc.want)
+		}
+		if tc.plan[0].UID != "whole" || tc.plan[0].Grant.Devices[0] != 0 {
+			continue
+		}
+		if res := c.Apply(&state.PlanCommitted{Placements: tc.plan}).(*state.PlanResult); len(res.Refused) != 1 || res.Refused[0].Reason != tc.want {
+			t.Errorf("the state: %+v", res)
+		}
+	}
+}
+
 // A part that is refused leaves nothing of itself in the ledger.
 func TestRefusedPartIsNotCounted(t *testing.T) {
 	c := fittest.Read(t, threeNodes)

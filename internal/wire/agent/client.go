@@ -38,13 +38,14 @@ const (
 // FaultUnavailable when the agent could not be reached or answered too late,
 // FaultNotFound, FaultInvalid, FaultConflict, FaultTooOld (it has ended) and FaultInternal for what it answered.
 type Client struct {
+	dial func(ctx context.Context) (net.Conn, error)
 	http *http.Client
 }
 
 // NewClient makes a client whose connections come from dial: a local socket
 // (DialSocket) or one at the far end of an SSH connection.
 func NewClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
-	return &Client{http: &http.Client{Transport: &http.Transport{
+	return &Client{dial: dial, http: &http.Client{Transport: &http.Transport{
 		DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		MaxIdleConnsPerHost:   16,
 		IdleConnTimeout:       90 * time.Second,

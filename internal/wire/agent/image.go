@@ -66,4 +66,7 @@ type Stats struct {
 	Memory    muster.Bytes `json:"memory"`
 	Pids      int          `json:"pids,omitempty"`
 	Disk      muster.Bytes `json:"disk,omitempty"`
+	// The limits that hold, asked for or not; 0: none, or not known.
+	PidsMax int          `json:"pids_max,omitempty"`
+	DiskMax muster.Bytes `json:"disk_max,omitempty"`
 }

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -10,13 +14,19 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// tunnelTimeout bounds the opening of a tunnel.
-const tunnelTimeout = 10 * time.Second
+const (
+	// tunnelTimeout bounds the opening of a tunnel.
+	tunnelTimeout = 10 * time.Second
+	// maxUpgrade bounds what an agent answers to it.
+	maxUpgrade = 2 << 20
+)
 
 // Tunnel is a connection to the init of a sandbox, through its agent. One goroutine
 // may read and any may write: what is given to one Write stays together. Close may be called at any time and ends both.
 type Tunnel struct {
-	conn io.ReadWriteCloser
+	conn net.Conn
+	// early has come with the agent's answer and is not yet read.
+	early []byte
 	// writing holds a token of whoever writes: not every way to a node keeps large writes apart.
 	writing chan struct{}
 	// ctx ends the connection, and its cause is what a reader is told then.
@@ -24,44 +34,71 @@ type Tunnel struct {
 	unhook func() bool
 }
 
-// Tunnel connects to the init of an allocation's sandbox. The connection ends
-// with ctx. Faults: FaultNotFound (no such sandbox there), FaultConflict (it
-// has none that listens: not started, or ended), FaultUnavailable.
-func (c *Client) Tunnel(ctx context.Context, id muster.AllocID) (*Tunnel, error) {
+// Tunnel connects to the init of an allocation's sandbox, and sends first there, which may be
+// empty: whoever has the whole request already saves the way to the node and back.
+// Without an error it is not known what init makes of it; with one, it may have had it, unless the agent
+// refused. The connection ends with ctx. Faults: FaultNotFound (no such sandbox there),
+// FaultConflict (it has none that listens: not started, or ended), FaultUnavailable.
+//
+// The request is made by hand. What package http does for it besides, dialling, writing and reading in goroutines
+// of their own, took as long as the agent and init together.
+func (c *Client) Tunnel(ctx context.Context, id muster.AllocID, first []byte) (*Tunnel, error) {
 	path := "/v1/allocs/" + url.PathEscape(string(id)) + "/init"
-	opening, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(tunnelTimeout, func() { cancel(errStalled) })
-	defer timer.Stop()
-	// Of no account once the connection is handed over: the transport lets go of it.
-	defer cancel(nil)
-	req, err := http.NewRequestWithContext(opening, http.MethodPost, "http://agent"+path, nil)
-	if err != nil {
-		return nil, muster.Faultf(muster.FaultInvalid, "agent: %s: %v", path, err)
-	}
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", UpgradeInit)
-	// Not sent: it tells the transport that this may be tried again on another
-	// connection, if the agent has just closed the one that lay idle.
-	req.Header["Idempotency-Key"] = nil
-	resp, err := c.http.Do(req)
+	opening, cancel := context.WithTimeoutCause(ctx, tunnelTimeout, errStalled)
+	defer cancel()
+	conn, err := c.dial(opening)
 	if err != nil {
 		return nil, unreached(path, cause(opening, err))
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode < 300 {
-			return nil, muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)
+	unhook := context.AfterFunc(opening, func() { _ = conn.Close() })
+	early, err := openTunnel(conn, path, first)
+	if !unhook() {
+		err = cause(opening, net.ErrClosed)
+	}
+	if err != nil {
+		_ = conn.Close()
+		if _, told := err.(*answered); told {
+			return nil, errors.Unwrap(err)
 		}
-		return nil, refused(resp)
+		return nil, unreached(path, cause(opening, err))
 	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if !ok || resp.Header.Get("Upgrade") != UpgradeInit {
-		_ = resp.Body.Close()
-		return nil, muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))
-	}
-	t := &Tunnel{conn: conn, ctx: ctx, writing: make(chan struct{}, 1)}
+	t := &Tunnel{conn: conn, early: early, ctx: ctx, writing: make(chan struct{}, 1)}
 	t.unhook = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return t, nil
+}
+
+// answered is an error that the agent's answer is.
+type answered struct{ err error }
+
+func (a *answered) Error() string { return a.err.Error() }
+func (a *answered) Unwrap() error { return a.err }
+
+// openTunnel asks for the connection to be made a tunnel, and gives what came through it already.
+func openTunnel(conn net.Conn, path string, first []byte) (early []byte, err error) {
+	request := make([]byte, 0, 256+len(first))
+	request = fmt.Appendf(request, "POST %s HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n", path, UpgradeInit, len(first))
+	// An agent, or an init, that refuses may do so before it has taken all of it: its answer says more than this error.
+	_, werr := conn.Write(append(request, first...))
+	in := bufio.NewReaderSize(io.LimitReader(conn, maxUpgrade), 1<<10)
+	resp, err := http.ReadResponse(in, &http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}})
+	if err != nil {
+		if err == io.ErrUnexpectedEOF || err == io.EOF {
+			err = errors.New("the agent closed the connection")
+		}
+		return nil, errors.Join(werr, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch {
+	case resp.StatusCode != http.StatusSwitchingProtocols && resp.StatusCode < 300:
+		return nil, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)}
+	case resp.StatusCode != http.StatusSwitchingProtocols:
+		return nil, &answered{refused(resp)}
+	case resp.Header.Get("Upgrade") != UpgradeInit:
+		return nil, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))}
+	}
+	// Whoever did not take all of it may have said why: that is there to be read.
+	early, _ = in.Peek(in.Buffered())
+	return early, nil
 }
 
 // Close ends the connection.
@@ -72,6 +109,13 @@ func (t *Tunnel) Close() error {
 
 // Read reads what init sent. After the end of the context the error is its cause.
 func (t *Tunnel) Read(p []byte) (int, error) {
+	if len(t.early) > 0 {
+		n := copy(p, t.early)
+		if t.early = t.early[n:]; len(t.early) == 0 {
+			t.early = nil
+		}
+		return n, nil
+	}
 	n, err := t.conn.Read(p)
 	return n, t.because(err)
 }

@@ -38,7 +38,7 @@ func TestTunnel(t *testing.T) {
 		})
 	})
 	for range 3 {
-		tunnel, err := c.Tunnel(t.Context(), "u-0-1")
+		tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,6 +54,43 @@ func TestTunnel(t *testing.T) {
 		if err := tunnel.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTunnelFirst: what goes along with the opening comes first, and what the other side said at once is read.
+func TestTunnelFirst(t *testing.T) {
+	status := http.StatusSwitchingProtocols
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if status != http.StatusSwitchingProtocols {
+			w.WriteHeader(status)
+			return
+		}
+		conn, in, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: "+UpgradeInit+"\r\n\r\nat once ")
+		b, _ := io.ReadAll(in)
+		_, _ = conn.Write(bytes.ToUpper(b))
+	})
+	for _, first := range []string{"hello ", strings.Repeat("much ", 200_000)} {
+		tunnel, err := c.Tunnel(t.Context(), "u-0-1", []byte(first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(tunnel, "and more")
+		_ = tunnel.CloseWrite()
+		if b, err := io.ReadAll(tunnel); err != nil || string(b) != "at once "+strings.ToUpper(first)+"AND MORE" {
+			t.Errorf("%d octets, %v", len(b), err)
+		}
+		_ = tunnel.Close()
+	}
+	// Refused before it has taken all of it: why is told, and not that the connection broke.
+	status = http.StatusNotFound
+	if _, err := c.Tunnel(t.Context(), "u-0-1", make([]byte, 8<<20)); !muster.IsKind(err, muster.FaultNotFound) {
+		t.Error(err)
 	}
 }
 
@@ -77,7 +114,7 @@ func TestTunnelWritesStayTogether(t *testing.T) {
 			got <- nil
 		})
 	})
-	tunnel, err := c.Tunnel(t.Context(), "u-0-1")
+	tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +149,7 @@ func TestTunnelEndsWithItsContext(t *testing.T) {
 	})
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	tunnel, err := c.Tunnel(ctx, "u-0-1")
+	tunnel, err := c.Tunnel(ctx, "u-0-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +175,7 @@ func TestTunnelEndsWithItsContext(t *testing.T) {
 		t.Errorf("late write: %v", err)
 	}
 	_ = tunnel.Close()
-	if _, err := c.Tunnel(ctx, "u-0-1"); !errors.Is(err, why) {
+	if _, err := c.Tunnel(ctx, "u-0-1", nil); !errors.Is(err, why) {
 		t.Errorf("%v", err)
 	}
 }
@@ -168,7 +205,7 @@ func TestTunnelRefused(t *testing.T) {
 		{101, ``, "websocket", muster.FaultInternal, "websocket"},
 	} {
 		status, body, upgraded = x.status, x.body, x.upgraded
-		if tunnel, err := c.Tunnel(t.Context(), "u-0-1"); muster.KindOf(err) != x.kind || !strings.Contains(err.Error(), x.says) || tunnel != nil {
+		if tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil); muster.KindOf(err) != x.kind || !strings.Contains(err.Error(), x.says) || tunnel != nil {
 			t.Errorf("%d: %v", x.status, err)
 		}
 	}

@@ -18,6 +18,7 @@
 //	GET  /v1/images                             ImageList
 //	POST /v1/images                             PullImage → stream of PullProgress, one JSON object a line
 //	POST /v1/images/prune                       Pruned; ?all=true also what was used lately
+//	POST /v1/probe                              Probe → ProbeAnswer
 //	POST /v1/release?cluster=ID                 an operator frees the agent from cluster ID
 //	POST /v1/step-down                          the agent exits and leaves its sandboxes to the next one
 //
@@ -106,7 +107,13 @@ type Desired struct {
 	// Named are the allocations whose stop has a cause in the log. A set that
 	// stops more than half of five or more running sandboxes is refused unless each is named here.
 	Named []muster.AllocID `json:"named,omitempty"`
+	// LeaseMillis is how long the node may hear no set before it ends itself; 0: for ever. A
+	// server sends a set, if only an empty one, at least every SetEvery.
+	LeaseMillis int64 `json:"lease_ms,omitempty"`
 }
+
+// SetEvery is the longest time between two sets that a node is sent, in milliseconds.
+const SetEvery = 30_000
 
 // DesiredAlloc is one allocation that the server wants.
 type DesiredAlloc struct {
@@ -114,6 +121,10 @@ type DesiredAlloc struct {
 	Desired muster.AllocDesired `json:"desired"`
 	// Spec may be left out once a report has shown that the agent holds the allocation.
 	Spec *AllocSpec `json:"spec,omitempty"`
+	// Frozen: its sandbox is to stand still from when it is ready on, and uses no processor then. The first set
+	// without it lets it go on, and so does a connection to its init, for as long as that lasts. One that
+	// cannot be frozen goes on: the report tells which do stand.
+	Frozen bool `json:"frozen,omitempty"`
 }
 
 // DesiredAnswer says what was done with a Desired.
@@ -168,6 +179,12 @@ type AllocSpec struct {
 	Resources muster.Resources  `json:"resources"`
 	PidsLimit int               `json:"pids_limit,omitempty"` // 0: the agent's default
 	CPUMax    muster.MilliCPU   `json:"cpu_max,omitempty"`    // 0: no limit
+	// Isolation is demanded: with less the agent does not start it (class node, reason no-runtime). Empty: any.
+	Isolation muster.Isolation `json:"isolation,omitempty"`
+	// Ready says how it shows that it is ready; nil: it is as soon as it runs.
+	Ready *Readiness `json:"ready,omitempty"`
+	// Cores that it runs on, counted among those that the agent may use; none: all.
+	Cores []int `json:"cores,omitempty"`
 
 	// Of containers only.
 	Entrypoint []string           `json:"entrypoint,omitempty"`
@@ -182,6 +199,18 @@ type AllocSpec struct {
 	Inputs            []Input  `json:"inputs,omitempty"`
 	Outputs           []Output `json:"outputs,omitempty"`
 	GiveUpInputMillis int64    `json:"give_up_input_ms,omitempty"`
+}
+
+// Readiness is a command that the agent runs in a sandbox, again and again, until it exits with 0: then the allocation is ready.
+type Readiness struct {
+	Command []string `json:"command"`
+	// IntervalMillis is the wait after one that did not pass; 0: 250 ms.
+	IntervalMillis int64 `json:"interval_ms,omitempty"`
+	// TimeoutMillis ends one that takes longer; 0: 5 s.
+	TimeoutMillis int64 `json:"timeout_ms,omitempty"`
+	// GiveUpMillis after its start an allocation that is not ready is stopped, and has failed: class user,
+	// reason not-ready. 0: never.
+	GiveUpMillis int64 `json:"give_up_ms,omitempty"`
 }
 
 // Input is a file put into the work directory: Content, or Digest ("sha256:"
@@ -219,7 +248,15 @@ type Report struct {
 	Used *Usage `json:"used,omitempty"`
 	// Free disk of the agent's directory in bytes; in heartbeats.
 	FreeDisk int64 `json:"free_disk,omitempty"`
+	// Condition is what the agent's checks say; in whole reports, in heartbeats, and in others when it changed. Nil: as before.
+	Condition *Condition `json:"condition,omitempty"`
+	// Images are at hand: references, and digests of those that none means, the last used first, at most MaxImages; in whole
+	// reports, and in heartbeats after they changed. Nil: as before.
+	Images *[]string `json:"images,omitempty"`
 }
+
+// MaxImages bounds the images that a report names.
+const MaxImages = 64
 
 // AllocReport is what is true of one allocation. Times are the node's clock, microseconds.
 type AllocReport struct {
@@ -230,9 +267,13 @@ type AllocReport struct {
 	Signal   string             `json:"signal,omitempty"`
 	Failure  *muster.Failure    `json:"failure,omitempty"`
 	Started  muster.Time        `json:"started,omitempty"`
-	Ended    muster.Time        `json:"ended,omitempty"`
-	Stdout   StreamReport       `json:"stdout,omitzero"`
-	Stderr   StreamReport       `json:"stderr,omitzero"`
+	// Ready is when it became ready, in running reports; 0: it is not, or the agent is older than this field.
+	Ready muster.Time `json:"ready,omitempty"`
+	// Frozen: its sandbox stands still.
+	Frozen bool         `json:"frozen,omitempty"`
+	Ended  muster.Time  `json:"ended,omitempty"`
+	Stdout StreamReport `json:"stdout,omitzero"`
+	Stderr StreamReport `json:"stderr,omitzero"`
 	// OutputLost is how many bytes of output the node's disk would not take;
 	// what the limit dropped is not among them.
 	OutputLost int64 `json:"output_lost,omitempty"`

@@ -37,9 +37,19 @@ func AttachExec(ctx context.Context, conn io.ReadWriteCloser, a *Attach) (*Execu
 	return converse(ctx, conn, KindAttach, a.Fields())
 }
 
+// Asked is an execution on a connection that has carried the request already: the octets of Frame. See StartExec for the rest.
+func Asked(ctx context.Context, conn io.ReadWriteCloser) (*Execution, error) {
+	x := &Execution{conn: conn}
+	return x.started(x.answer(ctx, nil, KindExecStarted))
+}
+
 func converse(ctx context.Context, conn io.ReadWriteCloser, kind Kind, fields []byte) (*Execution, error) {
 	x := &Execution{conn: conn}
-	answer, err := x.begin(ctx, kind, fields, KindExecStarted)
+	return x.started(x.begin(ctx, kind, fields, KindExecStarted))
+}
+
+// started takes the first answer. It closes the connection if that is none.
+func (x *Execution) started(answer []byte, err error) (*Execution, error) {
 	if err == nil {
 		var started *ExecStarted
 		if started, err = ParseExecStarted(answer); err == nil {
@@ -47,15 +57,23 @@ func converse(ctx context.Context, conn io.ReadWriteCloser, kind Kind, fields []
 			return x, nil
 		}
 	}
-	_ = conn.Close()
+	_ = x.conn.Close()
 	return nil, err
 }
 
 // begin asks, and reads the first answer.
 func (x *Execution) begin(ctx context.Context, kind Kind, fields []byte, want Kind) ([]byte, error) {
+	return x.answer(ctx, func() error { return WriteFrame(x.conn, kind, fields) }, want)
+}
+
+// answer asks, unless that was done, and reads the first answer.
+func (x *Execution) answer(ctx context.Context, ask func() error, want Kind) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { _ = x.conn.Close() })
-	// Who closed before reading the request may have said why: that is still to be read.
-	werr := WriteFrame(x.conn, kind, fields)
+	var werr error
+	if ask != nil {
+		// Who closed before reading the request may have said why: that is still to be read.
+		werr = ask()
+	}
 	got, answer, err := x.read()
 	if !stop() {
 		return nil, context.Cause(ctx)

@@ -73,13 +73,21 @@ var errShort = errors.New("frame is cut short")
 
 // WriteFrame writes one frame with one Write.
 func WriteFrame(w io.Writer, kind Kind, fields []byte) error {
+	b, err := Frame(kind, fields)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	return err
+}
+
+// Frame is one frame. An error if it would be too large.
+func Frame(kind Kind, fields []byte) ([]byte, error) {
 	if len(fields) >= MaxStart {
-		return errors.New("frame of " + strconv.Itoa(len(fields)) + " bytes is over the limit of " + strconv.Itoa(MaxStart))
+		return nil, errors.New("frame of " + strconv.Itoa(len(fields)) + " bytes is over the limit of " + strconv.Itoa(MaxStart))
 	}
 	b := append(make([]byte, HeadSize, HeadSize+len(fields)), fields...)
 	PutHead(b, kind)
-	_, err := w.Write(b)
-	return err
+	return b, nil
 }
 
 // ReadFrame reads one frame of at most limit bytes. io.EOF means that not even its first byte came.

@@ -98,20 +98,31 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.output)
 	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.outputs)
 	mux.HandleFunc("PUT /v1/inputs/{digest}", a.input)
+	mux.HandleFunc("POST /v1/probe", a.probe)
 	a.insideRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.n.mu.Lock()
-		hung := a.n.hung
-		a.n.mu.Unlock()
+		hung := a.state()
 		if hung != nil {
 			select {
 			case <-hung:
 			case <-r.Context().Done():
 				return // which looks like a good answer without a body: no server should fall for it
 			}
+			a.state()
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// state is whether the agent hangs. A request that came by a connection that is about to break ends here.
+func (a *agent) state() (hung chan struct{}) {
+	a.n.mu.Lock()
+	hung, gone := a.n.hung, a.n.cut || a.n.destroyed || a.n.agent != a
+	a.n.mu.Unlock()
+	if gone {
+		panic(http.ErrAbortHandler)
+	}
+	return hung
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
@@ -255,10 +266,35 @@ func (a *agent) next(rd *reader, whole bool) wire.Report {
 	if whole || rd.beat {
 		r.Used = &wire.Usage{Memory: muster.Bytes(len(n.sandboxes)) * muster.MiB}
 		r.FreeDisk = 1 << 40
+		condition, images := n.condition, append([]string{}, n.images...)
+		r.Condition, r.Images = &condition, &images
 	}
 	clear(rd.dirty)
 	rd.beat = false
 	return r
+}
+
+// probe answers as the test said.
+func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
+	n := a.n
+	n.mu.Lock()
+	n.probed = append(n.probed, now())
+	got := wire.ProbeAnswer{Ready: true}
+	switch {
+	case len(n.answers) > 0:
+		got = n.answers[0]
+		n.answers = n.answers[1:]
+	case n.condition.Broken != "":
+		got = wire.ProbeAnswer{Why: n.condition.Broken, Broken: true}
+	case n.condition.Unready != "":
+		got = wire.ProbeAnswer{Why: n.condition.Unready}
+	}
+	n.mu.Unlock()
+	if got.Why == "hang" {
+		<-r.Context().Done()
+		return
+	}
+	answer(w, http.StatusOK, got)
 }
 
 // beat makes every reader send what runs, often enough to be believed alive.

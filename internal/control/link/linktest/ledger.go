@@ -3,6 +3,7 @@ package linktest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -19,6 +20,17 @@ type Ledger struct {
 	mu    sync.Mutex
 	index uint64
 	fault func(f state.Fact) error
+	// keeps: entries are kept, for Replay, from the one after base on.
+	keeps   bool
+	entries []entry
+	base    []byte
+}
+
+// entry is one of the log.
+type entry struct {
+	term   uint64
+	micros int64
+	fact   []byte
 }
 
 // NewLedger begins a log and its first term.
@@ -64,11 +76,63 @@ func (l *Ledger) apply(f state.Fact) (uint64, any, error) {
 		}
 	}
 	l.index++
-	v := l.S.Apply(l.index, l.S.Latest().Meta().Term, time.Now().UnixMicro(), [][]byte{b})[0]
+	e := entry{l.S.Latest().Meta().Term, time.Now().UnixMicro(), b}
+	if l.keeps {
+		l.entries = append(l.entries, e)
+	}
+	v := l.S.Apply(l.index, e.term, e.micros, [][]byte{b})[0]
 	if err, refused := v.(error); refused {
 		return l.index, nil, err
 	}
 	return l.index, v, nil
+}
+
+// Keep makes the log keep its entries from now on, so that it can be replayed.
+func (l *Ledger) Keep() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keeps, l.entries = true, nil
+	var err error
+	l.base, err = l.imageLocked(l.S)
+	return err
+}
+
+func (l *Ledger) imageLocked(s *state.State) ([]byte, error) {
+	var image bytes.Buffer
+	_, err := s.Image().WriteTo(&image)
+	return image.Bytes(), err
+}
+
+// Replay makes the state anew of the newest image and of the entries after it, as
+// a server does that starts. It fails if that is another state than there was. Nothing may read or propose meanwhile.
+func (l *Ledger) Replay() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh, err := state.New(1 << 14)
+	if err != nil {
+		return err
+	}
+	if err := fresh.Restore(bytes.NewReader(l.base)); err != nil {
+		return err
+	}
+	index := fresh.Latest().Index()
+	for _, e := range l.entries {
+		index++
+		fresh.Apply(index, e.term, e.micros, [][]byte{e.fact})
+	}
+	was, err := l.imageLocked(l.S)
+	if err != nil {
+		return err
+	}
+	is, err := l.imageLocked(fresh)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(was, is) {
+		return fmt.Errorf("the log replayed from entry %d to %d makes another state", index-uint64(len(l.entries)), index)
+	}
+	l.base, l.entries = is, nil
+	return l.S.Restore(bytes.NewReader(is))
 }
 
 // Lead begins the next term, as a new leader does.

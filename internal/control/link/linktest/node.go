@@ -19,6 +19,8 @@ type Config struct {
 	Capacity   muster.Resources
 	Attributes map[string]string
 	Version    string
+	// Delay is how long a sandbox takes for each of its own steps (start, run, end), whoever waits for it; nil: no time.
+	Delay func(id muster.AllocID, step string) time.Duration
 }
 
 // Node is a machine in memory. Its disk and its sandboxes outlive its agent.
@@ -46,6 +48,10 @@ type Node struct {
 	needGrants []string
 	grants     []wire.Grant
 	images     []string
+	// answers are given to probes, one after the other; with none left it is ready. probed are when it was.
+	answers   []wire.ProbeAnswer
+	probed    []muster.Time
+	condition wire.Condition
 }
 
 // NewNode makes a node whose agent does not run yet.
@@ -145,6 +151,41 @@ func (n *Node) Sick(problems ...string) {
 	n.problems, n.runtimes = problems, []string{"process"}
 	if len(problems) > 0 {
 		n.runtimes = nil
+	}
+}
+
+// Answer makes the agent answer its next probes so, one after the other; after them it is ready. One that has Why "hang" is
+// never answered.
+func (n *Node) Answer(answers ...wire.ProbeAnswer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.answers = answers
+}
+
+// Probed is when it was asked whether it is ready.
+func (n *Node) Probed() []muster.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.probed)
+}
+
+// Cache sets which images are at hand.
+func (n *Node) Cache(refs ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.images = refs
+}
+
+// Says sets what the agent's own checks say, which is reported at once.
+func (n *Node) Says(c wire.Condition) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.condition = c
+	if n.agent != nil {
+		for r := range n.agent.readers {
+			r.beat = true
+			r.poke()
+		}
 	}
 }
 

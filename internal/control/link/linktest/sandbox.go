@@ -100,13 +100,31 @@ func (b *sandbox) wait(c <-chan time.Time) bool {
 	return false
 }
 
+// pause takes the time of a step; false if it was killed meanwhile.
+func (b *sandbox) pause(step string) bool {
+	if b.n.cfg.Delay == nil {
+		return true
+	}
+	t := time.NewTimer(b.n.cfg.Delay(b.report.ID, step))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-b.killed:
+		return false
+	}
+}
+
 // run is the sandbox's life.
 func (b *sandbox) run() {
-	if !b.change(func(r *wire.AllocReport) { r.Status = muster.AllocStarting }) {
+	if !b.pause("start") || !b.change(func(r *wire.AllocReport) { r.Status = muster.AllocStarting }) {
 		return
 	}
 	if !b.inputs() {
 		b.end(0, nil, true)
+		return
+	}
+	if !b.pause("run") {
 		return
 	}
 	b.n.mu.Lock()
@@ -270,6 +288,9 @@ func (b *sandbox) end(code int, f *muster.Failure, never bool) {
 	b.n.mu.Unlock()
 	if stuck {
 		<-b.killed
+		return
+	}
+	if !b.pause("end") {
 		return
 	}
 	b.change(func(r *wire.AllocReport) {

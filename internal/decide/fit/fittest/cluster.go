@@ -23,11 +23,16 @@ import (
 //
 //	node n1 cpu=4 memory=8GiB pool=a offering=small zone=z market=spot provider=p stage=booting os=linux says.pool=b
 //	health n1 lost | intent n1 hold | drain n1 | rejoin n1 cpu=.. os=..  | gone n1
+//	node g1 cpu=8 memory=64GiB gpu=A:2:shared gpu=B:4 meta.rack=r1    of its offering
+//	pool a spread
 //	job web count=3 cpu=1 memory=1GiB priority=50 pool=a attempts=3 backoff=1s needs os = linux; zone in z1, z2
+//	job train cores=2 gpu=2:A|B gpu=0.5 port=80 distinct affinity=data likes zone = z1 +100; arch = arm -50 spread zone weight=100 z1=80; meta.rack
 //	replace web ...        as job
 //	place web 0 1 2 n1     members' next attempts
 //	end web 0 succeeded | failed | node-fault | outside | stopped
 //	stop web | park web reason... | unpark web
+//	limit default allocs=2 jobs=9 cpu=1 | limit *
+//	shares team-a=3 team-*=1
 //	wait 10s
 type Cluster struct {
 	State *state.State
@@ -35,6 +40,7 @@ type Cluster struct {
 	t     testing.TB
 	index uint64
 	now   muster.Time
+	pools []state.Pool
 }
 
 // New makes an empty cluster whose clock stands at now.
@@ -106,6 +112,10 @@ func (c *Cluster) Facts(line string) ([]state.Fact, error) {
 	}
 	name, rest := words[1], words[2:]
 	switch words[0] {
+	case "pool":
+		p := state.Pool{Name: muster.PoolName(name), Provider: "p", Max: 100, Spread: slices.Contains(rest, "spread")}
+		c.pools = append(slices.DeleteFunc(c.pools, func(o state.Pool) bool { return o.Name == p.Name }), p)
+		return []state.Fact{&state.PoolsSet{Pools: slices.Clone(c.pools)}}, nil
 	case "node":
 		return nodeFacts(muster.NodeID(name), rest)
 	case "rejoin":
@@ -135,12 +145,48 @@ func (c *Cluster) Facts(line string) ([]state.Fact, error) {
 		return c.placed(name, rest)
 	case "end":
 		return c.ended(name, rest)
+	case "limit":
+		return limit(name, rest)
+	case "shares":
+		f := &state.SharesSet{}
+		for _, w := range words[1:] {
+			match, weight, _ := strings.Cut(w, "=")
+			n, err := strconv.Atoi(weight)
+			if err != nil {
+				return nil, err
+			}
+			f.Rules = append(f.Rules, state.ShareRule{Match: match, Weight: n})
+		}
+		return []state.Fact{f}, nil
 	case "wait":
 		d, err := time.ParseDuration(name)
 		c.now = c.now.Add(d)
 		return nil, err
 	}
 	return nil, fmt.Errorf("verb %s is unknown", words[0])
+}
+
+// limit reads what a namespace may have; nothing lifts its limits.
+func limit(name string, words []string) ([]state.Fact, error) {
+	l := state.NamespaceLimits{Name: muster.Namespace(name)}
+	for _, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			return nil, err
+		}
+		switch k {
+		case "jobs":
+			l.Jobs = n
+		case "allocs":
+			l.Allocs = n
+		case "cpu":
+			l.CPU = muster.MilliCPU(n) * 1000
+		default:
+			return nil, fmt.Errorf("limit %s is unknown", k)
+		}
+	}
+	return []state.Fact{&state.NamespaceLimited{Limits: l}}, nil
 }
 
 // Key of a job by its name in text.
@@ -194,9 +240,20 @@ func node(id muster.NodeID, words []string) (*state.NodeLaunching, *state.NodeJo
 			o.Market = muster.Market(v)
 		case "provider":
 			o.Provider = muster.ProviderName(v)
+		case "gpu":
+			model, rest, _ := strings.Cut(v, ":")
+			count, shared, _ := strings.Cut(rest, ":")
+			d := muster.Device{Kind: "gpu", Model: model, Shared: shared != ""}
+			d.Count, err = strconv.Atoi(count)
+			o.Devices = append(o.Devices, d)
 		default:
 			var known bool
-			if known, err = amount(&o.Capacity, k, v); !known {
+			if known, err = amount(&o.Capacity, k, v); !known && strings.HasPrefix(k, muster.MetaPrefix) {
+				if o.Attributes == nil {
+					o.Attributes = map[string]string{}
+				}
+				o.Attributes[k] = v
+			} else if !known {
 				attributes[strings.TrimPrefix(k, "says.")] = v
 			}
 		}
@@ -236,11 +293,12 @@ func Job(name string, words ...string) (*state.JobSubmitted, error) {
 	s.Name, s.Namespace = Key(name).Name, string(Key(name).Namespace)
 	ask := muster.Resources{CPU: 1000, Memory: muster.GiB}
 	var err error
-	for i, w := range words {
-		if w == "needs" {
-			s.Constraints, err = constraints(strings.Join(words[i+1:], " "))
-			break
-		}
+	var names api.ResourcesSpec
+	words, err = sections(s, words)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range words {
 		k, v, _ := strings.Cut(w, "=")
 		switch k {
 		case "count":
@@ -256,6 +314,27 @@ func Job(name string, words ...string) (*state.JobSubmitted, error) {
 			s.Restart.Backoff = api.Duration(d)
 		case "pool":
 			s.Pool = v
+		case "cores":
+			names.Cores, err = strconv.Atoi(v)
+			ask.CPU = muster.MilliCPU(names.Cores) * 1000
+		case "gpu":
+			amount, models, some := strings.Cut(v, ":")
+			d := api.DeviceAskSpec{Kind: "gpu"}
+			if d.Part, err = strconv.ParseFloat(amount, 64); d.Part == float64(int(d.Part)) {
+				d.Count, d.Part = int(d.Part), 0
+			}
+			if some {
+				d.Models = strings.Split(models, "|")
+			}
+			names.Devices = append(names.Devices, d)
+		case "port":
+			var p int
+			p, err = strconv.Atoi(v)
+			names.Ports = append(names.Ports, p)
+		case "distinct":
+			s.DistinctHosts = true
+		case "affinity":
+			s.Affinity = v
 		default:
 			var known bool
 			if known, err = amount(&ask, k, v); !known {
@@ -266,24 +345,88 @@ func Job(name string, words ...string) (*state.JobSubmitted, error) {
 			return nil, fmt.Errorf("%s: %w", w, err)
 		}
 	}
-	s.Resources = api.ResourcesSpec{CPU: float64(ask.CPU) / 1000, Memory: api.Size(ask.Memory), Disk: api.Size(ask.Disk)}
+	s.Resources = names
+	s.Resources.CPU, s.Resources.Memory, s.Resources.Disk = float64(ask.CPU)/1000, api.Size(ask.Memory), api.Size(ask.Disk)
 	return &state.JobSubmitted{Key: Key(name), UID: UID(name), Spec: s}, err
+}
+
+// sections reads what follows needs, likes and spread, each up to the next of them, and returns the words before.
+func sections(s *api.JobSpec, words []string) ([]string, error) {
+	for i := len(words) - 1; i >= 0; i-- {
+		text := strings.Join(words[i+1:], " ")
+		var err error
+		switch words[i] {
+		case "needs":
+			s.Constraints, err = constraints(text)
+		case "likes":
+			s.Affinities, err = affinities(text)
+		case "spread":
+			s.Spread, err = spreads(text)
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		words = words[:i]
+	}
+	return words, nil
 }
 
 func constraints(text string) ([]api.ConstraintSpec, error) {
 	var out []api.ConstraintSpec
 	for part := range strings.SplitSeq(text, ";") {
 		w := strings.Fields(part)
-		switch {
-		case len(w) == 2 && w[1] == muster.OpIsSet:
-			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: muster.OpIsSet})
-		case len(w) > 2 && w[1] == muster.OpIn:
-			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: muster.OpIn, Values: strings.Split(strings.Join(w[2:], ""), ",")})
-		case len(w) == 3 && (w[1] == muster.OpEqual || w[1] == muster.OpNotEqual):
-			out = append(out, api.ConstraintSpec{Attribute: w[0], Op: w[1], Value: w[2]})
-		default:
+		if len(w) < 2 || !slices.Contains(muster.Operators(), w[1]) {
 			return nil, fmt.Errorf("condition %q is not one", part)
 		}
+		c := api.ConstraintSpec{Attribute: w[0], Op: w[1]}
+		switch w[1] {
+		case muster.OpIn, muster.OpNotIn:
+			c.Values = strings.Split(strings.Join(w[2:], ""), ",")
+		default:
+			c.Value = strings.Join(w[2:], " ")
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func affinities(text string) ([]api.AffinitySpec, error) {
+	var out []api.AffinitySpec
+	for part := range strings.SplitSeq(text, ";") {
+		w := strings.Fields(part)
+		weight, err := strconv.Atoi(w[len(w)-1])
+		if err != nil {
+			return nil, fmt.Errorf("affinity %q has no weight", part)
+		}
+		c, err := constraints(strings.Join(w[:len(w)-1], " "))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, api.AffinitySpec{Attribute: c[0].Attribute, Op: c[0].Op, Value: c[0].Value, Values: c[0].Values, Weight: weight})
+	}
+	return out, nil
+}
+
+func spreads(text string) ([]api.SpreadSpec, error) {
+	var out []api.SpreadSpec
+	for part := range strings.SplitSeq(text, ";") {
+		w := strings.Fields(part)
+		s := api.SpreadSpec{Attribute: w[0], Weight: api.DefaultWeight}
+		for _, t := range w[1:] {
+			k, v, _ := strings.Cut(t, "=")
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", t, err)
+			}
+			if k == "weight" {
+				s.Weight = n
+			} else {
+				s.Targets = append(s.Targets, api.SpreadTarget{Value: k, Percent: n})
+			}
+		}
+		out = append(out, s)
 	}
 	return out, nil
 }
@@ -295,6 +438,11 @@ func (c *Cluster) placed(name string, words []string) ([]state.Fact, error) {
 	}
 	f := &state.PlanCommitted{}
 	last := len(words) - 1
+	n := c.Snapshot().Node(muster.NodeID(words[last]))
+	var taken muster.Taken
+	if n != nil {
+		taken = n.Taken
+	}
 	for _, w := range words[:last] {
 		i, err := strconv.Atoi(w)
 		if err != nil {
@@ -304,7 +452,12 @@ func (c *Cluster) placed(name string, words []string) ([]state.Fact, error) {
 		if m := c.Snapshot().Member(j.UID, i); m != nil {
 			attempt = m.Attempt + 1
 		}
-		f.Placements = append(f.Placements, state.Placement{UID: j.UID, Version: j.Version, Index: i, Attempt: attempt, Node: muster.NodeID(words[last])})
+		p := state.Placement{UID: j.UID, Version: j.Version, Index: i, Attempt: attempt, Node: muster.NodeID(words[last])}
+		if n != nil {
+			p.Grant, _ = taken.Give(j.Run.Names, n.Cores(), n.Devices())
+			taken, _ = taken.Take(j.Run.Names, p.Grant, n.Cores(), n.Devices())
+		}
+		f.Placements = append(f.Placements, p)
 	}
 	return []state.Fact{f}, nil
 }
@@ -338,7 +491,12 @@ func (c *Cluster) ended(name string, words []string) ([]state.Fact, error) {
 	default:
 		return nil, fmt.Errorf("end %s is unknown", words[1])
 	}
-	return []state.Fact{&state.AllocsReported{Node: a.Node, Allocs: []state.AllocUpdate{u}}}, nil
+	facts := []state.Fact{&state.AllocsReported{Node: a.Node, Allocs: []state.AllocUpdate{u}}}
+	if n := c.Snapshot().Node(a.Node); words[1] == "node-fault" && n.Health == muster.NodeGood && len(n.Recent(c.Snapshot().Meta().Time)) < state.FlakyFailures-1 {
+		// It is probed, and proves to be ready.
+		facts = append(facts, &state.NodeHealthChanged{ID: n.ID, Health: muster.NodeGood})
+	}
+	return facts, nil
 }
 
 // Placements is a plan as text: a line per node, with the members it gets as
@@ -354,6 +512,12 @@ func Placements(snap *state.Snapshot, placements []state.Placement) string {
 		s := fmt.Sprintf("%s[%d]", name, p.Index)
 		if p.Attempt > base+1 {
 			s += fmt.Sprintf("#%d", p.Attempt)
+		}
+		if len(p.Grant.Cores) > 0 {
+			s += fmt.Sprintf(" on cores %v", p.Grant.Cores)
+		}
+		if len(p.Grant.Devices) > 0 {
+			s += fmt.Sprintf(" with gpu %v", p.Grant.Devices)
 		}
 		lines[p.Node] = append(lines[p.Node], s)
 	}

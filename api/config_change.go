@@ -1,0 +1,181 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// ConfigChange is one difference between the configuration that a server runs with and another one.
+type ConfigChange struct {
+	Field   string `json:"field" doc:"As pools[main].max; what has a name is named by it."`
+	From    string `json:"from,omitempty" doc:"Empty: it was not there."`
+	To      string `json:"to,omitempty" doc:"Empty: it is not there any more."`
+	Restart bool   `json:"restart,omitempty" doc:"It takes effect with the next start of the server only."`
+	Warning string `json:"warning,omitempty" doc:"What it does that is not undone by putting it back."`
+}
+
+func (c ConfigChange) String() string {
+	text := c.Field
+	switch {
+	case c.From == "":
+		text += " is added: " + c.To
+	case c.To == "":
+		text += " is taken out (was " + c.From + ")"
+	default:
+		text += ": " + c.From + " becomes " + c.To
+	}
+	if c.Restart {
+		text += " (with the next start only)"
+	}
+	return text
+}
+
+// ConfigCheck is what muster config check finds out about a file.
+type ConfigCheck struct {
+	Config  *ServerConfig  `json:"config" doc:"The file, with all defaults."`
+	Server  string         `json:"server,omitempty" doc:"Address of the running server that it was compared with; empty: none."`
+	Why     string         `json:"why,omitempty" doc:"Why it was compared with none."`
+	Changes []ConfigChange `json:"changes,omitempty" doc:"What a reload of that server would change."`
+}
+
+// restarts are what a server takes from its configuration when it starts, and never again.
+func restarts() []string {
+	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "node_binaries"}
+}
+
+// needsRestart reports whether a field is one of those, or below one.
+func needsRestart(field string) bool {
+	for _, r := range restarts() {
+		if field == r || strings.HasPrefix(field, r+".") || strings.HasPrefix(field, r+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// Changes are the differences to another configuration, both with their defaults. Secrets are not compared: both print alike.
+func (s *ServerConfig) Changes(next *ServerConfig) ([]ConfigChange, error) {
+	was, err := flat(s)
+	if err != nil {
+		return nil, err
+	}
+	now, err := flat(next)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]bool{}
+	for f := range was {
+		fields[f] = true
+	}
+	for f := range now {
+		fields[f] = true
+	}
+	var out []ConfigChange
+	covered := "" // a thing that came or went whole
+	for _, f := range sortedFields(fields) {
+		if covered != "" && strings.HasPrefix(f, covered) {
+			continue
+		}
+		covered = ""
+		a, hadA := was[f]
+		b, hasB := now[f]
+		if hadA == hasB && a == b {
+			continue
+		}
+		c := ConfigChange{Field: f, From: a, To: b, Restart: needsRestart(f)}
+		if strings.HasSuffix(f, "]") && hadA != hasB {
+			covered = f + "."
+			if hadA {
+				c.Warning = leaving(f)
+			}
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// leaving is what it means that a thing is taken out.
+func leaving(field string) string {
+	switch {
+	case strings.Contains(field, ".offerings["):
+		return "nodes of it are drained and destroyed"
+	case strings.HasPrefix(field, "pools["):
+		return "ALL ITS NODES ARE DRAINED AND DESTROYED; work that waits for the pool waits for ever"
+	case strings.HasPrefix(field, "providers[") && !strings.Contains(field, "]."):
+		return "its nodes could not be reached nor destroyed any more: take its pools out first, and this when their nodes are gone"
+	}
+	return ""
+}
+
+func sortedFields(set map[string]bool) []string {
+	out := make([]string, 0, len(set))
+	for f := range set {
+		out = append(out, f)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// flat is a configuration as fields and what they are, in words. What has a name or a host is found by that, wherever it stands.
+func flat(s *ServerConfig) (map[string]string, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	var tree any
+	if err := json.Unmarshal(b, &tree); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	flatten("", tree, out)
+	return out, nil
+}
+
+func flatten(at string, v any, out map[string]string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, inner := range v {
+			path := k
+			if at != "" {
+				path = at + "." + k
+			}
+			flatten(path, inner, out)
+		}
+	case []any:
+		for _, inner := range v {
+			m, _ := inner.(map[string]any)
+			name, ok := m["name"].(string)
+			if !ok {
+				name, ok = m["host"].(string)
+			}
+			if !ok {
+				out[at] = words(v) // of things without names: the list is one
+				return
+			}
+			path := at + "[" + name + "]"
+			out[path] = "there"
+			delete(m, "name")
+			flatten(path, m, out)
+		}
+	default:
+		out[at] = words(v)
+	}
+}
+
+func words(v any) string {
+	if s, ok := v.(string); ok {
+		return fmt.Sprintf("%q", s)
+	}
+	b, _ := json.Marshal(v) // it came from JSON
+	return string(b)
+}
+
+// Running is the configuration that a server goes on with when it was given another one: what
+// needs a restart stays as it is.
+func (s *ServerConfig) Running(next ServerConfig) ServerConfig {
+	next.DataDir, next.Listen, next.AllowedHosts, next.NoAuth = s.DataDir, s.Listen, s.AllowedHosts, s.NoAuth
+	next.Log, next.Blob.URL, next.LowWater, next.Registries, next.NodeBinaries = s.Log, s.Blob.URL, s.LowWater, s.Registries, s.NodeBinaries
+	return next
+}

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"net"
+	"path"
+	"slices"
+	"strings"
+)
+
+// providerOfType checks what belongs to one type of provider, and that it has nothing of another's.
+func (c *checks) providerOfType(at string, p *ProviderSpec) {
+	types := []string{ProviderLocal, ProviderStatic, ProviderExec}
+	if !slices.Contains(types, p.Type) {
+		c.add(at+".type", "is %s; it is one of %s", quote(p.Type), strings.Join(types, ", "))
+		return
+	}
+	for _, f := range []struct {
+		name  string
+		given bool
+		of    []string
+	}{
+		{"offerings", len(p.Offerings) > 0, []string{ProviderLocal, ProviderStatic}},
+		{"ssh", p.SSH != nil, []string{ProviderStatic, ProviderExec}},
+		{"hosts", len(p.Hosts) > 0, []string{ProviderStatic}},
+		{"command", len(p.Command) > 0, []string{ProviderExec}},
+		{"env", len(p.Env) > 0, []string{ProviderExec}},
+		{"timeout", p.Timeout != 0, []string{ProviderExec}},
+		{"boot_probe", p.BootProbe != ProbeSpec{}, []string{ProviderStatic, ProviderExec}},
+		{"shutdown_ends_billing", p.ShutdownEndsBilling, []string{ProviderExec}},
+	} {
+		if f.given && !slices.Contains(f.of, p.Type) {
+			c.add(at+"."+f.name, "is for providers of type %s; this one is %s", strings.Join(f.of, " and "), p.Type)
+		}
+	}
+	if p.SSH != nil {
+		c.ssh(at+".ssh", p.SSH)
+	}
+	c.probe(at+".boot_probe", p.BootProbe)
+	switch p.Type {
+	case ProviderLocal:
+		if len(p.Offerings) == 0 {
+			c.add(at+".offerings", "are missing; a %s provider sells what is written here", ProviderLocal)
+		}
+	case ProviderStatic:
+		c.hosts(at, p)
+	case ProviderExec:
+		c.program(at, p)
+	}
+}
+
+// absolute checks the path of a file or directory.
+func (c *checks) absolute(location, p string) {
+	if p != "" && (!path.IsAbs(p) || strings.ContainsAny(p, "\x00\n")) {
+		c.add(location, "is %s; write an absolute path", quote(p))
+	}
+}
+
+func (c *checks) ssh(at string, s *SSHSpec) {
+	c.absolute(at+".key_file", s.KeyFile)
+	c.absolute(at+".known_hosts", s.KnownHosts)
+	c.absolute(at+".dir", s.Dir)
+	c.user(at+".user", s.User)
+	c.text(at+".shutdown", s.Shutdown, 4095)
+}
+
+func (c *checks) user(location, name string) {
+	if name != "" && (len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		c.add(location, "is %s; write the name of a user", quote(name))
+	}
+}
+
+func (c *checks) probe(at string, p ProbeSpec) {
+	c.text(at+".command", p.Command, 64<<10)
+	c.duration(at+".timeout", p.Timeout, MaxKillGrace)
+	if p.Command == "" && p.Timeout != 0 {
+		c.add(at+".command", "is missing; a timeout goes with it")
+	}
+}
+
+func (c *checks) hosts(at string, p *ProviderSpec) {
+	if len(p.Hosts) == 0 {
+		c.add(at+".hosts", "are missing; a %s provider has the hosts that are written here", ProviderStatic)
+	}
+	names := map[string]int{}
+	addresses := map[string]int{}
+	sold := map[string]bool{}
+	for i := range p.Offerings {
+		sold[p.Offerings[i].Name] = true
+	}
+	for i := range p.Hosts {
+		h, at := &p.Hosts[i], index(at+".hosts", i)
+		c.unique(at+".name", "hosts", h.Name, names, i)
+		c.address(at+".address", h.Address)
+		if first, twice := addresses[h.Address]; twice && h.Address != "" {
+			c.add(at+".address", "is %s, the address of hosts[%d] as well", quote(h.Address), first)
+		} else {
+			addresses[h.Address] = i
+		}
+		c.user(at+".user", h.User)
+		c.absolute(at+".key_file", h.KeyFile)
+		if h.KeyFile == "" && (p.SSH == nil || p.SSH.KeyFile == "") {
+			c.add(at+".key_file", "is missing; name the private key here, or for all hosts in ssh.key_file")
+		}
+		if len(h.HostKeys) == 0 && (p.SSH == nil || p.SSH.KnownHosts == "") {
+			c.add(at+".host_keys", "are missing; write the host's public key here, or name a file in ssh.known_hosts: a host is never trusted because it answers")
+		}
+		c.hostKeys(at+".host_keys", h.HostKeys)
+		switch {
+		case h.Offering != "" && !sold[h.Offering]:
+			c.add(at+".offering", "is %s, which this provider does not have", quote(h.Offering))
+		case h.Offering == "" && sold[h.Name]:
+			c.add(at+".name", "is %s, the name of an offering as well; say offering: %s if it is one of those", quote(h.Name), h.Name)
+		case h.Offering != "" && (h.Price != 0 || h.Zone != "" || len(h.Attributes) > 0):
+			c.add(at+".offering", "has a price, zone and attributes of its own; a host that names one has none")
+		}
+		if h.Zone != "" && (len(h.Zone) > 128 || !plainWord(h.Zone)) {
+			c.add(at+".zone", "is %s; it has at most 128 letters, digits and . _ - /", quote(h.Zone))
+		}
+		c.money(at+".price", h.Price)
+		c.attributes(at+".attributes", h.Attributes)
+	}
+}
+
+func (c *checks) hostKeys(location string, keys []string) {
+	for j, k := range keys {
+		if f := strings.Fields(k); len(f) < 2 || strings.ContainsAny(k, "\n\x00") {
+			c.add(index(location, j), "is %s; write a line as in ssh_host_ed25519_key.pub", quote(k))
+		}
+	}
+}
+
+func (c *checks) address(location, a string) {
+	host, _, err := net.SplitHostPort(a)
+	if err != nil {
+		host = strings.Trim(a, "[]")
+	}
+	if host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '@' }) {
+		c.add(location, "is %s; write a name or an address, with :PORT if it is not 22", quote(a))
+	}
+}
+
+func (c *checks) program(at string, p *ProviderSpec) {
+	if len(p.Command) == 0 || p.Command[0] == "" {
+		c.add(at+".command", "is missing; name the program that makes the instances")
+	} else {
+		c.absolute(at+".command[0]", p.Command[0])
+	}
+	for i, w := range p.Command {
+		c.text(index(at+".command", i), w, 4095)
+	}
+	for _, k := range sortedKeys(p.Env) {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			c.add(at+".env", "have the name %s; a name has no =", quote(k))
+			continue
+		}
+		c.text(at+".env."+k, p.Env[k], 64<<10)
+	}
+	c.duration(at+".timeout", p.Timeout, MaxKillGrace)
+	if p.SSH == nil || p.SSH.KeyFile == "" {
+		c.add(at+".ssh.key_file", "is missing; instances are reached over SSH")
+	}
+}
+
+// minLease leaves a server time to be started again, beyond the grace of nodes.
+const minLease = Duration(2 * 60e9)
+
+// poolOfProvider checks what a pool says that only some providers have.
+func (c *checks) poolOfProvider(at string, p *PoolSpec, v *ProviderSpec) {
+	c.probe(at+".boot_probe", p.BootProbe)
+	if p.BootProbe.Command != "" && v.Type == ProviderLocal {
+		c.add(at+".boot_probe", "is for instances that are reached over SSH; provider %s is %s", v.Name, v.Type)
+	}
+	switch {
+	case p.Lease == 0:
+	case v.Type == ProviderStatic:
+		c.add(at+".lease", "would shut down hosts that nobody can start again: provider %s is %s", v.Name, v.Type)
+	case v.Type == ProviderExec && !v.ShutdownEndsBilling:
+		c.add(at+".lease", "is only where a shutdown ends billing; if it does, say shutdown_ends_billing: true of provider %s", v.Name)
+	case p.Lease < minLease:
+		c.add(at+".lease", "is %s; it is at least %s, longer than a restart of the server takes", p.Lease, minLease)
+	case p.Lease <= p.Grace:
+		c.add(at+".lease", "is %s; it is longer than grace (%s)", p.Lease, p.Grace)
+	default:
+		c.duration(at+".lease", p.Lease, MaxTimeout)
+	}
+}

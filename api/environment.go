@@ -1,0 +1,321 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+)
+
+// EnvironmentSpec is an environment as users write it: a template for runners, and
+// how many of them to keep ready. A field left out means its default.
+type EnvironmentSpec struct {
+	// Name of the environment.
+	Name string `json:"name" doc:"Name of the environment: 1 to 63 lower-case letters, digits, dots and dashes."`
+	// Namespace of the environment; "default" when empty.
+	Namespace string `json:"namespace,omitempty" doc:"Whose it is. Default: default."`
+	// Warm says how many runners are kept ready.
+	Warm WarmSpec `json:"warm,omitempty" doc:"How many runners are kept ready."`
+	// TTL and Idle are what a claim has that says nothing about them.
+	TTL  *Duration `json:"ttl,omitempty" doc:"How long a claim lasts that does not say it itself. 0s: until it is released. Default: 1h."`
+	Idle *Duration `json:"idle,omitempty" doc:"A claim that does not say it itself expires when nothing was done with its runner for so long. 0s: never. Default: 10m."`
+	// Alert says when too few are warm.
+	Alert AlertSpec `json:"alert,omitempty" doc:"When too few runners are warm."`
+
+	// Image of a container. Empty: a process on the node's own file system.
+	Image string `json:"image,omitempty" doc:"Container image, as of a job. Empty: a process on the node's own files, for code that is trusted."`
+	// Command keeps a runner ready.
+	Command []string `json:"command,omitempty" doc:"What runs in a runner beside its executions; when it ends, so does the runner. Default: sleep infinity, so that an image without sleep needs a command."`
+	// Entrypoint before the command. Left out: none, not the image's.
+	Entrypoint []string `json:"entrypoint,omitempty" doc:"Put before the command. Default: none, whatever the image says."`
+	// User that runs the command and executions that do not say who.
+	User string `json:"user,omitempty" doc:"Who runs the command, and executions that name nobody: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
+	// Network of the container. Default none.
+	Network string `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out. host: the node's. Default with an image: none."`
+	// Egress restricts what a bridge network reaches. Empty: everything.
+	Egress []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
+	// Ports that may be connected to from outside the sandbox.
+	Ports []int `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`
+	// Env is added to the clean environment of the command and of executions.
+	Env map[string]string `json:"env,omitempty" doc:"Environment variables for the command and for executions."`
+	// Workdir is where the command and executions start.
+	Workdir string `json:"workdir,omitempty" doc:"Where the command and executions start: an absolute path. Empty: as of a job."`
+	// Resources of one runner.
+	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one runner needs."`
+	// Inputs are startup files.
+	Inputs []InputSpec `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
+	// KillGrace is the time between TERM and KILL when a runner is destroyed.
+	KillGrace Duration `json:"kill_grace,omitempty" zero:"1s" doc:"Time between TERM and KILL when a runner is destroyed. Default: 1s, at most 1h; 1ms kills at once."`
+
+	// Constraints that a node must meet.
+	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions on a node's attributes."`
+	// Pool restricts the runners to one pool. Empty: any.
+	Pool string `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
+	// Priority 0 to 100 of waiting claims and of stock up to the minimum. Default 50.
+	Priority *int `json:"priority,omitempty" minimum:"0" maximum:"100" doc:"0 to 100, higher first: of runners that claims wait for and of stock up to the minimum. Stock above it has 0. Default: 50."`
+}
+
+// WarmSpec says how many runners are kept ready.
+type WarmSpec struct {
+	Min    *int     `json:"min,omitempty" minimum:"0" maximum:"10000" doc:"At least so many. 0: none are kept after a quiet time. Default: 1."`
+	Max    int      `json:"max,omitempty" minimum:"1" maximum:"10000" zero:"min, or 10 if that is less" doc:"At most so many. Default: min, or 10 if that is less."`
+	Target *int     `json:"target,omitempty" minimum:"0" maximum:"10000" doc:"Exactly so many, instead of a number from what was claimed in the last 10 minutes and how long starts take."`
+	Quiet  Duration `json:"quiet,omitempty" zero:"10m" doc:"After so long without a claim no more than min are kept. Default: 10m."`
+}
+
+// AlertSpec says when too few runners are warm.
+type AlertSpec struct {
+	Below float64  `json:"below,omitempty" minimum:"0" maximum:"1" zero:"0.5" doc:"Fraction of what is wanted. Default: 0.5."`
+	For   Duration `json:"for,omitempty" zero:"1m" doc:"How long there must be fewer than that. Default: 1m."`
+}
+
+// Limits and defaults of environments.
+const (
+	MaxWarm          = 10_000
+	DefaultWarmMax   = 10
+	DefaultTTL       = Duration(time.Hour)
+	DefaultIdle      = Duration(10 * time.Minute)
+	DefaultQuiet     = Duration(10 * time.Minute)
+	DefaultBelow     = 0.5
+	DefaultAlertFor  = Duration(time.Minute)
+	DefaultStopGrace = Duration(time.Second)
+	// MaxClaimTime bounds the deadline and the idle time of a claim.
+	MaxClaimTime = MaxTimeout
+	// MaxClaimWait bounds how long a claim may wait for a runner.
+	MaxClaimWait = Duration(time.Hour)
+	// environmentOutput bounds what is kept of what the command of a runner writes.
+	environmentOutput = Size(1 << 20)
+)
+
+// Defaults fills in what was left out. Doing it twice changes nothing more.
+func (s *EnvironmentSpec) Defaults() {
+	fill(&s.Namespace, string(muster.DefaultNamespace))
+	if s.Warm.Min == nil {
+		n := 1
+		if t := s.Warm.Target; t != nil {
+			n = min(n, *t)
+		}
+		if s.Warm.Max > 0 {
+			n = min(n, s.Warm.Max)
+		}
+		s.Warm.Min = &n
+	}
+	most := max(*s.Warm.Min, DefaultWarmMax)
+	if s.Warm.Target != nil {
+		most = max(*s.Warm.Min, *s.Warm.Target)
+	}
+	fill(&s.Warm.Max, most)
+	fill(&s.Warm.Quiet, DefaultQuiet)
+	fillPointer(&s.TTL, DefaultTTL)
+	fillPointer(&s.Idle, DefaultIdle)
+	fill(&s.Alert.Below, DefaultBelow)
+	fill(&s.Alert.For, DefaultAlertFor)
+	fillPointer(&s.Priority, muster.DefaultPriority)
+	fill(&s.KillGrace, DefaultStopGrace)
+	if s.Image != "" {
+		fill(&s.Network, string(muster.NetworkNone))
+		if len(s.Entrypoint) == 0 {
+			s.Entrypoint = []string{""}
+		}
+	}
+	if len(s.Command) == 0 {
+		s.Command = []string{"sleep", "infinity"}
+	}
+	fill(&s.Resources.CPU, DefaultCPU)
+	fill(&s.Resources.Memory, DefaultMemory)
+	j := s.job()
+	j.Defaults()
+	s.Inputs, s.Constraints = j.Inputs, j.Constraints
+}
+
+func fillPointer[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}
+
+// job is the template as that of a job without name and type.
+func (s *EnvironmentSpec) job() *JobSpec {
+	return &JobSpec{
+		Namespace: s.Namespace, Priority: s.Priority, Command: s.Command, Image: s.Image, Entrypoint: s.Entrypoint, User: s.User,
+		Network: s.Network, Egress: s.Egress, Ports: s.Ports, Env: s.Env, Workdir: s.Workdir, Resources: s.Resources,
+		KillGrace: s.KillGrace, Constraints: s.Constraints, Pool: s.Pool, Inputs: s.Inputs, OutputLimit: environmentOutput,
+	}
+}
+
+// Job is the job whose members are the runners: all that decides how one runs, and nothing
+// that can change while it does. The spec has its defaults.
+func (s *EnvironmentSpec) Job() *JobSpec {
+	j := s.Clone().job()
+	j.Name, j.Type = muster.EnvironmentKey("", s.Name).Name, string(muster.JobEnvironment)
+	// Its priority is that of what is wanted at the moment; see state.Environment.
+	j.Priority = nil
+	j.Defaults()
+	return j
+}
+
+// Validate tells all that is wrong with an environment that is set, or nil.
+// Locations are as of JobSpec.Validate.
+func (s *EnvironmentSpec) Validate() []ProblemField { return s.check((*JobSpec).Validate) }
+
+// ValidateFile is Validate for an environment as it stands in a file, where inputs may still name local files.
+func (s *EnvironmentSpec) ValidateFile() []ProblemField { return s.check((*JobSpec).ValidateFile) }
+
+func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemField {
+	c := &checks{}
+	if s.Name == "" {
+		c.add("name", "is missing; give the environment a name, by which it is claimed")
+	} else {
+		c.name("name", s.Name)
+	}
+	j := s.job()
+	if len(j.Command) == 0 {
+		j.Command = []string{"sleep"}
+	}
+	if j.Image == "" && len(j.Entrypoint) == 1 && j.Entrypoint[0] == "" {
+		j.Entrypoint = nil
+	}
+	c.problems = append(c.problems, job(j)...)
+	c.warm(&s.Warm)
+	for _, d := range []struct {
+		location string
+		d        *Duration
+	}{{"ttl", s.TTL}, {"idle", s.Idle}} {
+		if d.d != nil {
+			c.duration(d.location, *d.d, MaxClaimTime)
+		}
+	}
+	if b := s.Alert.Below; !(b >= 0 && b <= 1) {
+		c.add("alert.below", "is %s; it is a fraction, 0 to 1", number(b))
+	}
+	c.duration("alert.for", s.Alert.For, MaxTimeout)
+	return c.problems
+}
+
+func (c *checks) warm(w *WarmSpec) {
+	within := func(location string, n int) bool {
+		if n < 0 || n > MaxWarm {
+			c.add(location, "is %d; it is 0 to %d", n, MaxWarm)
+			return false
+		}
+		return true
+	}
+	ok := within("warm.max", w.Max)
+	if w.Min != nil && within("warm.min", *w.Min) && ok && w.Max > 0 && *w.Min > w.Max {
+		c.add("warm.min", "is %d, more than warm.max (%d)", *w.Min, w.Max)
+	}
+	if t := w.Target; t != nil && within("warm.target", *t) && ok {
+		if w.Max > 0 && *t > w.Max {
+			c.add("warm.target", "is %d, more than warm.max (%d)", *t, w.Max)
+		}
+		if w.Min != nil && *t < *w.Min {
+			c.add("warm.target", "is %d, less than warm.min (%d)", *t, *w.Min)
+		}
+	}
+	c.duration("warm.quiet", w.Quiet, MaxTimeout)
+}
+
+// Clone is a copy that shares nothing with s.
+func (s *EnvironmentSpec) Clone() *EnvironmentSpec {
+	c := *s
+	j := s.job().Clone()
+	c.Priority, c.Command, c.Entrypoint, c.Egress, c.Ports, c.Env = j.Priority, j.Command, j.Entrypoint, j.Egress, j.Ports, j.Env
+	c.Constraints, c.Inputs = j.Constraints, j.Inputs
+	c.Warm.Min, c.Warm.Target = clonePointer(s.Warm.Min), clonePointer(s.Warm.Target)
+	c.TTL, c.Idle = clonePointer(s.TTL), clonePointer(s.Idle)
+	return &c
+}
+
+func clonePointer[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
+}
+
+// Equal reports whether both specs, with their defaults, mean the same environment.
+func (s *EnvironmentSpec) Equal(o *EnvironmentSpec) bool {
+	a, b := s.canonical(), o.canonical()
+	return a != nil && bytes.Equal(a, b)
+}
+
+func (s *EnvironmentSpec) canonical() []byte {
+	c := s.Clone()
+	c.Defaults()
+	// An empty map or list is none.
+	c.Env = maps.Clone(c.Env)
+	c.Inputs = slices.Clip(c.Inputs)
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// EnvironmentSetting is the body of POST /v1/environments.
+type EnvironmentSetting struct {
+	Spec EnvironmentSpec `json:"spec"`
+	// IfVersion refuses it unless the environment is at this version (0: does not exist).
+	IfVersion *uint64 `json:"if_version,omitempty" doc:"Refuse unless the environment is at this version; 0: unless it does not exist."`
+}
+
+// EnvironmentSet is its answer.
+type EnvironmentSet struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Version   uint64 `json:"version" doc:"Of what decides how a runner runs: a change of warm, ttl, idle, alert or priority makes no new one."`
+	Index     uint64 `json:"index" doc:"Log index from which events can be followed."`
+	Unchanged bool   `json:"unchanged,omitempty" doc:"The environment was there with the same spec; nothing was done."`
+}
+
+// RunnerCounts tells the runners of an environment by state. Created is their sum.
+type RunnerCounts struct {
+	Created  int `json:"created" doc:"All that there ever were."`
+	Starting int `json:"starting" doc:"On their way; those that wait for another attempt included."`
+	Warm     int `json:"warm"`
+	Claimed  int `json:"claimed"`
+	Gone     int `json:"gone"`
+}
+
+// Environment is an environment as the API shows it.
+type Environment struct {
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	UID       string           `json:"uid"`
+	Version   uint64           `json:"version"`
+	Stage     string           `json:"stage" enum:"live,stopping,ended" doc:"stopping: it was deleted, and some of its runners are still claimed."`
+	Runners   RunnerCounts     `json:"runners"`
+	Wanted    int              `json:"wanted" doc:"How many runners it wants warm now."`
+	Why       string           `json:"why,omitempty" doc:"Why so many."`
+	Waiting   int              `json:"waiting" doc:"Claims that wait for a runner."`
+	Unplaced  int              `json:"unplaced" doc:"Runners that are wanted and have no place yet."`
+	Waits     string           `json:"waits,omitempty" doc:"Why those have none, and what is done about it; in single answers."`
+	Outdated  int              `json:"outdated,omitempty" doc:"Warm runners of an earlier version, which are replaced one by one."`
+	Claims    uint64           `json:"claims" doc:"All that there ever were."`
+	Failure   string           `json:"failure,omitempty" doc:"Why runners could not be started, the last time."`
+	RetryAt   *time.Time       `json:"retry_at,omitempty" doc:"When it is tried again."`
+	Alert     *time.Time       `json:"alert,omitempty" doc:"Since when too few are warm."`
+	Created   time.Time        `json:"created"`
+	Spec      *EnvironmentSpec `json:"spec,omitempty" doc:"With defaults filled in; in single answers."`
+}
+
+// EnvironmentList is a page of environments.
+type EnvironmentList struct {
+	Environments []Environment `json:"environments"`
+	Next         string        `json:"next,omitempty" doc:"Pass as after= for the next page; empty on the last."`
+	Index        uint64        `json:"index" doc:"Log index of this view."`
+}
+
+// SplitName parts NAMESPACE/NAME, as users write names; without a namespace it is the one given.
+func SplitName(s, namespace string) (ns, name string) {
+	if before, after, ok := strings.Cut(s, "/"); ok {
+		return before, after
+	}
+	return namespace, s
+}

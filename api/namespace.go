@@ -1,0 +1,50 @@
+package api
+
+import "time"
+
+// Namespace is a namespace as the API shows it: what it may have, has and wants.
+type Namespace struct {
+	Name string `json:"name" doc:"* is all of them together."`
+	// Class shares Weight with whoever else is in it.
+	Class    string          `json:"class,omitempty" doc:"Who shares the weight: a class of the configuration's shares, or the namespace alone."`
+	Weight   int             `json:"weight,omitempty" doc:"Of its class: room is divided by weights when there is not enough for all."`
+	Share    float64         `json:"share,omitempty" doc:"What part of the room its class is entitled to among the classes that have or want something now; 0 to 1."`
+	Jobs     int             `json:"jobs" doc:"Jobs that have not ended."`
+	Waiting  int             `json:"waiting" doc:"Members that want an allocation."`
+	Allocs   int             `json:"allocations" doc:"Allocations that have not ended."`
+	Used     Resources       `json:"used" doc:"What they hold."`
+	Limits   NamespaceLimits `json:"limits"`
+	LimitSet *time.Time      `json:"limit_set,omitempty" doc:"When its limits were set."`
+	LimitWho string          `json:"limit_who,omitempty"`
+	LimitWhy string          `json:"limit_why,omitempty"`
+}
+
+// NamespaceLimits is the most that a namespace may have at once; 0 means no limit.
+type NamespaceLimits struct {
+	Jobs   int     `json:"jobs,omitempty" minimum:"0" maximum:"1000000000" doc:"Jobs that have not ended. One more is refused with 429."`
+	Allocs int     `json:"allocations,omitempty" minimum:"0" maximum:"1000000000" doc:"Allocations at once. Further members wait."`
+	CPU    float64 `json:"cpu,omitempty" minimum:"0" maximum:"1000000000" doc:"Cores that its allocations hold together. A job one of whose members asks for more is refused with 429, further members wait."`
+	Memory Size    `json:"memory,omitempty" doc:"Memory that its allocations hold together, as 64GiB; as for cpu."`
+	// MaxPriority is the highest priority of its jobs. Default 70.
+	MaxPriority *int `json:"max_priority,omitempty" minimum:"0" maximum:"100" doc:"The highest priority that its jobs may have. Default: 70."`
+}
+
+// NamespaceList is the answer of GET /v1/namespaces.
+type NamespaceList struct {
+	Namespaces []Namespace `json:"namespaces"`
+	Index      uint64      `json:"index"`
+}
+
+// NamespaceSet is the body of POST /v1/namespaces/{name}/limits.
+type NamespaceSet struct {
+	Limits NamespaceLimits `json:"limits" doc:"All of them: a limit that is left out is lifted."`
+	Reason string          `json:"reason,omitempty" maxLength:"200"`
+	Who    string          `json:"who,omitempty" maxLength:"100"`
+}
+
+// ShareSpec gives the namespaces whose name matches a weight.
+type ShareSpec struct {
+	Match  string `json:"match" doc:"A namespace, or a pattern: * stands for any characters, ? for one, [a-c] for one of a set."`
+	Class  string `json:"class,omitempty" doc:"Namespaces of one class share its weight. Default: each namespace that matches has the weight for itself."`
+	Weight int    `json:"weight" minimum:"0" maximum:"1000000" doc:"When there is not room for all, classes have it in proportion to their weights. 0: only what nobody else wants."`
+}

@@ -1,0 +1,119 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+)
+
+// SetEnvironment makes an environment or changes it. Done again it changes nothing more.
+func (c *Client) SetEnvironment(ctx context.Context, s api.EnvironmentSetting) (*api.EnvironmentSet, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/environments"}, s)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.EnvironmentSet{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
+func environmentPath(namespace, name string) string {
+	return path("v1", "environments", namespace, name)
+}
+
+// Environment is one environment.
+func (c *Client) Environment(ctx context.Context, namespace, name string) (*api.Environment, error) {
+	out := &api.Environment{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: environmentPath(namespace, name)}, out)
+	return out, err
+}
+
+// Environments goes through the environments of a namespace, "" for all. After an error it ends.
+func (c *Client) Environments(ctx context.Context, namespace string) iter.Seq2[api.Environment, error] {
+	return pages(func(after string) ([]api.Environment, string, error) {
+		l := &api.EnvironmentList{}
+		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/environments", query: values("namespace", namespace, "after", after, "limit", "1000")}, l)
+		return l.Environments, l.Next, err
+	})
+}
+
+// DeleteEnvironment ends an environment; claimed runners live on unless claimed is set.
+func (c *Client) DeleteEnvironment(ctx context.Context, namespace, name string, claimed bool) error {
+	q := url.Values{}
+	if claimed {
+		q.Set("claimed", "true")
+	}
+	_, err := c.call(ctx, request{method: http.MethodDelete, path: environmentPath(namespace, name), query: q}, nil)
+	return err
+}
+
+// Claim has a runner given to the caller. The same key makes it the same claim, however
+// often it is asked for; "" draws one. See IsNoneWarm.
+func (c *Client) Claim(ctx context.Context, q api.ClaimRequest, key string) (*api.Claim, error) {
+	if key == "" {
+		key = NewKey()
+	}
+	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/claims", slow: q.Wait > 0, header: http.Header{"Idempotency-Key": {key}}}, q)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Claim{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
+// IsNoneWarm reports whether a claim found no warm runner in its time.
+func IsNoneWarm(err error) bool { return Code(err) == api.CodeNoneWarm }
+
+// Claims goes through the claims, those included that have ended lately. After an error it ends.
+func (c *Client) Claims(ctx context.Context, state muster.ClaimState) iter.Seq2[api.Claim, error] {
+	return pages(func(after string) ([]api.Claim, string, error) {
+		l := &api.ClaimList{}
+		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/claims", query: values("state", string(state), "after", after, "limit", "1000")}, l)
+		return l.Claims, l.Next, err
+	})
+}
+
+// RunnerQuery selects runners. Zero fields select all but those that are gone.
+type RunnerQuery struct {
+	Namespace, Environment string
+	State                  muster.RunnerState
+}
+
+// Runners goes through the runners. After an error it ends.
+func (c *Client) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Runner, error] {
+	return pages(func(after string) ([]api.Runner, string, error) {
+		l := &api.RunnerList{}
+		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/runners",
+			query: values("namespace", q.Namespace, "environment", q.Environment, "state", string(q.State), "after", after, "limit", "1000")}, l)
+		return l.Runners, l.Next, err
+	})
+}
+
+// Runner is one runner, in whatever state.
+func (c *Client) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, error) {
+	out := &api.Runner{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "runners", string(id))}, out)
+	return out, err
+}
+
+// Release gives a claimed runner back. One that is not claimed, or not any more, is refused: see IsGone.
+func (c *Client) Release(ctx context.Context, id muster.AllocID) error {
+	_, err := c.call(ctx, request{method: http.MethodDelete, path: path("v1", "runners", string(id))}, nil)
+	return err
+}
+
+// Extend sets the deadline of a runner's claim, from now on, or its idle time.
+func (c *Client) Extend(ctx context.Context, id muster.AllocID, e api.ClaimExtension) (*api.Claim, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "runners", string(id), "extend")}, e)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.Claim{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}

@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	leaseName = "lease.json"
+	// leaseAgain is how long after an end that failed the next one is tried.
+	leaseAgain = time.Minute
+)
+
+// lease ends the machine when no server has spoken to it for too long: nobody else would
+// end it then, and it would be paid for. A set that is obeyed renews it, and says how long it is. It is kept
+// on disk, for an agent that is started again while no server is there begins its time anew, and not never.
+type lease struct {
+	path string
+	log  *slog.Logger
+	// end ends the machine; nil: leases do nothing here.
+	end func(ctx context.Context) error
+	// changed holds a token when limit is another one.
+	changed chan struct{}
+
+	mu    sync.Mutex
+	limit time.Duration // 0: none
+	heard time.Time
+}
+
+// leaseFile is the content of lease.json.
+type leaseFile struct {
+	Millis int64 `json:"ms"`
+}
+
+func loadLease(dir string, end func(context.Context) error, log *slog.Logger) (*lease, error) {
+	l := &lease{path: filepath.Join(dir, leaseName), log: log, end: end, changed: make(chan struct{}, 1), heard: time.Now()}
+	b, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	var f leaseFile
+	if err == nil {
+		err = json.Unmarshal(b, &f)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", l.path, err)
+	}
+	l.limit = time.Duration(f.Millis) * time.Millisecond
+	return l, nil
+}
+
+// renew notes that a server has spoken, and how long the lease is from now on. Called by one goroutine at a time.
+func (l *lease) renew(millis int64) error {
+	limit := time.Duration(millis) * time.Millisecond
+	l.mu.Lock()
+	same := limit == l.limit
+	l.heard = time.Now()
+	l.mu.Unlock()
+	if same {
+		return nil
+	}
+	b, err := json.Marshal(leaseFile{Millis: millis})
+	if err == nil {
+		err = writeFile(l.path, b, true)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the lease: %w", err)
+	}
+	l.mu.Lock()
+	l.limit = limit
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// left is how long the lease lasts still; not ok if there is none.
+func (l *lease) left() (d time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.heard.Add(l.limit)), l.limit > 0
+}
+
+// watch waits for the end of the lease, until ctx ends.
+func (l *lease) watch(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.changed:
+		case <-timer.C:
+		}
+		left, ok := l.left()
+		switch {
+		case !ok:
+			timer.Stop()
+		case left > 0:
+			timer.Reset(left)
+		default:
+			l.log.Warn("no server has spoken to this node for its lease: it ends itself", "for", (l.limitNow() - left).Round(time.Second))
+			if err := l.end(ctx); err != nil && ctx.Err() == nil {
+				l.log.Error("the node does not end", "error", err, "again_in", leaseAgain)
+			}
+			timer.Reset(leaseAgain)
+		}
+	}
+}
+
+func (l *lease) limitNow() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limit
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// ends counts how often a lease has ended its machine, and when.
+type ends struct {
+	at   []time.Duration
+	fail bool
+}
+
+func watchLease(t *testing.T, dir string, e *ends) (l *lease, stop func()) {
+	t.Helper()
+	began := time.Now()
+	l, err := loadLease(dir, func(context.Context) error {
+		e.at = append(e.at, time.Since(began))
+		if e.fail {
+			return errors.New("no")
+		}
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { l.watch(ctx); close(done) }()
+	return l, func() { cancel(); <-done }
+}
+
+// L13: a machine to which no server has spoken for its lease ends itself, and not before; who is spoken to does not.
+func TestL13LeaseEndsTheMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &ends{}
+		l, stop := watchLease(t, t.TempDir(), e)
+		defer stop()
+		time.Sleep(24 * time.Hour)
+		if len(e.at) != 0 {
+			t.Fatal("ended without a lease")
+		}
+		began := time.Now()
+		for range 10 {
+			if err := l.renew(time.Hour.Milliseconds()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Minute)
+			synctest.Wait()
+		}
+		if len(e.at) != 0 {
+			t.Fatal("ended although a server spoke to it")
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		if len(e.at) != 1 || e.at[0]-24*time.Hour != 9*50*time.Minute+time.Hour {
+			t.Errorf("ended at %v after %s", e.at, time.Since(began))
+		}
+	})
+}
+
+// L13: a held node is sent no lease, and ends nothing; its hold over, it has one again.
+func TestL13HeldNodeHasNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &ends{}
+		l, stop := watchLease(t, t.TempDir(), e)
+		defer stop()
+		for _, millis := range []int64{time.Hour.Milliseconds(), 0} {
+			if err := l.renew(millis); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(100 * time.Hour)
+		synctest.Wait()
+		if len(e.at) != 0 {
+			t.Error("a held node has ended")
+		}
+		if err := l.renew(time.Hour.Milliseconds()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour + time.Second)
+		synctest.Wait()
+		if len(e.at) != 1 {
+			t.Errorf("%v", e.at)
+		}
+	})
+}
+
+// An agent that is started again while no server is there still has its lease, and tries again what failed.
+func TestL13LeaseOutlivesTheAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		e := &ends{fail: true}
+		l, stop := watchLease(t, dir, e)
+		if err := l.renew(time.Hour.Milliseconds()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Minute)
+		stop()
+		_, stop = watchLease(t, dir, e)
+		defer stop()
+		time.Sleep(59 * time.Minute)
+		if len(e.at) != 0 {
+			t.Fatal("ended too early")
+		}
+		time.Sleep(3*time.Minute + time.Second)
+		synctest.Wait()
+		if len(e.at) != 3 || e.at[0] != time.Hour {
+			t.Errorf("tried at %v", e.at)
+		}
+	})
+}

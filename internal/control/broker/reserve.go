@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Small work fills what comes free, and large work that would need it all at once could wait for
+// ever. Who has been passed for PassFor gets room reserved, by a fact: on one node, for one member, as it
+// comes free. How long it was passed is memory of the leader: a new one begins to count anew.
+
+// heldFor is after how many times PassFor a reservation that has not been enough is given up, for another node.
+const heldFor = 6
+
+// reserve looks again and again for who was passed for too long, and for reservations that are of no use.
+func (b *Broker) reserve(ctx context.Context) error {
+	tick := time.NewTicker(max(b.cfg.PassFor/16, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, f := range b.reservations() {
+			_, _, err := b.cfg.Proposer.Propose(ctx, f)
+			switch r, made := f.(*state.RoomReserved); {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				b.log.Info("a reservation was not made or not taken back; looked at again", "fact", f, "error", err)
+			case made:
+				b.mu.Lock()
+				b.stats.Reserved++
+				b.mu.Unlock()
+				b.log.Info("room reserved", "node", r.Node, "job", r.UID, "after", b.cfg.PassFor)
+			}
+		}
+	}
+}
+
+// reservations are the facts that are due.
+func (b *Broker) reservations() (facts []state.Fact) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	snap := b.cfg.State.Latest()
+	now := clock(snap)
+	heads := b.headsLocked()
+	active := 0
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Reserved == nil {
+			return true
+		}
+		if why := useless(n, heads, now, b.cfg.PassFor); why != "" {
+			facts = append(facts, &state.RoomReleased{Node: n.ID, UID: n.Reserved.UID, Reason: why})
+			if e := b.entries[n.Reserved.UID]; e != nil {
+				e.since = now
+			}
+		} else {
+			active++
+		}
+		return true
+	})
+	if len(facts) > 0 {
+		return facts // the next time, on what they leave
+	}
+	for _, e := range heads {
+		j := snap.JobByUID(e.uid)
+		if active >= b.cfg.Reservations || j == nil || j.Version != e.version || j.Reserved != "" || now.Sub(e.since) < b.cfg.PassFor {
+			continue
+		}
+		if id := place.Reserve(snap, e.group.shape, e.avoid); id != "" {
+			// One at a time: the next is picked on a state that has it.
+			return []state.Fact{&state.RoomReserved{Node: id, UID: e.uid, Version: e.version}}
+		}
+	}
+	return nil
+}
+
+// headsLocked are the first of each blocked shape, in order.
+func (b *Broker) headsLocked() (heads []*entry) {
+	for _, g := range b.groups {
+		if e, ok := g.entries.Min(); ok {
+			heads = append(heads, e)
+		}
+	}
+	slices.SortFunc(heads, func(x, y *entry) int { return x.rank(y) })
+	return heads
+}
+
+// useless says why a reservation is given up: its node takes no work, it was not enough for too long,
+// or work of higher priority is waiting for just this room.
+func useless(n *state.Node, heads []*entry, now muster.Time, passFor time.Duration) string {
+	r := n.Reserved
+	switch {
+	case !n.Schedulable():
+		return "the node takes no new work"
+	case now.Sub(r.Since) > heldFor*passFor && !r.Room.Fits(n.Free()):
+		return "it did not come free"
+	}
+	for _, e := range heads {
+		s := e.group.shape
+		if e.priority > r.Priority && e.uid != r.UID && !s.Ask.Fits(fit.Room(n)) && fit.Check(s, n, n.Free(), e.avoid).Kind == fit.None {
+			return "work of higher priority comes first"
+		}
+	}
+	return ""
+}
+
+// offerReservedLocked wakes the job for which room is reserved on a node, if that is enough by now.
+func (b *Broker) offerReservedLocked(n *state.Node) {
+	if n.Reserved == nil {
+		return
+	}
+	e := b.entries[n.Reserved.UID]
+	if e == nil || e.stage != blocked || fit.Check(e.group.shape, n, n.Free(), e.avoid).Kind != fit.None {
+		return
+	}
+	b.stats.Woken++
+	b.setTimerLocked(e, 0)
+	e.wants = 1
+	b.moveLocked(e, ready)
+}

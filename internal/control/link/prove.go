@@ -1,0 +1,115 @@
+package link
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/health"
+	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// What a probe that does not say when to ask again is asked again after.
+const probeFirst, probeLongest = time.Second, time.Minute
+
+// ask has the node prove that it is ready. It ends by the pool's deadline, whatever the node does.
+func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
+	p := wire.Probe{Now: muster.At(time.Now())}
+	if pool := n.l.cfg.State.Latest().Pool(n.row.Load().Pool); pool != nil {
+		p.Command, p.TimeoutMillis = pool.Ready, int64(pool.ReadyTimeout)/1000
+	}
+	n.l.stats.probes.Add(1)
+	got, err := n.client.Ask(ctx, p)
+	got.Why = text(got.Why, maxMessage)
+	return got, err
+}
+
+// proveFirst is the proof before a node's first service.
+func (n *nodeLink) proveFirst(ctx context.Context) error {
+	if row := n.row.Load(); row.Stage != muster.NodeBooting && row.Stage != muster.NodeAdopted {
+		return nil
+	}
+	got, err := n.ask(ctx)
+	switch {
+	case err != nil:
+		return err
+	case got.Broken:
+		n.touch(func(c *health.Contact) { c.Broken = got.Why })
+		return &unready{why: got.Why, again: refusedLongest}
+	case !got.Ready:
+		return &unready{why: "not ready: " + got.Why, again: time.Duration(got.AgainMillis) * time.Millisecond}
+	}
+	return nil
+}
+
+// prove probes a node that is unready since a moment, and notes what came of it. Nothing waits for it:
+// while it goes on, the node is what it was.
+func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
+	got, err := n.ask(ctx)
+	if err != nil {
+		got = wire.ProbeAnswer{Why: text("it does not answer when it is probed: "+err.Error(), maxMessage)}
+	}
+	again := time.Duration(got.AgainMillis) * time.Millisecond
+	if again <= 0 {
+		n.probeWait = min(max(2*n.probeWait, probeFirst), probeLongest)
+		again = n.probeWait
+	}
+	if got.Ready {
+		n.probeWait = 0
+	}
+	n.proving.Store(false)
+	n.touch(func(c *health.Contact) {
+		c.Asked, c.NotReady, c.Again = since, "", 0
+		switch {
+		case got.Ready:
+			c.Proved = since
+		case got.Broken:
+			c.Broken = got.Why
+		default:
+			c.NotReady, c.Again = "not ready: "+got.Why, muster.At(time.Now().Add(again))
+		}
+	})
+	// What was asked for another turn of the dial has changed nothing that touch would see.
+	n.rejudge()
+}
+
+// sawImages notes which images are at hand on the node, to be proposed.
+func (s *session) sawImages(names []string) {
+	f := &state.NodeImagesSeen{ID: s.n.id}
+	for _, name := range names[:min(len(names), wire.MaxImages)] {
+		if key := muster.ImageKey(text(name, maxImage)); !slices.Contains(f.Images, key) {
+			f.Images = append(f.Images, key)
+		}
+	}
+	if row := s.n.l.cfg.State.Latest().Node(s.n.id); row != nil && len(f.Images) == 0 && !slices.ContainsFunc(row.Warm, muster.AffinityKey.IsImage) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images = f
+	select {
+	case s.tellWake <- struct{}{}:
+	default:
+	}
+}
+
+// maxImage bounds a name that an agent says.
+const maxImage = 1024
+
+// tellImages proposes them, unless they are what was proposed last.
+func (s *session) tellImages(ctx context.Context) {
+	s.mu.Lock()
+	f := s.images
+	s.images = nil
+	s.mu.Unlock()
+	if f == nil || slices.Equal(f.Images, s.toldImages) {
+		return
+	}
+	if err := s.n.propose(ctx, f); err != nil && ctx.Err() == nil {
+		s.n.log.Warn("images not noted", "error", err)
+		return
+	}
+	s.toldImages = f.Images
+}

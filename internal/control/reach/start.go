@@ -1,0 +1,238 @@
+package reach
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/remote"
+	"github.com/musterhq/muster/internal/state"
+)
+
+const (
+	// probeTimeout bounds a boot probe that says nothing of it.
+	probeTimeout = 30 * time.Second
+	// startTimeout bounds muster-node start, clearTimeout muster-node clear.
+	startTimeout, clearTimeout = time.Minute, 2 * time.Minute
+	// maxStderr is how much of what a command printed is told.
+	maxStderr = 1 << 10
+	// Exit statuses of muster-node start: package host on the far side.
+	exitCleared, exitTaken = 66, 69
+)
+
+// StartAgent makes sure that an agent of this build runs on the node: the probe is passed, muster-node
+// is there, and it is started if it does not run. Safe to repeat. Faults: FaultNotFound, there is no
+// such instance any more; FaultAuth and FaultInvalid, it needs somebody; else it may be tried again.
+func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
+	p := r.cfg.Provider(n.Offering.Provider)
+	if s, ok := cloud.As[cloud.AgentStarter](p); ok {
+		return s.StartAgent(ctx, n.Instance)
+	}
+	c, err := r.conn(ctx, n, p)
+	if err != nil {
+		return err
+	}
+	if n.Joined == 0 {
+		if err := r.probe(ctx, c, n); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	h := r.hosts[n.ID]
+	if h == nil {
+		r.mu.Unlock()
+		return muster.Faultf(muster.FaultUnavailable, "node %s was left meanwhile", n.ID)
+	}
+	access, dir := h.access, h.dir()
+	r.mu.Unlock()
+	program, err := r.put(ctx, c, dir)
+	if err != nil {
+		return err
+	}
+	// From now on the host's sockets can be reached by it.
+	c.SetProgram(program)
+	r.mu.Lock()
+	h.program = program
+	r.mu.Unlock()
+	args := []string{program, "start", "--base", dir, "--node", string(n.ID), "--cluster", r.cfg.Cluster(), "--"}
+	result, err := c.Run(ctx, remote.Command{Args: append(args, agentArgs(n, access, dir)...), Root: true, Limit: startTimeout})
+	if err != nil {
+		return fmt.Errorf("start its agent: %w", err)
+	}
+	if result.Exit != 0 {
+		kind := muster.FaultUnavailable
+		switch result.Exit {
+		case exitCleared:
+			kind = muster.FaultNotFound
+		case exitTaken:
+			kind = muster.FaultConflict
+		}
+		return muster.Faultf(kind, "host %s: %s", c.Address(), failure(result))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h.prepared = true
+	return nil
+}
+
+// probe runs the boot probe of a node that has not served yet.
+func (r *Reach) probe(ctx context.Context, c *remote.Conn, n *state.Node) error {
+	if r.cfg.Probe == nil {
+		return nil
+	}
+	p := r.cfg.Probe(n)
+	if p.Command == "" || r.isPrepared(n.ID) {
+		return nil
+	}
+	limit := cmp.Or(p.Timeout, probeTimeout)
+	result, err := c.Run(ctx, remote.Command{Args: []string{"sh", "-c", p.Command}, Limit: limit})
+	switch {
+	case muster.IsKind(err, muster.FaultAmbiguous):
+		return muster.Faultf(muster.FaultUnavailable, "boot probe %q did not end within %s", p.Command, limit)
+	case err != nil:
+		return fmt.Errorf("boot probe: %w", err)
+	case result.Exit != 0:
+		return muster.Faultf(muster.FaultUnavailable, "boot probe %q: %s", p.Command, failure(result))
+	}
+	return nil
+}
+
+// failure says how a command failed, with the end of what it printed.
+func failure(r remote.Result) string {
+	text := strings.ToValidUTF8(strings.TrimSpace(string(r.Stderr)), "?")
+	if len(text) > maxStderr {
+		text = "…" + strings.ToValidUTF8(text[len(text)-maxStderr:], "")
+	}
+	how := "exit status " + strconv.Itoa(r.Exit)
+	if r.Signal != "" {
+		how = "killed by SIG" + r.Signal
+	}
+	if text == "" {
+		return how
+	}
+	return how + ": " + text
+}
+
+// put makes sure that muster-node for the host is there, and says where.
+func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, error) {
+	facts, err := c.Probe(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !facts.Root {
+		return "", muster.Faultf(muster.FaultAuth, "host %s: %s is not root and may not use sudo without a password: give it NOPASSWD in sudoers, or log in as root", c.Address(), c.User())
+	}
+	file, err := r.cfg.Programs.Find(facts.Arch, dir)
+	if err != nil {
+		return "", fmt.Errorf("host %s: %w", c.Address(), err)
+	}
+	if there, err := c.Has(ctx, file); err == nil && there {
+		return file.Path, nil
+	}
+	to := c
+	if bulk, err := c.Bulk(ctx); err == nil { // the file is large; without a second connection it goes by the first
+		to = bulk
+	}
+	put, err := to.Put(ctx, file)
+	if err != nil {
+		return "", err
+	}
+	if put {
+		r.log.Info("muster-node put", "host", c.Address(), "path", file.Path, "bytes", file.Size)
+	}
+	return file.Path, nil
+}
+
+// agentArgs are the arguments of muster-node agent.
+func agentArgs(n *state.Node, a cloud.Access, dir string) []string {
+	o := &n.Offering
+	args := []string{"--cpu", o.Capacity.CPU.String(), "--memory", fmt.Sprint(int64(o.Capacity.Memory)), "--disk", fmt.Sprint(int64(o.Capacity.Disk)),
+		"--images", dir + "/images"}
+	if a.Shutdown != "" {
+		args = append(args, "--lease-end", a.Shutdown)
+	}
+	names := make([]string, 0, len(o.Attributes))
+	for name := range o.Attributes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		args = append(args, "--attr", name+"="+o.Attributes[name])
+	}
+	return args
+}
+
+// once is a connection of its own, for what is done to a host that is no node.
+func (r *Reach) once(ctx context.Context, a cloud.Access) (*remote.Conn, error) {
+	config, err := r.config(a, "")
+	if err != nil {
+		return nil, err
+	}
+	return remote.Dial(ctx, config)
+}
+
+// Scripts are on one line and without backslashes, for whatever shell the user has.
+const (
+	// nothingScript ends with 3 if nothing of the node is there and nothing can be about to start:
+	// muster-node comes before anything that it starts.
+	nothingScript = `test -e "$1/nodes/$2" && exit 0; ls "$1"/bin/muster-node-* >/dev/null 2>&1 && exit 0; exit 3`
+	measureScript = `d="$1"; while ! test -d "$d"; do d=$(dirname "$d"); done; echo "muster-measure $(nproc) $(grep MemTotal: /proc/meminfo | tr -dc 0-9) $(df -Pk "$d" | tail -n 1 | tr -s " " | cut -d " " -f 4)"`
+	exitNothing   = 3
+)
+
+// Clear ends a node's agent on a host and everything that it runs, and deletes what it left.
+// FaultUnavailable: the host cannot be reached now.
+func (r *Reach) Clear(ctx context.Context, a cloud.Access, node muster.NodeID) error {
+	c, err := r.once(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	dir := cmp.Or(a.Dir, DefaultDir)
+	look, err := c.Run(ctx, remote.Command{Script: nothingScript, Args: []string{dir, string(node)}, Root: true})
+	if err != nil || look.Exit == exitNothing {
+		return err
+	}
+	program, err := r.put(ctx, c, dir)
+	if err != nil {
+		return err
+	}
+	result, err := c.Run(ctx, remote.Command{Args: []string{program, "clear", "--base", dir, "--node", string(node)}, Root: true, Limit: clearTimeout})
+	if err != nil {
+		return err
+	}
+	if result.Exit != 0 {
+		return muster.Faultf(muster.FaultTransient, "host %s: %s", c.Address(), failure(result))
+	}
+	return nil
+}
+
+// Measure is what a host has: cores, memory, and what is free of the disk below Muster's directory.
+func (r *Reach) Measure(ctx context.Context, a cloud.Access) (muster.Resources, string, error) {
+	c, err := r.once(ctx, a)
+	if err != nil {
+		return muster.Resources{}, "", err
+	}
+	defer c.Close()
+	facts, err := c.Probe(ctx)
+	if err != nil {
+		return muster.Resources{}, "", err
+	}
+	result, err := c.Run(ctx, remote.Command{Script: measureScript, Args: []string{cmp.Or(a.Dir, DefaultDir)}})
+	if err != nil {
+		return muster.Resources{}, "", err
+	}
+	for line := range strings.Lines(string(result.Stdout)) {
+		var cores, memory, disk int64
+		if n, _ := fmt.Sscanf(line, "muster-measure %d %d %d", &cores, &memory, &disk); n == 3 && cores > 0 && memory > 0 {
+			return muster.Resources{CPU: muster.MilliCPU(cores * 1000), Memory: muster.Bytes(memory << 10), Disk: muster.Bytes(disk << 10)}, facts.Arch, nil
+		}
+	}
+	return muster.Resources{}, "", muster.Faultf(muster.FaultInvalid, "host %s: what it has cannot be measured: %s", c.Address(), failure(result))
+}

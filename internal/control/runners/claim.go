@@ -1,0 +1,258 @@
+package runners
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Request is a wish for a runner.
+type Request struct {
+	// UID is the environment's.
+	UID muster.JobUID
+	// TTL and Idle of the claim; 0: none. Wait is how long to wait if none is warm.
+	TTL, Idle, Wait time.Duration
+	Note            string
+	// Key and Digest of a request that may be repeated; empty if it is not.
+	Key, Digest string
+}
+
+// commitTime bounds how long a claim that has a runner waits for the log.
+const commitTime = 30 * time.Second
+
+// Claim gives a runner to the caller. Faults: capacity (none is warm, and the claim does not wait, or
+// has waited long enough), not-found (the environment is deleted), conflict (the key was used for another
+// claim), and those of the log. If ctx ends while the fact is on its way, the claim is released
+// again unless it has a key, by which the caller may still get it.
+func (r *Runners) Claim(ctx context.Context, q Request) (*state.Claim, error) {
+	began := time.Now()
+	deadline := began.Add(q.Wait)
+	if c := r.repeated(q); c != nil {
+		return c, nil
+	}
+	for tries := 0; ; tries++ {
+		id, err := r.next(ctx, q, deadline, tries == 0)
+		if err != nil {
+			return nil, err
+		}
+		c, again, err := r.commit(ctx, q, id)
+		if again {
+			continue // it had ended, and the log knew first
+		}
+		if err == nil {
+			r.waited(time.Since(began))
+		}
+		return c, err
+	}
+}
+
+// repeated is the claim that the same request made before.
+func (r *Runners) repeated(q Request) *state.Claim {
+	if q.Key == "" {
+		return nil
+	}
+	c := r.cfg.State.Latest().ClaimByKey(q.UID, q.Key)
+	if c == nil || c.Digest != q.Digest {
+		return nil // the log says what is wrong
+	}
+	return c
+}
+
+func (r *Runners) waited(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Claims++
+	r.stats.Wait.Observe(took.Seconds())
+}
+
+// next takes a runner out of the stock, or waits for one in order.
+func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first bool) (muster.AllocID, error) {
+	r.mu.Lock()
+	if !r.up {
+		r.mu.Unlock()
+		return "", muster.Faultf(muster.FaultUnavailable, "the server cannot hand out runners now")
+	}
+	p := r.takeInLocked(q.UID)
+	if p == nil {
+		r.mu.Unlock()
+		return "", muster.Faultf(muster.FaultNotFound, "the environment was deleted")
+	}
+	if first {
+		p.demand.came(muster.At(time.Now()))
+		r.dirty[q.UID] = true
+		r.signal()
+	}
+	if p.waiters.Len() == 0 {
+		if id := p.pop(r.cfg.Reached); id != "" {
+			if first {
+				r.stats.Hits++
+			}
+			r.mu.Unlock()
+			return id, nil
+		}
+	}
+	wait := time.Until(deadline)
+	if wait <= 0 {
+		r.stats.Refused++
+		warm, starting := len(p.warm), 0
+		r.mu.Unlock()
+		if j := r.cfg.State.Latest().JobByUID(q.UID); j != nil {
+			starting = j.Runners().Starting
+		}
+		return "", noneWarm(q, warm, starting)
+	}
+	w := &waiter{given: make(chan muster.AllocID, 1)}
+	e := p.waiters.PushBack(w)
+	r.dirty[q.UID] = true
+	r.mu.Unlock()
+	r.signal()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var err error
+	select {
+	case id, ok := <-w.given:
+		if !ok {
+			return "", muster.Faultf(muster.FaultUnavailable, "the environment was deleted, or the server stops")
+		}
+		return id, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = noneWarm(q, 0, 0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case id, ok := <-w.given: // at the last moment
+		if ok && ctx.Err() == nil {
+			return id, nil
+		}
+		if ok {
+			r.putBackLocked(q.UID, id)
+		}
+	default:
+		p.waiters.Remove(e)
+		r.stats.Refused++
+	}
+	return "", err
+}
+
+// takeInLocked is the pool of an environment that is live, even if the feed has not told of it yet; else nil.
+func (r *Runners) takeInLocked(uid muster.JobUID) *pool {
+	if p := r.pools[uid]; p != nil {
+		return p
+	}
+	snap := r.cfg.State.Latest()
+	j := snap.JobByUID(uid)
+	if j == nil || j.Env == nil || j.Stage != muster.JobLive {
+		return nil
+	}
+	p := r.poolLocked(uid)
+	p.refill(snap)
+	r.dirty[uid] = true
+	return p
+}
+
+func noneWarm(q Request, warm, starting int) error {
+	what := "no runner is warm"
+	if q.Wait > 0 {
+		return muster.Faultf(muster.FaultCapacity, "%s, and none became so within %s", what, q.Wait)
+	}
+	if warm > 0 {
+		what = "each warm runner is wanted by a claim that came before"
+	}
+	return muster.Faultf(muster.FaultCapacity, "%s; %d are starting: claim with a wait, or keep more warm", what, starting)
+}
+
+// commit writes the claim down. again: the runner was not to be had.
+func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *state.Claim, again bool, err error) {
+	f := &state.RunnerClaimed{
+		Claim: muster.ClaimID("c" + strings.ToLower(rand.Text()[:12])), UID: q.UID, Runner: id,
+		TTL: muster.Time(q.TTL.Microseconds()), Idle: muster.Time(q.Idle.Microseconds()), Note: q.Note, Idempotency: q.Key, Digest: q.Digest,
+	}
+	// A client that leaves must not leave open whether its fact is in the log.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTime)
+	defer cancel()
+	_, v, err := r.cfg.Proposer.Propose(bounded, f)
+	if err != nil {
+		a := r.cfg.State.Latest().Alloc(id)
+		if a == nil || a.Runner != muster.RunnerWarm {
+			r.forget(q.UID, id)
+			return nil, muster.IsKind(err, muster.FaultConflict), err
+		}
+		// Safe even if the fact is still on its way: whichever is second is refused.
+		r.putBack(q.UID, id)
+		return nil, false, err
+	}
+	done, ok := v.(*state.Claimed)
+	if !ok {
+		return nil, false, fmt.Errorf("claim of runner %s: the log answered %T", id, v)
+	}
+	if done.Repeated {
+		r.putBack(q.UID, id)
+		return done.Claim, false, nil
+	}
+	r.forget(q.UID, id)
+	if ctx.Err() != nil && q.Key == "" {
+		// Nobody has heard of it, and nobody can ask for it again.
+		_, _, _ = r.cfg.Proposer.Propose(bounded, &state.ClaimReleased{Claim: done.Claim.ID, Reason: "its client left before it had the answer"})
+		return nil, false, ctx.Err()
+	}
+	return done.Claim, false, nil
+}
+
+// forget takes a runner out of the stock for good.
+func (r *Runners) forget(uid muster.JobUID, id muster.AllocID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.pools[uid]; p != nil {
+		delete(p.warm, id)
+		delete(p.out, id)
+	}
+}
+
+func (r *Runners) putBack(uid muster.JobUID, id muster.AllocID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.putBackLocked(uid, id)
+}
+
+func (r *Runners) putBackLocked(uid muster.JobUID, id muster.AllocID) {
+	if p := r.pools[uid]; p != nil {
+		delete(p.out, id)
+		r.handOutLocked(p)
+	}
+}
+
+// Use notes that a claim's runner is used, until end is called.
+func (r *Runners) Use(id muster.ClaimID) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := r.uses[id]
+	if u == nil {
+		u = &use{}
+		r.uses[id] = u
+	}
+	u.busy++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		u.busy--
+		u.last = muster.At(time.Now())
+	}
+}
+
+// Waiting is how many claims wait for a runner of an environment.
+func (r *Runners) Waiting(uid muster.JobUID) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.pools[uid]; p != nil {
+		return p.waiters.Len()
+	}
+	return 0
+}

@@ -1,0 +1,145 @@
+package runners
+
+import (
+	"container/list"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/warm"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// pool is what memory knows of one environment. The mutex of Runners guards it.
+type pool struct {
+	uid muster.JobUID
+	// warm are the runners that the log has as warm; order is the one in which they came,
+	// with some that are warm no more; out are those that a claim is being committed for.
+	warm  map[muster.AllocID]*state.Alloc
+	order []muster.AllocID
+	out   map[muster.AllocID]bool
+	// waiters are *waiter, the first come first.
+	waiters list.List
+
+	demand demand
+	// wake is when it is to be decided about even if nothing changes; shortSince when too few became warm.
+	wake, shortSince muster.Time
+}
+
+// waiter is a claim that waits. It gets one runner, or its channel is closed: no more are to be had.
+type waiter struct{ given chan muster.AllocID }
+
+func newPool(uid muster.JobUID) *pool {
+	return &pool{uid: uid, warm: map[muster.AllocID]*state.Alloc{}, out: map[muster.AllocID]bool{}}
+}
+
+// refill takes the stock from a snapshot.
+func (p *pool) refill(snap *state.Snapshot) {
+	clear(p.warm)
+	p.order = p.order[:0]
+	snap.Runners(p.uid, muster.RunnerWarm, func(a *state.Alloc) bool {
+		p.add(a)
+		return true
+	})
+}
+
+func (p *pool) add(a *state.Alloc) {
+	if p.warm[a.ID] == nil {
+		p.order = append(p.order, a.ID)
+	}
+	p.warm[a.ID] = a
+}
+
+// see takes in a runner's change.
+func (p *pool) see(before, a *state.Alloc, at muster.Time, stats *Stats) {
+	if a.Runner == muster.RunnerWarm {
+		if p.warm[a.ID] == nil {
+			took := at.Sub(a.Placed)
+			p.demand.started(took)
+			stats.Start.Observe(took.Seconds())
+		}
+		p.add(a)
+		return
+	}
+	delete(p.warm, a.ID)
+	delete(p.out, a.ID)
+}
+
+// pop takes one runner for a claim: the one that was warm first, on a node that is in contact
+// if there is one, of the newest version before others. "" if there is none.
+func (p *pool) pop(reached func(muster.NodeID) bool) muster.AllocID {
+	p.order = slices.DeleteFunc(p.order, func(id muster.AllocID) bool { return p.warm[id] == nil })
+	var best muster.AllocID
+	var rank [2]uint64
+	newest := uint64(0)
+	for _, a := range p.warm {
+		newest = max(newest, a.Version)
+	}
+	for _, id := range p.order {
+		if p.out[id] {
+			continue
+		}
+		a := p.warm[id]
+		r := [2]uint64{0, a.Version}
+		if reached(a.Node) {
+			r[0] = 1
+		}
+		if best == "" || r[0] > rank[0] || r[0] == rank[0] && r[1] > rank[1] {
+			best, rank = id, r
+		}
+		if rank[0] == 1 && rank[1] == newest {
+			break
+		}
+	}
+	if best != "" {
+		p.out[best] = true
+	}
+	return best
+}
+
+// seconds is how many of them are remembered.
+const seconds = int(warm.Window / time.Second)
+
+// demand counts claims by second, and remembers the last starts.
+type demand struct {
+	counts [seconds]int
+	second int64 // of the newest count
+	starts []time.Duration
+}
+
+// at moves to a moment: seconds without claims are empty.
+func (d *demand) at(now muster.Time) {
+	s := int64(now) / int64(time.Second/time.Microsecond)
+	if s-d.second > int64(seconds) {
+		d.counts = [seconds]int{}
+		d.second = s
+	}
+	for d.second < s {
+		d.second++
+		d.counts[d.second%int64(seconds)] = 0
+	}
+}
+
+func (d *demand) came(now muster.Time) {
+	d.at(now)
+	d.counts[d.second%int64(seconds)]++
+}
+
+func (d *demand) started(took time.Duration) {
+	const remembered = 100
+	if len(d.starts) == remembered {
+		d.starts = slices.Delete(d.starts, 0, 1)
+	}
+	d.starts = append(d.starts, max(took, 0))
+}
+
+// picture is the demand as the decision takes it.
+func (p *pool) picture(now muster.Time) warm.Demand {
+	d := &p.demand
+	d.at(now)
+	out := warm.Demand{Waiting: p.waiters.Len(), Starts: slices.Clone(d.starts), Arrivals: make([]int, 0, seconds)}
+	for i := range seconds {
+		out.Arrivals = append(out.Arrivals, d.counts[(d.second+1+int64(i))%int64(seconds)])
+	}
+	return out
+}

@@ -1,0 +1,282 @@
+package runners
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// State is where environments, runners and claims are read. *state.State is one.
+type State interface {
+	Latest() *state.Snapshot
+	Feed() *state.Feed
+}
+
+// Proposer commits a fact and answers with its index and apply's value. An error that is not
+// the state's refusal leaves open whether it was committed.
+type Proposer interface {
+	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
+}
+
+// Config of Runners. Zero durations and numbers mean the defaults.
+type Config struct {
+	State    State
+	Proposer Proposer
+	// Reached reports whether a node is in contact: runners elsewhere are handed out last. Nil: all are.
+	Reached func(muster.NodeID) bool
+	Logger  *slog.Logger
+
+	// Keep is how long gone runners are remembered, KeepMost how many of them at most in each environment.
+	// Defaults: 10 minutes, 5,000.
+	Keep     time.Duration
+	KeepMost int
+}
+
+// Runners is the loop. Its methods may be called from any goroutine; before Run
+// and after it claims are refused as unavailable.
+type Runners struct {
+	cfg Config
+	log *slog.Logger
+
+	mu    sync.Mutex
+	up    bool
+	began muster.Time
+	pools map[muster.JobUID]*pool
+	// uses are of claims that were used under this leadership.
+	uses map[muster.ClaimID]*use
+	// dirty are environments to be decided about.
+	dirty map[muster.JobUID]bool
+	stats Stats
+
+	wake chan struct{}
+}
+
+// use is what is known of a claim's use beyond the log.
+type use struct {
+	last muster.Time
+	busy int // requests under way
+}
+
+// New makes the loop; it does nothing before Run.
+func New(cfg Config) (*Runners, error) {
+	if cfg.State == nil || cfg.Proposer == nil {
+		return nil, errors.New("runners: state and proposer are needed")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Reached == nil {
+		cfg.Reached = func(muster.NodeID) bool { return true }
+	}
+	if cfg.Keep == 0 {
+		cfg.Keep = 10 * time.Minute
+	}
+	if cfg.KeepMost == 0 {
+		cfg.KeepMost = 5000
+	}
+	return &Runners{
+		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
+		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, stats: newStats(), wake: make(chan struct{}, 1),
+	}, nil
+}
+
+const (
+	// debounce gathers changes before environments are decided about.
+	debounce = 5 * time.Millisecond
+	// resync is how often everything is looked at again.
+	resync = 5 * time.Second
+	// batch bounds the changes read and the facts' lists.
+	batch = 1024
+)
+
+// Run keeps environments stocked until ctx ends. It returns nil then.
+func (r *Runners) Run(ctx context.Context) error {
+	snap := r.cfg.State.Latest()
+	r.mu.Lock()
+	r.up, r.began = true, muster.At(time.Now())
+	r.allLocked(snap)
+	r.mu.Unlock()
+	defer r.down()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { r.follow(ctx, snap.Index()) })
+	r.turn(ctx)
+	return nil
+}
+
+// down refuses everybody who waits: another leader may hand out what is here.
+func (r *Runners) down() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.up = false
+	for _, p := range r.pools {
+		for e := p.waiters.Front(); e != nil; e = e.Next() {
+			close(e.Value.(*waiter).given)
+		}
+	}
+	r.pools, r.uses, r.dirty = map[muster.JobUID]*pool{}, map[muster.ClaimID]*use{}, map[muster.JobUID]bool{}
+}
+
+// allLocked takes everything from the snapshot, keeping who waits and what is on its way.
+func (r *Runners) allLocked(snap *state.Snapshot) {
+	seen := map[muster.JobUID]bool{}
+	snap.Environments(func(j *state.Job) bool {
+		if j.Stage == muster.JobLive {
+			seen[j.UID] = true
+			p := r.poolLocked(j.UID)
+			p.refill(snap)
+			r.handOutLocked(p)
+			r.dirty[j.UID] = true
+		}
+		return true
+	})
+	for uid, p := range r.pools {
+		if !seen[uid] {
+			r.dropLocked(p)
+		}
+	}
+}
+
+func (r *Runners) poolLocked(uid muster.JobUID) *pool {
+	p := r.pools[uid]
+	if p == nil {
+		p = newPool(uid)
+		r.pools[uid] = p
+	}
+	return p
+}
+
+// dropLocked ends a pool whose environment is deleted.
+func (r *Runners) dropLocked(p *pool) {
+	for e := p.waiters.Front(); e != nil; e = e.Next() {
+		close(e.Value.(*waiter).given)
+	}
+	delete(r.pools, p.uid)
+	delete(r.dirty, p.uid)
+}
+
+// follow keeps the stock in line with the log.
+func (r *Runners) follow(ctx context.Context, index uint64) {
+	feed, at := r.cfg.State.Feed(), state.AfterIndex(index)
+	for {
+		changes, last, err := feed.After(at, batch)
+		if err != nil {
+			snap := r.cfg.State.Latest()
+			r.mu.Lock()
+			r.allLocked(snap)
+			r.mu.Unlock()
+			at, last = state.AfterIndex(snap.Index()), snap.Index()
+		} else {
+			r.take(changes)
+			at = state.AfterIndex(last)
+			if len(changes) == batch {
+				at = changes[batch-1].Position()
+				continue
+			}
+		}
+		if feed.Wait(ctx, last) != nil {
+			return
+		}
+	}
+}
+
+// take brings changes into the stock, oldest first.
+func (r *Runners) take(changes []state.Change) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	some := false
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Alloc != nil && c.Alloc.Runner != "":
+			some = true
+			p := r.pools[c.Alloc.UID]
+			if p == nil {
+				continue // its environment is deleted
+			}
+			r.dirty[p.uid] = true
+			p.see(c.AllocBefore, c.Alloc, c.At, &r.stats)
+			r.handOutLocked(p)
+		case c.Job != nil && c.Job.Env != nil:
+			some = true
+			if p := r.pools[c.Job.UID]; c.Job.Stage == muster.JobLive {
+				r.dirty[r.poolLocked(c.Job.UID).uid] = true
+			} else if p != nil {
+				r.dropLocked(p)
+			}
+		case c.Claim != nil:
+			some = true
+			if c.Claim.State != muster.ClaimHeld {
+				delete(r.uses, c.Claim.ID)
+			}
+		}
+	}
+	if some {
+		r.signal()
+	}
+}
+
+func (r *Runners) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// handOutLocked gives warm runners to those who wait, the first first.
+func (r *Runners) handOutLocked(p *pool) {
+	for p.waiters.Len() > 0 {
+		id := p.pop(r.cfg.Reached)
+		if id == "" {
+			return
+		}
+		first := p.waiters.Front()
+		p.waiters.Remove(first)
+		first.Value.(*waiter).given <- id
+	}
+}
+
+// turn decides, again and again.
+func (r *Runners) turn(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var purged time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wake:
+			// Claims come in bursts: one decision for many.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(debounce):
+			}
+		}
+		now := time.Now()
+		next := r.step(ctx, now)
+		if now.Sub(purged) >= resync {
+			purged = now
+			r.purge(ctx, muster.At(now))
+		}
+		timer.Reset(min(max(next.Sub(muster.At(time.Now())), time.Millisecond), resync))
+	}
+}
+
+// step is one pass; it returns when the next is due.
+func (r *Runners) step(ctx context.Context, at time.Time) muster.Time {
+	now := max(muster.At(at), r.cfg.State.Latest().Meta().Time)
+	next := now.Add(resync)
+	if due := r.expire(ctx, now); due != 0 {
+		next = min(next, due)
+	}
+	if due := r.stock(ctx, now); due != 0 {
+		next = min(next, due)
+	}
+	return next
+}

@@ -1,0 +1,185 @@
+package warm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Bounds of a decision.
+const (
+	// Window is how far back claims and starts are remembered.
+	Window = 10 * time.Minute
+	// unknownStart is how long a start is taken to last before one was seen.
+	unknownStart = 2 * time.Second
+	// atOnce is how many runners of an environment may be on their way.
+	atOnce = 256
+)
+
+// Demand is what claims of one environment did in the last Window.
+type Demand struct {
+	// Waiting is how many claims wait for a runner now.
+	Waiting int
+	// Arrivals are how many claims came in each second, the oldest first; the last is the present second.
+	Arrivals []int
+	// Starts are how long starts took, from the wish to warm.
+	Starts []time.Duration
+}
+
+// Decision is what to do about an environment.
+type Decision struct {
+	// Stock is how many shall be warm, Floor how many of them at the environment's priority; Why why so many.
+	Stock, Floor int
+	Why          string
+	// Count and Priority are those of state.RunnersWanted; Drop takes back what waits for another attempt.
+	Count, Priority int
+	Drop            bool
+	// Stop are runners to end, StopWhy why.
+	Stop    []muster.AllocID
+	StopWhy string
+	// Short: fewer are warm than the environment's alert allows.
+	Short bool
+	// Wake is when to look again if nothing changes; 0: when something does.
+	Wake muster.Time
+}
+
+// Stock is how many runners an environment wants warm, and why.
+//
+// At least min and at most max; between them as many as were ever claimed within the time of one start,
+// so that the claims of such a moment find each a warm one. After a quiet time only min.
+func Stock(env *state.Environment, d Demand, now muster.Time) (n int, why string) {
+	w := &env.Spec.Warm
+	least := *w.Min
+	if t := w.Target; t != nil {
+		return *t, fmt.Sprintf("%d is the target", *t)
+	}
+	if quiet := w.Quiet.Std(); now.Sub(env.LastClaim) >= quiet {
+		return least, fmt.Sprintf("the minimum: nothing was claimed for %s", w.Quiet)
+	}
+	start := slowStart(d.Starts)
+	peak := busiest(d.Arrivals, int((start+time.Second-1)/time.Second))
+	switch {
+	case peak <= least:
+		return least, fmt.Sprintf("the minimum: in the last 10 minutes at most %d were claimed within %s, the time of a start", peak, round(start))
+	case peak > w.Max:
+		return w.Max, fmt.Sprintf("the maximum: in the last 10 minutes %d were claimed within %s, the time of a start", peak, round(start))
+	}
+	return peak, fmt.Sprintf("in the last 10 minutes as many were claimed within %s, the time of a start", round(start))
+}
+
+func round(d time.Duration) time.Duration {
+	if d > 10*time.Second {
+		return d.Round(time.Second)
+	}
+	return d.Round(10 * time.Millisecond)
+}
+
+// slowStart is what nine in ten starts do not exceed.
+func slowStart(starts []time.Duration) time.Duration {
+	if len(starts) == 0 {
+		return unknownStart
+	}
+	s := slices.Sorted(slices.Values(starts))
+	return max(s[(len(s)*9)/10], time.Millisecond)
+}
+
+// busiest is the largest sum over so many neighbours.
+func busiest(counts []int, span int) int {
+	span = max(span, 1)
+	most, sum := 0, 0
+	for i, n := range counts {
+		sum += n
+		if i >= span {
+			sum -= counts[i-span]
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+// Plan decides about the live environment j.
+func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decision {
+	env := j.Env
+	var out Decision
+	out.Stock, out.Why = Stock(env, d, now)
+	out.Floor = min(*env.Spec.Warm.Min, out.Stock) + d.Waiting
+	out.Short = float64(env.Warm) < env.Spec.Alert.Below*float64(out.Stock)
+	out.Count, out.Priority = j.NextIndex+j.Untried(), env.Priority
+	if now.Sub(env.LastClaim) < env.Spec.Warm.Quiet.Std() && env.Spec.Warm.Target == nil {
+		out.Wake = now.Add(time.Second)
+	}
+
+	fresh, old := split(snap, j)
+	want := out.Stock + d.Waiting
+	placed := len(fresh.warm) + len(fresh.starting) + len(old.warm) + len(old.starting)
+	outdated := len(old.warm) + len(old.starting)
+	target := want
+	if outdated > 0 && want > 0 {
+		target++ // its successor comes first
+	}
+	switch coming := target - placed - j.Retrying; {
+	case coming >= 0 && now < env.StartAt():
+		// What could not be started is not tried again before its time.
+		out.Count, out.Wake = j.NextIndex, env.StartAt()
+	case coming >= 0:
+		out.Count = j.NextIndex + min(coming, atOnce)
+		out.Priority = muster.MinPriority
+		if short := out.Floor - placed - j.Retrying; short > 0 || j.Retrying > 0 && placed < out.Floor {
+			// What must be there goes first, and alone, at the environment's priority.
+			out.Priority = *env.Spec.Priority
+			if short > 0 {
+				out.Count = j.NextIndex + min(short, atOnce)
+			}
+		}
+	default:
+		out.Count = j.NextIndex
+		if over := -coming; j.Retrying > 0 {
+			out.Drop = true // all of them; what is still wanted comes anew
+		} else {
+			out.Stop, out.StopWhy = surplus(fresh, old, over), "more runners are warm than wanted"
+		}
+	}
+	if len(out.Stop) == 0 && outdated > 0 {
+		coming := len(fresh.starting) + j.Retrying // successors, on their way
+		if over := len(fresh.warm) + outdated - want; over > 0 && (len(fresh.warm) > 0 || coming == 0) || want == 0 {
+			out.Stop, out.StopWhy = surplus(kind{}, old, max(min(over, outdated), 1)), "its environment has a newer version"
+		}
+	}
+	return out
+}
+
+// kind are unclaimed runners of the present version, or of earlier ones.
+type kind struct{ warm, starting []muster.AllocID }
+
+func split(snap *state.Snapshot, j *state.Job) (fresh, old kind) {
+	for _, in := range []muster.RunnerState{muster.RunnerStarting, muster.RunnerWarm} {
+		snap.Runners(j.UID, in, func(a *state.Alloc) bool {
+			k := &fresh
+			if a.Version != j.Version {
+				k = &old
+			}
+			if in == muster.RunnerWarm {
+				k.warm = append(k.warm, a.ID)
+			} else {
+				k.starting = append(k.starting, a.ID)
+			}
+			return true
+		})
+	}
+	return fresh, old
+}
+
+// surplus are n runners to do without: outdated ones before others, those that do not run yet
+// before those that do, the newest first.
+func surplus(fresh, old kind, n int) []muster.AllocID {
+	var out []muster.AllocID
+	for _, ids := range [][]muster.AllocID{old.starting, old.warm, fresh.starting, fresh.warm} {
+		for i := len(ids) - 1; i >= 0 && len(out) < n; i-- {
+			out = append(out, ids[i])
+		}
+	}
+	return out
+}

@@ -1,0 +1,177 @@
+package warm
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func env(least, most int) *state.Environment {
+	s := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Min: &least, Max: most}}
+	s.Defaults()
+	return &state.Environment{Spec: s, LastClaim: 1}
+}
+
+func TestStockFollowsWhatWasClaimedWithinAStart(t *testing.T) {
+	burst := make([]int, 600)
+	burst[100], burst[101], burst[400] = 4, 5, 3
+	for name, c := range map[string]struct {
+		demand Demand
+		idle   time.Duration
+		want   int
+		why    string
+	}{
+		"nothing":     {Demand{}, 0, 1, "the minimum"},
+		"one second":  {Demand{Arrivals: burst, Starts: []time.Duration{time.Second}}, 0, 5, "within 1s"},
+		"two seconds": {Demand{Arrivals: burst, Starts: []time.Duration{1900 * time.Millisecond}}, 0, 9, "within 1.9s"},
+		"unknown":     {Demand{Arrivals: burst}, 0, 9, "within 2s"},
+		"long starts": {Demand{Arrivals: burst, Starts: []time.Duration{time.Hour}}, 0, 10, "the maximum"},
+		"quiet":       {Demand{Arrivals: burst}, 10 * time.Minute, 1, "nothing was claimed for 10m"},
+	} {
+		e := env(1, 10)
+		n, why := Stock(e, c.demand, e.LastClaim.Add(c.idle))
+		if n != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s: %d because %q, want %d because of %q", name, n, why, c.want, c.why)
+		}
+	}
+	e := env(0, 10)
+	if n, _ := Stock(e, Demand{Arrivals: burst}, e.LastClaim.Add(time.Hour)); n != 0 {
+		t.Errorf("after a quiet time %d are kept, and the minimum is 0", n)
+	}
+}
+
+// cluster is an environment whose runners come and go as they are wanted.
+type cluster struct {
+	t     rapid.TB
+	s     *state.State
+	index uint64
+	now   muster.Time
+}
+
+func (c *cluster) do(f state.Fact) any {
+	b, err := c.s.Encode(f)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.index++
+	c.now += 1000
+	v := c.s.Apply(c.index, 1, int64(c.now), [][]byte{b})[0]
+	if err, is := v.(error); is {
+		c.t.Fatalf("%T: %v", f, err)
+	}
+	return v
+}
+
+func (c *cluster) job() *state.Job { return c.s.Latest().Environment("default", "e") }
+
+// settle plans and carries out until nothing more is to be done, all that is wanted starting at once. Each says
+// what a step did.
+func (c *cluster) settle(d Demand, each func(Decision)) {
+	for range 100 {
+		j := c.job()
+		p := Plan(c.s.Latest(), j, d, c.now)
+		if p.Count == j.Env.Wanted && len(p.Stop) == 0 && !p.Drop {
+			return
+		}
+		each(p)
+		c.do(&state.RunnersWanted{UID: j.UID, Count: p.Count, Priority: p.Priority, Stock: p.Stock, Floor: p.Floor, Drop: p.Drop})
+		if len(p.Stop) > 0 {
+			c.do(&state.RunnersStopped{UID: j.UID, Runners: p.Stop})
+		}
+		j = c.job()
+		for i := j.NextIndex; i < j.Count(); i++ {
+			c.do(&state.PlanCommitted{Placements: []state.Placement{{UID: j.UID, Version: j.Version, Index: i, Attempt: 1, Node: "n"}}})
+			c.do(&state.AllocsReported{Node: "n", Allocs: []state.AllocUpdate{{ID: muster.NewAllocID(j.UID, i, 1), Status: muster.AllocRunning}}})
+		}
+	}
+	c.t.Fatal("what an environment wants never settles")
+}
+
+func newCluster(t rapid.TB, least, most int) *cluster {
+	s, err := state.New(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, s: s, now: 1_000_000}
+	room := muster.Resources{CPU: 1 << 30, Memory: 1 << 50}
+	c.do(&state.NodeLaunching{ID: "n", Token: "t", Offering: muster.Offering{Capacity: room}})
+	c.do(&state.NodeLaunched{ID: "n", Instance: "i"})
+	c.do(&state.NodeJoined{ID: "n", Capacity: room})
+	c.set(least, most, "")
+	return c
+}
+
+func (c *cluster) set(least, most int, image string) {
+	s := &api.EnvironmentSpec{Name: "e", Image: image, Warm: api.WarmSpec{Min: &least, Max: most}}
+	s.Defaults()
+	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
+}
+
+func TestR17WarmRunnersAreReplacedOneByOne(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	c.settle(Demand{}, func(Decision) {})
+	c.do(&state.RunnerClaimed{Claim: "c", UID: "u", Runner: "u-0-1"})
+	c.settle(Demand{}, func(Decision) {})
+	c.set(3, 3, "other")
+	steps := 0
+	c.settle(Demand{}, func(p Decision) {
+		steps++
+		if len(p.Stop) > 1 {
+			t.Errorf("%d warm runners end at once", len(p.Stop))
+		}
+		if w := c.job().Env.Warm; w < 3 {
+			t.Errorf("only %d are warm on the way", w)
+		}
+	})
+	j := c.job()
+	old := 0
+	c.s.Latest().Runners(j.UID, muster.RunnerWarm, func(a *state.Alloc) bool {
+		if a.Version != j.Version {
+			old++
+		}
+		return true
+	})
+	if old != 0 || j.Env.Warm != 3 || j.Env.Claimed != 1 || steps < 3 {
+		t.Fatalf("after %d steps %d of %d warm ones are outdated, %d are claimed", steps, old, j.Env.Warm, j.Env.Claimed)
+	}
+}
+
+func TestThePlanSettlesAtWhatIsWanted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		least := rapid.IntRange(0, 4).Draw(t, "min")
+		c := newCluster(t, least, 6)
+		for i := range 6 {
+			d := Demand{Waiting: rapid.IntRange(0, 3).Draw(t, "waiting"), Arrivals: []int{rapid.IntRange(0, 8).Draw(t, "arrivals")}}
+			if rapid.Bool().Draw(t, "claim") {
+				var warm muster.AllocID
+				c.s.Latest().Runners("u", muster.RunnerWarm, func(a *state.Alloc) bool { warm = a.ID; return false })
+				if warm != "" {
+					c.do(&state.RunnerClaimed{Claim: muster.ClaimID(warm), UID: "u", Runner: warm})
+				}
+			}
+			if rapid.IntRange(0, 4).Draw(t, "change") == 0 {
+				c.set(least, 6, []string{"a", "b"}[i%2])
+			}
+			claimed := c.job().Env.Claimed
+			c.settle(d, func(p Decision) {
+				if p.Stock < least || p.Stock > 6 || p.Floor > p.Stock+d.Waiting {
+					t.Fatalf("stock %d, floor %d", p.Stock, p.Floor)
+				}
+			})
+			j := c.job()
+			want, _ := Stock(j.Env, d, c.now)
+			if j.Env.Warm != want+d.Waiting || j.Env.Claimed != claimed {
+				t.Fatalf("%d are warm and %d wanted; %d were claimed, now %d", j.Env.Warm, want+d.Waiting, claimed, j.Env.Claimed)
+			}
+			if err := c.s.Latest().Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+func (a *API) environmentRoutes() {
+	set := operation(http.MethodPost, "/v1/environments", "set-environment", tagRunners, "Set an environment",
+		"Makes an environment, or changes the one of the name. What decides how a runner runs makes a new version: warm runners are then replaced one by one, claimed ones live on. 201 says that it is new, 200 that it was there.")
+	set.DefaultStatus = http.StatusCreated
+	set.Responses = map[string]*huma.Response{"200": {Description: "It was there.", Content: jsonContent(a, reflect.TypeFor[api.EnvironmentSet]())}}
+	set.Errors = append(set.Errors, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	jsonBody[api.EnvironmentSetting](a, &set, true)
+	register(a, set, a.setEnvironment)
+
+	register(a, operation(http.MethodGet, "/v1/environments", "list-environments", tagRunners, "List environments", "By namespace and name."), a.listEnvironments)
+
+	one := operation(http.MethodGet, "/v1/environments/{namespace}/{name}", "get-environment", tagRunners, "Show an environment", "With its spec, how many runners it wants warm, and why.")
+	one.Errors = append(one.Errors, http.StatusNotFound)
+	register(a, one, a.getEnvironment)
+
+	del := operation(http.MethodDelete, "/v1/environments/{namespace}/{name}", "delete-environment", tagRunners, "Delete an environment", "Runners that nobody has end at once; claimed ones live on until they are given back or expire.")
+	del.DefaultStatus = http.StatusNoContent
+	del.Errors = append(del.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
+	register(a, del, a.deleteEnvironment)
+}
+
+// EnvironmentPath names an environment in the path.
+type EnvironmentPath struct {
+	Namespace string `path:"namespace" maxLength:"200" doc:"Namespace of the environment; default if it has none."`
+	Name      string `path:"name" maxLength:"200" doc:"Name of the environment."`
+}
+
+func (p *EnvironmentPath) find(snap *state.Snapshot) (*state.Job, error) {
+	if err := checkNames("path.namespace", p.Namespace); err != nil {
+		return nil, err
+	}
+	if err := checkNames("path.name", p.Name); err != nil {
+		return nil, err
+	}
+	return environment(snap, p.Namespace, p.Name)
+}
+
+func environment(snap *state.Snapshot, namespace, name string) (*state.Job, error) {
+	if j := snap.Environment(muster.Namespace(namespace), name); j != nil {
+		return j, nil
+	}
+	return nil, notFound("environment %s: not found", muster.JobKey{Namespace: muster.Namespace(namespace), Name: name})
+}
+
+type setEnvironmentOut struct {
+	Status int
+	Body   api.EnvironmentSet
+}
+
+func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*setEnvironmentOut, error) {
+	var s api.EnvironmentSetting
+	if p := decode(in.JSON, &s); p != nil {
+		return nil, p
+	}
+	done, err := a.SetEnvironment(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	out := &setEnvironmentOut{Status: http.StatusOK, Body: api.EnvironmentSet{
+		Namespace: s.Spec.Namespace, Name: s.Spec.Name, UID: string(done.UID), Version: done.Version, Index: done.Index, Unchanged: done.Unchanged,
+	}}
+	if done.New {
+		out.Status = http.StatusCreated
+	}
+	return out, nil
+}
+
+// SetEnvironment makes or changes an environment; the spec gets its defaults. Errors are problems and faults.
+func (a *API) SetEnvironment(ctx context.Context, s *api.EnvironmentSetting) (*state.EnvironmentChange, error) {
+	s.Spec.Defaults()
+	problems := s.Spec.Validate()
+	if len(problems) == 0 {
+		var err error
+		if problems, err = a.missingUploads(ctx, s.Spec.Job()); err != nil {
+			return nil, err
+		}
+	}
+	if len(problems) > 0 {
+		for i := range problems {
+			problems[i].Location = joined("body.spec", problems[i].Location)
+		}
+		return nil, wrong(problems)
+	}
+	key := muster.EnvironmentKey(muster.Namespace(s.Spec.Namespace), s.Spec.Name)
+	_, v, err := a.cfg.Proposer.Propose(ctx, &state.EnvironmentSet{Key: key, UID: muster.JobUID(random(10)), Spec: &s.Spec, IfVersion: s.IfVersion})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*state.EnvironmentChange), nil
+}
+
+type listEnvironmentsIn struct {
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only of this namespace. Default: all."`
+	Page
+}
+
+type environmentListOut struct{ Body api.EnvironmentList }
+
+func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*environmentListOut, error) {
+	if in.Namespace != "" {
+		if err := checkNames("query.namespace", in.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	after := muster.JobKey{Namespace: muster.Namespace(in.Namespace)}
+	if in.After != "" {
+		ns, name, ok := strings.Cut(in.After, "/")
+		if !ok || muster.CheckName(ns) != nil || muster.CheckName(name) != nil {
+			return nil, invalid("query.after", "is %q; pass next of the page before, as namespace/name", clip(in.After))
+		}
+		after = muster.EnvironmentKey(muster.Namespace(ns), name)
+	}
+	snap := a.cfg.State.Latest()
+	out := &environmentListOut{api.EnvironmentList{Environments: []api.Environment{}, Index: snap.Index()}}
+	snap.Jobs(after, func(j *state.Job) bool {
+		switch {
+		case in.Namespace != "" && string(j.Key.Namespace) != in.Namespace:
+			return string(j.Key.Namespace) < in.Namespace
+		case j.Env == nil || j.Stage == muster.JobEnded:
+			return true
+		case len(out.Body.Environments) == in.Limit:
+			last := out.Body.Environments[in.Limit-1]
+			out.Body.Next = last.Namespace + "/" + last.Name
+			return false
+		}
+		out.Body.Environments = append(out.Body.Environments, a.environmentOf(snap, j))
+		return true
+	})
+	return out, nil
+}
+
+type environmentOut struct{ Body api.Environment }
+
+func (a *API) getEnvironment(_ context.Context, in *EnvironmentPath) (*environmentOut, error) {
+	snap := a.cfg.State.Latest()
+	j, err := in.find(snap)
+	if err != nil {
+		return nil, err
+	}
+	out := &environmentOut{a.environmentOf(snap, j)}
+	out.Body.Spec = j.Env.Spec
+	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
+	return out, nil
+}
+
+// environmentOf is an environment as the API shows it.
+func (a *API) environmentOf(snap *state.Snapshot, j *state.Job) api.Environment {
+	name, _ := j.Key.Environment()
+	e := api.Environment{
+		Namespace: string(j.Key.Namespace), Name: name, UID: string(j.UID), Version: j.Version, Stage: string(j.Stage),
+		Runners: j.Runners(), Wanted: j.Env.Stock, Why: j.Env.Why, Waiting: a.cfg.Runners.Waiting(j.UID), Unplaced: j.Waiting(),
+		Claims: j.Env.Claims, Failure: j.Env.Failure, Created: j.Submitted.Std(), Alert: at(j.Env.Alert),
+	}
+	if j.Env.Failures > 0 {
+		e.RetryAt = at(j.Env.StartAt())
+	}
+	snap.Runners(j.UID, muster.RunnerWarm, func(al *state.Alloc) bool {
+		if al.Version != j.Version {
+			e.Outdated++
+		}
+		return true
+	})
+	return e
+}
+
+type deleteEnvironmentIn struct {
+	EnvironmentPath
+	Claimed bool `query:"claimed" doc:"End claimed runners as well."`
+}
+
+func (a *API) deleteEnvironment(ctx context.Context, in *deleteEnvironmentIn) (*struct{}, error) {
+	j, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = a.cfg.Proposer.Propose(ctx, &state.EnvironmentDeleted{Key: j.Key, Claimed: in.Claimed})
+	return nil, err
+}

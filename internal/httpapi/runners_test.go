@@ -1,0 +1,176 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// handsOut is the stock of a test: the first warm runner in the log.
+type handsOut struct {
+	b *bench
+
+	mu   sync.Mutex
+	made int
+	used []muster.ClaimID
+}
+
+func (h *handsOut) Claim(ctx context.Context, w ClaimWant) (*state.Claim, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var id muster.AllocID
+	h.b.state.Latest().Runners(w.Environment, muster.RunnerWarm, func(a *state.Alloc) bool { id = a.ID; return false })
+	if id == "" && h.b.state.Latest().ClaimByKey(w.Environment, w.Key) == nil {
+		return nil, muster.Faultf(muster.FaultCapacity, "no runner is warm")
+	}
+	h.made++
+	_, v, err := h.b.log.Propose(ctx, &state.RunnerClaimed{Claim: muster.ClaimID(fmt.Sprintf("c%d", h.made)), UID: w.Environment, Runner: id,
+		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds()), Idempotency: w.Key, Digest: w.Digest})
+	if err != nil {
+		return nil, err
+	}
+	return v.(*state.Claimed).Claim, nil
+}
+
+func (h *handsOut) Use(id muster.ClaimID) func() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used = append(h.used, id)
+	return func() {}
+}
+
+func (h *handsOut) Waiting(muster.JobUID) int { return 0 }
+
+// stocked is a bench with environment e of which n runners are warm.
+func stocked(t *testing.T, n int) (*bench, *handsOut) {
+	h := &handsOut{}
+	b := newBench(t, 256, func(c *Config) { c.Runners, c.ClaimKey = h, muster.NewSecret("a key") })
+	h.b = b
+	if a := b.do("POST", "/v1/environments", `{"spec": {"name": "e", "resources": {"cpu": 0.01, "memory": "1MiB"}}}`); a.StatusCode != 201 {
+		t.Fatalf("%d %s", a.StatusCode, a.body)
+	}
+	j := b.state.Latest().Environment("default", "e")
+	b.propose(&state.RunnersWanted{UID: j.UID, Count: n, Stock: n, Why: "a test"})
+	b.node("n1")
+	for _, id := range b.place(j.UID, "n1", 0, n) {
+		b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocRunning})
+	}
+	return b, h
+}
+
+func (b *bench) claim(body string, edit ...func(*http.Request)) api.Claim {
+	b.Helper()
+	a := b.do("POST", "/v1/claims", body, edit...)
+	var c api.Claim
+	if err := json.Unmarshal([]byte(a.body), &c); a.StatusCode != 201 || err != nil {
+		b.Fatalf("claim: %d %s %v", a.StatusCode, a.body, err)
+	}
+	return c
+}
+
+func bearer(secret string) func(*http.Request) { return header("Authorization", "Bearer "+secret) }
+
+func TestR2WrongClaims(t *testing.T) {
+	b, _ := stocked(t, 0)
+	b.problem(b.do("POST", "/v1/claims", `{"environment": "nope"}`), 404, "not-found")
+	b.problem(b.do("POST", "/v1/claims", `{"environment": `), 400, "invalid")
+	b.problem(b.do("POST", "/v1/claims", `{"environment": "e"}`), 503, api.CodeNoneWarm)
+}
+
+func TestR4ReleasedTwice(t *testing.T) {
+	b, _ := stocked(t, 1)
+	c := b.claim(`{"environment": "e"}`)
+	if a := b.do("DELETE", "/v1/runners/"+c.Runner, "", bearer(c.Secret)); a.StatusCode != 204 {
+		t.Fatalf("release: %d %s", a.StatusCode, a.body)
+	}
+	b.problem(b.do("DELETE", "/v1/runners/"+c.Runner, ""), 410, api.CodeNotClaimed)
+	if p := b.problem(b.do("GET", "/v1/runners/"+c.Runner+"/files?path=/", "", bearer(c.Secret)), 410, api.CodeNotClaimed); !strings.Contains(p.Detail, "released") {
+		t.Errorf("told was %q", p.Detail)
+	}
+	b.problem(b.do("DELETE", "/v1/runners/u-7-1", ""), 410, api.CodeNotClaimed)
+}
+
+func TestR5WarmRunnersAreNobodys(t *testing.T) {
+	b, _ := stocked(t, 1)
+	var id muster.AllocID
+	b.state.Latest().Allocs("", func(a *state.Alloc) bool { id = a.ID; return false })
+	for method, paths := range map[string][]string{
+		"GET": {"/stats", "/files?path=/", "/files/content?path=/x", "/executions", "/ports"}, "POST": {"/exec", "/extend"}, "DELETE": {"", "/files?path=/x"},
+	} {
+		for _, path := range paths {
+			body := ""
+			if method == "POST" {
+				body = "{}"
+			}
+			b.problem(b.do(method, "/v1/runners/"+string(id)+path, body), 410, api.CodeNotClaimed)
+		}
+	}
+}
+
+func TestR7AbsurdTimes(t *testing.T) {
+	b, _ := stocked(t, 1)
+	for _, field := range []string{`"idle": "-1s"`, `"ttl": "-1ms"`, `"idle": "900000h"`, `"ttl": "900000h"`, `"wait": "2h"`, `"wait": "-1s"`} {
+		b.problem(b.do("POST", "/v1/claims", `{"environment": "e", `+field+`}`), 400, "invalid")
+	}
+	c := b.claim(`{"environment": "e", "ttl": "0s", "idle": "0s"}`)
+	if c.Deadline != nil || c.Idle != 0 {
+		t.Fatalf("with neither time-out: %+v", c)
+	}
+	b.problem(b.do("POST", "/v1/runners/"+c.Runner+"/extend", `{"ttl": "-1s"}`), 400, "invalid")
+}
+
+func TestR18StatisticsOfADeletedEnvironment(t *testing.T) {
+	b, _ := stocked(t, 2)
+	c := b.claim(`{"environment": "e"}`)
+	if a := b.do("DELETE", "/v1/environments/default/e", ""); a.StatusCode != 204 {
+		t.Fatalf("delete: %d %s", a.StatusCode, a.body)
+	}
+	for _, path := range []string{"/v1/environments", "/v1/environments/default/e", "/v1/runners", "/v1/runners?environment=e", "/v1/runners/" + c.Runner, "/v1/claims", "/metrics"} {
+		if a := b.do("GET", path, ""); a.StatusCode != 200 {
+			t.Errorf("%s: %d %s", path, a.StatusCode, a.body)
+		}
+	}
+	b.problem(b.do("POST", "/v1/claims", `{"environment": "e"}`), 404, "not-found")
+	if a := b.do("DELETE", "/v1/runners/"+c.Runner, "", bearer(c.Secret)); a.StatusCode != 204 {
+		t.Fatalf("release: %d %s", a.StatusCode, a.body)
+	}
+}
+
+func TestR26OnlyTheHolderUsesARunner(t *testing.T) {
+	b, h := stocked(t, 2)
+	c, other := b.claim(`{"environment": "e"}`), b.claim(`{"environment": "e"}`)
+	path := "/v1/runners/" + c.Runner
+	b.problem(b.do("GET", path+"/stats", "", header("Authorization", "")), 401, api.CodeAuth)
+	b.problem(b.do("GET", path+"/stats", "", bearer(c.Secret+"0")), 401, api.CodeAuth)
+	b.problem(b.do("GET", path+"/stats", "", bearer("mcs-nobody-00")), 401, api.CodeAuth)
+	b.problem(b.do("GET", path+"/stats", "", bearer(other.Secret)), 403, api.CodeForbidden)
+	for _, elsewhere := range []string{"/v1/jobs", "/v1/claims", "/v1/runners", path + "0/stats", "/v1/claims/" + other.ID} {
+		b.problem(b.do("GET", elsewhere, "", bearer(c.Secret)), 403, api.CodeForbidden)
+	}
+	if a := b.do("GET", path, "", bearer(c.Secret)); a.StatusCode != 200 || strings.Contains(a.body, c.Secret) {
+		t.Fatalf("%d %s", a.StatusCode, a.body)
+	}
+	before := len(h.used)
+	b.do("GET", path+"/stats", "", bearer(c.Secret))
+	if len(h.used) != before+1 || h.used[before] != muster.ClaimID(c.ID) {
+		t.Fatalf("used were %v: what is asked of a runner is use", h.used)
+	}
+}
+
+func TestAClaimIsRepeatedWithItsSecret(t *testing.T) {
+	b, _ := stocked(t, 2)
+	first := b.claim(`{"environment": "e"}`, header("Idempotency-Key", "k"))
+	again := b.claim(`{"environment": "e", "wait": "1s"}`, header("Idempotency-Key", "k"))
+	if again.ID != first.ID || again.Secret != first.Secret || again.Runner != first.Runner {
+		t.Fatalf("%+v, then %+v", first, again)
+	}
+	b.problem(b.do("POST", "/v1/claims", `{"environment": "e", "ttl": "1s"}`, header("Idempotency-Key", "k")), 409, "conflict")
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// config is what the server runs with now; what needs a restart is in cfg as well, and the same there.
+func (s *Server) config() *api.ServerConfig {
+	if c := s.current.Load(); c != nil {
+		return c
+	}
+	return &s.cfg
+}
+
+// reloads reads the configuration anew whenever that is asked for, until ctx ends.
+func (s *Server) reloads(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-s.opts.Reload:
+			if !ok {
+				return nil
+			}
+			if err := s.reload(ctx); err != nil && ctx.Err() == nil {
+				s.log.Error("configuration not reloaded: nothing has changed", "error", err)
+			}
+		}
+	}
+}
+
+// reload takes over what may change while the server runs. An error has changed nothing.
+func (s *Server) reload(ctx context.Context) error {
+	next, err := s.opts.Read()
+	if err != nil {
+		return err
+	}
+	next.Defaults()
+	if problems := next.Validate(); len(problems) > 0 {
+		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: problems[0].String(), Errors: problems}
+	}
+	was := s.config()
+	changes, err := was.Changes(next)
+	if err != nil {
+		return err
+	}
+	running := was.Running(*next)
+	if err := s.mayRunWith(&running); err != nil {
+		return err
+	}
+	pools, loops := false, false
+	for _, c := range changes {
+		what, level := "configuration changed", s.log.Info
+		if c.Restart {
+			what, level = "configuration: this needs a restart", s.log.Warn
+		}
+		level(what, "field", c.Field, "from", c.From, "to", c.To)
+		if c.Warning != "" {
+			s.log.Warn("configuration: what this means", "field", c.Field, "warning", c.Warning)
+		}
+		pools = pools || strings.HasPrefix(c.Field, "pools[")
+		loops = loops || !c.Restart && !strings.HasPrefix(c.Field, "pools[")
+	}
+	s.current.Store(&running)
+	switch {
+	case len(changes) == 0:
+		s.log.Info("configuration read again: nothing has changed")
+	case loops:
+		// With other providers or times the loops begin anew, as at the start of a leadership; nodes and what they run do not notice.
+		select {
+		case s.renew <- struct{}{}:
+		default:
+		}
+	case pools && s.leading.Load():
+		if _, _, err := (ledger{s.state, s.raft.Propose}).Propose(ctx, s.pools()); err != nil {
+			s.log.Error("pools not set; the next start or reload does it", "error", err)
+		}
+	}
+	return nil
+}
+
+// mayRunWith says why a configuration would do harm that nobody can want, or cannot be used at all.
+func (s *Server) mayRunWith(next *api.ServerConfig) error {
+	names := map[muster.ProviderName]bool{}
+	for i := range next.Providers {
+		names[muster.ProviderName(next.Providers[i].Name)] = true
+	}
+	left := map[muster.ProviderName]int{}
+	s.state.Latest().LiveNodes(func(n *state.Node) bool {
+		if p := n.Offering.Provider; !names[p] && s.providerNow(p) != nil {
+			left[p]++
+		}
+		return true
+	})
+	var errs []error
+	for p, n := range left {
+		errs = append(errs, fmt.Errorf("provider %s is taken out and still has nodes (%d): nobody could destroy them; take its pools out first, and the provider when they are gone", p, n))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	cluster := s.state.Latest().Meta().Cluster
+	if cluster == "" {
+		return nil // it has not led yet: its first leadership finds out
+	}
+	r, err := s.reach()
+	if err != nil {
+		return err
+	}
+	_, err = s.newProviders(next, cluster, r)
+	return err
+}

@@ -1,0 +1,300 @@
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/cloud/fake"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Play is a scenario that is being played.
+type Play struct {
+	c *Cluster
+	s *Scenario
+	r *rand.Rand // of what the scenario leaves open
+	// must are jobs that fail only if their nodes do, and those are few; stopped those that a user stopped.
+	must, stopped map[muster.JobKey]bool
+	submitted     int
+}
+
+// NewPlay makes the cluster of a scenario. It does nothing before Run.
+func NewPlay(s *Scenario) (*Play, error) {
+	c, err := New(s.Config)
+	if err != nil {
+		return nil, err
+	}
+	return &Play{c: c, s: s, r: rand.New(rand.NewPCG(s.Config.Seed, 0x6d7573746572)), must: map[muster.JobKey]bool{}, stopped: map[muster.JobKey]bool{}}, nil
+}
+
+// Cluster is where it happens.
+func (p *Play) Cluster() *Cluster { return p.c }
+
+// Run plays it to its end, and answers with what went wrong.
+func (p *Play) Run() error {
+	defer p.c.Close()
+	if err := p.c.Cloud.Play(p.s.Faults); err != nil {
+		return err
+	}
+	if err := p.c.Start(); err != nil {
+		return err
+	}
+	acts := slices.Clone(p.s.Acts)
+	slices.SortStableFunc(acts, func(a, b Act) int { return cmp.Compare(a.At, b.At) })
+	for i := range acts {
+		a := &acts[i]
+		// Never at the moment of anything else.
+		time.Sleep(max(0, time.Until(p.c.began.Add(a.At))) + p.c.delay(5*time.Millisecond, "act", a.Line))
+		if err := p.act(a); err != nil {
+			return fmt.Errorf("%s: %w", a, err)
+		}
+		if err := p.c.Err(); err != nil {
+			return err
+		}
+	}
+	time.Sleep(p.c.delay(5*time.Millisecond, "no more faults"))
+	p.c.note("no more faults")
+	p.c.Cloud.SetFaults(fake.Faults{})
+	if err := p.c.Cloud.Play(""); err != nil {
+		return err
+	}
+	for _, id := range p.c.Machines() {
+		if m := p.c.Machine(id); m != nil {
+			m.Cut(false)
+			m.Hang(false)
+			m.Sick()
+		}
+	}
+	if err := p.closeDown(); err != nil {
+		return err
+	}
+	return p.end()
+}
+
+// closeDown takes back what keeps nodes for ever: minimum, spare ones, holds.
+func (p *Play) closeDown() error {
+	snap := p.c.Log.Latest()
+	var pools []state.Pool
+	snap.Pools(func(q *state.Pool) bool {
+		r := *q
+		r.Min, r.Spare = 0, 0
+		pools = append(pools, r)
+		return true
+	})
+	if err := p.c.propose(&state.PoolsSet{Pools: pools}); err != nil {
+		return err
+	}
+	for _, id := range p.c.Machines() {
+		if n := snap.Node(id); n.Intent == muster.NodeHold {
+			if err := overtaken(p.c.propose(&state.NodeIntentSet{ID: id, Intent: muster.NodeRun, Who: "sim"})); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Play) act(a *Act) error {
+	if a.Verb != "expect" {
+		p.c.note("%s %s", a.Verb, strings.TrimSpace(strings.Join(a.Words, " ")+" "+a.Options["for"]))
+	}
+	o := options{of: a.Options}
+	var err error
+	switch a.Verb {
+	case "submit":
+		err = p.submit(a, &o)
+	case "stop":
+		key := jobKey(a.word(0))
+		p.stopped[key] = true
+		if err := p.c.propose(&state.JobStopped{Key: key}); err != nil && !muster.IsKind(err, muster.FaultNotFound) && !muster.IsKind(err, muster.FaultConflict) {
+			return err
+		}
+	case "leader", "crash":
+		err = p.c.Restart(a.Verb == "crash")
+	case "down":
+		p.c.Stop()
+		time.Sleep(o.duration("for", time.Minute))
+		err = p.c.Restart(true)
+	case "faults":
+		err = p.c.Cloud.Play(strings.ReplaceAll(strings.TrimPrefix(a.Rest, "none"), ";", "\n"))
+		return err
+	case "pool", "unpool":
+		var pools []state.Pool
+		p.c.Log.Latest().Pools(func(q *state.Pool) bool {
+			if q.Name != muster.PoolName(a.word(0)) {
+				pools = append(pools, *q)
+			}
+			return true
+		})
+		if a.Verb == "pool" {
+			pools = append(pools, poolOf(a, &o))
+		}
+		err = p.c.propose(&state.PoolsSet{Pools: pools})
+	case "expect":
+		return p.expect(a)
+	default:
+		err = p.toNodes(a, &o)
+	}
+	if err != nil {
+		return err
+	}
+	return o.end()
+}
+
+func jobKey(name string) muster.JobKey {
+	return muster.JobKey{Namespace: muster.DefaultNamespace, Name: name}
+}
+
+// nodes that an act names.
+func (p *Play) nodes(name string) ([]muster.NodeID, error) {
+	job, index, member := strings.Cut(name, "/")
+	switch {
+	case member:
+		i, err := strconv.Atoi(index)
+		if err != nil {
+			return nil, err
+		}
+		snap := p.c.Log.Latest()
+		j := snap.Job(jobKey(job))
+		if j == nil {
+			return nil, fmt.Errorf("there is no job %s", job)
+		}
+		m := snap.Member(j.UID, i)
+		if m == nil || snap.Alloc(m.Alloc()) == nil {
+			return nil, fmt.Errorf("member %d of job %s was never placed", i, job)
+		}
+		return []muster.NodeID{snap.Alloc(m.Alloc()).Node}, nil
+	case name == "any" || name == "all":
+		ids := p.c.Machines()
+		if name == "any" && len(ids) > 0 {
+			ids = []muster.NodeID{ids[p.r.IntN(len(ids))]}
+		}
+		return ids, nil
+	}
+	return nil, fmt.Errorf("%q is no node: any, all or JOB/INDEX", name)
+}
+
+func (p *Play) toNodes(a *Act, o *options) error {
+	ids, err := p.nodes(a.word(0))
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		p.c.note("%s %s", a.Verb, id)
+		if err := p.toNode(a, o, id); err != nil {
+			return err
+		}
+	}
+	if len(ids) == 0 {
+		o.used = len(o.of) // nobody to ask
+	}
+	return nil
+}
+
+func (p *Play) toNode(a *Act, o *options, id muster.NodeID) error {
+	o.used = 0
+	m := p.c.machine(id)
+	set := func(intent muster.NodeIntent) error {
+		return overtaken(p.c.propose(&state.NodeIntentSet{ID: id, Intent: intent, Who: "sim"}))
+	}
+	switch a.Verb {
+	case "hold":
+		return set(muster.NodeHold)
+	case "run":
+		return set(muster.NodeRun)
+	case "drain":
+		return set(muster.NodeDrain)
+	case "destroy":
+		return overtaken(p.c.propose(&state.NodeTerminating{ID: id, Reason: "an operator said so", Who: "sim"}))
+	}
+	if m == nil {
+		return fmt.Errorf("nothing stands behind node %s", id)
+	}
+	meanwhile := func(turn func(on bool)) {
+		turn(true)
+		if d := o.duration("for", 0); d > 0 {
+			time.AfterFunc(d+p.c.delay(time.Millisecond, a.Line, id), func() { turn(false) })
+		}
+	}
+	switch a.Verb {
+	case "kill":
+		m.Kill()
+	case "cut":
+		meanwhile(m.Cut)
+	case "hang":
+		meanwhile(m.Hang)
+	case "sick":
+		meanwhile(func(on bool) {
+			if on {
+				m.Sick("no runtime works")
+			} else {
+				m.Sick()
+			}
+		})
+	case "stick":
+		m.Stick()
+	case "vanish":
+		p.c.Cloud.Vanish(m.instance.ID)
+	case "notice":
+		p.c.Cloud.Notice(m.instance.ID, o.duration("in", 2*time.Minute))
+	}
+	return nil
+}
+
+// overtaken: what the node's state refuses by now is no fault of the scenario.
+func overtaken(err error) error {
+	if muster.IsKind(err, muster.FaultConflict) {
+		return nil
+	}
+	return err
+}
+
+func (p *Play) submit(a *Act, o *options) error {
+	key := jobKey(a.word(0))
+	spec := &api.JobSpec{Name: key.Name, Count: o.number("count", 1), Command: strings.Fields(a.Rest),
+		Resources:   api.ResourcesSpec{CPU: o.real("cpu", 1), Memory: api.Size(o.size("memory", 1<<20))},
+		OutputLimit: api.Size(o.size("limit", 0)), Timeout: api.Duration(o.duration("timeout", 0))}
+	priority := o.number("priority", 50)
+	spec.Priority = &priority
+	if n := o.number("attempts", 0); n > 0 {
+		spec.Restart = api.RestartSpec{Attempts: n, On: []string{"any"}}
+	}
+	if n := o.number("input", 0); n > 0 {
+		digest, err := p.upload(n)
+		if err != nil {
+			return err
+		}
+		spec.Inputs = []api.InputSpec{{Path: "in", Digest: digest}}
+	}
+	for _, path := range strings.FieldsFunc(o.text("outputs", ""), func(r rune) bool { return r == ',' }) {
+		name, optional := strings.CutSuffix(path, "?")
+		spec.Outputs = append(spec.Outputs, api.OutputSpec{Path: name, Optional: optional})
+	}
+	spec.Defaults()
+	p.submitted++
+	f := &state.JobSubmitted{Key: key, UID: muster.JobUID(fmt.Sprintf("u%sx%d", key.Name, p.submitted)), Spec: spec, Replace: slices.Contains(a.Words, "replace")}
+	err := p.c.propose(f)
+	if err == nil {
+		p.must[key], p.stopped[key] = slices.Contains(a.Words, "must"), false
+	}
+	return overtaken(err)
+}
+
+// upload brings an input of n octets, as a user does before the job that needs it.
+func (p *Play) upload(n int) (string, error) {
+	data := bytes.Repeat([]byte{byte('a' + p.r.IntN(26))}, n)
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(data))
+	_, err := p.c.Blobs.Put(context.Background(), blob.UploadKey(digest), bytes.NewReader(data))
+	return digest, err
+}

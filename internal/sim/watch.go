@@ -1,0 +1,159 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// strangerFor is how long an instance may be in the cloud while a leader leads
+// and the state does not know it: a sweep and a few lists that failed.
+const strangerFor = 10 * time.Minute
+
+// watch looks after each fact whether what must always be true is.
+type watch struct {
+	c *Cluster
+	// ended is what became of each allocation and job that has ended; submitted the jobs that were accepted.
+	allocs    map[muster.AllocID]muster.Outcome
+	jobs      map[muster.JobUID]muster.JobOutcome
+	submitted map[muster.JobUID]muster.JobKey
+	strangers map[muster.InstanceID]time.Time
+}
+
+func newWatch(c *Cluster) *watch {
+	return &watch{c: c, allocs: map[muster.AllocID]muster.Outcome{}, jobs: map[muster.JobUID]muster.JobOutcome{},
+		submitted: map[muster.JobUID]muster.JobKey{}, strangers: map[muster.InstanceID]time.Time{}}
+}
+
+// committed is called after each fact.
+func (c *Cluster) committed(f state.Fact, err error) {
+	c.note("fact %s%s", describe(f), refusal(err))
+	snap := c.Log.Latest()
+	for _, look := range []func(*state.Snapshot) error{(*state.Snapshot).Check, c.watch.sandboxes, c.watch.ends, c.watch.instances} {
+		if err := look(snap); err != nil {
+			c.fail(err)
+		}
+	}
+	if err != nil {
+		return
+	}
+	switch f := f.(type) {
+	case *state.JobSubmitted:
+		c.mu.Lock()
+		if j := snap.Job(f.Key); j != nil {
+			c.watch.submitted[j.UID] = j.Key
+		}
+		c.mu.Unlock()
+	case *state.JobsPurged:
+		c.mu.Lock()
+		clear(c.watch.submitted)
+		c.mu.Unlock()
+	case *state.PoolTripped:
+		// An operator has a look and lets it go on.
+		time.AfterFunc(20*time.Second+c.delay(time.Second, "resume", f.Pool), func() {
+			_ = c.propose(&state.PoolResumed{Pool: f.Pool, Who: "sim"})
+		})
+	}
+}
+
+// sandboxes: of each member one lives at most, and no command is started twice.
+func (w *watch) sandboxes(snap *state.Snapshot) error {
+	type member struct {
+		uid   muster.JobUID
+		index int
+	}
+	live := map[member]muster.AllocID{}
+	for _, m := range w.c.all() {
+		for _, id := range m.Live() {
+			uid, index, _, err := id.Parse()
+			if err != nil {
+				return err
+			}
+			if other, twice := live[member{uid, index}]; twice && (other == id || sameVersion(snap, other, id)) {
+				return fmt.Errorf("two live sandboxes of one member: %s and %s", other, id)
+			}
+			live[member{uid, index}] = id
+		}
+		for id, times := range m.Ran() {
+			if times > 1 {
+				return fmt.Errorf("the command of allocation %s was started %d times", id, times)
+			}
+		}
+	}
+	return nil
+}
+
+// sameVersion tells whether two allocations are of one version of their job:
+// those of a replaced version may still be ending.
+func sameVersion(snap *state.Snapshot, a, b muster.AllocID) bool {
+	x, y := snap.Alloc(a), snap.Alloc(b)
+	return x != nil && y != nil && x.Version == y.Version
+}
+
+// ends: what has ended stays ended, as it ended.
+func (w *watch) ends(snap *state.Snapshot) error {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	var err error
+	snap.Allocs("", func(a *state.Alloc) bool {
+		was, ended := w.allocs[a.ID]
+		switch {
+		case ended && (a.Live() || a.Outcome != was):
+			err = fmt.Errorf("allocation %s had ended (%s) and is %s %s", a.ID, was, a.Status, a.Outcome)
+		case !a.Live():
+			w.allocs[a.ID] = a.Outcome
+		}
+		return err == nil
+	})
+	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		was, ended := w.jobs[j.UID]
+		switch {
+		case err != nil:
+		case ended && (j.Stage != muster.JobEnded || j.Result != was):
+			err = fmt.Errorf("job %s had ended (%s) and is %s %s", j.Key, was, j.Stage, j.Result)
+		case j.Stage == muster.JobEnded:
+			w.jobs[j.UID] = j.Result
+		}
+		return err == nil
+	})
+	return err
+}
+
+// instances: none is in the cloud for long that the state does not know.
+func (w *watch) instances(snap *state.Snapshot) error {
+	known := map[muster.Token]bool{}
+	snap.LiveNodes(func(n *state.Node) bool { known[n.Token] = true; return true })
+	now, there := time.Now(), w.c.Cloud.Instances()
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	strangers := map[muster.InstanceID]time.Time{}
+	for _, in := range there {
+		if known[in.Tags.Token] || w.c.ledSince.IsZero() {
+			continue
+		}
+		since, ok := w.strangers[in.ID]
+		if !ok || since.Before(w.c.ledSince) {
+			since = now
+		}
+		strangers[in.ID] = since
+		if now.Sub(since) > strangerFor {
+			return fmt.Errorf("instance %s of node %s is in the cloud for %s, and the state does not know it", in.ID, in.Tags.Node, now.Sub(since))
+		}
+	}
+	w.strangers = strangers
+	return nil
+}
+
+// acknowledged: what was accepted is there after a restart.
+func (w *watch) acknowledged(snap *state.Snapshot) error {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	for uid, key := range w.submitted {
+		if snap.JobByUID(uid) == nil && snap.Job(key) == nil {
+			return fmt.Errorf("job %s was accepted and is not there after a restart", key)
+		}
+	}
+	return nil
+}
