@@ -43,8 +43,19 @@ func (c *Client) Exec(ctx context.Context, id muster.AllocID, req api.ExecReques
 
 // Attach joins an execution that was started detached, from the offsets in req; -1 is
 // the oldest octet that is kept. Octets that are not kept any more are refused with 410: see IsGone.
-func (c *Client) Attach(ctx context.Context, id muster.AllocID, req api.ExecAttach) (*Execution, error) {
-	return c.execution(ctx, id, req, &Execution{client: c, alloc: id})
+//
+// Joining changes nothing, so that it is repeated as a whole for as long as the client is patient: a server that is
+// being killed may still take the connection and then say nothing.
+func (c *Client) Attach(ctx context.Context, id muster.AllocID, req api.ExecAttach) (e *Execution, err error) {
+	once := c.Patient(-1)
+	err = c.retry(ctx, false, func() error {
+		e, err = once.execution(ctx, id, req, &Execution{client: c, alloc: id})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 func (c *Client) execution(ctx context.Context, id muster.AllocID, first any, e *Execution) (*Execution, error) {

@@ -165,7 +165,7 @@ func TestAgentReplaced(t *testing.T) {
 			t.Fatalf("%s: %d processes", dir, n)
 		}
 	}
-	for k, version := range []string{nextVersion, "devel"} {
+	for k, version := range []string{nextVersion, programs.version} {
 		// The server goes in both manners.
 		if k == 0 {
 			h.stop()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -16,8 +17,9 @@ var (
 	seedFlag = flag.Uint64("faults.seed", 0, "seed of the moments at which things are killed; 0 draws one")
 )
 
-// programs under test, set once by TestMain. Next is muster-node of another version.
-var programs struct{ muster, node, next string }
+// programs under test, set once by TestMain. Next is muster-node of another version; version is what node calls
+// itself: without a release it is the revision that it was built from, where the Go tool finds one.
+var programs struct{ muster, node, next, version string }
 
 // nextVersion is what the other muster-node calls itself.
 const nextVersion = "v-next"
@@ -88,6 +90,11 @@ func build(dir string) error {
 			return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 		}
 	}
+	out, err := exec.Command(programs.node, "version").Output()
+	if err != nil {
+		return fmt.Errorf("%s version: %w", programs.node, err)
+	}
+	programs.version = strings.TrimSpace(string(out))
 	return nil
 }
 
