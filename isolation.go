@@ -1,6 +1,10 @@
 package muster
 
-import "slices"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
 // Isolation is how much lies between what runs in a sandbox and its node: one of those below, or the name of the
 // program that makes the sandbox, as "runsc", if that is of a kind of its own. Nodes tell theirs for allocations with an image
@@ -22,6 +26,18 @@ const AttributeIsolation = "isolation"
 
 var isolations = [...]Isolation{IsolationProcess, IsolationContainer, IsolationUserNamespace}
 
+// Needs are the conditions on a node's attributes that a container that demands this isolation has. The agent looks
+// again when it starts one.
+func (i Isolation) Needs() []Constraint {
+	switch i {
+	case "", IsolationProcess:
+		return nil
+	case IsolationContainer:
+		return []Constraint{{Attribute: AttributeIsolation, Op: OpIsSet}, {Attribute: AttributeIsolation, Op: OpNotEqual, Value: string(IsolationProcess)}}
+	}
+	return []Constraint{{Attribute: AttributeIsolation, Op: OpEqual, Value: string(i)}}
+}
+
 // Gives reports whether this isolation is at least the one that is demanded. A program of a kind of its own gives
 // what a container gives, and itself: whether it is more than another is for whoever demands it to know.
 func (i Isolation) Gives(demanded Isolation) bool {
@@ -33,4 +49,15 @@ func (i Isolation) Gives(demanded Isolation) bool {
 		has = slices.Index(isolations[:], IsolationContainer)
 	}
 	return i != "" && want >= 0 && has >= want
+}
+
+// RuntimeNeeds is the condition on a node's attributes of who names the program that makes its containers.
+func RuntimeNeeds(program string) Constraint {
+	return Constraint{Attribute: AttributeContainers, Op: OpRegexp, Value: "^" + regexp.QuoteMeta(program) + "( |$)"}
+}
+
+// IsRuntime reports whether a runtime that calls itself this ("crun 1.8.1") is the program of a name.
+func IsRuntime(version, program string) bool {
+	name, _, _ := strings.Cut(version, " ")
+	return name == program
 }

@@ -28,6 +28,13 @@ type EnvironmentSpec struct {
 
 	// Image of a container. Empty: a process on the node's own file system.
 	Image string `json:"image,omitempty" doc:"Container image, as of a job. Empty: a process on the node's own files, for code that is trusted."`
+	// Isolation is the least that a runner may have, Runtime the program that makes it; both with an image.
+	Isolation string `json:"isolation,omitempty" doc:"With an image: the least isolation, container, container-userns, or the name of a runtime program that has a kind of its own, as runsc. A runner never has less: it waits for a node that has it. Default: the strictest that its node has, whatever that is."`
+	Runtime   string `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
+	// Ready says how a runner shows that it is ready. Nil: it is as soon as its command runs.
+	Ready *ReadySpec `json:"ready,omitempty" doc:"A command by which a runner shows that it is ready; only then it is warm. Default: it is as soon as its command runs."`
+	// Frozen keeps warm runners from using any processor.
+	Frozen bool `json:"frozen,omitempty" doc:"Warm runners stand still, from when they are ready until they are claimed. A node that cannot do that lets them go on."`
 	// Command keeps a runner ready.
 	Command []string `json:"command,omitempty" doc:"What runs in a runner beside its executions; when it ends, so does the runner. Default: sleep infinity, so that an image without sleep needs a command."`
 	// Entrypoint before the command. Left out: none, not the image's.
@@ -83,6 +90,12 @@ const (
 	DefaultBelow     = 0.5
 	DefaultAlertFor  = Duration(time.Minute)
 	DefaultStopGrace = Duration(time.Second)
+	// Times of a readiness command.
+	DefaultReadyInterval = Duration(250 * time.Millisecond)
+	DefaultReadyTimeout  = Duration(5 * time.Second)
+	DefaultReadyGiveUp   = Duration(2 * time.Minute)
+	MinReadyInterval     = Duration(10 * time.Millisecond)
+	MaxReadyTime         = Duration(time.Hour)
 	// MaxClaimTime bounds the deadline and the idle time of a claim.
 	MaxClaimTime = MaxTimeout
 	// MaxClaimWait bounds how long a claim may wait for a runner.
@@ -116,6 +129,11 @@ func (s *EnvironmentSpec) Defaults() {
 	fill(&s.Alert.For, DefaultAlertFor)
 	fillPointer(&s.Priority, muster.DefaultPriority)
 	fill(&s.KillGrace, DefaultStopGrace)
+	if r := s.Ready; r != nil {
+		fill(&r.Interval, DefaultReadyInterval)
+		fill(&r.Timeout, DefaultReadyTimeout)
+		fill(&r.GiveUp, DefaultReadyGiveUp)
+	}
 	if s.Image != "" {
 		fill(&s.Network, string(muster.NetworkNone))
 		if len(s.Entrypoint) == 0 {
@@ -143,6 +161,7 @@ func (s *EnvironmentSpec) job() *JobSpec {
 	return &JobSpec{
 		Namespace: s.Namespace, Priority: s.Priority, Command: s.Command, Image: s.Image, Entrypoint: s.Entrypoint, User: s.User,
 		Network: s.Network, Egress: s.Egress, Ports: s.Ports, Env: s.Env, Workdir: s.Workdir, Resources: s.Resources,
+		Isolation: s.Isolation, Runtime: s.Runtime, Ready: s.Ready,
 		KillGrace: s.KillGrace, Constraints: s.Constraints, Pool: s.Pool, Inputs: s.Inputs, OutputLimit: environmentOutput,
 	}
 }
@@ -179,7 +198,9 @@ func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemFiel
 	if j.Image == "" && len(j.Entrypoint) == 1 && j.Entrypoint[0] == "" {
 		j.Entrypoint = nil
 	}
+	j.Ready = nil
 	c.problems = append(c.problems, job(j)...)
+	c.readiness(s.Ready)
 	c.warm(&s.Warm)
 	for _, d := range []struct {
 		location string
@@ -224,7 +245,7 @@ func (s *EnvironmentSpec) Clone() *EnvironmentSpec {
 	c := *s
 	j := s.job().Clone()
 	c.Priority, c.Command, c.Entrypoint, c.Egress, c.Ports, c.Env = j.Priority, j.Command, j.Entrypoint, j.Egress, j.Ports, j.Env
-	c.Constraints, c.Inputs = j.Constraints, j.Inputs
+	c.Constraints, c.Inputs, c.Ready = j.Constraints, j.Inputs, j.Ready
 	c.Warm.Min, c.Warm.Target = clonePointer(s.Warm.Min), clonePointer(s.Warm.Target)
 	c.TTL, c.Idle = clonePointer(s.TTL), clonePointer(s.Idle)
 	return &c

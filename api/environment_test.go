@@ -52,6 +52,13 @@ func TestEnvironmentProblems(t *testing.T) {
 		"resources.cpu": func(s *EnvironmentSpec) { s.Resources.CPU = -1 },
 		"network":       func(s *EnvironmentSpec) { s.Network = "bridge" }, // without an image
 		"priority":      func(s *EnvironmentSpec) { s.Priority = n(101) },
+
+		"isolation":      func(s *EnvironmentSpec) { s.Isolation = "container" }, // without an image
+		"runtime":        func(s *EnvironmentSpec) { s.Image, s.Runtime = "a", "no such/thing" },
+		"ready.command":  func(s *EnvironmentSpec) { s.Ready = &ReadySpec{} },
+		"ready.interval": func(s *EnvironmentSpec) { s.Ready = &ReadySpec{Command: []string{"true"}, Interval: 1} },
+		"ready.timeout":  func(s *EnvironmentSpec) { s.Ready = &ReadySpec{Command: []string{"true"}, Timeout: -1} },
+		"ready.give_up":  func(s *EnvironmentSpec) { s.Ready = &ReadySpec{Command: []string{"true"}, GiveUp: MaxTimeout + 1} },
 	} {
 		s := &EnvironmentSpec{Name: "e"}
 		edit(s)

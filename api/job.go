@@ -23,6 +23,9 @@ type JobSpec struct {
 	Command []string `json:"command,omitempty" doc:"The program and its arguments, passed as they are: no shell in between. With an image: the arguments of its entrypoint, instead of its own; may be left out."`
 	// Image of a container. Empty: a process on the node's own file system.
 	Image string `json:"image,omitempty" doc:"Container image, as python:3.13, ghcr.io/team/name@sha256:…, oci:/directory or docker-archive:/file.tar (paths on the node). Empty: a process on the node's own files."`
+	// Isolation is the least that a container may have; see muster.Isolation. Runtime is the program that makes it.
+	Isolation string `json:"isolation,omitempty" doc:"With an image: the least isolation, container, container-userns, or the name of a runtime program that has a kind of its own, as runsc. It is never run with less: it waits for a node that has it. Default: the strictest that its node has, whatever that is."`
+	Runtime   string `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
 	// Entrypoint replaces the image's, and its command as well; [""] is none.
 	Entrypoint []string `json:"entrypoint,omitempty" doc:"Instead of the image's entrypoint, and of its command. A single empty string: none."`
 	// User that runs the command in the container. Empty: the image's.
@@ -45,6 +48,8 @@ type JobSpec struct {
 	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
 	// KillGrace is the time between TERM and KILL. Default 10s.
 	KillGrace Duration `json:"kill_grace,omitempty" zero:"10s" doc:"Time between TERM and KILL when an attempt is ended. Default: 10s, at most 1h; 1ms kills at once."`
+	// Ready is of environments only.
+	Ready *ReadySpec `json:"ready,omitempty" only:"environment" doc:"Of environments."`
 	// Constraints that a node must meet.
 	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`
 	// Affinities are conditions that a node had better meet.
@@ -63,6 +68,14 @@ type JobSpec struct {
 	Outputs []OutputSpec `json:"outputs,omitempty" doc:"Files or directories kept after the command succeeded."`
 	// OutputLimit bounds what is kept of each of stdout and stderr. Default 256MiB.
 	OutputLimit Size `json:"output_limit,omitempty" zero:"256MiB" doc:"How much is kept of each of stdout and stderr; the oldest is dropped past it. Default: 256MiB, 64KiB to 16GiB."`
+}
+
+// ReadySpec is a command by which a runner shows that it is ready.
+type ReadySpec struct {
+	Command  []string `json:"command,omitempty" doc:"Run in the runner, again and again, until it exits with 0. No shell in between."`
+	Interval Duration `json:"interval,omitempty" zero:"250ms" doc:"Wait after one that did not. Default: 250ms, at least 10ms."`
+	Timeout  Duration `json:"timeout,omitempty" zero:"5s" doc:"One that takes longer is ended, and did not. Default: 5s."`
+	GiveUp   Duration `json:"give_up,omitempty" zero:"2m" doc:"A runner that is not ready so long after its start is destroyed, and could not be started. Default: 2m."`
 }
 
 // ResourcesSpec is what one member needs.

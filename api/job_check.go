@@ -95,6 +95,10 @@ func checkJob(s *JobSpec) *checks {
 		c.image(s.Image)
 	}
 	c.container(s)
+	c.isolation(s)
+	if s.Ready != nil {
+		c.add("ready", "is of environments; a job is ready when it runs")
+	}
 	if w := s.Workdir; w != "" {
 		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {
 			c.add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", quote(w))
@@ -210,6 +214,41 @@ func (c *checks) image(s string) {
 	}
 	if len(s) > 512 || strings.ContainsFunc(s, bad) || strings.ContainsAny(s[:1], also) || strings.ContainsAny(s[len(s)-1:], also) {
 		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest", quote(s))
+	}
+}
+
+// isolation checks what is demanded of who makes the sandbox.
+func (c *checks) isolation(s *JobSpec) {
+	for _, f := range []struct{ location, value string }{{"isolation", s.Isolation}, {"runtime", s.Runtime}} {
+		switch {
+		case f.value == "":
+		case s.Image == "" && f.value != string(muster.IsolationProcess):
+			c.add(f.location, "needs an image: without one it is a process of its node")
+		case len(f.value) > 64 || !plainWord(f.value) || strings.Contains(f.value, "/"):
+			c.add(f.location, "is %s; a name has 1 to 64 letters, digits and . _ -", quote(f.value))
+		}
+	}
+	if s.Runtime != "" && s.Image == "" && s.Runtime == string(muster.IsolationProcess) {
+		c.add("runtime", "needs an image: without one it is a process of its node")
+	}
+}
+
+// readiness checks by what a runner shows that it is ready.
+func (c *checks) readiness(r *ReadySpec) {
+	if r == nil {
+		return
+	}
+	if len(r.Command) == 0 || r.Command[0] == "" {
+		c.add("ready.command", "is missing; give the program and its arguments, as [test, -e, /tmp/up]")
+	}
+	for i, a := range r.Command {
+		c.text(index("ready.command", i), a, MaxArgBytes)
+	}
+	c.duration("ready.interval", r.Interval, MaxReadyTime)
+	c.duration("ready.timeout", r.Timeout, MaxReadyTime)
+	c.duration("ready.give_up", r.GiveUp, MaxTimeout)
+	if r.Interval > 0 && r.Interval < MinReadyInterval {
+		c.add("ready.interval", "is %s; at least %s", r.Interval, MinReadyInterval)
 	}
 }
 

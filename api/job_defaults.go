@@ -129,6 +129,7 @@ func (s *JobSpec) Clone() *JobSpec {
 	}
 	c.Command = slices.Clone(s.Command)
 	c.Entrypoint = slices.Clone(s.Entrypoint)
+	c.Ready = s.Ready.clone()
 	c.Egress = slices.Clone(s.Egress)
 	c.Ports = slices.Clone(s.Ports)
 	c.Env = maps.Clone(s.Env)
@@ -158,6 +159,15 @@ func (s *JobSpec) Clone() *JobSpec {
 		}
 	}
 	c.Outputs = slices.Clone(s.Outputs)
+	return &c
+}
+
+func (r *ReadySpec) clone() *ReadySpec {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Command = slices.Clone(r.Command)
 	return &c
 }
 

@@ -57,6 +57,9 @@ func fields(b *bytes.Buffer, t reflect.Type, at string) {
 	var more []inner
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if f.Tag.Get("only") != "" && at == "" {
+			continue // of another kind of file
+		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		kind, in := f.Type, f.Type
 		word := ""

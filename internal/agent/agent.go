@@ -410,8 +410,16 @@ func (a *Agent) attributes() map[string]string {
 // runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is demanded is never given.
 func (a *Agent) runtimeFor(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 	var less muster.Isolation
+	var other string
 	for _, rt := range a.runtimes {
 		if _, images := rt.(ImageRuntime); images != (spec.Image != "") {
+			continue
+		}
+		if v, ok := rt.(Versioned); spec.Runtime != "" && (!ok || !muster.IsRuntime(v.Version(), spec.Runtime)) {
+			other = rt.Name()
+			if ok {
+				other = v.Version()
+			}
 			continue
 		}
 		has := isolationOf(rt)
@@ -425,6 +433,8 @@ func (a *Agent) runtimeFor(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 		return nil, failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
 	case less != "":
 		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), a.cfg.Node, string(less))
+	case other != "":
+		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "runtime %q is demanded, and node %s makes containers with %s", spec.Runtime, a.cfg.Node, other)
 	case spec.Image != "":
 		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", spec.Image, a.cfg.Node)
 	}

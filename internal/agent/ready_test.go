@@ -216,6 +216,21 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
+// A node whose containers another program makes says so, and starts nothing.
+func TestRuntimeByName(t *testing.T) {
+	a := &Agent{cfg: Config{Node: "n1"}, runtimes: []Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
+	if got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "crun"}); got == nil {
+		t.Errorf("crun where crun is: %v", f)
+	}
+	if got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "runsc"}); got != nil || f.Class != muster.FailureNode || !strings.Contains(f.Message, "crun 1.8.1") {
+		t.Errorf("runsc where crun is: %v, %v", got, f)
+	}
+}
+
+type versionedRuntime struct{ imageRuntime }
+
+func (versionedRuntime) Version() string { return "crun 1.8.1" }
+
 type imageRuntime struct{ *played }
 
 func (imageRuntime) RunsImages() {}

@@ -23,7 +23,8 @@ var update = flag.Bool("update", false, "write what is read now into the golden 
 
 // TestGolden reads each file of testdata/*.txt: archives whose members come in
 // pairs, a file and, as <file>.want, what reading it gives: the JSON with
-// defaults, or the error. Files named config* are server configurations.
+// defaults, or the error. Files named config* are server configurations,
+// those named env* environments.
 func TestGolden(t *testing.T) {
 	paths, _ := filepath.Glob("testdata/*.txt")
 	if len(paths) == 0 {
@@ -65,9 +66,12 @@ func TestGolden(t *testing.T) {
 func golden(name string, data []byte) []byte {
 	var v any
 	var err error
-	if strings.HasPrefix(name, "config") {
+	switch {
+	case strings.HasPrefix(name, "config"):
 		v, err = Config(name, data)
-	} else {
+	case strings.HasPrefix(name, "env"):
+		v, err = Environment(name, data)
+	default:
 		v, err = Job(name, data)
 	}
 	if err != nil {

@@ -274,6 +274,9 @@ func (f *AllocsReported) apply(s *State, now muster.Time) (any, error) {
 func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	s := d.s
 	if u.Status == a.Status {
+		if u.Status == muster.AllocRunning && a.Runner == muster.RunnerStarting {
+			return d.proved(a, u)
+		}
 		if u.Status != muster.AllocStarting || u.Detail == a.Detail || u.Detail == "" {
 			return false
 		}
@@ -289,7 +292,7 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	}
 	b := *a
 	b.Status, b.Detail = status, ""
-	if status == muster.AllocStarting {
+	if status == muster.AllocStarting || status == muster.AllocRunning && a.Runner == muster.RunnerStarting && !proves(a, u) {
 		b.Detail = u.Detail
 	}
 	if b.Image == "" {
@@ -300,7 +303,7 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		b.Started = min(max(u.Started, a.Placed), now)
 	}
 	if status != muster.AllocEnded {
-		d.ran(a, &b)
+		d.ran(a, &b, proves(a, u))
 		return true
 	}
 	b.Outcome, b.ExitCode, b.Signal, b.Failure = u.Outcome, u.ExitCode, u.Signal, u.Failure
@@ -318,10 +321,31 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	return true
 }
 
-// ran puts in a row whose command is starting or runs.
-func (d *drafts) ran(a, b *Alloc) {
+// proves reports whether a report that it runs says as well that the runner is ready.
+func proves(a *Alloc, u *AllocUpdate) bool { return a.Run.Spec.Ready == nil || u.Ready != 0 }
+
+// proved takes in what is said of a runner that runs and was not ready until now.
+func (d *drafts) proved(a *Alloc, u *AllocUpdate) bool {
+	b := *a
+	switch {
+	case proves(a, u):
+		b.Runner, b.Detail = muster.RunnerWarm, ""
+	case u.Detail == a.Detail || u.Detail == "":
+		return false
+	default:
+		b.Detail = u.Detail
+	}
+	d.s.putAlloc(a, &b, "alloc.running")
+	if j := d.Job(a.UID); j != nil && j.Env != nil && b.Runner != a.Runner {
+		j.Env = j.Env.counted(a.Runner, b.Runner)
+	}
+	return true
+}
+
+// ran puts in a row whose command is starting or runs; ready: and, if it is a runner, may be claimed.
+func (d *drafts) ran(a, b *Alloc, ready bool) {
 	running := b.Status == muster.AllocRunning
-	if running && a.Runner == muster.RunnerStarting {
+	if running && ready && a.Runner == muster.RunnerStarting {
 		b.Runner = muster.RunnerWarm
 	}
 	d.s.putAlloc(a, b, "alloc."+string(b.Status))

@@ -150,7 +150,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 	after, env := *before, *before.Env
 	env.Spec = f.Spec
 	spec := f.Spec.Job()
-	if !before.Run.Spec.Equal(spec) {
+	if !before.Run.Spec.Equal(spec) || before.Env.Spec.Frozen != f.Spec.Frozen {
 		out.Version++
 		run, err := NewRun(f.Key, before.UID, out.Version, spec)
 		if err != nil {

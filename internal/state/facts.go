@@ -213,6 +213,8 @@ type AllocUpdate struct {
 	// Detail is what its start is at; Image the digest of its image, once that is known.
 	Detail string `cbor:"10,keyasint,omitempty"`
 	Image  string `cbor:"11,keyasint,omitempty"`
+	// Ready is when it showed that it is ready; 0: not yet, or nothing asks for that.
+	Ready muster.Time `cbor:"12,keyasint,omitempty"`
 }
 
 // AllocsReported is what a node's agent said. Updates of allocations that are

@@ -44,6 +44,12 @@ func (r *Run) derive() error {
 		// An image needs a node that runs containers.
 		r.needs = append(r.needs, muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet})
 	}
+	if s.Image != "" {
+		r.needs = append(r.needs, muster.Isolation(s.Isolation).Needs()...)
+	}
+	if s.Runtime != "" {
+		r.needs = append(r.needs, muster.RuntimeNeeds(s.Runtime))
+	}
 	for i := range r.needs {
 		r.needs[i].Ready()
 	}
@@ -72,7 +78,7 @@ func (r *Run) shape() ShapeID {
 		b = fmt.Appendf(b, " %q%s%q%q", c.Attribute, c.Op, c.Value, c.Values)
 	}
 	if s.Image != "" {
-		b = append(b, " image"...)
+		b = fmt.Appendf(b, " image isolation=%s runtime=%s", s.Isolation, s.Runtime)
 	}
 	for _, a := range s.Affinities {
 		b = fmt.Appendf(b, " %+d%q%s%q%q", a.Weight, a.Attribute, a.Op, a.Value, a.Values)

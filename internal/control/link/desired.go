@@ -233,10 +233,11 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 		// The agent reported it once, and what it reports is on its disk.
 		s.lostLocked(row, fmt.Sprintf("node %s no longer has it: the agent's directory was lost or emptied", s.n.id))
 	case row.Live():
-		if ended || k != nil && k.sent == muster.AllocRun {
+		frozen := stands(snap, row)
+		if ended || k != nil && k.sent == muster.AllocRun && k.frozen == frozen {
 			return
 		}
-		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun}
+		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}
 		if !held {
 			d.Spec = specOf(row)
 			p.size += sizeOf(d.Spec)
@@ -333,7 +334,7 @@ func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAn
 			k = &known{}
 			s.known[d.ID] = k
 		}
-		k.sent = d.Desired
+		k.sent, k.frozen = d.Desired, d.Frozen
 	}
 	kept := map[muster.AllocID]bool{}
 	for _, id := range answer.NotEnded {
@@ -364,6 +365,15 @@ func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAn
 	}
 }
 
+// stands reports whether a runner is to stand still: nobody has claimed it, and its environment says so.
+func stands(snap *state.Snapshot, row *state.Alloc) bool {
+	if row.Runner != muster.RunnerStarting && row.Runner != muster.RunnerWarm {
+		return false
+	}
+	j := snap.JobByUID(row.UID)
+	return j != nil && j.Env != nil && j.Env.Spec.Frozen
+}
+
 // specOf is all that an agent needs to run an allocation.
 func specOf(a *state.Alloc) *wire.AllocSpec {
 	sp := a.Run.Spec
@@ -375,6 +385,11 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		Entrypoint: sp.Entrypoint, User: sp.User, Network: muster.NetworkMode(sp.Network), Egress: sp.Egress, Ports: sp.Ports,
 		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
 		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
+	}
+	out.Isolation, out.Runtime = muster.Isolation(sp.Isolation), sp.Runtime
+	if r := sp.Ready; r != nil {
+		out.Ready = &wire.Readiness{Command: r.Command, IntervalMillis: r.Interval.Std().Milliseconds(),
+			TimeoutMillis: r.Timeout.Std().Milliseconds(), GiveUpMillis: r.GiveUp.Std().Milliseconds()}
 	}
 	named(out, a)
 	// To the agent it is a limit, to the scheduler what is set aside.

@@ -315,7 +315,7 @@ func (l *Link) allocChanged(c *state.Change, mail map[*mailbox]bool) {
 		a = c.AllocBefore // purged
 	}
 	switch c.Verb {
-	case "alloc.placed", "alloc.stopping":
+	case "alloc.placed", "alloc.stopping", "alloc.claimed": // a claimed runner may have stood still
 		urgent = true
 	case "alloc.starting", "alloc.running":
 		return // known: it came from here

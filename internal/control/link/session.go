@@ -53,6 +53,7 @@ type session struct {
 type known struct {
 	report *wire.AllocReport   // nil: the agent has not reported it
 	sent   muster.AllocDesired // the last that it was sent; empty: nothing
+	frozen bool                // and whether to stand still
 	stray  bool                // logged as unknown to the state
 	forget time.Time           // when the agent may be told to forget it; zero: not before the state says so
 }
@@ -215,6 +216,9 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 		r.Status == muster.AllocStarting && row.Status == r.Status && r.Detail != "" && text(r.Detail, maxDetail) != row.Detail:
 		s.update(s.updateOf(row, r))
 	case r.Status == muster.AllocRunning:
+		if row.Runner == muster.RunnerStarting && (r.Ready != 0 || r.Detail != "" && text(r.Detail, maxDetail) != row.Detail) {
+			s.update(s.updateOf(row, r))
+		}
 		s.running(ctx, row, r)
 	}
 }
@@ -223,7 +227,7 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpdate {
 	u := state.AllocUpdate{
 		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: text(r.Signal, maxWord),
-		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended,
+		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended, Ready: r.Ready,
 		Detail: text(r.Detail, maxDetail), Image: text(r.Image, 2*maxWord),
 	}
 	if u.Status == muster.AllocEnded && !s.n.mayBeShipped(row) {
@@ -262,7 +266,8 @@ func (s *session) updateLocked(u state.AllocUpdate) {
 	switch {
 	case !there:
 		s.order = append(s.order, u.ID)
-	case rank(before.Status) > rank(u.Status), before.Status == u.Status && u.Status != muster.AllocStarting:
+	case rank(before.Status) > rank(u.Status), before.Status == u.Status && u.Status == muster.AllocEnded,
+		before.Status == u.Status && before.Ready != 0:
 		return
 	case u.Started == 0:
 		u.Started = before.Started

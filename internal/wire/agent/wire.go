@@ -181,6 +181,8 @@ type AllocSpec struct {
 	CPUMax    muster.MilliCPU   `json:"cpu_max,omitempty"`    // 0: no limit
 	// Isolation is demanded: with less the agent does not start it (class node, reason no-runtime). Empty: any.
 	Isolation muster.Isolation `json:"isolation,omitempty"`
+	// Runtime is the program that is to make its container; empty: any.
+	Runtime string `json:"runtime,omitempty"`
 	// Ready says how it shows that it is ready; nil: it is as soon as it runs.
 	Ready *Readiness `json:"ready,omitempty"`
 	// Cores that it runs on, counted among those that the agent may use; none: all.

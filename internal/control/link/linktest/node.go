@@ -243,6 +243,32 @@ func (n *Node) Ran() map[muster.AllocID]int {
 	return out
 }
 
+// Prove says of an allocation that runs what its readiness command says of it: it is ready, or why it is not.
+func (n *Node) Prove(id muster.AllocID, why string) {
+	n.mu.Lock()
+	b := n.sandboxes[id]
+	n.mu.Unlock()
+	b.change(func(r *wire.AllocReport) {
+		if r.Detail = why; why == "" {
+			r.Ready = now()
+		}
+	})
+}
+
+// Stands reports whether the last set that named an allocation wants it to stand still.
+func (n *Node) Stands(id muster.AllocID) (stands bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, set := range n.sets {
+		for _, d := range set.Allocs {
+			if d.ID == id {
+				stands = d.Frozen
+			}
+		}
+	}
+	return stands
+}
+
 // Live are the allocations whose command runs.
 func (n *Node) Live() []muster.AllocID {
 	n.mu.Lock()
