@@ -13,9 +13,9 @@ import "time"
 // text: an ExecRequest, or an ExecAttach for an execution that was started
 // detached. From then on:
 //
-//	client → server   binary: octets for the command's stdin
+//	client → server   binary: bytes for the command's stdin
 //	                  text:   an ExecControl (close-stdin, resize, signal)
-//	server → client   binary: one octet, ExecStdout or ExecStderr, then octets of that stream
+//	server → client   binary: one byte, ExecStdout or ExecStderr, then bytes of that stream
 //	                  text:   an ExecEvent: first started, last ended or error
 //
 // The first message may come with the request instead, as the header ExecFirst: that saves a way to the server
@@ -24,11 +24,11 @@ import "time"
 // After the last message the server closes the connection with code 1000. A
 // client that leaves before ends the command, unless it was started detached.
 // A client that does not read slows the command down, and nothing else.
-// Binary messages of a client have at most ExecMaxMessage octets, text ones ExecMaxText.
+// Binary messages of a client have at most ExecMaxMessage bytes, text ones ExecMaxText.
 //
 // A terminal (tty) has one stream, stdout; the end of its input is a key (^D), which close-stdin presses.
 
-// First octets of the binary messages of a server.
+// First bytes of the binary messages of a server.
 const (
 	ExecStdout byte = 1
 	ExecStderr byte = 2
@@ -77,7 +77,7 @@ type ExecRequest struct {
 // ExecAttach joins a detached execution: its output from these offsets on.
 type ExecAttach struct {
 	Attach string `json:"attach" doc:"Id of the execution."`
-	Stdout int64  `json:"stdout,omitempty" doc:"Offset from which stdout is sent; what lies before it may be dropped from the spool. -1: from the oldest octet that is kept."`
+	Stdout int64  `json:"stdout,omitempty" doc:"Offset from which stdout is sent; what lies before it may be dropped from the spool. -1: from the oldest byte that is kept."`
 	Stderr int64  `json:"stderr,omitempty" doc:"Offset from which stderr is sent; -1 as well."`
 	Stdin  bool   `json:"stdin,omitempty" doc:"Give it input as well, if it has one."`
 }
@@ -107,7 +107,7 @@ const (
 // ExecEvent is a text message of the server.
 type ExecEvent struct {
 	Type string `json:"type"`
-	// Of started. The offsets are those of the first octets that follow, after an ExecAttach.
+	// Of started. The offsets are those of the first bytes that follow, after an ExecAttach.
 	ID     string `json:"id,omitempty"`
 	Stdout int64  `json:"stdout,omitempty"`
 	Stderr int64  `json:"stderr,omitempty"`
@@ -186,7 +186,7 @@ type PortList struct {
 }
 
 // PortCloseWrite is the type of the one text message on a port's WebSocket, from
-// either side: no more octets come from there.
+// either side: no more bytes come from there.
 const PortCloseWrite = "close-write"
 
 // PortControl is a text message on a port's WebSocket.

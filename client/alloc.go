@@ -81,5 +81,5 @@ func (c *Client) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFil
 // OutputTar is the n-th declared output of an allocation as a tar stream. It is
 // whole only if it is read to io.EOF. The caller closes it.
 func (c *Client) OutputTar(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
-	return c.octets(ctx, path("v1", "allocations", string(id), "outputs", strconv.Itoa(n)))
+	return c.rawBody(ctx, path("v1", "allocations", string(id), "outputs", strconv.Itoa(n)))
 }

@@ -77,7 +77,7 @@ func New(cfg Config) (*Client, error) {
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64
-		t.DisableCompression = true // offsets of output are those of its own octets
+		t.DisableCompression = true // offsets of output are those of its own bytes
 		c.http = &http.Client{Transport: t}
 	} else {
 		own := *c.http

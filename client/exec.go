@@ -24,7 +24,7 @@ type Execution struct {
 	alloc  muster.AllocID
 	s      *socket
 	id     string
-	offset [3]int64 // by stream octet: of the next one
+	offset [3]int64 // by stream byte: of the next one
 
 	fed atomic.Bool // stdin has been sent, behind which other messages wait
 	end *api.ExecEnd
@@ -42,7 +42,7 @@ func (c *Client) Exec(ctx context.Context, id muster.AllocID, req api.ExecReques
 }
 
 // Attach joins an execution that was started detached, from the offsets in req; -1 is
-// the oldest octet that is kept. Octets that are not kept any more are refused with 410: see IsGone.
+// the oldest byte that is kept. Bytes that are not kept any more are refused with 410: see IsGone.
 //
 // Joining changes nothing, so that it is repeated as a whole for as long as the client is patient: a server that is
 // being killed may still take the connection and then say nothing.
@@ -117,7 +117,7 @@ func execEvent(kind websocket.MessageType, b []byte) (*api.ExecEvent, error) {
 // ID is the execution's.
 func (e *Execution) ID() string { return e.id }
 
-// Offset is that of the next octet of a stream in all that was ever written: where Attach goes on.
+// Offset is that of the next byte of a stream in all that was ever written: where Attach goes on.
 func (e *Execution) Offset(stream string) int64 {
 	if stream == Stderr {
 		return e.offset[api.ExecStderr]
@@ -128,7 +128,7 @@ func (e *Execution) Offset(stream string) int64 {
 // Next is the next piece of output, Stdout or Stderr; it is valid until Next is
 // called again. io.EOF says that the command has ended: see End. *Unreachable says
 // that the connection was lost; an execution that is detached may be attached again.
-func (e *Execution) Next() (stream string, octets []byte, err error) {
+func (e *Execution) Next() (stream string, data []byte, err error) {
 	if e.end != nil {
 		return "", nil, io.EOF
 	}
@@ -180,7 +180,7 @@ func (o *OutputError) Unwrap() error { return o.Err }
 // Wait writes the output as it comes, and tells how the command ended.
 func (e *Execution) Wait(stdout, stderr io.Writer) (*api.ExecEnd, error) {
 	for {
-		stream, octets, err := e.Next()
+		stream, data, err := e.Next()
 		if errors.Is(err, io.EOF) {
 			return e.end, nil
 		}
@@ -191,16 +191,16 @@ func (e *Execution) Wait(stdout, stderr io.Writer) (*api.ExecEnd, error) {
 		if stream == Stderr {
 			w = stderr
 		}
-		if _, err := w.Write(octets); err != nil {
+		if _, err := w.Write(data); err != nil {
 			return nil, &OutputError{stream, err}
 		}
 	}
 }
 
-// Write gives octets to the command's stdin. It waits while the command does not read.
+// Write gives bytes to the command's stdin. It waits while the command does not read.
 func (e *Execution) Write(p []byte) (int, error) {
 	e.fed.Store(true)
-	return e.s.octets(p)
+	return e.s.binary(p)
 }
 
 // CloseStdin ends the command's stdin.

@@ -107,7 +107,7 @@ func TestExec(t *testing.T) {
 		t.Error(end, err, e.ID())
 	}
 	if !bytes.Equal(out.Bytes(), in) || errs.String() != "signal INT 0 0\nresize  24 80\nclose-stdin  0 0\n" {
-		t.Errorf("%d octets, %q", out.Len(), errs.String())
+		t.Errorf("%d bytes, %q", out.Len(), errs.String())
 	}
 	if e.Offset(Stdout) != int64(out.Len()) || e.Offset(Stderr) != int64(errs.Len()) {
 		t.Error(e.Offset(Stdout), e.Offset(Stderr))

@@ -30,7 +30,7 @@ func (c *Client) StatFile(ctx context.Context, id muster.AllocID, path string, f
 	return out, err
 }
 
-// ReadFile is a file's octets from an offset on. It is whole only if it is read to io.EOF. The caller closes it.
+// ReadFile is a file's bytes from an offset on. It is whole only if it is read to io.EOF. The caller closes it.
 func (c *Client) ReadFile(ctx context.Context, id muster.AllocID, path string, offset int64) (io.ReadCloser, error) {
 	return c.download(ctx, allocPath(id, "files", "content"), values("path", path, "offset", positive64(offset)))
 }

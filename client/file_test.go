@@ -28,7 +28,7 @@ func TestFiles(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "stat"):
 			answer(w, 200, api.FileEntry{Path: "/x"})
 		default:
-			_, _ = io.WriteString(w, "octets")
+			_, _ = io.WriteString(w, "bytes")
 		}
 	}))
 	ctx := t.Context()
@@ -53,7 +53,7 @@ func TestFiles(t *testing.T) {
 	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil || w.Size != 3 {
 		t.Error(err, w)
 	}
-	if got := read(c.ReadFile(ctx, "a", "/x", 5)) + read(c.ReadArchive(ctx, "a", "/d", true)); got != "octetsoctets" {
+	if got := read(c.ReadFile(ctx, "a", "/x", 5)) + read(c.ReadArchive(ctx, "a", "/d", true)); got != "bytesbytes" {
 		t.Error(got)
 	}
 	want := []string{

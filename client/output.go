@@ -22,11 +22,11 @@ type OutputQuery struct {
 	Alloc  muster.AllocID
 	Stream string // Stdout or Stderr
 	Offset int64  // where to begin
-	Tail   int64  // begin so many octets before the end instead; 0 for Offset
+	Tail   int64  // begin so many bytes before the end instead; 0 for Offset
 	Follow bool   // go on until the output is complete
 }
 
-// Output is the octets of one stream of an allocation. It goes on by itself over
+// Output is the bytes of one stream of an allocation. It goes on by itself over
 // lost connections, for Config.RetryFor each time, where it was. It is read by one goroutine; Close may
 // be called by another.
 type Output struct {
@@ -37,7 +37,7 @@ type Output struct {
 
 	body    io.ReadCloser // nil between connections
 	resp    *http.Response
-	offset  int64 // of the next octet
+	offset  int64 // of the next byte
 	end     int64 // total that the current answer spoke of; -1 if it did not
 	state   string
 	note    string
@@ -57,10 +57,10 @@ func (c *Client) Output(ctx context.Context, q OutputQuery) (*Output, error) {
 	return o, nil
 }
 
-// Offset is that of the next octet in all that was ever written.
+// Offset is that of the next byte in all that was ever written.
 func (o *Output) Offset() int64 { return o.offset }
 
-// Dropped is how many octets before Offset were gone already when they were
+// Dropped is how many bytes before Offset were gone already when they were
 // asked for: older than what is kept.
 func (o *Output) Dropped() int64 { return o.dropped }
 
@@ -160,7 +160,7 @@ func (o *Output) connect() error {
 		o.dropped += start - o.offset
 		o.offset = start
 	case start < o.offset:
-		// Never the same octet twice, whatever the server thinks. An error shows at the next read.
+		// Never the same byte twice, whatever the server thinks. An error shows at the next read.
 		_, _ = io.CopyN(io.Discard, o.body, o.offset-start)
 	}
 	return nil

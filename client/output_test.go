@@ -18,7 +18,7 @@ type recorded struct {
 	t       *testing.T
 	all     []byte
 	there   int64        // what written begins with
-	kept    int          // octets before it are gone
+	kept    int          // bytes before it are gone
 	written atomic.Int64 // how much of it is there; the state is complete when all is
 	piece   int          // a connection is cut, or ends, after so many
 	asked   []string
@@ -86,7 +86,7 @@ func TestOutputGoesOnWhereItWas(t *testing.T) {
 			defer func() { _ = o.Close() }()
 			got, err := io.ReadAll(o)
 			if err != nil || !bytes.Equal(got, tt.want) {
-				t.Errorf("%d octets, want %d: %v", len(got), len(tt.want), err)
+				t.Errorf("%d bytes, want %d: %v", len(got), len(tt.want), err)
 			}
 			if o.Dropped() != tt.drop || o.Offset() != int64(tt.r.written.Load()) {
 				t.Errorf("dropped %d, offset %d", o.Dropped(), o.Offset())

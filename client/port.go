@@ -125,7 +125,7 @@ func (p *portConn) Write(b []byte) (int, error) {
 	if shut {
 		return 0, net.ErrClosed
 	}
-	n, err := p.s.octets(b)
+	n, err := p.s.binary(b)
 	if err != nil {
 		err = p.broken(err, &p.writeExpired)
 	}

@@ -60,20 +60,20 @@ func (c *Client) WaitReady(ctx context.Context) error {
 // Backup is a stream of the server's state, for muster restore. It is whole only
 // if it is read to io.EOF. The caller closes it.
 func (c *Client) Backup(ctx context.Context) (io.ReadCloser, error) {
-	return c.octets(ctx, "/v1/backup")
+	return c.rawBody(ctx, "/v1/backup")
 }
 
 // Metrics is the server's metrics in Prometheus' text form. The caller closes it.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
-	return c.octets(ctx, "/metrics")
+	return c.rawBody(ctx, "/metrics")
 }
 
 // OpenAPI is the description of the HTTP API. The caller closes it.
 func (c *Client) OpenAPI(ctx context.Context) (io.ReadCloser, error) {
-	return c.octets(ctx, "/openapi.json")
+	return c.rawBody(ctx, "/openapi.json")
 }
 
-func (c *Client) octets(ctx context.Context, path string) (io.ReadCloser, error) {
+func (c *Client) rawBody(ctx context.Context, path string) (io.ReadCloser, error) {
 	resp, err := c.stream(ctx, request{method: http.MethodGet, path: path})
 	if err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ func (c *Client) socket(ctx context.Context, path, first string) (*socket, error
 		conn, _, err := websocket.Dial(one, target.String()+base.EscapedPath()+path, &websocket.DialOptions{
 			HTTPClient: &own, HTTPHeader: header,
 			OnPingReceived: func(context.Context, []byte) bool {
-				// While the server takes no octets of ours, an answer would only wait behind them,
+				// While the server takes no bytes of ours, an answer would only wait behind them,
 				// and the library gives up the whole connection after five seconds of that.
 				return s.writing.Load() == 0
 			},
@@ -187,8 +187,8 @@ func (s *socket) read() (websocket.MessageType, []byte, error) {
 	}
 }
 
-// octets sends octets, as many messages as they need.
-func (s *socket) octets(p []byte) (int, error) {
+// bytes sends bytes, as many messages as they need.
+func (s *socket) binary(p []byte) (int, error) {
 	s.writing.Add(1)
 	defer s.writing.Add(-1)
 	sent := 0

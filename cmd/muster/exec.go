@@ -270,7 +270,7 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun
 		next, err := cl.Attach(ctx, t.id, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.stdin})
 		if client.Code(err) == string(muster.FaultTooOld) { // somebody else has read on
 			if next, err = cl.Attach(ctx, t.id, oldest); err == nil {
-				s.say("some of the output is not kept any more: stdout goes on at octet %d and stderr at %d", next.Offset(client.Stdout), next.Offset(client.Stderr))
+				s.say("some of the output is not kept any more: stdout goes on at byte %d and stderr at %d", next.Offset(client.Stdout), next.Offset(client.Stderr))
 			}
 		}
 		return next, err
@@ -281,7 +281,7 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun
 	}
 	begun()
 	if n, m := e.Offset(client.Stdout), e.Offset(client.Stderr); n+m > 0 {
-		s.say("the output begins where it is still kept: stdout at octet %d, stderr at %d", n, m)
+		s.say("the output begins where it is still kept: stdout at byte %d, stderr at %d", n, m)
 	}
 	return s.run(ctx, e)
 }

@@ -60,7 +60,7 @@ func TestExecStdin(t *testing.T) {
 	_, _ = r.Read(b)
 	got := s.fed(bytes.NewReader(b), nil, "exec", "-i", "web", "--", "cat")
 	if got.code != 0 || got.stdout != string(b) || got.stderr != "" {
-		t.Errorf("code %d, %d octets, %q", got.code, len(got.stdout), got.stderr)
+		t.Errorf("code %d, %d bytes, %q", got.code, len(got.stdout), got.stderr)
 	}
 	// Without -i there is none, and a stdin that is not read is no hindrance.
 	s.fed(strings.NewReader("x"), nil, "exec", "web", "--", "cat").check(t, 0, "", "")

@@ -61,7 +61,7 @@ func TestPort(t *testing.T) {
 				_ = c.(*net.TCPConn).CloseWrite()
 			}()
 			if got, err := io.ReadAll(c); err != nil || string(got) != strings.ToUpper(want) {
-				t.Errorf("%d octets, want %d: %v", len(got), len(want), err)
+				t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
 			}
 		})
 	}

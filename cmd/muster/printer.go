@@ -18,7 +18,7 @@ type printer struct {
 	screen  *screen
 	streams []string // which ones; none prints nothing
 	prefix  bool
-	tail    int64 // only so many octets at the end of each stream; 0 for all
+	tail    int64 // only so many bytes at the end of each stream; 0 for all
 }
 
 // silent reports whether it is known that an allocation has printed nothing.

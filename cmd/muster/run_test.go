@@ -359,7 +359,7 @@ func TestPrefixedLines(t *testing.T) {
 	}
 	want := "[7] ab\n[7] c\n[7] \n[7] " + long[:maxLine] + "\n[7] " + long[maxLine:] + "\n[7] end\n"
 	if out.String() != want {
-		t.Errorf("%d octets, want %d", out.Len(), len(want))
+		t.Errorf("%d bytes, want %d", out.Len(), len(want))
 	}
 }
 

@@ -202,7 +202,7 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// distance is how many octets must be changed, added or taken away to make b of a.
+// distance is how many bytes must be changed, added or taken away to make b of a.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

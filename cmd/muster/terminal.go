@@ -123,7 +123,7 @@ func (s *session) begin(f func()) {
 	}()
 }
 
-// run passes octets and signals between the user and the execution, to its end.
+// run passes bytes and signals between the user and the execution, to its end.
 func (s *session) run(ctx context.Context, e *client.Execution) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

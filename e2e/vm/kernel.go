@@ -106,7 +106,7 @@ func extractKernel(ctx context.Context, from, to string) error {
 	if at < 0 || end > len(b) || at+8 > end {
 		return fmt.Errorf("%s: its payload lies outside", from)
 	}
-	payload := b[at : end-4] // the last four octets are the unpacked length
+	payload := b[at : end-4] // the last four bytes are the unpacked length
 	image, err := unpackKernel(ctx, payload)
 	if err != nil {
 		return fmt.Errorf("%s: %w", from, err)

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// errLZ4 is all there is to say about packed octets that make no sense.
-var errLZ4 = errors.New("lz4: the packed octets make no sense")
+// errLZ4 is all there is to say about packed bytes that make no sense.
+var errLZ4 = errors.New("lz4: the packed bytes make no sense")
 
 // legacyBlock is how much one block of the old lz4 format, the kernel's, holds at most.
 const legacyBlock = 8 << 20

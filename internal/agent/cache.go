@@ -83,7 +83,7 @@ func newInputs(ctx context.Context, cfg inputsConfig) (*inputs, error) {
 	if cfg.client == nil {
 		tr := http.DefaultTransport.(*http.Transport).Clone()
 		tr.ResponseHeaderTimeout = fetchHeader
-		tr.DisableCompression = true // the digest is of the octets as they are stored
+		tr.DisableCompression = true // the digest is of the bytes as they are stored
 		cfg.client = &http.Client{Transport: tr}
 		context.AfterFunc(ctx, tr.CloseIdleConnections)
 	}
@@ -244,11 +244,11 @@ func (s *inputs) evict() {
 	}
 }
 
-// errDigest: the octets are not those of the digest.
-var errDigest = errors.New("the octets have another digest")
+// errDigest: the bytes are not those of the digest.
+var errDigest = errors.New("the bytes have another digest")
 
-// put stores octets that were pushed. errDigest if they are others.
-func (s *inputs) put(digest string, octets io.Reader) error {
+// put stores bytes that were pushed. errDigest if they are others.
+func (s *inputs) put(digest string, data io.Reader) error {
 	name, err := parseDigest(digest)
 	if err != nil {
 		return err
@@ -257,20 +257,20 @@ func (s *inputs) put(digest string, octets io.Reader) error {
 	have := s.entries[name] != nil
 	s.mu.Unlock()
 	if have {
-		_, err := io.Copy(io.Discard, octets)
+		_, err := io.Copy(io.Discard, data)
 		return err
 	}
-	return s.write(name, octets)
+	return s.write(name, data)
 }
 
-// write stores octets under their digest and wakes all that wait for it.
-func (s *inputs) write(name string, octets io.Reader) error {
+// write stores bytes under their digest and wakes all that wait for it.
+func (s *inputs) write(name string, data io.Reader) error {
 	f, err := os.CreateTemp(s.dir, "tmp-")
 	if err != nil {
 		return err
 	}
 	sum := sha256.New()
-	size, err := io.Copy(io.MultiWriter(f, sum), octets)
+	size, err := io.Copy(io.MultiWriter(f, sum), data)
 	if e := f.Close(); err == nil {
 		err = e
 	}

@@ -54,7 +54,7 @@ func TestInputsArePlaced(t *testing.T) {
 	r.must(set(withInputs("u-0-1", inputs...), withInputs("u-1-1", inputs...)))
 	r.eventually("it needs the pushed one", func() bool { return reflect.DeepEqual(r.whole().Needs, []string{digestOf(pushed)}) })
 	if err := r.client.PutInput(t.Context(), digestOf(pushed), strings.NewReader("other")); muster.KindOf(err) != muster.FaultInvalid {
-		t.Errorf("other octets: %v", err)
+		t.Errorf("other bytes: %v", err)
 	}
 	if err := r.client.PutInput(t.Context(), "sha256:xyz", strings.NewReader("")); muster.KindOf(err) != muster.FaultInvalid {
 		t.Errorf("no digest: %v", err)
@@ -209,8 +209,8 @@ func TestFetchGivesUp(t *testing.T) {
 
 func TestFetchThatCanNeverSucceed(t *testing.T) {
 	for name, answer := range map[string]func(int) (*http.Response, error){
-		"404":          func(int) (*http.Response, error) { return respond(404, "") },
-		"other octets": func(int) (*http.Response, error) { return respond(200, "other") },
+		"404":         func(int) (*http.Response, error) { return respond(404, "") },
+		"other bytes": func(int) (*http.Response, error) { return respond(200, "other") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			fetching(t, answer, func(t *testing.T, s *inputs) {

@@ -84,7 +84,7 @@ func commandOutput(out string) (why string, again time.Duration) {
 	return strings.ToValidUTF8(why[:min(len(why), 500)], "?"), again
 }
 
-// head keeps the first octets that are written to it.
+// head keeps the first bytes that are written to it.
 type head struct {
 	bytes.Buffer
 	most int

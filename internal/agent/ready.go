@@ -94,14 +94,14 @@ func (a *Agent) tryReady(ctx context.Context, s Sandbox, r *wire.Readiness) erro
 	defer context.AfterFunc(ctx, func() { _ = x.Close() })()
 	var words []byte
 	for {
-		_, octets, ended, err := x.Next()
+		_, data, ended, err := x.Next()
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
 			return err
 		case ended == nil:
-			words = append(words, octets[:min(len(octets), maxReadyWords-len(words))]...)
+			words = append(words, data[:min(len(data), maxReadyWords-len(words))]...)
 			continue
 		case ended.TimedOut:
 			return fmt.Errorf("its readiness command took longer than %s", limit)

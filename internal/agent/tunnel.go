@@ -157,7 +157,7 @@ func left(conn net.Conn) bool {
 	return gone || err != nil
 }
 
-// pour moves octets until src ends, which is no error. Its deadline is kept ahead on from, which is where src reads.
+// pour moves bytes until src ends, which is no error. Its deadline is kept ahead on from, which is where src reads.
 func pour(dst io.Writer, src io.Reader, from net.Conn) error {
 	var b bucket
 	var renew time.Time

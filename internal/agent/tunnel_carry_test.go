@@ -41,7 +41,7 @@ func wires(t testing.TB) (client, server net.Conn, done <-chan struct{}) {
 	return client, server, ended
 }
 
-// TestCarry: every octet arrives in order, whatever the sizes, both ways at once, and each way ends alone.
+// TestCarry: every byte arrives in order, whatever the sizes, both ways at once, and each way ends alone.
 func TestCarry(t *testing.T) {
 	client, server, done := wires(t)
 	send := func(w net.Conn, data []byte) {
@@ -69,7 +69,7 @@ func TestCarry(t *testing.T) {
 	all.Go(func() { send(server, down) })
 	receive := func(r net.Conn, want []byte) {
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%d octets, %v; want %d", len(got), err, len(want))
+			t.Errorf("%d bytes, %v; want %d", len(got), err, len(want))
 		}
 	}
 	all.Go(func() { receive(server, up) })
@@ -103,7 +103,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// BenchmarkCarry is octets through a tunnel of the agent's, in frames as an upload has them.
+// BenchmarkCarry is bytes through a tunnel of the agent's, in frames as an upload has them.
 func BenchmarkCarry(b *testing.B) {
 	const size, frame = 64 << 20, 32<<10 + 5
 	client, server, _ := wires(b)

@@ -14,7 +14,7 @@ import (
 	"github.com/musterhq/muster/client"
 )
 
-// BenchmarkSubmitToStarted is from the first octet of a submission to the start
+// BenchmarkSubmitToStarted is from the first byte of a submission to the start
 // of its command on an idle node that is there, one after the other, and to its end.
 // Started and ended are by the node's own record, on the same clock; told is when a client that follows
 // the events knows of the end. Target: started p50 below 15 ms.

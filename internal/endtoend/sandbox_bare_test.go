@@ -120,7 +120,7 @@ func (x *bare) crun(args ...string) *exec.Cmd {
 	return exec.Command("crun", append([]string{"--root", filepath.Join(x.dir, "state"), "--cgroup-manager=disabled"}, args...)...)
 }
 
-// first starts a program and waits for its first octet, and then for its end.
+// first starts a program and waits for its first byte, and then for its end.
 func first(cmd *exec.Cmd) (time.Duration, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

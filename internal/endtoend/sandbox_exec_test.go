@@ -22,7 +22,7 @@ import (
 // execs is how many commands are measured, one after the other.
 const execs = 500
 
-// BenchmarkSandboxExec is from asking for a command in a container that runs to the first octet that it
+// BenchmarkSandboxExec is from asking for a command in a container that runs to the first byte that it
 // prints. bare is `crun exec`; init asks at the socket of the container's init, node through the agent's; socket and post go
 // through the server, by WebSocket and by one request that answers when the command has ended. Each connects anew.
 // Targets: node p50 below 1 ms, socket and post below 1.5 ms.
@@ -49,9 +49,9 @@ func BenchmarkSandboxExec(b *testing.B) {
 			return err
 		}
 		defer func() { _ = e.Close() }()
-		_, octets, _, err := e.Next()
+		_, data, _, err := e.Next()
 		first()
-		for text := string(octets); ; {
+		for text := string(data); ; {
 			_, more, ended, nerr := e.Next()
 			if text += string(more); err != nil || nerr != nil || ended != nil {
 				return saysX(text, errors.Join(err, nerr))
@@ -84,9 +84,9 @@ func BenchmarkSandboxExec(b *testing.B) {
 				return err
 			}
 			defer func() { _ = e.Close() }()
-			_, octets, err := e.Next()
+			_, data, err := e.Next()
 			first()
-			text := string(octets)
+			text := string(data)
 			if err == nil {
 				_, err = e.Wait(io.Discard, io.Discard)
 			}
@@ -164,12 +164,12 @@ func BenchmarkSandboxStdout(b *testing.B) {
 			}
 			whole(b, size, func(w io.Writer) error {
 				for {
-					stream, octets, ended, err := e.Next()
+					stream, data, ended, err := e.Next()
 					if err != nil || ended != nil {
 						return err
 					}
 					if stream == initwire.KindStdout { // what it says of itself goes to stderr
-						_, _ = w.Write(octets)
+						_, _ = w.Write(data)
 					}
 				}
 			})
@@ -191,12 +191,12 @@ func BenchmarkSandboxStdout(b *testing.B) {
 	})
 }
 
-// whole reads to the end and fails unless that is so many octets.
+// whole reads to the end and fails unless that is so many bytes.
 func whole(b *testing.B, size int64, read func(io.Writer) error) {
 	b.Helper()
 	var n count
 	if err := read(&n); err != nil || int64(n) != size {
-		b.Fatalf("%d octets of %d: %v", n, size, err)
+		b.Fatalf("%d bytes of %d: %v", n, size, err)
 	}
 }
 

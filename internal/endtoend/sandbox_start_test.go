@@ -14,9 +14,9 @@ import (
 const starts = 100
 
 // BenchmarkSandboxColdStart is from asking for a container whose image the node has to the first
-// octet that its command prints: bare is `crun run` with an overlay of the same image; node is the same container
+// byte that its command prints: bare is `crun run` with an overlay of the same image; node is the same container
 // asked for and read at the agent's own socket, with limits, an init and records on disk, without and with a way out; server
-// is a job, from the first octet of its submission to the output in the client's hands. A process is the same job
+// is a job, from the first byte of its submission to the output in the client's hands. A process is the same job
 // without an image. Target: node p50 below 15 ms, where bare is 8 to 9.
 func BenchmarkSandboxColdStart(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
@@ -87,7 +87,7 @@ func ownAndChildren() (all time.Duration) {
 }
 
 // BenchmarkSandboxMany fills a node with 500 containers that stay. With 0, 100 and 500 there: how long
-// one more takes to its first octet, and what each costs in memory of ours: its init, and its share of the agent.
+// one more takes to its first byte, and what each costs in memory of ours: its init, and its share of the agent.
 // per-s is how fast they come when they are asked for together. Target: the last starts as fast as the first; an init has at most 3 MiB.
 func BenchmarkSandboxMany(b *testing.B) {
 	const samples = 20

@@ -50,7 +50,7 @@ func contained(image string, count int, command ...string) api.JobSpec {
 	return api.JobSpec{Image: image, Count: count, Command: command, Resources: api.ResourcesSpec{CPU: 1, Memory: 16 << 20}}
 }
 
-// firstByte submits a job of one member and waits until the first octet of its stdout has come through the server.
+// firstByte submits a job of one member and waits until the first byte of its stdout has come through the server.
 func (h *host) firstByte(events *told, spec api.JobSpec) (took time.Duration, job *api.JobSubmitted) {
 	h.tb.Helper()
 	began := time.Now()
@@ -62,7 +62,7 @@ func (h *host) firstByte(events *told, spec api.JobSpec) (took time.Duration, jo
 	}
 	defer func() { _ = out.Close() }()
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
-		h.tb.Fatalf("first octet of %s: %v", job.Name, err)
+		h.tb.Fatalf("first byte of %s: %v", job.Name, err)
 	}
 	return time.Since(began), job
 }
@@ -141,7 +141,7 @@ func newLone(b *testing.B) *lone {
 	}
 }
 
-// firstByte starts a container and waits for the first octet of its stdout from the agent's socket.
+// firstByte starts a container and waits for the first byte of its stdout from the agent's socket.
 func (l *lone) firstByte(mode muster.NetworkMode, command ...string) time.Duration {
 	l.b.Helper()
 	l.sent++
@@ -157,7 +157,7 @@ func (l *lone) firstByte(mode muster.NetworkMode, command ...string) time.Durati
 		l.b.Fatal(err)
 	}
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
-		l.b.Fatalf("first octet of %s: %v", id, err)
+		l.b.Fatalf("first byte of %s: %v", id, err)
 	}
 	took := time.Since(began)
 	_, _ = io.Copy(io.Discard, out) // to its end

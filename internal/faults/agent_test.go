@@ -269,11 +269,11 @@ func TestInstanceKilled(t *testing.T) {
 	h.idle()
 }
 
-// Output is of octets: what is no text comes back as it went in.
+// Output is of bytes: what is no text comes back as it went in.
 func TestBinaryOutput(t *testing.T) {
 	h := newHost(t)
 	h.start()
-	// Every octet there is, and then a lot that does not compress or end in a line.
+	// Every byte there is, and then a lot that does not compress or end in a line.
 	script := `i=0; while [ $i -lt 256 ]; do printf "\\$(printf %03o $i)"; i=$((i+1)); done; head -c 3000001 ` + h.path("noise")
 	noise := make([]byte, 3<<20)
 	dice := chance(t)

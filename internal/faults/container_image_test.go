@@ -108,7 +108,7 @@ func TestRegistryDown(t *testing.T) {
 	h.quiet()
 }
 
-// A pull that breaks off in the middle, and one whose octets are not what the digest says, are
+// A pull that breaks off in the middle, and one whose bytes are not what the digest says, are
 // tried again; nothing wrong is ever run or kept.
 func TestPullBroken(t *testing.T) {
 	needContainers(t)

@@ -61,7 +61,7 @@ func (h *host) checkLasting(a api.Alloc, id string) {
 	for _, from := range []int{0, 1000} {
 		got, end := h.attach(a, id, int64(from))
 		if got != want[from:] || end.ExitCode != 7 {
-			h.t.Errorf("%s from %d: %d octets, want %d; %+v\n%s", id, from, len(got), len(want)-from, end, tail(got, 5))
+			h.t.Errorf("%s from %d: %d bytes, want %d; %+v\n%s", id, from, len(got), len(want)-from, end, tail(got, 5))
 		}
 	}
 }
@@ -83,8 +83,8 @@ func TestContainerAgentKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, octets, err := e.Next(); err != nil || string(octets) != "begin\n" {
-			t.Fatalf("%q %v", octets, err)
+		if _, data, err := e.Next(); err != nil || string(data) != "begin\n" {
+			t.Fatalf("%q %v", data, err)
 		}
 		before := h.theAgent(dir)
 		if err := before.Kill(); err != nil {
@@ -160,7 +160,7 @@ func TestContainerServerKilled(t *testing.T) {
 	t.Logf("an attached client is told: %s", attached.stderr)
 	h.start()
 	if code := follows.wait(); code != 7 || follows.stdout.String() != lasted() {
-		t.Errorf("%s: exit code %d, %d octets of %d\n%s", follows, code, len(follows.stdout.String()), len(lasted()), follows.stderr)
+		t.Errorf("%s: exit code %d, %d bytes of %d\n%s", follows, code, len(follows.stdout.String()), len(lasted()), follows.stderr)
 	}
 	h.checkLasting(a, "long")
 	h.eventually("what nobody is attached to has ended", func() bool { return !strings.Contains(h.inside(a, "ps"), "sleep 1002") })

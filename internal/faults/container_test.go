@@ -112,7 +112,7 @@ func (h *host) attach(a api.Alloc, id string, from int64) (string, *api.ExecEnd)
 	var out bytes.Buffer
 	end, err := e.Wait(&out, io.Discard)
 	if err != nil {
-		h.t.Fatalf("attach %s at %d, after %d octets: %v", id, from, out.Len(), err)
+		h.t.Fatalf("attach %s at %d, after %d bytes: %v", id, from, out.Len(), err)
 	}
 	return out.String(), end
 }

@@ -67,7 +67,7 @@ func TestServerKilledDuringFleetWork(t *testing.T) {
 }
 
 // A lot of output, with server and agent killed while it is made, followed and
-// stored: every octet comes once, to the follower and to the blob store.
+// stored: every byte comes once, to the follower and to the blob store.
 func TestOutputWithEverythingKilled(t *testing.T) {
 	rounds := scale(3, 8, 60)
 	h := newHost(t)

@@ -83,7 +83,7 @@ func TestGarbageInDataDirectory(t *testing.T) {
 		{"an empty format", filepath.Join(logDir, "format"), func([]byte) []byte { return nil }, []string{"damaged", `"format"`}},
 		{"no format", filepath.Join(logDir, "format"), nil, []string{"damaged", `no "format"`}},
 		{"a segment without its head", segments()[0], func(b []byte) []byte { clear(b[:64]); return b }, []string{"damaged"}},
-		{"octets in the middle of a segment", segments()[0], func(b []byte) []byte {
+		{"bytes in the middle of a segment", segments()[0], func(b []byte) []byte {
 			binary.LittleEndian.PutUint64(b[200:], 0x1234567890abcdef)
 			return b
 		}, []string{"damaged", filepath.Base(segments()[0])}},

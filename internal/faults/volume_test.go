@@ -150,7 +150,7 @@ func (d *digest) String() string {
 	return fmt.Sprintf("%d bytes, %s", d.n, hex.EncodeToString(d.Sum(nil)[:8]))
 }
 
-// floodScript prints n octets that are not the same everywhere.
+// floodScript prints n bytes that are not the same everywhere.
 func floodScript(n int) string { return fmt.Sprintf("seq 1 100000000 | head -c %d", n) }
 
 func flooded(t *testing.T, n int, w io.Writer) {

@@ -127,7 +127,7 @@ type API struct {
 	huma    huma.API
 	token   [sha256.Size]byte
 	hosts   map[string]bool
-	raw     map[string]bool // patterns whose body is octets, read by the handler
+	raw     map[string]bool // patterns whose body is bytes, read by the handler
 	openapi []byte
 	// patience of sockets.
 	patience patience

@@ -103,7 +103,7 @@ func (c *shape) add(path, format string, args ...any) {
 var (
 	sizeType     = reflect.TypeFor[api.Size]()
 	durationType = reflect.TypeFor[api.Duration]()
-	octetsType   = reflect.TypeFor[[]byte]()
+	bytesType    = reflect.TypeFor[[]byte]()
 )
 
 // value reads the next value. A nil type reads over it: what it belongs to is
@@ -211,7 +211,7 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 		if most, err := strconv.Atoi(tag.Get("maxLength")); err == nil && utf8.RuneCountInString(text) > most {
 			c.add(path, "has more than %d characters", most)
 		}
-	case t == octetsType:
+	case t == bytesType:
 		if fits = isText; fits {
 			if _, err := base64.StdEncoding.DecodeString(text); err != nil {
 				c.add(path, "is not base64: %v", err)
@@ -256,7 +256,7 @@ func wanted(t reflect.Type) string {
 		return `a size, as "64MiB" or a number of bytes`
 	case t == durationType:
 		return `a duration, as "90s"`
-	case t == octetsType:
+	case t == bytesType:
 		return "a text in base64"
 	}
 	switch t.Kind() {

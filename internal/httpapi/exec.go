@@ -24,8 +24,8 @@ import (
 func (a *API) execRoutes() {
 	socket := inside(http.MethodGet, "/exec", "open-execution", "Run a command and talk to it",
 		"A WebSocket. The first message is the client's: an ExecRequest, or an ExecAttach for a detached execution, as text. "+
-			"Then octets of stdin as binary messages and ExecControl as text; from the server an ExecEvent `started`, binary messages "+
-			"of one octet (1 stdout, 2 stderr) and octets, and an ExecEvent `ended` or `error` as the last. docs/exec.md says more.", http.StatusUpgradeRequired)
+			"Then bytes of stdin as binary messages and ExecControl as text; from the server an ExecEvent `started`, binary messages "+
+			"of one byte (1 stdout, 2 stderr) and bytes, and an ExecEvent `ended` or `error` as the last. docs/exec.md says more.", http.StatusUpgradeRequired)
 	socket.DefaultStatus = http.StatusSwitchingProtocols
 	socket.Responses = a.upgrades(reflect.TypeFor[api.ExecAttach](), reflect.TypeFor[api.ExecControl](), reflect.TypeFor[api.ExecEvent]())
 	register(a, socket, a.openExec)
@@ -134,7 +134,7 @@ func endOf(e *initwire.ExecEnded) api.ExecEnd {
 		end.ExitCode = 128 + e.Signal
 	}
 	if e.Lost > 0 {
-		end.Reason = strings.TrimPrefix(end.Reason+fmt.Sprintf("; %d octets of its output could not be kept", e.Lost), "; ")
+		end.Reason = strings.TrimPrefix(end.Reason+fmt.Sprintf("; %d bytes of its output could not be kept", e.Lost), "; ")
 	}
 	return end
 }
@@ -244,14 +244,14 @@ func collect(x *initwire.Execution, input []byte) (*api.ExecResult, error) {
 	}
 	var out, errs kept
 	for {
-		kind, octets, ended, err := x.Next()
+		kind, data, ended, err := x.Next()
 		switch {
 		case err != nil:
 			return nil, err
 		case kind == initwire.KindStdout:
-			out.add(octets)
+			out.add(data)
 		case kind == initwire.KindStderr:
-			errs.add(octets)
+			errs.add(data)
 		case ended != nil:
 			end := endOf(ended)
 			r := &api.ExecResult{
@@ -277,7 +277,7 @@ func (k *kept) add(p []byte) {
 	k.b = append(k.b, p...)
 }
 
-// text is the stream as text, or as octets if it is none. A letter that was cut off by the
+// text is the stream as text, or as bytes if it is none. A letter that was cut off by the
 // bound does not make it none.
 func (k *kept) text() (string, []byte) {
 	b := k.b

@@ -23,7 +23,7 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// TestExecBinaryBothWays: many octets, none lost, none changed, in order.
+// TestExecBinaryBothWays: many bytes, none lost, none changed, in order.
 func TestExecBinaryBothWays(t *testing.T) {
 	in := newInside(t)
 	r := shell("tee /dev/stderr")
@@ -53,7 +53,7 @@ func TestExecBinaryBothWays(t *testing.T) {
 	wg.Wait()
 	for i := 1; i <= 2; i++ {
 		if got := sha256.Sum256(x.out[i].Bytes()); x.out[i].Len() != size || !bytes.Equal(got[:], sum.Sum(nil)) {
-			t.Errorf("stream %d: %d octets", i, x.out[i].Len())
+			t.Errorf("stream %d: %d bytes", i, x.out[i].Len())
 		}
 	}
 	if end.ExitCode != 0 {
@@ -210,7 +210,7 @@ func TestExecNeverReads(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > clients<<20 {
-		t.Errorf("%d clients hold %d octets", clients, held)
+		t.Errorf("%d clients hold %d bytes", clients, held)
 	}
 	for _, x := range all {
 		_ = x.c.CloseNow()

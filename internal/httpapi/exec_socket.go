@@ -63,7 +63,7 @@ type execSocket struct {
 	// conn has asked nothing yet; nil once there is x.
 	conn Conn
 	x    *initwire.Execution
-	// stdin: octets of the client are for the command. Of the receiving goroutine, as is closed.
+	// stdin: bytes of the client are for the command. Of the receiving goroutine, as is closed.
 	stdin, closed bool
 	detached      bool
 }
@@ -79,7 +79,7 @@ func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(first)
 	if err != nil || len(first) > api.ExecMaxFirst {
-		return invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d octets", api.ExecMaxFirst)
+		return invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d bytes", api.ExecMaxFirst)
 	}
 	request, err := e.request(raw)
 	if err != nil {
@@ -194,7 +194,7 @@ func (e *execSocket) attach(raw []byte) ([]byte, error) {
 		return nil, p
 	}
 	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
-		return nil, invalid("body.stdout", "and stderr are offsets; -1 is the oldest octet that is kept")
+		return nil, invalid("body.stdout", "and stderr are offsets; -1 is the oldest byte that is kept")
 	}
 	e.stdin, e.detached = want.Stdin, true
 	a := &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin}
@@ -233,13 +233,13 @@ const ackLag, ackStep = 32 << 20, 4 << 20
 
 // forward brings the command's output to the client until either ends.
 func (e *execSocket) forward() *api.ExecEvent {
-	buf := make([]byte, 0, 1+initwire.MaxOctets)
+	buf := make([]byte, 0, 1+initwire.MaxBytes)
 	spool := spooled{x: e.x, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
 	defer spool.wait()
 	// Waiting for the one who tells the spool needs the connection to have ended.
 	defer e.cancel(errClientGone)
 	for {
-		kind, octets, ended, err := e.x.Next()
+		kind, data, ended, err := e.x.Next()
 		switch {
 		case err != nil:
 			if cause := context.Cause(e.inner); cause != nil {
@@ -254,12 +254,12 @@ func (e *execSocket) forward() *api.ExecEvent {
 		if kind == initwire.KindStderr {
 			stream = api.ExecStderr
 		}
-		buf = append(append(buf[:0], stream), octets...)
+		buf = append(append(buf[:0], stream), data...)
 		if e.s.send(websocket.MessageBinary, buf) != nil {
 			return nil
 		}
 		if e.detached {
-			spool.add(stream, len(octets))
+			spool.add(stream, len(data))
 		}
 	}
 }

@@ -396,7 +396,7 @@ func TestSignalNames(t *testing.T) {
 	}
 }
 
-// BenchmarkExecFirstByte is from asking to the first octet of output: at init's socket, by the plain form (to its end), and by
+// BenchmarkExecFirstByte is from asking to the first byte of output: at init's socket, by the plain form (to its end), and by
 // a WebSocket that is opened for it. CPU time is that of client and server together, without init and the command.
 func BenchmarkExecFirstByte(b *testing.B) {
 	in := newInside(b)

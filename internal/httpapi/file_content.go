@@ -18,7 +18,7 @@ import (
 
 type readFileIn struct {
 	FilePath
-	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in octets."`
+	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in bytes."`
 	Range  string          `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
 }
 
@@ -123,7 +123,7 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 	h.Set(api.HeaderFileSize, strconv.FormatInt(max(e.Size, 0), 10))
 }
 
-// sendFile answers with the octets; an error is answered by the caller.
+// sendFile answers with the bytes; an error is answered by the caller.
 func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, al *state.Alloc, path string, want span) error {
 	conn, err := a.tunnel(ctx, al, nil)
 	if err != nil {
@@ -137,7 +137,7 @@ func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	if !e.Unsized && want.partly && want.from >= size && (size > 0 || want.from > 0) {
 		_ = from.Close()
 		p := newProblem(http.StatusRequestedRangeNotSatisfiable, string(muster.FaultInvalid),
-			fmt.Sprintf("%q has %d octets, and %d was asked for", said(path), size, want.from))
+			fmt.Sprintf("%q has %d bytes, and %d was asked for", said(path), size, want.from))
 		p.headers.Set("Content-Range", "bytes */"+strconv.FormatInt(size, 10))
 		return p
 	}

@@ -26,8 +26,8 @@ func (a *API) fileRoutes() {
 	register(a, op(http.MethodGet, "/files/stat", "stat-file", "Show a file", ""), a.statFile)
 
 	get := op(http.MethodGet, "/files/content", "read-file", "Read a file",
-		"The octets of a regular file; links are followed. With `Range: bytes=FROM-` or `FROM-TO`, or `offset`, a part of them. An answer that breaks off is not whole. HEAD answers the headers alone.")
-	get.Responses = octets("application/octet-stream", "The octets.", map[string]string{
+		"The bytes of a regular file; links are followed. With `Range: bytes=FROM-` or `FROM-TO`, or `offset`, a part of them. An answer that breaks off is not whole. HEAD answers the headers alone.")
+	get.Responses = rawBody("application/octet-stream", "The bytes.", map[string]string{
 		api.HeaderFileSize: "Size of the whole file.", api.HeaderFileMode: "Its permission bits in octal.", "Last-Modified": "When it was written.",
 	})
 	get.Responses["206"] = &huma.Response{Description: "A part of them."}
@@ -36,7 +36,7 @@ func (a *API) fileRoutes() {
 
 	put := op(http.MethodPut, "/files/content", "write-file", "Write a file", "The body becomes the file, whole or not at all: nobody sees half of it. Of a link, what it leads to is replaced.")
 	put.DefaultStatus = http.StatusCreated
-	a.octetBody(&put, "application/octet-stream")
+	a.byteBody(&put, "application/octet-stream")
 	register(a, put, a.writeFile)
 
 	del := op(http.MethodDelete, "/files", "delete-file", "Delete a file or a directory", "Links are deleted, never followed.")
@@ -48,17 +48,17 @@ func (a *API) fileRoutes() {
 	register(a, mk, a.makeDirectory)
 
 	pack := op(http.MethodGet, "/files/archive", "read-archive", "Fetch files as a tar archive", "A file, or a directory with everything in it, links as links. An answer that breaks off is not whole.")
-	pack.Responses = octets("application/x-tar", "The archive.", nil)
+	pack.Responses = rawBody("application/x-tar", "The archive.", nil)
 	register(a, pack, a.readArchive)
 
 	unpack := op(http.MethodPut, "/files/archive", "write-archive", "Unpack a tar archive into a directory", "Nothing is written outside of the directory. It ends at the first entry that cannot be had; what came before it stays.")
 	unpack.DefaultStatus = http.StatusNoContent
-	a.octetBody(&unpack, "application/octet-stream", "application/x-tar")
+	a.byteBody(&unpack, "application/octet-stream", "application/x-tar")
 	register(a, unpack, a.writeArchive)
 }
 
-// octetBody describes a body that the handler reads as it comes.
-func (a *API) octetBody(op *huma.Operation, types ...string) {
+// byteBody describes a body that the handler reads as it comes.
+func (a *API) byteBody(op *huma.Operation, types ...string) {
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
 	for _, t := range types {
 		op.RequestBody.Content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
@@ -174,7 +174,7 @@ type writeFileIn struct {
 	Mode    string `query:"mode" maxLength:"6" doc:"Permission bits in octal. Default: those of the file that is replaced, else 0644."`
 	Parents bool   `query:"parents" doc:"Make the directories above it, if they are missing."`
 	User    string `query:"user" maxLength:"200" doc:"Who shall own it, as NAME, UID, NAME:GROUP or UID:GID. Default: the allocation's user."`
-	OctetBody
+	ByteBody
 }
 
 func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) {
@@ -182,7 +182,7 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 	if err != nil {
 		return nil, err
 	}
-	al, err := a.upload(ctx, &in.FilePath, &in.OctetBody, func(ctx context.Context, conn Conn, body io.Reader) error {
+	al, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
 		return initwire.WriteFile(ctx, conn, initwire.FileWrite{
 			Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
 		}, body)
@@ -198,14 +198,14 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 }
 
 // upload hands the body of a request to an operation.
-func (a *API) upload(ctx context.Context, in *FilePath, octets *OctetBody, do func(context.Context, Conn, io.Reader) error) (*state.Alloc, error) {
+func (a *API) upload(ctx context.Context, in *FilePath, data *ByteBody, do func(context.Context, Conn, io.Reader) error) (*state.Alloc, error) {
 	v, err := a.visit(ctx, &in.AllocPath)
 	if err != nil {
 		return nil, err
 	}
 	defer v.end()
-	defer context.AfterFunc(v.ctx, octets.from.cutOff)()
-	body := &sentBody{r: octets.from, came: v.heard}
+	defer context.AfterFunc(v.ctx, data.from.cutOff)()
+	body := &sentBody{r: data.from, came: v.heard}
 	if err := do(v.ctx, v, body); err != nil {
 		// Unless the body was cut off here, its end is the client's doing; a client that leaves only cancels.
 		if cause := context.Cause(v.ctx); body.err != nil && (cause == nil || cause == context.Canceled) {
@@ -311,7 +311,7 @@ func (a *API) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamR
 	}}, nil
 }
 
-// download sends octets whose headers are set. One that is not whole breaks off.
+// download sends bytes whose headers are set. One that is not whole breaks off.
 func (a *API) download(w http.ResponseWriter, r *http.Request, status int, from io.ReadCloser) {
 	defer func() { _ = from.Close() }()
 	if status != http.StatusOK {
@@ -333,11 +333,11 @@ type writeArchiveIn struct {
 	User       string `query:"user" maxLength:"200" doc:"Who shall own everything. Default: the allocation's user."`
 	KeepOwners bool   `query:"keep_owners" doc:"Owners as the numbers in the archive say, instead."`
 	Parents    bool   `query:"parents" doc:"Make the directory, if it is missing."`
-	OctetBody
+	ByteBody
 }
 
 func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, error) {
-	_, err := a.upload(ctx, &in.FilePath, &in.OctetBody, func(ctx context.Context, conn Conn, body io.Reader) error {
+	_, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
 		return initwire.WriteTar(ctx, conn, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, body)
 	})
 	if err != nil {

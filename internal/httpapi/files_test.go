@@ -19,8 +19,8 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// octetsOf is an edit that makes the body what curl -T sends.
-func octetsOf(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
+// bytesOf is an edit that makes the body what curl -T sends.
+func bytesOf(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
 
 func (in *insideBench) file(path, more string) string {
 	return in.path + "/files" + more + "path=" + url.QueryEscape(path)
@@ -30,7 +30,7 @@ func TestFiles(t *testing.T) {
 	in := newInside(t)
 	at := func(p string) string { return filepath.Join(in.work, p) }
 
-	a := in.do("PUT", in.file("a/b/c.txt", "/content?parents=true&mode=0640&"), "hello, world", octetsOf)
+	a := in.do("PUT", in.file("a/b/c.txt", "/content?parents=true&mode=0640&"), "hello, world", bytesOf)
 	if e := as[api.FileEntry](in.bench, a); a.StatusCode != 201 || e.Size != 12 || e.Mode != "0640" || e.Type != api.FileRegular || e.Name != "c.txt" {
 		t.Fatalf("%d %s", a.StatusCode, a.body)
 	}
@@ -103,7 +103,7 @@ func TestFileProblems(t *testing.T) {
 	} {
 		var edit []func(*http.Request)
 		if x.body != "" {
-			edit = append(edit, octetsOf)
+			edit = append(edit, bytesOf)
 		}
 		a := in.do(x.method, in.file(x.path, x.more), x.body, edit...)
 		if a.StatusCode != x.status {
@@ -289,7 +289,7 @@ func TestLargeFiles(t *testing.T) {
 	_ = resp.Body.Close()
 }
 
-// endless is octets without end.
+// endless is bytes without end.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }

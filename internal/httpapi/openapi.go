@@ -151,8 +151,8 @@ func (a *API) schema(t reflect.Type) *huma.Schema {
 	return a.huma.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
 }
 
-// octets describes an answer that is a stream of bytes.
-func octets(contentType, description string, headers map[string]string) map[string]*huma.Response {
+// bytes describes an answer that is a stream of bytes.
+func rawBody(contentType, description string, headers map[string]string) map[string]*huma.Response {
 	r := &huma.Response{
 		Description: description,
 		Content:     map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},

@@ -42,7 +42,7 @@ func (a *API) outputRoutes() {
 			"An answer that ends well is whole: everything that is there, or with `follow` everything that will ever be. "+
 			"One that breaks off is not: ask again from the offset reached. "+
 			"If bytes before the first one sent were dropped (by the job's output_limit), "+headerStart+" says where it begins.")
-	get.Responses = octets("application/octet-stream", "The bytes.", map[string]string{
+	get.Responses = rawBody("application/octet-stream", "The bytes.", map[string]string{
 		headerStart: "Offset of the first byte sent.",
 		headerEnd:   "Offset after the last byte of the stream, once it is known.",
 		headerState: "open: more may come; complete; incomplete: some was lost; pruned.",
@@ -56,7 +56,7 @@ func (a *API) outputRoutes() {
 	register(a, list, a.listOutputs)
 
 	one := operation(http.MethodGet, "/v1/allocations/{id}/outputs/{n}", "get-declared-output", tagOutput, "Fetch a declared output", "A file or a directory, as a tar archive.")
-	one.Responses = octets("application/x-tar", "The archive.", nil)
+	one.Responses = rawBody("application/x-tar", "The archive.", nil)
 	one.Errors = append(one.Errors, http.StatusNotFound, http.StatusGone, http.StatusServiceUnavailable)
 	register(a, one, a.getDeclaredOutput)
 }

@@ -448,13 +448,13 @@ func TestDeclaredOutputs(t *testing.T) {
 
 func TestUploads(t *testing.T) {
 	b := newBench(t, 100, func(c *Config) { c.UploadLimit = 1000 })
-	octets := header("Content-Type", "application/octet-stream")
+	rawHeader := header("Content-Type", "application/octet-stream")
 	digest := digestOf("content")
 	path := "/v1/uploads/" + digest
 	if a := b.do("HEAD", path, ""); a.StatusCode != 404 {
 		t.Errorf("before: %d", a.StatusCode)
 	}
-	a := b.do("PUT", path, "content", octets)
+	a := b.do("PUT", path, "content", rawHeader)
 	if u := as[api.Upload](b, a); a.StatusCode != 200 || u.Digest != digest || u.Size != 7 {
 		t.Errorf("%d %+v", a.StatusCode, u)
 	}
@@ -464,15 +464,15 @@ func TestUploads(t *testing.T) {
 	if a := b.do("HEAD", path, ""); a.StatusCode != 200 || a.Header.Get("Muster-Size") != "7" {
 		t.Errorf("after: %d %v", a.StatusCode, a.Header)
 	}
-	b.problem(b.do("PUT", path, "other", octets), 422, "invalid")
-	b.problem(b.do("PUT", "/v1/uploads/sha256:x", "content", octets), 422, "invalid")
+	b.problem(b.do("PUT", path, "other", rawHeader), 422, "invalid")
+	b.problem(b.do("PUT", "/v1/uploads/sha256:x", "content", rawHeader), 422, "invalid")
 	b.problem(b.do("PUT", path, "content"), 415, "invalid")
 	b.problem(b.do("PUT", path, "content", header("Content-Type", "application/x-www-form-urlencoded")), 415, "invalid")
-	b.problem(b.do("PUT", path, "content", octets, header("Content-Encoding", "gzip")), 415, "invalid")
+	b.problem(b.do("PUT", path, "content", rawHeader, header("Content-Encoding", "gzip")), 415, "invalid")
 	large := strings.Repeat("x", 1001)
-	b.problem(b.do("PUT", "/v1/uploads/"+digestOf(large), large, octets), 413, "invalid")
+	b.problem(b.do("PUT", "/v1/uploads/"+digestOf(large), large, rawHeader), 413, "invalid")
 	b.problem(b.do("GET", path, ""), 405, "invalid")
-	cut := b.do("PUT", "/v1/uploads/"+digestOf("cut"), "x", octets, func(r *http.Request) {
+	cut := b.do("PUT", "/v1/uploads/"+digestOf("cut"), "x", rawHeader, func(r *http.Request) {
 		r.Body = io.NopCloser(io.MultiReader(strings.NewReader("cu"), errReader{}))
 	})
 	b.problem(cut, 422, "invalid")

@@ -28,7 +28,7 @@ func (a *API) portRoutes() {
 	register(a, inside(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
 
 	open := inside(http.MethodGet, "/ports/{port}", "open-port", "Connect to a TCP port",
-		"A WebSocket that is one TCP connection to the port, on the sandbox's own loopback. Binary messages are its octets, cut anywhere; "+
+		"A WebSocket that is one TCP connection to the port, on the sandbox's own loopback. Binary messages are its bytes, cut anywhere; "+
 			"a PortControl `close-write` as text, from either side, says that no more come from there. 502 with the code no-listener if nothing listens.", http.StatusUpgradeRequired)
 	open.DefaultStatus = http.StatusSwitchingProtocols
 	open.Responses = a.upgrades(reflect.TypeFor[api.PortControl]())

@@ -65,7 +65,7 @@ func TestPorts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	sent := bytes.Repeat([]byte("some octets "), 500_000)
+	sent := bytes.Repeat([]byte("some bytes "), 500_000)
 	go func() {
 		for chunk := range slices.Chunk(sent, 100_000) {
 			if err := c.Write(ctx, websocket.MessageBinary, chunk); err != nil {
@@ -91,7 +91,7 @@ func TestPorts(t *testing.T) {
 		got.Write(b)
 	}
 	if !bytes.Equal(got.Bytes(), bytes.ToUpper(sent)) {
-		t.Errorf("%d octets of %d", got.Len(), len(sent))
+		t.Errorf("%d bytes of %d", got.Len(), len(sent))
 	}
 	if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
 		t.Error(err)

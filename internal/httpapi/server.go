@@ -32,7 +32,7 @@ func (a *API) serverRoutes() {
 		// Not described field by field: that is docs/files.md.
 		config := operation(http.MethodGet, "/v1/config", "get-config", tagServer, "The configuration that it runs with",
 			"As a file would have it (docs/files.md), with all defaults and without secrets; what a reload has changed is in it.")
-		config.Responses = octets("application/json", "The configuration.", nil)
+		config.Responses = rawBody("application/json", "The configuration.", nil)
 		register(a, config, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 			return &huma.StreamResponse{Body: a.config}, nil
 		})
@@ -51,14 +51,14 @@ func (a *API) serverRoutes() {
 
 	backup := operation(http.MethodGet, "/v1/backup", "get-backup", tagServer, "Back up the state",
 		"The whole state as a file that `muster restore` reads. An answer that breaks off is no backup.")
-	backup.Responses = octets("application/octet-stream", "The backup.", nil)
+	backup.Responses = rawBody("application/octet-stream", "The backup.", nil)
 	register(a, backup, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: a.backup}, nil
 	})
 
 	if a.cfg.Metrics != nil {
 		metrics := operation(http.MethodGet, "/metrics", "get-metrics", tagServer, "Metrics for Prometheus", "")
-		metrics.Responses = octets("text/plain", "The metrics in the text format.", nil)
+		metrics.Responses = rawBody("text/plain", "The metrics in the text format.", nil)
 		handler := a.cfg.Metrics.Handler()
 		register(a, metrics, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 			return &huma.StreamResponse{Body: func(ctx huma.Context) {

@@ -19,7 +19,7 @@ type patience struct {
 	first time.Duration
 	// stall is how long a client may take nothing. Long, because a client that is held up by a
 	// person in front of a pager is a good one. A client that is gone is told by the kernel: it asks
-	// idle connections every few seconds, and gives up on octets that nobody confirms after a quarter of an hour.
+	// idle connections every few seconds, and gives up on bytes that nobody confirms after a quarter of an hour.
 	stall time.Duration
 	// quiet is the silence after which a ping is sent: proxies close connections that say nothing.
 	quiet time.Duration

@@ -48,17 +48,17 @@ func (p *UploadPath) check() error {
 
 type putUploadIn struct {
 	UploadPath
-	OctetBody
+	ByteBody
 }
 
-// OctetBody is the body of a request as it comes from the wire.
-type OctetBody struct {
+// ByteBody is the body of a request as it comes from the wire.
+type ByteBody struct {
 	from   *patient
 	length int64 // -1: not said
 }
 
 // Resolve is called by huma before the handler.
-func (b *OctetBody) Resolve(ctx huma.Context) []error {
+func (b *ByteBody) Resolve(ctx huma.Context) []error {
 	r, w := humago.Unwrap(ctx)
 	b.from, b.length = &patient{r: r.Body, control: http.NewResponseController(w)}, r.ContentLength
 	return nil

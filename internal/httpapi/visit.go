@@ -38,7 +38,7 @@ func (a *API) visit(ctx context.Context, in *AllocPath) (*visit, error) {
 	return v, nil
 }
 
-// heard says that init does something. Not octets count, but what makes sense: one now and then would be enough else.
+// heard says that init does something. Not bytes count, but what makes sense: one now and then would be enough else.
 func (v *visit) heard() { v.silence.Reset(v.allowed) }
 
 // Write counts as well, once all was taken.

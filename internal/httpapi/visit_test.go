@@ -17,8 +17,8 @@ import (
 var visits = []struct{ method, path, body string }{
 	{"GET", "/files?path=/", ""},
 	{"DELETE", "/files?path=/a&recursive=true", ""},
-	{"PUT", "/files/content?path=/a", "octets"},
-	{"PUT", "/files/archive?path=/a", "octets"},
+	{"PUT", "/files/content?path=/a", "bytes"},
+	{"PUT", "/files/archive?path=/a", "bytes"},
 }
 
 // mute takes all that comes, and says nothing.
@@ -37,12 +37,12 @@ func TestSilentInit(t *testing.T) {
 		mute(c, kind, fields)
 	})
 	for _, v := range visits {
-		p := in.problem(in.do(v.method, in.path+v.path, v.body, octetsOf), 503, "unavailable")
+		p := in.problem(in.do(v.method, in.path+v.path, v.body, bytesOf), 503, "unavailable")
 		if !strings.Contains(p.Detail, "nothing was heard") {
 			t.Errorf("%s %s: %q", v.method, v.path, p.Detail)
 		}
 	}
-	in.problem(in.do("PUT", in.path+"/files/content?path=/deaf", strings.Repeat("x", 8<<20), octetsOf), 503, "unavailable")
+	in.problem(in.do("PUT", in.path+"/files/content?path=/deaf", strings.Repeat("x", 8<<20), bytesOf), 503, "unavailable")
 	close(left)
 }
 
@@ -88,7 +88,7 @@ func TestStopEndsVisits(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
-		octetsOf(req)
+		bytesOf(req)
 		go func() {
 			<-began
 			in.api.stop()

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Entry is one thing of a layer: a header of a tar, and the octets of a file. Any header can be made, evil ones too.
+// Entry is one thing of a layer: a header of a tar, and the bytes of a file. Any header can be made, evil ones too.
 type Entry struct {
 	tar.Header
 	Body []byte
@@ -96,10 +96,10 @@ func Layer(t testing.TB, entries ...Entry) v1.Layer {
 	return TarLayer(t, Tar(t, entries...))
 }
 
-// TarLayer is a layer from the octets of a tar.
-func TarLayer(t testing.TB, octets []byte) v1.Layer {
+// TarLayer is a layer from the bytes of a tar.
+func TarLayer(t testing.TB, data []byte) v1.Layer {
 	t.Helper()
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(octets)), nil }
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 	if err != nil {
 		t.Fatalf("layer: %v", err)

@@ -104,7 +104,7 @@ func TestFaults(t *testing.T) {
 	for what, fault := range map[string]Fault{
 		"a status":    {Times: 1, Status: 503, RetryAfter: 1, Cut: -1},
 		"cut":         {Path: "/blobs/", Times: 1, Cut: 10},
-		"one octet":   {Path: "/blobs/", Times: 1, Cut: -1, Corrupt: true},
+		"one byte":    {Path: "/blobs/", Times: 1, Cut: -1, Corrupt: true},
 		"no manifest": {Path: "/manifests/", Times: 1, Status: 429, Cut: -1},
 	} {
 		t.Run(what, func(t *testing.T) {

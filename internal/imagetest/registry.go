@@ -64,11 +64,11 @@ type Fault struct {
 	Status int
 	// RetryAfter is sent with Status, in seconds; 0: not.
 	RetryAfter int
-	// Cut closes the connection after so many octets of the body; less than 0: not.
+	// Cut closes the connection after so many bytes of the body; less than 0: not.
 	Cut int64
 	// Wait is before each piece of the body.
 	Wait time.Duration
-	// Corrupt changes one octet in the middle of the body.
+	// Corrupt changes one byte in the middle of the body.
 	Corrupt bool
 }
 

@@ -84,7 +84,7 @@ func TestEverythingInsideIsKilled(t *testing.T) {
 }
 
 // used is what lies on the node's disk below a directory, and in how many files.
-func used(t testing.TB, dir string) (octets muster.Bytes, files int) {
+func used(t testing.TB, dir string) (size muster.Bytes, files int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -95,13 +95,13 @@ func used(t testing.TB, dir string) (octets muster.Bytes, files int) {
 			return nil
 		}
 		files++
-		octets += muster.Bytes(info.Sys().(*syscall.Stat_t).Blocks) * 512
+		size += muster.Bytes(info.Sys().(*syscall.Stat_t).Blocks) * 512
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return octets, files
+	return size, files
 }
 
 func TestDiskFill(t *testing.T) {
@@ -117,8 +117,8 @@ func TestDiskFill(t *testing.T) {
 				if !strings.Contains(out, "No space left") && !strings.Contains(out, "quota") {
 					t.Errorf("it is not told that the disk is full: %q, %+v", out, result)
 				}
-				if octets, _ := used(t, c.Dir); octets > c.Resources.Disk+16*muster.MiB {
-					t.Errorf("%s of the node's disk are used", octets)
+				if size, _ := used(t, c.Dir); size > c.Resources.Disk+16*muster.MiB {
+					t.Errorf("%s of the node's disk are used", size)
 				}
 			})
 		}
@@ -136,8 +136,8 @@ func TestSharedDirectoryFill(t *testing.T) {
 		c := n.config()
 		c.Resources.Disk = 16 * muster.MiB
 		_, result := n.sh(c, "dd if=/dev/zero of=/shared/fill bs=1M count=512 2>/dev/null && exit 4; exit 3")
-		if octets, _ := used(n, c.Container.Shared); octets < 2*c.Resources.Disk || octets > smallDiskSize {
-			n.Errorf("it used %s of a disk of %s", octets, smallDiskSize)
+		if size, _ := used(n, c.Container.Shared); size < 2*c.Resources.Disk || size > smallDiskSize {
+			n.Errorf("it used %s of a disk of %s", size, smallDiskSize)
 		}
 		if result.ExitCode != 3 {
 			n.Errorf("its end is told as %+v, %v", result, result.Failure)
@@ -205,8 +205,8 @@ func TestOutputFlood(t *testing.T) {
 		if result.ExitCode != 4 {
 			n.Errorf("result %+v", result)
 		}
-		if octets, _ := used(n, filepath.Join(c.Dir, "out")); octets > 8*muster.MiB {
-			n.Errorf("%s of output are on the node", octets)
+		if size, _ := used(n, filepath.Join(c.Dir, "out")); size > 8*muster.MiB {
+			n.Errorf("%s of output are on the node", size)
 		}
 	})
 }

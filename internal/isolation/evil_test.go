@@ -97,7 +97,7 @@ func (n *node) suffer(deed string, starts, stop bool) {
 			n.Fatalf("start: %v", err)
 		}
 		if len(failure.Message) > 8192 {
-			n.Errorf("its message has %d octets", len(failure.Message))
+			n.Errorf("its message has %d bytes", len(failure.Message))
 		}
 		return
 	}

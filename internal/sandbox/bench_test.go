@@ -11,7 +11,7 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// BenchmarkExec measures from asking for an execution to its first octet, over the socket. Beside it a plain
+// BenchmarkExec measures from asking for an execution to its first byte, over the socket. Beside it a plain
 // fork and exec of the same program.
 func BenchmarkExec(b *testing.B) {
 	command := []string{"/bin/echo", "x"}
@@ -47,8 +47,8 @@ func BenchmarkExec(b *testing.B) {
 		box := plain(b)
 		quantiles(b, func() {
 			x := box.exec(&initwire.Exec{Command: command})
-			if _, octets, _, err := x.Next(); err != nil || string(octets) != "x\n" {
-				b.Fatal(err, string(octets))
+			if _, data, _, err := x.Next(); err != nil || string(data) != "x\n" {
+				b.Fatal(err, string(data))
 			}
 			go func() { _, _ = listen(x) }()
 		})
@@ -68,7 +68,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkExecStream measures octets out of a program, and through one, over the socket.
+// BenchmarkExecStream measures bytes out of a program, and through one, over the socket.
 func BenchmarkExecStream(b *testing.B) {
 	const size = 100_000_000
 	b.Run("out", func(b *testing.B) {
@@ -110,12 +110,12 @@ func BenchmarkExecStream(b *testing.B) {
 func drain(b *testing.B, x *initwire.Execution, want int) {
 	b.Helper()
 	for got := 0; ; {
-		_, octets, ended, err := x.Next()
+		_, data, ended, err := x.Next()
 		must(b, err)
-		got += len(octets)
+		got += len(data)
 		if ended != nil {
 			if got != want {
-				b.Fatalf("%d octets of %d", got, want)
+				b.Fatalf("%d bytes of %d", got, want)
 			}
 			_ = x.Close()
 			return

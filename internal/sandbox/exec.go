@@ -294,7 +294,7 @@ func (x *executions) retired(e *execution) (out []*execution) {
 		e.end.Exit = e.status.ExitStatus()
 	}
 	for _, p := range e.spools {
-		e.end.Lost += p.lostOctets()
+		e.end.Lost += p.lostBytes()
 	}
 	close(e.over)
 	x.ended = append(x.ended, e)

@@ -13,23 +13,23 @@ import (
 // lastRead bounds what is read of a stream when nobody waits for it any more: a pipe is not larger.
 const lastRead = 1 << 20
 
-// octets is a buffer for a frame of octets: room for the head, then n octets.
-type octets struct {
-	b [initwire.HeadSize + initwire.MaxOctets]byte
+// chunk is a buffer for a frame of output: room for the head, then n bytes.
+type chunk struct {
+	b [initwire.HeadSize + initwire.MaxBytes]byte
 	n int
 }
 
-func (b *octets) room() []byte  { return b.b[initwire.HeadSize:] }
-func (b *octets) frame() []byte { return b.b[:initwire.HeadSize+b.n] }
+func (b *chunk) room() []byte  { return b.b[initwire.HeadSize:] }
+func (b *chunk) frame() []byte { return b.b[:initwire.HeadSize+b.n] }
 
-func (s *sandbox) octets() *octets {
-	if b, ok := s.pool.Get().(*octets); ok {
+func (s *sandbox) chunk() *chunk {
+	if b, ok := s.pool.Get().(*chunk); ok {
 		return b
 	}
-	return new(octets)
+	return new(chunk)
 }
 
-func (s *sandbox) release(b *octets) { s.pool.Put(b) }
+func (s *sandbox) release(b *chunk) { s.pool.Put(b) }
 
 // source is our end of one stream that an execution prints to.
 type source struct {
@@ -54,13 +54,13 @@ func (s *sandbox) source(fd int, name string) (*source, error) {
 
 // read waits for what comes next; any error is the end. Release what it returns. There is a buffer only while
 // there is something in it: hundreds may wait.
-func (r *source) read() (*octets, error) {
-	var b *octets
+func (r *source) read() (*chunk, error) {
+	var b *chunk
 	var n int
 	var err error
 	try := func(fd uintptr) bool {
 		if b == nil {
-			b = r.s.octets()
+			b = r.s.chunk()
 		}
 		n, err = syscall.Read(int(fd), b.room())
 		for err == syscall.EINTR {
@@ -96,7 +96,7 @@ func (r *source) read() (*octets, error) {
 	return nil, err
 }
 
-func (r *source) release(b *octets) { r.s.release(b) }
+func (r *source) release(b *chunk) { r.s.release(b) }
 
 // cutOff ends the waiting. Called once.
 func (r *source) cutOff() {

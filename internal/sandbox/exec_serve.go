@@ -104,7 +104,7 @@ func (o *operation) pass(from *source, kind initwire.Kind) error {
 	}
 }
 
-// send is writeOctets for as long as the client takes: its slowness is what the program is to feel.
+// send is writeBytes for as long as the client takes: its slowness is what the program is to feel.
 func (o *operation) send(kind initwire.Kind, frame []byte) error {
 	_ = o.conn.SetWriteDeadline(time.Time{})
 	initwire.PutHead(frame, kind)
@@ -221,7 +221,7 @@ func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire
 			offset = first
 		}
 		if offset < first || offset > end {
-			return from, userFault(initwire.ReasonOutputGone, "execution "+quote(e.id)+": octet "+strconv.FormatInt(offset, 10)+" of "+
+			return from, userFault(initwire.ReasonOutputGone, "execution "+quote(e.id)+": byte "+strconv.FormatInt(offset, 10)+" of "+
 				[]string{initwire.Stdout, initwire.Stderr}[i]+" is not to be had, but "+strconv.FormatInt(first, 10)+" to "+strconv.FormatInt(end, 10))
 		}
 		from[i] = offset
@@ -278,7 +278,7 @@ func (o *operation) replay(p *spool, offset int64, kind initwire.Kind, left <-ch
 		if err := r.wait(left); err != nil {
 			return err
 		}
-		b := o.s.octets()
+		b := o.s.chunk()
 		n, err := r.read(b.room())
 		b.n = n
 		if err == nil {

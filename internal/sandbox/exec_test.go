@@ -129,7 +129,7 @@ func TestExecRefused(t *testing.T) {
 	}
 }
 
-// TestExecLarge: 100 MB through a program, in and out, without a changed octet.
+// TestExecLarge: 100 MB through a program, in and out, without a changed byte.
 func TestExecLarge(t *testing.T) {
 	size := 100 << 20
 	if testing.Short() {
@@ -153,7 +153,7 @@ func TestExecLarge(t *testing.T) {
 	}()
 	out, errs := sha256.New(), sha256.New()
 	for {
-		kind, octets, ended, err := x.Next()
+		kind, data, ended, err := x.Next()
 		must(t, err)
 		if ended != nil {
 			if ended.Exit != 0 {
@@ -162,9 +162,9 @@ func TestExecLarge(t *testing.T) {
 			break
 		}
 		if kind == initwire.KindStdout {
-			out.Write(octets)
+			out.Write(data)
 		} else {
-			errs.Write(octets)
+			errs.Write(data)
 		}
 	}
 	if want := sent.Sum(nil); !bytes.Equal(out.Sum(nil), want) || !bytes.Equal(errs.Sum(nil), want) {
@@ -198,7 +198,7 @@ func TestExecSlowReader(t *testing.T) {
 	h, err := listen(x)
 	must(t, err)
 	if len(h.stdout) != 3_000_000 || !strings.HasSuffix(h.stdout, "2999") || h.ended.Exit != 0 {
-		t.Errorf("%d octets, %+v", len(h.stdout), h.ended)
+		t.Errorf("%d bytes, %+v", len(h.stdout), h.ended)
 	}
 }
 
@@ -247,8 +247,8 @@ func TestExecLeft(t *testing.T) {
 	said := filepath.Join(b.dir, "said")
 	x := b.exec(&initwire.Exec{ID: "left", KillGrace: time.Hour, Command: []string{
 		"sh", "-c", "trap 'echo hup >>" + said + "' HUP; trap 'echo term >>" + said + "; exit 3' TERM; echo ready; while :; do sleep 0.01; done"}})
-	if _, octets, _, err := x.Next(); err != nil || string(octets) != "ready\n" {
-		t.Fatal(string(octets), err)
+	if _, data, _, err := x.Next(); err != nil || string(data) != "ready\n" {
+		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
 	eventually(t, "it goes on", func() bool { return !b.running("left") })
@@ -262,8 +262,8 @@ func TestExecLeft(t *testing.T) {
 	// One that will not hear of it.
 	x = b.exec(&initwire.Exec{ID: "stubborn", KillGrace: 50 * time.Millisecond, Command: []string{
 		"sh", "-c", "trap '' HUP TERM; echo ready; while :; do sleep 0.01; done"}})
-	if _, octets, _, err := x.Next(); err != nil || string(octets) != "ready\n" {
-		t.Fatal(string(octets), err)
+	if _, data, _, err := x.Next(); err != nil || string(data) != "ready\n" {
+		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
 	eventually(t, "it goes on", func() bool { return !b.running("stubborn") })
@@ -333,8 +333,8 @@ func TestExecStdin(t *testing.T) {
 	b := plain(t)
 	x := b.exec(&initwire.Exec{Command: []string{"sh", "-c", "read a; echo $a; cat; echo end"}, Stdin: true})
 	must(t, x.WriteStdin([]byte("first\n")))
-	if _, octets, _, err := x.Next(); err != nil || string(octets) != "first\n" {
-		t.Fatal(string(octets), err)
+	if _, data, _, err := x.Next(); err != nil || string(data) != "first\n" {
+		t.Fatal(string(data), err)
 	}
 	must(t, x.WriteStdin([]byte("more\n")))
 	must(t, x.CloseStdin())
@@ -357,8 +357,8 @@ func TestExecSignal(t *testing.T) {
 	x := b.exec(&initwire.Exec{ID: "sig", Command: []string{"sh", "-c", "exec 2>/dev/null; trap 'echo usr1' USR1; trap 'exit 9' USR2; echo ready; while :; do sleep 0.01; done"}})
 	next := func(want string) {
 		t.Helper()
-		if _, octets, _, err := x.Next(); err != nil || string(octets) != want {
-			t.Fatalf("%q, %v", octets, err)
+		if _, data, _, err := x.Next(); err != nil || string(data) != want {
+			t.Fatalf("%q, %v", data, err)
 		}
 	}
 	next("ready\n")
@@ -386,11 +386,11 @@ func TestExecTerminal(t *testing.T) {
 	until := func(want string) {
 		t.Helper()
 		for !strings.Contains(seen.String(), want) {
-			kind, octets, _, err := x.Next()
+			kind, data, _, err := x.Next()
 			if err != nil || kind != initwire.KindStdout {
 				t.Fatalf("%v %v after %q", kind, err, seen.String())
 			}
-			seen.Write(octets)
+			seen.Write(data)
 		}
 	}
 	until("ready\n")

@@ -154,22 +154,22 @@ func blame(path string, err error) error {
 type outflow struct {
 	o   *operation
 	buf []byte
-	// open is one more than where the frame of octets begins that is still being filled; 0: there is none.
+	// open is one more than where the frame of bytes begins that is still being filled; 0: there is none.
 	open int
 }
 
 const (
-	// octetFrame is a whole frame of octets.
-	octetFrame = initwire.HeadSize + initwire.MaxOctets
+	// byteFrame is a whole frame of bytes.
+	byteFrame = initwire.HeadSize + initwire.MaxBytes
 	// outflowSize is how much is collected.
-	outflowSize = 4 * octetFrame
+	outflowSize = 4 * byteFrame
 )
 
-// frame adds a frame without octets. Octets that were there before go first.
+// frame adds a frame without bytes. Bytes that were there before go first.
 func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
 	w.seal()
 	n := initwire.HeadSize + len(fields)
-	if len(w.buf)+n > octetFrame {
+	if len(w.buf)+n > byteFrame {
 		if err := w.flush(); err != nil {
 			return err
 		}
@@ -181,13 +181,13 @@ func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
 	return nil
 }
 
-// room is where the next octets may be put, at least one; used tells how many were.
+// room is where the next bytes may be put, at least one; used tells how many were.
 func (w *outflow) room() ([]byte, error) {
-	if w.open > 0 && len(w.buf) >= w.open+octetFrame-1 {
+	if w.open > 0 && len(w.buf) >= w.open+byteFrame-1 {
 		w.seal()
 	}
 	if w.open <= 0 {
-		if len(w.buf)+octetFrame > outflowSize {
+		if len(w.buf)+byteFrame > outflowSize {
 			if err := w.flush(); err != nil {
 				return nil, err
 			}
@@ -198,12 +198,12 @@ func (w *outflow) room() ([]byte, error) {
 		w.open = len(w.buf) + 1
 		w.buf = w.buf[:len(w.buf)+initwire.HeadSize]
 	}
-	return w.buf[len(w.buf) : w.open-1+octetFrame], nil
+	return w.buf[len(w.buf) : w.open-1+byteFrame], nil
 }
 
 func (w *outflow) used(n int) { w.buf = w.buf[:len(w.buf)+n] }
 
-// seal ends the frame of octets that is being filled.
+// seal ends the frame of bytes that is being filled.
 func (w *outflow) seal() {
 	if w.open <= 0 {
 		return
@@ -217,7 +217,7 @@ func (w *outflow) seal() {
 	w.open = 0
 }
 
-// Write adds octets.
+// Write adds bytes.
 func (w *outflow) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		room, err := w.room()
@@ -242,7 +242,7 @@ func (w *outflow) flush() error {
 	return err
 }
 
-// inflow are the octets that a client sends, up to their end.
+// inflow are the bytes that a client sends, up to their end.
 type inflow struct {
 	o *operation
 	// body is what is left of the frame that came last.
@@ -250,12 +250,12 @@ type inflow struct {
 	over bool
 }
 
-// brokenOff: the client left, or sent what it must not, before the end of its octets.
+// brokenOff: the client left, or sent what it must not, before the end of its bytes.
 type brokenOff struct{ why string }
 
 func (b brokenOff) Error() string { return b.why }
 
-// take is what comes next, at least one octet and at most limit; nothing at the end. It is good until the next take.
+// take is what comes next, at least one byte and at most limit; nothing at the end. It is good until the next take.
 func (r *inflow) take(limit int64) ([]byte, error) {
 	for len(r.body) == 0 {
 		if r.over {
@@ -266,10 +266,10 @@ func (r *inflow) take(limit int64) ([]byte, error) {
 		switch {
 		case err != nil:
 			return nil, brokenOff{err.Error()}
-		case kind == initwire.KindOctetsEnd:
+		case kind == initwire.KindBytesEnd:
 			r.over = true
-		case kind != initwire.KindOctets || len(body) > initwire.MaxOctets:
-			return nil, brokenOff{"frame of kind " + strconv.Itoa(int(kind)) + " among octets"}
+		case kind != initwire.KindBytes || len(body) > initwire.MaxBytes:
+			return nil, brokenOff{"frame of kind " + strconv.Itoa(int(kind)) + " among bytes"}
 		default:
 			r.body = body
 		}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// read answers a file's octets.
+// read answers a file's bytes.
 func (f *files) read(q *initwire.FileRead) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -51,7 +51,7 @@ func shorter(path string, left int64) error {
 	return wrong(initwire.FileBusy, path, "became shorter while it was read: "+strconv.FormatInt(left, 10)+" bytes are missing")
 }
 
-// send sends so many octets, and tells how many there were not.
+// send sends so many bytes, and tells how many there were not.
 func (f *files) send(fd int, path string, want int64) (left int64, err error) {
 	for want > 0 {
 		room, err := f.out.room()

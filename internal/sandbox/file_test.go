@@ -356,7 +356,7 @@ func TestWriteBrokenOff(t *testing.T) {
 		wantCode(t, "size "+strconv.FormatInt(size, 10), err, initwire.FileInvalid, "file")
 		left("wrong size")
 	}
-	// The source breaks: the end of octets never comes.
+	// The source breaks: the end of bytes never comes.
 	broken := errors.New("broken")
 	source := io.MultiReader(bytes.NewReader(written(0, 100_000)), readerFunc(func([]byte) (int, error) { return 0, broken }))
 	if err := initwire.WriteFile(context.Background(), i.dial(), initwire.FileWrite{Path: "file"}, source); !errors.Is(err, broken) {
@@ -370,7 +370,7 @@ func TestWriteBrokenOff(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := initwire.WriteFrame(conn, initwire.KindOctets, make([]byte, 1000)); err != nil {
+		if err := initwire.WriteFrame(conn, initwire.KindBytes, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
 		if last != 0 {

@@ -177,15 +177,15 @@ func listen(x *initwire.Execution) (h heard, err error) {
 	var out, errs strings.Builder
 	defer func() { h.stdout, h.stderr = out.String(), errs.String() }()
 	for {
-		kind, octets, ended, err := x.Next()
+		kind, data, ended, err := x.Next()
 		if err != nil {
 			return h, err
 		}
 		switch kind {
 		case initwire.KindStdout:
-			out.Write(octets)
+			out.Write(data)
 		case initwire.KindStderr:
-			errs.Write(octets)
+			errs.Write(data)
 		default:
 			h.ended = ended
 			return h, x.Close()

@@ -59,7 +59,7 @@ type sandbox struct {
 	operations atomic.Int32
 	// pool has buffers of operations.
 	pool sync.Pool
-	// spooled is how many octets all spools have on disk.
+	// spooled is how many bytes all spools have on disk.
 	spooled atomic.Int64
 	// serving: the process is prepared for operations.
 	serving bool

@@ -40,7 +40,7 @@ type spool struct {
 	mu sync.Mutex
 	// segments on disk, oldest first.
 	segments []segment
-	// end is the offset of the next octet; what is before taken need not be kept.
+	// end is the offset of the next byte; what is before taken need not be kept.
 	end, taken int64
 	lost       int64
 	finished   bool
@@ -200,7 +200,7 @@ func (s *sandbox) makeRoom() {
 }
 
 // untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
-// as the octets count no more when mu is free again, each drops only what those before it left full.
+// as the bytes count no more when mu is free again, each drops only what those before it left full.
 func (x *executions) untieEnded(full func() bool) (unlink []func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -220,7 +220,7 @@ func (x *executions) untieEnded(full func() bool) (unlink []func()) {
 // remove deletes all of it.
 func (p *spool) remove() { p.take(1<<63 - 1) }
 
-// bounds are the offsets of the first octet that is kept, and of the end.
+// bounds are the offsets of the first byte that is kept, and of the end.
 func (p *spool) bounds() (first, end int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,7 +236,7 @@ func (p *spool) size() int64 {
 	return end - first
 }
 
-func (p *spool) lostOctets() int64 {
+func (p *spool) lostBytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost

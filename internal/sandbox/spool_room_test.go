@@ -28,7 +28,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 		s.execs.byID[id], s.execs.ended = e, append(s.execs.ended, e)
 	}
 	if n := s.spooled.Load(); n != 6*each {
-		t.Fatalf("%d octets are counted", n)
+		t.Fatalf("%d bytes are counted", n)
 	}
 	// Others that run hold the rest, and as much more as only two of the ended ones have.
 	others := int64(initwire.SpoolsLimit - 6*each + 2*each + 1)
@@ -45,8 +45,8 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	p.keep(from)
 	must(t, from.file.Close())
 
-	if p.size() != int64(len("what it prints")) || p.lostOctets() != 0 {
-		t.Errorf("keeps %d, lost %d", p.size(), p.lostOctets())
+	if p.size() != int64(len("what it prints")) || p.lostBytes() != 0 {
+		t.Errorf("keeps %d, lost %d", p.size(), p.lostBytes())
 	}
 	var left []string
 	files, err := os.ReadDir(dir)
@@ -59,7 +59,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 		t.Errorf("left: %s", got)
 	}
 	if n := s.spooled.Load() - others; n != 2*each+p.size() {
-		t.Errorf("%d octets are counted", n)
+		t.Errorf("%d bytes are counted", n)
 	}
 	// How they ended is known all the same.
 	if got := s.execs.list(); len(got) != 3 || got[0].ID != "oldest" {

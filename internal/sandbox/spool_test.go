@@ -81,15 +81,15 @@ func TestSpool(t *testing.T) {
 					info, err := f.Info()
 					must(t, err)
 					if info.Size() > p.whole {
-						rt.Fatalf("%s has %d octets", f.Name(), info.Size())
+						rt.Fatalf("%s has %d bytes", f.Name(), info.Size())
 					}
 					size += info.Size()
 				}
 				if p.all.Load() != size {
-					rt.Fatalf("%d octets are counted, %d are on disk", p.all.Load(), size)
+					rt.Fatalf("%d bytes are counted, %d are on disk", p.all.Load(), size)
 				}
 				if size != end-first {
-					rt.Fatalf("%d octets on disk, %d to %d are kept", size, first, end)
+					rt.Fatalf("%d bytes on disk, %d to %d are kept", size, first, end)
 				}
 			},
 		})
@@ -131,14 +131,14 @@ func TestSpoolFullDisk(t *testing.T) {
 	}
 	must(t, os.Remove(ballast))
 	<-wrote
-	if _, end := p.bounds(); end != 600<<10 || p.lostOctets() != 0 {
-		t.Errorf("%d, lost %d", end, p.lostOctets())
+	if _, end := p.bounds(); end != 600<<10 || p.lostBytes() != 0 {
+		t.Errorf("%d, lost %d", end, p.lostBytes())
 	}
 	must(t, os.WriteFile(ballast, make([]byte, 400<<10), 0o600))
 	close(cut)
 	p.write(written(600<<10, 1<<20), cut)
-	if _, end := p.bounds(); end+p.lostOctets() != 600<<10+1<<20 || p.lostOctets() == 0 {
-		t.Errorf("%d, lost %d", end, p.lostOctets())
+	if _, end := p.bounds(); end+p.lostBytes() != 600<<10+1<<20 || p.lostBytes() == 0 {
+		t.Errorf("%d, lost %d", end, p.lostBytes())
 	}
 }
 
@@ -179,9 +179,9 @@ func TestDetached(t *testing.T) {
 	}
 	var seen [2]string
 	for seen[0] != "first\n" || seen[1] != "err\n" {
-		kind, octets, _, err := x.Next()
+		kind, data, _, err := x.Next()
 		must(t, err)
-		seen[kind-initwire.KindStdout] += string(octets)
+		seen[kind-initwire.KindStdout] += string(data)
 	}
 	must(t, x.Close())
 	again := b.attach(&initwire.Attach{ID: "d"})
@@ -224,12 +224,12 @@ func TestDetachedStdin(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		id := fmt.Sprintf("typed-%v", tty)
 		x := b.exec(&initwire.Exec{ID: id, Detached: true, Stdin: true, TTY: tty, Command: []string{"sh", "-c", "test -t 0 && stty -echo -onlcr; echo up; cat; echo over"}})
-		if _, octets, _, err := x.Next(); err != nil || string(octets) != "up\n" {
-			t.Fatalf("%q, %v", octets, err)
+		if _, data, _, err := x.Next(); err != nil || string(data) != "up\n" {
+			t.Fatalf("%q, %v", data, err)
 		}
 		must(t, x.WriteStdin([]byte("one\n")))
-		if _, octets, _, err := x.Next(); err != nil || string(octets) != "one\n" {
-			t.Fatalf("%q, %v", octets, err)
+		if _, data, _, err := x.Next(); err != nil || string(data) != "one\n" {
+			t.Fatalf("%q, %v", data, err)
 		}
 		must(t, x.Close())
 		mute := b.attach(&initwire.Attach{ID: id, StdoutOffset: 7})
@@ -245,7 +245,7 @@ func TestDetachedStdin(t *testing.T) {
 	}
 }
 
-// TestDetachedFull: the spool bounds what is kept, then the program waits until it is said that something was taken; not an octet is lost.
+// TestDetachedFull: the spool bounds what is kept, then the program waits until it is said that something was taken; not an byte is lost.
 func TestDetachedFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 100 MB")
@@ -265,13 +265,13 @@ func TestDetachedFull(t *testing.T) {
 	}
 	eventually(t, "the spool does not fill", func() bool { return kept() >= initwire.SpoolLimit })
 	time.Sleep(200 * time.Millisecond)
-	if n := kept(); n > initwire.SpoolLimit+initwire.MaxOctets || !b.running("full") {
-		t.Fatalf("%d octets are kept, it runs: %v", n, b.running("full"))
+	if n := kept(); n > initwire.SpoolLimit+initwire.MaxBytes || !b.running("full") {
+		t.Fatalf("%d bytes are kept, it runs: %v", n, b.running("full"))
 	}
 	x = b.attach(&initwire.Attach{ID: "full", Stdin: false})
 	var got, said int64
 	for {
-		_, octets, ended, err := x.Next()
+		_, data, ended, err := x.Next()
 		must(t, err)
 		if ended != nil {
 			if ended.Exit != 0 || ended.Lost != 0 {
@@ -279,17 +279,17 @@ func TestDetachedFull(t *testing.T) {
 			}
 			break
 		}
-		got += int64(len(octets))
+		got += int64(len(data))
 		if got-said >= 8<<20 {
 			must(t, x.Taken(got, 0))
 			said = got
 		}
 		if n := kept(); n > initwire.SpoolLimit+8<<20 {
-			t.Fatalf("%d octets are kept", n)
+			t.Fatalf("%d bytes are kept", n)
 		}
 	}
 	if got != size {
-		t.Errorf("%d octets of %d", got, size)
+		t.Errorf("%d bytes of %d", got, size)
 	}
 }
 

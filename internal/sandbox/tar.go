@@ -63,14 +63,14 @@ func (n notTar) Error() string {
 	return "the tar's entry " + quote(n.name) + " " + n.why
 }
 
-// octetSource is where a tar comes from, see inflow.
-type octetSource interface {
+// byteSource is where a tar comes from, see inflow.
+type byteSource interface {
 	take(limit int64) ([]byte, error)
 }
 
 // tarReader reads entries. What an entry has in it must be taken before the next.
 type tarReader struct {
-	from octetSource
+	from byteSource
 	// left is how much of the entry has not been taken yet; padding comes behind it.
 	left, padding int64
 	block         [tarBlockSize]byte
@@ -514,7 +514,7 @@ func putOctal(b []byte, n int64) {
 	}
 }
 
-var _ octetSource = (*inflow)(nil)
+var _ byteSource = (*inflow)(nil)
 
 // tarFault says what is wrong with a tar, or with the path that it was to be unpacked in.
 func tarFault(path string, err error) error {

@@ -14,7 +14,7 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 		return wrong(initwire.FileInvalid, "", "a tar is made of 1 to "+strconv.Itoa(initwire.MaxPaths)+" paths, and not of "+strconv.Itoa(len(q.Paths)))
 	}
 	p := &packer{f: f, follow: q.Follow}
-	// All of them are looked at first: once octets are on their way, nobody can be told that there is no such path.
+	// All of them are looked at first: once bytes are on their way, nobody can be told that there is no such path.
 	for _, path := range q.Paths {
 		s, _, err := p.find(path, &unix.Stat_t{})
 		if err != nil {
@@ -172,7 +172,7 @@ func (p *packer) remember(as string, st *unix.Stat_t) {
 	p.linksSize += len(as) + 64
 }
 
-// file packs a regular file: as many octets as it has when it is opened.
+// file packs a regular file: as many bytes as it has when it is opened.
 func (p *packer) file(dir int, as, name, path string) error {
 	fd, st, err := regularIn(dir, name)
 	if err != nil {

@@ -447,7 +447,7 @@ func TestUntarBrokenOff(t *testing.T) {
 	if err := initwire.WriteFrame(conn, initwire.KindTarWrite, (&initwire.TarWrite{Path: "."}).Fields()); err != nil {
 		t.Fatal(err)
 	}
-	if err := initwire.WriteFrame(conn, initwire.KindOctets, b[:20_000]); err != nil {
+	if err := initwire.WriteFrame(conn, initwire.KindBytes, b[:20_000]); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the second file is begun", func() bool { return len(i.names(".")) == 2 })

@@ -32,7 +32,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 	err = u.run()
 	u.close()
 	for err == nil && !in.over {
-		_, err = in.take(initwire.MaxOctets) // what fills up a tar's last record
+		_, err = in.take(initwire.MaxBytes) // what fills up a tar's last record
 	}
 	return tarFault(q.Path, err)
 }

@@ -291,7 +291,7 @@ func (p *Play) submit(a *Act, o *options) error {
 	return overtaken(err)
 }
 
-// upload brings an input of n octets, as a user does before the job that needs it.
+// upload brings an input of n bytes, as a user does before the job that needs it.
 func (p *Play) upload(n int) (string, error) {
 	data := bytes.Repeat([]byte{byte('a' + p.r.IntN(26))}, n)
 	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(data))

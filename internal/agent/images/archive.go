@@ -182,12 +182,12 @@ func (a *archive) find(which string, want Platform) (*content, error) {
 			return nil, unusable("%s is a tar of an OCI layout: unpack it and name the directory with oci:", a.path)
 		}
 	}
-	octets, err := a.read("manifest.json", maxManifest)
+	data, err := a.read("manifest.json", maxManifest)
 	if err != nil {
 		return nil, err
 	}
 	var list []saved
-	if err := json.Unmarshal(octets, &list); err != nil {
+	if err := json.Unmarshal(data, &list); err != nil {
 		return nil, unusable("%s: its manifest.json cannot be read: %s", a.path, bounded(err.Error()))
 	}
 	names := map[string]bool{}
@@ -240,15 +240,15 @@ func (a *archive) content(im saved, want Platform) (*content, error) {
 		a.blobs[c.RootFS.DiffIDs[i]] = s
 		m.Layers = append(m.Layers, v1.Descriptor{MediaType: types.DockerUncompressedLayer, Size: s.size, Digest: c.RootFS.DiffIDs[i]})
 	}
-	octets, err := json.Marshal(m)
+	data, err := json.Marshal(m)
 	if err != nil {
 		return nil, nodeFault("%s: %v", a.path, err)
 	}
-	doc, err := newDocument(octets, types.DockerManifestSchema2, v1.Hash{})
+	doc, err := newDocument(data, types.DockerManifestSchema2, v1.Hash{})
 	if err != nil {
 		return nil, err
 	}
-	ct, err := newContent(doc, document{digest: digest, mediaType: types.DockerConfigJSON, octets: config}, want)
+	ct, err := newContent(doc, document{digest: digest, mediaType: types.DockerConfigJSON, data: config}, want)
 	if err != nil {
 		return nil, err
 	}

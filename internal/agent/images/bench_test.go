@@ -12,7 +12,7 @@ import (
 )
 
 // hundred is an image whose layers have 100 MB together: as many files as such
-// images have, and octets of which about half can be compressed.
+// images have, and bytes of which about half can be compressed.
 func hundred(b *testing.B) built {
 	const layers, files, size = 4, 500, 50_000
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -34,19 +34,19 @@ func hundred(b *testing.B) built {
 }
 
 // Pull is a pull of a 100 MB image from a registry on loopback into an empty
-// store; Copy is the download of the same octets into files, and nothing else.
+// store; Copy is the download of the same bytes into files, and nothing else.
 func BenchmarkPull100MB(b *testing.B) {
 	needRoot(b)
 	r := newReg(b)
 	img := hundred(b)
 	ref := r.push(b, "hundred", "1", img)
-	octets := 0
+	size := 0
 	for _, l := range img.blobs {
-		octets += len(l.octets)
+		size += len(l.data)
 	}
 	b.Run("Pull", func(b *testing.B) {
 		b.SetBytes(100_000_000)
-		b.ReportMetric(float64(octets)/1e6, "compressed-MB")
+		b.ReportMetric(float64(size)/1e6, "compressed-MB")
 		for b.Loop() {
 			s := newStore(b, nil)
 			im, err := s.Open(context.Background(), ref, nil)
@@ -66,7 +66,7 @@ func BenchmarkPull100MB(b *testing.B) {
 		for b.Loop() {
 			dir := b.TempDir()
 			for i, l := range img.blobs {
-				resp, err := http.Get("http://" + r.host + "/v2/hundred/blobs/" + hashOf(l.octets).String())
+				resp, err := http.Get("http://" + r.host + "/v2/hundred/blobs/" + hashOf(l.data).String())
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -17,7 +17,7 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// sized is an image with one layer of about n octets on disk, and one file that names it.
+// sized is an image with one layer of about n bytes on disk, and one file that names it.
 func sized(t testing.TB, name string, n int) built {
 	return build(t, nil, gzLayer(t, item{name: name, body: name}, item{name: "big", body: strings.Repeat(name, n/len(name))}))
 }
@@ -62,7 +62,7 @@ func TestEviction(t *testing.T) {
 		t.Errorf("after e: %s, want ade", got)
 	}
 	if used, limit := s.Usage(); used > limit || used < 3*one {
-		t.Errorf("%d of %d octets are used", used, limit)
+		t.Errorf("%d of %d bytes are used", used, limit)
 	}
 	// An image that is larger than all that may be.
 	big := r.push(t, "big", "1", sized(t, "big", 5*one))
@@ -125,7 +125,7 @@ func TestBombs(t *testing.T) {
 	refused(t, s, r.push(t, "tail", "1", build(t, nil, blob{gz(t, tail), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(tail)})),
 		muster.FailureNode, muster.ReasonNodeFault)
 	if used, _ := s.Usage(); used != 0 {
-		t.Errorf("%d octets are used", used)
+		t.Errorf("%d bytes are used", used)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	if now, _ := s.Usage(); now != used {
-		t.Errorf("%d octets are used, %d were", now, used)
+		t.Errorf("%d bytes are used, %d were", now, used)
 	}
 	r.forget()
 	open(t, s, ref).Release()
@@ -410,7 +410,7 @@ func TestEvictionRaces(t *testing.T) {
 	s.sweep()
 	unused(t, s)
 	if used, limit := s.Usage(); used > limit {
-		t.Errorf("%d of %d octets", used, limit)
+		t.Errorf("%d of %d bytes", used, limit)
 	}
 	s2 := again(t, s)
 	if a, _ := s.Usage(); a != func() int64 { b, _ := s2.Usage(); return b }() {
@@ -459,7 +459,7 @@ func TestResume(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				octets := b.blobs[0].octets
+				data := b.blobs[0].data
 				from := 0
 				if asked := req.Header.Get("Range"); asked != "" {
 					var status int
@@ -474,27 +474,27 @@ func TestResume(t *testing.T) {
 					w.WriteHeader(http.StatusBadGateway)
 					return true
 				}
-				w.Header().Set("Content-Length", fmt.Sprint(len(octets)-from))
+				w.Header().Set("Content-Length", fmt.Sprint(len(data)-from))
 				if from > 0 {
-					w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(octets)-1, len(octets)))
+					w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
 					w.WriteHeader(http.StatusPartialContent)
 				}
-				until := len(octets)
+				until := len(data)
 				if tries < 4 {
-					until = min(tries*100_000, len(octets))
+					until = min(tries*100_000, len(data))
 				}
 				sent += until - from
-				_, _ = w.Write(octets[from:until])
+				_, _ = w.Write(data[from:until])
 				return true
 			})
 			s := newStore(t, nil)
 			im := open(t, s, ref)
 			defer im.Release()
 			if got, _ := os.ReadFile(im.Layers[0] + "/noise"); string(got) != string(noise) {
-				t.Errorf("%d octets came, or others", len(got))
+				t.Errorf("%d bytes came, or others", len(got))
 			}
-			if tries != 4 || c.parts && (refusals > 0 || sent > len(b.blobs[0].octets)+1000) {
-				t.Errorf("%d tries and %d refusals sent %d octets for %d", tries, refusals, sent, len(b.blobs[0].octets))
+			if tries != 4 || c.parts && (refusals > 0 || sent > len(b.blobs[0].data)+1000) {
+				t.Errorf("%d tries and %d refusals sent %d bytes for %d", tries, refusals, sent, len(b.blobs[0].data))
 			}
 			if c.name == "ranges refused" && refusals == 0 {
 				t.Error("no part was asked for")

@@ -8,7 +8,7 @@
 // sandbox needs only a mount. What is in use is never deleted and never changed.
 //
 // It must never trust what it is given: digests and diff ids are checked while
-// the octets stream by, sizes are bounded, and no entry of a layer reaches
+// the bytes stream by, sizes are bounded, and no entry of a layer reaches
 // outside of the layer's own directory. It must never print a credential, nor a
 // URL, which may carry one. It mounts nothing and runs nothing.
 //

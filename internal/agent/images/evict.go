@@ -217,7 +217,7 @@ type reservation struct {
 	total int64
 }
 
-// room takes octets from what the store may have and from what the disk has
+// room takes bytes from what the store may have and from what the disk has
 // free, and evicts layers for them. It fails if all that is left is in use.
 func (r *reservation) room(ctx context.Context, n int64) error {
 	s := r.s

@@ -193,18 +193,18 @@ func (s *Store) config(ctx context.Context, src source, d v1.Descriptor) (docume
 		return document{}, err
 	}
 	defer func() { _ = body.Close() }()
-	octets, err := readAll(body, d.Size, "configuration")
+	data, err := readAll(body, d.Size, "configuration")
 	if err != nil {
 		if f := (*muster.Failure)(nil); errors.As(err, &f) {
 			return document{}, err
 		}
 		return document{}, src.broken(ctx, err)
 	}
-	h, _, err := v1.SHA256(bytes.NewReader(octets))
+	h, _, err := v1.SHA256(bytes.NewReader(data))
 	if err != nil || h != d.Digest {
 		return document{}, outside("its configuration does not have the digest %s", d.Digest)
 	}
-	return document{digest: h, mediaType: d.MediaType, octets: octets}, nil
+	return document{digest: h, mediaType: d.MediaType, data: data}, nil
 }
 
 func (s *Store) findInLayout(ctx context.Context, r reference) (*found, error) {

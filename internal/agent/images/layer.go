@@ -143,11 +143,11 @@ func (s *Store) bring(f *fetch, src source) (*layer, error) {
 	}
 	l, err := s.fetchLayer(f, src)
 	if errors.Is(err, errDigest) {
-		s.Logger.Warn("image layer came with other octets than its digest says, tried once more", "layer", f.blob.desc.Digest)
+		s.Logger.Warn("image layer came with other bytes than its digest says, tried once more", "layer", f.blob.desc.Digest)
 		if l, err = s.fetchLayer(f, src); errors.Is(err, errDigest) {
-			err = local(outside("its octets are not those of its digest"))
+			err = local(outside("its bytes are not those of its digest"))
 			if _, ok := src.(*registry); ok {
-				err = outside("the registry sends other octets than the digest says, twice")
+				err = outside("the registry sends other bytes than the digest says, twice")
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Store) retire(l *layer) {
 }
 
 // fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes
-// back in use. errDigest if the octets are not those of the digest.
+// back in use. errDigest if the bytes are not those of the digest.
 func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
 	res := &reservation{s: s}
 	defer res.end()
@@ -287,7 +287,7 @@ func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
 	return nil
 }
 
-// whyNot tells a layer that is wrong from octets that came wrong.
+// whyNot tells a layer that is wrong from bytes that came wrong.
 func (s *Store) whyNot(err error, t *transfer) error {
 	var f *muster.Failure
 	if errors.As(err, &f) {

@@ -49,7 +49,7 @@ func (l *layout) close() { _ = l.root.Close() }
 
 // find is the image of a name, or the only one.
 func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
-	octets, err := l.read("index.json", maxManifest)
+	data, err := l.read("index.json", maxManifest)
 	if err != nil {
 		if isNotFound(err) {
 			return v1.Descriptor{}, unusable("%s is not an OCI layout: it has no index.json", l.path)
@@ -57,11 +57,11 @@ func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
 		return v1.Descriptor{}, err
 	}
 	// Some writers leave the media type out.
-	index, err := newDocument(octets, types.OCIImageIndex, v1.Hash{})
+	index, err := newDocument(data, types.OCIImageIndex, v1.Hash{})
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
-	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.octets)))
+	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.data)))
 	if err != nil {
 		return v1.Descriptor{}, unusable("its index.json cannot be read: %s", bounded(err.Error()))
 	}
@@ -159,11 +159,11 @@ func (l *layout) document(_ context.Context, d v1.Descriptor) (document, error) 
 	if d.Digest.Algorithm != "sha256" {
 		return document{}, unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
 	}
-	octets, err := l.read(blobPath(d.Digest), maxManifest)
+	data, err := l.read(blobPath(d.Digest), maxManifest)
 	if err != nil {
 		return document{}, err
 	}
-	doc, err := newDocument(octets, d.MediaType, d.Digest)
+	doc, err := newDocument(data, d.MediaType, d.Digest)
 	return doc, local(err)
 }
 

@@ -45,13 +45,13 @@ const dockerZstdLayer types.MediaType = "application/vnd.docker.image.rootfs.dif
 type document struct {
 	digest    v1.Hash
 	mediaType types.MediaType
-	octets    []byte
+	data      []byte
 }
 
 // source is where an image comes from. Failures of class outside may pass when
 // the call is made again. Methods may be called from many goroutines.
 type source interface {
-	// document gives a manifest or index; the octets have that digest, or it is a failure.
+	// document gives a manifest or index; the bytes have that digest, or it is a failure.
 	document(ctx context.Context, d v1.Descriptor) (document, error)
 	// blob opens a configuration or layer at an offset. What it gives is not checked.
 	blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error)
@@ -62,9 +62,9 @@ type source interface {
 }
 
 // newDocument checks what a source gave. want is empty if it was asked for by tag.
-func newDocument(octets []byte, mediaType types.MediaType, want v1.Hash) (document, error) {
-	sum := sha256.Sum256(octets)
-	d := document{digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, octets: octets}
+func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document, error) {
+	sum := sha256.Sum256(data)
+	d := document{digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, data: data}
 	if want != (v1.Hash{}) && want != d.digest {
 		return d, outside("its manifest has the digest %s where %s was asked for", d.digest, want)
 	}
@@ -74,7 +74,7 @@ func newDocument(octets []byte, mediaType types.MediaType, want v1.Hash) (docume
 		Manifests     json.RawMessage `json:"manifests"`
 		Layers        json.RawMessage `json:"layers"`
 	}
-	if err := json.Unmarshal(octets, &head); err != nil {
+	if err := json.Unmarshal(data, &head); err != nil {
 		return d, unusable("its manifest is not JSON of a manifest: %s", bounded(err.Error()))
 	}
 	// What the document says of itself is under its digest; a header is not.
@@ -106,7 +106,7 @@ func isAttestation(d v1.Descriptor) bool {
 
 // choose takes the image for a platform out of an index.
 func choose(index document, want Platform) (v1.Descriptor, error) {
-	m, err := v1.ParseIndexManifest(bytes.NewReader(index.octets))
+	m, err := v1.ParseIndexManifest(bytes.NewReader(index.data))
 	if err != nil {
 		return v1.Descriptor{}, unusable("its index cannot be read: %s", bounded(err.Error()))
 	}
@@ -183,13 +183,13 @@ type content struct {
 type layerBlob struct {
 	diff v1.Hash // of the tar
 	desc v1.Descriptor
-	// unsaid: desc does not say what the compressed octets are; only diff can be checked.
+	// unsaid: desc does not say what the compressed bytes are; only diff can be checked.
 	unsaid bool
 }
 
 // readManifest checks a manifest of an image; its descriptors' sizes are sane afterwards.
 func readManifest(d document) (*v1.Manifest, error) {
-	m, err := v1.ParseManifest(bytes.NewReader(d.octets))
+	m, err := v1.ParseManifest(bytes.NewReader(d.data))
 	if err != nil {
 		return nil, unusable("its manifest cannot be read: %s", bounded(err.Error()))
 	}
@@ -197,7 +197,7 @@ func readManifest(d document) (*v1.Manifest, error) {
 	case t != types.OCIConfigJSON && t != types.DockerConfigJSON:
 		return nil, unusable("it is not an image to run: its configuration has the media type %q", bounded(string(t)))
 	case m.Config.Size < 0 || m.Config.Size > maxConfig:
-		return nil, unusable("its configuration is said to have %d octets, %d at most", m.Config.Size, maxConfig)
+		return nil, unusable("its configuration is said to have %d bytes, %d at most", m.Config.Size, maxConfig)
 	case len(m.Layers) > maxLayers:
 		return nil, unusable("it has %d layers, %d at most", len(m.Layers), maxLayers)
 	}
@@ -219,7 +219,7 @@ func checkLayer(l v1.Descriptor) error {
 		return unusable("its layer %s has the media type %q, which cannot be unpacked here", l.Digest, bounded(string(l.MediaType)))
 	}
 	if l.Size < 0 || l.Size > 1<<42 {
-		return unusable("its layer %s is said to have %d octets", l.Digest, l.Size)
+		return unusable("its layer %s is said to have %d bytes", l.Digest, l.Size)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func newContent(manifest, config document, want Platform) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := v1.ParseConfigFile(bytes.NewReader(config.octets))
+	c, err := v1.ParseConfigFile(bytes.NewReader(config.data))
 	if err != nil {
 		return nil, unusable("its configuration cannot be read: %s", bounded(err.Error()))
 	}

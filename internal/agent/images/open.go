@@ -28,12 +28,12 @@ func (im *Image) Release() {
 	im.once.Do(func() { im.store.release(im.image, im.layers) })
 }
 
-// Progress is how far a pull is. Octets are compressed ones, of layers that were not here.
+// Progress is how far a pull is. Bytes are compressed ones, of layers that were not here.
 type Progress struct {
 	Ref                string
 	Done, Total        int64
 	Layers, LayersDone int
-	Unpacking          bool // all octets are here
+	Unpacking          bool // all bytes are here
 }
 
 // progressEvery is the least time between two tellings.
@@ -299,7 +299,7 @@ func (s *Store) keep(found *found, wanted []layerBlob) (*image, error) {
 	if found.held == nil {
 		for _, d := range []document{ct.manifest, ct.config} {
 			if err == nil {
-				err = s.writeFile(s.path(blobsDir, d.digest.Hex), d.octets)
+				err = s.writeFile(s.path(blobsDir, d.digest.Hex), d.data)
 			}
 		}
 		if err == nil {

@@ -64,12 +64,12 @@ func (s *Store) writeRecord(path string, record any) error {
 	return s.writeFile(path, append(hex.AppendEncode(nil, sum[:]), append([]byte{'\n'}, b...)...))
 }
 
-func (s *Store) writeFile(path string, octets []byte) error {
+func (s *Store) writeFile(path string, data []byte) error {
 	f, err := os.CreateTemp(s.path(tmpDir), "file-")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(octets)
+	_, err = f.Write(data)
 	if e := f.Close(); err == nil {
 		err = e
 	}

@@ -338,12 +338,12 @@ func (r *registry) get(ctx context.Context, id string, want v1.Hash) (document, 
 		return document{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	octets, err := readAll(resp.Body, maxManifest, "manifest")
+	data, err := readAll(resp.Body, maxManifest, "manifest")
 	if err != nil {
 		return document{}, r.broken(ctx, err)
 	}
 	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
-	return newDocument(octets, types.MediaType(strings.TrimSpace(mediaType)), want)
+	return newDocument(data, types.MediaType(strings.TrimSpace(mediaType)), want)
 }
 
 // broken is a transfer that ended in the middle.
@@ -359,12 +359,12 @@ func (r *registry) close() {}
 func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(b)) > most {
-		return nil, unusable("its %s has more than %d octets", what, most)
+		return nil, unusable("its %s has more than %d bytes", what, most)
 	}
 	return b, err
 }
 
-// blob opens a blob at an octet. A part is asked for with its end: there are
+// blob opens a blob at an byte. A part is asked for with its end: there are
 // registries that refuse one that is open with 416. Whoever refuses that, too, or
 // knows no parts, sends all of it, and what was read already is passed over.
 func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
@@ -398,7 +398,7 @@ func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 
 // blobPart asks for a part of a blob; for all of it if part is empty.
 func (r *registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (*http.Response, error) {
-	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the octets as they are stored
+	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the bytes as they are stored
 	if part != "" {
 		header.Set("Range", part)
 	}

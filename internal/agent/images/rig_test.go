@@ -197,7 +197,7 @@ func hashOf(b []byte) v1.Hash {
 
 // blob is a layer of a test image: what is sent, and what is said of it.
 type blob struct {
-	octets    []byte
+	data      []byte
 	mediaType types.MediaType
 	diff      v1.Hash
 }
@@ -222,7 +222,7 @@ func build(t testing.TB, change func(*v1.ConfigFile, *v1.Manifest), layers ...bl
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.DockerManifestSchema2}
 	for _, l := range layers {
 		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, l.diff)
-		m.Layers = append(m.Layers, v1.Descriptor{MediaType: l.mediaType, Size: int64(len(l.octets)), Digest: hashOf(l.octets)})
+		m.Layers = append(m.Layers, v1.Descriptor{MediaType: l.mediaType, Size: int64(len(l.data)), Digest: hashOf(l.data)})
 	}
 	m.Config.MediaType = types.DockerConfigJSON
 	if change != nil {
@@ -247,8 +247,8 @@ func mustJSON(t testing.TB, v any) []byte {
 
 func (r *reg) push(t testing.TB, repo, tag string, b built) string {
 	t.Helper()
-	for _, l := range append([]blob{{octets: b.config}}, b.blobs...) {
-		r.put(t, repo+"/blobs/uploads/?digest="+hashOf(l.octets).String(), "application/octet-stream", l.octets)
+	for _, l := range append([]blob{{data: b.config}}, b.blobs...) {
+		r.put(t, repo+"/blobs/uploads/?digest="+hashOf(l.data).String(), "application/octet-stream", l.data)
 	}
 	r.put(t, repo+"/manifests/"+tag, string(b.mediaType), b.manifest)
 	return r.host + "/" + repo + ":" + tag
@@ -322,14 +322,14 @@ func clean(t *testing.T, s *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pending != 0 {
-		t.Errorf("%d octets are still taken for unpacking", s.pending)
+		t.Errorf("%d bytes are still taken for unpacking", s.pending)
 	}
 	var sum int64
 	for _, l := range s.layers {
 		sum += l.record.Tree.Bytes
 	}
 	if sum != s.used {
-		t.Errorf("layers have %d octets, %d are counted", sum, s.used)
+		t.Errorf("layers have %d bytes, %d are counted", sum, s.used)
 	}
 	if len(s.pulls)+len(s.fetches) > 0 {
 		t.Errorf("%d pulls and %d fetches are left", len(s.pulls), len(s.fetches))

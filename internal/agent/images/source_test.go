@@ -25,12 +25,12 @@ import (
 	"github.com/musterhq/muster"
 )
 
-func write(t testing.TB, path string, octets []byte) {
+func write(t testing.TB, path string, data []byte) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, octets, 0o644); err != nil {
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -51,8 +51,8 @@ func layoutOf(t testing.TB, dir string, images map[string]built) {
 			d.Annotations = map[string]string{refNameAnnotation: name}
 		}
 		index.Manifests = append(index.Manifests, d)
-		for _, octets := range append([][]byte{b.manifest, b.config}, b.blobs[0].octets) {
-			write(t, filepath.Join(dir, blobPath(hashOf(octets))), octets)
+		for _, data := range append([][]byte{b.manifest, b.config}, b.blobs[0].data) {
+			write(t, filepath.Join(dir, blobPath(hashOf(data))), data)
 		}
 	}
 	write(t, filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`))
@@ -93,11 +93,11 @@ func TestLayouts(t *testing.T) {
 	// What it names is not what is there, or leads elsewhere.
 	evil := ociBuild(t, "evil")
 	layoutOf(t, dir, map[string]built{"": evil})
-	layer := filepath.Join(dir, blobPath(hashOf(evil.blobs[0].octets)))
+	layer := filepath.Join(dir, blobPath(hashOf(evil.blobs[0].data)))
 	write(t, layer, []byte("others"))
 	refused(t, s, "oci:"+dir, user, img, "less than")
-	write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].octets)))
-	refused(t, s, "oci:"+dir, user, img, "octets")
+	write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].data)))
+	refused(t, s, "oci:"+dir, user, img, "bytes")
 	if err := os.Remove(layer); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func archiveOf(t testing.TB, images ...built) []byte {
 				items = append(items, item{name: name, typ: tar.TypeSymlink, link: "../0-0/layer.tar"})
 				continue
 			}
-			items = append(items, item{name: name, body: string(l.octets)})
+			items = append(items, item{name: name, body: string(l.data)})
 		}
 		list = append(list, im)
 	}
@@ -134,8 +134,8 @@ func archiveOf(t testing.TB, images ...built) []byte {
 }
 
 func plainLayer(t testing.TB, items ...item) blob {
-	octets := tarOf(t, items...)
-	return blob{octets, types.DockerUncompressedLayer, hashOf(octets)}
+	data := tarOf(t, items...)
+	return blob{data, types.DockerUncompressedLayer, hashOf(data)}
 }
 
 func TestArchives(t *testing.T) {
@@ -158,9 +158,9 @@ func TestArchives(t *testing.T) {
 	}
 	first.Release()
 	// Compressed, and with layers that are compressed: the same image.
-	for name, octets := range map[string][]byte{"gzip": gz(t, archiveOf(t, one)), "zstd": zst(t, archiveOf(t, one)),
-		"layers": archiveOf(t, build(t, nil, base, blob{gz(t, one.blobs[1].octets), types.DockerLayer, one.blobs[1].diff}))} {
-		write(t, path, octets)
+	for name, data := range map[string][]byte{"gzip": gz(t, archiveOf(t, one)), "zstd": zst(t, archiveOf(t, one)),
+		"layers": archiveOf(t, build(t, nil, base, blob{gz(t, one.blobs[1].data), types.DockerLayer, one.blobs[1].diff}))} {
+		write(t, path, data)
 		other := newStore(t, nil)
 		im := open(t, other, ref)
 		if textOf(t, im) != "one" || name != "layers" && im.Digest != first.Digest {
@@ -189,7 +189,7 @@ func TestArchives(t *testing.T) {
 	}
 	im.Release()
 	// A layer that is not what the configuration says.
-	bad := build(t, nil, blob{base.octets, base.mediaType, hashOf([]byte("x"))})
+	bad := build(t, nil, blob{base.data, base.mediaType, hashOf([]byte("x"))})
 	write(t, path, archiveOf(t, bad))
 	refused(t, s, ref, user, img, "diff id")
 	if err := os.Remove(path); err != nil {
@@ -214,9 +214,9 @@ func TestGrant(t *testing.T) {
 			leaked = append(leaked, h)
 		}
 		mu.Unlock()
-		for _, l := range append([]blob{{octets: b.config}}, b.blobs...) {
-			if strings.Contains(req.URL.Path, hashOf(l.octets).Hex) {
-				_, _ = w.Write(l.octets)
+		for _, l := range append([]blob{{data: b.config}}, b.blobs...) {
+			if strings.Contains(req.URL.Path, hashOf(l.data).Hex) {
+				_, _ = w.Write(l.data)
 			}
 		}
 	}))

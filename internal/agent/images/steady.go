@@ -9,10 +9,10 @@ import (
 )
 
 // What an answer must bring to be waited for. An answer holds a place that
-// others want: one that brings an octet now and then would hold it for hours.
+// others want: one that brings an byte now and then would hold it for hours.
 const (
-	stallAfter = time.Minute // without an octet; also the window of the rate
-	leastRate  = 64 << 10    // octets in each window but the first
+	stallAfter = time.Minute // without an byte; also the window of the rate
+	leastRate  = 64 << 10    // bytes in each window but the first
 )
 
 var errSlow = errors.New("it sends too slowly")

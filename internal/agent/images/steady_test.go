@@ -40,7 +40,7 @@ func TestSlowRegistry(t *testing.T) {
 		ok    bool
 		most  time.Duration
 	}{
-		"an octet now and then":    {50 * time.Second, 1, 1000, false, 30 * time.Minute},
+		"an byte now and then":     {50 * time.Second, 1, 1000, false, 30 * time.Minute},
 		"silent":                   {2 * time.Hour, 1, 1000, false, 10 * time.Minute},
 		"below the rate":           {time.Second, leastRate / 100, 1 << 20, false, 30 * time.Minute},
 		"slow":                     {time.Second, leastRate / 50, 2 << 20, true, time.Hour},
@@ -73,7 +73,7 @@ func TestSlowRegistry(t *testing.T) {
 					t.Errorf("it took %v", took)
 				}
 				if c.ok && (err != nil || n != c.size) || !c.ok && !isClass(err, muster.FailureOutside) {
-					t.Errorf("%d octets, %v", n, err)
+					t.Errorf("%d bytes, %v", n, err)
 				}
 				if !c.ok {
 					t.Log(err)

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Dir is the store's own directory; it is made, for root only.
 	Dir string
-	// Limit is of the octets of unpacked layers; 0 is 20 GiB.
+	// Limit is of the bytes of unpacked layers; 0 is 20 GiB.
 	Limit int64
 	// Shift is added to every owner while unpacking: the first id of the node's
 	// user namespace. Layers that were unpacked with another one are not used
@@ -74,8 +74,8 @@ type Store struct {
 	sources map[string]*registry  // by canonical reference, with their sessions
 	pulls   map[string]*pull      // by canonical reference
 	fetches map[string]*fetch     // by diff id
-	used    int64                 // octets of all layers
-	pending int64                 // octets that are being unpacked
+	used    int64                 // bytes of all layers
+	pending int64                 // bytes that are being unpacked
 }
 
 type imageKey struct {
@@ -117,7 +117,7 @@ func New(cfg Config) (*Store, error) {
 	if cfg.HTTP == nil {
 		tr := http.DefaultTransport.(*http.Transport).Clone()
 		tr.ResponseHeaderTimeout = 30 * time.Second
-		tr.DisableCompression = true // digests are of the octets as they are stored
+		tr.DisableCompression = true // digests are of the bytes as they are stored
 		tr.MaxIdleConnsPerHost = fetchers
 		cfg.HTTP = tr
 	}
@@ -302,7 +302,7 @@ func (s *Store) List() []Info {
 	return list
 }
 
-// Usage is how many octets the unpacked layers have, those being unpacked
+// Usage is how many bytes the unpacked layers have, those being unpacked
 // included, and how many they may have.
 func (s *Store) Usage() (used, limit int64) {
 	s.mu.Lock()
@@ -350,15 +350,15 @@ func (s *Store) Verify(ctx context.Context, digest string) (bad []string, err er
 
 // readBlob reads a manifest or configuration that was kept, and checks it.
 func (s *Store) readBlob(digest string) ([]byte, error) {
-	octets, err := os.ReadFile(s.path(blobsDir, hexOf(digest)))
+	data, err := os.ReadFile(s.path(blobsDir, hexOf(digest)))
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(octets)
+	sum := sha256.Sum256(data)
 	if hex.EncodeToString(sum[:]) != hexOf(digest) {
 		return nil, fmt.Errorf("%s: %w", digest, errDigest)
 	}
-	return octets, nil
+	return data, nil
 }
 
 // cached is an image that is here, in use, and its content; nil if it is not, or not as it was.
@@ -383,11 +383,11 @@ func (s *Store) cached(digest string) (*image, *content) {
 func (s *Store) readContent(r imageRecord) (*content, error) {
 	var docs [2]document
 	for i, digest := range []string{r.Manifest, r.Config} {
-		octets, err := s.readBlob(digest)
+		data, err := s.readBlob(digest)
 		if err != nil {
 			return nil, err
 		}
-		docs[i] = document{digest: v1.Hash{Algorithm: "sha256", Hex: hexOf(digest)}, octets: octets}
+		docs[i] = document{digest: v1.Hash{Algorithm: "sha256", Hex: hexOf(digest)}, data: data}
 	}
 	ct, err := newContent(docs[0], docs[1], s.Platform)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestOpenFromRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Progress{Ref: ref, Done: int64(len(b.blobs[0].octets) + len(b.blobs[1].octets)), Layers: 2, LayersDone: 2}
+	want := Progress{Ref: ref, Done: int64(len(b.blobs[0].data) + len(b.blobs[1].data)), Layers: 2, LayersDone: 2}
 	want.Total = want.Done
 	if last != want {
 		t.Errorf("progress %+v, want %+v", last, want)
@@ -175,7 +175,7 @@ func TestTagMovesAndRegistryAway(t *testing.T) {
 		t.Errorf("prune all: %d %v", freed, err)
 	}
 	if used, _ := s.Usage(); used != 0 || len(names(t, s.LayersDir())) != 0 || len(names(t, s.path(blobsDir))) != 0 || len(names(t, s.path(refsDir))) != 0 {
-		t.Errorf("%d octets are used after all was pruned", used)
+		t.Errorf("%d bytes are used after all was pruned", used)
 	}
 	unused(t, s)
 }
@@ -194,16 +194,16 @@ func TestRefusals(t *testing.T) {
 	refused(t, s, "UPPER/case", user, img, "malformed")
 	refused(t, s, "https://example.com/x", user, img, "URL")
 	refused(t, s, push("arch", func(c *v1.ConfigFile, _ *v1.Manifest) { c.Architecture = "s390x" }, good), user, img, "s390x", "amd64")
-	refused(t, s, push("foreign", nil, blob{good.octets, types.DockerForeignLayer, good.diff}), user, img, "may not be distributed")
-	refused(t, s, push("unknown", nil, blob{good.octets, "application/x-secret+encrypted", good.diff}), user, img, "media type")
+	refused(t, s, push("foreign", nil, blob{good.data, types.DockerForeignLayer, good.diff}), user, img, "may not be distributed")
+	refused(t, s, push("unknown", nil, blob{good.data, "application/x-secret+encrypted", good.diff}), user, img, "media type")
 	refused(t, s, push("chart", func(_ *v1.ConfigFile, m *v1.Manifest) {
 		m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json"
 	}, good), user, img, "helm")
 	refused(t, s, push("count", func(c *v1.ConfigFile, _ *v1.Manifest) { c.RootFS.DiffIDs = nil }, good), user, img, "layers")
-	refused(t, s, push("diff", nil, blob{good.octets, good.mediaType, hashOf([]byte("other"))}), user, img, "diff id")
+	refused(t, s, push("diff", nil, blob{good.data, good.mediaType, hashOf([]byte("other"))}), user, img, "diff id")
 	cut := tarOf(t, item{name: "a", body: strings.Repeat("a", 5000)})[:3000]
 	refused(t, s, push("cut", nil, blob{gz(t, cut), types.DockerLayer, hashOf(cut)}), user, img, "whole tar")
-	refused(t, s, push("cutgz", nil, blob{good.octets[:len(good.octets)-9], types.DockerLayer, good.diff}), user, img)
+	refused(t, s, push("cutgz", nil, blob{good.data[:len(good.data)-9], types.DockerLayer, good.diff}), user, img)
 	refused(t, s, push("noise", nil, blob{[]byte("\x1f\x8bnoise and noise"), types.DockerLayer, good.diff}), user, img)
 	many := make([]blob, maxLayers+1)
 	for i := range many {
@@ -211,7 +211,7 @@ func TestRefusals(t *testing.T) {
 	}
 	refused(t, s, push("many", nil, many...), user, img, "layers")
 	if used, _ := s.Usage(); used > 8<<10 {
-		t.Errorf("%d octets are used by what was refused", used)
+		t.Errorf("%d bytes are used by what was refused", used)
 	}
 	// Statuses.
 	for _, status := range []int{401, 403} {
@@ -228,14 +228,14 @@ func TestRefusals(t *testing.T) {
 	refused(t, s, "127.0.0.1:1/x:1", muster.FailureOutside, img, "connection refused")
 }
 
-// The octets of a layer are not those of its digest: the way or the registry is
+// The bytes of a layer are not those of its digest: the way or the registry is
 // to blame, and the layer is tried once more.
-func TestWrongOctets(t *testing.T) {
+func TestWrongBytes(t *testing.T) {
 	needRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	ref := r.push(t, "app", "1", b)
-	digest := hashOf(b.blobs[1].octets).String()
+	digest := hashOf(b.blobs[1].data).String()
 	times := 0
 	always := false
 	other := gzLayer(t, item{name: "evil", body: "x"})
@@ -247,14 +247,14 @@ func TestWrongOctets(t *testing.T) {
 		if times > 1 && !always {
 			return false
 		}
-		body := make([]byte, len(b.blobs[1].octets))
-		copy(body, other.octets)
+		body := make([]byte, len(b.blobs[1].data))
+		copy(body, other.data)
 		_, _ = w.Write(body)
 		return true
 	})
 	s := newStore(t, nil)
 	always = true
-	refused(t, s, ref, muster.FailureOutside, muster.ReasonImage, "octets")
+	refused(t, s, ref, muster.FailureOutside, muster.ReasonImage, "bytes")
 	times, always = 0, false
 	im := open(t, s, ref)
 	if got := look(t, filepath.Join(im.Layers[0], "evil")); got != "none" {
@@ -287,8 +287,8 @@ func TestPlatforms(t *testing.T) {
 	att := add("amd64", "v2", "statement")
 	index.Manifests[len(index.Manifests)-1] = v1.Descriptor{MediaType: att.mediaType, Size: int64(len(att.manifest)), Digest: att.digest,
 		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"}, Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}
-	octets := mustJSON(t, index)
-	r.put(t, "multi/manifests/1", string(index.MediaType), octets)
+	data := mustJSON(t, index)
+	r.put(t, "multi/manifests/1", string(index.MediaType), data)
 	for platform, want := range map[Platform]string{
 		{OS: "linux", Architecture: "amd64"}:                "right",
 		{OS: "linux", Architecture: "amd64", Variant: "v4"}: "too new",
@@ -301,7 +301,7 @@ func TestPlatforms(t *testing.T) {
 		if got := look(t, filepath.Join(im.Layers[0], "text")); !strings.HasSuffix(got, " "+want) {
 			t.Errorf("%s got %s, want %s", platform, got, want)
 		}
-		if im.Digest != hashOf(octets).String() {
+		if im.Digest != hashOf(data).String() {
 			t.Errorf("digest %s is not that of the index", im.Digest)
 		}
 		im.Release()

@@ -21,16 +21,16 @@ import (
 
 // Times and counts of transfers.
 const (
-	tries        = 6 // of the same octet
+	tries        = 6 // of the same byte
 	firstPause   = 500 * time.Millisecond
 	longestPause = 15 * time.Second
-	// enough is how much must come for the tries to begin again: one octet per connection is no progress.
+	// enough is how much must come for the tries to begin again: one byte per connection is no progress.
 	enough = 1 << 20
 
 	maxWindow = 64 << 20 // of zstd
 )
 
-// transfer reads the compressed octets of a blob. A connection that breaks is
+// transfer reads the compressed bytes of a blob. A connection that breaks is
 // opened again where it broke, so whoever reads sees one stream.
 type transfer struct {
 	ctx   context.Context
@@ -161,9 +161,9 @@ func (t *transfer) verify() error {
 	return nil
 }
 
-var errDigest = errors.New("its octets are not those of its digest")
+var errDigest = errors.New("its bytes are not those of its digest")
 
-// decompress gives the plain octets, by what the stream itself begins with:
+// decompress gives the plain bytes, by what the stream itself begins with:
 // media types are often wrong about it, and the diff id is checked in any case.
 func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	b := bufio.NewReaderSize(r, 256<<10)

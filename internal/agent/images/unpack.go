@@ -32,20 +32,20 @@ type unpacker struct {
 	kept    kept // of dirs and leftOut
 }
 
-// kept counts the octets of the paths that are kept in memory until the layer
+// kept counts the bytes of the paths that are kept in memory until the layer
 // is unpacked: their number is bounded, but each may be long.
-type kept struct{ octets, most int }
+type kept struct{ size, most int }
 
 func (n *kept) keep(path string) error {
-	if n.octets += len(path); n.octets > n.most {
-		return evil("the names of its directories and devices have more than %d octets together", n.most)
+	if n.size += len(path); n.size > n.most {
+		return evil("the names of its directories and devices have more than %d bytes together", n.most)
 	}
 	return nil
 }
 
-func (n *kept) drop(path string) { n.octets -= len(path) }
+func (n *kept) drop(path string) { n.size -= len(path) }
 
-// room is asked before octets are written, for a piece at a time.
+// room is asked before bytes are written, for a piece at a time.
 type room interface {
 	room(ctx context.Context, n int64) error
 	piece() int64
@@ -67,7 +67,7 @@ const (
 	block       = 4096    // what content is rounded up to
 	roomPiece   = 8 << 20 // how much room is asked for at a time, at most
 	maxTrailing = 64 << 20
-	maxNames    = 64 << 20 // octets of names that are kept
+	maxNames    = 64 << 20 // bytes of names that are kept
 
 	whiteoutPrefix = ".wh."
 	whiteoutMeta   = ".wh..wh."
@@ -170,7 +170,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return evil("the layer has more than %d entries", maxEntries)
 	}
 	if h.Size < 0 || h.Size > 1<<50 {
-		return evil("a size of %d octets", h.Size)
+		return evil("a size of %d bytes", h.Size)
 	}
 	name, ok := cleanName(h.Name)
 	if !ok {
@@ -267,7 +267,7 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 		}
 	case tar.TypeSymlink:
 		if len(h.Linkname) == 0 || len(h.Linkname) >= unix.PathMax {
-			return evil("a link to a name of %d octets", len(h.Linkname))
+			return evil("a link to a name of %d bytes", len(h.Linkname))
 		}
 		err = u.tree.retry(func() error { return unix.Symlinkat(h.Linkname, fd, base) })
 	case tar.TypeFifo:
@@ -470,16 +470,16 @@ func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) err
 		if !ok {
 			continue
 		}
-		octets := []byte(value)
+		data := []byte(value)
 		switch {
 		case name == capability && h.Typeflag != tar.TypeDir:
-			octets = shiftCapability(octets, u.shift)
+			data = shiftCapability(data, u.shift)
 		case strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay."):
 		default:
 			u.notes.Attributes++
 			continue
 		}
-		switch err := set(name, octets); err {
+		switch err := set(name, data); err {
 		case nil:
 		case unix.EOPNOTSUPP, unix.E2BIG, unix.ERANGE, unix.EINVAL, unix.ENOSPC: // ENOSPC: more than an inode holds
 			u.notes.Attributes++

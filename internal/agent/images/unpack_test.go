@@ -20,7 +20,7 @@ func (endless) room(context.Context, int64) error { return nil }
 func (endless) piece() int64                      { return roomPiece }
 
 // into unpacks beside a file that nothing may reach.
-func into(t *testing.T, octets []byte, shift int) (dir string, err error) {
+func into(t *testing.T, data []byte, shift int) (dir string, err error) {
 	t.Helper()
 	parent := t.TempDir()
 	if err := os.WriteFile(filepath.Join(parent, "outside"), []byte("mine"), 0o600); err != nil {
@@ -30,7 +30,7 @@ func into(t *testing.T, octets []byte, shift int) (dir string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err = unpack(context.Background(), dir, bytes.NewReader(octets), shift, endless{}, func() bool { return false })
+	_, err = unpack(context.Background(), dir, bytes.NewReader(data), shift, endless{}, func() bool { return false })
 	if got := names(t, parent); len(got) != 2 {
 		t.Errorf("beside the layer: %v", got)
 	}
@@ -195,7 +195,7 @@ func FuzzCleanName(f *testing.F) {
 	})
 }
 
-// Any octets as a tar: nothing is made outside, and nothing hangs.
+// Any bytes as a tar: nothing is made outside, and nothing hangs.
 func FuzzUnpack(f *testing.F) {
 	for _, items := range [][]item{
 		{{name: "a/b", body: "x"}, {name: "l", typ: tar.TypeSymlink, link: "../.."}, {name: "l/x", body: "y"}},
@@ -203,9 +203,9 @@ func FuzzUnpack(f *testing.F) {
 	} {
 		f.Add(tarOf(f, items...))
 	}
-	f.Fuzz(func(t *testing.T, octets []byte) {
+	f.Fuzz(func(t *testing.T, data []byte) {
 		needRoot(t)
-		_, _ = into(t, octets, 100_000)
+		_, _ = into(t, data, 100_000)
 	})
 }
 
@@ -282,7 +282,7 @@ func TestReferences(t *testing.T) {
 // counted twice, and given back.
 func TestNamesThatAreKept(t *testing.T) {
 	needRoot(t)
-	long := func(i int) string { return strings.Repeat("d", 90) + fmt.Sprintf("%010d", i) } // 100 octets
+	long := func(i int) string { return strings.Repeat("d", 90) + fmt.Sprintf("%010d", i) } // 100 bytes
 	kinds := map[string]func(i int) item{
 		"directories":        func(i int) item { return item{name: long(i) + "/"} },
 		"devices":            func(i int) item { return item{name: long(i), typ: tar.TypeChar} },
@@ -294,7 +294,7 @@ func TestNamesThatAreKept(t *testing.T) {
 			for i := range n {
 				items = append(items, kind(i), kind(i)) // the second time it costs nothing
 			}
-			if err := unpackKeeping(t, 1000, items); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "more than 1000 octets") {
+			if err := unpackKeeping(t, 1000, items); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "more than 1000 bytes") {
 				t.Errorf("%d %s: %v", n, name, err)
 			}
 		}

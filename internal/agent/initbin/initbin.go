@@ -42,7 +42,7 @@ func place(carried fs.FS, dir string) (string, error) {
 	}
 	sum := sha256.Sum256(program)
 	path := filepath.Join(dir, name+"-"+hex.EncodeToString(sum[:])[:keepHex])
-	// A power cut may have left a file of the right length without its octets, so length is not enough.
+	// A power cut may have left a file of the right length without its bytes, so length is not enough.
 	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, program) {
 		return path, os.Chmod(path, 0o755)
 	}

@@ -92,14 +92,14 @@ func TestTemplateWithoutHoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 8*templateRead {
-		t.Errorf("it took %d octets of memory for a file of %d", took, size)
+		t.Errorf("it took %d bytes of memory for a file of %d", took, size)
 	}
 	if len(made.pieces) != len(want) {
 		t.Fatalf("%d pieces, want %d", len(made.pieces), len(want))
 	}
 	for i, p := range made.pieces {
 		if p.at != want[i].at || !bytes.Equal(p.data, want[i].data) {
-			t.Errorf("piece %d: %d octets at %d, want %d at %d", i, len(p.data), p.at, len(want[i].data), want[i].at)
+			t.Errorf("piece %d: %d bytes at %d, want %d at %d", i, len(p.data), p.at, len(want[i].data), want[i].at)
 		}
 	}
 }

@@ -31,7 +31,7 @@ const (
 )
 
 // templates are new file systems, as far as they are not holes, by size: making one takes
-// 4 ms and a process, writing the same octets again a tenth of a millisecond.
+// 4 ms and a process, writing the same bytes again a tenth of a millisecond.
 type templates struct {
 	mu     sync.Mutex
 	bySize map[int64]*template

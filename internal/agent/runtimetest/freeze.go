@@ -68,7 +68,7 @@ func (r *rig) stands(s agent.Sandbox) {
 	cpu := s.Usage().CPU
 	time.Sleep(200 * time.Millisecond)
 	if after := len(r.output(s, "stdout")); after != before {
-		r.Errorf("it printed %d octets while it was frozen", after-before)
+		r.Errorf("it printed %d bytes while it was frozen", after-before)
 	}
 	if used := s.Usage().CPU - cpu; used > 20*time.Millisecond {
 		r.Errorf("it used %s of processor time while it was frozen", used)

@@ -23,7 +23,7 @@ const (
 	// forgetAfter is how long an ended allocation stays on its node when nothing
 	// needs it there any more: whoever follows its output may be a moment behind.
 	forgetAfter = 2 * time.Second
-	// Bounds of one part of a set: the octets of the specs in it, roughly, and how many it names.
+	// Bounds of one part of a set: the bytes of the specs in it, roughly, and how many it names.
 	maxPartBytes, maxPartAllocs = 8 << 20, 4096
 	sendFirst, sendLongest      = 50 * time.Millisecond, 5 * time.Second
 )
@@ -455,7 +455,7 @@ func named(out *wire.AllocSpec, a *state.Alloc) {
 	}
 }
 
-// sizeOf is roughly how many octets a spec takes on the way.
+// sizeOf is roughly how many bytes a spec takes on the way.
 func sizeOf(s *wire.AllocSpec) int {
 	n := 512 + len(s.Workdir) + len(s.Image)
 	for _, c := range s.Command {

@@ -32,7 +32,7 @@ func TestLaunchJoinRunEnd(t *testing.T) {
 			t.Errorf("not forgotten: %v", held)
 		}
 		if n := len(r.blobs.Whole("jobs/")); n > 0 {
-			t.Errorf("%d octets in the blob store of small streams", n)
+			t.Errorf("%d bytes in the blob store of small streams", n)
 		}
 		r.check()
 	})

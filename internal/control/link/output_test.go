@@ -35,10 +35,10 @@ func TestLargeOutputIsStored(t *testing.T) {
 			t.Errorf("output %+v", out)
 		}
 		if got := r.stored("ua-0-1", "stdout"); len(got) != size || got[:16] != "0123456789abcde\n" {
-			t.Errorf("%d octets stored", len(got))
+			t.Errorf("%d bytes stored", len(got))
 		}
 		if j := r.log.Latest().JobByUID("ua"); j.OutputBytes != size {
-			t.Errorf("the job counts %d octets", j.OutputBytes)
+			t.Errorf("the job counts %d bytes", j.OutputBytes)
 		}
 		time.Sleep(forgetAfter + time.Second)
 		if held := n.Held(); len(held) > 0 {
@@ -56,7 +56,7 @@ func TestOutputIsShippedWhileItIsMade(t *testing.T) {
 		r.place("a", "n1")
 		time.Sleep(30 * time.Second)
 		if got := len(r.stored("ua-0-1", "stdout")); got < 15000 || got > 25000 {
-			t.Errorf("%d octets stored after 30 s", got)
+			t.Errorf("%d bytes stored after 30 s", got)
 		}
 		// Another leader goes on where this one was.
 		r.restart()
@@ -66,7 +66,7 @@ func TestOutputIsShippedWhileItIsMade(t *testing.T) {
 		r.until("stored", 3*time.Minute, outputIs("ua-0-1", state.OutputComplete))
 		out := r.log.Latest().Alloc("ua-0-1").Output
 		if got := r.stored("ua-0-1", "stdout"); len(got) != 100000 || out.Stdout.Size != 100000 || out.BlobBytes != 100000 {
-			t.Errorf("%d octets stored, output %+v", len(got), out)
+			t.Errorf("%d bytes stored, output %+v", len(got), out)
 		}
 		r.check()
 	})
@@ -85,7 +85,7 @@ func TestSmallOutputThatWasShippedIsInline(t *testing.T) {
 		}
 		r.until("stored", 30*time.Second, outputIs("ua-0-1", state.OutputComplete))
 		if out := r.log.Latest().Alloc("ua-0-1").Output; string(out.Stdout.Inline) != "one\ntwo\n" || out.BlobBytes != 0 || r.blobs.Usage() != 0 {
-			t.Errorf("output %+v, %d octets in blobs", out, r.blobs.Usage())
+			t.Errorf("output %+v, %d bytes in blobs", out, r.blobs.Usage())
 		}
 	})
 }
@@ -95,17 +95,17 @@ func TestOutputLimit(t *testing.T) {
 		r.boot("n1", 32)
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
-		// 100 times 10,000 octets in 200 s, of which 100,000 are kept; then a burst that the node itself cuts.
+		// 100 times 10,000 bytes in 200 s, of which 100,000 are kept; then a burst that the node itself cuts.
 		r.submit("a", spec(strings.Repeat("flood 10000 ; sleep 2s ; ", 100)+"flood 300000 ; true", func(s *api.JobSpec) { s.OutputLimit = 100_000 }))
 		r.place("a", "n1")
 		time.Sleep(3 * time.Minute)
 		if got := len(r.stored("ua-0-1", "stdout")); got < 100_000 || got > 250_000 {
-			t.Errorf("%d octets stored, the limit is 100,000", got)
+			t.Errorf("%d bytes stored, the limit is 100,000", got)
 		}
 		r.until("stored", 5*time.Minute, outputIs("ua-0-1", state.OutputComplete))
 		out := r.log.Latest().Alloc("ua-0-1").Output
 		if out.Stdout.Size != 1_300_000 || out.Stdout.Start != 1_200_000 || out.BlobBytes != 100_000 || len(r.stored("ua-0-1", "stdout")) != 100_000 {
-			t.Errorf("output %+v, %d octets stored", out, len(r.stored("ua-0-1", "stdout")))
+			t.Errorf("output %+v, %d bytes stored", out, len(r.stored("ua-0-1", "stdout")))
 		}
 	})
 }

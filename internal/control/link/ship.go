@@ -301,7 +301,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 			err = nil
 		case short:
 			// As from an agent that was ended while it answered.
-			err = fmt.Errorf("%s: %d octets of %d came", st.name, st.end, told.Size)
+			err = fmt.Errorf("%s: %d bytes of %d came", st.name, st.end, told.Size)
 		}
 		if err != nil {
 			return 0, err
@@ -312,7 +312,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		sh.mu.Unlock()
 	}
 	if r.OutputLost > 0 && out.Stage == state.OutputComplete {
-		out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("the disk of node %s did not take %d octets of it", s.n.id, r.OutputLost)
+		out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("the disk of node %s did not take %d bytes of it", s.n.id, r.OutputLost)
 	}
 	if !last {
 		return min(max(time.Since(row.Started.Std())/10, shipFirst), shipSeldom), nil

@@ -28,7 +28,7 @@ func TestEndDuringShipping(t *testing.T) {
 		r.until("the end", 20*time.Second, jobEnded("a"))
 		r.until("stored", 10*time.Second, outputIs("ua-0-1", state.OutputComplete))
 		if out := r.log.Latest().Alloc("ua-0-1").Output; out.Stdout.Size != 10_000 || out.BlobBytes != 10_000 || len(r.stored("ua-0-1", "stdout")) != 10_000 {
-			t.Errorf("output %+v, %d octets stored", out, len(r.stored("ua-0-1", "stdout")))
+			t.Errorf("output %+v, %d bytes stored", out, len(r.stored("ua-0-1", "stdout")))
 		}
 	})
 }
@@ -48,7 +48,7 @@ func TestSmallOutputEndsDuringShipping(t *testing.T) {
 			time.Sleep(time.Minute)
 			out := r.log.Latest().Alloc("ua-0-1").Output
 			if string(out.Stdout.Inline) != "one\ntwo\n" || out.BlobBytes != 0 || r.blobs.Usage() != 0 {
-				t.Errorf("sleep %s: output %+v, %d octets in blobs", sleep, out, r.blobs.Usage())
+				t.Errorf("sleep %s: output %+v, %d bytes in blobs", sleep, out, r.blobs.Usage())
 			}
 		})
 	}
@@ -71,7 +71,7 @@ func TestSmallOutputShippedByAnEarlierLeader(t *testing.T) {
 		r.restart()
 		r.until("stored", 30*time.Second, outputIs("ua-0-1", state.OutputComplete))
 		if out := r.log.Latest().Alloc("ua-0-1").Output; string(out.Stdout.Inline) != "one\ntwo\n" || out.BlobBytes != 0 || r.blobs.Usage() != 0 {
-			t.Errorf("output %+v, %d octets in blobs", out, r.blobs.Usage())
+			t.Errorf("output %+v, %d bytes in blobs", out, r.blobs.Usage())
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestAgentEndsWhileItAnswers(t *testing.T) {
 			id := muster.NewAllocID("ua", i, 1)
 			r.until("stored", time.Minute, outputIs(id, state.OutputComplete))
 			if out := r.log.Latest().Alloc(id).Output; out.Stdout.Size != 5000 || out.BlobBytes != 5000 || len(r.stored(id, "stdout")) != 5000 {
-				t.Errorf("output of %s %+v, %d octets stored", id, out, len(r.stored(id, "stdout")))
+				t.Errorf("output of %s %+v, %d bytes stored", id, out, len(r.stored(id, "stdout")))
 			}
 		}
 	})
@@ -111,7 +111,7 @@ func TestOutputThatTheNodeLost(t *testing.T) {
 			r.place(name, "n1")
 			id := muster.NewAllocID(muster.JobUID("u"+name), 0, 1)
 			r.until("told", 10*time.Second, outputIs(id, state.OutputIncomplete))
-			if out := r.log.Latest().Alloc(id).Output; !strings.Contains(out.Why, "did not take 7 octets") || out.Stdout.Size < 4 {
+			if out := r.log.Latest().Alloc(id).Output; !strings.Contains(out.Why, "did not take 7 bytes") || out.Stdout.Size < 4 {
 				t.Errorf("output %+v", out)
 			}
 		}
@@ -147,7 +147,7 @@ func TestOutputOfALostNode(t *testing.T) {
 					t.Errorf("output of %s: %+v", id, a.Output)
 				}
 				if j := r.log.Latest().JobByUID(a.UID); j.OutputBytes != size {
-					t.Errorf("job of %s: %d octets", id, j.OutputBytes)
+					t.Errorf("job of %s: %d bytes", id, j.OutputBytes)
 				}
 			}
 			r.check()
@@ -176,7 +176,7 @@ func TestOutputGivenUpByTheNextLeader(t *testing.T) {
 	})
 }
 
-// The disk runs low while a declared output is stored: not to the last octet.
+// The disk runs low while a declared output is stored: not to the last byte.
 func TestDiskTightDuringDeclaredOutput(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var looks atomic.Int32
@@ -190,12 +190,12 @@ func TestDiskTightDuringDeclaredOutput(t *testing.T) {
 		r.place("a", "n1")
 		time.Sleep(10 * time.Second)
 		if a := r.log.Latest().Alloc("ua-0-1"); !a.Live() || r.blobs.Usage() > 0 {
-			t.Fatalf("it is %s %s with %d octets stored on a disk that is nearly full", a.Status, a.Outcome, r.blobs.Usage())
+			t.Fatalf("it is %s %s with %d bytes stored on a disk that is nearly full", a.Status, a.Outcome, r.blobs.Usage())
 		}
 		low.Store(false)
 		r.until("the end", time.Minute, jobEnded("a"))
 		if a := r.log.Latest().Alloc("ua-0-1"); a.Outcome != muster.OutcomeSucceeded || r.blobs.Usage() != 20000000 {
-			t.Errorf("%s with %d octets", a.Outcome, r.blobs.Usage())
+			t.Errorf("%s with %d bytes", a.Outcome, r.blobs.Usage())
 		}
 		// It stays so: given up as a fault from outside.
 		low.Store(true)
@@ -208,7 +208,7 @@ func TestDiskTightDuringDeclaredOutput(t *testing.T) {
 			t.Errorf("failure %v", a.Failure)
 		}
 		if got := len(r.blobs.Whole(blob.OutputKey("default", "ub", "ub-0-1", 0))); got != 3 || a.Output.BlobBytes != 3 {
-			t.Errorf("%d octets of its first output are stored, %d are counted", got, a.Output.BlobBytes)
+			t.Errorf("%d bytes of its first output are stored, %d are counted", got, a.Output.BlobBytes)
 		}
 	})
 }

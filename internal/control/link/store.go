@@ -118,7 +118,7 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	return files, total, nil
 }
 
-// watchEvery is how many octets of a declared output come between two looks at the free disk.
+// watchEvery is how many bytes of a declared output come between two looks at the free disk.
 const watchEvery = 8 << 20
 
 // watched ends with errTight once the disk is: a declared output may be larger than what is free.

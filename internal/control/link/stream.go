@@ -55,7 +55,7 @@ func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	return nil
 }
 
-// bulkFrom is how many octets of output go by the connection for bulk: below it, opening that costs more.
+// bulkFrom is how many bytes of output go by the connection for bulk: below it, opening that costs more.
 const bulkFrom = 1 << 20
 
 // backlog is how much of a stream is on the node and not shipped, as far as was reported.

@@ -34,7 +34,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A failure's words are cut where a letter of two octets stands: the end is told all the same.
+// A failure's words are cut where a letter of two bytes stands: the end is told all the same.
 func TestLongWordsAreCutBetweenLetters(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.boot("n1", 8)

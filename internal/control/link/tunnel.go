@@ -18,7 +18,7 @@ func (l *Link) reach(id muster.NodeID) (*nodeLink, error) {
 	return nil, muster.Faultf(muster.FaultUnavailable, "node %s cannot be reached", id)
 }
 
-// Tunnel connects to the init of an allocation's sandbox, until ctx ends, and sends first there, which may be empty. The octets
+// Tunnel connects to the init of an allocation's sandbox, until ctx ends, and sends first there, which may be empty. The bytes
 // are neither read nor kept here. Faults: FaultConflict (it does not run yet), FaultTooOld (it has
 // ended), both with what is true of it; FaultUnavailable (its node cannot be reached).
 func (l *Link) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (*wire.Tunnel, error) {

@@ -164,7 +164,7 @@ func TestUncountedDeclaredOutputs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.l.Latest().JobByUID("ua") != nil || r.s.Usage() > 0 {
-			t.Errorf("%d octets are left", r.s.Usage())
+			t.Errorf("%d bytes are left", r.s.Usage())
 		}
 	})
 }

@@ -169,7 +169,7 @@ func (e *evilInit) manyFiles() {
 	e.result(&initwire.Result{Exit: 8})
 }
 
-// lieOnSocket answers whatever is asked with octets without an end.
+// lieOnSocket answers whatever is asked with bytes without an end.
 func (e *evilInit) lieOnSocket() {
 	_ = unix.SetNonblock(initwire.FDListener, false)
 	e.started(time.Now().UnixNano())
@@ -249,9 +249,9 @@ func (e *evilInit) useDescriptors() {
 
 // handles opens the node's file by the kernel's own name for it, from the one descriptor that is on the same file system.
 func (e *evilInit) handles() verdict {
-	kind, octets, ok := strings.Cut(e.env["PROBE_HANDLE"], ":")
+	kind, data, ok := strings.Cut(e.env["PROBE_HANDLE"], ":")
 	number, err := strconv.Atoi(kind)
-	raw, err2 := hex.DecodeString(octets)
+	raw, err2 := hex.DecodeString(data)
 	if !ok || err != nil || err2 != nil {
 		return absent("no handle")
 	}

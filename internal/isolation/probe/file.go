@@ -64,9 +64,9 @@ func fileAttempts() []attempt {
 			return judge(readsToken(secret), unix.ENOENT)
 		}},
 		{"file-handles", func() verdict {
-			kind, octets, ok := strings.Cut(os.Getenv("PROBE_HANDLE"), ":")
+			kind, data, ok := strings.Cut(os.Getenv("PROBE_HANDLE"), ":")
 			number, err := strconv.Atoi(kind)
-			raw, err2 := hex.DecodeString(octets)
+			raw, err2 := hex.DecodeString(data)
 			if !ok || err != nil || err2 != nil {
 				return absent("no handle")
 			}

@@ -215,7 +215,7 @@ func reachAttempts() []attempt {
 	}
 }
 
-// readSome reads a few octets of a file of process 1; one that is readable but says nothing counts as refused.
+// readSome reads a few bytes of a file of process 1; one that is readable but says nothing counts as refused.
 func readSome(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

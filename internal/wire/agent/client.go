@@ -152,13 +152,13 @@ func (c *Client) Outputs(ctx context.Context, id muster.AllocID, n int) (io.Read
 	return body, err
 }
 
-// PutInput hands over the octets of an input that a report needs. The agent checks the digest.
-func (c *Client) PutInput(ctx context.Context, digest string, octets io.Reader) error {
+// PutInput hands over the bytes of an input that a report needs. The agent checks the digest.
+func (c *Client) PutInput(ctx context.Context, digest string, data io.Reader) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(stallTimeout, func() { cancel(errStalled) })
 	defer timer.Stop()
-	body := &watched{r: octets, timer: timer, limit: stallTimeout}
+	body := &watched{r: data, timer: timer, limit: stallTimeout}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://agent/v1/inputs/"+url.PathEscape(digest), io.NopCloser(body))
 	if err != nil {
 		return muster.Faultf(muster.FaultInvalid, "input %s: %v", digest, err)

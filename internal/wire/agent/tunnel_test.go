@@ -83,7 +83,7 @@ func TestTunnelFirst(t *testing.T) {
 		_, _ = io.WriteString(tunnel, "and more")
 		_ = tunnel.CloseWrite()
 		if b, err := io.ReadAll(tunnel); err != nil || string(b) != "at once "+strings.ToUpper(first)+"AND MORE" {
-			t.Errorf("%d octets, %v", len(b), err)
+			t.Errorf("%d bytes, %v", len(b), err)
 		}
 		_ = tunnel.Close()
 	}
@@ -143,7 +143,7 @@ func TestTunnelEndsWithItsContext(t *testing.T) {
 	defer close(release)
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		upgrade(w, func(conn net.Conn, _ io.Reader) {
-			_, _ = conn.Read(make([]byte, 1)) // takes one octet, and no more until the end
+			_, _ = conn.Read(make([]byte, 1)) // takes one byte, and no more until the end
 			<-release
 		})
 	})

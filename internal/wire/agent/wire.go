@@ -9,11 +9,11 @@
 //	GET  /v1/agent                              Hello
 //	PUT  /v1/desired                            Desired → DesiredAnswer
 //	GET  /v1/reports                            stream of Report, one JSON object a line
-//	GET  /v1/allocs/{id}/output/{stream}        octets from ?offset=, ?follow=true goes on until the end
+//	GET  /v1/allocs/{id}/output/{stream}        bytes from ?offset=, ?follow=true goes on until the end
 //	GET  /v1/allocs/{id}/outputs/{n}            tar of the n-th stored output
 //	POST /v1/allocs/{id}/init                   with Upgrade: muster-init, a connection to the sandbox's init (package initwire)
 //	GET  /v1/allocs/{id}/stats                  Stats
-//	PUT  /v1/inputs/{digest}                    octets of an input that a report asked for
+//	PUT  /v1/inputs/{digest}                    bytes of an input that a report asked for
 //	PUT  /v1/grants                             Grant: the right to pull an image that a report asked for
 //	GET  /v1/images                             ImageList
 //	POST /v1/images                             PullImage → stream of PullProgress, one JSON object a line

@@ -55,13 +55,13 @@
 //	Execs                    ExecList as often as needed, then Done
 //	FileList, FileStat       FileEntry for each, then Done
 //	FileRead                 FileEntry, then Data, then Done
-//	FileWrite, TarWrite      Done, after the client's Octets and OctetsEnd; nothing is seen of a file before that
+//	FileWrite, TarWrite      Done, after the client's Bytes and BytesEnd; nothing is seen of a file before that
 //	FileDelete, FileMake     Done
 //	TarRead                  Data, then Done
 //	Connect{port}            Connected, then the connection is the bytes of a TCP connection to that port inside
 //	Ports                    PortList
 //
-// A frame of octets has no fields: all that follows its kind is them, at most MaxOctets.
+// A frame of bytes has no fields: all that follows its kind is them, at most MaxBytes.
 // Of those operations at most 512 go on at once; more are Refused.
 //
 // # Executions

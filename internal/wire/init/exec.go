@@ -219,7 +219,7 @@ func ParseExecEnded(fields []byte) (*ExecEnded, error) {
 }
 
 // Attach asks for the output of a detached execution from an offset of each
-// stream on; FromKept: from the oldest octet that is kept. What is before a given offset was taken and need not be
+// stream on; FromKept: from the oldest byte that is kept. What is before a given offset was taken and need not be
 // kept any more. Sent again within the connection, that is all that it says.
 type Attach struct {
 	ID                         string
@@ -228,7 +228,7 @@ type Attach struct {
 	Stdin bool
 }
 
-// FromKept is the offset of the oldest octet that is kept.
+// FromKept is the offset of the oldest byte that is kept.
 const FromKept = -1
 
 // Fields encodes it.

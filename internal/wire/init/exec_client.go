@@ -37,7 +37,7 @@ func AttachExec(ctx context.Context, conn io.ReadWriteCloser, a *Attach) (*Execu
 	return converse(ctx, conn, KindAttach, a.Fields())
 }
 
-// Asked is an execution on a connection that has carried the request already: the octets of Frame. See StartExec for the rest.
+// Asked is an execution on a connection that has carried the request already: the bytes of Frame. See StartExec for the rest.
 func Asked(ctx context.Context, conn io.ReadWriteCloser) (*Execution, error) {
 	x := &Execution{conn: conn}
 	return x.started(x.answer(ctx, nil, KindExecStarted))
@@ -106,10 +106,10 @@ func otherThan(kind Kind, fields []byte) error {
 	return errors.New("init answered with a frame of kind " + strconv.Itoa(int(kind)))
 }
 
-// Next waits for what comes next: KindStdout or KindStderr with octets, which
+// Next waits for what comes next: KindStdout or KindStderr with bytes, which
 // the following call overwrites, or KindExecEnded with how it ended, after which nothing comes. An
 // error means that the connection broke, or that init sent what it must not.
-func (x *Execution) Next() (kind Kind, octets []byte, ended *ExecEnded, err error) {
+func (x *Execution) Next() (kind Kind, data []byte, ended *ExecEnded, err error) {
 	kind, body, err := x.read()
 	if err != nil {
 		return 0, nil, nil, err
@@ -156,11 +156,11 @@ func (x *Execution) read() (Kind, []byte, error) {
 	}
 }
 
-// WriteStdin sends octets, and waits while the program does not take them.
+// WriteStdin sends bytes, and waits while the program does not take them.
 func (x *Execution) WriteStdin(p []byte) error {
 	var frame []byte
 	for len(p) > 0 {
-		n := min(len(p), MaxOctets)
+		n := min(len(p), MaxBytes)
 		frame = append(append(frame[:0], make([]byte, HeadSize)...), p[:n]...)
 		PutHead(frame, KindStdin)
 		if _, err := x.conn.Write(frame); err != nil {

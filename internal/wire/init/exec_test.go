@@ -113,18 +113,18 @@ func frames(t *testing.T, kv ...any) []byte {
 }
 
 func TestExecClient(t *testing.T) {
-	big := bytes.Repeat([]byte("x"), MaxOctets)
+	big := bytes.Repeat([]byte("x"), MaxBytes)
 	conn := saying(frames(t, KindExecStarted, (&ExecStarted{ID: "x", At: 7}).Fields(), KindStdout, []byte("out"), KindStderr, big,
 		KindExecEnded, (&ExecEnded{Exit: 3}).Fields()))
 	x, err := StartExec(t.Context(), conn, &Exec{Command: []string{"a"}})
 	if err != nil || x.Started.ID != "x" || x.Started.At != 7 {
 		t.Fatal(x, err)
 	}
-	if kind, octets, _, err := x.Next(); kind != KindStdout || string(octets) != "out" || err != nil {
-		t.Errorf("%v %q %v", kind, octets, err)
+	if kind, data, _, err := x.Next(); kind != KindStdout || string(data) != "out" || err != nil {
+		t.Errorf("%v %q %v", kind, data, err)
 	}
-	if kind, octets, _, err := x.Next(); kind != KindStderr || !bytes.Equal(octets, big) || err != nil {
-		t.Errorf("%v %d %v", kind, len(octets), err)
+	if kind, data, _, err := x.Next(); kind != KindStderr || !bytes.Equal(data, big) || err != nil {
+		t.Errorf("%v %d %v", kind, len(data), err)
 	}
 	if kind, _, ended, err := x.Next(); kind != KindExecEnded || ended.Exit != 3 || err != nil {
 		t.Errorf("%v %+v %v", kind, ended, err)
@@ -133,12 +133,12 @@ func TestExecClient(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	conn.wrote.Reset()
-	if err := x.WriteStdin(bytes.Repeat([]byte("y"), 2*MaxOctets+1)); err != nil {
+	if err := x.WriteStdin(bytes.Repeat([]byte("y"), 2*MaxBytes+1)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []int{MaxOctets, MaxOctets, 1} {
-		if kind, octets, err := ReadFrame(&conn.wrote, MaxFrame); kind != KindStdin || len(octets) != want || err != nil {
-			t.Errorf("%v %d %v", kind, len(octets), err)
+	for _, want := range []int{MaxBytes, MaxBytes, 1} {
+		if kind, data, err := ReadFrame(&conn.wrote, MaxFrame); kind != KindStdin || len(data) != want || err != nil {
+			t.Errorf("%v %d %v", kind, len(data), err)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func ParseFileStat(fields []byte) (*FileStat, error) {
 	return s, err
 }
 
-// FileRead asks for the octets of a regular file. Links are followed.
+// FileRead asks for the bytes of a regular file. Links are followed.
 type FileRead struct {
 	Path string
 	// Offset is where to begin. Length is how much to read at most; 0: all.
@@ -160,7 +160,7 @@ type FileWrite struct {
 	// Parents makes the directories that are missing, of ParentMode; 0: 0755.
 	Parents    bool
 	ParentMode uint32
-	// Sized: it is an error if anything but Size octets come.
+	// Sized: it is an error if anything but Size bytes come.
 	Sized bool
 	Size  int64
 }
@@ -352,7 +352,7 @@ type FileEntry struct {
 	Path, Name string
 	// Type is one of the letters above.
 	Type byte
-	// Size in octets. Unsized: the kernel makes the file up as it is read, and its size says nothing.
+	// Size in bytes. Unsized: the kernel makes the file up as it is read, and its size says nothing.
 	Size    int64
 	Unsized bool
 	// Mode has permissions, set-id and sticky bits.

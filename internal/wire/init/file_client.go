@@ -143,7 +143,7 @@ func StatFile(ctx context.Context, conn io.ReadWriteCloser, stat FileStat) (*Fil
 	return ParseFileEntry(body)
 }
 
-// ReadFile answers the file's entry and its octets, which end with an error unless all of them came. If the
+// ReadFile answers the file's entry and its bytes, which end with an error unless all of them came. If the
 // entry is not Unsized, they are as many as from the offset to its Size, or Length if that is less.
 func ReadFile(ctx context.Context, conn io.ReadWriteCloser, read FileRead) (*FileEntry, io.ReadCloser, error) {
 	c, err := ask(ctx, conn, KindFileRead, read.Fields())
@@ -182,7 +182,7 @@ func ReadTar(ctx context.Context, conn io.ReadWriteCloser, read TarRead) (io.Rea
 	return d, nil
 }
 
-// download reads the octets of an operation.
+// download reads the bytes of an operation.
 type download struct {
 	call *call
 	body []byte
@@ -202,10 +202,10 @@ func (d *download) more() error {
 		err = io.ErrUnexpectedEOF
 	case kind == KindDone:
 		err = io.EOF
-	case kind != KindData || len(body) == 0 || len(body) > MaxOctets:
+	case kind != KindData || len(body) == 0 || len(body) > MaxBytes:
 		err = unexpected(kind)
 	case d.left >= 0 && int64(len(body)) > d.left:
-		err = errors.New("init sends more octets than there are")
+		err = errors.New("init sends more bytes than there are")
 	default:
 		d.body = body
 		if d.left >= 0 {
@@ -292,7 +292,7 @@ func upload(ctx context.Context, conn io.ReadWriteCloser, kind Kind, fields []by
 	})
 	err = send(conn, src, stop)
 	if err != nil && !errors.Is(err, errNotSent) {
-		// src broke. Without an end of octets, init drops what it has.
+		// src broke. Without an end of bytes, init drops what it has.
 		c.close()
 		answered.Wait()
 		return c.because(err)
@@ -300,32 +300,32 @@ func upload(ctx context.Context, conn io.ReadWriteCloser, kind Kind, fields []by
 	// Whoever did not take all may have said why.
 	answered.Wait()
 	if answer == nil && err != nil {
-		return c.because(errors.New("init did not wait for all octets"))
+		return c.because(errors.New("init did not wait for all bytes"))
 	}
 	return answer
 }
 
 // errNotSent: the connection does not take any more.
-var errNotSent = errors.New("connection broke while octets were sent")
+var errNotSent = errors.New("connection broke while bytes were sent")
 
 // send frames what src has, until its end or until stop.
 func send(conn io.Writer, src io.Reader, stop <-chan struct{}) error {
 	const frames = 2
-	buf := make([]byte, frames*(HeadSize+MaxOctets))
+	buf := make([]byte, frames*(HeadSize+MaxBytes))
 	for {
 		used := 0
 		var broken error
 		for range frames {
-			n, err := io.ReadAtLeast(src, buf[used+HeadSize:used+HeadSize+MaxOctets], 1)
+			n, err := io.ReadAtLeast(src, buf[used+HeadSize:used+HeadSize+MaxBytes], 1)
 			if n > 0 {
-				PutHead(buf[used:used+HeadSize+n], KindOctets)
+				PutHead(buf[used:used+HeadSize+n], KindBytes)
 				used += HeadSize + n
 			}
 			if err != nil {
 				broken = err
 				break
 			}
-			if n < MaxOctets {
+			if n < MaxBytes {
 				break // src is slow: what it gave goes on at once
 			}
 		}
@@ -334,7 +334,7 @@ func send(conn io.Writer, src io.Reader, stop <-chan struct{}) error {
 		}
 		if broken == io.EOF {
 			// There is room: the last read gave nothing.
-			PutHead(buf[used:used+HeadSize], KindOctetsEnd)
+			PutHead(buf[used:used+HeadSize], KindBytesEnd)
 			used += HeadSize
 		}
 		if _, err := conn.Write(buf[:used]); err != nil {

@@ -152,7 +152,7 @@ func TestLyingInit(t *testing.T) {
 	for what, frames := range map[string][][]byte{
 		"nothing": {}, "half a frame": {entry[:3]}, "another kind": {frame(KindState, nil)}, "damaged": {frame(KindFileEntry, []byte{1, 200})},
 		"too few": {entry, data(4), done}, "too many": {entry, data(3), data(3), done}, "an empty frame": {entry, data(0), data(5), done},
-		"a huge frame": {entry, data(MaxOctets + 1)}, "no end": {entry, data(5)}, "an entry again": {entry, entry}, "a monster": {{255, 255, 255, 255, 1}},
+		"a huge frame": {entry, data(MaxBytes + 1)}, "no end": {entry, data(5)}, "an entry again": {entry, entry}, "a monster": {{255, 255, 255, 255, 1}},
 		"refusal": {frame(KindRefused, TextFields("no"))}, "wrong": {entry, data(2), frame(KindFileError, (&FileError{Code: FileBusy}).Fields())},
 	} {
 		_, r, err := ReadFile(ctx, answering(t, frames...), FileRead{Path: "p"})

@@ -12,8 +12,8 @@ const (
 	MaxFrame = 64 << 10
 	// MaxStart leaves room for the largest command line and environment that Linux takes (ARG_MAX is 2 MiB by default, 6 at most).
 	MaxStart = 8 << 20
-	// MaxOctets is how much one frame of octets carries.
-	MaxOctets = 32 << 10
+	// MaxBytes is how much one frame of bytes carries.
+	MaxBytes = 32 << 10
 )
 
 // Kind says what a frame is.
@@ -29,7 +29,7 @@ const (
 
 	// Executions: requests, and what goes on in the connection of one.
 	KindExec       Kind = 32 // Exec
-	KindStdin      Kind = 33 // octets
+	KindStdin      Kind = 33 // bytes
 	KindCloseStdin Kind = 34 // nothing
 	KindResize     Kind = 35 // Size
 	KindExecSignal Kind = 36 // ExecSignal; in the connection of an execution: its ID is left out
@@ -40,12 +40,12 @@ const (
 	KindFileList   Kind = 48 // FileList
 	KindFileStat   Kind = 49 // FilePath
 	KindFileRead   Kind = 50 // FileRead
-	KindFileWrite  Kind = 51 // FileWrite, then octets and an end of octets
+	KindFileWrite  Kind = 51 // FileWrite, then bytes and an end of bytes
 	KindFileDelete Kind = 52 // FileDelete
 	KindTarRead    Kind = 53 // TarRead
-	KindTarWrite   Kind = 54 // TarWrite, then octets and an end of octets
-	KindOctets     Kind = 55 // octets
-	KindOctetsEnd  Kind = 56 // nothing
+	KindTarWrite   Kind = 54 // TarWrite, then bytes and an end of bytes
+	KindBytes      Kind = 55 // bytes
+	KindBytesEnd   Kind = 56 // nothing
 	KindFileMake   Kind = 57 // FileMake: a directory
 
 	// Ports.
@@ -53,12 +53,12 @@ const (
 	KindPorts   Kind = 65 // nothing
 
 	KindExecStarted Kind = 160 // ExecStarted
-	KindStdout      Kind = 161 // octets
-	KindStderr      Kind = 162 // octets
+	KindStdout      Kind = 161 // bytes
+	KindStderr      Kind = 162 // bytes
 	KindExecEnded   Kind = 163 // ExecEnded
 	KindExecList    Kind = 164 // ExecList
 	KindFileEntry   Kind = 176 // FileEntry
-	KindData        Kind = 177 // octets
+	KindData        Kind = 177 // bytes
 	KindConnected   Kind = 192 // nothing
 	KindPortList    Kind = 193 // PortList
 
@@ -110,10 +110,10 @@ func ReadFrame(r io.Reader, limit int) (Kind, []byte, error) {
 	return Kind(head[4]), body, nil
 }
 
-// HeadSize is how long a frame is before its fields or octets.
+// HeadSize is how long a frame is before its fields or bytes.
 const HeadSize = 5
 
-// PutHead writes the head of a frame into its first HeadSize bytes; the rest of frame are its fields or octets.
+// PutHead writes the head of a frame into its first HeadSize bytes; the rest of frame are its fields or bytes.
 // So a buffer with room for a head in front goes out by one write and without a copy.
 func PutHead(frame []byte, kind Kind) {
 	binary.BigEndian.PutUint32(frame, uint32(len(frame)-HeadSize+1))

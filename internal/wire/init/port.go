@@ -6,7 +6,7 @@ const MaxListening = 1024
 // Listening is a TCP port inside on which somebody listens.
 type Listening struct {
 	Port int
-	// IP is the address, 4 or 16 octets; all of them zero: every address.
+	// IP is the address, 4 or 16 bytes; all of them zero: every address.
 	IP []byte
 	// UID is who listens.
 	UID int

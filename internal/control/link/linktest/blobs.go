@@ -140,7 +140,7 @@ func (b *Blobs) SweepUploads(_ context.Context, now time.Time, age time.Duration
 	return n, nil
 }
 
-// Usage is how many octets are stored.
+// Usage is how many bytes are stored.
 func (b *Blobs) Usage() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 //	sleep D                  wait
 //	hang                     wait until stopped
 //	print TEXT, warn TEXT    a line to stdout, to stderr
-//	flood N                  N octets to stdout
-//	lose N                   N octets of output that the disk does not take
+//	flood N                  N bytes to stdout
+//	lose N                   N bytes of output that the disk does not take
 //	make PATH TEXT           a file that an output may name
-//	fill PATH N              the same, of N octets
+//	fill PATH N              the same, of N bytes
 //	cat PATH                 an input to stdout
 //	break                    end for a reason of the node's
 //
