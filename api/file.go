@@ -36,6 +36,24 @@ type FileList struct {
 	More    bool        `json:"more,omitempty" doc:"There are more than the limit."`
 }
 
+// FileChange is the body of PATCH …/files: small files at once. What is larger goes by PUT …/files/content.
+type FileChange struct {
+	Delete []string      `json:"delete,omitempty" doc:"These are deleted first, directories with everything in them; what is not there is fine."`
+	Write  []FileContent `json:"write,omitempty" doc:"Then these are written, each whole or not at all; missing directories above them are made."`
+}
+
+// FileContent is one file of a FileChange, or a directory.
+type FileContent struct {
+	Path          string `json:"path" doc:"Absolute, or below the directory in which the allocation's command started. With a / at its end: a directory."`
+	Content       string `json:"content,omitempty" doc:"As text."`
+	ContentBase64 []byte `json:"content_base64,omitempty" doc:"Instead of content: in base64."`
+	Mode          string `json:"mode,omitempty" doc:"Permission bits in octal. Default: those of the file that is replaced, else 0644; of a directory 0755."`
+	User          string `json:"user,omitempty" doc:"Who shall own it. Default: the allocation's user."`
+}
+
+// FileMaxChange is how many paths one FileChange may name.
+const FileMaxChange = 1000
+
 // FileMaxList is the most entries of one list.
 const FileMaxList = 10000
 

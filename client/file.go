@@ -67,6 +67,17 @@ func (c *Client) DeleteFile(ctx context.Context, id muster.AllocID, path string,
 	return err
 }
 
+// ChangeFiles deletes some files and writes others, in this order. What fails does not keep the others from being done: the
+// *api.Problem names each in its errors.
+func (c *Client) ChangeFiles(ctx context.Context, id muster.AllocID, change api.FileChange) error {
+	r, err := jsonBody(request{method: http.MethodPatch, path: allocPath(id, "files"), slow: true}, change)
+	if err != nil {
+		return err
+	}
+	_, err = c.call(ctx, r, nil)
+	return err
+}
+
 // MakeDir makes a directory. With Parents missing ones above it are made as well, and one that is there is fine.
 func (c *Client) MakeDir(ctx context.Context, id muster.AllocID, w FileWrite) (*api.FileEntry, error) {
 	q := values("path", w.Path, "mode", w.Mode, "parents", yes(w.Parents), "user", w.User)

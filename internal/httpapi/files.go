@@ -43,6 +43,8 @@ func (a *API) fileRoutes() {
 	del.DefaultStatus = http.StatusNoContent
 	register(a, del, a.deleteFile)
 
+	a.fileChange(op)
+
 	mk := op(http.MethodPost, "/files/directory", "make-directory", "Make a directory", "")
 	mk.DefaultStatus = http.StatusCreated
 	register(a, mk, a.makeDirectory)
