@@ -21,8 +21,9 @@ import (
 )
 
 func main() {
-	// SIGHUP is of a terminal or a connection that goes; the agent stays.
-	signal.Ignore(syscall.SIGHUP)
+	// SIGHUP is of a terminal or a connection that goes; the agent stays. It is taken and dropped and not
+	// ignored: what is ignored stays so in all that is started from here, down to the command of a job.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := root().ExecuteContext(ctx)
 	stop()

@@ -123,6 +123,7 @@ func specOf(args []string) string {
 
 // A node's program that is not there is the operator's mistake: the server says which one, and goes on when it is.
 func TestNodeBinaryMissing(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max = 2 })
 	h.node = h.path("muster-node")
 	h.start()

@@ -112,6 +112,7 @@ func TestExitCodeAfterServerKilled(t *testing.T) {
 // An hour is tested with a clock of its own (package health, package link); here a while is enough
 // to be longer than anything that the server measures contact by but the grace.
 func TestServerAwayForAWhile(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	away := 20 * time.Second
 	if testing.Short() {
 		away = 3 * time.Second

@@ -212,6 +212,7 @@ func TestInterruptedWhileServerIsAway(t *testing.T) {
 
 // An agent that hangs is replaced like one that is dead.
 func TestAgentHangs(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	if testing.Short() {
 		t.Skip("it takes as long as an agent may be silent")
 	}

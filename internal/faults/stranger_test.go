@@ -283,6 +283,7 @@ func TestGarbageToThePort(t *testing.T) {
 
 // Clients that open connections and say nothing, or read nothing, do not keep others from being served.
 func TestSilentClients(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	h := newHost(t)
 	h.start()
 	address := must(locate.ReadServer(h.data))(t).Address

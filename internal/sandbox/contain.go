@@ -50,12 +50,10 @@ func deafen() error {
 			return err
 		}
 	}
-	// As the runtime's own: on the stack for signals, since a goroutine's has no room, and with calls begun again.
-	quiet, err := action(syscall.SIGURG)
+	quiet, err := quietly()
 	if err != nil {
 		return err
 	}
-	quiet.handler = uint64(nothingAt)
 	if err := setAction(syscall.SIGSTKFLT, &quiet); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -394,5 +395,23 @@ func TestContainedSignals(t *testing.T) {
 		if h := b.all(&initwire.Exec{Command: []string{"sh", "-c", fmt.Sprintf("kill -%d $$; echo lives", sig)}}); h.stdout != "" {
 			t.Errorf("signal %d does not end a program inside: %+v", sig, h)
 		}
+	}
+}
+
+// TestStartedByTheDeaf: what whoever starts init ignores, as nohup does with HUP, is neither handed on to commands nor ends init.
+func TestStartedByTheDeaf(t *testing.T) {
+	b := startBox(t, &initwire.Start{
+		Work: "/", Command: []string{"sleep", "1000"}, Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 1 << 20, KillGrace: time.Second, OpenFiles: 65536,
+	}, func(string) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", "trap '' HUP INT QUIT TERM USR1; exec /proc/"+strconv.Itoa(os.Getpid())+"/exe")
+		cmd.Env = []string{asInit + "=1", "GOMAXPROCS=1", "PATH=" + os.Getenv("PATH"), "GORACE=" + os.Getenv("GORACE")}
+		return cmd
+	})
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1} {
+		must(t, b.cmd.Process.Signal(sig))
+	}
+	child := b.stdout(&initwire.Exec{Command: []string{"cat", "/proc/self/status"}})
+	if caught, ignored := hexField(t, child, "SigCgt"), hexField(t, child, "SigIgn"); caught != 0 || ignored != 0 {
+		t.Errorf("a program inside catches %x and ignores %x", caught, ignored)
 	}
 }

@@ -103,24 +103,42 @@ func setAction(sig syscall.Signal, to *sigaction) error {
 // so resets them to the default in every child between fork and exec.
 //
 // What whoever started us ignored is set to the default first: the runtime leaves
-// real-time signals as they are, and the command would inherit that.
+// real-time signals as they are, and the command would inherit that. Of HUP and INT it does not even
+// believe that they are its own if they were ignored when it began (nohup does that), and so resets them in no child: those get a
+// handler that does nothing, which ends with the exec.
 func ignoreSignals() error {
 	const sigIgn = 1
 	var usual sigaction
+	ignored := map[syscall.Signal]bool{}
 	for sig := syscall.Signal(1); sig <= highestSignal; sig++ {
 		if was, err := action(sig); err == nil && was.handler == sigIgn {
-			_ = setAction(sig, &usual)
+			ignored[sig] = setAction(sig, &usual) == nil
 		}
 	}
-	ignore := sigaction{handler: sigIgn}
+	quiet, err := quietly()
+	if err != nil {
+		return err
+	}
 	for _, sig := range []syscall.Signal{
 		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 	} {
-		if err := setAction(sig, &ignore); err != nil {
+		deaf := &sigaction{handler: sigIgn}
+		if ignored[sig] {
+			deaf = &quiet
+		}
+		if err := setAction(sig, deaf); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// quietly is a handler that does nothing, as the runtime's own: on the stack for signals, since a goroutine's has no
+// room, and with calls begun again.
+func quietly() (sigaction, error) {
+	quiet, err := action(syscall.SIGURG)
+	quiet.handler = uint64(nothingAt)
+	return quiet, err
 }
 
 // limit sets what the command inherits: no core files, and a sane number of open ones.
