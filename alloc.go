@@ -143,6 +143,7 @@ const (
 	ReasonInput            Reason = "input"              // an input could not be had
 	ReasonOutputMissing    Reason = "output-missing"     // a declared output was not made
 	ReasonSandboxDied      Reason = "sandbox-died"       // its init is gone without a result
+	ReasonUnguarded        Reason = "unguarded"          // exclusive, and no server has spoken to its node for the fence of the pool
 	ReasonNotReady         Reason = "not-ready"          // its readiness command did not pass in time
 	ReasonNodeGone         Reason = "node-gone"          // the node's instance is gone
 	ReasonNodeFault        Reason = "node-fault"         // disk, mount, runtime or process table of the node

@@ -139,6 +139,7 @@ type PoolSpec struct {
 	IdleTimeout  Duration   `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
 	BootTimeout  Duration   `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
 	Grace        Duration   `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
+	Fence        Duration   `json:"fence,omitempty" zero:"half of grace" doc:"A member of a job with exclusive: true is killed by its agent when no server has spoken to the node for so long; less than grace. Default: half of grace."`
 	Ready        []string   `json:"ready,omitempty" doc:"A command that says whether a node is ready for work, beyond the agent's own checks: run on it before its first service, after it was out of contact for longer than its grace, after a failure of the node's own and after it was sidelined. Exit 0: ready. Anything else, or no end within ready_timeout: asked again after a while; a last line 'again after 30s' on its output says after what while."`
 	ReadyTimeout Duration   `json:"ready_timeout,omitempty" zero:"30s" doc:"How long ready may take. Default: 30s, at most 10m."`
 	Sideline     Duration   `json:"sideline,omitempty" zero:"15m" doc:"How long a node that failed three times within ten minutes gets no work, before it is asked whether it is ready. Default: 15m."`
@@ -228,6 +229,7 @@ func (s *ServerConfig) Defaults() {
 		fill(&p.IdleTimeout, DefaultIdleTimeout)
 		fill(&p.BootTimeout, DefaultBootTimeout)
 		fill(&p.Grace, DefaultGrace)
+		fill(&p.Fence, p.Grace/2)
 		fill(&p.MaxLaunching, p.Max)
 		fill(&p.PriceFactor, DefaultPriceFactor)
 		fill(&p.Placement, PlacementBinpack)

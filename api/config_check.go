@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"math"
 	"net"
 	"net/netip"
@@ -253,6 +254,9 @@ func (c *checks) pools(s *ServerConfig) {
 		if g := p.Grace; g != 0 && (g < minGrace || g > 24*MaxKillGrace) {
 			c.add(at+".grace", "is %s; it is %s to %s", g, minGrace, 24*MaxKillGrace)
 		}
+		if most := cmp.Or(p.Grace, DefaultGrace) * 3 / 4; p.Fence != 0 && (p.Fence < minFence || p.Fence > most) {
+			c.add(at+".fence", "is %s; it is %s to three quarters of grace (%s), so that what it ends has ended when the grace is over", p.Fence, minFence, most)
+		}
 		if len(p.Ready) > 0 && p.Ready[0] == "" {
 			c.add(at+".ready", "names no program; write a command and its arguments, as [/usr/local/bin/ready, --fast]")
 		}
@@ -263,6 +267,9 @@ func (c *checks) pools(s *ServerConfig) {
 		}
 	}
 }
+
+// minFence is longer than a few sets take.
+const minFence = Duration(2e9)
 
 // minGrace is longer than an agent that is replaced, or a connection that is made anew, takes.
 const minGrace = Duration(5e9)

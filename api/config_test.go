@@ -87,6 +87,8 @@ func TestServerConfigValidate(t *testing.T) {
 		{func(c *ServerConfig) { c.Providers[0] = labProvider(); c.Pools[0].Lease = Duration(time.Hour) }, `pools[0].lease: would shut down hosts that nobody can start again: provider local is static`},
 		{func(c *ServerConfig) { c.Pools[0].Lease = Duration(time.Hour) }, ""},
 		{func(c *ServerConfig) { c.Pools[0].Lease = Duration(time.Minute) }, `pools[0].lease: is 1m; it is at least 2m, longer than a restart of the server takes`},
+		{func(c *ServerConfig) { c.Pools[0].Fence = Duration(45 * time.Second) }, ""},
+		{func(c *ServerConfig) { c.Pools[0].Fence = Duration(50 * time.Second) }, `pools[0].fence: is 50s; it is 2s to three quarters of grace (45s), so that what it ends has ended when the grace is over`},
 		{func(c *ServerConfig) { c.Pools[0].BootProbe.Command = "true" }, `pools[0].boot_probe: is for instances that are reached over SSH; provider local is local`},
 		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Pools[0].Offerings = []string{"any"} }, ""},
 		{func(c *ServerConfig) { c.Providers[0] = cloudProvider(); c.Providers[0].Command = []string{"cloud"} }, `providers[0].command[0]: is "cloud"; write an absolute path`},

@@ -58,6 +58,8 @@ type JobSpec struct {
 	Spread []SpreadSpec `json:"spread,omitempty" doc:"Attributes over whose values the members are spread."`
 	// DistinctHosts puts at most one member on each node.
 	DistinctHosts bool `json:"distinct_hosts,omitempty" doc:"At most one member of the job on each node."`
+	// Exclusive: a member is never run by two nodes at once.
+	Exclusive bool `json:"exclusive,omitempty" doc:"No member of it is ever run by two nodes at once, not for a moment: its agent kills it when no server has spoken to the node for the fence of the pool, and it is placed elsewhere only after that. The price: it also ends when the server is away for longer than that. See docs/nodes.md."`
 	// Affinity names what the job's members have in common that nodes keep at hand.
 	Affinity string `json:"affinity,omitempty" doc:"A name for what members find at hand where others of the same name ran: a data set, a build cache. Among nodes that fit, one that served the name lately is taken first. An image needs none: it counts by itself."`
 	// Pool restricts the job to one pool. Empty: any.
@@ -248,29 +250,31 @@ type JobList struct {
 
 // Alloc is an allocation as the API shows it.
 type Alloc struct {
-	ID        string      `json:"id"`
-	Namespace string      `json:"namespace"`
-	Job       string      `json:"job"`
-	JobUID    string      `json:"job_uid"`
-	Version   uint64      `json:"version"`
-	Index     int         `json:"index"`
-	Attempt   int         `json:"attempt"`
-	Node      string      `json:"node"`
-	Desired   string      `json:"desired" enum:"run,stop"`
-	Status    string      `json:"status" enum:"placed,starting,running,ended"`
-	Outcome   string      `json:"outcome,omitempty" enum:"succeeded,failed,stopped,lost"`
-	ExitCode  *int        `json:"exit_code,omitempty"`
-	Signal    string      `json:"signal,omitempty"`
-	Failure   *Failure    `json:"failure,omitempty"`
-	Detail    string      `json:"detail,omitempty" doc:"What its start is at, as the pull of its image."`
-	Image     string      `json:"image,omitempty" doc:"Digest of the image that it was started from."`
-	Cores     []int       `json:"cores,omitempty" doc:"Which whole cores of its node it has."`
-	Devices   []string    `json:"devices,omitempty" doc:"Which devices of its node it has, as \"gpu 0\"."`
-	Ports     []int       `json:"ports,omitempty" doc:"Which ports of its node it has."`
-	Placed    time.Time   `json:"placed"`
-	Started   *time.Time  `json:"started,omitempty"`
-	Ended     *time.Time  `json:"ended,omitempty"`
-	Output    OutputState `json:"output"`
+	ID        string `json:"id"`
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	JobUID    string `json:"job_uid"`
+	Version   uint64 `json:"version"`
+	Index     int    `json:"index"`
+	Attempt   int    `json:"attempt"`
+	Node      string `json:"node"`
+	Desired   string `json:"desired" enum:"run,stop"`
+	Status    string `json:"status" enum:"placed,starting,running,ended"`
+	// Unreachable is read off the node.
+	Unreachable bool        `json:"unreachable,omitempty" doc:"Contact with its node is lost: the status is of before that. Not in events."`
+	Outcome     string      `json:"outcome,omitempty" enum:"succeeded,failed,stopped,lost"`
+	ExitCode    *int        `json:"exit_code,omitempty"`
+	Signal      string      `json:"signal,omitempty"`
+	Failure     *Failure    `json:"failure,omitempty"`
+	Detail      string      `json:"detail,omitempty" doc:"What its start is at, as the pull of its image."`
+	Image       string      `json:"image,omitempty" doc:"Digest of the image that it was started from."`
+	Cores       []int       `json:"cores,omitempty" doc:"Which whole cores of its node it has."`
+	Devices     []string    `json:"devices,omitempty" doc:"Which devices of its node it has, as \"gpu 0\"."`
+	Ports       []int       `json:"ports,omitempty" doc:"Which ports of its node it has."`
+	Placed      time.Time   `json:"placed"`
+	Started     *time.Time  `json:"started,omitempty"`
+	Ended       *time.Time  `json:"ended,omitempty"`
+	Output      OutputState `json:"output"`
 }
 
 // Failure says why an allocation did not succeed.

@@ -37,7 +37,7 @@ type Node struct {
 	IntentReason string            `json:"intent_reason,omitempty" doc:"Why the intent is what it is, as who set it said."`
 	IntentWho    string            `json:"intent_who,omitempty" doc:"Who set the intent."`
 	IntentSince  *time.Time        `json:"intent_since,omitempty"`
-	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"When it goes back to run by itself."`
+	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"Of a hold: when it goes back to run by itself. Of a drain: when what still runs there is stopped."`
 	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
 	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`
 	HistoryLost  int               `json:"history_lost,omitempty" doc:"How many entries of the history are not kept."`
@@ -69,7 +69,14 @@ type NodeHold struct {
 	Who    string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
-// NodeOrder is the body of POST /v1/nodes/{id}/drain and …/run.
+// NodeDrain is the body of POST /v1/nodes/{id}/drain.
+type NodeDrain struct {
+	Reason   string   `json:"reason,omitempty" doc:"For those who ask later."`
+	Deadline Duration `json:"deadline,omitempty" zero:"until everything has ended by itself" doc:"What still runs after so long, as 10m, is stopped with its kill grace, and runs elsewhere; it uses up no attempt. Default: until everything has ended by itself."`
+	Who      string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+}
+
+// NodeOrder is the body of POST /v1/nodes/{id}/run.
 type NodeOrder struct {
 	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`

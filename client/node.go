@@ -47,7 +47,7 @@ func (c *Client) HoldNode(ctx context.Context, id muster.NodeID, o api.NodeHold)
 }
 
 // DrainNode keeps a node from new work, and has it destroyed when it is empty.
-func (c *Client) DrainNode(ctx context.Context, id muster.NodeID, o api.NodeOrder) (*api.Node, error) {
+func (c *Client) DrainNode(ctx context.Context, id muster.NodeID, o api.NodeDrain) (*api.Node, error) {
 	return c.orderNode(ctx, id, "drain", o)
 }
 

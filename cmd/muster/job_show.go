@@ -132,7 +132,7 @@ func (a *app) printMembers(shown []shownMember, count int) {
 		if al := m.Newest; al != nil {
 			node, exit = al.Node, exitText(al)
 			if m.Status == string(muster.MemberPlaced) {
-				status = al.Status
+				status = statusOf(al)
 			}
 			if reason == "" && al.Failure != nil {
 				reason = al.Failure.Message
@@ -155,6 +155,14 @@ func (a *app) printMembers(shown []shownMember, count int) {
 	if count > len(shown) {
 		fmt.Fprintf(a.stdout, "… and %d more; --members 0 shows all\n", count-len(shown))
 	}
+}
+
+// statusOf is an allocation's status for people: of one whose node cannot be reached nobody knows.
+func statusOf(al *api.Alloc) string {
+	if al.Unreachable {
+		return "unreachable"
+	}
+	return al.Status
 }
 
 // exitText is how an allocation's command ended, for tables.

@@ -109,7 +109,7 @@ func (a *app) nodeShowCommand() *cobra.Command {
 		var rows [][]string
 		for i := range allocs {
 			al := &allocs[i]
-			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), al.Status, ago(al.Started, now)})
+			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), statusOf(al), ago(al.Started, now)})
 		}
 		fmt.Fprintln(a.stdout)
 		a.printTable([]string{"JOB", "MEMBER", "ATTEMPT", "STATUS", "RAN"}, rows)
@@ -143,7 +143,12 @@ func intentText(n *api.Node, now time.Time) string {
 		text += fmt.Sprintf(", by %s %s ago", n.IntentWho, ago(n.IntentSince, now))
 	}
 	if n.IntentUntil != nil {
-		text += fmt.Sprintf(", for another %s", brief(n.IntentUntil.Sub(now)))
+		left := brief(n.IntentUntil.Sub(now))
+		if n.Intent == string(muster.NodeDrain) {
+			text += fmt.Sprintf(", what still runs in %s is stopped", left)
+		} else {
+			text += ", for another " + left
+		}
 	}
 	if n.IntentReason != "" {
 		text += ": " + n.IntentReason

@@ -81,11 +81,18 @@ full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, o
 }
 
 func (a *app) nodeDrainCommand() *cobra.Command {
-	return a.order("drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. `+"`muster node run ID`"+` takes
-that back, for as long as it serves.`,
+	var deadline time.Duration
+	c := a.order("drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. With --deadline what still
+runs then is stopped, with its kill grace, and runs elsewhere; that uses up no attempt. `+"`muster node run ID`"+` takes
+the drain back, for as long as the node serves.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
-			return cl.DrainNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
+			if deadline < 0 {
+				return nil, usage(fmt.Errorf("--deadline is %s; give a time above 0s", deadline))
+			}
+			return cl.DrainNode(ctx, id, api.NodeDrain{Reason: reason, Who: myself(), Deadline: api.Duration(deadline)})
 		}, departure)
+	c.Flags().DurationVar(&deadline, "deadline", 0, "stop after so long what still runs there, as 10m (default: wait until it has ended)")
+	return c
 }
 
 func (a *app) nodeRunCommand() *cobra.Command {
@@ -117,6 +124,8 @@ func departure(n *api.Node) string {
 	switch {
 	case n.Stage == string(muster.NodeTerminating):
 		return "is being destroyed"
+	case n.Allocs > 0 && n.Intent == string(muster.NodeDrain) && n.IntentUntil != nil:
+		return fmt.Sprintf("gets no new work; what still runs there at %s is stopped and runs elsewhere, and then it is destroyed", n.IntentUntil.Local().Format(time.DateTime))
 	case n.Allocs == 1:
 		return "gets no new work, and is destroyed after its last allocation"
 	case n.Allocs > 1:

@@ -93,6 +93,7 @@ type Agent struct {
 	sets     chan struct{}
 	fences   *fences // guarded by sets
 	lease    *lease
+	guard    *guard
 	seq      atomic.Uint64
 	stepDown chan struct{}
 	stepOnce sync.Once
@@ -192,6 +193,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.LeaseEnd != nil {
 		a.spawn(func() { a.lease.watch(ctx) })
 	}
+	a.spawn(func() { a.watchGuard(ctx) })
 	a.trash.run(ctx, a.spawn)
 	if a.cfg.Networks != nil {
 		a.spawn(func() {
@@ -297,6 +299,7 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 	if a.lease, err = loadLease(a.cfg.Dir, a.cfg.LeaseEnd, a.log); err != nil {
 		return err
 	}
+	a.guard = loadGuard(a.cfg.Dir, a.log)
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
 	fresh := before.Kernel != "" && before.Kernel != KernelBoot()
 	a.inputs, err = newInputs(ctx, inputsConfig{

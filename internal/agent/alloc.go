@@ -24,6 +24,8 @@ type alloc struct {
 	stored, found bool
 	// begins is how often earlier agents marked it as begun.
 	begins int
+	// exclusive: it runs only while the guard holds.
+	exclusive bool
 	// ice holds a token: its sandbox is frozen or thawed by one at a time.
 	ice chan struct{}
 	// calls holds one token: the runtime is called for dir by one at a time.
@@ -49,8 +51,8 @@ type alloc struct {
 	wantFrozen, frozen, noFreezer bool
 	// awake is how many use its init.
 	awake int
-	// unready is why it was stopped before it was ready.
-	unready *muster.Failure
+	// unready is why it was stopped before it was ready, unguarded why it was killed when the guard lapsed.
+	unready, unguarded *muster.Failure
 }
 
 // maxBegins is after how many agents that ended while they began it an allocation is given up: it may be what ends them.
@@ -64,7 +66,7 @@ type box struct {
 
 func (a *Agent) newAlloc(id muster.AllocID, spec *wire.AllocSpec) *alloc {
 	return &alloc{
-		id: id, spec: spec, dir: filepath.Join(a.cfg.Dir, sandboxesName, string(id)),
+		id: id, spec: spec, exclusive: spec != nil && spec.Exclusive, dir: filepath.Join(a.cfg.Dir, sandboxesName, string(id)),
 		ice: make(chan struct{}, 1), calls: make(chan struct{}, 1), stop: make(chan struct{}), wanted: make(chan struct{}),
 		opened: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -136,6 +138,12 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 	if f != nil {
 		return nil, failed(al, f)
 	}
+	if al.exclusive && !a.guard.holds() {
+		a.publish(al, starting)
+		if !a.guard.await(ctx, al) {
+			return nil, a.interrupted(ctx, al)
+		}
+	}
 	select {
 	case a.starts <- struct{}{}:
 	default:
@@ -204,11 +212,24 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 	if err != nil {
 		return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
 	}
+	limit := startTimeout
 	a.mu.Lock()
+	if al.exclusive {
+		// Looked at under the lock: from here on the guard's watch sees it.
+		left, fence, _ := a.guard.left()
+		if left <= 0 {
+			a.mu.Unlock()
+			return nil, failed(al, a.lapsed(fence))
+		}
+		limit = min(limit, left)
+	}
 	al.begun, al.runtime = true, rt
 	a.mu.Unlock()
+	if al.exclusive {
+		a.guard.keep()
+	}
 	// A start that is under way when the agent ends is finished: half of one would be found dead by the next.
-	startCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	startCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	al.calls <- struct{}{}
 	sandbox, err := rt.Start(startCtx, c)
@@ -299,6 +320,9 @@ func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport 
 			if al.spec != nil {
 				grace = millis(al.spec.KillGraceMillis)
 			}
+			if a.whyUnguarded(al) != nil {
+				grace = 0
+			}
 			b.sandbox.Stop(grace)
 		case <-b.sandbox.Done():
 			return a.result(ctx, al, b)
@@ -350,6 +374,9 @@ func (a *Agent) result(ctx context.Context, al *alloc, b *box) *wire.AllocReport
 		r.Started = muster.At(b.sandbox.Started())
 	}
 	switch {
+	case res.Stopped && a.whyUnguarded(al) != nil:
+		r.Outcome, r.Failure = muster.OutcomeFailed, a.whyUnguarded(al)
+		return r
 	case res.Stopped && a.whyUnready(al) != nil:
 		r.Outcome, r.Failure = muster.OutcomeFailed, a.whyUnready(al)
 		return r

@@ -33,10 +33,11 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	if err := a.lease.renew(d.LeaseMillis); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
+	a.guard.renew(d.Tick, d.GuardMillis, a.guards(&d))
 	a.mu.Lock()
 	a.fence = d.Fence
 	a.mu.Unlock()
-	var answer wire.DesiredAnswer
+	answer := wire.DesiredAnswer{Tick: a.guard.tick()}
 	for _, want := range d.Allocs {
 		a.desire(life, want, &answer)
 	}

@@ -164,7 +164,7 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		// Torn by a power cut. It may have begun, so it must not begin again.
 		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning}
 	case was.Spec != nil:
-		al.spec = was.Spec
+		al.spec, al.exclusive = was.Spec, was.Spec.Exclusive
 		al.report = &wire.AllocReport{ID: id, Status: muster.AllocStarting}
 		return al
 	default:
@@ -172,6 +172,7 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 	}
 	if !al.ended {
 		al.spec = was.Spec
+		al.exclusive = was.Spec != nil && was.Spec.Exclusive
 	}
 	if al.ended && was.Begun == nil {
 		return al

@@ -15,11 +15,12 @@ func (a *API) allocRoutes() {
 	one := operation(http.MethodGet, "/v1/allocations/{id}", "get-alloc", tagAllocs, "Show an allocation", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
 	register(a, one, func(_ context.Context, in *AllocPath) (*allocOut, error) {
-		al, err := in.find(a.cfg.State.Latest())
+		snap := a.cfg.State.Latest()
+		al, err := in.find(snap)
 		if err != nil {
 			return nil, err
 		}
-		return &allocOut{allocOf(al)}, nil
+		return &allocOut{allocNow(snap, al)}, nil
 	})
 }
 
@@ -40,12 +41,12 @@ type allocOut struct{ Body api.Alloc }
 type allocListOut struct{ Body api.AllocList }
 
 // add puts an allocation on the page; false when it is full.
-func (o *allocListOut) add(al *state.Alloc, limit int) bool {
+func (o *allocListOut) add(snap *state.Snapshot, al *state.Alloc, limit int) bool {
 	if len(o.Body.Allocs) == limit {
 		o.Body.Next = o.Body.Allocs[limit-1].ID
 		return false
 	}
-	o.Body.Allocs = append(o.Body.Allocs, allocOf(al))
+	o.Body.Allocs = append(o.Body.Allocs, allocNow(snap, al))
 	return true
 }
 
@@ -63,7 +64,7 @@ func (a *API) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, er
 		if node != "" && al.Node != node || in.Live.Given && al.Live() != in.Live.Value {
 			return true
 		}
-		return out.add(al, in.Limit)
+		return out.add(snap, al, in.Limit)
 	}
 	// The index with the fewest to look at.
 	switch live := in.Live.Given && in.Live.Value; {

@@ -455,7 +455,7 @@ func (a *API) listJobAllocs(_ context.Context, in *listJobAllocsIn) (*allocListO
 		case in.Index.Given && al.Index != in.Index.Value:
 			return false
 		}
-		return out.add(al, in.Limit)
+		return out.add(snap, al, in.Limit)
 	})
 	return out, nil
 }

@@ -33,15 +33,17 @@ func (a *API) nodeRoutes() {
 	hold := order("hold", "Hold a node", "It gets no new work, and nothing destroys it, until it is set to run or the time is over. What runs there goes on.")
 	jsonBody[api.NodeHold](a, &hold, false)
 	register(a, hold, a.holdNode)
-	drain := order("drain", "Drain a node", "It gets no new work, and is destroyed when nothing runs there any more. Setting it to run takes that back for as long as it serves.")
-	jsonBody[api.NodeOrder](a, &drain, false)
-	register(a, drain, func(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
-		return a.orderNode(ctx, in, muster.NodeDrain)
-	})
+	drain := order("drain", "Drain a node", "It gets no new work, and is destroyed when nothing runs there any more; after the deadline what is left is stopped, and runs elsewhere. Setting it to run takes that back for as long as it serves.")
+	jsonBody[api.NodeDrain](a, &drain, false)
+	register(a, drain, a.drainNode)
 	run := order("run", "Set a node to run", "It may get work again: the end of a hold, or of a drain.")
 	jsonBody[api.NodeOrder](a, &run, false)
 	register(a, run, func(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
-		return a.orderNode(ctx, in, muster.NodeRun)
+		var b api.NodeOrder
+		if err := in.order(&b); err != nil {
+			return nil, err
+		}
+		return a.setIntent(ctx, in, &state.NodeIntentSet{Intent: muster.NodeRun, Reason: b.Reason, Who: b.Who})
 	})
 	destroy := order("destroy", "Destroy a node", "It is drained for good, or with now destroyed at once: then what runs there is lost. One that is held is refused. On one that is being destroyed already it changes nothing.")
 	jsonBody[api.NodeDestroy](a, &destroy, false)
@@ -134,22 +136,34 @@ func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	if err := in.order(&b); err != nil {
 		return nil, err
 	}
-	if b.For.Std() < 0 || b.For.Std() > longestHold {
-		return nil, invalid("body.for", "is %s; give a time above 0s and below ten years, or leave it out", b.For)
+	until, err := untilAfter("body.for", b.For)
+	if err != nil {
+		return nil, err
 	}
-	f := &state.NodeIntentSet{Intent: muster.NodeHold, Reason: b.Reason, Who: b.Who}
-	if b.For != 0 {
-		f.Until = muster.At(time.Now().Add(b.For.Std()))
-	}
-	return a.setIntent(ctx, in, f)
+	return a.setIntent(ctx, in, &state.NodeIntentSet{Intent: muster.NodeHold, Reason: b.Reason, Who: b.Who, Until: until})
 }
 
-func (a *API) orderNode(ctx context.Context, in *nodeOrderIn, intent muster.NodeIntent) (*nodeOut, error) {
-	var b api.NodeOrder
+// untilAfter is when a time that begins now is over; 0 if none is given.
+func untilAfter(field string, d api.Duration) (muster.Time, error) {
+	switch {
+	case d.Std() < 0 || d.Std() > longestHold:
+		return 0, invalid(field, "is %s; give a time above 0s and below ten years, or leave it out", d)
+	case d == 0:
+		return 0, nil
+	}
+	return muster.At(time.Now().Add(d.Std())), nil
+}
+
+func (a *API) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
+	var b api.NodeDrain
 	if err := in.order(&b); err != nil {
 		return nil, err
 	}
-	return a.setIntent(ctx, in, &state.NodeIntentSet{Intent: intent, Reason: b.Reason, Who: b.Who})
+	until, err := untilAfter("body.deadline", b.Deadline)
+	if err != nil {
+		return nil, err
+	}
+	return a.setIntent(ctx, in, &state.NodeIntentSet{Intent: muster.NodeDrain, Reason: b.Reason, Who: b.Who, Until: until})
 }
 
 func (a *API) setIntent(ctx context.Context, in *nodeOrderIn, f *state.NodeIntentSet) (*nodeOut, error) {

@@ -22,6 +22,45 @@ func post[T any](b *bench, path, body string) T {
 	return as[T](b, a)
 }
 
+// A drain may have a deadline; setting the node to run takes it back.
+func TestDrainDeadline(t *testing.T) {
+	b := newBench(t, 1000)
+	b.node("n1")
+	n := post[api.Node](b, "/v1/nodes/n1/drain", `{"deadline":"10m","who":"ada"}`)
+	if n.Intent != "drain" || n.IntentUntil == nil || time.Until(*n.IntentUntil) > 10*time.Minute || time.Until(*n.IntentUntil) < 9*time.Minute {
+		t.Errorf("%+v", n)
+	}
+	if n = post[api.Node](b, "/v1/nodes/n1/run", ``); n.Intent != "run" || n.IntentUntil != nil {
+		t.Errorf("%+v", n)
+	}
+	if p := b.problem(b.do("POST", "/v1/nodes/n1/drain", `{"deadline":"-1m"}`), 422, "invalid"); !strings.Contains(fmt.Sprint(p), "body.deadline") {
+		t.Errorf("%+v", p)
+	}
+}
+
+// N14: within the grace nothing is known of what runs on a lost node, and nothing of that is stored.
+func TestN14UnreachableIsReadOffTheNode(t *testing.T) {
+	b := newBench(t, 1000)
+	b.node("n1")
+	id := b.place(b.submit("default", "j", 1), "n1", 0, 1)[0]
+	b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocRunning})
+	shown := func() [3]bool {
+		one := get[api.Alloc](b, "/v1/allocations/"+string(id))
+		list := get[api.AllocList](b, "/v1/allocations?node=n1")
+		of := get[api.AllocList](b, "/v1/jobs/default/j/allocations")
+		if one.Status != "running" {
+			t.Errorf("%+v", one)
+		}
+		return [3]bool{one.Unreachable, list.Allocs[0].Unreachable, of.Allocs[0].Unreachable}
+	}
+	for _, h := range []muster.NodeHealth{muster.NodeGood, muster.NodeLost, muster.NodeGood} {
+		b.propose(&state.NodeHealthChanged{ID: "n1", Health: h, Reason: "r"})
+		if got, is := shown(), h == muster.NodeLost; got != [3]bool{is, is, is} {
+			t.Errorf("%s: %v", h, got)
+		}
+	}
+}
+
 func TestO2OrdersOfAnOperator(t *testing.T) {
 	b := newBench(t, 1000)
 	b.node("n1")

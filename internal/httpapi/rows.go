@@ -51,6 +51,16 @@ func jobWhole(j *state.Job) api.Job {
 	return out
 }
 
+// allocNow shows an allocation as it is with its node.
+func allocNow(snap *state.Snapshot, a *state.Alloc) api.Alloc {
+	out := allocOf(a)
+	if a.Live() {
+		n := snap.Node(a.Node)
+		out.Unreachable = n != nil && n.Health == muster.NodeLost
+	}
+	return out
+}
+
 func allocOf(a *state.Alloc) api.Alloc {
 	out := api.Alloc{
 		ID: string(a.ID), Namespace: string(a.Run.Key.Namespace), Job: a.Run.Key.Name, JobUID: string(a.UID),

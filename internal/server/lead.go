@@ -132,12 +132,17 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 func (s *Server) pools() *state.PoolsSet {
 	f := &state.PoolsSet{}
 	config := s.config()
+	static := map[string]bool{}
+	for i := range config.Providers {
+		static[config.Providers[i].Name] = config.Providers[i].Type == api.ProviderStatic
+	}
 	for i := range config.Pools {
 		p := &config.Pools[i]
 		pool := state.Pool{
 			Name: muster.PoolName(p.Name), Provider: muster.ProviderName(p.Provider), Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 			IdleTimeout: muster.Time(p.IdleTimeout.Std().Microseconds()), BootTimeout: muster.Time(p.BootTimeout.Std().Microseconds()),
 			Grace: muster.Time(p.Grace.Std().Microseconds()),
+			Fence: muster.Time(p.Fence.Std().Microseconds()), Static: static[p.Provider],
 			Ready: p.Ready, ReadyTimeout: muster.Time(p.ReadyTimeout.Std().Microseconds()), Sideline: muster.Time(p.Sideline.Std().Microseconds()),
 			Spare: p.Spare, PriceFactor: p.PriceFactor,
 			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"time"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
@@ -343,6 +345,21 @@ type Pool struct {
 	// Static: nothing can confirm that one of its nodes is gone. What ran there is given up when the grace is over.
 	Static bool `cbor:"34,keyasint,omitempty"`
 }
+
+// FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is not configured any more it is
+// half of the grace that they are judged by.
+func (p *Pool) FenceTime() time.Duration {
+	switch {
+	case p == nil:
+		return defaultFence
+	case p.Fence > 0:
+		return time.Duration(p.Fence) * time.Microsecond
+	}
+	return time.Duration(p.Grace) * time.Microsecond / 2
+}
+
+// defaultFence is half of the grace of a pool that says nothing.
+const defaultFence = 30 * time.Second
 
 // Meta is what there is one of.
 type Meta struct {

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -404,6 +405,112 @@ func TestN14CutOffLongerThanTheGrace(t *testing.T) {
 		}
 		w.until("gone", 15*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeGone })
 		w.until("the job's end", 4*time.Minute, ended("a", muster.JobSucceeded))
+		w.startedOnce()
+	})
+}
+
+// A host of a static pool that cannot be reached: nobody can say that it is gone, so its work is placed elsewhere when the grace is
+// over. Then two may run for a while, but never of what is exclusive.
+func TestN14StaticPool(t *testing.T) {
+	for _, exclusive := range []bool{false, true} {
+		t.Run(fmt.Sprintf("exclusive=%v", exclusive), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.static, w.mayTwice, w.pool.Static = true, !exclusive, true
+				w.start()
+				w.submit("a", 1, 2, "sleep 10m ; true", func(s *api.JobSpec) { s.Exclusive = exclusive })
+				w.until("running", time.Second, running("a", 1))
+				time.Sleep(2 * time.Minute) // far longer than a fence: it is spoken to
+				n, _ := w.only()
+				first := w.log.Latest().Alloc("ua-0-1")
+				n.Cut(true)
+				w.until("lost", 5*time.Second, func(s *state.Snapshot) bool { return s.Node(first.Node).Health == muster.NodeLost })
+				lost := time.Now()
+				w.until("given up", 2*time.Minute, func(s *state.Snapshot) bool { return !s.Alloc(first.ID).Live() })
+				if took := time.Since(lost); took < 59*time.Second || took > 62*time.Second {
+					t.Errorf("given up %s after contact was lost, want the grace of a minute", took)
+				}
+				if left := len(n.Live()); left != map[bool]int{true: 0, false: 1}[exclusive] {
+					t.Errorf("%d still run on the host that is cut off", left)
+				}
+				w.until("elsewhere", 10*time.Second, func(s *state.Snapshot) bool {
+					a := s.Alloc("ua-0-2")
+					return a != nil && a.Status == muster.AllocRunning && a.Node != first.Node
+				})
+				if a := w.log.Latest().Alloc(first.ID); a.Outcome != muster.OutcomeLost {
+					t.Errorf("%+v", a)
+				}
+				if w.twice["ua/0"] == exclusive {
+					t.Errorf("ran twice: %v", w.twice["ua/0"])
+				}
+				w.until("the job's end", 11*time.Minute, ended("a", muster.JobSucceeded))
+			})
+		})
+	}
+}
+
+// What is exclusive goes on through the restart of a server, and through lost contact shorter than the fence; longer than that ends it, and it
+// is tried again, without its node being to blame.
+func TestN14ExclusiveAndTheServer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "sleep 5m ; true", func(s *api.JobSpec) { s.Exclusive = true })
+		w.until("running", time.Second, running("a", 1))
+		w.stop()
+		time.Sleep(15 * time.Second)
+		w.restart()
+		time.Sleep(time.Minute)
+		n, row := w.only()
+		n.Cut(true)
+		time.Sleep(15 * time.Second)
+		n.Cut(false)
+		time.Sleep(time.Minute)
+		if a := w.log.Latest().Alloc("ua-0-1"); !a.Live() || len(n.Live()) != 1 {
+			t.Fatalf("%+v", a)
+		}
+		w.stop()
+		time.Sleep(40 * time.Second)
+		w.restart()
+		w.until("tried again", 10*time.Second, func(s *state.Snapshot) bool {
+			a := s.Alloc("ua-0-2")
+			return a != nil && a.Status == muster.AllocRunning
+		})
+		a, m := w.log.Latest().Alloc("ua-0-1"), w.log.Latest().Member("ua", 0)
+		if a.Failure == nil || a.Failure.Reason != muster.ReasonUnguarded || m.UserFailures != 0 || len(m.FailedNodes) != 0 {
+			t.Errorf("%+v, %+v", a.Failure, m)
+		}
+		if n := w.log.Latest().Node(row.ID); n.Health != muster.NodeGood || len(n.Failures) != 0 {
+			t.Errorf("its node is blamed: %s %v", n.Health, n.Failures)
+		}
+		w.until("the job's end", 10*time.Minute, ended("a", muster.JobSucceeded))
+		w.startedOnce()
+	})
+}
+
+// A drain with a deadline: what still runs then is stopped and runs elsewhere, without using up an attempt, and the node goes. It survives
+// the restart of the server, and of the agent.
+func TestDrainWithADeadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "sleep 1h ; true")
+		w.until("running", time.Second, running("a", 1))
+		n, row := w.only()
+		w.must(&state.NodeIntentSet{ID: row.ID, Intent: muster.NodeDrain, Who: "ada", Reason: "new disks", Until: muster.At(time.Now().Add(10 * time.Minute))})
+		time.Sleep(5 * time.Minute)
+		w.restart()
+		n.Kill()
+		time.Sleep(4*time.Minute + 50*time.Second)
+		if a := w.log.Latest().Alloc("ua-0-1"); !a.Live() || a.Desired != muster.AllocRun {
+			t.Fatalf("before the deadline: %+v", a)
+		}
+		w.until("elsewhere", 30*time.Second, func(s *state.Snapshot) bool {
+			a := s.Alloc("ua-0-2")
+			return a != nil && a.Status == muster.AllocRunning && a.Node != row.ID
+		})
+		a, m := w.log.Latest().Alloc("ua-0-1"), w.log.Latest().Member("ua", 0)
+		if a.Outcome != muster.OutcomeStopped || !strings.Contains(a.StopCause, "deadline of its drain") || m.UserFailures != 0 || len(m.FailedNodes) != 0 {
+			t.Errorf("%s (%s): %+v", a.Outcome, a.StopCause, m)
+		}
+		w.until("gone", 10*time.Minute, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeGone })
 		w.startedOnce()
 	})
 }

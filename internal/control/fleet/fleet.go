@@ -350,7 +350,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	}
 	f.mu.Lock()
 	for _, t := range d.Terminate {
-		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained})
+		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained, GiveUp: t.GiveUp})
 		if t.Failed {
 			f.boots.failed(t.Node)
 		}
@@ -365,6 +365,9 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	f.mu.Unlock()
 	for _, r := range d.Release {
 		b.add(&state.NodeIntentSet{ID: r.Node, Intent: muster.NodeRun, Reason: "the time of its hold is over", IfUntil: r.Until})
+	}
+	for _, r := range d.Evict {
+		b.add(&state.NodeEvicted{ID: r.Node, Reason: "the deadline of its drain is over", IfUntil: r.Until})
 	}
 	f.commit(ctx, &b)
 	// After what the breaker still lets pass: facts of one batch have no order, and a tripped one refuses it.

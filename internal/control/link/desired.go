@@ -43,6 +43,9 @@ func (s *session) send(ctx context.Context) error {
 		if next := s.dueToForget(); next > 0 {
 			forget.Reset(next)
 		}
+		if next := s.guardDue(); next > 0 {
+			beat.Reset(next)
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -97,15 +100,24 @@ func (s *session) beat(ctx context.Context) error {
 		return errDeposed
 	}
 	_, err := s.sendDesired(ctx, wire.Desired{Fence: fence})
+	if err == nil && s.exclusive {
+		// Once more, for the guard counts from the answer before.
+		_, err = s.sendDesired(ctx, wire.Desired{Fence: fence})
+	}
 	return err
 }
 
-// sendDesired sends a set, with the lease of the node.
+// sendDesired sends a set, with the lease of the node and its guard.
 func (s *session) sendDesired(ctx context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
 	if row := s.n.row.Load(); row.Intent != muster.NodeHold {
 		d.LeaseMillis = s.n.l.cfg.Lease(row).Milliseconds()
 	}
-	return s.n.client.SendDesired(ctx, d)
+	d.GuardMillis, d.Tick = s.guardNow().Milliseconds(), s.tick
+	answer, err := s.n.client.SendDesired(ctx, d)
+	if err == nil {
+		s.guarded(&d, &answer)
+	}
+	return answer, err
 }
 
 var errDeposed = errors.New("another leader has begun")
@@ -381,7 +393,7 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		Namespace: a.Run.Key.Namespace, Job: a.Run.Key.Name, JobUID: a.UID, Version: a.Version,
 		Index: a.Index, Count: sp.Count, Attempt: a.Attempt,
 		Command: sp.Command, Image: sp.Image, Env: sp.Env, Workdir: sp.Workdir, Resources: a.Run.Ask,
-		PidsLimit: sp.Resources.Pids, CPUMax: muster.MilliCPU(sp.Resources.CPUMax * 1000),
+		Exclusive: sp.Exclusive, PidsLimit: sp.Resources.Pids, CPUMax: muster.MilliCPU(sp.Resources.CPUMax * 1000),
 		Entrypoint: sp.Entrypoint, User: sp.User, Network: muster.NetworkMode(sp.Network), Egress: sp.Egress, Ports: sp.Ports,
 		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
 		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),

@@ -39,6 +39,11 @@ type session struct {
 	// ready are outputs to ship now; shippers are at it.
 	ready    []muster.AllocID
 	shippers int
+	// Of the sender: tick is the agent's clock in its last answer, guardSent when one was last given back,
+	// exclusive whether something on the node may need that.
+	tick      int64
+	guardSent time.Time
+	exclusive bool
 	// forgets are to be forgotten soon, the earliest first.
 	forgets []muster.AllocID
 	// storing, pushing and granting are declared outputs, inputs and rights to pull images under way.
@@ -60,7 +65,7 @@ type known struct {
 
 func newSession(n *nodeLink, boot string) *session {
 	return &session{
-		n: n, boot: boot, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
+		n: n, boot: boot, exclusive: true, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
 		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, granting: map[string]bool{},
 		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{},

@@ -95,12 +95,14 @@ func (p *planner) trip(pool muster.PoolName, reason string) {
 	}
 }
 
-// release lets go of a node that was held for a time.
+// release lets go of a node that was held for a time, and ends what still runs on one whose drain has a deadline.
 func (p *planner) release(n *state.Node) {
 	switch {
 	case n.IntentUntil == 0:
 	case p.now < n.IntentUntil:
 		p.wakeAt(n.IntentUntil)
+	case n.Intent == muster.NodeDrain:
+		p.out.Evict = append(p.out.Evict, Release{n.ID, n.IntentUntil})
 	default:
 		p.out.Release = append(p.out.Release, Release{n.ID, n.IntentUntil})
 	}

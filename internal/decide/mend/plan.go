@@ -50,6 +50,8 @@ type Turn struct {
 	Unexplained bool
 	// Failed: it was to come into service and did not.
 	Failed bool
+	// GiveUp: what ran there is given up at once, as nothing can ever confirm that the machine is gone.
+	GiveUp bool
 }
 
 // Look is a provider to be listed.
@@ -73,7 +75,9 @@ type Decisions struct {
 	Tripped []Trip
 	// Release are nodes whose hold is over.
 	Release []Release
-	Wake    muster.Time
+	// Evict are nodes whose drain has come to its deadline.
+	Evict []Release
+	Wake  muster.Time
 }
 
 type planner struct {
@@ -126,7 +130,37 @@ func (p *planner) look(s *Sight, at muster.Time) {
 }
 
 func (p *planner) gone(n *state.Node, reason string) {
+	if due := p.guardedUntil(n); p.now < due {
+		p.wakeAt(due)
+		return
+	}
 	p.out.Gone = append(p.out.Gone, Turn{Node: n.ID, Reason: reason})
+}
+
+// guardedUntil is until when exclusive work may run on a node of which nothing can confirm that it is gone: a host of a static pool
+// that was given back, and could not be cleared, goes on until its agent's fence is over. The link has
+// renewed nothing since the node was lost, or was to be destroyed.
+func (p *planner) guardedUntil(n *state.Node) muster.Time {
+	if q := p.snap.Pool(n.Pool); q == nil || !q.Static || n.LiveAllocs == 0 {
+		return 0
+	}
+	_, grace := p.times(n)
+	due := n.StageSince.Add(grace)
+	if n.Health == muster.NodeLost {
+		due = n.HealthSince.Add(grace)
+	}
+	if p.now >= due {
+		return due
+	}
+	exclusive := false
+	p.snap.NodeAllocs(n.ID, func(a *state.Alloc) bool {
+		exclusive = a.Run.Spec.Exclusive
+		return !exclusive
+	})
+	if !exclusive {
+		return 0
+	}
+	return due
 }
 
 func (p *planner) times(n *state.Node) (boot, grace time.Duration) {
@@ -259,7 +293,10 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s, and the provider says that the instance is not there", grace)})
 	case !p.mayDestroy(n):
 	default:
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true})
+		// Nobody can say that a host of a static pool is gone: the grace is all that there is (case c), and what runs there may go on
+		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
+		q := p.snap.Pool(n.Pool)
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true, GiveUp: q != nil && q.Static})
 	}
 }
 

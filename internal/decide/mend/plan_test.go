@@ -20,13 +20,13 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 // cluster is a state and what its fleet has seen and done, driven by text:
 //
-//	pool p boot=5m grace=1m
-//	node n1 launching|booting|adopted|serving|draining|terminating [lost] [hold] [broken] [busy]
+//	pool p [static]          boot 5m, grace 1m
+//	node n1 launching|booting|adopted|serving|draining|terminating [lost] [hold] [broken] [busy] [exclusive]
 //	lost n1 / good n1 / terminate n1 / gone n1
 //	creating n1 / tried n1 / destroying n1 / destroyed n1 / notbefore n1 10s
 //	unexplained p xxx        so many were destroyed for lost contact
 //	trip / resume            the breaker trips / an operator resumes the pool
-//	denied n1 / noboot n1 why / holdfor n1 1h
+//	denied n1 / noboot n1 why / holdfor n1 1h / drainfor n1 10m
 //	busy n1 / drain n1       one more allocation runs there / it drains
 //	due n1 10s               so long from now what runs on it is to have ended
 //	notice n1 2m             the cloud takes it then
@@ -99,8 +99,8 @@ func (c *cluster) node(id muster.NodeID, stage muster.NodeStage, flags ...string
 	if !unmade && (stage == muster.NodeServing || stage == muster.NodeDraining || stage == muster.NodeTerminating) {
 		c.do(&state.NodeJoined{ID: id, Capacity: room, Boot: "b"})
 	}
-	if slices.Contains(flags, "busy") {
-		c.busy(id)
+	if slices.Contains(flags, "busy") || slices.Contains(flags, "exclusive") {
+		c.busy(id, flags...)
 	}
 	switch stage {
 	case muster.NodeDraining:
@@ -119,13 +119,13 @@ func (c *cluster) node(id muster.NodeID, stage muster.NodeStage, flags ...string
 }
 
 // busy puts one more allocation on a node.
-func (c *cluster) busy(id muster.NodeID) {
+func (c *cluster) busy(id muster.NodeID, flags ...string) {
 	c.t.Helper()
 	c.jobs++
 	name := fmt.Sprintf("j%d", c.jobs)
 	p := 50
 	c.do(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: muster.JobUID(name), Spec: &api.JobSpec{
-		Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}})
+		Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: []string{"true"}, Exclusive: slices.Contains(flags, "exclusive"), Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}})
 	c.do(&state.PlanCommitted{Placements: []state.Placement{{UID: muster.JobUID(name), Version: 1, Index: 0, Attempt: 1, Node: id}}})
 }
 
@@ -158,6 +158,7 @@ func (c *cluster) line(line string) {
 	switch words[0] {
 	case "pool":
 		p := state.Pool{Name: "p", Provider: "fake", Max: 10, BootTimeout: 300e6, Grace: 60e6}
+		p.Static = slices.Contains(words, "static")
 		c.do(&state.PoolsSet{Pools: []state.Pool{p}})
 	case "node":
 		c.node(id(), muster.NodeStage(words[2]), words[3:]...)
@@ -174,6 +175,9 @@ func (c *cluster) line(line string) {
 	case "holdfor":
 		d, _ := time.ParseDuration(words[2])
 		c.do(&state.NodeIntentSet{ID: id(), Intent: muster.NodeHold, Until: c.now.Add(d)})
+	case "drainfor":
+		d, _ := time.ParseDuration(words[2])
+		c.do(&state.NodeIntentSet{ID: id(), Intent: muster.NodeDrain, Until: c.now.Add(d)})
 	case "gone":
 		c.do(&state.NodeGone{ID: id()})
 	case "purge":
@@ -248,7 +252,11 @@ func (c *cluster) print(d *Decisions) {
 		fmt.Fprintf(&c.out, "overdue %s: %s\n", t.Node, t.Reason)
 	}
 	for _, t := range d.Terminate {
-		fmt.Fprintf(&c.out, "terminate %s: %s\n", t.Node, t.Reason)
+		giveUp := ""
+		if t.GiveUp {
+			giveUp = "; its work is given up"
+		}
+		fmt.Fprintf(&c.out, "terminate %s: %s%s\n", t.Node, t.Reason, giveUp)
 	}
 	for _, t := range d.Gone {
 		fmt.Fprintf(&c.out, "gone %s: %s\n", t.Node, t.Reason)
@@ -261,6 +269,9 @@ func (c *cluster) print(d *Decisions) {
 	}
 	for _, r := range d.Release {
 		fmt.Fprintf(&c.out, "release %s, held until %s ago\n", r.Node, c.now.Sub(r.Until))
+	}
+	for _, r := range d.Evict {
+		fmt.Fprintf(&c.out, "evict %s, due %s ago\n", r.Node, c.now.Sub(r.Until))
 	}
 	if d.Wake != 0 {
 		fmt.Fprintf(&c.out, "wake in %s\n", d.Wake.Sub(c.now))

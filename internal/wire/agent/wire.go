@@ -110,6 +110,10 @@ type Desired struct {
 	// LeaseMillis is how long the node may hear no set before it ends itself; 0: for ever. A
 	// server sends a set, if only an empty one, at least every SetEvery.
 	LeaseMillis int64 `json:"lease_ms,omitempty"`
+	// GuardMillis is how long exclusive allocations may run from Tick on; then the agent kills them. Tick is of
+	// the last answer that this contact has had: what lies between is the way of the sets. Either 0: nothing is renewed.
+	GuardMillis int64 `json:"guard_ms,omitempty"`
+	Tick        int64 `json:"tick,omitempty"`
 }
 
 // SetEvery is the longest time between two sets that a node is sent, in milliseconds.
@@ -136,6 +140,8 @@ type DesiredAnswer struct {
 	Forgotten []muster.AllocID `json:"forgotten,omitempty"`
 	// NotEnded were to be forgotten but have not ended: they are kept.
 	NotEnded []muster.AllocID `json:"not_ended,omitempty"`
+	// Tick is the agent's clock, in microseconds of its own; above 0.
+	Tick int64 `json:"tick,omitempty"`
 }
 
 // Problem is the JSON of an error answer that is not a Refusal.
@@ -183,6 +189,8 @@ type AllocSpec struct {
 	Isolation muster.Isolation `json:"isolation,omitempty"`
 	// Runtime is the program that is to make its container; empty: any.
 	Runtime string `json:"runtime,omitempty"`
+	// Exclusive: it begins only while a guard holds (see Desired.GuardMillis), and is killed when that lapses.
+	Exclusive bool `json:"exclusive,omitempty"`
 	// Ready says how it shows that it is ready; nil: it is as soon as it runs.
 	Ready *Readiness `json:"ready,omitempty"`
 	// Cores that it runs on, counted among those that the agent may use; none: all.

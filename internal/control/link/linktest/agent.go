@@ -174,6 +174,8 @@ func (a *agent) obey(d *wire.Desired) (out wire.DesiredAnswer, refusal *wire.Ref
 	}
 	n.fence = d.Fence
 	n.sets = append(n.sets, *d)
+	n.guardLocked(d)
+	out.Tick = n.tickLocked()
 	for _, want := range d.Allocs {
 		b := n.sandboxes[want.ID]
 		switch {

@@ -52,6 +52,10 @@ type Node struct {
 	answers   []wire.ProbeAnswer
 	probed    []muster.Time
 	condition wire.Condition
+	// guarded is until when exclusive sandboxes may run, counted from began; renewed is closed and replaced when that is later.
+	began   time.Time
+	guarded time.Time
+	renewed chan struct{}
 }
 
 // NewNode makes a node whose agent does not run yet.
@@ -62,6 +66,7 @@ func NewNode(cfg Config) *Node {
 	return &Node{
 		cfg: cfg, runtimes: []string{"process"}, sandboxes: map[muster.AllocID]*sandbox{},
 		forgotten: map[muster.AllocID]bool{}, inputs: map[string][]byte{}, ran: map[muster.AllocID]int{},
+		began: time.Now(), renewed: make(chan struct{}),
 	}
 }
 

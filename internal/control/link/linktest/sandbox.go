@@ -34,6 +34,7 @@ type sandbox struct {
 	asked, killed  chan struct{} // asked to stop; killed without a word
 	stdout, stderr stream
 	made           map[string]string
+	unguarded      bool
 	files          [][]byte
 	grown          chan struct{} // closed and replaced with each change
 }
@@ -121,6 +122,10 @@ func (b *sandbox) run() {
 		return
 	}
 	if !b.inputs() {
+		b.end(0, nil, true)
+		return
+	}
+	if !b.guard() {
 		b.end(0, nil, true)
 		return
 	}
@@ -300,6 +305,11 @@ func (b *sandbox) end(code int, f *muster.Failure, never bool) {
 		case <-b.asked:
 			r.Outcome, r.Failure, r.Signal = muster.OutcomeStopped, nil, "SIGTERM"
 		default:
+		}
+		if b.unguarded {
+			r.Outcome, r.Signal = muster.OutcomeFailed, "SIGKILL"
+			r.Failure = &muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonUnguarded, Message: "exclusive, and no server has spoken"}
+			return
 		}
 		if f != nil && r.Outcome != muster.OutcomeStopped {
 			r.Outcome = muster.OutcomeFailed
