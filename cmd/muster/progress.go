@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"regexp"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ type progress struct {
 	began  time.Time
 	away   bool
 	told   api.JobCounts
-	reason string
+	reason string // as told, without times
 
 	mu     sync.Mutex
 	detail string // what a start is at
@@ -63,6 +64,9 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
+// lengths are the times in a reason, as 1m5s.
+var lengths = regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs))+\b`)
+
 // show tells what was heard.
 func (p *progress) show(job *api.Job, err error) {
 	if client.IsUnreachable(err) {
@@ -104,10 +108,12 @@ func (p *progress) show(job *api.Job, err error) {
 		}
 		return
 	}
-	if c == p.told && why == p.reason {
+	// A countdown is one thing to say, not one for each look.
+	said := lengths.ReplaceAllString(why, "…")
+	if c == p.told && said == p.reason {
 		return
 	}
-	p.told, p.reason = c, why
+	p.told, p.reason = c, said
 	if job.Count > 1 {
 		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(why != "", "; "+why))
 	} else if waiting > 0 {
