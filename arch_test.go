@@ -69,6 +69,7 @@ var rules = []rule{
 	{place: "internal/agent", may: []string{".", "api", "internal/wire/...", "internal/agent/initbin"}, third: []string{"golang.org/x/sys", "golang.org/x/sync"}},
 	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/wire/...", "internal/blob"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/prometheus/client_golang", "github.com/coder/websocket"}},
+	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/httpapi"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
 	{place: "internal/sim", may: []string{".", "api", "client", "internal/..."}, third: []string{"*"}},
 	{place: "cmd/muster-init", may: []string{"internal/sandbox", "internal/wire/init"}},

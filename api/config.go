@@ -36,6 +36,21 @@ type ServerConfig struct {
 	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"How work is placed on nodes."`
 	// Pools are the rules by which nodes are made.
 	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules by which nodes are made and given up."`
+	// Compat are other systems' APIs that the server answers as well.
+	Compat CompatConfig `json:"compat,omitzero" doc:"Other systems' APIs on the same address, for their clients. None unless named here."`
+}
+
+// CompatConfig are other systems' APIs on top of this one's.
+type CompatConfig struct {
+	Poseidon *PoseidonConfig `json:"poseidon,omitempty" doc:"Poseidon's API under /api/v1 (docs/poseidon.md). With poseidon: {} it is there, with the server's own token."`
+}
+
+// PoseidonConfig is what Poseidon's API needs to know.
+type PoseidonConfig struct {
+	Token     muster.Secret `json:"token,omitzero" doc:"What clients send as Poseidon-Token. It opens /api/v1 and nothing else. Better in a file of its own: token_file. Default: the server's own token."`
+	TokenFile string        `json:"token_file,omitempty" doc:"A file with the token, read when the server starts. An absolute path."`
+	Namespace string        `json:"namespace,omitempty" zero:"default" doc:"Where its environments are: number 17 is the environment 17 there. Default: default."`
+	Wait      Duration      `json:"wait,omitempty" doc:"How long a client may have to wait for a runner when none is warm. Default: 0s, refused at once; at most 1h."`
 }
 
 // LogConfig says how the server tells what it does, on its stderr.
@@ -198,10 +213,12 @@ const (
 	DefaultBootTimeout = Duration(5 * time.Minute)
 	DefaultGrace       = Duration(time.Minute)
 	DefaultExecTimeout = Duration(time.Minute)
-	DefaultBootProbe   = Duration(30 * time.Second)
-	DefaultLease       = Duration(time.Hour)
-	DefaultHostDir     = "/var/lib/muster"
-	DefaultShutdown    = "poweroff"
+	// MinToken is how short a token of an operator's own may be.
+	MinToken         = 16
+	DefaultBootProbe = Duration(30 * time.Second)
+	DefaultLease     = Duration(time.Hour)
+	DefaultHostDir   = "/var/lib/muster"
+	DefaultShutdown  = "poweroff"
 	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
 	DefaultPriceFactor = 2.0
 )
@@ -217,6 +234,9 @@ func (s *ServerConfig) Defaults() {
 	fill(&s.Retention.Jobs, DefaultRetention)
 	fill(&s.Retention.Nodes, DefaultRetention)
 	fill(&s.Blob.Retention, s.Retention.Jobs)
+	if p := s.Compat.Poseidon; p != nil {
+		fill(&p.Namespace, string(muster.DefaultNamespace))
+	}
 	for i := range s.Providers {
 		s.Providers[i].defaults()
 	}

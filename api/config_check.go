@@ -52,7 +52,30 @@ func (s *ServerConfig) Validate() []ProblemField {
 	c.registries(s.Registries)
 	c.pools(s)
 	c.shares(s.Shares)
+	if s.Compat.Poseidon != nil {
+		c.poseidon(s.Compat.Poseidon)
+	}
 	return c.problems
+}
+
+func (c *checks) poseidon(p *PoseidonConfig) {
+	const at = "compat.poseidon"
+	c.text(at+".token_file", p.TokenFile, 4095)
+	token := p.Token.Reveal()
+	switch {
+	case token != "" && p.TokenFile != "":
+		c.add(at+".token", "is given together with token_file; give one of them")
+	case p.TokenFile != "" && !strings.HasPrefix(p.TokenFile, "/"):
+		c.add(at+".token_file", "is %s; write an absolute path", quote(p.TokenFile))
+	case token != "" && len(token) < MinToken:
+		c.add(at+".token", "has %d characters; a token has at least %d", len(token), MinToken)
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		c.add(at+".token", "has characters that no header can carry; write it in ASCII, without spaces")
+	}
+	if p.Namespace != "" {
+		c.name(at+".namespace", p.Namespace)
+	}
+	c.duration(at+".wait", p.Wait, MaxClaimWait)
 }
 
 func (c *checks) shares(list []ShareSpec) {

@@ -226,3 +226,44 @@ func TestRegistries(t *testing.T) {
 		t.Errorf("%s %v", b, err)
 	}
 }
+
+func TestPoseidonConfig(t *testing.T) {
+	base := func(p PoseidonConfig) *ServerConfig {
+		s := goodConfig()
+		s.Compat.Poseidon = &p
+		s.Defaults()
+		return s
+	}
+	for _, p := range []PoseidonConfig{{}, {Token: muster.NewSecret("0123456789abcdef")}, {TokenFile: "/etc/token", Namespace: "codeocean", Wait: Duration(time.Minute)}} {
+		if wrong := base(p).Validate(); len(wrong) > 0 {
+			t.Errorf("%+v: %v", p, wrong)
+		}
+	}
+	for field, p := range map[string]PoseidonConfig{
+		"token":      {Token: muster.NewSecret("short")},
+		"token_file": {TokenFile: "token"},
+		"namespace":  {Namespace: "Not A Name"},
+		"wait":       {Wait: Duration(2 * time.Hour)},
+	} {
+		wrong := base(p).Validate()
+		if len(wrong) != 1 || wrong[0].Location != "compat.poseidon."+field || strings.Contains(wrong[0].Message, "short") {
+			t.Errorf("%s: %v", field, wrong)
+		}
+	}
+	for _, token := range []string{"0123456789abcdef 0123456789abcdef", "0123456789abcdefü"} {
+		if wrong := base(PoseidonConfig{Token: muster.NewSecret(token)}).Validate(); len(wrong) != 1 || strings.Contains(wrong[0].Message, token) {
+			t.Errorf("%v", wrong)
+		}
+	}
+	if wrong := base(PoseidonConfig{Token: muster.NewSecret("0123456789abcdef"), TokenFile: "/x"}).Validate(); len(wrong) != 1 {
+		t.Errorf("%v", wrong)
+	}
+	if s := base(PoseidonConfig{}); s.Compat.Poseidon.Namespace != "default" {
+		t.Errorf("%+v", s.Compat.Poseidon)
+	}
+	// It is there from the next start on, and without being asked for it is not there.
+	changes, err := base(PoseidonConfig{}).Changes(base(PoseidonConfig{Wait: Duration(time.Second)}))
+	if err != nil || len(changes) != 1 || !changes[0].Restart {
+		t.Errorf("%+v %v", changes, err)
+	}
+}

@@ -190,4 +190,6 @@ type Usage struct {
 	Pids, PidsMax int
 	// Disk is what its writable layer holds, DiskMax what that may; 0 if it has none, or not to be had.
 	Disk, DiskMax muster.Bytes
+	// OOMKills is how many of its processes the kernel has killed for want of memory.
+	OOMKills int64
 }

@@ -232,6 +232,6 @@ func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {
 	defer a.drop(al, b)
 	u := b.sandbox.Usage()
 	answer(w, http.StatusOK, wire.Stats{
-		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, PidsMax: u.PidsMax, Disk: u.Disk, DiskMax: u.DiskMax,
+		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, PidsMax: u.PidsMax, Disk: u.Disk, DiskMax: u.DiskMax, OOMKills: u.OOMKills,
 	})
 }

@@ -128,6 +128,7 @@ type API struct {
 	token   [sha256.Size]byte
 	hosts   map[string]bool
 	raw     map[string]bool // patterns whose body is bytes, read by the handler
+	mounts  []Mount
 	openapi []byte
 	// patience of sockets.
 	patience patience

@@ -188,6 +188,11 @@ func (a *API) deleteEnvironment(ctx context.Context, in *deleteEnvironmentIn) (*
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = a.cfg.Proposer.Propose(ctx, &state.EnvironmentDeleted{Key: j.Key, Claimed: in.Claimed})
-	return nil, err
+	return nil, a.DeleteEnvironment(ctx, j, in.Claimed)
+}
+
+// DeleteEnvironment deletes one, with its claimed runners if so asked. Errors are faults.
+func (a *API) DeleteEnvironment(ctx context.Context, j *state.Job, claimed bool) error {
+	_, _, err := a.cfg.Proposer.Propose(ctx, &state.EnvironmentDeleted{Key: j.Key, Claimed: claimed})
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -221,6 +222,18 @@ func (a *API) enterExec(ctx context.Context, in *AllocPath, e *initwire.Exec) (*
 	return al, x, a.broke(ctx, al, err)
 }
 
+// StartExec starts an execution in an allocation's sandbox; its connection lasts until ctx ends. Errors are problems and faults.
+func (a *API) StartExec(ctx context.Context, id string, e *initwire.Exec) (*initwire.Execution, error) {
+	_, x, err := a.enterExec(ctx, &AllocPath{id}, e)
+	return x, err
+}
+
+// EndOf is the end of an execution as init tells it, within what can be true.
+func EndOf(e *initwire.ExecEnded) api.ExecEnd { return endOf(e) }
+
+// WantedExec is a request as init takes it; an error is a problem that says what is wrong with it.
+func WantedExec(r *api.ExecRequest) (*initwire.Exec, error) { return wantedExec(r) }
+
 func execFrame(e *initwire.Exec) ([]byte, error) {
 	request, err := initwire.Frame(initwire.KindExec, e.Fields())
 	if err != nil {
@@ -368,14 +381,19 @@ func (a *API) signalExec(ctx context.Context, in *signalExecIn) (*struct{}, erro
 	if !ok {
 		return nil, invalid("body.signal", "is %q; give a name or a number, as TERM or 15", clip(want.Signal))
 	}
-	al, conn, err := a.enter(ctx, &in.AllocPath)
-	if err != nil {
+	if err := a.SignalExec(ctx, in.ID, in.EID, sig); err != nil {
 		return nil, err
+	}
+	return &struct{}{}, nil
+}
+
+// SignalExec sends a signal to an execution's command and that command's children. Errors are problems and faults.
+func (a *API) SignalExec(ctx context.Context, id, execution string, sig syscall.Signal) error {
+	al, conn, err := a.enter(ctx, &AllocPath{id})
+	if err != nil {
+		return err
 	}
 	bounded, cancel := soon(ctx)
 	defer cancel()
-	if err := initwire.SignalExec(bounded, conn, in.EID, sig); err != nil {
-		return nil, a.broke(ctx, al, err)
-	}
-	return &struct{}{}, nil
+	return a.broke(ctx, al, initwire.SignalExec(bounded, conn, execution, sig))
 }

@@ -125,13 +125,9 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 
 // sendFile answers with the bytes; an error is answered by the caller.
 func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, al *state.Alloc, path string, want span) error {
-	conn, err := a.tunnel(ctx, al, nil)
+	e, from, err := a.ReadFile(ctx, string(al.ID), initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
 	if err != nil {
 		return err
-	}
-	e, from, err := initwire.ReadFile(ctx, conn, initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
-	if err != nil {
-		return a.broke(ctx, al, err)
 	}
 	size := max(e.Size, 0)
 	if !e.Unsized && want.partly && want.from >= size && (size > 0 || want.from > 0) {

@@ -117,16 +117,10 @@ const maxListBytes = 16 << 20
 var errEnough = errors.New("enough")
 
 func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, error) {
-	v, err := a.visit(ctx, &in.AllocPath)
-	if err != nil {
-		return nil, err
-	}
-	defer v.end()
 	out := &fileListOut{api.FileList{Entries: []api.FileEntry{}}}
 	size := 0
 	// One more than is wanted tells whether there are more.
-	err = initwire.ListFiles(v.ctx, v, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
-		v.heard()
+	err := a.ListFiles(ctx, in.ID, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
 		size += len(e.Path) + len(e.Name) + len(e.Target) + len(e.Problem)
 		if len(out.Body.Entries) == in.Limit || size > maxListBytes {
 			out.Body.More = true
@@ -135,10 +129,65 @@ func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, err
 		out.Body.Entries = append(out.Body.Entries, entryOf(e))
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
-		return nil, a.broke(v.ctx, v.al, err)
+	if err != nil && err != errEnough {
+		return nil, err
 	}
 	return out, nil
+}
+
+// ListFiles calls each for every entry of a directory in an allocation's sandbox, and ends with its error. Other errors, as
+// those of the operations that follow, are problems and faults.
+func (a *API) ListFiles(ctx context.Context, id string, list initwire.FileList, each func(*initwire.FileEntry) error) error {
+	v, err := a.visit(ctx, &AllocPath{id})
+	if err != nil {
+		return err
+	}
+	defer v.end()
+	var enough error
+	err = initwire.ListFiles(v.ctx, v, list, func(e *initwire.FileEntry) error {
+		v.heard()
+		enough = each(e)
+		return enough
+	})
+	if enough != nil {
+		return enough
+	}
+	return a.broke(v.ctx, v.al, err)
+}
+
+// ReadFile is the entry of a regular file, and its octets, until ctx ends.
+func (a *API) ReadFile(ctx context.Context, id string, read initwire.FileRead) (*initwire.FileEntry, io.ReadCloser, error) {
+	al, conn, err := a.enter(ctx, &AllocPath{id})
+	if err != nil {
+		return nil, nil, err
+	}
+	e, from, err := initwire.ReadFile(ctx, conn, read)
+	return e, from, a.broke(ctx, al, err)
+}
+
+// WriteFile makes or replaces a file.
+func (a *API) WriteFile(ctx context.Context, id string, write initwire.FileWrite, src io.Reader) error {
+	return a.during(ctx, id, func(v *visit) error { return initwire.WriteFile(v.ctx, v, write, src) })
+}
+
+// DeleteFile removes a file, or a directory.
+func (a *API) DeleteFile(ctx context.Context, id string, del initwire.FileDelete) error {
+	return a.during(ctx, id, func(v *visit) error { return initwire.DeleteFile(v.ctx, v, del) })
+}
+
+// MakeDirectory makes a directory.
+func (a *API) MakeDirectory(ctx context.Context, id string, mk initwire.FileMake) error {
+	return a.during(ctx, id, func(v *visit) error { return initwire.MakeDirectory(v.ctx, v, mk) })
+}
+
+// during is an operation that takes as long as it does.
+func (a *API) during(ctx context.Context, id string, do func(*visit) error) error {
+	v, err := a.visit(ctx, &AllocPath{id})
+	if err != nil {
+		return err
+	}
+	defer v.end()
+	return a.broke(v.ctx, v.al, do(v))
 }
 
 type statFileIn struct {
@@ -243,14 +292,9 @@ type deleteFileIn struct {
 }
 
 func (a *API) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
-	v, err := a.visit(ctx, &in.AllocPath)
+	err := a.DeleteFile(ctx, in.ID, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
 	if err != nil {
 		return nil, err
-	}
-	defer v.end()
-	err = initwire.DeleteFile(v.ctx, v, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
-	if err != nil {
-		return nil, a.broke(v.ctx, v.al, err)
 	}
 	return &struct{}{}, nil
 }
@@ -267,14 +311,12 @@ func (a *API) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut,
 	if err != nil {
 		return nil, err
 	}
-	al, conn, err := a.enter(ctx, &in.AllocPath)
-	if err != nil {
+	if err := a.MakeDirectory(ctx, in.ID, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
 		return nil, err
 	}
-	bounded, cancel := soon(ctx)
-	defer cancel()
-	if err := initwire.MakeDirectory(bounded, conn, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
-		return nil, a.broke(ctx, al, err)
+	al, err := in.find(a.cfg.State.Latest())
+	if err != nil {
+		return nil, err
 	}
 	e, err := a.stat(ctx, al, in.Path, true)
 	if err != nil {

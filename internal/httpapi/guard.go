@@ -46,6 +46,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	if m := a.mounted(r.URL.Path); m != nil {
+		route = a.serveMount(m, rec, r)
+		return
+	}
 	if p := a.admit(r); p != nil {
 		p.write(rec)
 		return
@@ -90,7 +94,12 @@ func (a *API) recovered(rec *response, r *http.Request, what any) {
 		// Half an answer is on its way: the only honest end is a broken one.
 		panic(http.ErrAbortHandler)
 	}
-	problemOf(muster.Faultf(muster.FaultInternal, "panic")).write(rec)
+	p := problemOf(muster.Faultf(muster.FaultInternal, "panic"))
+	if m := a.mounted(r.URL.Path); m != nil {
+		m.refuse(rec, r, p)
+		return
+	}
+	p.write(rec)
 }
 
 // response notes what was answered.
@@ -137,6 +146,20 @@ func open(path string) bool {
 
 // admit lets a request in by its Host, its Origin and its token, in this order.
 func (a *API) admit(r *http.Request) *problem {
+	if p := a.admitFrom(r); p != nil {
+		return p
+	}
+	if a.cfg.NoAuth || open(r.URL.Path) {
+		return nil
+	}
+	if id, shown, right := a.holder(r); shown {
+		return a.admitHolder(r, id, right)
+	}
+	return a.checkToken(r)
+}
+
+// admitFrom lets a request in by where it was sent to, and by which page.
+func (a *API) admitFrom(r *http.Request) *problem {
 	if r.RequestURI == "*" {
 		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "ask for a path, not for *")
 	}
@@ -147,13 +170,7 @@ func (a *API) admit(r *http.Request) *problem {
 	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r) {
 		return newProblem(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("requests of the web page %q are refused", clip(origin)))
 	}
-	if a.cfg.NoAuth || open(r.URL.Path) {
-		return nil
-	}
-	if id, shown, right := a.holder(r); shown {
-		return a.admitHolder(r, id, right)
-	}
-	return a.checkToken(r)
+	return nil
 }
 
 // checkToken compares digests, in the same time whatever they are.

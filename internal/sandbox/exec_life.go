@@ -155,6 +155,14 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 		if e.want.Stdin {
 			e.stdin = screen.file
 		}
+		if e.want.OwnStderr {
+			w, err := e.output()
+			if err != nil {
+				return theirs, err
+			}
+			theirs = append(theirs, w)
+			p.files[2] = w
+		}
 	} else {
 		if e.want.Stdin {
 			r, w, err := pipe()
@@ -169,17 +177,12 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 			p.files[0] = r
 		}
 		for i := range 2 {
-			r, w, err := pipe()
+			w, err := e.output()
 			if err != nil {
 				return theirs, err
 			}
 			theirs = append(theirs, w)
 			p.files[1+i] = w
-			from, err := e.s.source(r, "output of "+e.id)
-			if err != nil {
-				return theirs, err
-			}
-			e.prints = append(e.prints, from)
 		}
 	}
 	if e.want.Detached {
@@ -188,6 +191,21 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 		}
 	}
 	return theirs, nil
+}
+
+// output makes a pipe that is read for output. w is the program's end.
+func (e *execution) output() (w int, err error) {
+	r, w, err := pipe()
+	if err != nil {
+		return -1, err
+	}
+	from, err := e.s.source(r, "output of "+e.id)
+	if err != nil {
+		_ = syscall.Close(w)
+		return -1, err
+	}
+	e.prints = append(e.prints, from)
+	return w, nil
 }
 
 func (e *execution) disconnect() {

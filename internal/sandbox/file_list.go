@@ -39,6 +39,10 @@ func (f *files) say(e *initwire.FileEntry) error {
 
 // list answers what is in a directory, or the one entry of something else.
 func (f *files) list(q *initwire.FileList) error {
+	return f.with(q.User, func() error { return f.listed(q) })
+}
+
+func (f *files) listed(q *initwire.FileList) error {
 	path, err := f.at(q.Path)
 	if err != nil {
 		return err

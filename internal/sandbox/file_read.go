@@ -18,9 +18,16 @@ func (f *files) read(q *initwire.FileRead) error {
 	if q.Offset < 0 || q.Length < 0 {
 		return wrong(initwire.FileInvalid, q.Path, "offset and length cannot be negative")
 	}
-	fd, st, err := openRegular(path)
+	var fd int
+	var st *unix.Stat_t
+	err = f.with(q.User, func() (err error) {
+		if fd, st, err = openRegular(path); err != nil {
+			return regularBlame(q.Path, err)
+		}
+		return nil
+	})
 	if err != nil {
-		return regularBlame(q.Path, err)
+		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
 	e := f.entry(-1, "", q.Path, st)

@@ -117,6 +117,9 @@ func (s *sandbox) environment(e *initwire.Exec) []string {
 	if !e.CleanEnv && s.env != "" {
 		for kv := range strings.SplitSeq(s.env, "\x00") {
 			name, _, _ := strings.Cut(kv, "=")
+			if e.HideEnv != "" && strings.HasPrefix(name, e.HideEnv) {
+				continue
+			}
 			given[name] = len(env)
 			env = append(env, kv)
 		}

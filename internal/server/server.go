@@ -335,6 +335,9 @@ func (s *Server) api() (*http.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.mountCompat(a); err != nil {
+		return nil, err
+	}
 	return a.Server(), nil
 }
 

@@ -33,6 +33,7 @@ func (s *sandbox) Usage() agent.Usage {
 func (s *sandbox) measure() (u agent.Usage, peak muster.Bytes) {
 	m := cgroup.Measure(s.record.Cgroups)
 	u = agent.Usage{CPU: m.CPU, Memory: m.Memory, Pids: m.Pids, PidsMax: m.PidsMax}
+	u.OOMKills, _ = cgroup.OutOfMemory(s.record.Cgroups)
 	if m.HasMemory && m.HasCPU {
 		return u, m.Peak
 	}

@@ -66,6 +66,8 @@ type Stats struct {
 	Memory    muster.Bytes `json:"memory"`
 	Pids      int          `json:"pids,omitempty"`
 	Disk      muster.Bytes `json:"disk,omitempty"`
+	// OOMKills is how many of its processes the kernel has killed for want of memory so far.
+	OOMKills int64 `json:"oom_kills,omitempty"`
 	// The limits that hold, asked for or not; 0: none, or not known.
 	PidsMax int          `json:"pids_max,omitempty"`
 	DiskMax muster.Bytes `json:"disk_max,omitempty"`

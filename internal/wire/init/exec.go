@@ -46,7 +46,7 @@ type Exec struct {
 	Work string
 	// User as in Start; empty: the sandbox's. Only in a container.
 	User string
-	// TTY: a terminal of Rows and Cols is all of its streams, and what comes out is Stdout.
+	// TTY: a terminal of Rows and Cols is all of its streams, and what comes out is Stdout; but see OwnStderr.
 	TTY        bool
 	Rows, Cols int
 	// Stdin: the client sends it. Else there is none (/dev/null).
@@ -55,6 +55,10 @@ type Exec struct {
 	Timeout, KillGrace time.Duration
 	// Detached: it goes on without its client, see the package comment.
 	Detached bool
+	// OwnStderr: with TTY, what is printed on stderr does not go to the terminal but comes as Stderr.
+	OwnStderr bool
+	// HideEnv: variables of the sandbox's environment whose names begin so are left out. Empty: none are.
+	HideEnv string
 }
 
 // Fields encodes it.
@@ -76,7 +80,9 @@ func (e *Exec) Fields() []byte {
 	b = appendBool(b, 10, e.Stdin)
 	b = appendInt(b, 11, int64(e.Timeout))
 	b = appendInt(b, 12, int64(e.KillGrace))
-	return appendBool(b, 13, e.Detached)
+	b = appendBool(b, 13, e.Detached)
+	b = appendBool(b, 14, e.OwnStderr)
+	return appendText(b, 15, e.HideEnv)
 }
 
 // ParseExec decodes it.
@@ -110,6 +116,10 @@ func ParseExec(fields []byte) (*Exec, error) {
 			e.KillGrace = time.Duration(v.int())
 		case 13:
 			e.Detached = v.bool()
+		case 14:
+			e.OwnStderr = v.bool()
+		case 15:
+			e.HideEnv = v.string()
 		}
 	})
 	return e, err

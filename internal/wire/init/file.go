@@ -74,11 +74,13 @@ type FileList struct {
 	Recursive bool
 	// Limit ends the list after so many entries; 0: none.
 	Limit int64
+	// User with whose rights it is read, as in FileWrite; empty: with those of init. Only in a container.
+	User string
 }
 
 // Fields encodes it.
 func (l *FileList) Fields() []byte {
-	return appendInt(appendBool(appendString(nil, 1, l.Path), 2, l.Recursive), 3, l.Limit)
+	return appendText(appendInt(appendBool(appendString(nil, 1, l.Path), 2, l.Recursive), 3, l.Limit), 4, l.User)
 }
 
 // ParseFileList decodes it.
@@ -92,6 +94,8 @@ func ParseFileList(fields []byte) (*FileList, error) {
 			l.Recursive = v.bool()
 		case 3:
 			l.Limit = v.int()
+		case 4:
+			l.User = v.string()
 		}
 	})
 	return l, err
@@ -126,11 +130,13 @@ type FileRead struct {
 	Path string
 	// Offset is where to begin. Length is how much to read at most; 0: all.
 	Offset, Length int64
+	// User as in FileList.
+	User string
 }
 
 // Fields encodes it.
 func (r *FileRead) Fields() []byte {
-	return appendInt(appendInt(appendString(nil, 1, r.Path), 2, r.Offset), 3, r.Length)
+	return appendText(appendInt(appendInt(appendString(nil, 1, r.Path), 2, r.Offset), 3, r.Length), 4, r.User)
 }
 
 // ParseFileRead decodes it.
@@ -144,6 +150,8 @@ func ParseFileRead(fields []byte) (*FileRead, error) {
 			r.Offset = v.int()
 		case 3:
 			r.Length = v.int()
+		case 4:
+			r.User = v.string()
 		}
 	})
 	return r, err

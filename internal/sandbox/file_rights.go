@@ -1,0 +1,88 @@
+package sandbox
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
+	"golang.org/x/sys/unix"
+)
+
+// with does something with the rights that a user has on files; empty: with init's. They are of the
+// thread that does it, and taken back after it. do must stay on its goroutine.
+func (f *files) with(user string, do func() error) error {
+	if user == "" {
+		return do()
+	}
+	if !f.o.s.start.Contained {
+		return wrong(initwire.FileInvalid, "", "user "+quote(user)+": only in a container can one be chosen")
+	}
+	known, err := readAccounts()
+	if err != nil {
+		return wrong(initwire.FileInvalid, "", "user "+quote(user)+": "+err.Error())
+	}
+	who, failed := known.who(user)
+	if failed != nil {
+		return wrong(initwire.FileInvalid, "", failed.Message)
+	}
+	if f.names == nil {
+		f.names = readNames() // which the user need not be allowed to
+	}
+	runtime.LockOSThread()
+	mine, err := myRights()
+	if err == nil {
+		err = rights{int(who.uid), int(who.gid), who.groups}.take()
+	}
+	if err != nil {
+		// The thread is in an unknown state: it stays locked and ends with its goroutine.
+		return wrong(initwire.FileFault, "", "take the rights of user "+quote(user)+": "+err.Error())
+	}
+	done := do()
+	if mine.take() == nil {
+		runtime.UnlockOSThread()
+	}
+	return done
+}
+
+// rights are what decides about files.
+type rights struct {
+	uid, gid int
+	groups   []uint32
+}
+
+func myRights() (rights, error) {
+	r := rights{uid: os.Geteuid(), gid: os.Getegid()}
+	all, err := syscall.Getgroups()
+	for _, g := range all {
+		r.groups = append(r.groups, uint32(g))
+	}
+	return r, err
+}
+
+// take gives them to this thread. The kernel takes from a thread whose user is not root the capabilities that cross
+// permissions, and gives them back with root.
+func (r rights) take() error {
+	if !groupsDenied() {
+		// Of this thread alone, as the calls of package syscall are not.
+		var first unsafe.Pointer
+		if len(r.groups) > 0 {
+			first = unsafe.Pointer(&r.groups[0])
+		}
+		if _, _, errno := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(r.groups)), uintptr(first), 0); errno != 0 {
+			return errno
+		}
+	}
+	// These two answer what was before, and say nothing of a failure.
+	for _, id := range []struct {
+		call uintptr
+		want int
+	}{{unix.SYS_SETFSGID, r.gid}, {unix.SYS_SETFSUID, r.uid}} {
+		_, _, _ = syscall.RawSyscall(id.call, uintptr(id.want), 0, 0)
+		if now, _, _ := syscall.RawSyscall(id.call, ^uintptr(0), 0, 0); int(now) != id.want {
+			return syscall.EPERM
+		}
+	}
+	return nil
+}

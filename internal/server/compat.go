@@ -1,0 +1,47 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/compat/poseidon"
+	"github.com/musterhq/muster/internal/httpapi"
+)
+
+// mountCompat adds the APIs of other systems that the configuration asks for.
+func (s *Server) mountCompat(a *httpapi.API) error {
+	c := s.cfg.Compat.Poseidon
+	if c == nil {
+		return nil
+	}
+	token, err := poseidonToken(c)
+	if err != nil {
+		return err
+	}
+	p, err := poseidon.New(a, poseidon.Config{Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), Logger: s.log})
+	if err != nil {
+		return err
+	}
+	a.Mount(p.Mount())
+	return nil
+}
+
+// poseidonToken is what clients of that API show; none: the server's own.
+func poseidonToken(c *api.PoseidonConfig) (muster.Secret, error) {
+	if c.TokenFile == "" {
+		return c.Token, nil
+	}
+	b, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < api.MinToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %s has no token; it is one line of at least %d characters of ASCII, without spaces", c.TokenFile, api.MinToken)
+	}
+	return muster.NewSecret(token), nil
+}
