@@ -11,7 +11,14 @@ type JobType string
 const (
 	// JobBatch runs each member to completion.
 	JobBatch JobType = "batch"
+	// JobService keeps its members running until it is stopped.
+	JobService JobType = "service"
+	// JobSystem keeps one member running on each node that fits. It never makes a node wanted, and keeps none.
+	JobSystem JobType = "system"
 )
+
+// Standing reports whether members run until they are stopped: one that ends by itself is started again.
+func (t JobType) Standing() bool { return t == JobService || t == JobSystem }
 
 // JobStage is where a job is in its life.
 type JobStage string
@@ -34,7 +41,7 @@ const (
 func JobMoves() []Move[JobStage] {
 	return []Move[JobStage]{
 		{"", JobLive, "submitted"},
-		{JobLive, JobLive, "replaced by a new version"},
+		{JobLive, JobLive, "replaced by a new version, or a service that is changed"},
 		{JobLive, JobStopping, "stopped by a user, or fits no offering"},
 		{JobLive, JobEnded, "every member ended"},
 		{JobStopping, JobEnded, "its last allocation ended"},
@@ -44,6 +51,37 @@ func JobMoves() []Move[JobStage] {
 // To moves a job's stage along JobMoves.
 func (s JobStage) To(noun string, next JobStage) (JobStage, error) {
 	return to(noun, JobMoves(), s, next)
+}
+
+// RolloutStage is where a service or system job is in giving its members a new version.
+type RolloutStage string
+
+const (
+	// RolloutRolling: members are given the version a few at a time, or the first version proves itself. Set when a
+	// version is submitted that runs differently. Next is done, or failed.
+	RolloutRolling RolloutStage = "rolling"
+	// RolloutDone: each member has run the version for long enough; it is stable. Next is rolling, with another version.
+	RolloutDone RolloutStage = "done"
+	// RolloutFailed: members would not run in the version. No other member is given it until the job is submitted
+	// again. Members that have to be started anyway are started in it.
+	RolloutFailed RolloutStage = "failed"
+)
+
+// RolloutMoves is the rollout's transition table.
+func RolloutMoves() []Move[RolloutStage] {
+	return []Move[RolloutStage]{
+		{"", RolloutRolling, "submitted"},
+		{RolloutRolling, RolloutRolling, "another version submitted"},
+		{RolloutRolling, RolloutDone, "each member has run for long enough"},
+		{RolloutRolling, RolloutFailed, "a member was not healthy in time, or ended again and again"},
+		{RolloutDone, RolloutRolling, "another version submitted"},
+		{RolloutFailed, RolloutRolling, "submitted again, or reverted"},
+	}
+}
+
+// To moves a rollout's stage along RolloutMoves.
+func (s RolloutStage) To(noun string, next RolloutStage) (RolloutStage, error) {
+	return to(noun, RolloutMoves(), s, next)
 }
 
 // JobOutcome is how a job ended.
@@ -71,7 +109,8 @@ const (
 	MemberSucceeded MemberStatus = "succeeded"
 	// MemberFailed: its restart policy is used up. Final for this version of the job.
 	MemberFailed MemberStatus = "failed"
-	// MemberStopped: ended by a user's stop. Final for this version of the job.
+	// MemberStopped: ended by a user's stop, final for this version of the job; or beyond the count of a
+	// service that was made smaller, and waiting again once the service is made larger.
 	MemberStopped MemberStatus = "stopped"
 )
 
@@ -85,6 +124,7 @@ func MemberMoves() []Move[MemberStatus] {
 		{MemberPlaced, MemberSucceeded, "allocation succeeded"},
 		{MemberPlaced, MemberFailed, "allocation failed, restart policy used up"},
 		{MemberPlaced, MemberStopped, "allocation stopped"},
+		{MemberStopped, MemberWaiting, "its job, a service, wants so many members again"},
 	}
 }
 

@@ -13,8 +13,8 @@ type JobSpec struct {
 	Name string `json:"name,omitempty" doc:"Name of the job: 1 to 63 lower-case letters, digits, dots and dashes. One is made if it is empty."`
 	// Namespace of the job; "default" when empty.
 	Namespace string `json:"namespace,omitempty" doc:"Whose work it is. Default: default."`
-	// Type of the job; only batch so far.
-	Type string `json:"type,omitempty" enum:"batch" doc:"batch: each member runs to completion. Default: batch."`
+	// Type of the job. Default batch.
+	Type string `json:"type,omitempty" enum:"batch,service,system" doc:"batch: each member runs to completion. service: members run until the job is stopped. system: as service, one member on each node that fits. Default: batch."`
 	// Count of members, each with its own index in MUSTER_INDEX. Default 1.
 	Count int `json:"count,omitempty" minimum:"1" maximum:"1000000" zero:"1" doc:"How many members; each gets its index (from 0) in MUSTER_INDEX. Default: 1, at most 1000000."`
 	// Priority 0 to 100; higher first. Default 50.
@@ -44,6 +44,8 @@ type JobSpec struct {
 	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member needs."`
 	// Restart says what happens when a member fails.
 	Restart RestartSpec `json:"restart,omitempty" doc:"What happens when a member fails."`
+	// Update says how members of a service or system job are given a new version.
+	Update *UpdateSpec `json:"update,omitempty" doc:"Of a service or system job: how its members are given a new version."`
 	// Timeout ends a member's attempt that runs longer. Empty: none.
 	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
 	// KillGrace is the time between TERM and KILL. Default 10s.
@@ -103,6 +105,14 @@ type DeviceAskSpec struct {
 	Models []string `json:"models,omitempty" doc:"Which models will do. Default: any. Several devices are all of one model."`
 	Count  int      `json:"count,omitempty" minimum:"0" maximum:"64" doc:"So many whole devices. Default: 1, if part is not given."`
 	Part   float64  `json:"part,omitempty" minimum:"0" maximum:"1" doc:"Instead of count: a part of one device, as 0.5, in steps of 0.001, on nodes whose offering shares its devices. It never straddles two."`
+}
+
+// UpdateSpec says how members that run are given a new version of their job.
+type UpdateSpec struct {
+	MaxParallel     int      `json:"max_parallel,omitempty" minimum:"1" maximum:"1000000" zero:"1" doc:"How many members may be without a healthy allocation at a time because of the update. Default: 1."`
+	MinHealthyTime  Duration `json:"min_healthy_time,omitempty" zero:"10s" doc:"How long a member must run to be healthy. Default: 10s; 1ms is as good as none."`
+	HealthyDeadline Duration `json:"healthy_deadline,omitempty" zero:"5m" doc:"A member that is not healthy so long after it was first placed in a version has failed, and the update stops. Default: 5m, or min_healthy_time and a minute if that is longer."`
+	AutoRevert      bool     `json:"auto_revert,omitempty" doc:"When the update stops, go back to the newest version that was healthy. Default: wait for the next submission."`
 }
 
 // RestartSpec is the restart policy. Failures of the node's making are always

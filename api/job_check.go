@@ -80,9 +80,7 @@ func checkJob(s *JobSpec) *checks {
 	if s.Namespace != "" {
 		c.name("namespace", s.Namespace)
 	}
-	if s.Type != "" && s.Type != string(muster.JobBatch) {
-		c.add("type", "is %s; the only type is batch", quote(s.Type))
-	}
+	c.kind(s)
 	if s.Count < 0 || s.Count > MaxCount {
 		c.add("count", "is %d; a job has 1 to %d members", s.Count, MaxCount)
 	}

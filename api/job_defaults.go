@@ -25,6 +25,9 @@ const (
 	DefaultMode        = "0644"
 	DefaultDeviceKind  = "gpu"
 	DefaultWeight      = 50 // of affinities and spreads
+
+	DefaultMinHealthyTime  = Duration(10 * time.Second)
+	DefaultHealthyDeadline = Duration(5 * time.Minute)
 )
 
 // Defaults fills in what was left out and writes paths and modes in their one
@@ -56,10 +59,14 @@ func (s *JobSpec) Defaults() {
 	fill(&s.Resources.Memory, DefaultMemory)
 	fill(&s.OutputLimit, DefaultOutputLimit)
 	fill(&s.KillGrace, DefaultKillGrace)
-	if len(s.Restart.On) > 0 {
-		fill(&s.Restart.Attempts, 3)
+	if muster.JobType(s.Type).Standing() {
+		s.updateDefaults()
+	} else {
+		if len(s.Restart.On) > 0 {
+			fill(&s.Restart.Attempts, 3)
+		}
+		fill(&s.Restart.Attempts, 1)
 	}
-	fill(&s.Restart.Attempts, 1)
 	fill(&s.Restart.Backoff, DefaultBackoff)
 	fill(&s.Restart.BackoffMax, max(DefaultBackoffMax, s.Restart.Backoff))
 	fill(&s.Restart.GiveUp, DefaultGiveUp)
@@ -86,6 +93,18 @@ func (s *JobSpec) Defaults() {
 	for i := range s.Outputs {
 		s.Outputs[i].Path = plainPath(s.Outputs[i].Path)
 	}
+}
+
+// updateDefaults is for jobs whose members run until they are stopped.
+func (s *JobSpec) updateDefaults() {
+	u := UpdateSpec{}
+	if s.Update != nil {
+		u = *s.Update
+	}
+	fill(&u.MaxParallel, 1)
+	fill(&u.MinHealthyTime, DefaultMinHealthyTime)
+	fill(&u.HealthyDeadline, max(DefaultHealthyDeadline, u.MinHealthyTime+Duration(time.Minute)))
+	s.Update = &u
 }
 
 func fill[T comparable](field *T, value T) {
@@ -126,6 +145,10 @@ func (s *JobSpec) Clone() *JobSpec {
 	if s.Priority != nil {
 		p := *s.Priority
 		c.Priority = &p
+	}
+	if s.Update != nil {
+		u := *s.Update
+		c.Update = &u
 	}
 	c.Command = slices.Clone(s.Command)
 	c.Entrypoint = slices.Clone(s.Entrypoint)

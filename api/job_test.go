@@ -27,7 +27,20 @@ func TestValidate(t *testing.T) {
 		{func(s *JobSpec) { s.Defaults() }, ""},
 		{func(s *JobSpec) { s.Name = "Web" }, `name: has 'W' at position 1; a name has lower-case letters, digits, and inside it dots and dashes`},
 		{func(s *JobSpec) { s.Namespace = strings.Repeat("a", 64) }, `namespace: has 64 bytes; a name has at most 63`},
-		{func(s *JobSpec) { s.Type = "service" }, `type: is "service"; the only type is batch`},
+		{func(s *JobSpec) { s.Type = "cron" }, `type: is "cron"; it is batch, service or system`},
+		{func(s *JobSpec) { s.Type = "service" }, ""},
+		{func(s *JobSpec) { s.Type, s.Update = "service", &UpdateSpec{MaxParallel: 3, AutoRevert: true} }, ""},
+		{func(s *JobSpec) { s.Update = &UpdateSpec{} }, `update: is for type service and system; members of a batch job run to completion`},
+		{func(s *JobSpec) {
+			s.Type, s.Restart.Attempts, s.Restart.On = "service", 3, []string{"any"}
+		}, "restart.attempts: is for batch jobs: members of a service job are started again however they end\nrestart.on: is for batch jobs: members of a service job are started again however they end"},
+		{func(s *JobSpec) { s.Type, s.Outputs = "service", []OutputSpec{{Path: "a"}} }, `outputs: are collected when a member has succeeded, which those of a service job never have`},
+		{func(s *JobSpec) { s.Type, s.Update = "service", &UpdateSpec{MaxParallel: -1} }, `update.max_parallel: is -1; it is 1 to 1000000`},
+		{func(s *JobSpec) {
+			s.Type, s.Update = "service", &UpdateSpec{MinHealthyTime: Duration(time.Minute), HealthyDeadline: Duration(time.Minute)}
+		}, `update.healthy_deadline: is 1m, and a member is healthy after min_healthy_time (1m) at the earliest`},
+		{func(s *JobSpec) { s.Type, s.Count = "system", 3 }, `count: is 3; a system job has one member on each node that fits, so leave it out`},
+		{func(s *JobSpec) { s.Type, s.Spread = "system", []SpreadSpec{{Attribute: "zone", Weight: 50}} }, `spread: is of no use to a system job, which has a member on each node that fits`},
 		{func(s *JobSpec) { s.Count = -1 }, `count: is -1; a job has 1 to 1000000 members`},
 		{func(s *JobSpec) { s.Count = MaxCount }, ""},
 		{func(s *JobSpec) { s.Count = MaxCount + 1 }, `count: is 1000001; a job has 1 to 1000000 members`},

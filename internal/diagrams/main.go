@@ -54,6 +54,7 @@ func run(file string, check bool) error {
 func draw() string {
 	var b strings.Builder
 	machine(&b, "Job stage", muster.JobMoves())
+	machine(&b, "Rollout of a service or system job", muster.RolloutMoves())
 	machine(&b, "Member status", muster.MemberMoves())
 	machine(&b, "Allocation status", muster.AllocMoves())
 	machine(&b, "Runner state", muster.RunnerMoves())

@@ -137,7 +137,7 @@ func (e *nodeExplainer) waits() {
 		switch leaves := n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain; {
 		case n.Health == muster.NodeLost:
 			e.out.WaitsFor = "contact"
-		case leaves && n.LiveAllocs > 0:
+		case leaves && n.Busy():
 			e.out.WaitsFor = "the end of its last allocation"
 		case leaves && e.out.Outputs > 0:
 			e.out.WaitsFor = "the output of what ran there to be stored"
@@ -182,14 +182,14 @@ func (e *nodeExplainer) ends() {
 		if n.Health == muster.NodeBroken {
 			why = "the node says that it is broken"
 		}
-		if n.LiveAllocs > 0 {
+		if n.Busy() {
 			end(0, "after its last allocation: %s", why)
 		} else if due := max(n.IdleSince, n.StageSince).Add(size.OutputWait); e.out.Outputs > 0 {
 			end(due, "when its output is stored, in %s at the latest: %s", e.in(due), why)
 		} else {
 			end(e.now, "at once: %s", why)
 		}
-	case n.LiveAllocs > 0:
+	case n.Busy():
 		end(0, "not while work runs there; then when it was idle for %s", shortly(lasts(p.IdleTimeout)))
 	default:
 		e.endIdle(p, lasts(p.IdleTimeout), end)

@@ -34,7 +34,7 @@ func categoryOf(n *state.Node) category {
 		return categoryUnknown
 	case n.Stage == muster.NodeLaunching, n.Stage == muster.NodeBooting:
 		return categoryBooting
-	case n.LiveAllocs > 0:
+	case n.Busy():
 		return categoryInUse
 	}
 	return categoryIdle

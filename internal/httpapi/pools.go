@@ -195,7 +195,7 @@ func countNode(p *api.Pool, n *state.Node) {
 		c.Adopted++
 	case muster.NodeServing:
 		c.Serving++
-		if n.LiveAllocs == 0 {
+		if !n.Busy() {
 			c.Idle++
 		}
 	case muster.NodeDraining:

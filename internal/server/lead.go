@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/reach"
 	"github.com/musterhq/muster/internal/control/reaper"
+	"github.com/musterhq/muster/internal/control/roll"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
@@ -174,6 +175,7 @@ type loops struct {
 	link     *link.Link
 	reaper   *reaper.Reaper
 	runners  *runners.Runners
+	roll     *roll.Roll
 	// providers are those that the loops call.
 	providers providers
 	// reach is the ways to their nodes.
@@ -184,7 +186,7 @@ func (l *loops) run() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"broker": l.broker.Run, "schedule": l.schedule.Run, "apply": l.apply.Run,
 		"fleet": l.fleet.Run, "link": l.link.Run, "reaper": l.reaper.Run,
-		"runners": l.runners.Run,
+		"runners": l.runners.Run, "roll": l.roll.Run,
 	}
 }
 
@@ -209,6 +211,9 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 		return nil, err
 	}
 	if out.reaper, err = s.reaper(l); err != nil {
+		return nil, err
+	}
+	if out.roll, err = roll.New(roll.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	out.runners, err = runners.New(runners.Config{State: s.state, Proposer: l, Reached: out.reached, Logger: s.log})

@@ -53,6 +53,10 @@ func (s *State) stop(st *Stop) string {
 	case a.Desired == muster.AllocStop:
 		return fmt.Sprintf("allocation %s is told to stop already", st.Alloc)
 	}
+	j, _ := s.t.jobsUID.Get(&Job{UID: a.UID})
+	if why := j.RefuseStop(a, st.Reason); why != "" {
+		return why
+	}
 	if st.Reason == muster.StopPreempted {
 		// Equals never, and nobody gives way to who wants nothing any more.
 		priority := s.allocPriority(a)
@@ -193,6 +197,8 @@ func (d *drafts) placeable(p Placement) (wanting, string) {
 		return w, fmt.Sprintf("job %s: attempt %d of member %d is not the next one", w.job.Key, p.Attempt, p.Index)
 	case w.member == nil && w.job.Env != nil && p.Index < w.job.NextIndex:
 		return w, fmt.Sprintf("environment %s: runner %d is gone, and its index is not used again", w.job.Key, p.Index)
+	case w.member == nil && w.job.Standing != nil && p.Index < w.job.NextIndex:
+		return w, fmt.Sprintf("job %s: the node of member %d is gone, and its index is not used again", w.job.Key, p.Index)
 	case w.member != nil && w.member.Status != muster.MemberWaiting:
 		return w, fmt.Sprintf("job %s: member %d is %s", w.job.Key, p.Index, w.member.Status)
 	}
@@ -211,6 +217,9 @@ func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
 		*m = *w.member
 	}
 	m.Status, m.Attempt, m.RetryAt = muster.MemberPlaced, w.Attempt, 0
+	if j.Standing != nil {
+		m.turn(j, now)
+	}
 	if w.member != nil {
 		s.putMember(w.member, m)
 		j.Retrying--
@@ -246,7 +255,11 @@ func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
 	n.LiveAllocs++
 	n.Served++
 	n.serve(j.Run.Keys, now)
-	n.IdleSince = 0
+	if j.Run.System() {
+		n.System++
+	} else {
+		n.IdleSince = 0
+	}
 	d.nodeVerb = "node.used"
 }
 
@@ -353,7 +366,7 @@ func (d *drafts) ran(a, b *Alloc, ready bool) {
 		return
 	}
 	d.measure(a, d.s.meta.Time)
-	if j := d.Job(a.UID); j != nil && j.counts(a.Version) {
+	if j := d.Job(a.UID); j != nil && j.counts(a) {
 		j.Running++
 		if j.Env != nil {
 			j.Env = j.Env.counted(a.Runner, b.Runner)
@@ -376,7 +389,9 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 		n.Used = n.Used.Sub(a.Run.Ask)
 		n.Taken = n.Taken.Release(a.Run.Names, a.Grant)
 		n.LiveAllocs--
-		if n.LiveAllocs == 0 {
+		if a.Run.System() {
+			n.System--
+		} else if !n.Busy() {
 			n.IdleSince = now
 		}
 		s.charge(n, b)
@@ -389,7 +404,11 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 	}
 	j.LiveAllocs--
 	j.OutputBytes += b.Output.BlobBytes
-	if j.counts(a.Version) {
+	if j.Standing != nil && !j.counts(a) {
+		if m, ok := s.t.members.Get(&Member{UID: a.UID, Index: a.Index}); ok && m.Attempt == a.Attempt && m.Status == muster.MemberPlaced {
+			s.endStanding(j, m, b, now)
+		}
+	} else if j.counts(a) {
 		j.Placed--
 		if a.Status == muster.AllocRunning {
 			j.Running--
@@ -397,9 +416,13 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 		if j.Env != nil {
 			s.endRunner(j, a, b, now)
 		} else if m, ok := s.t.members.Get(&Member{UID: a.UID, Index: a.Index}); ok && m.Attempt == a.Attempt && m.Status == muster.MemberPlaced {
-			n := *m
-			n.next(j, b, now)
-			s.putMember(m, &n)
+			if j.Standing != nil {
+				s.endStanding(j, m, b, now)
+			} else {
+				n := *m
+				n.next(j, b, now)
+				s.putMember(m, &n)
+			}
 		}
 	}
 	if j.settle(now) {

@@ -26,6 +26,7 @@ func (s *Snapshot) Check() error {
 type nodeSum struct {
 	used   muster.Resources
 	live   int
+	system int
 	grants []*Alloc // that name something
 }
 
@@ -75,12 +76,15 @@ func (c *checker) allocs() {
 			c.nodes[a.Node] = n
 		}
 		n.used, n.live = n.used.Add(a.Run.Ask), n.live+1
+		if a.Run.System() {
+			n.system++
+		}
 		if a.Run.Names != nil {
 			n.grants = append(n.grants, a)
 		}
 		j := c.job(a.UID)
 		j.live++
-		if row := c.snap.JobByUID(a.UID); row != nil && row.counts(a.Version) {
+		if row := c.snap.JobByUID(a.UID); row != nil && row.counts(a) {
 			j.placed++
 			if row.Env != nil {
 				c.runner(j, a)
@@ -90,6 +94,9 @@ func (c *checker) allocs() {
 			}
 		}
 		m := member{a.UID, a.Version, a.Index}
+		if row := c.snap.JobByUID(a.UID); row != nil && row.Standing != nil {
+			m.version = 0 // never two of one member, whatever their versions
+		}
 		if other, twice := of[m]; twice {
 			c.bad("member %d of job %s has two live allocations, %s and %s", a.Index, a.Run.Key, other, a.ID)
 		}
@@ -111,6 +118,9 @@ func (c *checker) eachNode() {
 		}
 		if n.Used != sum.used || n.LiveAllocs != sum.live {
 			c.bad("node %s says used %s by %d, the sum over its allocations is %s by %d", n.ID, n.Used, n.LiveAllocs, sum.used, sum.live)
+		}
+		if n.System != sum.system {
+			c.bad("node %s says %d allocations are of system jobs, counted are %d", n.ID, n.System, sum.system)
 		}
 		taken, why := muster.Taken(""), ""
 		for _, a := range sum.grants {
@@ -203,6 +213,9 @@ func (c *checker) eachJob() {
 		}
 		if j.Env != nil {
 			c.environment(j, sum)
+		}
+		if j.Standing != nil {
+			c.standingJob(j)
 		}
 		wakes := j.Retrying
 		if j.ParkedUntil != 0 {

@@ -56,6 +56,12 @@ func (r *Run) derive() error {
 	r.Keys = keysOf(r)
 	r.Shape = r.shape()
 	r.priority, r.count = *s.Priority, s.Count
+	if r.kind().Standing() {
+		if s.Update == nil {
+			return fmt.Errorf("job %s: spec without defaults", r.Key)
+		}
+		r.make = makeOf(s)
+	}
 	var err error
 	r.retry, err = api.ParseRestartOn(s.Restart.On)
 	if err != nil {
@@ -86,7 +92,7 @@ func (r *Run) shape() ShapeID {
 	for _, k := range r.Keys {
 		b = fmt.Appendf(b, " key=%q", k)
 	}
-	if len(s.Spread) > 0 || s.DistinctHosts {
+	if len(s.Spread) > 0 || s.DistinctHosts || r.System() {
 		// Where the next member goes hangs on where the job's others are.
 		b = fmt.Appendf(b, " job=%s/%d", r.UID, r.Version)
 	}
@@ -153,6 +159,9 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 			return out, nil
 		case before.Stage == muster.JobStopping:
 			return nil, muster.Faultf(muster.FaultConflict, "job %s is stopping; submit again when it has ended", f.Key)
+		case before.Run.Spec.Type != f.Spec.Type:
+			return nil, muster.Faultf(muster.FaultConflict, "job %s is of type %s, and cannot become one of type %s while it is %s; stop it first", f.Key, before.Run.Spec.Type, f.Spec.Type, before.Stage)
+		case before.Standing != nil:
 		case !f.Replace:
 			return nil, muster.Faultf(muster.FaultConflict, "job %s is %s; wait for it to end, stop it, or submit with replace to stop its members and run the new version", f.Key, before.Stage)
 		}
@@ -170,7 +179,15 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 		}
 	}
 	after := &Job{Run: run, UID: out.UID, Key: f.Key, Version: out.Version, Submitted: now, Age: s.meta.Index}
+	if muster.JobType(f.Spec.Type).Standing() {
+		after.Standing = &Standing{Rollout: muster.RolloutRolling, Version: out.Version, Began: now, Note: f.Note}
+	}
 	verb := "job.submitted"
+	if replaces && before.Standing != nil {
+		s.updateJob(before, f, run, now)
+		s.remember(f, out)
+		return out, nil
+	}
 	if replaces {
 		if after.Stage, err = before.Stage.To("job "+f.Key.String(), muster.JobLive); err != nil {
 			return nil, muster.Faultf(muster.FaultConflict, "%v", err)
@@ -285,8 +302,8 @@ func (s *State) windDown(j *Job, reason string, result muster.JobOutcome, now mu
 	}
 	b.Reason, b.Result = reason, result
 	b.Parked, b.ParkedUntil = "", 0
-	b.Stopped += j.Count() - j.NextIndex + j.Retrying
-	b.Retrying, b.NextIndex = 0, j.Count()
+	b.Stopped += j.Untried() + j.Retrying
+	b.Retrying, b.NextIndex = 0, max(j.NextIndex, j.Count())
 	s.eachMember(j.UID, func(m *Member) {
 		if m.Status == muster.MemberWaiting {
 			n := *m
@@ -305,7 +322,7 @@ func (s *State) windDown(j *Job, reason string, result muster.JobOutcome, now mu
 
 // settle ends a job's copy if nothing of it is left to do or to run.
 func (j *Job) settle(now muster.Time) bool {
-	if j.Stage == muster.JobEnded || j.LiveAllocs > 0 || j.Succeeded+j.Failed+j.Stopped < j.Count() || j.Env != nil && j.Stage == muster.JobLive {
+	if j.Stage == muster.JobEnded || j.LiveAllocs > 0 || j.Succeeded+j.Failed+j.Stopped < j.Count() || (j.Env != nil || j.Standing != nil) && j.Stage == muster.JobLive {
 		return false
 	}
 	stage, err := j.Stage.To("job "+j.Key.String(), muster.JobEnded)

@@ -278,7 +278,7 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 		return nil, err
 	}
 	switch {
-	case f.IfIdle && n.LiveAllocs > 0:
+	case f.IfIdle && n.Busy():
 		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
 	case f.Unexplained && s.breaker(n.Pool).Tripped != 0:
 		return nil, muster.Faultf(muster.FaultConflict, "node %s: the breaker of pool %s has tripped", f.ID, n.Pool)

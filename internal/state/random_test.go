@@ -67,7 +67,9 @@ func (g gen) fact(s *Snapshot) Fact {
 		uid = j.UID
 	}
 	room := muster.Resources{CPU: 3000, Memory: muster.GiB}
-	switch g.pick("fact", 28) {
+	switch g.pick("fact", 36) {
+	case 28, 29, 30, 31, 32, 33, 34, 35:
+		return g.standing(s, node)
 	case 20, 21, 22, 23, 24, 25, 26, 27:
 		return g.runner(s)
 	case 0, 1:
@@ -258,4 +260,42 @@ func (g gen) runner(s *Snapshot) Fact {
 		return &ClaimExtended{Claim: id, TTL: muster.Time(g.pick("new ttl", 3)) - 1, Idle: muster.Time(g.pick("new idle", 3)) - 1}
 	}
 	return &ClaimReleased{Claim: id}
+}
+
+// standing is a fact about service and system jobs.
+func (g gen) standing(s *Snapshot, node muster.NodeID) Fact {
+	name := fmt.Sprintf("s%d", g.pick("service", 2))
+	kind := []muster.JobType{muster.JobService, muster.JobSystem}[g.pick("type", 2)]
+	j := s.Job(key(name))
+	if j == nil || g.pick("submit", 3) == 0 {
+		sp := spec(1, func(s *api.JobSpec) {
+			s.Type, s.Restart = string(kind), api.RestartSpec{}
+			if kind == muster.JobService {
+				s.Count = 1 + g.pick("count", 4)
+			}
+			s.Image = []string{"", "i", "k"}[g.pick("image", 3)]
+			s.Defaults()
+		})
+		return &JobSubmitted{Key: key(name), UID: muster.JobUID(fmt.Sprintf("u%s%d", name, s.Index())), Spec: sp, Replace: g.pick("replace", 4) == 0}
+	}
+	switch g.pick("about services", 8) {
+	case 0:
+		return &RolloutMoved{UID: j.UID, Version: j.Version, Stage: []muster.RolloutStage{muster.RolloutDone, muster.RolloutFailed}[g.pick("stage", 2)], Reason: "r"}
+	case 1, 2:
+		f := &SystemSized{UID: j.UID, Version: j.Version, Count: j.NextIndex + g.pick("more", 3)}
+		s.Members(j.UID, 0, func(m *Member) bool {
+			if g.pick("drop", 2) == 0 {
+				f.Drop = append(f.Drop, m.Index)
+			}
+			return true
+		})
+		return f
+	case 3:
+		f := &AllocsPurged{}
+		s.Allocs("", func(a *Alloc) bool { f.Allocs = append(f.Allocs, a.ID); return true })
+		return f
+	case 4:
+		return g.report(s, node)
+	}
+	return g.plan(s, node)
 }

@@ -29,6 +29,8 @@ type Run struct {
 	priority, count int
 	// retry is Spec.Restart, read once; derived.
 	retry api.RestartOn
+	// make is what Make tells; derived.
+	make string
 	// needs are Spec.Constraints, ready to be met; derived.
 	needs []muster.Constraint
 }
@@ -37,7 +39,7 @@ type Run struct {
 func (r *Run) Priority() int { return r.priority }
 
 // Job is a job's row. Invariant: waiting + placed + succeeded + failed + stopped = Count,
-// where waiting = Untried + Retrying while the job is live.
+// where waiting = Untried + Retrying while the job is live. Members of a service beyond its count are in none of them.
 type Job struct {
 	Run    *Run              `cbor:"-"`
 	UID    muster.JobUID     `cbor:"1,keyasint"`
@@ -78,14 +80,19 @@ type Job struct {
 	Pruned bool `cbor:"24,keyasint,omitempty"`
 	// Env is set if its members are runners.
 	Env *Environment `cbor:"40,keyasint,omitempty"`
+	// Standing is set if its members run until they are stopped.
+	Standing *Standing `cbor:"50,keyasint,omitempty"`
 	// Reserved is the node on which room is kept for one of its members; empty: none.
 	Reserved muster.NodeID `cbor:"91,keyasint,omitempty"`
 }
 
-// Count of members; of an environment those that were ever wanted.
+// Count of members; of an environment and of a system job those that were ever wanted.
 func (j *Job) Count() int {
 	if j.Env != nil {
 		return j.Env.Wanted
+	}
+	if j.Standing != nil && j.Run.System() {
+		return j.Standing.Wanted
 	}
 	return j.Run.count
 }
@@ -98,16 +105,24 @@ func (j *Job) Priority() int {
 	return j.Run.priority
 }
 
-// counts reports whether allocations of a version are of its members now: those of the
-// version that runs, and of an environment all.
-func (j *Job) counts(version uint64) bool { return j.Env != nil || version == j.Version }
+// counts reports whether an allocation is of one of its members now: one of the version that runs; of an environment
+// all are, and of a standing job those within its count.
+func (j *Job) counts(a *Alloc) bool {
+	switch {
+	case j.Env != nil:
+		return true
+	case j.Standing != nil:
+		return a.Index < j.Count()
+	}
+	return a.Version == j.Version
+}
 
 // Untried is how many members were never placed and still want to be.
 func (j *Job) Untried() int {
 	if j.Stage != muster.JobLive {
 		return 0
 	}
-	return j.Count() - j.NextIndex
+	return max(j.Count()-j.NextIndex, 0)
 }
 
 // Waiting is how many members want an allocation, now or after their back-off.
@@ -137,6 +152,8 @@ type Member struct {
 	OutsideSince    muster.Time     `cbor:"8,keyasint,omitempty"`
 	FailedNodes     []muster.NodeID `cbor:"9,keyasint,omitempty"`
 	Reason          string          `cbor:"10,keyasint,omitempty"`
+	// Turn is how it does in its version, once it was placed; of standing jobs.
+	Turn *Turn `cbor:"50,keyasint,omitempty"`
 }
 
 // Alloc is the newest allocation's id.
@@ -248,8 +265,8 @@ type Node struct {
 	Launched muster.Time `cbor:"20,keyasint"`
 	Joined   muster.Time `cbor:"21,keyasint,omitempty"`
 	Gone     muster.Time `cbor:"22,keyasint,omitempty"`
-	// IdleSince is when it last became empty, or good again while it was; 0 while it
-	// has live allocations or has not joined.
+	// IdleSince is when it last became empty but for members of system jobs, or good again while it was; 0 while
+	// it is not, or has not joined.
 	IdleSince muster.Time `cbor:"23,keyasint,omitempty"`
 	Modified  uint64      `cbor:"24,keyasint"`
 	// Served counts allocations that were placed on it.
@@ -272,6 +289,8 @@ type Node struct {
 	// Shared is the sum of its live allocations' shares, Booked what those that ended have had of its cost; empty once it is gone.
 	Shared int64        `cbor:"40,keyasint,omitempty"`
 	Booked []MonthSpend `cbor:"41,keyasint,omitempty"`
+	// System is how many of its live allocations are of system jobs: they keep no node.
+	System int `cbor:"50,keyasint,omitempty"`
 	// Reserved is room that is kept for one job; nil: none. Whoever asks what is free asks package fit.
 	Reserved *Reservation `cbor:"91,keyasint,omitempty"`
 	// PlansRefused, once it has happened, is what health is told.
@@ -298,6 +317,9 @@ type NodeEvent struct {
 	Reason string      `cbor:"3,keyasint,omitempty"`
 	Who    string      `cbor:"4,keyasint,omitempty"`
 }
+
+// Busy reports whether something runs there that keeps the node: all but members of system jobs.
+func (n *Node) Busy() bool { return n.LiveAllocs > n.System }
 
 // Free is the room left.
 func (n *Node) Free() muster.Resources { return n.Capacity.Sub(n.Used) }

@@ -60,6 +60,8 @@ type tables struct {
 	paces  *btree.BTreeG[*Pace] // by job's key
 	paceN  *btree.BTreeG[*Pace] // the longest not seen first, to bound them
 
+	standingJobs *btree.BTreeG[*Job] // service and system jobs that have not ended, by uid
+
 	environments
 
 	standing
@@ -130,6 +132,7 @@ func newTables() tables {
 		limits:       tree(compareLimits),
 		paces:        tree(func(a, b *Pace) int { return a.Key.Compare(b.Key) }),
 		paceN:        tree(func(a, b *Pace) int { return cmp.Or(cmp.Compare(a.Last, b.Last), a.Key.Compare(b.Key)) }),
+		standingJobs: tree(jobByUID),
 		environments: newEnvironments(),
 		money:        newMoney(),
 		standing:     newStanding(),
@@ -145,7 +148,7 @@ func (t *tables) copy() tables {
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retries: t.retries.Copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
-		environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
+		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
 }
 
@@ -225,6 +228,9 @@ func (s *State) putJob(before, after *Job, verb string) {
 	}
 	if after.Env != nil {
 		replace(s.t.envs, before, after, had, after.Stage != muster.JobEnded)
+	}
+	if after.Standing != nil {
+		replace(s.t.standingJobs, before, after, had, after.Stage != muster.JobEnded)
 	}
 	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
 	if after.Stage == muster.JobEnded {

@@ -270,7 +270,7 @@ func matters(c *state.Change) (urgent, soon bool) {
 		// The scheduler may have placed otherwise than was thought.
 		return false, true
 	case c.Verb == "node.freed":
-		return c.Node.LiveAllocs == 0, false
+		return !c.Node.Busy(), false
 	case c.Node != nil:
 		return true, false
 	case c.Verb == "alloc.ended":

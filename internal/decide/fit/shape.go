@@ -40,7 +40,7 @@ func (s *Shape) OfJob() bool { return s.Distinct || len(s.Spread) > 0 }
 
 // ShapeOf is the shape of a job's members. Keep it for as long as it is needed instead of asking again.
 func ShapeOf(r *state.Run) *Shape {
-	s := &Shape{ID: r.Shape, Ask: r.Ask, Names: r.Names, Pool: muster.PoolName(r.Spec.Pool), Constraints: r.Constraints(), Keys: r.Keys, Distinct: r.Spec.DistinctHosts}
+	s := &Shape{ID: r.Shape, Ask: r.Ask, Names: r.Names, Pool: muster.PoolName(r.Spec.Pool), Constraints: r.Constraints(), Keys: r.Keys, Distinct: r.Spec.DistinctHosts || r.System()}
 	for _, a := range r.Spec.Affinities {
 		k := muster.Constraint{Attribute: a.Attribute, Op: a.Op, Value: a.Value, Values: a.Values}
 		k.Ready()

@@ -64,7 +64,7 @@ func (p *planner) noticed(n *state.Node, notice Notice) bool {
 		return true
 	case muster.NodeDraining:
 		due := notice.At.Add(-NoticeLast)
-		if n.LiveAllocs > 0 {
+		if n.Busy() {
 			due = min(due, notice.Heard.Add(notice.At.Sub(notice.Heard)/2))
 		}
 		if p.now < due {

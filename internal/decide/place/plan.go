@@ -118,6 +118,9 @@ func (p *pass) begin(j *state.Job) *setting {
 	s := &setting{field: f, job: j, untried: j.Untried(), spread: f.tallyOf(j, p.snap), lifted: f.clear(j, p.snap)}
 	if j.Retrying > 0 {
 		p.snap.DueRetries(j.UID, p.now, func(m *state.Member) bool { s.due = append(s.due, m); return true })
+		if j.Run.System() {
+			p.homes(s)
+		}
 	}
 	return s
 }
@@ -192,13 +195,20 @@ type setting struct {
 	// allowed is how many more may be placed this time, for its turn and for limits; bound is the limit that was reached.
 	allowed int
 	bound   fit.Bound
+	// homes are the nodes of a system job's members that wait to come back to them.
+	homes map[int]*seat
 }
 
 // retries places members to be tried again.
 func (p *pass) retries(s *setting) {
 	for ; len(s.due) > 0 && s.allowed > 0 && !p.full; s.due = s.due[1:] {
 		m := s.due[0]
-		o := s.field.best(m.FailedNodes, s.spread)
+		var o option
+		if s.homes != nil {
+			o.seat = s.home(m)
+		} else {
+			o = s.field.best(m.FailedNodes, s.spread)
+		}
 		switch {
 		case o.seat == nil:
 			if s.waiting == 0 {
@@ -276,7 +286,7 @@ func (p *pass) give(s *setting, o *option, g gift) {
 	}
 	v.lift(to)
 	to.space = shape.Take(to.space, to.row.Cores(), to.row.Devices(), g.count)
-	if shape.Distinct {
+	if shape.Distinct && !to.lifted {
 		to.lifted = true
 		s.lifted = append(s.lifted, to)
 	}

@@ -50,7 +50,7 @@ func inLine(a, b *group) int {
 }
 
 // refreshJob reads what waits of a job from the snapshot. Members that were never
-// tried are counted and not walked; retries that are due are walked.
+// tried are counted and not walked; retries that are due are walked. Members of system jobs want no node made.
 func (v *View) refreshJob(uid muster.JobUID) {
 	j := v.snap.JobByUID(uid)
 	w := v.jobs[uid]
@@ -66,7 +66,7 @@ func (v *View) refreshJob(uid muster.JobUID) {
 		}
 		delete(v.jobs, uid)
 	}
-	if j == nil || j.Stage != muster.JobLive || j.Parked != "" || j.Waiting() == 0 {
+	if j == nil || j.Stage != muster.JobLive || j.Parked != "" || j.Waiting() == 0 || j.Run.System() {
 		return
 	}
 	w = &waiter{row: j}

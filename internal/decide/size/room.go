@@ -149,7 +149,7 @@ func (p *planner) empty(w *stuck, l *limit) {
 			could = true
 			break
 		}
-		if s.lot == nil || n.LiveAllocs == 0 || !l.covers(s) || s.pool != l.choice.pool && p.counts[s.pool.at].kept <= s.pool.Min {
+		if s.lot == nil || !n.Busy() || !l.covers(s) || s.pool != l.choice.pool && p.counts[s.pool.at].kept <= s.pool.Min {
 			continue
 		}
 		if best == nil || n.LiveAllocs < best.row.LiveAllocs || n.LiveAllocs == best.row.LiveAllocs && n.ID < best.row.ID {

@@ -168,7 +168,7 @@ func (v *View) intoLot(s *seat) {
 	n := s.row
 	s.free = fit.SpaceOf(n)
 	s.free.Taken = s.free.Taken.WithoutCores()
-	key := lotKey{s.class, s.free, n.LiveAllocs == 0 && n.IdleSince != 0}
+	key := lotKey{s.class, s.free, !n.Busy() && n.IdleSince != 0}
 	l := v.lots[key]
 	if l == nil {
 		l = &lot{key: key}

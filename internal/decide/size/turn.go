@@ -46,7 +46,7 @@ func (p *planner) turn(n *state.Node) {
 	case muster.NodeLaunching, muster.NodeBooting, muster.NodeAdopted:
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: why, Unplaced: unplaced})
 	case muster.NodeServing, muster.NodeDraining:
-		if n.LiveAllocs == 0 && !p.outputsHold(n, max(n.IdleSince, n.StageSince)) {
+		if !n.Busy() && !p.outputsHold(n, max(n.IdleSince, n.StageSince)) {
 			p.terminate(n, why)
 			p.out.Terminate[len(p.out.Terminate)-1].Unplaced = unplaced
 		} else if n.Stage == muster.NodeServing && n.Intent != muster.NodeDrain {

@@ -60,7 +60,7 @@ func (l *Ledger) stop(st *state.Stop) string {
 	case a.Desired == muster.AllocStop || l.stopped[st.Alloc]:
 		return fmt.Sprintf("allocation %s is told to stop already", st.Alloc)
 	case st.Reason != muster.StopPreempted:
-		return ""
+		return l.job(a.UID).row.RefuseStop(a, st.Reason)
 	}
 	priority := a.Priority(l.snap.JobByUID(a.UID))
 	switch j := l.job(st.For).row; {

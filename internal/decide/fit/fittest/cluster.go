@@ -28,6 +28,10 @@ import (
 //	job web count=3 cpu=1 memory=1GiB priority=50 pool=a attempts=3 backoff=1s needs os = linux; zone in z1, z2
 //	job train cores=2 gpu=2:A|B gpu=0.5 port=80 distinct affinity=data likes zone = z1 +100; arch = arm -50 spread zone weight=100 z1=80; meta.rack
 //	replace web ...        as job
+//	job web type=service image=b max_parallel=2 min_healthy=10s deadline=1m auto_revert      type=system as well
+//	run web 0 1 2          their newest attempts run
+//	rollout web done | failed
+//	size web 3             how many members a system job shall ever have had
 //	place web 0 1 2 n1     members' next attempts
 //	end web 0 succeeded | failed | node-fault | outside | stopped
 //	stop web | park web reason... | unpark web
@@ -145,6 +149,15 @@ func (c *Cluster) Facts(line string) ([]state.Fact, error) {
 		return c.placed(name, rest)
 	case "end":
 		return c.ended(name, rest)
+	case "run":
+		return c.running(name, rest)
+	case "rollout":
+		j := c.Snapshot().JobByUID(UID(name))
+		return []state.Fact{&state.RolloutMoved{UID: j.UID, Version: j.Version, Stage: muster.RolloutStage(rest[0]), Reason: "as the test says"}}, nil
+	case "size":
+		j := c.Snapshot().JobByUID(UID(name))
+		n, err := strconv.Atoi(rest[0])
+		return []state.Fact{&state.SystemSized{UID: j.UID, Version: j.Version, Count: n}}, err
 	case "limit":
 		return limit(name, rest)
 	case "shares":
@@ -333,6 +346,12 @@ func Job(name string, words ...string) (*state.JobSubmitted, error) {
 			names.Ports = append(names.Ports, p)
 		case "distinct":
 			s.DistinctHosts = true
+		case "type":
+			s.Type = v
+		case "image":
+			s.Image = v
+		case "max_parallel", "min_healthy", "deadline", "auto_revert":
+			err = updates(s, k, v)
 		case "affinity":
 			s.Affinity = v
 		default:
@@ -346,8 +365,50 @@ func Job(name string, words ...string) (*state.JobSubmitted, error) {
 		}
 	}
 	s.Resources = names
+	if muster.JobType(s.Type).Standing() {
+		s.Restart = api.RestartSpec{}
+		s.Defaults()
+	}
 	s.Resources.CPU, s.Resources.Memory, s.Resources.Disk = float64(ask.CPU)/1000, api.Size(ask.Memory), api.Size(ask.Disk)
 	return &state.JobSubmitted{Key: Key(name), UID: UID(name), Spec: s}, err
+}
+
+// updates reads how a service is updated.
+func updates(s *api.JobSpec, k, v string) (err error) {
+	if s.Update == nil {
+		s.Update = &api.UpdateSpec{}
+	}
+	var d time.Duration
+	switch k {
+	case "max_parallel":
+		s.Update.MaxParallel, err = strconv.Atoi(v)
+	case "min_healthy":
+		d, err = time.ParseDuration(v)
+		s.Update.MinHealthyTime = api.Duration(d)
+	case "deadline":
+		d, err = time.ParseDuration(v)
+		s.Update.HealthyDeadline = api.Duration(d)
+	default:
+		s.Update.AutoRevert = true
+	}
+	return err
+}
+
+// running reports that the newest attempts of members run.
+func (c *Cluster) running(name string, words []string) (facts []state.Fact, err error) {
+	for _, w := range words {
+		i, err := strconv.Atoi(w)
+		if err != nil {
+			return nil, err
+		}
+		m := c.Snapshot().Member(UID(name), i)
+		if m == nil {
+			return nil, fmt.Errorf("member %d was never placed", i)
+		}
+		a := c.Snapshot().Alloc(m.Alloc())
+		facts = append(facts, &state.AllocsReported{Node: a.Node, Allocs: []state.AllocUpdate{{ID: a.ID, Status: muster.AllocRunning, Started: c.now}}})
+	}
+	return facts, nil
 }
 
 // sections reads what follows needs, likes and spread, each up to the next of them, and returns the words before.
