@@ -50,6 +50,10 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s: its sandbox has ended", al.id))
 		return
 	}
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) {
+		a.notListening(w, al)
+		return
+	}
 	if err != nil {
 		a.answerOr(w, nil, fmt.Errorf("allocation %s: %w", al.id, err))
 		return
@@ -75,6 +79,18 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	carry(ctx, conn, buffered.Reader, inside)
+}
+
+// notListening answers for an init that takes nobody in: most often it is about to end, and nobody has seen that yet.
+func (a *Agent) notListening(w http.ResponseWriter, al *alloc) {
+	a.mu.Lock()
+	stopping := al.stopping || al.ended
+	a.mu.Unlock()
+	if stopping {
+		fail(w, http.StatusGone, fmt.Sprintf("allocation %s is being stopped", al.id))
+		return
+	}
+	fail(w, http.StatusServiceUnavailable, fmt.Sprintf("allocation %s: its init does not listen; its sandbox may be about to end", al.id))
 }
 
 // holdRunning is a use of the allocation's sandbox, or answers why there is none.

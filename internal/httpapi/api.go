@@ -132,6 +132,7 @@ type API struct {
 	openapi []byte
 	// patience of sockets.
 	patience patience
+	endings  endings
 	// stopping ends streams when the server is shut down.
 	stopping context.Context
 	stop     context.CancelFunc

@@ -184,8 +184,9 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 			answerJSON(w, http.StatusAccepted, api.ExecStarted{ID: x.Started.ID})
 			return
 		}
-		result, err := collect(x, input)
+		result, err := a.collect(ctx, al, x, input)
 		if err != nil {
+			a.cfg.Metrics.execution("broken")
 			a.fail(ctx, "run-execution", a.broke(ctx, al, err)).write(w)
 			return
 		}
@@ -243,7 +244,7 @@ func execFrame(e *initwire.Exec) ([]byte, error) {
 }
 
 // collect feeds the input and keeps what comes, up to a bound, until the end.
-func collect(x *initwire.Execution, input []byte) (*api.ExecResult, error) {
+func (a *API) collect(ctx context.Context, al *state.Alloc, x *initwire.Execution, input []byte) (*api.ExecResult, error) {
 	var fed sync.WaitGroup
 	defer fed.Wait()
 	defer func() { _ = x.Close() }() // also wakes the feeder
@@ -256,8 +257,12 @@ func collect(x *initwire.Execution, input []byte) (*api.ExecResult, error) {
 		})
 	}
 	var out, errs kept
-	for {
+	for said := false; ; {
 		kind, data, ended, err := x.Next()
+		if !said && err == nil && ended == nil {
+			said = true
+			a.putOut(al)
+		}
 		switch {
 		case err != nil:
 			return nil, err
@@ -267,6 +272,7 @@ func collect(x *initwire.Execution, input []byte) (*api.ExecResult, error) {
 			errs.add(data)
 		case ended != nil:
 			end := endOf(ended)
+			a.ended(ctx, al, &end)
 			r := &api.ExecResult{
 				ID: x.Started.ID, ExitCode: end.ExitCode, Signal: end.Signal, TimedOut: end.TimedOut, Reason: end.Reason, Truncated: out.more || errs.more,
 			}

@@ -238,16 +238,22 @@ func (e *execSocket) forward() *api.ExecEvent {
 	defer spool.wait()
 	// Waiting for the one who tells the spool needs the connection to have ended.
 	defer e.cancel(errClientGone)
-	for {
+	for said := false; ; {
 		kind, data, ended, err := e.x.Next()
+		if !said && err == nil && ended == nil {
+			said = true
+			e.a.putOut(e.al)
+		}
 		switch {
 		case err != nil:
+			e.a.cfg.Metrics.execution("broken")
 			if cause := context.Cause(e.inner); cause != nil {
 				return e.failed(cause)
 			}
 			return e.failed(e.a.broke(e.inner, e.al, err))
 		case ended != nil:
 			end := endOf(ended)
+			e.a.ended(e.inner, e.al, &end)
 			return &api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &end}
 		}
 		stream := api.ExecStdout

@@ -26,6 +26,9 @@ type MetricsConfig struct {
 type Metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.CounterVec
+
+	executions  *prometheus.CounterVec
+	firstOutput prometheus.Histogram
 }
 
 // NewMetrics makes them, with every counter at 0.
@@ -36,8 +39,9 @@ func NewMetrics(c MetricsConfig) *Metrics {
 			Name: "muster_http_requests_total", Help: "Requests answered, by route and status code.",
 		}, []string{"route", "code"}),
 	}
+	m.executions, m.firstOutput = executionMetrics()
 	m.registry.MustRegister(
-		m.requests, &stateCollector{cfg: c},
+		m.requests, m.executions, m.firstOutput, &stateCollector{cfg: c},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

@@ -83,6 +83,10 @@ func (a *API) enter(ctx context.Context, in *AllocPath) (*state.Alloc, Conn, err
 func (a *API) tunnel(ctx context.Context, al *state.Alloc, first []byte) (Conn, error) {
 	conn, err := a.cfg.Sandboxes.Tunnel(ctx, al, first)
 	if err != nil {
+		if why := a.gone(al); why != "" {
+			// Its node may know before the log, or the other way round: its holder is told the reason all the same.
+			return nil, newProblem(http.StatusGone, api.CodeNotClaimed, why)
+		}
 		return nil, notEntered(err)
 	}
 	return conn, nil
@@ -131,6 +135,9 @@ func (a *API) broke(ctx context.Context, al *state.Alloc, err error) error {
 		return errLate
 	}
 	// The connection broke, or makes no sense. Most often because the sandbox has ended.
+	if why := a.gone(al); why != "" {
+		return newProblem(http.StatusGone, api.CodeNotClaimed, why)
+	}
 	if now := a.cfg.State.Latest().Alloc(al.ID); now != nil && !now.Live() {
 		return newProblem(http.StatusGone, api.CodeEnded, fmt.Sprintf("allocation %s has ended meanwhile", al.ID))
 	}

@@ -1,11 +1,14 @@
 package cgroup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -180,5 +183,40 @@ func TestSweep(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// The first thread of the process is where the process is said to be, so it stays at home whoever is started meanwhile.
+func TestInsideNeverMovesTheFirstThread(t *testing.T) {
+	g := open(t)
+	if !g.moves() {
+		t.Skip("threads are not moved here")
+	}
+	dirs := g.Dirs("a-x")
+	if err := g.Create(dirs, Limits{Memory: 64 * muster.MiB, CPU: 100, Pids: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	nothing := errors.New("nothing is started")
+	var wg sync.WaitGroup
+	var moved atomic.Int32
+	for range 300 {
+		wg.Go(func() {
+			err := g.Inside(dirs, &syscall.SysProcAttr{}, func() (int, error) {
+				if unix.Gettid() == unix.Getpid() {
+					moved.Add(1)
+				}
+				return 0, nothing
+			})
+			if !errors.Is(err, nothing) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := moved.Load(); n > 0 {
+		t.Errorf("the first thread was moved %d times", n)
+	}
+	if err := RemoveAll(dirs); err != nil {
+		t.Error(err)
 	}
 }

@@ -179,10 +179,19 @@ func (g *Groups) Inside(dirs []string, attr *syscall.SysProcAttr, fork func() (p
 		_, err := g.ThreadInside(dirs, attr, fork)
 		return err
 	}
-	// On a goroutine of its own: if the way home fails, its thread must die with it.
+	// On a goroutine of its own: if the way home fails, its thread must die with it. Never on the first thread of this
+	// process: where that one is, is where /proc says that the process is, to whoever opens its own home meanwhile, and
+	// what was taken for home would be gone a moment later.
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// As long as this goroutine holds the first thread, the next one cannot get it.
+			err := g.Inside(dirs, attr, fork)
+			runtime.UnlockOSThread()
+			done <- err
+			return
+		}
 		away, err := g.ThreadInside(dirs, attr, fork)
 		if !away {
 			runtime.UnlockOSThread()
