@@ -29,6 +29,10 @@ type Node struct {
 	Devices      []string          `json:"devices,omitempty" doc:"As \"4 gpu A100\"; their places on the node go from 0 over all of them."`
 	Taken        string            `json:"taken,omitempty" doc:"Which whole cores and ports of it are in use, and how many thousandths of each device."`
 	Allocs       int               `json:"allocs" doc:"Live allocations."`
+	Warm         []string          `json:"warm,omitempty" doc:"Affinity keys that it was last given work of or has images of, the newest first; in single-node answers."`
+	WarmAt       *time.Time        `json:"warm_at,omitempty" doc:"When it was last given work with one."`
+	Sidelined    *time.Time        `json:"sidelined_until,omitempty" doc:"It is flaky, and gets no work until then."`
+	Failures     []NodeFailure     `json:"failures,omitempty" doc:"What it failed at by its own doing within the last ten minutes; in single-node answers. Three sideline it."`
 	AgentVersion string            `json:"agent_version,omitempty"`
 	Attributes   map[string]string `json:"attributes,omitempty"`
 	Problems     []string          `json:"problems,omitempty" doc:"What the node cannot do, as its agent says; in single-node answers."`
@@ -44,6 +48,12 @@ type Node struct {
 	Launched     time.Time         `json:"launched"`
 	Joined       *time.Time        `json:"joined,omitempty"`
 	Gone         *time.Time        `json:"gone,omitempty"`
+}
+
+// NodeFailure is one failure of a node's own making.
+type NodeFailure struct {
+	Time time.Time `json:"time"`
+	What string    `json:"what"`
 }
 
 // NodeUsage is what an agent last said of its node.

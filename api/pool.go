@@ -22,9 +22,12 @@ type Pool struct {
 	Spent *float64  `json:"spent,omitempty" doc:"In this calendar month (UTC), by all its nodes so far."`
 
 	Breaker Breaker `json:"breaker"`
-	Blocks  []Block `json:"blocks" doc:"What the provider has said no to, and for how long that is heeded."`
-	Waiting []Wait  `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`
-	Index   uint64  `json:"index"`
+	// Suspect and Warmth are told of a single pool as well as in lists.
+	Suspect *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
+	Warmth  []Warmth `json:"warmth,omitempty" doc:"What its nodes have at hand, the most common first, at most 20; in single-pool answers."`
+	Blocks  []Block  `json:"blocks" doc:"What the provider has said no to, and for how long that is heeded."`
+	Waiting []Wait   `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`
+	Index   uint64   `json:"index"`
 }
 
 // PoolBudget is what a pool may cost, in the operator's currency, and how it stands; a limit of 0 is none.
@@ -48,6 +51,23 @@ type PoolNodes struct {
 	Idle        int `json:"idle" doc:"Serving, and without work."`
 	Lost        int `json:"lost" doc:"Serving or draining, and out of contact."`
 	Held        int `json:"held"`
+	Sidelined   int `json:"sidelined" doc:"Serving, and flaky: they get no work for a while."`
+	Unready     int `json:"unready" doc:"Serving, and not proved to be ready."`
+	Broken      int `json:"broken" doc:"They say so themselves: drained and replaced."`
+	Warm        int `json:"warm" doc:"Serving, and with something at hand that work may want: images, affinity keys."`
+}
+
+// Suspect is a pool of which more nodes fail than may be sidelined.
+type Suspect struct {
+	Since time.Time `json:"since" doc:"When a node failed last that could not be sidelined; ten minutes later the pool is not suspect any more."`
+	Why   string    `json:"why"`
+	Most  int       `json:"most" doc:"How many may be sidelined at once: the larger of 1 and a fifth of those in service, rounded up."`
+}
+
+// Warmth is how many nodes have an affinity key at hand.
+type Warmth struct {
+	Key   string `json:"key"`
+	Nodes int    `json:"nodes"`
 }
 
 // Breaker keeps a pool's nodes from being destroyed when nothing explains why so many would be.

@@ -156,6 +156,23 @@ func intentText(n *api.Node, now time.Time) string {
 	return text
 }
 
+// sidelinedText is for how long a flaky node gets no work.
+func sidelinedText(n *api.Node, now time.Time) string {
+	if n.Sidelined == nil {
+		return ""
+	}
+	return "for another " + brief(max(n.Sidelined.Sub(now), 0))
+}
+
+// failuresText is what a node failed at by its own doing lately.
+func failuresText(n *api.Node, now time.Time) string {
+	var out []string
+	for _, f := range n.Failures {
+		out = append(out, fmt.Sprintf("%s (%s ago)", f.What, ago(&f.Time, now)))
+	}
+	return strings.Join(out, "; ")
+}
+
 func (a *app) printNode(n *api.Node) {
 	now := time.Now()
 	amount := func(r api.Resources) string {
@@ -179,7 +196,7 @@ func (a *app) printNode(n *api.Node) {
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
 		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
-		"Boot error", n.BootError,
+		"Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
 }

@@ -50,7 +50,7 @@ func (a *app) poolListCommand() *cobra.Command {
 			p := &l.Pools[i]
 			rows = append(rows, []string{
 				p.Name, p.Provider, fmt.Sprintf("%d/%d", p.Nodes.Live, p.Max), fmt.Sprint(p.Nodes.Serving), fmt.Sprint(p.Nodes.Launching + p.Nodes.Booting + p.Nodes.Adopted),
-				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), breakerWord(&p.Breaker),
+				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), poolWord(p),
 			})
 		}
 		a.printTable([]string{"POOL", "PROVIDER", "NODES", "SERVING", "COMING", "IDLE", "LOST", "HELD", "AN HOUR", "MONTH", "BLOCKS", "BREAKER"}, rows)
@@ -65,11 +65,15 @@ func spentText(f *float64) string {
 	return fmt.Sprintf("%.2f", *f)
 }
 
-func breakerWord(b *api.Breaker) string {
-	if b.Tripped != nil {
-		return "tripped"
+func poolWord(p *api.Pool) string {
+	word := "closed"
+	if p.Breaker.Tripped != nil {
+		word = "tripped"
 	}
-	return "closed"
+	if p.Suspect != nil {
+		word += ", suspect"
+	}
+	return word
 }
 
 func (a *app) poolShowCommand() *cobra.Command {
@@ -88,6 +92,14 @@ func (a *app) poolShowCommand() *cobra.Command {
 		a.printPool(p)
 		return nil
 	})
+}
+
+// suspectText is why a pool is suspect.
+func suspectText(p *api.Pool, now time.Time) string {
+	if p.Suspect == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
 }
 
 func (a *app) printPool(p *api.Pool) {
@@ -118,10 +130,19 @@ func (a *app) printPool(p *api.Pool) {
 		"Budget", strings.Join(budget, ", "),
 		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", brief(p.IdleTimeout.Std()), brief(p.BootTimeout.Std()), brief(p.Grace.Std())),
 		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
-		"Of them", fmt.Sprintf("%d idle, %d lost, %d held", n.Idle, n.Lost, n.Held),
+		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
+		"Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
 		"Breaker", breakerText(p, now),
 	)
+	if len(p.Warmth) > 0 {
+		var rows [][]string
+		for _, w := range p.Warmth {
+			rows = append(rows, []string{w.Key, fmt.Sprint(w.Nodes)})
+		}
+		fmt.Fprintln(a.stdout)
+		a.printTable([]string{"AT HAND", "NODES"}, rows)
+	}
 	if len(p.Blocks) > 0 {
 		var rows [][]string
 		for _, b := range p.Blocks {

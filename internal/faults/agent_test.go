@@ -70,9 +70,9 @@ func talked(pid int) (stdout, stderr string) {
 	return o.String(), e.String()
 }
 
-// An agent that is killed is started again, and nothing of the sandbox is lost; the
+// N15: an agent that is killed is started again, and nothing of the sandbox is lost; the
 // server may be killed with it.
-func TestAgentKilled(t *testing.T) {
+func TestN15AgentKilled(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		name := map[bool]string{false: "alone", true: "with the server"}[both]
 		t.Run(name, func(t *testing.T) {

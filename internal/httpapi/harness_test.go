@@ -55,6 +55,8 @@ type log struct {
 
 	mu    sync.Mutex
 	index uint64
+	// began is when entry 0 was, if not in a past of its own.
+	began time.Time
 	err   error // refuses everything, if set
 	seen  []state.Fact
 }
@@ -80,7 +82,11 @@ func (l *log) entry(facts ...state.Fact) (uint64, any, error) {
 	}
 	l.seen = append(l.seen, facts...)
 	l.index++
-	results := l.state.Apply(l.index, 1, time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC).UnixMicro()+int64(l.index)*1e6, proposals)
+	began := l.began
+	if began.IsZero() {
+		began = time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	}
+	results := l.state.Apply(l.index, 1, began.UnixMicro()+int64(l.index)*1e6, proposals)
 	last := results[len(results)-1]
 	if err, ok := last.(error); ok {
 		return l.index, nil, err

@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -68,13 +71,32 @@ func (a *API) showPool(in *PoolPath) (*poolOut, error) {
 	}
 	d, blocks := a.cfg.Insight.Fleet()
 	out := &poolOut{poolOf(snap, p, d, blocks, now)}
+	warm := map[muster.AffinityKey]int{}
 	snap.LiveNodes(func(n *state.Node) bool {
 		if n.Pool == p.Name {
 			countNode(&out.Body, n)
+			for _, k := range n.Warm {
+				warm[k]++
+			}
 		}
 		return true
 	})
+	out.Body.Warmth = warmthOf(warm)
 	return out, nil
+}
+
+// maxWarmth bounds the keys that an answer names.
+const maxWarmth = 20
+
+// warmthOf are the keys that the most nodes have at hand.
+func warmthOf(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
+	keys := slices.SortedFunc(maps.Keys(nodes), func(a, b muster.AffinityKey) int {
+		return cmp.Or(cmp.Compare(nodes[b], nodes[a]), cmp.Compare(a, b))
+	})
+	for _, k := range keys[:min(len(keys), maxWarmth)] {
+		out = append(out, api.Warmth{Key: string(k), Nodes: nodes[k]})
+	}
+	return out
 }
 
 type resumeIn struct {
@@ -120,6 +142,9 @@ func poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blocks []siz
 	}
 	if b := snap.Breaker(p.Name); b != nil {
 		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: at(b.Tripped), Reason: b.Reason, Resumed: at(b.Resumed), Who: b.Who}
+	}
+	if b := snap.Breaker(p.Name); b.IsSuspect(now) {
+		out.Suspect = &api.Suspect{Since: b.Suspect.Std(), Why: b.SuspectWhy, Most: state.MaySideline(snap.Tally(p.Name).Serving)}
 	}
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {
@@ -203,8 +228,19 @@ func countNode(p *api.Pool, n *state.Node) {
 	case muster.NodeTerminating:
 		c.Terminating++
 	}
-	if n.Health == muster.NodeLost && n.Stage != muster.NodeTerminating {
+	serving := n.Stage == muster.NodeServing
+	switch {
+	case n.Health == muster.NodeLost && n.Stage != muster.NodeTerminating:
 		c.Lost++
+	case n.Health == muster.NodeBroken:
+		c.Broken++
+	case n.Health == muster.NodeFlaky && serving:
+		c.Sidelined++
+	case n.Health == muster.NodeUnready && serving:
+		c.Unready++
+	}
+	if serving && len(n.Warm) > 0 {
+		c.Warm++
 	}
 	if n.Intent == muster.NodeHold {
 		c.Held++

@@ -158,8 +158,8 @@ func nodeOf(n *state.Node) api.Node {
 		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs, Taken: string(n.Taken),
 		AgentVersion: n.Agent, Attributes: n.Attributes,
 		StageSince: at(n.StageSince), IntentReason: n.IntentReason, IntentWho: n.IntentWho, IntentSince: at(n.IntentSince), IntentUntil: at(n.IntentUntil),
-		BootError: n.BootError,
-		Launched:  n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
+		BootError: n.BootError, Sidelined: at(n.SidelinedUntil),
+		Launched: n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
 	}
 }
 
@@ -168,6 +168,15 @@ func nodeWhole(n *state.Node) api.Node {
 	out := nodeOf(n)
 	for _, d := range n.Devices() {
 		out.Devices = append(out.Devices, d.String())
+	}
+	for _, k := range n.Warm {
+		out.Warm = append(out.Warm, string(k))
+	}
+	if len(n.Warm) > 0 {
+		out.WarmAt = at(n.WarmAt)
+	}
+	for _, f := range n.Recent(muster.At(time.Now())) {
+		out.Failures = append(out.Failures, api.NodeFailure{Time: f.At.Std(), What: f.What})
 	}
 	out.HistoryLost = n.HistoryLost
 	for _, e := range n.History {

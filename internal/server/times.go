@@ -22,6 +22,7 @@ type times struct {
 	agent, ready, gone *prometheus.HistogramVec // by provider
 	start              prometheus.Histogram
 	missed             prometheus.Counter
+	turns              *turns
 
 	// waiting are nodes whose agent has answered and that have not yet taken work. Only follow uses it.
 	waiting map[muster.NodeID]bool
@@ -47,12 +48,13 @@ func newTimes(providers []muster.ProviderName) *times {
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "muster_times_missed_total", Help: "How often changes came faster than the histograms could take them in: what was missed is in none of them.",
 		}),
+		turns:   newTurns(),
 		waiting: map[muster.NodeID]bool{},
 	}
 }
 
 func (t *times) register(r prometheus.Registerer) {
-	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed)
+	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter)
 }
 
 // follow takes in what changes from now on, until ctx ends.
@@ -99,6 +101,7 @@ func (t *times) take(c *state.Change, src source) {
 }
 
 func (t *times) node(before, n *state.Node, at muster.Time) {
+	t.turns.node(before, n)
 	if before == nil {
 		return
 	}
