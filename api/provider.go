@@ -10,7 +10,7 @@ type ProviderCheck struct {
 // CheckProgress is a line of its answer, which is NDJSON. The last one has OK or
 // a problem; an answer without either broke off.
 type CheckProgress struct {
-	Step    string   `json:"step" doc:"offers, create, boot, run, destroy or done."`
+	Step    string   `json:"step" doc:"offers, create, boot, run, list, destroy or done."`
 	Text    string   `json:"text"`
 	OK      bool     `json:"ok,omitempty" doc:"Everything went well, and the instance is destroyed."`
 	Problem *Problem `json:"problem,omitempty"`

@@ -133,7 +133,7 @@ func (a *app) printPool(p *api.Pool) {
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
 		"Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
-		"Breaker", breakerText(p, now),
+		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now),
 	)
 	if len(p.Warmth) > 0 {
 		var rows [][]string
@@ -163,6 +163,15 @@ func (a *app) printPool(p *api.Pool) {
 		fmt.Fprintln(a.stdout)
 		a.printTable([]string{"WAITING", "PRIORITY", "WHY"}, rows)
 	}
+}
+
+// blindText says that the provider does not tell what it has.
+func blindText(p *api.Pool, now time.Time) string {
+	if p.Blind == nil {
+		return ""
+	}
+	return fmt.Sprintf("fails since %s: %s; until it succeeds no instance is adopted or swept; try `muster provider check %s`",
+		brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
 }
 
 // scope is what a block names.

@@ -105,6 +105,8 @@ type Insight interface {
 	Waits(snap *state.Snapshot, j *state.Job) string
 	// Fleet is what the fleet decided last, nil if nothing is known, and what it does not ask of providers now.
 	Fleet() (*size.Decisions, []size.Block)
+	// Blind says since when a provider's instances cannot be listed, and how the last list failed; 0 and nil if they can.
+	Blind(provider muster.ProviderName) (since muster.Time, why error)
 }
 
 type noInsight struct{}
@@ -112,6 +114,7 @@ type noInsight struct{}
 func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string) { return nil, nil }
 func (noInsight) Waits(*state.Snapshot, *state.Job) string       { return "" }
 func (noInsight) Fleet() (*size.Decisions, []size.Block)         { return nil, nil }
+func (noInsight) Blind(muster.ProviderName) (muster.Time, error) { return 0, nil }
 
 const (
 	defaultUploadLimit = 4 << 30

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -135,6 +136,14 @@ type sight struct {
 	noInsight
 	decisions *size.Decisions
 	blocks    []size.Block
+	blind     error
+}
+
+func (s *sight) Blind(p muster.ProviderName) (muster.Time, error) {
+	if p != "local" {
+		return 0, nil
+	}
+	return 5e6, s.blind
 }
 
 func (s *sight) Fleet() (*size.Decisions, []size.Block) { return s.decisions, s.blocks }
@@ -163,6 +172,13 @@ func TestPools(t *testing.T) {
 	}
 	if len(p.Blocks) != 1 || p.Blocks[0].Zone != "z" || p.Blocks[0].Over || p.Blocks[0].Why != "none left" {
 		t.Errorf("%+v", p.Blocks)
+	}
+	if p.Blind != nil {
+		t.Errorf("%+v", p.Blind)
+	}
+	s.blind = errors.New("no list")
+	if p := get[api.Pool](b, "/v1/pools/p"); p.Blind == nil || p.Blind.Error != "no list" || p.Blind.Since.Unix() != 5 {
+		t.Errorf("%+v", p.Blind)
 	}
 	s.decisions = &size.Decisions{Budgets: []size.Budget{{Pool: "q", Alert: 100}, {Pool: "p", Hour: 900_000, HourLimit: 1e6, Alert: 80}}}
 	if g := get[api.Pool](b, "/v1/pools/p").Budget; g.Hour != 0.9 || g.Alert != 80 {

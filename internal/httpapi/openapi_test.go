@@ -76,7 +76,7 @@ func TestOpenAPIGolden(t *testing.T) {
 			fmt.Fprintf(&out, "  answers %s\n", strings.Join(slices.Sorted(maps.Keys(op.Responses)), " "))
 		}
 	}
-	fmt.Fprintf(&out, "types %s\n", strings.Join(slices.Sorted(maps.Keys(d.Components.Schemas)), " "))
+	fmt.Fprintf(&out, "types\n  %s\n", strings.Join(slices.Sorted(maps.Keys(d.Components.Schemas)), "\n  ")) // a line each, so that two changes meet seldom
 	golden := filepath.Join("testdata", "openapi.golden")
 	if *update {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {

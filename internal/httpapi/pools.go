@@ -46,7 +46,7 @@ func (a *API) listPools(context.Context, *struct{}) (*poolListOut, error) {
 	var order []muster.PoolName
 	d, blocks := a.cfg.Insight.Fleet()
 	snap.Pools(func(p *state.Pool) bool {
-		shown := poolOf(snap, p, d, blocks, now)
+		shown := a.poolOf(snap, p, d, blocks, now)
 		sights[p.Name] = &shown
 		order = append(order, p.Name)
 		return true
@@ -70,7 +70,7 @@ func (a *API) showPool(in *PoolPath) (*poolOut, error) {
 		return nil, notFound("pool %s: not found", clip(in.Name))
 	}
 	d, blocks := a.cfg.Insight.Fleet()
-	out := &poolOut{poolOf(snap, p, d, blocks, now)}
+	out := &poolOut{a.poolOf(snap, p, d, blocks, now)}
 	warm := map[muster.AffinityKey]int{}
 	snap.LiveNodes(func(n *state.Node) bool {
 		if n.Pool == p.Name {
@@ -128,7 +128,7 @@ func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 }
 
 // poolOf shows a pool, but for its nodes.
-func poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blocks []size.Block, now muster.Time) api.Pool {
+func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blocks []size.Block, now muster.Time) api.Pool {
 	out := api.Pool{
 		Name: string(p.Name), Provider: string(p.Provider), Offerings: []string{}, Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 		Spare: p.Spare, PriceFactor: p.PriceFactor, Budget: api.PoolBudget{PerHour: float64(p.BudgetHour) / 1e6, PerMonth: float64(p.BudgetMonth) / 1e6},
@@ -145,6 +145,9 @@ func poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blocks []siz
 	}
 	if b := snap.Breaker(p.Name); b.IsSuspect(now) {
 		out.Suspect = &api.Suspect{Since: b.Suspect.Std(), Why: b.SuspectWhy, Most: state.MaySideline(snap.Tally(p.Name).Serving)}
+	}
+	if since, err := a.cfg.Insight.Blind(p.Provider); err != nil {
+		out.Blind = &api.Blind{Since: since.Std(), Error: err.Error()}
 	}
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {

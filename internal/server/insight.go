@@ -40,6 +40,16 @@ func (i insight) Fleet() (*size.Decisions, []size.Block) {
 	return l.fleet.Decisions(), l.fleet.Blocks()
 }
 
+// Blind is the fleet's.
+func (i insight) Blind(provider muster.ProviderName) (muster.Time, error) {
+	l := i.stats.now.Load()
+	if l == nil {
+		return 0, nil
+	}
+	b := l.fleet.Blind(provider)
+	return b.Since, b.Err
+}
+
 // Waits joins what placement finds in the way now and what the fleet does about it.
 func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if j.Waiting() == 0 {

@@ -51,11 +51,14 @@ const (
 	stepCreate  = "create"
 	stepBoot    = "boot"
 	stepRun     = "run"
+	stepList    = "list"
 	stepDestroy = "destroy"
 )
 
 const (
 	destroyFor                 = 2 * time.Minute
+	listFor                    = time.Minute      // until a list has to show what was made
+	authFor                    = 15 * time.Second // of being refused, or of another host key, before it counts; hosts get their keys while they boot
 	retryFirst, retryLongest   = 100 * time.Millisecond, 5 * time.Second
 	bootFor                    = time.Second // before its agent is started from outside
 	askCPU                     = muster.MilliCPU(100)
@@ -92,6 +95,9 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	if err == nil {
 		if err = c.boot(tryCtx); err == nil {
 			err = c.run(tryCtx)
+		}
+		if err == nil {
+			err = c.list(tryCtx)
 		}
 	}
 	if ctx.Err() != nil && err != nil {
@@ -160,10 +166,19 @@ func (c *check) boot(ctx context.Context) error {
 	client := c.client()
 	defer client.Close()
 	told := ""
+	var refused time.Time
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		err := c.answers(ctx, client, began)
 		if err == nil {
 			return nil
+		}
+		switch {
+		case !isRefusal(err):
+			refused = time.Time{}
+		case refused.IsZero():
+			refused = time.Now()
+		case time.Since(refused) > authFor:
+			return fmt.Errorf("its agent cannot be reached, and that has not changed for %s: %w", authFor, err)
 		}
 		if ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
@@ -173,6 +188,17 @@ func (c *check) boot(ctx context.Context) error {
 			return fmt.Errorf("its agent did not come into service within %s: %w", took(began), cause(ctx, err))
 		}
 	}
+}
+
+// isRefusal reports whether an agent is not reached because of keys. The link says of all its faults that the agent is
+// unavailable; why is below that.
+func isRefusal(err error) bool {
+	for f := (*muster.Fault)(nil); errors.As(err, &f); err = f.Err {
+		if f.Kind == muster.FaultAuth {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *check) client() *wire.Client {
@@ -244,26 +270,18 @@ func (c *check) instances(ctx context.Context) ([]muster.InstanceID, error) {
 	if c.node.Instance != "" {
 		return []muster.InstanceID{c.node.Instance}, nil
 	}
-	const maxPages = 10_000
-	var ids []muster.InstanceID
-	cursor := ""
-	for range maxPages {
-		page, err := c.Provider.List(ctx, cursor)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page.Instances {
-			if page.Instances[i].Tags.Token == c.node.Token {
-				ids = append(ids, page.Instances[i].ID)
-			}
-		}
-		if cursor = page.Next; cursor != "" {
-			continue
-		}
-		if !page.Complete && len(ids) == 0 {
-			return nil, muster.Faultf(muster.FaultTransient, "its list is not complete")
-		}
-		return ids, nil
+	all, complete, err := c.everything(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return nil, muster.Faultf(muster.FaultInternal, "its list does not end")
+	var ids []muster.InstanceID
+	for i := range all {
+		if all[i].Tags.Token == c.node.Token {
+			ids = append(ids, all[i].ID)
+		}
+	}
+	if !complete && len(ids) == 0 {
+		return nil, muster.Faultf(muster.FaultTransient, "its list is not complete")
+	}
+	return ids, nil
 }

@@ -29,8 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	t     *testing.T
 	cloud *fake.Cloud
-	boots bool // agents of new instances can be started
-	dead  bool // and are not, whatever is done
+	boots bool         // agents of new instances can be started
+	dead  bool         // and are not, whatever is done
+	dials func() error // what keeps a node from being reached; nil for nothing
 	says  []string
 	// shelters are the tokens that were sheltered, and with what end.
 	shelters []string
@@ -92,6 +93,11 @@ func (r *rig) check(ctx context.Context, want check.Want) error {
 	return check.Run(ctx, check.Config{
 		Name: "fake", Provider: r.cloud.Owner("c1"),
 		Dial: func(ctx context.Context, n *state.Node) (net.Conn, error) {
+			if r.dials != nil {
+				if err := r.dials(); err != nil {
+					return nil, err
+				}
+			}
 			if m := r.node(n.ID); m != nil {
 				return m.Dial(ctx)
 			}
@@ -238,6 +244,65 @@ func TestO3BrokenOff(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(5*time.Second, cancel)
 		r.told(r.check(ctx, check.Want{Command: []string{"hang"}}), "the check was broken off")
+		r.clean("destroyed true")
+	})
+}
+
+// A provider whose list does not show what was made leaks: a check finds that, though everything else works.
+func TestO3ListIsChecked(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.cloud.SetFaults(fake.Faults{List: func() error {
+			return muster.Faultf(muster.FaultInternal, "its answer is not JSON: invalid character 'g'")
+		}})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Timeout: 10 * time.Minute}), "its list does not show what was made", "longer than 1m0s", "invalid character 'g'")
+		r.clean("destroyed true")
+		r.said("list not yet: its list cannot be read")
+	})
+	inBubble(t, func(r *rig) {
+		r.cloud.SetFaults(fake.Faults{Cut: func(page []cloud.Instance) ([]cloud.Instance, bool) { return nil, true }})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Timeout: 10 * time.Minute}), "is not among the 0 of its list")
+		r.clean("destroyed true")
+	})
+	inBubble(t, func(r *rig) { // a stale list is waited for
+		lists := 0
+		r.cloud.SetFaults(fake.Faults{Cut: func(page []cloud.Instance) ([]cloud.Instance, bool) {
+			if lists++; lists < 5 {
+				return nil, true
+			}
+			return page, true
+		}})
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}}))
+		r.clean("destroyed true")
+		r.said("list its list shows instance i-")
+	})
+}
+
+// A host that refuses us, or shows another key, is told soon; one that gets its keys while it boots has the time for it.
+func TestO3WrongHostKey(t *testing.T) {
+	wrong := func() error { return muster.Faultf(muster.FaultAuth, "host key is X, expected Y") }
+	inBubble(t, func(r *rig) {
+		r.dials = wrong
+		began := time.Now()
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Timeout: 10 * time.Minute}), "that has not changed for 15s", "host key is X, expected Y")
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		r.clean("destroyed true")
+	})
+	inBubble(t, func(r *rig) {
+		began := time.Now()
+		r.dials = func() error {
+			switch at := time.Since(began); {
+			case at < 10*time.Second:
+				return wrong()
+			case at < 20*time.Second:
+				return errors.New("connection refused")
+			case at < 30*time.Second:
+				return wrong()
+			}
+			return nil
+		}
+		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Timeout: 10 * time.Minute}))
 		r.clean("destroyed true")
 	})
 }

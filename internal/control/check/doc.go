@@ -1,6 +1,6 @@
 // Package check tries a provider out from end to end: one instance is launched,
-// its agent is waited for, one command is run there, and the instance is destroyed, whatever
-// happened before.
+// its agent is waited for, one command is run there, the provider's list has to show it, and the instance
+// is destroyed, whatever happened before.
 //
 // The instance is no node: no pool counts it and no work is placed on it. The fleet
 // shelters its token from being adopted meanwhile; should this server die, or the destroy not succeed,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/cloud"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -67,6 +68,67 @@ func (c *check) result(ctx context.Context, client *wire.Client, id muster.Alloc
 			return wire.AllocReport{}, last
 		}
 	}
+}
+
+// list waits until the provider's list shows the instance as what it is. What is not listed, or
+// without its tags, can neither be found again nor be swept.
+func (c *check) list(ctx context.Context) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, listFor, muster.Faultf(muster.FaultUnavailable, "it took longer than %s", listFor))
+	defer cancel()
+	told := ""
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		err := c.shown(ctx)
+		if err == nil {
+			c.Say(stepList, fmt.Sprintf("its list shows instance %s with its tags, after %s", c.node.Instance, took(began)))
+			return nil
+		}
+		if ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			c.Say(stepList, "not yet: "+told)
+		}
+		if !sleep(ctx, wait) {
+			return fmt.Errorf("its list does not show what was made, so that nothing would be found again or swept: %w", cause(ctx, err))
+		}
+	}
+}
+
+// shown looks once.
+func (c *check) shown(ctx context.Context) error {
+	all, complete, err := c.everything(ctx)
+	if err != nil {
+		return fmt.Errorf("its list cannot be read: %w", err)
+	}
+	for i := range all {
+		if in := &all[i]; in.ID == c.node.Instance {
+			if in.Tags.Token != c.node.Token || in.Tags.Node != c.node.ID {
+				return muster.Faultf(muster.FaultConflict, "its list shows instance %s with token %q and node %q, and it was made with %q and %q",
+					in.ID, in.Tags.Token, in.Tags.Node, c.node.Token, c.node.ID)
+			}
+			return nil
+		}
+	}
+	if !complete {
+		return muster.Faultf(muster.FaultTransient, "its list says that it is not complete, and instance %s is not in it", c.node.Instance)
+	}
+	return muster.Faultf(muster.FaultNotFound, "instance %s is not among the %d of its list", c.node.Instance, len(all))
+}
+
+// everything is the provider's list, and whether it is complete.
+func (c *check) everything(ctx context.Context) (all []cloud.Instance, complete bool, err error) {
+	const maxPages = 10_000
+	cursor := ""
+	for range maxPages {
+		page, err := c.Provider.List(ctx, cursor)
+		if err != nil {
+			return nil, false, err
+		}
+		all = append(all, page.Instances...)
+		if cursor = page.Next; cursor == "" {
+			return all, page.Complete, nil
+		}
+	}
+	return nil, false, muster.Faultf(muster.FaultInternal, "its list does not end")
 }
 
 // output is the end of a stream, as far as it fits into a sentence.

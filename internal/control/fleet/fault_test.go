@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/fake"
+	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -698,8 +699,15 @@ func TestListFails(t *testing.T) {
 		if c := w.cloud.Calls(); c.List > 5 {
 			t.Errorf("%d lists while it asked for 20 s between them", c.List)
 		}
+		// It is told for as long as it lasts, from its beginning.
+		if b := w.fleet.Blind("fake"); b.Err == nil || !strings.Contains(b.Err.Error(), "slow down") || time.Since(b.Since.Std()) < 70*time.Second {
+			t.Errorf("%+v", b)
+		}
 		w.cloud.SetFaults(fake.Faults{})
 		w.until("no node", time.Minute, noNodes)
+		if b := w.fleet.Blind("fake"); b != (fleet.Blind{}) {
+			t.Errorf("%+v", b)
+		}
 	})
 }
 

@@ -34,6 +34,25 @@ type lister struct {
 	asked muster.Time // when the newest list began
 	busy  bool        // it is under way
 	tries int         // lists that ended, well or not
+	blind Blind       // since the last list that did not fail
+}
+
+// Blind is a provider whose list fails: since when, and how it failed last. Until one succeeds, no instance is adopted
+// or swept, and none is known to be gone. The zero Blind is of one that can be listed.
+type Blind struct {
+	Since muster.Time
+	Err   error
+}
+
+// Blind says since when a provider cannot be listed, and why.
+func (f *Fleet) Blind(name muster.ProviderName) Blind {
+	l := f.listers[name]
+	if l == nil {
+		return Blind{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.blind
 }
 
 func newLister(f *Fleet, name muster.ProviderName, p cloud.Provider) *lister {
@@ -122,6 +141,14 @@ func (l *lister) run(ctx context.Context) {
 		l.mu.Lock()
 		l.tries++
 		l.busy = false
+		switch {
+		case err == nil:
+			l.blind = Blind{}
+		case l.blind.Err == nil:
+			l.blind = Blind{Since: l.asked, Err: err}
+		default:
+			l.blind.Err = err
+		}
 		l.mu.Unlock()
 		if notBefore = (time.Time{}); err == nil {
 			faults = 0
