@@ -21,7 +21,7 @@ var bootScript []byte
 var testsScript []byte
 
 // programs of this machine that tests need inside, with their libraries. Those that are not installed are said and left out: tests skip.
-var programs = []string{"crun", "runc", "mkfs.ext4"}
+var programs = []string{"crun", "runc", "mkfs.ext4", "unshare"}
 
 // diskSize is what the disk could hold; its file is sparse.
 const diskSize = "8G"
