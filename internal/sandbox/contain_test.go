@@ -1,13 +1,16 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -217,6 +220,71 @@ func testContained(t *testing.T, how starter) {
 	}
 	if _, err := b.tryExec(&initwire.Exec{Command: []string{"sh"}, Work: "/nowhere"}); err == nil || !strings.Contains(err.Error(), "/nowhere") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestContainedReads: with a user's rights, what the user may not read is not read, and the rights are gone afterwards.
+func TestContainedReads(t *testing.T) {
+	for name, shift := range shifts {
+		t.Run(name, func(t *testing.T) { testContainedReads(t, container(t, shift, nil)) })
+	}
+}
+
+func testContainedReads(t *testing.T, how starter) {
+	b := startBox(t, contained(), how)
+	b.stdout(sh("mkdir -p /d/hidden /d/group && echo s >/d/secret && chmod 600 /d/secret && echo x >/d/hidden/x && chmod 700 /d/hidden && " +
+		"echo g >/d/group/g && chgrp -R 10 /d/group && chmod 750 /d/group && echo o >/d/open"))
+	read := func(path, user string) string {
+		_, r, err := initwire.ReadFile(t.Context(), b.dial(), initwire.FileRead{Path: path, User: user})
+		if err != nil {
+			var file *initwire.FileError
+			if !errors.As(err, &file) {
+				t.Fatalf("%s as %s: %v", path, user, err)
+			}
+			return file.Code
+		}
+		defer func() { _ = r.Close() }()
+		content, err := io.ReadAll(r)
+		must(t, err)
+		return string(content)
+	}
+	list := func(path, user string) (n int, code string) {
+		err := initwire.ListFiles(t.Context(), b.dial(), initwire.FileList{Path: path, User: user, Recursive: true}, func(*initwire.FileEntry) error { n++; return nil })
+		var file *initwire.FileError
+		if errors.As(err, &file) {
+			return n, file.Code
+		}
+		must(t, err)
+		return n, ""
+	}
+	// Many at once: whose rights a thread has must not show in another operation.
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			for _, c := range []struct{ path, user, want string }{
+				{"/d/secret", "user", initwire.FilePermission}, {"/d/secret", "65534:65534", initwire.FilePermission}, {"/d/secret", "0:0", "s\n"}, {"/d/secret", "", "s\n"},
+				{"/d/hidden/x", "user", initwire.FilePermission}, {"/d/hidden/x", "root", "x\n"}, {"/d/open", "user", "o\n"}, {"/d/open", "4321", "o\n"},
+				{"/d/group/g", "user", "g\n"}, {"/d/group/g", "1000:1001", initwire.FilePermission}, {"/d/open", "nonesuch", initwire.FileInvalid}, {"/d/open", "user:nonesuch", initwire.FileInvalid},
+			} {
+				if got := read(c.path, c.user); got != c.want {
+					t.Errorf("%s as %q: %q, want %q", c.path, c.user, got, c.want)
+				}
+			}
+			if n, code := list("/d", ""); n != 6 || code != "" {
+				t.Errorf("%d entries, %s", n, code)
+			}
+			// A directory that may not be read is in the list, with its problem, and nothing of what is in it.
+			if n, code := list("/d", "65534"); n != 4 || code != "" {
+				t.Errorf("%d entries, %s", n, code)
+			}
+			if n, code := list("/d/hidden", "user"); n != 0 || code != initwire.FilePermission {
+				t.Errorf("%d entries, %s", n, code)
+			}
+		})
+	}
+	all.Wait()
+	if got := b.stdout(sh("id -u; id -G; cat /d/secret")); got != "0\n0 10\ns" {
+		t.Errorf("afterwards: %q", got)
 	}
 }
 

@@ -69,6 +69,10 @@ func TestExecExactly(t *testing.T) {
 	if h.stdout != "ONLY=1\n" {
 		t.Errorf("clean environment %q", h.stdout)
 	}
+	h = b.all(&initwire.Exec{Command: []string{"env"}, HideEnv: "KE", Env: []string{"KEPT2=own"}})
+	if h.stdout != "PATH=/usr/bin:/bin\nALSO=x\nKEPT2=own\n" {
+		t.Errorf("environment without what is hidden %q", h.stdout)
+	}
 	if h = b.all(&initwire.Exec{Command: []string{"pwd"}, Work: "/usr"}); h.stdout != "/usr\n" {
 		t.Errorf("work directory %q", h.stdout)
 	}
@@ -417,6 +421,24 @@ func TestExecTerminal(t *testing.T) {
 	x = b.exec(&initwire.Exec{ID: "hangup", Command: []string{"cat"}, TTY: true, Stdin: true})
 	must(t, x.Close())
 	eventually(t, "it goes on without its terminal", func() bool { return !b.running("hangup") })
+}
+
+// TestExecTerminalWithoutStderr: what goes to stderr is no part of the terminal, detached or not.
+func TestExecTerminalWithoutStderr(t *testing.T) {
+	b := plain(t)
+	script := "test -t 0 && test -t 1 && ! test -t 2 && echo out && echo err >&2; exit 4"
+	h := b.all(&initwire.Exec{Command: []string{"sh", "-c", script}, TTY: true, OwnStderr: true})
+	if h.stdout != "out\r\n" || h.stderr != "err\n" || h.ended.Exit != 4 {
+		t.Errorf("%q, %q, %+v", h.stdout, h.stderr, h.ended)
+	}
+	h = b.all(&initwire.Exec{Command: []string{"sh", "-c", script}, TTY: true, OwnStderr: true, Detached: true})
+	if h.stdout != "out\r\n" || h.stderr != "err\n" || h.ended.Exit != 4 {
+		t.Errorf("detached: %q, %q, %+v", h.stdout, h.stderr, h.ended)
+	}
+	// Without a terminal they are apart anyway.
+	if h = b.all(&initwire.Exec{Command: []string{"sh", "-c", "echo a; echo b >&2"}, OwnStderr: true}); h.stdout != "a\n" || h.stderr != "b\n" {
+		t.Errorf("%q, %q", h.stdout, h.stderr)
+	}
 }
 
 // TestExecMany: several hundred at once, each with its own output and exit code.

@@ -18,13 +18,13 @@ func TestFileMessages(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v, %v", what, got, want, err)
 		}
 	}
-	list := &FileList{Path: "a\xff", Recursive: true, Limit: 1 << 40}
+	list := &FileList{Path: "a\xff", Recursive: true, Limit: 1 << 40, User: "u"}
 	got1, err := ParseFileList(list.Fields())
 	same("list", got1, err, list)
 	stat := &FileStat{Path: "/", Follow: true}
 	got2, err := ParseFileStat(stat.Fields())
 	same("stat", got2, err, stat)
-	read := &FileRead{Path: "p", Offset: 1, Length: 2}
+	read := &FileRead{Path: "p", Offset: 1, Length: 2, User: "1:2"}
 	got3, err := ParseFileRead(read.Fields())
 	same("read", got3, err, read)
 	write := &FileWrite{Path: "p", Mode: 0o4755, User: "u:g", Parents: true, ParentMode: 0o1777, Sized: true, Size: 1 << 50}
