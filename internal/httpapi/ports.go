@@ -120,6 +120,11 @@ func (a *API) connect(ctx context.Context, in *openPortIn) (Conn, error) {
 	}
 }
 
+// ConnectPort is a TCP connection to a port inside an allocation's sandbox, until ctx ends. Errors are problems and faults.
+func (a *API) ConnectPort(ctx context.Context, id string, port int) (Conn, error) {
+	return a.connect(ctx, &openPortIn{AllocPath{id}, port})
+}
+
 func noListener(al *state.Alloc, port int, err error) error {
 	return newProblem(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, said(err.Error())))
 }

@@ -142,6 +142,12 @@ func (b *bench) Use(id muster.ClaimID) func() {
 	return func() {}
 }
 
+func (b *bench) uses() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.used)
+}
+
 func (b *bench) Waiting(muster.JobUID) int { return 0 }
 
 func (b *bench) OpenOutput(context.Context, *state.Alloc, string, int64, bool) (io.ReadCloser, int64, error) {
@@ -367,8 +373,8 @@ func (b *bench) serve() *httptest.Server {
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = b.api.Server()
 	srv.Start()
-	b.Cleanup(srv.Close)
 	b.shutdown = func() { _ = srv.Config.Shutdown(context.Background()) }
+	b.Cleanup(func() { b.shutdown(); srv.Close() })
 	return srv
 }
 

@@ -323,11 +323,11 @@ func TestWhatGoesWrongBelow(t *testing.T) {
 func TestRequestsAreUse(t *testing.T) {
 	b := stocked(t, 1, true)
 	path := b.provided()
-	before := len(b.used)
+	before := b.uses()
 	b.do("POST", path+"/execute", `{"command": "true"}`)
 	b.do("PATCH", path+"/files", `{`)
-	if len(b.used) != before+2 {
-		t.Errorf("%d uses were noted", len(b.used)-before)
+	if n := b.uses() - before; n != 2 {
+		t.Errorf("%d uses were noted", n)
 	}
 }
 
