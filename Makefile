@@ -10,7 +10,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox replay fuzz isolation e2e-vm e2e-ssh clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners replay fuzz isolation e2e-vm e2e-ssh clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -108,6 +108,12 @@ bench-sandbox: build
 	$(GO) test -run '^$$' -bench 'Take|Release' -benchtime 100x -timeout 30m ./internal/agent/network
 	$(GO) test -run '^$$' -bench Pull100MB -benchtime 3x -timeout 30m ./internal/agent/images
 	$(GO) test -run '^$$' -bench 'Exec|Port|File|Tar' -timeout 30m ./internal/sandbox
+
+# Claims and first output of runners, beside crun exec and the log alone in the same run. Needs root and crun. CLAIMS is how long 1,000 claims each second are made.
+CLAIMS ?= 60s
+bench-runners: build
+	$(GO) test -run '^$$' -bench Runner -benchtime 1x -count $(TIMES) -timeout 60m ./internal/endtoend -endtoend.claims $(CLAIMS)
+	$(GO) test -run '^$$' -bench Propose -timeout 30m ./internal/raftlog
 
 # Tries to break out of real containers; docs/isolation.md is what it holds us to. Needs root.
 isolation: build
