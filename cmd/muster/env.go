@@ -146,6 +146,9 @@ func (a *app) envShowCommand() *cobra.Command {
 		say("environment", "%s, version %d, %s", fullName(e.Namespace, e.Name), e.Version, e.Stage)
 		say("image", "%s", what)
 		say("command", "%s", shellWords(e.Spec.Command))
+		if demands := demandsOf(e.Spec); demands != "" {
+			say("demands", "%s", demands)
+		}
 		say("runners", "%d warm, %d starting, %d claimed, %d gone", e.Runners.Warm, e.Runners.Starting, e.Runners.Claimed, e.Runners.Gone)
 		say("wants", "%d warm: %s", e.Wanted, e.Why)
 		say("claims", "%d so far, %d wait", e.Claims, e.Waiting)
@@ -168,6 +171,24 @@ func (a *app) envShowCommand() *cobra.Command {
 	})
 	a.namespaceFlag(c, "namespace of the environment")
 	return c
+}
+
+// demandsOf is what its runners have beside image and command.
+func demandsOf(s *api.EnvironmentSpec) string {
+	var all []string
+	if s.Isolation != "" {
+		all = append(all, "isolation "+s.Isolation)
+	}
+	if s.Runtime != "" {
+		all = append(all, "runtime "+s.Runtime)
+	}
+	if s.Ready != nil {
+		all = append(all, "ready when "+shellWords(s.Ready.Command)+" exits with 0")
+	}
+	if s.Frozen {
+		all = append(all, "frozen while warm")
+	}
+	return strings.Join(all, ", ")
 }
 
 func (a *app) envDeleteCommand() *cobra.Command {
