@@ -73,6 +73,9 @@ type bench struct {
 	late   error // of the start
 	socket string
 	kills  int64
+	own    httpapi.Config
+	// whenClaimed is called before a claim is answered.
+	whenClaimed func()
 
 	conns sync.WaitGroup
 	// host is where it is served, shutdown stops that.
@@ -131,6 +134,9 @@ func (b *bench) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, e
 		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds())})
 	if err != nil {
 		return nil, err
+	}
+	if b.whenClaimed != nil {
+		b.whenClaimed()
 	}
 	return v.(*state.Claimed).Claim, nil
 }
@@ -246,6 +252,7 @@ func newBench(t testing.TB, change ...func(*httpapi.Config, *Config)) *bench {
 	for _, f := range change {
 		f(&own, &c)
 	}
+	b.own = own
 	if b.api, err = httpapi.New(own); err != nil {
 		t.Fatal(err)
 	}

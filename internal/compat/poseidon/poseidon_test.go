@@ -1,10 +1,12 @@
 package poseidon
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -253,6 +255,55 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 		t.Fatalf("%+v %v", c, err)
 	}
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 7}`), 500, codeOverload)
+}
+
+// A client that leaves while it is given a runner will never name it.
+func TestRunnerOfAClientThatHasLeft(t *testing.T) {
+	b := stocked(t, 1, true)
+	ctx, leave := context.WithCancel(t.Context())
+	b.set(func() { b.whenClaimed = leave })
+	b.do("POST", "runners", `{"executionEnvironmentId": 7, "inactivityTimeout": 0}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
+	if s := decoded[map[string]statistic](b, b.do("GET", "statistics/execution-environments", ""))["7"]; s.UsedRunners != 0 || s.IdleRunners != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOnlyWhereItIsMounted(t *testing.T) {
+	b := newBench(t, func(h *httpapi.Config, _ *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
+	a, err := httpapi.New(b.own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"health", "version", "execution-environments"} {
+		rec := httptest.NewRecorder()
+		a.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "http://127.0.0.1:4750/api/v1/"+path, nil))
+		if rec.Code != 404 {
+			t.Errorf("%s: %d", path, rec.Code)
+		}
+	}
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	b := stocked(t, 1, true)
+	b.do("POST", b.provided()+"/execute", "")
+	b.do("GET", "nothing", "")
+	req := httptest.NewRequest("GET", "http://127.0.0.1:4750/metrics", nil)
+	req.Header.Set("Authorization", "Bearer t0ken-of-the-server")
+	rec := httptest.NewRecorder()
+	b.api.Handler().ServeHTTP(rec, req)
+	if got := rec.Body.String(); !strings.Contains(got, `route="POST /api/v1/runners/{runner}/execute"`) || strings.Contains(got, "nothing") {
+		t.Errorf("%d\n%.2000s", rec.Code, got)
+	}
+}
+
+// A defect of ours is told as one, and as a client reads it.
+func TestPanic(t *testing.T) {
+	b := newBench(t)
+	b.p.route("GET", "broken", func(http.ResponseWriter, *http.Request) error { panic("hunter2") })
+	a := b.do("GET", "broken", "")
+	if b.want(a, 500, codeUnknown); strings.Contains(a.body, "hunter2") {
+		t.Error(a.body)
+	}
 }
 
 func TestR4R5RunnersThatAreNot(t *testing.T) {

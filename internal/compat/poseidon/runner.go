@@ -1,6 +1,7 @@
 package poseidon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +16,9 @@ import (
 // note marks the claims that were made here. Only their runners can be used here: the token of this API is not
 // meant to open those that others have claimed.
 const note = "poseidon"
+
+// releaseTime bounds giving back a runner whose client is not there any more.
+const releaseTime = 10 * time.Second
 
 // runnerRequest asks for a runner.
 type runnerRequest struct {
@@ -57,6 +61,15 @@ func (p *Poseidon) provide(w http.ResponseWriter, r *http.Request) error {
 		Namespace: p.cfg.Namespace, Environment: strconv.Itoa(id), Idle: &idle, TTL: &forever, Wait: api.Duration(p.cfg.Wait), Note: note,
 	}, "")
 	if err != nil {
+		return err
+	}
+	if err := r.Context().Err(); err != nil {
+		// Nobody will ever know its id, and it may have no time-out.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), releaseTime)
+		defer cancel()
+		if err := p.api.Release(ctx, string(c.Runner)); err != nil {
+			p.logger.Warn("runner of a client that has left not given back", "runner", c.Runner, "error", err)
+		}
 		return err
 	}
 	tell(w, http.StatusOK, runner{string(c.Runner), p.mapPorts(r, c)})
