@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"testing"
 	"time"
@@ -14,45 +15,63 @@ import (
 
 // TestRandomFacts applies random facts, sensible and not, and holds the
 // invariants after each; then replays the log and compares bytes, and restores an image and compares.
-func TestRandomFacts(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		l := &log{t: t, now: 1_000_000}
-		l.s, _ = New(256)
-		g := gen{t}
-		n := rapid.IntRange(1, 120).Draw(t, "n")
-		for range n {
-			l.sleep(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
-			_, _ = l.do(g.fact(l.s.Latest()))
-			check(t, l.s.Latest())
-		}
-		first := image(t, l.s)
+func TestRandomFacts(t *testing.T) { rapid.Check(t, randomFacts) }
 
-		again, _ := New(256)
-		for i, e := range l.entries {
-			again.Apply(uint64(i+1), 1, e.at, e.proposals)
-		}
-		if !bytes.Equal(first, image(t, again)) {
-			t.Fatal("the same log gave other bytes")
-		}
-		restored, _ := New(256)
-		if err := restored.Restore(bytes.NewReader(first)); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(first, image(t, restored)) {
-			t.Fatal("a restored image writes other bytes")
-		}
-		check(t, restored.Latest())
-		// What follows must be the same on both.
-		l2 := &log{t: t, s: restored, entries: make([]entry, len(l.entries)), now: l.now}
-		for range 10 {
-			f := g.fact(l.s.Latest())
-			_, _ = l.do(f)
-			_, _ = l2.do(f)
-		}
-		if !bytes.Equal(image(t, l.s), image(t, restored)) {
-			t.Fatal("a restored state went another way")
-		}
-	})
+// minutes is for how long TestRandomFactsForLong goes on.
+var minutes = flag.Int("state.minutes", 0, "for how many minutes sequences of random facts are tried (TestRandomFactsForLong)")
+
+// TestRandomFactsForLong is TestRandomFacts again and again: go test ./internal/state -run ForLong -state.minutes 10.
+func TestRandomFactsForLong(t *testing.T) {
+	if *minutes == 0 {
+		t.Skip("needs -state.minutes")
+	}
+	sequences := 0
+	for end := time.Now().Add(time.Duration(*minutes) * time.Minute); time.Now().Before(end) && !t.Failed(); {
+		rapid.Check(t, func(t *rapid.T) {
+			sequences++
+			randomFacts(t)
+		})
+	}
+	t.Logf("%d sequences of up to 130 facts", sequences)
+}
+
+func randomFacts(t *rapid.T) {
+	l := &log{t: t, now: 1_000_000}
+	l.s, _ = New(256)
+	g := gen{t}
+	n := rapid.IntRange(1, 120).Draw(t, "n")
+	for range n {
+		l.sleep(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+		_, _ = l.do(g.fact(l.s.Latest()))
+		check(t, l.s.Latest())
+	}
+	first := image(t, l.s)
+
+	again, _ := New(256)
+	for i, e := range l.entries {
+		again.Apply(uint64(i+1), 1, e.at, e.proposals)
+	}
+	if !bytes.Equal(first, image(t, again)) {
+		t.Fatal("the same log gave other bytes")
+	}
+	restored, _ := New(256)
+	if err := restored.Restore(bytes.NewReader(first)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first, image(t, restored)) {
+		t.Fatal("a restored image writes other bytes")
+	}
+	check(t, restored.Latest())
+	// What follows must be the same on both.
+	l2 := &log{t: t, s: restored, entries: make([]entry, len(l.entries)), now: l.now}
+	for range 10 {
+		f := g.fact(l.s.Latest())
+		_, _ = l.do(f)
+		_, _ = l2.do(f)
+	}
+	if !bytes.Equal(image(t, l.s), image(t, restored)) {
+		t.Fatal("a restored state went another way")
+	}
 }
 
 type gen struct{ t *rapid.T }

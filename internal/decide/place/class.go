@@ -213,14 +213,25 @@ func (v *View) name(s *fit.Shape) {
 	for i := range s.Spread {
 		add(s.Spread[i].Attribute)
 	}
-	cold := false
+	first := len(v.warm) == 0
+	var cold []muster.AffinityKey
 	for _, k := range s.Keys {
 		if v.warm[k] == nil {
 			v.warm[k] = &tree{}
-			cold = true
+			cold = append(cold, k)
 		}
 	}
-	if len(v.names) == before && !cold {
+	switch {
+	case len(v.names) == before && len(cold) == 0:
+		return
+	case len(v.names) == before && !first:
+		// Only nodes that remember one of them sit elsewhere.
+		for _, seat := range v.nodes {
+			if len(seat.trees) > 0 && seat.row.WarmFor(cold) > 0 {
+				v.lift(seat)
+				v.sit(seat)
+			}
+		}
 		return
 	}
 	for _, seat := range v.nodes {

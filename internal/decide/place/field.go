@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -76,6 +77,8 @@ func (v *View) field(r *state.Run) *field {
 	if f == nil {
 		if len(v.fields) >= maxFields {
 			clear(v.fields)
+			// Every shape is named anew: of a key that no node has any more nothing need be remembered.
+			maps.DeleteFunc(v.warm, func(_ muster.AffinityKey, t *tree) bool { return t.root == nil })
 		}
 		f = &field{view: v, shape: fit.ShapeOf(r)}
 		v.name(f.shape)

@@ -49,7 +49,10 @@ func dump(v *View) string {
 }
 
 // checkTrees holds the order and the sums of every tree.
-func checkTrees(t *rapid.T, v *View) {
+func checkTrees(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, v *View) {
 	var walk func(l *leaf) muster.Resources
 	walk = func(l *leaf) muster.Resources {
 		if l == nil {
