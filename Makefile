@@ -37,10 +37,10 @@ demo: build
 	@$(GO) run ./demo/vetstd -bin bin
 
 test: build
-	$(GO) test -count=1 -timeout 10m ./...
+	$(GO) test -count=1 -timeout 20m ./...
 
 race: build
-	$(GO) test -short -count=1 -race -timeout 10m $(RACE)
+	$(GO) test -short -count=1 -race -timeout 20m $(RACE)
 
 lint:
 	@out=$$(gofmt -l . ); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
