@@ -75,6 +75,8 @@ type BlobConfig struct {
 type RetentionConfig struct {
 	Jobs  Duration `json:"jobs,omitempty" zero:"24h" doc:"Ended jobs with their allocations. Default: 24h."`
 	Nodes Duration `json:"nodes,omitempty" zero:"24h" doc:"Nodes that are gone. Default: 24h."`
+	// Attempts bounds what a service that runs for years leaves behind.
+	Attempts int `json:"attempts,omitempty" minimum:"1" maximum:"1000" zero:"5" doc:"How many ended attempts of each member are kept with their output while the job lives, the newest. Default: 5."`
 }
 
 // ProviderSpec is one configured cloud.
@@ -205,14 +207,16 @@ const (
 
 // Defaults of a server.
 const (
-	DefaultListen      = "127.0.0.1:4750"
-	DefaultBlobQuota   = Size(20 << 30)
-	DefaultRetention   = Duration(24 * time.Hour)
-	DefaultPoolMax     = 100
-	DefaultIdleTimeout = Duration(time.Minute)
-	DefaultBootTimeout = Duration(5 * time.Minute)
-	DefaultGrace       = Duration(time.Minute)
-	DefaultExecTimeout = Duration(time.Minute)
+	DefaultListen    = "127.0.0.1:4750"
+	DefaultBlobQuota = Size(20 << 30)
+	DefaultRetention = Duration(24 * time.Hour)
+	// DefaultKeptAttempts of a member.
+	DefaultKeptAttempts = 5
+	DefaultPoolMax      = 100
+	DefaultIdleTimeout  = Duration(time.Minute)
+	DefaultBootTimeout  = Duration(5 * time.Minute)
+	DefaultGrace        = Duration(time.Minute)
+	DefaultExecTimeout  = Duration(time.Minute)
 	// MinToken is how short a token of an operator's own may be.
 	MinToken         = 16
 	DefaultBootProbe = Duration(30 * time.Second)
@@ -233,6 +237,7 @@ func (s *ServerConfig) Defaults() {
 	fill(&s.Blob.Quota, DefaultBlobQuota)
 	fill(&s.Retention.Jobs, DefaultRetention)
 	fill(&s.Retention.Nodes, DefaultRetention)
+	fill(&s.Retention.Attempts, DefaultKeptAttempts)
 	fill(&s.Blob.Retention, s.Retention.Jobs)
 	if p := s.Compat.Poseidon; p != nil {
 		fill(&p.Namespace, string(muster.DefaultNamespace))

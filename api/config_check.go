@@ -44,6 +44,9 @@ func (s *ServerConfig) Validate() []ProblemField {
 	}
 	c.duration("retention.jobs", s.Retention.Jobs, MaxTimeout)
 	c.duration("retention.nodes", s.Retention.Nodes, MaxTimeout)
+	if n := s.Retention.Attempts; n < 0 || n > 1000 {
+		c.add("retention.attempts", "is %d; it is 1 to 1000", n)
+	}
 	if j := s.Retention.Jobs; j > 0 && s.Blob.Retention > j {
 		c.add("blob.retention", "is %s, longer than jobs are kept (%s); blobs go with their job", s.Blob.Retention, j)
 	}

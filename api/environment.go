@@ -129,11 +129,7 @@ func (s *EnvironmentSpec) Defaults() {
 	fill(&s.Alert.For, DefaultAlertFor)
 	fillPointer(&s.Priority, muster.DefaultPriority)
 	fill(&s.KillGrace, DefaultStopGrace)
-	if r := s.Ready; r != nil {
-		fill(&r.Interval, DefaultReadyInterval)
-		fill(&r.Timeout, DefaultReadyTimeout)
-		fill(&r.GiveUp, DefaultReadyGiveUp)
-	}
+	s.Ready.defaults()
 	if s.Image != "" {
 		fill(&s.Network, string(muster.NetworkNone))
 		if len(s.Entrypoint) == 0 {

@@ -50,8 +50,8 @@ type JobSpec struct {
 	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
 	// KillGrace is the time between TERM and KILL. Default 10s.
 	KillGrace Duration `json:"kill_grace,omitempty" zero:"10s" doc:"Time between TERM and KILL when an attempt is ended. Default: 10s, at most 1h; 1ms kills at once."`
-	// Ready is of environments only.
-	Ready *ReadySpec `json:"ready,omitempty" only:"environment" doc:"Of environments."`
+	// Ready says how a member of a service or system job shows that it is ready.
+	Ready *ReadySpec `json:"ready,omitempty" doc:"Of a service or system job: a command by which a member shows that it is ready; only then it can be healthy. Default: it is as soon as its command runs."`
 	// Constraints that a node must meet.
 	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`
 	// Affinities are conditions that a node had better meet.
@@ -74,12 +74,12 @@ type JobSpec struct {
 	OutputLimit Size `json:"output_limit,omitempty" zero:"256MiB" doc:"How much is kept of each of stdout and stderr; the oldest is dropped past it. Default: 256MiB, 64KiB to 16GiB."`
 }
 
-// ReadySpec is a command by which a runner shows that it is ready.
+// ReadySpec is a command by which a runner, or a member of a service or system job, shows that it is ready.
 type ReadySpec struct {
-	Command  []string `json:"command,omitempty" doc:"Run in the runner, again and again, until it exits with 0. No shell in between."`
+	Command  []string `json:"command,omitempty" doc:"Run in the sandbox, again and again, until it exits with 0. No shell in between."`
 	Interval Duration `json:"interval,omitempty" zero:"250ms" doc:"Wait after one that did not. Default: 250ms, at least 10ms."`
 	Timeout  Duration `json:"timeout,omitempty" zero:"5s" doc:"One that takes longer is ended, and did not. Default: 5s."`
-	GiveUp   Duration `json:"give_up,omitempty" zero:"2m" doc:"A runner that is not ready so long after its start is destroyed, and could not be started. Default: 2m."`
+	GiveUp   Duration `json:"give_up,omitempty" zero:"2m" doc:"What is not ready so long after its start is ended, and has failed. Default: 2m."`
 }
 
 // ResourcesSpec is what one member needs.
@@ -249,6 +249,7 @@ type Job struct {
 	Submitted time.Time  `json:"submitted"`
 	Ended     *time.Time `json:"ended,omitempty"`
 	Spec      *JobSpec   `json:"spec,omitempty" doc:"With defaults filled in; in single-job answers."`
+	Rollout   *Rollout   `json:"rollout,omitempty" doc:"Of a service or system job: how far it is; in single-job answers."`
 }
 
 // JobList is a page of jobs.

@@ -94,9 +94,6 @@ func checkJob(s *JobSpec) *checks {
 	}
 	c.container(s)
 	c.isolation(s)
-	if s.Ready != nil {
-		c.add("ready", "is of environments; a job is ready when it runs")
-	}
 	if w := s.Workdir; w != "" {
 		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {
 			c.add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", quote(w))

@@ -105,6 +105,16 @@ func (s *JobSpec) updateDefaults() {
 	fill(&u.MinHealthyTime, DefaultMinHealthyTime)
 	fill(&u.HealthyDeadline, max(DefaultHealthyDeadline, u.MinHealthyTime+Duration(time.Minute)))
 	s.Update = &u
+	s.Ready = s.Ready.clone()
+	s.Ready.defaults()
+}
+
+func (r *ReadySpec) defaults() {
+	if r != nil {
+		fill(&r.Interval, DefaultReadyInterval)
+		fill(&r.Timeout, DefaultReadyTimeout)
+		fill(&r.GiveUp, DefaultReadyGiveUp)
+	}
 }
 
 func fill[T comparable](field *T, value T) {

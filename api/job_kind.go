@@ -22,6 +22,9 @@ func (c *checks) kind(s *JobSpec) {
 		if s.Update != nil {
 			c.add("update", "is for type service and system; members of a batch job run to completion")
 		}
+		if s.Ready != nil {
+			c.add("ready", "is for environments, and for jobs of type service and system; a member of a batch job is ready when it runs")
+		}
 		return
 	}
 	if kind == muster.JobSystem {
@@ -41,6 +44,7 @@ func (c *checks) kind(s *JobSpec) {
 	if len(s.Outputs) > 0 {
 		c.add("outputs", "are collected when a member has succeeded, which those of a %s job never have", kind)
 	}
+	c.readiness(s.Ready)
 	u := s.Update
 	if u == nil {
 		return

@@ -85,6 +85,34 @@ func (c *Client) Stop(ctx context.Context, key muster.JobKey, reason string) (*a
 	return out, err
 }
 
+// History is the versions of a job that are remembered, the newest first.
+func (c *Client) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
+	out := &api.JobHistory{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "history")}, out)
+	return out, err
+}
+
+// Scale gives a service more or fewer members.
+func (c *Client) Scale(ctx context.Context, key muster.JobKey, s api.JobScale) (*api.JobSubmitted, error) {
+	return c.resubmit(ctx, jobPath(key, "scale"), s)
+}
+
+// Revert goes back to an earlier version of a service.
+func (c *Client) Revert(ctx context.Context, key muster.JobKey, r api.JobRevert) (*api.JobSubmitted, error) {
+	return c.resubmit(ctx, jobPath(key, "revert"), r)
+}
+
+// resubmit is sent once: done again it might make another version.
+func (c *Client) resubmit(ctx context.Context, path string, body any) (*api.JobSubmitted, error) {
+	r, err := jsonBody(request{method: http.MethodPost, path: path, once: true}, body)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.JobSubmitted{}
+	_, err = c.call(ctx, r, out)
+	return out, err
+}
+
 // JobQuery selects jobs. Zero fields select all.
 type JobQuery struct {
 	Namespace muster.Namespace

@@ -19,7 +19,8 @@ Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 --namespace, in others.`),
 		Args: cobra.NoArgs, RunE: needsCommand,
 	}
-	c.AddCommand(a.submitCommand(), a.validateCommand(), a.jobListCommand(), a.jobShowCommand(), a.logsCommand(), a.fetchCommand(), a.stopCommand())
+	c.AddCommand(a.submitCommand(), a.validateCommand(), a.jobListCommand(), a.jobShowCommand(), a.logsCommand(), a.fetchCommand(),
+		a.scaleCommand(), a.revertCommand(), a.historyCommand(), a.stopCommand())
 	return c
 }
 

@@ -97,6 +97,7 @@ func (a *app) printJob(j *api.Job, members []shownMember) {
 		"Status", standing(j),
 		"Reason", j.Reason, "Waits", j.Waits,
 		"Version", fmt.Sprint(j.Version),
+		"Rollout", rolloutText(j.Rollout),
 		"Priority", fmt.Sprint(j.Priority),
 		"Image", image,
 		"Command", command,

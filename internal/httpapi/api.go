@@ -183,6 +183,7 @@ func New(c Config) (*API, error) {
 	a.describe()
 	a.serverRoutes()
 	a.jobRoutes()
+	a.rolloutRoutes()
 	a.allocRoutes()
 	a.outputRoutes()
 	a.uploadRoutes()

@@ -354,6 +354,14 @@ func jobText(verb string, j *state.Job) string {
 		return what + " is stopping" + because(j.Reason)
 	case "job.ended":
 		return what + " " + string(j.Result) + because(j.Reason)
+	case "job.updated":
+		return fmt.Sprintf("%s is at version %d%s", what, j.Version, because(j.Standing.Note))
+	case "job.rollout-done":
+		return fmt.Sprintf("%s runs version %d, and each member of it is healthy", what, j.Version)
+	case "job.rollout-failed":
+		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, because(j.Standing.Reason))
+	case "job.sized":
+		return fmt.Sprintf("%s wants %d members, one for each node that fits", what, j.Waiting()+j.Placed)
 	case "job.parked":
 		return what + " waits" + because(j.Parked)
 	case "job.unparked":

@@ -147,6 +147,10 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	if !ok {
 		return nil, fmt.Errorf("submit job %s: the log answered %T", f.Key, v)
 	}
+	return submitted(done), nil
+}
+
+func submitted(done *state.Submitted) *submitOut {
 	out := &submitOut{Status: http.StatusCreated, Body: api.JobSubmitted{
 		Namespace: string(done.Key.Namespace), Name: done.Key.Name, UID: string(done.UID),
 		Version: done.Version, Index: done.Index, Unchanged: done.Unchanged,
@@ -154,7 +158,7 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	if done.Unchanged {
 		out.Status = http.StatusOK
 	}
-	return out, nil
+	return out
 }
 
 // joined is a location below another; locations of lists begin with a bracket.
@@ -319,6 +323,7 @@ func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	}
 	out := &jobOut{Body: jobWhole(j)}
 	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
+	out.Body.Rollout = rolloutOf(snap, j, muster.At(time.Now()))
 	return out, nil
 }
 
@@ -409,6 +414,12 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 	}
 	full := false
 	snap.Members(j.UID, from, func(m *state.Member) bool {
+		if m.Index >= j.Count() && m.Status != muster.MemberPlaced {
+			return true // beyond the count of a service, and not even ending any more
+		}
+		if j.Run.System() {
+			next = m.Index // those between were of nodes that are gone
+		}
 		if !upTo(m.Index) || !add(memberOf(j, m.Index, m)) {
 			full = true
 			return false

@@ -23,13 +23,23 @@ func jobOf(j *state.Job) api.Job {
 	if reason == "" && j.Stage == muster.JobLive {
 		reason = j.Parked
 	}
+	count, gone := j.Count(), j.Stopped
+	if st := j.Standing; st != nil && j.Stage == muster.JobLive {
+		if reason == "" && st.Rollout == muster.RolloutFailed {
+			reason = fmt.Sprintf("version %d is not rolled out any further: %s", st.Version, st.Reason)
+		}
+		if j.Run.System() {
+			// What nodes had that are gone is of no interest to anybody.
+			count, gone = count-gone, 0
+		}
+	}
 	return api.Job{
 		Namespace: string(j.Key.Namespace), Name: j.Key.Name, UID: string(j.UID), Version: j.Version,
-		Type: j.Run.Spec.Type, Priority: j.Priority(), Count: j.Count(),
+		Type: j.Run.Spec.Type, Priority: j.Priority(), Count: count,
 		Stage: string(j.Stage), Outcome: string(outcomeOf(j)), Reason: reason,
 		Counts: api.JobCounts{
 			Waiting: j.Waiting(), Placed: j.Placed - j.Running, Running: j.Running,
-			Succeeded: j.Succeeded, Failed: j.Failed, Stopped: j.Stopped,
+			Succeeded: j.Succeeded, Failed: j.Failed, Stopped: gone,
 		},
 		Submitted: j.Submitted.Std(), Ended: at(j.Ended),
 	}

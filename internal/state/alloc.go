@@ -290,6 +290,12 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		if u.Status == muster.AllocRunning && a.Runner == muster.RunnerStarting {
 			return d.proved(a, u)
 		}
+		if u.Status == muster.AllocRunning && a.Ready == 0 && u.Ready != 0 && a.Run.Standing() {
+			b := *a
+			b.Ready = min(max(u.Ready, a.Started, a.Placed), now)
+			s.putAlloc(a, &b, "alloc.running")
+			return true
+		}
 		if u.Status != muster.AllocStarting || u.Detail == a.Detail || u.Detail == "" {
 			return false
 		}
@@ -314,6 +320,9 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 	if u.Started != 0 && b.Started == 0 {
 		// The node's clock is its own: keep what is told within what must be true.
 		b.Started = min(max(u.Started, a.Placed), now)
+	}
+	if u.Ready != 0 && a.Run.Standing() && b.Ready == 0 {
+		b.Ready = min(max(u.Ready, b.Started, a.Placed), now)
 	}
 	if status != muster.AllocEnded {
 		d.ran(a, &b, proves(a, u))

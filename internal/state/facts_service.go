@@ -21,7 +21,8 @@ type SystemSized struct {
 	Drop    []int         `cbor:"4,keyasint,omitempty"`
 }
 
-// AllocsPurged forgets ended attempts of members that have a newer one. Others are passed over. Value: how many.
+// AllocsPurged forgets ended attempts of members that have a newer one, and any of an ended job, which is purged
+// next. Others are passed over. Value: how many.
 type AllocsPurged struct {
 	Allocs []muster.AllocID `cbor:"1,keyasint"`
 }

@@ -193,6 +193,8 @@ type Alloc struct {
 	StopFor muster.JobUID `cbor:"26,keyasint,omitempty"`
 	// Grant names the cores and devices that it has.
 	Grant muster.Grant `cbor:"25,keyasint,omitzero"`
+	// Ready is since when it is, of one that shows that by a command and is of a standing job.
+	Ready muster.Time `cbor:"50,keyasint,omitempty"`
 	// Runner is its state if it is one; Claim the one that has or had it.
 	Runner muster.RunnerState `cbor:"40,keyasint,omitempty"`
 	Claim  muster.ClaimID     `cbor:"41,keyasint,omitempty"`

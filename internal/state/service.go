@@ -90,10 +90,19 @@ func (j *Job) Outdated(a *Alloc) bool { return a.Run != j.Run && a.Run.make != j
 // HealthyAt is since when, without a break, an allocation is healthy if it goes on running as it does; ok is
 // false if it does not run.
 func (a *Alloc) HealthyAt(u *api.UpdateSpec) (at muster.Time, ok bool) {
-	if a.Status != muster.AllocRunning {
-		return 0, false
+	since := a.works()
+	return since.Add(u.MinHealthyTime.Std()), since != 0 && a.Status == muster.AllocRunning
+}
+
+// works is since when an allocation has run, or has been ready if it shows that; 0: it has not.
+func (a *Alloc) works() muster.Time {
+	switch {
+	case a.Run.Spec.Ready != nil:
+		return a.Ready
+	case a.Started == 0 && a.Status != muster.AllocRunning:
+		return 0
 	}
-	return max(a.Started, a.Placed).Add(u.MinHealthyTime.Std()), true
+	return max(a.Started, a.Placed)
 }
 
 // update gives a live standing job another spec.
@@ -209,8 +218,8 @@ func (s *State) endStanding(j *Job, m *Member, a *Alloc, now muster.Time) {
 // again has a member of a standing job wait for its next attempt: with a back-off, by class, if it ended by itself.
 func (m *Member) again(j *Job, a *Alloc, now muster.Time) {
 	ran := time.Duration(0)
-	if a.Started != 0 {
-		ran = a.Ended.Sub(a.Started)
+	if since := a.works(); since != 0 {
+		ran = a.Ended.Sub(since)
 	}
 	spec := &j.Run.Spec.Restart
 	ours := m.Turn != nil && m.Turn.Make == a.Run.make
@@ -325,11 +334,15 @@ func (f *AllocsPurged) apply(s *State, _ muster.Time) (any, error) {
 		if a == nil || a.Live() || a.outputOpen() {
 			continue
 		}
-		// A member's newest attempt is what its row speaks of.
+		j, err := s.jobByUID(a.UID)
 		if m, ok := s.t.members.Get(&Member{UID: a.UID, Index: a.Index}); ok && m.Attempt == a.Attempt {
-			continue
+			// A member's newest attempt is what its row speaks of. The rows of an ended job go with it.
+			if err != nil || j.Stage != muster.JobEnded {
+				continue
+			}
+			s.dropMember(m)
 		}
-		if j, err := s.jobByUID(a.UID); err == nil && a.Output.BlobBytes > 0 {
+		if err == nil && a.Output.BlobBytes > 0 {
 			c := *j
 			c.OutputBytes -= a.Output.BlobBytes
 			s.putJob(j, &c, "")

@@ -126,7 +126,7 @@ func (b *Broker) endedLocked(a *state.Alloc, snap *state.Snapshot, jobs *touched
 	if j.Parked != "" {
 		jobs.add(a.UID)
 		jobs.moved[a.UID] = true
-	} else if a.Outcome != muster.OutcomeSucceeded {
+	} else if a.Outcome != muster.OutcomeSucceeded || a.Run.Standing() {
 		jobs.add(a.UID)
 	}
 }

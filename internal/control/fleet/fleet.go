@@ -274,7 +274,7 @@ func matters(c *state.Change) (urgent, soon bool) {
 	case c.Node != nil:
 		return true, false
 	case c.Verb == "alloc.ended":
-		return c.Alloc.Outcome != muster.OutcomeSucceeded, false
+		return c.Alloc.Outcome != muster.OutcomeSucceeded || c.Alloc.Run.Standing(), false
 	case c.Verb == "alloc.output":
 		return false, true
 	}

@@ -223,6 +223,8 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	case r.Status == muster.AllocRunning:
 		if row.Runner == muster.RunnerStarting && (r.Ready != 0 || r.Detail != "" && text(r.Detail, maxDetail) != row.Detail) {
 			s.update(s.updateOf(row, r))
+		} else if r.Ready != 0 && row.Ready == 0 && row.Run.Standing() {
+			s.update(s.updateOf(row, r))
 		}
 		s.running(ctx, row, r)
 	}

@@ -18,8 +18,12 @@ const (
 	DefaultRetention = 24 * time.Hour
 	DefaultMaxJobs   = 100_000
 	DefaultMaxNodes  = 1000
+	// DefaultAttempts is how many ended attempts of a member are kept while its job lives.
+	DefaultAttempts = 5
 	// batch bounds what one fact forgets: apply stays short beside scheduling.
 	batch = 256
+	// allocBatch bounds how many allocations go with it: a quarter of a millisecond for a hundred of them.
+	allocBatch = 2048
 	// uploadAge is how long an upload may wait for the job that refers to it.
 	uploadAge = 24 * time.Hour
 )
@@ -53,6 +57,8 @@ type Config struct {
 	// them than MaxJobs ended and MaxNodes gone.
 	Jobs, Nodes       time.Duration
 	MaxJobs, MaxNodes int
+	// Attempts are how many ended ones of each member are kept of a job that has not ended.
+	Attempts int
 	// Output is how long stored output of ended jobs is kept; at most Jobs.
 	Output time.Duration
 	Quota  int64
@@ -84,6 +90,9 @@ func New(cfg Config) (*Reaper, error) {
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = DefaultMaxNodes
 	}
+	if cfg.Attempts == 0 {
+		cfg.Attempts = DefaultAttempts
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -112,6 +121,7 @@ func (r *Reaper) step(ctx context.Context, now time.Time) error {
 		r.jobs(ctx, muster.At(now)),
 		r.output(ctx, muster.At(now)),
 		r.nodes(ctx, muster.At(now)),
+		r.attempts(ctx),
 		r.uploads(ctx, now),
 	)
 }
@@ -124,10 +134,19 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 		if len(old) == 0 {
 			return nil
 		}
-		f := &state.JobsPurged{}
+		f, allocs := &state.JobsPurged{}, 0
 		for _, j := range old {
+			n := len(allocsOf(snap, j.UID))
+			if allocs += n; allocs >= allocBatch && len(f.UIDs) > 0 {
+				break // it comes next
+			}
 			if err := r.deleteBlobs(ctx, snap, j); err != nil {
 				return err
+			}
+			if n == allocBatch {
+				if err := r.thin(ctx, j); err != nil {
+					return err
+				}
 			}
 			f.UIDs = append(f.UIDs, j.UID)
 		}
@@ -135,6 +154,33 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 			return fmt.Errorf("purge %d jobs: %w", len(f.UIDs), err)
 		}
 		r.log.Info("ended jobs forgotten", "jobs", len(f.UIDs), "oldest", old[0].Key.String())
+	}
+	return ctx.Err()
+}
+
+// allocsOf are up to a batch of a job's allocations.
+func allocsOf(snap *state.Snapshot, uid muster.JobUID) (ids []muster.AllocID) {
+	snap.JobAllocs(uid, 0, func(a *state.Alloc) bool {
+		ids = append(ids, a.ID)
+		return len(ids) < allocBatch
+	})
+	return ids
+}
+
+// thin forgets the allocations of an ended job that has many, batch by batch: scheduling goes on between them.
+func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
+	for ctx.Err() == nil {
+		ids := allocsOf(r.cfg.State.Latest(), j.UID)
+		if len(ids) < allocBatch {
+			break
+		}
+		_, n, err := r.cfg.Proposer.Propose(ctx, &state.AllocsPurged{Allocs: ids})
+		if err != nil {
+			return fmt.Errorf("purge %d allocations of job %s: %w", len(ids), j.Key, err)
+		}
+		if n == 0 {
+			break
+		}
 	}
 	return ctx.Err()
 }

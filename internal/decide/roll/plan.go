@@ -56,7 +56,7 @@ func Plan(snap *state.Snapshot, j *state.Job, now muster.Time) Verdict {
 		v.Stage = muster.RolloutDone
 		return v
 	case j.Standing.Rollout == muster.RolloutFailed && j.Run.Spec.Update.AutoRevert && j.Standing.Reverts == 0:
-		if v.Revert = target(j); v.Revert != nil {
+		if v.Revert = Target(j); v.Revert != nil {
 			return v
 		}
 	}
@@ -226,8 +226,8 @@ func (s *count) choose(v *Verdict, rolling bool) {
 	}
 }
 
-// target is the newest version that was rolled out and runs otherwise than the present one.
-func target(j *state.Job) *state.PastVersion {
+// Target is the newest version that was rolled out and runs otherwise than the present one.
+func Target(j *state.Job) *state.PastVersion {
 	for i := len(j.Standing.Past) - 1; i >= 0; i-- {
 		p := &j.Standing.Past[i]
 		if p.Rollout != muster.RolloutDone {

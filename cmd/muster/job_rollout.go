@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/api"
+)
+
+func (a *app) scaleCommand() *cobra.Command {
+	var s api.JobScale
+	c := a.command("scale NAME COUNT", "Give a service more or fewer members", `That is a new version, and no member is started anew for it. Those beyond the count are
+asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+		count, err := strconv.Atoi(args[1])
+		if err != nil || count < 1 {
+			return usage(fmt.Errorf("COUNT is %q; give a number from 1; `muster job stop %s` ends the service", args[1], args[0]))
+		}
+		s.Count = count
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		done, err := cl.Scale(ctx, key, s)
+		if err != nil {
+			return jobHint(err)
+		}
+		return a.printVersion(done, fmt.Sprintf("job %s has %d members", key, count))
+	})
+	c.Flags().StringVar(&s.Reason, "reason", "", "why, for those who read the history")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+func (a *app) revertCommand() *cobra.Command {
+	var r api.JobRevert
+	c := a.command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest before the present one that was healthy. It is submitted again as
+a new version, and rolled out like any other; members that still run it are left alone. How many
+members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), func(ctx context.Context, args []string) error {
+		if len(args) == 2 {
+			v, err := strconv.ParseUint(args[1], 10, 64)
+			if err != nil || v == 0 {
+				return usage(fmt.Errorf("VERSION is %q; give a number that `muster job history %s` lists", args[1], args[0]))
+			}
+			r.Version = v
+		}
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		done, err := cl.Revert(ctx, key, r)
+		if err != nil {
+			return jobHint(err)
+		}
+		return a.printVersion(done, fmt.Sprintf("job %s goes back", key))
+	})
+	c.Flags().StringVar(&r.Reason, "reason", "", "why, for those who read the history")
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// printVersion says what came of a submission.
+func (a *app) printVersion(done *api.JobSubmitted, what string) error {
+	if a.json {
+		return a.printJSON(done)
+	}
+	if done.Unchanged {
+		fmt.Fprintf(a.stderr, "muster: %s already, as version %d says; nothing was done\n", what, done.Version)
+		return nil
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s: version %d\n", what, done.Version)
+	return err
+}
+
+func (a *app) historyCommand() *cobra.Command {
+	c := a.command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
+--json has their specs.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		key, err := a.jobKey(args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.connect()
+		if err != nil {
+			return err
+		}
+		h, err := cl.History(ctx, key)
+		if err != nil {
+			return jobHint(err)
+		}
+		if a.json {
+			return a.printJSON(h)
+		}
+		now := time.Now()
+		var rows [][]string
+		for i := range h.Versions {
+			v := &h.Versions[i]
+			number := fmt.Sprint(v.Version)
+			if v.Current {
+				number += " (current)"
+			}
+			rollout, why := v.Rollout, v.Note
+			if rollout == "" {
+				rollout = "-"
+			}
+			if v.Reason != "" {
+				why = strings.TrimPrefix(why+"; "+v.Reason, "; ")
+			}
+			rows = append(rows, []string{number, rollout, ago(&v.Submitted, now), fmt.Sprint(v.Spec.Count), imageOrCommand(v.Spec), why})
+		}
+		a.printTable([]string{"VERSION", "ROLLOUT", "AGE", "COUNT", "RUNS", "WHY"}, rows)
+		return nil
+	})
+	a.namespaceFlag(c, "namespace of the job")
+	return c
+}
+
+func imageOrCommand(s *api.JobSpec) string {
+	if s.Image != "" {
+		return s.Image
+	}
+	return shellWords(s.Command)
+}
+
+// rolloutText is how far a rollout is, for people.
+func rolloutText(r *api.Rollout) string {
+	if r == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%s: %d of %d members run the version, %d healthy", r.Stage, r.Updated, r.Wanted, r.Healthy)
+	if r.Stable != 0 && r.Stage != "done" {
+		text += fmt.Sprintf("; version %d was healthy", r.Stable)
+	}
+	if r.Reason != "" {
+		text += "; " + r.Reason
+	}
+	return text
+}

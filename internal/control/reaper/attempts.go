@@ -1,0 +1,73 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// attempts purges what members of jobs that live have left behind: of each member all but the newest ended attempts.
+func (r *Reaper) attempts(ctx context.Context) error {
+	var jobs []muster.JobUID
+	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		// As no attempt comes twice, a member of a job with so few cannot have more. Runners are purged by who makes them.
+		if j.Stage != muster.JobEnded && j.Env == nil && j.MaxAttempt > r.cfg.Attempts {
+			jobs = append(jobs, j.UID)
+		}
+		return true
+	})
+	for _, uid := range jobs {
+		for ctx.Err() == nil {
+			snap := r.cfg.State.Latest()
+			old := oldAttempts(snap, uid, r.cfg.Attempts)
+			if len(old) == 0 {
+				break
+			}
+			f := &state.AllocsPurged{}
+			for _, a := range old {
+				if a.Output.Stage == state.OutputIncomplete || a.Output.BlobBytes > 0 || len(a.Run.Spec.Outputs) > 0 {
+					if err := r.cfg.Blobs.DeletePrefix(ctx, blob.AllocPrefix(a.Run.Key.Namespace, a.UID, a.ID)); err != nil {
+						return fmt.Errorf("delete the output of allocation %s: %w", a.ID, err)
+					}
+				}
+				f.Allocs = append(f.Allocs, a.ID)
+			}
+			_, n, err := r.cfg.Proposer.Propose(ctx, f)
+			if err != nil {
+				return fmt.Errorf("purge %d earlier attempts: %w", len(f.Allocs), err)
+			}
+			r.log.Debug("earlier attempts forgotten", "job", old[0].Run.Key.String(), "attempts", n)
+			if n != len(f.Allocs) || len(old) < batch {
+				break // what is left comes with the next sweep
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first.
+func oldAttempts(snap *state.Snapshot, uid muster.JobUID, keep int) (out []*state.Alloc) {
+	var ended []*state.Alloc // of one member, the oldest first
+	take := func() bool {
+		if over := len(ended) - keep; over > 0 {
+			out = append(out, ended[:over]...)
+		}
+		ended = ended[:0]
+		return len(out) < batch
+	}
+	snap.JobAllocs(uid, 0, func(a *state.Alloc) bool {
+		if len(ended) > 0 && ended[0].Index != a.Index && !take() {
+			return false
+		}
+		// Output that is still on its way would be stored for nobody.
+		if !a.Live() && a.Output.Stage != state.OutputOpen {
+			ended = append(ended, a)
+		}
+		return true
+	})
+	take()
+	return out[:min(len(out), batch)]
+}
