@@ -229,9 +229,6 @@ func (a *API) StartExec(ctx context.Context, id string, e *initwire.Exec) (*init
 	return x, err
 }
 
-// EndOf is the end of an execution as init tells it, within what can be true.
-func EndOf(e *initwire.ExecEnded) api.ExecEnd { return endOf(e) }
-
 // WantedExec is a request as init takes it; an error is a problem that says what is wrong with it.
 func WantedExec(r *api.ExecRequest) (*initwire.Exec, error) { return wantedExec(r) }
 

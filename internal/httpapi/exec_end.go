@@ -32,9 +32,12 @@ const (
 	askedFor   = 2 * time.Second
 )
 
-// ended completes the end of an execution and counts it.
-func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) {
-	result := "other-exit"
+// resultOutOfMemory is one of execResults.
+const resultOutOfMemory = "out-of-memory"
+
+// ended completes the end of an execution and counts it, as one of execResults.
+func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) (result string) {
+	result = "other-exit"
 	switch {
 	case end.TimedOut:
 		result = "time-out"
@@ -44,7 +47,7 @@ func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) {
 			end.Reason = why
 		}
 	case end.ExitCode == 128+9 && a.outOfMemory(ctx, al):
-		result = "out-of-memory"
+		result = resultOutOfMemory
 		most := al.Run.Spec.Resources
 		end.Reason = fmt.Sprintf("out of memory: the limit is %s", max(most.Memory, most.MemoryMax))
 	case end.Signal != "":
@@ -53,6 +56,7 @@ func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) {
 		result = "exit-0"
 	}
 	a.cfg.Metrics.execution(result)
+	return result
 }
 
 // gone is why a runner is gone; empty if it is not, or is none.

@@ -6,11 +6,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // Mount is another system's API below a path of its own. The guard checks Host and Origin, keeps requests out until
@@ -104,20 +104,18 @@ func IsInvalid(err error) bool {
 	return err != nil && problemOf(err).Code == string(muster.FaultInvalid)
 }
 
-// OOMKills is how many processes of an allocation the kernel has killed for want of memory; 0 if nobody can be asked.
-func (a *API) OOMKills(ctx context.Context, id string) int64 {
-	al := a.Snapshot().Alloc(muster.AllocID(id))
-	if al == nil {
-		return 0
+// EndOf is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
+func (a *API) EndOf(ctx context.Context, id string, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
+	end = endOf(e)
+	if al := a.Snapshot().Alloc(muster.AllocID(id)); al != nil {
+		outOfMemory = a.ended(ctx, al, &end) == resultOutOfMemory
 	}
-	bounded, cancel := context.WithTimeout(ctx, statsTime)
-	defer cancel()
-	s, err := a.cfg.Sandboxes.AllocStats(bounded, al)
-	if err != nil {
-		return 0
-	}
-	return s.OOMKills
+	return end, outOfMemory
 }
 
-// statsTime is how long the usage of an allocation may take that is only nice to know.
-const statsTime = 2 * time.Second
+// PutOut notes that an execution has put out something, for the first time.
+func (a *API) PutOut(id string) {
+	if al := a.Snapshot().Alloc(muster.AllocID(id)); al != nil {
+		a.putOut(al)
+	}
+}

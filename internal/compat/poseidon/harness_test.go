@@ -328,6 +328,18 @@ func decoded[T any](b *bench, a reply) (v T) {
 	return v
 }
 
+func (b *bench) metrics() string {
+	b.Helper()
+	req := httptest.NewRequest("GET", "http://127.0.0.1:4750/metrics", nil)
+	req.Header.Set("Authorization", "Bearer t0ken-of-the-server")
+	rec := httptest.NewRecorder()
+	b.api.Handler().ServeHTTP(rec, req)
+	if rec.Code != 200 {
+		b.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	return rec.Body.String()
+}
+
 // environ is the body of an environment.
 func environ(edit ...func(map[string]any)) string {
 	m := map[string]any{"image": "busybox", "prewarmingPoolSize": 2, "cpuLimit": 20, "memoryLimit": 64, "networkAccess": false, "exposedPorts": []int{}}

@@ -16,7 +16,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -70,7 +69,6 @@ func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Clai
 	inner, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	v := &conversation{p: p, runner: string(c.Runner), claim: c.ID, exec: e.exec, cancel: cancel, over: make(chan struct{}), left: make(chan struct{}), frames: make(chan frame)}
-	v.kills = p.api.OOMKills(inner, v.runner)
 	err := p.as(c, e.privileged, always, func(user string) (err error) {
 		e.exec.User = user
 		v.x, err = p.api.StartExec(inner, v.runner, e.exec)
@@ -123,8 +121,6 @@ type conversation struct {
 	x      *initwire.Execution
 	cancel func()
 	ws     *websocket.Conn
-	// kills is how many processes were killed for want of memory before.
-	kills int64
 
 	began time.Time
 	sent  atomic.Int64
@@ -133,8 +129,8 @@ type conversation struct {
 	leave      sync.Once
 	frames     chan frame
 	out, errs  text
-	// ended: nothing more comes from the program.
-	ended bool
+	// printed: something came from the program; ended: nothing more does.
+	printed, ended bool
 }
 
 func (v *conversation) gone() { v.leave.Do(func() { close(v.left) }) }
@@ -251,6 +247,10 @@ func (v *conversation) pass(f *frame) {
 		kind, t = typeStderr, &v.errs
 	}
 	if b := t.next(f.data); len(b) > 0 {
+		if !v.printed {
+			v.printed = true
+			v.p.api.PutOut(v.runner)
+		}
 		v.send(said{kind, string(b)})
 	}
 }
@@ -274,16 +274,14 @@ func (v *conversation) conclude(f *frame) {
 		v.last(said{Type: typeError, Data: v.lost(f.err)}, killed)
 		return
 	}
-	end := httpapi.EndOf(f.ended)
+	end, outOf := v.p.api.EndOf(context.Background(), v.runner, f.ended)
 	exit := said{Type: typeExit, Data: end.ExitCode}
 	switch {
 	case end.TimedOut:
 		v.last(said{Type: typeTimeout})
-	case end.ExitCode != killed.Data:
-		v.last(exit)
-	case v.p.api.OOMKills(context.Background(), v.runner) > v.kills:
+	case outOf:
 		v.last(said{Type: typeError, Data: outOfMemory}, exit)
-	case f.ended.Why != "":
+	case end.Reason != "":
 		v.last(said{Type: typeError, Data: v.lost(errors.New(end.Reason))}, exit)
 	default:
 		v.last(exit)

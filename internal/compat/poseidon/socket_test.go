@@ -162,6 +162,19 @@ x'`, "environment": map[string]string{"V": "1  2 '\"$"}}, result{stdout: "a b|it
 	}
 }
 
+func TestExecutionsAreCounted(t *testing.T) {
+	b, path, _, _ := inside(t)
+	for _, command := range []string{"echo x", "exit 3", "kill -TERM $$"} {
+		b.run(path, map[string]any{"command": command}).end()
+	}
+	text := b.metrics()
+	for _, want := range []string{`total{result="exit-0"} 1`, `total{result="other-exit"} 1`, `total{result="signal"} 1`, `total{result="out-of-memory"} 0`, "muster_claim_first_output_seconds_count 1"} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
 func TestStdinIsATerminal(t *testing.T) {
 	b, path, _, _ := inside(t)
 	s := b.run(path, map[string]any{"command": "read a; read b; echo $b-$a"})
