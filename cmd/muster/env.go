@@ -75,7 +75,7 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 		}
 		name := fullName(done.Namespace, done.Name)
 		if done.Unchanged {
-			fmt.Fprintf(a.stderr, "muster: environment %s is there with the same content (version %d); nothing was done\n", name, done.Version)
+			fmt.Fprintf(a.stderr, "muster: environment %s is there with the same content (version %d); nothing was changed\n", name, done.Version)
 		}
 		_, err = fmt.Fprintln(a.stdout, name)
 		return err

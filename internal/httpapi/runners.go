@@ -158,7 +158,9 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	case al.Runner == muster.RunnerClaimed && c != nil:
 		return c, nil
 	case c != nil:
-		return nil, gone("runner %s is gone: its claim was %s%s", al.ID, c.State, because(c.Reason))
+		// The reason of one that was released begins with that word.
+		why := strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": ")
+		return nil, gone("runner %s is gone: its claim was %s%s", al.ID, c.State, because(why))
 	case al.Runner == muster.RunnerGone:
 		return nil, gone("runner %s is gone%s", al.ID, because(whyGone(al)))
 	}

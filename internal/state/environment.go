@@ -145,6 +145,13 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 	out := &EnvironmentChange{UID: before.UID, Version: before.Version, Index: s.meta.Index}
 	if before.Env.Spec.Equal(f.Spec) {
 		out.Unchanged = true
+		if before.Env.Failures > 0 {
+			// Whoever sets it again has mended what is not in it, an image or a node, and is not to wait.
+			after, env := *before, *before.Env
+			env.Failures, env.FailedAt, env.Failure = 0, 0, ""
+			after.Env = &env
+			s.putJob(before, &after, "environment.set")
+		}
 		return out, nil
 	}
 	after, env := *before, *before.Env

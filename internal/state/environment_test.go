@@ -271,3 +271,23 @@ func TestStartsThatFailBackOff(t *testing.T) {
 	}
 	wantCounts(t, l, api.RunnerCounts{Created: 2, Gone: 2})
 }
+
+func TestAnEnvironmentSetAgainIsTriedAtOnce(t *testing.T) {
+	l := newLog(t)
+	l.serve("n1", 8)
+	l.set("e", environment("e"))
+	l.must(&RunnersWanted{UID: "ue", Count: 1, Priority: 50, Stock: 1, Floor: 1, Why: "a test"})
+	l.place("ue", 1, 0, 1, "n1")
+	l.report("n1", AllocUpdate{ID: "ue-0-1", Status: muster.AllocEnded, Outcome: muster.OutcomeFailed,
+		Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonCommandNotFound, Message: "no such command"}})
+	if e := l.s.Latest().JobByUID("ue").Env; e.StartAt() == 0 {
+		t.Fatal("a failed start is tried again at once")
+	}
+	if !l.set("e", environment("e")).Unchanged {
+		t.Error("set again, it is another")
+	}
+	if e := l.s.Latest().JobByUID("ue").Env; e.StartAt() != 0 || e.Failure != "" {
+		t.Errorf("set again, it waits until %d because of %q", e.StartAt(), e.Failure)
+	}
+	check(t, l.s.Latest())
+}
