@@ -33,7 +33,7 @@ func (h *handsOut) Claim(ctx context.Context, w ClaimWant) (*state.Claim, error)
 	}
 	h.made++
 	_, v, err := h.b.log.Propose(ctx, &state.RunnerClaimed{Claim: muster.ClaimID(fmt.Sprintf("c%d", h.made)), UID: w.Environment, Runner: id,
-		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds()), Idempotency: w.Key, Digest: w.Digest})
+		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds()), Note: w.Note, Idempotency: w.Key, Digest: w.Digest})
 	if err != nil {
 		return nil, err
 	}
