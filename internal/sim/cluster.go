@@ -22,6 +22,7 @@ import (
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/control/reaper"
+	"github.com/musterhq/muster/internal/control/roll"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -170,7 +171,11 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	c.mu.Lock()
 	c.now = Loops{b, a, s, f, l}
 	c.mu.Unlock()
-	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run}, nil
+	ro, err := roll.New(roll.Config{State: c.Log, Proposer: c.actor("roll"), Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run, "roll": ro.Run}, nil
 }
 
 // retention is how long ended jobs and gone nodes are kept, outputFor their stored output.

@@ -171,6 +171,12 @@ func (p *Play) ofJob(snap *state.Snapshot, a *Act, want string) (string, error) 
 	switch a.word(1) {
 	case "running":
 		return fmt.Sprintf("%s running %d", j.Key.Name, j.Running), nil
+	case "rollout":
+		if j.Standing != nil {
+			return fmt.Sprintf("%s rollout %s", j.Key.Name, j.Standing.Rollout), nil
+		}
+	case "at":
+		return fmt.Sprintf("%s at %d", j.Key.Name, j.Version), nil
 	case "attempts":
 		most, _ := strconv.Atoi(a.word(2))
 		n := 0

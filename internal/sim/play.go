@@ -267,6 +267,11 @@ func (p *Play) submit(a *Act, o *options) error {
 		OutputLimit: api.Size(o.size("limit", 0)), Timeout: api.Duration(o.duration("timeout", 0))}
 	priority := o.number("priority", 50)
 	spec.Priority = &priority
+	if kind := o.text("type", ""); kind != "" {
+		spec.Type = kind
+		spec.Update = &api.UpdateSpec{MaxParallel: o.number("parallel", 0), MinHealthyTime: api.Duration(o.duration("healthy", 0)),
+			HealthyDeadline: api.Duration(o.duration("deadline", 0)), AutoRevert: slices.Contains(a.Words, "revert")}
+	}
 	if n := o.number("attempts", 0); n > 0 {
 		spec.Restart = api.RestartSpec{Attempts: n, On: []string{"any"}}
 	}

@@ -28,6 +28,7 @@ import (
 //
 //	submit JOB [count=N] [cpu=N] [memory=SIZE] [priority=N] [attempts=N] [timeout=D] [limit=SIZE]
 //	           [input=N] [outputs=A,B,C?] [replace] [must]: COMMAND   (see linktest for commands; must: it is to succeed)
+//	       [type=service|system parallel=N healthy=D deadline=D revert]                of jobs that stand
 //	stop JOB
 //	kill NODE                       its agent, as kill -9 would
 //	cut NODE [for=D], hang NODE [for=D], sick NODE [for=D]    the link, the agent, the runtimes
@@ -47,6 +48,8 @@ import (
 //
 //	JOB succeeded|failed|stopped [WORDS of its reason]
 //	JOB running N                   so many of its members run
+//	JOB rollout done|failed         its members run its version, or will not
+//	JOB at N                        its version
 //	JOB attempts N                  no member had more
 //	nodes N, instances N            there are
 //	launched N                      nodes at most were ever launched

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -40,6 +41,10 @@ func (c *Cluster) committed(f state.Fact, err error) {
 		return
 	}
 	switch f := f.(type) {
+	case *state.PlanCommitted:
+		if err := rolled(snap, f); err != nil {
+			c.fail(err)
+		}
 	case *state.JobSubmitted:
 		c.mu.Lock()
 		if j := snap.Job(f.Key); j != nil {
@@ -86,10 +91,10 @@ func (w *watch) sandboxes(snap *state.Snapshot) error {
 }
 
 // sameVersion tells whether two allocations are of one version of their job:
-// those of a replaced version may still be ending.
+// those of a replaced version may still be ending. Of a standing job all are: it never has two of a member.
 func sameVersion(snap *state.Snapshot, a, b muster.AllocID) bool {
 	x, y := snap.Alloc(a), snap.Alloc(b)
-	return x != nil && y != nil && x.Version == y.Version
+	return x != nil && y != nil && (x.Version == y.Version || x.Run.Standing())
 }
 
 // ends: what has ended stays ended, as it ended.
@@ -153,6 +158,26 @@ func (w *watch) acknowledged(snap *state.Snapshot) error {
 	for uid, key := range w.submitted {
 		if snap.JobByUID(uid) == nil && snap.Job(key) == nil {
 			return fmt.Errorf("job %s was accepted and is not there after a restart", key)
+		}
+	}
+	return nil
+}
+
+// rolled: no healthy member is taken for another version while more than max_parallel of those wanted are missing.
+func rolled(snap *state.Snapshot, f *state.PlanCommitted) error {
+	now := snap.Meta().Time
+	for _, st := range f.Stops {
+		a := snap.Alloc(st.Alloc)
+		if a == nil || st.Reason != muster.StopUpdated {
+			continue
+		}
+		j, n := snap.JobByUID(a.UID), snap.Node(a.Node)
+		u := j.Run.Spec.Update
+		if at, ok := a.HealthyAt(u); !ok || at > now || n == nil || n.Health == muster.NodeLost {
+			continue
+		}
+		if p := roll.ProgressOf(snap, j, now); p.Available < p.Wanted-u.MaxParallel {
+			return fmt.Errorf("job %s: %d of %d members are available after %s was stopped for version %d; %d may be missing", j.Key, p.Available, p.Wanted, a.ID, j.Version, u.MaxParallel)
 		}
 	}
 	return nil

@@ -75,7 +75,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 		if active >= b.cfg.Reservations || j == nil || j.Version != e.version || j.Reserved != "" || now.Sub(e.since) < b.cfg.PassFor {
 			continue
 		}
-		if id := place.Reserve(snap, e.group.shape, e.avoid); id != "" {
+		if id := place.Reserve(snap, e.group.shape, place.Occupied(snap, e.group.shape, j.UID, e.avoid)); id != "" {
 			// One at a time: the next is picked on a state that has it.
 			return []state.Fact{&state.RoomReserved{Node: id, UID: e.uid, Version: e.version}}
 		}

@@ -32,6 +32,21 @@ func Reserve(snap *state.Snapshot, s *fit.Shape, avoid []muster.NodeID) muster.N
 	return best.ID
 }
 
+// Occupied is avoid and, for a job on distinct hosts, the nodes that have a member of it: room there is of no use to another.
+func Occupied(snap *state.Snapshot, s *fit.Shape, uid muster.JobUID, avoid []muster.NodeID) []muster.NodeID {
+	if !s.Distinct {
+		return avoid
+	}
+	out := slices.Clone(avoid)
+	snap.JobAllocs(uid, 0, func(a *state.Alloc) bool {
+		if a.Live() {
+			out = append(out, a.Node)
+		}
+		return true
+	})
+	return out
+}
+
 // shortage is the largest share of a node's capacity that the ask lacks.
 func shortage(ask, free, capacity muster.Resources) float64 {
 	worst := 0.0
@@ -77,10 +92,10 @@ func (d *Decision) Reserved(snap *state.Snapshot, now muster.Time) {
 		for k := range d.Placements {
 			if other := snap.JobByUID(d.Placements[k].UID); other != nil && d.Placements[k].Node == n.ID {
 				free = free.Sub(other.Run.Ask)
-				ok = ok && other.Run.Names == nil
+				ok = ok && other.Run.Names == nil && !(b.Shape.Distinct && other.UID == j.UID)
 			}
 		}
-		if !ok || fit.Check(b.Shape, n, free, avoid).Kind != fit.None {
+		if !ok || fit.Check(b.Shape, n, free, Occupied(snap, b.Shape, j.UID, avoid)).Kind != fit.None {
 			continue
 		}
 		p.Node = n.ID
