@@ -60,9 +60,6 @@ func (p *Poseidon) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.refuse(w, p.api.Problem(r.Context(), r.Pattern, err))
 }
 
-// statusGone is noted of a request whose client has left.
-const statusGone = 499
-
 // refuse tells a problem of ours as Poseidon's clients read it. This is the one place where one becomes the other.
 func (p *Poseidon) refuse(w http.ResponseWriter, pr *api.Problem) {
 	out := message{Message: sentence(pr)}
