@@ -32,7 +32,7 @@ func need(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
 	}
-	for _, tool := range []string{"/usr/sbin/sshd", "ip", "jq", "unshare", "ssh-keygen"} {
+	for _, tool := range []string{"/usr/sbin/sshd", "ip", "jq", "unshare", "nsenter", "ssh-keygen"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("%s is not installed", tool)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +56,11 @@ const (
 	againAfter = 30 * time.Second
 	clearFor   = 3 * time.Minute
 	measureFor = 20 * time.Second
+	// A host that was given back shortTakes times in a row, each time within shortLife, is left alone for restFor: most likely something
+	// is wrong with it.
+	shortLife, shortTakes, restFor = 10 * time.Second, 5, 2 * time.Minute
+	// restAsk is the longest time until it is asked again: another host may be free before that.
+	restAsk = 10 * time.Second
 	// hostMemory and hostShare of what was found are left to the host itself.
 	hostMemory, hostShare = 256 * muster.MiB, 20
 )
@@ -70,6 +76,9 @@ type Provider struct {
 	tried map[string]time.Time // hosts that are being cleared or measured, or could not be reached: since when
 	why   map[string]string    // that could not be reached: why
 	found map[string]found     // nil: not read yet
+	// given is when a host was last given back, shorts how often in a row it was soon after it was taken.
+	given  map[string]time.Time
+	shorts map[string]int
 }
 
 // found is what was measured of a host.
@@ -95,7 +104,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.AgainAfter == 0 {
 		cfg.AgainAfter = againAfter
 	}
-	return &Provider{cfg: cfg, log: cfg.Logger, tried: map[string]time.Time{}, why: map[string]string{}}, nil
+	return &Provider{cfg: cfg, log: cfg.Logger, tried: map[string]time.Time{}, why: map[string]string{}, given: map[string]time.Time{}, shorts: map[string]int{}}, nil
 }
 
 // Wait returns when nothing goes on in the background any more.
@@ -146,6 +155,7 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "offering", Message: fmt.Sprintf("there is no offering %s in zone %q on market %s", in.Offering, in.Zone, market)}
 	}
 	var owed []*record
+	hosts, resting, after := p.inTurn(hosts, taken)
 	for _, h := range hosts {
 		r := taken[h.Name]
 		if r != nil {
@@ -167,8 +177,36 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 		return r, nil
 	}
 	p.settle(ctx, owed)
-	return nil, &muster.Fault{Kind: muster.FaultCapacity, Message: fmt.Sprintf("offering %s: all of its %d hosts are in use%s", in.Offering, len(hosts), p.owedWords(owed)),
+	return nil, &muster.Fault{Kind: muster.FaultCapacity, Message: fmt.Sprintf("offering %s: all of its %d hosts are in use%s%s", in.Offering, len(hosts)+len(resting), p.owedWords(owed), restWords(resting)), After: after,
 		Scope: muster.Scope{Provider: p.cfg.Name, Zone: in.Zone, Offering: in.Offering, Market: market}}
+}
+
+// inTurn are the hosts in the order in which they are taken, those first that were not given back, or the longest ago: one that
+// is of no use is not tried again and again while others are free. Resting are those that are left alone, the first until after.
+func (p *Provider) inTurn(hosts []*Host, taken map[string]*record) (turn, resting []*Host, after time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range hosts {
+		left := restFor - time.Since(p.given[h.Name])
+		if taken[h.Name] != nil || p.shorts[h.Name] < shortTakes || left <= 0 {
+			turn = append(turn, h)
+			continue
+		}
+		resting = append(resting, h)
+		if left = min(left, restAsk); after == 0 || left < after {
+			after = left
+		}
+	}
+	slices.SortStableFunc(turn, func(a, b *Host) int { return p.given[a.Name].Compare(p.given[b.Name]) })
+	return turn, resting, after
+}
+
+func restWords(resting []*Host) string {
+	words := ""
+	for _, h := range resting {
+		words += fmt.Sprintf("; host %s was given back %d times as soon as it was taken, and is left alone for up to %s", h.Name, shortTakes, restFor)
+	}
+	return words
 }
 
 // owedWords says which hosts are neither in use nor free.
@@ -266,6 +304,13 @@ func (p *Provider) finish(ctx context.Context, was *record, owed bool) error {
 		err = p.write(r)
 	} else {
 		err = os.Remove(p.path(r.host))
+		p.mu.Lock()
+		if p.given[r.host] = time.Now(); time.Since(r.Created.Std()) < shortLife {
+			p.shorts[r.host]++
+		} else {
+			delete(p.shorts, r.host)
+		}
+		p.mu.Unlock()
 		p.log.Info("host is free", "host", r.host, "was", r.Tags.Node)
 	}
 	if err != nil {

@@ -2,11 +2,13 @@ package static
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -248,4 +250,75 @@ func TestHostsThatAreMeasured(t *testing.T) {
 	if offers, err := p.Offers(t.Context()); err != nil || len(offers) != 1 || offers[0].Capacity != o.Capacity {
 		t.Errorf("%+v, %v", offers, err)
 	}
+}
+
+// A host that is given back each time as soon as it is taken, as one that says that it is broken, is taken last, and left
+// alone for a while when there is no other.
+func TestHostsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &room{dir: t.TempDir(), lab: &lab{}, hosts: 3}
+		p, err := New(r.config("o"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(n int) cloud.Created {
+			return p.Create(t.Context(), []cloud.Intent{{Token: muster.Token(fmt.Sprint("t", n)), Node: muster.NodeID(fmt.Sprint("n", n)), Pool: "p", Offering: "rack", Zone: "cellar"}})[0]
+		}
+		host := func(c cloud.Created) string {
+			t.Helper()
+			if c.Err != nil {
+				t.Fatal(c.Err)
+			}
+			name, _, _ := strings.Cut(string(c.Instance.ID), "-")
+			return name
+		}
+		back := func(c cloud.Created) {
+			t.Helper()
+			if err := p.Destroy(t.Context(), []muster.InstanceID{c.Instance.ID})[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		for n := range 4 {
+			time.Sleep(time.Second)
+			c := take(n)
+			got = append(got, host(c))
+			back(c)
+		}
+		if want := "h0 h1 h2 h0"; strings.Join(got, " ") != want {
+			t.Errorf("%q, want %s", got, want)
+		}
+		// The others are in use: only h1 is left.
+		a, b := take(10), take(11)
+		free := ""
+		for n := 0; ; n++ {
+			c := take(20 + n)
+			if c.Err != nil {
+				break
+			}
+			if free = host(c); free == host(a) || free == host(b) || n > shortTakes {
+				t.Fatalf("%s again, with %s and %s in use", free, host(a), host(b))
+			}
+			back(c)
+		}
+		full := take(30).Err
+		var f *muster.Fault
+		if !errors.As(full, &f) || f.Kind != muster.FaultCapacity || f.After <= 0 || f.After > restAsk || !strings.Contains(full.Error(), "is left alone") {
+			t.Fatalf("%v", full)
+		}
+		time.Sleep(restFor)
+		c := take(40)
+		if host(c) == "" {
+			t.Fatal(c)
+		}
+		// One that was of use is not short-lived any more.
+		time.Sleep(time.Minute)
+		back(c)
+		for n := range shortTakes - 1 {
+			c := take(50 + n)
+			host(c)
+			back(c)
+		}
+		host(take(60))
+	})
 }
