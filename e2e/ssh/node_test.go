@@ -36,7 +36,7 @@ func TestHostsThatFail(t *testing.T) {
 	l := newLab(t, "10.217", public)
 	hosts, lines := make([]instance, 6), ""
 	for n := range hosts {
-		hosts[n] = l.host(fmt.Sprint("h", n))
+		hosts[n] = l.host(fmt.Sprint("fails", n)) // by that name a namespace of this machine is called
 		lines += hostLine(fmt.Sprint("h", n), hosts[n], hosts[n].HostKeys[0])
 		l.on(hosts[n], "mount -t tmpfs -o size=256m,mode=755 disk /var/lib/muster")
 	}
