@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -444,6 +445,51 @@ func TestN14StaticPool(t *testing.T) {
 					t.Errorf("ran twice: %v", w.twice["ua/0"])
 				}
 				w.until("the job's end", 11*time.Minute, ended("a", muster.JobSucceeded))
+			})
+		})
+	}
+}
+
+// Whatever happens to links and servers, of what is exclusive on hosts of a static pool there are never two (world.invariants
+// looks after each fact), and all of it succeeds.
+func TestN14ExclusiveUnderMisfortune(t *testing.T) {
+	seeds := 12
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				rnd := rand.New(rand.NewPCG(uint64(seed), 14))
+				w.static, w.pool.Static, w.pool.Grace = true, true, muster.Time(5+rnd.IntN(20))*1e6
+				w.start()
+				const members = 6
+				w.submit("a", members, 2, "sleep 40s ; true", func(s *api.JobSpec) { s.Exclusive = true })
+				replaced := false
+				for began := time.Now(); !ended("a", muster.JobSucceeded)(w.log.Latest()); {
+					time.Sleep(time.Duration(rnd.IntN(4000)) * time.Millisecond)
+					w.resume()
+					calm := time.Since(began) > 10*time.Minute
+					for _, n := range w.all() {
+						switch k := rnd.IntN(100); {
+						case k < 6 && !calm:
+							n.Cut(true)
+						case k < 25:
+							n.Cut(false)
+						}
+					}
+					if rnd.IntN(40) == 0 && !calm {
+						w.stop()
+						time.Sleep(time.Duration(rnd.IntN(20000)) * time.Millisecond)
+						w.restart()
+					}
+					w.log.Latest().Allocs("", func(a *state.Alloc) bool { replaced = replaced || a.Outcome == muster.OutcomeLost; return true })
+					if time.Since(began) > time.Hour {
+						w.t.Fatalf("not done\n%s", w.dump())
+					}
+				}
+				w.startedOnce()
+				t.Logf("given up and placed again: %v", replaced)
 			})
 		})
 	}
