@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -100,6 +101,22 @@ func (h *host) execute(a api.Alloc, q api.ExecRequest) *api.ExecResult {
 	return must(h.client().RunExec(h.t.Context(), muster.AllocID(a.ID), q))(h.t)
 }
 
+// standsStill reports whether the kernel says that a runner's cgroup is frozen.
+func (h *host) standsStill(instance, id string) bool {
+	h.t.Helper()
+	for _, root := range cgroupRoots(readFile(h.t, "/proc/self/mountinfo")) {
+		for file, says := range map[string]string{"freezer.state": "FROZEN", "cgroup.events": "frozen 1"} {
+			found, _ := filepath.Glob(filepath.Join(root, "muster", filepath.Base(instance), "*"+id, file))
+			for _, at := range found {
+				if b, err := os.ReadFile(at); err == nil && strings.Contains(string(b), says) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // What a holder does with a runner: commands, files, and the bounds of both.
 func TestRunnerUsed(t *testing.T) {
 	h := runnerHost(t, 2, func(s *api.EnvironmentSpec) {
@@ -110,6 +127,40 @@ func TestRunnerUsed(t *testing.T) {
 	a := h.claim(api.ClaimRequest{})
 	id := muster.AllocID(a.ID)
 	ctx := t.Context()
+
+	t.Run("Frozen", func(t *testing.T) {
+		h.warm("e", 2)
+		cl, instance := h.client(), h.instanceOf(a)
+		h.eventually("warm runners stand still, and the claimed one does not", func() bool {
+			stand, on := 0, 0
+			for r, err := range cl.Runners(ctx, client.RunnerQuery{}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch still := h.standsStill(instance, r.ID); {
+				case r.State == string(muster.RunnerWarm) && still:
+					stand++
+				case r.State == string(muster.RunnerClaimed) && !still:
+					on++
+				}
+			}
+			return stand == 2 && on == 1
+		})
+	})
+	t.Run("IsolationIsDemanded", func(t *testing.T) {
+		h.environment("strict", h.archive("strict", imagetest.Busybox(t)), 1, func(s *api.EnvironmentSpec) { s.Isolation = "runsc" })
+		cl := h.client()
+		h.eventually("it says what it waits for", func() bool {
+			e := must(cl.Environment(ctx, "default", "strict"))(t)
+			return e.Unplaced == 1 && strings.Contains(e.Waits, "isolation = runsc")
+		})
+		if e := must(h.client().Environment(ctx, "default", "strict"))(t); e.Runners.Created != 0 {
+			t.Errorf("with less than is demanded there are %+v", e.Runners)
+		}
+		if err := h.client().DeleteEnvironment(ctx, "default", "strict", true); err != nil {
+			t.Error(err)
+		}
+	})
 
 	t.Run("R8Output", func(t *testing.T) {
 		got := h.execute(a, api.ExecRequest{Command: []string{"echo", "hi"}})
