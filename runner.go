@@ -5,8 +5,8 @@ package muster
 type RunnerState string
 
 const (
-	// RunnerStarting: placed, and its sandbox does not run yet. Set by a plan. Next is
-	// warm when the agent says that its command runs, or gone when it could not start or is not wanted
+	// RunnerStarting: placed, and its sandbox does not run yet, or has not shown that it is ready. Set by a plan. Next is
+	// warm when the agent says that its command runs and, if its environment has a readiness command, that this passed; or gone when it could not start or is not wanted
 	// any more. Each step of a start has a deadline on the agent.
 	RunnerStarting RunnerState = "starting"
 	// RunnerWarm: its sandbox runs and nobody has it. Next is claimed by a claim, or gone when it is
@@ -23,7 +23,7 @@ const (
 func RunnerMoves() []Move[RunnerState] {
 	return []Move[RunnerState]{
 		{"", RunnerStarting, "plan committed"},
-		{RunnerStarting, RunnerWarm, "its command runs"},
+		{RunnerStarting, RunnerWarm, "its command runs, and it is ready"},
 		{RunnerStarting, RunnerGone, "could not start, or is not wanted any more"},
 		{RunnerWarm, RunnerClaimed, "claimed"},
 		{RunnerWarm, RunnerGone, "surplus, outdated, or its sandbox ended"},
