@@ -74,6 +74,7 @@ type bench struct {
 	socket string
 	kills  int64
 	own    httpapi.Config
+	wait   time.Duration // of the last claim
 	// whenClaimed is called before a claim is answered.
 	whenClaimed func()
 
@@ -119,6 +120,7 @@ func (b *bench) propose(f state.Fact) any {
 func (b *bench) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, error) {
 	b.mu.Lock()
 	err := b.full
+	b.wait = w.Wait
 	b.made++
 	id := muster.ClaimID(fmt.Sprintf("c%d", b.made))
 	b.mu.Unlock()

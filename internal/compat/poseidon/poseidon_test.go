@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -255,6 +256,16 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 		t.Fatalf("%+v %v", c, err)
 	}
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 7}`), 500, codeOverload)
+}
+
+// R2: whether a client waits for a runner is the operator's choice, as it cannot say so itself.
+func TestR2Wait(t *testing.T) {
+	for _, wait := range []time.Duration{0, 3 * time.Second} {
+		b := stocked(t, 1, true, func(_ *httpapi.Config, c *Config) { c.Wait = wait })
+		if b.provided(); b.wait != wait {
+			t.Errorf("waits %s, want %s", b.wait, wait)
+		}
+	}
 }
 
 // A client that leaves while it is given a runner will never name it.
