@@ -65,6 +65,9 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 			return fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
 		}
 	}
+	if l := i.stats.now.Load(); l != nil && l.paused {
+		return "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"
+	}
 	why := []string{place.Explain(j, snap, now).String()}
 	if coming := launching(snap); coming > 0 {
 		why = append(why, onTheirWay(coming))

@@ -176,6 +176,8 @@ type loops struct {
 	reaper   *reaper.Reaper
 	runners  *runners.Runners
 	roll     *roll.Roll
+	// paused: nothing is placed.
+	paused bool
 	// providers are those that the loops call.
 	providers providers
 	// reach is the ways to their nodes.
@@ -191,14 +193,14 @@ func (l *loops) run() map[string]func(context.Context) error {
 }
 
 func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err error) {
-	out := &loops{providers: ps, reach: r}
+	out := &loops{providers: ps, reach: r, paused: s.config().Scheduler.Paused}
 	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.apply, err = apply.New(apply.Config{Snapshots: s.state, Proposer: l, Deliveries: out.broker, Logger: s.log}); err != nil {
 		return nil, err
 	}
-	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Workers: s.config().Scheduler.Workers, Logger: s.log}); err != nil {
+	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Workers: s.config().Scheduler.Workers, Paused: s.config().Scheduler.Paused, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.link, err = link.New(link.Config{

@@ -113,6 +113,7 @@ func (s *State) updateJob(before *Job, f *JobSubmitted, run *Run, now muster.Tim
 	st.Note, st.Reverts = f.Note, f.Reverts
 	after.Run, after.Version, after.Submitted = run, run.Version, now
 	after.Parked, after.ParkedUntil = "", 0
+	after.Reserved = "" // room was kept for what a member asked for
 	alike := before.Run.make == run.make
 	if !alike || st.Rollout == muster.RolloutFailed {
 		st.Rollout, st.Began, st.Ended, st.Reason = muster.RolloutRolling, now, 0, ""

@@ -48,6 +48,8 @@ type Config struct {
 
 	// Workers is how many. Default: 1.
 	Workers int
+	// Paused workers take nothing from the queue.
+	Paused bool
 	// Window is how many jobs one pass looks at. Default: 1024.
 	Window int
 	// Limits of one pass. Default: 8192 placements, 2 million looks.
@@ -135,6 +137,11 @@ func (s *Scheduler) count(fn func(*Stats)) {
 
 // Run has the workers work until ctx ends, and returns nil then.
 func (s *Scheduler) Run(ctx context.Context) error {
+	if s.cfg.Paused {
+		s.log.Warn("the scheduler is paused: nothing is placed until scheduler.paused is taken out of the configuration")
+		<-ctx.Done()
+		return nil
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range s.cfg.Workers {
 		g.Go(func() error { return s.work(ctx) })

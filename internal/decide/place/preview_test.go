@@ -36,3 +36,19 @@ place low 0 n3
 		t.Error("something has changed")
 	}
 }
+
+// A system job is previewed on each node that fits, also one that has no room now.
+func TestTrySystem(t *testing.T) {
+	c := fittest.Read(t, "node n1 cpu=4 memory=4GiB\nnode n2 cpu=2 memory=4GiB\nnode n3 cpu=0.5 memory=4GiB\njob low cpu=2\nplace low 0 n2")
+	f, err := fittest.Job("agent", "type=system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := state.NewRun(f.Key, "preview", 1, f.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := Try(c.Snapshot(), run, c.Now(), 1000); len(p.Choices) != 1 || p.Choices[0].Node != "n1" || p.Choices[0].Members != 1 || p.Waiting != 1 {
+		t.Errorf("%+v", p)
+	}
+}
