@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/expect"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -74,11 +75,13 @@ func (e *explainer) explain() {
 		e.say("Job %s is stopping%s; %d of its allocations have not ended.", j.Key, because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0:
-		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(j.Count(), "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.rollout()
 		return
 	}
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
-		j.Key, j.Priority(), count(j.Count(), "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+		j.Key, j.Priority(), count(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+	e.rollout()
 	if e.queue() {
 		return
 	}
@@ -86,10 +89,23 @@ func (e *explainer) explain() {
 		return
 	}
 	e.nodes()
+	if j.Run.System() {
+		e.say("A system job has one member on each node that fits: no node is made for it.")
+		return
+	}
 	e.offerings()
 	e.coming()
 	e.fleet()
 	e.expect()
+}
+
+// rollout tells how far a service or system job is in running its version, unless all of it does.
+func (e *explainer) rollout() {
+	st := e.job.Standing
+	if st == nil || st.Rollout == muster.RolloutDone {
+		return
+	}
+	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), because(st.Reason))
 }
 
 // queue tells what is before the job. It reports whether that is all there is to say.
