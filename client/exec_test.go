@@ -210,8 +210,9 @@ func TestExecSignalsPastAFullStdin(t *testing.T) {
 		hear(t, r.Context(), ws, &api.ExecRequest{})
 		tell(t, r.Context(), ws, api.ExecEvent{Type: api.ExecEventStarted, ID: "e1"})
 		sig := <-signalled // without reading anything
-		one, cancel := context.WithTimeout(r.Context(), time.Millisecond)
-		_ = ws.Ping(one) // is sent; nobody waits for the answer
+		// It is sent; nobody waits for the answer. Not less time: one that cannot be sent by then takes the connection with it.
+		one, cancel := context.WithTimeout(r.Context(), 300*time.Millisecond)
+		_ = ws.Ping(one)
 		cancel()
 		tell(t, r.Context(), ws, api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &api.ExecEnd{Signal: sig}})
 	})
