@@ -95,6 +95,8 @@ TIMES ?= 3
 bench-sched: build
 	$(GO) test -run '^$$' -bench Propose -timeout 30m ./internal/raftlog
 	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob|Workers' -benchtime 1x -count $(TIMES) -timeout 60m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench Words -benchtime 1x -count $(TIMES) -timeout 60m ./internal/control/schedule
+	$(GO) test -run '^$$' -bench Million -benchtime 1x -timeout 60m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench Urgent -benchtime 1x -count $(TIMES) -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench Starts -benchtime 1x -count $(TIMES) -timeout 30m ./internal/sim

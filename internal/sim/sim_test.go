@@ -17,6 +17,8 @@ var (
 	seeds  = flag.Uint64("sim.seeds", 12, "how many seeds")
 	replay = flag.Int("sim.replay", 20, "how often TestOneSeedOneTrace plays each of its seeds")
 	file   = flag.String("sim.file", "", "scenario for TestFile")
+	// As the scenario says, which a seed draws from 1 to 3, unless it is given.
+	workers = flag.Int("sim.workers", 0, "workers of the scheduler in every scenario; 0: as each says")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,6 +31,10 @@ func play(t *testing.T, name, text, again string) (trace string) {
 		s, err := Parse(text)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if *workers > 0 {
+			s.Config.Workers = *workers
+			again += fmt.Sprintf(" -sim.workers %d", *workers)
 		}
 		p, err := NewPlay(s)
 		if err != nil {

@@ -99,12 +99,22 @@ func (w *world) must(b *testing.B, f state.Fact) any {
 
 func (w *world) addNodes(b *testing.B, n int, cpu muster.MilliCPU) {
 	b.Helper()
+	w.addNamed(b, n, cpu, nil)
+}
+
+// addNamed adds nodes with attributes of their own beside the usual ones.
+func (w *world) addNamed(b *testing.B, n int, cpu muster.MilliCPU, named func(i int, attributes map[string]string)) {
+	b.Helper()
 	for i := range n {
 		id := muster.NodeID(fmt.Sprintf("n%06d", i))
 		capacity := muster.Resources{CPU: cpu, Memory: 256 * muster.GiB}
 		w.must(b, &state.NodeLaunching{ID: id, Pool: "p", Offering: muster.Offering{Provider: "p", Name: "big", Capacity: capacity}})
 		w.must(b, &state.NodeLaunched{ID: id, Instance: muster.InstanceID(id)})
-		w.must(b, &state.NodeJoined{ID: id, Capacity: capacity, Attributes: map[string]string{"os": "linux", "arch": "amd64"}})
+		attributes := map[string]string{"os": "linux", "arch": "amd64"}
+		if named != nil {
+			named(i, attributes)
+		}
+		w.must(b, &state.NodeJoined{ID: id, Capacity: capacity, Attributes: attributes})
 	}
 }
 
