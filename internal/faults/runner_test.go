@@ -267,8 +267,8 @@ func TestRunnerUsed(t *testing.T) {
 	t.Run("R11Released", func(t *testing.T) {
 		b := h.claim(api.ClaimRequest{})
 		e := must(h.client().Exec(ctx, muster.AllocID(b.ID), api.ExecRequest{Command: []string{"sh", "-c", "echo begin; exec sleep 1000"}}))(t)
-		if _, octets, err := e.Next(); err != nil || string(octets) != "begin\n" {
-			t.Fatalf("%q %v", octets, err)
+		if _, data, err := e.Next(); err != nil || string(data) != "begin\n" {
+			t.Fatalf("%q %v", data, err)
 		}
 		if err := h.client().Release(ctx, muster.AllocID(b.ID)); err != nil {
 			t.Fatal(err)

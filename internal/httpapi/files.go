@@ -155,7 +155,7 @@ func (a *API) ListFiles(ctx context.Context, id string, list initwire.FileList, 
 	return a.broke(v.ctx, v.al, err)
 }
 
-// ReadFile is the entry of a regular file, and its octets, until ctx ends.
+// ReadFile is the entry of a regular file, and its bytes, until ctx ends.
 func (a *API) ReadFile(ctx context.Context, id string, read initwire.FileRead) (*initwire.FileEntry, io.ReadCloser, error) {
 	al, conn, err := a.enter(ctx, &AllocPath{id})
 	if err != nil {

@@ -52,11 +52,11 @@ func TestNothingIsLeftOfTenThousandNodes(t *testing.T) {
 		}
 		came := (waves - first) * size
 		if most := came * 100; heap > int64(most) && !testing.Short() {
-			t.Errorf("the heap has grown by %d octets, with %d nodes that came and went", heap, came)
+			t.Errorf("the heap has grown by %d bytes, with %d nodes that came and went", heap, came)
 		}
 		// What jobs have cost is kept when they are forgotten.
 		if most := (waves - first) * jobsOfWave * 100; image > most {
-			t.Errorf("the state's image has grown by %d octets, with %d nodes that came and went", image, came)
+			t.Errorf("the state's image has grown by %d bytes, with %d nodes that came and went", image, came)
 		}
 		r.stop()
 	})

@@ -82,7 +82,9 @@ func remove(t, l *leaf) *leaf {
 	case t == nil:
 		return nil
 	case t == l:
-		return join(t.left, t.right)
+		left, right := t.left, t.right
+		t.left, t.right = nil, nil // whoever still holds it does not hold the others
+		return join(left, right)
 	case l.before(t):
 		t.left = remove(t.left, l)
 	default:

@@ -251,6 +251,7 @@ func (v *View) reseat() {
 		s.space = space
 		v.sit(s)
 	}
+	clear(v.stirred) // nodes that have gone are not kept by it
 	v.stirred = v.stirred[:0]
 }
 
@@ -277,6 +278,6 @@ func (v *View) forget(id muster.NodeID) {
 	v.lift(s)
 	v.leave(s)
 	v.capacity = v.capacity.Sub(s.row.Capacity)
-	s.row = nil
+	s.row, s.group, s.trees, s.leaves = nil, nil, nil, nil
 	delete(v.nodes, id)
 }
