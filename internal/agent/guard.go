@@ -34,6 +34,7 @@ type guard struct {
 
 	mu    sync.Mutex
 	until time.Time // zero: never held
+	from  time.Time // from when on the newest word counts
 	limit time.Duration
 	// renewed is closed and replaced when until is later.
 	renewed chan struct{}
@@ -74,24 +75,32 @@ func loadGuard(dir string, log *slog.Logger) *guard {
 // tick is the agent's clock as the server gives it back.
 func (g *guard) tick() int64 { return max(time.Since(g.began).Microseconds(), 1) }
 
-// renew grants millis from tick on. keep: there is something to guard, and a restarted agent is to know of it.
+// renew grants millis from tick on. The newest word holds, also one that grants less: whoever shortened the fence counts
+// on it. keep: there is something to guard, and a restarted agent is to know of it.
 func (g *guard) renew(tick, millis int64, keep bool) {
 	if tick <= 0 || millis <= 0 {
 		return
 	}
 	tick = min(tick, g.tick())
 	limit := time.Duration(millis) * time.Millisecond
-	until := g.began.Add(time.Duration(tick) * time.Microsecond).Add(limit)
+	from := g.began.Add(time.Duration(tick) * time.Microsecond)
+	until := from.Add(limit)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !until.After(g.until) {
+	if from.Before(g.from) || until.Equal(g.until) {
 		return
 	}
-	g.until, g.limit = until, limit
-	close(g.renewed)
-	g.renewed = make(chan struct{})
-	if keep && until.Sub(g.kept) > limit/16 {
+	later := until.After(g.until)
+	g.until, g.limit, g.from = until, limit, from
+	switch {
+	case !later && g.kept.After(until):
 		g.keepLocked()
+	case later:
+		close(g.renewed)
+		g.renewed = make(chan struct{})
+		if keep && until.Sub(g.kept) > limit/16 {
+			g.keepLocked()
+		}
 	}
 	select {
 	case g.changed <- struct{}{}:

@@ -128,3 +128,28 @@ func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
 		})
 	}
 }
+
+// A shorter word counts from when it comes, as whoever shortened it counts on that, also for an agent that is started again.
+func TestN14AShorterFenceIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := newPlayed()
+		r := newRig(t, rt, "", func(c *Config) { c.Listener = newPipes() })
+		tick := r.word(0, time.Hour, exclusive("u-0-1"))
+		tick = r.word(tick, time.Hour)
+		time.Sleep(time.Minute)
+		if rt.started("u-0-1") != 1 {
+			t.Fatal("it has not begun")
+		}
+		tick = r.word(tick, time.Hour)
+		r.word(tick, 30*time.Second)
+		time.Sleep(20 * time.Second)
+		if got := r.report("u-0-1"); got.Status != muster.AllocRunning {
+			t.Fatalf("%+v", got)
+		}
+		time.Sleep(20 * time.Second)
+		if got := r.until("u-0-1", muster.AllocEnded); got.Failure == nil || got.Failure.Reason != muster.ReasonUnguarded {
+			t.Fatalf("%+v", got)
+		}
+		r.stop()
+	})
+}

@@ -414,8 +414,11 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 	}
 	full := false
 	snap.Members(j.UID, from, func(m *state.Member) bool {
+		if m.Index >= j.Count() {
+			next = max(next, m.Index) // a service had more members, and those between are not even ending any more
+		}
 		if m.Index >= j.Count() && m.Status != muster.MemberPlaced {
-			return true // beyond the count of a service, and not even ending any more
+			return true
 		}
 		if j.Run.System() {
 			next = m.Index // those between were of nodes that are gone
@@ -427,6 +430,9 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 		next = m.Index + 1
 		return true
 	})
+	if j.Run.System() {
+		next = max(next, j.NextIndex) // likewise after the last
+	}
 	if !full {
 		upTo(j.Count())
 	}

@@ -87,10 +87,11 @@ func (a *API) service(in *JobPath, what string, system bool) (*state.Job, error)
 	return j, nil
 }
 
-// resubmit has a spec that was accepted before as the next version of its job.
+// resubmit has a spec that was accepted before as the next version of its job. The fact holds to the version that the spec was
+// read from; what the client demands has to be that one.
 func (a *API) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uint64) (*submitOut, error) {
-	if demanded != nil {
-		f.IfVersion = demanded
+	if demanded != nil && f.IfVersion != nil && *demanded != *f.IfVersion {
+		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d", f.Key, *f.IfVersion, *demanded)
 	}
 	_, v, err := a.cfg.Proposer.Propose(ctx, f)
 	if err != nil {

@@ -346,6 +346,8 @@ type NodeTerminating struct {
 	// GiveUp: nothing can confirm that the machine is gone, and the grace is over. What runs there is
 	// lost, and may run twice for a while: the machine ends it when it is reached again.
 	GiveUp bool `cbor:"6,keyasint,omitempty"`
+	// IfLostSince, unless 0: refused when the node is not lost any more, or was heard of since then.
+	IfLostSince muster.Time `cbor:"7,keyasint,omitempty"`
 }
 
 // NodeGone: confirmed that no instance is there. Its live allocations are lost.

@@ -273,9 +273,7 @@ func (f *NodeEvicted) apply(s *State, _ muster.Time) (any, error) {
 	cause := fmt.Sprintf("node %s: %s", n.ID, cmp.Or(f.Reason, "it is drained"))
 	for _, a := range collect(s.t.nodeAllocs, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
 		if a.Desired == muster.AllocRun {
-			b := *a
-			b.Desired, b.StopCause = muster.AllocStop, cause
-			s.putAlloc(a, &b, "alloc.stopping")
+			s.stopAlloc(a, muster.StopMoved, cause)
 		}
 	}
 	return nil, nil

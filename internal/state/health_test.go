@@ -364,3 +364,53 @@ func TestEvictedWorkRunsElsewhere(t *testing.T) {
 	}
 	l.want("n1", "serving good drain")
 }
+
+// What was decided of a node that was lost is refused when it was heard of meanwhile: what runs there is not run twice.
+func TestTerminatedOnlyWhileLost(t *testing.T) {
+	l := newLog(t)
+	l.pools(Pool{Name: "p", Static: true})
+	l.serve("n1", 2)
+	l.keyed("a", "A", "n1")
+	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeLost, Reason: "no contact"})
+	since := l.node("n1").HealthSince
+	giveUp := &NodeTerminating{ID: "n1", Reason: "no contact for 1m0s", GiveUp: true, Unexplained: true, IfLostSince: since}
+	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeGood, Reason: "contact"})
+	if _, err := l.do(giveUp); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeLost, Reason: "no contact"}) // another time
+	if _, err := l.do(giveUp); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	if a := l.s.Latest().Alloc("ua-0-1"); !a.Live() {
+		t.Fatalf("%+v", a)
+	}
+	giveUp.IfLostSince = l.node("n1").HealthSince
+	l.must(giveUp)
+	if a := l.s.Latest().Alloc("ua-0-1"); a.Outcome != muster.OutcomeLost {
+		t.Fatalf("%+v", a)
+	}
+	check(t, l.s.Latest())
+}
+
+// The end of a drain takes runners as well: who holds one is told, and none is handed out while it ends.
+func TestEvictedRunnersAreGone(t *testing.T) {
+	l := warmed(t, 2)
+	if _, err := l.claim("c1", 0); err != nil {
+		t.Fatal(err)
+	}
+	l.must(&NodeIntentSet{ID: "n1", Intent: muster.NodeDrain, Reason: "kernel", Who: "ann", Until: 77})
+	l.must(&NodeEvicted{ID: "n1", Reason: "drained: kernel", IfUntil: 77})
+	check(t, l.s.Latest())
+	for i := range 2 {
+		if a := l.s.Latest().Alloc(muster.NewAllocID("ue", i, 1)); a.Runner != muster.RunnerGone || a.Desired != muster.AllocStop || a.StopReason != muster.StopMoved {
+			t.Errorf("%+v", a)
+		}
+	}
+	if _, err := l.claim("c2", 1); err == nil {
+		t.Error("a runner that ends was handed out")
+	}
+	if c := l.s.Latest().Claim("c1"); c == nil || c.Ended == 0 {
+		t.Errorf("%+v", c)
+	}
+}

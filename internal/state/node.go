@@ -280,6 +280,8 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 	switch {
 	case f.IfIdle && n.Busy():
 		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
+	case f.IfLostSince != 0 && (n.Health != muster.NodeLost || n.HealthSince != f.IfLostSince):
+		return nil, muster.Faultf(muster.FaultConflict, "node %s was heard of meanwhile", f.ID)
 	case f.Unexplained && s.breaker(n.Pool).Tripped != 0:
 		return nil, muster.Faultf(muster.FaultConflict, "node %s: the breaker of pool %s has tripped", f.ID, n.Pool)
 	}

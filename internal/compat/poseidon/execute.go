@@ -126,10 +126,11 @@ func (q *pending) add(e *waiting) {
 	}
 }
 
+// dropLocked leaves of an execution in the order nothing but its place.
 func (q *pending) dropLocked(e *waiting) {
-	e.taken = true
 	delete(q.byID, e.exec.ID)
 	q.bytes -= e.size()
+	e.taken, e.exec = true, nil
 }
 
 // take is the execution of a runner, once; nil if there is none.
@@ -140,9 +141,10 @@ func (q *pending) take(runner muster.AllocID, id string, now time.Time) *waiting
 	if e == nil || e.runner != runner {
 		return nil
 	}
+	out := *e
 	q.dropLocked(e)
-	if now.Sub(e.since) > waitTime {
+	if now.Sub(out.since) > waitTime {
 		return nil
 	}
-	return e
+	return &out
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // told is a message from the server, as clients read it.
@@ -417,5 +418,32 @@ func TestWaitingExecutionsAreBounded(t *testing.T) {
 	defer q.mu.Unlock()
 	if q.bytes > maxWaiting || len(q.byID) > 64 || len(q.byID) < 60 {
 		t.Errorf("%d wait, of %d bytes", len(q.byID), q.bytes)
+	}
+}
+
+// One that is never fetched does not hold what those after it were.
+func TestFetchedExecutionsAreNotHeld(t *testing.T) {
+	q := &pending{}
+	now := time.Now()
+	for i := range 100 {
+		id := strconv.Itoa(i)
+		q.add(&waiting{runner: "r", exec: &initwire.Exec{ID: id, Command: []string{"x"}}, since: now})
+		if i == 0 {
+			continue
+		}
+		if e := q.take("r", id, now); e == nil || e.exec == nil || e.exec.ID != id {
+			t.Fatalf("%+v", e)
+		}
+		if q.take("r", id, now) != nil {
+			t.Fatal("it was fetched twice")
+		}
+	}
+	for _, e := range q.order[1:] {
+		if e.exec != nil {
+			t.Fatal("what was fetched is held")
+		}
+	}
+	if q.bytes != q.order[0].size() {
+		t.Errorf("%d bytes", q.bytes)
 	}
 }

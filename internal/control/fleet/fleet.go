@@ -350,7 +350,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	}
 	f.mu.Lock()
 	for _, t := range d.Terminate {
-		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained, GiveUp: t.GiveUp})
+		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained, GiveUp: t.GiveUp, IfLostSince: t.LostSince})
 		if t.Failed {
 			f.boots.failed(t.Node)
 		}

@@ -33,10 +33,11 @@ func (s *session) guarded(d *wire.Desired, answer *wire.DesiredAnswer) {
 			s.exclusive = true
 		}
 	}
-	s.tick = answer.Tick
+	// What was granted counts from when the tick that was given back was told, however long ago that is.
 	if d.Tick != 0 && d.GuardMillis != 0 {
-		s.guardSent = time.Now()
+		s.guardFrom = s.tickAt
 	}
+	s.tick, s.tickAt = answer.Tick, time.Now()
 }
 
 // guardDue is when the next set is to be sent so that exclusive work goes on; 0: nothing needs it.
@@ -57,5 +58,5 @@ func (s *session) guardDue() time.Duration {
 	case guard == 0:
 		return guardAgain // it may be good again by then
 	}
-	return max(time.Until(s.guardSent.Add(guard/guardShare)), time.Millisecond)
+	return max(time.Until(s.guardFrom.Add(guard/guardShare)), time.Millisecond)
 }

@@ -39,10 +39,12 @@ type session struct {
 	// ready are outputs to ship now; shippers are at it.
 	ready    []muster.AllocID
 	shippers int
-	// Of the sender: tick is the agent's clock in its last answer, guardSent when one was last given back,
+	// Of the sender: tick is the agent's clock in its last answer, which came at tickAt; guardFrom is the tickAt of the one that was
+	// last given back;
 	// exclusive whether something on the node may need that.
 	tick      int64
-	guardSent time.Time
+	tickAt    time.Time
+	guardFrom time.Time
 	exclusive bool
 	// forgets are to be forgotten soon, the earliest first.
 	forgets []muster.AllocID

@@ -52,6 +52,8 @@ type Turn struct {
 	Failed bool
 	// GiveUp: what ran there is given up at once, as nothing can ever confirm that the machine is gone.
 	GiveUp bool
+	// LostSince, unless 0: only while the node is lost, and was not heard of since then.
+	LostSince muster.Time
 }
 
 // Look is a provider to be listed.
@@ -283,20 +285,21 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		p.look(s, s.newest.Add(lookAgain))
 	}
 	_, grace := p.times(n)
-	due := n.HealthSince.Add(grace)
+	// A new leader has not asked yet: nobody could hear the node before it began.
+	due := max(n.HealthSince, p.snap.Meta().LeaderSince).Add(grace)
 	switch {
 	case n.Intent == muster.NodeHold:
 	case p.now < due:
 		p.wakeAt(due)
 	case n.Denied:
 		// The provider's own word explains it: the breaker does not count it.
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s, and the provider says that the instance is not there", grace)})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s, and the provider says that the instance is not there", grace)})
 	case !p.mayDestroy(n):
 	default:
 		// Nobody can say that a host of a static pool is gone: the grace is all that there is (case c), and what runs there may go on
 		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
 		q := p.snap.Pool(n.Pool)
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true, GiveUp: q != nil && q.Static})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true, GiveUp: q != nil && q.Static})
 	}
 }
 

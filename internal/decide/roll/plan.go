@@ -75,11 +75,13 @@ type count struct {
 	sick, old, leavingSick, leaving []*state.Alloc
 	failed                          string
 	wake                            muster.Time
+	// leader is when the present leader began: before, nobody asked members whether they are healthy.
+	leader muster.Time
 }
 
 // survey looks at each member once.
 func survey(snap *state.Snapshot, j *state.Job, now muster.Time) *count {
-	s := &count{job: j}
+	s := &count{job: j, leader: snap.Meta().LeaderSince}
 	s.Wanted = j.Untried() + j.Retrying + j.Placed
 	s.changing = j.Untried()
 	snap.Members(j.UID, 0, func(m *state.Member) bool {
@@ -160,7 +162,7 @@ func (s *count) placed(snap *state.Snapshot, m *state.Member, a *state.Alloc, no
 // judge says whether a member that is not healthy yet has failed.
 func (s *count) judge(m *state.Member, since, now muster.Time) {
 	limit := s.job.Run.Spec.Update.HealthyDeadline
-	due := max(since, s.job.Standing.Began).Add(limit.Std())
+	due := max(since, s.job.Standing.Began, s.leader).Add(limit.Std())
 	t := m.Turn
 	why := ""
 	switch {

@@ -122,6 +122,9 @@ func (c *Cluster) Facts(line string) ([]state.Fact, error) {
 		return []state.Fact{&state.PoolsSet{Pools: slices.Clone(c.pools)}}, nil
 	case "node":
 		return nodeFacts(muster.NodeID(name), rest)
+	case "leader":
+		term, err := strconv.ParseUint(name, 10, 64)
+		return []state.Fact{&state.TermBegan{Term: term, Cluster: "c"}}, err
 	case "rejoin":
 		_, joined, err := node(muster.NodeID(name), rest)
 		return []state.Fact{joined}, err
