@@ -14,7 +14,8 @@ func (r *Reaper) attempts(ctx context.Context) error {
 	var jobs []muster.JobUID
 	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
 		// As no attempt comes twice, a member of a job with so few cannot have more. Runners are purged by who makes them.
-		if j.Stage != muster.JobEnded && j.Env == nil && j.MaxAttempt > r.cfg.Attempts {
+		// Of a system job each node has a member of its own, which goes with it.
+		if j.Stage != muster.JobEnded && j.Env == nil && (j.MaxAttempt > r.cfg.Attempts || j.Run.System()) {
 			jobs = append(jobs, j.UID)
 		}
 		return true
@@ -48,10 +49,18 @@ func (r *Reaper) attempts(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first.
+// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first. Members
+// of a system job that went with their nodes count as one.
 func oldAttempts(snap *state.Snapshot, uid muster.JobUID, keep int) (out []*state.Alloc) {
 	var ended []*state.Alloc // of one member, the oldest first
+	var left []*state.Alloc  // of members that went with their nodes, the oldest first
+	j := snap.JobByUID(uid)
 	take := func() bool {
+		if j != nil && j.Run.System() && len(ended) > 0 && snap.Member(uid, ended[0].Index) == nil {
+			left = append(left, ended...)
+			ended = ended[:0]
+			return true
+		}
 		if over := len(ended) - keep; over > 0 {
 			out = append(out, ended[:over]...)
 		}
@@ -69,5 +78,8 @@ func oldAttempts(snap *state.Snapshot, uid muster.JobUID, keep int) (out []*stat
 		return true
 	})
 	take()
+	if over := len(left) - keep; over > 0 {
+		out = append(out, left[:over]...)
+	}
 	return out[:min(len(out), batch)]
 }

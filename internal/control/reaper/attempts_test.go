@@ -40,6 +40,15 @@ func (r *rig) submit(spec *api.JobSpec) muster.JobUID {
 	return uid
 }
 
+// large brings a node with room for everything.
+func (r *rig) large() {
+	r.t.Helper()
+	room := muster.Resources{CPU: 1 << 30, Memory: 1 << 50}
+	r.must(&state.NodeLaunching{ID: "n1", Token: "t", Offering: muster.Offering{Capacity: room}})
+	r.must(&state.NodeLaunched{ID: "n1", Instance: "i"})
+	r.must(&state.NodeJoined{ID: "n1", Capacity: room})
+}
+
 func (r *rig) place(uid muster.JobUID) {
 	r.t.Helper()
 	snap := r.l.Latest()
@@ -72,10 +81,7 @@ func (r *rig) end(uid muster.JobUID, outcome muster.Outcome) {
 func TestL16CollectsInBoundedBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		room := muster.Resources{CPU: 1 << 30, Memory: 1 << 50}
-		r.must(&state.NodeLaunching{ID: "n1", Token: "t", Offering: muster.Offering{Capacity: room}})
-		r.must(&state.NodeLaunched{ID: "n1", Instance: "i"})
-		r.must(&state.NodeJoined{ID: "n1", Capacity: room})
+		r.large()
 		large := r.submit(&api.JobSpec{Name: "large", Count: 10_000})
 		r.place(large)
 		r.end(large, muster.OutcomeSucceeded)
@@ -132,6 +138,42 @@ func TestL16CollectsInBoundedBatches(t *testing.T) {
 		}
 		if j := snap.JobByUID(web); j.OutputBytes != 100*3*3 {
 			t.Errorf("the service has %d bytes of output, of 300 attempts", j.OutputBytes)
+		}
+	})
+}
+
+// L16: of a system job each node has a member of its own; what those leave that went with their nodes does not grow for as long as
+// the job lives.
+func TestL16SystemJobsForgetNodesThatWent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.large()
+		uid := r.submit(&api.JobSpec{Name: "agent", Type: "system"})
+		for i := range 12 {
+			r.must(&state.SystemSized{UID: uid, Version: 1, Count: i + 1})
+			r.must(&state.PlanCommitted{Placements: []state.Placement{{UID: uid, Version: 1, Index: i, Attempt: 1, Node: "n1"}}})
+			if i < 11 {
+				r.must(&state.NodeEvicted{ID: "n1", Reason: "goes"})
+				r.end(uid, muster.OutcomeStopped)
+			}
+		}
+		if n := r.l.Latest().AllocCount(); n != 12 {
+			t.Fatalf("%d allocations", n)
+		}
+		c, err := New(Config{State: r.l, Proposer: r.l, Blobs: r.s, Jobs: time.Hour, Attempts: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.step(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var left []int
+		r.l.Latest().JobAllocs(uid, 0, func(a *state.Alloc) bool { left = append(left, a.Index); return true })
+		if fmt.Sprint(left) != "[8 9 10 11]" {
+			t.Errorf("left of members %v, want the one that lives and the last three", left)
+		}
+		if err := r.l.Latest().Check(); err != nil {
+			t.Error(err)
 		}
 	})
 }
