@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,15 +13,28 @@ import (
 
 // ends counts how often a lease has ended its machine, and when.
 type ends struct {
+	mu   sync.Mutex
 	at   []time.Duration
 	fail bool
+}
+
+func (e *ends) add(d time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = append(e.at, d)
+}
+
+func (e *ends) all() []time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.at)
 }
 
 func watchLease(t *testing.T, dir string, e *ends) (l *lease, stop func()) {
 	t.Helper()
 	began := time.Now()
 	l, err := loadLease(dir, func(context.Context) error {
-		e.at = append(e.at, time.Since(began))
+		e.add(time.Since(began))
 		if e.fail {
 			return errors.New("no")
 		}
@@ -41,7 +56,7 @@ func TestL13LeaseEndsTheMachine(t *testing.T) {
 		l, stop := watchLease(t, t.TempDir(), e)
 		defer stop()
 		time.Sleep(24 * time.Hour)
-		if len(e.at) != 0 {
+		if len(e.all()) != 0 {
 			t.Fatal("ended without a lease")
 		}
 		began := time.Now()
@@ -52,13 +67,13 @@ func TestL13LeaseEndsTheMachine(t *testing.T) {
 			time.Sleep(50 * time.Minute)
 			synctest.Wait()
 		}
-		if len(e.at) != 0 {
+		if len(e.all()) != 0 {
 			t.Fatal("ended although a server spoke to it")
 		}
 		time.Sleep(10*time.Minute + time.Second)
 		synctest.Wait()
-		if len(e.at) != 1 || e.at[0]-24*time.Hour != 9*50*time.Minute+time.Hour {
-			t.Errorf("ended at %v after %s", e.at, time.Since(began))
+		if len(e.all()) != 1 || e.all()[0]-24*time.Hour != 9*50*time.Minute+time.Hour {
+			t.Errorf("ended at %v after %s", e.all(), time.Since(began))
 		}
 	})
 }
@@ -76,7 +91,7 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 		}
 		time.Sleep(100 * time.Hour)
 		synctest.Wait()
-		if len(e.at) != 0 {
+		if len(e.all()) != 0 {
 			t.Error("a held node has ended")
 		}
 		if err := l.renew(time.Hour.Milliseconds()); err != nil {
@@ -84,8 +99,8 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 		}
 		time.Sleep(time.Hour + time.Second)
 		synctest.Wait()
-		if len(e.at) != 1 {
-			t.Errorf("%v", e.at)
+		if len(e.all()) != 1 {
+			t.Errorf("%v", e.all())
 		}
 	})
 }
@@ -104,13 +119,13 @@ func TestL13LeaseOutlivesTheAgent(t *testing.T) {
 		_, stop = watchLease(t, dir, e)
 		defer stop()
 		time.Sleep(59 * time.Minute)
-		if len(e.at) != 0 {
+		if len(e.all()) != 0 {
 			t.Fatal("ended too early")
 		}
 		time.Sleep(3*time.Minute + time.Second)
 		synctest.Wait()
-		if len(e.at) != 3 || e.at[0] != time.Hour {
-			t.Errorf("tried at %v", e.at)
+		if len(e.all()) != 3 || e.all()[0] != time.Hour {
+			t.Errorf("tried at %v", e.all())
 		}
 	})
 }

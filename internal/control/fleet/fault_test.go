@@ -441,9 +441,8 @@ func TestN14StaticPool(t *testing.T) {
 				if a := w.log.Latest().Alloc(first.ID); a.Outcome != muster.OutcomeLost {
 					t.Errorf("%+v", a)
 				}
-				w.invariants() // the last fact may have been before the second began
-				if w.twice["ua/0"] == exclusive {
-					t.Errorf("ran twice: %v", w.twice["ua/0"])
+				if twice := w.ranTwice("ua/0"); twice == exclusive {
+					t.Errorf("ran twice: %v", twice)
 				}
 				w.until("the job's end", 11*time.Minute, ended("a", muster.JobSucceeded))
 			})

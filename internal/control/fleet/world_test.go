@@ -44,7 +44,8 @@ type world struct {
 	// machines by instance: two may bear the same node's tags.
 	machines map[muster.InstanceID]*linktest.Node
 	past     []*linktest.Node
-	boots    bool // agents of new instances start
+	boots    bool       // agents of new instances start
+	looking  sync.Mutex // held while invariants looks
 	twice    map[string]bool
 	// mute are those whose agent cannot be started; offers what is sold, if it is not the usual.
 	mute map[muster.NodeID]bool
@@ -360,6 +361,8 @@ func (w *world) dump() string {
 
 // invariants: a member has one live sandbox at most, a command is started once.
 func (w *world) invariants() {
+	w.looking.Lock()
+	defer w.looking.Unlock()
 	live := map[string]muster.AllocID{}
 	for _, n := range w.all() {
 		for _, id := range n.Live() {
@@ -376,6 +379,14 @@ func (w *world) invariants() {
 			live[member] = id
 		}
 	}
+}
+
+// ranTwice looks now: the last fact may have been before the second began.
+func (w *world) ranTwice(member string) bool {
+	w.invariants()
+	w.looking.Lock()
+	defer w.looking.Unlock()
+	return w.twice[member]
 }
 
 func (w *world) startedOnce() {

@@ -144,7 +144,9 @@ func TestL13RollsAndReverts(t *testing.T) {
 		if took := time.Since(began); took < 50*time.Second || took > 80*time.Second {
 			t.Errorf("five turns of 10s took %s", took)
 		}
+		w.mu.Lock()
 		w.bad = "c"
+		w.mu.Unlock()
 		w.do("job web affinity=c" + like)
 		w.until("the third is taken back", w.rollout("web", muster.RolloutDone, 4))
 		j := w.job("web")

@@ -19,7 +19,7 @@ import (
 // run, having touched no more than max_parallel healthy members, and comes to its end when it does.
 func TestL13Property(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{t: rt, c: fittest.Read(t, ""), nodes: 3}
+		w := &world{t: rt, c: fittest.Read(t, ""), nodes: 3, drained: map[muster.NodeID]bool{}}
 		w.count, w.k = rapid.IntRange(1, 8).Draw(rt, "count"), rapid.IntRange(1, 4).Draw(rt, "k")
 		kind := rapid.SampledFrom([]string{"service", "service", "system"}).Draw(rt, "type")
 		revert := ""
@@ -62,7 +62,8 @@ func TestL13Property(t *testing.T) {
 			w.quiet("failed")
 			most := w.k
 			if kind == "system" {
-				most += w.gone // a member that is given the version goes with its node, and another takes its turn
+				// A member that is given the version goes with its node, or finds it closed, and another takes its turn.
+				most += w.gone + len(w.drained)
 			}
 			if w.taken > most {
 				rt.Fatalf("%d healthy members were taken for a version that does not run; %d are allowed", w.taken, most)
@@ -80,6 +81,7 @@ type world struct {
 	submit   func(version string)
 	taken    int // healthy members that were ended for another version
 	gone     int // nodes
+	drained  map[muster.NodeID]bool
 }
 
 func (w *world) job() *state.Job { return w.c.Snapshot().JobByUID("web") }
@@ -133,7 +135,11 @@ func (w *world) disturb() {
 		})
 	case 4:
 		if row.Stage == muster.NodeServing {
-			w.c.Do("intent " + n + " " + rapid.SampledFrom([]string{"run", "drain"}).Draw(w.t, "intent"))
+			intent := rapid.SampledFrom([]string{"run", "drain"}).Draw(w.t, "intent")
+			w.c.Do("intent " + n + " " + intent)
+			if intent == "drain" {
+				w.drained[muster.NodeID(n)] = true
+			}
 		}
 	}
 }
