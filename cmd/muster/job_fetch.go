@@ -28,11 +28,7 @@ func (a *app) fetchCommand() *cobra.Command {
 	c := a.command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
 the folder of --dest; of a job with more members, into a folder for each, named by its
 index. Files that are there already are replaced. Nothing is ever written outside of that folder.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}

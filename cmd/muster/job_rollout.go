@@ -21,11 +21,7 @@ asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx
 			return usage(fmt.Errorf("COUNT is %q; give a number from 1; `muster job stop %s` ends the service", args[1], args[0]))
 		}
 		s.Count = count
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}
@@ -52,11 +48,7 @@ members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), 
 			}
 			r.Version = v
 		}
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}
@@ -87,11 +79,7 @@ func (a *app) printVersion(done *api.JobSubmitted, what string) error {
 func (a *app) historyCommand() *cobra.Command {
 	c := a.command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
 --json has their specs.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}

@@ -29,11 +29,7 @@ type shownMember struct {
 func (a *app) jobShowCommand() *cobra.Command {
 	members := 20
 	c := a.command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}

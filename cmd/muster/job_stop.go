@@ -13,11 +13,7 @@ func (a *app) stopCommand() *cobra.Command {
 	reason := ""
 	c := a.command("stop NAME", "Stop a job", `Its members are asked to end with TERM, and killed after their grace time. The command
 does not wait for that: see `+"`muster job show NAME`"+`.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, err := a.jobKey(args[0])
-		if err != nil {
-			return err
-		}
-		cl, err := a.connect()
+		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
 		}

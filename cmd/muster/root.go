@@ -178,6 +178,16 @@ func (a *app) namespaceFlag(c *cobra.Command, what string) {
 	c.Flags().StringVarP(&a.namespace, "namespace", "n", "", what)
 }
 
+// jobAt is the job of that name, and a client to ask the server about it.
+func (a *app) jobAt(name string) (muster.JobKey, *client.Client, error) {
+	key, err := a.jobKey(name)
+	if err != nil {
+		return key, nil, err
+	}
+	cl, err := a.connect()
+	return key, cl, err
+}
+
 // jobKey reads a job's name as users write it: name, or namespace/name.
 func (a *app) jobKey(name string) (muster.JobKey, error) {
 	key := muster.JobKey{Namespace: muster.Namespace(a.namespace), Name: name}

@@ -19,46 +19,55 @@ const MaxBytes = 8 << 20
 // Job reads a job file. Name is what errors call it. Defaults are filled in;
 // inputs may still name local files (api.InputSpec.File), for the CLI to upload.
 func Job(name string, data []byte) (*api.JobSpec, error) {
-	spec := &api.JobSpec{}
-	err := read(name, data, spec, func() []api.ProblemField {
+	return checked(name, data, func(spec *api.JobSpec) []api.ProblemField {
 		spec.Defaults()
 		return spec.ValidateFile()
 	})
-	if err != nil {
-		return nil, err
-	}
-	return spec, nil
 }
 
 // Config reads a server's configuration. Defaults are filled in.
 func Config(name string, data []byte) (*api.ServerConfig, error) {
-	config := &api.ServerConfig{}
-	err := read(name, data, config, func() []api.ProblemField {
+	return checked(name, data, func(config *api.ServerConfig) []api.ProblemField {
 		config.Defaults()
 		return config.Validate()
 	})
-	if err != nil {
-		return nil, err
-	}
-	return config, nil
+}
+
+// Environment reads an environment's file, as Job does a job's.
+func Environment(name string, data []byte) (*api.EnvironmentSpec, error) {
+	return checked(name, data, func(spec *api.EnvironmentSpec) []api.ProblemField {
+		spec.Defaults()
+		return spec.ValidateFile()
+	})
 }
 
 // JobAt reads the job file at a path; "-" is stdin.
-func JobAt(path string, stdin io.Reader) (*api.JobSpec, error) {
+func JobAt(path string, stdin io.Reader) (*api.JobSpec, error) { return at(path, stdin, Job) }
+
+// ConfigAt reads the server's configuration at a path.
+func ConfigAt(path string) (*api.ServerConfig, error) { return at(path, nil, Config) }
+
+// EnvironmentAt reads the environment's file at a path; "-" is stdin.
+func EnvironmentAt(path string, stdin io.Reader) (*api.EnvironmentSpec, error) {
+	return at(path, stdin, Environment)
+}
+
+// checked reads data into a new T, which check fills in and checks.
+func checked[T any](name string, data []byte, check func(*T) []api.ProblemField) (*T, error) {
+	v := new(T)
+	if err := read(name, data, v, func() []api.ProblemField { return check(v) }); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// at reads the file at a path.
+func at[T any](path string, stdin io.Reader, read func(name string, data []byte) (*T, error)) (*T, error) {
 	name, data, err := load(path, stdin)
 	if err != nil {
 		return nil, err
 	}
-	return Job(name, data)
-}
-
-// ConfigAt reads the server's configuration at a path.
-func ConfigAt(path string) (*api.ServerConfig, error) {
-	name, data, err := load(path, nil)
-	if err != nil {
-		return nil, err
-	}
-	return Config(name, data)
+	return read(name, data)
 }
 
 // load reads a file of bounded size, and tells what to call it.
@@ -130,25 +139,3 @@ func invalidUTF8(data []byte) int {
 
 // isJSONName reports whether a file calls itself JSON.
 func isJSONName(name string) bool { return filepath.Ext(name) == ".json" }
-
-// Environment reads an environment's file, as Job does a job's.
-func Environment(name string, data []byte) (*api.EnvironmentSpec, error) {
-	spec := &api.EnvironmentSpec{}
-	err := read(name, data, spec, func() []api.ProblemField {
-		spec.Defaults()
-		return spec.ValidateFile()
-	})
-	if err != nil {
-		return nil, err
-	}
-	return spec, nil
-}
-
-// EnvironmentAt reads the environment's file at a path; "-" is stdin.
-func EnvironmentAt(path string, stdin io.Reader) (*api.EnvironmentSpec, error) {
-	name, data, err := load(path, stdin)
-	if err != nil {
-		return nil, err
-	}
-	return Environment(name, data)
-}
