@@ -82,7 +82,7 @@ bench: build
 	$(GO) test -run '^$$' -bench . -timeout 30m ./internal/raftlog
 	$(GO) test -run '^$$' -bench 'OneMemberJobs|OneJob' -benchtime 3x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
-	$(GO) test -run '^$$' -bench Plan ./internal/decide/size
+	$(GO) test -run '^$$' -bench 'Pass|Heap' ./internal/decide/size
 	MUSTER_INSTANCES=1000 $(GO) test -run '^$$' -bench NewInstances -benchtime 1x ./internal/control/reach
 	MUSTER_LINKS=5000 $(GO) test -run '^$$' -bench Links -benchtime 1x ./internal/remote
 
