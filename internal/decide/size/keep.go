@@ -2,8 +2,9 @@ package size
 
 import "fmt"
 
-// keepMinimum launches what pools lack of their minimum.
-func (p *planner) keepMinimum() {
+// keepMinimum launches what pools lack of their minimum, and reports whether it launched anything.
+func (p *planner) keepMinimum() bool {
+	before := len(p.out.Launch)
 	for i, q := range p.pools {
 		for n := &p.counts[i]; n.kept < min(q.Min, q.Max); {
 			if !p.keep(q, fmt.Sprintf("for the minimum of pool %s (%d)", q.Name, q.Min)) {
@@ -11,10 +12,13 @@ func (p *planner) keepMinimum() {
 			}
 		}
 	}
+	return len(p.out.Launch) > before
 }
 
 // keepSpare launches what pools lack of their spare nodes: ready or on their way, and of no use to what waits.
-func (p *planner) keepSpare() {
+// It reports whether it launched anything.
+func (p *planner) keepSpare() bool {
+	before := len(p.out.Launch)
 	for i, q := range p.pools {
 		for n := &p.counts[i]; n.unused+n.unusedOnWay < q.Spare; {
 			if !p.keep(q, fmt.Sprintf("to have %d spare in pool %s", q.Spare, q.Name)) {
@@ -22,6 +26,7 @@ func (p *planner) keepSpare() {
 			}
 		}
 	}
+	return len(p.out.Launch) > before
 }
 
 // keep launches the cheapest that there is.

@@ -129,13 +129,12 @@ func Plan(v *View, blocks []Block, now muster.Time) *Decisions {
 	p := &planner{View: v, now: now, turned: map[muster.NodeID]bool{}, usable: map[lotKey]bool{}, planned: map[kind]int{}}
 	p.begin(blocks)
 	p.fillAll()
-	for p.serveAll() {
+	for p.serveAll() || p.keepMinimum() || p.keepSpare() {
 		// Planned nodes may have served others than those that they are for, so that what was
-		// kept from launching is not any more: look again until nothing is launched.
+		// kept from launching is not any more: what is too dear for two that could share a node may do for the one
+		// that is left. Look again until nothing is launched, for that is what the next pass would find.
 	}
 	p.makeRoom()
-	p.keepMinimum()
-	p.keepSpare()
 	p.turnNodes()
 	p.tellBudgets()
 	return &p.out
