@@ -225,6 +225,8 @@ func (b *playedBox) Usage() Usage {
 	return b.usage
 }
 
+func (b *playedBox) OOMKills() int64 { return b.Usage().OOMKills }
+
 // Init is the far end of a pipe on which everything comes back.
 func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	select {

@@ -148,6 +148,8 @@ type Sandbox interface {
 	Frozen() bool
 	// Usage is what it has used so far; zero if not to be had.
 	Usage() Usage
+	// OOMKills is that of Usage alone, for those who ask often.
+	OOMKills() int64
 	// Init connects to the sandbox's init, see package initwire; it has no part in what is said there.
 	// After the end: ErrNoSandbox.
 	Init(ctx context.Context) (net.Conn, error)

@@ -23,7 +23,10 @@ import (
 // to again.
 const tunnelIdle = 24 * time.Hour
 
-var switching = []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + wire.UpgradeInit + "\r\n\r\n")
+// switching is the answer that makes a connection a tunnel.
+func switching(kills int64) []byte {
+	return fmt.Appendf(nil, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n", wire.UpgradeInit, wire.HeaderOOMKills, kills)
+}
 
 // serveTunnel connects whoever asks to the init of a sandbox. What is said there is
 // neither read nor believed here: bytes go both ways until either side ends. The request's
@@ -66,6 +69,8 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Time{})
+	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing may go in earlier.
+	kills := b.sandbox.OOMKills()
 	// What came with the request goes first: init is at work while the rest is made ready. It is less
 	// than fits into a socket that is new, so that nobody is waited for.
 	if n := buffered.Reader.Buffered(); n > 0 {
@@ -75,7 +80,7 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 		}
 		_, _ = buffered.Reader.Discard(n)
 	}
-	if _, err := conn.Write(switching); err != nil {
+	if _, err := conn.Write(switching(kills)); err != nil {
 		return
 	}
 	carry(ctx, conn, buffered.Reader, inside)

@@ -264,6 +264,41 @@ func TestRunnerUsed(t *testing.T) {
 			t.Errorf("another runner: %+v", got)
 		}
 	})
+	t.Run("R12OutOfMemoryIsThatOfOne", func(t *testing.T) {
+		b := h.claim(api.ClaimRequest{})
+		const eat = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
+		own := func(what string) {
+			t.Helper()
+			if got := h.execute(b, api.ExecRequest{Command: []string{"sh", "-c", "kill -9 $$"}}); got.ExitCode != 137 || got.Reason != "" {
+				t.Errorf("its own kill -9, %s: %+v", what, got)
+			}
+		}
+		killed := func(id string) {
+			t.Helper()
+			_, end := h.attach(b, id, -1)
+			if end.ExitCode != 137 || !strings.Contains(end.Reason, "out of memory") {
+				t.Errorf("%s: %+v", id, end)
+			}
+		}
+		own("before anything")
+		// One whose child the kernel has killed, and which went on: nobody has asked for its sake.
+		if got := h.execute(b, api.ExecRequest{Command: []string{"sh", "-c", "sh -c '" + eat + "'; echo $?"}}); got.Stdout != "137\n" || got.ExitCode != 0 {
+			t.Fatalf("%+v", got)
+		}
+		own("after a child of an earlier execution was out of memory")
+		if got := h.execute(b, api.ExecRequest{Command: []string{"sh", "-c", eat}}); got.ExitCode != 137 || !strings.Contains(got.Reason, "out of memory") {
+			t.Errorf("%+v", got)
+		}
+		own("after an earlier execution was out of memory")
+		// One that is joined when it is over is judged by what was when it began.
+		h.detach(b, "late", eat)
+		h.eventually("it has ended", func() bool { return !must(h.client().Execution(ctx, muster.AllocID(b.ID), "late"))(t).Running })
+		killed("late")
+		own("after that was joined")
+		if err := h.client().Release(ctx, muster.AllocID(b.ID)); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("R11Released", func(t *testing.T) {
 		b := h.claim(api.ClaimRequest{})
 		e := must(h.client().Exec(ctx, muster.AllocID(b.ID), api.ExecRequest{Command: []string{"sh", "-c", "echo begin; exec sleep 1000"}}))(t)

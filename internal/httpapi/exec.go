@@ -171,7 +171,7 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 	}
 	e.Stdin = len(input) > 0
 	ctx, cancel := a.streaming(ctx)
-	al, x, err := a.enterExec(ctx, &in.AllocPath, e)
+	x, err := a.enterExec(ctx, &in.AllocPath, e)
 	if err != nil {
 		defer cancel()
 		return nil, err
@@ -184,10 +184,10 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 			answerJSON(w, http.StatusAccepted, api.ExecStarted{ID: x.Started.ID})
 			return
 		}
-		result, err := a.collect(ctx, al, x, input)
+		result, err := a.collect(ctx, x, input)
 		if err != nil {
 			a.cfg.Metrics.execution("broken")
-			a.fail(ctx, "run-execution", a.broke(ctx, al, err)).write(w)
+			a.fail(ctx, "run-execution", a.broke(ctx, x.al, err)).write(w)
 			return
 		}
 		answerJSON(w, http.StatusOK, result)
@@ -204,29 +204,35 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 
 // enterExec finds an allocation and starts an execution there: with one way to the node, as the request goes
 // along with what opens the connection.
-func (a *API) enterExec(ctx context.Context, in *AllocPath, e *initwire.Exec) (*state.Alloc, *initwire.Execution, error) {
+func (a *API) enterExec(ctx context.Context, in *AllocPath, e *initwire.Exec) (*Execution, error) {
 	al, err := in.find(a.cfg.State.Latest())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	request, err := execFrame(e)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	conn, err := a.tunnel(ctx, al, request)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	bounded, cancel := soon(ctx)
 	defer cancel()
 	x, err := initwire.Asked(bounded, conn)
-	return al, x, a.broke(ctx, al, err)
+	if err != nil {
+		return nil, a.broke(ctx, al, err)
+	}
+	how := execAttached
+	if e.Detached {
+		how = execDetached
+	}
+	return a.begun(al, x, conn, how), nil
 }
 
 // StartExec starts an execution in an allocation's sandbox; its connection lasts until ctx ends. Errors are problems and faults.
-func (a *API) StartExec(ctx context.Context, id string, e *initwire.Exec) (*initwire.Execution, error) {
-	_, x, err := a.enterExec(ctx, &AllocPath{id}, e)
-	return x, err
+func (a *API) StartExec(ctx context.Context, id string, e *initwire.Exec) (*Execution, error) {
+	return a.enterExec(ctx, &AllocPath{id}, e)
 }
 
 // WantedExec is a request as init takes it; an error is a problem that says what is wrong with it.
@@ -241,7 +247,7 @@ func execFrame(e *initwire.Exec) ([]byte, error) {
 }
 
 // collect feeds the input and keeps what comes, up to a bound, until the end.
-func (a *API) collect(ctx context.Context, al *state.Alloc, x *initwire.Execution, input []byte) (*api.ExecResult, error) {
+func (a *API) collect(ctx context.Context, x *Execution, input []byte) (*api.ExecResult, error) {
 	var fed sync.WaitGroup
 	defer fed.Wait()
 	defer func() { _ = x.Close() }() // also wakes the feeder
@@ -258,7 +264,7 @@ func (a *API) collect(ctx context.Context, al *state.Alloc, x *initwire.Executio
 		kind, data, ended, err := x.Next()
 		if !said && err == nil && ended == nil {
 			said = true
-			a.putOut(al)
+			a.putOut(x.al)
 		}
 		switch {
 		case err != nil:
@@ -269,7 +275,7 @@ func (a *API) collect(ctx context.Context, al *state.Alloc, x *initwire.Executio
 			errs.add(data)
 		case ended != nil:
 			end := endOf(ended)
-			a.ended(ctx, al, &end)
+			a.ended(ctx, x, &end)
 			r := &api.ExecResult{
 				ID: x.Started.ID, ExitCode: end.ExitCode, Signal: end.Signal, TimedOut: end.TimedOut, Reason: end.Reason, Truncated: out.more || errs.more,
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // What is said of the end of an execution that cannot be seen from inside of its sandbox, and what is counted.
@@ -20,8 +22,12 @@ import (
 // endings is what this server has seen of executions.
 type endings struct {
 	mu sync.Mutex
-	// killed is how many processes of an allocation the kernel had killed for want of memory when that was last asked.
-	killed map[muster.AllocID]int64
+	// blamed is how many executions of an allocation were said to have ended for want of memory.
+	blamed map[muster.AllocID]int64
+	// detached are those that may be joined later, with what was before them.
+	detached map[muster.AllocID]map[string]int64
+	// joinable is how many those are.
+	joinable int
 	// answered are claims whose runner has put out something.
 	answered map[muster.ClaimID]bool
 }
@@ -35,8 +41,74 @@ const (
 // resultOutOfMemory is one of execResults.
 const resultOutOfMemory = "out-of-memory"
 
+// Execution is one in an allocation's sandbox, with what its end is judged by.
+type Execution struct {
+	*initwire.Execution
+
+	al *state.Alloc
+	// before is how many processes there the kernel had killed for want of memory when it was started, but for those that
+	// explain the end of another execution.
+	before int64
+}
+
+// How somebody came to an execution.
+type manner int
+
+const (
+	execAttached manner = iota // it ends with its client
+	execDetached               // it may be joined
+	execJoined                 // it was started before
+)
+
+// begun notes what was before an execution that conn has brought about.
+func (a *API) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
+	kills, _ := conn.OOMKills() // of an agent that does not tell, all there ever were may be its own
+	e := &a.endings
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := kills - e.blamed[al.ID]
+	id := x.Started.ID
+	switch at, known := e.detached[al.ID][id]; {
+	case how == execDetached:
+		e.forget(a.cfg.State.Latest())
+		if e.detached == nil {
+			e.detached = map[muster.AllocID]map[string]int64{}
+		}
+		if e.detached[al.ID] == nil {
+			e.detached[al.ID] = map[string]int64{}
+		}
+		if !known {
+			e.joinable++
+		}
+		e.detached[al.ID][id] = before
+	case how == execJoined && known:
+		before = at
+	}
+	return &Execution{Execution: x, al: al, before: before}
+}
+
+// forget makes room if there is much. Whoever joins an execution of which nothing is remembered may not
+// be told that memory was what it ended for, and is told nothing that is not true.
+func (e *endings) forget(now *state.Snapshot) {
+	if e.joinable < maxEndings {
+		return
+	}
+	maps.DeleteFunc(e.detached, func(id muster.AllocID, of map[string]int64) bool {
+		al := now.Alloc(id)
+		if al != nil && al.Live() {
+			return false
+		}
+		e.joinable -= len(of)
+		return true
+	})
+	if e.joinable >= maxEndings {
+		e.detached, e.joinable = nil, 0
+	}
+}
+
 // ended completes the end of an execution and counts it, as one of execResults.
-func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) (result string) {
+func (a *API) ended(ctx context.Context, x *Execution, end *api.ExecEnd) (result string) {
+	al := x.al
 	result = "other-exit"
 	switch {
 	case end.TimedOut:
@@ -46,7 +118,7 @@ func (a *API) ended(ctx context.Context, al *state.Alloc, end *api.ExecEnd) (res
 		if why := a.gone(al); why != "" {
 			end.Reason = why
 		}
-	case end.ExitCode == 128+9 && a.outOfMemory(ctx, al):
+	case end.ExitCode == 128+9 && a.outOfMemory(ctx, x):
 		result = resultOutOfMemory
 		most := al.Run.Spec.Resources
 		end.Reason = fmt.Sprintf("out of memory: the limit is %s", max(most.Memory, most.MemoryMax))
@@ -75,23 +147,32 @@ func (a *API) gone(al *state.Alloc) string {
 	return ""
 }
 
-// outOfMemory reports whether the kernel has killed something there for want of memory since this was last asked.
-func (a *API) outOfMemory(ctx context.Context, al *state.Alloc) bool {
+// outOfMemory reports whether the kernel has killed something there for want of memory since the execution was started that
+// no other execution's end is explained by. Of two that were killed at once each had its own.
+func (a *API) outOfMemory(ctx context.Context, x *Execution) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askedFor)
 	defer cancel()
-	s, err := a.cfg.Sandboxes.AllocStats(ctx, al)
+	s, err := a.cfg.Sandboxes.AllocStats(ctx, x.al)
 	if err != nil {
 		return false
 	}
 	e := &a.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	more := s.OOMKills > e.killed[al.ID]
-	if e.killed == nil || len(e.killed) > maxEndings {
-		e.killed = map[muster.AllocID]int64{}
+	if s.OOMKills-e.blamed[x.al.ID] <= x.before {
+		return false
 	}
-	e.killed[al.ID] = s.OOMKills
-	return more
+	if now := a.cfg.State.Latest(); len(e.blamed) >= maxEndings {
+		maps.DeleteFunc(e.blamed, func(id muster.AllocID, _ int64) bool {
+			al := now.Alloc(id)
+			return al == nil || !al.Live()
+		})
+	}
+	if e.blamed == nil {
+		e.blamed = map[muster.AllocID]int64{}
+	}
+	e.blamed[x.al.ID]++
+	return true
 }
 
 // putOut notes that an execution has put out something.

@@ -1,9 +1,87 @@
 package httpapi
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/musterhq/muster/api"
 )
+
+// kill counts processes that the kernel has killed for want of memory.
+func (in *insideBench) kill(n int64) {
+	in.inits.mu.Lock()
+	defer in.inits.mu.Unlock()
+	in.inits.stats.OOMKills += n
+}
+
+// An execution has ended for want of memory if the kernel killed something since it began that explains no other's end.
+func TestOutOfMemoryIsOfOneExecution(t *testing.T) {
+	in := newInside(t)
+	own := func(when string) {
+		t.Helper()
+		if got := in.run(shell("kill -9 $$")); got.ExitCode != 137 || got.Reason != "" {
+			t.Errorf("its own kill -9, %s: %+v", when, got)
+		}
+	}
+	killed := func(end api.ExecEnd, yes bool) {
+		t.Helper()
+		if end.ExitCode != 137 || strings.Contains(end.Reason, "out of memory") != yes {
+			t.Errorf("%+v, want %v", end, yes)
+		}
+	}
+	touch := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(in.work, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := func(name string) string { return "while [ ! -e " + name + " ]; do sleep 0.01; done; kill -9 $$" }
+
+	in.kill(3) // of the runner's own command, before anybody came
+	own("after others were killed")
+
+	a, b := in.open(t, shell(waits("a"))), in.open(t, shell(waits("b")))
+	a.started()
+	b.started()
+	in.kill(2)
+	touch("a")
+	killed(a.ended(), true)
+	touch("b")
+	killed(b.ended(), true) // each had one
+	own("after two were killed at once")
+
+	a, b = in.open(t, shell(waits("c"))), in.open(t, shell(waits("d")))
+	a.started()
+	b.started()
+	in.kill(1)
+	touch("c")
+	killed(a.ended(), true)
+	touch("d")
+	killed(b.ended(), false) // there was but one
+
+	r := shell(waits("e"))
+	r.Detach, r.ID = true, "late"
+	x := in.open(t, r)
+	x.started()
+	_ = x.c.CloseNow()
+	in.kill(1)
+	touch("e")
+	in.eventually("it has ended", func() bool { return !get[api.Execution](in.bench, in.path+"/executions/late").Running })
+	x = in.open(t, api.ExecAttach{Attach: "late"})
+	x.started()
+	killed(x.ended(), true)
+	own("after one that was joined late")
+
+	// Another server knows nothing of it, and says nothing that may be wrong.
+	in.api.endings.mu.Lock()
+	in.api.endings.detached = nil
+	in.api.endings.mu.Unlock()
+	x = in.open(t, api.ExecAttach{Attach: "late"})
+	x.started()
+	killed(x.ended(), false)
+}
 
 // Executions are counted by how they ended.
 func TestExecutionsAreCounted(t *testing.T) {

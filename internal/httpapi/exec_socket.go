@@ -62,10 +62,10 @@ type execSocket struct {
 
 	// conn has asked nothing yet; nil once there is x.
 	conn Conn
-	x    *initwire.Execution
+	x    *Execution
 	// stdin: bytes of the client are for the command. Of the receiving goroutine, as is closed.
 	stdin, closed bool
-	detached      bool
+	how           manner
 }
 
 // enter connects to init. A first message that came with the request goes along.
@@ -161,8 +161,12 @@ func (e *execSocket) start(request []byte) (err error) {
 	}
 	ctx, cancel := soon(e.inner)
 	defer cancel()
-	e.x, err = initwire.Asked(ctx, conn)
-	return e.a.broke(e.inner, e.al, err)
+	x, err := initwire.Asked(ctx, conn)
+	if err != nil {
+		return e.a.broke(e.inner, e.al, err)
+	}
+	e.x = e.a.begun(e.al, x, conn, e.how)
+	return nil
 }
 
 // request is the client's first message as init takes it.
@@ -184,7 +188,9 @@ func (e *execSocket) request(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.stdin, e.detached = want.Stdin, want.Detach
+	if e.stdin = want.Stdin; want.Detach {
+		e.how = execDetached
+	}
 	return execFrame(exec)
 }
 
@@ -196,7 +202,7 @@ func (e *execSocket) attach(raw []byte) ([]byte, error) {
 	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
 		return nil, invalid("body.stdout", "and stderr are offsets; -1 is the oldest byte that is kept")
 	}
-	e.stdin, e.detached = want.Stdin, true
+	e.stdin, e.how = want.Stdin, execJoined
 	a := &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin}
 	return initwire.Frame(initwire.KindAttach, a.Fields())
 }
@@ -234,7 +240,7 @@ const ackLag, ackStep = 32 << 20, 4 << 20
 // forward brings the command's output to the client until either ends.
 func (e *execSocket) forward() *api.ExecEvent {
 	buf := make([]byte, 0, 1+initwire.MaxBytes)
-	spool := spooled{x: e.x, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
+	spool := spooled{x: e.x.Execution, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
 	defer spool.wait()
 	// Waiting for the one who tells the spool needs the connection to have ended.
 	defer e.cancel(errClientGone)
@@ -253,7 +259,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 			return e.failed(e.a.broke(e.inner, e.al, err))
 		case ended != nil:
 			end := endOf(ended)
-			e.a.ended(e.inner, e.al, &end)
+			e.a.ended(e.inner, e.x, &end)
 			return &api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &end}
 		}
 		stream := api.ExecStdout
@@ -264,7 +270,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 		if e.s.send(websocket.MessageBinary, buf) != nil {
 			return nil
 		}
-		if e.detached {
+		if e.how != execAttached {
 			spool.add(stream, len(data))
 		}
 	}

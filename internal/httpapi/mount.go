@@ -105,11 +105,9 @@ func IsInvalid(err error) bool {
 }
 
 // EndOf is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
-func (a *API) EndOf(ctx context.Context, id string, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
+func (a *API) EndOf(ctx context.Context, x *Execution, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
 	end = endOf(e)
-	if al := a.Snapshot().Alloc(muster.AllocID(id)); al != nil {
-		outOfMemory = a.ended(ctx, al, &end) == resultOutOfMemory
-	}
+	outOfMemory = a.ended(ctx, x, &end) == resultOutOfMemory
 	return end, outOfMemory
 }
 

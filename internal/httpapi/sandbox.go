@@ -25,6 +25,9 @@ import (
 type Conn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
+	// OOMKills is how many processes of the sandbox the kernel had killed for want of memory before anything that is sent
+	// here came there; false: not known, as of an agent of an earlier version.
+	OOMKills() (n int64, known bool)
 }
 
 // Sandboxes reaches into sandboxes, and to the images of nodes. All methods may be called at once.

@@ -40,7 +40,7 @@ type inits struct {
 
 func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn, error) {
 	i.mu.Lock()
-	socket, err := i.socket, i.err
+	socket, err, kills := i.socket, i.err, i.stats.OOMKills
 	i.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn,
 		return nil, &muster.Fault{Kind: muster.FaultUnavailable, Err: err}
 	}
 	i.open.Add(1)
-	t := &testTunnel{UnixConn: c.(*net.UnixConn), i: i}
+	t := &testTunnel{UnixConn: c.(*net.UnixConn), i: i, kills: kills}
 	t.unhook = context.AfterFunc(ctx, func() { t.drop() })
 	_, _ = c.Write(first) // whoever does not take it may say why
 	return t, nil
@@ -60,9 +60,12 @@ func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn,
 type testTunnel struct {
 	*net.UnixConn
 	i      *inits
+	kills  int64
 	unhook func() bool
 	once   sync.Once
 }
+
+func (t *testTunnel) OOMKills() (int64, bool) { return t.kills, true }
 
 func (t *testTunnel) drop() {
 	t.once.Do(func() {

@@ -27,6 +27,18 @@ func OutOfMemory(dirs []string) (kills int64, own bool) {
 	return 0, false
 }
 
+// OOMKills is the first word of OutOfMemory alone, which costs a file to read.
+func OOMKills(dirs []string) int64 {
+	for _, dir := range dirs {
+		for _, name := range []string{"memory.events", "memory.oom_control"} {
+			if text, ok := ReadSmall(filepath.Join(dir, name)); ok {
+				return Keyed(text)["oom_kill"]
+			}
+		}
+	}
+	return 0
+}
+
 // wasFull reports whether a v1 cgroup ever was as good as full. Not by its
 // failcnt: recent kernels leave that at zero.
 func wasFull(dir string) bool {

@@ -209,6 +209,8 @@ func (s *sandbox) Usage() agent.Usage {
 	return s.used
 }
 
+func (s *sandbox) OOMKills() int64 { return s.Usage().OOMKills }
+
 // Init knows nothing but commands, see serveInit.
 func (s *sandbox) Init(context.Context) (net.Conn, error) {
 	select {

@@ -29,6 +29,8 @@ func (s *sandbox) Usage() agent.Usage {
 	return now
 }
 
+func (s *sandbox) OOMKills() int64 { return cgroup.OOMKills(s.record.Cgroups) }
+
 // measure tells what the sandbox uses now, by its cgroup as far as it can; peak is the most memory that was in that.
 func (s *sandbox) measure() (u agent.Usage, peak muster.Bytes) {
 	m := cgroup.Measure(s.record.Cgroups)

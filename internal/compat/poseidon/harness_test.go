@@ -165,6 +165,7 @@ func (b *bench) OpenOutput(context.Context, *state.Alloc, string, int64, bool) (
 // tunnel ends with its context, as those of the server do.
 type tunnel struct {
 	*net.UnixConn
+	kills  int64
 	unhook func() bool
 	once   sync.Once
 	gone   func()
@@ -173,11 +174,12 @@ type tunnel struct {
 func (t *tunnel) drop() {
 	t.once.Do(func() { _ = t.UnixConn.Close(); t.gone() })
 }
-func (t *tunnel) Close() error { t.unhook(); t.drop(); return nil }
+func (t *tunnel) Close() error            { t.unhook(); t.drop(); return nil }
+func (t *tunnel) OOMKills() (int64, bool) { return t.kills, true }
 
 func (b *bench) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (httpapi.Conn, error) {
 	b.mu.Lock()
-	socket, err := b.socket, b.reach
+	socket, err, kills := b.socket, b.reach, b.kills
 	b.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -188,7 +190,7 @@ func (b *bench) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (httpa
 		return nil, &muster.Fault{Kind: muster.FaultUnavailable, Err: err}
 	}
 	b.conns.Add(1)
-	t := &tunnel{UnixConn: c.(*net.UnixConn), gone: b.conns.Done}
+	t := &tunnel{UnixConn: c.(*net.UnixConn), kills: kills, gone: b.conns.Done}
 	t.unhook = context.AfterFunc(ctx, t.drop)
 	_, _ = c.Write(first) // whoever does not take it may say why
 	return t, nil

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -132,8 +131,14 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 	both.Wait()
 }
 
+// half can be told that nothing more comes.
+type half interface {
+	io.Writer
+	CloseWrite() error
+}
+
 // pour copies one direction to its end; broken ends the other as well.
-func pour(to httpapi.Conn, from io.Reader, broken func()) {
+func pour(to half, from io.Reader, broken func()) {
 	// Nothing but the two methods: the kernel's own ways of copying know nothing of tunnels.
 	_, err := io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{from})
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -118,7 +119,7 @@ type conversation struct {
 	runner string
 	claim  muster.ClaimID
 	exec   *initwire.Exec
-	x      *initwire.Execution
+	x      *httpapi.Execution
 	cancel func()
 	ws     *websocket.Conn
 
@@ -274,7 +275,7 @@ func (v *conversation) conclude(f *frame) {
 		v.last(said{Type: typeError, Data: v.lost(f.err)}, killed)
 		return
 	}
-	end, outOf := v.p.api.EndOf(context.Background(), v.runner, f.ended)
+	end, outOf := v.p.api.EndOf(context.Background(), v.x, f.ended)
 	exit := said{Type: typeExit, Data: end.ExitCode}
 	switch {
 	case end.TimedOut:

@@ -5,6 +5,10 @@ import "github.com/musterhq/muster"
 // UpgradeInit is the protocol that POST /v1/allocs/{id}/init upgrades to.
 const UpgradeInit = "muster-init"
 
+// HeaderOOMKills is of the answer to that: how many processes of the sandbox the kernel had killed for want of memory
+// before anything of this tunnel reached its init.
+const HeaderOOMKills = "Muster-Oom-Kills"
+
 // Grant is the right to pull one image for a short time: what the server makes of its own
 // credentials, which stay with it.
 type Grant struct {

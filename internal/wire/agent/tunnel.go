@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -27,6 +28,8 @@ type Tunnel struct {
 	conn net.Conn
 	// early has come with the agent's answer and is not yet read.
 	early []byte
+	// kills is what the agent said of those for want of memory; -1: it said nothing.
+	kills int64
 	// writing holds a token of whoever writes: not every way to a node keeps large writes apart.
 	writing chan struct{}
 	// ctx ends the connection, and its cause is what a reader is told then.
@@ -51,7 +54,7 @@ func (c *Client) Tunnel(ctx context.Context, id muster.AllocID, first []byte) (*
 		return nil, unreached(path, cause(opening, err))
 	}
 	unhook := context.AfterFunc(opening, func() { _ = conn.Close() })
-	early, err := openTunnel(conn, path, first)
+	early, kills, err := openTunnel(conn, path, first)
 	if !unhook() {
 		err = cause(opening, net.ErrClosed)
 	}
@@ -62,7 +65,7 @@ func (c *Client) Tunnel(ctx context.Context, id muster.AllocID, first []byte) (*
 		}
 		return nil, unreached(path, cause(opening, err))
 	}
-	t := &Tunnel{conn: conn, early: early, ctx: ctx, writing: make(chan struct{}, 1)}
+	t := &Tunnel{conn: conn, early: early, kills: kills, ctx: ctx, writing: make(chan struct{}, 1)}
 	t.unhook = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return t, nil
 }
@@ -73,8 +76,9 @@ type answered struct{ err error }
 func (a *answered) Error() string { return a.err.Error() }
 func (a *answered) Unwrap() error { return a.err }
 
-// openTunnel asks for the connection to be made a tunnel, and gives what came through it already.
-func openTunnel(conn net.Conn, path string, first []byte) (early []byte, err error) {
+// openTunnel asks for the connection to be made a tunnel, and gives what came through it already, and how many
+// processes the kernel had killed before; -1 if that is not told.
+func openTunnel(conn net.Conn, path string, first []byte) (early []byte, kills int64, err error) {
 	request := make([]byte, 0, 256+len(first))
 	request = fmt.Appendf(request, "POST %s HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n", path, UpgradeInit, len(first))
 	// An agent, or an init, that refuses may do so before it has taken all of it: its answer says more than this error.
@@ -85,21 +89,28 @@ func openTunnel(conn net.Conn, path string, first []byte) (early []byte, err err
 		if err == io.ErrUnexpectedEOF || err == io.EOF {
 			err = errors.New("the agent closed the connection")
 		}
-		return nil, errors.Join(werr, err)
+		return nil, 0, errors.Join(werr, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch {
 	case resp.StatusCode != http.StatusSwitchingProtocols && resp.StatusCode < 300:
-		return nil, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)}
+		return nil, 0, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)}
 	case resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, &answered{refused(resp)}
+		return nil, 0, &answered{refused(resp)}
 	case resp.Header.Get("Upgrade") != UpgradeInit:
-		return nil, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))}
+		return nil, 0, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))}
 	}
 	// Whoever did not take all of it may have said why: that is there to be read.
 	early, _ = in.Peek(in.Buffered())
-	return early, nil
+	if kills, err = strconv.ParseInt(resp.Header.Get(HeaderOOMKills), 10, 64); err != nil || kills < 0 {
+		kills = -1 // an agent of an earlier version
+	}
+	return early, kills, nil
 }
+
+// OOMKills is how many processes of the sandbox the kernel had killed for want of memory before what was sent through
+// this tunnel came there; false: the agent is of a version that does not tell.
+func (t *Tunnel) OOMKills() (n int64, known bool) { return max(t.kills, 0), t.kills >= 0 }
 
 // Close ends the connection.
 func (t *Tunnel) Close() error {

@@ -42,6 +42,9 @@ func TestTunnel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if n, known := tunnel.OOMKills(); n != 0 || known {
+			t.Errorf("of an agent that does not tell: %d %v", n, known)
+		}
 		if _, err := io.WriteString(tunnel, "hello"); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +74,7 @@ func TestTunnelFirst(t *testing.T) {
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: "+UpgradeInit+"\r\n\r\nat once ")
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: "+UpgradeInit+"\r\n"+HeaderOOMKills+": 3\r\n\r\nat once ")
 		b, _ := io.ReadAll(in)
 		_, _ = conn.Write(bytes.ToUpper(b))
 	})
@@ -79,6 +82,9 @@ func TestTunnelFirst(t *testing.T) {
 		tunnel, err := c.Tunnel(t.Context(), "u-0-1", []byte(first))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if n, known := tunnel.OOMKills(); n != 3 || !known {
+			t.Errorf("%d %v", n, known)
 		}
 		_, _ = io.WriteString(tunnel, "and more")
 		_ = tunnel.CloseWrite()
