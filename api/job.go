@@ -203,11 +203,32 @@ type JobValidation struct {
 
 // JobPlan is what a submission would do now, were nobody ahead of it in the queue.
 type JobPlan struct {
+	Refused   string     `json:"refused,omitempty" doc:"Why a submission would be refused now; then nothing else is told."`
+	Version   uint64     `json:"version,omitempty" doc:"The version that the job would be at."`
+	Unchanged bool       `json:"unchanged,omitempty" doc:"The job says so already: nothing would change."`
+	Change    *JobChange `json:"change,omitempty" doc:"What would become of the job that has the name now, if one has."`
+
 	Nodes   []PlannedNode `json:"nodes" doc:"Where members would go, in the order in which nodes are chosen."`
 	Placed  int           `json:"placed"`
 	Waiting int           `json:"waiting" doc:"How many would find no room now."`
 	GiveWay []string      `json:"give_way,omitempty" doc:"Allocations of lower priority that would be stopped for them."`
 	Why     string        `json:"why,omitempty" doc:"What stands between a member and each node now, if any would wait."`
+}
+
+// JobChange is what a submission would do to a job that is there.
+type JobChange struct {
+	From    uint64        `json:"from" doc:"The version that it is at now."`
+	Members int           `json:"members,omitempty" doc:"Of a service or system job: how many members run otherwise than the new version says. They are started anew, by and by."`
+	AtOnce  int           `json:"at_once,omitempty" doc:"How many of those at a time: update.max_parallel."`
+	Stopped int           `json:"stopped" doc:"How many allocations would be told to stop at once."`
+	Stops   []PlannedStop `json:"stops,omitempty" doc:"Those, by member; at most 10,000."`
+}
+
+// PlannedStop is an allocation that would be told to stop.
+type PlannedStop struct {
+	Allocation string `json:"allocation"`
+	Member     int    `json:"member"`
+	Why        string `json:"why"`
 }
 
 // PlannedNode is a node that members would go to.

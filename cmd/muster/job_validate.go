@@ -11,11 +11,12 @@ import (
 )
 
 func (a *app) validateCommand() *cobra.Command {
-	var local, plan bool
+	var local, plan, replace bool
 	c := a.command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
 offerings. Nothing is submitted or uploaded. With --local the server is not asked. With --plan it is
-asked also where members would go now, by what each node was chosen, who would give way, and what the others would wait for.
-Exit code 0: it could be submitted and fits; 1: it fits nowhere; 2: the file is wrong.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+asked also what submitting it would do now: what becomes of the job that has the name, where members would go and by what
+each node was chosen, who would give way, and what the others would wait for.
+Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be refused now; 2: the file is wrong.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		spec, err := specfile.JobAt(args[0], a.stdin)
 		if err != nil {
 			return err
@@ -35,7 +36,7 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere; 2: the file is 
 				if plan {
 					ask = cl.ValidatePlan
 				}
-				out, err = ask(ctx, api.JobSubmission{Spec: *spec})
+				out, err = ask(ctx, api.JobSubmission{Spec: *spec, Replace: replace})
 			}
 			if err != nil {
 				return fmt.Errorf("%s is well-formed, but its fit is not known: %w", args[0], err)
@@ -51,23 +52,46 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere; 2: the file is 
 			return usage(&api.Problem{Title: args[0] + " would be refused", Errors: out.Problems})
 		case !out.Fits:
 			return &exit{exitFailed, fmt.Errorf("%s is well-formed, but fits nowhere: %s", args[0], out.Why)}
+		case out.Plan != nil && out.Plan.Refused != "":
+			return &exit{exitFailed, fmt.Errorf("%s is well-formed, but would be refused now: %s", args[0], out.Plan.Refused)}
 		case a.json:
 			return nil
 		}
 		fmt.Fprintf(a.stdout, "%s is well-formed%s\n", args[0], clean(suffixIf(out.Why != "", "; "+out.Why)))
 		if out.Plan != nil {
-			a.printPlan(out.Plan)
+			a.printPlan(out.Plan, out.Spec.Name)
 		}
 		return nil
 	})
 	c.Flags().BoolVar(&local, "local", false, "do not ask the server")
 	c.Flags().BoolVar(&plan, "plan", false, "tell also what submitting it would do now")
+	c.Flags().BoolVar(&replace, "replace", false, "with --plan: as submit --replace would")
 	c.MarkFlagsMutuallyExclusive("local", "plan")
+	c.MarkFlagsMutuallyExclusive("local", "replace")
 	a.namespaceFlag(c, "namespace of the job, if the file names none")
 	return c
 }
 
-func (a *app) printPlan(p *api.JobPlan) {
+// shownStops is how many of those that would be stopped are named.
+const shownStops = 10
+
+func (a *app) printPlan(p *api.JobPlan, name string) {
+	switch c := p.Change; {
+	case p.Unchanged:
+		fmt.Fprintf(a.stdout, "job %s is at version %d and says so already: nothing would change\n", clean(name), p.Version)
+	case c != nil:
+		fmt.Fprintf(a.stdout, "job %s is at version %d and would be at %d\n", clean(name), c.From, p.Version)
+		if c.Members > 0 {
+			fmt.Fprintf(a.stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
+		}
+		for i, s := range c.Stops {
+			if i == shownStops {
+				fmt.Fprintf(a.stdout, "  and %d more would be stopped now\n", c.Stopped-i)
+				break
+			}
+			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, clean(s.Why))
+		}
+	}
 	fmt.Fprintf(a.stdout, "now %d would be placed, %d would wait\n", p.Placed, p.Waiting)
 	for _, n := range p.Nodes {
 		fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", clean(n.Node), n.Members, clean(n.Terms))

@@ -21,7 +21,6 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -236,37 +235,10 @@ func (a *API) validateJob(_ context.Context, in *validateIn) (*validateOut, erro
 		snap := a.cfg.State.Latest()
 		out.Body.Fits, out.Body.Why = a.cfg.Fits(&s.Spec, snap)
 		if in.Plan {
-			out.Body.Plan = planOf(&s.Spec, snap)
+			out.Body.Plan = planOf(&s, snap)
 		}
 	}
 	return out, nil
-}
-
-// maxPreview is how many members a preview places.
-const maxPreview = 10_000
-
-// planOf is what a submission of the spec would do now. Nothing is changed.
-func planOf(s *api.JobSpec, snap *state.Snapshot) *api.JobPlan {
-	key := muster.JobKey{Namespace: muster.Namespace(s.Namespace), Name: s.Name}
-	run, err := state.NewRun(key, "preview", 1, s)
-	if err != nil {
-		return nil
-	}
-	now := max(muster.At(time.Now()), snap.Meta().Time)
-	p := place.Try(snap, run, now, maxPreview)
-	out := &api.JobPlan{Nodes: []api.PlannedNode{}, Waiting: p.Waiting}
-	for _, c := range p.Choices {
-		out.Nodes = append(out.Nodes, api.PlannedNode{Node: string(c.Node), Members: c.Members, Terms: c.Terms})
-		out.Placed += c.Members
-	}
-	for _, st := range p.Stops {
-		out.GiveWay = append(out.GiveWay, string(st.Alloc))
-	}
-	if p.Waiting > 0 {
-		job := &state.Job{Run: run, UID: run.UID, Key: key, Version: 1, Stage: muster.JobLive}
-		out.Why = place.Explain(job, snap, now).String()
-	}
-	return out
 }
 
 type listJobsIn struct {

@@ -66,11 +66,37 @@ func randomFacts(t *rapid.T) {
 	l2 := &log{t: t, s: restored, entries: make([]entry, len(l.entries)), now: l.now}
 	for range 10 {
 		f := g.fact(l.s.Latest())
-		_, _ = l.do(f)
+		supposing(t, l, f)
 		_, _ = l2.do(f)
 	}
 	if !bytes.Equal(image(t, l.s), image(t, restored)) {
 		t.Fatal("a restored state went another way")
+	}
+}
+
+// supposing applies a fact that was supposed before: the same came of it, and nothing of the supposition.
+func supposing(t *rapid.T, l *log, f Fact) {
+	before := l.s.Latest()
+	bytesOf := func(s *Snapshot) []byte {
+		var b bytes.Buffer
+		if _, err := (&Image{s, l.s.codec}).WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	was := bytesOf(before)
+	supposed, _, refused := before.Suppose(f, muster.Time(l.now+1000))
+	if !bytes.Equal(was, bytesOf(before)) {
+		t.Fatalf("supposing %T changed the state", f)
+	}
+	_, err := l.do(f)
+	switch {
+	case (err == nil) != (refused == nil) || err != nil && err.Error() != refused.Error():
+		t.Fatalf("%T: supposed %v, was %v", f, refused, err)
+	case err == nil && !bytes.Equal(bytesOf(supposed), bytesOf(l.s.Latest())):
+		t.Fatalf("%T: supposed another state than came of it", f)
+	case err == nil:
+		check(t, supposed)
 	}
 }
 

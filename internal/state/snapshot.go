@@ -3,6 +3,7 @@ package state
 import (
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/tidwall/btree"
 
@@ -14,6 +15,9 @@ import (
 type Snapshot struct {
 	t    tables
 	meta Meta
+
+	// mu is held while the trees are copied; see share.
+	mu sync.Mutex
 }
 
 // Meta is what there is one of.

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -25,13 +24,9 @@ type Choice struct {
 	Terms   string
 }
 
-// Try plans a job that is not there, of as many members as limit at most, and changes nothing.
-func Try(snap *state.Snapshot, run *state.Run, now muster.Time, limit int) Preview {
-	j := &state.Job{Run: run, UID: run.UID, Key: run.Key, Version: run.Version, Stage: muster.JobLive, Age: snap.Index() + 1}
+// Try plans a job of the snapshot alone, at most so many members of it, and changes nothing.
+func Try(snap *state.Snapshot, j *state.Job, now muster.Time, limit int) Preview {
 	var out Preview
-	if run.System() {
-		j.Standing = &state.Standing{Wanted: fitting(snap, run)}
-	}
 	p := &pass{view: NewView(snap), snap: snap, now: now, limits: Limits{Placements: limit, Looks: 1 << 30}}
 	p.chosen = func(f *field, o *option, n int) {
 		if last := len(out.Choices) - 1; last >= 0 && out.Choices[last].Node == o.seat.row.ID {
@@ -46,18 +41,6 @@ func Try(snap *state.Snapshot, run *state.Run, now muster.Time, limit int) Previ
 	}
 	out.Stops = p.decision.Stops
 	return out
-}
-
-// fitting is how many nodes a system job would have a member on.
-func fitting(snap *state.Snapshot, run *state.Run) (n int) {
-	shape := fit.ShapeOf(run)
-	snap.LiveNodes(func(row *state.Node) bool {
-		if row.Schedulable() && fit.Feasible(shape, row) == "" && shape.Short(fit.Space{Resources: row.Capacity}, row.Devices()) == "" {
-			n++
-		}
-		return true
-	})
-	return n
 }
 
 // terms are what an option was chosen by, in the order in which they count.

@@ -21,11 +21,11 @@ place low 0 n3
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := state.NewRun(f.Key, "preview", 1, f.Spec)
+	after, _, err := before.Suppose(f, c.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Try(before, run, c.Now(), 1000)
+	p := Try(after, after.Job(f.Key), c.Now(), 1000)
 	if len(p.Choices) != 2 || p.Choices[0] != (Choice{"n1", 4, "preference +40.0, tightness 0.25"}) || p.Choices[1].Node != "n2" || p.Choices[1].Members != 2 {
 		t.Errorf("%+v", p.Choices)
 	}
@@ -44,11 +44,15 @@ func TestTrySystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := state.NewRun(f.Key, "preview", 1, f.Spec)
+	after, _, err := c.Snapshot().Suppose(f, c.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := Try(c.Snapshot(), run, c.Now(), 1000); len(p.Choices) != 1 || p.Choices[0].Node != "n1" || p.Choices[0].Members != 1 || p.Waiting != 1 {
+	// As its rollout would size it: one member for each node that is large enough.
+	if after, _, err = after.Suppose(&state.SystemSized{UID: f.UID, Version: 1, Count: 2}, c.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if p := Try(after, after.Job(f.Key), c.Now(), 1000); len(p.Choices) != 1 || p.Choices[0].Node != "n1" || p.Choices[0].Members != 1 || p.Waiting != 1 {
 		t.Errorf("%+v", p)
 	}
 }
