@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,6 +52,35 @@ func BenchmarkWords(b *testing.B) {
 			}
 		})
 	}
+	// A small job, by loops that know the nodes already: from its submission to its last placement.
+	b.Run("spread over racks/jobs of 300", func(b *testing.B) {
+		const jobs, each = 50, 300
+		for range b.N {
+			b.StopTimer()
+			w := durable(b)
+			w.addNamed(b, nodes, 400_000, named)
+			l := start(b, w, Config{})
+			w.must(b, job(b, "first", "cpu=1", "memory=64MiB"))
+			await(b, w, 1)
+			cpu := cpuSeconds(b)
+			var took []time.Duration
+			b.StartTimer()
+			for i := range jobs {
+				began := time.Now()
+				w.must(b, job(b, fmt.Sprint("small", i), "count=300", "cpu=1", "memory=64MiB", "spread", "rack"))
+				await(b, w, 1+each*(i+1))
+				took = append(took, time.Since(began))
+			}
+			b.StopTimer()
+			cpu = cpuSeconds(b) - cpu
+			l.stop(b)
+			w.end()
+			slices.Sort(took)
+			b.ReportMetric(each/took[jobs/2].Seconds(), "placed/s")
+			b.ReportMetric(float64(took[jobs/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(cpu*1e6/(jobs*each), "cpu-µs/placed")
+		}
+	})
 }
 
 // A job of 1,000,000 on 10,000 nodes that have room for 20 each, from its submission to its end: what is placed starts and
