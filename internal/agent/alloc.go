@@ -241,6 +241,9 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 		}
 		return nil, failed(al, f)
 	}
+	if err := al.note(step{Ran: muster.At(sandbox.Started())}); err != nil {
+		a.log.Warn("that an allocation runs is not on disk", "alloc", al.id, "error", err) // a restarted agent finds it all the same
+	}
 	return a.open(al, sandbox), nil
 }
 

@@ -25,7 +25,7 @@
 //	fence.json         the highest fence: cluster, epoch, term; fence-tip.json follows its index
 //	inputs/            inputs by digest, within a bound
 //	tmp/               temporary files of the agent; emptied when one starts
-//	sandboxes/ID/      alloc.jsonl (spec, begun, end: a line each), work/, tmp/, outputs/N.tar, and the runtime's own
+//	sandboxes/ID/      alloc.jsonl (spec, begun, ran, ready, end: a line each), work/, tmp/, outputs/N.tar, and the runtime's own
 //
 // Nothing is synced to the disk but what a fence's term rests on: the agent may be killed at any
 // time and the page cache is kept; a power cut ends every sandbox as well, and torn files are told from whole ones.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,8 @@ type step struct {
 	Spec *wire.AllocSpec `json:"spec,omitempty"`
 	// Begun: the runtime is about to be asked. It is asked again only if it says that nothing was ever started.
 	Begun *begunMark `json:"begun,omitempty"`
+	// Ran: the runtime has started it, at that time.
+	Ran muster.Time `json:"ran,omitempty"`
 	// Ready: it is, since then.
 	Ready muster.Time `json:"ready,omitempty"`
 	// End: it has ended so.
@@ -95,6 +98,9 @@ func readJournal(dir string) (all step, whole bool, err error) {
 		if s.Begun != nil {
 			all.Begun = s.Begun
 			all.begins++
+		}
+		if s.Ran != 0 {
+			all.Ran = s.Ran
 		}
 		if s.Ready != 0 {
 			all.Ready = s.Ready
@@ -158,11 +164,15 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		close(al.opened)
 		close(al.done)
 	case was.Begun != nil:
-		// It may run, and is reported so until the runtime has been asked.
-		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning, Started: was.Begun.At, Ready: was.Ready}
+		// What ran may run, and is reported so until the runtime has been asked. What never got so far is not:
+		// a server that was told that it runs would hand out a runner that is none.
+		al.report = &wire.AllocReport{ID: id, Status: muster.AllocStarting}
+		if ran := max(was.Ran, was.Ready); ran != 0 {
+			al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning, Started: cmp.Or(was.Ran, was.Begun.At), Ready: was.Ready}
+		}
 	case !whole:
 		// Torn by a power cut. It may have begun, so it must not begin again.
-		al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning}
+		al.report = &wire.AllocReport{ID: id, Status: muster.AllocStarting}
 	case was.Spec != nil:
 		al.spec, al.exclusive = was.Spec, was.Spec.Exclusive
 		al.report = &wire.AllocReport{ID: id, Status: muster.AllocStarting}

@@ -391,6 +391,64 @@ func TestR24TooFewWarmForTooLongIsAnAlert(t *testing.T) {
 	})
 }
 
+func TestR24AlertUnderSteadyChurn(t *testing.T) {
+	s := warmSpec(4, 4)
+	s.Alert = api.AlertSpec{Below: 0.5, For: api.Duration(30 * time.Second)}
+	bubble(t, s, func(g *rig) {
+		g.sleep(5 * time.Second)
+		g.want(4, 0)
+		// One is claimed each second, if there is one, and given back after three: starts are too slow for that.
+		g.took = 20 * time.Second
+		var churn sync.WaitGroup
+		stop, got := make(chan struct{}), 0
+		churn.Go(func() {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+				c, err := g.r.Claim(context.Background(), Request{UID: "u"})
+				if err != nil {
+					continue
+				}
+				got++
+				churn.Go(func() {
+					time.Sleep(3 * time.Second)
+					if _, _, err := g.log.Propose(context.Background(), &state.ClaimReleased{Claim: c.ID}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+		g.sleep(25 * time.Second)
+		if at := g.log.Latest().JobByUID("u").Env.Alert; at != 0 {
+			t.Error("alerted before its time")
+		}
+		g.sleep(20 * time.Second)
+		slow := got
+		if e := g.log.Latest().JobByUID("u").Env; e.Alert == 0 || e.Warm >= 2 {
+			t.Errorf("under churn for 45 s %d are warm, alert %d", e.Warm, e.Alert)
+		}
+		if slow < 8 {
+			t.Errorf("only %d could be claimed: it did not refill meanwhile", slow)
+		}
+		// It refills in spite of the churn as soon as starts allow.
+		g.took = 500 * time.Millisecond
+		g.sleep(40 * time.Second)
+		if e := g.log.Latest().JobByUID("u").Env; e.Alert != 0 || e.Warm < 3 {
+			t.Errorf("with quick starts %d are warm, alert %d", e.Warm, e.Alert)
+		}
+		if got < slow+15 {
+			t.Errorf("%d were claimed, %d before", got, slow)
+		}
+		close(stop)
+		churn.Wait()
+	})
+}
+
 func TestR25ABurstIsServedInOrder(t *testing.T) {
 	bubble(t, warmSpec(50, 50), func(g *rig) {
 		g.sleep(3 * time.Second)
