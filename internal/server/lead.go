@@ -32,7 +32,7 @@ const destroyTime = 30 * time.Second
 // lead is the life of one leadership: what begins the term, then all that only
 // a leader does, until ctx ends and everything has come back.
 func (s *Server) lead(ctx context.Context, term uint64) error {
-	l := ledger{s.state, s.raft.Propose}
+	l := ledger{s.state, s.raft.Propose, s.times.commits}
 	if err := s.beginTerm(ctx, l, term); err != nil {
 		return err
 	}

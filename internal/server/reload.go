@@ -80,7 +80,7 @@ func (s *Server) reload(ctx context.Context) error {
 		default:
 		}
 	case pools && s.leading.Load():
-		if _, _, err := (ledger{s.state, s.raft.Propose}).Propose(ctx, s.pools()); err != nil {
+		if _, _, err := (ledger{s.state, s.raft.Propose, s.times.commits}).Propose(ctx, s.pools()); err != nil {
 			s.log.Error("pools not set; the next start or reload does it", "error", err)
 		}
 	}

@@ -312,7 +312,7 @@ func (s *Server) countBlobs(ctx context.Context) error {
 func (s *Server) api() (*http.Server, error) {
 	a, err := httpapi.New(httpapi.Config{
 		State:    s.state,
-		Proposer: ledger{s.state, s.raft.ProposeUser},
+		Proposer: ledger{s.state, s.raft.ProposeUser, s.times.commits},
 		Blobs:    s.blobs,
 		Output:   &s.live, Sandboxes: &s.live,
 		Runners: &s.live, ClaimKey: s.claimKey,

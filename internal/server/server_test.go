@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,9 @@ func TestStartsStopsAndGoesOn(t *testing.T) {
 	_ = metrics.Close()
 	if err != nil || !strings.Contains(string(text), "muster_evals_ready 0") || !strings.Contains(string(text), "muster_placements_total 0") {
 		t.Errorf("metrics of the loops are not there: %v", err)
+	}
+	if !regexp.MustCompile(`muster_commit_seconds_count\{of="others"\} [1-9]`).Match(text) || !strings.Contains(string(text), `muster_commit_seconds_count{of="plans"} 0`) {
+		t.Error("commits were not measured")
 	}
 	if err := end(); err != nil {
 		t.Fatalf("ended with %v", err)

@@ -23,6 +23,8 @@ type times struct {
 	start              prometheus.Histogram
 	missed             prometheus.Counter
 	turns              *turns
+	// commits are not read off the feed: each server counts what it proposed itself.
+	commits *commits
 
 	// waiting are nodes whose agent has answered and that have not yet taken work. Only follow uses it.
 	waiting map[muster.NodeID]bool
@@ -49,12 +51,13 @@ func newTimes(providers []muster.ProviderName) *times {
 			Name: "muster_times_missed_total", Help: "How often changes came faster than the histograms could take them in: what was missed is in none of them.",
 		}),
 		turns:   newTurns(),
+		commits: newCommits(),
 		waiting: map[muster.NodeID]bool{},
 	}
 }
 
 func (t *times) register(r prometheus.Registerer) {
-	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter)
+	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter, t.commits.all)
 }
 
 // follow takes in what changes from now on, until ctx ends.
