@@ -51,6 +51,9 @@ func (i Isolation) Gives(demanded Isolation) bool {
 	return i != "" && want >= 0 && has >= want
 }
 
+// RuntimePrograms are the names of programs that make containers and can be named without their path.
+func RuntimePrograms() []string { return []string{"crun", "runc", "runsc"} }
+
 // RuntimeNeeds is the condition on a node's attributes of who names the program that makes its containers.
 func RuntimeNeeds(program string) Constraint {
 	return Constraint{Attribute: AttributeContainers, Op: OpRegexp, Value: "^" + regexp.QuoteMeta(program) + "( |$)"}

@@ -166,6 +166,7 @@ type PoolSpec struct {
 	Spare        int        `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
 	PriceFactor  float64    `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
 	BootProbe    ProbeSpec  `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
+	OCIRuntime   string     `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Agents that run keep theirs until they are started again. Default: crun, else runc."`
 	Lease        Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
 	Budget       BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
@@ -200,6 +201,9 @@ const (
 	// ProviderExec asks a program.
 	ProviderExec = "exec"
 )
+
+// RuntimeNone is for nodes that make no containers.
+const RuntimeNone = "none"
 
 // How members are put on the nodes of a pool.
 const (

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/musterhq/muster"
 )
 
 // providerOfType checks what belongs to one type of provider, and that it has nothing of another's.
@@ -161,6 +163,17 @@ func (c *checks) program(at string, p *ProviderSpec) {
 	}
 }
 
+// runtimeProgram checks a program that makes containers. Names are those that are known: a misspelt one would leave nodes
+// without containers, and be found out by them only.
+func (c *checks) runtimeProgram(location, program string) {
+	switch {
+	case program == "" || slices.Contains(muster.RuntimePrograms(), program) || program == RuntimeNone:
+	case path.IsAbs(program) && path.Base(program) != "/" && !strings.ContainsAny(program, "\x00\n"):
+	default:
+		c.add(location, "is %s; it is %s or %s, or the absolute path of another OCI runtime program on the nodes", quote(program), strings.Join(muster.RuntimePrograms(), ", "), RuntimeNone)
+	}
+}
+
 // minLease leaves a server time to be started again, beyond the grace of nodes.
 const minLease = Duration(2 * 60e9)
 
@@ -170,6 +183,7 @@ func (c *checks) poolOfProvider(at string, p *PoolSpec, v *ProviderSpec) {
 	if p.BootProbe.Command != "" && v.Type == ProviderLocal {
 		c.add(at+".boot_probe", "is for instances that are reached over SSH; provider %s is %s", v.Name, v.Type)
 	}
+	c.runtimeProgram(at+".oci_runtime", p.OCIRuntime)
 	switch {
 	case p.Lease == 0:
 	case v.Type == ProviderStatic:

@@ -3,7 +3,9 @@ package faults
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/musterhq/muster"
@@ -124,5 +126,47 @@ func TestR16R17EnvironmentChanged(t *testing.T) {
 		t.Error(err)
 	}
 	h.eventually("the old one ends when it is released", func() bool { return !init.alive() })
+	h.endRunners()
+}
+
+// Pools say what makes containers on their nodes, and who demands a program or a kind of isolation gets nodes of the pool that has it.
+func TestRuntimeOfAPool(t *testing.T) {
+	crun, err := exec.LookPath("crun")
+	if err != nil {
+		t.Skip("crun is not installed")
+	}
+	h, image := newContainerHost(t)
+	// One that calls itself something of its own.
+	wall := h.path("wall")
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$*\" != --version ] || { echo wall version 1.2; exit 0; }\nexec %s --cgroup-manager=disabled \"$@\"\n", crun)
+	if err := os.WriteFile(wall, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pool := h.config.Pools[0]
+	none, other := pool, pool
+	pool.OCIRuntime = "crun"
+	none.Name, none.OCIRuntime, none.PriceFactor = "none", api.RuntimeNone, 1
+	other.Name, other.OCIRuntime = "other", wall
+	h.config.Pools = []api.PoolSpec{none, pool, other}
+	h.start()
+	h.environment("e", image, 1, func(s *api.EnvironmentSpec) { s.Runtime = "crun" })
+	h.environment("walled", image, 1, func(s *api.EnvironmentSpec) { s.Isolation = "wall" })
+	for _, c := range []struct{ environment, pool, containers, isolation string }{{"e", "main", "crun ", "container"}, {"walled", "other", "wall 1.2", "wall"}} {
+		h.warm(c.environment, 1)
+		a := h.claim(api.ClaimRequest{Environment: c.environment})
+		if got := h.inside(a, "echo", "inside"); got != "inside\n" {
+			t.Errorf("%s: %q", c.environment, got)
+		}
+		n := must(h.client().Node(t.Context(), muster.NodeID(a.Node)))(t)
+		if n.Pool != c.pool || !strings.HasPrefix(n.Attributes[muster.AttributeContainers], c.containers) || !strings.HasPrefix(n.Attributes[muster.AttributeIsolation], c.isolation) {
+			t.Errorf("%s is on a node of pool %s with %q", c.environment, n.Pool, n.Attributes)
+		}
+	}
+	// A pool whose nodes make no containers is not asked for any.
+	for _, n := range h.nodes() {
+		if n.Pool == "none" {
+			t.Errorf("node %s was made: %s", n.ID, n.Reason)
+		}
+	}
 	h.endRunners()
 }

@@ -147,7 +147,7 @@ func (s *Server) pools() *state.PoolsSet {
 			Ready: p.Ready, ReadyTimeout: muster.Time(p.ReadyTimeout.Std().Microseconds()), Sideline: muster.Time(p.Sideline.Std().Microseconds()),
 			Spare: p.Spare, PriceFactor: p.PriceFactor,
 			BudgetHour: muster.Price(math.Round(p.Budget.PerHour * 1e6)), BudgetMonth: int64(math.Round(p.Budget.PerMonth * 1e6)),
-			Spread: p.Placement == api.PlacementSpread, Meta: p.Meta,
+			Spread: p.Placement == api.PlacementSpread, Meta: p.Meta, Runtime: runtimeName(p.OCIRuntime),
 		}
 		for _, o := range p.Offerings {
 			pool.Offerings = append(pool.Offerings, muster.OfferingName(o))

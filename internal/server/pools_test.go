@@ -12,7 +12,7 @@ import (
 func TestPoolsOfTheConfiguration(t *testing.T) {
 	s := &Server{cfg: api.ServerConfig{Pools: []api.PoolSpec{{
 		Name: "p", Provider: "aws", Offerings: []string{"a", "b"}, Min: 1, Max: 9, MaxLaunching: 4, Spare: 2, PriceFactor: 1.5,
-		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Grace: api.Duration(time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9},
+		IdleTimeout: api.Duration(time.Minute), BootTimeout: api.Duration(5 * time.Minute), Grace: api.Duration(time.Minute), Budget: api.BudgetSpec{PerHour: 2.3, PerMonth: 1e9}, OCIRuntime: "runsc",
 	}}}}
 	got := s.pools().Pools
 	want := state.Pool{
@@ -21,6 +21,13 @@ func TestPoolsOfTheConfiguration(t *testing.T) {
 	}
 	if len(got) != 1 || len(got[0].Offerings) != 2 {
 		t.Fatalf("%+v", got)
+	}
+	if got[0].Runtime != "runsc" || s.ociRuntime("p") != "runsc" || s.ociRuntime("another") != "" {
+		t.Errorf("%q", got[0].Runtime)
+	}
+	// What is behind a path says its name itself.
+	if s.cfg.Pools[0].OCIRuntime = "/opt/kata/kata-runtime"; s.pools().Pools[0].Runtime != "" || s.ociRuntime("p") != "/opt/kata/kata-runtime" {
+		t.Errorf("%+v", s.pools().Pools[0])
 	}
 	want.Grace, want.Offerings = got[0].Grace, got[0].Offerings
 	if p := got[0]; p.Spare != want.Spare || p.PriceFactor != want.PriceFactor || p.BudgetHour != want.BudgetHour || p.BudgetMonth != want.BudgetMonth ||

@@ -56,7 +56,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		for i := range spec.Offerings {
 			offerings[i] = localOffering(spec, &spec.Offerings[i])
 		}
-		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, Logger: log})
+		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, Runtime: s.ociRuntime, Logger: log})
 	case api.ProviderStatic:
 		return static.New(staticConfig(spec, dir, cluster, r, log))
 	case api.ProviderExec:
@@ -161,7 +161,7 @@ func (s *Server) reach() (*reach.Reach, error) {
 		programs.Dirs = append(programs.Dirs, filepath.Dir(own))
 	}
 	return reach.New(reach.Config{
-		Provider: s.providerNow, Programs: programs, Probe: s.probe, Logger: s.log,
+		Provider: s.providerNow, Programs: programs, Probe: s.probe, Runtime: func(n *state.Node) string { return s.ociRuntime(n.Pool) }, Logger: s.log,
 		Cluster: func() string { return s.state.Latest().Meta().Cluster },
 	})
 }
@@ -199,6 +199,26 @@ func (s *Server) lease(n *state.Node) time.Duration {
 		}
 	}
 	return 0
+}
+
+// ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
+func (s *Server) ociRuntime(pool muster.PoolName) string {
+	config := s.config()
+	for i := range config.Pools {
+		if p := &config.Pools[i]; p.Name == string(pool) {
+			return p.OCIRuntime
+		}
+	}
+	return ""
+}
+
+// runtimeName is what is known of a runtime program before a node of its pool is there. What lies behind a path may
+// call itself anything.
+func runtimeName(program string) string {
+	if filepath.IsAbs(program) {
+		return ""
+	}
+	return program
 }
 
 // destroyAll ends every instance of this server: for one that takes everything with it.

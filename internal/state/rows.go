@@ -368,6 +368,8 @@ type Pool struct {
 	Fence muster.Time `cbor:"33,keyasint,omitempty"`
 	// Static: nothing can confirm that one of its nodes is gone. What ran there is given up when the grace is over.
 	Static bool `cbor:"34,keyasint,omitempty"`
+	// Runtime is the name of the program that makes containers on its nodes, "none" if none does; empty: only they know.
+	Runtime string `cbor:"35,keyasint,omitempty"`
 }
 
 // FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is not configured any more it is

@@ -449,7 +449,7 @@ func goldenFacts() []Fact {
 		Capacity: muster.Resources{CPU: 1000, Memory: muster.GiB, Disk: muster.GiB}, Attributes: map[string]string{"a": "b"}, Available: true}
 	return []Fact{
 		&TermBegan{Term: 2, Cluster: "c1"}, &EpochBegan{Epoch: 3},
-		&PoolsSet{[]Pool{{Name: "p", Provider: "local", Offerings: []muster.OfferingName{"small"}, Min: 1, Max: 2, MaxLaunching: 3, IdleTimeout: 4, BootTimeout: 5, Grace: 6}}},
+		&PoolsSet{[]Pool{{Name: "p", Provider: "local", Offerings: []muster.OfferingName{"small"}, Min: 1, Max: 2, MaxLaunching: 3, IdleTimeout: 4, BootTimeout: 5, Grace: 6, Runtime: "runsc"}}},
 		&OfferingsSeen{"local", []muster.Offering{offer}},
 		&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(2, func(s *api.JobSpec) { s.Env = map[string]string{"b": "1", "a": "2"} }), IfVersion: &one, Replace: true, Idempotency: "k", Digest: "d", Note: "n", Reverts: 1},
 		&RolloutMoved{"ua", 2, muster.RolloutFailed, "r"}, &SystemSized{"ua", 2, 3, []int{1}}, &AllocsPurged{[]muster.AllocID{"ua-0-1"}},

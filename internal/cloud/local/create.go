@@ -155,6 +155,11 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 	if replace {
 		args = append(args, "--replace")
 	}
+	if p.cfg.Runtime != nil {
+		if program := p.cfg.Runtime(i.Tags.Pool); program != "" {
+			args = append(args, "--oci-runtime", program)
+		}
+	}
 	if bootDelay > 0 {
 		args = append(args, "--boot-delay", bootDelay.String())
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,8 +92,10 @@ type rig struct {
 	host  *remotetest.Host
 	cloud *one
 	probe Probe
-	reach *Reach
-	node  *state.Node
+	// runtime that nodes are told.
+	runtime string
+	reach   *Reach
+	node    *state.Node
 	// cluster that the reach is of.
 	cluster string
 }
@@ -126,7 +129,7 @@ func (r *rig) open(program string) {
 	var err error
 	r.reach, err = New(Config{
 		Provider: func(muster.ProviderName) cloud.Provider { return r.cloud }, Programs: &Programs{Own: program},
-		Probe: func(*state.Node) Probe { return r.probe }, Cluster: func() string { return r.cluster }, Logger: slog.New(slog.DiscardHandler),
+		Probe: func(*state.Node) Probe { return r.probe }, Runtime: func(*state.Node) string { return r.runtime }, Cluster: func() string { return r.cluster }, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -198,6 +201,28 @@ func TestAgentOverSSH(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = bulk.Close()
+}
+
+// The agent is told what makes containers; the host has no say in it.
+func TestAgentIsToldItsRuntime(t *testing.T) {
+	r := newRig(t)
+	r.runtime = "none"
+	r.start()
+	if h := r.serving(); slices.Contains(h.Runtimes, "oci") || h.Attributes[muster.AttributeContainers] != "" {
+		t.Errorf("%+v", h)
+	}
+	r.runtime = "/nonesuch/program"
+	record, err := agent.ReadRecord(r.dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	if h := r.serving(); !strings.Contains(strings.Join(h.Problems, "; "), "/nonesuch/program") || h.Attributes[muster.AttributeContainers] != "" {
+		t.Errorf("%+v", h)
+	}
 }
 
 // A server of another build replaces the agent, and does not need a new probe.

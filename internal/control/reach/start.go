@@ -61,7 +61,7 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	h.program = program
 	r.mu.Unlock()
 	args := []string{program, "start", "--base", dir, "--node", string(n.ID), "--cluster", r.cfg.Cluster(), "--"}
-	result, err := c.Run(ctx, remote.Command{Args: append(args, agentArgs(n, access, dir)...), Root: true, Limit: startTimeout})
+	result, err := c.Run(ctx, remote.Command{Args: append(args, r.agentArgs(n, access, dir)...), Root: true, Limit: startTimeout})
 	if err != nil {
 		return fmt.Errorf("start its agent: %w", err)
 	}
@@ -150,12 +150,17 @@ func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, er
 }
 
 // agentArgs are the arguments of muster-node agent.
-func agentArgs(n *state.Node, a cloud.Access, dir string) []string {
+func (r *Reach) agentArgs(n *state.Node, a cloud.Access, dir string) []string {
 	o := &n.Offering
 	args := []string{"--cpu", o.Capacity.CPU.String(), "--memory", fmt.Sprint(int64(o.Capacity.Memory)), "--disk", fmt.Sprint(int64(o.Capacity.Disk)),
 		"--images", dir + "/images"}
 	if a.Shutdown != "" {
 		args = append(args, "--lease-end", a.Shutdown)
+	}
+	if r.cfg.Runtime != nil {
+		if program := r.cfg.Runtime(n); program != "" {
+			args = append(args, "--oci-runtime", program)
+		}
 	}
 	names := make([]string, 0, len(o.Attributes))
 	for name := range o.Attributes {

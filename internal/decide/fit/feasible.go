@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -81,6 +82,29 @@ func Feasible(s *Shape, n *state.Node) string {
 	return ""
 }
 
+// makes tells whether nodes of a pool will meet a condition on what makes their containers, where the pool's
+// program says so. What a program says of its version is known only when a node has asked it.
+func makes(p *state.Pool, c *muster.Constraint) (met, known bool) {
+	about := c.Attribute == muster.AttributeContainers || c.Attribute == muster.AttributeIsolation
+	switch {
+	case p.Runtime == "" || !about:
+		return false, false
+	case p.Runtime == api.RuntimeNone:
+		return c.Met("", false), true
+	case c.Op == muster.OpIsSet:
+		return true, true
+	case c.Attribute == muster.AttributeIsolation:
+		// The usual two give what the kernel of the node allows, others are of a kind of their own.
+		return c.Met(p.Runtime, true), p.Runtime != "crun" && p.Runtime != "runc"
+	}
+	for _, name := range muster.RuntimePrograms() {
+		if needs := muster.RuntimeNeeds(name); needs.Op == c.Op && needs.Value == c.Value {
+			return name == p.Runtime, true
+		}
+	}
+	return false, false
+}
+
 // OfferingFits tells what would keep a member of the shape from an empty node
 // that the pool made of the offering: Filtered, Short, or None. Whether the
 // offering is available now does not matter. Attributes that neither the server
@@ -96,6 +120,11 @@ func OfferingFits(s *Shape, p *state.Pool, o *muster.Offering) (obstacle Obstacl
 	}
 	for i := range s.Constraints {
 		c := &s.Constraints[i]
+		if met, known := makes(p, c); known && !met {
+			return Obstacle{Filtered, c.String()}, nil
+		} else if known {
+			continue
+		}
 		v, known := served(p.Name, o, c.Attribute)
 		set := v != ""
 		if !known {

@@ -130,6 +130,35 @@ func TestOfferingFits(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", tc.job, got, tc.want)
 		}
 	}
+	// What makes containers is known of pools that say it.
+	program, isolation := muster.RuntimeNeeds, func(i muster.Isolation) muster.Constraint { return i.Needs()[len(i.Needs())-1] }
+	for _, tc := range []struct {
+		runtime string
+		needs   muster.Constraint
+		want    string
+	}{
+		{"", program("runsc"), "{0 } [containers]"},
+		{"runsc", program("runsc"), "{0 } []"},
+		{"runsc", program("crun"), `{2 containers regexp ^crun( |$)} []`},
+		{"runsc", program("youki"), "{0 } [containers]"},
+		{"runsc", muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet}, "{0 } []"},
+		{"runsc", muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpRegexp, Value: "runsc release-2"}, "{0 } [containers]"},
+		{"runsc", isolation("runsc"), "{0 } []"},
+		{"runsc", isolation(muster.IsolationContainer), "{0 } []"},
+		{"runsc", isolation(muster.IsolationUserNamespace), "{2 isolation = container-userns} []"},
+		{"crun", isolation(muster.IsolationUserNamespace), "{0 } [isolation]"},
+		{"crun", program("runsc"), `{2 containers regexp ^runsc( |$)} []`},
+		{"none", muster.Constraint{Attribute: muster.AttributeContainers, Op: muster.OpIsSet}, "{2 containers is set} []"},
+		{"none", isolation("runsc"), "{2 isolation = runsc} []"},
+		{"none", muster.Constraint{Attribute: "arch", Op: muster.OpIsSet}, "{0 } [arch]"},
+	} {
+		p := *pool
+		p.Runtime = tc.runtime
+		o, unsure := fit.OfferingFits(&fit.Shape{Constraints: []muster.Constraint{tc.needs}}, &p, &offering)
+		if got := fmt.Sprintf("%v %v", o, unsure); got != tc.want {
+			t.Errorf("%s, %s: got %s, want %s", tc.runtime, tc.needs.String(), got, tc.want)
+		}
+	}
 	other := offering
 	other.Name = "small"
 	if o, _ := fit.OfferingFits(shape(t), pool, &other); o.Kind != fit.Filtered {
