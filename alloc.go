@@ -63,6 +63,8 @@ const (
 	StopSurplus StopReason = "surplus"
 	// StopMoved: its node drains.
 	StopMoved StopReason = "moved"
+	// StopUnready: its node never said that it is ready, nor that it is not.
+	StopUnready StopReason = "unready"
 )
 
 // AllocStatus is what is true of an allocation on its node, as last reported.

@@ -53,6 +53,9 @@ type RunnersStopped struct {
 	UID     muster.JobUID    `cbor:"1,keyasint"`
 	Runners []muster.AllocID `cbor:"2,keyasint"`
 	Why     string           `cbor:"3,keyasint,omitempty"`
+	// Unready: they could not be started, for all that anybody hears. What is warm by now is passed over, and each counts as a
+	// failure of the environment.
+	Unready bool `cbor:"4,keyasint,omitempty"`
 }
 
 // RunnersPurged forgets ended runners with their claims.

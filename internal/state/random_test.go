@@ -275,7 +275,7 @@ func (g gen) runner(s *Snapshot) Fact {
 		}
 		return &RunnersWanted{UID: uid, Count: count, Priority: g.pick("priority", 2), Stock: count, Floor: 1, Why: "w", Drop: g.pick("drop", 3) == 0}
 	case 5:
-		return &RunnersStopped{UID: uid, Runners: runners, Why: "surplus"}
+		return &RunnersStopped{UID: uid, Runners: runners, Why: "surplus", Unready: g.pick("unready", 2) == 0}
 	case 6:
 		return &RunnersPurged{Runners: runners}
 	case 7, 8:

@@ -39,11 +39,21 @@ func (s *State) stopRunner(a *Alloc, cause string) {
 	}
 }
 
-func (f *RunnersStopped) apply(s *State, _ muster.Time) (any, error) {
+func (f *RunnersStopped) apply(s *State, now muster.Time) (any, error) {
 	n := 0
 	for _, id := range f.Runners {
 		a := s.t.alloc(id)
-		if a != nil && a.UID == f.UID && (a.Runner == muster.RunnerStarting || a.Runner == muster.RunnerWarm) {
+		switch {
+		case a == nil || a.UID != f.UID:
+		case f.Unready && a.Runner == muster.RunnerStarting:
+			s.stopAlloc(a, muster.StopUnready, f.Why)
+			if j, err := s.jobByUID(a.UID); err == nil && j.Env != nil && j.Stage == muster.JobLive {
+				b := *j
+				b.Env = j.Env.failed(f.Why, now)
+				s.putJob(j, &b, "")
+			}
+			n++
+		case !f.Unready && (a.Runner == muster.RunnerStarting || a.Runner == muster.RunnerWarm):
 			s.stopAlloc(a, muster.StopSurplus, f.Why)
 			n++
 		}

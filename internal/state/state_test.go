@@ -472,7 +472,7 @@ func goldenFacts() []Fact {
 		&SharesSet{[]ShareRule{{"a*", "c", 3}}}, &NamespaceLimited{NamespaceLimits{"n", 1, 2, 3, 4, 5, 6, "w", "r"}},
 		&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: environment("e"), IfVersion: &one},
 		&EnvironmentDeleted{muster.EnvironmentKey("default", "e"), true}, &RunnersWanted{"ue", 3, 50, 2, 1, "w", true, 9},
-		&RunnersStopped{"ue", []muster.AllocID{"ue-0-1"}, "w"}, &RunnersPurged{[]muster.AllocID{"ue-0-1"}},
+		&RunnersStopped{"ue", []muster.AllocID{"ue-0-1"}, "w", true}, &RunnersPurged{[]muster.AllocID{"ue-0-1"}},
 		&RunnerClaimed{"c1", "ue", "ue-0-1", 4, 5, "n", "k", "d"}, &ClaimExtended{"c1", 6, 7},
 		&ClaimsTouched{[]Touch{{"c1", 8}}}, &ClaimReleased{"c1", "r"}, &ClaimsExpired{[]Expiry{{"c1", "r", 9}}},
 		&NodeKept{"n1", "r"},

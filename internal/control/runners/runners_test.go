@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -365,6 +366,75 @@ func TestR23RunnersOutOfContactAreHandedOutLast(t *testing.T) {
 	if id := p.pop(here); id != "" {
 		t.Fatalf("then came %q", id)
 	}
+}
+
+// A runner whose agent never says that it is ready, nor that it is not, does not stay starting.
+func TestReadinessThatNobodyHearsOf(t *testing.T) {
+	s := warmSpec(2, 2)
+	s.Ready = &api.ReadySpec{Command: []string{"true"}, GiveUp: api.Duration(time.Minute)}
+	bubble(t, s, func(g *rig) {
+		g.sleep(5 * time.Second)
+		env := func() *state.Environment { return g.log.Latest().JobByUID("u").Env }
+		ready := func(index int) {
+			at := muster.At(time.Now())
+			g.log.Must(t, &state.AllocsReported{Node: "n", Allocs: []state.AllocUpdate{{ID: muster.NewAllocID("u", index, 1), Status: muster.AllocRunning, Ready: at}}})
+		}
+		if c := g.counts(); c.Starting != 2 || c.Warm != 0 {
+			t.Fatalf("runners are %+v", c)
+		}
+		g.sleep(50 * time.Second)
+		ready(0) // in time
+		// Its own limits, and what an agent may take besides, are over after more than a minute and a half.
+		g.sleep(35 * time.Second)
+		if c := g.counts(); c.Starting != 1 || c.Warm != 1 || c.Gone != 0 || env().Failures != 0 {
+			t.Fatalf("ended before its time: %+v, %+v", c, env())
+		}
+		g.sleep(10 * time.Second)
+		if e := env(); e.Failures != 1 || !strings.Contains(e.Failure, "not ready within 1m3") || !strings.Contains(e.Failure, "node n") {
+			t.Fatalf("%+v", e)
+		}
+		var gone *state.Alloc
+		g.log.Latest().JobAllocs("u", 0, func(a *state.Alloc) bool {
+			if a.Index == 1 {
+				gone = a
+			}
+			return true
+		})
+		if gone == nil || gone.Runner != muster.RunnerGone || gone.StopReason != muster.StopUnready || !strings.Contains(gone.StopCause, "not ready within") {
+			t.Fatalf("%+v", gone)
+		}
+		// Another one is tried after the back-off.
+		g.sleep(5 * time.Second)
+		if c := g.counts(); c.Created != 3 || c.Starting != 1 || c.Warm != 1 || c.Gone != 1 {
+			t.Fatalf("runners are %+v", c)
+		}
+		ready(2)
+		g.sleep(10 * time.Minute)
+		g.want(2, 0)
+	})
+}
+
+// While its node is out of contact a runner may be ready, and nobody hears of it.
+func TestReadinessOfANodeOutOfContact(t *testing.T) {
+	s := warmSpec(1, 1)
+	s.Ready = &api.ReadySpec{Command: []string{"true"}, GiveUp: api.Duration(time.Minute)}
+	bubble(t, s, func(g *rig) {
+		g.sleep(5 * time.Second)
+		g.log.Must(t, &state.NodeHealthChanged{ID: "n", Health: muster.NodeLost, Reason: "a test"})
+		g.sleep(30 * time.Minute)
+		if c := g.counts(); c.Starting != 1 || g.log.Latest().JobByUID("u").Env.Failures != 0 {
+			t.Fatalf("runners are %+v", c)
+		}
+		g.log.Must(t, &state.NodeHealthChanged{ID: "n", Health: muster.NodeGood})
+		g.sleep(time.Minute)
+		if c := g.counts(); c.Starting != 1 {
+			t.Fatalf("as soon as the node was back runners were %+v", c)
+		}
+		g.sleep(time.Minute)
+		if e := g.log.Latest().JobByUID("u").Env; e.Failures == 0 {
+			t.Fatalf("%+v", e)
+		}
+	})
 }
 
 func TestR24TooFewWarmForTooLongIsAnAlert(t *testing.T) {

@@ -91,6 +91,12 @@ func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, 
 			return err
 		}
 	}
+	if len(d.Unready) > 0 {
+		r.log.Warn("runners do not become ready", "environment", j.Key.String(), "runners", len(d.Unready), "why", d.UnreadyWhy)
+		if _, _, err := r.cfg.Proposer.Propose(ctx, &state.RunnersStopped{UID: j.UID, Runners: d.Unready, Why: d.UnreadyWhy, Unready: true}); err != nil {
+			return err
+		}
+	}
 	if len(d.Stop) > 0 {
 		r.log.Info("runners are ended", "environment", j.Key.String(), "runners", len(d.Stop), "why", d.StopWhy)
 		if _, _, err := r.cfg.Proposer.Propose(ctx, &state.RunnersStopped{UID: j.UID, Runners: d.Stop, Why: d.StopWhy}); err != nil {

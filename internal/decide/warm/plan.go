@@ -15,6 +15,10 @@ const (
 	Window = 10 * time.Minute
 	// unknownStart is how long a start is taken to last before one was seen.
 	unknownStart = 2 * time.Second
+	// unheard is how much longer than its own times allow an agent may take to say that a runner is ready, or has failed.
+	unheard = 30 * time.Second
+	// lookAgain is how soon a runner is judged anew whose node is out of contact.
+	lookAgain = 10 * time.Second
 	// atOnce is how many runners of an environment may be on their way.
 	atOnce = 256
 )
@@ -40,6 +44,9 @@ type Decision struct {
 	// Stop are runners to end, StopWhy why.
 	Stop    []muster.AllocID
 	StopWhy string
+	// Unready are runners that run and of which nobody says whether they are ready, UnreadyWhy what is said of that.
+	Unready    []muster.AllocID
+	UnreadyWhy string
 	// Short: fewer are warm than the environment's alert allows.
 	Short bool
 	// Wake is when to look again if nothing changes; 0: when something does.
@@ -112,6 +119,15 @@ func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decisio
 		out.Wake = now.Add(time.Second)
 	}
 
+	// What never becomes warm goes first: what is planned below takes it for gone in the next round.
+	if due := out.unready(snap, j, now); due != 0 && (out.Wake == 0 || due < out.Wake) {
+		out.Wake = due
+	}
+	if len(out.Unready) > 0 {
+		out.Count, out.Priority = env.Wanted, env.Priority
+		return out
+	}
+
 	fresh, old := split(snap, j)
 	want := out.Stock + d.Waiting
 	placed := len(fresh.warm) + len(fresh.starting) + len(old.warm) + len(old.starting)
@@ -149,6 +165,34 @@ func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decisio
 		}
 	}
 	return out
+}
+
+// unready finds runners whose readiness is overdue, and tells when the next one's is; 0: of none. The agent itself gives
+// up in time, so this is for one that does not know of readiness, or hangs in it. While a node is out of
+// contact its runners may be ready, and nobody hears of it.
+func (d *Decision) unready(snap *state.Snapshot, j *state.Job, now muster.Time) (next muster.Time) {
+	snap.Runners(j.UID, muster.RunnerStarting, func(a *state.Alloc) bool {
+		r := a.Run.Spec.Ready
+		if r == nil || a.Status != muster.AllocRunning {
+			return true
+		}
+		since, due := max(a.Started, a.Placed), now.Add(lookAgain)
+		if n := snap.Node(a.Node); n != nil && n.Health != muster.NodeLost {
+			since = max(since, n.HealthSince)
+			due = since.Add(r.GiveUp.Std() + r.Interval.Std() + r.Timeout.Std() + a.Run.Spec.KillGrace.Std() + unheard)
+		}
+		switch {
+		case due > now:
+			if next == 0 || due < next {
+				next = due
+			}
+		default:
+			d.Unready = append(d.Unready, a.ID)
+			d.UnreadyWhy = fmt.Sprintf("not ready within %s, and its node %s does not say why: its agent may be older than the server, or hang", now.Sub(since).Round(time.Second), a.Node)
+		}
+		return true
+	})
+	return next
 }
 
 // kind are unclaimed runners of the present version, or of earlier ones.
