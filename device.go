@@ -212,6 +212,50 @@ func (t Taken) Give(ask *NamedAsk, cores int, devices []Device) (g Grant, short 
 	return g, ""
 }
 
+// Lack is what Give is short of, "" if nothing; of devices with how many were asked for and the most that there were:
+// whole ones of one entry, or the largest free part of one. Both are 0 of a port.
+func (t Taken) Lack(ask *NamedAsk, devices []Device) (short string, asked, most float64) {
+	if _, short = t.Give(ask, 0, devices); short == "" {
+		return "", 0, 0
+	}
+	u, g := t.read(), Grant{}
+	for i := range ask.Devices {
+		a := &ask.Devices[i]
+		had := float64(u.most(a, devices))
+		switch {
+		case u.give(a, devices, &g):
+		case shortOf(a) != short: // a port lacks, which was looked at before
+			return short, 0, 0
+		case a.Part > 0:
+			return short, float64(a.Part) / WholeDevice, had / WholeDevice
+		default:
+			return short, float64(a.Count), had
+		}
+	}
+	return short, 0, 0
+}
+
+// most is how many whole devices of one entry are free of those that suit, or how many thousandths of one.
+func (u *taken) most(ask *DeviceAsk, devices []Device) int {
+	best, first := 0, 0
+	for e := range devices {
+		d := &devices[e]
+		if ask.suits(d) {
+			whole := 0
+			for i := first; i < first+d.Count; i++ {
+				if ask.Part > 0 {
+					best = max(best, WholeDevice-u.part(i))
+				} else if u.part(i) == 0 {
+					whole++
+				}
+			}
+			best = max(best, whole)
+		}
+		first += d.Count
+	}
+	return best
+}
+
 func shortOf(a *DeviceAsk) string {
 	return strings.TrimSuffix(a.Kind+" "+strings.Join(a.Models, " or "), " ")
 }

@@ -20,8 +20,15 @@ type JobExplanation struct {
 
 	Limit string `json:"limit,omitempty" doc:"The limit of its namespace, or of all of them, that not all members that wait may pass now."`
 
-	Ahead      *QueueAhead     `json:"ahead,omitempty" doc:"What waits before it."`
+	Ahead *QueueAhead `json:"ahead,omitempty" doc:"What waits before it."`
+	// Member is the one that was asked for; nil: the job.
+	Member *int `json:"member,omitempty" doc:"The member that was asked for."`
+
 	Considered *Considered     `json:"considered,omitempty" doc:"What stands between a member and each node now."`
+	Ranked     []RankedNode    `json:"ranked,omitempty" doc:"The best node of each class with one that has room, at most ten, in the order in which they are taken."`
+	Nodes      []PlannedNode   `json:"nodes,omitempty" doc:"Where members that wait would go now, were nobody ahead of the job; at most a hundred."`
+	Evictions  []Eviction      `json:"evictions,omitempty" doc:"Who would give way to members that find no room; at most a hundred."`
+	Present    *PresentNode    `json:"present,omitempty" doc:"The node that the member is on, if one that has a live allocation was asked for. All else is then told as if it had none."`
 	Offerings  []OfferingSight `json:"offerings" doc:"What could be launched for it, and what is in the way."`
 	Coming     []NodeComing    `json:"coming" doc:"Nodes on their way that members would fit on."`
 	Fleet      []Wait          `json:"fleet" doc:"Why the fleet launches nothing more for it, if it does not."`
@@ -47,6 +54,60 @@ type Considered struct {
 	Filtered []ConsiderCount `json:"filtered" doc:"Do not meet the pool or a constraint."`
 	Short    []Shortage      `json:"short" doc:"Have not enough of a resource."`
 	Text     string          `json:"text"`
+	// Classes are the same by class of nodes that are equal to the job but for what is free on them.
+	Classes     []NodeClass `json:"classes" doc:"The same by class of equal nodes, the largest first; at most a hundred."`
+	MoreClasses int         `json:"more_classes,omitempty" doc:"How many classes are not listed."`
+	MoreNodes   int         `json:"more_nodes,omitempty" doc:"How many nodes these have."`
+}
+
+// NodeClass is nodes that are alike to a job but for what is free on them.
+type NodeClass struct {
+	Class    string          `json:"class" doc:"What they are: pool/offering, zone, market unless on-demand, how large they are, and of their attributes those that the job asks for."`
+	Nodes    int             `json:"nodes"`
+	Fitting  int             `json:"fitting" doc:"With room now."`
+	Avoided  int             `json:"avoided" doc:"Where the member failed before."`
+	Closed   []ConsiderCount `json:"closed" doc:"Take no new work: by stage, health or intent."`
+	Filtered []ConsiderCount `json:"filtered" doc:"Do not meet the pool or a constraint."`
+	Short    []Shortage      `json:"short" doc:"Have not enough of a resource."`
+}
+
+// RankedNode is the best node of its class.
+type RankedNode struct {
+	Node  string      `json:"node"`
+	Class string      `json:"class"`
+	Terms string      `json:"terms" doc:"By what the node is taken, in the order in which that counts."`
+	Score []ScoreTerm `json:"score" doc:"The terms one by one: the first that differs decides."`
+}
+
+// ScoreTerm is one of the things by which a node is taken.
+type ScoreTerm struct {
+	Name  string      `json:"name" doc:"preference, devices, warmth, tightness, emptiness (in a pool that spreads), home (of a system job); of an eviction allocations, priority, surplus."`
+	Value float64     `json:"value"`
+	Text  string      `json:"text"`
+	Of    []ScorePart `json:"of,omitempty" doc:"What it is the sum of: of a preference each affinity that is met, and each spread."`
+}
+
+// ScorePart is a part of a term.
+type ScorePart struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Text  string  `json:"text"`
+}
+
+// Eviction is allocations of one node that would give way to a member of higher priority.
+type Eviction struct {
+	Node   string      `json:"node"`
+	Allocs []string    `json:"allocs"`
+	Terms  string      `json:"terms" doc:"Why it is these: the least harm."`
+	Score  []ScoreTerm `json:"score"`
+}
+
+// PresentNode is the node that a member is on, as it would be looked at were the member not there.
+type PresentNode struct {
+	Node     string      `json:"node"`
+	Obstacle string      `json:"obstacle,omitempty" doc:"What would keep the member from it now."`
+	Terms    string      `json:"terms,omitempty" doc:"By what it would be taken, in the order in which that counts."`
+	Score    []ScoreTerm `json:"score,omitempty"`
 }
 
 // ConsiderCount is how many nodes something is true of.
@@ -57,9 +118,9 @@ type ConsiderCount struct {
 
 // Shortage is a resource that nodes are short of.
 type Shortage struct {
-	Resource string  `json:"resource" enum:"cpu,memory,disk"`
+	Resource string  `json:"resource" doc:"cpu, memory, disk, devices as \"gpu A100\", or a port as \"port 80\"."`
 	Nodes    int     `json:"nodes"`
-	Asked    float64 `json:"asked" doc:"Cores, or bytes."`
+	Asked    float64 `json:"asked" doc:"Cores, bytes, or devices. 0 of a port."`
 	Most     float64 `json:"most" doc:"What the node with the most of it has free."`
 }
 

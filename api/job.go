@@ -212,7 +212,13 @@ type JobPlan struct {
 	Placed  int           `json:"placed"`
 	Waiting int           `json:"waiting" doc:"How many would find no room now."`
 	GiveWay []string      `json:"give_way,omitempty" doc:"Allocations of lower priority that would be stopped for them."`
-	Why     string        `json:"why,omitempty" doc:"What stands between a member and each node now, if any would wait."`
+	Why     string        `json:"why,omitempty" doc:"What those that would wait would wait for: a limit, or what stands between a member and each node once the others are placed."`
+
+	Considered *Considered  `json:"considered,omitempty" doc:"What stands between a member and each node now."`
+	Ranked     []RankedNode `json:"ranked" doc:"The best node of each class with one that has room, at most ten, in the order in which they are taken."`
+	Evictions  []Eviction   `json:"evictions,omitempty" doc:"Who would give way, node by node, and why it is they; at most a hundred."`
+	More       bool         `json:"more,omitempty" doc:"Not all members were looked at: others may be placed as well."`
+	Text       []string     `json:"text" doc:"What is said of nodes, for people."`
 }
 
 // JobChange is what a submission would do to a job that is there.
@@ -233,9 +239,10 @@ type PlannedStop struct {
 
 // PlannedNode is a node that members would go to.
 type PlannedNode struct {
-	Node    string `json:"node"`
-	Members int    `json:"members"`
-	Terms   string `json:"terms" doc:"By what the node is the best, in the order in which that counts."`
+	Node    string      `json:"node"`
+	Members int         `json:"members"`
+	Terms   string      `json:"terms" doc:"By what the node is the best, in the order in which that counts."`
+	Score   []ScoreTerm `json:"score" doc:"The terms one by one: the first that differs decides."`
 }
 
 // JobStop is the body of POST /v1/jobs/{namespace}/{name}/stop.

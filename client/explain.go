@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"strconv"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -12,6 +14,13 @@ import (
 func (c *Client) ExplainJob(ctx context.Context, key muster.JobKey) (*api.JobExplanation, error) {
 	out := &api.JobExplanation{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "explain")}, out)
+	return out, err
+}
+
+// ExplainMember tells of one member of a job what it waits for, or where it would go now if it were not where it is.
+func (c *Client) ExplainMember(ctx context.Context, key muster.JobKey, index int) (*api.JobExplanation, error) {
+	out := &api.JobExplanation{}
+	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "explain"), query: url.Values{"member": {strconv.Itoa(index)}}}, out)
 	return out, err
 }
 

@@ -11,9 +11,11 @@ import (
 )
 
 func (a *app) explainCommand() *cobra.Command {
-	c := a.command("explain JOB|NODE", "Say why a job waits, or why a node is as it is", `Of a job: what is served before it, what stands between a member and each node, what could be
-launched and what is in the way, what the cloud answered, and when a member may start. Of a node: its
-dials, who turned them and why, what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
+	c := a.command("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
+nodes, the largest first; which nodes would be taken and by what; what could be launched and what is in the way; what the
+cloud answered; and when a member may start. Of one member, JOB/INDEX: where it would go now; one that has an allocation is
+told of as if it had none, as what the plan saw that placed it is not kept. Of a node: its dials, who turned them and why,
+what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
 		cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 			cl, err := a.connect()
 			if err != nil {
@@ -28,6 +30,9 @@ dials, who turned them and why, what runs there, and when it will be ended. A na
 			}
 			e, err := cl.ExplainJob(ctx, key)
 			if client.IsNotFound(err) {
+				if job, index, ok := cutIndex(args[0]); ok {
+					return a.explainMember(ctx, cl, job, index)
+				}
 				return a.explainNode(ctx, cl, muster.NodeID(args[0]), err)
 			}
 			if err != nil {
@@ -37,6 +42,22 @@ dials, who turned them and why, what runs there, and when it will be ended. A na
 		})
 	a.namespaceFlag(c, "namespace of the job")
 	return c
+}
+
+// explainMember explains one member of a job.
+func (a *app) explainMember(ctx context.Context, cl *client.Client, job string, index int) error {
+	key, err := a.jobKey(job)
+	if err != nil {
+		return err
+	}
+	e, err := cl.ExplainMember(ctx, key, index)
+	if client.IsNotFound(err) {
+		return &hinted{err, jobsHint}
+	}
+	if err != nil {
+		return err
+	}
+	return a.printExplanation(e, e.Text)
 }
 
 func cutNode(name string) (muster.NodeID, bool) {

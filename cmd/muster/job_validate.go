@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,8 @@ func (a *app) validateCommand() *cobra.Command {
 	c := a.command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
 offerings. Nothing is submitted or uploaded. With --local the server is not asked. With --plan it is
 asked also what submitting it would do now: what becomes of the job that has the name, where members would go and by what
-each node was chosen, who would give way, and what the others would wait for.
+each node was chosen, who would give way, what the others would wait for, and what stands between a member and each node,
+by class of equal nodes.
 Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be refused now; 2: the file is wrong.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		spec, err := specfile.JobAt(args[0], a.stdin)
 		if err != nil {
@@ -72,6 +74,9 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 	return c
 }
 
+// linesOfPlan is how many nodes a person is told of; --json has all.
+const linesOfPlan = 20
+
 // shownStops is how many of those that would be stopped are named.
 const shownStops = 10
 
@@ -92,14 +97,32 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, clean(s.Why))
 		}
 	}
-	fmt.Fprintf(a.stdout, "now %d would be placed, %d would wait\n", p.Placed, p.Waiting)
-	for _, n := range p.Nodes {
-		fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", clean(n.Node), n.Members, clean(n.Terms))
+	more := ""
+	if p.More {
+		more = ", and maybe more"
 	}
-	for _, id := range p.GiveWay {
-		fmt.Fprintf(a.stdout, "  allocation %s would give way\n", clean(id))
+	fmt.Fprintf(a.stdout, "now %d would be placed%s, %d would wait\n", p.Placed, more, p.Waiting)
+	members := 0
+	for i, n := range p.Nodes {
+		if i < linesOfPlan {
+			fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", clean(n.Node), n.Members, clean(n.Terms))
+		} else {
+			members += n.Members
+		}
+	}
+	if members > 0 {
+		fmt.Fprintf(a.stdout, "  and %d on nodes chosen after these\n", members)
+	}
+	for _, v := range p.Evictions {
+		fmt.Fprintf(a.stdout, "  on %s %s would give way (%s)\n", clean(v.Node), clean(strings.Join(v.Allocs, ", ")), clean(v.Terms))
 	}
 	if p.Why != "" {
-		fmt.Fprintf(a.stdout, "  %s\n", clean(p.Why))
+		fmt.Fprintf(a.stdout, "  %d wait: %s\n", p.Waiting, clean(p.Why))
+	}
+	if p.Placed+p.Waiting == 0 {
+		return // the others are where they are
+	}
+	for _, line := range p.Text {
+		fmt.Fprintln(a.stdout, clean(line))
 	}
 }

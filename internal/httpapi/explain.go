@@ -20,7 +20,7 @@ import (
 
 func (a *API) explainRoutes() {
 	job := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/explain", "explain-job", tagJobs, "Explain what a job waits for",
-		"One record from the queue to the cloud: what is before it, what stands between a member and each node, what could be launched and what is in the way, what is on its way, and when a member may start.")
+		"One record from the queue to the cloud: what is before it, what stands between a member and each node, by class of equal nodes, and which would be taken by what; what could be launched and what is in the way, what is on its way, and when a member may start. Of a member that has an allocation: where it would go now if it had none; what the plan saw that put it there is not kept.")
 	job.Errors = append(job.Errors, http.StatusNotFound)
 	register(a, job, a.explainJob)
 
@@ -32,11 +32,19 @@ func (a *API) explainRoutes() {
 
 type jobExplanationOut struct{ Body api.JobExplanation }
 
-func (a *API) explainJob(_ context.Context, in *JobPath) (*jobExplanationOut, error) {
+type explainJobIn struct {
+	JobPath
+	Member int `query:"member" default:"-1" minimum:"-1" doc:"Explain this one of its members. Default: the job."`
+}
+
+func (a *API) explainJob(_ context.Context, in *explainJobIn) (*jobExplanationOut, error) {
 	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
 	j, err := in.find(snap)
 	if err != nil {
 		return nil, err
+	}
+	if in.Member >= j.Count() {
+		return nil, muster.Faultf(muster.FaultNotFound, "member %d of job %s: not found; it has %s, counted from 0", in.Member, j.Key, count(j.Count(), "member"))
 	}
 	d, blocks := a.cfg.Insight.Fleet()
 	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now}
@@ -45,7 +53,12 @@ func (a *API) explainJob(_ context.Context, in *JobPath) (*jobExplanationOut, er
 		Counts: jobOf(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
 		Fleet: []api.Wait{}, Blocks: []api.Block{}, Index: snap.Index(),
 	}
-	e.explain()
+	if in.Member >= 0 {
+		e.out.Member = &in.Member
+		e.member(in.Member)
+	} else {
+		e.explain()
+	}
 	return &jobExplanationOut{e.out}, nil
 }
 
@@ -77,6 +90,10 @@ func (e *explainer) explain() {
 	case j.Waiting() == 0:
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.rollout()
+		if j.LiveAllocs > 0 && !j.Run.System() {
+			e.say("What follows is where another member would go now; what plans saw that placed those that are there is not kept.")
+			e.placing(place.Explain(j, e.snap, e.now))
+		}
 		return
 	}
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
@@ -88,7 +105,10 @@ func (e *explainer) explain() {
 	if e.limits() {
 		return
 	}
-	e.nodes()
+	e.placing(place.Explain(j, e.snap, e.now))
+	if e.out.Considered.Fitting > 0 {
+		e.say("A member may be placed at any moment.")
+	}
 	if j.Run.System() {
 		e.say("A system job has one member on each node that fits: no node is made for it.")
 		return
@@ -185,38 +205,6 @@ func count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// nodes tells what stands between a member and each node.
-func (e *explainer) nodes() {
-	r := place.Explain(e.job, e.snap, e.now)
-	c := &api.Considered{Nodes: r.Nodes, Fitting: r.Fitting, Avoided: r.Avoided, Closed: counts(r.Closed), Filtered: counts(r.Filtered), Short: []api.Shortage{}, Text: r.String()}
-	for _, s := range r.Short {
-		c.Short = append(c.Short, api.Shortage{Resource: s.Dimension, Nodes: s.Nodes, Asked: figureOf(s.Dimension, s.Asked), Most: figureOf(s.Dimension, s.Most)})
-	}
-	e.out.Considered = c
-	e.say("Nodes: %s.", c.Text)
-	if r.Fitting > 0 {
-		e.say("A member may be placed at any moment.")
-	}
-}
-
-func counts(in []place.Count) []api.ConsiderCount {
-	out := []api.ConsiderCount{}
-	for _, c := range in {
-		out = append(out, api.ConsiderCount{What: c.What, Nodes: c.Nodes})
-	}
-	return out
-}
-
-func figureOf(dimension string, r muster.Resources) float64 {
-	switch dimension {
-	case "cpu":
-		return float64(r.CPU) / 1000
-	case "memory":
-		return float64(r.Memory)
-	}
-	return float64(r.Disk)
 }
 
 // offerings tells what could be launched for it.

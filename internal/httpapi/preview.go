@@ -17,7 +17,7 @@ const maxPreview = 10_000
 // planOf is what a submission would do now: the fact is supposed, and what decides about jobs is asked of
 // the state that would follow. Nothing is changed.
 func planOf(s *api.JobSubmission, snap *state.Snapshot) *api.JobPlan {
-	out := &api.JobPlan{Nodes: []api.PlannedNode{}}
+	out := &api.JobPlan{Nodes: []api.PlannedNode{}, Ranked: []api.RankedNode{}, Text: []string{}}
 	now := max(muster.At(time.Now()), snap.Meta().Time)
 	f := &state.JobSubmitted{
 		Key: muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name},
@@ -46,16 +46,18 @@ func planOf(s *api.JobSubmission, snap *state.Snapshot) *api.JobPlan {
 		out.Change = changeOf(snap, after, job, before.Version, next, now)
 	}
 	p := place.Try(after, job, now, maxPreview)
-	out.Waiting = p.Waiting
+	out.Nodes, out.Waiting, out.More = plannedOf(p.Choices, maxPreview), p.Waiting, p.More
+	out.Considered, out.Ranked, out.Evictions, out.Text = consideredOf(&p), rankedOf(p.Ranked), evictionsOf(p.Evictions), p.Nodes()
 	for _, c := range p.Choices {
-		out.Nodes = append(out.Nodes, api.PlannedNode{Node: string(c.Node), Members: c.Members, Terms: c.Terms})
 		out.Placed += c.Members
 	}
-	for _, st := range p.Stops {
-		out.GiveWay = append(out.GiveWay, string(st.Alloc))
+	for _, v := range p.Evictions {
+		for _, id := range v.Allocs {
+			out.GiveWay = append(out.GiveWay, string(id))
+		}
 	}
 	if p.Waiting > 0 {
-		out.Why = place.Explain(job, after, now).String()
+		out.Why = p.Why()
 	}
 	return out
 }

@@ -68,7 +68,7 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if l := i.stats.now.Load(); l != nil && l.paused {
 		return "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"
 	}
-	why := []string{place.Explain(j, snap, now).String()}
+	why := []string{place.Why(j, snap, now).String()}
 	if coming := launching(snap); coming > 0 {
 		why = append(why, onTheirWay(coming))
 	}

@@ -44,6 +44,12 @@ func Attribute(n *state.Node, name string) (value string, set bool) {
 	return v, ok
 }
 
+// Served reports whether the server sets the attribute.
+func Served(name string) bool {
+	_, known := served("", &muster.Offering{}, name)
+	return known
+}
+
 // served is the value of an attribute that the server sets; known is whether it is one.
 func served(pool muster.PoolName, o *muster.Offering, name string) (value string, known bool) {
 	switch name {

@@ -37,6 +37,11 @@ type Obstacle struct {
 // avoid go to n, of which this much is free? Pass Room(n) as free, less what is
 // promised to others. Devices and ports are those of the row.
 func Check(s *Shape, n *state.Node, free muster.Resources, avoid []muster.NodeID) Obstacle {
+	return CheckSpace(s, n, Space{free, n.Taken}, avoid)
+}
+
+// CheckSpace is Check where devices and ports are not those of the row either.
+func CheckSpace(s *Shape, n *state.Node, free Space, avoid []muster.NodeID) Obstacle {
 	if why := closed(n); why != "" {
 		return Obstacle{Closed, why}
 	}
@@ -46,7 +51,7 @@ func Check(s *Shape, n *state.Node, free muster.Resources, avoid []muster.NodeID
 	if slices.Contains(avoid, n.ID) {
 		return Obstacle{Kind: Avoided}
 	}
-	if dim := s.Short(Space{free, n.Taken}, n.Devices()); dim != "" {
+	if dim := s.Short(free, n.Devices()); dim != "" {
 		return Obstacle{Short, dim}
 	}
 	return Obstacle{}

@@ -196,22 +196,28 @@ func (v *View) sweep() {
 	v.empty = 0
 }
 
+// namesOf are the attributes that a shape asks for, sorted.
+func namesOf(s *fit.Shape) (names []string) {
+	for i := range s.Constraints {
+		names = append(names, s.Constraints[i].Attribute)
+	}
+	for i := range s.Affinities {
+		names = append(names, s.Affinities[i].Attribute)
+	}
+	for i := range s.Spread {
+		names = append(names, s.Spread[i].Attribute)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // name makes sure that nodes are told apart by what a shape asks for.
 func (v *View) name(s *fit.Shape) {
 	before := len(v.names)
-	add := func(name string) {
+	for _, name := range namesOf(s) {
 		if at, found := slices.BinarySearch(v.names, name); !found {
 			v.names = slices.Insert(v.names, at, name)
 		}
-	}
-	for i := range s.Constraints {
-		add(s.Constraints[i].Attribute)
-	}
-	for i := range s.Affinities {
-		add(s.Affinities[i].Attribute)
-	}
-	for i := range s.Spread {
-		add(s.Spread[i].Attribute)
 	}
 	first := len(v.warm) == 0
 	var cold []muster.AffinityKey

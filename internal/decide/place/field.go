@@ -125,17 +125,8 @@ func (f *field) refresh() {
 }
 
 func (f *field) bucketOf(c *class) *bucket {
-	affinity := 0.0
-	for i := range f.shape.Affinities {
-		a := &f.shape.Affinities[i]
-		if v, set := fit.Attribute(c.sample, a.Attribute); a.Met(v, set) {
-			affinity += float64(a.Weight)
-		}
-	}
-	values := make([]string, len(f.shape.Spread))
-	for i := range f.shape.Spread {
-		values[i], _ = fit.Attribute(c.sample, f.shape.Spread[i].Attribute)
-	}
+	affinity := liking(f.shape, c.sample, func(*fit.Affinity) {})
+	values := f.valuesOf(c.sample)
 	at, found := slices.BinarySearchFunc(f.buckets, 0, func(b *bucket, _ int) int {
 		return cmp.Or(cmp.Compare(affinity, b.affinity), slices.Compare(b.values, values))
 	})
@@ -143,6 +134,27 @@ func (f *field) bucketOf(c *class) *bucket {
 		f.buckets = slices.Insert(f.buckets, at, &bucket{affinity: affinity, values: values})
 	}
 	return f.buckets[at]
+}
+
+// valuesOf are those of a node that members are spread over.
+func (f *field) valuesOf(n *state.Node) []string {
+	values := make([]string, len(f.shape.Spread))
+	for i := range f.shape.Spread {
+		values[i], _ = fit.Attribute(n, f.shape.Spread[i].Attribute)
+	}
+	return values
+}
+
+// liking is the sum of the weights of the affinities that a node meets; met is told of each of them.
+func liking(s *fit.Shape, n *state.Node, met func(*fit.Affinity)) (sum float64) {
+	for i := range s.Affinities {
+		a := &s.Affinities[i]
+		if v, set := fit.Attribute(n, a.Attribute); a.Met(v, set) {
+			sum += float64(a.Weight)
+			met(a)
+		}
+	}
+	return sum
 }
 
 // coresPerDevice is how many cores a member that comes for a device is reckoned to ask for with it.
@@ -352,16 +364,19 @@ func (t *tally) term(s *fit.Shape, values []string) float64 {
 	}
 	sum := 0.0
 	for i := range s.Spread {
-		sp := &s.Spread[i]
-		share := t.share(sp, i, values[i])
-		have := float64(t.counts[i][values[i]])
-		if share > 0 {
-			sum += float64(sp.Weight) * (share - have) / share
-		} else {
-			sum -= float64(sp.Weight) * (1 + have)
-		}
+		part, _, _ := t.part(&s.Spread[i], i, values[i])
+		sum += part
 	}
 	return sum
+}
+
+// part is the term of one of the spreads, how many members have the value, and how many should.
+func (t *tally) part(sp *fit.Spread, i int, value string) (term, have, share float64) {
+	share, have = t.share(sp, i, value), float64(t.counts[i][value])
+	if share > 0 {
+		return float64(sp.Weight) * (share - have) / share, have, share
+	}
+	return -float64(sp.Weight) * (1 + have), have, share
 }
 
 // share is how many of the members a value should have.

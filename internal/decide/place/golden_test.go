@@ -3,8 +3,10 @@ package place
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "write what the tests see into their golden files")
 
-const mark = "--- plan\n"
+const (
+	mark      = "--- plan\n"
+	explained = "--- explained\n"
+)
 
 // Each file is a small cluster and, after the mark, the plan and the
 // explanations for it. Write both anew with: go test ./internal/decide/place -update
@@ -33,7 +38,7 @@ func TestGolden(t *testing.T) {
 			cluster, want, _ := strings.Cut(string(text), mark)
 			c := fittest.Read(t, cluster)
 			d := Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), limits(cluster))
-			got := show(c.Snapshot(), d) + reasons(t, c, d)
+			got := show(c.Snapshot(), d) + explained + explanations(t, c, d)
 			if *update {
 				if err := os.WriteFile(file, []byte(cluster+mark+got), 0o644); err != nil {
 					t.Fatal(err)
@@ -43,7 +48,7 @@ func TestGolden(t *testing.T) {
 			if got != want {
 				t.Errorf("got\n%swant\n%s", got, want)
 			}
-			settledAfter(t, c, d)
+			settledAfter(t, c, len(d.Left) > 0)
 		})
 	}
 }
@@ -87,44 +92,105 @@ func show(snap *state.Snapshot, d Decision) string {
 	return b.String()
 }
 
-// reasons are the explanations for who is blocked, once the plan is committed.
-func reasons(t *testing.T, c *fittest.Cluster, d Decision) string {
+// explanations commits the plan job by job, in the order in which the pass serves them, and explains each before its turn, and who
+// is blocked once more in the end. What is explained must be what the plan does, as long as it is not bounded and no turns are taken.
+func explanations(t *testing.T, c *fittest.Cluster, d Decision) string {
 	t.Helper()
-	if len(d.Blocked) == 0 {
-		return ""
+	var jobs []*state.Job
+	for _, uid := range everyJob(c.Snapshot()) {
+		if j := c.Snapshot().JobByUID(uid); j.Waiting() > 0 && j.Parked == "" {
+			jobs = append(jobs, j)
+		}
 	}
-	if res := c.Apply(&state.PlanCommitted{Placements: d.Placements, Stops: d.Stops}).(*state.PlanResult); len(res.Refused)+len(res.RefusedStops) > 0 {
-		t.Fatalf("the state refuses the plan: %+v %+v", res.Refused, res.RefusedStops)
-	}
+	slices.SortFunc(jobs, Order)
+	turns := c.Snapshot().Shares() != nil && len(c.Snapshot().Shares().Rules) > 0
 	var b strings.Builder
+	for _, j := range jobs {
+		var mine []state.Placement
+		for _, p := range d.Placements {
+			if p.UID == j.UID {
+				mine = append(mine, p)
+			}
+		}
+		var stops []state.Stop
+		for _, st := range d.Stops {
+			if st.For == j.UID {
+				stops = append(stops, st)
+			}
+		}
+		if slices.Contains(d.Left, j.UID) {
+			commit(t, c, mine, stops)
+			continue
+		}
+		e := Explain(c.Snapshot().JobByUID(j.UID), c.Snapshot(), c.Now())
+		if len(d.Left) == 0 && !turns {
+			agrees(t, &e, mine, stops)
+		}
+		if len(e.Choices)+len(e.Evictions) > 0 {
+			fmt.Fprintf(&b, "%s:\n%s", j.Key, indented(&e))
+		}
+		commit(t, c, mine, stops)
+	}
 	for _, w := range d.Blocked {
-		j := c.Snapshot().JobByUID(w.UID)
-		fmt.Fprintf(&b, "%s: %s\n", j.Key, Explain(j, c.Snapshot(), c.Now()))
+		e := Explain(c.Snapshot().JobByUID(w.UID), c.Snapshot(), c.Now())
+		fmt.Fprintf(&b, "%s, %d waiting:\n%s", c.Snapshot().JobByUID(w.UID).Key, e.Waiting, indented(&e))
 	}
 	return b.String()
 }
 
-// settledAfter commits the decision: the state must take all of it, and a
-// second look must find nothing more to do (L11).
-func settledAfter(t *testing.T, c *fittest.Cluster, d Decision) {
+func indented(e *Explanation) string {
+	return "  " + strings.Join(e.Lines(), "\n  ") + "\n"
+}
+
+// agrees fails the test unless an explanation chooses what the plan does.
+func agrees(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, e *Explanation, placed []state.Placement, stops []state.Stop) {
+	t.Helper()
+	chosen, planned := map[muster.NodeID]int{}, map[muster.NodeID]int{}
+	for _, c := range e.Choices {
+		chosen[c.Node] += c.Members
+	}
+	for _, p := range placed {
+		planned[p.Node]++
+	}
+	if !maps.Equal(chosen, planned) {
+		t.Fatalf("explained as %v, planned %v", chosen, planned)
+	}
+	var gone []muster.AllocID
+	for _, v := range e.Evictions {
+		gone = append(gone, v.Allocs...)
+	}
+	if !slices.EqualFunc(gone, stops, func(a muster.AllocID, b state.Stop) bool { return a == b.Alloc }) {
+		t.Fatalf("%v give way as explained, in the plan %v", gone, stops)
+	}
+}
+
+// settledAfter looks a second time at the planned state, and must find nothing more to do (L11); if something was left it
+// goes on until nothing is.
+func settledAfter(t *testing.T, c *fittest.Cluster, left bool) {
 	t.Helper()
 	for {
-		if len(d.Blocked) == 0 || len(d.Left) > 0 {
-			if res := c.Apply(&state.PlanCommitted{Placements: d.Placements, Stops: d.Stops}).(*state.PlanResult); len(d.Blocked) == 0 && len(res.Refused) > 0 {
-				t.Fatalf("the state refuses the plan: %+v", res.Refused)
-			}
-		}
 		if why := fittest.Overfull(c.Snapshot()); why != "" {
 			t.Fatal(why)
 		}
-		more := d.Left
-		d = Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), Limits{Placements: 1000, Looks: 1 << 20})
-		if len(more) == 0 {
-			break
+		d := Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), Limits{1000, 1 << 20})
+		if !left {
+			if len(d.Placements)+len(d.Stops) > 0 || len(d.Left) > 0 {
+				t.Errorf("planning again on the planned state is not idle:\n%s", show(c.Snapshot(), d))
+			}
+			return
 		}
+		commit(t, c, d.Placements, d.Stops)
+		left = len(d.Left) > 0
 	}
-	if len(d.Placements)+len(d.Stops) > 0 || len(d.Left) > 0 {
-		t.Errorf("planning again on the planned state is not idle:\n%s", show(c.Snapshot(), d))
+}
+
+func commit(t *testing.T, c *fittest.Cluster, placements []state.Placement, stops []state.Stop) {
+	t.Helper()
+	if res := c.Apply(&state.PlanCommitted{Placements: placements, Stops: stops}).(*state.PlanResult); len(res.Refused)+len(res.RefusedStops) > 0 {
+		t.Fatalf("the state refuses the plan: %+v %+v", res.Refused, res.RefusedStops)
 	}
 }
 

@@ -60,8 +60,9 @@ type pass struct {
 	allow    *fit.Allowance
 	full     bool // a limit was reached
 	decision Decision
-	// chosen is told of each node that members are put on; nil: nobody asks.
-	chosen func(f *field, o *option, members int)
+	// chosen is told of each node that members are put on, evicted of who gives way; nil: nobody asks.
+	chosen  func(s *setting, o *option, members int)
+	evicted func(*eviction)
 
 	// Of preemption: who is to give way, what is left of nodes where it is waited for, and for whom there is nobody.
 	leaving map[muster.AllocID]bool
@@ -170,7 +171,11 @@ func (p *pass) finish(s *setting) {
 		p.decision.Blocked = append(p.decision.Blocked, Blocked{UID: uid, Shape: s.field.shape, Waiting: waiting, Bound: s.bound})
 	case waiting > 0:
 		p.hide(s)
-		p.preempt(s, waiting)
+		if p.evicted == nil {
+			p.preempt(s, waiting, avoid)
+		} else { // whoever is told needs no more than that
+			p.preempt(s, min(waiting, p.limits.Placements), avoid)
+		}
 		full := s.field.best(nil, s.spread).seat == nil
 		p.show(s)
 		p.decision.Blocked = append(p.decision.Blocked, Blocked{UID: uid, Shape: s.field.shape, Waiting: waiting, Full: full, Avoid: avoid})
@@ -195,8 +200,9 @@ type setting struct {
 	// allowed is how many more may be placed this time, for its turn and for limits; bound is the limit that was reached.
 	allowed int
 	bound   fit.Bound
-	// homes are the nodes of a system job's members that wait to come back to them.
-	homes map[int]*seat
+	// homes are the nodes of a system job's members that wait to come back to them, missed those where one found no room.
+	homes  map[int]*seat
+	missed []*seat
 }
 
 // retries places members to be tried again.
@@ -211,6 +217,9 @@ func (p *pass) retries(s *setting) {
 		}
 		switch {
 		case o.seat == nil:
+			if home := s.homes[m.Index]; home != nil {
+				s.missed = append(s.missed, home)
+			}
 			if s.waiting == 0 {
 				s.avoid = m.FailedNodes
 			} else if len(s.avoid) > 0 {
@@ -270,7 +279,7 @@ func (p *pass) field(j *state.Job) *field {
 func (p *pass) give(s *setting, o *option, g gift) {
 	to := o.seat
 	if p.chosen != nil {
-		p.chosen(s.field, o, g.count)
+		p.chosen(s, o, g.count)
 	}
 	if len(to.given) == 0 {
 		p.touched = append(p.touched, to)

@@ -202,7 +202,7 @@ func checkIdle(rt *rapid.T, planned *state.Snapshot, now muster.Time, d Decision
 		if len(again.Placements) > 0 || !b.Full {
 			continue
 		}
-		e := Explain(planned.JobByUID(b.UID), planned, now)
+		e := Why(planned.JobByUID(b.UID), planned, now)
 		if e.Fitting > 0 {
 			rt.Fatalf("job %s is blocked: %s", b.UID, e)
 		}

@@ -41,8 +41,8 @@ func (e *eviction) compare(o *eviction) int {
 
 // preempt plans who gives way to members of a job that fit nowhere: allocations of lower priority, never equals. The
 // members themselves are placed when the room is there; until then what was stopped for the job is
-// counted as coming, and nobody else is stopped for the same members.
-func (p *pass) preempt(s *setting, waiting int) {
+// counted as coming, and nobody else is stopped for the same members. On nodes in avoid, where all of them have failed, room is of no use.
+func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 	below := false
 	for priority := range p.view.running {
 		below = below || priority < s.job.Run.Priority()
@@ -54,7 +54,7 @@ func (p *pass) preempt(s *setting, waiting int) {
 	var options []*eviction
 	var seats []*seat
 	for _, seat := range p.view.nodes {
-		if seat.row.Schedulable() && !seat.lifted && fit.Feasible(s.field.shape, seat.row) == "" && s.field.shape.Times(fit.Space{Resources: seat.row.Capacity}, seat.row.Devices(), 1) == 1 {
+		if s.of(seat, avoid) && seat.row.Schedulable() && fit.Feasible(s.field.shape, seat.row) == "" && s.field.shape.Times(fit.Space{Resources: seat.row.Capacity}, seat.row.Devices(), 1) == 1 {
 			seats = append(seats, seat)
 		}
 	}
@@ -72,7 +72,7 @@ func (p *pass) preempt(s *setting, waiting int) {
 			options = append(options, e)
 		}
 	}
-	if len(options) == 0 {
+	if len(options) == 0 && len(avoid) == 0 && s.homes == nil {
 		if p.spared == nil {
 			p.spared = map[evictionKey]bool{}
 		}
@@ -93,6 +93,14 @@ func (p *pass) preempt(s *setting, waiting int) {
 			options[best] = again
 		}
 	}
+}
+
+// of reports whether room on a node is of use to a member that found none: where another member is only if it comes back there.
+func (s *setting) of(at *seat, avoid []muster.NodeID) bool {
+	if slices.Contains(s.missed, at) {
+		return true
+	}
+	return !at.lifted && (s.homes == nil || s.untried > 0) && !slices.Contains(avoid, at.row.ID)
 }
 
 type evictionKey struct {
@@ -243,6 +251,9 @@ func least(at *seat, space fit.Space, order []*state.Alloc, fits func(fit.Space)
 func (p *pass) stop(s *setting, e *eviction) {
 	if p.leaving == nil {
 		p.leaving = map[muster.AllocID]bool{}
+	}
+	if p.evicted != nil {
+		p.evicted(e)
 	}
 	space := p.spaceOf(e.seat)
 	for _, a := range e.victims {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/musterhq/muster"
@@ -28,17 +29,16 @@ type Count struct {
 	Nodes int
 }
 
-// Shortage is how many nodes had not enough of a dimension, and how much the
-// one with the most had.
+// Shortage is how many nodes had not enough of a dimension, how much of it a member asks for, and how much the
+// one with the most had: cores, bytes, or devices. Of a port both are 0.
 type Shortage struct {
-	Dimension string
-	Nodes     int
-	Asked     muster.Resources
-	Most      muster.Resources // only the field of the dimension counts
+	Dimension   string
+	Nodes       int
+	Asked, Most float64
 }
 
-// add counts one node.
-func (r *Reason) add(s *fit.Shape, o fit.Obstacle, free muster.Resources) {
+// add counts one node, with what is free on it.
+func (r *Reason) add(s *fit.Shape, o fit.Obstacle, n *state.Node, free fit.Space) {
 	r.Nodes++
 	switch o.Kind {
 	case fit.None:
@@ -53,14 +53,30 @@ func (r *Reason) add(s *fit.Shape, o fit.Obstacle, free muster.Resources) {
 		r.Filtered = count(r.Filtered, "distinct_hosts")
 	case fit.Short:
 		i := slices.IndexFunc(r.Short, func(h Shortage) bool { return h.Dimension == o.What })
+		asked, has := lack(s, o.What, n, free)
 		if i < 0 {
 			i = len(r.Short)
-			r.Short = append(r.Short, Shortage{Dimension: o.What, Asked: s.Ask, Most: free})
+			r.Short = append(r.Short, Shortage{Dimension: o.What, Asked: asked})
 		}
 		h := &r.Short[i]
 		h.Nodes++
-		h.Most.CPU, h.Most.Memory, h.Most.Disk = max(h.Most.CPU, free.CPU), max(h.Most.Memory, free.Memory), max(h.Most.Disk, free.Disk)
+		h.Most = max(h.Most, has)
 	}
+}
+
+// lack is how much a member asks for of what a node is short of, and how much the node has.
+func lack(s *fit.Shape, dimension string, n *state.Node, free fit.Space) (asked, has float64) {
+	switch dimension {
+	case "cpu":
+		return float64(s.Ask.CPU) / 1000, float64(free.CPU) / 1000
+	case "memory":
+		return float64(s.Ask.Memory), float64(free.Memory)
+	case "disk":
+		return float64(s.Ask.Disk), float64(free.Disk)
+	}
+	// Cores lack only where cpu does.
+	_, asked, has = free.Taken.Lack(&muster.NamedAsk{Devices: s.Names.Devices, Ports: s.Names.Ports}, n.Devices())
+	return asked, has
 }
 
 // count finds by a walk: there are few distinct obstacles.
@@ -89,13 +105,18 @@ func (r Reason) String() string {
 	if r.Nodes == 0 {
 		return "there are no nodes yet"
 	}
-	var parts []string
+	parts := r.obstacles()
 	if r.Fitting > 0 {
-		parts = append(parts, fmt.Sprintf("%d with room", r.Fitting))
+		parts = append([]string{fmt.Sprintf("%d with room", r.Fitting)}, parts...)
 	}
+	return counted(r.Nodes, "node") + " considered: " + strings.Join(parts, ", ")
+}
+
+// obstacles are what was in the way of nodes: room first, then what does not change by itself.
+func (r *Reason) obstacles() (parts []string) {
 	for _, h := range r.Short {
-		if asked := amount(h.Dimension, h.Asked); asked != "" {
-			parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)", h.Nodes, h.Dimension, asked, amount(h.Dimension, h.Most)))
+		if h.Asked > 0 {
+			parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)", h.Nodes, h.Dimension, amount(h.Dimension, h.Asked), amount(h.Dimension, h.Most)))
 		} else {
 			parts = append(parts, fmt.Sprintf("%d short of %s", h.Nodes, h.Dimension))
 		}
@@ -109,30 +130,28 @@ func (r Reason) String() string {
 	for _, c := range r.Closed {
 		parts = append(parts, fmt.Sprintf("%d %s", c.Nodes, c.What))
 	}
-	noun := "nodes"
-	if r.Nodes == 1 {
-		noun = "node"
-	}
-	return fmt.Sprintf("%d %s considered: %s", r.Nodes, noun, strings.Join(parts, ", "))
+	return parts
 }
 
-// amount is empty for what has names.
-func amount(dimension string, r muster.Resources) string {
+func amount(dimension string, n float64) string {
 	switch dimension {
-	case "cpu":
-		return max(r.CPU, 0).String()
-	case "memory":
-		return max(r.Memory, 0).String()
-	case "disk":
-		return max(r.Disk, 0).String()
+	case "memory", "disk":
+		return muster.Bytes(n).String()
 	}
-	return ""
+	return strconv.FormatFloat(n, 'g', -1, 64)
 }
 
-// Explain tells what stands between a member of the job and each node now. Of
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Why is the reason alone of an Explanation, at a fraction of its cost. Of
 // members that wait to be tried again it takes the one that is due the longest, with
 // the nodes it failed on; of others any, as they are equal.
-func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
+func Why(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
 	var avoid []muster.NodeID
 	if j.Untried() == 0 {
 		snap.DueRetries(j.UID, now, func(m *state.Member) bool {
@@ -152,12 +171,12 @@ func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
 		})
 	}
 	snap.LiveNodes(func(n *state.Node) bool {
-		free := fit.Room(n)
-		o := fit.Check(s, n, free, avoid)
+		free := fit.SpaceOf(n)
+		o := fit.CheckSpace(s, n, free, avoid)
 		if home[n.ID] && (o.Kind == fit.None || o.Kind == fit.Short) {
 			o = fit.Obstacle{Kind: fit.Occupied}
 		}
-		r.add(s, o, free)
+		r.add(s, o, n, free)
 		return true
 	})
 	r.sort()

@@ -1,0 +1,212 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/musterhq/muster/internal/decide/fit"
+)
+
+// How many of each a person is told of; the rest is counted.
+const (
+	linesOfClasses = 8
+	linesOfRanked  = 5
+	linesOfChoices = 8
+)
+
+// Lines are the explanation for people.
+func (e *Explanation) Lines() []string {
+	return slices.Concat(e.Nodes(), e.present(), e.placing(), e.givingWay())
+}
+
+// Nodes are the lines on nodes: how many stand how, the same by class, and the best of each class in the order in which they are taken.
+func (e *Explanation) Nodes() []string {
+	return slices.Concat([]string{"Nodes: " + e.All.String() + "."}, e.table(), e.ranking())
+}
+
+// table is the classes, one a line, the largest first. There is none of a single class: the sentence before has said it.
+func (e *Explanation) table() []string {
+	switch len(e.Classes) {
+	case 0:
+		return nil
+	case 1:
+		if e.All.Nodes == 1 {
+			return []string{"It is " + e.Classes[0].Name + "."}
+		}
+		return []string{"All of them are " + e.Classes[0].Name + "."}
+	}
+	rows := [][]string{{"NODES", "CLASS", "ROOM", "IN THE WAY"}}
+	left := 0
+	for i := range e.Classes {
+		c := &e.Classes[i]
+		if i >= linesOfClasses {
+			left += c.Nodes
+			continue
+		}
+		way := strings.Join(c.obstacles(), ", ")
+		if way == "" {
+			way = "-"
+		}
+		rows = append(rows, []string{strconv.Itoa(c.Nodes), c.Name, strconv.Itoa(c.Fitting), way})
+	}
+	lines := columns(rows)
+	if left > 0 {
+		lines = append(lines, fmt.Sprintf("  and %d more %s, of %s", len(e.Classes)-linesOfClasses, plural("class", len(e.Classes)-linesOfClasses), counted(left, "node")))
+	}
+	return lines
+}
+
+// columns aligns them: numbers to the right, the last as it is.
+func columns(rows [][]string) (lines []string) {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		line := " "
+		for i, cell := range row {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			switch {
+			case i == len(row)-1:
+				line += " " + cell
+			case i%2 == 0:
+				line += " " + pad + cell + " "
+			default:
+				line += " " + cell + pad + " "
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func plural(noun string, n int) string {
+	if n == 1 {
+		return noun
+	}
+	return noun + "es"
+}
+
+// ranking tells which node is the best, and by what it is before those of other classes.
+func (e *Explanation) ranking() []string {
+	who := "Another member"
+	if e.Member >= 0 {
+		who = fmt.Sprintf("Member %d", e.Member)
+	}
+	if len(e.Choices) == 0 && e.Bound.Namespace != "" {
+		return nil // nobody goes anywhere
+	}
+	switch len(e.Ranked) {
+	case 0:
+		return nil
+	case 1:
+		if len(e.Choices) > 0 {
+			return nil // the first of them is this one
+		}
+		return []string{fmt.Sprintf("%s would go to %s: %s.", who, e.Ranked[0].Node, e.Ranked[0].Terms)}
+	}
+	lines := []string{who + " would go to the first of these, the best of their classes in order:"}
+	for i := range e.Ranked {
+		c := &e.Ranked[i]
+		if i == linesOfRanked {
+			lines = append(lines, fmt.Sprintf("  and %d more", len(e.Ranked)-i))
+			break
+		}
+		lines = append(lines, fmt.Sprintf("  %d. %s (%s): %s", i+1, c.Node, c.Class, c.Terms))
+	}
+	return lines
+}
+
+// present tells how the node that the member is on would do.
+func (e *Explanation) present() []string {
+	p := e.Present
+	switch {
+	case p == nil:
+		return nil
+	case len(e.Ranked) > 0 && e.Ranked[0].Node == p.Node:
+		return []string{fmt.Sprintf("It is on %s: it would go there again.", p.Node)}
+	case p.Obstacle.Kind != fit.None:
+		return []string{fmt.Sprintf("It is on %s, which would not be taken now: %s.", p.Node, p.Obstructed())}
+	}
+	return []string{fmt.Sprintf("It is on %s, which would come later: %s.", p.Node, p.Terms)}
+}
+
+// placing tells where members that wait would go.
+func (e *Explanation) placing() (lines []string) {
+	nodes, members := 0, 0
+	placed := 0
+	for i, c := range e.Choices {
+		placed += c.Members
+		if i < linesOfChoices {
+			lines = append(lines, fmt.Sprintf("  %d on %s: %s", c.Members, c.Node, c.Terms))
+			continue
+		}
+		nodes++
+		members += c.Members
+	}
+	if placed == 0 {
+		if e.Bound.Namespace == "" {
+			return nil
+		}
+		return []string{fmt.Sprintf("%s would wait, whatever room there is: %s.", counted(e.Waiting, "member"), e.Why())}
+	}
+	if nodes > 0 {
+		lines = append(lines, fmt.Sprintf("  %d on nodes chosen after these, %d times", members, nodes))
+	}
+	more := ""
+	if e.More {
+		more = ", and maybe more,"
+	}
+	lines = slices.Insert(lines, 0, fmt.Sprintf("Were nobody ahead of it, %s of it%s would be placed now:", counted(placed, "member"), more))
+	if e.Waiting > 0 {
+		lines = append(lines, fmt.Sprintf("%s would wait then: %s.", counted(e.Waiting, "member"), e.Why()))
+	}
+	return lines
+}
+
+// Why is what members that would wait would wait for.
+func (e *Explanation) Why() string {
+	switch {
+	case e.Bound.Namespace != "":
+		return e.Bound.Why
+	case len(e.Choices) > 0:
+		return e.Rest.String()
+	}
+	return e.All.String()
+}
+
+func (e *Explanation) givingWay() (lines []string) {
+	for i := range e.Evictions {
+		if i == linesOfChoices {
+			return append(lines, fmt.Sprintf("And on %s more.", counted(len(e.Evictions)-i, "node")))
+		}
+		v := &e.Evictions[i]
+		ids := make([]string, len(v.Allocs))
+		for k, id := range v.Allocs {
+			ids[k] = string(id)
+		}
+		lines = append(lines, fmt.Sprintf("On %s %s would give way: %s.", v.Node, strings.Join(ids, ", "), v.Terms))
+	}
+	return lines
+}
+
+// Obstructed is the obstacle in a few words.
+func (p *Present) Obstructed() string {
+	switch o := p.Obstacle; o.Kind {
+	case fit.Filtered:
+		return "it does not meet " + o.What
+	case fit.Avoided:
+		return "the member failed there before"
+	case fit.Short:
+		return "it is short of " + o.What
+	case fit.Occupied:
+		return "it has another member of the job"
+	default:
+		return "it is " + o.What
+	}
+}

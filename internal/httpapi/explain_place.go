@@ -1,0 +1,147 @@
+package httpapi
+
+import (
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/place"
+)
+
+// mostListed is how many classes of nodes, or nodes, an answer lists of each kind; text for people lists fewer.
+const mostListed = 100
+
+// placing tells of nodes and of who would go where.
+func (e *explainer) placing(p place.Explanation) {
+	e.out.Considered, e.out.Ranked = consideredOf(&p), rankedOf(p.Ranked)
+	e.out.Nodes, e.out.Evictions = plannedOf(p.Choices, mostListed), evictionsOf(p.Evictions)
+	if at := p.Present; at != nil {
+		e.out.Present = &api.PresentNode{Node: string(at.Node)}
+		if at.Obstacle.Kind != fit.None {
+			e.out.Present.Obstacle = at.Obstructed()
+		} else {
+			e.out.Present.Terms, e.out.Present.Score = at.Terms.String(), scoreOf(at.Terms)
+		}
+	}
+	e.out.Text = append(e.out.Text, p.Lines()...)
+}
+
+// member tells of one member.
+func (e *explainer) member(index int) {
+	j := e.job
+	m := e.snap.Member(j.UID, index)
+	switch {
+	case m != nil && m.Status == muster.MemberPlaced:
+		e.placed(index, m.Alloc())
+		return
+	case m != nil && m.Status != muster.MemberWaiting:
+		e.say("Member %d of job %s has ended: %s%s.", index, j.Key, m.Status, because(m.Reason))
+		return
+	case j.Stage != muster.JobLive:
+		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, because(j.Reason))
+		return
+	case m == nil:
+		e.say("Member %d of job %s, which has priority %d, was not placed yet. It asks for %s.", index, j.Key, j.Priority(), j.Run.Ask)
+	case m.RetryAt > e.now:
+		e.out.NextAttempt, e.out.LastFailure = at(m.RetryAt), m.Reason
+		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, because(m.Reason), e.in(m.RetryAt))
+	default:
+		e.out.LastFailure = m.Reason
+		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, because(m.Reason))
+	}
+	if j.Parked != "" {
+		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
+		e.say("The scheduler has put the job aside: %s.", j.Parked)
+	}
+	e.placing(place.ExplainMember(j, index, e.snap, e.now))
+	e.say("`muster explain %s` tells what is served before it, and what the fleet does.", j.Key)
+}
+
+// placed tells of a member that has an allocation.
+func (e *explainer) placed(index int, id muster.AllocID) {
+	a := e.snap.Alloc(id)
+	if a == nil {
+		e.say("Member %d of job %s is placed.", index, e.job.Key)
+		return
+	}
+	e.say("Member %d of job %s is on node %s: allocation %s, %s, placed %s ago.", index, e.job.Key, a.Node, a.ID, a.Status, shortly(e.now.Sub(a.Placed)))
+	if !a.Live() {
+		return
+	}
+	e.say("What the plan saw that put it there is not kept. What follows is where it would go now if it were not there.")
+	e.placing(place.ExplainMember(e.job, index, e.snap, e.now))
+}
+
+func consideredOf(p *place.Explanation) *api.Considered {
+	r := &p.All
+	c := &api.Considered{
+		Nodes: r.Nodes, Fitting: r.Fitting, Avoided: r.Avoided, Closed: counts(r.Closed), Filtered: counts(r.Filtered), Short: shortagesOf(r.Short), Text: r.String(),
+		Classes: []api.NodeClass{},
+	}
+	for i := range p.Classes {
+		k := &p.Classes[i]
+		if i >= mostListed {
+			c.MoreClasses++
+			c.MoreNodes += k.Nodes
+			continue
+		}
+		c.Classes = append(c.Classes, api.NodeClass{
+			Class: k.Name, Nodes: k.Nodes, Fitting: k.Fitting, Avoided: k.Avoided, Closed: counts(k.Closed), Filtered: counts(k.Filtered), Short: shortagesOf(k.Short),
+		})
+	}
+	return c
+}
+
+func shortagesOf(in []place.Shortage) []api.Shortage {
+	out := []api.Shortage{}
+	for _, s := range in {
+		out = append(out, api.Shortage{Resource: s.Dimension, Nodes: s.Nodes, Asked: s.Asked, Most: s.Most})
+	}
+	return out
+}
+
+func counts(in []place.Count) []api.ConsiderCount {
+	out := []api.ConsiderCount{}
+	for _, c := range in {
+		out = append(out, api.ConsiderCount{What: c.What, Nodes: c.Nodes})
+	}
+	return out
+}
+
+func rankedOf(in []place.Candidate) []api.RankedNode {
+	out := []api.RankedNode{}
+	for _, c := range in {
+		out = append(out, api.RankedNode{Node: string(c.Node), Class: c.Class, Terms: c.Terms.String(), Score: scoreOf(c.Terms)})
+	}
+	return out
+}
+
+func plannedOf(in []place.Choice, most int) []api.PlannedNode {
+	out := []api.PlannedNode{}
+	for _, c := range in[:min(len(in), most)] {
+		out = append(out, api.PlannedNode{Node: string(c.Node), Members: c.Members, Terms: c.Terms.String(), Score: scoreOf(c.Terms)})
+	}
+	return out
+}
+
+func evictionsOf(in []place.Eviction) (out []api.Eviction) {
+	for _, v := range in[:min(len(in), mostListed)] {
+		e := api.Eviction{Node: string(v.Node), Terms: v.Terms.String(), Score: scoreOf(v.Terms)}
+		for _, id := range v.Allocs {
+			e.Allocs = append(e.Allocs, string(id))
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func scoreOf(in place.Terms) []api.ScoreTerm {
+	out := []api.ScoreTerm{}
+	for _, t := range in {
+		term := api.ScoreTerm{Name: t.Name, Value: t.Value, Text: t.Text}
+		for _, part := range t.Of {
+			term.Of = append(term.Of, api.ScorePart{Name: part.Name, Value: part.Value, Text: part.Text})
+		}
+		out = append(out, term)
+	}
+	return out
+}
