@@ -82,11 +82,25 @@ func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*s
 
 // SetEnvironment makes or changes an environment; the spec gets its defaults. Errors are problems and faults.
 func (a *API) SetEnvironment(ctx context.Context, s *api.EnvironmentSetting) (*state.EnvironmentChange, error) {
-	s.Spec.Defaults()
-	problems := s.Spec.Validate()
+	return a.proposeEnvironment(ctx, &s.Spec, state.EnvironmentSet{IfVersion: s.IfVersion})
+}
+
+// ReplaceEnvironment gives the environment was, as it was read, another spec; nil: there was none of the name. If somebody
+// has changed it meanwhile, in whatever, nothing is done, and the error is a fault of kind conflict.
+func (a *API) ReplaceEnvironment(ctx context.Context, was *state.Job, spec *api.EnvironmentSpec) (*state.EnvironmentChange, error) {
+	if was == nil {
+		none := uint64(0)
+		return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfVersion: &none})
+	}
+	return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfSet: &was.Env.Set})
+}
+
+func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec, f state.EnvironmentSet) (*state.EnvironmentChange, error) {
+	spec.Defaults()
+	problems := spec.Validate()
 	if len(problems) == 0 {
 		var err error
-		if problems, err = a.missingUploads(ctx, s.Spec.Job()); err != nil {
+		if problems, err = a.missingUploads(ctx, spec.Job()); err != nil {
 			return nil, err
 		}
 	}
@@ -96,8 +110,8 @@ func (a *API) SetEnvironment(ctx context.Context, s *api.EnvironmentSetting) (*s
 		}
 		return nil, wrong(problems)
 	}
-	key := muster.EnvironmentKey(muster.Namespace(s.Spec.Namespace), s.Spec.Name)
-	_, v, err := a.cfg.Proposer.Propose(ctx, &state.EnvironmentSet{Key: key, UID: muster.JobUID(random(10)), Spec: &s.Spec, IfVersion: s.IfVersion})
+	f.Key, f.UID, f.Spec = muster.EnvironmentKey(muster.Namespace(spec.Namespace), spec.Name), muster.JobUID(random(10)), spec
+	_, v, err := a.cfg.Proposer.Propose(ctx, &f)
 	if err != nil {
 		return nil, err
 	}

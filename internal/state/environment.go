@@ -40,6 +40,8 @@ type Environment struct {
 	LastClaim muster.Time `cbor:"14,keyasint,omitempty"`
 	// Alert is since when too few are warm; 0: there are enough.
 	Alert muster.Time `cbor:"15,keyasint,omitempty"`
+	// Set is the index of the log at which Spec was set; 0: before that was kept.
+	Set uint64 `cbor:"16,keyasint,omitempty"`
 }
 
 // startBackoff and its limit: how long nothing is started after a start that failed by the
@@ -122,6 +124,9 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 		}
 		return nil, muster.Faultf(muster.FaultConflict, "environment %s is at version %d, not %d as is demanded", name, version, *at)
 	}
+	if at := f.IfSet; at != nil && (!replaces || before.Env.Set != *at) {
+		return nil, muster.Faultf(muster.FaultConflict, "environment %s was changed meanwhile", name)
+	}
 	if replaces {
 		return s.changeEnvironment(before, f, now)
 	}
@@ -134,7 +139,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultInvalid, "%v", err)
 	}
 	j := &Job{Run: run, UID: f.UID, Key: f.Key, Version: version + 1, Stage: muster.JobLive, Submitted: now, Age: s.meta.Index,
-		Env: &Environment{Spec: f.Spec, Priority: *f.Spec.Priority, LastClaim: now}}
+		Env: &Environment{Spec: f.Spec, Set: s.meta.Index, Priority: *f.Spec.Priority, LastClaim: now}}
 	s.putJob(nil, j, "environment.set")
 	return &EnvironmentChange{UID: f.UID, Version: j.Version, Index: s.meta.Index, New: true}, nil
 }
@@ -155,7 +160,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 		return out, nil
 	}
 	after, env := *before, *before.Env
-	env.Spec = f.Spec
+	env.Spec, env.Set = f.Spec, s.meta.Index
 	spec := f.Spec.Job()
 	if !before.Run.Spec.Equal(spec) || before.Env.Spec.Frozen != f.Spec.Frozen {
 		out.Version++

@@ -182,6 +182,47 @@ func TestR16ClaimedRunnersLiveThroughAChangeOfTheCount(t *testing.T) {
 	}
 }
 
+// Who has read an environment changes it only as it was read: IfVersion does not tell, as not every change makes a version.
+func TestEnvironmentIsSetIfItIsAsItWas(t *testing.T) {
+	l := warmed(t, 1)
+	read := l.s.Latest().Environment("default", "e").Env.Set
+	if read == 0 {
+		t.Fatal("it does not say when it was set")
+	}
+	set := func(at uint64, least int) error {
+		_, err := l.do(&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ux", IfSet: &at, Spec: environment("e", func(e *api.EnvironmentSpec) { e.Warm.Min = &least })})
+		return err
+	}
+	if err := set(read, 3); err != nil {
+		t.Fatal(err)
+	}
+	now := l.s.Latest().Environment("default", "e")
+	if now.Version != 1 || now.Env.Set == read {
+		t.Errorf("version %d, set at %d, before at %d", now.Version, now.Env.Set, read)
+	}
+	if err := set(read, 4); !muster.IsKind(err, muster.FaultConflict) {
+		t.Errorf("as it was before the change: %v", err)
+	}
+	// What changes nothing, and what the runners do, is no change of it.
+	if err := set(now.Env.Set, 3); err != nil || l.s.Latest().Environment("default", "e").Env.Set != now.Env.Set {
+		t.Errorf("the same again: %v", err)
+	}
+	if _, err := l.claim("c1", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := set(now.Env.Set, 5); err != nil {
+		t.Error(err)
+	}
+	last := l.s.Latest().Environment("default", "e").Env.Set
+	l.must(&EnvironmentDeleted{Key: muster.EnvironmentKey("default", "e")})
+	if err := set(last, 1); !muster.IsKind(err, muster.FaultConflict) {
+		t.Errorf("of one that is deleted: %v", err)
+	}
+	if *now.Env.Spec.Warm.Min != 3 {
+		t.Errorf("%+v", now.Env.Spec)
+	}
+}
+
 func TestR17RunnersOfTheOldImageLiveOn(t *testing.T) {
 	l := warmed(t, 2)
 	if _, err := l.claim("c1", 0); err != nil {

@@ -13,6 +13,9 @@ type EnvironmentSet struct {
 	UID       muster.JobUID        `cbor:"2,keyasint"` // drawn; used unless a live one of the name is changed
 	Spec      *api.EnvironmentSpec `cbor:"3,keyasint"` // defaults filled in
 	IfVersion *uint64              `cbor:"4,keyasint,omitempty"`
+	// IfSet refuses it unless the spec that it replaces is the one that was set at this index of the log. It says more than
+	// IfVersion: not every change of a spec is a new version.
+	IfSet *uint64 `cbor:"5,keyasint,omitempty"`
 }
 
 // EnvironmentChange is the answer to EnvironmentSet.

@@ -30,6 +30,9 @@ type environment struct {
 // coreMHz makes a MHz the smallest share of a core that there is, so that what was set is what is read.
 const coreMHz = 1000
 
+// maxTries is how often an environment is changed anew that others have changed meanwhile: each time one of them got through.
+const maxTries = 100
+
 // statistic of one environment.
 type statistic struct {
 	ID                 int `json:"id"`
@@ -158,13 +161,21 @@ func (p *Poseidon) setEnvironment(w http.ResponseWriter, r *http.Request) error 
 	if err := want.check(); err != nil {
 		return err
 	}
-	spec := &api.EnvironmentSpec{}
-	if j != nil {
-		spec = j.Env.Spec.Clone()
+	var set *state.EnvironmentChange
+	for try := 0; ; try++ {
+		spec := &api.EnvironmentSpec{}
+		if j != nil {
+			spec = j.Env.Spec.Clone()
+		}
+		want.into(spec)
+		spec.Name, spec.Namespace = strconv.Itoa(id), p.cfg.Namespace
+		// What clients do not know of is as an operator has set it last, also if that was a moment ago.
+		set, err = p.api.ReplaceEnvironment(r.Context(), j, spec)
+		if !muster.IsKind(err, muster.FaultConflict) || try == maxTries {
+			break
+		}
+		j = p.environment(id)
 	}
-	want.into(spec)
-	spec.Name, spec.Namespace = strconv.Itoa(id), p.cfg.Namespace
-	set, err := p.api.SetEnvironment(r.Context(), &api.EnvironmentSetting{Spec: *spec})
 	if err != nil {
 		return err
 	}

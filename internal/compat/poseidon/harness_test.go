@@ -75,6 +75,8 @@ type bench struct {
 	kills  int64
 	own    httpapi.Config
 	wait   time.Duration // of the last claim
+	// beforeSet is called before an environment is set, once.
+	beforeSet func()
 	// whenClaimed is called before a claim is answered.
 	whenClaimed func()
 
@@ -91,6 +93,14 @@ func (b *bench) Feed() *state.Feed       { return b.state.Feed() }
 
 func (b *bench) Propose(_ context.Context, f state.Fact) (uint64, any, error) {
 	b.mu.Lock()
+	if before := b.beforeSet; before != nil {
+		if _, is := f.(*state.EnvironmentSet); is {
+			b.beforeSet = nil
+			b.mu.Unlock()
+			before()
+			b.mu.Lock()
+		}
+	}
 	defer b.mu.Unlock()
 	if b.err != nil {
 		return 0, nil, b.err

@@ -196,6 +196,58 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	}
 }
 
+// What an operator changes while a client sets the environment is not lost, whether it makes a new version or not.
+func TestEnvironmentChangedMeanwhile(t *testing.T) {
+	b := newBench(t)
+	spec := func() *api.EnvironmentSpec { return b.state.Latest().Environment("default", "17").Env.Spec }
+	meanwhile := func(do func()) {
+		t.Helper()
+		called := false
+		b.set(func() { b.beforeSet = func() { called = true; do() } })
+		t.Cleanup(func() {
+			if !called {
+				t.Error("nothing happened meanwhile")
+			}
+		})
+	}
+	operator := func(change func(*api.EnvironmentSpec)) func() {
+		return func() {
+			mine := spec().Clone()
+			change(mine)
+			if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: *mine}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	put := func(status, mhz int) {
+		t.Helper()
+		b.want(b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["cpuLimit"] = mhz })), status, "")
+		if got := spec().Resources.CPU; got != float64(mhz)/1000 {
+			t.Errorf("cpu is %v, want %d MHz", got, mhz)
+		}
+	}
+	// Somebody else makes it first.
+	meanwhile(func() {
+		if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: api.EnvironmentSpec{Name: "17", Image: "other", Resources: api.ResourcesSpec{Pids: 77}}}); err != nil {
+			t.Error(err)
+		}
+	})
+	put(204, 10)
+	meanwhile(operator(func(s *api.EnvironmentSpec) { s.Alert.Below = 0.25 })) // no new version
+	put(204, 20)
+	meanwhile(operator(func(s *api.EnvironmentSpec) { s.Pool = "fast" }))
+	put(204, 30)
+	if s := spec(); s.Resources.Pids != 77 || s.Alert.Below != 0.25 || s.Pool != "fast" || s.Image != "busybox" {
+		t.Errorf("%+v", s)
+	}
+	// It is deleted.
+	meanwhile(func() { b.want(b.do("DELETE", "execution-environments/17", ""), 204, "") })
+	put(201, 40)
+	if s := spec(); s.Pool != "" || s.Resources.Pids == 77 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestWrongEnvironments(t *testing.T) {
 	b := newBench(t)
 	with := func(name string, v any) string { return environ(func(m map[string]any) { m[name] = v }) }
