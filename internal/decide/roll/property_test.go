@@ -19,7 +19,7 @@ import (
 // run, having touched no more than max_parallel healthy members, and comes to its end when it does.
 func TestL13Property(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{t: rt, c: fittest.Read(t, ""), nodes: 3, drained: map[muster.NodeID]bool{}}
+		w := &world{t: rt, c: fittest.Read(t, ""), nodes: 3, closed: map[muster.NodeID]bool{}}
 		w.count, w.k = rapid.IntRange(1, 8).Draw(rt, "count"), rapid.IntRange(1, 4).Draw(rt, "k")
 		kind := rapid.SampledFrom([]string{"service", "service", "system"}).Draw(rt, "type")
 		revert := ""
@@ -63,7 +63,7 @@ func TestL13Property(t *testing.T) {
 			most := w.k
 			if kind == "system" {
 				// A member that is given the version goes with its node, or finds it closed, and another takes its turn.
-				most += w.gone + len(w.drained)
+				most += w.gone + len(w.closed)
 			}
 			if w.taken > most {
 				rt.Fatalf("%d healthy members were taken for a version that does not run; %d are allowed", w.taken, most)
@@ -81,7 +81,9 @@ type world struct {
 	submit   func(version string)
 	taken    int // healthy members that were ended for another version
 	gone     int // nodes
-	drained  map[muster.NodeID]bool
+	// closed are nodes that were drained, or out of contact while a member waited to come back to them: for that long a
+	// system job wants none there.
+	closed map[muster.NodeID]bool
 }
 
 func (w *world) job() *state.Job { return w.c.Snapshot().JobByUID("web") }
@@ -124,6 +126,9 @@ func (w *world) disturb() {
 	case 2:
 		if row.Stage == muster.NodeServing && row.Health == muster.NodeGood {
 			w.c.Do("health " + n + " lost")
+			if row.LiveAllocs == 0 {
+				w.closed[row.ID] = true
+			}
 		} else if row.Health == muster.NodeLost {
 			w.c.Do("health " + n + " good")
 		}
@@ -138,7 +143,7 @@ func (w *world) disturb() {
 			intent := rapid.SampledFrom([]string{"run", "drain"}).Draw(w.t, "intent")
 			w.c.Do("intent " + n + " " + intent)
 			if intent == "drain" {
-				w.drained[muster.NodeID(n)] = true
+				w.closed[muster.NodeID(n)] = true
 			}
 		}
 	}
@@ -153,6 +158,14 @@ func (w *world) young(a *state.Alloc) bool {
 // step lets time go by, and everybody do their part once.
 func (w *world) step(d time.Duration) {
 	w.c.Do("wait " + d.String())
+	// A node whose starts took too long, out of contact for instance, is sidelined; after that its probe passes.
+	w.c.Snapshot().LiveNodes(func(n *state.Node) bool {
+		if n.Health == muster.NodeFlaky && n.SidelinedUntil <= w.c.Now() {
+			w.c.Do("health " + string(n.ID) + " unready")
+			w.c.Do("health " + string(n.ID) + " good")
+		}
+		return true
+	})
 	w.live(func(a *state.Alloc) {
 		if n := w.c.Snapshot().Node(a.Node); n.Health == muster.NodeLost {
 			return // nothing is heard of it
@@ -200,7 +213,7 @@ func (w *world) roll() {
 	}
 }
 
-// quiet lets a long time go by without a disturbance: the rollout must have come to this.
+// quiet lets a long time go by without a disturbance, longer than nodes are sidelined: the rollout must have come to this.
 func (w *world) quiet(want string) {
 	w.c.Snapshot().LiveNodes(func(n *state.Node) bool {
 		if n.Health == muster.NodeLost {
@@ -209,7 +222,7 @@ func (w *world) quiet(want string) {
 		w.c.Do("intent " + string(n.ID) + " run")
 		return true
 	})
-	for range 200 {
+	for range 600 {
 		w.step(4 * time.Second)
 		if j := w.job(); string(j.Standing.Rollout) == want && w.allGood() == (want == "done") && w.settled() {
 			break
