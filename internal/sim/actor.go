@@ -101,7 +101,16 @@ type queue struct {
 
 // Dequeue is schedule.Queue's.
 func (q *queue) Dequeue(ctx context.Context, limit int) (place.Window, error) {
-	w, err := q.Broker.Dequeue(ctx, limit)
+	return q.later(ctx, limit, q.Broker.Dequeue)
+}
+
+// DequeueAhead is schedule.Queue's.
+func (q *queue) DequeueAhead(ctx context.Context, limit int) (place.Window, error) {
+	return q.later(ctx, limit, q.Broker.DequeueAhead)
+}
+
+func (q *queue) later(ctx context.Context, limit int, dequeue func(context.Context, int) (place.Window, error)) (place.Window, error) {
+	w, err := dequeue(ctx, limit)
 	if err == nil && !pause(ctx, q.c.delay(steps, "window", w.Jobs)) {
 		err = ctx.Err()
 	}

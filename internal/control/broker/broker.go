@@ -78,9 +78,8 @@ type Broker struct {
 	term, serial uint64
 	// armed is the deadline that the timer loop waits for; 0: none.
 	armed muster.Time
-	// waiters are workers in Dequeue; wake is closed when there is something for them.
-	waiters int
-	wake    chan struct{}
+	// Who waits in Dequeue, and in DequeueAhead.
+	workers, standby waiters
 
 	// groups are the blocked by shape, promised is room kept for those that were
 	// woken for it and are not answered yet.
@@ -125,7 +124,8 @@ func New(cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		cfg: cfg, log: cfg.Logger,
-		earlier: make(chan struct{}, 1), toPark: make(chan struct{}, 1), wake: make(chan struct{}),
+		earlier: make(chan struct{}, 1), toPark: make(chan struct{}, 1),
+		workers: waiters{wake: make(chan struct{})}, standby: waiters{wake: make(chan struct{})},
 	}
 	b.clearLocked()
 	return b, nil
@@ -179,11 +179,13 @@ func clock(snap *state.Snapshot) muster.Time {
 	return max(muster.At(time.Now()), snap.Meta().Time)
 }
 
-// tellWorkersLocked wakes those who wait in Dequeue if something is ready.
+// tellWorkersLocked wakes those who wait for something that is ready now.
 func (b *Broker) tellWorkersLocked() {
-	if b.waiters > 0 && b.ready.Len() > 0 {
-		close(b.wake)
-		b.wake = make(chan struct{})
+	for _, ws := range [...]*waiters{&b.workers, &b.standby} {
+		if ws.count > 0 && b.servesLocked(ws) {
+			close(ws.wake)
+			ws.wake = make(chan struct{})
+		}
 	}
 }
 

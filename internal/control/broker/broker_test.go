@@ -72,6 +72,65 @@ func TestAWindowIsOneBand(t *testing.T) {
 	})
 }
 
+// Who stands by is given what is of a higher priority than all that is out, and nothing else: it waits for that.
+func TestS12WhoStandsBy(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		got := make(chan place.Window, 1)
+		ask := func() {
+			go func() {
+				if w, err := r.DequeueAhead(context.Background(), 1); err != nil {
+					t.Error(err)
+				} else {
+					got <- w
+				}
+			}()
+		}
+		is := func(want string) place.Window {
+			t.Helper()
+			r.settle()
+			select {
+			case w := <-got:
+				if fmt.Sprint(w.Jobs) != want {
+					t.Errorf("got %v, want %s", w.Jobs, want)
+				}
+				return w
+			default:
+				if want != "nothing" {
+					t.Fatalf("nothing came out, want %s", want)
+				}
+				return place.Window{}
+			}
+		}
+		ask()
+		r.do("job a priority=20\njob b priority=20\njob c priority=10")
+		is("nothing") // nobody is busy with anything less
+		low := r.next(1)
+		is("nothing") // b is no more urgent than a
+		r.do("job d priority=30\njob e priority=30")
+		mid := is("[d]")
+		ask()
+		is("nothing") // e is no more urgent than d
+		r.do("job g priority=40")
+		high := is("[g]")
+		ask()
+		is("nothing")
+		r.ok(r.Ack(high.Token, "g")) // it wants a node still, and comes out again
+		again := is("[g]")
+		ask()
+		r.ok(r.block(again, r.log.Latest().Index()))
+		is("nothing")
+		r.ok(r.block(mid, r.log.Latest().Index()))
+		next := is("[e]")
+		ask()
+		r.do("job h priority=25 cpu=0.5")
+		is("nothing")
+		r.ok(r.block(next, r.log.Latest().Index()))
+		is("[h]")
+		r.fails(r.Ack(low.Token, "b"))
+		r.ok(r.Ack(low.Token, "a"))
+	})
+}
+
 func TestS4TimeOut(t *testing.T) {
 	inBubble(t, Config{DeliveryTimeout: time.Minute, NackDelay: 5 * time.Second}, func(r *rig) {
 		r.do("job a")

@@ -29,27 +29,58 @@ type window struct {
 // before comes alone, so that whatever is wrong with it takes nobody along. It
 // fails only when ctx ends.
 func (b *Broker) Dequeue(ctx context.Context, limit int) (place.Window, error) {
+	return b.dequeue(ctx, &b.workers, limit)
+}
+
+// DequeueAhead is Dequeue for a worker that stands by: it hands out only what is of a higher priority than
+// all that is out, and waits while nothing is out. What comes ahead of a window that is being planned or committed
+// would else wait for the whole of it.
+func (b *Broker) DequeueAhead(ctx context.Context, limit int) (place.Window, error) {
+	return b.dequeue(ctx, &b.standby, limit)
+}
+
+// waiters are workers that wait for the same: wake is closed when it is there.
+type waiters struct {
+	count int
+	wake  chan struct{}
+}
+
+func (b *Broker) dequeue(ctx context.Context, ws *waiters, limit int) (place.Window, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return place.Window{}, err
 		}
 		b.mu.Lock()
-		if b.ready.Len() > 0 {
+		if b.servesLocked(ws) {
 			w := b.deliverLocked(max(limit, 1))
 			b.mu.Unlock()
 			return w, nil
 		}
-		b.waiters++
-		wake := b.wake
+		ws.count++
+		wake := ws.wake
 		b.mu.Unlock()
 		select {
 		case <-wake:
 		case <-ctx.Done():
 		}
 		b.mu.Lock()
-		b.waiters--
+		ws.count--
 		b.mu.Unlock()
 	}
+}
+
+// servesLocked reports whether there is something for workers that wait like these.
+func (b *Broker) servesLocked(ws *waiters) bool {
+	head, ok := b.ready.Min()
+	if !ok || ws == &b.workers {
+		return ok
+	}
+	for _, w := range b.windows {
+		if w.priority >= head.priority {
+			return false
+		}
+	}
+	return len(b.windows) > 0
 }
 
 func (b *Broker) deliverLocked(limit int) place.Window {

@@ -21,44 +21,49 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// P13, every interleaving: two workers, two jobs, room for one, different priority. Whatever comes
+// P13, every interleaving: two workers, with a view each or one that stands by and shares the other's; two jobs, room for one, different priority. Whatever comes
 // first, whoever is faster, the higher one has the room, unless the lower one's plan was
 // verified before the log had the higher one at all.
 //
 // The steps of all who take part are parked at gates and released one at a time, by a
 // search over all orders; places that were seen before are not searched again.
 func TestP13EveryInterleaving(t *testing.T) {
-	for _, tc := range []struct {
+	cases := []struct {
 		name, before string
 		env          []string // each comes at any time
 	}{
 		{"room is there", "node n1 cpu=1 memory=1GiB", []string{"job low priority=20", "job high priority=80"}},
 		{"room is freed", "node n1 cpu=1 memory=1GiB\njob old priority=50\nplace old 0 n1", []string{"job low priority=20", "job high priority=80", "end old 0 succeeded"}},
 		{"a node comes", "", []string{"job low priority=20", "job high priority=80", "node n1 cpu=1 memory=1GiB"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if testing.Short() && len(tc.env) > 2 {
-				t.Skip("thousands of runs")
-			}
-			s := &search{seen: map[string]bool{}}
-			for s.more() && !t.Failed() {
-				synctest.Test(t, func(t *testing.T) { s.run(t, tc.before, tc.env) })
-			}
-			t.Logf("%d runs, %d places, %d ends", s.runs, len(s.seen), s.ends)
-			if s.ends < 5 || s.yielded == 0 {
-				t.Errorf("%d ends, %d plans yielded: nothing was tried", s.ends, s.yielded)
-			}
-		})
+	}
+	for _, standby := range []bool{false, true} {
+		for _, tc := range cases {
+			t.Run(fmt.Sprintf("%s, standby %v", tc.name, standby), func(t *testing.T) {
+				if testing.Short() && len(tc.env) > 2 {
+					t.Skip("thousands of runs")
+				}
+				s := &search{standby: standby, seen: map[string]bool{}}
+				for s.more() && !t.Failed() {
+					synctest.Test(t, func(t *testing.T) { s.run(t, tc.before, tc.env) })
+				}
+				t.Logf("%d runs, %d places, %d ends, %d plans yielded, %d windows went ahead", s.runs, len(s.seen), s.ends, s.yielded, s.ahead)
+				if s.ends < 5 || s.yielded == 0 || standby && s.ahead == 0 {
+					t.Errorf("%d ends, %d plans yielded, %d windows went ahead: nothing was tried", s.ends, s.yielded, s.ahead)
+				}
+			})
+		}
 	}
 }
 
 // search goes through all choices, by replay.
 type search struct {
+	standby bool
 	path    []choice
 	seen    map[string]bool
 	runs    int
 	ends    int
 	yielded int
+	ahead   int
 }
 
 type choice struct{ took, of int }
@@ -91,6 +96,7 @@ type play struct {
 	// verified: the log had the higher job when plans of the lower were last verified.
 	verified bool
 	yielded  int
+	ahead    int // windows that went ahead of others
 }
 
 func (s *search) run(t *testing.T, before string, env []string) {
@@ -113,8 +119,12 @@ func (s *search) run(t *testing.T, before string, env []string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
-	for i := range 2 {
-		w := &gated{p, fmt.Sprintf("w%d", i), a}
+	names := []string{"w0", "w1"}
+	if s.standby {
+		names = names[:1]
+	}
+	for _, name := range names {
+		w := &gated{p, name, a, s.standby, map[uint64]string{}}
 		sched, err := schedule.New(schedule.Config{State: p.log, Queue: w, Submit: w})
 		if err != nil {
 			t.Fatal(err)
@@ -128,6 +138,7 @@ func (s *search) run(t *testing.T, before string, env []string) {
 		t.Error(err)
 	}
 	s.yielded += p.yielded
+	s.ahead += p.ahead
 	if ended {
 		s.ends++
 		p.verdict()
@@ -178,11 +189,11 @@ func (s *search) steer(p *play) bool {
 func (p *play) options() []string {
 	p.b.mu.Lock()
 	behind := p.b.followed < p.log.Latest().Index()
-	waits := p.b.ready.Len() > 0
+	idle := map[string]bool{"w0 asks": !p.b.servesLocked(&p.b.workers), "w1 asks": !p.b.servesLocked(&p.b.workers), "standby asks": !p.b.servesLocked(&p.b.standby)}
 	p.b.mu.Unlock()
 	var out []string
 	for name := range p.parked {
-		if waits || !strings.HasSuffix(name, " asks") {
+		if !idle[name] {
 			out = append(out, name)
 		}
 	}
@@ -293,12 +304,13 @@ func (p *play) Ahead(snap *state.Snapshot, priority int) ([]verify.Need, bool) {
 // Propose commits a plan, with a stop before and after.
 func (p *play) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
 	c := f.(*state.PlanCommitted)
-	p.gate(ctx, "commit", fmt.Sprint(c.Placements))
+	what := fmt.Sprint(c.Placements, c.Stops)
+	p.gate(ctx, "commit "+what, "") // two may be on their way at once
 	if len(c.Placements) > 0 && c.Placements[0].UID == "low" && p.verified && !p.open {
 		p.t.Errorf("the lower one's plan holds although the higher one was there")
 	}
 	index, v, err := p.log.Propose(ctx, f)
-	p.gate(ctx, "committed", fmt.Sprint(c.Placements))
+	p.gate(ctx, "committed "+what, "")
 	return index, v, err
 }
 
@@ -319,31 +331,68 @@ func (p *play) verdict() {
 	}
 }
 
-// gated is a worker's way to the broker and the applier.
+// gated is the way of one scheduler's workers to the broker and the applier.
 type gated struct {
 	*play
 	name    string
 	applier *apply.Applier
+	standby bool
+	has     map[uint64]string // the worker that has a window; under the broker's mu
 }
 
 func (w *gated) Dequeue(ctx context.Context, limit int) (place.Window, error) {
-	w.gate(ctx, w.name+" asks", "") // opens when something is ready: who of two that wait is served is a choice as well
-	win, err := w.b.Dequeue(ctx, limit)
+	return w.dequeue(ctx, w.name, func() (place.Window, error) { return w.b.Dequeue(ctx, limit) })
+}
+
+func (w *gated) DequeueAhead(ctx context.Context, limit int) (place.Window, error) {
+	if !w.standby {
+		<-ctx.Done()
+		return place.Window{}, ctx.Err()
+	}
+	return w.dequeue(ctx, "standby", func() (place.Window, error) {
+		win, err := w.b.DequeueAhead(ctx, limit)
+		if err == nil && !w.open {
+			w.b.mu.Lock()
+			w.ahead++
+			for token, o := range w.b.windows {
+				if token != win.Token && o.priority >= w.b.windows[win.Token].priority {
+					w.t.Errorf("%v went ahead of a window of priority %d", win.Jobs, o.priority)
+				}
+			}
+			w.b.mu.Unlock()
+		}
+		return win, err
+	})
+}
+
+func (w *gated) dequeue(ctx context.Context, name string, take func() (place.Window, error)) (place.Window, error) {
+	w.gate(ctx, name+" asks", "") // opens when something is ready: who of two that wait is served is a choice as well
+	win, err := take()
 	if err == nil {
-		w.gate(ctx, w.name+" plans", fmt.Sprint(win.Jobs))
+		w.b.mu.Lock()
+		w.has[win.Token] = name
+		w.b.mu.Unlock()
+		w.gate(ctx, name+" plans", fmt.Sprint(win.Jobs))
 	}
 	return win, err
 }
 
+func (w *gated) who(token uint64) string {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	return w.has[token]
+}
+
 func (w *gated) Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error) {
-	w.gate(ctx, w.name+" submits", fmt.Sprint(s.Placements))
+	name := w.who(s.Token)
+	w.gate(ctx, name+" submits", fmt.Sprint(s.Placements))
 	v, err := w.applier.Submit(ctx, s)
 	if v.Yielded {
 		w.b.mu.Lock()
 		w.yielded++
 		w.b.mu.Unlock()
 	}
-	w.gate(ctx, w.name+" answers", fmt.Sprint(v.Placements, v.Refused, v.Yielded, err))
+	w.gate(ctx, name+" answers", fmt.Sprint(v.Placements, v.Refused, v.Yielded, err))
 	return v, err
 }
 
@@ -356,6 +405,6 @@ func (w *gated) Nack(token uint64, reason string, jobs ...muster.JobUID) error {
 }
 
 func (w *gated) Block(token uint64, tried uint64, jobs []place.Blocked) error {
-	w.gate(context.Background(), w.name+" blocks", fmt.Sprint(tried, len(jobs)))
+	w.gate(context.Background(), w.who(token)+" blocks", fmt.Sprint(tried, len(jobs)))
 	return w.b.Block(token, tried, jobs)
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -15,9 +15,20 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/apply/memlog"
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
 )
+
+// What benchmarks that do not say otherwise go by: to compare, in one run, one after the other.
+var (
+	window     = flag.Int("schedule.window", 0, "how many jobs a pass looks at; 0: the default")
+	placements = flag.Int("schedule.placements", 0, "how many placements a pass makes; 0: the default")
+	workers    = flag.Int("schedule.workers", 0, "how many workers there are; 0: the default")
+)
+
+// alone takes away the worker that stands by.
+var alone = flag.Bool("schedule.alone", false, "BenchmarkUrgent without a worker that stands by")
 
 // world is a log with a state over it.
 type world struct {
@@ -167,56 +178,6 @@ func BenchmarkWorkers(b *testing.B) {
 	}
 }
 
-// An urgent job comes while 100,000 others are being placed: how long it takes from
-// before its submission until it is placed, in the middle and at worst of 50. Beside it what a bare proposal takes on the idle log.
-func BenchmarkUrgent(b *testing.B) {
-	worlds(b, func(b *testing.B, open func(*testing.B) *world) {
-		for range b.N {
-			b.StopTimer()
-			w := open(b)
-			w.addNodes(b, 1000, 200_000)
-			w.submit(b, 100_000, "cpu=1", "memory=1MiB", "priority=10")
-			var bare []time.Duration
-			for i := range 50 {
-				began := time.Now()
-				w.must(b, &state.NodePlansRefused{ID: "n000000", Count: i})
-				bare = append(bare, time.Since(began))
-			}
-			l := start(b, w, Config{})
-			b.StartTimer()
-			var took []time.Duration
-			for i := range 50 {
-				name := fmt.Sprintf("urgent%d", i)
-				began := time.Now()
-				at := began
-				w.must(b, job(b, name, "cpu=1", "memory=1MiB", "priority=90"))
-				for {
-					snap := w.Latest()
-					if j := snap.JobByUID(muster.JobUID(name)); j.Placed == 1 {
-						break
-					}
-					if err := w.Feed().Wait(context.Background(), snap.Index()); err != nil {
-						b.Fatal(err)
-					}
-				}
-				took = append(took, time.Since(at))
-				if w.Latest().LiveAllocCount() > 95_000 {
-					break // the others are nearly through
-				}
-			}
-			b.StopTimer()
-			l.stop(b)
-			w.end()
-			slices.Sort(took)
-			slices.Sort(bare)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
-			b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "worst-ms")
-			b.ReportMetric(float64(bare[len(bare)/2].Microseconds())/1000, "bare-ms")
-			b.ReportMetric(float64(len(took)), "urgent")
-		}
-	})
-}
-
 // Jobs come one by one while the loops run, as users submit them.
 func BenchmarkSubmittedOneByOne(b *testing.B) {
 	worlds(b, func(b *testing.B, open func(*testing.B) *world) {
@@ -308,7 +269,7 @@ func await(b *testing.B, w *world, live int) {
 // drain runs the loops until all is placed, and reports the rate and its cost.
 func drain(b *testing.B, w *world, members int) {
 	b.Helper()
-	drainWith(b, w, members, Config{})
+	drainWith(b, w, members, Config{Window: *window, Workers: *workers, Limits: place.Limits{Placements: *placements}})
 }
 
 func drainWith(b *testing.B, w *world, members int, cfg Config) {

@@ -7,5 +7,7 @@
 // a refused member was counted for would be forgotten.
 //
 // Several workers may run; they know nothing of each other. Where they plan for
-// the same room, the applier refuses the later one, which plans again.
+// the same room, the applier refuses the later one, which plans again. One more stands by for
+// what is of a higher priority than all that the others have out: it would else wait until a whole window
+// is planned and committed.
 package schedule

@@ -37,7 +37,8 @@ type loops struct {
 	group  *errgroup.Group
 }
 
-func start(t testing.TB, log proposer, cfg Config) *loops {
+// start runs the loops; watch may put itself between the workers and what they call.
+func start(t testing.TB, log proposer, cfg Config, watch ...func(*Config)) *loops {
 	t.Helper()
 	l := &loops{}
 	var err error
@@ -48,6 +49,9 @@ func start(t testing.TB, log proposer, cfg Config) *loops {
 		t.Fatal(err)
 	}
 	cfg.State, cfg.Queue, cfg.Submit = log, l.broker, l.applier
+	for _, w := range watch {
+		w(&cfg)
+	}
 	if l.scheduler, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}

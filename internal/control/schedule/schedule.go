@@ -21,12 +21,14 @@ type State interface {
 	Feed() *state.Feed
 }
 
-// Queue hands out evaluations; the broker does. A job is out with one worker at
+// Queue hands out evaluations; the broker does: Dequeue the first in line, DequeueAhead only what is of a
+// higher priority than all that is out. A job is out with one worker at
 // a time, and each that was handed out is answered by exactly one of Ack, Nack and
 // Block, which fail when the delivery is over: then the job is somebody else's. Pause stops
 // the delivery's time-out until resume is called.
 type Queue interface {
 	Dequeue(ctx context.Context, limit int) (place.Window, error)
+	DequeueAhead(ctx context.Context, limit int) (place.Window, error)
 	Pause(token uint64) (resume func() error, err error)
 	Ack(token uint64, jobs ...muster.JobUID) error
 	Nack(token uint64, reason string, jobs ...muster.JobUID) error
@@ -50,9 +52,10 @@ type Config struct {
 	Workers int
 	// Paused workers take nothing from the queue.
 	Paused bool
-	// Window is how many jobs one pass looks at. Default: 1024.
+	// Window is how many jobs one pass looks at. Default: 512: what comes ahead of it waits in the log
+	// for the placements of one pass, and fewer would cost more each.
 	Window int
-	// Limits of one pass. Default: 8192 placements, 2 million looks.
+	// Limits of one pass. Default: 2048 placements, 2 million looks.
 	Limits place.Limits
 }
 
@@ -69,6 +72,9 @@ const (
 	// planning the same again meanwhile would only keep a core busy.
 	firstYield = time.Millisecond
 	lastYield  = 16 * time.Millisecond
+	// standbyWindow is how many jobs the worker that stands by takes at once: few, so that it is soon free for what
+	// is ahead of those, too. The rest of theirs is for the others.
+	standbyWindow = 64
 )
 
 // errYielded says that a window was given back because work of higher priority comes first.
@@ -111,10 +117,10 @@ func New(cfg Config) (*Scheduler, error) {
 		cfg.Workers = 1
 	}
 	if cfg.Window <= 0 {
-		cfg.Window = 1024
+		cfg.Window = 512
 	}
 	if cfg.Limits.Placements <= 0 {
-		cfg.Limits.Placements = 8192
+		cfg.Limits.Placements = 2048
 	}
 	if cfg.Limits.Looks <= 0 {
 		cfg.Limits.Looks = 2 << 20
@@ -144,16 +150,17 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range s.cfg.Workers {
-		g.Go(func() error { return s.work(ctx) })
+		g.Go(func() error { return s.work(ctx, s.cfg.Queue.Dequeue, s.cfg.Window) })
 	}
+	g.Go(func() error { return s.work(ctx, s.cfg.Queue.DequeueAhead, standbyWindow) })
 	return g.Wait()
 }
 
-// work is one worker.
-func (s *Scheduler) work(ctx context.Context) error {
+// work is one worker, which takes up to limit jobs at a time.
+func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int) (place.Window, error), limit int) error {
 	var backoff, yield time.Duration
 	for {
-		w, err := s.cfg.Queue.Dequeue(ctx, s.cfg.Window)
+		w, err := dequeue(ctx, limit)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

@@ -41,6 +41,30 @@ func TestSubmitToPlaced(t *testing.T) {
 	})
 }
 
+// S12: what is urgent does not wait for the plan before it, not even while the log is busy with that; there is one worker.
+func TestS12AheadOfAPlanUnderWay(t *testing.T) {
+	inBubble(t, Config{Workers: 1}, func(r *rig) {
+		busy, free := make(chan struct{}), make(chan struct{})
+		r.log.Before = func(_ context.Context, f state.Fact) error {
+			if p, ok := f.(*state.PlanCommitted); ok && p.Placements[0].UID == "low" {
+				close(busy)
+				<-free
+			}
+			return nil
+		}
+		r.do("node n1 cpu=4 memory=4GiB")
+		r.do("job low priority=20 count=2")
+		<-busy
+		r.do("job high priority=80")
+		r.is("n1: high[0]")
+		r.do("job same priority=20")
+		r.is("n1: high[0]") // its turn is after low's
+		close(free)
+		synctest.Wait()
+		r.is("n1: high[0] low[0] low[1] same[0]")
+	})
+}
+
 // S3, B3 through all loops: room that is freed bit by bit goes to those who
 // wait by priority and age.
 func TestS3B3OldestFirst(t *testing.T) {
