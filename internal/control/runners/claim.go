@@ -84,11 +84,10 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 	}
 	if first {
 		p.demand.came(muster.At(time.Now()))
-		r.dirty[q.UID] = true
-		r.signal()
 	}
 	if p.waiters.Len() == 0 {
 		if id := p.pop(r.cfg.Reached); id != "" {
+			// That it is to be replaced is learned from the feed, once it is so.
 			if first {
 				r.stats.Hits++
 			}
@@ -96,6 +95,8 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 			return id, nil
 		}
 	}
+	r.dirty[q.UID] = true
+	r.signal(true)
 	wait := time.Until(deadline)
 	if wait <= 0 {
 		r.stats.Refused++
@@ -108,9 +109,7 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 	}
 	w := &waiter{given: make(chan muster.AllocID, 1)}
 	e := p.waiters.PushBack(w)
-	r.dirty[q.UID] = true
 	r.mu.Unlock()
-	r.signal()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	var err error

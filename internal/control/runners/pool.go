@@ -20,6 +20,8 @@ type pool struct {
 	out   map[muster.AllocID]bool
 	// waiters are *waiter, the first come first.
 	waiters list.List
+	// stock is how many shall be warm, as last decided.
+	stock int
 
 	demand demand
 	// wake is when it is to be decided about even if nothing changes; shortSince when too few became warm.
@@ -63,6 +65,11 @@ func (p *pool) see(before, a *state.Alloc, at muster.Time, stats *Stats) {
 	}
 	delete(p.warm, a.ID)
 	delete(p.out, a.ID)
+}
+
+// pressing reports whether it is short of runners: claims wait, or less than half of the stock can be claimed.
+func (p *pool) pressing() bool {
+	return p.waiters.Len() > 0 || 2*(len(p.warm)-len(p.out)) < p.stock
 }
 
 // pop takes one runner for a claim: the one that was warm first, on a node that is in contact

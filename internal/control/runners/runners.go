@@ -53,7 +53,8 @@ type Runners struct {
 	dirty map[muster.JobUID]bool
 	stats Stats
 
-	wake chan struct{}
+	// wake holds a token when something changed, press when what is to be decided shall not wait for company.
+	wake, press chan struct{}
 }
 
 // use is what is known of a claim's use beyond the log.
@@ -81,13 +82,17 @@ func New(cfg Config) (*Runners, error) {
 	}
 	return &Runners{
 		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
-		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, stats: newStats(), wake: make(chan struct{}, 1),
+		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, stats: newStats(),
+		wake: make(chan struct{}, 1), press: make(chan struct{}, 1),
 	}, nil
 }
 
 const (
 	// debounce gathers changes before environments are decided about.
 	debounce = 5 * time.Millisecond
+	// linger is how much longer it does so while nobody waits and enough are warm: who was just given a runner uses it now, and the
+	// start of its successor would take the processors of that node from it. What is claimed within that time is replaced by one decision.
+	linger = 50 * time.Millisecond
 	// resync is how often everything is looked at again.
 	resync = 5 * time.Second
 	// batch bounds the changes read and the facts' lists.
@@ -189,7 +194,7 @@ func (r *Runners) follow(ctx context.Context, index uint64) {
 func (r *Runners) take(changes []state.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	some := false
+	some, press := false, false
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Alloc != nil && c.Alloc.Runner != "":
@@ -201,8 +206,9 @@ func (r *Runners) take(changes []state.Change) {
 			r.dirty[p.uid] = true
 			p.see(c.AllocBefore, c.Alloc, c.At, &r.stats)
 			r.handOutLocked(p)
+			press = press || p.pressing()
 		case c.Job != nil && c.Job.Env != nil:
-			some = true
+			some, press = true, true
 			if p := r.pools[c.Job.UID]; c.Job.Stage == muster.JobLive {
 				r.dirty[r.poolLocked(c.Job.UID).uid] = true
 			} else if p != nil {
@@ -216,13 +222,21 @@ func (r *Runners) take(changes []state.Change) {
 		}
 	}
 	if some {
-		r.signal()
+		r.signal(press)
 	}
 }
 
-func (r *Runners) signal() {
+// signal has environments decided about, those that are marked; with press at once.
+func (r *Runners) signal(press bool) {
+	poke(r.wake)
+	if press {
+		poke(r.press)
+	}
+}
+
+func poke(c chan struct{}) {
 	select {
-	case r.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -252,10 +266,8 @@ func (r *Runners) turn(ctx context.Context) {
 		case <-timer.C:
 		case <-r.wake:
 			// Claims come in bursts: one decision for many.
-			select {
-			case <-ctx.Done():
+			if !r.gather(ctx) {
 				return
-			case <-time.After(debounce):
 			}
 		}
 		now := time.Now()
@@ -266,6 +278,22 @@ func (r *Runners) turn(ctx context.Context) {
 		}
 		timer.Reset(min(max(next.Sub(muster.At(time.Now())), time.Millisecond), resync))
 	}
+}
+
+// gather waits for what comes together; false if ctx ends first.
+func (r *Runners) gather(ctx context.Context) bool {
+	for _, wait := range []struct {
+		d     time.Duration
+		press <-chan struct{}
+	}{{debounce, nil}, {linger, r.press}} {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-wait.press:
+		case <-time.After(wait.d):
+		}
+	}
+	return true
 }
 
 // step is one pass; it returns when the next is due.

@@ -183,6 +183,44 @@ func TestR3AClaimedRunnerIsReplaced(t *testing.T) {
 	})
 }
 
+func TestASuccessorWaitsForThoseWhoWereJustServed(t *testing.T) {
+	bubble(t, warmSpec(10, 10), func(g *rig) {
+		g.sleep(2 * time.Second)
+		g.want(10, 0)
+		wanted := func() (n int) {
+			for _, f := range g.log.Facts() {
+				if _, is := f.(*state.RunnersWanted); is {
+					n++
+				}
+			}
+			return n
+		}
+		before := wanted()
+		starting := func(want int, when string) {
+			t.Helper()
+			if c := g.counts(); c.Starting != want {
+				t.Fatalf("%s: %+v, want %d starting", when, c, want)
+			}
+		}
+		for range 3 {
+			g.claim(Request{})
+			g.sleep(10 * time.Millisecond)
+		}
+		starting(0, "while most are warm")
+		g.sleep(linger)
+		starting(3, "after a moment")
+		if n := wanted() - before; n != 1 {
+			t.Fatalf("%d decisions for claims of one moment", n)
+		}
+		// Four of ten are left.
+		for range 3 {
+			g.claim(Request{})
+		}
+		g.sleep(debounce + time.Millisecond)
+		starting(6, "when fewer than half are warm")
+	})
+}
+
 func TestR6InactivityIsCountedFromTheLastUse(t *testing.T) {
 	bubble(t, warmSpec(3, 3), func(g *rig) {
 		g.sleep(2 * time.Second)

@@ -44,7 +44,7 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 			d.Wake = now.Add(time.Second)
 		}
 		r.mu.Lock()
-		l.p.wake = d.Wake
+		l.p.wake, l.p.stock = d.Wake, d.Stock
 		r.mu.Unlock()
 	}
 	r.mu.Lock()
