@@ -98,6 +98,7 @@ type Agent struct {
 	stepDown chan struct{}
 	stepOnce sync.Once
 	wg       sync.WaitGroup
+	mute     mute
 	trash    *trash
 	// probing holds one token: the node is probed by one at a time.
 	probing chan struct{}
@@ -215,6 +216,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	quiet, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
 	cancel()
+	// A shutdown waits for connections that have just been made to say something: a server makes some ahead of their use.
+	a.mute.close()
 	_ = srv.Shutdown(quiet)
 	_ = srv.Close()
 	if a.cfg.Listener == nil {
@@ -227,6 +230,34 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.fences.close()
 	a.log.Info("agent ends, sandboxes live on", "cause", result)
 	return result
+}
+
+// mute are connections on which nothing was asked yet.
+type mute struct {
+	mu sync.Mutex
+	is map[net.Conn]bool
+}
+
+// changed is an http.Server's ConnState.
+func (m *mute) changed(conn net.Conn, to http.ConnState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if to != http.StateNew {
+		delete(m.is, conn)
+		return
+	}
+	if m.is == nil {
+		m.is = map[net.Conn]bool{}
+	}
+	m.is[conn] = true
+}
+
+func (m *mute) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for conn := range m.is {
+		_ = conn.Close()
+	}
 }
 
 // spawn starts a goroutine that Run waits for; false when Run already waits.

@@ -424,6 +424,46 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
+// TestTunnelHandedOver: a server on this machine gets the connection to init itself. The agent knows that the sandbox is
+// used until the server has left.
+func TestTunnelHandedOver(t *testing.T) {
+	rt := newPlayed()
+	rt.local = true
+	r := newRig(t, rt, "")
+	r.must(set(run("u-0-1", "wait")))
+	r.until("u-0-1", muster.AllocRunning)
+	uses := func() int {
+		r.agent.mu.Lock()
+		defer r.agent.mu.Unlock()
+		return r.agent.allocs["u-0-1"].awake
+	}
+	open := func() *wire.Tunnel {
+		tunnel, err := r.client.Tunnel(t.Context(), "u-0-1", []byte("early "))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(tunnel, "and late")
+		got := make([]byte, len("early and late"))
+		if _, err := io.ReadFull(tunnel, got); err != nil || string(got) != "early and late" {
+			t.Errorf("%q, %v", got, err)
+		}
+		return tunnel
+	}
+	tunnel := open()
+	if n := uses(); n != 1 {
+		t.Errorf("%d use it", n)
+	}
+	_ = tunnel.Close()
+	r.eventually("nobody uses it", func() bool { return uses() == 0 })
+	// The agent ends: so does the tunnel.
+	tunnel = open()
+	defer func() { _ = tunnel.Close() }()
+	r.stop()
+	if _, err := tunnel.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "the agent has ended") {
+		t.Errorf("without its agent: %v", err)
+	}
+}
+
 // TestTunnelOfOneWhoLeft: who leaves while the sandbox takes nothing is noticed, unread bytes or not.
 func TestTunnelOfOneWhoLeft(t *testing.T) {
 	l, err := net.Listen("unix", t.TempDir()+"/s")

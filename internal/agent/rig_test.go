@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,6 +49,8 @@ type played struct {
 	isolation muster.Isolation
 	// init, if set, is what answers in sandboxes; else everything comes back.
 	init func(net.Conn)
+	// local: what leads to inits are sockets of this machine.
+	local bool
 }
 
 func (p *played) Isolation() muster.Isolation { return p.isolation }
@@ -228,6 +231,22 @@ func (b *playedBox) Usage() Usage {
 func (b *playedBox) OOMKills() int64 { return b.Usage().OOMKills }
 
 // Init is the far end of a pipe on which everything comes back.
+func socketPair() (here, there net.Conn, err error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var ends [2]net.Conn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "")
+		var ferr error
+		ends[i], ferr = net.FileConn(f)
+		_ = f.Close()
+		err = errors.Join(err, ferr)
+	}
+	return ends[0], ends[1], err
+}
+
 func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	select {
 	case <-b.done:
@@ -235,6 +254,12 @@ func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	default:
 	}
 	here, there := net.Pipe()
+	if b.rt.local {
+		var err error
+		if here, there, err = socketPair(); err != nil {
+			return nil, err
+		}
+	}
 	if b.rt.init != nil {
 		go b.rt.init(there)
 		return here, nil

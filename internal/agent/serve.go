@@ -42,6 +42,7 @@ func (a *Agent) server(life context.Context) *http.Server {
 		BaseContext:       func(net.Listener) context.Context { return life },
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       5 * time.Minute,
+		ConnState:         a.mute.changed,
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelWarn),
 	}
 }

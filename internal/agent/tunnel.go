@@ -23,14 +23,15 @@ import (
 // to again.
 const tunnelIdle = 24 * time.Hour
 
-// switching is the answer that makes a connection a tunnel.
-func switching(kills int64) []byte {
-	return fmt.Appendf(nil, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n", wire.UpgradeInit, wire.HeaderOOMKills, kills)
+// switching is the answer that makes a connection a tunnel, with another header line or none.
+func switching(kills int64, more string) []byte {
+	return fmt.Appendf(nil, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n%s\r\n", wire.UpgradeInit, wire.HeaderOOMKills, kills, more)
 }
 
 // serveTunnel connects whoever asks to the init of a sandbox. What is said there is
 // neither read nor believed here: bytes go both ways until either side ends. The request's
-// body is what goes to init first.
+// body is what goes to init first. A server on this machine is handed the connection if it asks for that: the way through us, twice for
+// each word, takes as long as what init does.
 func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -80,10 +81,39 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 		}
 		_, _ = buffered.Reader.Discard(n)
 	}
-	if _, err := conn.Write(switching(kills)); err != nil {
+	if r.Header.Get(wire.HeaderHandOver) != "" && handOver(conn, inside, switching(kills, wire.HeaderHandOver+": socket\r\n")) {
+		_ = inside.Close()
+		inUse(ctx, conn)
+		return
+	}
+	if _, err := conn.Write(switching(kills, "")); err != nil {
 		return
 	}
 	carry(ctx, conn, buffered.Reader, inside)
+}
+
+// handOver gives the connection to init away, as a descriptor with the answer. False: nothing was said, and it cannot be done.
+func handOver(conn, inside net.Conn, answer []byte) bool {
+	to, local := conn.(*net.UnixConn)
+	from, file := inside.(syscall.Conn)
+	if !local || !file {
+		return false
+	}
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	// The answer is small, and the first thing on this connection: it does not wait.
+	_ = raw.Control(func(fd uintptr) { n, _, _ = to.WriteMsgUnix(answer, unix.UnixRights(int(fd)), nil) })
+	return n > 0
+}
+
+// inUse returns when whoever was handed a connection does not use it any more, or when ctx ends: who uses it is told so by the end of conn.
+func inUse(ctx context.Context, conn net.Conn) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	var nothing [1]byte
+	_, _ = conn.Read(nothing[:])
 }
 
 // notListening answers for an init that takes nobody in: most often it is about to end, and nobody has seen that yet.

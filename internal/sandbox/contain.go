@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -107,11 +108,12 @@ func cut(mask uint64) error {
 	return nil
 }
 
-// groupsDenied reports whether this user namespace may not set groups, as one that an ordinary user made.
-func groupsDenied() bool {
+// groupsDenied reports whether this user namespace may not set groups, as one that an ordinary user made. That does not change
+// once it has a map, and is asked for each execution.
+var groupsDenied = sync.OnceValue(func() bool {
 	b, err := os.ReadFile("/proc/self/setgroups")
 	return err == nil && strings.TrimSpace(string(b)) == "deny"
-}
+})
 
 // openInside opens a path of the container as its programs see it, but never through one of the kernel's
 // magic links: to those of /proc/self/fd we are at home, and they lead out to what init holds.

@@ -99,6 +99,8 @@ type Provider struct {
 	children map[muster.InstanceID][]*child
 	// quiet is since when an instance was seen without a living process.
 	quiet map[muster.InstanceID]time.Time
+	// ours are instances of the owner whose agents were dialled.
+	ours map[muster.InstanceID]bool
 }
 
 var (
@@ -139,7 +141,7 @@ func New(cfg Config) (*Provider, error) {
 	}
 	return &Provider{
 		cfg: cfg, log: cfg.Logger, admit: make(chan struct{}, 1), startGrace: startGrace, offAfter: offAfter,
-		busy: map[muster.InstanceID]*turn{}, children: map[muster.InstanceID][]*child{}, quiet: map[muster.InstanceID]time.Time{},
+		busy: map[muster.InstanceID]*turn{}, children: map[muster.InstanceID][]*child{}, quiet: map[muster.InstanceID]time.Time{}, ours: map[muster.InstanceID]bool{},
 	}, nil
 }
 
@@ -347,9 +349,32 @@ func (p *Provider) sweep() {
 	}
 }
 
-// DialAgent opens a connection to the agent's socket.
+// maxOurs bounds what is remembered of instances that may be gone.
+const maxOurs = 1000
+
+// DialAgent opens a connection to the agent's socket. Whose an instance is never changes and is read once: requests into sandboxes come
+// here, and wait.
 func (p *Provider) DialAgent(ctx context.Context, id muster.InstanceID) (net.Conn, error) {
+	p.mu.Lock()
+	ours := p.ours[id]
+	p.mu.Unlock()
+	if ours {
+		if conn, err := wire.DialSocket(ctx, filepath.Join(p.dir(id), wire.SocketName)); err == nil {
+			return conn, nil
+		}
+	}
 	i, err := p.mine(id)
+	p.mu.Lock()
+	switch {
+	case err != nil:
+		delete(p.ours, id)
+	case len(p.ours) >= maxOurs:
+		clear(p.ours)
+		fallthrough
+	default:
+		p.ours[id] = true
+	}
+	p.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,9 @@ const (
 // FaultUnavailable when the agent could not be reached or answered too late,
 // FaultNotFound, FaultInvalid, FaultConflict, FaultTooOld (it has ended) and FaultInternal for what it answered.
 type Client struct {
-	dial func(ctx context.Context) (net.Conn, error)
-	http *http.Client
+	dial   func(ctx context.Context) (net.Conn, error)
+	http   *http.Client
+	spares spares
 }
 
 // NewClient makes a client whose connections come from dial: a local socket
@@ -54,8 +55,11 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 	}}}
 }
 
-// Close closes idle connections. Calls that are under way go on.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+// Close closes idle connections, and opens none ahead of their use any more. Calls that are under way go on.
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.spares.close()
+}
 
 // Hello asks the agent who it is.
 func (c *Client) Hello(ctx context.Context) (Hello, error) {

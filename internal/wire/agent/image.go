@@ -9,6 +9,11 @@ const UpgradeInit = "muster-init"
 // before anything of this tunnel reached its init.
 const HeaderOOMKills = "Muster-Oom-Kills"
 
+// HeaderHandOver on that request says that the agent may answer with the connection to init itself, as a descriptor
+// that comes with the answer, instead of carrying bytes; on the answer, that it has done so. Only where both ends of the agent's socket are on
+// one machine. The connection to the agent then says no more than that the tunnel is in use: it is in use until that is closed.
+const HeaderHandOver = "Muster-Hand-Over"
+
 // Grant is the right to pull one image for a short time: what the server makes of its own
 // credentials, which stay with it.
 type Grant struct {

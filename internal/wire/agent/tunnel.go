@@ -9,7 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -25,7 +28,12 @@ const (
 // Tunnel is a connection to the init of a sandbox, through its agent. One goroutine
 // may read and any may write: what is given to one Write stays together. Close may be called at any time and ends both.
 type Tunnel struct {
-	conn net.Conn
+	client *Client
+	conn   net.Conn
+	// agent is the connection to the agent where that is another one: it has handed over the one to init, and knows by this one that it is used.
+	// The tunnel ends with it.
+	agent net.Conn
+	left  atomic.Bool // the agent has
 	// early has come with the agent's answer and is not yet read.
 	early []byte
 	// kills is what the agent said of those for want of memory; -1: it said nothing.
@@ -49,25 +57,45 @@ func (c *Client) Tunnel(ctx context.Context, id muster.AllocID, first []byte) (*
 	path := "/v1/allocs/" + url.PathEscape(string(id)) + "/init"
 	opening, cancel := context.WithTimeoutCause(ctx, tunnelTimeout, errStalled)
 	defer cancel()
-	conn, err := c.dial(opening)
-	if err != nil {
-		return nil, unreached(path, cause(opening, err))
+	conn := c.spares.take()
+	if conn == nil {
+		var err error
+		if conn, err = c.dial(opening); err != nil {
+			return nil, unreached(path, cause(opening, err))
+		}
 	}
 	unhook := context.AfterFunc(opening, func() { _ = conn.Close() })
-	early, kills, err := openTunnel(conn, path, first)
+	o, err := openTunnel(conn, path, first)
 	if !unhook() {
 		err = cause(opening, net.ErrClosed)
 	}
 	if err != nil {
 		_ = conn.Close()
+		if o.inside != nil {
+			_ = o.inside.Close()
+		}
 		if _, told := err.(*answered); told {
 			return nil, errors.Unwrap(err)
 		}
 		return nil, unreached(path, cause(opening, err))
 	}
-	t := &Tunnel{conn: conn, early: early, kills: kills, ctx: ctx, writing: make(chan struct{}, 1)}
-	t.unhook = context.AfterFunc(ctx, func() { _ = conn.Close() })
+	t := &Tunnel{client: c, conn: conn, early: o.early, kills: o.kills, ctx: ctx, writing: make(chan struct{}, 1)}
+	if o.inside != nil {
+		t.conn, t.agent = o.inside, conn
+	}
+	t.unhook = context.AfterFunc(ctx, func() { _ = t.end() })
+	if t.agent != nil {
+		go t.watch()
+	}
 	return t, nil
+}
+
+// watch ends the tunnel with the agent: it alone knows that the sandbox is used, and its successor would not.
+func (t *Tunnel) watch() {
+	var nothing [1]byte
+	_, _ = t.agent.Read(nothing[:])
+	t.left.Store(true)
+	_ = t.end()
 }
 
 // answered is an error that the agent's answer is.
@@ -76,45 +104,120 @@ type answered struct{ err error }
 func (a *answered) Error() string { return a.err.Error() }
 func (a *answered) Unwrap() error { return a.err }
 
-// openTunnel asks for the connection to be made a tunnel, and gives what came through it already, and how many
-// processes the kernel had killed before; -1 if that is not told.
-func openTunnel(conn net.Conn, path string, first []byte) (early []byte, kills int64, err error) {
+// opened is what an agent answered.
+type opened struct {
+	// inside is the connection that goes on to init, if that is another one.
+	inside net.Conn
+	// early came through it already.
+	early []byte
+	// kills is how many processes the kernel had killed before; -1 if that is not told.
+	kills int64
+}
+
+// openTunnel asks for the connection to be made a tunnel. What was opened is the caller's also beside an error.
+func openTunnel(conn net.Conn, path string, first []byte) (o opened, err error) {
 	request := make([]byte, 0, 256+len(first))
-	request = fmt.Appendf(request, "POST %s HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n", path, UpgradeInit, len(first))
+	request = fmt.Appendf(request, "POST %s HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n", path, UpgradeInit, len(first))
+	from := io.Reader(conn)
+	given := &handed{fd: -1}
+	if local, ok := conn.(*net.UnixConn); ok {
+		given.UnixConn, from = local, given
+		request = append(request, HeaderHandOver+": socket\r\n"...)
+	}
+	request = append(request, "\r\n"...)
 	// An agent, or an init, that refuses may do so before it has taken all of it: its answer says more than this error.
 	_, werr := conn.Write(append(request, first...))
-	in := bufio.NewReaderSize(io.LimitReader(conn, maxUpgrade), 1<<10)
+	in := bufio.NewReaderSize(io.LimitReader(from, maxUpgrade), 1<<10)
 	resp, err := http.ReadResponse(in, &http.Request{Method: http.MethodPost, URL: &url.URL{Path: path}})
+	var terr error
+	o.inside, terr = given.take()
 	if err != nil {
 		if err == io.ErrUnexpectedEOF || err == io.EOF {
 			err = errors.New("the agent closed the connection")
 		}
-		return nil, 0, errors.Join(werr, err)
+		return o, errors.Join(werr, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	switch {
+	case terr != nil:
+		return o, terr
 	case resp.StatusCode != http.StatusSwitchingProtocols && resp.StatusCode < 300:
-		return nil, 0, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)}
+		return o, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it answered %s and no connection", path, resp.Status)}
 	case resp.StatusCode != http.StatusSwitchingProtocols:
-		return nil, 0, &answered{refused(resp)}
+		return o, &answered{refused(resp)}
 	case resp.Header.Get("Upgrade") != UpgradeInit:
-		return nil, 0, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))}
+		return o, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q", path, resp.Header.Get("Upgrade"))}
+	case o.inside == nil && resp.Header.Get(HeaderHandOver) != "":
+		return o, &answered{muster.Faultf(muster.FaultInternal, "agent: %s: it handed over nothing", path)}
 	}
 	// Whoever did not take all of it may have said why: that is there to be read.
-	early, _ = in.Peek(in.Buffered())
-	if kills, err = strconv.ParseInt(resp.Header.Get(HeaderOOMKills), 10, 64); err != nil || kills < 0 {
-		kills = -1 // an agent of an earlier version
+	o.early, _ = in.Peek(in.Buffered())
+	if o.kills, err = strconv.ParseInt(resp.Header.Get(HeaderOOMKills), 10, 64); err != nil || o.kills < 0 {
+		o.kills = -1 // an agent of an earlier version
 	}
-	return early, kills, nil
+	return o, nil
 }
 
 // OOMKills is how many processes of the sandbox the kernel had killed for want of memory before what was sent through
 // this tunnel came there; false: the agent is of a version that does not tell.
 func (t *Tunnel) OOMKills() (n int64, known bool) { return max(t.kills, 0), t.kills >= 0 }
 
+// handed reads from an agent on this machine, and keeps a descriptor that comes along.
+type handed struct {
+	*net.UnixConn
+	fd int
+}
+
+func (h *handed) Read(p []byte) (int, error) {
+	var space [64]byte // for more than the one that is expected, so that none is cut off and left open
+	n, oob, _, _, err := h.ReadMsgUnix(p, space[:])
+	messages, perr := syscall.ParseSocketControlMessage(space[:oob])
+	for i := range messages {
+		fds, rerr := syscall.ParseUnixRights(&messages[i])
+		perr = errors.Join(perr, rerr)
+		for _, fd := range fds {
+			if h.fd >= 0 {
+				_ = syscall.Close(h.fd)
+			}
+			h.fd = fd
+		}
+	}
+	switch {
+	case err != nil:
+		return n, err
+	case perr != nil:
+		return n, perr
+	case n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// take is what was handed over; nil if nothing was.
+func (h *handed) take() (net.Conn, error) {
+	if h.fd < 0 {
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(h.fd), "connection to init")
+	h.fd = -1
+	defer func() { _ = f.Close() }() // the connection has one of its own
+	return net.FileConn(f)
+}
+
 // Close ends the connection.
 func (t *Tunnel) Close() error {
 	t.unhook()
+	err := t.end()
+	if t.agent != nil {
+		t.client.spares.add(t.client.dial)
+	}
+	return err
+}
+
+func (t *Tunnel) end() error {
+	if t.agent != nil {
+		_ = t.agent.Close()
+	}
 	return t.conn.Close()
 }
 
@@ -149,6 +252,8 @@ func (t *Tunnel) because(err error) error {
 		return err
 	case t.ctx.Err() != nil:
 		return context.Cause(t.ctx)
+	case t.left.Load():
+		err = errors.New("the agent has ended")
 	}
 	return unreached("connection to init", err)
 }

@@ -8,8 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/musterhq/muster"
@@ -57,6 +60,158 @@ func TestTunnel(t *testing.T) {
 		if err := tunnel.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// handOver answers as an agent on this machine would: with a descriptor. init is the other end of it.
+func handOver(t *testing.T, w http.ResponseWriter) (init *net.UnixConn, agent net.Conn) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(pair[1]), "init")
+	inside, err := net.FileConn(f)
+	_ = f.Close()
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	agent, _, err = http.NewResponseController(w).Hijack()
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	text := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + UpgradeInit + "\r\n" + HeaderHandOver + ": socket\r\n\r\n"
+	if _, _, err := agent.(*net.UnixConn).WriteMsgUnix([]byte(text), syscall.UnixRights(pair[0]), nil); err != nil {
+		t.Error(err)
+	}
+	_ = syscall.Close(pair[0])
+	return inside.(*net.UnixConn), agent
+}
+
+// TestTunnelHandedOver: the agent gives the connection to init itself; what is said goes there, and each side's end is told.
+func TestTunnelHandedOver(t *testing.T) {
+	ended := make(chan struct{}, 1)
+	where := make(chan *net.UnixConn, 1)
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(HeaderHandOver) == "" {
+			t.Error("it was not asked for")
+		}
+		inside, conn := handOver(t, w)
+		if conn == nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		where <- inside
+		_, _ = io.Copy(io.Discard, conn)
+		ended <- struct{}{}
+	})
+	tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := <-where
+	defer func() { _ = inside.Close() }()
+	if _, err := tunnel.Write([]byte("to init")); err != nil {
+		t.Error(err)
+	}
+	if err := tunnel.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(inside); err != nil || string(b) != "to init" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := inside.Write([]byte("from init")); err != nil {
+		t.Error(err)
+	}
+	_ = inside.CloseWrite()
+	if b, err := io.ReadAll(tunnel); err != nil || string(b) != "from init" {
+		t.Errorf("%q, %v", b, err)
+	}
+	_ = tunnel.Close()
+	<-ended // the agent is told
+
+	// The context's end is the end of both.
+	ctx, cancel := context.WithCancel(t.Context())
+	if tunnel, err = c.Tunnel(ctx, "u-0-1", nil); err != nil {
+		t.Fatal(err)
+	}
+	second := <-where
+	defer func() { _ = second.Close() }()
+	cancel()
+	<-ended
+	if _, err := io.ReadAll(second); err != nil {
+		t.Error(err)
+	}
+	_ = tunnel.Close()
+}
+
+// TestSpareConnections: one is made ready for the next tunnel, and one that the agent has left is not used.
+func TestSpareConnections(t *testing.T) {
+	conns := make(chan net.Conn, 10)
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		inside, conn := handOver(t, w)
+		if conn == nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, conn)
+		_, _ = conn.Close(), inside.Close()
+	})
+	dial := c.dial
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if err == nil {
+			conns <- conn
+		}
+		return conn, err
+	}
+	use := func() {
+		t.Helper()
+		tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = tunnel.Close()
+	}
+	idle := func() (n int) {
+		c.spares.mu.Lock()
+		defer c.spares.mu.Unlock()
+		return len(c.spares.idle)
+	}
+	ready := func() {
+		for idle() == 0 {
+			runtime.Gosched()
+		}
+	}
+	use()
+	<-conns
+	spare := <-conns
+	ready()
+	use()
+	if <-conns == spare { // dialled after its use, for the next
+		t.Error("twice the same")
+	}
+	ready()
+	c.spares.mu.Lock()
+	for _, x := range c.spares.idle {
+		_ = x.conn.(*net.UnixConn).CloseRead() // as if the other side had
+	}
+	c.spares.mu.Unlock()
+	use() // anew, and one for later
+	<-conns
+	<-conns
+	ready()
+	c.Close()
+	if n := idle(); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+	use()
+	<-conns
+	select {
+	case <-conns:
+		t.Error("made ahead after the end")
+	default:
 	}
 }
 
@@ -189,7 +344,10 @@ func TestTunnelEndsWithItsContext(t *testing.T) {
 func TestTunnelRefused(t *testing.T) {
 	var status int
 	var body, upgraded string
+	var mu sync.Mutex // the race detector sees no order in what comes with a descriptor
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		if upgraded != "" {
 			w.Header().Set("Upgrade", upgraded)
 			w.Header().Set("Connection", "Upgrade")
@@ -210,7 +368,9 @@ func TestTunnelRefused(t *testing.T) {
 		{200, `{}`, "", muster.FaultInternal, "200"},
 		{101, ``, "websocket", muster.FaultInternal, "websocket"},
 	} {
+		mu.Lock()
 		status, body, upgraded = x.status, x.body, x.upgraded
+		mu.Unlock()
 		if tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil); muster.KindOf(err) != x.kind || !strings.Contains(err.Error(), x.says) || tunnel != nil {
 			t.Errorf("%d: %v", x.status, err)
 		}
