@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -32,6 +34,31 @@ func TestRunContainerFlags(t *testing.T) {
 	} {
 		if r := s.muster(nil, strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, want) {
 			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		}
+	}
+}
+
+// A job is exclusive if the flag says so, and what the flag says wins over the file.
+func TestRunExclusive(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(file, []byte("command: [x]\nexclusive: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]bool{
+		"run -- x":                              false,
+		"run --exclusive -- x":                  true,
+		"run -f " + file:                        true,
+		"run -f " + file + " --exclusive=false": false,
+	} {
+		s := newStub(t)
+		s.onSubmit = func(s *stub) {
+			s.start(0, 1)
+			s.end(0, 1, 0)
+			s.endJob("succeeded", "")
+		}
+		s.muster(nil, strings.Fields(args)...).check(t, 0, "", "muster: job run-1\n")
+		if got := s.submitted[0].Spec.Exclusive; got != want {
+			t.Errorf("%s: exclusive is %v", args, got)
 		}
 	}
 }

@@ -40,6 +40,7 @@ type specFlags struct {
 	constraints []string
 	outputLimit string
 	replace     bool
+	exclusive   bool
 
 	entrypoint string
 	user       string
@@ -78,6 +79,7 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.StringArrayVar(&s.egress, "egress", nil, "the only networks that a bridge reaches, as 10.0.0.0/8; may be repeated (default all)")
 	f.IntSliceVar(&s.ports, "port", nil, "TCP port of the container that others on the node may connect to; may be repeated; muster port reaches any without")
 	f.StringArrayVar(&s.constraints, "constraint", nil, "node attribute: NAME=VALUE, NAME!=VALUE, NAME in A,B, or NAME; may be repeated")
+	f.BoolVar(&s.exclusive, "exclusive", false, "no member is ever run by two nodes at once: one that is cut off from the server for the pool's fence is killed")
 	f.StringVar(&s.outputLimit, "output-limit", "", "how much is kept of stdout and of stderr (default 256MiB)")
 	f.BoolVar(&s.replace, "replace", false, "stop a running job of this name, and run this one instead")
 	addHabits(f)
@@ -130,6 +132,9 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		if given(t.flag) {
 			*t.to = t.value
 		}
+	}
+	if given("exclusive") {
+		spec.Exclusive = s.exclusive
 	}
 	if given("count") {
 		if s.count < 1 {

@@ -108,7 +108,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range c.figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descNotices, descOverdue, descProbeAge, descBudgetAlert} {
+	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descNotices, descOverdue, descProbeAge, descBudgetAlert, rolloutsDesc} {
 		ch <- d
 	}
 }
@@ -130,6 +130,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectFleet(ch, &st, decided)
 	c.collectProbes(ch, contact)
+	collectRollouts(ch, c.state.Latest())
 }
 
 var (

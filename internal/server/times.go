@@ -23,6 +23,7 @@ type times struct {
 	start              prometheus.Histogram
 	missed             prometheus.Counter
 	turns              *turns
+	rollouts           *rollouts
 	// commits are not read off the feed: each server counts what it proposed itself.
 	commits *commits
 
@@ -50,14 +51,15 @@ func newTimes(providers []muster.ProviderName) *times {
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "muster_times_missed_total", Help: "How often changes came faster than the histograms could take them in: what was missed is in none of them.",
 		}),
-		turns:   newTurns(),
-		commits: newCommits(),
-		waiting: map[muster.NodeID]bool{},
+		turns:    newTurns(),
+		rollouts: newRollouts(),
+		commits:  newCommits(),
+		waiting:  map[muster.NodeID]bool{},
 	}
 }
 
 func (t *times) register(r prometheus.Registerer) {
-	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter, t.commits.all)
+	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter, t.rollouts.ended, t.rollouts.replaced, t.commits.all)
 }
 
 // follow takes in what changes from now on, until ctx ends.
@@ -100,6 +102,9 @@ func (t *times) take(c *state.Change, src source) {
 		t.node(c.NodeBefore, c.Node, c.At)
 	case c.Alloc != nil && c.AllocBefore != nil:
 		t.alloc(c.AllocBefore, c.Alloc, src)
+		t.rollouts.alloc(c.AllocBefore, c.Alloc)
+	case c.Job != nil:
+		t.rollouts.job(c.JobBefore, c.Job)
 	}
 }
 

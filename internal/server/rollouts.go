@@ -1,0 +1,58 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// rollouts counts how services and system jobs come to run another version.
+type rollouts struct {
+	ended    *prometheus.CounterVec // by stage
+	replaced prometheus.Counter
+}
+
+func newRollouts() *rollouts {
+	r := &rollouts{
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "muster_rollout_ends_total", Help: "Rollouts of services and system jobs that came to an end: done, or failed, which stops them.",
+		}, []string{"stage"}),
+		replaced: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "muster_rollout_replaced_total", Help: "Allocations told to stop so that their member runs another version.",
+		}),
+	}
+	for _, stage := range []muster.RolloutStage{muster.RolloutDone, muster.RolloutFailed} {
+		r.ended.WithLabelValues(string(stage))
+	}
+	return r
+}
+
+// job takes in how a job changed; before is nil for a new one.
+func (r *rollouts) job(before, j *state.Job) {
+	if j.Standing == nil || before == nil || before.Standing == nil || before.Standing.Rollout == j.Standing.Rollout || j.Standing.Rollout == muster.RolloutRolling {
+		return
+	}
+	r.ended.WithLabelValues(string(j.Standing.Rollout)).Inc()
+}
+
+// alloc takes in that one is told to stop.
+func (r *rollouts) alloc(before, a *state.Alloc) {
+	if before.Desired == muster.AllocRun && a.Desired == muster.AllocStop && a.StopReason == muster.StopUpdated {
+		r.replaced.Inc()
+	}
+}
+
+var rolloutsDesc = prometheus.NewDesc("muster_rollouts", "Services and system jobs that have not ended, by the stage of the rollout of their version.", []string{"stage"}, nil)
+
+// collectRollouts counts what there is now.
+func collectRollouts(ch chan<- prometheus.Metric, snap *state.Snapshot) {
+	by := map[muster.RolloutStage]int{muster.RolloutRolling: 0, muster.RolloutDone: 0, muster.RolloutFailed: 0}
+	snap.StandingJobs(func(j *state.Job) bool {
+		by[j.Standing.Rollout]++
+		return true
+	})
+	for stage, n := range by {
+		ch <- prometheus.MustNewConstMetric(rolloutsDesc, prometheus.GaugeValue, float64(n), string(stage))
+	}
+}
