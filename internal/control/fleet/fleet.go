@@ -34,6 +34,8 @@ type Config struct {
 	// Providers by the name that pools and offerings know them by.
 	Providers map[muster.ProviderName]cloud.Provider
 	Logger    *slog.Logger
+	// Paused: the scheduler is, and nothing is launched for what waits.
+	Paused bool
 	// SweepEvery is how often everything is listed although nothing asks for it,
 	// OffersEvery how often offerings are read; 0: a minute.
 	SweepEvery, OffersEvery time.Duration
@@ -290,7 +292,7 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 	f.tidyLocked(snap)
 	f.blocks.watch(snap, now)
 	mending := mend.Plan(snap, f.sights, &f.memory, now)
-	sizing := size.Plan(f.sizing.to(snap, f.cfg.State.Feed()), f.blocks.now(now), now)
+	sizing := size.Plan(f.sizing.to(snap, f.cfg.State.Feed()), f.blocks.now(now), now, f.cfg.Paused)
 	f.decisions = sizing
 	f.mu.Unlock()
 

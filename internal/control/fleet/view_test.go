@@ -38,7 +38,7 @@ func TestSizeView(t *testing.T) {
 		want := max(50-launched, 0)
 		view := v.to(s.Latest(), s.Feed())
 		built[view] = true
-		if d := size.Plan(view, nil, muster.Time(index)); len(d.Launch) != want {
+		if d := size.Plan(view, nil, muster.Time(index), false); len(d.Launch) != want {
 			t.Errorf("with %d nodes there are %d launches, want %d", launched, len(d.Launch), want)
 		}
 		for range batch {
@@ -52,7 +52,7 @@ func TestSizeView(t *testing.T) {
 	}
 	if view := v.to(s.Latest(), s.Feed()); built[view] {
 		t.Error("it was advanced over changes that the feed does not keep")
-	} else if d := size.Plan(view, nil, muster.Time(index)); len(d.Launch) != 0 {
+	} else if d := size.Plan(view, nil, muster.Time(index), false); len(d.Launch) != 0 {
 		t.Errorf("%d launches with %d nodes", len(d.Launch), launched)
 	}
 }

@@ -49,7 +49,7 @@ func BenchmarkPass(b *testing.B) {
 			began := processor()
 			for b.Loop() {
 				c.advance()
-				Plan(c.view, c.blocks, c.now)
+				Plan(c.view, c.blocks, c.now, false)
 			}
 			b.ReportMetric(float64(processor()-began)/float64(b.N), "cpu-ns/op")
 		})
@@ -62,13 +62,13 @@ func BenchmarkPass(b *testing.B) {
 				i++
 				b.StartTimer()
 				c.advance()
-				Plan(c.view, c.blocks, c.now)
+				Plan(c.view, c.blocks, c.now, false)
 			}
 		})
 		b.Run(name+"/anew", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				Plan(Build(c.s.Latest()), c.blocks, c.now)
+				Plan(Build(c.s.Latest()), c.blocks, c.now, false)
 			}
 		})
 	}
@@ -130,7 +130,7 @@ func passes(t testing.TB, n int) int64 {
 	turn := func(i int) {
 		c.change(i)
 		c.advance()
-		Plan(c.view, c.blocks, c.now)
+		Plan(c.view, c.blocks, c.now, false)
 	}
 	for i := range n / 2 {
 		turn(i)

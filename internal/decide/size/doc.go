@@ -4,7 +4,7 @@
 //
 // It counts waiting members by shape against what is free and what is coming, and packs what is left on the
 // nodes that cost the least for it. It must never touch a held node, take a pool over its maximum or budget or
-// under its minimum, launch what a block names, or destroy a node that waiting work could use. It is pure: package fit
+// under its minimum, launch for what waits while the scheduler is paused, launch what a block names, or destroy a node that waiting work could use. It is pure: package fit
 // says what fits, the fleet loop owns the View, brings it up to date and carries out; and what is planned again after that is nothing.
 //
 // A pass: fillAll gives the supply to the demands (fill.go), serveAll launches for what is left (launch.go,

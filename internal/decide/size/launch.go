@@ -55,6 +55,10 @@ func (p *planner) serve(i int) {
 		}
 		return
 	}
+	if p.paused {
+		p.wait(d, "the scheduler is paused, and nothing is launched for what waits until it goes on")
+		return
+	}
 	for d.left > 0 {
 		c, why := p.best(i, choices)
 		if c == nil {

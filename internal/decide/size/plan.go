@@ -80,6 +80,7 @@ type Decisions struct {
 type planner struct {
 	*View
 	now    muster.Time
+	paused bool
 	blocks []blocking
 	out    Decisions
 
@@ -123,13 +124,14 @@ type demand struct {
 	guess *muster.Offering
 }
 
-// Plan says what to do about the fleet.
-func Plan(v *View, blocks []Block, now muster.Time) *Decisions {
+// Plan says what to do about the fleet. While the scheduler is paused nothing that waits will be placed, so that no machine
+// is bought, made empty or given up for it: pools keep their minimum, and what there is goes by the same rules as ever.
+func Plan(v *View, blocks []Block, now muster.Time, paused bool) *Decisions {
 	v.tick(now)
-	p := &planner{View: v, now: now, turned: map[muster.NodeID]bool{}, usable: map[lotKey]bool{}, planned: map[kind]int{}}
+	p := &planner{View: v, now: now, paused: paused, turned: map[muster.NodeID]bool{}, usable: map[lotKey]bool{}, planned: map[kind]int{}}
 	p.begin(blocks)
 	p.fillAll()
-	for p.serveAll() || p.keepMinimum() || p.keepSpare() {
+	for p.serveAll() || p.keepMinimum() || !paused && p.keepSpare() {
 		// Planned nodes may have served others than those that they are for, so that what was
 		// kept from launching is not any more: what is too dear for two that could share a node may do for the one
 		// that is left. Look again until nothing is launched, for that is what the next pass would find.

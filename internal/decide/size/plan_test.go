@@ -34,6 +34,7 @@ type cluster struct {
 	index  uint64
 	now    muster.Time
 	blocks []Block
+	paused bool // the scheduler is
 
 	view *View // advanced by the feed
 	pos  state.Position
@@ -71,8 +72,8 @@ func (c *cluster) do(f state.Fact) {
 func (c *cluster) plan() *Decisions {
 	c.t.Helper()
 	c.advance()
-	d := Plan(c.view, c.blocks, c.now)
-	if anew := Plan(Build(c.s.Latest()), c.blocks, c.now); c.text(d) != c.text(anew) {
+	d := Plan(c.view, c.blocks, c.now, c.paused)
+	if anew := Plan(Build(c.s.Latest()), c.blocks, c.now, c.paused); c.text(d) != c.text(anew) {
 		c.t.Fatalf("the view that was advanced plans\n%sone that is built anew\n%s", c.text(d), c.text(anew))
 	}
 	return d
@@ -182,6 +183,8 @@ func (c *cluster) read(text string) {
 			c.do(&state.OutputStored{Alloc: muster.AllocID("u" + words[1]), Output: state.Output{Stage: state.OutputComplete}})
 		case "sleep":
 			c.now += length(words[1], 0)
+		case "paused":
+			c.paused = true
 		case "block":
 			o := options(strings.Fields(strings.Split(line, " why=")[0])[1:])
 			_, why, _ := strings.Cut(line, "why=")

@@ -70,6 +70,9 @@ func randomCluster(t *rapid.T) string {
 	if draw("quota", 3) == 0 {
 		fmt.Fprintf(&b, "block family=f until=30s held=%d why=\"quota\"\n", draw("held", 4))
 	}
+	if draw("paused", 6) == 0 {
+		b.WriteString("paused\n")
+	}
 	if draw("block", 3) == 0 {
 		fmt.Fprintf(&b, "block offering=o%d until=%ds why=\"no capacity\"\n", draw("blocked", offers), 30*draw("until", 2))
 	}
@@ -89,6 +92,18 @@ func TestPlanProperties(t *testing.T) {
 			fatal("the same input planned something else:\n%s", c.text(again))
 		}
 		before := stocks(c.s.Latest())
+		if c.paused {
+			for _, l := range d.Launch {
+				if !strings.HasPrefix(l.Reason, "for the minimum") {
+					fatal("the scheduler is paused, and a node is launched %s", l.Reason)
+				}
+			}
+			for _, turn := range append(append([]Turn(nil), d.Drain...), d.Terminate...) {
+				if strings.HasPrefix(turn.Reason, "gives way") {
+					fatal("the scheduler is paused, and node %s %s", turn.Node, turn.Reason)
+				}
+			}
+		}
 
 		// What is planned can be done.
 		for i, l := range d.Launch {
