@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,5 +40,27 @@ func TestF11SixtyFourWanted(t *testing.T) {
 		w.until("all launched", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 64 })
 		w.until("all run", 3*time.Second, running("a", 64))
 		t.Logf("64 run after %s", time.Since(began))
+	})
+}
+
+// While the scheduler is paused no machine is bought for what waits, and the pool keeps its minimum.
+func TestPausedLaunchesNothingForWhatWaits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.pool.Min, w.paused = 1, true
+		w.start()
+		w.submit("a", 64, 2, "sleep 5s")
+		w.until("the minimum", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 1 })
+		time.Sleep(10 * time.Minute)
+		if n := len(w.cloud.Instances()); n != 1 {
+			t.Errorf("%d instances, the minimum is 1", n)
+		}
+		waits := w.fleet.Decisions().Waits
+		if len(waits) != 1 || waits[0].Members != 63 || !strings.HasPrefix(waits[0].Reason, "the scheduler is paused") {
+			t.Errorf("%+v", waits)
+		}
+		w.stop()
+		w.paused = false
+		w.start()
+		w.until("all launched", time.Second, func(s *state.Snapshot) bool { return s.LiveNodeCount() == 64 })
 	})
 }

@@ -53,6 +53,7 @@ type world struct {
 	static, mayTwice bool
 	offers           []muster.Offering
 
+	paused bool // the scheduler is
 	fleet  *fleet.Fleet
 	link   *link.Link
 	cancel context.CancelFunc
@@ -180,7 +181,7 @@ func (w *world) start() {
 		w.must(&state.PoolsSet{Pools: []state.Pool{w.pool}})
 	}
 	var err error
-	w.fleet, err = fleet.New(fleet.Config{State: w.log, Proposer: w.log, Logger: w.out,
+	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: w.log, Proposer: w.log, Logger: w.out,
 		Providers: map[muster.ProviderName]cloud.Provider{"fake": w.cloud.Owner(w.owner)}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -258,6 +259,9 @@ func (w *world) schedule(ctx context.Context) {
 }
 
 func (w *world) placeAll(ctx context.Context, snap *state.Snapshot) (next muster.Time) {
+	if w.paused {
+		return 0
+	}
 	var nodes []*state.Node
 	free := map[muster.NodeID]muster.Resources{}
 	snap.LiveNodes(func(n *state.Node) bool {
