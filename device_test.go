@@ -55,6 +55,34 @@ func TestPlaceL15Devices(t *testing.T) {
 	}
 }
 
+// What lacks is what Give says, with how much there was at best: whole devices of one entry, or the largest part of one.
+func TestLack(t *testing.T) {
+	devices := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}, {Kind: "gpu", Model: "B", Count: 3}}
+	both := &muster.NamedAsk{Devices: []muster.DeviceAsk{{Kind: "gpu", Models: []string{"A"}, Count: 1}, {Kind: "gpu", Count: 3}}}
+	for _, tc := range []struct {
+		name        string
+		taken       muster.Taken
+		ask         *muster.NamedAsk
+		short       string
+		asked, most float64
+	}{
+		{"nothing", "", gpu(2, 0), "", 0, 0},
+		{"no ask", "", nil, "", 0, 0},
+		{"whole ones of one entry, not of all", "devices=0,1000,0,1000", gpu(4, 0), "gpu", 4, 2},
+		{"a part in use is not whole", "devices=1,1", gpu(1, 0, "A"), "gpu A", 1, 0},
+		{"the largest free part", "devices=600,700", gpu(0, 500, "A"), "gpu A", 0.5, 0.4},
+		{"no parts of what is not shared", "", gpu(0, 500, "B"), "gpu B", 0.5, 0},
+		{"the second, with the first given", "devices=0,1000,1000", both, "gpu", 3, 2},
+		{"a port, which is looked at first", "devices=1000,1000 ports=80", &muster.NamedAsk{Ports: []int{80}, Devices: gpu(1, 0, "A").Devices}, "port 80", 0, 0},
+		{"a port alone", "ports=80", &muster.NamedAsk{Ports: []int{80}}, "port 80", 0, 0},
+	} {
+		_, short := tc.taken.Give(tc.ask, 0, devices)
+		if got, asked, most := tc.taken.Lack(tc.ask, devices); got != tc.short || got != short || asked != tc.asked || most != tc.most {
+			t.Errorf("%s: %q, %g asked, at most %g; Give says %q", tc.name, got, asked, most, short)
+		}
+	}
+}
+
 // P6: what is taken is refused by its name.
 func TestP6TakenIsRefusedByName(t *testing.T) {
 	devices := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}}
