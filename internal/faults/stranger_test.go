@@ -141,7 +141,7 @@ func TestWrongSurroundings(t *testing.T) {
 		config := h.config
 		h.config.Listen = ln.Addr().String()
 		defer func() { h.config = config }()
-		h.sentence(h.config.Listen, "address already in use")
+		h.sentence(h.config.Listen, "address already in use", "--listen")
 	})
 	t.Run("the data directory is a file", func(t *testing.T) {
 		config := h.config

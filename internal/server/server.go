@@ -94,6 +94,9 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 		if errors.As(err, &errno) { // the rest repeats the address
 			err = errno
 		}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("the API cannot listen on %s: %w; end what listens there, or give another address: --listen of muster dev, listen in the configuration", cfg.Listen, err)
+		}
 		return fmt.Errorf("the API cannot listen on %s: %w", cfg.Listen, err)
 	}
 	handler, err := s.api()
