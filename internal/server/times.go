@@ -64,23 +64,14 @@ func (t *times) register(r prometheus.Registerer) {
 
 // follow takes in what changes from now on, until ctx ends.
 func (t *times) follow(ctx context.Context, src source) error {
-	feed := src.Feed()
-	pos := t.begin(src.Latest())
-	for feed.Wait(ctx, pos.Index) == nil {
-		const limit = 1024
-		changes, last, err := feed.After(pos, limit)
-		if err != nil {
-			t.missed.Inc()
-			pos = t.begin(src.Latest())
-			continue
-		}
+	src.Feed().Follow(ctx, t.begin(src.Latest()), func(changes []state.Change) {
 		for i := range changes {
 			t.take(&changes[i], src)
 		}
-		if pos = state.AfterIndex(last); len(changes) == limit {
-			pos = changes[limit-1].Position()
-		}
-	}
+	}, func() state.Position {
+		t.missed.Inc()
+		return t.begin(src.Latest())
+	})
 	return nil
 }
 

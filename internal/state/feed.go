@@ -135,6 +135,35 @@ func (f *Feed) Wait(ctx context.Context, index uint64) error {
 	}
 }
 
+// followBatch bounds how many changes Follow hands on at once.
+const followBatch = 1024
+
+// Follow hands the changes after a position to take, oldest first and some at a time, until ctx ends. When some have fallen
+// out of the ring unseen, anew takes a snapshot instead, and says where to go on. Nothing is waited for while more of an
+// entry is there: it may be the last one for a long time.
+func (f *Feed) Follow(ctx context.Context, pos Position, take func([]Change), anew func() Position) {
+	for ctx.Err() == nil {
+		changes, last, err := f.After(pos, followBatch)
+		switch {
+		case err != nil:
+			pos = anew()
+			last = pos.Index
+		case len(changes) == followBatch:
+			take(changes)
+			pos = changes[followBatch-1].Position()
+			continue
+		default:
+			if len(changes) > 0 {
+				take(changes)
+			}
+			pos = AfterIndex(last)
+		}
+		if f.Wait(ctx, last) != nil {
+			return
+		}
+	}
+}
+
 // Last is the newest index applied.
 func (f *Feed) Last() uint64 {
 	f.mu.Lock()

@@ -207,16 +207,7 @@ func poke(c chan struct{}) {
 
 // follow wakes the loop by the changes that may matter to it.
 func (f *Fleet) follow(ctx context.Context) {
-	feed := f.cfg.State.Feed()
-	pos := f.survey()
-	for feed.Wait(ctx, pos.Index) == nil {
-		const limit = 1024
-		changes, last, err := feed.After(pos, limit)
-		if err != nil {
-			poke(f.wake)
-			pos = f.survey()
-			continue
-		}
+	f.cfg.State.Feed().Follow(ctx, f.survey(), func(changes []state.Change) {
 		f.watch(changes)
 		for i := range changes {
 			switch urgent, soon := matters(&changes[i]); {
@@ -226,10 +217,10 @@ func (f *Fleet) follow(ctx context.Context) {
 				poke(f.lazy)
 			}
 		}
-		if pos = state.AfterIndex(last); len(changes) == limit {
-			pos = changes[limit-1].Position()
-		}
-	}
+	}, func() state.Position {
+		poke(f.wake)
+		return f.survey()
+	})
 }
 
 // survey takes in the newest state as a whole, and answers with the position after it.

@@ -147,7 +147,8 @@ func (l *Link) Run(ctx context.Context) error {
 	pos := state.AfterIndex(snap.Index())
 	l.all(ctx, &wg, snap)
 	for {
-		if err := l.cfg.State.Feed().Wait(ctx, pos.Index); err != nil {
+		// In the middle of an entry there is more already, and nothing may come after it for a long time.
+		if pos == state.AfterIndex(pos.Index) && l.cfg.State.Feed().Wait(ctx, pos.Index) != nil || ctx.Err() != nil {
 			return nil
 		}
 		next, err := l.step(ctx, &wg, pos)

@@ -53,8 +53,6 @@ const (
 	// resync is how often all jobs are looked at again; retryAfter is for what could not be committed.
 	resync     = 30 * time.Second
 	retryAfter = time.Second
-	// batch bounds the changes read at once.
-	batch = 1024
 )
 
 // New makes the loop; it does nothing before Run.
@@ -82,25 +80,11 @@ func (r *Roll) Run(ctx context.Context) error {
 
 // follow marks the jobs that the feed speaks of.
 func (r *Roll) follow(ctx context.Context, index uint64) {
-	feed, at := r.cfg.State.Feed(), state.AfterIndex(index)
-	for {
-		changes, last, err := feed.After(at, batch)
-		if err != nil {
-			snap := r.cfg.State.Latest()
-			r.all(snap)
-			at, last = state.AfterIndex(snap.Index()), snap.Index()
-		} else {
-			r.take(changes)
-			at = state.AfterIndex(last)
-			if len(changes) == batch {
-				at = changes[batch-1].Position()
-				continue
-			}
-		}
-		if feed.Wait(ctx, last) != nil {
-			return
-		}
-	}
+	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
+		snap := r.cfg.State.Latest()
+		r.all(snap)
+		return state.AfterIndex(snap.Index())
+	})
 }
 
 func (r *Roll) all(snap *state.Snapshot) {

@@ -95,7 +95,7 @@ const (
 	linger = 50 * time.Millisecond
 	// resync is how often everything is looked at again.
 	resync = 5 * time.Second
-	// batch bounds the changes read and the facts' lists.
+	// batch bounds the facts' lists.
 	batch = 1024
 )
 
@@ -167,27 +167,13 @@ func (r *Runners) dropLocked(p *pool) {
 
 // follow keeps the stock in line with the log.
 func (r *Runners) follow(ctx context.Context, index uint64) {
-	feed, at := r.cfg.State.Feed(), state.AfterIndex(index)
-	for {
-		changes, last, err := feed.After(at, batch)
-		if err != nil {
-			snap := r.cfg.State.Latest()
-			r.mu.Lock()
-			r.allLocked(snap)
-			r.mu.Unlock()
-			at, last = state.AfterIndex(snap.Index()), snap.Index()
-		} else {
-			r.take(changes)
-			at = state.AfterIndex(last)
-			if len(changes) == batch {
-				at = changes[batch-1].Position()
-				continue
-			}
-		}
-		if feed.Wait(ctx, last) != nil {
-			return
-		}
-	}
+	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
+		snap := r.cfg.State.Latest()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.allLocked(snap)
+		return state.AfterIndex(snap.Index())
+	})
 }
 
 // take brings changes into the stock, oldest first.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,7 @@ type rig struct {
 	t    *testing.T
 	log  *memlog.Log
 	r    *Runners
-	took time.Duration // of a start
+	took atomic.Int64 // of a start, a time.Duration
 
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -34,7 +35,8 @@ type rig struct {
 func bubble(t *testing.T, spec api.EnvironmentSpec, fn func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &rig{t: t, log: memlog.New(t, 4096), took: time.Second}
+		g := &rig{t: t, log: memlog.New(t, 4096)}
+		g.took.Store(int64(time.Second))
 		room := muster.Resources{CPU: 1 << 30, Memory: 1 << 50}
 		for _, f := range []state.Fact{
 			&state.NodeLaunching{ID: "n", Token: "t", Offering: muster.Offering{Capacity: room}},
@@ -112,7 +114,7 @@ func (g *rig) node(ctx context.Context) {
 func (g *rig) run(ctx context.Context, id muster.AllocID) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(g.took):
+	case <-time.After(time.Duration(g.took.Load())):
 		_, _, _ = g.log.Propose(ctx, &state.AllocsReported{Node: "n", Allocs: []state.AllocUpdate{{ID: id, Status: muster.AllocRunning}}})
 	}
 }
@@ -162,7 +164,7 @@ func TestR2NoneIsWarm(t *testing.T) {
 		if took := time.Since(began); took > time.Millisecond {
 			t.Fatalf("refused after %s", took)
 		}
-		g.took = time.Hour
+		g.took.Store(int64(time.Hour))
 		if _, err := g.r.Claim(context.Background(), Request{UID: "u", Wait: 3 * time.Second}); !muster.IsKind(err, muster.FaultCapacity) || time.Since(began) != 3*time.Second {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
@@ -480,7 +482,7 @@ func TestR24TooFewWarmForTooLongIsAnAlert(t *testing.T) {
 	s.Alert = api.AlertSpec{Below: 0.5, For: api.Duration(30 * time.Second)}
 	bubble(t, s, func(g *rig) {
 		g.sleep(5 * time.Second)
-		g.took = time.Minute
+		g.took.Store(int64(time.Minute))
 		for range 4 {
 			g.claim(Request{})
 		}
@@ -506,7 +508,7 @@ func TestR24AlertUnderSteadyChurn(t *testing.T) {
 		g.sleep(5 * time.Second)
 		g.want(4, 0)
 		// One is claimed each second, if there is one, and given back after three: starts are too slow for that.
-		g.took = 20 * time.Second
+		g.took.Store(int64(20 * time.Second))
 		var churn sync.WaitGroup
 		stop, got := make(chan struct{}), 0
 		churn.Go(func() {
@@ -544,7 +546,7 @@ func TestR24AlertUnderSteadyChurn(t *testing.T) {
 			t.Errorf("only %d could be claimed: it did not refill meanwhile", slow)
 		}
 		// It refills in spite of the churn as soon as starts allow.
-		g.took = 500 * time.Millisecond
+		g.took.Store(int64(500 * time.Millisecond))
 		g.sleep(40 * time.Second)
 		if e := g.log.Latest().JobByUID("u").Env; e.Alert != 0 || e.Warm < 3 {
 			t.Errorf("with quick starts %d are warm, alert %d", e.Warm, e.Alert)
