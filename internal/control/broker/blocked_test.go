@@ -383,13 +383,7 @@ func newModel(t *testing.T, rt *rapid.T) *model {
 	log := memlog.New(t, 1<<12)
 	m := &model{t: t, rt: rt, log: log, at: state.AfterIndex(0), now: time.Now().Add(24 * time.Hour)}
 	log.Clock = func() time.Time { return m.now }
-	b, err := New(Config{State: log, Proposer: log, DeliveryTimeout: 10 * time.Second, NackDelay: time.Second, DeliveryLimit: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.term = 1
-	b.resyncLocked(log.Latest())
-	m.Broker = b
+	m.Broker = driven(t, Config{DeliveryTimeout: 10 * time.Second, NackDelay: time.Second, DeliveryLimit: 100}, log)
 	m.wait(0)
 	return m
 }
@@ -404,15 +398,9 @@ func (m *model) wait(d time.Duration) {
 }
 
 func (m *model) fact(line string) {
-	c := fittest.New(m.t, 0)
-	c.State = m.log.State
-	facts, err := c.Facts(line)
-	if err != nil {
-		m.rt.Fatalf("%s: %v", line, err)
-	}
-	for _, f := range facts {
+	facts(m.t, m.log, line, func(f state.Fact) {
 		_, _, _ = m.log.Propose(m.t.Context(), f) // may be refused
-	}
+	})
 }
 
 func (m *model) act() {

@@ -15,7 +15,6 @@ import (
 	"github.com/musterhq/muster/internal/control/apply"
 	"github.com/musterhq/muster/internal/control/apply/memlog"
 	"github.com/musterhq/muster/internal/control/schedule"
-	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/verify"
 	"github.com/musterhq/muster/internal/state"
@@ -103,15 +102,7 @@ func (s *search) run(t *testing.T, before string, env []string) {
 	s.runs++
 	p := &play{t: t, log: memlog.New(t, 1<<12), parked: map[string]chan struct{}{}, what: map[string]string{}, env: slices.Clone(env)}
 	p.do(before)
-	b, err := New(Config{State: p.log, Proposer: p.log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.mu.Lock()
-	b.term = 1
-	b.resyncLocked(p.log.Latest())
-	b.mu.Unlock()
-	p.b = b
+	p.b = driven(t, Config{}, p.log)
 	a, err := apply.New(apply.Config{Snapshots: p.log, Proposer: p, Deliveries: p})
 	if err != nil {
 		t.Fatal(err)
@@ -272,20 +263,7 @@ func (p *play) release() {
 }
 
 func (p *play) do(text string) {
-	c := fittest.New(p.t, 0)
-	c.State = p.log.State
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
-		facts, err := c.Facts(line)
-		if err != nil {
-			p.t.Fatalf("%s: %v", line, err)
-		}
-		for _, f := range facts {
-			p.log.Must(p.t, f)
-		}
-	}
+	facts(p.t, p.log, text, func(f state.Fact) { p.log.Must(p.t, f) })
 }
 
 // Over and Ahead are the broker's, looked over the shoulder.

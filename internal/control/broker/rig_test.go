@@ -72,23 +72,46 @@ func (r *rig) end() {
 // do applies lines of cluster text, and waits until the broker has seen them.
 func (r *rig) do(text string) {
 	r.t.Helper()
-	c := fittest.New(r.t, 0)
-	c.State = r.log.State
+	facts(r.t, r.log, text, func(f state.Fact) {
+		if v, ok := r.log.Must(r.t, f).(*state.PlanResult); ok && len(v.Refused) > 0 {
+			r.t.Fatalf("%+v", v.Refused)
+		}
+	})
+	r.settle()
+}
+
+// facts hands the facts of lines of cluster text to commit, one after the other: a line may depend on the one before.
+func facts(t testing.TB, log *memlog.Log, text string, commit func(state.Fact)) {
+	t.Helper()
+	c := fittest.New(t, 0)
+	c.State = log.State
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		facts, err := c.Facts(line)
+		all, err := c.Facts(line)
 		if err != nil {
-			r.t.Fatalf("%s: %v", line, err)
+			t.Fatalf("%s: %v", line, err)
 		}
-		for _, f := range facts {
-			if v, ok := r.log.Must(r.t, f).(*state.PlanResult); ok && len(v.Refused) > 0 {
-				r.t.Fatalf("%s: %+v", line, v.Refused)
-			}
+		for _, f := range all {
+			commit(f)
 		}
 	}
-	r.settle()
+}
+
+// driven is a broker whose loops do not run: the test reads the feed and fires deadlines when it says so.
+func driven(t testing.TB, cfg Config, log *memlog.Log) *Broker {
+	t.Helper()
+	cfg.State, cfg.Proposer = log, log
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.term = 1
+	b.resyncLocked(log.Latest())
+	return b
 }
 
 // settle waits until nothing moves any more, and checks what must always hold.
