@@ -50,24 +50,35 @@ func (l *NamespaceLimits) Highest() int {
 	return l.MaxPriority - 1
 }
 
-// Over says which limit would be passed if use grew by n members of the ask, or "". A nil row limits nothing.
-func (l *NamespaceLimits) Over(use *NamespaceUse, ask muster.Resources, n int) string {
+// Room is how many of so many members of the ask may join a use, and which limit one more would pass; "" if all
+// may. What a member asks nothing of is no limit to it, even when it is passed already. A nil row limits nothing. Who plans,
+// who verifies and the state ask this and nothing else: a plan that one allows and another refuses would come again for ever.
+func (l *NamespaceLimits) Room(use *NamespaceUse, ask muster.Resources, want int) (n int, why string) {
 	if l == nil {
-		return ""
+		return want, ""
+	}
+	n = want
+	binds := func(fits int64) bool {
+		if fits >= int64(n) {
+			return false
+		}
+		n = int(max(fits, 0))
+		return true
 	}
 	whose := "namespace " + string(l.Name) + " may have "
 	if l.Name == muster.AllNamespaces {
 		whose = "all namespaces together may have "
 	}
-	switch {
-	case l.Allocs > 0 && use.Allocs+n > l.Allocs:
-		return fmt.Sprintf("%s%d allocations and has %d", whose, l.Allocs, use.Allocs)
-	case l.CPU > 0 && use.Used.CPU+ask.CPU*muster.MilliCPU(n) > l.CPU:
-		return fmt.Sprintf("%s%s cores and has %s", whose, l.CPU, use.Used.CPU)
-	case l.Memory > 0 && use.Used.Memory+ask.Memory*muster.Bytes(n) > l.Memory:
-		return fmt.Sprintf("%s%s of memory and has %s", whose, l.Memory, use.Used.Memory)
+	if l.Allocs > 0 && binds(int64(l.Allocs-use.Allocs)) {
+		why = fmt.Sprintf("%s%d allocations and has %d", whose, l.Allocs, use.Allocs)
 	}
-	return ""
+	if l.CPU > 0 && ask.CPU > 0 && binds(int64(max(l.CPU-use.Used.CPU, 0)/ask.CPU)) {
+		why = fmt.Sprintf("%s%s cores and has %s", whose, l.CPU, use.Used.CPU)
+	}
+	if l.Memory > 0 && ask.Memory > 0 && binds(int64(max(l.Memory-use.Used.Memory, 0)/ask.Memory)) {
+		why = fmt.Sprintf("%s%s of memory and has %s", whose, l.Memory, use.Used.Memory)
+	}
+	return n, why
 }
 
 // ShareRule gives the namespaces whose name matches a weight. The first rule that matches counts.
@@ -232,7 +243,7 @@ func (s *State) overLimit(r *Run) string {
 		if use == nil {
 			use = &NamespaceUse{}
 		}
-		if why := l.Over(use, r.Ask, 1); why != "" {
+		if _, why := l.Room(use, r.Ask, 1); why != "" {
 			return why
 		}
 	}
@@ -249,7 +260,7 @@ func (s *State) mayHave(r *Run) error {
 		if jobs := s.uses[ns]; jobs != nil && l.Jobs > 0 && jobs.Jobs >= l.Jobs {
 			return muster.Faultf(muster.FaultQuota, "job %s: %s; wait for one to end, or stop one", r.Key, moreJobs(l, jobs))
 		}
-		if why := l.Over(&NamespaceUse{}, r.Ask, 1); why != "" {
+		if _, why := l.Room(&NamespaceUse{}, r.Ask, 1); why != "" {
 			return muster.Faultf(muster.FaultQuota, "job %s: one member asks for %s; %s", r.Key, r.Ask, strings.TrimSuffix(why, " and has 0"))
 		}
 	}

@@ -161,3 +161,33 @@ func TestPaceIsARunningMean(t *testing.T) {
 	}
 	check(t, s.Latest())
 }
+
+// TestRoom: the limit with the least room counts, the first of equals; what is not asked for limits nothing.
+func TestRoom(t *testing.T) {
+	use := &NamespaceUse{Allocs: 1, Used: muster.Resources{CPU: 3000, Memory: muster.GiB}}
+	ask := muster.Resources{CPU: 1000, Memory: muster.GiB}
+	for _, tc := range []struct {
+		limits NamespaceLimits
+		ask    muster.Resources
+		n      int
+		why    string
+	}{
+		{NamespaceLimits{}, ask, 9, ""},
+		{NamespaceLimits{Allocs: 10, CPU: 12_000}, ask, 9, ""},
+		{NamespaceLimits{Allocs: 5, CPU: 7000, Memory: 5 * muster.GiB}, ask, 4, "namespace a may have 5 allocations and has 1"},
+		{NamespaceLimits{Allocs: 5, CPU: 6500, Memory: 4 * muster.GiB}, ask, 3, "namespace a may have 6.5 cores and has 3"},
+		{NamespaceLimits{CPU: 2000}, ask, 0, "namespace a may have 2 cores and has 3"},
+		{NamespaceLimits{CPU: 2000}, muster.Resources{Memory: muster.GiB}, 9, ""},
+		{NamespaceLimits{Name: muster.AllNamespaces, Memory: muster.GiB}, ask, 0, "all namespaces together may have 1GiB of memory and has 1GiB"},
+	} {
+		if tc.limits.Name == "" {
+			tc.limits.Name = "a"
+		}
+		if n, why := tc.limits.Room(use, tc.ask, 9); n != tc.n || why != tc.why {
+			t.Errorf("%+v: %d, %q; want %d, %q", tc.limits, n, why, tc.n, tc.why)
+		}
+	}
+	if n, why := (*NamespaceLimits)(nil).Room(use, ask, 9); n != 9 || why != "" {
+		t.Errorf("without limits: %d, %q", n, why)
+	}
+}

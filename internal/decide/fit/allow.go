@@ -56,26 +56,11 @@ func (a *Allowance) Of(ns muster.Namespace, ask muster.Resources, want int) (n i
 		if u == nil {
 			continue
 		}
-		if fits := room(u, ask, n); fits < n {
-			n, bound = fits, Bound{ns, u.limits.Over(&u.NamespaceUse, ask, fits+1)}
+		if fits, why := u.limits.Room(&u.NamespaceUse, ask, n); fits < n {
+			n, bound = fits, Bound{ns, why}
 		}
 	}
 	return n, bound
-}
-
-// room is how many members of the ask a use leaves below its limits, at most want.
-func room(u *use, ask muster.Resources, want int) int {
-	l := u.limits
-	if l.Allocs > 0 {
-		want = min(want, max(l.Allocs-u.Allocs, 0))
-	}
-	if l.CPU > 0 && ask.CPU > 0 {
-		want = min(want, int(max(l.CPU-u.Used.CPU, 0)/ask.CPU))
-	}
-	if l.Memory > 0 && ask.Memory > 0 {
-		want = min(want, int(max(l.Memory-u.Used.Memory, 0)/ask.Memory))
-	}
-	return want
 }
 
 // Take counts n members of the ask in; a negative n gives them back.
