@@ -217,7 +217,7 @@ func BenchmarkRunnerRate(b *testing.B) {
 	})
 	b.Run("peak", func(b *testing.B) {
 		for range b.N {
-			end := time.Now().Add(*claimsFor / 2)
+			end := time.Now().Add(*claimsFor / 4)
 			measure(b, func() bool { return time.Now().Before(end) })
 		}
 	})
