@@ -78,16 +78,20 @@ func TestReplacedBetweenHelloAndReports(t *testing.T) {
 		r.stop()
 		source := &hooked{Source: r.config.State}
 		r.config.State = source
+		// Once: others look at the state too, and who finds no agent between its end and its start has it started again.
+		var once sync.Once
 		r.config.StartAgent = func(context.Context, *state.Node) error {
-			source.mu.Lock()
-			defer source.mu.Unlock()
-			// Looked at once more before the reports are asked for: whether the node has to join.
-			source.next = func() {
-				n.Kill()
-				if err := n.Start(); err != nil {
-					t.Error(err)
+			once.Do(func() {
+				source.mu.Lock()
+				defer source.mu.Unlock()
+				// Looked at once more before the reports are asked for: whether the node has to join.
+				source.next = func() {
+					n.Kill()
+					if err := n.Start(); err != nil {
+						t.Error(err)
+					}
 				}
-			}
+			})
 			return nil
 		}
 		if err := r.log.Lead(t.Context()); err != nil {

@@ -134,8 +134,10 @@ func TestTooManyUnknownToTheLog(t *testing.T) {
 		r.submit("known", spec("hang", count(2)))
 		r.place("purged", "n1")
 		r.place("known", "n1")
-		r.until("running", time.Second, allocIs("upurged-5-1", muster.AllocRunning))
-		r.until("running", time.Second, allocIs("uknown-1-1", muster.AllocRunning))
+		// All of them: they start at once, and in no order.
+		for _, id := range []muster.AllocID{"upurged-0-1", "upurged-1-1", "upurged-2-1", "upurged-3-1", "upurged-4-1", "upurged-5-1", "uknown-0-1", "uknown-1-1"} {
+			r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		}
 		r.stop()
 		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "purged"}})
 		var end []state.AllocUpdate
