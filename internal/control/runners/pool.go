@@ -83,6 +83,10 @@ func (p *pool) pop(reached func(muster.NodeID) bool) muster.AllocID {
 	for len(p.order) > 0 && p.warm[p.order[0]] == nil {
 		p.order = p.order[1:]
 	}
+	// One at the head that nobody is given, as on a node out of contact, would have all that came and went after it looked at each time.
+	if len(p.order) > 2*len(p.warm)+16 {
+		p.order = slices.DeleteFunc(p.order, func(id muster.AllocID) bool { return p.warm[id] == nil })
+	}
 	var best muster.AllocID
 	var rank [2]uint64
 	for _, id := range p.order {

@@ -408,6 +408,29 @@ func TestR23RunnersOutOfContactAreHandedOutLast(t *testing.T) {
 	}
 }
 
+// One that nobody is given, at the head of the stock, does not have all that came and went after it kept.
+func TestWhatIsGoneFromTheStockIsForgotten(t *testing.T) {
+	p := newPool("u")
+	runner := func(id muster.AllocID, node muster.NodeID) *state.Alloc {
+		return &state.Alloc{ID: id, Node: node, Version: 1, Runner: muster.RunnerWarm}
+	}
+	p.add(runner("far", "n1"))
+	reached := func(n muster.NodeID) bool { return n == "n2" }
+	for i := range 1000 {
+		id := muster.AllocID(fmt.Sprint("r", i))
+		p.add(runner(id, "n2"))
+		if got := p.pop(reached); got != id {
+			t.Fatalf("%s instead of %s", got, id)
+		}
+		gone := *p.warm[id]
+		gone.Runner = muster.RunnerGone
+		p.see(runner(id, "n2"), &gone, 0, &Stats{})
+	}
+	if len(p.order) > 20 || len(p.warm) != 1 || p.pop(reached) != "far" {
+		t.Errorf("%d are kept of %d", len(p.order), len(p.warm))
+	}
+}
+
 // A runner whose agent never says that it is ready, nor that it is not, does not stay starting.
 func TestReadinessThatNobodyHearsOf(t *testing.T) {
 	s := warmSpec(2, 2)
