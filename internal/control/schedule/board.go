@@ -27,8 +27,9 @@ type board struct {
 // flight is a plan from when it is made until its verdict is known.
 type flight struct {
 	landed chan struct{} // closed then
-	// others were under way when it was made, and returns stood at this.
-	others  []*flight
+	// others were under way when it was made, by what they land with: they themselves had others, and those too.
+	// Returns stood at this then.
+	others  []<-chan struct{}
 	returns uint64
 }
 
@@ -44,7 +45,7 @@ func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *fligh
 	d.Reserved(snap, max(muster.At(began), snap.Meta().Time))
 	f := &flight{landed: make(chan struct{}), returns: b.returns}
 	for o := range b.flights {
-		f.others = append(f.others, o)
+		f.others = append(f.others, o.landed)
 	}
 	b.flights[f] = true
 	took := time.Since(began)
@@ -102,18 +103,26 @@ func (b *board) land(f *flight, d *place.Decision, v verify.Verdict, err error) 
 	}
 }
 
+// after waits until those that were under way when it was made have landed.
+func (f *flight) after(ctx context.Context) error {
+	for _, o := range f.others {
+		select {
+		case <-o:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // mistaken reports whether those whom a plan found no room for may have been
 // kept out by a plan that was never committed, or are owed room by stops that were refused: nothing else would wake them.
 func (b *board) mistaken(ctx context.Context, f *flight, blocked bool) (bool, error) {
 	if !blocked {
 		return false, nil
 	}
-	for _, o := range f.others {
-		select {
-		case <-o.landed:
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
+	if err := f.after(ctx); err != nil {
+		return false, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -77,6 +77,9 @@ const (
 	standbyWindow = 64
 )
 
+// errPatient says that a plan was not committed, as it would stop others for room that may come without that.
+var errPatient = errors.New("others are waited for before anybody is stopped")
+
 // errYielded says that a window was given back because work of higher priority comes first.
 var errYielded = errors.New("work of higher priority comes first")
 

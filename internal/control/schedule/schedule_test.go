@@ -473,3 +473,38 @@ func (f *aheadOf) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 	}
 	return verify.Verdict{Refresh: f.log.Latest().Index() + 1, Refused: []state.PlanRefusal{{Placement: s.Placements[0], Reason: "no", NodeFault: true}}}, nil
 }
+
+// S12, L8: what is urgent has nobody stopped for room that a plan under way was about to take from it.
+func TestS12NobodyIsStoppedForRoomThatComes(t *testing.T) {
+	inBubble(t, Config{Workers: 1}, func(r *rig) {
+		r.do("node n1 cpu=2 memory=4GiB\njob low priority=20 cpu=1 memory=1MiB")
+		r.is("n1: low[0]")
+		held := &holding{Submitter: r.applier, release: make(chan struct{})}
+		r.scheduler.cfg.Submit = held
+		r.do("job also priority=20 cpu=1 memory=1MiB") // planned for the room that is left, and not yet committed
+		if !held.held.Load() {
+			t.Fatal("its plan is not under way: the case is not what it says")
+		}
+		r.do("job high priority=80 cpu=1 memory=1MiB")
+		close(held.release)
+		synctest.Wait()
+		r.is("n1: high[0] low[0]")
+		if a := r.log.Latest().Alloc("low-0-1"); a.Desired != muster.AllocRun {
+			t.Errorf("told to stop: %s", a.StopCause)
+		}
+	})
+}
+
+// holding keeps the first plan back.
+type holding struct {
+	Submitter
+	held    atomic.Bool
+	release chan struct{}
+}
+
+func (h *holding) Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error) {
+	if h.held.CompareAndSwap(false, true) {
+		<-h.release
+	}
+	return h.Submitter.Submit(ctx, s)
+}

@@ -15,11 +15,22 @@ import (
 func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.JobUID, err error) {
 	open = w.Jobs
 	index := w.Index
+	patient := false
 	for round := 1; ; round++ {
 		if err := s.seen(ctx, index); err != nil {
 			return open, err
 		}
 		d, f := s.board.plan(s, open)
+		if len(d.Stops) > 0 && len(f.others) > 0 && !patient {
+			// Somebody would be stopped for room that others are about to take: work of higher priority has it from
+			// them, and nobody need end. So what they come to is waited for; once, as others plan anew as well.
+			patient = true
+			s.board.land(f, &d, verify.Verdict{}, errPatient)
+			if err := f.after(ctx); err != nil {
+				return open, err
+			}
+			continue
+		}
 		v, over, err := s.commit(ctx, w.Token, &d)
 		s.board.land(f, &d, v, err)
 		if err != nil || over {
@@ -27,6 +38,7 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 		}
 		refusals := refusedJobs(v)
 		if len(refusals) == 0 {
+			stuck := false
 			// Only now: whoever fitted nowhere saw the room as it really is.
 			done, blocked := slices.Concat(d.Done, d.Left), d.Blocked
 			if again, err := s.board.mistaken(ctx, f, len(blocked) > 0); err != nil {
@@ -36,8 +48,13 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 					done = append(done, blocked[i].UID)
 				}
 				blocked = nil
+				// They come out again at once: where their stops are refused each time, not as fast as that goes.
+				stuck = len(v.RefusedStops) > 0
 			}
 			s.answer(w.Token, done, blocked, d.Index)
+			if stuck {
+				return nil, errYielded
+			}
 			return nil, nil
 		}
 		done := slices.DeleteFunc(d.Done, func(uid muster.JobUID) bool { return refusals[uid] != nil })

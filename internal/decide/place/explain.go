@@ -431,11 +431,11 @@ func (o *option) terms(f *field, spread *tally) (out Terms) {
 func (e *eviction) terms() Terms {
 	var priorities []string
 	for _, a := range e.victims {
-		priorities = append(priorities, fmt.Sprint(a.Run.Priority()))
+		priorities = append(priorities, fmt.Sprint(a.worth))
 	}
 	return Terms{
 		{Name: "allocations", Value: float64(len(e.victims)), Text: counted(len(e.victims), "allocation")},
-		{Name: "priority", Value: float64(e.victims[0].Run.Priority()), Text: "of priority " + strings.Join(priorities, ", ")},
+		{Name: "priority", Value: float64(e.victims[0].worth), Text: "of priority " + strings.Join(priorities, ", ")},
 		{Name: "surplus", Value: e.surplus, Text: fmt.Sprintf("%.0f %% of the node more than is needed", 100*e.surplus)},
 	}
 }

@@ -12,15 +12,37 @@ import (
 
 // givesWay reports whether an allocation may be told to stop for one of higher
 // priority. What is told to stop already goes anyway. Here is the place for what must never be
-// taken from its holder, whatever the priority.
+// taken from its holder, whatever the priority: a claimed runner.
 func givesWay(a *state.Alloc) bool {
-	return a.Live() && a.Desired == muster.AllocRun
+	return a.Live() && a.Desired == muster.AllocRun && a.Runner != muster.RunnerClaimed
+}
+
+// leastWorth is the lowest priority that an allocation can have: a runner is worth what its environment has of them.
+func leastWorth(a *state.Alloc) int {
+	if a.Runner != "" {
+		return muster.MinPriority
+	}
+	return a.Run.Priority()
+}
+
+// victim is an allocation that may give way, with the priority that it has now: the verifier and the state judge by that, and
+// a plan that judges otherwise is refused for ever.
+type victim struct {
+	*state.Alloc
+	worth int
+}
+
+func (p *pass) worth(a *state.Alloc) int {
+	if a.Runner == "" {
+		return a.Run.Priority()
+	}
+	return a.Priority(p.snap.JobByUID(a.UID))
 }
 
 // eviction is allocations of one node that would make room for a member.
 type eviction struct {
 	seat    *seat
-	victims []*state.Alloc
+	victims []victim
 	surplus float64 // how much more than needed they would free, of the node
 	newest  muster.Time
 }
@@ -32,7 +54,7 @@ func (e *eviction) compare(o *eviction) int {
 		return c
 	}
 	for i := range e.victims {
-		if c := cmp.Compare(e.victims[i].Run.Priority(), o.victims[i].Run.Priority()); c != 0 {
+		if c := cmp.Compare(e.victims[i].worth, o.victims[i].worth); c != 0 {
 			return c
 		}
 	}
@@ -45,9 +67,9 @@ func (e *eviction) compare(o *eviction) int {
 func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 	below := false
 	for priority := range p.view.running {
-		below = below || priority < s.job.Run.Priority()
+		below = below || priority < s.job.Priority()
 	}
-	key := evictionKey{s.job.Run.Shape, s.job.Run.Priority()}
+	key := evictionKey{s.job.Run.Shape, s.job.Priority()}
 	if !below || p.spared[key] {
 		return
 	}
@@ -148,12 +170,15 @@ func without(space fit.Space, a *state.Alloc) fit.Space {
 
 // evict finds the least harm that makes room for one member on a node; nil: there is no way.
 func (p *pass) evict(s *setting, at *seat) *eviction {
-	var lower []*state.Alloc
+	var lower []victim
 	space := p.spaceOf(at)
 	all := space
 	p.snap.NodeAllocs(at.row.ID, func(a *state.Alloc) bool {
-		if givesWay(a) && a.Run.Priority() < s.job.Run.Priority() && !p.leaving[a.ID] {
-			lower = append(lower, a)
+		if !givesWay(a) || leastWorth(a) >= s.job.Priority() || p.leaving[a.ID] {
+			return true
+		}
+		if worth := p.worth(a); worth < s.job.Priority() {
+			lower = append(lower, victim{a, worth})
 			all = without(all, a)
 		}
 		return true
@@ -163,7 +188,7 @@ func (p *pass) evict(s *setting, at *seat) *eviction {
 		return nil
 	}
 	need := s.field.shape.Ask.Sub(space.Resources)
-	cover := func(a *state.Alloc) float64 {
+	cover := func(a victim) float64 {
 		sum := 0.0
 		for _, d := range [...][2]int64{
 			{int64(a.Run.Ask.CPU), int64(need.CPU)}, {int64(a.Run.Ask.Memory), int64(need.Memory)}, {int64(a.Run.Ask.Disk), int64(need.Disk)},
@@ -178,7 +203,7 @@ func (p *pass) evict(s *setting, at *seat) *eviction {
 		return sum
 	}
 	var best *eviction
-	try := func(order []*state.Alloc) {
+	try := func(order []victim) {
 		if e := least(at, space, order, fits, need); e != nil && (best == nil || e.compare(best) < 0) {
 			best = e
 		}
@@ -190,19 +215,19 @@ func (p *pass) evict(s *setting, at *seat) *eviction {
 	if best != nil {
 		return best
 	}
-	byUse := func(a, b *state.Alloc) int {
-		return cmp.Or(cmp.Compare(cover(b), cover(a)), cmp.Compare(a.Run.Priority(), b.Run.Priority()), cmp.Compare(b.Placed, a.Placed), cmp.Compare(a.ID, b.ID))
+	byUse := func(a, b victim) int {
+		return cmp.Or(cmp.Compare(cover(b), cover(a)), cmp.Compare(a.worth, b.worth), cmp.Compare(b.Placed, a.Placed), cmp.Compare(a.ID, b.ID))
 	}
 	slices.SortFunc(lower, byUse)
 	try(lower)
-	slices.SortStableFunc(lower, func(a, b *state.Alloc) int { return cmp.Compare(a.Run.Priority(), b.Run.Priority()) })
+	slices.SortStableFunc(lower, func(a, b victim) int { return cmp.Compare(a.worth, b.worth) })
 	try(lower)
 	return best
 }
 
 // least takes allocations in order until the member fits, and then spares
 // those that are not needed after all, the highest priority first.
-func least(at *seat, space fit.Space, order []*state.Alloc, fits func(fit.Space) bool, need muster.Resources) *eviction {
+func least(at *seat, space fit.Space, order []victim, fits func(fit.Space) bool, need muster.Resources) *eviction {
 	e := &eviction{seat: at}
 	free := space
 	for _, a := range order {
@@ -210,19 +235,19 @@ func least(at *seat, space fit.Space, order []*state.Alloc, fits func(fit.Space)
 			break
 		}
 		e.victims = append(e.victims, a)
-		free = without(free, a)
+		free = without(free, a.Alloc)
 	}
 	if !fits(free) {
 		return nil
 	}
-	slices.SortFunc(e.victims, func(a, b *state.Alloc) int {
-		return cmp.Or(cmp.Compare(b.Run.Priority(), a.Run.Priority()), cmp.Compare(a.Placed, b.Placed), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(e.victims, func(a, b victim) int {
+		return cmp.Or(cmp.Compare(b.worth, a.worth), cmp.Compare(a.Placed, b.Placed), cmp.Compare(a.ID, b.ID))
 	})
 	for i := 0; i < len(e.victims); {
 		rest := space
 		for k, a := range e.victims {
 			if k != i {
-				rest = without(rest, a)
+				rest = without(rest, a.Alloc)
 			}
 		}
 		if fits(rest) {
@@ -258,10 +283,10 @@ func (p *pass) stop(s *setting, e *eviction) {
 	space := p.spaceOf(e.seat)
 	for _, a := range e.victims {
 		p.leaving[a.ID] = true
-		space = without(space, a)
+		space = without(space, a.Alloc)
 		p.decision.Stops = append(p.decision.Stops, state.Stop{
 			Alloc: a.ID, Reason: muster.StopPreempted, For: s.job.UID,
-			Why: fmt.Sprintf("job %s of priority %d needs its room", s.job.Key, s.job.Run.Priority()),
+			Why: fmt.Sprintf("job %s of priority %d needs its room", s.job.Key, s.job.Priority()),
 		})
 	}
 	p.claim(e.seat, s.field.shape.Take(space, e.seat.row.Cores(), e.seat.row.Devices(), 1))

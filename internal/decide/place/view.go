@@ -47,7 +47,7 @@ type View struct {
 	stirred []*seat
 	// capacity is what all nodes have, used or not.
 	capacity muster.Resources
-	// running counts allocations that may give way, by priority.
+	// running counts allocations that may give way, by the lowest priority that each can have.
 	running map[int]int
 }
 
@@ -191,8 +191,9 @@ func (v *View) count(a *state.Alloc, by int) {
 	if a == nil || !givesWay(a) {
 		return
 	}
-	if v.running[a.Run.Priority()] += by; v.running[a.Run.Priority()] == 0 {
-		delete(v.running, a.Run.Priority())
+	worth := leastWorth(a)
+	if v.running[worth] += by; v.running[worth] == 0 {
+		delete(v.running, worth)
 	}
 }
 
