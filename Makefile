@@ -40,7 +40,7 @@ test: build
 	$(GO) test -count=1 -timeout 20m ./...
 
 race: build
-	$(GO) test -short -count=1 -race -timeout 20m $(RACE)
+	GO=$(GO) .ci/race $(RACE)
 
 lint:
 	@out=$$(gofmt -l . ); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi

@@ -208,6 +208,7 @@ type JobPlan struct {
 	Unchanged bool       `json:"unchanged,omitempty" doc:"The job says so already: nothing would change."`
 	Change    *JobChange `json:"change,omitempty" doc:"What would become of the job that has the name now, if one has."`
 
+	Paused  string        `json:"paused,omitempty" doc:"Why nothing is placed now at all, if so: what follows is of when that is over."`
 	Nodes   []PlannedNode `json:"nodes" doc:"Where members would go, in the order in which nodes are chosen."`
 	Placed  int           `json:"placed"`
 	Waiting int           `json:"waiting" doc:"How many would find no room now."`

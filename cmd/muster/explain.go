@@ -26,6 +26,10 @@ what runs there, and when it will be ended. A name that is both is a job; node/I
 			}
 			key, err := a.jobKey(args[0])
 			if err != nil {
+				// NAMESPACE/JOB/INDEX, or JOB/INDEX beside --namespace.
+				if job, index, ok := cutIndex(args[0]); ok {
+					return a.explainMember(ctx, cl, job, index)
+				}
 				return err
 			}
 			e, err := cl.ExplainJob(ctx, key)

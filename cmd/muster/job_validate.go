@@ -97,6 +97,9 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, clean(s.Why))
 		}
 	}
+	if p.Paused != "" {
+		fmt.Fprintf(a.stdout, "nothing is placed now: %s; without that:\n", clean(p.Paused))
+	}
 	more := ""
 	if p.More {
 		more = ", and maybe more"
@@ -113,8 +116,16 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 	if members > 0 {
 		fmt.Fprintf(a.stdout, "  and %d on nodes chosen after these\n", members)
 	}
-	for _, v := range p.Evictions {
+	left := len(p.GiveWay)
+	for i, v := range p.Evictions {
+		if i == linesOfPlan {
+			break
+		}
+		left -= len(v.Allocs)
 		fmt.Fprintf(a.stdout, "  on %s %s would give way (%s)\n", clean(v.Node), clean(strings.Join(v.Allocs, ", ")), clean(v.Terms))
+	}
+	if left > 0 {
+		fmt.Fprintf(a.stdout, "  and %d more allocations would give way\n", left)
 	}
 	if p.Why != "" {
 		fmt.Fprintf(a.stdout, "  %d wait: %s\n", p.Waiting, clean(p.Why))

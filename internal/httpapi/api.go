@@ -107,6 +107,8 @@ type Insight interface {
 	Fleet() (*size.Decisions, []size.Block)
 	// Blind says since when a provider's instances cannot be listed, and how the last list failed; 0 and nil if they can.
 	Blind(provider muster.ProviderName) (since muster.Time, why error)
+	// Paused says why nothing is placed at all; "" if it is.
+	Paused() string
 }
 
 type noInsight struct{}
@@ -114,6 +116,7 @@ type noInsight struct{}
 func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string) { return nil, nil }
 func (noInsight) Waits(*state.Snapshot, *state.Job) string       { return "" }
 func (noInsight) Fleet() (*size.Decisions, []size.Block)         { return nil, nil }
+func (noInsight) Paused() string                                 { return "" }
 func (noInsight) Blind(muster.ProviderName) (muster.Time, error) { return 0, nil }
 
 const (
@@ -136,6 +139,7 @@ type API struct {
 	// patience of sockets.
 	patience patience
 	endings  endings
+	planning planning
 	// stopping ends streams when the server is shut down.
 	stopping context.Context
 	stop     context.CancelFunc
@@ -174,7 +178,7 @@ func New(c Config) (*API, error) {
 	}
 	a := &API{
 		cfg: c, logger: c.Logger, mux: http.NewServeMux(),
-		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{}, patience: usualPatience(),
+		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{}, patience: usualPatience(), planning: newPlanning(),
 	}
 	for _, h := range c.AllowedHosts {
 		a.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true

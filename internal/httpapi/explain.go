@@ -37,7 +37,7 @@ type explainJobIn struct {
 	Member int `query:"member" default:"-1" minimum:"-1" doc:"Explain this one of its members. Default: the job."`
 }
 
-func (a *API) explainJob(_ context.Context, in *explainJobIn) (*jobExplanationOut, error) {
+func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {
 	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
 	j, err := in.find(snap)
 	if err != nil {
@@ -46,8 +46,12 @@ func (a *API) explainJob(_ context.Context, in *explainJobIn) (*jobExplanationOu
 	if in.Member >= j.Count() {
 		return nil, muster.Faultf(muster.FaultNotFound, "member %d of job %s: not found; it has %s, counted from 0", in.Member, j.Key, count(j.Count(), "member"))
 	}
+	if err := a.planning.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer a.planning.end()
 	d, blocks := a.cfg.Insight.Fleet()
-	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now}
+	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now, paused: a.cfg.Insight.Paused()}
 	e.out = api.JobExplanation{
 		Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Priority(),
 		Counts: jobOf(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
@@ -70,11 +74,19 @@ type explainer struct {
 	decisions *size.Decisions
 	blocks    []size.Block
 	now       muster.Time
+	paused    string // why nothing is placed; "" if it is
 	out       api.JobExplanation
 }
 
 func (e *explainer) say(format string, args ...any) {
 	e.out.Text = append(e.out.Text, fmt.Sprintf(format, args...))
+}
+
+// pause says so first: all that follows is of when it is over.
+func (e *explainer) pause() {
+	if e.paused != "" {
+		e.say("Nothing is placed now: %s.", e.paused)
+	}
 }
 
 func (e *explainer) explain() {
@@ -99,6 +111,7 @@ func (e *explainer) explain() {
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
 		j.Key, j.Priority(), count(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.rollout()
+	e.pause()
 	if e.queue() {
 		return
 	}
@@ -106,7 +119,7 @@ func (e *explainer) explain() {
 		return
 	}
 	e.placing(place.Explain(j, e.snap, e.now))
-	if e.out.Considered.Fitting > 0 {
+	if e.out.Considered.Fitting > 0 && e.paused == "" {
 		e.say("A member may be placed at any moment.")
 	}
 	if j.Run.System() {

@@ -48,6 +48,7 @@ func (e *explainer) member(index int) {
 		e.out.LastFailure = m.Reason
 		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, because(m.Reason))
 	}
+	e.pause()
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
 		e.say("The scheduler has put the job aside: %s.", j.Parked)

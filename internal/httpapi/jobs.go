@@ -221,7 +221,7 @@ type validateIn struct {
 	RequestBody
 }
 
-func (a *API) validateJob(_ context.Context, in *validateIn) (*validateOut, error) {
+func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, error) {
 	var s api.JobSubmission
 	if p := decode(in.JSON, &s); p != nil {
 		return nil, p
@@ -236,7 +236,12 @@ func (a *API) validateJob(_ context.Context, in *validateIn) (*validateOut, erro
 		snap := a.cfg.State.Latest()
 		out.Body.Fits, out.Body.Why = a.cfg.Fits(&s.Spec, snap)
 		if in.Plan {
+			if err := a.planning.begin(ctx); err != nil {
+				return nil, err
+			}
+			defer a.planning.end()
 			out.Body.Plan = planOf(&s, snap)
+			out.Body.Plan.Paused = a.cfg.Insight.Paused()
 		}
 	}
 	return out, nil

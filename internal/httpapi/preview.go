@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -13,6 +14,23 @@ import (
 
 // maxPreview is how many members a preview places, and how many stops it tells.
 const maxPreview = 10_000
+
+// planning bounds how many look at once at where members would go: with thousands of nodes and members that is work for a
+// processor, and whoever asks for it again and again shall not keep those busy that place and answer.
+type planning chan struct{}
+
+func newPlanning() planning { return make(planning, 1) }
+
+func (p planning) begin(ctx context.Context) error {
+	select {
+	case p <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p planning) end() { <-p }
 
 // planOf is what a submission would do now: the fact is supposed, and what decides about jobs is asked of
 // the state that would follow. Nothing is changed.
@@ -44,6 +62,10 @@ func planOf(s *api.JobSubmission, snap *state.Snapshot) *api.JobPlan {
 	}
 	if before := snap.JobByUID(done.UID); before != nil && !done.Unchanged {
 		out.Change = changeOf(snap, after, job, before.Version, next, now)
+	}
+	if job.Parked != "" {
+		out.Waiting, out.Why = job.Waiting(), job.Parked
+		return out
 	}
 	p := place.Try(after, job, now, maxPreview)
 	out.Nodes, out.Waiting, out.More = plannedOf(p.Choices, maxPreview), p.Waiting, p.More

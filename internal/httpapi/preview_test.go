@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/musterhq/muster"
@@ -77,3 +79,34 @@ func TestPlanOfSubmission(t *testing.T) {
 		t.Errorf("nameless: %+v", p)
 	}
 }
+
+// While the scheduler is paused, nobody is promised a place; and a job that was put aside is told as that.
+func TestPlansOfPausedAndParked(t *testing.T) {
+	b := newBench(t, 100, func(c *Config) { c.Insight = pausedInsight{} })
+	b.node("n1")
+	v := as[api.JobValidation](b, b.do(http.MethodPost, "/v1/jobs/validate?plan=true", `{"spec": {"name": "web", "command": ["a"]}}`))
+	if v.Plan.Paused != "a test" || v.Plan.Placed != 1 {
+		t.Errorf("%+v", v.Plan)
+	}
+	uid := b.submit("default", "web", 1)
+	e := get[api.JobExplanation](b, "/v1/jobs/default/web/explain")
+	if text := strings.Join(e.Text, "\n"); !strings.Contains(text, "Nothing is placed now: a test.") || strings.Contains(text, "at any moment") {
+		t.Error(text)
+	}
+	if e := get[api.JobExplanation](b, "/v1/jobs/default/web/explain?member=0"); !strings.Contains(strings.Join(e.Text, "\n"), "Nothing is placed now: a test.") {
+		t.Error(e.Text)
+	}
+	b.propose(&state.JobParked{UID: uid, Until: b.state.Latest().Meta().Time + 1e9, Reason: "refused again and again"})
+	same, err := json.Marshal(api.JobSubmission{Spec: *b.state.Latest().JobByUID(uid).Run.Spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v = as[api.JobValidation](b, b.do(http.MethodPost, "/v1/jobs/validate?plan=true", string(same)))
+	if p := v.Plan; !p.Unchanged || p.Placed != 0 || p.Waiting != 1 || p.Why != "refused again and again" {
+		t.Errorf("%+v", p)
+	}
+}
+
+type pausedInsight struct{ noInsight }
+
+func (pausedInsight) Paused() string { return "a test" }

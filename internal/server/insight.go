@@ -65,8 +65,8 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 			return fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
 		}
 	}
-	if l := i.stats.now.Load(); l != nil && l.paused {
-		return "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"
+	if why := i.Paused(); why != "" {
+		return why
 	}
 	why := []string{place.Why(j, snap, now).String()}
 	if coming := launching(snap); coming > 0 {
@@ -102,4 +102,12 @@ func onTheirWay(nodes int) string {
 		return "1 node is on its way"
 	}
 	return fmt.Sprintf("%d nodes are on their way", nodes)
+}
+
+// Paused says why nothing is placed at all, if so.
+func (i insight) Paused() string {
+	if l := i.stats.now.Load(); l != nil && l.paused {
+		return "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"
+	}
+	return ""
 }

@@ -215,7 +215,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	if out.reaper, err = s.reaper(l); err != nil {
 		return nil, err
 	}
-	if out.roll, err = roll.New(roll.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
+	if out.roll, err = roll.New(roll.Config{State: s.state, Proposer: l, Paused: out.paused, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	out.runners, err = runners.New(runners.Config{State: s.state, Proposer: l, Reached: out.reached, Logger: s.log})

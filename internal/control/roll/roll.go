@@ -31,6 +31,8 @@ type Config struct {
 	State    State
 	Proposer Proposer
 	Logger   *slog.Logger
+	// Paused: nobody is stopped for a successor, as none would be placed.
+	Paused bool
 }
 
 // Roll is the loop. See the package comment.
@@ -206,6 +208,9 @@ func (r *Roll) job(ctx context.Context, uid muster.JobUID, now muster.Time) must
 		return 0
 	}
 	v := roll.Plan(snap, j, max(now, snap.Meta().Time))
+	if r.cfg.Paused {
+		v.Stops = nil
+	}
 	fact, says := factOf(j, &v)
 	if fact == nil {
 		return v.Wake

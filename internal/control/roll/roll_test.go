@@ -81,10 +81,13 @@ func (w *world) serve(ctx context.Context) {
 	}
 }
 
-func run(t *testing.T, test func(w *world)) {
+func run(t *testing.T, test func(w *world)) { runWith(t, Config{}, test) }
+
+func runWith(t *testing.T, cfg Config, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, c: fittest.New(t, muster.At(time.Now()))}
-		r, err := New(Config{State: w, Proposer: w})
+		cfg.State, cfg.Proposer = w, w
+		r, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,5 +204,22 @@ func TestSystemFollowsNodesAndServicesLeaveThem(t *testing.T) {
 		w.until("both have ended", func() bool {
 			return w.job("agent").Stage == muster.JobEnded && w.job("web").Stage == muster.JobEnded
 		})
+	})
+}
+
+// While nothing is placed nobody is stopped for a successor, neither by another version nor by a drain.
+func TestPausedStopsNobody(t *testing.T) {
+	runWith(t, Config{Paused: true}, func(w *world) {
+		w.do("node n1 cpu=8 memory=16GiB\njob web type=service count=4 max_parallel=2 min_healthy=1s")
+		all := func() bool { j := w.job("web"); return j.Running == 4 && j.LiveAllocs == 4 }
+		w.until("the service runs", all)
+		w.do("job web type=service count=4 max_parallel=2 min_healthy=1s affinity=v2\nintent n1 drain")
+		time.Sleep(5 * time.Minute)
+		if !all() {
+			t.Errorf("%+v", w.job("web"))
+		}
+		if j := w.job("web"); j.Version != 2 {
+			t.Errorf("version %d: the case is not what it says", j.Version)
+		}
 	})
 }
