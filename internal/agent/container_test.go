@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -461,6 +462,55 @@ func TestTunnelHandedOver(t *testing.T) {
 	r.stop()
 	if _, err := tunnel.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "the agent has ended") {
 		t.Errorf("without its agent: %v", err)
+	}
+}
+
+// TestTunnelLarge: what is sent first arrives as a whole where the connection is handed over, however much it is.
+func TestTunnelLarge(t *testing.T) {
+	rt := newPlayed()
+	rt.local = true
+	r := newRig(t, rt, "")
+	r.must(set(run("u-0-1", "wait")))
+	r.until("u-0-1", muster.AllocRunning)
+	first := bytes.Repeat([]byte("much "), 20_000)
+	tunnel, err := r.client.Tunnel(t.Context(), "u-0-1", first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tunnel.Close() }()
+	_, _ = io.WriteString(tunnel, "and more")
+	got := make([]byte, len(first)+len("and more"))
+	if n, err := io.ReadFull(tunnel, got); err != nil || string(got) != string(first)+"and more" {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// TestTunnelHalfClosed: who has sent all and says so is answered, also where bytes go through the agent.
+func TestTunnelHalfClosed(t *testing.T) {
+	rt := newPlayed()
+	rt.local = true
+	rt.init = func(conn net.Conn) {
+		b, _ := io.ReadAll(conn)
+		_, _ = conn.Write(bytes.ToUpper(b))
+		_ = conn.Close()
+	}
+	r := newRig(t, rt, "")
+	r.must(set(run("u-0-1", "wait")))
+	r.until("u-0-1", muster.AllocRunning)
+	conn, err := Dialer(r.dir)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = io.WriteString(conn, "POST /v1/allocs/u-0-1/init HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: muster-init\r\nContent-Length: 6\r\n\r\nearly ")
+	in := bufio.NewReader(conn)
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	_, _ = io.WriteString(conn, "and late")
+	_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+	if b, err := io.ReadAll(in); err != nil || string(b) != "EARLY AND LATE" {
+		t.Errorf("%q, %v", b, err)
 	}
 }
 

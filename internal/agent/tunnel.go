@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +22,9 @@ import (
 // tunnelIdle ends a tunnel in which nothing moves: executions that say nothing for days are attached
 // to again.
 const tunnelIdle = 24 * time.Hour
+
+// forwardFor is how long init may take for what is sent to it first before the one who sends it is answered: less than he waits.
+const forwardFor = 2 * time.Second
 
 // switching is the answer that makes a connection a tunnel, with another header line or none.
 func switching(kills int64, more string) []byte {
@@ -72,16 +75,19 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetDeadline(time.Time{})
 	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing may go in earlier.
 	kills := b.sandbox.OOMKills()
-	// What came with the request goes first: init is at work while the rest is made ready. It is less
-	// than fits into a socket that is new, so that nobody is waited for.
-	if n := buffered.Reader.Buffered(); n > 0 {
-		early, _ := buffered.Reader.Peek(n)
-		if _, err := inside.Write(early); err != nil {
-			a.log.Debug("tunnel", "alloc", al.id, "error", err) // it may have said why: that is carried
-		}
-		_, _ = buffered.Reader.Discard(n)
+	// What came with the request goes first: init is at work while the rest is made ready. Where the connection is given away
+	// nobody is left to send on what comes after.
+	give := r.Header.Get(wire.HeaderHandOver) != "" && r.ContentLength >= 0
+	size := int64(0)
+	if give {
+		size = r.ContentLength
 	}
-	if r.Header.Get(wire.HeaderHandOver) != "" && handOver(conn, inside, switching(kills, wire.HeaderHandOver+": socket\r\n")) {
+	early, _ := buffered.Peek(buffered.Reader.Buffered())
+	rest, whole, err := forward(conn, early, inside, size)
+	if err != nil {
+		a.log.Debug("tunnel", "alloc", al.id, "error", err) // init may have said why: that is carried
+	}
+	if give && whole && handOver(conn, inside, switching(kills, wire.HeaderHandOver+": socket\r\n")) {
 		_ = inside.Close()
 		inUse(ctx, conn)
 		return
@@ -89,7 +95,41 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	if _, err := conn.Write(switching(kills, "")); err != nil {
 		return
 	}
-	carry(ctx, conn, buffered.Reader, inside)
+	// Not what was buffered goes on to read: package http takes an end there for the end of the request, and of its context.
+	carry(ctx, conn, io.MultiReader(bytes.NewReader(rest), conn), inside)
+}
+
+// forward sends to init what came early, and what is still to come through conn of a body of so many bytes. Whole: nothing of that is to be sent
+// any more; what init does not take because it has ended the connection is read and dropped, since who sends it listens only
+// after that. Else rest goes first of what is to be sent, and is followed by conn.
+func forward(conn net.Conn, early []byte, inside net.Conn, size int64) (rest []byte, whole bool, err error) {
+	until := time.Now().Add(forwardFor)
+	_, _ = conn.SetReadDeadline(until), inside.SetWriteDeadline(until)
+	defer func() { _, _ = conn.SetReadDeadline(time.Time{}), inside.SetWriteDeadline(time.Time{}) }()
+	var room []byte
+	rest = early
+	for missing := size - int64(len(early)); ; {
+		if err == nil && len(rest) > 0 {
+			var n int
+			n, err = inside.Write(rest)
+			if rest = rest[n:]; errors.Is(err, os.ErrDeadlineExceeded) {
+				return rest, false, err
+			}
+		}
+		rest = nil
+		if missing <= 0 {
+			return nil, true, err
+		}
+		if room == nil {
+			room = make([]byte, min(missing, maxBucket))
+		}
+		n, rerr := conn.Read(room[:min(missing, int64(len(room)))])
+		rest = room[:n]
+		missing -= int64(n)
+		if rerr != nil {
+			return rest, false, errors.Join(err, rerr)
+		}
+	}
 }
 
 // handOver gives the connection to init away, as a descriptor with the answer. False: nothing was said, and it cannot be done.
@@ -144,8 +184,8 @@ func (a *Agent) holdRunning(w http.ResponseWriter, al *alloc) *box {
 	return b
 }
 
-// carry moves bytes between the two until either has ended both directions, breaks, or ctx ends.
-func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.Conn) {
+// carry moves bytes between the two until either has ended both directions, breaks, or ctx ends. What comes from conn is read by from.
+func carry(ctx context.Context, conn net.Conn, from io.Reader, inside net.Conn) {
 	defer context.AfterFunc(ctx, func() {
 		_ = conn.Close()
 		_ = inside.Close()
@@ -160,7 +200,7 @@ func carry(ctx context.Context, conn net.Conn, early *bufio.Reader, inside net.C
 		_ = dst.Close()
 		_ = from.Close()
 	}
-	wg.Go(func() { one(inside, early, conn) })
+	wg.Go(func() { one(inside, from, conn) })
 	wg.Go(func() { one(conn, inside, inside) })
 	wg.Wait()
 }

@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -79,6 +81,47 @@ func TestCarry(t *testing.T) {
 	case <-done:
 	case <-time.After(10 * time.Second):
 		t.Error("it goes on after both ways have ended")
+	}
+}
+
+// TestForward: nothing is lost of what init does not take in time, and who sends what it will never take is not held up.
+func TestForward(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		takes int // and then nothing; -1: it ends the connection instead
+	}{{"of what came early a part", 10}, {"of the rest a part", 5000}, {"all", 300_000}, {"refused", -1}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				body := make([]byte, 300_000)
+				_, _ = rand.NewChaCha8([32]byte{2}).Read(body)
+				const early = 100
+				client, conn := net.Pipe()
+				inside, far := net.Pipe()
+				var sent sync.WaitGroup
+				sent.Go(func() {
+					if _, err := client.Write(body[early:]); err != nil {
+						t.Error(err)
+					}
+					_ = client.Close()
+				})
+				got := make([]byte, max(c.takes, 0))
+				if c.takes < 0 {
+					_ = far.Close()
+				} else {
+					sent.Go(func() { _, _ = io.ReadFull(far, got) })
+				}
+				rest, whole, err := forward(conn, body[:early], inside, int64(len(body)))
+				if want := c.takes < 0 || c.takes == len(body); whole != want || (err == nil) != (c.takes == len(body)) {
+					t.Errorf("whole: %v, %v", whole, err)
+				}
+				left, err := io.ReadAll(conn) // its deadline is over
+				sent.Wait()
+				if all := slices.Concat(got, rest, left); err != nil || c.takes >= 0 && !bytes.Equal(all, body) || c.takes < 0 && len(all) != 0 {
+					t.Errorf("%d taken, %d and %d left of %d, %v", len(got), len(rest), len(left), len(body), err)
+				}
+				_, _, _ = inside.Close(), far.Close(), conn.Close()
+			})
+		})
 	}
 }
 

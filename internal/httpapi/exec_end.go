@@ -66,7 +66,7 @@ func (a *API) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manne
 	e := &a.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before := kills - e.blamed[al.ID]
+	before := max(kills-e.blamed[al.ID], 0) // less is told where the agent does not tell, or counts anew
 	id := x.Started.ID
 	switch at, known := e.detached[al.ID][id]; {
 	case how == execDetached:

@@ -83,6 +83,26 @@ func TestOutOfMemoryIsOfOneExecution(t *testing.T) {
 	killed(x.ended(), false)
 }
 
+// Kills that have explained another execution's end explain no more, also where the agent does not tell what was before.
+func TestOutOfMemoryOfAnAgentThatDoesNotTell(t *testing.T) {
+	in := newInside(t)
+	in.inits.mu.Lock()
+	in.inits.untold = true
+	in.inits.mu.Unlock()
+	x := in.open(t, shell("while [ ! -e go ]; do sleep 0.01; done; kill -9 $$"))
+	x.started()
+	in.kill(1)
+	if err := os.WriteFile(filepath.Join(in.work, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if end := x.ended(); !strings.Contains(end.Reason, "out of memory") {
+		t.Errorf("%+v", end)
+	}
+	if end := in.run(shell("kill -9 $$")); end.ExitCode != 137 || end.Reason != "" {
+		t.Errorf("its own kill -9: %+v", end)
+	}
+}
+
 // Executions are counted by how they ended.
 func TestExecutionsAreCounted(t *testing.T) {
 	in := newInside(t)

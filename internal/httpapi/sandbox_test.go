@@ -30,6 +30,7 @@ type inits struct {
 	socket string // of every sandbox
 	err    error
 	stats  wire.Stats
+	untold bool // tunnels do not say how many were killed before
 	images wire.ImageList
 	pulls  []wire.PullProgress
 	pullAt int // breaks after so many; 0: never
@@ -40,7 +41,10 @@ type inits struct {
 
 func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn, error) {
 	i.mu.Lock()
-	socket, err, kills := i.socket, i.err, i.stats.OOMKills
+	socket, err, kills, told := i.socket, i.err, i.stats.OOMKills, !i.untold
+	if !told {
+		kills = 0
+	}
 	i.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -51,7 +55,7 @@ func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn,
 		return nil, &muster.Fault{Kind: muster.FaultUnavailable, Err: err}
 	}
 	i.open.Add(1)
-	t := &testTunnel{UnixConn: c.(*net.UnixConn), i: i, kills: kills}
+	t := &testTunnel{UnixConn: c.(*net.UnixConn), i: i, kills: kills, told: told}
 	t.unhook = context.AfterFunc(ctx, func() { t.drop() })
 	_, _ = c.Write(first) // whoever does not take it may say why
 	return t, nil
@@ -61,11 +65,12 @@ type testTunnel struct {
 	*net.UnixConn
 	i      *inits
 	kills  int64
+	told   bool
 	unhook func() bool
 	once   sync.Once
 }
 
-func (t *testTunnel) OOMKills() (int64, bool) { return t.kills, true }
+func (t *testTunnel) OOMKills() (int64, bool) { return t.kills, t.told }
 
 func (t *testTunnel) drop() {
 	t.once.Do(func() {

@@ -176,7 +176,8 @@ func (d *Decision) unready(snap *state.Snapshot, j *state.Job, now muster.Time) 
 		if r == nil || a.Status != muster.AllocRunning {
 			return true
 		}
-		since, due := max(a.Started, a.Placed), now.Add(lookAgain)
+		// Before this leader began nobody may have been there to hear of it.
+		since, due := max(a.Started, a.Placed, snap.Meta().LeaderSince), now.Add(lookAgain)
 		if n := snap.Node(a.Node); n != nil && n.Health != muster.NodeLost {
 			since = max(since, n.HealthSince)
 			due = since.Add(r.GiveUp.Std() + r.Interval.Std() + r.Timeout.Std() + a.Run.Spec.KillGrace.Std() + unheard)

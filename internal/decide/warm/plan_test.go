@@ -175,3 +175,26 @@ func TestThePlanSettlesAtWhatIsWanted(t *testing.T) {
 		}
 	})
 }
+
+// Who begins a term after a long gap gives runners as long as their readiness may take, since nobody was there to hear of it.
+func TestReadinessCountsFromTheTerm(t *testing.T) {
+	c := newCluster(t, 1, 1)
+	one := 1
+	s := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Min: &one, Max: 1}, Ready: &api.ReadySpec{Command: []string{"true"}, GiveUp: api.Duration(time.Minute)}}
+	s.Defaults()
+	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
+	c.settle(Demand{}, func(Decision) {})
+	c.now = c.now.Add(24 * time.Hour)
+	c.do(&state.TermBegan{Term: 2, Cluster: "c"})
+	d := Plan(c.s.Latest(), c.job(), Demand{}, c.now)
+	if len(d.Unready) != 0 || d.Wake.Sub(c.now) < time.Minute {
+		t.Fatalf("as the term begins: %+v", d)
+	}
+	due := d.Wake
+	if d := Plan(c.s.Latest(), c.job(), Demand{}, due-1); len(d.Unready) != 0 {
+		t.Errorf("before its time: %+v", d)
+	}
+	if d := Plan(c.s.Latest(), c.job(), Demand{}, due); len(d.Unready) != 1 {
+		t.Errorf("after it: %+v", d)
+	}
+}

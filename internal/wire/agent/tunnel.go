@@ -33,7 +33,8 @@ type Tunnel struct {
 	// agent is the connection to the agent where that is another one: it has handed over the one to init, and knows by this one that it is used.
 	// The tunnel ends with it.
 	agent net.Conn
-	left  atomic.Bool // the agent has
+	// left: the agent has, before this side closed anything.
+	left, closed atomic.Bool
 	// early has come with the agent's answer and is not yet read.
 	early []byte
 	// kills is what the agent said of those for want of memory; -1: it said nothing.
@@ -94,7 +95,9 @@ func (c *Client) Tunnel(ctx context.Context, id muster.AllocID, first []byte) (*
 func (t *Tunnel) watch() {
 	var nothing [1]byte
 	_, _ = t.agent.Read(nothing[:])
-	t.left.Store(true)
+	if !t.closed.Load() {
+		t.left.Store(true)
+	}
 	_ = t.end()
 }
 
@@ -120,6 +123,7 @@ func openTunnel(conn net.Conn, path string, first []byte) (o opened, err error) 
 	request = fmt.Appendf(request, "POST %s HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n", path, UpgradeInit, len(first))
 	from := io.Reader(conn)
 	given := &handed{fd: -1}
+	defer given.drop() // what came with the rest of an answer, which nobody asked for
 	if local, ok := conn.(*net.UnixConn); ok {
 		given.UnixConn, from = local, given
 		request = append(request, HeaderHandOver+": socket\r\n"...)
@@ -176,13 +180,13 @@ func (h *handed) Read(p []byte) (int, error) {
 		fds, rerr := syscall.ParseUnixRights(&messages[i])
 		perr = errors.Join(perr, rerr)
 		for _, fd := range fds {
-			if h.fd >= 0 {
-				_ = syscall.Close(h.fd)
-			}
+			h.drop()
 			h.fd = fd
 		}
 	}
 	switch {
+	case errors.Is(err, io.EOF):
+		return n, io.EOF // it was wrapped, and readers compare
 	case err != nil:
 		return n, err
 	case perr != nil:
@@ -204,6 +208,14 @@ func (h *handed) take() (net.Conn, error) {
 	return net.FileConn(f)
 }
 
+// drop closes what was handed over and not taken.
+func (h *handed) drop() {
+	if h.fd >= 0 {
+		_ = syscall.Close(h.fd)
+		h.fd = -1
+	}
+}
+
 // Close ends the connection.
 func (t *Tunnel) Close() error {
 	t.unhook()
@@ -215,6 +227,7 @@ func (t *Tunnel) Close() error {
 }
 
 func (t *Tunnel) end() error {
+	t.closed.Store(true) // first: watch looks when it finds the connection closed
 	if t.agent != nil {
 		_ = t.agent.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 )
@@ -145,6 +148,100 @@ func TestTunnelHandedOver(t *testing.T) {
 		t.Error(err)
 	}
 	_ = tunnel.Close()
+}
+
+// TestTunnelClosedHere: a tunnel that this side has closed does not blame the agent.
+func TestTunnelClosedHere(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		inside, conn := handOver(t, w)
+		if conn == nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, conn)
+		_, _ = conn.Close(), inside.Close()
+	})
+	tunnel, err := c.Tunnel(t.Context(), "u-0-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = tunnel.Close()
+	tunnel.watch() // as the one that is at it does
+	if _, err := tunnel.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "the agent has ended") {
+		t.Error(err)
+	}
+}
+
+// TestTunnelUnanswered: an agent that closes the connection without a word is said to have done that.
+func TestTunnelUnanswered(t *testing.T) {
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	})
+	if _, err := c.Tunnel(t.Context(), "u-0-1", nil); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "the agent closed the connection") {
+		t.Error(err)
+	}
+}
+
+// TestTunnelStrayDescriptor: one that comes where none is awaited is not kept.
+func TestTunnelStrayDescriptor(t *testing.T) {
+	here, agent := unixPair(t)
+	stray, other := unixPair(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := openTunnel(here, "/", nil)
+		done <- err
+	}()
+	const body = `{"message":"not here"}`
+	_, _ = fmt.Fprintf(agent, "HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n", len(body))
+	control := func(c *net.UnixConn, do func(fd int)) {
+		raw, err := c.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { do(int(fd)) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// With the head it would come in time.
+	for unread := -1; unread != 0; runtime.Gosched() {
+		control(agent, func(fd int) { unread, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
+	}
+	control(stray, func(fd int) {
+		if _, _, err := agent.WriteMsgUnix([]byte(body), syscall.UnixRights(fd), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	_ = stray.Close()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "not here") {
+		t.Error(err)
+	}
+	control(other, func(fd int) {
+		look := []unix.PollFd{{Fd: int32(fd)}}
+		if n, err := unix.Poll(look, 0); n != 1 || look[0].Revents&unix.POLLHUP == 0 {
+			t.Errorf("it is still open: %d, %v", n, err)
+		}
+	})
+}
+
+func unixPair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "")
+		conn, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		ends[i] = conn.(*net.UnixConn)
+	}
+	return ends[0], ends[1]
 }
 
 // TestSpareConnections: one is made ready for the next tunnel, and one that the agent has left is not used.
