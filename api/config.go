@@ -63,7 +63,7 @@ type LogConfig struct {
 type SchedulerConfig struct {
 	Workers int `json:"workers,omitempty" zero:"1" doc:"How many scheduling workers plan at once, 1 to 16. They share one picture of the nodes; more than one helps only where planning, not the disk, is slow. Default: 1."`
 	// Paused has the workers wait: nothing is placed, what runs goes on.
-	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is taken out again and the server has read its file anew (SIGHUP). What runs goes on, jobs are accepted and wait, and no node is launched for them. Default: false."`
+	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is taken out again and the server has read its file anew (SIGHUP). What runs goes on (rollouts and drains stop no member of a service), jobs are accepted and wait, and no node is launched for them. Default: false."`
 }
 
 // BlobConfig says where output, declared outputs and uploads are kept.
