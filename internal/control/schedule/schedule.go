@@ -77,6 +77,9 @@ const (
 	standbyWindow = 64
 )
 
+// mostPatience is how often a window waits for others before it has anybody stopped.
+const mostPatience = 4
+
 // errPatient says that a plan was not committed, as it would stop others for room that may come without that.
 var errPatient = errors.New("others are waited for before anybody is stopped")
 

@@ -15,16 +15,18 @@ import (
 func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.JobUID, err error) {
 	open = w.Jobs
 	index := w.Index
-	patient := false
+	waited := 0
 	for round := 1; ; round++ {
 		if err := s.seen(ctx, index); err != nil {
 			return open, err
 		}
 		d, f := s.board.plan(s, open)
-		if len(d.Stops) > 0 && len(f.others) > 0 && !patient {
+		if len(d.Stops) > 0 && len(f.others) > 0 && waited < mostPatience {
 			// Somebody would be stopped for room that others are about to take: work of higher priority has it from
-			// them, and nobody need end. So what they come to is waited for; once, as others plan anew as well.
-			patient = true
+			// them, and nobody need end. So what they come to is waited for. Who had to give the room back plans anew as well, at
+			// once the first time and then after a while (see work); there is an end to it all the same.
+			waited++
+			round--
 			s.board.land(f, &d, verify.Verdict{}, errPatient)
 			if err := f.after(ctx); err != nil {
 				return open, err
