@@ -1,7 +1,6 @@
 package endtoend
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os/exec"
@@ -232,26 +231,10 @@ func BenchmarkRunnerStdout(b *testing.B) {
 	h, image := newContainerHost(b)
 	h.keep("e", image, 1)
 	c := h.claim("e")
-	piped := func(b *testing.B, cmd *exec.Cmd) {
-		b.Helper()
-		var said bytes.Buffer
-		cmd.Stderr = &said
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-		whole(b, size, func(w io.Writer) error { _, err := io.Copy(w, out); return err })
-		if err := cmd.Wait(); err != nil {
-			b.Fatalf("%v: %s", err, said.String())
-		}
-	}
 	b.Run("pipe", func(b *testing.B) {
 		b.SetBytes(size)
 		for range b.N {
-			piped(b, exec.Command(command[0], command[1:]...))
+			piped(b, size, exec.Command(command[0], command[1:]...))
 		}
 	})
 	b.Run("http", func(b *testing.B) {
@@ -270,7 +253,7 @@ func BenchmarkRunnerStdout(b *testing.B) {
 		for range b.N {
 			cmd := exec.Command(programs.muster, append([]string{"exec", c.Runner, "--data-dir", h.data, "--"}, command...)...)
 			cmd.Env = h.cmd.Env
-			piped(b, cmd)
+			piped(b, size, cmd)
 		}
 	})
 	h.release(c)

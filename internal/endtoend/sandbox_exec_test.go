@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -126,6 +127,24 @@ func saysX(text string, err error) error {
 	return err
 }
 
+// piped reads so much of a program's stdout, through a pipe.
+func piped(b *testing.B, size int64, cmd *exec.Cmd) {
+	b.Helper()
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	whole(b, size, func(w io.Writer) error { _, err := io.Copy(w, out); return err })
+	if err := cmd.Wait(); err != nil {
+		b.Fatalf("%v: %s", err, said.String())
+	}
+}
+
 // BenchmarkSandboxStdout is what a command's stdout comes through with: init is at the socket of the container's init,
 // server by WebSocket through the server. pipe is the same program
 // read by this process, without anything of ours.
@@ -137,18 +156,7 @@ func BenchmarkSandboxStdout(b *testing.B) {
 	b.Run("pipe", func(b *testing.B) {
 		b.SetBytes(size)
 		for range b.N {
-			cmd := exec.Command(command[0], command[1:]...)
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			whole(b, size, func(w io.Writer) error { _, err := io.Copy(w, out); return err })
-			if err := cmd.Wait(); err != nil {
-				b.Fatal(err)
-			}
+			piped(b, size, exec.Command(command[0], command[1:]...))
 		}
 	})
 	b.Run("init", func(b *testing.B) {

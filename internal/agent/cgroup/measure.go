@@ -15,28 +15,30 @@ import (
 // of memory, and whether the cgroup ever was at its own limit: if not, the node
 // itself had run out.
 func OutOfMemory(dirs []string) (kills int64, own bool) {
-	for _, dir := range dirs {
-		if text, ok := ReadSmall(filepath.Join(dir, "memory.events")); ok {
-			events := Keyed(text)
-			return events["oom_kill"], events["oom"] > 0
-		}
-		if text, ok := ReadSmall(filepath.Join(dir, "memory.oom_control")); ok {
-			return Keyed(text)["oom_kill"], wasFull(dir)
-		}
+	events, dir, v2 := oomEvents(dirs)
+	if v2 {
+		return events["oom_kill"], events["oom"] > 0
 	}
-	return 0, false
+	return events["oom_kill"], dir != "" && wasFull(dir)
 }
 
 // OOMKills is the first word of OutOfMemory alone, which costs a file to read.
 func OOMKills(dirs []string) int64 {
+	events, _, _ := oomEvents(dirs)
+	return events["oom_kill"]
+}
+
+// oomEvents are what the kernel counts of a cgroup that wanted memory, and the directory that has it; empty: none has.
+func oomEvents(dirs []string) (events map[string]int64, dir string, v2 bool) {
 	for _, dir := range dirs {
-		for _, name := range []string{"memory.events", "memory.oom_control"} {
-			if text, ok := ReadSmall(filepath.Join(dir, name)); ok {
-				return Keyed(text)["oom_kill"]
-			}
+		if text, ok := ReadSmall(filepath.Join(dir, "memory.events")); ok {
+			return Keyed(text), dir, true
+		}
+		if text, ok := ReadSmall(filepath.Join(dir, "memory.oom_control")); ok {
+			return Keyed(text), dir, false
 		}
 	}
-	return 0
+	return nil, "", false
 }
 
 // wasFull reports whether a v1 cgroup ever was as good as full. Not by its

@@ -83,15 +83,11 @@ const (
 // Explain tells what stands between a member of the job and each node now, and where those that wait would go, were
 // nobody ahead of the job. It asks the view that plans are made on.
 func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Explanation {
-	return explain(j, snap, now, mostExplained)
+	return Try(snap, j, now, mostExplained)
 }
 
 // Try is Explain with at most so many members placed.
 func Try(snap *state.Snapshot, j *state.Job, now muster.Time, limit int) Explanation {
-	return explain(j, snap, now, limit)
-}
-
-func explain(j *state.Job, snap *state.Snapshot, now muster.Time, limit int) Explanation {
 	x := newExplainer(j, snap, now, limit)
 	if s := x.setting; s.untried == 0 && len(s.due) > 0 {
 		x.about(s.due[0])

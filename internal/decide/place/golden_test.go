@@ -25,7 +25,21 @@ const (
 // Each file is a small cluster and, after the mark, the plan and the
 // explanations for it. Write both anew with: go test ./internal/decide/place -update
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
+	golden(t, "testdata/*.txt", func(t *testing.T, cluster string) string {
+		c := fittest.Read(t, cluster)
+		d := Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), limits(cluster))
+		got := show(c.Snapshot(), d) + explained + explanations(t, c, d)
+		if !*update {
+			settledAfter(t, c, len(d.Left) > 0)
+		}
+		return got
+	})
+}
+
+// golden compares what follows from the input of each file with what stands there after the mark.
+func golden(t *testing.T, pattern string, play func(t *testing.T, input string) string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)
 	}
@@ -35,12 +49,10 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cluster, want, _ := strings.Cut(string(text), mark)
-			c := fittest.Read(t, cluster)
-			d := Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), limits(cluster))
-			got := show(c.Snapshot(), d) + explained + explanations(t, c, d)
+			input, want, _ := strings.Cut(string(text), mark)
+			got := play(t, input)
 			if *update {
-				if err := os.WriteFile(file, []byte(cluster+mark+got), 0o644); err != nil {
+				if err := os.WriteFile(file, []byte(input+mark+got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -48,7 +60,6 @@ func TestGolden(t *testing.T) {
 			if got != want {
 				t.Errorf("got\n%swant\n%s", got, want)
 			}
-			settledAfter(t, c, len(d.Left) > 0)
 		})
 	}
 }

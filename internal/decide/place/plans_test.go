@@ -2,8 +2,6 @@ package place
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -24,31 +22,7 @@ const (
 // each without knowledge of the others, and "# whole" that a plan holds as a whole or not at all; without them one worker plans all jobs. After
 // the first mark comes what happens until the plans are applied, one after the other; then follow the plans, the verdicts, and the
 // explanations of who waits then. Write them anew with: go test ./internal/decide/place -run TestPlans -update
-func TestPlans(t *testing.T) {
-	files, err := filepath.Glob("testdata/plans/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			input, want, _ := strings.Cut(string(text), mark)
-			got := plans(t, input)
-			if *update {
-				if err := os.WriteFile(file, []byte(input+mark+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != want {
-				t.Errorf("got\n%swant\n%s", got, want)
-			}
-		})
-	}
-}
+func TestPlans(t *testing.T) { golden(t, "testdata/plans/*.txt", plans) }
 
 func plans(t *testing.T, input string) string {
 	cluster, later, _ := strings.Cut(input, since)
