@@ -332,3 +332,16 @@ func TestAnEnvironmentSetAgainIsTriedAtOnce(t *testing.T) {
 	}
 	check(t, l.s.Latest())
 }
+
+// Room is kept at the priority that the environment's waiting runners have, not at a job's default.
+func TestRoomIsReservedAtAnEnvironmentsPriority(t *testing.T) {
+	l := warmed(t, 1)
+	for _, priority := range []int{0, 70} {
+		l.must(&RunnersWanted{UID: "ue", Count: 2, Priority: priority, Stock: 2})
+		l.must(&RoomReserved{Node: "n1", UID: "ue", Version: l.s.Latest().JobByUID("ue").Version})
+		if got := l.s.Latest().Node("n1").Reserved.Priority; got != priority {
+			t.Errorf("reserved at %d, wanted at %d", got, priority)
+		}
+		l.must(&RoomReleased{Node: "n1", UID: "ue"})
+	}
+}

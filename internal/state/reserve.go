@@ -55,7 +55,7 @@ func (f *RoomReserved) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultConflict, "node %s can never hold a member of job %s", n.ID, j.Key)
 	}
 	b, c := *n, *j
-	b.Reserved = &Reservation{UID: j.UID, Room: j.Run.Ask, Since: now, Priority: j.Run.Priority()}
+	b.Reserved = &Reservation{UID: j.UID, Room: j.Run.Ask, Since: now, Priority: j.Priority()}
 	c.Reserved = n.ID
 	s.putNode(n, &b, "node.reserved")
 	s.putJob(j, &c, "job.reserved")
