@@ -120,6 +120,7 @@ bench-runners: build
 # Tries to break out of real containers; docs/isolation.md is what it holds us to. Needs root.
 isolation: build
 	$(GO) test -count=1 -timeout 30m ./internal/isolation -isolation.all
+	$(GO) test -count=1 -timeout 10m ./internal/agent/oci -run TestRootInside
 
 # The runtimes, networks and isolation in a machine of their own: another kernel, cgroup v2 alone. Needs QEMU and a mirror of
 # Debian for its first run, no rights. VMFLAGS: see go run ./e2e/vm -h.

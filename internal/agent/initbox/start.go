@@ -179,6 +179,7 @@ func (st *starting) spawn(ctx context.Context) (err error) {
 	dir := st.c.Dir
 	var files fds
 	defer files.close()
+	// For a process of this node. A runtime that contains puts a device of the sandbox's own in its place.
 	null := files.open(os.DevNull, unix.O_RDWR)
 	if walled(st.record) {
 		files.wall(st)

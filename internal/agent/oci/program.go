@@ -35,6 +35,9 @@ type program struct {
 // crun leaves cgroups alone if told so; the others make their own.
 func (p *program) leavesCgroups() bool { return p.name == "crun" }
 
+// usual: one of the two programs that make containers of the node's own kernel.
+func (p *program) usual() bool { return p.name == "crun" || p.name == "runc" }
+
 func (p *program) String() string { return strings.TrimSpace(p.name + " " + p.version) }
 
 // findProgram finds the program that was asked for, or the best that there is.

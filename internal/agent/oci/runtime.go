@@ -302,7 +302,7 @@ func (r *Runtime) Isolation() (i muster.Isolation) {
 	r.found(func() {
 		switch {
 		case r.program == nil:
-		case r.program.name != "crun" && r.program.name != "runc":
+		case !r.program.usual():
 			i = muster.Isolation(r.program.name)
 		case r.base > 0:
 			i = muster.IsolationUserNamespace

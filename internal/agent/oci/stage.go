@@ -149,7 +149,7 @@ func (s *stage) perform(ctx context.Context, descriptors []int) (pid, pidfd int,
 		do   func() error
 	}{
 		{"stage", s.makeStage}, {"writable layer", s.mountScratch}, {"image " + s.c.Container.Image.Ref, s.mountRoot},
-		{"volumes", s.makeVolumes}, {"sources", s.bindSources}, {"configuration", s.writeSpec},
+		{"volumes", s.makeVolumes}, {"sources", s.bindSources}, {"devices", s.makeDevices}, {"configuration", s.writeSpec},
 	} {
 		if err := step.do(); err != nil {
 			return 0, -1, fmt.Errorf("%s: %w", step.what, err)
@@ -158,6 +158,11 @@ func (s *stage) perform(ctx context.Context, descriptors []int) (pid, pidfd int,
 			return 0, -1, context.Cause(ctx)
 		}
 	}
+	null, err := s.ownNull(descriptors)
+	if err != nil {
+		return 0, -1, err
+	}
+	defer func() { _ = unix.Close(null) }()
 	if err := s.r.program.run(ctx, s, descriptors); err != nil {
 		return 0, -1, err
 	}
