@@ -35,8 +35,8 @@ A destination that is a directory takes the source under its own name. Where not
 that name is made, if the directory above it is there. A destination with / at its end must be a directory.
 
 Permissions and times are kept, owners only with --archive; else all belongs to the sandbox's user, or to you. Links are copied as
-links, a source that is one as well, unless -L is given. Nothing is written outside of the destination: links out of it are left out when they
-come from a sandbox. A file that arrives in part is never seen under its own name.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+links, a source that is one as well, unless -L is given. Nothing is written outside of the copy or through links that are in it, and
+links that come from a sandbox and lead out of the copy are left out. A file that arrives in part is never seen under its own name.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return cp.run(ctx, args)
 	})
 	c.Flags().BoolVarP(&cp.archive, "archive", "a", false, "into a sandbox: keep owners")
@@ -230,17 +230,17 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	contents := isDir && (to.name == "" || follow || s.contents())
 	if contents && to.name != "" {
 		// The name is the destination's alone, so the archive need not have one.
-		to.folder = filepath.Join(to.folder, to.name)
-		if err := os.Mkdir(to.folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := makeFolder(filepath.Join(to.folder, to.name), dst); err != nil {
 			return err
 		}
+		to = landing{filepath.Join(to.folder, to.name), ""}
 	}
 	root, err := os.OpenRoot(to.folder)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	u := &untar{root: root}
+	u := &untar{root: root, top: to.name}
 	if cp.follow && entry.Type == api.FileRegular {
 		return cp.content(ctx, s, entry, u, to.name)
 	}
@@ -259,6 +259,19 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	}
 	defer func() { _ = r.Close() }()
 	return cp.unpack(s, u, cp.moved.reader(r), entry)
+}
+
+// makeFolder makes the directory of a copy. One that is there is used, a link only if the user has written its name: an earlier copy
+// may have left it.
+func makeFolder(folder string, dst place) error {
+	err := os.Mkdir(folder, 0o755)
+	if err == nil || !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if info, err := os.Lstat(folder); err != nil || info.IsDir() || filepath.Clean(dst.path) == folder {
+		return err
+	}
+	return &exit{exitFailed, fmt.Errorf("%s is here and is not a directory of its own (nothing is written through links); remove it, or copy to another place", folder)}
 }
 
 // content copies a regular file that a link leads to.

@@ -72,6 +72,7 @@ func TestCp(t *testing.T) {
 		want   string // what there is at the destination
 		code   int
 		stderr string
+		into   bool // only into the sandbox; TestCpIsSafe has the other way
 	}{
 		{args: "@/one %/", want: "one=x", before: map[string]string{}},
 		{args: "@/one %/new", want: "new=x"},
@@ -88,11 +89,14 @@ func TestCp(t *testing.T) {
 		{args: "@/app %/f", before: map[string]string{"f": "old"}, code: 1, want: "f=old", stderr: "muster: .*f is not a directory, and .*app is one\n"},
 		{args: "@/one @/two %/", want: "one=x two=y"},
 		{args: "@/one @/two %/new", code: 1, stderr: "muster: .*new is not a directory; several sources need one that is there\n"},
-		{args: "@/app/link %/l", want: "l->a"},
+		{args: "@/app/link %/l", want: "l->a", into: true},
 		{args: "-L @/app/link %/l", want: "l=1"},
 		{args: "@/nope %/", code: 1, stderr: "muster: .*nope.*no such file or directory\n"},
 	} {
 		for _, into := range []bool{false, true} {
+			if tt.into && !into {
+				continue
+			}
 			s := withJob(t, 1)
 			here := t.TempDir()
 			from, to := s.inside.root, here
@@ -185,6 +189,8 @@ func TestCpIsSafe(t *testing.T) {
 		t.Error(got)
 	}
 	s.muster(nil, "cp", "web:/app/out", here).check(t, 1, "", "muster: web:/app/out: .*\nmuster: web:/app/out was not copied; -L copies what it leads to\n")
+	// A link alone leads to what is beside the copy.
+	s.muster(nil, "cp", "web:/app/in", here).check(t, 1, "", "muster: web:/app/in: .*\nmuster: web:/app/in was not copied; -L copies what it leads to\n")
 	// An archive that ends in the middle of a file.
 	root, err := os.OpenRoot(here)
 	if err != nil {

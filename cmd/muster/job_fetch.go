@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -27,7 +28,8 @@ func (a *app) fetchCommand() *cobra.Command {
 	dest, index := ".", -1
 	c := a.command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
 the folder of --dest; of a job with more members, into a folder for each, named by its
-index. Files that are there already are replaced. Nothing is ever written outside of that folder.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+index. Files that are there already are replaced. Nothing is written outside of an
+output's own path there, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, err := a.jobAt(args[0])
 		if err != nil {
 			return err
@@ -119,7 +121,13 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 	}
 	defer func() { _ = root.Close() }()
 	for n, out := range list.Files {
-		u := &untar{root: root}
+		u := &untar{root: root, top: path.Clean(out.Path)}
+		if !filepath.IsLocal(filepath.FromSlash(u.top)) {
+			return fmt.Errorf("output %q leaves the folder", out.Path)
+		}
+		if u.top == "." {
+			u.top = ""
+		}
 		if err := f.output(ctx, muster.AllocID(m.Alloc), n, u); err != nil {
 			return fmt.Errorf("output %s: %w", out.Path, err)
 		}

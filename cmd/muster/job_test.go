@@ -225,7 +225,9 @@ func TestUntarStaysInside(t *testing.T) {
 		"link out":              {[]tar.Header{link("l", outside)}, "", "l is left out: it is a link to"},
 		"relative link out":     {[]tar.Header{link("a/l", "../../x")}, "", "a/l is left out: it is a link to"},
 		"hard link out":         {[]tar.Header{{Typeflag: tar.TypeLink, Name: "h", Linkname: "../secret"}}, "", "h is left out: it is a link to"},
-		"through two links":     {[]tar.Header{link("a", "b/.."), link("b", "."), reg("a/x")}, "*", ""},
+		"through two links":     {[]tar.Header{link("a", "b/.."), link("b", "."), reg("a/x")}, "", "a is left out: it is a link to b/.."},
+		"through a link":        {[]tar.Header{link("a", "b"), reg("b/y"), reg("a/x")}, `"a" is a symbolic link here`, ""},
+		"up behind a name":      {[]tar.Header{link("d/up", ".."), link("d/out", "up/../../etc")}, "", "d/out is left out: it is a link to"},
 		"device":                {[]tar.Header{{Typeflag: tar.TypeBlock, Name: "d"}}, "", "d is left out: it is neither file, directory nor link"},
 		"file where a link was": {[]tar.Header{link("l", "t"), reg("l")}, "", ""},
 	} {

@@ -6,28 +6,33 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
-// untar unpacks an archive that comes from untrusted ground. Nothing in it can
-// reach outside of root: not by names, nor by links that it made before.
+// untar unpacks an archive that comes from untrusted ground. It writes the copy and nothing else: names that leave
+// the copy end it, and no link is ever walked, neither one of this archive nor one that an earlier copy has left. Links
+// are kept only if they lead to a place in the copy, wherever other links of it lead.
 type untar struct {
+	// root is the directory that top is in.
 	root *os.Root
+	// top is the copy's own name in root, with / between its parts; "": the copy is all of root.
+	top string
 	// rename, if set, gives entries and what hard links name another name; "" leaves it out.
 	rename  func(name string) string
 	files   int
 	skipped []string // what was left out, and why
-	folders []folder
+	folders map[string]folder
 }
 
 // folder gets its permissions and time at the end: it may forbid writing into itself.
 type folder struct {
-	name string
 	mode fs.FileMode
 	time time.Time
 }
@@ -51,16 +56,11 @@ func (u *untar) unpack(r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		name := path.Clean(strings.TrimPrefix(h.Name, "./"))
-		if !filepath.IsLocal(filepath.FromSlash(name)) {
-			return fmt.Errorf("the archive has the name %q, which leaves the folder; nothing more of it is unpacked", h.Name)
+		name, err := u.name(h.Name)
+		if err != nil {
+			return err
 		}
-		if u.rename != nil {
-			if name = u.rename(name); name != "" && !filepath.IsLocal(filepath.FromSlash(name)) {
-				return fmt.Errorf("the name %q leaves the folder", name)
-			}
-		}
-		if name == "." || name == "" {
+		if name == "" {
 			continue
 		}
 		if err := u.entry(t, h, name); err != nil {
@@ -69,28 +69,66 @@ func (u *untar) unpack(r io.Reader) error {
 	}
 }
 
+// name is where in root an entry of this name belongs; "" if nowhere. A name outside of the copy is an error.
+func (u *untar) name(of string) (string, error) {
+	name := path.Clean(strings.TrimPrefix(of, "./"))
+	if u.rename != nil && filepath.IsLocal(filepath.FromSlash(name)) {
+		name = u.rename(name)
+	}
+	switch {
+	case name == "" || name == ".":
+		return "", nil
+	case !filepath.IsLocal(filepath.FromSlash(name)) || u.depth(name) < 0:
+		return "", fmt.Errorf("the archive has the name %q, which leaves the folder; nothing more of it is unpacked", of)
+	}
+	return name, nil
+}
+
+// depth is how many directories of the copy are above a name in root: 0 for the copy itself, or for what is in it if it has
+// no name of its own; -1 if it is not in the copy.
+func (u *untar) depth(name string) int {
+	if u.top == "" {
+		return strings.Count(name, "/")
+	}
+	if name == u.top {
+		return 0
+	}
+	rest, ok := strings.CutPrefix(name, u.top+"/")
+	if !ok {
+		return -1
+	}
+	return 1 + strings.Count(rest, "/")
+}
+
 func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 	mode := h.FileInfo().Mode().Perm() // no setuid, no sticky: it was not ours
 	if h.Typeflag == tar.TypeDir {
-		if err := u.root.MkdirAll(name, 0o755); err != nil {
+		if err := u.directory(name); err != nil {
 			return err
 		}
-		u.folders = append(u.folders, folder{name, mode, h.ModTime})
+		if u.folders == nil {
+			u.folders = map[string]folder{}
+		}
+		u.folders[name] = folder{mode, h.ModTime}
 		return nil
 	}
 	if parent := path.Dir(name); parent != "." {
-		if err := u.root.MkdirAll(parent, 0o755); err != nil {
+		if err := u.directory(parent); err != nil {
 			return err
 		}
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
+		// Muster never sends holes: a few bytes of archive would become any number of them on the disk.
+		for key := range h.PAXRecords {
+			if strings.HasPrefix(key, "GNU.sparse.") {
+				return errors.New("the archive has a file with holes, which none that Muster makes has; nothing more of it is unpacked")
+			}
+		}
 		return u.file(t, name, mode, h.ModTime)
 	case tar.TypeSymlink:
-		// It could not lead us out, but whoever opens it later.
-		to := path.Join(path.Dir(name), h.Linkname)
-		if path.IsAbs(h.Linkname) || !filepath.IsLocal(filepath.FromSlash(to)) {
-			u.skip("%s is left out: it is a link to %s, outside of what was kept", name, h.Linkname)
+		if !u.staysInside(name, h.Linkname) {
+			u.skip("%s is left out: it is a link to %s, outside of the copy", name, h.Linkname)
 			return nil
 		}
 		if err := u.clear(name); err != nil {
@@ -99,21 +137,85 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 		u.files++
 		return u.root.Symlink(h.Linkname, name)
 	case tar.TypeLink:
-		from := path.Clean(strings.TrimPrefix(h.Linkname, "./"))
-		if u.rename != nil && filepath.IsLocal(filepath.FromSlash(from)) {
-			from = u.rename(from)
-		}
-		if !filepath.IsLocal(filepath.FromSlash(from)) {
-			u.skip("%s is left out: it is a link to %s, outside of what was kept", name, h.Linkname)
-			return nil
-		}
-		if err := u.clear(name); err != nil {
-			return err
-		}
-		u.files++
-		return u.root.Link(from, name)
+		return u.hardLink(name, h.Linkname)
 	}
 	u.skip("%s is left out: it is neither file, directory nor link", name)
+	return nil
+}
+
+// staysInside reports whether a symbolic link can only lead to places in the copy. It is judged by what the kernel will do, not by the words:
+// ".." at the beginning goes up through directories that are no links, since none is walked; behind a name it may go up from wherever a link leads.
+func (u *untar) staysInside(name, target string) bool {
+	if target == "" || path.IsAbs(target) {
+		return false
+	}
+	up, down := 0, false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if down {
+				return false
+			}
+			up++
+		default:
+			down = true
+		}
+	}
+	if u.top == "" {
+		return up <= u.depth(name)
+	}
+	// The copy itself as a link leads to something beside it, wherever that is.
+	return up < u.depth(name)
+}
+
+// hardLink makes another name for a file of the copy.
+func (u *untar) hardLink(name, target string) error {
+	from, err := u.name(target)
+	if err != nil || from == "" {
+		u.skip("%s is left out: it is a link to %s, outside of the copy", name, target)
+		return nil
+	}
+	if parent := path.Dir(from); parent != "." {
+		if err := u.directory(parent); err != nil {
+			return err
+		}
+	}
+	info, err := u.root.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		u.skip("%s is left out: it is another name of %s, which is not a file", name, from)
+		return nil
+	}
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	u.files++
+	return u.root.Link(from, name)
+}
+
+// directory makes a directory and those above it. What is there already must be a directory and no link: an earlier copy may
+// have left a link that leads anywhere.
+func (u *untar) directory(name string) error {
+	above := ""
+	for part := range strings.SplitSeq(name, "/") {
+		above = path.Join(above, part)
+		info, err := u.root.Lstat(above)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if err := u.root.Mkdir(above, 0o755); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return fmt.Errorf("%q is a symbolic link here, and nothing is written through links; remove it, or copy to another place", above)
+		case !info.IsDir():
+			return fmt.Errorf("%q is here and is not a directory; remove it, or copy to another place", above)
+		}
+	}
 	return nil
 }
 
@@ -175,13 +277,17 @@ func (u *untar) settle(partial, name string) error {
 
 // finish gives folders their permissions and times, inner ones first.
 func (u *untar) finish() error {
-	for i := len(u.folders) - 1; i >= 0; i-- {
-		d := u.folders[i]
-		if err := u.root.Chmod(d.name, d.mode|0o700); err != nil { // its owner must be able to remove it
-			return fmt.Errorf("%s: %w", d.name, err)
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.folders))) {
+		d := u.folders[name]
+		// A later entry may have put something else in its place.
+		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
+			continue
 		}
-		if err := u.root.Chtimes(d.name, d.time, d.time); err != nil {
-			return fmt.Errorf("%s: %w", d.name, err)
+		if err := u.root.Chmod(name, d.mode|0o700); err != nil { // its owner must be able to remove it
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := u.root.Chtimes(name, d.time, d.time); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a directory of that name.
+func TestCopyTwiceThroughALink(t *testing.T) {
+	s := withJob(t, 1)
+	home := t.TempDir()
+	folderOfFiles(t, home, map[string]string{".ssh/authorized_keys": "mine", "work/": ""})
+	folderOfFiles(t, s.inside.root, map[string]string{"data/l": "->../.ssh", "data/k": "->../work/../.ssh"})
+	s.muster(nil, "cp", "web:/data", home).check(t, 0, "", "(muster: web:/data: data/[lk] is left out: [^\n]*\n){2}")
+	// As an older version left it.
+	for _, name := range []string{"data/l", "data/m"} {
+		if err := os.Symlink("../.ssh", filepath.Join(home, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(s.inside.root, "data")); err != nil {
+		t.Fatal(err)
+	}
+	folderOfFiles(t, s.inside.root, map[string]string{"data/l/authorized_keys": "EVIL"})
+	s.muster(nil, "cp", "web:/data", home).check(t, 1, "", "muster: web:/data: data/l: .data/l. is a symbolic link here, and nothing is written through links; .*\n")
+	// Nor is the copy's own name, if it is a link that the user did not write.
+	if err := os.Symlink(".ssh", filepath.Join(home, "d2")); err != nil {
+		t.Fatal(err)
+	}
+	folderOfFiles(t, s.inside.root, map[string]string{"d2/authorized_keys": "EVIL"})
+	for _, source := range []string{"web:/d2", "web:/d2/"} {
+		if r := s.muster(nil, "cp", source, home); r.code == 0 || !strings.Contains(r.stderr, "nothing is written through links") {
+			t.Errorf("%s: %+v", source, r)
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(home, ".ssh/authorized_keys")); string(b) != "mine" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// S-M8: outputs are written below their own path only, and twice into one folder is as safe as once.
+func TestOutputsStayBelowTheirPath(t *testing.T) {
+	dir := t.TempDir()
+	folderOfFiles(t, dir, map[string]string{"src/Makefile": "mine"})
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	for _, archive := range [][]tar.Header{
+		{{Typeflag: tar.TypeSymlink, Name: "out/l", Linkname: "../src"}, {Typeflag: tar.TypeReg, Name: "out/a"}},
+		{{Typeflag: tar.TypeReg, Name: "out/l/Makefile", Uname: "EVIL"}},
+		{{Typeflag: tar.TypeReg, Name: "src/Makefile", Uname: "EVIL"}},
+		{{Typeflag: tar.TypeLink, Name: "out/h", Linkname: "src/Makefile"}},
+		{{Typeflag: tar.TypeDir, Name: "outside", Mode: 0o700}},
+	} {
+		_ = (&untar{root: root, top: "out"}).unpack(bytes.NewReader(tarOf(t, archive...)))
+	}
+	if got, want := filesOf(t, dir), "out/ out/a= out/l/ out/l/Makefile=EVIL src/ src/Makefile=mine"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// FuzzUntar unpacks two archives of any entries over each other. Nothing outside of the copy changes by that, nor by writing to
+// everything in the copy afterwards.
+func FuzzUntar(f *testing.F) {
+	f.Add([]byte("\x01\x00\x02\x00\x03\x01"), []byte("\x00\x04\x00"))
+	f.Add([]byte("\x02\x01\x05\x02\x00\x06\x00\x07\x00"), []byte("\x03\x02\x01\x01\x08\x00"))
+	names := []string{"c", "c/a", "c/a/b", "c/a/b/d", "c/l", "c/l/x", "o", "c/../o", "c/a/../l"}
+	targets := []string{".", "..", "../..", "a", "a/..", "../o", "l/../../o", "../a/b", "/etc", "c/a", "../../c/l", "./l"}
+	kinds := []byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		home := t.TempDir()
+		folderOfFiles(t, home, map[string]string{"in/o": "mine", "in/other/o": "mine", "o": "mine", "c/": ""})
+		outside := func() string {
+			var all strings.Builder
+			err := filepath.WalkDir(home, func(p string, d fs.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				if p == filepath.Join(home, "in/c") {
+					if d.IsDir() {
+						return filepath.SkipDir
+					}
+					return nil
+				}
+				info, err := d.Info()
+				if err != nil {
+					return err
+				}
+				content := []byte(nil)
+				if info.Mode().IsRegular() {
+					content, err = os.ReadFile(p)
+				}
+				fmt.Fprintf(&all, "%s %v %q\n", p, info.Mode(), content)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return all.String()
+		}
+		before := outside()
+		root, err := os.OpenRoot(filepath.Join(home, "in"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = root.Close() }()
+		for _, ops := range [][]byte{first, second} {
+			var headers []tar.Header
+			for ; len(ops) >= 3 && len(headers) < 20; ops = ops[3:] {
+				headers = append(headers, tar.Header{
+					Typeflag: kinds[int(ops[0])%len(kinds)], Name: names[int(ops[1])%len(names)], Linkname: targets[int(ops[2])%len(targets)], Mode: 0o750,
+				})
+				if h := &headers[len(headers)-1]; h.Typeflag == tar.TypeLink {
+					h.Linkname = names[int(ops[2])%len(names)]
+				} else if h.Typeflag != tar.TypeSymlink {
+					h.Linkname = ""
+				}
+			}
+			_ = (&untar{root: root, top: "c"}).unpack(bytes.NewReader(tarOf(t, headers...)))
+		}
+		_ = filepath.WalkDir(filepath.Join(home, "in/c"), func(p string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				_ = os.WriteFile(p, []byte("EVIL"), 0o600)
+				_ = os.WriteFile(filepath.Join(p, "o"), []byte("EVIL"), 0o600)
+			}
+			return nil
+		})
+		if after := outside(); after != before {
+			t.Errorf("outside of the copy was\n%s\nand is\n%s", before, after)
+		}
+	})
+}
