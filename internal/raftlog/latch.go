@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 )
 
 // Op names a storage operation, in words that fit after "cannot".
@@ -69,19 +70,44 @@ func exit(err error) {
 // do runs one storage operation, unless there was an error before or the fault
 // hook wants one now.
 func (l *latch) do(op Op, path string, f func() error) error {
+	_, err := l.run(op, path, f, func(error) bool { return false })
+	return err
+}
+
+// try is do for an operation that has not written anything yet: a shortage of descriptors or memory is returned and not held.
+func (l *latch) try(op Op, path string, f func() error) error {
+	passed, err := l.run(op, path, f, isShortage)
+	if passed {
+		return fmt.Errorf("cannot %s: %w", op, err)
+	}
+	return err
+}
+
+// run does it; errors that pass takes are returned as they are.
+func (l *latch) run(op Op, path string, f func() error, pass func(error) bool) (passed bool, err error) {
 	if l.closed.Load() {
 		<-l.failed
-		return l.err()
+		return false, l.err()
 	}
 	if l.fault != nil {
-		if err := l.fault(op, path); err != nil {
-			return l.trip(op, err)
-		}
+		err = l.fault(op, path)
 	}
-	if err := f(); err != nil {
-		return l.trip(op, err)
+	if err == nil {
+		err = f()
 	}
-	return nil
+	switch {
+	case err == nil:
+		return false, nil
+	case pass(err):
+		return true, err
+	}
+	return false, l.trip(op, err)
+}
+
+// isShortage tells what says nothing about the disk: the process or the machine has no descriptors or memory left, which
+// whoever holds many connections can bring about.
+func isShortage(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 // trip records err if it is the first, and returns the first.

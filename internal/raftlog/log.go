@@ -412,6 +412,9 @@ func (l *Log) explain(err error) error {
 	return ambiguous(err)
 }
 
+// snapshotRetry is the time between a snapshot that could not be taken and the next try.
+const snapshotRetry = time.Second
+
 // snapshotWhenDue takes a snapshot whenever the driver asks for one.
 func (l *Log) snapshotWhenDue(ctx context.Context) {
 	for {
@@ -420,7 +423,12 @@ func (l *Log) snapshotWhenDue(ctx context.Context) {
 			return
 		case <-l.driver.due:
 			if err := l.Snapshot(); err != nil && ctx.Err() == nil {
-				l.log.Warn("no snapshot was taken", "error", err)
+				l.log.Warn("no snapshot was taken; it is tried again", "error", err)
+				// It stays due with every entry: not every one of them needs to try, and to be told of.
+				select {
+				case <-ctx.Done():
+				case <-time.After(snapshotRetry):
+				}
 			}
 		}
 	}

@@ -193,10 +193,7 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c r
 	h := imageHeader{Index: index, Term: term, Configuration: c, ConfigurationIndex: cIndex}
 	k := &snapshotSink{s: s, id: snapshotID(index, term)}
 	k.tmp = s.file(k.id) + tmpSuffix
-	err := s.latch.do(OpSnapshotCreate, k.tmp, func() (err error) {
-		k.f, err = os.OpenFile(k.tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		return err
-	})
+	err := s.latch.try(OpSnapshotCreate, k.tmp, k.open)
 	if err != nil {
 		return nil, err
 	}
@@ -207,12 +204,23 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c r
 	return k, nil
 }
 
+// open opens all that the snapshot will need, so that nothing is short once it is being written.
+func (k *snapshotSink) open() (err error) {
+	if k.dir, err = os.Open(k.s.dir); err != nil {
+		return err
+	}
+	if k.f, err = os.OpenFile(k.tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+		return errors.Join(err, k.dir.Close())
+	}
+	return nil
+}
+
 // snapshotSink is a snapshot that is being written.
 type snapshotSink struct {
 	s        *snapshots
 	id, tmp  string
 	header   imageHeader
-	f        *os.File
+	f, dir   *os.File
 	image    *imageWriter
 	unsynced int
 	closed   bool
@@ -253,7 +261,7 @@ func (k *snapshotSink) Cancel() error {
 		return nil
 	}
 	k.closed = true
-	return errors.Join(k.f.Close(), os.Remove(k.tmp))
+	return errors.Join(k.f.Close(), k.dir.Close(), os.Remove(k.tmp))
 }
 
 // Close makes the snapshot durable, keeps it, and lets go of the ones that are
@@ -278,7 +286,7 @@ func (k *snapshotSink) Close() error {
 		if err := os.Rename(k.tmp, s.file(k.id)); err != nil {
 			return err
 		}
-		if err := syncDir(s.dir); err != nil {
+		if err := errors.Join(k.dir.Sync(), k.dir.Close()); err != nil {
 			return err
 		}
 		for _, id := range s.keep(k.header.meta(int64(k.image.n))) {

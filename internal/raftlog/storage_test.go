@@ -72,6 +72,34 @@ func check(t *testing.T, c Config, confirmed []string) {
 	r.mustStop(t)
 }
 
+// S-H8: who holds all descriptors must not end the server: a snapshot that cannot be begun for want of them is taken later.
+func TestSnapshotWaitsForDescriptors(t *testing.T) {
+	for _, shortage := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		dir := t.TempDir()
+		var short atomic.Bool
+		conf := small(dir, &recorder{})
+		conf.Fault = func(op Op, path string) error {
+			if op == OpSnapshotCreate && short.Load() {
+				return &os.PathError{Op: "open", Path: path, Err: shortage}
+			}
+			return nil
+		}
+		conf.Fatal = func(err error) { t.Errorf("the server ends: %v", err) }
+		r := start(t, conf)
+		r.mustPropose(t, "one")
+		short.Store(true)
+		if err := r.Snapshot(); err == nil || !strings.HasSuffix(err.Error(), shortage.Error()) { // raft keeps the words alone
+			t.Errorf("a snapshot without descriptors: %v", err)
+		}
+		r.mustPropose(t, "goes on")
+		short.Store(false)
+		if err := r.Snapshot(); err != nil {
+			t.Errorf("a snapshot with descriptors again: %v", err)
+		}
+		r.mustStop(t)
+	}
+}
+
 // Each operation fails once, from then on nothing is written, nothing is
 // confirmed, the sentence names the directory and the cause, and after a
 // restart everything confirmed is there.
