@@ -24,6 +24,8 @@ type ServerConfig struct {
 	Retention RetentionConfig `json:"retention,omitempty" doc:"How long what has ended is kept."`
 	// LowWater is the free disk below which writes are refused.
 	LowWater Size `json:"low_water,omitempty" zero:"the larger of 1GiB and 5 % of the disk" doc:"Free disk of the data directory below which writes are refused. Default: the larger of 1GiB and 5 % of the disk."`
+	// Limits bound what clients can take.
+	Limits LimitsConfig `json:"limits,omitzero" doc:"Bounds on what clients can take of the server."`
 	// Providers are the clouds that nodes come from.
 	Providers []ProviderSpec `json:"providers,omitempty" doc:"Where nodes come from."`
 	// NodeBinaries is where muster-node for other architectures is found.

@@ -42,7 +42,7 @@ type ConfigCheck struct {
 
 // restarts are what a server takes from its configuration when it starts, and never again.
 func restarts() []string {
-	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "node_binaries", "compat"}
+	return []string{"data_dir", "listen", "allowed_hosts", "no_auth", "log", "blob.url", "low_water", "registries", "node_binaries", "compat", "limits"}
 }
 
 // needsRestart reports whether a field is one of those, or below one.

@@ -51,6 +51,7 @@ func (s *ServerConfig) Validate() []ProblemField {
 		c.add("blob.retention", "is %s, longer than jobs are kept (%s); blobs go with their job", s.Blob.Retention, j)
 	}
 	c.size("low_water", s.LowWater)
+	c.limits(s.Limits)
 	c.providers(s.Providers)
 	c.registries(s.Registries)
 	c.pools(s)

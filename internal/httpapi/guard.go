@@ -21,10 +21,14 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/conns"
 )
 
 // bodyTimeout is how long a client may take to send a JSON body.
 const bodyTimeout = 30 * time.Second
+
+// strangerTimeout is how long an answer to a client without a token may take, its request's body included.
+const strangerTimeout = 15 * time.Second
 
 // ServeHTTP guards the door and hands the request to its handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -46,13 +50,26 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	control := http.NewResponseController(w)
 	if m := a.mounted(r.URL.Path); m != nil {
 		route = a.serveMount(m, rec, r)
 		return
 	}
+	// What is told to everybody, a refusal too, waits for nobody.
+	hurry := func() {
+		_ = control.SetReadDeadline(began.Add(strangerTimeout))
+		_ = control.SetWriteDeadline(began.Add(strangerTimeout))
+	}
 	if p := a.admit(r); p != nil {
+		hurry()
 		p.write(rec)
 		return
+	}
+	if open(r.URL.Path) {
+		hurry()
+	} else {
+		_ = control.SetWriteDeadline(time.Time{}) // of a request before it on the same connection
+		defer conns.Serving(r.Context())()
 	}
 	handler, pattern := a.mux.Handler(r)
 	if pattern == "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/locate"
@@ -99,6 +100,9 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 		}
 		return fmt.Errorf("the API cannot listen on %s: %w", cfg.Listen, err)
 	}
+	limited := conns.New(ln, conns.Config{Total: cfg.Limits.Connections, PerAddress: cfg.Limits.ConnectionsPerAddress})
+	s.measureConnections(s.metrics.Registry(), limited)
+	s.warnOfPlainText(ln.Addr())
 	handler, err := s.api()
 	if err != nil {
 		_ = ln.Close()
@@ -111,7 +115,7 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	if opts.Ephemeral {
 		defer func() { _ = locate.RemoveCurrent(cfg.DataDir) }()
 	}
-	return s.run(ctx, ln, handler)
+	return s.run(ctx, limited, handler)
 }
 
 // run serves until ctx ends. The order of the end is the point: the API first,
@@ -261,6 +265,14 @@ func (s *Server) announce(address string) error {
 		s.log.Debug("no note of this server was left for clients that are told nothing", "error", err)
 	}
 	return nil
+}
+
+// warnOfPlainText tells at each start that what crosses a network can be read there, tokens first of all.
+func (s *Server) warnOfPlainText(at net.Addr) {
+	if a, ok := at.(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		s.log.Warn("the API listens outside of this host without TLS: tokens, secrets and output cross the network in plain text; "+
+			"listen on a loopback address behind a proxy that has TLS, or in a network that you trust", "address", at.String())
+	}
 }
 
 // announceReady calls Options.Ready when requests are served.

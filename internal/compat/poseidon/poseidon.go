@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/httpapi"
 )
 
@@ -107,6 +108,9 @@ func (p *Poseidon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if pattern == "" {
 		p.noRoute(w, r, h)
 		return
+	}
+	if !p.open[pattern] {
+		defer conns.Serving(r.Context())()
 	}
 	p.mux.ServeHTTP(w, r)
 }
