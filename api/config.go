@@ -152,25 +152,28 @@ type DeviceSpec struct {
 
 // PoolSpec is an operator's rule for a set of nodes.
 type PoolSpec struct {
-	Name         string     `json:"name"`
-	Provider     string     `json:"provider" doc:"Name of a provider."`
-	Offerings    []string   `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
-	Max          int        `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. Default: 100."`
-	Min          int        `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
-	IdleTimeout  Duration   `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
-	BootTimeout  Duration   `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
-	Grace        Duration   `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
-	Fence        Duration   `json:"fence,omitempty" zero:"half of grace" doc:"A member of a job with exclusive: true is killed by its agent when no server has spoken to the node for so long; less than grace. Default: half of grace."`
-	Ready        []string   `json:"ready,omitempty" doc:"A command that says whether a node is ready for work, beyond the agent's own checks: run on it before its first service, after it was out of contact for longer than its grace, after a failure of the node's own and after it was sidelined. Exit 0: ready. Anything else, or no end within ready_timeout: asked again after a while; a last line 'again after 30s' on its output says after what while."`
-	ReadyTimeout Duration   `json:"ready_timeout,omitempty" zero:"30s" doc:"How long ready may take. Default: 30s, at most 10m."`
-	Sideline     Duration   `json:"sideline,omitempty" zero:"15m" doc:"How long a node that failed three times within ten minutes gets no work, before it is asked whether it is ready. Default: 15m."`
-	MaxLaunching int        `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
-	Spare        int        `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
-	PriceFactor  float64    `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
-	BootProbe    ProbeSpec  `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
-	OCIRuntime   string     `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Agents that run keep theirs until they are started again. Default: crun, else runc."`
-	Lease        Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
-	Budget       BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
+	Name         string    `json:"name"`
+	Provider     string    `json:"provider" doc:"Name of a provider."`
+	Offerings    []string  `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
+	Max          int       `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. Default: 100."`
+	Min          int       `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
+	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
+	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
+	Grace        Duration  `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
+	Fence        Duration  `json:"fence,omitempty" zero:"half of grace" doc:"A member of a job with exclusive: true is killed by its agent when no server has spoken to the node for so long; less than grace. Default: half of grace."`
+	Ready        []string  `json:"ready,omitempty" doc:"A command that says whether a node is ready for work, beyond the agent's own checks: run on it before its first service, after it was out of contact for longer than its grace, after a failure of the node's own and after it was sidelined. Exit 0: ready. Anything else, or no end within ready_timeout: asked again after a while; a last line 'again after 30s' on its output says after what while."`
+	ReadyTimeout Duration  `json:"ready_timeout,omitempty" zero:"30s" doc:"How long ready may take. Default: 30s, at most 10m."`
+	Sideline     Duration  `json:"sideline,omitempty" zero:"15m" doc:"How long a node that failed three times within ten minutes gets no work, before it is asked whether it is ready. Default: 15m."`
+	MaxLaunching int       `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
+	Spare        int       `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
+	PriceFactor  float64   `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
+	BootProbe    ProbeSpec `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
+	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Agents that run keep theirs until they are started again. Default: crun, else runc."`
+	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
+	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are a node's own (loopback) or its cloud's metadata (link-local and others). Agents that run keep theirs until they are started again. Default: none."`
+	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"How large an input from a URL may be. Agents that run keep theirs until they are started again. Default: 4GiB."`
+	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
+	Budget         BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
 	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the tightest node that has room, so that whole nodes stay free or idle. spread: the one with the most room, so that members disturb each other the least. Default: binpack."`
 	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes under the name meta.KEY, which no agent can set."`
@@ -233,6 +236,8 @@ const (
 	DefaultShutdown  = "poweroff"
 	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
 	DefaultPriceFactor = 2.0
+	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
+	DefaultInputLimit Size = 4 << 30
 )
 
 // Defaults fills in what was left out, but for data_dir, blob.url (the
@@ -265,6 +270,7 @@ func (s *ServerConfig) Defaults() {
 		fill(&p.Fence, p.Grace/2)
 		fill(&p.MaxLaunching, p.Max)
 		fill(&p.PriceFactor, DefaultPriceFactor)
+		fill(&p.InputLimit, DefaultInputLimit)
 		fill(&p.Placement, PlacementBinpack)
 		p.BootProbe.defaults()
 		if v := s.provider(p.Provider); v != nil && v.ShutdownEndsBilling {

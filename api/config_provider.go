@@ -2,6 +2,7 @@ package api
 
 import (
 	"net"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -184,6 +185,14 @@ func (c *checks) poolOfProvider(at string, p *PoolSpec, v *ProviderSpec) {
 		c.add(at+".boot_probe", "is for instances that are reached over SSH; provider %s is %s", v.Name, v.Type)
 	}
 	c.runtimeProgram(at+".oci_runtime", p.OCIRuntime)
+	for i, a := range p.AllowAddresses {
+		if _, err := netip.ParsePrefix(a); err != nil {
+			if _, err := netip.ParseAddr(a); err != nil {
+				c.add(index(at+".allow_addresses", i), "is %s; write an address or a prefix, as 10.0.0.0/8", quote(a))
+			}
+		}
+	}
+	c.size(at+".input_limit", p.InputLimit)
 	switch {
 	case p.Lease == 0:
 	case v.Type == ProviderStatic:

@@ -38,6 +38,8 @@ type agentFlags struct {
 	bootDelay         time.Duration
 	replace, detached bool
 	leaseEnd, broken  string
+	allow             []string
+	inputLimit        string
 }
 
 func agentCommand() *cobra.Command {
@@ -59,6 +61,8 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.init, "init", "", "path of muster-init; default: the one inside this program, or beside it")
 	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
 	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
+	fs.StringSliceVar(&f.allow, "allow-addresses", nil, "addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are the node's own or its cloud's metadata")
+	fs.StringVar(&f.inputLimit, "input-limit", "", "how large an input from a URL may be, as 4GiB (the default)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
 	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
@@ -131,6 +135,16 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
 	config.LeaseEnd, config.Broken = f.endOfLease(dir), f.broken
+	if config.Destinations, err = agent.ParseDestinations(f.allow); err != nil {
+		return fmt.Errorf("--allow-addresses: %w", err)
+	}
+	if f.inputLimit != "" {
+		size, err := api.ParseSize(f.inputLimit)
+		if err != nil {
+			return fmt.Errorf("--input-limit: %w", err)
+		}
+		config.InputLimit = size.Bytes()
+	}
 	if err := f.containers(&config, dir, initPath, log); err != nil {
 		return err
 	}

@@ -53,6 +53,7 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 		}
 		store, err := images.New(images.Config{
 			Dir: cache, Limit: int64(limit), Shift: rt.IDBase(), Grant: images.Granted(grant), Fresh: tagFresh, Logger: log,
+			Destinations: c.Destinations,
 		})
 		if err != nil {
 			return nil, err

@@ -61,6 +61,9 @@ type Config struct {
 	Listener net.Listener
 	// InputCache bounds cached inputs; 0 is 4 GiB.
 	InputCache muster.Bytes
+	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL may be; 0: DefaultInputLimit.
+	Destinations Destinations
+	InputLimit   muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
 	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
@@ -335,6 +338,7 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 	fresh := before.Kernel != "" && before.Kernel != KernelBoot()
 	a.inputs, err = newInputs(ctx, inputsConfig{
 		dir: filepath.Join(a.cfg.Dir, inputsName), limit: int64(a.cfg.InputCache), client: a.cfg.HTTP,
+		most: int64(a.cfg.InputLimit), destinations: a.cfg.Destinations,
 		log: a.log, spawn: a.spawn, added: a.needsAdded, wipe: fresh,
 	})
 	if err != nil {

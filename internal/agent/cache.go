@@ -36,11 +36,15 @@ type inputs struct {
 }
 
 type inputsConfig struct {
-	dir    string
-	limit  int64
-	client *http.Client
-	log    *slog.Logger
-	spawn  func(func()) bool
+	dir   string
+	limit int64
+	// most is how many bytes one input from a URL may have.
+	most int64
+	// destinations are where URLs may lead.
+	destinations Destinations
+	client       *http.Client
+	log          *slog.Logger
+	spawn        func(func()) bool
 	// added is called, without locks held, when a digest must be pushed that need not before.
 	added func()
 	// wipe: what is there cannot be trusted.
@@ -78,14 +82,27 @@ const (
 	fetchLongest = 30 * time.Second
 )
 
+const (
+	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
+	DefaultInputLimit muster.Bytes = 4 << 30
+	// checkDiskEvery is after how many bytes the room on the disk is looked at again.
+	checkDiskEvery = 16 << 20
+)
+
+var (
+	errTooLarge = errors.New("it is too large")
+	errDiskFull = errors.New("the disk of the node is nearly full")
+)
+
 // newInputs opens the cache; ctx ends its fetches.
 func newInputs(ctx context.Context, cfg inputsConfig) (*inputs, error) {
 	if cfg.client == nil {
-		tr := http.DefaultTransport.(*http.Transport).Clone()
-		tr.ResponseHeaderTimeout = fetchHeader
-		tr.DisableCompression = true // the digest is of the bytes as they are stored
+		tr := cfg.destinations.Transport(fetchHeader)
 		cfg.client = &http.Client{Transport: tr}
 		context.AfterFunc(ctx, tr.CloseIdleConnections)
+	}
+	if cfg.most <= 0 {
+		cfg.most = int64(DefaultInputLimit)
 	}
 	s := &inputs{inputsConfig: cfg, ctx: ctx, entries: map[string]*entry{}, wants: map[wantKey]*want{}}
 	if cfg.wipe {
@@ -275,8 +292,9 @@ func (s *inputs) write(name string, data io.Reader) error {
 		err = e
 	}
 	if err == nil {
-		if got := hex.EncodeToString(sum.Sum(nil)); got != name {
-			err = fmt.Errorf("%w: sha256:%s", errDigest, got)
+		if hex.EncodeToString(sum.Sum(nil)) != name {
+			// Which one it has is not told: that would be a way to read what only this node can reach.
+			err = errDigest
 		}
 	}
 	if err == nil {
@@ -368,6 +386,10 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 		return failure(muster.FailureUser, muster.ReasonInput, "%s: only http and https can be fetched", where), true
 	}
 	resp, err := s.client.Do(req)
+	var refused *ErrDestination
+	if errors.As(err, &refused) {
+		return failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, refused), true
+	}
 	if err != nil {
 		var told *url.Error // has the URL in its text
 		if errors.As(err, &told) {
@@ -383,11 +405,28 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	default:
 		return failure(muster.FailureUser, muster.ReasonInput, "%s: %s", where, resp.Status), true
 	}
+	tooLarge := func() (*muster.Failure, bool) {
+		return failure(muster.FailureUser, muster.ReasonInput, "%s: it is larger than %s, the most that an input may have on this node (input_limit of the pool)", where, muster.Bytes(s.most)), true
+	}
+	if resp.ContentLength > s.most {
+		return tooLarge()
+	}
 	stall := time.AfterFunc(fetchStall, func() { cancel(errors.New("nothing came for too long")) })
 	defer stall.Stop()
 	var netErr error
+	left, check := s.most, int64(0)
 	err = s.write(key.digest, readerFunc(func(p []byte) (int, error) {
+		if left < 0 {
+			return 0, errTooLarge
+		}
+		if check <= 0 {
+			if free, floor := freeDisk(s.dir), diskFloor(s.dir); free < floor {
+				return 0, errDiskFull
+			}
+			check = checkDiskEvery
+		}
 		n, err := resp.Body.Read(p)
+		left, check = left-int64(n), check-int64(n)
 		stall.Reset(fetchStall)
 		if err != nil && err != io.EOF {
 			netErr = err
@@ -397,6 +436,10 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	switch {
 	case err == nil:
 		return nil, true
+	case errors.Is(err, errTooLarge):
+		return tooLarge()
+	case errors.Is(err, errDiskFull):
+		return outside(err)
 	case netErr != nil:
 		return outside(netErr)
 	case errors.Is(err, errDigest):

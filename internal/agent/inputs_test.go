@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,7 +45,7 @@ func TestInputsArePlaced(t *testing.T) {
 		_, _ = w.Write(fetched)
 	}))
 	defer srv.Close()
-	r := newRig(t, rt, "")
+	r := newRig(t, rt, "", func(c *Config) { c.Destinations = Destinations{netip.MustParsePrefix("127.0.0.1/32")} })
 	inputs := []wire.Input{
 		{Path: "inline.txt", Content: []byte("inline")},
 		{Path: "deep/er/tool", Content: []byte("#!"), Mode: 0o755},

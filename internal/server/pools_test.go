@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -22,11 +23,11 @@ func TestPoolsOfTheConfiguration(t *testing.T) {
 	if len(got) != 1 || len(got[0].Offerings) != 2 {
 		t.Fatalf("%+v", got)
 	}
-	if got[0].Runtime != "runsc" || s.ociRuntime("p") != "runsc" || s.ociRuntime("another") != "" {
+	if got[0].Runtime != "runsc" || !slices.Equal(s.agentArgs("p"), []string{"--oci-runtime", "runsc"}) || s.agentArgs("another") != nil {
 		t.Errorf("%q", got[0].Runtime)
 	}
 	// What is behind a path says its name itself.
-	if s.cfg.Pools[0].OCIRuntime = "/opt/kata/kata-runtime"; s.pools().Pools[0].Runtime != "" || s.ociRuntime("p") != "/opt/kata/kata-runtime" {
+	if s.cfg.Pools[0].OCIRuntime = "/opt/kata/kata-runtime"; s.pools().Pools[0].Runtime != "" || !slices.Equal(s.agentArgs("p"), []string{"--oci-runtime", "/opt/kata/kata-runtime"}) {
 		t.Errorf("%+v", s.pools().Pools[0])
 	}
 	want.Grace, want.Offerings = got[0].Grace, got[0].Offerings

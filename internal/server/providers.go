@@ -56,7 +56,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		for i := range spec.Offerings {
 			offerings[i] = localOffering(spec, &spec.Offerings[i])
 		}
-		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, Runtime: s.ociRuntime, Logger: log})
+		return local.New(local.Config{Dir: dir, Owner: cluster, NodeBinary: node, Offerings: offerings, AgentArgs: s.agentArgs, Logger: log})
 	case api.ProviderStatic:
 		return static.New(staticConfig(spec, dir, cluster, r, log))
 	case api.ProviderExec:
@@ -161,7 +161,7 @@ func (s *Server) reach() (*reach.Reach, error) {
 		programs.Dirs = append(programs.Dirs, filepath.Dir(own))
 	}
 	return reach.New(reach.Config{
-		Provider: s.providerNow, Programs: programs, Probe: s.probe, Runtime: func(n *state.Node) string { return s.ociRuntime(n.Pool) }, Logger: s.log,
+		Provider: s.providerNow, Programs: programs, Probe: s.probe, AgentArgs: func(n *state.Node) []string { return s.agentArgs(n.Pool) }, Logger: s.log,
 		Cluster: func() string { return s.state.Latest().Meta().Cluster },
 	})
 }
@@ -201,15 +201,25 @@ func (s *Server) lease(n *state.Node) time.Duration {
 	return 0
 }
 
-// ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
-func (s *Server) ociRuntime(pool muster.PoolName) string {
+// agentArgs are what the configuration of a pool adds to the arguments of its nodes' agents.
+func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	config := s.config()
 	for i := range config.Pools {
-		if p := &config.Pools[i]; p.Name == string(pool) {
-			return p.OCIRuntime
+		p := &config.Pools[i]
+		if p.Name != string(pool) {
+			continue
+		}
+		if p.OCIRuntime != "" {
+			args = append(args, "--oci-runtime", p.OCIRuntime)
+		}
+		for _, a := range p.AllowAddresses {
+			args = append(args, "--allow-addresses", a)
+		}
+		if p.InputLimit != 0 && p.InputLimit != api.DefaultInputLimit {
+			args = append(args, "--input-limit", fmt.Sprint(int64(p.InputLimit)))
 		}
 	}
-	return ""
+	return args
 }
 
 // runtimeName is what is known of a runtime program before a node of its pool is there. What lies behind a path may

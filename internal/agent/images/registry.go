@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
 )
 
 // Grant is the right to pull one image for a short time. It comes from the
@@ -176,6 +177,9 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errRedirect
 	case req.URL.Scheme != "https" && !g.plain:
 		return nil, errPlain
+	}
+	if g.local {
+		req = req.WithContext(agent.AllowHere(req.Context()))
 	}
 	return steadily(g.inner, req)
 }

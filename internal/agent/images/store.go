@@ -19,6 +19,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/musterhq/muster/internal/agent"
 )
 
 // Config is what a store needs.
@@ -41,6 +43,8 @@ type Config struct {
 	Platform Platform
 	Logger   *slog.Logger      // nil: discarded
 	HTTP     http.RoundTripper // nil: one of its own
+	// Destinations are where registries may be and send to, beside those on the node itself that the server's configuration calls insecure.
+	Destinations agent.Destinations
 }
 
 const (
@@ -115,9 +119,7 @@ func New(cfg Config) (*Store, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.HTTP == nil {
-		tr := http.DefaultTransport.(*http.Transport).Clone()
-		tr.ResponseHeaderTimeout = 30 * time.Second
-		tr.DisableCompression = true // digests are of the bytes as they are stored
+		tr := cfg.Destinations.Transport(30 * time.Second)
 		tr.MaxIdleConnsPerHost = fetchers
 		cfg.HTTP = tr
 	}

@@ -155,10 +155,8 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 	if replace {
 		args = append(args, "--replace")
 	}
-	if p.cfg.Runtime != nil {
-		if program := p.cfg.Runtime(i.Tags.Pool); program != "" {
-			args = append(args, "--oci-runtime", program)
-		}
+	if p.cfg.AgentArgs != nil {
+		args = append(args, p.cfg.AgentArgs(i.Tags.Pool)...)
 	}
 	if bootDelay > 0 {
 		args = append(args, "--boot-delay", bootDelay.String())

@@ -68,9 +68,9 @@ type Config struct {
 	// NodeBinary is the muster-node program.
 	NodeBinary string
 	Offerings  []Offering
-	// Runtime is the program by which nodes of a pool make containers; empty, or nil: the agent's choice.
-	Runtime func(muster.PoolName) string
-	Logger  *slog.Logger
+	// AgentArgs are what a pool's configuration adds to the arguments of its nodes' agents. May be nil.
+	AgentArgs func(muster.PoolName) []string
+	Logger    *slog.Logger
 }
 
 // Offering is what can be had of this host.

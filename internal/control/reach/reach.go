@@ -39,8 +39,8 @@ type Config struct {
 	Programs *Programs
 	// Probe of a node's pool or provider. May be nil: none.
 	Probe func(n *state.Node) Probe
-	// Runtime is the program by which a node makes containers; empty: the agent's choice. May be nil.
-	Runtime func(n *state.Node) string
+	// AgentArgs are what a pool's configuration adds to the arguments of its nodes' agents. May be nil.
+	AgentArgs func(n *state.Node) []string
 	// Cluster is this server's.
 	Cluster func() string
 	Logger  *slog.Logger

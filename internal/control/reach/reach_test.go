@@ -92,10 +92,10 @@ type rig struct {
 	host  *remotetest.Host
 	cloud *one
 	probe Probe
-	// runtime that nodes are told.
-	runtime string
-	reach   *Reach
-	node    *state.Node
+	// agentArgs that nodes are told.
+	agentArgs []string
+	reach     *Reach
+	node      *state.Node
 	// cluster that the reach is of.
 	cluster string
 }
@@ -129,7 +129,7 @@ func (r *rig) open(program string) {
 	var err error
 	r.reach, err = New(Config{
 		Provider: func(muster.ProviderName) cloud.Provider { return r.cloud }, Programs: &Programs{Own: program},
-		Probe: func(*state.Node) Probe { return r.probe }, Runtime: func(*state.Node) string { return r.runtime }, Cluster: func() string { return r.cluster }, Logger: slog.New(slog.DiscardHandler),
+		Probe: func(*state.Node) Probe { return r.probe }, AgentArgs: func(*state.Node) []string { return r.agentArgs }, Cluster: func() string { return r.cluster }, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -206,12 +206,12 @@ func TestAgentOverSSH(t *testing.T) {
 // The agent is told what makes containers; the host has no say in it.
 func TestAgentIsToldItsRuntime(t *testing.T) {
 	r := newRig(t)
-	r.runtime = "none"
+	r.agentArgs = []string{"--oci-runtime", "none"}
 	r.start()
 	if h := r.serving(); slices.Contains(h.Runtimes, "oci") || h.Attributes[muster.AttributeContainers] != "" {
 		t.Errorf("%+v", h)
 	}
-	r.runtime = "/nonesuch/program"
+	r.agentArgs = []string{"--oci-runtime", "/nonesuch/program"}
 	record, err := agent.ReadRecord(r.dir())
 	if err != nil {
 		t.Fatal(err)

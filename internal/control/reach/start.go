@@ -157,10 +157,8 @@ func (r *Reach) agentArgs(n *state.Node, a cloud.Access, dir string) []string {
 	if a.Shutdown != "" {
 		args = append(args, "--lease-end", a.Shutdown)
 	}
-	if r.cfg.Runtime != nil {
-		if program := r.cfg.Runtime(n); program != "" {
-			args = append(args, "--oci-runtime", program)
-		}
+	if r.cfg.AgentArgs != nil {
+		args = append(args, r.cfg.AgentArgs(n)...)
 	}
 	names := make([]string, 0, len(o.Attributes))
 	for name := range o.Attributes {

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// Destinations decides where the agent may connect to for what others name: URLs of inputs, registries, and wherever those
+// redirect to. Addresses are looked at when a connection is made, after names were resolved, so that neither a redirect nor a name that
+// resolves to something else leads past it. The services of this machine and those by which clouds tell machines their
+// secrets are refused unless they are among the allowed prefixes.
+type Destinations []netip.Prefix
+
+// ParseDestinations reads prefixes, as "10.0.0.0/8", and addresses.
+func ParseDestinations(texts []string) (Destinations, error) {
+	var d Destinations
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, aerr := netip.ParseAddr(text)
+			if aerr != nil {
+				return nil, fmt.Errorf("%q is neither an address nor a prefix as 10.0.0.0/8", text)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		d = append(d, p.Masked())
+	}
+	return d, nil
+}
+
+// ErrDestination is the error of a connection to an address that is refused. It says nothing of what is there.
+type ErrDestination struct{ Address netip.Addr }
+
+func (e *ErrDestination) Error() string {
+	return fmt.Sprintf("%s is an address of this node or of its cloud's metadata, where nothing may be fetched from; allow_addresses of the pool can allow it", e.Address)
+}
+
+// secrets are where clouds tell their machines secrets, beside the link-local range.
+var secrets = []netip.Prefix{
+	netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("192.0.0.192/32"),
+	netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
+}
+
+// Refuses reports whether nothing may be fetched from an address.
+func (d Destinations) Refuses(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	for _, p := range d {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	if a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return true
+	}
+	for _, p := range secrets {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	if inner, ok := embedded(a); ok {
+		return d.Refuses(inner)
+	}
+	return a.Is4() && a.As4()[0] == 0 // this host, whatever comes behind
+}
+
+// embedded is the IPv4 address to which a translator on the way would send.
+func embedded(a netip.Addr) (netip.Addr, bool) {
+	if !a.Is6() {
+		return a, false
+	}
+	b := a.As16()
+	switch {
+	case netip.MustParsePrefix("64:ff9b::/96").Contains(a), netip.MustParsePrefix("64:ff9b:1::/48").Contains(a), netip.MustParsePrefix("::/96").Contains(a):
+		return netip.AddrFrom4([4]byte(b[12:16])), true
+	case netip.MustParsePrefix("2002::/16").Contains(a):
+		return netip.AddrFrom4([4]byte(b[2:6])), true
+	}
+	return a, false
+}
+
+type hereKey struct{}
+
+// AllowHere lets connections of this context go to loopback addresses: to a registry that the operator has named so.
+func AllowHere(ctx context.Context) context.Context { return context.WithValue(ctx, hereKey{}, true) }
+
+// control refuses a connection when its address is known and nothing has been sent.
+func (d Destinations) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	a := at.Addr().Unmap()
+	if !d.Refuses(a) || ctx.Value(hereKey{}) != nil && a.IsLoopback() {
+		return nil
+	}
+	return &ErrDestination{a}
+}
+
+// Transport is for requests to what others name. Answers are taken as they are stored. A proxy that the agent's own environment names is asked as it is: what it
+// may reach is its operator's matter.
+func (d Destinations) Transport(header time.Duration) *http.Transport {
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	tr.ResponseHeaderTimeout = header
+	tr.DisableCompression = true // digests are of the bytes as they are stored
+	guarded := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: d.control}
+	plain := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	proxies := proxyAddresses()
+	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if proxies[address] {
+			return plain.DialContext(ctx, network, address)
+		}
+		return guarded.DialContext(ctx, network, address)
+	}
+	return tr
+}
+
+// proxyAddresses are those of the proxies in the environment, as they are dialled.
+func proxyAddresses() map[string]bool {
+	all := map[string]bool{}
+	for _, scheme := range []string{"http", "https"} {
+		req, err := http.NewRequest(http.MethodGet, scheme+"://proxied.invalid/", nil)
+		if err != nil {
+			continue
+		}
+		u, err := http.ProxyFromEnvironment(req)
+		if err != nil || u == nil {
+			continue
+		}
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+		}
+		all[net.JoinHostPort(u.Hostname(), port)] = true
+	}
+	return all
+}
