@@ -35,5 +35,11 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 // MarshalJSON hides the value.
 func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + hidden + `"`), nil }
 
+// UnmarshalText takes a value over, as it is. What was hidden stays hidden: it reads as the stars.
+func (s *Secret) UnmarshalText(text []byte) error {
+	s.value = string(text)
+	return nil
+}
+
 // LogValue hides the value.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(hidden) }

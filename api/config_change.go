@@ -85,6 +85,9 @@ func (s *ServerConfig) Changes(next *ServerConfig) ([]ConfigChange, error) {
 			continue
 		}
 		c := ConfigChange{Field: f, From: a, To: b, Restart: needsRestart(f)}
+		if !c.hide() {
+			continue
+		}
 		if strings.HasSuffix(f, "]") && hadA != hasB {
 			covered = f + "."
 			if hadA {

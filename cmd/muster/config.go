@@ -33,6 +33,7 @@ Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(ctx context.Conte
 			checked.Why = err.Error()
 		}
 		if a.json {
+			checked.Config = config.Masked()
 			return a.printJSON(checked)
 		}
 		return a.printCheck(file, &checked)

@@ -69,10 +69,10 @@ func (a *API) serverRoutes() {
 	}
 }
 
-// config answers with the configuration; secrets print as stars.
+// config answers with the configuration; secrets print as stars, and so does what is told to the programs of providers.
 func (a *API) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
-	b, err := encode(a.cfg.Running())
+	b, err := encode(a.cfg.Running().Masked())
 	if err != nil {
 		a.fail(ctx.Context(), "get-config", err).write(w)
 		return
