@@ -121,7 +121,7 @@ bench-runners: build
 # Tries to break out of real containers; docs/isolation.md is what it holds us to. Needs root.
 isolation: build
 	$(GO) test -count=1 -timeout 30m ./internal/isolation -isolation.all
-	$(GO) test -count=1 -timeout 10m ./internal/agent/oci -run TestRootInside
+	$(GO) test -count=1 -timeout 10m ./internal/agent/oci -run 'TestRootInside|TestBadImage'
 
 # Floods and hostile counterparts in their full size, with figures; make test has each in a short form.
 attack: build

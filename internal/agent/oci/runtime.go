@@ -53,6 +53,7 @@ type Runtime struct {
 	config    Config
 	keeper    *initbox.Keeper
 	templates templates
+	canary    canary
 
 	// probing holds one token; probed is guarded by it.
 	probing chan struct{}
@@ -276,7 +277,7 @@ func (r *Runtime) attempt(ctx context.Context) error {
 type starter struct{ *Runtime }
 
 func (s starter) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
-	return s.start(ctx, c)
+	return s.start(ctx, c, true)
 }
 
 // Problems are sentences about what this runtime cannot do on this node.
@@ -335,10 +336,10 @@ func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 	if _, err := r.ready(ctx, false); err != nil {
 		return nil, initbox.NodeFault("start the sandbox: %v", err)
 	}
-	return r.start(ctx, c)
+	return r.start(ctx, c, false)
 }
 
-func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig, canary bool) (agent.Sandbox, error) {
 	if c.Container == nil || c.Container.Image == nil {
 		return nil, initbox.UserFault(muster.ReasonNoRuntime, "the runtime %q makes sandboxes from images, and none is given", Name)
 	}
@@ -363,7 +364,7 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 		},
 	}
 	plan.Spawn = func(ctx context.Context, descriptors []int) (int, int, error) {
-		s := &stage{r: r, c: &c, name: name, dirs: dirs, base: r.base, box: filepath.Join(c.Dir, boxName)}
+		s := &stage{r: r, c: &c, name: name, dirs: dirs, base: r.base, box: filepath.Join(c.Dir, boxName), canary: canary}
 		return s.spawn(ctx, descriptors)
 	}
 	return r.keeper.Start(ctx, &c, plan)

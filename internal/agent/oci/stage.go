@@ -47,6 +47,8 @@ type stage struct {
 	base int
 	// box is our place in the sandbox's directory, place that of the stage.
 	box, place string
+	// canary: it is itself what is known to be good.
+	canary bool
 	// shared is where the shared directory is to be taken from.
 	shared string
 }
@@ -82,6 +84,7 @@ func (s *stage) spawn(ctx context.Context, descriptors []int) (pid, pidfd int, e
 		if kills, own := cgroup.OutOfMemory(s.dirs); kills > 0 && own {
 			err = initbox.UserFault(muster.ReasonOutOfMemory, "over its memory limit of %s before it began", s.c.Resources.Memory)
 		}
+		err = s.blame(ctx, err)
 	}
 	return pid, pidfd, err
 }
@@ -164,7 +167,7 @@ func (s *stage) perform(ctx context.Context, descriptors []int) (pid, pidfd int,
 	}
 	defer func() { _ = unix.Close(null) }()
 	if err := s.r.program.run(ctx, s, descriptors); err != nil {
-		return 0, -1, err
+		return 0, -1, &programError{err}
 	}
 	// What the program remembers of it is of no use to anybody; it goes with the box.
 	return s.r.program.born(ctx, s)
@@ -275,7 +278,7 @@ func (s *stage) mountRoot() error {
 	}
 	options := "lowerdir=" + lower + ",upperdir=" + s.at("scratch/upper") + ",workdir=" + s.at("scratch/work") + ",index=off,metacopy=off,redirect_dir=nofollow,xino=off"
 	if len(options)+len(",volatile") >= os.Getpagesize() {
-		return fmt.Errorf("its %d layers have names of %d bytes together, more than the kernel takes", len(s.c.Container.Image.Layers), len(lower))
+		return initbox.UserFault(muster.ReasonImage, "image %s: its %d layers have names of %d bytes together, more than the kernel takes; make it of fewer layers", s.c.Container.Image.Ref, len(s.c.Container.Image.Layers), len(lower))
 	}
 	err := unix.Mount("overlay", root, "overlay", unix.MS_NODEV|unix.MS_NOATIME, options+",volatile")
 	if err == unix.EINVAL {
