@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 )
 
@@ -40,6 +41,27 @@ func TestForkBomb(t *testing.T) {
 		s.Stop(100 * time.Millisecond)
 		if result := n.wait(s); !result.Stopped {
 			n.Errorf("result %+v", result)
+		}
+	})
+}
+
+// S-H2: whoever holds a claim can fill a sandbox with processes until its init finds no thread for the next request, and ends. That is not the node's fault.
+func TestInitWithoutThreads(t *testing.T) {
+	everywhere(t, func(n *node) {
+		c := n.config("sh", "-c", "bomb() { sleep 600 & bomb | bomb & }; (bomb) & exec sleep 600")
+		c.Limits.Pids = 16
+		s := n.start(c)
+		words, err := initbox.Read(c.Dir)
+		if err != nil || words.Init == nil {
+			n.Fatal(words, err)
+		}
+		n.until("it is full", func() bool { return cgroup.PidsLimitHit(words.Sandbox.Cgroups) })
+		// As the runtime of its language does when it cannot make a thread.
+		if err := syscall.Kill(words.Init.Pid, syscall.SIGKILL); err != nil {
+			n.Fatal(err)
+		}
+		if result := n.wait(s); !failed(result, muster.FailureUser, muster.ReasonSandboxDied) {
+			n.Errorf("result %+v, %v", result, result.Failure)
 		}
 	})
 }

@@ -41,6 +41,16 @@ func oomEvents(dirs []string) (events map[string]int64, dir string, v2 bool) {
 	return nil, "", false
 }
 
+// PidsLimitHit reports whether a cgroup was ever refused a process or thread because it had as many as it may have.
+func PidsLimitHit(dirs []string) bool {
+	for _, dir := range dirs {
+		if text, ok := ReadSmall(filepath.Join(dir, "pids.events")); ok {
+			return Keyed(text)["max"] > 0
+		}
+	}
+	return false
+}
+
 // wasFull reports whether a v1 cgroup ever was as good as full. Not by its
 // failcnt: recent kernels leave that at zero.
 func wasFull(dir string) bool {

@@ -143,6 +143,9 @@ func (s *sandbox) died(words *initwire.Record) {
 		s.result.Failure = UserFault(muster.ReasonStopped, "stopped; its init did not do so in time, everything was killed")
 	case late:
 		s.result.Failure = UserFault(muster.ReasonTimeout, "over its time limit of %s; its init did not end it, everything was killed", s.record.Timeout)
+	case cgroup.PidsLimitHit(s.record.Cgroups):
+		// Init needs a thread now and then. Whoever is inside, or holds a claim, can leave it none.
+		s.result.Failure = UserFault(muster.ReasonSandboxDied, "it had as many processes and threads as it may have (resources.pids), and its init ended for want of one; everything was killed")
 	case words.Rest != "":
 		s.result.Failure = sandboxDied("its init is gone without a result: " + firstLine(words.Rest))
 	default:
