@@ -201,6 +201,17 @@ func (s *Server) lease(n *state.Node) time.Duration {
 	return 0
 }
 
+// ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
+func (s *Server) ociRuntime(pool muster.PoolName) string {
+	config := s.config()
+	for i := range config.Pools {
+		if p := &config.Pools[i]; p.Name == string(pool) {
+			return p.OCIRuntime
+		}
+	}
+	return ""
+}
+
 // agentArgs are what the configuration of a pool adds to the arguments of its nodes' agents.
 func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	config := s.config()

@@ -176,6 +176,8 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 // stopStrays stops what the log does not know. By absence alone an agent stops
 // no more than half of what it runs: the rest is left to end by itself, and keeps the node until then.
 func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster.AllocID) error {
+	// One line however many there are: a node may say anything.
+	s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", text(string(ids[0]), maxWord))
 	d := wire.Desired{Fence: fence}
 	for _, id := range ids {
 		d.Allocs = append(d.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
@@ -316,7 +318,6 @@ func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *pa
 		k.stray = true
 	case s.spared[id]:
 	case k.sent != muster.AllocStop:
-		s.n.log.Warn("unknown to the log: stopped", "alloc", id)
 		p.strays = append(p.strays, id)
 	}
 }

@@ -61,6 +61,8 @@ type Config struct {
 	Lease func(n *state.Node) time.Duration
 	// Problems are sentences about the way to a node, for operators. May be nil.
 	Problems func(id muster.NodeID) []string
+	// OCIRuntime is the program by which nodes of a pool make containers, as the configuration has it; empty: crun, else runc. May be nil.
+	OCIRuntime func(pool muster.PoolName) string
 	// Grants makes the rights to pull images that agents ask for. May be nil: then they get none.
 	Grants Granter
 	// DiskTight pauses the shipping of output while it says so. May be nil.

@@ -333,7 +333,11 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		}
 	}
 	boot := hello.Boot
-	hello = cleanHello(hello)
+	program := ""
+	if n.l.cfg.OCIRuntime != nil {
+		program = n.l.cfg.OCIRuntime(n.row.Load().Pool)
+	}
+	hello = believed(cleanHello(hello), &n.row.Load().Offering, program)
 	n.mu.Lock()
 	n.contact.Heard = muster.At(time.Now())
 	n.usage.Problems = hello.Problems

@@ -122,10 +122,14 @@ func (r *rig) restart() {
 }
 
 // boot makes a node with a launched instance whose agent runs.
-func (r *rig) boot(id muster.NodeID, cores int) *linktest.Node {
+func (r *rig) boot(id muster.NodeID, cores int, change ...func(*linktest.Config)) *linktest.Node {
 	r.t.Helper()
 	room := muster.Resources{CPU: muster.MilliCPU(cores) * 1000, Memory: 64 * muster.GiB}
-	n := linktest.NewNode(linktest.Config{ID: id, Capacity: room, Attributes: map[string]string{"os": "linux"}})
+	c := linktest.Config{ID: id, Capacity: room, Attributes: map[string]string{"os": "linux"}}
+	for _, fn := range change {
+		fn(&c)
+	}
+	n := linktest.NewNode(c)
 	r.mu.Lock()
 	r.nodes[id] = n
 	r.mu.Unlock()

@@ -100,23 +100,47 @@ func (s *session) heardOf() bool {
 
 // read takes reports until the stream ends.
 func (s *session) read(ctx context.Context) error {
-	for r, err := range s.n.client.Reports(ctx) {
+	for r, err := range s.n.client.ReportsWithin(ctx, s.n.reportLimit) {
+		if errors.Is(err, wire.ErrReportTooLong) {
+			s.n.log.Warn("report refused; the node is as good as out of contact", "error", err)
+		}
 		if err != nil {
 			return err
 		}
 		if r.Boot != s.boot {
 			return errReplaced
 		}
-		s.take(ctx, &r)
+		if err := s.take(ctx, &r); err != nil {
+			s.n.log.Warn("report refused; the node is as good as out of contact", "error", err)
+			return err
+		}
 	}
 	return errEnded
 }
 
-// take takes one report.
-func (s *session) take(ctx context.Context, r *wire.Report) {
+// take takes one report. An error ends the contact.
+func (s *session) take(ctx context.Context, r *wire.Report) error {
 	n := s.n
 	n.l.stats.reports.Add(1)
 	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
+	s.mu.Lock()
+	if r.Whole {
+		clear(s.known)
+	}
+	for i := range r.Allocs {
+		report := r.Allocs[i] // not a pointer into the slice, which would keep all of it
+		k := s.known[report.ID]
+		if k == nil {
+			k = &known{}
+			s.known[report.ID] = k
+		}
+		k.report = &report
+	}
+	err := s.overdoneLocked(snap)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	strays, spared := s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
 		c.Up, c.Heard, c.Refused, c.Denied = true, now, "", false
@@ -136,21 +160,6 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 	if r.Images != nil {
 		s.sawImages(*r.Images)
 	}
-	s.mu.Lock()
-	if r.Whole {
-		clear(s.known)
-	}
-	for i := range r.Allocs {
-		report := r.Allocs[i] // not a pointer into the slice, which would keep all of it
-		k := s.known[report.ID]
-		if k == nil {
-			k = &known{}
-			s.known[report.ID] = k
-		}
-		k.report = &report
-	}
-	s.mu.Unlock()
-
 	s.gather(func() {
 		for i := range r.Allocs {
 			s.compare(ctx, snap, &r.Allocs[i])
@@ -172,6 +181,7 @@ func (s *session) take(ctx context.Context, r *wire.Report) {
 			close(s.began)
 		}
 	}
+	return nil
 }
 
 // countStrays notes what runs there that the state does not know. It has to be known with the

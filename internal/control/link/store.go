@@ -143,10 +143,12 @@ const pushRetry = 3 * time.Second
 
 // push hands over inputs that the agent asks for, each by one at a time.
 func (s *session) push(ctx context.Context, digests []string) {
+	due := s.n.due()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, digest := range digests {
-		if s.pushing[digest] || blob.CheckDigest(digest) != nil {
+		// Uploads are everybody's: a node gets those of its own allocations only.
+		if s.pushing[digest] || blob.CheckDigest(digest) != nil || !due[digest] || len(s.pushing) >= maxAsked {
 			continue
 		}
 		s.pushing[digest] = true

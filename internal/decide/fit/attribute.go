@@ -15,6 +15,11 @@ const (
 	AttrMarket   = "market"
 )
 
+// OwnAttributes are the names of all of them.
+func OwnAttributes() [5]string {
+	return [...]string{AttrPool, AttrProvider, AttrOffering, AttrZone, AttrMarket}
+}
+
 // Attributes under muster.MetaPrefix come from the configuration alone; state sees to it.
 
 // Attributes is everything that constraints see of a node, merged: what its
@@ -25,7 +30,7 @@ func Attributes(n *state.Node) map[string]string {
 	for k, v := range n.Attributes {
 		out[k] = v
 	}
-	for _, k := range [...]string{AttrPool, AttrProvider, AttrOffering, AttrZone, AttrMarket} {
+	for _, k := range OwnAttributes() {
 		if v, _ := served(n.Pool, &n.Offering, k); v != "" {
 			out[k] = v
 		} else {

@@ -25,8 +25,8 @@ const (
 	stallTimeout   = time.Minute
 	// silenceTimeout ends a report stream from which nothing came.
 	silenceTimeout = 3 * HeartbeatEvery * time.Millisecond
-	// maxReport bounds the JSON of one report in bytes.
-	maxReport = 256 << 20
+	// maxReport bounds the JSON of one report in bytes, where the caller does not.
+	maxReport = 16 << 20
 	// maxAnswer bounds any other JSON answer.
 	maxAnswer = 16 << 20
 )
@@ -86,9 +86,17 @@ func (c *Client) StepDown(ctx context.Context) error {
 	return c.exchange(ctx, helloTimeout, http.MethodPost, "/v1/step-down", nil, nil)
 }
 
+// ErrReportTooLong is what a report that is longer than its bound ends the stream with.
+var ErrReportTooLong = errors.New("the agent's report is longer")
+
 // Reports yields what the agent reports until the loop breaks, ctx ends or the
 // stream fails; the last pair then carries the error. Silence for three heartbeats is an error.
 func (c *Client) Reports(ctx context.Context) iter.Seq2[Report, error] {
+	return c.ReportsWithin(ctx, func() int64 { return maxReport })
+}
+
+// ReportsWithin is Reports with a bound of the caller's, asked for before each: a longer report is an error.
+func (c *Client) ReportsWithin(ctx context.Context, most func() int64) iter.Seq2[Report, error] {
 	return func(yield func(Report, error) bool) {
 		body, _, err := c.open(ctx, "/v1/reports", silenceTimeout)
 		if err != nil {
@@ -99,10 +107,13 @@ func (c *Client) Reports(ctx context.Context) iter.Seq2[Report, error] {
 		bound := &io.LimitedReader{R: body}
 		dec := json.NewDecoder(bound)
 		for {
-			bound.N = maxReport
+			limit := most()
+			bound.N = limit
 			var r Report
 			if err := dec.Decode(&r); err != nil {
-				if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+				if bound.N <= 0 {
+					err = fmt.Errorf("%w than %d bytes, the most that it can have", ErrReportTooLong, limit)
+				} else if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 					err = fmt.Errorf("the agent ended the stream")
 				}
 				yield(Report{}, unreached("reports", cause(ctx, err)))

@@ -135,10 +135,14 @@ func (a *agent) hello() wire.Hello {
 	n := a.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return wire.Hello{
+	h := wire.Hello{
 		Node: n.cfg.ID, Protocol: wire.Protocol, Version: n.cfg.Version, Boot: a.boot, Pid: n.boots, Fence: n.fence,
 		Capacity: n.cfg.Capacity, Attributes: n.cfg.Attributes, Runtimes: n.runtimes, Problems: n.problems, Allocs: len(n.sandboxes),
 	}
+	if n.cfg.LieHello != nil {
+		n.cfg.LieHello(&h)
+	}
+	return h
 }
 
 func (a *agent) desired(w http.ResponseWriter, r *http.Request) {
@@ -273,6 +277,9 @@ func (a *agent) next(rd *reader, whole bool) wire.Report {
 	}
 	clear(rd.dirty)
 	rd.beat = false
+	if n.cfg.LieReport != nil {
+		n.cfg.LieReport(&r)
+	}
 	return r
 }
 

@@ -21,6 +21,16 @@ type Config struct {
 	Version    string
 	// Delay is how long a sandbox takes for each of its own steps (start, run, end), whoever waits for it; nil: no time.
 	Delay func(id muster.AllocID, step string) time.Duration
+	// LieHello and LieReport change what the agent says; nil: it is honest.
+	LieHello  func(h *wire.Hello)
+	LieReport func(r *wire.Report)
+}
+
+// HasInput reports whether the bytes of a digest were handed over.
+func (n *Node) HasInput(digest string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.inputs[digest] != nil
 }
 
 // Node is a machine in memory. Its disk and its sandboxes outlive its agent.

@@ -1,0 +1,162 @@
+package link
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/control/link/linktest"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// S-H6: a node that claims a million cores and every isolation is sent everybody's jobs, with their secrets.
+func TestNodeIsNoMoreThanItWasBoughtAs(t *testing.T) {
+	for _, tt := range []struct {
+		program   string // of its pool
+		isolation muster.Isolation
+		version   string // of what makes its containers
+		want      string // "isolation containers", as they are believed
+	}{
+		{"", muster.IsolationUserNamespace, "crun 1.8.1", "container-userns crun 1.8.1"},
+		{"", "runsc", "runsc release-1", " "},
+		{"", "runsc", "crun 1.8.1", " crun 1.8.1"},
+		{"runc", "runsc", "runsc 1", " "},
+		{"runc", muster.IsolationContainer, "crun 1.8.1", " "},
+		{"runsc", "runsc", "runsc release-1", "runsc runsc release-1"},
+		{"runsc", "kata", "runsc release-1", " runsc release-1"},
+		{"/opt/kata", "kata-runtime", "kata-runtime 3", "kata-runtime kata-runtime 3"},
+		{"none", muster.IsolationContainer, "crun 1.8.1", " "},
+	} {
+		inBubble(t, func(r *rig) {
+			r.config.OCIRuntime = func(muster.PoolName) string { return tt.program }
+			r.boot("n1", 8, func(c *linktest.Config) {
+				c.LieHello = func(h *wire.Hello) {
+					h.Capacity = muster.Resources{CPU: 1e9, Memory: 1 << 60, Disk: 1 << 60}
+					h.Attributes = map[string]string{"os": "linux", "pool": "other", "zone": "other", "offering": "other", "provider": "other", "market": "other",
+						muster.AttributeIsolation: string(tt.isolation), muster.AttributeContainers: tt.version, muster.MetaPrefix + "team": "mine"}
+				}
+			})
+			r.start()
+			r.until("serving", time.Minute, serving("n1"))
+			n := r.log.Latest().Node("n1")
+			if want := (muster.Resources{CPU: 8000, Memory: 64 * muster.GiB, Disk: mostDisk}); n.Capacity != want {
+				t.Errorf("capacity %v, want %v", n.Capacity, want)
+			}
+			if got := n.Attributes[muster.AttributeIsolation] + " " + n.Attributes[muster.AttributeContainers]; got != tt.want {
+				t.Errorf("oci_runtime %q, the node says %q by %q: believed %q, want %q", tt.program, tt.isolation, tt.version, got, tt.want)
+			}
+			for _, name := range []string{"pool", "zone", "offering", "provider", "market", muster.MetaPrefix + "team"} {
+				if v := n.Attributes[name]; v == "other" || v == "mine" {
+					t.Errorf("attribute %s is %s", name, v)
+				}
+			}
+			if n.Attributes["os"] != "linux" {
+				t.Error("what it may say is lost")
+			}
+		})
+	}
+}
+
+// S-M6: uploads are kept by digest for everybody; a node gets those of its own allocations.
+func TestNodeGetsItsOwnInputsOnly(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		digest := func(content string) string {
+			sum := sha256.Sum256([]byte(content))
+			digest := "sha256:" + hex.EncodeToString(sum[:])
+			if _, err := r.blobs.Put(t.Context(), blob.UploadKey(digest), strings.NewReader(content)); err != nil {
+				t.Fatal(err)
+			}
+			return digest
+		}
+		own, other := digest("own"), digest("tenant A's private data")
+		n := r.boot("n1", 8, func(c *linktest.Config) {
+			c.LieReport = func(r *wire.Report) { r.Needs = append(r.Needs, other) }
+		})
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.submit("j", spec("true", func(s *api.JobSpec) { s.Inputs = []api.InputSpec{{Path: "in", Digest: own}} }))
+		r.place("j", "n1")
+		r.until("done", time.Minute, allocIs("uj-0-1", muster.AllocEnded))
+		if !n.HasInput(own) || n.HasInput(other) {
+			t.Errorf("its own %v, another's %v", n.HasInput(own), n.HasInput(other))
+		}
+	})
+}
+
+// lines counts what is logged.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), text)
+}
+
+// S-H5: what a node reports is bounded, in bytes, in allocations, in what it asks for and in lines of the log.
+func TestReportsAreBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lie     func(r *wire.Report)
+		refused string // what its health says then; empty: it goes on
+	}{
+		"digests that nobody has": {func(r *wire.Report) {
+			for i := range 20_000 {
+				r.Needs = append(r.Needs, fmt.Sprintf("sha256:%064x", i))
+			}
+		}, ""},
+		"allocations that nobody placed": {func(r *wire.Report) {
+			for i := range maxUnknown + 1 {
+				r.Allocs = append(r.Allocs, wire.AllocReport{ID: muster.AllocID(fmt.Sprintf("u%d-0-1", i)), Status: muster.AllocRunning})
+			}
+		}, "never placed there"},
+		"some allocations that nobody placed": {func(r *wire.Report) {
+			for i := range 500 {
+				r.Allocs = append(r.Allocs, wire.AllocReport{ID: muster.AllocID(fmt.Sprintf("u%d-0-1", i)), Status: muster.AllocRunning})
+			}
+		}, ""},
+		"a report without end": {func(r *wire.Report) {
+			r.Needs = append(r.Needs, strings.Repeat("x", reportBase))
+		}, "longer than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				said := &lines{}
+				r.config.Logger = slog.New(slog.NewTextHandler(said, nil))
+				r.boot("n1", 8, func(c *linktest.Config) { c.LieReport = tt.lie })
+				r.start()
+				r.until("serving", time.Minute, serving("n1"))
+				time.Sleep(20 * time.Second)
+				if r.link.Stats().Inputs > 0 {
+					t.Error("something was pushed")
+				}
+				if tt.refused != "" && said.count(tt.refused) == 0 {
+					t.Errorf("the log does not say %q:\n%s", tt.refused, said.buf.String())
+				}
+				if n := said.count("\n"); n > 100 {
+					t.Errorf("%d lines of log in 20 s", n)
+				}
+				health := r.log.Latest().Node("n1").Health
+				if (health == muster.NodeGood) != (tt.refused == "") {
+					t.Errorf("it is %s", health)
+				}
+			})
+		})
+	}
+}
