@@ -75,6 +75,8 @@ func (w writer) leaving(subnet netip.Prefix) {
 	w.rule(chainRefuse, transport(unix.IPPROTO_TCP), one(&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))
 	w.rule(chainRefuse, one(&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED}))
 
+	w.chain(chainFlows) // limitFlows fills it
+
 	w.chain(mapOutbound)
 	w.rule(mapOutbound, source(), one(&expr.Lookup{SourceRegister: 1, SetName: mapOutbound, IsDestRegSet: true}))
 	w.rule(mapOutbound, verdict(expr.VerdictGoto, chainRefuse))
@@ -86,6 +88,7 @@ func (w writer) leaving(subnet netip.Prefix) {
 	w.rule(chainOut, state(expr.CtStateBitINVALID), verdict(expr.VerdictDrop, ""))
 	w.rule(chainOut, state(expr.CtStateBitESTABLISHED), verdict(expr.VerdictAccept, ""))
 	w.rule(chainOut, state(expr.CtStateBitRELATED), transport(unix.IPPROTO_ICMP), verdict(expr.VerdictAccept, ""))
+	w.rule(chainOut, verdict(expr.VerdictJump, chainFlows))
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(chainOut, resolving(proto), verdict(expr.VerdictGoto, mapOutbound))
 	}

@@ -42,6 +42,9 @@ func (p *Pool) Check(ctx context.Context) error {
 	if servers, _ := resolvers(resolvConfs[:]); len(servers) == 0 {
 		problems = append(problems, "this node has no IPv4 DNS server that sandboxes with network bridge could use: they resolve no names")
 	}
+	if err := trial.limitFlows(p.flows()); err != nil {
+		problems = append(problems, fmt.Sprintf("the connections of a sandbox are not bounded, so that one can take all that this node can track (the kernel needs CONFIG_NFT_CONNLIMIT): %v", err))
+	}
 	problems = append(problems, p.foreignFirewalls(ctx)...)
 	p.mu.Lock()
 	p.problems = problems

@@ -51,7 +51,9 @@ type Config struct {
 	// route of the host overlaps, and remembered in Dir.
 	Subnet netip.Prefix
 	// Spare ready ones are kept while Run runs; 0 is 4, below 0 none.
-	Spare  int
+	Spare int
+	// Flows is how many connections one sandbox may have; 0: by the size of the node's table of tracked connections.
+	Flows  int
 	Logger *slog.Logger
 }
 

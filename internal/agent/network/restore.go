@@ -324,6 +324,9 @@ func (p *Pool) rewrite() error {
 		if err := p.rules.write(subnet, node, grants); err != nil {
 			return err
 		}
+		if err := p.rules.limitFlows(p.flows()); err != nil {
+			p.log.Warn("one sandbox can take all connections that this node can track", "error", err)
+		}
 		p.mu.Lock()
 		same := version == p.version
 		p.mu.Unlock()

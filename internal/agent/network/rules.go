@@ -44,11 +44,13 @@ const (
 	setResolvers = "resolvers" // the node's DNS servers
 	setOpened    = "opened"    // interfaces that forward only because we made them
 	setPorts     = "ports"     // address . port that may be connected to
+	setFlows     = "flows"     // source address : its connections, counted
 	mapOutbound  = "outbound"  // source address : where it may go
 
 	chainFrom    = "from-sandbox"
 	chainOut     = "out"
 	chainRefuse  = "refuse"
+	chainFlows   = "count-flows"
 	chainForward = "forward"
 	chainPassing = "passing"
 	chainTo      = "to-sandbox"
