@@ -652,3 +652,26 @@ func TestB4NoLimitIsMissed(t *testing.T) {
 		}
 	})
 }
+
+// D1: room is reserved for a job that a limit of its namespace then blocks. An allocation that ended on that node took the server down.
+func TestReservedRoomOfAJobThatALimitBlocks(t *testing.T) {
+	inBubble(t, Config{}, func(r *rig) {
+		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\njob a count=1\njob b count=1\njob other/c count=1")
+		r.workAll(9)
+		r.is("blocked 1")
+		b := r.log.Latest().Job(muster.JobKey{Namespace: "default", Name: "b"})
+		r.log.Must(t, &state.RoomReserved{Node: "n1", UID: b.UID, Version: b.Version})
+		r.settle()
+		r.do("end other/c 0 succeeded")
+		r.is("blocked 1")
+		time.Sleep(time.Minute)
+		r.settle()
+		if n := r.log.Latest().Node("n1"); n.Reserved != nil {
+			t.Errorf("room is kept for a job that may not use it: %+v", n.Reserved)
+		}
+		r.do("end a 0 succeeded")
+		if got := r.workAll(9); got != "b[0]" {
+			t.Errorf("placed %s", got)
+		}
+	})
+}

@@ -57,7 +57,11 @@ func (b *Broker) reservations() (facts []state.Fact) {
 		if n.Reserved == nil {
 			return true
 		}
-		if why := useless(n, heads, now, b.cfg.PassFor); why != "" {
+		why := useless(n, heads, now, b.cfg.PassFor)
+		if e := b.entries[n.Reserved.UID]; why == "" && e != nil && e.stage == blocked && e.bound != "" {
+			why = "a limit of its namespace keeps the job from using it"
+		}
+		if why != "" {
 			facts = append(facts, &state.RoomReleased{Node: n.ID, UID: n.Reserved.UID, Reason: why})
 			if e := b.entries[n.Reserved.UID]; e != nil {
 				e.since = now
@@ -119,7 +123,8 @@ func (b *Broker) offerReservedLocked(n *state.Node) {
 		return
 	}
 	e := b.entries[n.Reserved.UID]
-	if e == nil || e.stage != blocked || fit.Check(e.group.shape, n, n.Free(), e.avoid).Kind != fit.None {
+	// Who is blocked by a limit of its namespace is in no group: room is of no use to it, and the reservation is released soon.
+	if e == nil || e.stage != blocked || e.group == nil || fit.Check(e.group.shape, n, n.Free(), e.avoid).Kind != fit.None {
 		return
 	}
 	b.stats.Woken++
