@@ -116,7 +116,7 @@ func decode(raw []byte, v any) error {
 		return bad(1, "is no JSON object")
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
+	// Fields that nobody knows are ignored, as Poseidon does: its own clients send more than it reads (the id of an environment, for one).
 	err := dec.Decode(v)
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

@@ -174,7 +174,6 @@ func (p *Poseidon) version(w http.ResponseWriter, _ *http.Request) error {
 	if v == "" {
 		return refused(http.StatusNotFound, "this server does not know its release")
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte(v)) // whoever asked may have left
+	tell(w, http.StatusOK, v) // a JSON string: clients parse it
 	return nil
 }

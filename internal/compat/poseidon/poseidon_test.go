@@ -35,7 +35,7 @@ func TestHealth(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	b := newBench(t)
-	if a := b.do("GET", "version", "", header("Poseidon-Token", "")); a.StatusCode != 200 || a.body != "v-test" {
+	if a := b.do("GET", "version", "", header("Poseidon-Token", "")); a.StatusCode != 200 || a.body != "\"v-test\"\n" {
 		t.Errorf("%d %q", a.StatusCode, a.body)
 	}
 	b = newBench(t, func(c *httpapi.Config, _ *Config) { c.Version = "" })
@@ -252,7 +252,7 @@ func TestWrongEnvironments(t *testing.T) {
 	b := newBench(t)
 	with := func(name string, v any) string { return environ(func(m map[string]any) { m[name] = v }) }
 	for _, body := range []string{
-		"", "{", "[]", "null", `"x"`, "7", environ() + "x", environ() + environ(), with("id", 17), with("unknown", 1), with("cpuLimit", "20"), with("cpuLimit", 1.5), with("cpuLimit", -1), with("cpuLimit", 0),
+		"", "{", "[]", "null", `"x"`, "7", environ() + "x", environ() + environ(), with("cpuLimit", "20"), with("cpuLimit", 1.5), with("cpuLimit", -1), with("cpuLimit", 0),
 		with("cpuLimit", 1<<62), with("memoryLimit", 0), with("memoryLimit", -4), with("memoryLimit", int64(1)<<62), with("image", ""), with("image", nil), with("image", 7), with("image", "no such image!"), with("prewarmingPoolSize", -1),
 		with("prewarmingPoolSize", 1<<40), with("networkAccess", "yes"), with("exposedPorts", "80"), "\xff\xfe", strings.Repeat("[", 100_000),
 		environ(func(m map[string]any) { m["networkAccess"], m["exposedPorts"] = true, []int{70_000} }), environ(func(m map[string]any) { m["networkAccess"], m["exposedPorts"] = true, []int{0} }),
@@ -263,6 +263,9 @@ func TestWrongEnvironments(t *testing.T) {
 			t.Errorf("%.100q: %d %s", body, a.StatusCode, a.body)
 		}
 	}
+	// P1: CodeOcean sends the id of an environment in its body too, and Poseidon ignores what it does not know.
+	b.want(b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["id"], m["created_at"] = 17, "2020-01-01" })), 201, "")
+	b.want(b.do("DELETE", "execution-environments/17", ""), 204, "")
 	// A list may be null, as clients written in Go send an empty one.
 	b.want(b.do("PUT", "execution-environments/1", with("exposedPorts", nil)), 201, "")
 	b.want(b.do("PUT", "execution-environments/1", `{"image": "x`+strings.Repeat("x", maxBody)+`"}`), 413, "")
@@ -285,13 +288,13 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 8, "inactivityTimeout": 0}`), 404, "")
 	for _, body := range []string{
 		"", "{", "{}", `{"executionEnvironmentId": "7"}`, `{"executionEnvironmentId": 7, "inactivityTimeout": -1}`, `{"executionEnvironmentId": 7, "inactivityTimeout": 1e30}`,
-		`{"executionEnvironmentId": 7, "inactivityTimeout": 9223372036854775807}`, `{"executionEnvironmentId": 7, "x": 1}`, `{"executionEnvironmentId": null}`,
+		`{"executionEnvironmentId": 7, "inactivityTimeout": 9223372036854775807}`, `{"executionEnvironmentId": null}`,
 	} {
 		if a := b.do("POST", "runners", body); a.StatusCode != 400 {
 			t.Errorf("%q: %d %s", body, a.StatusCode, a.body)
 		}
 	}
-	a := b.do("POST", "runners", `{"executionEnvironmentId": 7, "inactivityTimeout": 60}`)
+	a := b.do("POST", "runners", `{"executionEnvironmentId": 7, "inactivityTimeout": 60, "ignored": {"x": 1}}`)
 	r := decoded[runner](b, a)
 	if a.body != fmt.Sprintf("{\"runnerId\":%q,\"mappedPorts\":[]}\n", r.RunnerID) {
 		t.Errorf("%s", a.body)
@@ -446,7 +449,7 @@ func TestExecuteRequests(t *testing.T) {
 	path := b.provided()
 	for _, body := range []string{
 		"", "{", `{"command": 7}`, `{"command": "x", "timeLimit": -1}`, `{"command": "x", "timeLimit": 1.5}`, `{"command": "x", "timeLimit": 9223372036854775807}`,
-		`{"command": "x", "shell": true}`, `{"command": "a\u0000b"}`, `{"command": "x", "environment": {"A=B": "c"}}`, `{"command": "x", "environment": {"": "c"}}`, `{"command": "x", "environment": {"A": "\u0000"}}`,
+		`{"command": "a\u0000b"}`, `{"command": "x", "environment": {"A=B": "c"}}`, `{"command": "x", "environment": {"": "c"}}`, `{"command": "x", "environment": {"A": "\u0000"}}`,
 		`{"command": "x", "environment": ["A=b"]}`, `{"command": "x", "privilegedExecution": "no"}`, `{"command": "` + strings.Repeat("x", api.ExecMaxText) + `"}`,
 	} {
 		if a := b.do("POST", path+"/execute", body); a.StatusCode != 400 {

@@ -188,9 +188,9 @@ func (h *handed) Read(p []byte) (int, error) {
 	case errors.Is(err, io.EOF):
 		return n, io.EOF // it was wrapped, and readers compare
 	case err != nil:
-		return n, err
+		return max(n, 0), err // with an error it is -1, which readers take for a defect and panic
 	case perr != nil:
-		return n, perr
+		return max(n, 0), perr
 	case n == 0 && len(p) > 0:
 		return 0, io.EOF
 	}

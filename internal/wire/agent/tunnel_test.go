@@ -557,3 +557,23 @@ func TestStatsImagesGrants(t *testing.T) {
 		break // leaves early
 	}
 }
+
+// P8: an agent that dies while a tunnel is opened has the read fail, with a count below zero that readers panic at.
+func TestHandedReadAfterAFailure(t *testing.T) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Close(pair[1])
+	f := os.NewFile(uintptr(pair[0]), "agent")
+	conn, err := net.FileConn(f)
+	_ = f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &handed{UnixConn: conn.(*net.UnixConn), fd: -1}
+	_ = conn.Close()
+	if n, err := h.Read(make([]byte, 8)); n != 0 || err == nil {
+		t.Errorf("read %d, %v", n, err)
+	}
+}
