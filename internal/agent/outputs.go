@@ -32,6 +32,7 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 	if err := os.Mkdir(filepath.Join(al.dir, outputDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, failure(muster.FailureNode, muster.ReasonNodeFault, "outputs: %v", err), true
 	}
+	holes := mostHoles
 	for _, out := range al.spec.Outputs {
 		name := filepath.Clean(out.Path)
 		_, err := work.Stat(name)
@@ -43,9 +44,15 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		case err != nil:
 			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
 		}
-		size, err := writeTar(ctx, work, name, al.outputPath(len(list)))
+		size, err := writeTar(ctx, work, name, al.outputPath(len(list)), &holes)
 		if ctx.Err() != nil {
 			return nil, nil, false
+		}
+		switch {
+		case errors.Is(err, errHoles):
+			return nil, failure(muster.FailureUser, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
+		case errors.Is(err, errDiskFull):
+			return nil, failure(muster.FailureOutside, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
 		}
 		if err != nil {
 			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
@@ -60,13 +67,43 @@ func (al *alloc) outputPath(n int) string {
 	return filepath.Join(al.dir, outputDir, strconv.Itoa(n)+".tar")
 }
 
-func writeTar(ctx context.Context, work *os.Root, name, dest string) (int64, error) {
+// mostHoles is how many bytes that were never written the outputs of one allocation may have: files with holes cost their owner nothing,
+// and their copies the disk of the node.
+const mostHoles int64 = 1 << 30
+
+var errHoles = fmt.Errorf("its files have holes, of more than %s together: they are larger than what was written; write less, or pack them", muster.Bytes(mostHoles))
+
+// collector is one output on its way into its tar.
+type collector struct {
+	tw    *tar.Writer
+	holes *int64 // left of mostHoles
+	disk  string // where the tar is, and room must be left
+}
+
+// mayAdd says whether there is room for a file.
+func (c *collector) mayAdd(info fs.FileInfo) error {
+	size := info.Size()
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		if *c.holes -= max(0, size-st.Blocks*512); *c.holes < 0 {
+			return errHoles
+		}
+	}
+	if size > checkDiskEvery/16 {
+		if free, floor := freeDisk(c.disk), diskFloor(c.disk); free-size < floor {
+			return errDiskFull
+		}
+	}
+	return nil
+}
+
+func writeTar(ctx context.Context, work *os.Root, name, dest string, holes *int64) (int64, error) {
 	f, err := os.OpenFile(dest, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	tw := tar.NewWriter(f)
-	err = addToTar(ctx, tw, work, name)
+	c := &collector{tw, holes, filepath.Dir(dest)}
+	err = c.addToTar(ctx, work, name)
 	if e := tw.Close(); err == nil {
 		err = e
 	}
@@ -82,18 +119,18 @@ func writeTar(ctx context.Context, work *os.Root, name, dest string) (int64, err
 
 // addToTar adds a path and, of a directory, all below it, in the order of names. The path
 // itself may be a link to somewhere inside.
-func addToTar(ctx context.Context, tw *tar.Writer, work *os.Root, name string) error {
+func (c *collector) addToTar(ctx context.Context, work *os.Root, name string) error {
 	info, err := work.Stat(name)
 	if err != nil {
 		return err
 	}
-	if err := addEntry(ctx, tw, work, name, info); err != nil || !info.IsDir() {
+	if err := c.addEntry(ctx, work, name, info); err != nil || !info.IsDir() {
 		return err
 	}
-	return addChildren(ctx, tw, work, name)
+	return c.addChildren(ctx, work, name)
 }
 
-func addChildren(ctx context.Context, tw *tar.Writer, work *os.Root, dir string) error {
+func (c *collector) addChildren(ctx context.Context, work *os.Root, dir string) error {
 	// Through the root again for each directory: a path that was a directory a moment ago may be a link now.
 	entries, err := fs.ReadDir(work.FS(), filepath.ToSlash(dir))
 	if err != nil {
@@ -105,11 +142,11 @@ func addChildren(ctx context.Context, tw *tar.Writer, work *os.Root, dir string)
 		if err != nil {
 			return err
 		}
-		if err := addEntry(ctx, tw, work, name, info); err != nil {
+		if err := c.addEntry(ctx, work, name, info); err != nil {
 			return err
 		}
 		if info.IsDir() {
-			if err := addChildren(ctx, tw, work, name); err != nil {
+			if err := c.addChildren(ctx, work, name); err != nil {
 				return err
 			}
 		}
@@ -117,7 +154,7 @@ func addChildren(ctx context.Context, tw *tar.Writer, work *os.Root, dir string)
 	return nil
 }
 
-func addEntry(ctx context.Context, tw *tar.Writer, work *os.Root, name string, info fs.FileInfo) error {
+func (c *collector) addEntry(ctx context.Context, work *os.Root, name string, info fs.FileInfo) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -129,14 +166,14 @@ func addEntry(ctx context.Context, tw *tar.Writer, work *os.Root, name string, i
 			return nil
 		}
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
-		return tw.WriteHeader(h)
+		return c.tw.WriteHeader(h)
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := work.Readlink(name)
 		if err != nil {
 			return err
 		}
 		h.Typeflag, h.Linkname = tar.TypeSymlink, target
-		return tw.WriteHeader(h)
+		return c.tw.WriteHeader(h)
 	case !info.Mode().IsRegular():
 		return nil
 	}
@@ -154,10 +191,13 @@ func addEntry(ctx context.Context, tw *tar.Writer, work *os.Root, name string, i
 		return fmt.Errorf("%s changed while it was collected", name)
 	}
 	h.Typeflag, h.Size = tar.TypeReg, now.Size()
-	if err := tw.WriteHeader(h); err != nil {
+	if err := c.mayAdd(now); err != nil {
 		return err
 	}
-	n, err := io.Copy(tw, &untilReader{ctx, io.LimitReader(f, h.Size)})
+	if err := c.tw.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(c.tw, &untilReader{ctx, io.LimitReader(f, h.Size)})
 	if err == nil && n < h.Size {
 		err = fmt.Errorf("%s became shorter while it was collected", name)
 	}

@@ -137,7 +137,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"memory.limit_in_bytes": "71303168", "memory.max": "71303168", "memory.swap.max": "0",
+		"memory.limit_in_bytes": "71303168", "memory.max": "71303168", "memory.swap.max": "0", tcpMemory: "71303168",
 		"cpu.shares": "2048", "cpu.cfs_quota_us": "150000", "cpu.max": "150000 100000", "pids.max": "36",
 	}
 	seen := 0

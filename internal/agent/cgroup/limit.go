@@ -147,6 +147,10 @@ func (g *Groups) limit(parent, dir string, want Limits) error {
 			// v1 counts memory and swap together, v2 swap alone.
 			all = append(all, setting{pick(g.v2, "memory.swap.max", "memory.memsw.limit_in_bytes"), pick(g.v2, "0", limit)})
 		}
+		if !g.v2 && exists(filepath.Join(dir, tcpMemory)) {
+			// Version 1 counts buffers of TCP apart, and bounds them only if told so; version 2 counts them as memory.
+			all = append(all, setting{tcpMemory, limit})
+		}
 	}
 	if parent == g.cpu {
 		shares := max(2, int64(want.CPU)*1024/1000)
@@ -172,6 +176,9 @@ func (g *Groups) limit(parent, dir string, want Limits) error {
 	}
 	return nil
 }
+
+// tcpMemory is the limit of buffers of TCP in version 1, where the kernel has it.
+const tcpMemory = "memory.kmem.tcp.limit_in_bytes"
 
 // Inside runs fork so that its child begins in the cgroup. A pid that comes with an error is a child that runs elsewhere.
 func (g *Groups) Inside(dirs []string, attr *syscall.SysProcAttr, fork func() (pid int, err error)) error {
