@@ -2,13 +2,14 @@
 
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS  = -s -w -X github.com/musterhq/muster/internal/version.release=$(VERSION)
-BUILD    = CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)"
+# Nothing of the machine or its environment goes into the programs: one commit, one toolchain, one hash (TestBuildsAreReproducible).
+LDFLAGS  = -s -w -buildid= -X github.com/musterhq/muster/internal/version.release=$(VERSION)
+BUILD    = CGO_ENABLED=0 GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
 # muster-init is built first and embedded in muster-node.
 INIT     = internal/agent/initbin/bin/muster-init
 INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
-RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
+RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
 .PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners replay fuzz isolation attack e2e-vm e2e-ssh clean install FORCE
 

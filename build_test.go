@@ -1,0 +1,51 @@
+package muster_test
+
+import (
+	"crypto/sha256"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Two clones in different places, built by people with different settings, are the same to the last byte. One program stands for all:
+// they are built by the same line of the Makefile.
+func TestBuildsAreReproducible(t *testing.T) {
+	for _, program := range []string{"git", "make"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(here, ".git")); err != nil {
+		t.Skip("this is no clone")
+	}
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := func(place string, settings ...string) [sha256.Size]byte {
+		dir := filepath.Join(t.TempDir(), place)
+		for _, args := range [][]string{{"git", "clone", "-q", "--no-hardlinks", here, dir}, {"make", "-s", "-C", dir, "bin/muster-init"}} {
+			cmd := exec.Command(args[0], args[1:]...)
+			cmd.Env = append(os.Environ(), append(settings, "GOCACHE="+strings.TrimSpace(string(cache)))...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v\n%s", args, err, out)
+			}
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "bin/muster-init"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sha256.Sum256(b)
+	}
+	one := build("here", "GOFLAGS=-buildvcs=true", "CGO_ENABLED=1")
+	other := build("a/much/longer/place", "GOFLAGS=-tags=something -ldflags=-X=main.x=y", "GOAMD64=v3", "USER=somebody")
+	if one != other {
+		t.Errorf("%x\n%x", one, other)
+	}
+}
