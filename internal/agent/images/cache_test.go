@@ -102,13 +102,13 @@ func TestBombs(t *testing.T) {
 	s := newStore(t, func(c *Config) { c.Limit = 8 << 20 })
 	zeros := strings.Repeat("\x00", 64<<20)
 	refused(t, s, r.push(t, "bomb", "1", build(t, nil, gzLayer(t, item{name: "a", body: zeros}))),
-		muster.FailureNode, muster.ReasonNodeFault, "image store of this node")
+		muster.FailureUser, muster.ReasonImage, "image store of this node")
 	var many []item
 	for i := range 30_000 {
 		many = append(many, item{name: fmt.Sprint("f", i)})
 	}
 	refused(t, s, r.push(t, "many", "1", build(t, nil, gzLayer(t, many...))),
-		muster.FailureNode, muster.ReasonNodeFault, "image store of this node")
+		muster.FailureUser, muster.ReasonImage, "image store of this node")
 	// A size that is only said.
 	said := tarOf(t, item{name: "a"})
 	copy(said[124:136], "77777777777\x00")
@@ -119,7 +119,7 @@ func TestBombs(t *testing.T) {
 	}
 	copy(said[148:156], fmt.Sprintf("%06o\x00 ", sum))
 	refused(t, s, r.push(t, "said", "1", build(t, nil, blob{gz(t, said), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(said)})),
-		muster.FailureNode, muster.ReasonNodeFault, "image store of this node")
+		muster.FailureUser, muster.ReasonImage, "image store of this node")
 	// Noughts after the end of the tar, without end.
 	tail := append(tarOf(t, item{name: "a"}), make([]byte, maxTrailing+1<<20)...)
 	refused(t, s, r.push(t, "tail", "1", build(t, nil, blob{gz(t, tail), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(tail)})),

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -222,7 +223,7 @@ type reservation struct {
 func (r *reservation) room(ctx context.Context, n int64) error {
 	s := r.s
 	if r.total+n > s.Limit {
-		return nodeFault("it needs more than the %d MiB that the image store of this node may have", s.Limit>>20)
+		return unusable("it needs more than the %d MiB that the image store of this node may have", s.Limit>>20)
 	}
 	for taken := false; ; {
 		if ctx.Err() != nil {
@@ -261,12 +262,22 @@ func (r *reservation) end() {
 	r.total = 0
 }
 
-// free is what the disk has beside the floor.
+// free is what the disk has beside the floor: bytes, or as many as the files are counted as that it can still hold, if that
+// is less. An image of many empty files takes hardly a byte, and can take the last inode.
 func (s *Store) free() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.Dir, &st); err != nil {
 		return 0, err
 	}
 	total := int64(st.Blocks) * st.Bsize
-	return int64(st.Bavail)*st.Bsize - min(floor, total/20), nil
+	free := int64(st.Bavail)*st.Bsize - min(floor, total/20)
+	return min(free, freeByFiles(&st)), nil
+}
+
+// freeByFiles is how many bytes entries without content may still be counted as; file systems without a bound on files tell none.
+func freeByFiles(st *unix.Statfs_t) int64 {
+	if st.Files == 0 {
+		return math.MaxInt64
+	}
+	return (int64(st.Ffree) - int64(st.Files/20)) * perEntry
 }

@@ -327,3 +327,18 @@ func unpackKeeping(t *testing.T, most int, items []item) error {
 	}
 	return err
 }
+
+// S-M7: an image of 1.8 MB with 300,000 empty files took all inodes of a disk: others failed meanwhile. What is left for files counts as room.
+func TestRoomIsBoundedByInodes(t *testing.T) {
+	st := unix.Statfs_t{Files: 200_000, Ffree: 110_000}
+	if got := freeByFiles(&st); got != 100_000*perEntry {
+		t.Errorf("%d", got)
+	}
+	st.Ffree = 5_000 // below the floor
+	if got := freeByFiles(&st); got >= 0 {
+		t.Errorf("%d", got)
+	}
+	if got := freeByFiles(&unix.Statfs_t{}); got < 1<<50 {
+		t.Errorf("a file system without a bound: %d", got)
+	}
+}

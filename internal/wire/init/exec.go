@@ -14,8 +14,9 @@ const (
 	// SpoolLimit is how much of each stream of a detached execution is kept for readers before the program waits.
 	SpoolLimit = 64 << 20
 	// SpoolsLimit is the same of all executions of a sandbox together, ended ones included: what is
-	// kept of those that ended first makes room for those that run.
-	SpoolsLimit = 2 << 30
+	// kept of those that ended first makes room for those that run. It is on the node's disk, outside of what the sandbox
+	// asked for, and a claim's secret is enough to fill it.
+	SpoolsLimit = 256 << 20
 	// DefaultExecGrace is the time from TERM to KILL of an execution that names none.
 	DefaultExecGrace = 5 * time.Second
 )
