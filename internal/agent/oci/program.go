@@ -165,6 +165,9 @@ func (p *program) run(ctx context.Context, s *stage, descriptors []int) error {
 	}
 	if err == nil && (!status.Exited() || status.ExitStatus() != 0) {
 		err = p.explain(s, status)
+		if status.Exited() {
+			err = &programError{err} // it refused; who killed it says nothing of the image
+		}
 	}
 	return err
 }

@@ -167,7 +167,7 @@ func (s *stage) perform(ctx context.Context, descriptors []int) (pid, pidfd int,
 	}
 	defer func() { _ = unix.Close(null) }()
 	if err := s.r.program.run(ctx, s, descriptors); err != nil {
-		return 0, -1, &programError{err}
+		return 0, -1, err
 	}
 	// What the program remembers of it is of no use to anybody; it goes with the box.
 	return s.r.program.born(ctx, s)
@@ -343,6 +343,12 @@ func (s *stage) bindSources() error {
 		}
 	}
 	s.shared = s.c.Container.Shared
+	if s.shared != "" {
+		// The agent's own directory: that it is gone is no matter of the image.
+		if _, err := os.Stat(s.shared); err != nil {
+			return err
+		}
+	}
 	if s.shared == "" || s.base == 0 {
 		return nil
 	}
