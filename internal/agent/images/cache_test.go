@@ -66,7 +66,7 @@ func TestEviction(t *testing.T) {
 	}
 	// An image that is larger than all that may be.
 	big := r.push(t, "big", "1", sized(t, "big", 5*one))
-	refused(t, s, big, muster.FailureNode, muster.ReasonNodeFault, "image store of this node")
+	refused(t, s, big, muster.FailureUser, muster.ReasonImage, "image store of this node")
 	held.Release()
 	a.Release()
 	unused(t, s)
