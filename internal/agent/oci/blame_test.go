@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 )
@@ -28,7 +30,13 @@ func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 	folder := func(at string) func(string) error {
 		return func(layer string) error { return os.MkdirAll(filepath.Join(layer, at), 0o755) }
 	}
+	pipe := func(at string) func(string) error {
+		return func(layer string) error {
+			return errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(layer, at)), 0o755), unix.Mkfifo(filepath.Join(layer, at), 0o644))
+		}
+	}
 	bad := map[string]func(layer string) error{
+		"resolv.conf is a pipe": pipe("etc/resolv.conf"), "the work directory is a pipe": pipe("work"), "proc is a pipe": pipe("proc"),
 		"proc is a link": link("proc", "/etc"), "proc is a file": file("proc"), "dev is a link": link("dev", "/etc"), "dev is a file": file("dev"),
 		"sys is a link": link("sys", "../../etc"), "etc is a link": link("etc", "/proc/1"), "etc is a file": file("etc"),
 		"resolv.conf is a link": link("etc/resolv.conf", "/proc/x/y"), "hosts is a folder": folder("etc/hosts"), "hostname is a link": link("etc/hostname", "/sys/nothing"),

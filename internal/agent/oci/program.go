@@ -161,7 +161,8 @@ func (p *program) run(ctx context.Context, s *stage, descriptors []int) error {
 		break
 	}
 	if !stop() && err == nil {
-		err = fmt.Errorf("%s took too long: %w", p, context.Cause(ctx))
+		// An image can bring that about, and so can a busy node: see blame.
+		err = &programError{fmt.Errorf("%s took too long: %w", p, context.Cause(ctx))}
 	}
 	if err == nil && (!status.Exited() || status.ExitStatus() != 0) {
 		err = p.explain(s, status)

@@ -343,14 +343,12 @@ func (s *stage) bindSources() error {
 		}
 	}
 	s.shared = s.c.Container.Shared
-	if s.shared != "" {
-		// The agent's own directory: that it is gone is no matter of the image.
-		if _, err := os.Stat(s.shared); err != nil {
-			return err
-		}
-	}
-	if s.shared == "" || s.base == 0 {
+	if s.shared == "" {
 		return nil
+	}
+	// The agent's own directory: that it is gone is no matter of the image.
+	if _, err := os.Stat(s.shared); err != nil || s.base == 0 {
+		return err
 	}
 	s.shared = s.at("shared")
 	if err := os.Mkdir(s.shared, 0o755); err != nil {
