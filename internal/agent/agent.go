@@ -61,7 +61,7 @@ type Config struct {
 	Listener net.Listener
 	// InputCache bounds cached inputs; 0 is 4 GiB.
 	InputCache muster.Bytes
-	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL may be; 0: DefaultInputLimit.
+	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL may be; 0: api.DefaultInputLimit.
 	Destinations Destinations
 	InputLimit   muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 )
 
 // inputs keeps inputs by digest, for as long as there is room: those pushed by
@@ -82,12 +83,8 @@ const (
 	fetchLongest = 30 * time.Second
 )
 
-const (
-	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
-	DefaultInputLimit muster.Bytes = 4 << 30
-	// checkDiskEvery is after how many bytes the room on the disk is looked at again.
-	checkDiskEvery = 16 << 20
-)
+// checkDiskEvery is after how many bytes the room on the disk is looked at again.
+const checkDiskEvery = 16 << 20
 
 var (
 	errTooLarge = errors.New("it is too large")
@@ -102,7 +99,7 @@ func newInputs(ctx context.Context, cfg inputsConfig) (*inputs, error) {
 		context.AfterFunc(ctx, tr.CloseIdleConnections)
 	}
 	if cfg.most <= 0 {
-		cfg.most = int64(DefaultInputLimit)
+		cfg.most = int64(api.DefaultInputLimit)
 	}
 	s := &inputs{inputsConfig: cfg, ctx: ctx, entries: map[string]*entry{}, wants: map[wantKey]*want{}}
 	if cfg.wipe {

@@ -40,10 +40,13 @@ func (e *ErrDestination) Error() string {
 	return fmt.Sprintf("%s is an address of this node or of its cloud's metadata, where nothing may be fetched from; allow_addresses of the pool can allow it", e.Address)
 }
 
-// secrets are where clouds tell their machines secrets, beside the link-local range.
-var secrets = []netip.Prefix{
-	netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("192.0.0.192/32"),
-	netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
+// Metadata are the addresses by which clouds tell their machines secrets, beside the link-local range: Alibaba's, Azure's, Oracle's,
+// and those of IPv6 of Amazon and Google.
+func Metadata() []netip.Prefix {
+	return []netip.Prefix{
+		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("192.0.0.192/32"),
+		netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/32"),
+	}
 }
 
 // Refuses reports whether nothing may be fetched from an address.
@@ -57,7 +60,7 @@ func (d Destinations) Refuses(a netip.Addr) bool {
 	if a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return true
 	}
-	for _, p := range secrets {
+	for _, p := range Metadata() {
 		if p.Contains(a) {
 			return true
 		}

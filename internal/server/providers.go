@@ -177,10 +177,8 @@ func (s *Server) providerNow(name muster.ProviderName) cloud.Provider {
 // probe is what a new node must pass: its pool's word, else its provider's.
 func (s *Server) probe(n *state.Node) reach.Probe {
 	config := s.config()
-	for i := range config.Pools {
-		if p := &config.Pools[i]; p.Name == string(n.Pool) && p.BootProbe.Command != "" {
-			return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
-		}
+	if p := poolOf(config, n.Pool); p.BootProbe.Command != "" {
+		return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 	}
 	for i := range config.Providers {
 		if p := &config.Providers[i]; p.Name == string(n.Offering.Provider) {
@@ -191,44 +189,32 @@ func (s *Server) probe(n *state.Node) reach.Probe {
 }
 
 // lease is how long a node may hear nothing before it ends itself; 0: for ever.
-func (s *Server) lease(n *state.Node) time.Duration {
-	config := s.config()
+func (s *Server) lease(n *state.Node) time.Duration { return poolOf(s.config(), n.Pool).Lease.Std() }
+
+// poolOf is what a configuration says of a pool; nothing of one that it does not have.
+func poolOf(config *api.ServerConfig, name muster.PoolName) *api.PoolSpec {
 	for i := range config.Pools {
-		if p := &config.Pools[i]; p.Name == string(n.Pool) {
-			return p.Lease.Std()
+		if p := &config.Pools[i]; p.Name == string(name) {
+			return p
 		}
 	}
-	return 0
+	return &api.PoolSpec{}
 }
 
 // ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
-func (s *Server) ociRuntime(pool muster.PoolName) string {
-	config := s.config()
-	for i := range config.Pools {
-		if p := &config.Pools[i]; p.Name == string(pool) {
-			return p.OCIRuntime
-		}
-	}
-	return ""
-}
+func (s *Server) ociRuntime(pool muster.PoolName) string { return poolOf(s.config(), pool).OCIRuntime }
 
 // agentArgs are what the configuration of a pool adds to the arguments of its nodes' agents.
 func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
-	config := s.config()
-	for i := range config.Pools {
-		p := &config.Pools[i]
-		if p.Name != string(pool) {
-			continue
-		}
-		if p.OCIRuntime != "" {
-			args = append(args, "--oci-runtime", p.OCIRuntime)
-		}
-		for _, a := range p.AllowAddresses {
-			args = append(args, "--allow-addresses", a)
-		}
-		if p.InputLimit != 0 && p.InputLimit != api.DefaultInputLimit {
-			args = append(args, "--input-limit", fmt.Sprint(int64(p.InputLimit)))
-		}
+	p := poolOf(s.config(), pool)
+	if p.OCIRuntime != "" {
+		args = append(args, "--oci-runtime", p.OCIRuntime)
+	}
+	for _, a := range p.AllowAddresses {
+		args = append(args, "--allow-addresses", a)
+	}
+	if p.InputLimit != 0 && p.InputLimit != api.DefaultInputLimit {
+		args = append(args, "--input-limit", fmt.Sprint(int64(p.InputLimit)))
 	}
 	return args
 }

@@ -100,7 +100,7 @@ func (s *Store) source(r reference) *registry {
 		if len(s.sources) >= maxSessions {
 			clear(s.sources)
 		}
-		src = &registry{ref: r, grant: s.Grant, http: s.HTTP}
+		src = &registry{ref: r, grant: s.Grant, http: s.HTTP, destinations: s.Destinations}
 		s.sources[r.canonical] = src
 	}
 	return src

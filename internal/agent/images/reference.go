@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/musterhq/muster/internal/agent"
 )
 
 // kind says where an image comes from.
@@ -156,16 +158,15 @@ func isHere(host string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost") || a.IsLoopback() || a.IsUnspecified()
 }
 
-// isForbidden says whether a host is one that no registry has: where clouds tell
-// their machines secrets, among others.
-func isForbidden(host string) bool {
-	a := addressOf(host)
-	if a.IsLinkLocalUnicast() || a.IsMulticast() {
-		return true
+// isForbidden says whether a host is one that no registry has, by its name alone: where clouds tell their machines secrets, among others. What
+// a name resolves to is looked at when a connection is made, by the same destinations.
+func isForbidden(d agent.Destinations, host string) bool {
+	if a := addressOf(host); a.IsValid() {
+		return !isHere(host) && d.Refuses(a)
 	}
 	switch strings.ToLower(strings.TrimSuffix(host, ".")) {
-	case "metadata.google.internal", "metadata", "100.100.100.200", "168.63.129.16":
+	case "metadata.google.internal", "metadata":
 		return true
 	}
-	return a == netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x0e, 3: 0xc2, 14: 0x02, 15: 0x54}) // fd00:ec2::254
+	return false
 }

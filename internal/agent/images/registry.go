@@ -46,6 +46,8 @@ type registry struct {
 	ref   reference
 	grant func(context.Context, string) (Grant, error) // may be nil
 	http  http.RoundTripper
+	// destinations are where it may be and send to.
+	destinations agent.Destinations
 
 	mu   sync.Mutex
 	sess *session
@@ -97,7 +99,7 @@ func (r *registry) connect(ctx context.Context) (*session, error) {
 	}
 	host := target.repo.RegistryStr()
 	switch {
-	case isForbidden(hostOf(host)):
+	case isForbidden(r.destinations, hostOf(host)):
 		return nil, unusable("registry %s: it is an address that no registry uses", host)
 	case isHere(hostOf(host)) && !g.Insecure:
 		return nil, unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
@@ -118,7 +120,7 @@ func (r *registry) connect(ctx context.Context) (*session, error) {
 // authorize finds out how the registry wants to be spoken to.
 func (r *registry) authorize(ctx context.Context, target reference, header string, plain bool) (http.RoundTripper, string, error) {
 	host := target.repo.RegistryStr()
-	base := guard{inner: r.http, plain: plain, local: plain && isHere(hostOf(host))}
+	base := guard{inner: r.http, destinations: r.destinations, plain: plain, local: plain && isHere(hostOf(host))}
 	var opts []name.Option
 	if plain {
 		opts = append(opts, name.Insecure)
@@ -167,13 +169,14 @@ func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 // registries but those on it, and the metadata addresses of clouds always.
 type guard struct {
 	inner        http.RoundTripper
+	destinations agent.Destinations
 	plain, local bool
 }
 
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	host := req.URL.Hostname()
 	switch {
-	case isForbidden(host), isHere(host) && !g.local:
+	case isForbidden(g.destinations, host), isHere(host) && !g.local:
 		return nil, errRedirect
 	case req.URL.Scheme != "https" && !g.plain:
 		return nil, errPlain

@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	mnl "github.com/mdlayher/netlink"
+
+	"github.com/musterhq/muster/internal/agent"
 )
 
 // rules writes the one table of an agent. Its methods may be called at the same time: the kernel puts transactions in a row.
@@ -63,12 +65,10 @@ const (
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 // never are the addresses of clouds' own services, which know the node's secrets
-// (link-local: most of them; then Alibaba's and Azure's), and what is no address of a single other host.
+// (link-local: most of them), and what is no address of a single other host.
 func never() []netip.Prefix {
-	return []netip.Prefix{
-		linkLocal, netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"),
-		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/3"),
-	}
+	return append(agent.Metadata(),
+		linkLocal, netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/3"))
 }
 
 // with runs f with a connection that nobody else uses. After an error it may have answers left unread, and is closed.
