@@ -29,6 +29,8 @@ type untar struct {
 	files   int
 	skipped []string // what was left out, and why
 	folders map[string]folder
+	// sure is the directory that was last found to have nothing but directories above it, so that files side by side ask once.
+	sure string
 }
 
 // folder gets its permissions and time at the end: it may forbid writing into itself.
@@ -199,6 +201,9 @@ func (u *untar) hardLink(name, target string) error {
 // directory makes a directory and those above it. What is there already must be a directory and no link: an earlier copy may
 // have left a link that leads anywhere.
 func (u *untar) directory(name string) error {
+	if name == u.sure {
+		return nil
+	}
 	above := ""
 	for part := range strings.SplitSeq(name, "/") {
 		above = path.Join(above, part)
@@ -216,11 +221,13 @@ func (u *untar) directory(name string) error {
 			return fmt.Errorf("%q is here and is not a directory; remove it, or copy to another place", above)
 		}
 	}
+	u.sure = name
 	return nil
 }
 
 // clear makes room for a file: what was there is replaced, unless it is a directory with something in it.
 func (u *untar) clear(name string) error {
+	u.sure = ""
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -50,13 +50,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	control := http.NewResponseController(w)
 	if m := a.mounted(r.URL.Path); m != nil {
 		route = a.serveMount(m, rec, r)
 		return
 	}
-	// What is told to everybody, a refusal too, waits for nobody.
+	// What is told to everybody, a refusal too, waits for nobody. The server takes both deadlines back after the request.
 	hurry := func() {
+		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(began.Add(strangerTimeout))
 		_ = control.SetWriteDeadline(began.Add(strangerTimeout))
 	}
@@ -68,7 +68,6 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if open(r.URL.Path) {
 		hurry()
 	} else {
-		_ = control.SetWriteDeadline(time.Time{}) // of a request before it on the same connection
 		defer conns.Serving(r.Context())()
 	}
 	handler, pattern := a.mux.Handler(r)

@@ -77,9 +77,11 @@ func runs(program, version string) bool {
 
 // reportLimit is how many bytes the next report of the node may have.
 func (n *nodeLink) reportLimit() int64 {
-	here := 0
-	n.l.cfg.State.Latest().NodeAllocs(n.id, func(*state.Alloc) bool { here++; return true })
-	return reportBase + reportEach*int64(here)
+	row := n.l.cfg.State.Latest().Node(n.id)
+	if row == nil {
+		return reportBase
+	}
+	return reportBase + reportEach*int64(row.LiveAllocs)
 }
 
 // overdone says that a node has reported more than it can have, or nil. s.mu is held.

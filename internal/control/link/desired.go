@@ -176,8 +176,6 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 // stopStrays stops what the log does not know. By absence alone an agent stops
 // no more than half of what it runs: the rest is left to end by itself, and keeps the node until then.
 func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster.AllocID) error {
-	// One line however many there are: a node may say anything.
-	s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", text(string(ids[0]), maxWord))
 	d := wire.Desired{Fence: fence}
 	for _, id := range ids {
 		d.Allocs = append(d.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
@@ -199,7 +197,10 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	}
 	strays := len(s.strays)
 	s.mu.Unlock()
-	if spared {
+	// One line however many there are: a node may say anything.
+	if !spared {
+		s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", text(string(ids[0]), maxWord))
+	} else {
 		s.n.log.Warn("unknown to the log, and too many to stop without a cause: left to end by themselves", "allocs", len(ids), "why", refusal.Message)
 		s.n.touch(func(c *health.Contact) { c.Strays, c.Spared = strays, true })
 	}
