@@ -94,6 +94,10 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 		}
 		return nil
 	})
+	select {
+	case <-lps.runners.Ready():
+	case <-ctx.Done():
+	}
 	s.leading.Store(true)
 	// Who waits for readiness waits for the feed.
 	_, _, err = l.Propose(ctx, s.pools())

@@ -31,7 +31,8 @@ func limitCases() []testCase {
 // forkBomb: however many processes a sandbox wants, it gets its number, and all of them end with it.
 func forkBomb(r *rig) {
 	r.needMemoryLimit() // where there are no cgroups nothing counts processes
-	c := r.config(program{sh: `trap '' TERM; f() { f & f & sleep 1000; }; f 2>/dev/null; sleep 1000`})
+	// Each shell leaves a sleeper behind before it goes on: those that cannot fork die, and the sandbox stays full, so that it is seen.
+	c := r.config(program{sh: `trap '' TERM; f() { sleep 1000 & f | f & }; (f) 2>/dev/null & sleep 1000`})
 	c.Limits.Pids = 50
 	c.Resources.Memory = 512 * muster.MiB // the number is to be the limit
 	s := r.start(c)

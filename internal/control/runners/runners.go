@@ -55,6 +55,8 @@ type Runners struct {
 
 	// wake holds a token when something changed, press when what is to be decided shall not wait for company.
 	wake, press chan struct{}
+	// ready is closed by Run, which is called once.
+	ready chan struct{}
 }
 
 // use is what is known of a claim's use beyond the log.
@@ -84,6 +86,7 @@ func New(cfg Config) (*Runners, error) {
 		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
 		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, stats: newStats(),
 		wake: make(chan struct{}, 1), press: make(chan struct{}, 1),
+		ready: make(chan struct{}),
 	}, nil
 }
 
@@ -106,6 +109,7 @@ func (r *Runners) Run(ctx context.Context) error {
 	r.up, r.began = true, muster.At(time.Now())
 	r.allLocked(snap)
 	r.mu.Unlock()
+	close(r.ready)
 	defer r.down()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -113,6 +117,9 @@ func (r *Runners) Run(ctx context.Context) error {
 	r.turn(ctx)
 	return nil
 }
+
+// Ready is closed once claims are taken: a server that calls itself ready before that refuses those of who has waited for it.
+func (r *Runners) Ready() <-chan struct{} { return r.ready }
 
 // down refuses everybody who waits: another leader may hand out what is here.
 func (r *Runners) down() {
