@@ -74,28 +74,28 @@ type NodeEvent struct {
 
 // NodeHold is the body of POST /v1/nodes/{id}/hold.
 type NodeHold struct {
-	Reason string   `json:"reason,omitempty" doc:"For those who ask later."`
+	Reason string   `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
 	For    Duration `json:"for,omitempty" zero:"until it is set to run" doc:"How long, as 2h. Default: until it is set to run."`
 	Who    string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeDrain is the body of POST /v1/nodes/{id}/drain.
 type NodeDrain struct {
-	Reason   string   `json:"reason,omitempty" doc:"For those who ask later."`
+	Reason   string   `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
 	Deadline Duration `json:"deadline,omitempty" zero:"until everything has ended by itself" doc:"What still runs after so long, as 10m, is stopped with its kill grace, and runs elsewhere; it uses up no attempt. Default: until everything has ended by itself."`
 	Who      string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeOrder is the body of POST /v1/nodes/{id}/run.
 type NodeOrder struct {
-	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeDestroy is the body of POST /v1/nodes/{id}/destroy.
 type NodeDestroy struct {
 	Now    bool   `json:"now,omitempty" doc:"Do not wait for what runs there: it is lost, and placed again elsewhere."`
-	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 

@@ -113,6 +113,6 @@ type PoolList struct {
 
 // PoolResume is the body of POST /v1/pools/{name}/resume.
 type PoolResume struct {
-	Reason string `json:"reason,omitempty" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }

@@ -47,7 +47,7 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 }
 
 func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
-	lines := json.NewEncoder(a.stdout)
+	lines := json.NewEncoder(jsonWriter{a.stdout})
 	lines.SetEscapeHTML(false)
 	for ev, err := range cl.Events(ctx, q) {
 		var old *client.TooOld

@@ -2,10 +2,12 @@ package main
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -339,6 +341,24 @@ func TestBriefAndClean(t *testing.T) {
 		if got := brief(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
 		}
+	}
+	var out strings.Builder
+	a := &app{stdout: &out}
+	plain, odd := "a\n\"ä€\U0001f600", "b\x1b\u009b\u202e\u200b\u2028\U000e0041\x7f"
+	if err := a.printJSON([]string{plain, odd}); err != nil {
+		t.Fatal(err)
+	}
+	var back []string
+	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || !slices.Equal(back, []string{plain, odd}) {
+		t.Errorf("%q: %v", back, err)
+	}
+	if strings.ContainsFunc(out.String(), unprintable) || !strings.Contains(out.String(), "ä€\U0001f600") {
+		t.Errorf("%q", out.String())
+	}
+	out.Reset()
+	a.printTable([]string{"ID", "NOTE"}, [][]string{{"r1", "mine\nr2  claimed\u2028r3"}})
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "mine·r2  claimed·r3") {
+		t.Errorf("%q", got)
 	}
 	if got := clean("a\tb\nc\x1b[2Jd\u202ee\u0085f\xffä"); got != "a\tb\nc·[2Jd·e·f·ä" {
 		t.Errorf("%q", got)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"image/color"
@@ -9,9 +10,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 
 	"charm.land/lipgloss/v2"
 	"charm.land/lipgloss/v2/table"
+	"github.com/musterhq/muster"
 	"golang.org/x/term"
 )
 
@@ -23,11 +26,38 @@ func isTerminal(w io.Writer) bool {
 
 // printJSON prints a value for programs.
 func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.stdout)
+	e := json.NewEncoder(jsonWriter{a.stdout})
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
+
+// jsonWriter passes JSON on with everything escaped that a terminal could take for an order or that changes how text
+// around it reads. Package json escapes below U+0020 alone. Such characters stand within strings only, where \u is the
+// same character. Each Write has whole characters, as an Encoder's do.
+type jsonWriter struct{ w io.Writer }
+
+func (j jsonWriter) Write(b []byte) (int, error) {
+	if !bytes.ContainsFunc(b, unprintable) {
+		return j.w.Write(b)
+	}
+	var out bytes.Buffer
+	for _, r := range string(b) {
+		if unprintable(r) {
+			for _, u := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&out, `\u%04x`, u)
+			}
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	if _, err := j.w.Write(out.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func unprintable(r rune) bool { return r != '\n' && forbidden(r) && r != unicode.ReplacementChar }
 
 // maxStyled is how many rows are laid out with style; more of them are for programs anyway.
 const maxStyled = 1000
@@ -36,7 +66,8 @@ const maxStyled = 1000
 func (a *app) printTable(headers []string, rows [][]string) {
 	for _, r := range rows {
 		for i := range r {
-			r[i] = clean(r[i])
+			// A cell is a line: text of others with a line break in it would read as a row of its own.
+			r[i] = strings.NewReplacer("\n", "·", "\t", "·").Replace(clean(r[i]))
 		}
 	}
 	if !isTerminal(a.stdout) || len(rows) > maxStyled {
@@ -104,7 +135,7 @@ func clean(s string) string {
 }
 
 func forbidden(r rune) bool {
-	return r != '\n' && r != '\t' && unicode.IsControl(r) || r == unicode.ReplacementChar || unicode.In(r, unicode.Bidi_Control)
+	return r != '\n' && r != '\t' && unicode.IsControl(r) || r == unicode.ReplacementChar || muster.Invisible(r)
 }
 
 // ago is how long before now a moment was, in at most two units.

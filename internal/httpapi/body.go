@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -210,6 +211,11 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 		fits = isText
 		if most, err := strconv.Atoi(tag.Get("maxLength")); err == nil && utf8.RuneCountInString(text) > most {
 			c.add(path, "has more than %d characters", most)
+		} else if err == nil {
+			// What has such a bound is a line for people, shown in lists among others' lines.
+			if i := strings.IndexFunc(text, func(r rune) bool { return unicode.IsControl(r) || muster.Invisible(r) }); i >= 0 {
+				c.add(path, "has at position %d what is neither text nor a space; write one line of printable text", utf8.RuneCountInString(text[:i])+1)
+			}
 		}
 	case t == bytesType:
 		if fits = isText; fits {

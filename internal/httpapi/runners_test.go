@@ -85,6 +85,20 @@ func TestR2WrongClaims(t *testing.T) {
 	b.problem(b.do("POST", "/v1/claims", `{"environment": "e"}`), 503, api.CodeNoneWarm)
 }
 
+// A note is shown in lists among those of others: it is one line, and nothing in it changes how a line reads.
+func TestNotesAreLines(t *testing.T) {
+	b, _ := stocked(t, 1)
+	for _, note := range []string{`a\nr2  claimed`, `\u0085`, `\u009b2J`, `\u202eevil`, `\u2028x`, `\u200b`, `\u001b[2J`} {
+		if p := b.problem(b.do("POST", "/v1/claims", `{"environment": "e", "note": "`+note+`"}`), 422, "invalid"); len(p.Errors) != 1 || p.Errors[0].Location != "body.note" {
+			t.Errorf("%s: %+v", note, p)
+		}
+		if p := b.problem(b.do("POST", "/v1/nodes/n1/hold", `{"reason": "`+note+`"}`), 422, "invalid"); len(p.Errors) != 1 || p.Errors[0].Location != "body.reason" {
+			t.Errorf("%s: %+v", note, p)
+		}
+	}
+	b.claim(`{"environment": "e", "note": "näher, mit 😀"}`)
+}
+
 func TestR4ReleasedTwice(t *testing.T) {
 	b, _ := stocked(t, 1)
 	c := b.claim(`{"environment": "e"}`)

@@ -16,6 +16,10 @@ type decoder struct {
 	problems []Problem
 	// budget is how many values may be read: those written, and a bounded number through aliases.
 	budget int
+	// bytes is how much text may be read: that of the file, and as much again through aliases as a file may have. A few
+	// aliases of a long text cost nothing here, where they share it, and gigabytes once they are written out as JSON.
+	bytes int
+	long  bool // bytes is spent, and that was said
 }
 
 // maxProblems bounds what is gathered: a wrong file of a million lines has one cause.
@@ -34,6 +38,13 @@ func (d *decoder) value(n *node, v reflect.Value, path string) {
 		if d.budget == -1 {
 			d.fail(n, path, "the file's aliases repeat more than %d values; write fewer of them", aliasBudget)
 		}
+		return
+	}
+	if d.bytes -= n.textBytes(); d.bytes < 0 {
+		if !d.long {
+			d.fail(n, path, "the file's aliases repeat more than %s of text; write fewer of them", muster.Bytes(aliasBytes))
+		}
+		d.long = true
 		return
 	}
 	if n.kind == nothing {

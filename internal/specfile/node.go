@@ -47,6 +47,18 @@ const maxDepth = 50
 // aliasBudget bounds how many values YAML aliases may add to those that are written.
 const aliasBudget = 20_000
 
+// aliasBytes bounds how much text they may add.
+const aliasBytes = MaxBytes
+
+// textBytes is the length of the node's own text: of a scalar, or of a mapping's keys.
+func (n *node) textBytes() int {
+	size := len(n.value)
+	for i := range n.entries {
+		size += len(n.entries[i].key.value)
+	}
+	return size
+}
+
 func (n *node) get(key string) *entry {
 	for i := range n.entries {
 		if n.entries[i].key.value == key {

@@ -108,7 +108,7 @@ func read(name string, data []byte, v any, check func() []api.ProblemField) erro
 	if problem != nil {
 		return src.fail(*problem)
 	}
-	d := &decoder{budget: root.count + aliasBudget}
+	d := &decoder{budget: root.count + aliasBudget, bytes: len(data) + aliasBytes}
 	d.value(root, reflect.ValueOf(v).Elem(), "")
 	if len(d.problems) > 0 {
 		return src.fail(d.problems...)

@@ -122,7 +122,7 @@ func TestEveryFieldCanBeRead(t *testing.T) {
 	}
 	for _, v := range []any{&api.JobSpec{}, &api.ServerConfig{}} {
 		root := example(reflect.ValueOf(v).Elem())
-		d := &decoder{budget: 1000}
+		d := &decoder{budget: 1000, bytes: 1 << 20}
 		d.value(root, reflect.ValueOf(v).Elem(), "")
 		for _, p := range d.problems {
 			t.Errorf("%T: %s %s", v, p.Path, p.Message)
@@ -238,6 +238,11 @@ func TestAliasBombIsBounded(t *testing.T) {
 	bomb := "command: [a]\nconstraints:\n- &c {attribute: a, op: in, values: &v [" + strings.Repeat("x,", 900) + "]}\n" + strings.Repeat("- *c\n", 900)
 	_, err := Job("job.yaml", []byte(bomb))
 	if err == nil || !strings.Contains(err.Error(), "the file's aliases repeat more than 20000 values") {
+		t.Error(err)
+	}
+	// One long text, named often: it is shared while the file is read, and no longer when the spec is sent.
+	long := "command:\n- &c " + strings.Repeat("x", 60_000) + "\n" + strings.Repeat("- *c\n", 15_000)
+	if _, err = Job("job.yaml", []byte(long)); err == nil || !strings.Contains(err.Error(), "the file's aliases repeat more than") {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,14 @@
+package muster
+
+import "unicode"
+
+// Invisible reports whether a character changes how the text around it is shown without being seen itself: marks of
+// direction, of width zero, and separators of lines. Text of others that people read has none of them. What joins
+// characters of one script or emoji (U+200C, U+200D) is left alone.
+func Invisible(r rune) bool {
+	switch r {
+	case '\u200c', '\u200d':
+		return false
+	}
+	return unicode.In(r, unicode.Bidi_Control, unicode.Cf, unicode.Zl, unicode.Zp)
+}
