@@ -34,6 +34,8 @@ type ServerConfig struct {
 	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries of images that need credentials, a mirror or plain HTTP. Others are asked without credentials."`
 	// Shares divide room between namespaces when there is not enough of it.
 	Shares []ShareSpec `json:"shares,omitempty" doc:"How room is divided among equals of priority when there is not enough for all. Of the rules that match a namespace the first counts; one that none matches has a weight of 1 for itself. What a class does not use is lent to the others and comes back as work ends."`
+	// Policies say what namespaces may ask for.
+	Policies []PolicySpec `json:"policies,omitempty" doc:"What the jobs and environments of namespaces may ask for. A submission that a policy does not allow is refused. Default: anything."`
 	// Scheduler says how work is placed.
 	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"How work is placed on nodes."`
 	// Pools are the rules by which nodes are made.

@@ -56,6 +56,7 @@ func (s *ServerConfig) Validate() []ProblemField {
 	c.registries(s.Registries)
 	c.pools(s)
 	c.shares(s.Shares)
+	c.policies(s.Policies)
 	if s.Compat.Poseidon != nil {
 		c.poseidon(s.Compat.Poseidon)
 	}

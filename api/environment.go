@@ -23,6 +23,10 @@ type EnvironmentSpec struct {
 	// TTL and Idle are what a claim has that says nothing about them.
 	TTL  *Duration `json:"ttl,omitempty" doc:"How long a claim lasts that does not say it itself. 0s: until it is released. Default: 1h."`
 	Idle *Duration `json:"idle,omitempty" doc:"A claim that does not say it itself expires when nothing was done with its runner for so long. 0s: never. Default: 10m."`
+	// MaxTTL bounds the life of a claim, whatever its holder asks for and however often it is extended. 0: no bound.
+	MaxTTL Duration `json:"max_ttl,omitempty" zero:"no limit" doc:"How long a claim may live, extensions included: one that asks for more expires then. Default: no limit."`
+	// LockUser lets who holds a claim act as User alone.
+	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners are of its user alone: requests that name another one are refused. Default: whoever may use a runner may name any user."`
 	// Alert says when too few are warm.
 	Alert AlertSpec `json:"alert,omitempty" doc:"When too few runners are warm."`
 
@@ -123,7 +127,11 @@ func (s *EnvironmentSpec) Defaults() {
 	}
 	fill(&s.Warm.Max, most)
 	fill(&s.Warm.Quiet, DefaultQuiet)
-	fillPointer(&s.TTL, DefaultTTL)
+	ttl := DefaultTTL
+	if s.MaxTTL > 0 {
+		ttl = min(ttl, s.MaxTTL)
+	}
+	fillPointer(&s.TTL, ttl)
 	fillPointer(&s.Idle, DefaultIdle)
 	fill(&s.Alert.Below, DefaultBelow)
 	fill(&s.Alert.For, DefaultAlertFor)
@@ -205,6 +213,10 @@ func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemFiel
 		if d.d != nil {
 			c.duration(d.location, *d.d, MaxClaimTime)
 		}
+	}
+	c.duration("max_ttl", s.MaxTTL, MaxClaimTime)
+	if s.MaxTTL > 0 && s.TTL != nil && *s.TTL > s.MaxTTL {
+		c.add("ttl", "is %s, more than max_ttl (%s)", *s.TTL, s.MaxTTL)
 	}
 	if b := s.Alert.Below; !(b >= 0 && b <= 1) {
 		c.add("alert.below", "is %s; it is a fraction, 0 to 1", number(b))

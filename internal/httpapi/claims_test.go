@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -62,6 +64,61 @@ func TestClaimsAreShownInPages(t *testing.T) {
 	b.problem(b.do("GET", "/v1/claims/nobodys", ""), 404, "not-found")
 	b.problem(b.do("GET", "/v1/claims?state=odd", ""), 422, "invalid")
 	b.problem(b.do("GET", "/v1/claims?limit=0", ""), 422, "invalid")
+}
+
+// What an environment says of claims holds for whoever has one: neither an extension nor a claim without an end passes max_ttl,
+// and nobody acts as another user than the environment's where lock_user says so.
+func TestClaimsAreBoundedByTheirEnvironment(t *testing.T) {
+	b, _ := stocked(t, 3)
+	set := func(spec string, status int) {
+		a := b.do("POST", "/v1/environments", `{"spec": {"name": "e", "resources": {"cpu": 0.01, "memory": "1MiB"}, `+spec+`}}`)
+		if a.StatusCode != status {
+			t.Fatalf("%s: %d %s", spec, a.StatusCode, a.body)
+		}
+	}
+	set(`"max_ttl": "1h", "ttl": "2h"`, 422)
+	set(`"max_ttl": "-1s"`, 422)
+	set(`"max_ttl": "1h", "lock_user": true`, 200)
+	if spec := get[api.Environment](b, "/v1/environments/default/e").Spec; spec.MaxTTL.Std() != time.Hour || !spec.LockUser {
+		t.Fatalf("%+v", spec)
+	}
+	lives := func(c *api.Claim) time.Duration {
+		if c.Deadline == nil {
+			return 0
+		}
+		return c.Deadline.Sub(c.Made)
+	}
+	c := b.claim(`{"environment": "e", "ttl": "0s", "idle": "0s"}`)
+	if d := lives(&c); d != time.Hour {
+		t.Errorf("a claim without an end lives %v", d)
+	}
+	if short := b.claim(`{"environment": "e", "ttl": "1m"}`); lives(&short) != time.Minute {
+		t.Errorf("a claim of a minute lives %v", lives(&short))
+	}
+	for _, ask := range []string{`{"ttl": "0s"}`, `{"ttl": "5h", "idle": "0s"}`} {
+		a := b.do("POST", "/v1/runners/"+c.Runner+"/extend", ask, bearer(c.Secret))
+		var now api.Claim
+		if err := json.Unmarshal([]byte(a.body), &now); err != nil || a.StatusCode != 200 || lives(&now) == 0 || lives(&now) > time.Hour+time.Second {
+			t.Errorf("%s: %d %s", ask, a.StatusCode, a.body)
+		}
+	}
+	at := "/v1/runners/" + c.Runner
+	for _, r := range [][3]string{
+		{"POST", "/exec", `{"command": ["id"], "user": "root"}`},
+		{"PUT", "/files/content?path=/x&user=root", "x"},
+		{"POST", "/files/directory?path=/x&user=0", ""},
+		{"PUT", "/files/archive?path=/x&keep_owners=true", "x"},
+		{"PATCH", "/files", `{"write": [{"path": "/x", "content": "x", "user": "root"}]}`},
+	} {
+		as := []func(*http.Request){bearer(c.Secret)}
+		if r[0] == "PUT" {
+			as = append(as, header("Content-Type", "application/octet-stream"))
+		}
+		a := b.do(r[0], at+r[1], r[2], as...)
+		if a.StatusCode != 403 || !strings.Contains(a.body, "lock_user") {
+			t.Errorf("%v: %d %s", r, a.StatusCode, a.body)
+		}
+	}
 }
 
 func TestExtendedClaims(t *testing.T) {

@@ -104,6 +104,11 @@ func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec,
 			return nil, err
 		}
 	}
+	if len(problems) == 0 {
+		p := a.policy(spec.Namespace)
+		spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
+		problems = p.Problems(spec.Job())
+	}
 	if len(problems) > 0 {
 		for i := range problems {
 			problems[i].Location = joined("body.spec", problems[i].Location)

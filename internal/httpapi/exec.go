@@ -169,6 +169,9 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 	case want.TTY:
 		return nil, invalid("body.tty", "is for the WebSocket")
 	}
+	if err := a.mayBe(in.ID, "body.user", e.User); err != nil {
+		return nil, err
+	}
 	e.Stdin = len(input) > 0
 	ctx, cancel := a.streaming(ctx)
 	x, err := a.enterExec(ctx, &in.AllocPath, e)

@@ -188,6 +188,9 @@ func (e *execSocket) request(raw []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := e.a.mayBe(string(e.al.ID), "body.user", want.User); err != nil {
+		return nil, err
+	}
 	if e.stdin = want.Stdin; want.Detach {
 		e.how = execDetached
 	}

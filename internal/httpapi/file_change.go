@@ -40,6 +40,11 @@ func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, er
 	if err != nil {
 		return nil, err
 	}
+	for i := range q.Write {
+		if err := a.mayBe(in.ID, fmt.Sprintf("body.write[%d].user", i), q.Write[i].User); err != nil {
+			return nil, err
+		}
+	}
 	var first *problem
 	var fields []api.ProblemField
 	failed := func(location, path string, err error) error {

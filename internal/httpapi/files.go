@@ -233,6 +233,9 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := a.mayBe(in.ID, "query.user", in.User); err != nil {
+		return nil, err
+	}
 	al, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
 		return initwire.WriteFile(ctx, conn, initwire.FileWrite{
 			Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
@@ -311,6 +314,9 @@ func (a *API) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut,
 	if err != nil {
 		return nil, err
 	}
+	if err := a.mayBe(in.ID, "query.user", in.User); err != nil {
+		return nil, err
+	}
 	if err := a.MakeDirectory(ctx, in.ID, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
 		return nil, err
 	}
@@ -381,6 +387,13 @@ type writeArchiveIn struct {
 }
 
 func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, error) {
+	owner := in.User
+	if in.KeepOwners && owner == "" {
+		owner = "owners of the archive"
+	}
+	if err := a.mayBe(in.ID, "query.user", owner); err != nil {
+		return nil, err
+	}
 	_, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
 		return initwire.WriteTar(ctx, conn, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, body)
 	})

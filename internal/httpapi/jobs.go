@@ -125,7 +125,7 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 		}
 	}
 	if len(problems) == 0 {
-		problems = a.tooUrgent(&s.Spec)
+		problems = a.refused(&s.Spec)
 	}
 	if len(problems) > 0 {
 		for i := range problems {
@@ -229,7 +229,7 @@ func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, er
 	s.Spec.Defaults()
 	problems := s.Spec.Validate()
 	if len(problems) == 0 {
-		problems = a.tooUrgent(&s.Spec)
+		problems = a.refused(&s.Spec)
 	}
 	out := &validateOut{api.JobValidation{Spec: s.Spec, Problems: problems}}
 	if len(problems) == 0 {

@@ -93,6 +93,9 @@ func (a *API) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uin
 	if demanded != nil && f.IfVersion != nil && *demanded != *f.IfVersion {
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d", f.Key, *f.IfVersion, *demanded)
 	}
+	if problems := a.policy(f.Spec.Namespace).Problems(f.Spec); len(problems) > 0 {
+		return nil, wrong(problems)
+	}
 	_, v, err := a.cfg.Proposer.Propose(ctx, f)
 	if err != nil {
 		return nil, err

@@ -221,6 +221,7 @@ func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*stat
 	if q.TTL != nil {
 		w.TTL = q.TTL.Std()
 	}
+	w.TTL = within(spec, w.TTL, 0)
 	if q.Idle != nil {
 		w.Idle = q.Idle.Std()
 	}
@@ -413,6 +414,37 @@ func (a *API) Release(ctx context.Context, runner string) error {
 	return err
 }
 
+// within is the time that a claim gets from now on when it asks for ttl, 0 for no end, having lived so long already:
+// never more than its environment lets claims live. One that has lived so long is left a moment, and expires.
+func within(spec *api.EnvironmentSpec, ttl, lived time.Duration) time.Duration {
+	if spec.MaxTTL == 0 {
+		return ttl
+	}
+	left := max(spec.MaxTTL.Std()-lived, time.Microsecond)
+	if ttl == 0 {
+		return left
+	}
+	return min(ttl, left)
+}
+
+// mayBe refuses to act in an allocation's sandbox as a user whom the environment of a runner does not allow. at is where
+// the request names the user, "" if it names nobody.
+func (a *API) mayBe(runner, at, user string) error {
+	snap := a.cfg.State.Latest()
+	al := snap.Alloc(muster.AllocID(runner))
+	if user == "" || al == nil || al.Runner == "" {
+		return nil
+	}
+	j := snap.JobByUID(al.UID)
+	if j == nil || j.Env == nil || !j.Env.Spec.LockUser || user == j.Env.Spec.User {
+		return nil
+	}
+	name, _ := j.Key.Environment()
+	p := newProblem(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("environment %s lets its runners be used as its own user alone (lock_user); leave %s out", name, at))
+	p.Errors = []api.ProblemField{{Location: at, Message: fmt.Sprintf("is %q, which lock_user of environment %s does not allow", clip(user), name)}}
+	return p
+}
+
 type extendIn struct {
 	AllocPath
 	RequestBody
@@ -432,7 +464,11 @@ func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) 
 	}
 	f := &state.ClaimExtended{Claim: c.ID, TTL: -1, Idle: -1}
 	if q.TTL != nil {
-		f.TTL = muster.Time(q.TTL.Std().Microseconds())
+		ttl := q.TTL.Std()
+		if j := a.cfg.State.Latest().JobByUID(c.UID); j != nil && j.Env != nil {
+			ttl = within(j.Env.Spec, ttl, time.Since(c.Made.Std()))
+		}
+		f.TTL = muster.Time(ttl.Microseconds())
 	}
 	if q.Idle != nil {
 		f.Idle = muster.Time(q.Idle.Std().Microseconds())
