@@ -171,6 +171,8 @@ type PoolSpec struct {
 	PriceFactor  float64   `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
 	BootProbe    ProbeSpec `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
 	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Agents that run keep theirs until they are started again. Default: crun, else runc."`
+	// RuntimeHoles says what becomes of nodes whose program has known holes.
+	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"Where crun or runc of a node is a version with known holes: warn tells them by muster node show, with what mends them; refuse runs no containers there. Agents that run keep theirs until they are started again. Default: warn."`
 	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
 	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are a node's own (loopback) or its cloud's metadata (link-local and others). Agents that run keep theirs until they are started again. Default: none."`
 	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"How large an input from a URL may be. Agents that run keep theirs until they are started again. Default: 4GiB."`
@@ -238,6 +240,8 @@ const (
 	DefaultShutdown  = "poweroff"
 	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
 	DefaultPriceFactor = 2.0
+	// HolesRefuse is for runtime_holes of a pool: no containers by a program with known holes.
+	HolesRefuse = "refuse"
 	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
 	DefaultInputLimit Size = 4 << 30
 )

@@ -193,6 +193,7 @@ func (c *checks) poolOfProvider(at string, p *PoolSpec, v *ProviderSpec) {
 		}
 	}
 	c.size(at+".input_limit", p.InputLimit)
+	c.oneOf(at+".runtime_holes", p.RuntimeHoles, "warn", HolesRefuse)
 	switch {
 	case p.Lease == 0:
 	case v.Type == ProviderStatic:

@@ -39,6 +39,7 @@ type agentFlags struct {
 	replace, detached bool
 	leaseEnd, broken  string
 	allow             []string
+	refuseHoles       bool
 	inputLimit        string
 }
 
@@ -62,6 +63,7 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
 	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
 	fs.StringSliceVar(&f.allow, "allow-addresses", nil, "addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are the node's own or its cloud's metadata")
+	fs.BoolVar(&f.refuseHoles, "refuse-holes", false, "run no containers by a crun or runc that has known holes")
 	fs.StringVar(&f.inputLimit, "input-limit", "", "how large an input from a URL may be, as 4GiB (the default)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")

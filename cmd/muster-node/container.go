@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -34,7 +36,13 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 	if err != nil {
 		return fmt.Errorf("--image-cache: %w", err)
 	}
-	rt, err := oci.New(oci.Config{InitPath: initPath, CgroupParent: f.cgroup, Program: f.runtime, IDBase: idBase, Log: log})
+	// Agents of one host, as those of the local provider, are told apart by their directories.
+	block := fnv.New32a()
+	_, _ = block.Write([]byte(dir))
+	rt, err := oci.New(oci.Config{
+		InitPath: initPath, CgroupParent: f.cgroup, Program: f.runtime, IDBase: idBase, IDBlock: int(block.Sum32() >> 1),
+		Images: cmp.Or(f.images, dir), RefuseHoles: f.refuseHoles, Log: log,
+	})
 	if err != nil {
 		return err
 	}

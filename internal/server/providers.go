@@ -210,6 +210,9 @@ func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	if p.OCIRuntime != "" {
 		args = append(args, "--oci-runtime", p.OCIRuntime)
 	}
+	if p.RuntimeHoles == api.HolesRefuse {
+		args = append(args, "--refuse-holes")
+	}
 	for _, a := range p.AllowAddresses {
 		args = append(args, "--allow-addresses", a)
 	}

@@ -39,6 +39,9 @@ type Config struct {
 	Log *slog.Logger
 	// Disk tells what the writable layer of the sandbox of a directory holds, and may hold; nil: it has none.
 	Disk func(dir string) (used, most muster.Bytes)
+	// Found and Ended are told whose ids (Plan.Owner) a sandbox has that was found alive, and one that has ended with all its
+	// processes. Neither may block. Nil: nobody is told.
+	Found, Ended func(dir string, owner int)
 }
 
 // Keeper keeps the sandboxes of one runtime.
@@ -158,6 +161,9 @@ func (k *Keeper) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
 		if err == nil {
 			if err := s.hold(fd); err != nil {
 				return nil, err
+			}
+			if k.config.Found != nil && s.record.Owner != 0 {
+				k.config.Found(dir, s.record.Owner)
 			}
 		}
 	}

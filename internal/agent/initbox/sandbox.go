@@ -87,6 +87,9 @@ func (s *sandbox) watch() {
 		break
 	}
 	s.conclude()
+	if s.k.config.Ended != nil && s.record.Owner != 0 {
+		s.k.config.Ended(s.dir, s.record.Owner)
+	}
 	close(s.done)
 	if s.pidfd != nil {
 		_ = s.pidfd.Close()

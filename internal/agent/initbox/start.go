@@ -138,7 +138,7 @@ func (st *starting) claim() error {
 	record := &initwire.Sandbox{
 		Alloc: string(st.c.ID), Runtime: st.k.config.Runtime, Boot: st.k.boot, At: time.Now().UnixNano(),
 		Memory: int64(st.c.Resources.Memory), Timeout: st.c.Timeout, KillGrace: st.c.KillGrace,
-		OutputLimit: st.c.OutputLimit, Cgroups: cgroups,
+		OutputLimit: st.c.OutputLimit, Owner: st.plan.Owner, Cgroups: cgroups,
 	}
 	path := filepath.Join(st.c.Dir, initwire.SandboxRecord)
 	create := func() (int, error) {

@@ -67,7 +67,7 @@ func (s *stage) makeDevice(name string, mode uint32, number uint64) error {
 	if err := unix.Chmod(path, mode); err != nil {
 		return &os.PathError{Op: "chmod", Path: path, Err: err}
 	}
-	return os.Lchown(path, s.base, s.base)
+	return os.Lchown(path, s.ids.base, s.ids.base)
 }
 
 // ownNull replaces what a container's init has for stdin and stdout by the sandbox's own null device, which is

@@ -93,7 +93,7 @@ func likewise(t testing.TB, r *Runtime) *Runtime {
 	r.found(func() {
 		again.probed, again.problems, again.program, again.groups = r.probed, r.problems, r.program, r.groups
 		again.seccomp, again.filter, again.masked, again.readonly = r.seccomp, r.filter, r.masked, r.readonly
-		again.places, again.base, again.owners, again.loops = r.places, r.base, r.owners, r.loops
+		again.places, again.base, again.owners, again.loops, again.ranged = r.places, r.base, r.owners, r.loops, r.ranged
 	})
 	return again
 }

@@ -12,13 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openOwners opens a user namespace in which base is root. It is what the kernel wants to be shown when a mount shall map owners;
-// the program given is only there to have a namespace, and never comes to run an instruction of its own.
-func openOwners(program string, base int) (*os.File, error) {
+// rootIs maps root, and those after it, to base and those after that on this node.
+func rootIs(base int) []syscall.SysProcIDMap {
+	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: base, Size: idRange}}
+}
+
+// openOwners opens a user namespace of which the ids are those of this node by a map. It is what the kernel wants to be shown
+// when a mount shall map owners; the program given is only there to have a namespace, and never comes to run an
+// instruction of its own.
+func openOwners(program string, m []syscall.SysProcIDMap) (*os.File, error) {
 	// It stops at its first instruction for the thread that traces it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	m := []syscall.SysProcIDMap{{ContainerID: 0, HostID: base, Size: idRange}}
 	cmd := exec.Command(program)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: m, GidMappings: m, Ptrace: true, Pdeathsig: syscall.SIGKILL,

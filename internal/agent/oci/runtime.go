@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -43,6 +45,13 @@ type Config struct {
 	StartLimit time.Duration
 	// IDBase is the first of the uids and gids of this node that sandboxes have as their own 0 and up, in a user namespace; 0: they have none.
 	IDBase int
+	// IDBlock tells agents of one host apart: sandboxes of agents with different ones, modulo 14, have no ids in common as long as each has 256 or fewer.
+	IDBlock int
+	// RefuseHoles: no containers by a program that has known holes. Else they are among the problems that are told.
+	RefuseHoles bool
+	// Images is the directory in which layers of images are: where each sandbox having ids of its own must work. Empty: the one
+	// for temporary files.
+	Images string
 	// Scratch is the size of a writable layer if no disk is asked for.
 	Scratch muster.Bytes
 	Log     *slog.Logger
@@ -54,6 +63,7 @@ type Runtime struct {
 	keeper    *initbox.Keeper
 	templates templates
 	canary    canary
+	ranges    *ranges
 
 	// probing holds one token; probed is guarded by it.
 	probing chan struct{}
@@ -73,6 +83,8 @@ type Runtime struct {
 	// base is Config.IDBase if this node can do it, else 0; owners is then a user namespace that maps it.
 	base   int
 	owners *os.File
+	// ranged: each sandbox has ids of its own, by ranges. Else all have those from base on.
+	ranged bool
 	// loops: writable layers are file systems of their own.
 	loops bool
 }
@@ -103,11 +115,12 @@ func New(c Config) (*Runtime, error) {
 	if c.Scratch <= 0 {
 		c.Scratch = DefaultScratch
 	}
-	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, Disk: scratchUsed})
+	ranges := newRanges(c.InitPath, c.IDBase, c.IDBlock)
+	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, Disk: scratchUsed, Found: ranges.hold, Ended: ranges.release})
 	if err != nil {
 		return nil, err
 	}
-	return &Runtime{config: c, keeper: keeper, probing: make(chan struct{}, 1)}, nil
+	return &Runtime{config: c, keeper: keeper, ranges: ranges, probing: make(chan struct{}, 1)}, nil
 }
 
 // Name is "oci".
@@ -144,7 +157,7 @@ func (r *Runtime) found(read func()) {
 }
 
 func (r *Runtime) probe(ctx context.Context) (err error) {
-	r.problems, r.filter = nil, ""
+	r.problems, r.filter, r.ranged = nil, "", false
 	if r.owners != nil {
 		_ = r.owners.Close()
 		r.owners = nil
@@ -155,7 +168,12 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 	if r.program, err = findProgram(ctx, r.config.Program); err != nil {
 		return fmt.Errorf("no OCI runtime program: %w", err)
 	}
+	known := r.program.holesOfNode(ctx)
+	if len(known) > 0 && r.config.RefuseHoles {
+		return fmt.Errorf("runtime_holes of its pool is refuse, and %s", strings.Join(known, "; "))
+	}
 	r.groups, r.problems = cgroup.Open(r.config.CgroupParent)
+	r.problems = append(known, r.problems...)
 	if r.groups == nil {
 		return fmt.Errorf("containers need cgroups: %v", r.problems)
 	}
@@ -167,9 +185,13 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 	}
 	r.masked, r.readonly = existing(maskedPaths), existing(readonlyPaths)
 	if r.base = r.config.IDBase; r.base > 0 {
-		if r.owners, err = openOwners(r.config.InitPath, r.base); err != nil {
+		if r.owners, err = openOwners(r.config.InitPath, rootIs(r.base)); err != nil {
 			r.base = 0
 			r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: "+err.Error())
+		} else if err := r.ranges.try(cmp.Or(r.config.Images, os.TempDir()), r.places); err != nil {
+			r.problems = append(r.problems, "all sandboxes have the same user ids on the node: "+err.Error())
+		} else {
+			r.ranged = true
 		}
 	} else {
 		r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: no range of ids is configured")
@@ -354,8 +376,12 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig, canary bool)
 	if !r.program.leavesCgroups() {
 		dirs = r.groups.Everywhere(name)
 	}
+	own, err := r.take(c.Dir)
+	if err != nil {
+		return nil, initbox.NodeFault("start the sandbox: %v", err)
+	}
 	plan := &initbox.Plan{
-		Groups: r.groups, Cgroups: dirs, StartLimit: r.config.StartLimit, Owner: r.base,
+		Groups: r.groups, Cgroups: dirs, StartLimit: r.config.StartLimit, Owner: own.base,
 		Start: &initwire.Start{
 			Work: c.Work, Command: c.Command, Env: c.Env,
 			Timeout: c.Timeout, KillGrace: c.KillGrace, OutputLimit: c.OutputLimit, OpenFiles: initbox.OpenFiles,
@@ -364,10 +390,22 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig, canary bool)
 		},
 	}
 	plan.Spawn = func(ctx context.Context, descriptors []int) (int, int, error) {
-		s := &stage{r: r, c: &c, name: name, dirs: dirs, base: r.base, box: filepath.Join(c.Dir, boxName), canary: canary}
+		s := &stage{r: r, c: &c, name: name, dirs: dirs, ids: own, box: filepath.Join(c.Dir, boxName), canary: canary}
 		return s.spawn(ctx, descriptors)
 	}
-	return r.keeper.Start(ctx, &c, plan)
+	s, err := r.keeper.Start(ctx, &c, plan)
+	if err != nil {
+		r.ranges.release(c.Dir, own.base)
+	}
+	return s, err
+}
+
+// take gives the sandbox of a directory its ids.
+func (r *Runtime) take(dir string) (ids, error) {
+	if r.base == 0 || !r.ranged {
+		return ids{base: r.base, shared: r.owners}, nil
+	}
+	return r.ranges.take(dir)
 }
 
 // given is the directory that the command's user is to write in.

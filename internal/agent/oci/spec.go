@@ -99,9 +99,9 @@ func (s *stage) spec() *spec {
 		// A server needs no rights to listen inside.
 		l.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 	}
-	if s.base > 0 {
+	if s.ids.base > 0 {
 		kinds = append(kinds, "user")
-		m := []specMapping{{ContainerID: 0, HostID: s.base, Size: idRange}}
+		m := []specMapping{{ContainerID: 0, HostID: s.ids.base, Size: idRange}}
 		l.UIDMappings, l.GIDMappings = m, m
 	}
 	for _, k := range kinds {
@@ -120,7 +120,7 @@ func (s *stage) newNetwork() bool {
 
 // ownSys: the kernel lets a container mount /sys only if its network namespace belongs to its user namespace.
 // Else we mount it for it.
-func (s *stage) ownSys() bool { return s.base > 0 && !s.newNetwork() }
+func (s *stage) ownSys() bool { return s.ids.base > 0 && !s.newNetwork() }
 
 func (s *stage) mounts() []specMount {
 	harmless := []string{"nosuid", "noexec", "nodev"}

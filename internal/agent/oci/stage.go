@@ -44,7 +44,7 @@ type stage struct {
 	name string
 	// dirs are its cgroup's.
 	dirs []string
-	base int
+	ids  ids
 	// box is our place in the sandbox's directory, place that of the stage.
 	box, place string
 	// canary: it is itself what is known to be good.
@@ -212,7 +212,7 @@ func (s *stage) makeStage() error {
 		if err := os.WriteFile(s.at(name), []byte(text), 0o644); err != nil {
 			return err
 		}
-		if err := os.Chown(s.at(name), s.base, s.base); err != nil {
+		if err := os.Chown(s.at(name), s.ids.base, s.ids.base); err != nil {
 			return err
 		}
 	}
@@ -254,7 +254,7 @@ func (s *stage) mountScratch() error {
 			return err
 		}
 	}
-	return os.Chown(filepath.Join(at, "upper"), s.base, s.base)
+	return os.Chown(filepath.Join(at, "upper"), s.ids.base, s.ids.base)
 }
 
 // mountRoot lays the writable layer over those of the image.
@@ -271,6 +271,15 @@ func (s *stage) mountRoot() error {
 			return err
 		}
 		from, lower = s.place, "nothing"
+	} else if s.ids.layers != nil {
+		// As this sandbox's own: the names below it stay.
+		if err := os.Mkdir(s.at("layers"), 0o755); err != nil {
+			return err
+		}
+		if err := bindOwned(from, s.at("layers"), s.ids.layers); err != nil {
+			return err
+		}
+		from = s.at("layers")
 	}
 	// The thread's own working directory: names below it are short, and a page holds many.
 	if err := unix.Chdir(from); err != nil {
@@ -304,7 +313,7 @@ func (s *stage) makeVolumes() error {
 		if err := os.Mkdir(s.volume(i), 0o755); err != nil {
 			return err
 		}
-		uid, gid, mode := s.base, s.base, uint32(0o755)
+		uid, gid, mode := s.ids.base, s.ids.base, uint32(0o755)
 		var st unix.Stat_t
 		// In the image's own terms: its links lead nowhere else.
 		fd, err := unix.Openat2(root, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
@@ -347,12 +356,12 @@ func (s *stage) bindSources() error {
 		return nil
 	}
 	// The agent's own directory: that it is gone is no matter of the image.
-	if _, err := os.Stat(s.shared); err != nil || s.base == 0 {
+	if _, err := os.Stat(s.shared); err != nil || s.ids.base == 0 {
 		return err
 	}
 	s.shared = s.at("shared")
 	if err := os.Mkdir(s.shared, 0o755); err != nil {
 		return err
 	}
-	return bindOwned(s.c.Container.Shared, s.shared, s.r.owners)
+	return bindOwned(s.c.Container.Shared, s.shared, s.ids.shared)
 }

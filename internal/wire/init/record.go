@@ -32,6 +32,8 @@ type Sandbox struct {
 	Timeout, KillGrace time.Duration
 	// OutputLimit is how much of each stream init keeps; 0: it is not known.
 	OutputLimit int64
+	// Owner is the uid and gid that its root has on the node; 0: root's own, or not known.
+	Owner int
 	// Cgroups are the absolute directories made for it.
 	Cgroups []string
 }
@@ -48,6 +50,9 @@ func (s *Sandbox) Line() string {
 	l.int("timeout", int64(s.Timeout))
 	l.int("grace", int64(s.KillGrace))
 	l.int("output", s.OutputLimit)
+	if s.Owner != 0 {
+		l.int("owner", int64(s.Owner))
+	}
 	for _, c := range s.Cgroups {
 		l.string("cgroup", c)
 	}
@@ -160,7 +165,7 @@ func (r *Record) add(raw string) bool {
 			r.Sandbox = &Sandbox{
 				Alloc: pairs.string("alloc"), Runtime: pairs.string("runtime"), Boot: pairs.string("boot"),
 				At: pairs.int("at"), Memory: pairs.int("memory"),
-				Timeout: time.Duration(pairs.int("timeout")), KillGrace: time.Duration(pairs.int("grace")), OutputLimit: pairs.int("output"),
+				Timeout: time.Duration(pairs.int("timeout")), KillGrace: time.Duration(pairs.int("grace")), OutputLimit: pairs.int("output"), Owner: int(pairs.int("owner")),
 				Cgroups: pairs.strings("cgroup"),
 			}
 		}

@@ -1,0 +1,188 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Each living sandbox has ids of its own on the node: who comes out of one sandbox is nobody to the files and the processes
+// of another, and what the kernel counts per user is counted per sandbox. The layers of images, which all share, belong
+// to Config.IDBase; a sandbox sees them through a mount that maps their owners to its own. Agents of the same host
+// begin at different blocks of the ranges, and come to others only when theirs is full.
+const (
+	// From the usual first id on, 28992 << 16, all of them end below 2^31: programs of 32 bits take what is above for negative.
+	idBlocks    = 14
+	blockRanges = 256
+	allRanges   = idBlocks * blockRanges
+)
+
+// ids are what a sandbox has of the node's uids and gids.
+type ids struct {
+	// base is the first of them; 0: it has no user namespace.
+	base int
+	// layers maps the owners of image layers to base; nil: the layers belong to base. shared maps root's files to base.
+	layers, shared *os.File
+}
+
+// ranges hands out ids to sandboxes.
+type ranges struct {
+	program string // for openOwners
+	layers  int    // whose the layers are: the first id. Ranges follow.
+	first   int    // where the search for a free one begins
+
+	mu sync.Mutex
+	// used has the directories of sandboxes that have a range: what is said of one that is gone must not free its successor's.
+	used [allRanges]string
+	// known are the user namespaces of ranges that were used before. One is only touched by who has its range.
+	known [allRanges]ids
+}
+
+func newRanges(program string, layers, block int) *ranges {
+	return &ranges{program: program, layers: layers, first: (block%idBlocks + idBlocks) % idBlocks * blockRanges}
+}
+
+func (r *ranges) base(i int) int { return r.layers + (1+i)*idRange }
+
+// index is the number of a range; false if it is none of these.
+func (r *ranges) index(base int) (int, bool) {
+	i := (base-r.layers)/idRange - 1
+	return i, base > r.layers && i >= 0 && i < allRanges
+}
+
+// take gives a range to the sandbox of a directory until it is released.
+func (r *ranges) take(dir string) (ids, error) {
+	r.mu.Lock()
+	i := r.first
+	for r.used[i] != "" {
+		if i = (i + 1) % allRanges; i == r.first {
+			r.mu.Unlock()
+			return ids{}, fmt.Errorf("all %d ranges of user ids are in use", allRanges)
+		}
+	}
+	r.used[i] = dir
+	own := r.known[i]
+	r.mu.Unlock()
+	if own.layers != nil {
+		return own, nil
+	}
+	own, err := r.open(r.base(i))
+	if err != nil {
+		r.release(dir, r.base(i))
+		return ids{}, err
+	}
+	r.mu.Lock()
+	r.known[i] = own
+	r.mu.Unlock()
+	return own, nil
+}
+
+func (r *ranges) open(base int) (own ids, err error) {
+	own.base = base
+	// The node's root stays itself: the directory of the layers is its, and closed to others.
+	layers := []syscall.SysProcIDMap{{ContainerID: r.layers, HostID: base, Size: idRange}, {ContainerID: 0, HostID: 0, Size: 1}}
+	if own.layers, err = openOwners(r.program, layers); err != nil {
+		return ids{}, err
+	}
+	if own.shared, err = openOwners(r.program, rootIs(base)); err != nil {
+		_ = own.layers.Close()
+		return ids{}, err
+	}
+	return own, nil
+}
+
+// hold says that a sandbox that was found has a range.
+func (r *ranges) hold(dir string, base int) {
+	if i, ok := r.index(base); ok {
+		r.mu.Lock()
+		r.used[i] = dir
+		r.mu.Unlock()
+	}
+}
+
+// release says that nothing of a sandbox lives any more.
+func (r *ranges) release(dir string, base int) {
+	if i, ok := r.index(base); ok {
+		r.mu.Lock()
+		if r.used[i] == dir {
+			r.used[i] = ""
+		}
+		r.mu.Unlock()
+	}
+}
+
+// try looks whether ranges work where images are kept: whether the kernel maps owners there, and lays a writable
+// layer over the result. Both are needed of the kernel (5.19) and of the file system.
+func (r *ranges) try(images string, places []string) (err error) {
+	if err := os.MkdirAll(images, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(images, ".owners-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.Mkdir(filepath.Join(dir, "layer"), 0o755); err != nil {
+		return err
+	}
+	if err := os.Chown(filepath.Join(dir, "layer"), r.layers, r.layers); err != nil {
+		return err
+	}
+	own, err := r.take(dir)
+	if err != nil {
+		return err
+	}
+	defer r.release(dir, own.base)
+	place := places[0]
+	for _, p := range places {
+		if rel, err := filepath.Rel(p, images); err != nil || !filepath.IsLocal(rel) {
+			place = p
+			break
+		}
+	}
+	onDyingThread(func() { err = tryOwners(dir, place, own) })
+	return err
+}
+
+// tryOwners is all of try that happens in a mount namespace of its own.
+func tryOwners(dir, place string, own ids) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	// The tree is opened by a name that the stage may cover.
+	if err := unix.Chdir(dir); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", place, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, stageSize); err != nil {
+		return &os.PathError{Op: "mount tmpfs on", Path: place, Err: err}
+	}
+	at := func(name string) string { return filepath.Join(place, name) }
+	for _, name := range []string{"layers", "upper", "work", "root"} {
+		if err := os.Mkdir(at(name), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := bindOwned(".", at("layers"), own.layers); err != nil {
+		return err
+	}
+	options := "lowerdir=" + at("layers/layer") + ",upperdir=" + at("upper") + ",workdir=" + at("work")
+	if err := unix.Mount("overlay", at("root"), "overlay", unix.MS_NODEV, options); err != nil {
+		return &os.PathError{Op: "mount overlay over mapped owners on", Path: at("root"), Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(at("layers/layer"), &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != own.base || int(st.Gid) != own.base {
+		return errors.New("the kernel does not map owners")
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package oci
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// ranged is a runtime whose sandboxes have ids of their own.
+func ranged(t *testing.T, program string) *Runtime {
+	t.Helper()
+	r := newRuntime(t, program, testParent(t), testBase)
+	if !r.ranged {
+		t.Skip("sandboxes have no ids of their own here: ", r.Problems())
+	}
+	return r
+}
+
+// Two sandboxes that live at once have no id in common, on the node; each sees the files of its image, its directory and its
+// writable layer as its own root's. An agent that takes over knows whose are in use, and what has ended is free again.
+func TestEachSandboxHasItsOwnIDs(t *testing.T) {
+	for _, program := range programs(t) {
+		t.Run(program, func(t *testing.T) {
+			r := ranged(t, program)
+			image := busybox(t, r.IDBase())
+			const script = `set -e
+stat -c %u:%g / /bin/busybox /work /etc/hosts /dev/null > /work/owners
+touch /bin/mine /work/mine; chown 7:8 /bin/busybox; stat -c %u:%g /bin/mine /work/mine /bin/busybox >> /work/owners
+cat /proc/self/uid_map > /work/map; touch /work/ready; exec sleep 1000`
+			start := func(r *Runtime, id string) (dir, base string) {
+				dir = t.TempDir()
+				if err := makeDirs(dir); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := r.Start(t.Context(), attempt(dir, id, image, script)); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := r.Remove(context.Background(), dir); err != nil {
+						t.Error(err)
+					}
+				})
+				waitFor(t, "the command to be ready", func() bool { _, err := os.Stat(filepath.Join(dir, "work", "ready")); return err == nil })
+				owners, err := os.ReadFile(filepath.Join(dir, "work", "owners"))
+				if want := strings.Repeat("0:0\n", 7) + "7:8\n"; err != nil || string(owners) != want {
+					t.Errorf("owners seen inside: %q, %v", owners, err)
+				}
+				text, err := os.ReadFile(filepath.Join(dir, "work", "map"))
+				if err != nil || len(strings.Fields(string(text))) != 3 {
+					t.Fatalf("%q, %v", text, err)
+				}
+				return dir, strings.Fields(string(text))[1]
+			}
+			first, a := start(r, "ids-0-1")
+			second, b := start(r, "ids-1-1")
+			if shared := strconv.Itoa(r.IDBase()); a == b || a == shared || b == shared {
+				t.Errorf("the ids of two sandboxes begin at %s and %s, those of layers at %s", a, b, shared)
+			}
+
+			next := likewise(t, r)
+			for _, dir := range []string{first, second} {
+				if _, err := next.Attach(t.Context(), dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, c := start(next, "ids-2-1")
+			if slices.Contains([]string{a, b}, c) {
+				t.Errorf("the next agent gave %s out again", c)
+			}
+			if err := next.Remove(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			number, err := strconv.Atoi(a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i, ok := next.ranges.index(number)
+			if !ok {
+				t.Fatalf("%s is none of the ranges", a)
+			}
+			waitFor(t, "the range to be free", func() bool {
+				next.ranges.mu.Lock()
+				defer next.ranges.mu.Unlock()
+				return next.ranges.used[i] == ""
+			})
+		})
+	}
+}
+
+// Ranges of a block that is full come from the next one, and what is said late of a sandbox that is gone frees nobody else's.
+func TestRanges(t *testing.T) {
+	r := newRanges("/nonexistent", testBase, 13)
+	for i := range r.known {
+		r.known[i] = ids{base: r.base(i), layers: os.Stdin, shared: os.Stdin}
+	}
+	seen := map[int]bool{}
+	for i := range allRanges {
+		own, err := r.take(strconv.Itoa(i))
+		if err != nil || seen[own.base] || own.base <= testBase || own.base >= 1<<31-idRange {
+			t.Fatalf("%d: %+v, %v", i, own, err)
+		}
+		seen[own.base] = true
+	}
+	if _, err := r.take("more"); err == nil {
+		t.Error("there were more than there are")
+	}
+	own := r.base(13 * blockRanges) // that of "0"
+	r.release("1", own)
+	if _, err := r.take("more"); err == nil {
+		t.Error("another's range was freed")
+	}
+	r.release("0", own)
+	if got, err := r.take("more"); err != nil || got.base != own {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
