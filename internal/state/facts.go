@@ -354,6 +354,8 @@ type NodeTerminating struct {
 type NodeGone struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Reason string        `cbor:"2,keyasint,omitempty"`
+	// UnlessHeld: only if no operator holds it by now. It is what lists alone say.
+	UnlessHeld bool `cbor:"3,keyasint,omitempty"`
 }
 
 // NodesPurged forgets nodes that are gone.

@@ -305,6 +305,11 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.UnlessHeld && n.Stage != muster.NodeTerminating {
+		if err := held(n); err != nil {
+			return nil, err
+		}
+	}
 	b, err := s.stage(n, muster.NodeGone, f.Reason, now)
 	if err != nil {
 		return nil, err

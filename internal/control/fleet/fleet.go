@@ -336,7 +336,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		b.add(&state.NodeLaunched{ID: found.Node, Instance: found.Instance})
 	}
 	for _, t := range d.Gone {
-		b.add(&state.NodeGone{ID: t.Node, Reason: t.Reason})
+		b.add(&state.NodeGone{ID: t.Node, Reason: t.Reason, UnlessHeld: true})
 	}
 	for _, t := range d.Drain {
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
@@ -349,13 +349,17 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		}
 	}
 	f.stats.Overdue = len(d.Overdue)
+	var overdue []mend.Turn
 	for _, t := range d.Overdue {
 		if !f.overdue[t.Node] {
 			f.overdue[t.Node] = true
-			f.log.Error("instance is still there", "node", t.Node, "instance", snap.Node(t.Node).Instance, "why", t.Reason)
+			overdue = append(overdue, t)
 		}
 	}
 	f.mu.Unlock()
+	for _, t := range overdue {
+		f.log.Error("only its provider or an operator can help a node", "node", t.Node, "instance", snap.Node(t.Node).Instance, "why", t.Reason)
+	}
 	for _, r := range d.Release {
 		b.add(&state.NodeIntentSet{ID: r.Node, Intent: muster.NodeRun, Reason: "the time of its hold is over", IfUntil: r.Until})
 	}

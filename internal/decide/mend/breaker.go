@@ -38,6 +38,13 @@ type breaker struct {
 	nodes, doomed, missing int
 }
 
+// excused reports whether an operator has resumed the pool since contact with the node was lost: it was among what
+// they looked at. What becomes of it is not counted again, or resuming would do nothing while more is missing than the limit.
+func (b *breaker) excused(n *state.Node) bool {
+	silent := n.Health == muster.NodeLost || n.Health == muster.NodeBroken
+	return b.Breaker != nil && b.Resumed != 0 && silent && n.HealthSince <= b.Resumed
+}
+
 func (b *breaker) limit() int { return max(breakerLeast, b.nodes/breakerShare) }
 
 // readBreakers counts the nodes of each pool.
@@ -50,7 +57,7 @@ func (p *planner) readBreakers() {
 			p.breakers[n.Pool] = b
 		}
 		b.nodes++
-		if s := p.sights[n.Offering.Provider]; s != nil && s.misses(n) {
+		if s := p.sights[n.Offering.Provider]; s != nil && s.misses(n) && !b.excused(n) {
 			b.missing++
 		}
 		return true
@@ -66,6 +73,9 @@ func (s *Sight) misses(n *state.Node) bool {
 // mayDestroy asks the breaker for one more node that is out of contact.
 func (p *planner) mayDestroy(n *state.Node) bool {
 	b := p.breakers[n.Pool]
+	if b.excused(n) {
+		return true
+	}
 	if b.IsTripped() {
 		return false
 	}
@@ -80,7 +90,7 @@ func (p *planner) mayDestroy(n *state.Node) bool {
 // mayForget asks the breaker whether lists that lack a node may be believed.
 func (p *planner) mayForget(n *state.Node) bool {
 	b := p.breakers[n.Pool]
-	if n.Denied || b.missing <= b.limit() {
+	if n.Denied || b.missing <= b.limit() || b.excused(n) {
 		return true
 	}
 	if !b.IsTripped() {

@@ -256,6 +256,12 @@ func because(why string) string {
 func (p *planner) vanished(n *state.Node, s *Sight) bool {
 	gone, next := s.gone(n, n.Denied)
 	switch {
+	case gone && n.Intent == muster.NodeHold:
+		// Somebody wants to keep it, and clouds leave machines out of their lists while they are stopped: with its row gone it
+		// would be a stray once it is listed again. The operator gives it up by ending the hold.
+		p.out.Overdue = append(p.out.Overdue, Turn{Node: n.ID, Reason: "it is held, and a complete list no longer has its instance; release it to give it up"})
+		p.look(s, s.newest.Add(lookAgain))
+		return true
 	case gone && p.mayForget(n):
 		p.gone(n, "a complete list no longer has its instance")
 		return true
@@ -299,7 +305,7 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		// Nobody can say that a host of a static pool is gone: the grace is all that there is (case c), and what runs there may go on
 		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
 		q := p.snap.Pool(n.Pool)
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: true, GiveUp: q != nil && q.Static})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
 	}
 }
 

@@ -33,7 +33,8 @@ func Reconcile(snap *state.Snapshot, provider muster.ProviderName, l *List) (str
 	}
 	nodes := map[muster.Token]*state.Node{}
 	snap.Nodes("", func(n *state.Node) bool {
-		if n.Offering.Provider == provider {
+		// A token has two rows where an instance came back after its node was gone: the living one is its.
+		if before := nodes[n.Token]; n.Offering.Provider == provider && (before == nil || before.Stage == muster.NodeGone) {
 			nodes[n.Token] = n
 		}
 		return true
@@ -49,6 +50,9 @@ func Reconcile(snap *state.Snapshot, provider muster.ProviderName, l *List) (str
 			adopt = append(adopt, adoption(snap, provider, in))
 		case n == nil:
 			// The next list, when the first is adopted, shows which is surplus.
+		case n.Stage == muster.NodeGone && in.Intent == muster.NodeHold && !twice:
+			// Its tags say that an operator keeps it. That it was taken for gone is no reason to destroy it.
+			adopt = append(adopt, adoption(snap, provider, in))
 		case n.Stage == muster.NodeGone:
 			strays = append(strays, Stray{in.ID, in.Token, "node " + string(n.ID) + " is gone"})
 		case n.Instance != "" && n.Instance != in.ID:
