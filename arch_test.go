@@ -48,13 +48,14 @@ var rules = []rule{
 	{place: "internal/remote/bridge", third: []string{"golang.org/x/sys"}},
 	{place: "internal/remote/remotetest", may: []string{"internal/remote"}, third: []string{"golang.org/x/crypto"}},
 	{place: "internal/remote", may: []string{".", "internal/remote/bridge"}, third: []string{"golang.org/x/crypto", "golang.org/x/sys"}},
+	{place: "internal/clock", may: []string{"."}},
 	{place: "internal/locate", may: []string{"."}},
 	{place: "internal/conns"},
 	{place: "internal/cloud/local", may: []string{".", "api", "internal/cloud", "internal/agent", "internal/agent/initbox", "internal/agent/teardown", "internal/wire/agent", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/cloud/cloudtest", may: []string{".", "api", "internal/cloud"}},
 	{place: "internal/cloud/...", may: []string{".", "api", "internal/cloud"}, third: []string{"*"}},
 	{place: "internal/cloud", may: []string{".", "api"}},
-	{place: "internal/control/...", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/cloud", "internal/remote", "internal/wire/agent", "internal/blob"}, third: []string{"golang.org/x/sync", "github.com/tidwall/btree"}},
+	{place: "internal/control/...", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/clock", "internal/cloud", "internal/remote", "internal/wire/agent", "internal/blob"}, third: []string{"golang.org/x/sync", "github.com/tidwall/btree"}},
 	{place: "internal/sandbox", may: []string{".", "internal/wire/init"}, third: []string{"golang.org/x/sys", "github.com/creack/pty"}},
 	{place: "internal/agent/initbin"},
 	{place: "internal/agent/images", may: []string{".", "internal/agent", "internal/wire/agent"}, third: []string{"github.com/google/go-containerregistry", "github.com/containerd", "github.com/klauspost/compress", "github.com/opencontainers", "golang.org/x/sys", "golang.org/x/sync"}},
@@ -69,7 +70,7 @@ var rules = []rule{
 	{place: "internal/agent/...", may: []string{".", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent", may: []string{".", "api", "internal/wire/...", "internal/agent/initbin"}, third: []string{"golang.org/x/sys", "golang.org/x/sync"}},
 	{place: "internal/policy", may: []string{".", "api"}, third: []string{"github.com/google/go-containerregistry"}, pure: true},
-	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/wire/...", "internal/blob", "internal/conns", "internal/policy"},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/prometheus/client_golang", "github.com/coder/websocket"}},
 	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/httpapi", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
@@ -312,5 +313,26 @@ func TestFilesAndFunctionsStayShort(t *testing.T) {
 				t.Errorf("%s: %s has %d lines: the design wants a look", s.fset.Position(f.Pos()), f.Name.Name, n)
 			}
 		}
+	}
+}
+
+// Loops take one clock, the log's (internal/clock): one that made a moment of the system's would come too late, or never, after
+// that was set back. Durations are measured by time.Since and timers, which no step moves.
+func TestLoopsTakeTheLogsClock(t *testing.T) {
+	// What a node is asked about the system's clock is about that one. Parts that only fake or try something have no deadlines in the log.
+	allowed := []string{"internal/control/link/prove.go", "internal/control/link/linktest/", "internal/control/check/"}
+	err := filepath.WalkDir("internal/control", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			slices.ContainsFunc(allowed, func(a string) bool { return strings.HasPrefix(path, a) }) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if strings.Contains(string(b), "muster.At(time.Now()") {
+			t.Errorf("%s takes the system's clock; its Config has a Clock", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

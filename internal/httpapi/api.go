@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
@@ -56,8 +57,10 @@ type LiveOutput interface {
 type Config struct {
 	State    State
 	Proposer Proposer
-	Blobs    Blobs
-	Output   LiveOutput
+	// Clock is the log's; nil: the system's.
+	Clock  clock.Clock
+	Blobs  Blobs
+	Output LiveOutput
 	// Sandboxes reaches into sandboxes and nodes. Optional: without, none can be reached.
 	Sandboxes Sandboxes
 	// Runners hands out runners, and ClaimKey is what the secrets of claims are derived from. Optional: without, there are no claims.

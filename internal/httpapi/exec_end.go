@@ -189,7 +189,7 @@ func (a *API) putOut(al *state.Alloc) {
 	e.answered[al.Claim] = true
 	e.mu.Unlock()
 	if c := a.cfg.State.Latest().Claim(al.Claim); !again && c != nil {
-		a.cfg.Metrics.firstOutput.Observe(max(muster.At(time.Now()).Sub(c.Made), 0).Seconds())
+		a.cfg.Metrics.firstOutput.Observe(max(a.cfg.Clock.Now().Sub(c.Made), 0).Seconds())
 	}
 }
 

@@ -38,7 +38,7 @@ type explainJobIn struct {
 }
 
 func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {
-	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	snap, now := a.cfg.State.Latest(), a.cfg.Clock.Now()
 	j, err := in.find(snap)
 	if err != nil {
 		return nil, err

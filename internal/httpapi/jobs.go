@@ -301,7 +301,7 @@ func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	}
 	out := &jobOut{Body: jobWhole(j)}
 	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
-	out.Body.Rollout = rolloutOf(snap, j, muster.At(time.Now()))
+	out.Body.Rollout = rolloutOf(snap, j, a.cfg.Clock.Now())
 	return out, nil
 }
 

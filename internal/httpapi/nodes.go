@@ -136,7 +136,7 @@ func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	if err := in.order(&b); err != nil {
 		return nil, err
 	}
-	until, err := untilAfter("body.for", b.For)
+	until, err := a.untilAfter("body.for", b.For)
 	if err != nil {
 		return nil, err
 	}
@@ -144,14 +144,14 @@ func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 }
 
 // untilAfter is when a time that begins now is over; 0 if none is given.
-func untilAfter(field string, d api.Duration) (muster.Time, error) {
+func (a *API) untilAfter(field string, d api.Duration) (muster.Time, error) {
 	switch {
 	case d.Std() < 0 || d.Std() > longestHold:
 		return 0, invalid(field, "is %s; give a time above 0s and below ten years, or leave it out", d)
 	case d == 0:
 		return 0, nil
 	}
-	return muster.At(time.Now().Add(d.Std())), nil
+	return a.cfg.Clock.Now().Add(d.Std()), nil
 }
 
 func (a *API) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
@@ -159,7 +159,7 @@ func (a *API) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) 
 	if err := in.order(&b); err != nil {
 		return nil, err
 	}
-	until, err := untilAfter("body.deadline", b.Deadline)
+	until, err := a.untilAfter("body.deadline", b.Deadline)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ type (
 )
 
 func (a *API) listPools(context.Context, *struct{}) (*poolListOut, error) {
-	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	snap, now := a.cfg.State.Latest(), a.cfg.Clock.Now()
 	out := &poolListOut{api.PoolList{Pools: []api.Pool{}, Index: snap.Index()}}
 	sights := map[muster.PoolName]*api.Pool{}
 	var order []muster.PoolName
@@ -64,7 +64,7 @@ func (a *API) listPools(context.Context, *struct{}) (*poolListOut, error) {
 }
 
 func (a *API) showPool(in *PoolPath) (*poolOut, error) {
-	snap, now := a.cfg.State.Latest(), muster.At(time.Now())
+	snap, now := a.cfg.State.Latest(), a.cfg.Clock.Now()
 	p := snap.Pool(muster.PoolName(in.Name))
 	if p == nil {
 		return nil, notFound("pool %s: not found", clip(in.Name))

@@ -466,7 +466,7 @@ func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) 
 	if q.TTL != nil {
 		ttl := q.TTL.Std()
 		if j := a.cfg.State.Latest().JobByUID(c.UID); j != nil && j.Env != nil {
-			ttl = within(j.Env.Spec, ttl, time.Since(c.Made.Std()))
+			ttl = within(j.Env.Spec, ttl, a.cfg.Clock.Now().Sub(c.Made))
 		}
 		f.TTL = muster.Time(ttl.Microseconds())
 	}

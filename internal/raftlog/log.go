@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/musterhq/muster"
 )
 
 // Defaults of Config.
@@ -139,6 +141,7 @@ func Open(c Config) (_ *Log, err error) {
 		every:   c.SnapshotEvery,
 		bytes:   c.SnapshotBytes,
 		size:    l.snaps.newestSize,
+		clock:   clock{log: l.log},
 	}
 	if err := l.startRaft(c); err != nil {
 		return nil, err
@@ -376,6 +379,10 @@ func (l *Log) commit() {
 		runtime.Gosched()
 	}
 }
+
+// Now is the log's time: that of an entry that would be written now. It never goes back, and steps of the system's clock
+// do not move it. All loops decide by it.
+func (l *Log) Now() muster.Time { return muster.Time(l.driver.clock.next()) }
 
 func (l *Log) commitBatch(b *batch) commitResult {
 	if err := l.latch.err(); err != nil {

@@ -5,5 +5,5 @@ import (
 )
 
 func (s *Server) fleet(l ledger, ps providers) (*fleet.Fleet, error) {
-	return fleet.New(fleet.Config{State: s.state, Proposer: l, Providers: ps, Paused: s.config().Scheduler.Paused, Logger: s.log})
+	return fleet.New(fleet.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Providers: ps, Paused: s.config().Scheduler.Paused, Logger: s.log})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/control/apply"
 	"github.com/musterhq/muster/internal/control/broker"
 	"github.com/musterhq/muster/internal/control/fleet"
@@ -182,6 +183,7 @@ type loops struct {
 	roll     *roll.Roll
 	// paused: nothing is placed.
 	paused bool
+	clock  clock.Clock
 	// providers are those that the loops call.
 	providers providers
 	// reach is the ways to their nodes.
@@ -197,8 +199,8 @@ func (l *loops) run() map[string]func(context.Context) error {
 }
 
 func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err error) {
-	out := &loops{providers: ps, reach: r, paused: s.config().Scheduler.Paused}
-	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Logger: s.log}); err != nil {
+	out := &loops{providers: ps, reach: r, clock: s.raft.Now, paused: s.config().Scheduler.Paused}
+	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.apply, err = apply.New(apply.Config{Snapshots: s.state, Proposer: l, Deliveries: out.broker, Logger: s.log}); err != nil {
@@ -208,7 +210,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 		return nil, err
 	}
 	if out.link, err = link.New(link.Config{
-		State: s.state, Proposer: l, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
+		State: s.state, Proposer: l, Clock: s.raft.Now, Blobs: s.blobs, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent, StartsItself: r.StartsItself,
 		Leave: r.Leave, Problems: r.Problems, Lease: s.lease, OCIRuntime: s.ociRuntime, Grants: s.grants, DiskTight: s.raft.DiskTight, Logger: s.log, Seed: newSeed(),
 	}); err != nil {
 		return nil, err
@@ -219,17 +221,17 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	if out.reaper, err = s.reaper(l); err != nil {
 		return nil, err
 	}
-	if out.roll, err = roll.New(roll.Config{State: s.state, Proposer: l, Paused: out.paused, Logger: s.log}); err != nil {
+	if out.roll, err = roll.New(roll.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Paused: out.paused, Logger: s.log}); err != nil {
 		return nil, err
 	}
-	out.runners, err = runners.New(runners.Config{State: s.state, Proposer: l, Reached: out.reached, Logger: s.log})
+	out.runners, err = runners.New(runners.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Reached: out.reached, Logger: s.log})
 	return out, err
 }
 
 // reached reports whether a node was heard lately: what its agent says comes every few seconds at least.
 func (l *loops) reached(id muster.NodeID) bool {
 	u, ok := l.link.Usage(id)
-	return ok && time.Since(u.Heard.Std()) < 2*wire.HeartbeatEvery*time.Millisecond
+	return ok && l.clock.Now().Sub(u.Heard) < 2*wire.HeartbeatEvery*time.Millisecond
 }
 
 // newID draws an id of 8 lower-case letters and digits behind a prefix.

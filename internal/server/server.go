@@ -328,6 +328,7 @@ func (s *Server) api() (*http.Server, error) {
 	a, err := httpapi.New(httpapi.Config{
 		State:    s.state,
 		Proposer: ledger{s.state, s.raft.ProposeUser, s.times.commits},
+		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
 		Output:   &s.live, Sandboxes: &s.live,
 		Runners: &s.live, ClaimKey: s.claimKey,

@@ -94,7 +94,7 @@ func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need,
 			add(w.shape, p, w.members)
 		}
 	}
-	now := clock(snap)
+	now := b.clock(snap)
 	for _, w := range b.windows {
 		if w.priority <= priority {
 			continue

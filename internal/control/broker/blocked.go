@@ -123,7 +123,7 @@ func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 		g.decided = max(g.decided, tried)
 	}
 	if e.since == 0 || job.Waiting < e.waiting {
-		e.since = clock(b.cfg.State.Latest())
+		e.since = b.clock(b.cfg.State.Latest())
 	}
 	e.group, e.tried, e.waiting, e.avoid, e.settled = g, tried, job.Waiting, job.Avoid, settled(job)
 	b.setTimerLocked(e, 0)

@@ -464,7 +464,7 @@ func (m *model) step(w *worker, nack bool) {
 		}
 		m.mu.Unlock()
 	case w.plan == nil:
-		d := place.Plan(snap, w.open, clock(snap), place.Limits{Placements: rapid.IntRange(1, 4).Draw(m.rt, "limit"), Looks: 100})
+		d := place.Plan(snap, w.open, wallOr(snap), place.Limits{Placements: rapid.IntRange(1, 4).Draw(m.rt, "limit"), Looks: 100})
 		w.plan = &d
 	default:
 		d := w.plan
@@ -540,7 +540,7 @@ func (m *model) rest() {
 		}
 		return true
 	})
-	d := place.Plan(snap, all, clock(snap), place.Limits{Placements: 1000, Looks: 1000})
+	d := place.Plan(snap, all, wallOr(snap), place.Limits{Placements: 1000, Looks: 1000})
 	if len(d.Placements) > 0 {
 		m.rt.Fatalf("at rest, and this was missed:\n%s%+v", fittest.Placements(snap, d.Placements), m.Stats())
 	}
@@ -574,7 +574,7 @@ func TestB2ChangedWhileOut(t *testing.T) {
 			r.workAll(1)
 			r.do("end a 0 node-fault")
 			w := r.next(1)
-			d := place.Plan(r.log.Latest(), w.Jobs, clock(r.log.Latest()), place.Limits{Placements: 9, Looks: 9})
+			d := place.Plan(r.log.Latest(), w.Jobs, wallOr(r.log.Latest()), place.Limits{Placements: 9, Looks: 9})
 			if len(d.Blocked) != 1 || d.Blocked[0].Full {
 				t.Fatalf("%+v", d)
 			}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -32,7 +33,9 @@ type Proposer interface {
 type Config struct {
 	State    State
 	Proposer Proposer
-	Logger   *slog.Logger
+	// Clock is the log's; nil: the system's.
+	Clock  clock.Clock
+	Logger *slog.Logger
 
 	// DeliveryTimeout is how long a worker may take to answer, the time in the
 	// applier's queue not counted. Default: a minute.
@@ -175,8 +178,8 @@ func (b *Broker) clearLocked() {
 
 // clock is the time by which deadlines in the state are due: never before what
 // the log has seen, so that a deadline that the log has passed is over here too.
-func clock(snap *state.Snapshot) muster.Time {
-	return max(muster.At(time.Now()), snap.Meta().Time)
+func (b *Broker) clock(snap *state.Snapshot) muster.Time {
+	return max(b.cfg.Clock.Now(), snap.Meta().Time)
 }
 
 // tellWorkersLocked wakes those who wait for something that is ready now.
@@ -219,7 +222,7 @@ func (b *Broker) tick(ctx context.Context) error {
 // how long it is to the next deadline, if there is one.
 func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	for {
 		e, ok := b.timers.Min()
 		if !ok || e.at > now {
@@ -244,7 +247,7 @@ func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	if b.armed == 0 {
 		return over, 0, false
 	}
-	return over, max(b.armed.Sub(muster.At(time.Now())), 0), true
+	return over, max(b.armed.Sub(b.cfg.Clock.Now()), 0), true
 }
 
 // rearmLocked tells the timer loop of a deadline that comes before the one it waits for.

@@ -86,7 +86,7 @@ func (b *Broker) servesLocked(ws *waiters) bool {
 func (b *Broker) deliverLocked(limit int) place.Window {
 	snap := b.cfg.State.Latest()
 	b.serial++
-	w := &window{token: b.term<<32 | b.serial, jobs: map[muster.JobUID]*entry{}, deadline: clock(snap).Add(b.cfg.DeliveryTimeout)}
+	w := &window{token: b.term<<32 | b.serial, jobs: map[muster.JobUID]*entry{}, deadline: b.clock(snap).Add(b.cfg.DeliveryTimeout)}
 	var take []*entry
 	b.ready.Scan(func(e *entry) bool {
 		if len(take) > 0 && (len(take) == limit || e.priority != take[0].priority || e.nacks > 0) {
@@ -140,7 +140,7 @@ func (b *Broker) Ack(token uint64, jobs ...muster.JobUID) error {
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	for _, e := range entries {
 		b.stats.Acked++
 		e.nacks = 0
@@ -173,7 +173,7 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	for i, e := range entries {
 		b.stats.Acked++
 		e.nacks = 0
@@ -221,7 +221,7 @@ func (b *Broker) Nack(token uint64, reason string, jobs ...muster.JobUID) error 
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	for _, e := range entries {
 		b.nackLocked(e, reason, snap, now)
 	}
@@ -273,7 +273,7 @@ func (b *Broker) setPaused(token uint64, paused bool) error {
 	}
 	w.paused = paused
 	if !paused {
-		w.deadline = clock(b.cfg.State.Latest()).Add(b.cfg.DeliveryTimeout)
+		w.deadline = b.clock(b.cfg.State.Latest()).Add(b.cfg.DeliveryTimeout)
 		b.rearmLocked(w.deadline)
 	}
 	return nil

@@ -137,7 +137,7 @@ func (b *Broker) setTimerLocked(e *entry, at muster.Time) {
 // resyncLocked builds the queue from a snapshot, or builds it anew when the
 // feed could not be followed: then growth of room may have been missed.
 func (b *Broker) resyncLocked(snap *state.Snapshot) {
-	now := clock(snap)
+	now := b.clock(snap)
 	b.blind = snap.Index()
 	b.at, b.followed = state.AfterIndex(snap.Index()), snap.Index()
 	for _, e := range b.entries {

@@ -72,7 +72,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 	// Rows as they are now, not as they were at each change: deciding on the
 	// newest is what makes it right to see a change twice or late.
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	var jobs touched[muster.JobUID]
 	var nodes touched[muster.NodeID]
 	var limits touched[muster.Namespace]

@@ -85,7 +85,7 @@ func (b *Broker) proposedLocked(e *entry, fact *state.JobParked, err error) {
 		return // the feed was faster
 	}
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	if err != nil && !muster.IsKind(err, muster.FaultConflict) && !muster.IsKind(err, muster.FaultNotFound) {
 		b.setTimerLocked(e, now.Add(parkRetry))
 		return

@@ -50,7 +50,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.cfg.State.Latest()
-	now := clock(snap)
+	now := b.clock(snap)
 	heads := b.headsLocked()
 	active := 0
 	snap.LiveNodes(func(n *state.Node) bool {

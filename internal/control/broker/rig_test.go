@@ -195,7 +195,7 @@ func (r *rig) is(want string) {
 func (r *rig) work(w place.Window) place.Decision {
 	r.t.Helper()
 	snap := r.log.Latest()
-	d := place.Plan(snap, w.Jobs, clock(snap), place.Limits{Placements: 1000, Looks: 1 << 20})
+	d := place.Plan(snap, w.Jobs, wallOr(snap), place.Limits{Placements: 1000, Looks: 1 << 20})
 	if len(d.Placements) > 0 {
 		if res := r.log.Must(r.t, &state.PlanCommitted{Placements: d.Placements}).(*state.PlanResult); len(res.Refused) > 0 {
 			r.t.Fatalf("refused: %+v", res.Refused)
@@ -313,3 +313,6 @@ func (b *Broker) check() error {
 	}
 	return nil
 }
+
+// wallOr is the broker's clock in tests, which is the system's.
+func wallOr(snap *state.Snapshot) muster.Time { return max(muster.At(time.Now()), snap.Meta().Time) }

@@ -46,7 +46,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 	callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
 	errs := f.providers[name].Destroy(callCtx, ids)
 	cancel()
-	now := time.Now()
+	now := f.cfg.Clock.Now().Std()
 	f.mu.Lock()
 	for i, n := range nodes {
 		delete(f.memory.Destroying, n.ID)

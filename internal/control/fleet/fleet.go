@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -31,6 +32,8 @@ type Source interface {
 type Config struct {
 	State    Source
 	Proposer Proposer
+	// Clock is the log's; nil: the system's.
+	Clock clock.Clock
 	// Providers by the name that pools and offerings know them by.
 	Providers map[muster.ProviderName]cloud.Provider
 	Logger    *slog.Logger
@@ -228,7 +231,7 @@ func (f *Fleet) survey() state.Position {
 	snap := f.cfg.State.Latest()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.surveyLocked(snap, muster.At(time.Now()))
+	f.surveyLocked(snap, f.cfg.Clock.Now())
 	return state.AfterIndex(snap.Index())
 }
 
@@ -277,7 +280,7 @@ func matters(c *state.Change) (urgent, soon bool) {
 // step is one pass: it decides on one snapshot, commits what is decided, and
 // starts the calls. It returns when to come again if nothing happens.
 func (f *Fleet) step(ctx context.Context) time.Duration {
-	now := muster.At(time.Now())
+	now := f.cfg.Clock.Now()
 	snap := f.cfg.State.Latest()
 	f.mu.Lock()
 	f.tidyLocked(snap)
@@ -296,7 +299,7 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 			next = min(next, t)
 		}
 	}
-	return max(next.Sub(muster.At(time.Now())), 0)
+	return max(next.Sub(f.cfg.Clock.Now()), 0)
 }
 
 // tidyLocked forgets calls of nodes that are gone.

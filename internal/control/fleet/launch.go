@@ -109,7 +109,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		}
 		if err != nil {
 			// Not in the log: what became of it is found by listing.
-			f.memory.Tried[n.ID] = muster.At(time.Now())
+			f.memory.Tried[n.ID] = f.cfg.Clock.Now()
 		}
 		f.mu.Unlock()
 	}
@@ -118,7 +118,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 
 // notCreated deals with an answer that is not an instance.
 func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error {
-	now := time.Now()
+	now := f.cfg.Clock.Now().Std()
 	if unclear(err) {
 		f.mu.Lock()
 		f.backoff[n.ID]++

@@ -170,7 +170,7 @@ func (l *lister) run(ctx context.Context) {
 func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	out := &mend.List{Asked: muster.At(time.Now())}
+	out := &mend.List{Asked: l.f.cfg.Clock.Now()}
 	var seen []cloud.Instance
 	cursor := ""
 	for range maxPages {

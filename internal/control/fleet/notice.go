@@ -61,7 +61,7 @@ func (f *Fleet) spotNodes(name muster.ProviderName) map[muster.InstanceID]muster
 
 // noticed takes in all notices that are open of these instances, and reports whether there is a new one.
 func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice) (fresh bool) {
-	now := muster.At(time.Now())
+	now := f.cfg.Clock.Now()
 	open := map[muster.NodeID]bool{}
 	f.mu.Lock()
 	defer f.mu.Unlock()

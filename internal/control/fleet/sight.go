@@ -3,7 +3,6 @@ package fleet
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/mend"
@@ -15,7 +14,7 @@ import (
 func (f *Fleet) Blocks() []size.Block {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.blocks.now(muster.At(time.Now()))
+	return f.blocks.now(f.cfg.Clock.Now())
 }
 
 // Shelter keeps the instance of a token, which stands behind no node, from being
@@ -33,7 +32,7 @@ func (f *Fleet) Shelter(t muster.Token) (end func(destroyed bool)) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if destroyed {
-			f.sheltered[t] = muster.At(time.Now().Add(listTimeout))
+			f.sheltered[t] = f.cfg.Clock.Now().Add(listTimeout)
 		} else {
 			delete(f.sheltered, t)
 		}
@@ -44,7 +43,7 @@ func (f *Fleet) Shelter(t muster.Token) (end func(destroyed bool)) {
 func (f *Fleet) unsheltered(strays []mend.Stray, adopt []mend.Adoption) ([]mend.Stray, []mend.Adoption) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := muster.At(time.Now())
+	now := f.cfg.Clock.Now()
 	maps.DeleteFunc(f.sheltered, func(_ muster.Token, until muster.Time) bool { return until <= now })
 	hidden := func(t muster.Token) bool { return f.sheltered[t] != 0 }
 	return slices.DeleteFunc(strays, func(s mend.Stray) bool { return hidden(s.Token) }),

@@ -45,7 +45,7 @@ func (f *Fleet) Stats() Stats {
 	s := f.stats
 	s.Creating, s.Destroying = len(f.memory.Creating), len(f.memory.Destroying)
 	s.Boots, s.Disappeared = maps.Clone(f.boots.outcomes), maps.Clone(f.boots.disappeared)
-	s.Blocks = slices.Clone(f.blocks.now(muster.At(time.Now())))
+	s.Blocks = slices.Clone(f.blocks.now(f.cfg.Clock.Now()))
 	for _, name := range f.names {
 		for _, c := range f.counts[name].Counts() {
 			s.Operations = append(s.Operations, Operation{name, c})

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
@@ -182,7 +181,7 @@ func (n *nodeLink) granted(g wire.Grant) {
 		return
 	}
 	if len(n.grants) >= maxAsked {
-		now := muster.At(time.Now())
+		now := n.l.cfg.Clock.Now()
 		maps.DeleteFunc(n.grants, func(_ string, old wire.Grant) bool { return old.Until < now })
 	}
 	if len(n.grants) < maxAsked {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -43,7 +44,9 @@ type Blobs interface {
 type Config struct {
 	State    Source
 	Proposer Proposer
-	Blobs    Blobs
+	// Clock is the log's; nil: the system's.
+	Clock clock.Clock
+	Blobs Blobs
 	// Dial opens a connection to the agent of a node. It fails soon if the agent does not listen.
 	Dial func(ctx context.Context, n *state.Node) (net.Conn, error)
 	// StartAgent makes sure that an agent of this build runs on the node. It is

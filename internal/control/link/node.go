@@ -77,7 +77,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		l: l, id: row.ID, log: l.log.With("node", row.ID),
 		jitter: rand.New(rand.NewPCG(l.cfg.Seed, h.Sum64())),
 		box:    newMailbox(), judge: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
-		contact: health.Contact{Began: muster.At(time.Now())},
+		contact: health.Contact{Began: l.cfg.Clock.Now()},
 		ships:   map[muster.AllocID]*ship{}, storing: map[muster.AllocID]time.Time{},
 		pulling: map[string]int{}, grants: map[string]wire.Grant{},
 	}
@@ -196,7 +196,7 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 			n.contactGone(err)
 		default:
 			n.contactGone(err)
-			if now := time.Now(); n.l.cfg.StartAgent != nil && !now.Before(startAt) && n.mayStart(now) {
+			if now := time.Now(); n.l.cfg.StartAgent != nil && !now.Before(startAt) && n.mayStart() {
 				started, after := n.startAgent(ctx)
 				if started {
 					wait = dialFirst
@@ -262,7 +262,7 @@ func (n *nodeLink) letGo(ctx context.Context) {
 
 // contactGone notes the end of a contact that was, or a call that was not answered.
 func (n *nodeLink) contactGone(err error) {
-	now := muster.At(time.Now())
+	now := n.l.cfg.Clock.Now()
 	wasUp := false
 	n.touch(func(c *health.Contact) {
 		wasUp = c.Up
@@ -280,10 +280,10 @@ func (n *nodeLink) contactGone(err error) {
 // bootFor is how long a new instance is left to start its agent by itself.
 const bootFor = time.Second
 
-func (n *nodeLink) mayStart(now time.Time) bool {
+func (n *nodeLink) mayStart() bool {
 	row := n.row.Load()
 	boots := row.Stage == muster.NodeBooting || row.Stage == muster.NodeAdopted
-	return !boots || !n.l.cfg.StartsItself(row) || now.Sub(row.StageSince.Std()) >= bootFor
+	return !boots || !n.l.cfg.StartsItself(row) || n.l.cfg.Clock.Now().Sub(row.StageSince) >= bootFor
 }
 
 // startAgent has the agent started; not ok if it could not be. After is when to come again, if that is known.
@@ -339,7 +339,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	}
 	hello = believed(cleanHello(hello), &n.row.Load().Offering, program)
 	n.mu.Lock()
-	n.contact.Heard = muster.At(time.Now())
+	n.contact.Heard = n.l.cfg.Clock.Now()
 	n.usage.Problems = hello.Problems
 	n.mu.Unlock()
 	if len(hello.Runtimes) == 0 {
@@ -461,7 +461,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 		if p := n.l.cfg.State.Latest().Pool(row.Pool); p != nil {
 			grace = time.Duration(p.Grace) * time.Microsecond
 		}
-		now := muster.At(time.Now())
+		now := n.l.cfg.Clock.Now()
 		v := health.Judge(row, grace, n.contactNow(), now)
 		if v.Wake != 0 {
 			timer.Reset(v.Wake.Sub(now))

@@ -68,7 +68,7 @@ func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
 		case got.Broken:
 			c.Broken = got.Why
 		default:
-			c.NotReady, c.Again = "not ready: "+got.Why, muster.At(time.Now().Add(again))
+			c.NotReady, c.Again = "not ready: "+got.Why, n.l.cfg.Clock.Now().Add(again)
 		}
 	})
 	// What was asked for another turn of the dial has changed nothing that touch would see.

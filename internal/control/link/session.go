@@ -122,7 +122,7 @@ func (s *session) read(ctx context.Context) error {
 func (s *session) take(ctx context.Context, r *wire.Report) error {
 	n := s.n
 	n.l.stats.reports.Add(1)
-	now, snap := muster.At(time.Now()), n.l.cfg.State.Latest()
+	now, snap := n.l.cfg.Clock.Now(), n.l.cfg.State.Latest()
 	s.mu.Lock()
 	if r.Whole {
 		clear(s.known)

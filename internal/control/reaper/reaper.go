@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -49,8 +50,10 @@ type Blobs interface {
 type Config struct {
 	State    Source
 	Proposer Proposer
-	Blobs    Blobs
-	Logger   *slog.Logger
+	// Clock is the log's; nil: the system's.
+	Clock  clock.Clock
+	Blobs  Blobs
+	Logger *slog.Logger
 
 	Every time.Duration
 	// Jobs and Nodes are kept for so long after their end, and never more of
@@ -104,7 +107,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	tick := time.NewTicker(r.cfg.Every)
 	defer tick.Stop()
 	for {
-		if err := r.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := r.step(ctx, r.cfg.Clock.Now().Std()); err != nil && ctx.Err() == nil {
 			r.log.Warn("a sweep was not finished; it goes on later", "error", err)
 		}
 		select {

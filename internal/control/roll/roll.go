@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -30,7 +31,9 @@ type Proposer interface {
 type Config struct {
 	State    State
 	Proposer Proposer
-	Logger   *slog.Logger
+	// Clock is the log's; nil: the system's.
+	Clock  clock.Clock
+	Logger *slog.Logger
 	// Paused: nobody is stopped for a successor, as none would be placed.
 	Paused bool
 }
@@ -164,8 +167,8 @@ func (r *Roll) turn(ctx context.Context) {
 			synced = time.Now()
 			r.all(r.cfg.State.Latest())
 		}
-		next := r.step(ctx, muster.At(time.Now()))
-		timer.Reset(min(max(next.Sub(muster.At(time.Now())), time.Millisecond), resync))
+		next := r.step(ctx, r.cfg.Clock.Now())
+		timer.Reset(min(max(next.Sub(r.cfg.Clock.Now()), time.Millisecond), resync))
 	}
 }
 

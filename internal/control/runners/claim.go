@@ -83,7 +83,7 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 		return "", muster.Faultf(muster.FaultNotFound, "the environment was deleted")
 	}
 	if first {
-		p.demand.came(muster.At(time.Now()))
+		p.demand.came(r.cfg.Clock.Now())
 	}
 	if p.waiters.Len() == 0 {
 		if id := p.pop(r.cfg.Reached); id != "" {
@@ -242,7 +242,7 @@ func (r *Runners) Use(id muster.ClaimID) (end func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		u.busy--
-		u.last = muster.At(time.Now())
+		u.last = r.cfg.Clock.Now()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -27,6 +28,8 @@ type Proposer interface {
 type Config struct {
 	State    State
 	Proposer Proposer
+	// Clock is the log's; nil: the system's.
+	Clock clock.Clock
 	// Reached reports whether a node is in contact: runners elsewhere are handed out last. Nil: all are.
 	Reached func(muster.NodeID) bool
 	Logger  *slog.Logger
@@ -106,7 +109,7 @@ const (
 func (r *Runners) Run(ctx context.Context) error {
 	snap := r.cfg.State.Latest()
 	r.mu.Lock()
-	r.up, r.began = true, muster.At(time.Now())
+	r.up, r.began = true, r.cfg.Clock.Now()
 	r.allLocked(snap)
 	r.mu.Unlock()
 	close(r.ready)
@@ -251,7 +254,7 @@ func (r *Runners) handOutLocked(p *pool) {
 func (r *Runners) turn(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var purged time.Time
+	var purged muster.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -263,13 +266,13 @@ func (r *Runners) turn(ctx context.Context) {
 				return
 			}
 		}
-		now := time.Now()
-		next := r.step(ctx, now)
+		now := r.cfg.Clock.Now()
+		next := r.step(ctx, now.Std())
 		if now.Sub(purged) >= resync {
 			purged = now
-			r.purge(ctx, muster.At(now))
+			r.purge(ctx, now)
 		}
-		timer.Reset(min(max(next.Sub(muster.At(time.Now())), time.Millisecond), resync))
+		timer.Reset(min(max(next.Sub(r.cfg.Clock.Now()), time.Millisecond), resync))
 	}
 }
 

@@ -109,12 +109,19 @@ func privilegeAttempts() []attempt {
 				return broken("%q: %v", b, err)
 			}
 			// Ranges of sandboxes' own follow the one that starts at the base, or are that one.
-			if text := os.Getenv("PROBE_BASE"); text != "" {
-				if base, err := strconv.Atoi(text); err != nil || base == 0 && outside != 0 || base > 0 && (outside < base || (outside-base)%count != 0) {
-					return broken("root inside is %d outside, and not at a range from %s on", outside, text)
-				}
+			if text := os.Getenv("PROBE_BASE"); text != "" && !rangeFrom(text, outside, count) {
+				return broken("root inside is %d outside, and not at a range from %s on", outside, text)
 			}
 			return held("%d from %d on", count, outside)
 		}},
 	}
+}
+
+// rangeFrom reports whether ids begin at a base, or at one of the ranges of that size that follow it; 0 is the node's own ids.
+func rangeFrom(text string, outside, count int) bool {
+	base, err := strconv.Atoi(text)
+	if err != nil || base == 0 {
+		return err == nil && outside == 0
+	}
+	return outside >= base && (outside-base)%count == 0
 }
