@@ -86,6 +86,12 @@ type Notice struct {
 	At       muster.Time
 }
 
+// OffersConfigured is a Provider whose offerings are written in the server's configuration: one that it does not
+// name any more was taken out by an operator. Of all others it is a read that may have been wrong.
+type OffersConfigured interface {
+	OffersConfigured()
+}
+
 // HostKeyReader is a Provider that knows, by a way that nobody on the network can
 // change, which SSH host keys an instance has.
 type HostKeyReader interface {

@@ -438,3 +438,6 @@ func (p *Provider) leave(id muster.InstanceID, t *turn) {
 func transient(err error, format string, args ...any) *muster.Fault {
 	return &muster.Fault{Kind: muster.FaultTransient, Message: fmt.Sprintf(format, args...), Err: err}
 }
+
+// OffersConfigured makes it a cloud.OffersConfigured.
+func (p *Provider) OffersConfigured() {}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -34,7 +35,7 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 
 func sameOffering(a, b muster.Offering) bool {
 	return a.Provider == b.Provider && a.Name == b.Name && a.Zone == b.Zone && a.Market == b.Market && a.Price == b.Price &&
-		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && maps.Equal(a.Attributes, b.Attributes)
+		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && maps.Equal(a.Attributes, b.Attributes) && a.PriceCap == b.PriceCap && slices.Equal(a.Devices, b.Devices)
 }
 
 // afterOf is when a provider said to come again; 0: it did not.

@@ -306,8 +306,9 @@ func TestL4RestartKeepsWhatIsThere(t *testing.T) {
 		held, drained, busy := nodes["ua-0-1"], nodes["ua-1-1"], nodes["ua-2-1"]
 		w.must(&state.NodeIntentSet{ID: held, Intent: muster.NodeHold, Reason: "to look at"})
 		w.must(&state.NodeIntentSet{ID: drained, Intent: muster.NodeDrain})
-		// An instance of an offering that is sold no more, and idle.
-		w.cloud.SetOffers([]muster.Offering{offering("small", 2, 1)})
+		// An instance of an offering that the pool does not use any more, and idle.
+		w.pool.Offerings = []muster.OfferingName{"small"}
+		w.must(&state.PoolsSet{Pools: []state.Pool{w.pool}})
 		w.must(&state.NodeAdopted{ID: "old", Token: "told", Pool: "p", Offering: offering("large", 16, 12), Instance: "i-old"})
 		in := w.cloud.Add(cloud.Tags{Owner: "c1", Token: "told", Node: "old", Pool: "p"}, "large")
 		_ = in

@@ -208,13 +208,14 @@ func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend
 // readOffers keeps what a provider sells in the state.
 func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	faults := 0
+	left := map[offerKey]muster.Time{}
 	for {
 		wait := f.cfg.OffersEvery
 		callCtx, cancel := context.WithTimeout(ctx, listTimeout)
 		offers, err := f.providers[name].Offers(callCtx)
 		cancel()
 		if err == nil {
-			err = f.sell(ctx, name, offers)
+			err = f.sell(ctx, name, offers, left)
 		}
 		if faults++; err == nil {
 			faults = 0
@@ -231,14 +232,31 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	}
 }
 
-// sell proposes the offerings if they are other ones than before.
-func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []muster.Offering) error {
+// offerGone is for how long a provider must have left an offering out of all its answers until it is believed that there is none
+// of it any more, and its nodes are given up. Until then it is sold out: a page that was lost, a price that was missing or a
+// slip of somebody's own program must not end a pool.
+const offerGone = 10 * time.Minute
+
+// offerKey is what makes an offering the same in two answers.
+type offerKey struct {
+	name   muster.OfferingName
+	zone   string
+	market muster.Market
+}
+
+func keyOf(o *muster.Offering) offerKey { return offerKey{o.Name, o.Zone, o.Market} }
+
+// sell proposes the offerings if they are other ones than before. left are those that the answers before lacked, since when.
+func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []muster.Offering, left map[offerKey]muster.Time) error {
 	offers = slices.Clone(offers)
 	for i := range offers {
 		offers[i].Provider = name
 		if offers[i].Market == "" {
 			offers[i].Market = muster.OnDemand
 		}
+	}
+	if _, configured := cloud.As[cloud.OffersConfigured](f.providers[name]); !configured {
+		offers = f.keepLeft(name, offers, left)
 	}
 	slices.SortFunc(offers, func(a, b muster.Offering) int {
 		return strings.Compare(string(a.Name)+"\x00"+a.Zone+"\x00"+string(a.Market), string(b.Name)+"\x00"+b.Zone+"\x00"+string(b.Market))
@@ -254,4 +272,40 @@ func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []mus
 		return nil
 	}
 	return f.propose(ctx, &state.OfferingsSeen{Provider: name, Offerings: offers})
+}
+
+// keepLeft adds what a provider was known to sell and did not name now, as sold out, until that has lasted for offerGone.
+// An answer without any offering ends none: that nothing at all is sold is no reason to end what runs.
+func (f *Fleet) keepLeft(name muster.ProviderName, offers []muster.Offering, left map[offerKey]muster.Time) []muster.Offering {
+	named := map[offerKey]bool{}
+	for i := range offers {
+		named[keyOf(&offers[i])] = true
+		delete(left, keyOf(&offers[i]))
+	}
+	now := f.cfg.Clock.Now()
+	var missing []string
+	f.cfg.State.Latest().Offerings(func(o *muster.Offering) bool {
+		k := keyOf(o)
+		if o.Provider != name || named[k] {
+			return true
+		}
+		since, before := left[k]
+		if !before {
+			since = now
+			left[k] = since
+			missing = append(missing, string(o.Name))
+		}
+		if now.Sub(since) < offerGone || len(named) == 0 {
+			c := *o
+			c.Available = false
+			offers = append(offers, c)
+		} else {
+			delete(left, k)
+		}
+		return true
+	})
+	if len(missing) > 0 {
+		f.log.Warn("the provider's answer lacks offerings that it had; they are taken for sold out, and their nodes go on unless that lasts", "provider", name, "offerings", strings.Join(missing, ", "), "for", offerGone)
+	}
+	return offers
 }

@@ -56,3 +56,14 @@ func TestSizeView(t *testing.T) {
 		t.Errorf("%d launches with %d nodes", len(d.Launch), launched)
 	}
 }
+
+// B1: an offering that differs in its devices alone, or in the most that it may cost, is another one.
+func TestOfferingsDifferInAllTheySay(t *testing.T) {
+	a := muster.Offering{Provider: "fake", Name: "small", Market: muster.OnDemand, Price: 1}
+	devices, ceiling := a, a
+	devices.Devices = []muster.Device{{Kind: "gpu", Count: 1}}
+	ceiling.PriceCap = 7
+	if !sameOffering(a, a) || sameOffering(a, devices) || sameOffering(a, ceiling) {
+		t.Error("devices or the highest price are not looked at")
+	}
+}

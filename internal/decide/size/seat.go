@@ -204,7 +204,7 @@ func (v *View) unwanted(n *state.Node) string {
 	case !q.Covers(&n.Offering):
 		return "pool " + string(n.Pool) + " does not use offering " + string(n.Offering.Name) + " any more"
 	case v.sold[n.Offering.Provider] != nil && !v.sold[n.Offering.Provider][n.Offering.Name]:
-		return "offering " + string(n.Offering.Name) + " is not configured any more"
+		return "provider " + string(n.Offering.Provider) + " does not offer " + string(n.Offering.Name) + " any more"
 	}
 	return ""
 }
