@@ -86,7 +86,7 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 		p.demand.came(r.cfg.Clock.Now())
 	}
 	if p.waiters.Len() == 0 {
-		if id := p.pop(r.cfg.Reached); id != "" {
+		if id := p.pop(r.standing); id != "" {
 			// That it is to be replaced is learned from the feed, once it is so.
 			if first {
 				r.stats.Hits++

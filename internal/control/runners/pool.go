@@ -75,11 +75,37 @@ func (p *pool) pressing() bool {
 	return p.waiters.Len() > 0 || 2*(len(p.warm)-len(p.out)) < p.stock
 }
 
+// standing is how good a node is for whoever gets a runner there.
+type standing uint64
+
+const (
+	// useless: what runs there cannot work.
+	useless standing = iota
+	// leaves: it drains, and waits for whoever is there to end.
+	leaves
+	// silent: it is out of contact.
+	silent
+	fine
+)
+
+// standingOf is how good the node of a runner is, which a snapshot has or has no more.
+func standingOf(n *state.Node, reached func(muster.NodeID) bool) standing {
+	switch {
+	case n == nil || n.Health == muster.NodeBroken:
+		return useless
+	case n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain:
+		return leaves
+	case !reached(n.ID):
+		return silent
+	}
+	return fine
+}
+
 // pop takes the runner that a claim shall get; empty if there is none: the one that has been warm for longest, of the newest version, and
-// on a node in contact before all others.
+// on a node that is fine before all others; never on one that is broken.
 //
 // Mostly it is the first that nobody has: claims by the thousand come here, one after the other.
-func (p *pool) pop(reached func(muster.NodeID) bool) muster.AllocID {
+func (p *pool) pop(node func(muster.NodeID) standing) muster.AllocID {
 	for len(p.order) > 0 && p.warm[p.order[0]] == nil {
 		p.order = p.order[1:]
 	}
@@ -94,14 +120,14 @@ func (p *pool) pop(reached func(muster.NodeID) bool) muster.AllocID {
 		if a == nil || p.out[id] {
 			continue
 		}
-		r := [2]uint64{0, a.Version}
-		if reached(a.Node) {
-			r[0] = 1
+		r := [2]uint64{uint64(node(a.Node)), a.Version}
+		if r[0] == uint64(useless) {
+			continue
 		}
 		if best == "" || r[0] > rank[0] || r[0] == rank[0] && r[1] > rank[1] {
 			best, rank = id, r
 		}
-		if rank[0] == 1 && rank[1] >= p.newest {
+		if rank[0] == uint64(fine) && rank[1] >= p.newest {
 			break
 		}
 	}
@@ -155,10 +181,10 @@ func (d *demand) started(took time.Duration) {
 }
 
 // picture is the demand as the decision takes it.
-func (p *pool) picture(now muster.Time) warm.Demand {
+func (p *pool) picture(now, since muster.Time) warm.Demand {
 	d := &p.demand
 	d.at(now)
-	out := warm.Demand{Waiting: p.waiters.Len(), Starts: slices.Clone(d.starts), Arrivals: make([]int, 0, seconds)}
+	out := warm.Demand{Since: since, Waiting: p.waiters.Len(), Starts: slices.Clone(d.starts), Arrivals: make([]int, 0, seconds)}
 	for i := range seconds {
 		out.Arrivals = append(out.Arrivals, d.counts[(d.second+1+int64(i))%int64(seconds)])
 	}

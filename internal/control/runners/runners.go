@@ -210,6 +210,11 @@ func (r *Runners) take(changes []state.Change) {
 			} else if p != nil {
 				r.dropLocked(p)
 			}
+		case c.Node != nil:
+			if goesAway(c.NodeBefore, c.Node) {
+				some = true
+				r.moveLocked(c.Node)
+			}
 		case c.Claim != nil:
 			some = true
 			if c.Claim.State != muster.ClaimHeld {
@@ -220,6 +225,29 @@ func (r *Runners) take(changes []state.Change) {
 	if some {
 		r.signal(press)
 	}
+}
+
+// standing is how good a node is for a runner that is handed out now.
+func (r *Runners) standing(id muster.NodeID) standing {
+	return standingOf(r.cfg.State.Latest().Node(id), r.cfg.Reached)
+}
+
+// moveLocked marks the environments that have runners on a node which nobody shall be given any more.
+func (r *Runners) moveLocked(n *state.Node) {
+	r.cfg.State.Latest().NodeAllocs(n.ID, func(a *state.Alloc) bool {
+		if a.Runner == muster.RunnerWarm || a.Runner == muster.RunnerStarting {
+			r.dirty[a.UID] = true
+		}
+		return true
+	})
+}
+
+// goesAway reports whether a change of a node has runners on it move elsewhere.
+func goesAway(before, n *state.Node) bool {
+	bad := func(n *state.Node) bool {
+		return n != nil && (n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain || n.Health == muster.NodeBroken)
+	}
+	return bad(n) && !bad(before)
 }
 
 // signal has environments decided about, those that are marked; with press at once.
@@ -240,7 +268,7 @@ func poke(c chan struct{}) {
 // handOutLocked gives warm runners to those who wait, the first first.
 func (r *Runners) handOutLocked(p *pool) {
 	for p.waiters.Len() > 0 {
-		id := p.pop(r.cfg.Reached)
+		id := p.pop(r.standing)
 		if id == "" {
 			return
 		}

@@ -396,7 +396,9 @@ func TestR23RunnersOutOfContactAreHandedOutLast(t *testing.T) {
 	for i, node := range []muster.NodeID{"away", "here"} {
 		p.add(&state.Alloc{ID: muster.NewAllocID("u", i, 1), Node: node, Version: 1})
 	}
-	here := func(id muster.NodeID) bool { return id == "here" }
+	here := func(id muster.NodeID) standing {
+		return standingOf(&state.Node{ID: id, Stage: muster.NodeServing}, func(id muster.NodeID) bool { return id == "here" })
+	}
 	if id := p.pop(here); id != "u-1-1" {
 		t.Fatalf("the first was %s", id)
 	}
@@ -415,7 +417,9 @@ func TestWhatIsGoneFromTheStockIsForgotten(t *testing.T) {
 		return &state.Alloc{ID: id, Node: node, Version: 1, Runner: muster.RunnerWarm}
 	}
 	p.add(runner("far", "n1"))
-	reached := func(n muster.NodeID) bool { return n == "n2" }
+	reached := func(id muster.NodeID) standing {
+		return standingOf(&state.Node{ID: id, Stage: muster.NodeServing}, func(id muster.NodeID) bool { return id == "n2" })
+	}
 	for i := range 1000 {
 		id := muster.AllocID(fmt.Sprint("r", i))
 		p.add(runner(id, "n2"))
@@ -428,6 +432,27 @@ func TestWhatIsGoneFromTheStockIsForgotten(t *testing.T) {
 	}
 	if len(p.order) > 20 || len(p.warm) != 1 || p.pop(reached) != "far" {
 		t.Errorf("%d are kept of %d", len(p.order), len(p.warm))
+	}
+}
+
+// D2: nobody is given a runner on a broken node, and one on a node that drains only where there is no other.
+func TestRunnersOnBadNodes(t *testing.T) {
+	p := newPool("u")
+	nodes := map[muster.NodeID]*state.Node{
+		"broken": {ID: "broken", Stage: muster.NodeServing, Health: muster.NodeBroken},
+		"drains": {ID: "drains", Stage: muster.NodeDraining}, "to drain": {ID: "to drain", Stage: muster.NodeServing, Intent: muster.NodeDrain},
+		"silent": {ID: "silent", Stage: muster.NodeServing, Health: muster.NodeLost}, "good": {ID: "good", Stage: muster.NodeServing},
+	}
+	for i, id := range []muster.NodeID{"gone", "broken", "drains", "to drain", "silent", "good"} {
+		p.add(&state.Alloc{ID: muster.NewAllocID("u", i, 1), Node: id, Version: 1})
+	}
+	at := func(id muster.NodeID) standing {
+		return standingOf(nodes[id], func(id muster.NodeID) bool { return id != "silent" })
+	}
+	for _, want := range []muster.AllocID{"u-5-1", "u-4-1", "u-2-1", "u-3-1", "", ""} {
+		if id := p.pop(at); id != want {
+			t.Errorf("%q was handed out, want %q", id, want)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 	snap := r.cfg.State.Latest()
 	for uid, p := range r.pools {
 		if r.dirty[uid] || p.wake != 0 && p.wake <= now {
-			looks = append(looks, look{p, p.picture(now)})
+			looks = append(looks, look{p, p.picture(now, r.began)})
 		}
 	}
 	clear(r.dirty)

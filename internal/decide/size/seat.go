@@ -17,6 +17,8 @@ type seat struct {
 	lot   *lot // if it is open
 	// onWay: room to come, of a node that has not joined or that may come back.
 	onWay, odd, idle, kept, ending bool
+	// unready: in service without work, and its agent says that it can take none.
+	unready bool
 }
 
 // lot is how many open nodes of one class there are with equal room.
@@ -112,6 +114,9 @@ func (v *View) sit(s *seat) {
 		v.intoLot(s)
 	case n.Stage == muster.NodeServing && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
 		s.onWay, s.free = true, fit.SpaceOf(n)
+		if s.unready = n.Health == muster.NodeUnready && !n.Busy() && n.IdleSince != 0; s.unready {
+			q.unready.Set(s)
+		}
 	case n.Stage != muster.NodeServing:
 		s.onWay, s.free = true, empty(&n.Offering)
 	}
@@ -160,6 +165,10 @@ func (v *View) takeAway(s *seat) {
 	}
 	if s.kept {
 		q.kept--
+	}
+	if s.unready {
+		q.unready.Delete(s)
+		s.unready = false
 	}
 	v.outOfLot(s)
 }

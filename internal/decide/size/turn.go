@@ -80,6 +80,7 @@ func (p *planner) endIdle(q *pool) {
 	if q.IdleTimeout <= 0 {
 		return
 	}
+	p.endUnready(q)
 	n := &p.counts[q.at]
 	unused := n.unused
 	q.idle.Scan(func(s *seat) bool {
@@ -106,6 +107,32 @@ func (p *planner) endIdle(q *pool) {
 		return true
 	})
 }
+
+// endUnready gives back nodes without work that could take none for as long as an idle one is kept. They count neither for the
+// minimum nor as spare: what can do nothing is in the way of one that can.
+func (p *planner) endUnready(q *pool) {
+	q.unready.Scan(func(s *seat) bool {
+		due := s.useless().Add(micros(q.IdleTimeout))
+		switch {
+		case p.turned[s.row.ID]:
+		case due > p.now:
+			p.wakeAt(due)
+			return false
+		case p.outputsHold(s.row, due):
+		default:
+			why := "without work and unready for " + rounded(p.now.Sub(s.useless())).String()
+			if s.row.HealthReason != "" {
+				why += ": " + s.row.HealthReason
+			}
+			p.terminate(s.row, why)
+			p.counts[q.at].kept--
+		}
+		return true
+	})
+}
+
+// useless is since when a node has had no work and could not take any.
+func (s *seat) useless() muster.Time { return max(s.row.IdleSince, s.row.HealthSince) }
 
 func rounded(d time.Duration) time.Duration {
 	if d > time.Second {

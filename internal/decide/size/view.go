@@ -134,6 +134,8 @@ func (v *View) readConfig() {
 	v.snap.Pools(func(row *state.Pool) bool {
 		q := &pool{Pool: row, at: len(v.pools), idle: ordered(func(a, b *seat) int {
 			return cmp.Or(cmp.Compare(a.row.IdleSince, b.row.IdleSince), cmp.Compare(a.row.ID, b.row.ID))
+		}), unready: ordered(func(a, b *seat) int {
+			return cmp.Or(cmp.Compare(a.useless(), b.useless()), cmp.Compare(a.row.ID, b.row.ID))
 		})}
 		v.pools = append(v.pools, q)
 		v.byName[row.Name] = q
@@ -164,6 +166,8 @@ type pool struct {
 	offers []*offer // covered by it, as the provider lists them
 	poolCounts
 	idle *sorted[*seat] // open nodes without work, the longest idle first
+	// unready nodes without work, the ones that have been both for longest first.
+	unready *sorted[*seat]
 }
 
 // poolCounts: live are all its nodes that are not gone; launching those that

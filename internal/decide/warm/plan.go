@@ -21,6 +21,9 @@ const (
 	lookAgain = 10 * time.Second
 	// atOnce is how many runners of an environment may be on their way.
 	atOnce = 256
+	// moveWithin is for how long the runners of a node that drains are kept for successors elsewhere to come first. After it they
+	// end all the same: no drain waits for what nobody has.
+	moveWithin = time.Minute
 )
 
 // Demand is what claims of one environment did in the last Window.
@@ -31,6 +34,8 @@ type Demand struct {
 	Arrivals []int
 	// Starts are how long starts took, from the wish to warm.
 	Starts []time.Duration
+	// Since is when claims began to be counted: what came before is not among Arrivals. 0: long ago.
+	Since muster.Time
 }
 
 // Decision is what to do about an environment.
@@ -68,6 +73,10 @@ func Stock(env *state.Environment, d Demand, now muster.Time) (n int, why string
 	}
 	start := slowStart(d.Starts)
 	peak := busiest(d.Arrivals, int((start+time.Second-1)/time.Second))
+	// Who counts began anew has not seen what the stock is there for, and must not end it for that.
+	if before := min(env.Stock, w.Max); d.Since != 0 && now.Sub(d.Since) < Window && peak < before && before > least {
+		return before, fmt.Sprintf("as many as before the server counted claims anew, %s ago", now.Sub(d.Since).Round(time.Second))
+	}
 	switch {
 	case peak <= least:
 		return least, fmt.Sprintf("the minimum: in the last 10 minutes at most %d were claimed within %s, the time of a start", peak, round(start))
@@ -128,7 +137,10 @@ func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decisio
 		return out
 	}
 
-	fresh, old := split(snap, j)
+	fresh, old, leaving := split(snap, j, now)
+	if leaving.next != 0 && (out.Wake == 0 || leaving.next < out.Wake) {
+		out.Wake = leaving.next
+	}
 	want := out.Stock + d.Waiting
 	placed := len(fresh.warm) + len(fresh.starting) + len(old.warm) + len(old.starting)
 	outdated := len(old.warm) + len(old.starting)
@@ -161,8 +173,11 @@ func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decisio
 	if len(out.Stop) == 0 && outdated > 0 {
 		coming := len(fresh.starting) + j.Retrying // successors, on their way
 		if over := len(fresh.warm) + outdated - want; over > 0 && (len(fresh.warm) > 0 || coming == 0) || want == 0 {
-			out.Stop, out.StopWhy = surplus(kind{}, old, max(min(over, outdated), 1)), "its environment has a newer version"
+			out.Stop, out.StopWhy = surplus(kind{}, old, max(min(over, outdated), 1)), "its environment has a newer version, or its node drains"
 		}
+	}
+	if len(leaving.ids) > 0 {
+		out.Stop, out.StopWhy = append(leaving.ids, out.Stop...), leaving.why
 	}
 	return out
 }
@@ -199,12 +214,39 @@ func (d *Decision) unready(snap *state.Snapshot, j *state.Job, now muster.Time) 
 // kind are unclaimed runners of the present version, or of earlier ones.
 type kind struct{ warm, starting []muster.AllocID }
 
-func split(snap *state.Snapshot, j *state.Job) (fresh, old kind) {
+// leaving are runners that end now because of their nodes, and when more of them do.
+type leaving struct {
+	ids  []muster.AllocID
+	why  string
+	next muster.Time
+}
+
+// split sorts the runners that nobody has. Those on a node that drains are like outdated ones, whose successors come first, for a
+// while; after it, or on a node that is broken, they are of no use.
+func split(snap *state.Snapshot, j *state.Job, now muster.Time) (fresh, old kind, out leaving) {
 	for _, in := range []muster.RunnerState{muster.RunnerStarting, muster.RunnerWarm} {
 		snap.Runners(j.UID, in, func(a *state.Alloc) bool {
 			k := &fresh
 			if a.Version != j.Version {
 				k = &old
+			}
+			switch n := snap.Node(a.Node); {
+			case n == nil:
+			case n.Health == muster.NodeBroken:
+				out.end(a, "its node "+string(n.ID)+" is broken")
+				return true
+			case n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain:
+				due := max(n.StageSince, n.IntentSince).Add(moveWithin)
+				if n.Stage == muster.NodeDraining {
+					due = n.StageSince.Add(moveWithin)
+				}
+				if now >= due {
+					out.end(a, "its node "+string(n.ID)+" drains")
+					return true
+				}
+				if k = &old; out.next == 0 || due < out.next {
+					out.next = due
+				}
 			}
 			if in == muster.RunnerWarm {
 				k.warm = append(k.warm, a.ID)
@@ -214,7 +256,13 @@ func split(snap *state.Snapshot, j *state.Job) (fresh, old kind) {
 			return true
 		})
 	}
-	return fresh, old
+	return fresh, old, out
+}
+
+func (l *leaving) end(a *state.Alloc, why string) {
+	if len(l.ids) < atOnce {
+		l.ids, l.why = append(l.ids, a.ID), why
+	}
 }
 
 // surplus are n runners to do without: outdated ones before others, those that do not run yet

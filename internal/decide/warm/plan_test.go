@@ -113,6 +113,68 @@ func (c *cluster) set(least, most int, image string) {
 	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
 }
 
+// D2: what nobody has of a node that drains moves: its successors first, as long as there is time, and then without them. On a
+// broken node it ends at once. A node in trouble of another kind keeps what it has.
+func TestRunnersLeaveANodeThatDrains(t *testing.T) {
+	for name, f := range map[string]state.Fact{
+		"drains": &state.NodeDraining{ID: "n", Reason: "an operator's"},
+		"drain":  &state.NodeIntentSet{ID: "n", Intent: muster.NodeDrain},
+		"broken": &state.NodeHealthChanged{ID: "n", Health: muster.NodeBroken, Reason: "its disk"},
+		"lost":   &state.NodeHealthChanged{ID: "n", Health: muster.NodeLost},
+	} {
+		c := newCluster(t, 3, 3)
+		c.settle(Demand{}, func(Decision) {})
+		c.do(&state.RunnerClaimed{Claim: "c", UID: "u", Runner: "u-0-1"})
+		c.settle(Demand{}, func(Decision) {})
+		c.do(f)
+		at := c.now
+		p := Plan(c.s.Latest(), c.job(), Demand{}, c.now)
+		switch name {
+		case "drains", "drain":
+			// A successor is wanted; nothing ends before it is warm, but for a bounded time.
+			if len(p.Stop) > 0 || p.Count != c.job().NextIndex+1 || p.Wake > at.Add(moveWithin) {
+				t.Errorf("%s: %+v", name, p)
+			}
+			c.now = at.Add(moveWithin)
+			if p := Plan(c.s.Latest(), c.job(), Demand{}, c.now); len(p.Stop) != 3 || p.Count != c.job().NextIndex+3 || p.StopWhy != "its node n drains" {
+				t.Errorf("%s, later: %+v", name, p)
+			}
+		case "broken":
+			if len(p.Stop) != 3 || p.Count != c.job().NextIndex+3 {
+				t.Errorf("%s: %+v", name, p)
+			}
+		default:
+			if len(p.Stop) > 0 || p.Count != c.job().NextIndex {
+				t.Errorf("%s: %+v", name, p)
+			}
+		}
+	}
+}
+
+// D6: who has counted claims for a moment only, as after a restart, ends no stock for what it has not seen.
+func TestStockAfterARestart(t *testing.T) {
+	e := env(1, 20)
+	e.Stock = 11
+	for after, want := range map[time.Duration]int{time.Second: 11, Window - time.Second: 11, Window: 1} {
+		e.LastClaim = 2_000_000_000
+		now := e.LastClaim.Add(time.Minute)
+		if n, why := Stock(e, Demand{Since: now.Add(-after)}, now); n != want {
+			t.Errorf("%d warm after %v, want %d: %s", n, after, want, why)
+		}
+	}
+	now := e.LastClaim.Add(time.Hour)
+	if n, _ := Stock(e, Demand{Since: now.Add(-time.Second)}, now); n != 1 {
+		t.Errorf("%d are kept after a quiet time", n)
+	}
+	if n, _ := Stock(e, Demand{Since: e.LastClaim, Arrivals: []int{15}}, e.LastClaim.Add(time.Minute)); n != 15 {
+		t.Errorf("%d, though 15 were claimed at once", n)
+	}
+	e.Stock = 50 // of an earlier version, with another maximum
+	if n, _ := Stock(e, Demand{Since: e.LastClaim}, e.LastClaim.Add(time.Minute)); n != 20 {
+		t.Errorf("%d, and the maximum is 20", n)
+	}
+}
+
 func TestR17WarmRunnersAreReplacedOneByOne(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	c.settle(Demand{}, func(Decision) {})
