@@ -40,24 +40,30 @@ const (
 type Client struct {
 	dial   func(ctx context.Context) (net.Conn, error)
 	http   *http.Client
+	// slow is for calls whose answer begins when something has ended that takes its time; they have limits of their own.
+	slow   *http.Client
 	spares spares
 }
 
 // NewClient makes a client whose connections come from dial: a local socket
 // (DialSocket) or one at the far end of an SSH connection.
 func NewClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
-	return &Client{dial: dial, http: &http.Client{Transport: &http.Transport{
-		DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       90 * time.Second,
-		ResponseHeaderTimeout: headerTimeout,
-		DisableCompression:    true,
-	}}}
+	of := func(begins time.Duration) *http.Client {
+		return &http.Client{Transport: &http.Transport{
+			DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			MaxIdleConnsPerHost:   16,
+			IdleConnTimeout:       90 * time.Second,
+			ResponseHeaderTimeout: begins,
+			DisableCompression:    true,
+		}}
+	}
+	return &Client{dial: dial, http: of(headerTimeout), slow: of(0)}
 }
 
 // Close closes idle connections, and opens none ahead of their use any more. Calls that are under way go on.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
+	c.slow.CloseIdleConnections()
 	c.spares.close()
 }
 
@@ -178,7 +184,7 @@ func (c *Client) PutInput(ctx context.Context, digest string, data io.Reader) er
 	if err != nil {
 		return muster.Faultf(muster.FaultInvalid, "input %s: %v", digest, err)
 	}
-	return c.finish(ctx, req, nil)
+	return finish(ctx, c.http, req, nil)
 }
 
 // exchange is one request with a small JSON answer.
@@ -201,11 +207,15 @@ func (c *Client) exchange(ctx context.Context, limit time.Duration, method, path
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	return c.finish(ctx, req, out)
+	by := c.http
+	if limit > headerTimeout {
+		by = c.slow
+	}
+	return finish(ctx, by, req, out)
 }
 
-func (c *Client) finish(ctx context.Context, req *http.Request, out any) error {
-	resp, err := c.http.Do(req)
+func finish(ctx context.Context, by *http.Client, req *http.Request, out any) error {
+	resp, err := by.Do(req)
 	if err != nil {
 		return unreached(req.URL.Path, cause(ctx, err))
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -125,6 +128,35 @@ func TestOutputThatBreaksOffIsAnError(t *testing.T) {
 	_ = out.Close()
 	if _, err := c.Output(t.Context(), "u-0-1", Stderr, 7, false); muster.KindOf(err) != muster.FaultInternal {
 		t.Errorf("%v", err)
+	}
+}
+
+// D7: a ready command may take as long as its pool says; the answer begins only when it has ended.
+func TestProbeThatTakesLong(t *testing.T) {
+	for took, ok := range map[time.Duration]bool{31 * time.Second: true, 10 * time.Minute: true, 20 * time.Minute: false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := NewClient(func(context.Context) (net.Conn, error) {
+				here, there := net.Pipe()
+				go func() {
+					defer func() { _ = there.Close() }()
+					r := bufio.NewReader(there)
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					time.Sleep(took)
+					_, _ = io.WriteString(there, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"ready\":true}")
+				}()
+				return here, nil
+			})
+			defer c.Close()
+			a, err := c.Ask(t.Context(), Probe{Command: []string{"ready"}, TimeoutMillis: (10 * time.Minute).Milliseconds()})
+			if a.Ready != ok || (err == nil) != ok {
+				t.Errorf("after %v: %+v, %v", took, a, err)
+			}
+			time.Sleep(took) // so that the other end has ended, too
+		})
 	}
 }
 
