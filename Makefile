@@ -11,7 +11,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners replay fuzz isolation attack e2e-vm e2e-ssh clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack e2e-vm e2e-ssh clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -103,6 +103,10 @@ bench-sched: build
 	$(GO) test -run '^$$' -bench 'OneByOne|RoomFreed' -benchtime 3000x -timeout 30m ./internal/control/schedule
 	$(GO) test -run '^$$' -bench Starts -benchtime 1x -count $(TIMES) -timeout 30m ./internal/sim
 	$(GO) test -run '^$$' -bench Apply -benchtime 3x -timeout 30m ./internal/state
+
+# What grows: each at two sizes, four times apart. The ratio of their times is to stay near four, n log n at worst.
+bench-growth:
+	$(GO) test -run '^$$' -bench Growth -benchtime 3x -timeout 30m ./internal/decide/... ./internal/control/...
 
 # What users of containers wait for, end to end beside crun, tar and a plain copy in the same run; then the parts. Needs root and crun.
 bench-sandbox: build

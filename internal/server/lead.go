@@ -206,7 +206,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	if out.apply, err = apply.New(apply.Config{Snapshots: s.state, Proposer: l, Deliveries: out.broker, Logger: s.log}); err != nil {
 		return nil, err
 	}
-	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Queue: out.broker, Submit: out.apply, Workers: s.config().Scheduler.Workers, Paused: s.config().Scheduler.Paused, Logger: s.log}); err != nil {
+	if out.schedule, err = schedule.New(schedule.Config{State: s.state, Clock: s.raft.Now, Queue: out.broker, Submit: out.apply, Workers: s.config().Scheduler.Workers, Paused: s.config().Scheduler.Paused, Logger: s.log}); err != nil {
 		return nil, err
 	}
 	if out.link, err = link.New(link.Config{

@@ -41,8 +41,9 @@ func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *fligh
 	b.followLocked(s.cfg.State)
 	// Not before: the snapshot must be at least as new as the view.
 	snap := s.cfg.State.Latest()
-	d := b.view.Plan(snap, jobs, max(muster.At(began), snap.Meta().Time), s.cfg.Limits)
-	d.Reserved(snap, max(muster.At(began), snap.Meta().Time))
+	now := max(s.cfg.Clock.Now(), snap.Meta().Time)
+	d := b.view.Plan(snap, jobs, now, s.cfg.Limits)
+	d.Reserved(snap, now)
 	f := &flight{landed: make(chan struct{}), returns: b.returns}
 	for o := range b.flights {
 		f.others = append(f.others, o.landed)

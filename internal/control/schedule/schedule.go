@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/verify"
 	"github.com/musterhq/muster/internal/state"
@@ -43,6 +44,8 @@ type Submitter interface {
 
 // Config of the workers. Zero numbers mean the defaults.
 type Config struct {
+	// Clock is the log's; nil: the system's.
+	Clock  clock.Clock
 	State  State
 	Queue  Queue
 	Submit Submitter

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -38,6 +39,32 @@ job one `+kind)
 		d.Reserved(snap, c.Now())
 		if len(d.Placements) > 0 || !slices.ContainsFunc(d.Blocked, func(b Blocked) bool { return b.UID == "one" }) {
 			t.Errorf("%s: planned %+v", kind, d.Placements)
+		}
+	}
+}
+
+// D10: room that is reserved for a job is no leave to pass the limit of its namespace, which what is planned in the same
+// pass may have used up.
+func TestReservedRoomKeepsToLimits(t *testing.T) {
+	for limit, want := range map[int]bool{2: false, 3: true} {
+		c := fittest.Read(t, `
+node n1 cpu=4 memory=4GiB
+node n2 cpu=4 memory=4GiB
+job fill count=1 cpu=1
+place fill 0 n2
+job large cpu=4
+job small cpu=1`)
+		c.Do(fmt.Sprintf("limit default allocs=%d", limit))
+		c.Apply(&state.RoomReserved{Node: "n1", UID: "large", Version: 1})
+		snap := c.Snapshot()
+		d := Plan(snap, []muster.JobUID{"small", "large"}, c.Now(), Limits{Placements: 10, Looks: 100})
+		d.Reserved(snap, c.Now())
+		got := slices.ContainsFunc(d.Placements, func(p state.Placement) bool { return p.UID == "large" })
+		if got != want || len(d.Placements) != limit-1 {
+			t.Errorf("limit %d: large is placed: %v; all: %+v", limit, got, d.Placements)
+		}
+		if err, bad := c.Apply(&state.PlanCommitted{Placements: d.Placements}).(error); bad {
+			t.Error(err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"slices"
 
@@ -100,21 +101,42 @@ func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 		}
 		p.spared[key] = true
 	}
+	least := (*evictions)(&options)
+	heap.Init(least)
 	for ; waiting > 0 && len(options) > 0; waiting-- {
-		best := 0
-		for i := range options {
-			if options[i].compare(options[best]) < 0 {
-				best = i
-			}
+		// Who waits beyond it is planned for when the room of these has come.
+		if len(p.decision.Stops)+len(options[0].victims) > maxStops && len(p.decision.Stops) > 0 {
+			return
 		}
-		p.stop(s, options[best])
-		again := p.evict(s, options[best].seat)
+		p.stop(s, options[0])
+		again := p.evict(s, options[0].seat)
 		if again == nil || s.field.shape.Distinct {
-			options = slices.Delete(options, best, best+1)
+			heap.Pop(least)
 		} else {
-			options[best] = again
+			options[0] = again
+			heap.Fix(least, 0)
 		}
 	}
+}
+
+// maxStops bounds how many a plan stops: it is one fact, which the log takes up to a size, and is made while others
+// wait for the picture of the nodes.
+const maxStops = 4096
+
+// evictions is a heap of them, the least harm first.
+type evictions []*eviction
+
+func (e evictions) Len() int           { return len(e) }
+func (e evictions) Less(i, k int) bool { return e[i].compare(e[k]) < 0 }
+func (e evictions) Swap(i, k int)      { e[i], e[k] = e[k], e[i] }
+func (e *evictions) Push(x any)        { *e = append(*e, x.(*eviction)) }
+
+func (e *evictions) Pop() any {
+	last := len(*e) - 1
+	x := (*e)[last]
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return x
 }
 
 // of reports whether room on a node is of use to a member that found none: where another member is only if it comes back there.

@@ -77,6 +77,8 @@ func willBeFree(snap *state.Snapshot, n *state.Node) muster.Resources {
 // Reserved adds to a decision what was left out of it: nobody sees room that is reserved, and of the
 // jobs that it says fit nowhere one may have such room, which is enough by now.
 func (d *Decision) Reserved(snap *state.Snapshot, now muster.Time) {
+	var allow *fit.Allowance
+	counted := false
 	for i := 0; i < len(d.Blocked); i++ {
 		b := &d.Blocked[i]
 		j := snap.JobByUID(b.UID)
@@ -98,6 +100,14 @@ func (d *Decision) Reserved(snap *state.Snapshot, now muster.Time) {
 		if !ok || fit.Check(b.Shape, n, free, Occupied(snap, b.Shape, j.UID, avoid)).Kind != fit.None {
 			continue
 		}
+		// Room of its own is no leave to pass a limit: what was planned meanwhile may have used the rest of it.
+		if !counted {
+			allow, counted = d.allowance(snap), true
+		}
+		if n, _ := allow.Of(j.Key.Namespace, j.Run.Ask, 1); n == 0 {
+			continue
+		}
+		allow.Take(j.Key.Namespace, j.Run.Ask, 1)
 		p.Node = n.ID
 		grant(&p, j.Run.Names, n.Taken, n)
 		d.Placements = append(d.Placements, p)
@@ -107,6 +117,20 @@ func (d *Decision) Reserved(snap *state.Snapshot, now muster.Time) {
 			i--
 		}
 	}
+}
+
+// allowance is what limits leave once this decision is carried out; nil: there are none.
+func (d *Decision) allowance(snap *state.Snapshot) *fit.Allowance {
+	allow := fit.NewAllowance(snap)
+	if allow == nil {
+		return nil
+	}
+	for i := range d.Placements {
+		if j := snap.JobByUID(d.Placements[i].UID); j != nil {
+			allow.Take(j.Key.Namespace, j.Run.Ask, 1)
+		}
+	}
+	return allow
 }
 
 // member is the next of a job that the decision has not placed, and the nodes it must not go to.

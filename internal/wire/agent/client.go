@@ -38,8 +38,8 @@ const (
 // FaultUnavailable when the agent could not be reached or answered too late,
 // FaultNotFound, FaultInvalid, FaultConflict, FaultTooOld (it has ended) and FaultInternal for what it answered.
 type Client struct {
-	dial   func(ctx context.Context) (net.Conn, error)
-	http   *http.Client
+	dial func(ctx context.Context) (net.Conn, error)
+	http *http.Client
 	// slow is for calls whose answer begins when something has ended that takes its time; they have limits of their own.
 	slow   *http.Client
 	spares spares
