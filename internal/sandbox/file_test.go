@@ -195,6 +195,47 @@ func TestWriteAndRead(t *testing.T) {
 }
 
 // TestWriteByLink: the link stays, and what it leads to is replaced, or made.
+// P3: what replaces does so with links, at whatever they lead to: who may make a link where root writes is to gain nothing.
+func TestWriteReplacesLinks(t *testing.T) {
+	i := newInside(t)
+	i.make("real/file", "theirs")
+	i.link("real/file", "link")
+	i.link("real/none", "dangling")
+	i.link("loop", "loop")
+	i.link("real", "dirlink")
+	i.make("plain", "a file where a directory is to be")
+	if err := syscall.Mkfifo(i.path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"link", "dangling", "loop", "pipe"} {
+		if err := i.write(initwire.FileWrite{Path: path, Mode: 0o744, Replace: true}, "mine"); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if st, err := os.Lstat(i.path(path)); err != nil || st.Mode() != 0o744 {
+			t.Errorf("%s: %v, %v", path, st, err)
+		}
+		i.has(path, "mine")
+	}
+	if err := os.Mkdir(i.path("open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"dirlink/", "plain/", "open/", "new/deep/"} {
+		if err := i.mkdir(initwire.FileMake{Path: path, Mode: 0o1755, Parents: true, Replace: true}); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if st, err := os.Lstat(i.path(strings.TrimSuffix(path, "/"))); err != nil || st.Mode() != os.ModeDir|os.ModeSticky|0o755 {
+			t.Errorf("%s: %v, %v", path, st, err)
+		}
+	}
+	i.has("real/file", "theirs")
+	if got := i.names("real"); !slices.Equal(got, []string{"file"}) {
+		t.Errorf("behind the links there are %q", got)
+	}
+	if err := i.mkdir(initwire.FileMake{Path: ".", Mode: 0o1777, Parents: true, Replace: true}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWriteByLink(t *testing.T) {
 	i := newInside(t)
 	i.make("real/file", "old")

@@ -67,7 +67,7 @@ func about(path string, err error) error {
 	return err
 }
 
-// spotToWrite is where the file will be, behind all links.
+// spotToWrite is where the file will be, behind all links unless those are to be replaced.
 func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot, error) {
 	p, err := spotOf(unix.AT_FDCWD, path)
 	if err == unix.ENOENT && q.Parents {
@@ -82,7 +82,7 @@ func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot
 		}
 		p, err = spotOf(unix.AT_FDCWD, path)
 	}
-	if err == nil {
+	if err == nil && !q.Replace {
 		p, err = p.followed()
 	}
 	if err == nil && p.directory {
@@ -104,6 +104,12 @@ func modeToWrite(q *initwire.FileWrite, p spot) (uint32, error) {
 		return mode, nil
 	case err != nil:
 		return 0, blame(q.Path, err)
+	case q.Replace && st.Mode&unix.S_IFMT != unix.S_IFDIR && st.Mode&unix.S_IFMT != unix.S_IFREG:
+		// It goes with its name when the file takes that.
+		if q.Mode == 0 {
+			mode = usualFileMode
+		}
+		return mode, nil
 	}
 	if err := mustBeRegular(&st); err != nil {
 		return 0, regularBlame(q.Path, err)
@@ -183,7 +189,10 @@ func (f *files) make(q *initwire.FileMake) error {
 	if q.Mode == 0 {
 		mode = usualDirectoryMode
 	}
-	if q.Parents {
+	switch {
+	case q.Replace:
+		return blame(q.Path, makeReplacing(path, mode, who, q.Parents))
+	case q.Parents:
 		return blame(q.Path, makeAll(path, mode, who))
 	}
 	p, err := spotOf(unix.AT_FDCWD, path)
@@ -209,6 +218,40 @@ func makeIn(dir int, name string, mode uint32, who owner) error {
 	err = dress(fd, who, mode)
 	_ = unix.Close(fd)
 	return err
+}
+
+// makeReplacing makes a directory in place of whatever is there and is none, and gives one that is there its owner and mode.
+func makeReplacing(path string, mode uint32, who owner, parents bool) error {
+	trimmed := strings.TrimRight(path, "/")
+	if i := strings.LastIndexByte(trimmed, '/'); parents && i > 0 {
+		if err := makeAll(trimmed[:i], mode, who); err != nil {
+			return err
+		}
+	}
+	p, err := spotOf(unix.AT_FDCWD, path)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if p.name == "." {
+		return nil // the root, or where the command began: whose that is is not for a file to say
+	}
+	for range 100 {
+		if err = makeIn(p.dir, p.name, mode, who); err != unix.EEXIST {
+			return err
+		}
+		fd, err := openAtFlags(p.dir, p.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err == nil {
+			err = dress(fd, who, mode)
+			_ = unix.Close(fd)
+			return err
+		}
+		// Not entered: by unlinkat what is a directory by now stays.
+		if err := unix.Unlinkat(p.dir, p.name, 0); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+			return err
+		}
+	}
+	return unix.EEXIST
 }
 
 // makeAll makes a directory and all above it that are missing. What is there is left as it is.

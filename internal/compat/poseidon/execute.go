@@ -25,6 +25,9 @@ type executionRequest struct {
 	TimeLimit int64 `json:"timeLimit"`
 }
 
+// byBash has the line run by bash if the image has it, as Poseidon does, and by sh if not.
+const byBash = `[ -x /bin/bash ] && exec /bin/bash -c "$1"; exec /bin/sh -c "$1"`
+
 // killGrace is the time between the request to end and the end by force.
 const killGrace = 3 * time.Second
 
@@ -40,7 +43,7 @@ func (p *Poseidon) execute(w http.ResponseWriter, r *http.Request, c *state.Clai
 		return err
 	}
 	e, err := httpapi.WantedExec(&api.ExecRequest{
-		ID: newID(), Command: []string{"/bin/sh", "-c", want.Command}, Env: want.Environment, TTY: true, Stdin: true,
+		ID: newID(), Command: []string{"/bin/sh", "-c", byBash, "sh", want.Command}, Env: want.Environment, TTY: true, Stdin: true,
 		Timeout: limit, KillGrace: api.Duration(killGrace),
 	})
 	if err != nil {

@@ -310,9 +310,9 @@ func (p *Poseidon) deleteFile(r *http.Request, c *state.Claim, name string) erro
 
 func (p *Poseidon) writeFile(r *http.Request, c *state.Claim, f *fileCopy) error {
 	if strings.HasSuffix(f.Path, "/") {
-		return p.api.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: f.Path, Mode: directoryMode, Parents: true, User: p.owner(c)})
+		return p.api.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: f.Path, Mode: directoryMode, Parents: true, User: p.owner(c), Replace: true})
 	}
 	return p.api.WriteFile(r.Context(), string(c.Runner), initwire.FileWrite{
-		Path: f.Path, Mode: fileMode, User: p.owner(c), Parents: true, ParentMode: directoryMode, Sized: true, Size: int64(len(f.Content)),
+		Path: f.Path, Mode: fileMode, User: p.owner(c), Parents: true, ParentMode: directoryMode, Sized: true, Size: int64(len(f.Content)), Replace: true,
 	}, bytes.NewReader(f.Content))
 }

@@ -177,7 +177,7 @@ func (v *conversation) run(stopping context.Context) {
 			return
 		case <-stopping.Done():
 			v.rest()
-			v.last(said{Type: typeError, Data: "the server is stopping"}, said{Type: typeExit, Data: 137})
+			v.last(said{Type: typeError, Data: "the server is stopping"})
 			return
 		}
 	}
@@ -270,9 +270,10 @@ func (v *conversation) rest() {
 // conclude tells how it ended.
 func (v *conversation) conclude(f *frame) {
 	v.rest()
-	killed := said{Type: typeExit, Data: 128 + int(syscall.SIGKILL)}
+	// Where there is no status of the program an error comes alone: an exit behind it is what clients go by, and 137 is out
+	// of memory to them.
 	if f.ended == nil {
-		v.last(said{Type: typeError, Data: v.lost(f.err)}, killed)
+		v.last(said{Type: typeError, Data: v.lost(f.err)})
 		return
 	}
 	end, outOf := v.p.api.EndOf(context.Background(), v.x, f.ended)
@@ -280,12 +281,39 @@ func (v *conversation) conclude(f *frame) {
 	switch {
 	case end.TimedOut:
 		v.last(said{Type: typeTimeout})
+	case outOf && v.runnerGone():
+		v.last(said{Type: typeError, Data: outOfMemory})
 	case outOf:
-		v.last(said{Type: typeError, Data: outOfMemory}, exit)
+		// The runner lives on: what the program ended with says it.
+		v.last(exit)
 	case end.Reason != "":
-		v.last(said{Type: typeError, Data: v.lost(errors.New(end.Reason))}, exit)
+		v.last(said{Type: typeError, Data: v.lost(errors.New(end.Reason))})
 	default:
 		v.last(exit)
+	}
+}
+
+// goesAlong is how long after its program a runner is looked at that was killed with it.
+const goesAlong = 300 * time.Millisecond
+
+// runnerGone reports whether the runner has ended with its program, or does so in a moment: what was killed for memory
+// may have taken init along.
+func (v *conversation) runnerGone() bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.NewTimer(min(v.p.patience.reason, goesAlong))
+	defer late.Stop()
+	for {
+		if _, gone := v.p.claimed(v.runner); gone != nil {
+			return true
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-v.left:
+		case <-late.C:
+		}
+		return false
 	}
 }
 

@@ -70,16 +70,29 @@ func (b *bench) dial(url string) (*websocket.Conn, *http.Response, error) {
 
 func (s *session) next() (m told) {
 	s.b.Helper()
+	m, more := s.maybe()
+	if !more {
+		s.b.Fatal("nothing more came")
+	}
+	return m
+}
+
+// maybe is the next message; false if the connection was closed in order.
+func (s *session) maybe() (m told, more bool) {
+	s.b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	kind, raw, err := s.ws.Read(ctx)
+	if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+		return m, false
+	}
 	if err != nil || kind != websocket.MessageText {
 		s.b.Fatalf("%v %v", kind, err)
 	}
 	if err := json.Unmarshal(raw, &m); err != nil {
 		s.b.Fatalf("%v in %q", err, raw)
 	}
-	return m
+	return m, true
 }
 
 func (s *session) enter(text string) {
@@ -100,7 +113,11 @@ type result struct {
 func (s *session) end() (r result) {
 	s.b.Helper()
 	for r.last == "" {
-		switch m := s.next(); m.Type {
+		m, more := s.maybe()
+		if !more {
+			return r // an error alone, see P4
+		}
+		switch m.Type {
 		case "stdout":
 			r.stdout += m.text()
 		case "stderr":
@@ -163,6 +180,22 @@ x'`, "environment": map[string]string{"V": "1  2 '\"$"}}, result{stdout: "a b|it
 	}
 }
 
+// P2: a line runs in bash where there is one, as with Poseidon.
+func TestLinesRunInBash(t *testing.T) {
+	if _, err := os.Stat("/bin/bash"); err != nil {
+		t.Skip(err)
+	}
+	b, path, _, _ := inside(t)
+	for line, want := range map[string]string{
+		`echo {1..3}`: "1 2 3\r\n", `echo "a\nb"`: "a\\nb\r\n", `[[ abc == a* ]] && cat <<< yes`: "yes\r\n", `a=(x y); echo ${a[1]} ${#a[@]}`: "y 2\r\n",
+		`set -o pipefail; false | true; echo $?`: "1\r\n", `v=abcdef; echo ${v:0:2}; echo "it's $0"`: "ab\r\nit's /bin/bash\r\n",
+	} {
+		if got := b.run(path, map[string]any{"command": line}).end(); got.stdout != want || got.last != "0" {
+			t.Errorf("%s: %+v, want %q", line, got, want)
+		}
+	}
+}
+
 func TestExecutionsAreCounted(t *testing.T) {
 	b, path, _, _ := inside(t)
 	for _, command := range []string{"echo x", "exit 3", "kill -TERM $$"} {
@@ -184,8 +217,8 @@ func TestStdinIsATerminal(t *testing.T) {
 	if got := s.end(); !strings.HasSuffix(got.stdout, "two-one\r\n") || got.last != "0" {
 		t.Errorf("%+v", got)
 	}
-	// Ctrl-\ and Ctrl-D mean what they mean on a terminal.
-	s = b.run(path, map[string]any{"command": "echo ready; exec sleep 100"})
+	// Ctrl-\ and Ctrl-D mean what they mean on a terminal. Bash itself ignores the former, as long as it runs.
+	s = b.run(path, map[string]any{"command": "exec sh -c 'echo ready; exec sleep 100'"})
 	s.next()
 	s.enter("\x1c")
 	if got := s.end(); got.last != "131" {
@@ -320,7 +353,7 @@ func TestR11ReleasedDuringAnExecution(t *testing.T) {
 	s.next()
 	b.want(b.do("DELETE", path, ""), 204, "")
 	go stop() // as its node does
-	if got := s.end(); got.last != "137" || len(got.errors) != 1 || !strings.Contains(got.errors[0], "released") {
+	if got := s.end(); got.last != "" || len(got.errors) != 1 || !strings.Contains(got.errors[0], "released") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -331,7 +364,8 @@ func TestR12OutOfMemory(t *testing.T) {
 	s.next()
 	b.set(func() { b.kills++ })
 	s.enter("\n")
-	if got := s.end(); got.last != "137" || len(got.errors) != 1 || got.errors[0] != outOfMemory {
+	// P12: the runner lives on, so it is the program's end like any other.
+	if got := s.end(); got.last != "137" || len(got.errors) != 0 {
 		t.Errorf("%+v", got)
 	}
 	// That was then.
@@ -345,7 +379,7 @@ func TestR12OutOfMemory(t *testing.T) {
 	b.propose(&state.AllocsReported{Node: "n1", Allocs: []state.AllocUpdate{{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed,
 		Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonOutOfMemory, Message: "over its memory limit"}}}})
 	go stop()
-	if got := s.end(); got.last != "137" || len(got.errors) != 1 || got.errors[0] != outOfMemory {
+	if got := s.end(); got.last != "" || len(got.errors) != 1 || got.errors[0] != outOfMemory {
 		t.Errorf("%+v", got)
 	}
 }
@@ -355,7 +389,7 @@ func TestServerThatStopsSaysSo(t *testing.T) {
 	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
 	s.next()
 	go b.shutdown()
-	if got := s.end(); got.last != "137" || len(got.errors) != 1 || !strings.Contains(got.errors[0], "stopping") {
+	if got := s.end(); got.last != "" || len(got.errors) != 1 || !strings.Contains(got.errors[0], "stopping") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -171,6 +171,8 @@ type FileWrite struct {
 	// Sized: it is an error if anything but Size bytes come.
 	Sized bool
 	Size  int64
+	// Replace: a link at the path is replaced, not followed, and so is whatever else is no directory.
+	Replace bool
 }
 
 // Fields encodes it.
@@ -178,7 +180,7 @@ func (w *FileWrite) Fields() []byte {
 	b := appendInt(appendString(nil, 1, w.Path), 2, int64(w.Mode))
 	b = appendBool(appendString(b, 3, w.User), 4, w.Parents)
 	b = appendBool(appendInt(b, 5, int64(w.ParentMode)), 6, w.Sized)
-	return appendInt(b, 7, w.Size)
+	return appendBool(appendInt(b, 7, w.Size), 8, w.Replace)
 }
 
 // ParseFileWrite decodes it.
@@ -200,6 +202,8 @@ func ParseFileWrite(fields []byte) (*FileWrite, error) {
 			w.Sized = v.bool()
 		case 7:
 			w.Size = v.int()
+		case 8:
+			w.Replace = v.bool()
 		}
 	})
 	return w, err
@@ -249,12 +253,14 @@ type FileMake struct {
 	Parents bool
 	// User as in FileWrite.
 	User string
+	// Replace: what is at the path and no directory is replaced, links included; a directory that is there gets User and Mode.
+	Replace bool
 }
 
 // Fields encodes it.
 func (m *FileMake) Fields() []byte {
 	b := appendInt(appendString(nil, 1, m.Path), 2, int64(m.Mode))
-	return appendString(appendBool(b, 3, m.Parents), 4, m.User)
+	return appendBool(appendString(appendBool(b, 3, m.Parents), 4, m.User), 5, m.Replace)
 }
 
 // ParseFileMake decodes it.
@@ -270,6 +276,8 @@ func ParseFileMake(fields []byte) (*FileMake, error) {
 			m.Parents = v.bool()
 		case 4:
 			m.User = v.string()
+		case 5:
+			m.Replace = v.bool()
 		}
 	})
 	return m, err
