@@ -54,7 +54,9 @@ type PoseidonConfig struct {
 	Token     muster.Secret `json:"token,omitzero" doc:"What clients send as Poseidon-Token. It opens /api/v1 and nothing else. Better in a file of its own: token_file. Default: the server's own token."`
 	TokenFile string        `json:"token_file,omitempty" doc:"A file with the token, read when the server starts. An absolute path."`
 	Namespace string        `json:"namespace,omitempty" zero:"default" doc:"Where its environments are: number 17 is the environment 17 there. Default: default."`
-	Wait      Duration      `json:"wait,omitempty" doc:"How long a client may have to wait for a runner when none is warm. Default: 0s, refused at once; at most 1h."`
+	// MemoryReserve is set aside for a runner; what clients set is the most it may use.
+	MemoryReserve Size     `json:"memory_reserve,omitempty" zero:"16MiB" doc:"How much memory is set aside for a runner when it is placed; memoryLimit, which clients set, is the most that it may use. More runners fit a node so than could use their limits at once. Default: 16MiB, as Poseidon's."`
+	Wait          Duration `json:"wait,omitempty" doc:"How long a client may have to wait for a runner when none is warm. Default: 0s, refused at once; at most 1h."`
 }
 
 // LogConfig says how the server tells what it does, on its stderr.
@@ -242,6 +244,8 @@ const (
 	DefaultPriceFactor = 2.0
 	// HolesRefuse is for runtime_holes of a pool: no containers by a program with known holes.
 	HolesRefuse = "refuse"
+	// DefaultMemoryReserve is what Poseidon sets aside for a runner.
+	DefaultMemoryReserve Size = 16 << 20
 	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
 	DefaultInputLimit Size = 4 << 30
 )
@@ -259,6 +263,7 @@ func (s *ServerConfig) Defaults() {
 	fill(&s.Retention.Attempts, DefaultKeptAttempts)
 	fill(&s.Blob.Retention, s.Retention.Jobs)
 	if p := s.Compat.Poseidon; p != nil {
+		fill(&p.MemoryReserve, DefaultMemoryReserve)
 		fill(&p.Namespace, string(muster.DefaultNamespace))
 	}
 	for i := range s.Providers {

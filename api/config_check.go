@@ -81,6 +81,7 @@ func (c *checks) poseidon(p *PoseidonConfig) {
 		c.name(at+".namespace", p.Namespace)
 	}
 	c.duration(at+".wait", p.Wait, MaxClaimWait)
+	c.size(at+".memory_reserve", p.MemoryReserve)
 }
 
 func (c *checks) shares(list []ShareSpec) {

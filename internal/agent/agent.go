@@ -120,6 +120,8 @@ type Agent struct {
 	condition wire.Condition
 	atHand    []string
 	atHandGen int
+	// versions are the newest of jobs whose image was opened here.
+	versions map[muster.JobUID]uint64
 }
 
 // New makes an agent; it does nothing before Run.

@@ -34,6 +34,7 @@ type shelf struct {
 	// pulling, if set, is waited for by each Open.
 	pulling chan struct{}
 	granted []wire.Grant
+	pulls   int // calls of Pull
 }
 
 func newShelf() *shelf {
@@ -67,6 +68,9 @@ func (s *shelf) Open(ctx context.Context, ref string, tell func(ImageProgress)) 
 }
 
 func (s *shelf) Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error) {
+	s.mu.Lock()
+	s.pulls++
+	s.mu.Unlock()
 	return s.Open(ctx, ref, tell)
 }
 
@@ -583,4 +587,28 @@ func TestTunnelRefused(t *testing.T) {
 func dialContext(dir string) func(context.Context, string, string) (net.Conn, error) {
 	dial := Dialer(dir)
 	return func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
+}
+
+// P6: the first image of a new version of a job is asked for at its registry, once on each node; where that cannot say, what
+// is known of the tag will do.
+func TestNewVersionAsksForItsTag(t *testing.T) {
+	s := newShelf()
+	s.images["a:latest"] = ImageConfig{}
+	s.grant = func(context.Context, string) (wire.Grant, error) { return wire.Grant{}, nil }
+	a := &Agent{images: s}
+	for i, c := range []struct {
+		job     muster.JobUID
+		version uint64
+		pulls   int
+	}{{"u", 1, 0}, {"u", 1, 0}, {"u", 2, 1}, {"u", 2, 1}, {"v", 9, 1}, {"u", 1, 1}, {"u", 2, 1}, {"u", 4, 2}} {
+		image, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(ImageProgress) {})
+		if err != nil || s.pulls != c.pulls {
+			t.Errorf("%d: %d pulls, want %d; %v", i, s.pulls, c.pulls, err)
+		}
+		release(image)
+	}
+	s.failures["a:latest"] = failure(muster.FailureOutside, muster.ReasonImage, "no registry")
+	if _, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(ImageProgress) {}); err == nil || s.pulls != 3 {
+		t.Errorf("%v after %d pulls", err, s.pulls)
+	}
 }

@@ -70,7 +70,7 @@ func (a *Agent) openImage(ctx context.Context, al *alloc) (*Image, *muster.Failu
 	pull, done := context.WithTimeoutCause(ctx, pullTimeout, errGaveUp)
 	defer done()
 	var told time.Time
-	image, err := a.images.Open(pull, ref, func(p ImageProgress) {
+	image, err := a.newest(pull, al.spec, func(p ImageProgress) {
 		// Called by one at a time, as Open promises.
 		if time.Since(told) >= detailPace {
 			told = time.Now()
@@ -90,6 +90,29 @@ func (a *Agent) openImage(ctx context.Context, al *alloc) (*Image, *muster.Failu
 		return nil, nil
 	}
 	return nil, asFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+ref)
+}
+
+// newest opens the image of an allocation. Where another version of its job ran here the registry is asked what the tag means
+// now, once for each version: who sets something anew means the image of now, and not what was known for some minutes. If
+// the registry cannot say, what is known is good enough.
+func (a *Agent) newest(ctx context.Context, s *wire.AllocSpec, tell func(ImageProgress)) (*Image, error) {
+	const remembered = 4096
+	a.mu.Lock()
+	before, known := a.versions[s.JobUID]
+	if len(a.versions) >= remembered && !known {
+		clear(a.versions)
+	}
+	if a.versions == nil {
+		a.versions = map[muster.JobUID]uint64{}
+	}
+	a.versions[s.JobUID] = max(s.Version, before)
+	a.mu.Unlock()
+	if known && s.Version > before {
+		if image, err := a.images.Pull(ctx, s.Image, tell); err == nil || ctx.Err() != nil {
+			return image, err
+		}
+	}
+	return a.images.Open(ctx, s.Image, tell)
 }
 
 func release(image *Image) {

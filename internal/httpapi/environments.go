@@ -86,13 +86,14 @@ func (a *API) SetEnvironment(ctx context.Context, s *api.EnvironmentSetting) (*s
 }
 
 // ReplaceEnvironment gives the environment was, as it was read, another spec; nil: there was none of the name. If somebody
-// has changed it meanwhile, in whatever, nothing is done, and the error is a fault of kind conflict.
+// has changed it meanwhile, in whatever, nothing is done, and the error is a fault of kind conflict. It is a rollout: runners that
+// nobody has are replaced also where the spec is the same.
 func (a *API) ReplaceEnvironment(ctx context.Context, was *state.Job, spec *api.EnvironmentSpec) (*state.EnvironmentChange, error) {
 	if was == nil {
 		none := uint64(0)
 		return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfVersion: &none})
 	}
-	return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfSet: &was.Env.Set})
+	return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfSet: &was.Env.Set, Rollout: true})
 }
 
 func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec, f state.EnvironmentSet) (*state.EnvironmentChange, error) {

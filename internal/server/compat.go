@@ -22,7 +22,7 @@ func (s *Server) mountCompat(a *httpapi.API) error {
 	if err != nil {
 		return err
 	}
-	p, err := poseidon.New(a, poseidon.Config{Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), Logger: s.log})
+	p, err := poseidon.New(a, poseidon.Config{Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 // makes a new version; runners of earlier ones live on.
 func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Time) (any, error) {
 	out := &EnvironmentChange{UID: before.UID, Version: before.Version, Index: s.meta.Index}
-	if before.Env.Spec.Equal(f.Spec) {
+	if before.Env.Spec.Equal(f.Spec) && !f.Rollout {
 		out.Unchanged = true
 		if before.Env.Failures > 0 {
 			// Whoever sets it again has mended what is not in it, an image or a node, and is not to wait.
@@ -162,7 +162,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 	after, env := *before, *before.Env
 	env.Spec, env.Set = f.Spec, s.meta.Index
 	spec := f.Spec.Job()
-	if !before.Run.Spec.Equal(spec) || before.Env.Spec.Frozen != f.Spec.Frozen {
+	if f.Rollout || !before.Run.Spec.Equal(spec) || before.Env.Spec.Frozen != f.Spec.Frozen {
 		out.Version++
 		run, err := NewRun(f.Key, before.UID, out.Version, spec)
 		if err != nil {

@@ -16,6 +16,9 @@ type EnvironmentSet struct {
 	// IfSet refuses it unless the spec that it replaces is the one that was set at this index of the log. It says more than
 	// IfVersion: not every change of a spec is a new version.
 	IfSet *uint64 `cbor:"5,keyasint,omitempty"`
+	// Rollout makes a new version of it even if nothing is changed: runners that nobody has are replaced, and nodes ask anew
+	// what the tag of the image means.
+	Rollout bool `cbor:"6,keyasint,omitempty"`
 }
 
 // EnvironmentChange is the answer to EnvironmentSet.

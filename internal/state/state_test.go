@@ -470,7 +470,7 @@ func goldenFacts() []Fact {
 		&PoolTripped{"p", "r"}, &PoolResumed{"p", "w", "r"},
 		&NodeImagesSeen{"n1", []muster.AffinityKey{"image:a"}},
 		&SharesSet{[]ShareRule{{"a*", "c", 3}}}, &NamespaceLimited{NamespaceLimits{"n", 1, 2, 3, 4, 5, 6, "w", "r"}},
-		&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: environment("e"), IfVersion: &one, IfSet: &one},
+		&EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: environment("e"), IfVersion: &one, IfSet: &one, Rollout: true},
 		&EnvironmentDeleted{muster.EnvironmentKey("default", "e"), true}, &RunnersWanted{"ue", 3, 50, 2, 1, "w", true, 9},
 		&RunnersStopped{"ue", []muster.AllocID{"ue-0-1"}, "w", true}, &RunnersPurged{[]muster.AllocID{"ue-0-1"}},
 		&RunnerClaimed{"c1", "ue", "ue-0-1", 4, 5, "n", "k", "d"}, &ClaimExtended{"c1", 6, 7},

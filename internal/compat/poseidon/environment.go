@@ -140,7 +140,7 @@ func size(s *api.EnvironmentSpec) int {
 
 func shown(id int, s *api.EnvironmentSpec) environment {
 	e := environment{ID: id, environmentSpec: environmentSpec{
-		Image: s.Image, PrewarmingPoolSize: size(s), CPULimit: int64(s.Resources.CPU*coreMHz + 0.5), MemoryLimit: int64(s.Resources.Memory) >> 20,
+		Image: s.Image, PrewarmingPoolSize: size(s), CPULimit: int64(s.Resources.CPU*coreMHz + 0.5), MemoryLimit: int64(max(s.Resources.Memory, s.Resources.MemoryMax)) >> 20,
 		NetworkAccess: s.Network != string(muster.NetworkNone), ExposedPorts: []int{},
 	}}
 	e.ExposedPorts = append(e.ExposedPorts, s.Ports...)
@@ -167,7 +167,7 @@ func (p *Poseidon) setEnvironment(w http.ResponseWriter, r *http.Request) error 
 		if j != nil {
 			spec = j.Env.Spec.Clone()
 		}
-		want.into(spec)
+		want.into(spec, p.reserve())
 		spec.Name, spec.Namespace = strconv.Itoa(id), p.cfg.Namespace
 		// What clients do not know of is as an operator has set it last, also if that was a moment ago.
 		set, err = p.api.ReplaceEnvironment(r.Context(), j, spec)
@@ -185,6 +185,14 @@ func (p *Poseidon) setEnvironment(w http.ResponseWriter, r *http.Request) error 
 	}
 	w.WriteHeader(status)
 	return nil
+}
+
+// reserve is how much memory is set aside for a runner.
+func (p *Poseidon) reserve() api.Size {
+	if p.cfg.MemoryReserve > 0 {
+		return p.cfg.MemoryReserve
+	}
+	return api.DefaultMemoryReserve
 }
 
 // check refuses what would mean something else here.
@@ -205,11 +213,16 @@ func (e *environmentSpec) check() error {
 }
 
 // into sets what clients of this API know of, and leaves the rest as an operator has set it.
-func (e *environmentSpec) into(s *api.EnvironmentSpec) {
+func (e *environmentSpec) into(s *api.EnvironmentSpec, reserve api.Size) {
 	n := e.PrewarmingPoolSize
 	s.Image = e.Image
 	s.Warm.Min, s.Warm.Target, s.Warm.Max = &n, &n, n
-	s.Resources.CPU, s.Resources.Memory = float64(e.CPULimit)/coreMHz, api.Size(e.MemoryLimit<<20)
+	// The limit is the most that a runner may use; what is set aside for it is the operator's to say.
+	limit := api.Size(e.MemoryLimit << 20)
+	s.Resources.CPU, s.Resources.Memory, s.Resources.MemoryMax = float64(e.CPULimit)/coreMHz, min(reserve, limit), 0
+	if limit > s.Resources.Memory {
+		s.Resources.MemoryMax = limit
+	}
 	switch {
 	case !e.NetworkAccess:
 		s.Network, s.Ports, s.Egress = string(muster.NetworkNone), nil, nil

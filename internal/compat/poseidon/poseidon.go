@@ -29,8 +29,10 @@ type Config struct {
 	// Namespace of its environments.
 	Namespace string
 	// Wait is how long a client may wait for a runner when none is warm.
-	Wait   time.Duration
-	Logger *slog.Logger // optional
+	Wait time.Duration
+	// MemoryReserve is what is set aside for a runner, of its limit at most. 0: api.DefaultMemoryReserve.
+	MemoryReserve api.Size
+	Logger        *slog.Logger // optional
 }
 
 // Poseidon serves the API.

@@ -164,7 +164,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	b.want(b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["networkAccess"], m["exposedPorts"] = true, []int{80, 8080} })), 201, "")
 	spec := func() *api.EnvironmentSpec { return b.state.Latest().Environment("default", "17").Env.Spec }
 	s := spec()
-	if s.Image != "busybox" || s.Resources.CPU != 0.02 || s.Resources.Memory != 64<<20 || s.Network != "bridge" || fmt.Sprint(s.Ports) != "[80 8080]" ||
+	if s.Image != "busybox" || s.Resources.CPU != 0.02 || s.Resources.Memory != 16<<20 || s.Resources.MemoryMax != 64<<20 || s.Network != "bridge" || fmt.Sprint(s.Ports) != "[80 8080]" ||
 		*s.Warm.Min != 2 || *s.Warm.Target != 2 || s.Warm.Max != 2 || s.Env["CODEOCEAN"] != "true" {
 		t.Fatalf("%+v", s)
 	}
@@ -182,9 +182,16 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	if s := spec(); s.Pool != "fast" || s.Resources.Pids != 99 || s.Alert.Below != 0.25 || *s.Warm.Target != 0 || *s.Warm.Min != 0 {
 		t.Errorf("%+v", s)
 	}
-	// R16: another number of warm runners alone is no new version.
-	if now := b.state.Latest().Environment("default", "17").Version; now != version {
+	// P6: each PUT is a rollout, whatever it changes; what operators set is one only where it says how a runner runs.
+	if now := b.state.Latest().Environment("default", "17").Version; now != version+1 {
 		t.Errorf("version %d became %d", version, now)
+	}
+	same := environ(func(m map[string]any) {
+		m["networkAccess"], m["exposedPorts"], m["prewarmingPoolSize"] = true, []int{80, 8080}, 0
+	})
+	b.want(b.do("PUT", "execution-environments/17", same), 204, "")
+	if now := b.state.Latest().Environment("default", "17").Version; now != version+2 {
+		t.Errorf("the same again: version %d became %d", version+1, now)
 	}
 	if e := decoded[environment](b, b.do("GET", "execution-environments/17", "")); e.PrewarmingPoolSize != 0 || !e.NetworkAccess || len(e.ExposedPorts) != 2 {
 		t.Errorf("%+v", e)
@@ -193,6 +200,29 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	b.want(b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["exposedPorts"] = []int{80} })), 204, "")
 	if s := spec(); s.Network != "none" || len(s.Ports) != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// P5: what clients set is the most that a runner may use; what is set aside for it is the operator's to say, and never more.
+func TestMemoryThatIsSetAside(t *testing.T) {
+	b := newBench(t)
+	for _, c := range []struct {
+		limit        int
+		reserve      api.Size
+		memory, most api.Size
+	}{
+		{2048, 0, 16 << 20, 2 << 30}, {2048, 256 << 20, 256 << 20, 2 << 30}, {8, 0, 8 << 20, 0}, {16, 0, 16 << 20, 0}, {64, 1 << 30, 64 << 20, 0},
+	} {
+		b.p.cfg.MemoryReserve = c.reserve
+		if a := b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["memoryLimit"] = c.limit })); a.StatusCode >= 300 {
+			t.Fatalf("%d %s", a.StatusCode, a.body)
+		}
+		if r := b.state.Latest().Environment("default", "17").Env.Spec.Resources; r.Memory != c.memory || r.MemoryMax != c.most {
+			t.Errorf("%d MB with %s: %s set aside, at most %s", c.limit, c.reserve, r.Memory, r.MemoryMax)
+		}
+		if e := decoded[environment](b, b.do("GET", "execution-environments/17", "")); e.MemoryLimit != int64(c.limit) {
+			t.Errorf("%d MB are shown as %d", c.limit, e.MemoryLimit)
+		}
 	}
 }
 
