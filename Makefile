@@ -11,7 +11,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack e2e-vm e2e-ssh clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -131,7 +131,15 @@ isolation: build
 # Floods and hostile counterparts in their full size, with figures; make test has each in a short form.
 attack: build
 	$(GO) test -count=1 -timeout 20m ./internal/faults -run '$(ATTACKS)' -faults.attack -v
-ATTACKS = TestConnectionsWithoutToken
+ATTACKS = TestConnectionsWithoutToken|TestLyingNode
+
+# What goes along with programs that are given away: licences of what is in them, and a bill of materials (CycloneDX) for scanners.
+notice: | bin
+	$(GO) run ./internal/notice ./cmd/muster ./cmd/muster-node ./cmd/muster-init > bin/NOTICE
+	$(GO) run ./internal/notice -sbom ./cmd/muster ./cmd/muster-node ./cmd/muster-init > bin/sbom.cdx.json
+
+bin:
+	mkdir -p bin
 
 # The runtimes, networks and isolation in a machine of their own: another kernel, cgroup v2 alone. Needs QEMU and a mirror of
 # Debian for its first run, no rights. VMFLAGS: see go run ./e2e/vm -h.

@@ -1,0 +1,151 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/locate"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+)
+
+// liar stands between the server and the agent of a node, and says other things of it than the agent does.
+type liar struct {
+	proxy *httputil.ReverseProxy
+	lie   atomic.Pointer[func(w io.Writer, seq uint64)]
+	told  atomic.Int64
+}
+
+func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	lie := l.lie.Load()
+	if lie == nil || r.URL.Path != "/v1/reports" {
+		l.proxy.ServeHTTP(w, r)
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+	for seq := uint64(1); r.Context().Err() == nil && seq < 20; seq++ {
+		(*lie)(w, seq)
+		l.told.Add(1)
+		_ = http.NewResponseController(w).Flush()
+	}
+}
+
+// between puts the liar in the place of an agent's socket.
+func (l *liar) between(t *testing.T, socket string) {
+	real := socket + "-real"
+	if err := os.Rename(socket, real); err != nil {
+		t.Fatal(err)
+	}
+	l.proxy = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", "agent" },
+		FlushInterval: -1,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return wire.DialSocket(ctx, real)
+		}},
+	}
+	listener := must(net.Listen("unix", socket))(t)
+	s := &http.Server{Handler: l}
+	go func() { _ = s.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = s.Close()
+		_ = os.Rename(real, socket) // for what clears the node away
+	})
+}
+
+// S-H5: a node that was taken over exhausted the server by reports: hundreds of thousands of digests or of allocations that
+// nobody knows, and one that never ends. The server refuses them, stays quick and small, and ends when it is told to.
+func TestLyingNode(t *testing.T) {
+	items, asks := 30_000, 20
+	if *attackFlag {
+		items, asks = 200_000, 300
+	}
+	h := newHost(t, func(c *api.ServerConfig) {
+		c.Pools[0].Min, c.Pools[0].Max, c.Pools[0].IdleTimeout = 1, 1, api.Duration(time.Hour)
+	})
+	h.start()
+	h.eventually("a node serves", func() bool { n := h.nodes(); return len(n) == 1 && n[0].Stage == string(muster.NodeServing) })
+	h.stop()
+	sockets := must(filepath.Glob(filepath.Join(h.instances(), "*", wire.SocketName)))(t)
+	if len(sockets) != 1 {
+		t.Fatalf("sockets: %q", sockets)
+	}
+	l := &liar{}
+	l.between(t, sockets[0])
+	allocs := make([]wire.AllocReport, items)
+	needs := make([]string, items)
+	for i := range items {
+		allocs[i] = wire.AllocReport{ID: muster.NewAllocID("nobody", i, 1), Status: muster.AllocRunning}
+		needs[i] = fmt.Sprintf("sha256:%064x", i)
+	}
+	one := func(r wire.Report) func(io.Writer, uint64) {
+		return func(w io.Writer, seq uint64) {
+			r.Boot, r.Seq, r.Whole = "b", seq, true
+			_ = json.NewEncoder(w).Encode(r)
+		}
+	}
+	lies := map[string]func(io.Writer, uint64){
+		"allocations that nobody knows": one(wire.Report{Allocs: allocs}),
+		"digests":                       one(wire.Report{Needs: needs}),
+		"images":                        one(wire.Report{NeedGrants: needs}),
+		"one report without an end": func(w io.Writer, _ uint64) {
+			_, _ = io.WriteString(w, `{"boot":"`)
+			word := make([]byte, 1<<20)
+			for i := range word {
+				word[i] = 'x'
+			}
+			for range 300 {
+				if _, err := w.Write(word); err != nil {
+					return
+				}
+			}
+		},
+	}
+	h.start()
+	s := must(locate.ReadServer(h.data))(t)
+	for name, lie := range lies {
+		l.told.Store(0)
+		l.lie.Store(&lie)
+		var took []time.Duration
+		for n := 0; n < asks || l.told.Load() == 0; n++ {
+			began := time.Now()
+			if err := livez(s.Address); err != nil {
+				t.Fatalf("%s: ask %d: %v", name, n, err)
+			}
+			took = append(took, time.Since(began))
+			if n > 1<<20 {
+				t.Fatalf("%s: the lie was never told", name)
+			}
+		}
+		slices.Sort(took)
+		now, most := memory(h.srv.cmd.Process.Pid)
+		t.Logf("%s: told %d times; /livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB", name, l.told.Load(), took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
+		if most > 300<<20 {
+			t.Errorf("%s: the server had %d MiB", name, most>>20)
+		}
+	}
+	if h.srv.ended() {
+		t.Fatalf("the server ended:\n%s", h.log())
+	}
+	l.lie.Store(nil)
+	h.eventually("the node is in contact again once it tells the truth", func() bool {
+		n := h.nodes()
+		return len(n) == 1 && n[0].Health == string(muster.NodeGood)
+	})
+	h.muster("run", "--name", "after", "--", "true").says(0, "")
+	if code := h.stop(); code != 0 {
+		t.Errorf("the server ended with %d when it was told to end", code)
+	}
+	h.start()
+}
