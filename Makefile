@@ -131,7 +131,7 @@ isolation: build
 # Floods and hostile counterparts in their full size, with figures; make test has each in a short form.
 attack: build
 	$(GO) test -count=1 -timeout 20m ./internal/faults -run '$(ATTACKS)' -faults.attack -v
-ATTACKS = TestConnectionsWithoutToken|TestLyingNode
+ATTACKS = TestConnectionsWithoutToken|TestLyingNode|TestHostileSSHD
 
 # What goes along with programs that are given away: licences of what is in them, and a bill of materials (CycloneDX) for scanners.
 notice: | bin

@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/remote/remotetest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -148,4 +149,50 @@ func TestLyingNode(t *testing.T) {
 		t.Errorf("the server ended with %d when it was told to end", code)
 	}
 	h.start()
+}
+
+// A host whose sshd answers each command with bytes without end, on one stream or the other, costs the server neither its memory
+// nor its answers, and is told as what it is: a host on which no agent comes to life.
+func TestHostileSSHD(t *testing.T) {
+	asks := 50
+	if *attackFlag {
+		asks = 1000
+	}
+	for name, command := range map[string]string{"zeros": "cat /dev/zero", "lines": "yes", "errors": "cat /dev/zero >&2", "silence": "sleep 1000"} {
+		t.Run(name, func(t *testing.T) {
+			sshd := remotetest.SSHD(t, "ForceCommand "+command)
+			h := newHost(t, func(c *api.ServerConfig) {
+				c.Providers = []api.ProviderSpec{{
+					Name: providerName, Type: api.ProviderStatic, SSH: &api.SSHSpec{User: sshd.User, KeyFile: sshd.KeyFile, Dir: sshd.Dir + "/b"},
+					Offerings: []api.OfferingSpec{{Name: "rack", CPU: 8, Memory: 8 << 30, Disk: 8 << 30}},
+					Hosts:     []api.HostSpec{{Name: "r1", Address: sshd.Address, HostKeys: []string{sshd.HostKey}, Offering: "rack"}},
+				}}
+				c.Pools[0].Min, c.Pools[0].Max = 1, 1
+			})
+			h.start()
+			h.eventually("the host is a node that boots", func() bool { n := h.nodes(); return len(n) == 1 && n[0].Stage == string(muster.NodeBooting) })
+			s := must(locate.ReadServer(h.data))(t)
+			var took []time.Duration
+			for n := range asks {
+				began := time.Now()
+				if err := livez(s.Address); err != nil {
+					t.Fatalf("ask %d: %v", n, err)
+				}
+				took = append(took, time.Since(began))
+				h.nodes()
+			}
+			slices.Sort(took)
+			now, most := memory(h.srv.cmd.Process.Pid)
+			t.Logf("/livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB", took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
+			if most > 300<<20 {
+				t.Errorf("the server had %d MiB", most>>20)
+			}
+			if n := h.nodes(); n[0].Stage == string(muster.NodeServing) {
+				t.Errorf("the host serves: %+v", n[0])
+			}
+			if code := h.stop(); code != 0 {
+				t.Errorf("the server ended with %d when it was told to end", code)
+			}
+		})
+	}
 }
