@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
@@ -131,11 +132,12 @@ func (r *Reaper) step(ctx context.Context, now time.Time) error {
 
 // jobs purges ended jobs that are past their retention or too many.
 func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
+	var stuck stuck
 	for ctx.Err() == nil {
 		snap := r.cfg.State.Latest()
-		old := oldJobs(snap, now, r.cfg.Jobs, r.cfg.MaxJobs)
-		if len(old) == 0 {
-			return nil
+		old := oldJobs(snap, now, r.cfg.Jobs, r.cfg.MaxJobs, &stuck)
+		if len(old) == 0 || stuck.many() {
+			return stuck.err()
 		}
 		f, allocs := &state.JobsPurged{}, 0
 		for _, j := range old {
@@ -144,7 +146,9 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 				break // it comes next
 			}
 			if err := r.deleteBlobs(ctx, snap, j); err != nil {
-				return err
+				allocs -= n
+				stuck.add(j.UID, err)
+				continue
 			}
 			if n == allocBatch {
 				if err := r.thin(ctx, j); err != nil {
@@ -152,6 +156,9 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 				}
 			}
 			f.UIDs = append(f.UIDs, j.UID)
+		}
+		if len(f.UIDs) == 0 {
+			continue
 		}
 		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
 			return fmt.Errorf("purge %d jobs: %w", len(f.UIDs), err)
@@ -189,7 +196,7 @@ func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 }
 
 // oldJobs are up to a batch of ended jobs to forget, the longest ended first.
-func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int) []*state.Job {
+func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int, but *stuck) []*state.Job {
 	over := snap.EndedJobCount() - most
 	var out []*state.Job
 	snap.EndedJobs(func(j *state.Job) bool {
@@ -197,12 +204,37 @@ func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int
 			return false
 		}
 		// Output that is still on its way would be stored for nobody.
-		if open, _ := stored(snap, j); !open {
+		if open, _ := stored(snap, j); !open && !but.has(j.UID) {
 			out = append(out, j)
 		}
 		return true
 	})
 	return out
+}
+
+// stuck are jobs of a sweep whose blobs could not be deleted: what is behind them is swept all the same.
+type stuck struct {
+	jobs  map[muster.JobUID]bool
+	first error
+}
+
+func (s *stuck) has(uid muster.JobUID) bool { return s.jobs[uid] }
+
+func (s *stuck) add(uid muster.JobUID, err error) {
+	if s.jobs == nil {
+		s.jobs, s.first = map[muster.JobUID]bool{}, err
+	}
+	s.jobs[uid] = true
+}
+
+// many: it is the store, and not single jobs, and more tries would be of no use now.
+func (s *stuck) many() bool { return len(s.jobs) >= batch }
+
+func (s *stuck) err() error {
+	if len(s.jobs) > 1 {
+		return fmt.Errorf("of %d jobs: %w", len(s.jobs), s.first)
+	}
+	return s.first
 }
 
 // stored tells whether output of an ended job is still on its way, and whether
@@ -235,33 +267,26 @@ func (r *Reaper) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state
 // output prunes stored output of ended jobs: what is past its own retention,
 // and of the longest ended ones while the store is over its quota.
 func (r *Reaper) output(ctx context.Context, now muster.Time) error {
+	var stuck stuck
 	for ctx.Err() == nil {
-		over := int64(0)
-		if r.cfg.Quota > 0 {
-			over = r.cfg.Blobs.Usage() - r.cfg.Quota
-		}
-		var prune []*state.Job
 		snap := r.cfg.State.Latest()
-		snap.EndedJobs(func(j *state.Job) bool {
-			late := now.Sub(j.Ended) >= r.cfg.Output
-			if len(prune) >= batch || (!late && over <= 0) {
-				return false
-			}
-			if open, _ := stored(snap, j); j.OutputBytes > 0 && !open {
-				prune = append(prune, j)
-				over -= j.OutputBytes
-			}
-			return true
-		})
-		if len(prune) == 0 {
-			return nil
+		prune := r.lateOutput(snap, now, &stuck)
+		if len(prune) == 0 && r.cfg.Quota > 0 {
+			prune = surplusOutput(snap, r.cfg.Blobs.Usage()-r.cfg.Quota, &stuck)
+		}
+		if len(prune) == 0 || stuck.many() {
+			return stuck.err()
 		}
 		f := &state.JobOutputPruned{}
 		for _, j := range prune {
 			if err := r.deleteBlobs(ctx, snap, j); err != nil {
-				return err
+				stuck.add(j.UID, err)
+				continue
 			}
 			f.UIDs = append(f.UIDs, j.UID)
+		}
+		if len(f.UIDs) == 0 {
+			continue
 		}
 		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil {
 			return fmt.Errorf("prune the output of %d jobs: %w", len(f.UIDs), err)
@@ -269,6 +294,72 @@ func (r *Reaper) output(ctx context.Context, now muster.Time) error {
 		r.log.Info("stored output of ended jobs deleted", "jobs", len(f.UIDs), "oldest", prune[0].Key.String(), "stored_bytes", r.cfg.Blobs.Usage())
 	}
 	return ctx.Err()
+}
+
+// lateOutput are up to a batch of ended jobs whose output was kept for as long as it is, the longest ended first.
+func (r *Reaper) lateOutput(snap *state.Snapshot, now muster.Time, but *stuck) (prune []*state.Job) {
+	snap.EndedJobs(func(j *state.Job) bool {
+		if len(prune) >= batch || now.Sub(j.Ended) < r.cfg.Output {
+			return false
+		}
+		if prunable(snap, j) && !but.has(j.UID) {
+			prune = append(prune, j)
+		}
+		return true
+	})
+	return prune
+}
+
+func prunable(snap *state.Snapshot, j *state.Job) bool {
+	open, _ := stored(snap, j)
+	return j.OutputBytes > 0 && !open
+}
+
+// surplusOutput are up to a batch of ended jobs without whose output the store holds less by so many bytes. It is taken
+// from the namespace that has the most, the longest ended first, until another one has as much: what one namespace
+// stores takes nothing from those that store less.
+func surplusOutput(snap *state.Snapshot, over int64, but *stuck) (prune []*state.Job) {
+	if over <= 0 {
+		return nil
+	}
+	type share struct {
+		bytes int64
+		jobs  []*state.Job // the longest ended first
+	}
+	shares := map[muster.Namespace]*share{}
+	snap.EndedJobs(func(j *state.Job) bool {
+		if !prunable(snap, j) {
+			return true
+		}
+		s := shares[j.Key.Namespace]
+		if s == nil {
+			s = &share{}
+			shares[j.Key.Namespace] = s
+		}
+		s.bytes += j.OutputBytes
+		if len(s.jobs) < batch && !but.has(j.UID) {
+			s.jobs = append(s.jobs, j)
+		}
+		return true
+	})
+	for over > 0 && len(prune) < batch {
+		var most *share
+		var name muster.Namespace
+		for ns, s := range shares {
+			if len(s.jobs) > 0 && (most == nil || s.bytes > most.bytes || s.bytes == most.bytes && ns < name) {
+				most, name = s, ns
+			}
+		}
+		if most == nil {
+			break
+		}
+		j := most.jobs[0]
+		most.jobs = most.jobs[1:]
+		most.bytes -= j.OutputBytes
+		over -= j.OutputBytes
+		prune = append(prune, j)
+	}
+	return prune
 }
 
 // nodes purges gone nodes that are past their retention or too many.
@@ -298,9 +389,17 @@ func (r *Reaper) nodes(ctx context.Context, now muster.Time) error {
 func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
 	referred := map[string]bool{}
 	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
-		for i := range j.Run.Spec.Inputs {
-			if d := j.Run.Spec.Inputs[i].Digest; d != "" {
-				referred[d] = true
+		refer := func(spec *api.JobSpec) {
+			for i := range spec.Inputs {
+				if d := spec.Inputs[i].Digest; d != "" {
+					referred[d] = true
+				}
+			}
+		}
+		refer(j.Run.Spec)
+		if st := j.Standing; st != nil {
+			for i := range st.Past { // what it may be reverted to
+				refer(st.Past[i].Spec)
 			}
 		}
 		return true

@@ -21,11 +21,15 @@ type store struct {
 	linktest.Blobs
 	uploads map[string]bool
 	fail    error
+	broken  string // a prefix that cannot be deleted
 }
 
 func (s *store) DeletePrefix(ctx context.Context, prefix string) error {
 	if s.fail != nil {
 		return s.fail
+	}
+	if s.broken != "" && strings.HasPrefix(prefix, s.broken) {
+		return errors.New("that one is broken")
 	}
 	return s.Blobs.DeletePrefix(ctx, prefix)
 }
@@ -65,14 +69,19 @@ func (r *rig) must(f state.Fact) {
 // ended makes a job of one member that has run on node n1 and has so much output in the store.
 func (r *rig) ended(name string, output int64, stage state.OutputStage) muster.JobUID {
 	r.t.Helper()
+	return r.endedIn("default", name, output, stage)
+}
+
+func (r *rig) endedIn(ns muster.Namespace, name string, output int64, stage state.OutputStage) muster.JobUID {
+	r.t.Helper()
 	spec := &api.JobSpec{Name: name, Command: []string{"true"}}
 	spec.Defaults()
 	uid := muster.JobUID("u" + name)
-	r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: uid, Spec: spec})
+	r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: ns, Name: name}, UID: uid, Spec: spec})
 	r.must(&state.PlanCommitted{Placements: []state.Placement{{UID: uid, Version: 1, Attempt: 1, Node: "n1"}}})
 	id := muster.NewAllocID(uid, 0, 1)
 	if output > 0 {
-		if _, err := r.s.Put(r.t.Context(), blob.StreamKey("default", uid, id, "stdout", 0), strings.NewReader(strings.Repeat("x", int(output)))); err != nil {
+		if _, err := r.s.Put(r.t.Context(), blob.StreamKey(ns, uid, id, "stdout", 0), strings.NewReader(strings.Repeat("x", int(output)))); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -192,6 +201,66 @@ func TestQuota(t *testing.T) {
 			if a := snap.Alloc(muster.NewAllocID(j.UID, 0, 1)); (a.Output.Stage == state.OutputPruned) != (i < 3) {
 				t.Errorf("job %s: output %s", j.Key, a.Output.Stage)
 			}
+		}
+	})
+}
+
+// D15: output of a job that cannot be deleted keeps nothing else from being swept.
+func TestOneThatCannotBeDeletedIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.node("n1")
+		for i := range 3 {
+			r.ended(fmt.Sprintf("j%d", i), 100, state.OutputComplete)
+		}
+		r.s.broken = blob.JobPrefix("default", "uj0")
+		time.Sleep(2 * time.Hour)
+		if err := r.sweep(Config{Quota: 150}); err == nil || r.s.Usage() != 100 {
+			t.Errorf("%d bytes are stored; %v", r.s.Usage(), err)
+		}
+		if err := r.sweep(Config{Jobs: time.Hour}); err == nil || r.l.Latest().JobCount() != 1 || r.l.Latest().JobByUID("uj0") == nil {
+			t.Errorf("%d jobs are left; %v", r.l.Latest().JobCount(), err)
+		}
+		r.s.broken = ""
+		if err := r.sweep(Config{Jobs: time.Hour}); err != nil || r.l.Latest().JobCount() != 0 {
+			t.Errorf("%d jobs are left; %v", r.l.Latest().JobCount(), err)
+		}
+	})
+}
+
+// What one namespace stores takes nothing from another one that stores less.
+func TestQuotaIsSharedByNamespaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.node("n1")
+		r.ended("small", 100, state.OutputComplete) // the longest ended of all
+		time.Sleep(time.Second)
+		for i := range 5 {
+			r.endedIn("flood", fmt.Sprintf("f%d", i), 100, state.OutputComplete)
+			time.Sleep(time.Second)
+		}
+		if err := r.sweep(Config{Quota: 250}); err != nil || r.s.Usage() != 200 {
+			t.Fatalf("%d bytes are stored; %v", r.s.Usage(), err)
+		}
+		if r.l.Latest().JobByUID("usmall").Pruned || r.l.Latest().JobByUID("uf4").Pruned {
+			t.Error("the small one's output is gone, or the newest of the other")
+		}
+	})
+}
+
+// D9: what a service may be reverted to keeps its inputs.
+func TestInputsOfEarlierVersionsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		first, second := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
+		r.s.uploads[first], r.s.uploads[second] = true, true
+		for _, digest := range []string{first, second} {
+			spec := &api.JobSpec{Name: "a", Type: "service", Command: []string{"true"}, Inputs: []api.InputSpec{{Path: "x", Digest: digest}}}
+			spec.Defaults()
+			r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "a"}, UID: "ua", Spec: spec})
+		}
+		if err := r.sweep(Config{}); err != nil || !r.s.uploads[first] || !r.s.uploads[second] {
+			t.Fatal(err, r.s.uploads)
 		}
 	})
 }
