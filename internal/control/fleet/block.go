@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,7 +13,11 @@ import (
 
 // blocks are the scopes of which the providers said no, for a time that
 // doubles with each no and starts anew with the first yes.
-type blocks struct{ list []block }
+type blocks struct {
+	list []block
+	// fails are boots that failed, since one did not; by offering.
+	fails map[offerKey]int
+}
 
 type block struct {
 	size.Block
@@ -21,10 +26,14 @@ type block struct {
 	kind muster.FaultKind
 }
 
+// faultBoot is a block of our own: what was made did not come into service. That the provider makes another one says nothing
+// against it; only a node that joins does.
+const faultBoot muster.FaultKind = "boot"
+
 // blockFor is how long the first no of a kind holds.
 func blockFor(kind muster.FaultKind) time.Duration {
 	switch kind {
-	case muster.FaultCapacity, muster.FaultQuota:
+	case muster.FaultCapacity, muster.FaultQuota, faultBoot:
 		return 30 * time.Second
 	case muster.FaultInvalid, muster.FaultAuth:
 		return time.Minute
@@ -91,7 +100,31 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.S
 
 // clear takes in a yes.
 func (b *blocks) clear(o *muster.Offering) {
-	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.Covers(o) })
+	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind != faultBoot && x.Covers(o) })
+}
+
+// bootsBefore is how many boots in a row may fail before the next one is put off: single machines fail everywhere.
+const bootsBefore = 3
+
+// unbooted takes in that an instance did not come into service: without it every one that fails has a successor at once, which is
+// paid for as long. ok: others are launched later, as the block says.
+func (b *blocks) unbooted(o *muster.Offering, why string, now muster.Time, snap *state.Snapshot) (_ size.Block, ok bool) {
+	if b.fails == nil {
+		b.fails = map[offerKey]int{}
+	}
+	b.fails[keyOf(o)]++
+	n := b.fails[keyOf(o)]
+	if n < bootsBefore {
+		return size.Block{}, false
+	}
+	text := fmt.Sprintf("instances did not come into service %d times in a row, the last: %s", n, why)
+	return b.add(o, &muster.Fault{Kind: faultBoot, Message: text}, now.Std(), snap), true
+}
+
+// booted takes in that an instance did.
+func (b *blocks) booted(o *muster.Offering) {
+	delete(b.fails, keyOf(o))
+	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind == faultBoot && x.Covers(o) })
 }
 
 // watch raises what blocks of a quota are held to: an instance that was made before the no may be in the

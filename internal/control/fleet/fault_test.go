@@ -296,6 +296,36 @@ func TestL1BootNeverComes(t *testing.T) {
 	})
 }
 
+// D18, F-M1: where nothing boots, instances are not bought without end; why is told, and once boots work the next one soon is.
+func TestBootsThatFailAreBackedOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.boots = false
+		w.start()
+		w.submit("a", 20, 2, "true")
+		time.Sleep(time.Hour)
+		// It was 1,200 and more, hour after hour. Waits double up to ten minutes, for each offering.
+		if n := w.cloud.Calls().Intents; n > 300 {
+			t.Errorf("%d instances were bought in an hour", n)
+		}
+		told := false
+		for _, b := range w.fleet.Blocks() {
+			told = told || strings.Contains(b.Why, "times in a row") && strings.Contains(b.Why, "did not come into service")
+		}
+		if !told {
+			t.Errorf("blocks: %+v", w.fleet.Blocks())
+		}
+		w.mu.Lock()
+		w.boots = true
+		w.mu.Unlock()
+		w.until("the job's end", 20*time.Minute, ended("a", muster.JobSucceeded))
+		for _, b := range w.fleet.Blocks() {
+			if b.Scope.Offering == "small" {
+				t.Errorf("still told: %+v", b)
+			}
+		}
+	})
+}
+
 func TestL4RestartKeepsWhatIsThere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()

@@ -248,6 +248,9 @@ func (f *Fleet) watch(changes []state.Change) {
 			continue
 		}
 		f.boots.change(c)
+		if n := c.Node; n != nil && n.Joined != 0 && (c.NodeBefore == nil || c.NodeBefore.Joined == 0) {
+			f.blocks.booted(&n.Offering)
+		}
 		if before := c.NodeBefore; before != nil && before.Intent != c.Node.Intent {
 			// The next list shows that its tags are not right any more.
 			if l := f.listers[c.Node.Offering.Provider]; l != nil {
@@ -344,11 +347,17 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	for _, t := range d.Drain {
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
 	}
+	var unbooted []size.Block
 	f.mu.Lock()
 	for _, t := range d.Terminate {
 		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained, GiveUp: t.GiveUp, IfLostSince: t.LostSince})
 		if t.Failed {
 			f.boots.failed(t.Node)
+			if n := snap.Node(t.Node); n != nil && n.Stage != muster.NodeLaunching {
+				if b, ok := f.blocks.unbooted(&n.Offering, t.Reason, f.cfg.Clock.Now(), snap); ok {
+					unbooted = append(unbooted, b)
+				}
+			}
 		}
 	}
 	f.stats.Overdue = len(d.Overdue)
@@ -360,6 +369,9 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		}
 	}
 	f.mu.Unlock()
+	for _, b := range unbooted {
+		f.log.Warn("a new instance is given up; the next is launched later", "offering", b.Scope.Offering, "why", b.Why, "again", b.Until.Sub(f.cfg.Clock.Now()))
+	}
 	for _, t := range overdue {
 		f.log.Error("only its provider or an operator can help a node", "node", t.Node, "instance", snap.Node(t.Node).Instance, "why", t.Reason)
 	}
