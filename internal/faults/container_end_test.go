@@ -65,9 +65,7 @@ func TestContainerDiskFull(t *testing.T) {
 	full, a := h.container("full", image, []string{"--disk", "16MiB"}, "sh", "-c", "cat /dev/zero >/big; echo full; until [ -e /gate ]; do sleep 0.05; done")
 	beside, b := h.container("beside", image, []string{"--disk", "16MiB"}, "sh", "-c", "until [ -e /gate ]; do sleep 0.05; done")
 	h.eventually("its disk is full", func() bool { return full.stdout.String() == "full\n" })
-	if !strings.Contains(full.stderr.String(), "No space left on device") {
-		t.Errorf("%s", full.stderr)
-	}
+	h.eventually("it is told so", func() bool { return strings.Contains(full.stderr.String(), "No space left on device") })
 	// A file that does not fit is refused with what is true, and the rest of it is not seen.
 	h.write("large", strings.Repeat("x", 1<<20))
 	cp := h.cli("cp", h.path("large"), "full:/large")

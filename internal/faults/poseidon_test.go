@@ -183,9 +183,9 @@ func TestPoseidonClient(t *testing.T) {
 		t.Errorf("left is %s", raw)
 	}
 
-	// More memory than there is: this one ends, and says why; the runner stays.
+	// More memory than there is: this one ends as it does; the runner stays (P12).
 	said := c.start(runner, "dd if=/dev/zero of=/dev/null bs=200M count=1", false).until("exit")
-	if said["error"] != "the allocation was OOM Killed" || said["exit"] != "137" {
+	if said["error"] != "" || said["exit"] != "137" {
 		t.Errorf("%q", said)
 	}
 
@@ -211,7 +211,7 @@ func TestPoseidonClient(t *testing.T) {
 	e = c.start(runner, "echo ready; sleep 1000", false)
 	e.until("stdout")
 	c.must(204, "DELETE", runner, nil)
-	if said := e.until("exit"); !strings.Contains(said["error"], "released") {
+	if said := e.until("error"); !strings.Contains(said["error"], "released") {
 		t.Errorf("%q", said)
 	}
 	c.must(410, "DELETE", runner, nil)

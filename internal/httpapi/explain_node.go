@@ -191,7 +191,7 @@ func (e *nodeExplainer) ends() {
 		}
 	case n.Busy():
 		end(0, "not while work runs there; then when it was idle for %s", shortly(lasts(p.IdleTimeout)))
-	case n.Health == muster.NodeUnready && n.IdleSince != 0 && p.IdleTimeout > 0:
+	case n.Health == muster.NodeUnready && n.Incapable && n.IdleSince != 0 && p.IdleTimeout > 0:
 		due := max(n.IdleSince, n.HealthSince).Add(lasts(p.IdleTimeout))
 		if due > e.now {
 			end(due, "in %s, unless it becomes ready: it has no work and can take none%s", e.in(due), because(n.HealthReason))

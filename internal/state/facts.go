@@ -280,6 +280,8 @@ type NodeHealthChanged struct {
 	Reason string            `cbor:"3,keyasint,omitempty"`
 	// Denied, of one that is lost: the provider itself says that its instance is not there.
 	Denied bool `cbor:"4,keyasint,omitempty"`
+	// Incapable, of one that is unready: it says itself that it can take no work.
+	Incapable bool `cbor:"5,keyasint,omitempty"`
 }
 
 // NodeImagesSeen is which images a node has at hand, by their keys: the one

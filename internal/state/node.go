@@ -168,11 +168,12 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Stage == muster.NodeGone || (n.Health == f.Health && n.HealthReason == f.Reason && n.Denied == f.Denied) {
+	if n.Stage == muster.NodeGone || (n.Health == f.Health && n.HealthReason == f.Reason && n.Denied == f.Denied && n.Incapable == f.Incapable) {
 		return nil, nil
 	}
 	b := *n
 	b.Denied = f.Denied && f.Health == muster.NodeLost
+	b.Incapable = f.Incapable && f.Health == muster.NodeUnready
 	if n.Joined == 0 && f.Health == muster.NodeUnready {
 		b.BootError = f.Reason
 	}

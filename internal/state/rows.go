@@ -288,6 +288,8 @@ type Node struct {
 	StageWho string `cbor:"33,keyasint,omitempty"`
 	// Denied: it is lost, and its provider says that the instance is not there.
 	Denied bool `cbor:"34,keyasint,omitempty"`
+	// Incapable: it is unready, and says itself that it can take no work.
+	Incapable bool `cbor:"35,keyasint,omitempty"`
 	// Shared is the sum of its live allocations' shares, Booked what those that ended have had of its cost; empty once it is gone.
 	Shared int64        `cbor:"40,keyasint,omitempty"`
 	Booked []MonthSpend `cbor:"41,keyasint,omitempty"`

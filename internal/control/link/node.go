@@ -469,7 +469,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 		if v.Probe && n.proving.CompareAndSwap(false, true) {
 			wg.Go(func() { n.prove(ctx, row.HealthSince) })
 		}
-		if v.Health == row.Health && v.Reason == row.HealthReason && v.Denied == row.Denied {
+		if v.Health == row.Health && v.Reason == row.HealthReason && v.Denied == row.Denied && v.Incapable == row.Incapable {
 			said = health.Verdict{}
 			continue
 		}
@@ -480,7 +480,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		said = v
 		n.log.Info("node health", "health", v.Health, "was", row.Health, "why", v.Reason)
-		if err := n.propose(ctx, &state.NodeHealthChanged{ID: n.id, Health: v.Health, Reason: v.Reason, Denied: v.Denied}); err != nil && ctx.Err() == nil {
+		if err := n.propose(ctx, &state.NodeHealthChanged{ID: n.id, Health: v.Health, Reason: v.Reason, Denied: v.Denied, Incapable: v.Incapable}); err != nil && ctx.Err() == nil {
 			n.log.Warn("health not changed", "error", err)
 		}
 	}

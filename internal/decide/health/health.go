@@ -58,6 +58,9 @@ type Verdict struct {
 	Reason string
 	// Denied goes with a node that is lost.
 	Denied bool
+	// Incapable goes with one that is unready: it says itself that it can take no work. One that obeys another server, or runs what
+	// nobody knows, is none of these.
+	Incapable bool
 	// Wake is when to judge again if nothing changes; 0: never.
 	Wake muster.Time
 	// Probe: all that is missing is a probe that passes.
@@ -67,7 +70,7 @@ type Verdict struct {
 // Judge says what a node's health is. Nodes that have not served yet stay
 // unready: their deadline is the boot time-out.
 func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdict {
-	stay := Verdict{Health: n.Health, Reason: n.HealthReason, Denied: n.Denied}
+	stay := Verdict{Health: n.Health, Reason: n.HealthReason, Denied: n.Denied, Incapable: n.Incapable}
 	served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining
 	switch {
 	case !served && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted:
@@ -86,7 +89,9 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 	case c.Refused != "":
 		return dial(n, muster.NodeUnready, c.Refused)
 	case c.Unready != "":
-		return dial(n, muster.NodeUnready, c.Unready)
+		v := dial(n, muster.NodeUnready, c.Unready)
+		v.Incapable = v.Health == muster.NodeUnready
+		return v
 	case !served && c.Boot != "" && n.Health == muster.NodeUnready:
 		return dial(n, muster.NodeUnready, c.Boot)
 	case !served:
@@ -144,9 +149,9 @@ func prove(n *state.Node, c Contact, now muster.Time) Verdict {
 	if c.Proved == n.HealthSince {
 		return Verdict{Health: muster.NodeGood}
 	}
-	v := Verdict{Health: muster.NodeUnready, Reason: n.HealthReason}
+	v := Verdict{Health: muster.NodeUnready, Reason: n.HealthReason, Incapable: n.Incapable}
 	if c.Asked == n.HealthSince && c.NotReady != "" {
-		v.Reason = c.NotReady
+		v.Reason, v.Incapable = c.NotReady, true
 		if c.Again > now {
 			v.Wake = c.Again
 			return v

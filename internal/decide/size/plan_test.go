@@ -255,7 +255,7 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 		c.do(&state.NodeJoined{ID: id, Capacity: of.Capacity, Attributes: said, Boot: "b"})
 	}
 	if o["health"] != "" {
-		c.do(&state.NodeHealthChanged{ID: id, Health: muster.NodeHealth(o["health"]), Reason: o["reason"]})
+		c.do(&state.NodeHealthChanged{ID: id, Health: muster.NodeHealth(o["health"]), Reason: o["reason"], Incapable: o["incapable"] != ""})
 	}
 	if o["unplaced"] != "" {
 		c.do(&state.NodeDraining{ID: id, Reason: "pool p is not configured any more", Unplaced: true})

@@ -17,7 +17,8 @@ type seat struct {
 	lot   *lot // if it is open
 	// onWay: room to come, of a node that has not joined or that may come back.
 	onWay, odd, idle, kept, ending bool
-	// unready: in service without work, and its agent says that it can take none.
+	// unready: in service without work, and it says itself that it can take none. One whose agent obeys a newer server, or that runs
+	// what nobody knows, is unready as well, and not for this one to destroy.
 	unready bool
 }
 
@@ -114,7 +115,7 @@ func (v *View) sit(s *seat) {
 		v.intoLot(s)
 	case n.Stage == muster.NodeServing && (n.Health == muster.NodeLost || n.Health == muster.NodeUnready):
 		s.onWay, s.free = true, fit.SpaceOf(n)
-		if s.unready = n.Health == muster.NodeUnready && !n.Busy() && n.IdleSince != 0; s.unready {
+		if s.unready = n.Health == muster.NodeUnready && n.Incapable && !n.Busy() && n.IdleSince != 0; s.unready {
 			q.unready.Set(s)
 		}
 	case n.Stage != muster.NodeServing:
