@@ -59,24 +59,36 @@ func TestConnectionsWithoutToken(t *testing.T) {
 			_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		}
 	}
-	var took []time.Duration
-	for n := range asks {
-		began := time.Now()
-		if err := livez(s.Address); err != nil {
-			t.Fatalf("ask %d: %v", n, err)
-		}
-		took = append(took, time.Since(began))
+	h.quick(fmt.Sprintf("%d idle and %d slow connections", idle, slow), asks, func(n int) {
 		// Who is slow goes on.
 		_, _ = io.WriteString(held[idle+n%slow], "x")
-	}
-	slices.Sort(took)
-	now, most := memory(pid)
-	t.Logf("%d idle and %d slow connections: /livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB",
-		idle, slow, took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
+	})
 	// The log goes on, and takes its snapshots.
 	h.muster("run", "--name", "after", "--", "true").says(0, "")
 	if h.srv.ended() {
 		t.Fatalf("the server ended:\n%s", h.log())
+	}
+}
+
+// quick asks whether the server lives, so often and with something in between, tells how long that took, and fails the test if it
+// had more memory than it may need by then.
+func (h *host) quick(what string, asks int, between func(n int)) {
+	h.t.Helper()
+	address := must(locate.ReadServer(h.data))(h.t).Address
+	var took []time.Duration
+	for n := range asks {
+		began := time.Now()
+		if err := livez(address); err != nil {
+			h.t.Fatalf("%s: ask %d: %v", what, n, err)
+		}
+		took = append(took, time.Since(began))
+		between(n)
+	}
+	slices.Sort(took)
+	now, most := memory(h.srv.cmd.Process.Pid)
+	h.t.Logf("%s: /livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB", what, took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
+	if most > 300<<20 {
+		h.t.Errorf("%s: the server had %d MiB", what, most>>20)
 	}
 }
 

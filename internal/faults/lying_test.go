@@ -10,14 +10,12 @@ import (
 	"net/http/httputil"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/remote/remotetest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -114,27 +112,11 @@ func TestLyingNode(t *testing.T) {
 		},
 	}
 	h.start()
-	s := must(locate.ReadServer(h.data))(t)
 	for name, lie := range lies {
 		l.told.Store(0)
 		l.lie.Store(&lie)
-		var took []time.Duration
-		for n := 0; n < asks || l.told.Load() == 0; n++ {
-			began := time.Now()
-			if err := livez(s.Address); err != nil {
-				t.Fatalf("%s: ask %d: %v", name, n, err)
-			}
-			took = append(took, time.Since(began))
-			if n > 1<<20 {
-				t.Fatalf("%s: the lie was never told", name)
-			}
-		}
-		slices.Sort(took)
-		now, most := memory(h.srv.cmd.Process.Pid)
-		t.Logf("%s: told %d times; /livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB", name, l.told.Load(), took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
-		if most > 300<<20 {
-			t.Errorf("%s: the server had %d MiB", name, most>>20)
-		}
+		h.eventually(name+" is told", func() bool { return l.told.Load() > 0 })
+		h.quick(name, asks, func(int) {})
 	}
 	if h.srv.ended() {
 		t.Fatalf("the server ended:\n%s", h.log())
@@ -171,22 +153,7 @@ func TestHostileSSHD(t *testing.T) {
 			})
 			h.start()
 			h.eventually("the host is a node that boots", func() bool { n := h.nodes(); return len(n) == 1 && n[0].Stage == string(muster.NodeBooting) })
-			s := must(locate.ReadServer(h.data))(t)
-			var took []time.Duration
-			for n := range asks {
-				began := time.Now()
-				if err := livez(s.Address); err != nil {
-					t.Fatalf("ask %d: %v", n, err)
-				}
-				took = append(took, time.Since(began))
-				h.nodes()
-			}
-			slices.Sort(took)
-			now, most := memory(h.srv.cmd.Process.Pid)
-			t.Logf("/livez p50 %v, p99 %v; the server has %d MiB, at most %d MiB", took[len(took)/2], took[len(took)*99/100], now>>20, most>>20)
-			if most > 300<<20 {
-				t.Errorf("the server had %d MiB", most>>20)
-			}
+			h.quick(name, asks, func(int) { h.nodes() })
 			if n := h.nodes(); n[0].Stage == string(muster.NodeServing) {
 				t.Errorf("the host serves: %+v", n[0])
 			}
