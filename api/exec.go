@@ -140,9 +140,9 @@ type ExecResult struct {
 	TimedOut bool   `json:"timed_out,omitempty"`
 	Reason   string `json:"reason,omitempty" doc:"A sentence if it did not end by itself."`
 	// A stream is text, or base64 if it is not UTF-8.
-	Stdout       string `json:"stdout,omitempty"`
+	Stdout       string `json:"stdout" doc:"Empty if the command printed nothing, or no UTF-8."`
 	StdoutBase64 []byte `json:"stdout_base64,omitempty" doc:"Instead of stdout, if that is not UTF-8."`
-	Stderr       string `json:"stderr,omitempty"`
+	Stderr       string `json:"stderr" doc:"As stdout."`
 	StderrBase64 []byte `json:"stderr_base64,omitempty" doc:"Instead of stderr, if that is not UTF-8."`
 	Truncated    bool   `json:"truncated,omitempty" doc:"More was written than the first 1 MiB of a stream; it is not kept."`
 }

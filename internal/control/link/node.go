@@ -288,10 +288,14 @@ func (n *nodeLink) mayStart() bool {
 
 // startAgent has the agent started; not ok if it could not be. After is when to come again, if that is known.
 func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	within, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	n.l.stats.starts.Add(1)
-	err := n.l.cfg.StartAgent(ctx, n.row.Load())
+	err := n.l.cfg.StartAgent(within, n.row.Load())
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		// What hangs is told like what fails: nothing else says why nothing comes of the node.
+		err = fmt.Errorf("it did not end within %s: %w", startTimeout, err)
+	}
 	n.touch(func(c *health.Contact) {
 		c.Denied = muster.IsKind(err, muster.FaultNotFound)
 		if err != nil && ctx.Err() == nil {

@@ -119,8 +119,8 @@ func unfit(shape *fit.Shape, pools int, all, meets []*muster.Offering, filtered 
 	for _, o := range meets {
 		if !seen[o.Name] && len(short) < 4 {
 			seen[o.Name] = true
-			short = append(short, fmt.Sprintf("%s is short of %s", o.Name, shape.Ask.Short(o.Capacity)))
+			short = append(short, fmt.Sprintf("%s is short of %s", o.Name, shape.Short(fit.Space{Resources: o.Capacity}, o.Devices)))
 		}
 	}
-	return fmt.Sprintf("a member asks for %s; no offering%s has all of it: %s", shape.Ask, among, strings.Join(short, ", "))
+	return fmt.Sprintf("a member asks for %s%s; no offering%s has all of it: %s", shape.Ask, shape.Names.String(), among, strings.Join(short, ", "))
 }
