@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/musterhq/muster"
@@ -20,38 +21,54 @@ func (r *Reaper) attempts(ctx context.Context) error {
 		}
 		return true
 	})
+	var errs []error
 	for _, uid := range jobs {
-		for ctx.Err() == nil {
-			snap := r.cfg.State.Latest()
-			old := oldAttempts(snap, uid, r.cfg.Attempts)
-			if len(old) == 0 {
-				break
-			}
-			f := &state.AllocsPurged{}
-			for _, a := range old {
-				if a.Output.Stage == state.OutputIncomplete || a.Output.BlobBytes > 0 || len(a.Run.Spec.Outputs) > 0 {
-					if err := r.cfg.Blobs.DeletePrefix(ctx, blob.AllocPrefix(a.Run.Key.Namespace, a.UID, a.ID)); err != nil {
-						return fmt.Errorf("delete the output of allocation %s: %w", a.ID, err)
-					}
+		// What cannot be deleted of one job keeps nothing of the others.
+		if err := r.attemptsOf(ctx, uid); err != nil && len(errs) < 10 {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
+	for from := 0; ctx.Err() == nil; {
+		old := oldAttempts(r.cfg.State.Latest(), uid, from, r.cfg.Attempts)
+		if len(old) == 0 {
+			return nil
+		}
+		f := &state.AllocsPurged{}
+		for _, a := range old {
+			if a.Output.Stage == state.OutputIncomplete || a.Output.BlobBytes > 0 || len(a.Run.Spec.Outputs) > 0 {
+				if err := r.cfg.Blobs.DeletePrefix(ctx, blob.AllocPrefix(a.Run.Key.Namespace, a.UID, a.ID)); err != nil {
+					return fmt.Errorf("delete the output of allocation %s: %w", a.ID, err)
 				}
-				f.Allocs = append(f.Allocs, a.ID)
 			}
-			_, n, err := r.cfg.Proposer.Propose(ctx, f)
-			if err != nil {
-				return fmt.Errorf("purge %d earlier attempts: %w", len(f.Allocs), err)
-			}
-			r.log.Debug("earlier attempts forgotten", "job", old[0].Run.Key.String(), "attempts", n)
-			if n != len(f.Allocs) || len(old) < batch {
-				break // what is left comes with the next sweep
-			}
+			f.Allocs = append(f.Allocs, a.ID)
+		}
+		_, n, err := r.cfg.Proposer.Propose(ctx, f)
+		if err != nil {
+			return fmt.Errorf("purge %d earlier attempts: %w", len(f.Allocs), err)
+		}
+		r.log.Debug("earlier attempts forgotten", "job", old[0].Run.Key.String(), "attempts", n)
+		if n != len(f.Allocs) || len(old) < batch {
+			return nil // what is left comes with the next sweep
+		}
+		// Of the members before it nothing is left to purge: looked at again for each batch they would cost the square of their
+		// number. Of a system job those that went are told by all of them.
+		if last := old[len(old)-1]; !last.Run.System() {
+			from = last.Index
 		}
 	}
 	return ctx.Err()
 }
 
-// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first. Members
-// of a system job that went with their nodes count as one.
-func oldAttempts(snap *state.Snapshot, uid muster.JobUID, keep int) (out []*state.Alloc) {
+// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first, from one member
+// on. Members of a system job that went with their nodes count as one.
+func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int) (out []*state.Alloc) {
 	var ended []*state.Alloc // of one member, the oldest first
 	var left []*state.Alloc  // of members that went with their nodes, the oldest first
 	j := snap.JobByUID(uid)
@@ -67,7 +84,7 @@ func oldAttempts(snap *state.Snapshot, uid muster.JobUID, keep int) (out []*stat
 		ended = ended[:0]
 		return len(out) < batch
 	}
-	snap.JobAllocs(uid, 0, func(a *state.Alloc) bool {
+	snap.JobAllocs(uid, from, func(a *state.Alloc) bool {
 		if len(ended) > 0 && ended[0].Index != a.Index && !take() {
 			return false
 		}

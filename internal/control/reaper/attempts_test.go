@@ -177,3 +177,36 @@ func TestL16SystemJobsForgetNodesThatWent(t *testing.T) {
 		}
 	})
 }
+
+// D12: earlier attempts of a job are purged in batches; what a batch costs does not depend on those before it. At two sizes,
+// for the ratio.
+func BenchmarkGrowthAttempts(b *testing.B) {
+	for _, members := range []int{5_000, 20_000} {
+		b.Run(fmt.Sprint("members=", members), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				r := newRig(b)
+				r.large()
+				uid := r.submit(&api.JobSpec{Name: "web", Type: "service", Count: members})
+				for range 3 {
+					r.place(uid)
+					r.end(uid, muster.OutcomeStopped)
+				}
+				r.place(uid)
+				c, err := New(Config{State: r.l, Proposer: r.l, Blobs: r.s, Attempts: 1})
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				if err := c.attempts(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if n := r.l.Latest().AllocCount(); n != 2*members {
+					b.Fatalf("%d allocations are left of %d members", n, members)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -46,12 +46,12 @@ func (s *store) SweepUploads(_ context.Context, _ time.Time, _ time.Duration, re
 }
 
 type rig struct {
-	t *testing.T
+	t testing.TB
 	l *linktest.Ledger
 	s *store
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	l, err := linktest.NewLedger("c1")
 	if err != nil {
 		t.Fatal(err)
