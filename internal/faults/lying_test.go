@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,19 +24,48 @@ import (
 // liar stands between the server and the agent of a node, and says other things of it than the agent does.
 type liar struct {
 	proxy *httputil.ReverseProxy
-	lie   atomic.Pointer[func(w io.Writer, seq uint64)]
 	told  atomic.Int64
+
+	mu   sync.Mutex
+	lie  func(w io.Writer, seq uint64) // nil: the truth
+	over chan struct{}                 // closed when there is another lie: what was being said ends
+}
+
+// say begins with another lie. What is told to the server meanwhile breaks off, so that it asks again.
+func (l *liar) say(lie func(w io.Writer, seq uint64)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over != nil {
+		close(l.over)
+	}
+	l.lie, l.over = lie, make(chan struct{})
+	l.told.Store(0)
 }
 
 func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	lie := l.lie.Load()
-	if lie == nil || r.URL.Path != "/v1/reports" {
+	if r.URL.Path != "/v1/reports" {
 		l.proxy.ServeHTTP(w, r)
 		return
 	}
+	l.mu.Lock()
+	lie, over := l.lie, l.over
+	l.mu.Unlock()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	if lie == nil {
+		l.proxy.ServeHTTP(w, r.WithContext(ctx))
+		return
+	}
 	w.WriteHeader(http.StatusOK)
-	for seq := uint64(1); r.Context().Err() == nil && seq < 20; seq++ {
-		(*lie)(w, seq)
+	for seq := uint64(1); ctx.Err() == nil && seq < 20; seq++ {
+		lie(w, seq)
 		l.told.Add(1)
 		_ = http.NewResponseController(w).Flush()
 	}
@@ -81,6 +111,7 @@ func TestLyingNode(t *testing.T) {
 		t.Fatalf("sockets: %q", sockets)
 	}
 	l := &liar{}
+	l.say(nil)
 	l.between(t, sockets[0])
 	allocs := make([]wire.AllocReport, items)
 	needs := make([]string, items)
@@ -113,15 +144,14 @@ func TestLyingNode(t *testing.T) {
 	}
 	h.start()
 	for name, lie := range lies {
-		l.told.Store(0)
-		l.lie.Store(&lie)
+		l.say(lie)
 		h.eventually(name+" is told", func() bool { return l.told.Load() > 0 })
 		h.quick(name, asks, func(int) {})
 	}
 	if h.srv.ended() {
 		t.Fatalf("the server ended:\n%s", h.log())
 	}
-	l.lie.Store(nil)
+	l.say(nil)
 	h.eventually("the node is in contact again once it tells the truth", func() bool {
 		n := h.nodes()
 		return len(n) == 1 && n[0].Health == string(muster.NodeGood)
