@@ -84,13 +84,18 @@ var oneRunner = porcupine.Model{
 	},
 }
 
-// oneKey is what each key does: it has one claim, for ever.
+// oneKey is what each key does: it has one claim, for ever. A claim whose answer never came says nothing of which one.
 var oneKey = porcupine.Model{
 	Partition: func(ops []porcupine.Operation) [][]porcupine.Operation {
 		return parted(ops, func(op porcupine.Operation) string { return op.Input.(claimCall).key })
 	},
 	Init: func() any { return claimAnswer{} },
-	Step: func(s, _, output any) (bool, any) { return s == claimAnswer{} || s == output, output },
+	Step: func(s, _, output any) (bool, any) {
+		if output.(claimAnswer).said == "?" {
+			return true, s
+		}
+		return s == claimAnswer{} || s == output, output
+	},
 }
 
 // parted are the operations by a name; those without one are nobody's.
@@ -204,15 +209,17 @@ func TestClaimHistoryIsChecked(t *testing.T) {
 		ops         []porcupine.Operation
 		runner, key bool
 	}{
-		"claimed, extended, given back": {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "ok"), about(5, 6, "release", "ok"), about(7, 8, "extend", "gone")}, true, true},
-		"given to two":                  {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "l", "r", "d")}, false, true},
-		"given to two, one after":       {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), claim(5, "l", "r", "d")}, false, true},
-		"one key, two claims":           {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "k", "s", "d")}, true, false},
-		"of use after it was released":  {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), about(5, 6, "extend", "ok")}, false, true},
-		"released twice":                {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 5, "release", "ok"), about(4, 6, "release", "ok")}, false, true},
-		"gone, and nobody released it":  {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "gone")}, false, true},
-		"released without an answer":    {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "gone")}, true, true},
-		"an answer that never came":     {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "ok")}, true, true},
+		"claimed, extended, given back":                       {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "ok"), about(5, 6, "release", "ok"), about(7, 8, "extend", "gone")}, true, true},
+		"given to two":                                        {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "l", "r", "d")}, false, true},
+		"given to two, one after":                             {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), claim(5, "l", "r", "d")}, false, true},
+		"one key, two claims":                                 {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "k", "s", "d")}, true, false},
+		"asked again, without an answer":                      {[]porcupine.Operation{claim(1, "k", "r", "c"), op(3, 1<<60, claimCall{what: "claim", key: "k"}, claimAnswer{said: "?"})}, true, true},
+		"one key, two claims, and one call without an answer": {[]porcupine.Operation{claim(1, "k", "r", "c"), op(3, 1<<60, claimCall{what: "claim", key: "k"}, claimAnswer{said: "?"}), claim(5, "k", "s", "d")}, true, false},
+		"of use after it was released":                        {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), about(5, 6, "extend", "ok")}, false, true},
+		"released twice":                                      {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 5, "release", "ok"), about(4, 6, "release", "ok")}, false, true},
+		"gone, and nobody released it":                        {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "gone")}, false, true},
+		"released without an answer":                          {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "gone")}, true, true},
+		"an answer that never came":                           {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "ok")}, true, true},
 	} {
 		if got := porcupine.CheckOperations(oneRunner, c.ops); got != c.runner {
 			t.Errorf("%s: right as its runner tells it: %v", name, got)
