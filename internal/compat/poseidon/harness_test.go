@@ -67,6 +67,7 @@ type bench struct {
 	index  uint64
 	made   int
 	used   []muster.ClaimID
+	inUse  int
 	err    error // of the log
 	reach  error // of the way to sandboxes
 	full   error // of claims
@@ -157,7 +158,19 @@ func (b *bench) Use(id muster.ClaimID) func() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used = append(b.used, id)
-	return func() {}
+	b.inUse++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.inUse--
+	}
+}
+
+// usedNow is how many uses have not ended.
+func (b *bench) usedNow() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inUse
 }
 
 func (b *bench) uses() int {

@@ -108,7 +108,8 @@ func (p *Poseidon) forward(ctx context.Context, l net.Listener, c *state.Claim, 
 	}
 }
 
-// join is one connection into a runner, which is use of it.
+// join serves one connection into a runner. It is use of the runner until the client closes its side. A program that never
+// closes the other one keeps neither the runner nor, for long, the connection.
 func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, claim muster.ClaimID, port int) {
 	defer func() { _ = out.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -117,7 +118,8 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 	if _, err := p.claimed(runner); err != nil {
 		return
 	}
-	defer p.api.Use(claim)()
+	endUse := sync.OnceFunc(p.api.Use(claim))
+	defer endUse()
 	in, err := p.api.ConnectPort(ctx, runner, port)
 	if err != nil {
 		p.logger.Debug("connection not forwarded", "runner", runner, "port", port, "error", err)
@@ -125,10 +127,55 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 		return
 	}
 	defer func() { _ = in.Close() }()
+	answer := &lingering{half: out, limit: p.patience.halfClosed, expired: cancel}
+	defer answer.stop()
 	var both sync.WaitGroup
-	both.Go(func() { pour(in, out, cancel) })
-	both.Go(func() { pour(out, in, cancel) })
+	both.Go(func() {
+		pour(in, out, cancel)
+		endUse()
+		answer.linger()
+	})
+	both.Go(func() { pour(answer, in, cancel) })
 	both.Wait()
+}
+
+// lingering is the direction to a client. Once that client has closed its own side, the connection ends when nothing
+// was sent for limit.
+type lingering struct {
+	half
+	limit   time.Duration
+	expired func()
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	stopped bool
+}
+
+func (l *lingering) linger() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped {
+		l.timer = time.AfterFunc(l.limit, l.expired)
+	}
+}
+
+func (l *lingering) Write(b []byte) (int, error) {
+	n, err := l.half.Write(b)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil && !l.stopped {
+		l.timer.Reset(l.limit)
+	}
+	return n, err
+}
+
+func (l *lingering) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
 }
 
 // half can be told that nothing more comes.

@@ -100,6 +100,76 @@ func TestR27ExposedPorts(t *testing.T) {
 	}
 }
 
+// P9: a client that has closed its connection does not use the runner, whether or not the program inside closes the other side.
+func TestHalfClosedConnectionIsNoUse(t *testing.T) {
+	b, _, _, _ := inside(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept() // and never closes it
+		if err == nil {
+			accepted <- c
+		}
+	}()
+	_, address := b.exposed(l.Addr().(*net.TCPAddr).Port)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	leaked := <-accepted
+	defer func() { _ = leaked.Close() }()
+	b.eventually("the connection is use", func() bool { return b.usedNow() == 1 })
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the connection is no use any more", func() bool { return b.usedNow() == 0 })
+	// What the program says late still comes.
+	if _, err := leaked.Write([]byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4)
+	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "late" {
+		t.Errorf("%q, %v", buf, err)
+	}
+}
+
+// P9: connections that only the program inside holds are ended after some time, so that they do not use up all that a port may have.
+func TestHalfClosedConnectionEnds(t *testing.T) {
+	b, _, _, _ := inside(t)
+	b.p.patience.halfClosed = 20 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept() // and never closes it
+		if err == nil {
+			accepted <- c
+		}
+	}()
+	_, address := b.exposed(l.Addr().(*net.TCPAddr).Port)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is still open")
+	}
+	_ = (<-accepted).Close()
+}
+
 func TestPortOnWhichNothingListens(t *testing.T) {
 	b, _, _, _ := inside(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

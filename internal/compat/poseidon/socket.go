@@ -31,10 +31,12 @@ type patience struct {
 	grace, give time.Duration
 	// reason is how long it may take until it is known why a runner went.
 	reason time.Duration
+	// halfClosed is how long a connection to a mapped port may be silent after its client has closed its own side.
+	halfClosed time.Duration
 }
 
 func usualPatience() patience {
-	return patience{stall: time.Hour, quiet: 15 * time.Second, grace: killGrace, give: 15 * time.Second, reason: 5 * time.Second}
+	return patience{stall: time.Hour, quiet: 15 * time.Second, grace: killGrace, give: 15 * time.Second, reason: 5 * time.Second, halfClosed: time.Minute}
 }
 
 // said is a message to the client.
