@@ -27,7 +27,7 @@ func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.P
 		return muster.Faultf(muster.FaultNotFound, "provider %s: not found; configured are: %s", name, strings.Join(names, ", "))
 	}
 	return check.Run(ctx, check.Config{
-		Name: name, Provider: p, Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
+		Name: name, Provider: p, Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Enter: l.reach.Enter, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
 		Fence: func() wire.Fence {
 			m := s.state.Latest().Meta()
 			return wire.Fence{Cluster: m.Cluster, Epoch: m.Epoch, Term: m.Term, Index: m.Index}

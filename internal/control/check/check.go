@@ -25,7 +25,7 @@ type Config struct {
 	Dial         func(ctx context.Context, n *state.Node) (net.Conn, error)
 	StartAgent   func(ctx context.Context, n *state.Node) error
 	StartsItself func(n *state.Node) bool
-	Leave        func(id muster.NodeID)
+	Enter, Leave func(id muster.NodeID)
 	// Fence is what is put on what the agent is sent.
 	Fence func() wire.Fence
 	// Shelter keeps the fleet from adopting the instance of a token until end is called,
@@ -88,6 +88,9 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	id := muster.NodeID("check-" + draw[:8])
 	c.node = &state.Node{ID: id, Token: muster.Token("check-" + draw), Offering: c.offering, Stage: muster.NodeBooting, Launched: muster.At(time.Now())}
 	end := cfg.Shelter(c.node.Token)
+	if cfg.Enter != nil {
+		cfg.Enter(id)
+	}
 	if cfg.Leave != nil {
 		defer cfg.Leave(id)
 	}

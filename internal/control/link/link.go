@@ -58,8 +58,9 @@ type Config struct {
 	DialBulk func(ctx context.Context, n *state.Node) (net.Conn, error)
 	// StartsItself reports whether a new instance starts its agent by itself, and is left a while to do so. May be nil: all do.
 	StartsItself func(n *state.Node) bool
-	// Leave is told that nothing more is asked of a node. May be nil.
-	Leave func(id muster.NodeID)
+	// Enter is called before anything is asked of a node, Leave after the last of it. Requests of users may end later, and must
+	// not open anything to the node then. May be nil.
+	Enter, Leave func(id muster.NodeID)
 	// Lease is how long a node may hear nothing before it ends itself; 0: for ever. Held nodes have none. May be nil: none has.
 	Lease func(n *state.Node) time.Duration
 	// Problems are sentences about the way to a node, for operators. May be nil.
@@ -122,6 +123,9 @@ func New(cfg Config) (*Link, error) {
 	}
 	if cfg.StartsItself == nil {
 		cfg.StartsItself = func(*state.Node) bool { return true }
+	}
+	if cfg.Enter == nil {
+		cfg.Enter = func(muster.NodeID) {}
 	}
 	if cfg.Leave == nil {
 		cfg.Leave = func(muster.NodeID) {}
@@ -280,6 +284,7 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
 	case linked(n):
+		l.cfg.Enter(n.ID)
 		nl = newNodeLink(l, n)
 		l.mu.Lock()
 		l.nodes[n.ID] = nl

@@ -70,7 +70,7 @@ func newInstances(b *testing.B, n int) {
 		b.Fatal(err)
 	}
 	l, err := link.New(link.Config{State: log, Proposer: log, Blobs: &linktest.Blobs{}, Dial: r.Dial, DialBulk: r.DialBulk, StartAgent: r.StartAgent,
-		StartsItself: r.StartsItself, Leave: r.Leave, Logger: slog.New(slog.DiscardHandler)})
+		StartsItself: r.StartsItself, Enter: r.Enter, Leave: r.Leave, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}

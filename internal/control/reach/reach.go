@@ -176,12 +176,27 @@ func (r *Reach) Problems(id muster.NodeID) []string {
 	return nil
 }
 
-// Leave closes what is open to a node and forgets it.
+// Enter allows connections to a node until Leave. Without it no connection is made: a request that outlives its node's
+// link must not bring the host back, whose address may be a stranger's by then.
+func (r *Reach) Enter(id muster.NodeID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts[id] == nil {
+		r.hosts[id] = &host{}
+	}
+}
+
+// Leave closes what is open to a node and forgets it. Calls under way for it fail with FaultUnavailable.
 func (r *Reach) Leave(id muster.NodeID) {
 	r.mu.Lock()
 	delete(r.hosts, id)
 	r.mu.Unlock()
 	r.pool.Remove(string(id))
+}
+
+// errLeft is what a call gets whose node was left meanwhile.
+func errLeft(id muster.NodeID) error {
+	return muster.Faultf(muster.FaultUnavailable, "node %s: the server no longer keeps a connection to it", id)
 }
 
 // conn is the connection to a node's host.
@@ -200,8 +215,8 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 	r.mu.Lock()
 	h := r.hosts[n.ID]
 	if h == nil {
-		h = &host{}
-		r.hosts[n.ID] = h
+		r.mu.Unlock()
+		return nil, errLeft(n.ID)
 	}
 	if h.access.Address != access.Address {
 		h.program, h.told = "", false // another machine, for all that is known
@@ -216,7 +231,23 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 	if err := r.pool.Set(string(n.ID), config); err != nil {
 		return nil, err
 	}
-	return r.pool.Get(ctx, string(n.ID))
+	if !r.has(n.ID) {
+		// Leave may have come before Set, and then removes nothing.
+		r.pool.Remove(string(n.ID))
+		return nil, errLeft(n.ID)
+	}
+	c, err := r.pool.Get(ctx, string(n.ID))
+	if err != nil && !r.has(n.ID) {
+		return nil, errLeft(n.ID)
+	}
+	return c, err
+}
+
+// has reports whether a node was entered and not left.
+func (r *Reach) has(id muster.NodeID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hosts[id] != nil
 }
 
 // hostKeys are those that the host may have, if no file says so.

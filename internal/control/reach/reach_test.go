@@ -138,6 +138,7 @@ func (r *rig) open(program string) {
 	done := make(chan error, 1)
 	go func(running *Reach) { done <- running.Run(ctx) }(r.reach)
 	r.t.Cleanup(func() { cancel(); <-done })
+	r.reach.Enter(r.node.ID)
 }
 
 // hello asks the node's agent who it is.
@@ -295,6 +296,7 @@ func TestL9WrongHostKey(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r.reach.Leave("n1")
+			r.reach.Enter("n1")
 			r.cloud.access.HostKeys, r.cloud.access.KnownHosts = c.keys, c.file
 			for what, err := range map[string]error{
 				"start": r.reach.StartAgent(t.Context(), r.node),
@@ -442,6 +444,7 @@ func TestClear(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.node.ID = "n2"
+	r.reach.Enter(r.node.ID)
 	r.start()
 	c := wire.NewClient(func(ctx context.Context) (net.Conn, error) { return r.reach.Dial(ctx, r.node) })
 	defer c.Close()
@@ -482,11 +485,13 @@ func TestClear(t *testing.T) {
 	}
 	// The next node takes the host.
 	r.node.ID = "n3"
+	r.reach.Enter(r.node.ID)
 	r.start()
 	r.serving()
 	// One that was never cleared, because the host could not be reached, gives way.
 	was := r.dir()
 	r.node.ID = "n4"
+	r.reach.Enter(r.node.ID)
 	r.start()
 	r.serving()
 	if _, err := os.Lstat(was); !errors.Is(err, os.ErrNotExist) {
@@ -494,10 +499,12 @@ func TestClear(t *testing.T) {
 	}
 	// Another cluster does not get it.
 	r.cluster, r.node.ID = "c2", "n5"
+	r.reach.Enter(r.node.ID)
 	if err := r.reach.StartAgent(t.Context(), r.node); !muster.IsKind(err, muster.FaultConflict) || !strings.Contains(err.Error(), "c1, with node n4") {
 		t.Errorf("another cluster: %v", err)
 	}
 	r.cluster, r.node.ID = "c1", "n4"
+	r.reach.Enter(r.node.ID)
 	r.serving()
 }
 

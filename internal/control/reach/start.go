@@ -47,7 +47,7 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	h := r.hosts[n.ID]
 	if h == nil {
 		r.mu.Unlock()
-		return muster.Faultf(muster.FaultUnavailable, "node %s was left meanwhile", n.ID)
+		return errLeft(n.ID)
 	}
 	access, dir := h.access, h.dir()
 	r.mu.Unlock()
