@@ -80,6 +80,7 @@ var rules = []rule{
 	{place: "cmd/muster", may: []string{".", "api", "client", "internal/server", "internal/raftlog", "internal/specfile", "internal/blob/buckets", "internal/locate", "internal/version"}, third: []string{"*"}},
 	{place: "internal/version"},
 	{place: "internal/notice"},
+	{place: "internal/programtest"},
 	{place: "internal/faults"},
 	{place: "internal/imagetest", third: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"}},
 	{place: "internal/isolation/probe", may: []string{"internal/sandbox", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},

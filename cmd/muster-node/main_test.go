@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/programtest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -43,18 +44,21 @@ func buildAndRun(m *testing.M) int {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
-	nodeProgram, nextProgram = filepath.Join(dir, "muster-node"), filepath.Join(dir, "muster-node-next")
-	for _, args := range [][]string{
-		{"-o", filepath.Join(dir, "muster-init"), "github.com/musterhq/muster/cmd/muster-init"},
-		{"-o", nodeProgram, "github.com/musterhq/muster/cmd/muster-node"},
-		{"-o", nextProgram, "-ldflags", "-X github.com/musterhq/muster/internal/version.release=v-next", "github.com/musterhq/muster/cmd/muster-node"},
-	} {
-		cmd := exec.Command("go", append([]string{"build"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "%v: %v\n%s", cmd.Args, err, out)
-			return 1
-		}
+	var keep []string
+	if os.Getenv("MUSTER_TEST_KEEP") != "" {
+		keep = []string{"-s=0", "-w=0"}
+	}
+	next := filepath.Join(dir, "next")
+	err := os.MkdirAll(next, 0o755)
+	if err == nil {
+		nodeProgram, err = programtest.Node(dir, keep...)
+	}
+	if err == nil {
+		nextProgram, err = programtest.Node(next, append(keep, programtest.Release("v-next"))...)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	return m.Run()
 }

@@ -1,14 +1,14 @@
 package endtoend
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/musterhq/muster/internal/programtest"
 )
 
 var binFlag = flag.String("endtoend.bin", "", "directory with muster, muster-node and muster-init to measure, instead of building them")
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needPrograms builds the programs as the Makefile does.
+// needPrograms builds the programs.
 func needPrograms(tb testing.TB) {
 	tb.Helper()
 	programs.once.Do(func() { programs.err = build() })
@@ -42,7 +42,6 @@ func needPrograms(tb testing.TB) {
 }
 
 func build() error {
-	const module = "github.com/musterhq/muster"
 	dir := *binFlag
 	if dir == "" {
 		var err error
@@ -60,30 +59,12 @@ func build() error {
 	if *binFlag != "" {
 		return nil
 	}
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
+	if programs.init, err = programtest.Init(dir); err != nil {
 		return err
 	}
-	// The muster-init that muster-node carries is the one just built, whatever lies in the tree.
-	overlay, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(root, "internal/agent/initbin/bin/muster-init"): programs.init},
-	})
-	if err != nil {
+	if programs.node, err = programtest.Node(dir); err != nil {
 		return err
 	}
-	if err := os.WriteFile(at("overlay.json"), overlay, 0o600); err != nil {
-		return err
-	}
-	for _, args := range [][]string{
-		{"-o", programs.init, module + "/cmd/muster-init"},
-		{"-overlay", at("overlay.json"), "-o", programs.node, module + "/cmd/muster-node"},
-		{"-o", programs.muster, module + "/cmd/muster"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-ldflags", "-s -w"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
-		}
-	}
-	return nil
+	programs.muster, err = programtest.Muster(dir)
+	return err
 }

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/musterhq/muster/internal/programtest"
 )
 
 var (
@@ -17,8 +18,7 @@ var (
 	seedFlag = flag.Uint64("faults.seed", 0, "seed of the moments at which things are killed; 0 draws one")
 )
 
-// programs under test, set once by TestMain. Next is muster-node of another version; version is what node calls
-// itself: without a release it is the revision that it was built from, where the Go tool finds one.
+// programs under test, set once by TestMain. Next is muster-node of another version; version is what node calls itself.
 var programs struct{ muster, node, next, version string }
 
 // nextVersion is what the other muster-node calls itself.
@@ -45,50 +45,28 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// build makes the programs as the Makefile does. The muster-init that muster-node
-// carries is the one just built, whatever lies in the tree.
-func build(dir string) error {
-	const module = "github.com/musterhq/muster"
-	root, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		return err
-	}
-	at := func(name string) string { return filepath.Join(dir, name) }
+// build makes the programs, or takes those that are given.
+func build(dir string) (err error) {
 	if *binFlag != "" {
 		given, err := filepath.Abs(*binFlag)
 		if err != nil {
 			return err
 		}
-		at = func(name string) string { return filepath.Join(given, name) }
-	}
-	programs.muster, programs.node, programs.next = at("muster"), at("muster-node"), filepath.Join(dir, "muster-node-next")
-
-	overlay, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(root, "internal/agent/initbin/bin/muster-init"): at("muster-init")},
-	})
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
-		return err
-	}
-	carry := []string{"-overlay", filepath.Join(dir, "overlay.json")}
-	small := []string{"-ldflags", "-s -w"}
-	all := [][]string{
-		append(small, "-o", at("muster-init"), module+"/cmd/muster-init"),
-		append(append(small, carry...), "-o", programs.node, module+"/cmd/muster-node"),
-		append(small, "-o", programs.muster, module+"/cmd/muster"),
-	}
-	if *binFlag != "" {
-		all = nil
-	}
-	all = append(all, append(carry, "-ldflags", "-s -w -X "+module+"/internal/version.release="+nextVersion, "-o", programs.next, module+"/cmd/muster-node"))
-	for _, args := range all {
-		cmd := exec.Command("go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
+		programs.muster, programs.node = filepath.Join(given, "muster"), filepath.Join(given, "muster-node")
+	} else {
+		if programs.muster, err = programtest.Muster(dir); err != nil {
+			return err
 		}
+		if programs.node, err = programtest.Node(dir); err != nil {
+			return err
+		}
+	}
+	next := filepath.Join(dir, "next")
+	if err := os.Mkdir(next, 0o755); err != nil {
+		return err
+	}
+	if programs.next, err = programtest.Node(next, programtest.Release(nextVersion)); err != nil {
+		return err
 	}
 	out, err := exec.Command(programs.node, "version").Output()
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -33,7 +33,7 @@ var initPath string
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "muster-init-")
 	if err == nil {
-		initPath, err = runtimetest.BuildInit(dir)
+		initPath, err = programtest.Init(dir)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tests without muster-init:", err)

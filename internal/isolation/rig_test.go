@@ -28,6 +28,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/oci"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/imagetest"
+	"github.com/musterhq/muster/internal/programtest"
 )
 
 // patience bounds every wait for something that should happen soon.
@@ -76,17 +77,14 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	if initPath == "" {
-		if initPath, err = runtimetest.BuildInit(dir); err != nil {
+		if initPath, err = programtest.Init(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}
 	if probePath == "" {
-		probePath = filepath.Join(dir, "probe")
-		cmd := exec.Command("go", "build", "-o", probePath, "github.com/musterhq/muster/internal/isolation/probe")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build the probe: %v\n%s", err, out)
+		if probePath, err = programtest.Build(dir, "internal/isolation/probe"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}

@@ -108,11 +108,9 @@ func container(t testing.TB, shift int, prepare func(root string)) starter {
 	must(t, os.Symlink("/proc/self/fd/1", filepath.Join(root, "dev/stdout")))
 	must(t, syscall.Mknod(filepath.Join(root, "dev/null"), syscall.S_IFCHR|0o666, 1<<8|3))
 	must(t, os.Chmod(filepath.Join(root, "dev/null"), 0o666))
-	build := exec.Command("go", "build", "-o", filepath.Join(root, "init"), "../../cmd/muster-init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build init: %v: %s", err, out)
-	}
+	program, err := initProgram()
+	must(t, err)
+	must(t, exec.Command("cp", program, filepath.Join(root, "init")).Run())
 	if prepare != nil {
 		prepare(root)
 	}

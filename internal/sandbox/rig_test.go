@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/programtest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -25,7 +27,27 @@ func TestMain(m *testing.M) {
 		_ = os.Unsetenv(asInit)
 		os.Exit(Run())
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// built is the real muster-init, made when the first test asks for it.
+var built struct {
+	once         sync.Once
+	dir, program string
+	err          error
+}
+
+func initProgram() (string, error) {
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "muster-init-"); built.err == nil {
+			built.program, built.err = programtest.Init(built.dir)
+		}
+	})
+	return built.program, built.err
 }
 
 // patience is how long a test waits for what must happen; the machine may be busy.

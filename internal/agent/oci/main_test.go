@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
+	"github.com/musterhq/muster/internal/programtest"
 )
 
 // initPath is muster-init, built once; a helper process gets it handed over.
@@ -39,7 +40,7 @@ func run(m *testing.M) int {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		if initPath, err = runtimetest.BuildInit(dir); err != nil {
+		if initPath, err = programtest.Init(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

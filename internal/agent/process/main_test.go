@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/musterhq/muster/internal/agent/runtimetest"
+	"github.com/musterhq/muster/internal/programtest"
 )
 
 // initPath is muster-init, built once; a helper that runs as another user gets it handed over.
@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		if initPath, err = runtimetest.BuildInit(dir); err != nil {
+		if initPath, err = programtest.Init(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

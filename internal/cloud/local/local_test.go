@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
+	"github.com/musterhq/muster/internal/programtest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -39,18 +39,16 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	nodeProgram, nextProgram = filepath.Join(dir, "muster-node"), filepath.Join(dir, "muster-node-next")
-	for _, args := range [][]string{
-		{"-o", filepath.Join(dir, "muster-init"), "github.com/musterhq/muster/cmd/muster-init"},
-		{"-o", nodeProgram, "github.com/musterhq/muster/cmd/muster-node"},
-		{"-o", nextProgram, "-ldflags", "-X github.com/musterhq/muster/internal/version.release=v-next", "github.com/musterhq/muster/cmd/muster-node"},
-	} {
-		cmd := exec.Command("go", append([]string{"build"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "%v: %v\n%s", cmd.Args, err, out)
-			return 1
-		}
+	next := filepath.Join(dir, "next")
+	if err = os.Mkdir(next, 0o755); err == nil {
+		nodeProgram, err = programtest.Node(dir)
+	}
+	if err == nil {
+		nextProgram, err = programtest.Node(next, programtest.Release("v-next"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	code := m.Run()
 	if err := goleak.Find(); code == 0 && err != nil {

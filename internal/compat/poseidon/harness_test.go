@@ -24,9 +24,9 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -38,7 +38,7 @@ var initPath string
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "muster-init-")
 	if err == nil {
-		initPath, err = runtimetest.BuildInit(dir)
+		initPath, err = programtest.Init(dir)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tests without muster-init:", err)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/remote"
 	"github.com/musterhq/muster/internal/remote/remotetest"
 	"github.com/musterhq/muster/internal/state"
@@ -54,20 +54,14 @@ func needPrograms(t *testing.T) (node, next string) {
 		if built.dir, built.err = os.MkdirTemp("", "muster-reach-test-"); built.err != nil {
 			return
 		}
-		built.node, built.next = filepath.Join(built.dir, "a", "muster-node"), filepath.Join(built.dir, "b", "muster-node")
-		for _, args := range [][]string{
-			{"-o", filepath.Join(built.dir, "a", "muster-init"), "github.com/musterhq/muster/cmd/muster-init"},
-			{"-o", filepath.Join(built.dir, "b", "muster-init"), "github.com/musterhq/muster/cmd/muster-init"},
-			{"-o", built.node, "github.com/musterhq/muster/cmd/muster-node"},
-			{"-o", built.next, "-ldflags", "-X github.com/musterhq/muster/internal/version.release=v-next", "github.com/musterhq/muster/cmd/muster-node"},
-		} {
-			cmd := exec.Command("go", append([]string{"build"}, args...)...)
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				built.err = fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
-				return
-			}
+		one, other := filepath.Join(built.dir, "a"), filepath.Join(built.dir, "b")
+		if built.err = errors.Join(os.Mkdir(one, 0o755), os.Mkdir(other, 0o755)); built.err != nil {
+			return
 		}
+		if built.node, built.err = programtest.Node(one); built.err != nil {
+			return
+		}
+		built.next, built.err = programtest.Node(other, programtest.Release("v-next"))
 	})
 	if built.err != nil {
 		t.Fatal(built.err)
