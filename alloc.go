@@ -149,6 +149,7 @@ const (
 	ReasonNotReady         Reason = "not-ready"          // its readiness command did not pass in time
 	ReasonNodeGone         Reason = "node-gone"          // the node's instance is gone
 	ReasonNodeFault        Reason = "node-fault"         // disk, mount, runtime or process table of the node
+	ReasonNodeFull         Reason = "node-full"          // other work on the node uses the room for images
 	ReasonStopped          Reason = "stopped"            // asked to stop
 	ReasonOutputNotStored  Reason = "output-not-stored"  // a declared output could not be stored
 	ReasonSpec             Reason = "spec"               // the agent cannot carry out what the job asks

@@ -429,7 +429,7 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 				s.endStanding(j, m, b, now)
 			} else {
 				n := *m
-				n.next(j, b, now)
+				n.next(j, b, s.serving(b.Node), now)
 				s.putMember(m, &n)
 			}
 		}

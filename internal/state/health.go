@@ -124,6 +124,10 @@ type blamed struct {
 // blame counts an allocation's end against its node if that was the node's doing. What one incident ends at
 // once, as the restart of a machine does, is one failure; each start that fails is one.
 func (d *drafts) blame(before, a *Alloc) {
+	// What fills a node is the work of others, who could otherwise have it taken out of service.
+	if full(a.Failure) {
+		return
+	}
 	if a.Failure != nil && a.Failure.Class == muster.FailureNode && a.Desired == muster.AllocRun {
 		d.blames = append(d.blames, blamed{a.Node, a.Failure.Message, before.Status == muster.AllocRunning, true})
 	}

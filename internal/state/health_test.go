@@ -171,6 +171,46 @@ func TestN8FlakyNodeIsSidelined(t *testing.T) {
 	l.want("n1", "serving unready run")
 }
 
+// A node whose image store is full of what others use is sound: its health does not change, and members move on. They are
+// not failed by it, however many nodes are full, and try all again when none is left.
+func TestFullNodeKeepsItsHealth(t *testing.T) {
+	l := newLog(t)
+	l.serve("n1", 8)
+	l.serve("n2", 8)
+	s := spec(1)
+	s.Restart.GiveUp = api.Duration(time.Hour)
+	l.submit("a", s)
+	for i := 1; i <= 2*maxFailedNodes; i++ {
+		node := []string{"n2", "n1"}[i%2]
+		if r := l.place("ua", 1, 0, i, node); r.Placed != 1 {
+			t.Fatalf("attempt %d: %+v", i, r)
+		}
+		l.report(node, failed(muster.NewAllocID("ua", 0, i), muster.FailureNode, muster.ReasonNodeFull, 0))
+		l.want("n1", "serving good run")
+		l.want("n2", "serving good run")
+		m := l.s.Latest().Member("ua", 0)
+		if m.Status != muster.MemberWaiting || m.UserFailures != 0 {
+			t.Fatalf("attempt %d: %+v", i, m)
+		}
+		if node == "n1" && (len(m.FailedNodes) != 1 || m.FailedNodes[0] != "n1") {
+			t.Fatalf("attempt %d: the next one avoids %v, want n1", i, m.FailedNodes)
+		}
+		if node == "n2" && len(m.FailedNodes) != 0 {
+			t.Fatalf("attempt %d: the next one avoids %v, want none", i, m.FailedNodes)
+		}
+		l.sleep(time.Minute)
+	}
+	if n := l.node("n1"); len(n.Failures) != 0 {
+		t.Errorf("failures %v", n.Failures)
+	}
+	l.sleep(time.Hour)
+	l.place("ua", 1, 0, 2*maxFailedNodes+1, "n1")
+	l.report("n1", failed(muster.NewAllocID("ua", 0, 2*maxFailedNodes+1), muster.FailureNode, muster.ReasonNodeFull, 0))
+	if m := l.s.Latest().Member("ua", 0); m.Status != muster.MemberFailed || !strings.Contains(m.Reason, "given up after") {
+		t.Errorf("%+v", m)
+	}
+}
+
 // Failures far apart are no spell, nor are those of an earlier incident counted for each that it ended.
 func TestFlakyCountsWithinAWindow(t *testing.T) {
 	l := newLog(t)

@@ -12,8 +12,8 @@ import (
 const maxFailedNodes = 5
 
 // next is the restart policy: what a member does after its allocation ended.
-// It changes the member and the job's counts.
-func (m *Member) next(j *Job, a *Alloc, now muster.Time) {
+// It changes the member and the job's counts. serving is how many nodes of the allocation's pool are in service.
+func (m *Member) next(j *Job, a *Alloc, serving int, now muster.Time) {
 	wait := func(d time.Duration, reason string) {
 		m.Status, m.RetryAt, m.Reason = muster.MemberWaiting, now.Add(d), reason
 		j.Retrying++
@@ -45,6 +45,27 @@ func (m *Member) next(j *Job, a *Alloc, now muster.Time) {
 		f = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "ended without saying why"}
 	}
 	spec := j.Run.Spec.Restart
+	giveUp := func() bool {
+		if m.OutsideFailures == 0 {
+			m.OutsideSince = a.Placed
+		}
+		m.OutsideFailures++
+		if now.Sub(m.OutsideSince) < spec.GiveUp.Std() {
+			return false
+		}
+		fail(fmt.Sprintf("given up after %s: %s", spec.GiveUp, f.Message))
+		return true
+	}
+	if full(f) {
+		switch reason := fmt.Sprintf("node %s: %s", a.Node, f.Message); {
+		case giveUp():
+		case m.avoidFull(a.Node, serving):
+			wait(0, reason)
+		default:
+			wait(backoff(time.Second, spec.BackoffMax.Std(), m.OutsideFailures), reason)
+		}
+		return
+	}
 	switch f.Class {
 	case muster.FailureUser:
 		m.UserFailures++
@@ -59,15 +80,9 @@ func (m *Member) next(j *Job, a *Alloc, now muster.Time) {
 		}
 		fail(f.Message)
 	case muster.FailureOutside:
-		if m.OutsideFailures == 0 {
-			m.OutsideSince = a.Placed
+		if !giveUp() {
+			wait(backoff(time.Second, spec.BackoffMax.Std(), m.OutsideFailures), f.Message)
 		}
-		m.OutsideFailures++
-		if now.Sub(m.OutsideSince) >= spec.GiveUp.Std() {
-			fail(fmt.Sprintf("given up after %s: %s", spec.GiveUp, f.Message))
-			return
-		}
-		wait(backoff(time.Second, spec.BackoffMax.Std(), m.OutsideFailures), f.Message)
 	default:
 		if !slices.Contains(m.FailedNodes, a.Node) {
 			m.FailedNodes = append(slices.Clone(m.FailedNodes), a.Node)
@@ -87,4 +102,33 @@ func backoff(first, limit time.Duration, n int) time.Duration {
 		d *= 2
 	}
 	return min(d, max(limit, first))
+}
+
+// full reports whether a start failed because other work uses the node's room: nothing is wrong with the node, and that passes.
+func full(f *muster.Failure) bool {
+	return f != nil && f.Class == muster.FailureNode && f.Reason == muster.ReasonNodeFull
+}
+
+// avoidFull has the member's next attempt avoid a node that is full. It never fails the member: when few other nodes of the
+// pool are left, it may use all of them again, and avoidFull returns false.
+func (m *Member) avoidFull(node muster.NodeID, serving int) bool {
+	if !slices.Contains(m.FailedNodes, node) && len(m.FailedNodes)+1 < min(serving, maxFailedNodes) {
+		m.FailedNodes = append(slices.Clone(m.FailedNodes), node)
+		return true
+	}
+	m.FailedNodes = nil
+	return false
+}
+
+// serving is how many nodes of a node's pool are in service.
+func (s *State) serving(id muster.NodeID) int {
+	n, ok := s.t.nodes.Get(&Node{ID: id})
+	if !ok {
+		return 0
+	}
+	t, ok := s.t.tallies.Get(&Tally{Pool: n.Pool})
+	if !ok {
+		return 0
+	}
+	return t.Serving
 }

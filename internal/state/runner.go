@@ -85,7 +85,7 @@ func (s *State) endRunner(c *Job, a, b *Alloc, now muster.Time) {
 	case b.Failure != nil && b.Failure.Class != muster.FailureUser:
 		n := *m
 		failed := c.Failed
-		n.next(c, b, now)
+		n.next(c, b, s.serving(b.Node), now)
 		if n.Status == muster.MemberWaiting {
 			s.putMember(m, &n)
 			return

@@ -211,13 +211,13 @@ func (s *State) endStanding(j *Job, m *Member, a *Alloc, now muster.Time) {
 		j.Stopped++
 		return
 	}
-	n.again(j, a, now)
+	n.again(j, a, s.serving(a.Node), now)
 	j.Retrying++
 	s.putMember(m, &n)
 }
 
 // again has a member of a standing job wait for its next attempt: with a back-off, by class, if it ended by itself.
-func (m *Member) again(j *Job, a *Alloc, now muster.Time) {
+func (m *Member) again(j *Job, a *Alloc, serving int, now muster.Time) {
 	ran := time.Duration(0)
 	if since := a.works(); since != 0 {
 		ran = a.Ended.Sub(since)
@@ -238,6 +238,9 @@ func (m *Member) again(j *Job, a *Alloc, now muster.Time) {
 		m.UserFailures, m.OutsideFailures = 0, 0
 	}
 	f := a.Failure
+	if ran > 0 {
+		m.FailedNodes = nil
+	}
 	switch {
 	case a.Outcome == muster.OutcomeSucceeded:
 		f = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "its command ended with exit code 0"}
@@ -257,6 +260,9 @@ func (m *Member) again(j *Job, a *Alloc, now muster.Time) {
 		m.OutsideFailures++
 		wait(backoff(time.Second, spec.BackoffMax.Std(), m.OutsideFailures), f.Message)
 	default:
+		if full(f) && !j.Run.System() {
+			m.avoidFull(a.Node, serving)
+		}
 		// A node that is gone has nothing to do with the next; one that fails is put aside by its own count, and
 		// a member that waits for ever for another node would be worse than one that comes back to it.
 		if a.Outcome != muster.OutcomeLost {

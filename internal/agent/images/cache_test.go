@@ -50,7 +50,7 @@ func TestEviction(t *testing.T) {
 	a := open(t, s, refs["a"])
 	c := open(t, s, refs["c"])
 	// All are in use: there is no room, and nothing of what is used goes.
-	refused(t, s, refs["e"], muster.FailureNode, muster.ReasonNodeFault, "in use")
+	refused(t, s, refs["e"], muster.FailureNode, muster.ReasonNodeFull, "in use")
 	for _, im := range []*Image{held, a, c} {
 		if _, err := os.Stat(im.Layers[0] + "/big"); err != nil {
 			t.Error(err)
@@ -350,7 +350,7 @@ func TestFullDisk(t *testing.T) {
 	if n := len(s.List()); n != 2 {
 		t.Errorf("%d images are on a disk that holds two", n)
 	}
-	refused(t, s, refs["a"], muster.FailureNode, muster.ReasonNodeFault, "disk", "in use")
+	refused(t, s, refs["a"], muster.FailureNode, muster.ReasonNodeFull, "disk", "in use")
 	b.Release()
 	c.Release()
 	// Filled by somebody else, down to nothing: also small writes meet it.

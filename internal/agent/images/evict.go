@@ -244,9 +244,9 @@ func (r *reservation) room(ctx context.Context, n int64) error {
 			return nil
 		case s.evictOne():
 		case taken:
-			return nodeFault("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use")
+			return nodeFull("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use")
 		default:
-			return nodeFault("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls", s.Limit>>20)
+			return nodeFull("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls", s.Limit>>20)
 		}
 	}
 }

@@ -39,6 +39,11 @@ func nodeFault(format string, args ...any) *muster.Failure {
 	return failure(muster.FailureNode, muster.ReasonNodeFault, format, args...)
 }
 
+// nodeFull: the images that others use leave no room. The node is sound, and another one may have room.
+func nodeFull(format string, args ...any) *muster.Failure {
+	return failure(muster.FailureNode, muster.ReasonNodeFull, format, args...)
+}
+
 // isClass says whether err is a failure of this class.
 func isClass(err error, class muster.FailureClass) bool {
 	var f *muster.Failure
