@@ -75,7 +75,7 @@ func serve(ctx context.Context, config api.ServerConfig, o server.Options) error
 	err := server.Run(ctx, config, o)
 	// While it runs, the log ends the process itself; this is what it met while it was opened.
 	var disk *raftlog.StorageError
-	if errors.As(err, &disk) {
+	if errors.As(err, &disk) || errors.Is(err, raftlog.ErrNewer) {
 		return &exit{exitStorage, err}
 	}
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {

@@ -47,8 +47,7 @@ type StorageError struct {
 
 func (e *StorageError) Error() string {
 	if unknown := (*Fatal)(nil); errors.As(e.Err, &unknown) {
-		return fmt.Sprintf("data directory %s: the log has an entry that this version does not understand; "+
-			"run the version that wrote it (%v)", e.Dir, e.Err)
+		return fmt.Sprintf("data directory %s: this version cannot read the log: %v", e.Dir, e.Err)
 	}
 	return fmt.Sprintf("data directory %s: cannot %s: %v", e.Dir, e.Op, cause(e.Err))
 }

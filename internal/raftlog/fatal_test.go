@@ -36,8 +36,8 @@ func (o *older) Apply(index, term uint64, at int64, proposals [][]byte) []any {
 }
 
 func sentence(dir string, index uint64) string {
-	return fmt.Sprintf("data directory %s: the log has an entry that this version does not understand; "+
-		"run the version that wrote it (entry %d: proposal 1: a fact of kind 99)", dir, index)
+	return fmt.Sprintf("data directory %s: this version cannot read the log: "+
+		"entry %d: proposal 1: a fact of kind 99", dir, index)
 }
 
 // A log goes to a version that is older than the one that wrote it, and back.
@@ -155,7 +155,7 @@ func TestNotUnderstoodExits74(t *testing.T) {
 	if cmd.ProcessState.ExitCode() != 74 {
 		t.Fatalf("exit status %d (%v), stderr %q", cmd.ProcessState.ExitCode(), err, stderr.String())
 	}
-	want := fmt.Sprintf("muster: data directory %s: the log has an entry that this version does not understand; run the version that wrote it (entry ", dir)
+	want := fmt.Sprintf("muster: data directory %s: this version cannot read the log: entry ", dir)
 	if got := stderr.String(); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 1 {
 		t.Errorf("stderr %q, want %q", got, want)
 	}

@@ -228,6 +228,9 @@ func (l *Log) startRaft(c Config) (err error) {
 		}
 	}()
 	l.raft, err = raft.NewRaft(conf, l.driver, l.store, l.store, l.snaps, transport)
+	if unknown := (*Fatal)(nil); err != nil && errors.As(l.driver.restoreErr, &unknown) {
+		return &StorageError{Dir: l.dir.path, Op: OpDecode, Err: fmt.Errorf("snapshot: %w", unknown)}
+	}
 	if err != nil {
 		return fmt.Errorf("data directory %s: %w", l.dir.path, errors.Join(err, l.driver.restoreErr))
 	}

@@ -29,7 +29,8 @@ type Machine interface {
 	// Snapshot returns, in O(1), what can write out the state as it is now.
 	Snapshot() (Image, error)
 
-	// Restore replaces the whole state. It may be called again after an error.
+	// Restore replaces the whole state. It may be called again after an error. A *Fatal says that
+	// a newer version wrote the image.
 	Restore(r io.Reader) error
 }
 

@@ -37,6 +37,9 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	if err := s.beginTerm(ctx, l, term); err != nil {
 		return err
 	}
+	if err := s.raiseFormat(ctx, l); err != nil {
+		return err
+	}
 	s.caughtUp.Store(true)
 	r, err := s.reach()
 	if err != nil {
@@ -132,6 +135,23 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 	}
 	s.log.Info("restored from a backup; a new epoch begins", "backup", from.Made, "index", from.Index, "epoch", s.state.Latest().Meta().Epoch)
 	return s.raft.TakeRestored()
+}
+
+// raiseFormat raises the gate of the log's format to what every server reads.
+func (s *Server) raiseFormat(ctx context.Context, l ledger) error {
+	meta := s.state.Latest().Meta()
+	has, can := meta.LogFormat(), s.readable()
+	if max(has, can) < state.FormatFloor {
+		return fmt.Errorf("this version needs log format %d, and a server of the cluster reads only up to %d; upgrade it first", state.FormatFloor, can)
+	}
+	if can <= has {
+		return nil
+	}
+	if _, _, err := l.Propose(ctx, &state.FormatRaised{Format: can, By: s.opts.Version}); err != nil {
+		return fmt.Errorf("raise the log format from %d to %d: %w", has, can, err)
+	}
+	s.log.Info("log format raised; older versions of muster no longer open this data directory", "from", has, "to", can)
+	return nil
 }
 
 // pools are those of the configuration.

@@ -30,7 +30,13 @@ func (m machine) Apply(index, term uint64, at int64, proposals [][]byte) []any {
 
 func (m machine) Snapshot() (raftlog.Image, error) { return m.s.Image(), nil }
 
-func (m machine) Restore(r io.Reader) error { return m.s.Restore(r) }
+func (m machine) Restore(r io.Reader) error {
+	err := m.s.Restore(r)
+	if newer := (*state.NewerError)(nil); errors.As(err, &newer) {
+		return &raftlog.Fatal{Err: err}
+	}
+	return err
+}
 
 // proposeFunc is how bytes get into the log.
 type proposeFunc func(ctx context.Context, proposal []byte) (raftlog.Result, error)
@@ -71,6 +77,9 @@ func (c *commits) observe(f state.Fact, d time.Duration) {
 // Propose commits a fact and answers with its log index and the value that
 // apply gave, or with the error by which apply refused it.
 func (l ledger) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
+	if err := l.state.MayWrite(f); err != nil {
+		return 0, nil, err
+	}
 	b, err := l.state.Encode(f)
 	if err != nil {
 		return 0, nil, &muster.Fault{Kind: muster.FaultInternal, Err: err}

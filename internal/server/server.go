@@ -75,6 +75,9 @@ type Server struct {
 	token, claimKey   muster.Secret
 	stats             loopStats
 	times             *times
+	// readable is the newest log format that every server of the cluster reads. A server that is alone asks only itself; a
+	// cluster asks each of its members.
+	readable func() state.Format
 }
 
 // Run runs a server until ctx ends, then stops it in order: no more writes,
@@ -186,7 +189,8 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), opts: opts, log: opts.Logger}
+	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), opts: opts, log: opts.Logger,
+		readable: func() state.Format { return state.FormatNewest }}
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
 	}

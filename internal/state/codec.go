@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/fxamacker/cbor/v2"
@@ -16,10 +17,11 @@ type envelope struct {
 	Body    cbor.RawMessage
 }
 
-// codec is deterministic on the way out and skips unknown fields on the way in.
+// codec is deterministic on the way out and refuses unknown fields on the way in: see Format.
 type codec struct {
 	enc cbor.EncMode
-	dec cbor.DecMode
+	// dec skips unknown fields. It is for what every version reads: envelopes and headers.
+	dec, strict cbor.DecMode
 }
 
 func newCodec() (codec, error) {
@@ -28,8 +30,23 @@ func newCodec() (codec, error) {
 		return codec{}, err
 	}
 	// Text that is not UTF-8 is read as it is: what was committed must always be readable.
-	dec, err := cbor.DecOptions{MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 32, UTF8: cbor.UTF8DecodeInvalid}.DecMode()
-	return codec{enc, dec}, err
+	options := cbor.DecOptions{MaxArrayElements: 1 << 24, MaxMapPairs: 1 << 20, MaxNestedLevels: 32, UTF8: cbor.UTF8DecodeInvalid}
+	dec, err := options.DecMode()
+	if err != nil {
+		return codec{}, err
+	}
+	options.ExtraReturnErrors = cbor.ExtraDecErrorUnknownField
+	strict, err := options.DecMode()
+	return codec{enc, dec, strict}, err
+}
+
+// read reads a fact or a row. A field that v does not have is an error: a newer version wrote it.
+func (c *codec) read(b []byte, v any) error {
+	err := c.strict.Unmarshal(b, v)
+	if unknown := (*cbor.UnknownFieldError)(nil); errors.As(err, &unknown) {
+		return fmt.Errorf("%T has a field that this version does not know: %w", v, &NewerError{})
+	}
+	return err
 }
 
 // Encode writes a fact as one proposal.
@@ -56,10 +73,13 @@ func (s *State) Decode(b []byte) (Fact, error) {
 	}
 	f := blank(e.Kind)
 	if f == nil || e.Version > factVersion {
-		return nil, &UnreadableError{fmt.Errorf("fact of kind %d version %d is unknown: the log was written by a newer Muster", e.Kind, e.Version)}
+		return nil, &UnreadableError{fmt.Errorf("fact of kind %d version %d is unknown: %w", e.Kind, e.Version, &NewerError{})}
 	}
-	if err := s.codec.dec.Unmarshal(e.Body, f); err != nil {
+	if err := s.codec.read(e.Body, f); err != nil {
 		return nil, &UnreadableError{fmt.Errorf("decode %T: %w", f, err)}
+	}
+	if raised, is := f.(*FormatRaised); is && raised.Format > FormatNewest {
+		return nil, &UnreadableError{&NewerError{Format: raised.Format, By: raised.By}}
 	}
 	return f, nil
 }

@@ -65,6 +65,7 @@ const (
 	kindRolloutMoved
 	kindSystemSized
 	kindAllocsPurged
+	kindFormatRaised
 
 	kindEnd // not one: after the last
 )
@@ -497,6 +498,8 @@ func kindOf(f Fact) kind {
 		return kindSystemSized
 	case *AllocsPurged:
 		return kindAllocsPurged
+	case *FormatRaised:
+		return kindFormatRaised
 	}
 	return 0
 }
@@ -597,6 +600,8 @@ func blank(k kind) Fact {
 		return &SystemSized{}
 	case kindAllocsPurged:
 		return &AllocsPurged{}
+	case kindFormatRaised:
+		return &FormatRaised{}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -14,8 +15,6 @@ import (
 // An image is a stream of CBOR items: a header, then one tagged item per row,
 // then an end mark with the count. Rows come in the order of their trees, so
 // equal states write equal bytes. Derived indexes are not written.
-
-const imageVersion = 1
 
 type rowTable uint8
 
@@ -46,9 +45,12 @@ type row struct {
 	Body  cbor.RawMessage
 }
 
+// imageHeader is what every version reads, so its fields are never changed.
 type imageHeader struct {
-	Magic   string `cbor:"1,keyasint"`
-	Version int    `cbor:"2,keyasint"`
+	Magic  string `cbor:"1,keyasint"`
+	Format Format `cbor:"2,keyasint"`
+	// By is a version that reads it; empty: not known.
+	By string `cbor:"3,keyasint,omitempty"`
 }
 
 const imageMagic = "muster-state"
@@ -66,8 +68,30 @@ func (s *State) Image() *Image { return &Image{s.Latest(), s.codec} }
 func (im *Image) WriteTo(w io.Writer) (int64, error) {
 	bw := bufio.NewWriterSize(w, 1<<20)
 	iw := &imageWriter{enc: im.codec.enc, w: bw}
-	iw.item(imageHeader{imageMagic, imageVersion})
-	iw.row(rowMeta, im.snap.meta)
+	iw.item(imageHeader{imageMagic, im.format(), im.snap.meta.FormatBy})
+	im.writeRows(iw)
+	rows := iw.rows
+	iw.row(rowEnd, rows)
+	if iw.err == nil {
+		iw.err = bw.Flush()
+	}
+	return iw.n, iw.err
+}
+
+// format is what a reader must know: the gate's format. Logs from before there was a gate may have
+// brought more, and then it is what the rows need.
+func (im *Image) format() Format {
+	gate := im.snap.meta.LogFormat()
+	if gate >= FormatNewest {
+		return gate
+	}
+	needs := &imageWriter{needs: &need{format: gate}}
+	im.writeRows(needs)
+	return needs.needs.format
+}
+
+func (im *Image) writeRows(iw *imageWriter) {
+	iw.row(rowMeta, &im.snap.meta)
 	t := im.snap.t
 	runs := map[*Run]bool{}
 	run := func(r *Run) {
@@ -95,15 +119,12 @@ func (im *Image) WriteTo(w io.Writer) (int64, error) {
 	t.paces.Scan(func(p *Pace) bool { iw.row(rowPace, p); return iw.err == nil })
 	t.claims.Scan(func(c *Claim) bool { iw.row(rowClaim, c); return iw.err == nil })
 	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
-	rows := iw.rows
-	iw.row(rowEnd, rows)
-	if iw.err == nil {
-		iw.err = bw.Flush()
-	}
-	return iw.n, iw.err
 }
 
 type imageWriter struct {
+	// needs, unless nil, gets what the rows need, and nothing is written.
+	needs *need
+
 	enc  cbor.EncMode
 	w    io.Writer
 	n    int64
@@ -127,6 +148,11 @@ func (w *imageWriter) row(t rowTable, v any) {
 	if w.err != nil {
 		return
 	}
+	if w.needs != nil {
+		w.needs.raise(since[fmt.Sprintf("row %d", t)], fmt.Sprintf("row %d", t))
+		w.needs.walk(reflect.ValueOf(v))
+		return
+	}
 	b, err := w.enc.Marshal(v)
 	if err != nil {
 		w.err = fmt.Errorf("encode %T: %w", v, err)
@@ -146,8 +172,8 @@ func (s *State) Restore(r io.Reader) error {
 	if h.Magic != imageMagic {
 		return errors.New("read state image: this is not one")
 	}
-	if h.Version > imageVersion {
-		return fmt.Errorf("read state image: version %d is newer than this Muster's %d", h.Version, imageVersion)
+	if h.Format > FormatNewest {
+		return &NewerError{Format: h.Format, By: h.By}
 	}
 	in := &imageReader{s: &State{codec: s.codec, t: newTables(), feed: newFeed(16),
 		uses: map[muster.Namespace]*NamespaceUse{}, used: map[muster.Namespace]bool{}}, runs: map[runKey]*Run{}}
@@ -185,137 +211,113 @@ type imageReader struct {
 	rows uint64
 }
 
-func (in *imageReader) row(item row) error {
-	s := in.s
-	read := func(v any) error { return s.codec.dec.Unmarshal(item.Body, v) }
-	switch item.Table {
+// newRow is an empty row of a table; nil if the table is unknown.
+func newRow(table rowTable) any {
+	switch table {
 	case rowMeta:
-		return read(&s.meta)
+		return &Meta{}
 	case rowRun:
-		r := &Run{}
-		if err := read(r); err != nil {
-			return err
-		}
-		in.runs[runKey{r.UID, r.Version}] = r
-		return r.derive()
+		return &Run{}
 	case rowJob:
-		j := &Job{}
-		if err := read(j); err != nil {
-			return err
-		}
-		if j.Run = in.runs[runKey{j.UID, j.Version}]; j.Run == nil {
-			return fmt.Errorf("job %s has no spec", j.Key)
-		}
-		modified := j.Modified
-		s.putJob(nil, j, "")
-		j.Modified = modified
+		return &Job{}
 	case rowMember:
-		m := &Member{}
-		if err := read(m); err != nil {
-			return err
-		}
-		s.putMember(nil, m)
+		return &Member{}
 	case rowAlloc:
-		a := &Alloc{}
-		if err := read(a); err != nil {
-			return err
-		}
-		if a.Run = in.runs[runKey{a.UID, a.Version}]; a.Run == nil {
-			return fmt.Errorf("allocation %s has no spec", a.ID)
-		}
-		modified := a.Modified
-		s.putAlloc(nil, a, "")
-		a.Modified = modified
+		return &Alloc{}
 	case rowNode:
-		n := &Node{}
-		if err := read(n); err != nil {
-			return err
-		}
-		modified := n.Modified
-		s.putNode(nil, n, "")
-		n.Modified = modified
+		return &Node{}
 	case rowPool:
-		p := &Pool{}
-		if err := read(p); err != nil {
-			return err
-		}
-		s.t.pools.Set(p)
-	case rowBreaker:
-		b := &Breaker{}
-		if err := read(b); err != nil {
-			return err
-		}
-		s.t.breakers.Set(b)
+		return &Pool{}
 	case rowOffering:
-		o := &muster.Offering{}
-		if err := read(o); err != nil {
-			return err
-		}
-		s.t.offers.Set(o)
+		return &muster.Offering{}
 	case rowReceipt:
-		r := &Receipt{}
-		if err := read(r); err != nil {
-			return err
-		}
-		s.t.receipts.Set(r)
-		s.t.receiptN.Set(r)
+		return &Receipt{}
+	case rowBreaker:
+		return &Breaker{}
 	case rowCost:
-		c := &Cost{}
-		if err := read(c); err != nil {
-			return err
-		}
-		s.putCost(c)
+		return &Cost{}
 	case rowPoolCost:
-		c := &PoolCost{}
-		if err := read(c); err != nil {
-			return err
-		}
-		s.t.poolCosts.Set(c)
+		return &PoolCost{}
+	case rowShares:
+		return &Shares{}
+	case rowLimits:
+		return &NamespaceLimits{}
+	case rowPace:
+		return &Pace{}
 	case rowClaim:
-		c := &Claim{}
-		if err := read(c); err != nil {
-			return err
-		}
-		modified := c.Modified
-		s.putClaim(nil, c, "")
-		c.Modified = modified
-	default:
-		return in.ofNamespaces(item.Table, read)
+		return &Claim{}
+	case rowStarts:
+		return &starts{}
 	}
 	return nil
 }
 
-// ofNamespaces reads a row of shares, limits or paces, and of what is measured of pools.
-func (in *imageReader) ofNamespaces(table rowTable, read func(any) error) error {
+func (in *imageReader) row(item row) error {
+	v := newRow(item.Table)
+	if v == nil {
+		return fmt.Errorf("table %d is unknown: %w", item.Table, &NewerError{})
+	}
+	if err := in.s.codec.read(item.Body, v); err != nil {
+		return err
+	}
+	return in.put(v)
+}
+
+// put puts a row into its tree, as it is.
+func (in *imageReader) put(v any) error {
 	s := in.s
-	switch table {
-	case rowShares:
-		sh := &Shares{}
-		if err := read(sh); err != nil {
-			return err
+	switch v := v.(type) {
+	case *Meta:
+		s.meta = *v
+	case *Run:
+		in.runs[runKey{v.UID, v.Version}] = v
+		return v.derive()
+	case *Job:
+		if v.Run = in.runs[runKey{v.UID, v.Version}]; v.Run == nil {
+			return fmt.Errorf("job %s has no spec", v.Key)
 		}
-		s.t.shares = sh
-	case rowLimits:
-		l := &NamespaceLimits{}
-		if err := read(l); err != nil {
-			return err
+		modified := v.Modified
+		s.putJob(nil, v, "")
+		v.Modified = modified
+	case *Member:
+		s.putMember(nil, v)
+	case *Alloc:
+		if v.Run = in.runs[runKey{v.UID, v.Version}]; v.Run == nil {
+			return fmt.Errorf("allocation %s has no spec", v.ID)
 		}
-		s.t.limits.Set(l)
-	case rowPace:
-		p := &Pace{}
-		if err := read(p); err != nil {
-			return err
-		}
-		s.t.paces.Set(p)
-		s.t.paceN.Set(p)
-	case rowStarts:
-		m := &starts{}
-		if err := read(m); err != nil {
-			return err
-		}
-		s.t.starts.Set(m)
-	default:
-		return fmt.Errorf("table %d is unknown", table)
+		modified := v.Modified
+		s.putAlloc(nil, v, "")
+		v.Modified = modified
+	case *Node:
+		modified := v.Modified
+		s.putNode(nil, v, "")
+		v.Modified = modified
+	case *Pool:
+		s.t.pools.Set(v)
+	case *Breaker:
+		s.t.breakers.Set(v)
+	case *muster.Offering:
+		s.t.offers.Set(v)
+	case *Receipt:
+		s.t.receipts.Set(v)
+		s.t.receiptN.Set(v)
+	case *Cost:
+		s.putCost(v)
+	case *PoolCost:
+		s.t.poolCosts.Set(v)
+	case *Claim:
+		modified := v.Modified
+		s.putClaim(nil, v, "")
+		v.Modified = modified
+	case *Shares:
+		s.t.shares = v
+	case *NamespaceLimits:
+		s.t.limits.Set(v)
+	case *Pace:
+		s.t.paces.Set(v)
+		s.t.paceN.Set(v)
+	case *starts:
+		s.t.starts.Set(v)
 	}
 	return nil
 }

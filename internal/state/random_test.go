@@ -40,10 +40,20 @@ func randomFacts(t *rapid.T) {
 	l.s, _ = New(256)
 	g := gen{t}
 	n := rapid.IntRange(1, 120).Draw(t, "n")
+	needed := FormatFirst
+	if rapid.Bool().Draw(t, "raised") {
+		needed = FormatNewest
+		l.must(&FormatRaised{Format: needed})
+	}
 	for range n {
 		l.sleep(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
-		_, _ = l.do(g.fact(l.s.Latest()))
+		f := g.fact(l.s.Latest())
+		needed = max(needed, needOf(f).format)
+		_, _ = l.do(f)
 		check(t, l.s.Latest())
+	}
+	if f := l.s.Image().format(); f > needed {
+		t.Fatalf("facts of format %d made rows of format %d: a server that knows only the facts' format cannot have them", needed, f)
 	}
 	first := image(t, l.s)
 

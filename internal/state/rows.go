@@ -399,6 +399,10 @@ type Meta struct {
 	// Index and Time are of the last entry applied.
 	Index uint64      `cbor:"5,keyasint"`
 	Time  muster.Time `cbor:"6,keyasint"`
+	// Format is the newest format of facts and rows that may be written, 0: FormatFirst; see LogFormat. FormatBy is the version
+	// of the server that raised it.
+	Format   Format `cbor:"7,keyasint,omitempty"`
+	FormatBy string `cbor:"8,keyasint,omitempty"`
 }
 
 // Receipt remembers a submission by its idempotency key.

@@ -452,7 +452,7 @@ func goldenFacts() []Fact {
 		&PoolsSet{[]Pool{{Name: "p", Provider: "local", Offerings: []muster.OfferingName{"small"}, Min: 1, Max: 2, MaxLaunching: 3, IdleTimeout: 4, BootTimeout: 5, Grace: 6, Runtime: "runsc"}}},
 		&OfferingsSeen{"local", []muster.Offering{offer}},
 		&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(2, func(s *api.JobSpec) { s.Env = map[string]string{"b": "1", "a": "2"} }), IfVersion: &one, Replace: true, Idempotency: "k", Digest: "d", Note: "n", Reverts: 1},
-		&RolloutMoved{"ua", 2, muster.RolloutFailed, "r"}, &SystemSized{"ua", 2, 3, []int{1}}, &AllocsPurged{[]muster.AllocID{"ua-0-1"}},
+		&RolloutMoved{"ua", 2, muster.RolloutFailed, "r"}, &SystemSized{"ua", 2, 3, []int{1}}, &AllocsPurged{[]muster.AllocID{"ua-0-1"}}, &FormatRaised{2, "v2"},
 		&JobStopped{key("a"), "r"}, &JobFailed{"ua", "r", 7}, &JobParked{"ua", "r", 8}, &JobsPurged{[]muster.JobUID{"ua", "ub"}},
 		&PlanCommitted{
 			Placements: []Placement{{"ua", 1, 0, 1, "n1", muster.Grant{Cores: []int{0, 1}, Devices: []int{3}}}},
