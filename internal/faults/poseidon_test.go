@@ -165,7 +165,7 @@ func TestPoseidonClient(t *testing.T) {
 	if err := json.Unmarshal(c.must(200, "GET", runner+"/files", nil), &list); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(list.Files); got != "[{data d rwxrwxrwt root} {lib d rwxrwxrwt root} {lib/mine - rw-r--r-- user} {lib/script.sh - rwxr--r-- root}]" {
+	if got := fmt.Sprint(list.Files); got != "[{./data d rwxrwxrwt root} {./lib d rwxrwxrwt root} {./lib/mine - rw-r--r-- user} {./lib/script.sh - rwxr--r-- root}]" {
 		t.Errorf("listed are %s", got)
 	}
 	// What the user may not read is not read for it.

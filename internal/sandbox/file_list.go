@@ -47,7 +47,11 @@ func (f *files) listed(q *initwire.FileList) error {
 	if err != nil {
 		return err
 	}
-	top, err := openPath(path, unix.O_PATH)
+	flags := unix.O_PATH
+	if q.NoFollow {
+		flags |= unix.O_NOFOLLOW
+	}
+	top, err := openPath(path, flags)
 	if err != nil {
 		return blame(q.Path, err)
 	}
@@ -57,13 +61,13 @@ func (f *files) listed(q *initwire.FileList) error {
 		return blame(q.Path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return f.say(f.entry(-1, "", q.Path, &st))
+		return f.say(f.entry(top, "", q.Path, &st))
 	}
 	l := &lister{f: f, base: q.Path, left: q.Limit}
 	if q.Limit <= 0 {
 		l.left = -1
 	}
-	w := walk{top: top, base: q.Path, flat: !q.Recursive, visit: l}
+	w := walk{top: top, base: q.Path, flat: !q.Recursive, noHidden: q.NoHidden, visit: l}
 	return w.run(&st)
 }
 
@@ -97,7 +101,7 @@ func (l *lister) say(e *initwire.FileEntry) error {
 	return l.f.say(e)
 }
 
-// entry describes a file; name in dir is only needed for a link.
+// entry describes a file; name in dir is only needed for a link, and is empty if dir is the link itself.
 func (f *files) entry(dir int, name, path string, st *unix.Stat_t) *initwire.FileEntry {
 	e := &initwire.FileEntry{
 		Path: path, Name: lastName(path), Type: letter(st.Mode), Size: st.Size, Mode: st.Mode & 0o7777,
@@ -171,8 +175,10 @@ type walk struct {
 	top  int
 	base string
 	// flat: only what is in the top; directories in it come among the rest.
-	flat  bool
-	visit visitor
+	flat bool
+	// noHidden leaves out names that begin with a dot, but for the top.
+	noHidden bool
+	visit    visitor
 
 	pending []pendingDirectory
 	// size of the paths of pending, which are bounded.
@@ -257,6 +263,9 @@ func (w *walk) content(dir int, below string, dev uint64) error {
 		}
 		first := len(w.pending)
 		for _, name := range some {
+			if w.noHidden && name[0] == '.' {
+				continue
+			}
 			path := name
 			if below != "" {
 				path = below + "/" + name

@@ -486,6 +486,9 @@ func TestList(t *testing.T) {
 	i.link("file", "b/link")
 	i.link("../outside", "b/out")
 	i.link("b", "to-b")
+	i.link("nowhere", "dangling")
+	i.make(".config/x", "")
+	i.make(".config/.y/z", "")
 	if err := syscall.Mkfifo(i.path("b/pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -517,6 +520,13 @@ func TestList(t *testing.T) {
 		{initwire.FileList{Path: "b/file"}, "- b/file\n"},
 		{initwire.FileList{Path: "b/a/x", Recursive: true}, "- b/a/x\n"},
 		{initwire.FileList{Path: "b/pipe"}, "p b/pipe\n"},
+		{initwire.FileList{Path: "to-b", NoFollow: true}, "l to-b -> b\n"},
+		{initwire.FileList{Path: "b/../to-b", NoFollow: true, Recursive: true}, "l b/../to-b -> b\n"},
+		{initwire.FileList{Path: "to-b/", NoFollow: true, NoHidden: true, Recursive: true}, "- to-b/file\nl to-b/link -> file\nl to-b/out -> ../outside\np to-b/pipe\nd to-b/a\n- to-b/a/x\n"},
+		{initwire.FileList{Path: "dangling", NoFollow: true}, "l dangling -> nowhere\n"},
+		{initwire.FileList{Path: "b/.hidden", NoFollow: true, NoHidden: true}, "- b/.hidden\n"},
+		{initwire.FileList{Path: ".config", NoHidden: true, Recursive: true}, "- .config/x\n"},
+		{initwire.FileList{Path: ".", NoHidden: true}, "d ./b\nl ./dangling -> nowhere\nd ./outside\nl ./to-b -> b\n"},
 	} {
 		got, err := i.list(c.q)
 		if err != nil || say(got) != c.want {

@@ -47,7 +47,9 @@ func (p *Poseidon) listFiles(w http.ResponseWriter, r *http.Request, c *state.Cl
 	}
 	l := &listing{w: w, top: name, recursive: recursive}
 	err = p.as(c, privileged, l.untouched, func(user string) error {
-		return p.api.ListFiles(r.Context(), string(c.Runner), initwire.FileList{Path: name, Recursive: recursive, User: user}, l.add)
+		return p.api.ListFiles(r.Context(), string(c.Runner), initwire.FileList{
+			Path: name, Recursive: recursive, User: user, NoFollow: true, NoHidden: true,
+		}, l.add)
 	})
 	if err == nil {
 		l.end()
@@ -143,20 +145,17 @@ func (l *listing) add(e *initwire.FileEntry) error {
 	return l.flush()
 }
 
-// name is as ls says it: below a directory that was asked for without what is below it, the bare one; else the path
-// from where it was asked for.
+// name is what ls prints: the bare name of what is in the directory that was asked for, else the path as it was asked for
+// and the rest of it.
 func (l *listing) name(e *initwire.FileEntry) string {
-	below, under := strings.CutPrefix(e.Path, strings.TrimRight(l.top, "/")+"/")
-	if strings.Trim(l.top, "/") == "" {
-		below, under = strings.CutPrefix(e.Path, "/")
+	if l.recursive {
+		return e.Path
 	}
-	switch {
-	case !under || below == "":
-		return path.Clean(l.top) // it is no directory itself
-	case l.recursive:
-		return path.Join(l.top, below)
+	top := l.top
+	if !strings.HasSuffix(top, "/") {
+		top += "/"
 	}
-	return below
+	return cmp.Or(strings.TrimPrefix(e.Path, top), e.Path)
 }
 
 func (l *listing) flush() error {

@@ -150,9 +150,10 @@ func TestR15FilesAreListed(t *testing.T) {
 		slices.Sort(names)
 		return names, byName
 	}
-	everything := []string{"dir", "dir/below", "dir/deeper", "dir/deeper/still", "dir/ü\n\"", "file", "link", "pipe", "with space"}
+	everything := []string{"./dir", "./dir/below", "./dir/deeper", "./dir/deeper/still", "./dir/ü\n\"", "./file", "./link", "./pipe", "./with space"}
 	for query, want := range map[string][]string{
 		"": everything, "?path=.": everything, "?path=./&recursive=true&privilegedExecution=false": everything, "?recursive=false": {"dir", "file", "link", "pipe", "with space"},
+		"?path=dir/../dir/deeper": {"dir/../dir/deeper/still"}, "?path=dir//deeper/": {"dir//deeper/still"},
 		"?path=dir": {"dir/below", "dir/deeper", "dir/deeper/still", "dir/ü\n\""}, "?path=dir/&recursive=false": {"below", "deeper", "ü\n\""}, "?path=dir/below": {"dir/below"},
 		"?path=" + work + "/dir/deeper": {work + "/dir/deeper/still"}, "?path=" + work + "/dir&recursive=false&privilegedExecution=true": {"below", "deeper", "ü\n\""},
 	} {
@@ -165,14 +166,14 @@ func TestR15FilesAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := byName["file"]
+	f := byName["./file"]
 	if f.EntryType != "-" || f.Size != 5 || f.Permissions != "rwxr--r--" || f.ModificationTime != info.ModTime().Unix() || f.Owner == "" || f.Group == "" || f.LinkTarget != "" {
 		t.Errorf("%+v", f)
 	}
-	if l := byName["link"]; l.EntryType != "l" || l.LinkTarget != "dir/below" {
+	if l := byName["./link"]; l.EntryType != "l" || l.LinkTarget != "dir/below" {
 		t.Errorf("%+v", l)
 	}
-	if byName["dir"].EntryType != "d" || byName["pipe"].EntryType != "p" {
+	if byName["./dir"].EntryType != "d" || byName["./pipe"].EntryType != "p" {
 		t.Errorf("%+v", byName)
 	}
 	if err := os.Mkdir(filepath.Join(work, "none"), 0o755); err != nil {
@@ -186,6 +187,58 @@ func TestR15FilesAreListed(t *testing.T) {
 	}
 	for _, query := range []string{"?recursive=perhaps", "?privilegedExecution=1"} {
 		b.want(b.do("GET", path+"/files"+query, ""), 400, "")
+	}
+}
+
+// P10: names are those of `ls -l --literal`, which leaves out dot files and lists a link that it is given, not what the link leads to.
+func TestListingIsThatOfLs(t *testing.T) {
+	b, path, work, _ := inside(t)
+	for _, f := range []string{"d/x", "d/.hidden", ".cache/tool/x", ".profile"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(work, f)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(work, f), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, target := range map[string]string{"dirlink": "d", "dangling": "nowhere"} {
+		if err := os.Symlink(target, filepath.Join(work, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for query, want := range map[string]string{
+		"./&recursive=true":        "./d ./d/x ./dangling->nowhere ./dirlink->d",
+		"./&recursive=false":       "d dangling->nowhere dirlink->d",
+		".cache":                   ".cache/tool .cache/tool/x",
+		".profile":                 ".profile",
+		"d/../d/":                  "d/../d/x",
+		"d/../d//&recursive=false": "x",
+		"./d/x&recursive=false":    "./d/x",
+		"dirlink":                  "dirlink->d",
+		"dirlink&recursive=false":  "dirlink->d",
+		"dirlink/":                 "dirlink/x",
+		"dangling":                 "dangling->nowhere",
+		"d/../dangling":            "d/../dangling->nowhere",
+		"/proc/mounts":             "/proc/mounts->self/mounts",
+	} {
+		var got []string
+		for _, f := range decoded[map[string][]file](b, b.do("GET", path+"/files?path="+query, ""))["files"] {
+			name := f.Name
+			if (f.EntryType == "l") != (f.LinkTarget != "") {
+				t.Errorf("%s: %+v", query, f)
+			}
+			if f.LinkTarget != "" {
+				name += "->" + f.LinkTarget
+			}
+			got = append(got, name)
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s:\ngot  %q\nwant %q", query, got, want)
+		}
+	}
+	for _, name := range []string{"dangling/", "/proc/self/exe", "/proc/self/environ"} {
+		b.want(b.do("GET", path+"/files?path="+name, ""), 424, "")
 	}
 }
 

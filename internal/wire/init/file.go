@@ -66,8 +66,8 @@ func ParseFileError(fields []byte) (*FileError, error) {
 	return e, err
 }
 
-// FileList asks for the entries of a directory, or for the one entry of anything else. A path
-// that is a link is followed, no link below it is.
+// FileList asks for the entries of a directory, or for the one entry of anything else. No link below
+// the path is followed. An entry below the path is named by the path as it was given, and the rest.
 type FileList struct {
 	Path string
 	// Recursive: all that lies below, but not what lies in a mounted proc, sys or the like.
@@ -76,11 +76,16 @@ type FileList struct {
 	Limit int64
 	// User with whose rights it is read, as in FileWrite; empty: with those of init. Only in a container.
 	User string
+	// NoFollow: a path that is a link is the one entry, unless it ends in a slash. Otherwise the link is followed.
+	NoFollow bool
+	// NoHidden leaves out what is in a directory and begins with a dot, and all below it.
+	NoHidden bool
 }
 
 // Fields encodes it.
 func (l *FileList) Fields() []byte {
-	return appendText(appendInt(appendBool(appendString(nil, 1, l.Path), 2, l.Recursive), 3, l.Limit), 4, l.User)
+	b := appendText(appendInt(appendBool(appendString(nil, 1, l.Path), 2, l.Recursive), 3, l.Limit), 4, l.User)
+	return appendBool(appendBool(b, 5, l.NoFollow), 6, l.NoHidden)
 }
 
 // ParseFileList decodes it.
@@ -96,6 +101,10 @@ func ParseFileList(fields []byte) (*FileList, error) {
 			l.Limit = v.int()
 		case 4:
 			l.User = v.string()
+		case 5:
+			l.NoFollow = v.bool()
+		case 6:
+			l.NoHidden = v.bool()
 		}
 	})
 	return l, err

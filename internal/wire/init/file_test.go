@@ -18,7 +18,7 @@ func TestFileMessages(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v, %v", what, got, want, err)
 		}
 	}
-	list := &FileList{Path: "a\xff", Recursive: true, Limit: 1 << 40, User: "u"}
+	list := &FileList{Path: "a\xff", Recursive: true, Limit: 1 << 40, User: "u", NoFollow: true, NoHidden: true}
 	got1, err := ParseFileList(list.Fields())
 	same("list", got1, err, list)
 	stat := &FileStat{Path: "/", Follow: true}
