@@ -16,6 +16,7 @@ func (s *Snapshot) Check() error {
 	c.allocs()
 	c.eachNode()
 	c.eachJob()
+	c.retryIndexes()
 	c.eachClaim()
 	c.money()
 	c.namespaces()
@@ -217,7 +218,7 @@ func (c *checker) eachJob() {
 		if j.Standing != nil {
 			c.standingJob(j)
 		}
-		wakes := j.Retrying
+		wakes := min(j.Retrying, 1)
 		if j.ParkedUntil != 0 {
 			wakes++
 		}

@@ -72,14 +72,6 @@ func (s *Snapshot) Members(uid muster.JobUID, from int, fn func(*Member) bool) {
 	s.t.members.Ascend(&Member{UID: uid, Index: from}, func(m *Member) bool { return m.UID == uid && fn(m) })
 }
 
-// DueRetries iterates over a job's waiting members whose back-off is over, the
-// longest due first. Members never placed are Job.NextIndex to Count-1.
-func (s *Snapshot) DueRetries(uid muster.JobUID, now muster.Time, fn func(*Member) bool) {
-	s.t.retries.Ascend(&Member{UID: uid, RetryAt: -1 << 62, Index: -1}, func(m *Member) bool {
-		return m.UID == uid && m.RetryAt <= now && fn(m)
-	})
-}
-
 // Alloc by id; nil if there is none.
 func (s *Snapshot) Alloc(id muster.AllocID) *Alloc { return s.t.alloc(id) }
 
@@ -202,5 +194,6 @@ func (s *Snapshot) Unsettled(fn func(*Job) bool) { s.t.unsettled.Scan(fn) }
 // UnsettledCount is how many there are.
 func (s *Snapshot) UnsettledCount() int { return s.t.unsettled.Len() }
 
-// WakeAt iterates over deadlines, the earliest first. One not after now is due.
+// WakeAt iterates over deadlines, the earliest first. One not after now is due. A job has at most two: when the first of its
+// retries is due, and when it is parked no more.
 func (s *Snapshot) WakeAt(fn func(Wake) bool) { s.t.wakeAt.Scan(fn) }

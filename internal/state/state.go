@@ -51,8 +51,9 @@ type tables struct {
 
 	unsettled *btree.BTreeG[*Job] // by uid
 	wakeAt    *btree.BTreeG[Wake]
-	retries   *btree.BTreeG[*Member] // waiting members by uid, time, index
 	warm      *btree.BTreeG[warmRow] // of nodes that are not gone, by key, node
+
+	retryIndexes
 
 	uses   *btree.BTreeG[*NamespaceUse]    // by namespace
 	limits *btree.BTreeG[*NamespaceLimits] // by namespace
@@ -80,7 +81,7 @@ type life struct {
 type Wake struct {
 	At  muster.Time
 	UID muster.JobUID
-	// Index of the member that waits; -1 for a parked job.
+	// Index of the member that is due first; -1 for a parked job. Other members of the job have no deadline of their own.
 	Index int
 }
 
@@ -124,9 +125,7 @@ func newTables() tables {
 		wakeAt: tree(func(a, b Wake) int {
 			return cmp.Or(cmp.Compare(a.At, b.At), compareStrings(a.UID, b.UID), cmp.Compare(a.Index, b.Index))
 		}),
-		retries: tree(func(a, b *Member) int {
-			return cmp.Or(compareStrings(a.UID, b.UID), cmp.Compare(a.RetryAt, b.RetryAt), cmp.Compare(a.Index, b.Index))
-		}),
+		retryIndexes: newRetryIndexes(),
 		warm:         tree(compareWarm),
 		uses:         tree(compareUses),
 		limits:       tree(compareLimits),
@@ -146,7 +145,7 @@ func (t *tables) copy() tables {
 		nodes: t.nodes.Copy(), pools: t.pools.Copy(), breakers: t.breakers.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
 		receiptN: t.receiptN.Copy(), nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
-		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retries: t.retries.Copy(),
+		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
@@ -263,20 +262,17 @@ func (s *State) named(before, after *Job) {
 
 func (s *State) putMember(before, after *Member) {
 	if before != nil && before.Status == muster.MemberWaiting {
-		s.t.retries.Delete(before)
-		s.t.wakeAt.Delete(Wake{before.RetryAt, before.UID, before.Index})
+		s.leaves(before)
 	}
 	s.t.members.Set(after)
 	if after.Status == muster.MemberWaiting {
-		s.t.retries.Set(after)
-		s.t.wakeAt.Set(Wake{after.RetryAt, after.UID, after.Index})
+		s.waits(after)
 	}
 }
 
 func (s *State) dropMember(m *Member) {
 	if m.Status == muster.MemberWaiting {
-		s.t.retries.Delete(m)
-		s.t.wakeAt.Delete(Wake{m.RetryAt, m.UID, m.Index})
+		s.leaves(m)
 	}
 	s.t.members.Delete(m)
 }

@@ -129,9 +129,5 @@ func (w *window) shape(e *entry) *fit.Shape {
 
 // wants is how many members of a job want an allocation now.
 func wants(snap *state.Snapshot, j *state.Job, now muster.Time) int {
-	n := j.Untried()
-	if j.Retrying > 0 {
-		snap.DueRetries(j.UID, now, func(*state.Member) bool { n++; return true })
-	}
-	return n
+	return j.Untried() + snap.DueCount(j.UID, now)
 }

@@ -203,12 +203,9 @@ func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap 
 	}
 	// There is, or may come to be, room that the members that are due cannot use.
 	// The next one may.
-	snap.DueRetries(e.uid, 1<<62, func(m *state.Member) bool {
-		if m.RetryAt > now {
-			b.setTimerLocked(e, m.RetryAt)
-		}
-		return m.RetryAt <= now
-	})
+	if m := snap.NextRetry(e.uid, now); m != nil {
+		b.setTimerLocked(e, m.RetryAt)
+	}
 }
 
 // Nack says that a worker could not do its work on jobs, and why. They are held

@@ -295,11 +295,17 @@ func (w *world) placeAll(ctx context.Context, snap *state.Snapshot) (next muster
 	now := muster.At(time.Now())
 	snap.WakeAt(func(wake state.Wake) bool {
 		if wake.At > now {
-			next = wake.At
+			if next == 0 || wake.At < next {
+				next = wake.At
+			}
 			return false
 		}
-		if m := snap.Member(wake.UID, wake.Index); m != nil {
+		snap.DueRetries(wake.UID, now, func(m *state.Member) bool {
 			put(snap.JobByUID(wake.UID), m.Index, m.Attempt+1, m.FailedNodes)
+			return true
+		})
+		if later := snap.NextRetry(wake.UID, now); later != nil && (next == 0 || later.RetryAt < next) {
+			next = later.RetryAt
 		}
 		return true
 	})

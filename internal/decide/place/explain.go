@@ -89,8 +89,8 @@ func Explain(j *state.Job, snap *state.Snapshot, now muster.Time) Explanation {
 // Try is Explain with at most so many members placed.
 func Try(snap *state.Snapshot, j *state.Job, now muster.Time, limit int) Explanation {
 	x := newExplainer(j, snap, now, limit)
-	if s := x.setting; s.untried == 0 && len(s.due) > 0 {
-		x.about(s.due[0])
+	if s := x.setting; s.untried == 0 && s.first() != nil {
+		x.about(s.first())
 	}
 	x.nodes()
 	x.rank()

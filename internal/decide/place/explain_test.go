@@ -87,8 +87,8 @@ func TestExplainAgreesWithPlan(t *testing.T) {
 				}
 			}
 			x := newExplainer(j, snap, now, mostExplained)
-			if s := x.setting; s.untried == 0 && len(s.due) > 0 {
-				x.about(s.due[0])
+			if s := x.setting; s.untried == 0 && s.first() != nil {
+				x.about(s.first())
 			}
 			room := 0
 			for _, at := range x.pass.view.nodes {
@@ -104,7 +104,7 @@ func TestExplainAgreesWithPlan(t *testing.T) {
 				rt.Fatalf("job %s: %d nodes would be taken, %d have room as explained, ranked %v", j.Key, room, e.All.Fitting, e.Ranked)
 			}
 			// Who is placed first is the one that failed first, if any has.
-			if wants := x.setting.untried + len(x.setting.due); e.Bound.Namespace == "" && wants > 0 && len(e.Ranked) > 0 && (e.Member >= 0 || len(x.setting.due) == 0) &&
+			if wants := x.setting.open(); e.Bound.Namespace == "" && wants > 0 && len(e.Ranked) > 0 && (e.Member >= 0 || x.setting.first() == nil) &&
 				(len(e.Choices) == 0 || e.Choices[0].Node != e.Ranked[0].Node || e.Choices[0].Terms.String() != e.Ranked[0].Terms.String()) {
 				rt.Fatalf("job %s: first of the ranks is %+v, of the plan %+v", j.Key, e.Ranked[0], e.Choices)
 			}

@@ -117,11 +117,11 @@ func (p *pass) begin(j *state.Job) *setting {
 		return nil
 	}
 	s := &setting{field: f, job: j, untried: j.Untried(), spread: f.tallyOf(j, p.snap), lifted: f.clear(j, p.snap)}
-	if j.Retrying > 0 {
+	if j.Run.System() && j.Retrying > 0 {
 		p.snap.DueRetries(j.UID, p.now, func(m *state.Member) bool { s.due = append(s.due, m); return true })
-		if j.Run.System() {
-			p.homes(s)
-		}
+		p.homes(s)
+	} else {
+		s.retry = retriesOf(p.snap, j, p.now)
 	}
 	return s
 }
@@ -130,9 +130,13 @@ func (p *pass) begin(j *state.Job) *setting {
 func (p *pass) serve(s *setting, most int) (placed int) {
 	p.hide(s)
 	before := s.placed
-	allowed, bound := p.allow.Of(s.job.Key.Namespace, s.field.shape.Ask, min(most, len(s.due)+s.untried))
+	allowed, bound := p.allow.Of(s.job.Key.Namespace, s.field.shape.Ask, min(most, s.open()))
 	s.allowed = allowed
-	p.retries(s)
+	if s.homes != nil {
+		p.returns(s)
+	} else {
+		p.retries(s)
+	}
 	p.untried(s)
 	if s.allowed == 0 && bound.Namespace != "" {
 		_, s.bound = p.allow.Of(s.job.Key.Namespace, s.field.shape.Ask, 1)
@@ -160,7 +164,10 @@ func (p *pass) show(s *setting) {
 
 // finish says what became of a job.
 func (p *pass) finish(s *setting) {
-	waiting, avoid := s.waiting+len(s.due)+s.untried, s.avoid
+	waiting, avoid := s.waiting+s.retry.blocked+s.open(), s.retry.avoid
+	if s.homes != nil {
+		avoid = s.avoid
+	}
 	if s.untried > 0 {
 		avoid = nil
 	}
@@ -190,11 +197,13 @@ type setting struct {
 	job    *state.Job
 	spread *tally
 	lifted []*seat
-	// due are members to be tried again that were not looked at yet, untried how many others there are.
-	due     []*state.Member
+	// retry are members to be tried again, untried how many were never placed.
+	retry   retryQueue
 	untried int
 	placed  int
-	// waiting is how many of those that were due fit nowhere, avoid what all of them avoid.
+	// Of a system job, instead of retry: due are members to be tried again that were not looked at yet, waiting is how
+	// many fit nowhere, avoid what all of them avoid.
+	due     []*state.Member
 	waiting int
 	avoid   []muster.NodeID
 	// allowed is how many more may be placed this time, for its turn and for limits; bound is the limit that was reached.
@@ -205,16 +214,53 @@ type setting struct {
 	missed []*seat
 }
 
+// open is how many members were not looked at yet.
+func (s *setting) open() int { return len(s.due) + s.retry.open + s.untried }
+
+// first is the member that is due the longest; nil: none is due.
+func (s *setting) first() *state.Member {
+	if len(s.due) > 0 {
+		return s.due[0]
+	}
+	return s.retry.peek()
+}
+
 // retries places members to be tried again.
 func (p *pass) retries(s *setting) {
+	q := &s.retry
+	for s.allowed > 0 && !p.full {
+		m := q.peek()
+		if m == nil {
+			return
+		}
+		if q.useless(m.FailedNodes) {
+			q.pass()
+			continue
+		}
+		o := s.field.best(m.FailedNodes, s.spread)
+		switch {
+		case o.seat == nil:
+			q.narrowTo(s.field, s.spread, m.FailedNodes)
+			if len(q.room) == 0 {
+				q.blockAll()
+				return
+			}
+			q.pass()
+		case p.planned >= p.limits.Placements:
+			p.full = true
+			return
+		default:
+			p.give(s, &o, gift{s.job, m, 1})
+			q.take()
+		}
+	}
+}
+
+// returns places members of a system job on the nodes that they come back to.
+func (p *pass) returns(s *setting) {
 	for ; len(s.due) > 0 && s.allowed > 0 && !p.full; s.due = s.due[1:] {
 		m := s.due[0]
-		var o option
-		if s.homes != nil {
-			o.seat = s.home(m)
-		} else {
-			o = s.field.best(m.FailedNodes, s.spread)
-		}
+		o := option{seat: s.home(m)}
 		switch {
 		case o.seat == nil:
 			if home := s.homes[m.Index]; home != nil {

@@ -143,11 +143,22 @@ func (d *Decision) member(snap *state.Snapshot, j *state.Job, now muster.Time) (
 			p.Index = max(p.Index, q.Index+1)
 		}
 	}
-	snap.DueRetries(j.UID, now, func(m *state.Member) bool {
-		if !taken[m.Index] && !slices.Contains(m.FailedNodes, j.Reserved) {
-			p.Index, p.Attempt, avoid, ok = m.Index, m.Attempt+1, m.FailedNodes, true
+	var head *state.Member
+	for more := true; more && !ok; {
+		more = false
+		snap.RetryHeads(j.UID, head, now, func(m *state.Member) bool {
+			head, more = m, true
+			return slices.Contains(m.FailedNodes, j.Reserved)
+		})
+		if !more || slices.Contains(head.FailedNodes, j.Reserved) {
+			break
 		}
-		return !ok
-	})
+		snap.DueRetriesIn(head, now, func(m *state.Member) bool {
+			if !taken[m.Index] {
+				p.Index, p.Attempt, avoid, ok = m.Index, m.Attempt+1, m.FailedNodes, true
+			}
+			return !ok
+		})
+	}
 	return p, avoid, ok || p.Index < j.Count()
 }

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -8,10 +9,12 @@ import (
 // A member of a system job belongs to its node: one that waits for another attempt goes back there, and
 // nowhere else, and no other member of the job takes its place meanwhile.
 
+const never muster.Time = 1<<63 - 1
+
 // homes finds the nodes of members that wait, and takes them out of sight of those that were never placed.
 func (p *pass) homes(s *setting) {
 	s.homes = map[int]*seat{}
-	p.snap.Members(s.job.UID, 0, func(m *state.Member) bool {
+	p.snap.DueRetries(s.job.UID, never, func(m *state.Member) bool {
 		if a := p.snap.Alloc(m.Alloc()); a != nil && !a.Live() {
 			if home := p.view.nodes[a.Node]; home != nil && home.row != nil {
 				s.homes[m.Index] = home

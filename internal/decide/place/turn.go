@@ -37,7 +37,7 @@ func (p *pass) band(jobs []*state.Job) {
 		}
 		// A turn that is not used up ends the job's turns: the rest of it fits nowhere, or may not be.
 		placed := p.serve(s, most)
-		through := placed < most || len(s.due)+s.untried == 0
+		through := placed < most || s.open() == 0
 		if through {
 			p.finish(s)
 		}
