@@ -1,8 +1,8 @@
 // Package programtest builds Muster's own programs for tests that start them.
 //
-// Many packages test the same programs, each in a process of its own. All build them here, with the flags of the
-// Makefile: packages are then compiled once for all of them, and the Go tool links each program once, because it
-// keeps what `go run` linked in its build cache. It must never be used outside of tests.
+// Many packages test the same programs, each in a process of its own. All build them here, compiled with the flags
+// of the Makefile: each package is compiled once for all of them, and the Go tool links each program once, because
+// it keeps what `go run` linked in its build cache. It must never be used outside of tests.
 package programtest
 
 import (
@@ -33,8 +33,9 @@ func Node(dir string, flags ...string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	program, err := Init(work)
-	if err != nil {
+	// Linked as the Makefile does, to the last byte: with another muster-init, all that is above it would be compiled again.
+	program := filepath.Join(work, "muster-init")
+	if err := run("build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", program, module+"cmd/muster-init"); err != nil {
 		return "", err
 	}
 	list, err := exec.Command("go", "list", "-f", "{{.Dir}}", module+"internal/agent/initbin").Output()
@@ -56,15 +57,23 @@ func Node(dir string, flags ...string) (string, error) {
 // Build builds another program of this module into dir, which must exist, and returns its path.
 func Build(dir, program string) (string, error) { return build(dir, program, nil, nil) }
 
-// build has `go run` link the program and copy it instead of running it.
+// build has `go run` link the program and copy it instead of running it. It keeps the build id: the Go tool caches
+// no program without one.
 func build(dir, program string, flags, linker []string) (string, error) {
-	linker = append([]string{"-s", "-w", "-buildid="}, linker...)
+	linker = append([]string{"-s", "-w"}, linker...)
 	args := append([]string{"run", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(linker, " "), "-exec", "cp -t '" + dir + "'"}, flags...)
-	cmd := exec.Command("go", append(args, module+program)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", program, err, out)
+	if err := run(append(args, module+program)...); err != nil {
+		return "", err
 	}
 	path := filepath.Join(dir, filepath.Base(program))
 	return path, os.Chmod(path, 0o755)
+}
+
+func run(args ...string) error {
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
+	}
+	return nil
 }
