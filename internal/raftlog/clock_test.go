@@ -23,8 +23,8 @@ func TestClockThatWasSetBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.driver.clock.log = slog.New(slog.NewTextHandler(&told, nil))
-			l.driver.clock.wall = func() int64 { return time.Now().Add(offset).UnixMicro() }
+			l.driver.clock.Logger = slog.New(slog.NewTextHandler(&told, nil))
+			l.driver.clock.Wall = func() int64 { return time.Now().Add(offset).UnixMicro() }
 			ctx, cancel := context.WithCancel(t.Context())
 			end := make(chan error, 1)
 			go func() { end <- l.Run(ctx) }()
@@ -126,16 +126,4 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-// A machine that was suspended was away: its time goes on for that, and steps do not.
-func TestClockOverASuspension(t *testing.T) {
-	var away time.Duration
-	var offset time.Duration
-	c := &clock{away: func() time.Duration { return away }, wall: func() int64 { return time.Now().Add(offset).UnixMicro() }}
-	first := c.next()
-	away, offset = 8*time.Hour, 8*time.Hour
-	if d := time.Duration(c.next()-first) * time.Microsecond; d < 8*time.Hour || d > 8*time.Hour+time.Minute {
-		t.Errorf("after 8 hours of suspension the time moved by %v", d)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 )
 
 // Defaults of Config.
@@ -141,7 +142,7 @@ func Open(c Config) (_ *Log, err error) {
 		every:   c.SnapshotEvery,
 		bytes:   c.SnapshotBytes,
 		size:    l.snaps.newestSize,
-		clock:   clock{log: l.log},
+		clock:   clock.Steady{Logger: l.log},
 	}
 	if err := l.startRaft(c); err != nil {
 		return nil, err
@@ -385,7 +386,7 @@ func (l *Log) commit() {
 
 // Now is the log's time: that of an entry that would be written now. It never goes back, and steps of the system's clock
 // do not move it. All loops decide by it.
-func (l *Log) Now() muster.Time { return muster.Time(l.driver.clock.next()) }
+func (l *Log) Now() muster.Time { return muster.Time(l.driver.clock.Next()) }
 
 func (l *Log) commitBatch(b *batch) commitResult {
 	if err := l.latch.err(); err != nil {
@@ -394,7 +395,7 @@ func (l *Log) commitBatch(b *batch) commitResult {
 	if b.deserted() {
 		return commitResult{}
 	}
-	f := l.raft.ApplyLog(raft.Log{Data: encodeEntry(l.driver.clock.next(), b.proposals())}, 0)
+	f := l.raft.ApplyLog(raft.Log{Data: encodeEntry(l.driver.clock.Next(), b.proposals())}, 0)
 	if err := f.Error(); err != nil {
 		return commitResult{err: l.explain(err)}
 	}

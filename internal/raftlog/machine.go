@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/musterhq/muster/internal/clock"
 )
 
 // Machine is what the log drives; the state implements it. Calls never overlap,
@@ -61,7 +63,7 @@ type driver struct {
 	sinceBytes  uint64
 
 	applied atomic.Uint64
-	clock   clock // has heard every at, and gives the proposer the next
+	clock   clock.Steady // has heard every at, and gives the proposer the next
 }
 
 // outcome is what Apply gives back through raft to whoever proposed.
@@ -150,7 +152,7 @@ func (d *driver) dueLocked() bool {
 
 func (d *driver) movedLocked(index, term uint64, at int64) {
 	d.index, d.term, d.at = index, term, at
-	d.clock.heard(at)
+	d.clock.Heard(at)
 	d.applied.Store(index)
 }
 

@@ -1,4 +1,4 @@
-package raftlog
+package clock
 
 import (
 	"log/slog"
@@ -8,17 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clock is the log's time, which the leader writes into entries and by which all loops decide. It never goes back, and
-// it goes on while nothing is written, at the pace of this machine's own counters.
+// Steady is the log's time, which the leader writes into entries and by which all loops decide. It never goes back, and
+// it goes on while nothing is written, at the pace of this machine's own counters. It is safe for concurrent use.
 //
-// The system's clock decides only where the time begins when the process does. A step of it after that, by somebody or by a
-// bad answer of a time server, is not followed but approached, by a tenth of the time that passes: an hour that was
-// not there must not end claims, delete output and give up nodes, and an hour twice must not hold them up.
-// Where the log is ahead of the system's clock, because an earlier leader's was, the time runs on from the log's.
-type clock struct {
-	wall func() int64         // microseconds since the epoch; nil: the system's clock
-	away func() time.Duration // how long this machine was suspended since it was booted; nil: ask the kernel
-	log  *slog.Logger         // is told of steps; nil: nobody is
+// The system's clock sets only where the time begins when the process starts. A later step of the system's clock, by an
+// operator or by a bad answer of a time server, is not followed at once. The time approaches it by a tenth of the time that
+// passes: an hour that never was must not end claims, delete output and give up nodes, and an hour that comes twice must not
+// delay them. Where the log is ahead of the system's clock, because that of an earlier leader was, the time runs on from the log's.
+//
+// The fields are set before first use.
+type Steady struct {
+	// Wall is the system's clock, in microseconds since the epoch. Nil: time.Now.
+	Wall func() int64
+	// Away is how long this machine has been suspended since it booted. Nil: as the kernel says.
+	Away func() time.Duration
+	// Logger gets a warning for each step. Nil: none.
+	Logger *slog.Logger
 
 	mu sync.Mutex
 	// log's time: what it said, and when it said so.
@@ -44,8 +49,8 @@ type moment struct {
 	away time.Duration
 }
 
-func (c *clock) moment() moment {
-	away := c.away
+func (c *Steady) moment() moment {
+	away := c.Away
 	if away == nil {
 		away = suspended
 	}
@@ -70,9 +75,9 @@ func suspended() time.Duration {
 	return time.Duration(boot.Nano() - mono.Nano())
 }
 
-// next is the time of a new entry.
-func (c *clock) next() int64 {
-	wall := c.wall
+// Next is the time of a new entry, in microseconds since the epoch.
+func (c *Steady) Next() int64 {
+	wall := c.Wall
 	if wall == nil {
 		wall = func() int64 { return time.Now().UnixMicro() }
 	}
@@ -82,20 +87,20 @@ func (c *clock) next() int64 {
 	return c.reach(c.trust(wall()*1000, now)/1000, now)
 }
 
-// heard tells it the time of an entry that was applied, whoever wrote that.
-func (c *clock) heard(at int64) {
+// Heard takes in the time of an entry that was applied, whichever server wrote it. Next is never before it.
+func (c *Steady) Heard(at int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reach(at, c.moment())
 }
 
 // trust is the system's clock, as far as it did not step.
-func (c *clock) trust(wall int64, now moment) int64 {
+func (c *Steady) trust(wall int64, now moment) int64 {
 	if c.looked.mono.IsZero() {
 		c.trusted, c.looked = wall, now
 		if !c.since.mono.IsZero() {
-			if behind := time.Duration(c.at*1000-wall) + c.since.to(now); behind >= step && c.log != nil {
-				go c.log.Warn("the system's clock is behind the times in the log; the server's time runs on from those", "by", behind.Round(time.Second))
+			if behind := time.Duration(c.at*1000-wall) + c.since.to(now); behind >= step && c.Logger != nil {
+				go c.Logger.Warn("the system's clock is behind the times in the log; the server's time runs on from those", "by", behind.Round(time.Second))
 			}
 		}
 		return wall
@@ -110,7 +115,7 @@ func (c *clock) trust(wall int64, now moment) int64 {
 }
 
 // tell warns of a step, once.
-func (c *clock) tell(off time.Duration) {
+func (c *Steady) tell(off time.Duration) {
 	way, direction := 1, "ahead"
 	if off < 0 {
 		way, direction = -1, "back"
@@ -120,16 +125,16 @@ func (c *clock) tell(off time.Duration) {
 		c.told = 0
 	case off.Abs() >= step && c.told != way:
 		c.told = way
-		if c.log != nil {
+		if c.Logger != nil {
 			// In a goroutine: what writes logs may block, and entries wait for this.
-			go c.log.Warn("the system's clock was set "+direction+"; deadlines go on as they were, and the server's time approaches it by a tenth of the time that passes. If the clock is right now, a restart of the server takes it over at once", "by", off.Abs().Round(time.Second))
+			go c.Logger.Warn("the system's clock was set "+direction+"; deadlines go on as they were, and the server's time approaches it by a tenth of the time that passes. If the clock is right now, a restart of the server takes it over at once", "by", off.Abs().Round(time.Second))
 		}
 	}
 }
 
 // reach gives the later of at and the time as it runs. It starts anew only where
 // it jumps: what is lost by rounding would add up.
-func (c *clock) reach(at int64, now moment) int64 {
+func (c *Steady) reach(at int64, now moment) int64 {
 	if !c.since.mono.IsZero() {
 		if on := c.at + c.since.to(now).Microseconds(); on >= at {
 			return on
