@@ -25,6 +25,7 @@
 //	create: lost             made, and the answer is lost
 //	create: double           two are made for the token
 //	create: late             a call whose caller leaves goes on without him
+//	create: early D          made at once, and listed; the answer comes D later
 //	destroy: fail [KIND]     refused
 //	destroy: lost            done, and the answer is lost
 //	destroy: late            as with create
@@ -36,6 +37,7 @@
 //	list: twice              each instance of the page twice
 //	list: stale D            what there was some time ago, D at most
 //	offers: fail [KIND], offers: empty
+//	offers: lack             the answer leaves out the offerings that the line selects
 //	tags: fail [KIND]
 //	WHERE: slow D            (create, list, offers, tags) the call takes D longer
 //	instance: boots after=D..D         its agent starts only then; see Fate

@@ -66,7 +66,16 @@ func (d *driver) Offers(ctx context.Context) ([]muster.Offering, error) {
 	if d.strikesLocked("offers", "empty", d.anyone()) != nil {
 		return nil, nil
 	}
-	return slices.Clone(c.cfg.Offerings), nil
+	offers := slices.Clone(c.cfg.Offerings)
+	for _, r := range c.script {
+		if r.where != "offers" || r.what != "lack" || !r.strikes(nil, time.Since(c.played)) {
+			continue
+		}
+		offers = slices.DeleteFunc(offers, func(o muster.Offering) bool {
+			return r.which.has(&subject{offering: o.Name, zone: o.Zone, market: o.Market, family: o.Family, pool: r.which.pool, owner: d.owner, n: r.which.rem})
+		})
+	}
+	return offers, nil
 }
 
 // Create is cloud.Provider's.
@@ -99,6 +108,23 @@ func (d *driver) Create(ctx context.Context, intents []cloud.Intent) []cloud.Cre
 	c.mu.Lock()
 	limited := d.paceLocked(s)
 	c.mu.Unlock()
+	c.mu.Lock()
+	early := d.strikesLocked("create", "early", s)
+	c.mu.Unlock()
+	if early != nil && limited == nil {
+		for i, in := range intents {
+			out[i].Instance, out[i].Err = d.create(in)
+		}
+		if !pause(ctx, early.slow) {
+			for i := range out {
+				out[i] = cloud.Created{Err: endedCall(ctx)}
+			}
+		}
+		for i, in := range intents {
+			c.tell(out[i].Err, "create for %s answers %s", in.Node, out[i].Instance.ID)
+		}
+		return out
+	}
 	for i, in := range intents {
 		if out[i].Err = limited; limited == nil {
 			out[i].Instance, out[i].Err = d.create(in)
@@ -332,7 +358,7 @@ func (d *driver) list(ctx context.Context, cursor string) (cloud.Listing, error)
 	if stale := d.strikesLocked("list", "stale", s); stale != nil && stale.slow > 0 {
 		all = d.asOfLocked(time.Now().Add(-time.Duration(stale.rand.Int64N(int64(stale.slow)))), after)
 	} else {
-		all = c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.seq > after })
+		all = c.sortedLocked(func(i *instance) bool { return i.Tags.Owner == d.owner && i.seq > after && !i.halted })
 	}
 	page := cloud.Listing{Complete: true}
 	if size > 0 && len(all) > size {

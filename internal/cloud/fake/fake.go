@@ -39,6 +39,7 @@ type instance struct {
 	gone      time.Time
 	dying     bool
 	suspended bool
+	halted    bool // lists leave it out
 	fate      Fate
 	notice    time.Time // when the cloud takes it; zero: no notice is open
 	timers    []*time.Timer
@@ -198,6 +199,16 @@ func (c *Cloud) Vanish(id muster.InstanceID) {
 	c.mu.Unlock()
 	if ours {
 		c.end(i)
+	}
+}
+
+// Halt stops an instance, as its operator does who repairs it, or starts it again. Clouds leave stopped ones out of some lists, and so
+// does this one, out of all.
+func (c *Cloud) Halt(id muster.InstanceID, on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := c.instances[id]; i != nil {
+		i.halted = on
 	}
 }
 

@@ -72,10 +72,10 @@ func (w *selection) scope() muster.Scope {
 func words(where string) map[string]string {
 	const kind, length = "kind", "duration"
 	return map[string]map[string]string{
-		"create":   {"fail": kind, "capacity": "", "quota": "", "rate": "", "lost": "", "double": "", "late": "", "slow": length},
+		"create":   {"fail": kind, "capacity": "", "quota": "", "rate": "", "lost": "", "double": "", "late": "", "early": length, "slow": length},
 		"destroy":  {"fail": kind, "lost": "", "late": "", "slow": length},
 		"list":     {"fail": kind, "cut": "", "short": "", "empty": "", "twice": "", "stale": length, "slow": length},
-		"offers":   {"fail": kind, "empty": "", "slow": length},
+		"offers":   {"fail": kind, "empty": "", "lack": "", "slow": length},
 		"tags":     {"fail": kind, "slow": length},
 		"instance": {"boots": "", "noboot": "", "wrong-key": "", "stuck": "", "broken": "", "agent-dies": "", "dies": "", "notice": ""},
 	}[where]
@@ -241,7 +241,7 @@ func (r *rule) about(about string, seed uint64) *rule {
 // strikes reports whether the rule strikes now. Cloud.mu is held.
 func (r *rule) strikes(s *subject, since time.Duration) bool {
 	switch {
-	case since < r.from, r.to > 0 && since >= r.from+r.to, r.times > 0 && r.hits >= r.times, !r.which.has(s):
+	case since < r.from, r.to > 0 && since >= r.from+r.to, r.times > 0 && r.hits >= r.times, s != nil && !r.which.has(s):
 		return false
 	case r.percent > 0 && r.rand.IntN(100) >= r.percent:
 		return false

@@ -2,9 +2,7 @@ package runners
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -171,7 +169,7 @@ func noneWarm(q Request, warm, starting int) error {
 // commit writes the claim down. again: the runner was not to be had.
 func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *state.Claim, again bool, err error) {
 	f := &state.RunnerClaimed{
-		Claim: muster.ClaimID("c" + strings.ToLower(rand.Text()[:12])), UID: q.UID, Runner: id,
+		Claim: muster.ClaimID("c" + r.cfg.Draw()[:12]), UID: q.UID, Runner: id,
 		TTL: muster.Time(q.TTL.Microseconds()), Idle: muster.Time(q.Idle.Microseconds()), Note: q.Note, Idempotency: q.Key, Digest: q.Digest,
 	}
 	// A client that leaves must not leave open whether its fact is in the log.

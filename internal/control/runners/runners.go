@@ -2,8 +2,10 @@ package runners
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +35,8 @@ type Config struct {
 	// Reached reports whether a node is in contact: runners elsewhere are handed out last. Nil: all are.
 	Reached func(muster.NodeID) bool
 	Logger  *slog.Logger
+	// Draw makes the random part of a claim's id. Nil: from crypto/rand.
+	Draw func() string
 
 	// Keep is how long gone runners are remembered, KeepMost how many of them at most in each environment.
 	// Defaults: 10 minutes, 5,000.
@@ -78,6 +82,9 @@ func New(cfg Config) (*Runners, error) {
 	}
 	if cfg.Reached == nil {
 		cfg.Reached = func(muster.NodeID) bool { return true }
+	}
+	if cfg.Draw == nil {
+		cfg.Draw = func() string { return strings.ToLower(rand.Text()) }
 	}
 	if cfg.Keep == 0 {
 		cfg.Keep = 10 * time.Minute

@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -16,6 +16,8 @@ type Ledger struct {
 	S *state.State
 	// After, if set, is called after each fact was applied, with its error. Set it before use.
 	After func(f state.Fact, err error)
+	// Clock gives entries their time, as that of the real log does. Nil: the bubble's own clock. Set it before use, or while nothing proposes.
+	Clock *clock.Steady
 
 	mu    sync.Mutex
 	index uint64
@@ -76,7 +78,7 @@ func (l *Ledger) apply(f state.Fact) (uint64, any, error) {
 		}
 	}
 	l.index++
-	e := entry{l.S.Latest().Meta().Term, time.Now().UnixMicro(), b}
+	e := entry{l.S.Latest().Meta().Term, int64(l.Now()), b}
 	if l.keeps {
 		l.entries = append(l.entries, e)
 	}
@@ -85,6 +87,14 @@ func (l *Ledger) apply(f state.Fact) (uint64, any, error) {
 		return l.index, nil, err
 	}
 	return l.index, v, nil
+}
+
+// Now is the log's time.
+func (l *Ledger) Now() muster.Time {
+	if l.Clock == nil {
+		return now()
+	}
+	return muster.Time(l.Clock.Next())
 }
 
 // Keep makes the log keep its entries from now on, so that it can be replayed.

@@ -22,6 +22,7 @@ import (
 //	make PATH TEXT           a file that an output may name
 //	fill PATH N              the same, of N bytes
 //	cat PATH                 an input to stdout
+//	ready                    what the readiness command finds from now on
 //	break                    end for a reason of the node's
 //
 // Anything else is a command that is not found.
@@ -257,6 +258,8 @@ func (b *sandbox) step(words []string) (code int, f *muster.Failure, ended bool)
 				b.write(&b.stdout, text)
 			}
 		}
+	case "ready":
+		b.change(func(r *wire.AllocReport) { r.Ready = now() })
 	case "break":
 		return 0, &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "the disk is broken"}, true
 	default:
