@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/fake"
 	"github.com/musterhq/muster/internal/control/apply"
@@ -23,8 +24,10 @@ import (
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/control/reaper"
 	"github.com/musterhq/muster/internal/control/roll"
+	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 const (
@@ -42,8 +45,10 @@ type Config struct {
 	Page          int
 	// BlobDelay is the longest that a blob takes to be stored.
 	BlobDelay time.Duration
-	Workers   int // of the scheduler
-	Logger    *slog.Logger
+	// PassFor is how long others may pass a job that fits nowhere before room is reserved for it; 0: the broker's default.
+	PassFor time.Duration
+	Workers int // of the scheduler
+	Logger  *slog.Logger
 }
 
 // Cluster is a server's loops, a cloud and its machines. Make it, and use it,
@@ -54,9 +59,11 @@ type Cluster struct {
 	Cloud *fake.Cloud
 	cfg   Config
 
-	cancel context.CancelFunc
-	loops  sync.WaitGroup
-	watch  *watch
+	// clients claim runners.
+	clients *clients
+	cancel  context.CancelFunc
+	loops   sync.WaitGroup
+	watch   *watch
 
 	mu       sync.Mutex
 	machines map[muster.InstanceID]*machine
@@ -69,6 +76,16 @@ type Cluster struct {
 	// ledSince is when the loops last began; zero while none run.
 	ledSince time.Time
 	dialled  map[muster.NodeID]bool // by this leader
+	// offset is how far the system's clock of the server is off; stepped that it ever was, jumped when the log's time last went ahead with it.
+	offset  time.Duration
+	stepped bool
+	jumped  time.Time
+	// prevented is when something last kept the loops from what is due, as a log that takes nothing.
+	prevented time.Time
+	// lacked are the offerings that the provider's answers lack, since when.
+	lacked map[muster.OfferingName]time.Time
+	// closed: nothing is checked any more.
+	closed bool
 }
 
 // machine is what stands behind an instance.
@@ -76,6 +93,7 @@ type machine struct {
 	*linktest.Node
 	instance cloud.Instance
 	mute     atomic.Bool // no agent can be started
+	halted   atomic.Bool // an operator has stopped it
 }
 
 // New makes a cluster whose loops do not run yet.
@@ -87,7 +105,8 @@ func New(cfg Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.InstanceID]*machine{}, began: time.Now()}
+	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.InstanceID]*machine{}, began: time.Now(), clients: newClients(), lacked: map[muster.OfferingName]time.Time{}}
+	c.bootClock()
 	c.watch = newWatch(c)
 	l.After = c.committed
 	c.Blobs.Slow(c.blobDelay)
@@ -114,6 +133,7 @@ func (c *Cluster) Start() error {
 	c.cancel = cancel
 	c.mu.Lock()
 	c.ledSince, c.dialled = time.Now(), map[muster.NodeID]bool{}
+	c.watch.stocked = stocks(c.Log.Latest())
 	c.mu.Unlock()
 	for name, loop := range run {
 		c.loops.Go(func() {
@@ -132,6 +152,7 @@ type Loops struct {
 	Schedule *schedule.Scheduler
 	Fleet    *fleet.Fleet
 	Link     *link.Link
+	Runners  *runners.Runners
 }
 
 // Loops are the newest ones, stopped or not; nil ones before the first start.
@@ -144,7 +165,7 @@ func (c *Cluster) Loops() Loops {
 // leader makes the loops of one leadership.
 func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	log := c.cfg.Logger
-	b, err := broker.New(broker.Config{State: c.Log, Proposer: c.actor("broker"), Logger: log})
+	b, err := broker.New(broker.Config{State: c.Log, Proposer: c.actor("broker"), Clock: c.Log.Now, PassFor: c.cfg.PassFor, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -152,15 +173,15 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := schedule.New(schedule.Config{State: c.Log, Queue: &queue{c, b}, Submit: &submitter{c, a}, Workers: c.cfg.Workers, Logger: log})
+	s, err := schedule.New(schedule.Config{State: c.Log, Clock: c.Log.Now, Queue: &queue{c, b}, Submit: &submitter{c, a}, Workers: c.cfg.Workers, Logger: log})
 	if err != nil {
 		return nil, err
 	}
-	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: c.Cloud.Owner(owner)}})
+	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Clock: c.Log.Now, Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: &watched{c.Cloud.Owner(owner), c}}})
 	if err != nil {
 		return nil, err
 	}
-	l, err := link.New(link.Config{State: c.Log, Proposer: c.actor("link"), Blobs: c.Blobs, Logger: log, Dial: c.dial, StartAgent: c.startAgent, Seed: c.cfg.Seed})
+	l, err := link.New(link.Config{State: c.Log, Proposer: c.actor("link"), Clock: c.Log.Now, Blobs: c.Blobs, Logger: log, Dial: c.dial, StartAgent: c.startAgent, Seed: c.cfg.Seed})
 	if err != nil {
 		return nil, err
 	}
@@ -168,21 +189,28 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	c.now = Loops{b, a, s, f, l}
-	c.mu.Unlock()
-	ro, err := roll.New(roll.Config{State: c.Log, Proposer: c.actor("roll"), Logger: log})
+	ru, err := runners.New(runners.Config{State: c.Log, Proposer: c.actor("runners"), Clock: c.Log.Now, Draw: c.draw, Logger: log, Reached: func(id muster.NodeID) bool {
+		u, ok := l.Usage(id)
+		return ok && c.Log.Now().Sub(u.Heard) < 2*wire.HeartbeatEvery*time.Millisecond
+	}})
 	if err != nil {
 		return nil, err
 	}
-	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run, "roll": ro.Run}, nil
+	c.mu.Lock()
+	c.now = Loops{b, a, s, f, l, ru}
+	c.mu.Unlock()
+	ro, err := roll.New(roll.Config{State: c.Log, Proposer: c.actor("roll"), Clock: c.Log.Now, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run, "roll": ro.Run, "runners": ru.Run}, nil
 }
 
 // retention is how long ended jobs and gone nodes are kept, outputFor their stored output.
 const retention, outputFor = 24 * time.Hour, 5 * time.Minute
 
 func (c *Cluster) reaper() (*reaper.Reaper, error) {
-	return reaper.New(reaper.Config{State: c.Log, Proposer: c.actor("reaper"), Blobs: c.Blobs, Logger: c.cfg.Logger, Jobs: retention, Nodes: retention, Output: outputFor})
+	return reaper.New(reaper.Config{State: c.Log, Proposer: c.actor("reaper"), Clock: c.Log.Now, Blobs: c.Blobs, Logger: c.cfg.Logger, Jobs: retention, Nodes: retention, Output: outputFor})
 }
 
 // Reap lets retention pass for what has ended, with nothing but the reaper at work.
@@ -225,7 +253,11 @@ func (c *Cluster) Restart(replay bool) error {
 		if err := c.Log.Replay(); err != nil {
 			return err
 		}
+		c.bootClock()
 		if err := c.watch.acknowledged(c.Log.Latest()); err != nil {
+			return err
+		}
+		if err := c.claimsKept(c.Log.Latest()); err != nil {
 			return err
 		}
 	}
@@ -235,8 +267,69 @@ func (c *Cluster) Restart(replay bool) error {
 	return c.Start()
 }
 
+// bootClock gives the log the clock of a server that starts: where the system's clock is ahead, so is the log's time.
+func (c *Cluster) bootClock() {
+	before := c.Log.Latest().Meta().Time
+	if c.Log.Clock != nil {
+		before = c.Log.Now()
+	}
+	k := &clock.Steady{Wall: func() int64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return time.Now().Add(c.offset).UnixMicro()
+	}, Away: func() time.Duration { return 0 }}
+	k.Heard(int64(c.Log.Latest().Meta().Time))
+	c.Log.Clock = k
+	if c.Log.Now().Sub(before) > slack {
+		c.mu.Lock()
+		c.jumped = time.Now()
+		c.mu.Unlock()
+	}
+}
+
+// jumpedSince reports whether a server has started since then whose system's clock was ahead of the log's time.
+func (c *Cluster) jumpedSince(t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.jumped.IsZero() && !c.jumped.Before(t)
+}
+
+// step moves the system's clock of the server.
+func (c *Cluster) step(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset += d
+	c.stepped = true
+}
+
+// Reload begins the loops again under the same leadership, as a server does whose configuration has changed.
+func (c *Cluster) Reload() error {
+	c.Stop()
+	return c.Start()
+}
+
+// halt stops the machine of a node, or starts it again.
+func (c *Cluster) halt(m *machine, on bool) {
+	m.halted.Store(on)
+	m.mute.Store(on)
+	c.Cloud.Halt(m.instance.ID, on)
+	if on {
+		m.Kill()
+	} else {
+		_ = m.Start() // if it is gone by now, it is gone
+	}
+}
+
+func (c *Cluster) haltedLocked(id muster.InstanceID) bool {
+	m := c.machines[id]
+	return m != nil && m.halted.Load()
+}
+
 // Close ends the loops and every machine.
 func (c *Cluster) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	c.Stop()
 	for _, m := range c.all() {
 		m.Destroy()

@@ -143,6 +143,17 @@ func (p *Play) expect(a *Act) error {
 		} else {
 			got = want
 		}
+	case "claims", "executions":
+		least, _ := strconv.Atoi(a.word(1))
+		p.c.clients.mu.Lock()
+		n := p.c.clients.claimed
+		if a.word(0) == "executions" {
+			n = p.c.clients.answered
+		}
+		p.c.clients.mu.Unlock()
+		if got = want; n < least {
+			got = count(n)
+		}
 	default:
 		if strings.Contains(a.word(0), "/") {
 			ids, err := p.nodes(a.word(0))
@@ -165,6 +176,13 @@ func (p *Play) expect(a *Act) error {
 
 func (p *Play) ofJob(snap *state.Snapshot, a *Act, want string) (string, error) {
 	j := snap.Job(jobKey(a.word(0)))
+	if a.word(1) == "warm" || a.word(1) == "claimed" {
+		key := jobKey(a.word(0))
+		if j = snap.Job(muster.EnvironmentKey(key.Namespace, key.Name)); j != nil {
+			least, _ := strconv.Atoi(a.word(2))
+			return ofEnvironment(j, a, want, least), nil
+		}
+	}
 	if j == nil {
 		return "", fmt.Errorf("%s: there is no job %s", a, a.word(0))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/cloud/fake"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // Play is a scenario that is being played.
@@ -27,6 +28,7 @@ type Play struct {
 	// must are jobs that fail only if their nodes do, and those are few; stopped those that a user stopped.
 	must, stopped map[muster.JobKey]bool
 	submitted     int
+	claimed       int // clients that were begun
 }
 
 // NewPlay makes the cluster of a scenario. It does nothing before Run.
@@ -65,6 +67,8 @@ func (p *Play) Run() error {
 	}
 	time.Sleep(p.c.delay(5*time.Millisecond, "no more faults"))
 	p.c.note("no more faults")
+	p.c.Log.Fail(nil)
+	p.c.Blobs.Fail(nil)
 	p.c.Cloud.SetFaults(fake.Faults{})
 	if err := p.c.Cloud.Play(""); err != nil {
 		return err
@@ -75,6 +79,9 @@ func (p *Play) Run() error {
 			m.Hang(false)
 			m.Sick()
 		}
+	}
+	if err := p.quieten(); err != nil {
+		return err
 	}
 	if err := p.closeDown(); err != nil {
 		return err
@@ -117,7 +124,7 @@ func (p *Play) act(a *Act) error {
 	case "stop":
 		key := jobKey(a.word(0))
 		p.stopped[key] = true
-		if err := p.c.propose(&state.JobStopped{Key: key}); err != nil && !muster.IsKind(err, muster.FaultNotFound) && !muster.IsKind(err, muster.FaultConflict) {
+		if err := p.c.propose(&state.JobStopped{Key: key}); err != nil && !muster.IsKind(err, muster.FaultNotFound) && overtaken(err) != nil {
 			return err
 		}
 	case "leader", "crash":
@@ -126,6 +133,27 @@ func (p *Play) act(a *Act) error {
 		p.c.Stop()
 		time.Sleep(o.duration("for", time.Minute))
 		err = p.c.Restart(true)
+	case "env":
+		err = p.environment(a, &o)
+	case "unenv":
+		err = p.unset(a, &o)
+	case "claim":
+		p.claim(a, &o)
+	case "clock":
+		d, e := time.ParseDuration(a.word(0))
+		if e != nil {
+			return e
+		}
+		p.c.step(d)
+	case "reload":
+		err = p.c.Reload()
+	case "store":
+		p.c.Blobs.Fail(&muster.Fault{Kind: muster.FaultTransient, Message: "the store does not answer"})
+		time.AfterFunc(o.duration("for", time.Minute)+p.c.delay(time.Millisecond, a.Line), func() { p.c.Blobs.Fail(nil) })
+	case "full":
+		p.full(o.duration("for", 10*time.Second) + p.c.delay(time.Millisecond, a.Line))
+	case "limit":
+		err = p.c.propose(&state.NamespaceLimited{Limits: state.NamespaceLimits{Name: muster.Namespace(a.word(0)), Allocs: o.number("allocs", 0), CPU: muster.MilliCPU(o.real("cpu", 0) * 1000)}})
 	case "faults":
 		err = p.c.Cloud.Play(strings.ReplaceAll(strings.TrimPrefix(a.Rest, "none"), ";", "\n"))
 		return err
@@ -140,7 +168,7 @@ func (p *Play) act(a *Act) error {
 		if a.Verb == "pool" {
 			pools = append(pools, poolOf(a, &o))
 		}
-		err = p.c.propose(&state.PoolsSet{Pools: pools})
+		err = overtaken(p.c.propose(&state.PoolsSet{Pools: pools}))
 	case "expect":
 		return p.expect(a)
 	default:
@@ -153,7 +181,11 @@ func (p *Play) act(a *Act) error {
 }
 
 func jobKey(name string) muster.JobKey {
-	return muster.JobKey{Namespace: muster.DefaultNamespace, Name: name}
+	name, ns, other := strings.Cut(name, "@")
+	if !other {
+		ns = string(muster.DefaultNamespace)
+	}
+	return muster.JobKey{Namespace: muster.Namespace(ns), Name: name}
 }
 
 // nodes that an act names.
@@ -214,7 +246,11 @@ func (p *Play) toNode(a *Act, o *options, id muster.NodeID) error {
 	case "run":
 		return set(muster.NodeRun)
 	case "drain":
-		return set(muster.NodeDrain)
+		f := &state.NodeIntentSet{ID: id, Intent: muster.NodeDrain, Who: "sim"}
+		if d := o.duration("within", 0); d > 0 {
+			f.Until = p.c.Log.Now().Add(d)
+		}
+		return overtaken(p.c.propose(f))
 	case "destroy":
 		return overtaken(p.c.propose(&state.NodeTerminating{ID: id, Reason: "an operator said so", Who: "sim"}))
 	}
@@ -242,6 +278,11 @@ func (p *Play) toNode(a *Act, o *options, id muster.NodeID) error {
 				m.Sick()
 			}
 		})
+	case "halt":
+		meanwhile(func(on bool) { p.c.halt(m, on) })
+	case "probe":
+		answer := wire.ProbeAnswer{Why: a.word(1), Broken: a.word(1) == "broken"}
+		m.Answer(slices.Repeat([]wire.ProbeAnswer{answer}, o.number("times", 1))...)
 	case "stick":
 		m.Stick()
 	case "vanish":
@@ -254,7 +295,7 @@ func (p *Play) toNode(a *Act, o *options, id muster.NodeID) error {
 
 // overtaken: what the node's state refuses by now is no fault of the scenario.
 func overtaken(err error) error {
-	if muster.IsKind(err, muster.FaultConflict) {
+	if muster.IsKind(err, muster.FaultConflict) || muster.IsKind(err, muster.FaultDiskLow) {
 		return nil
 	}
 	return err
@@ -294,6 +335,23 @@ func (p *Play) submit(a *Act, o *options) error {
 		p.must[key], p.stopped[key] = slices.Contains(a.Words, "must"), false
 	}
 	return overtaken(err)
+}
+
+// full has the log take nothing for a time.
+func (p *Play) full(d time.Duration) {
+	began := time.Now()
+	p.c.Log.Fail(func(state.Fact) error {
+		p.c.mu.Lock()
+		defer p.c.mu.Unlock()
+		p.c.prevented = time.Now()
+		return muster.Faultf(muster.FaultDiskLow, "the disk has been full since %s", began.Format(time.TimeOnly))
+	})
+	time.AfterFunc(d, func() {
+		p.c.mu.Lock()
+		p.c.prevented = time.Now()
+		p.c.mu.Unlock()
+		p.c.Log.Fail(nil)
+	})
 }
 
 // upload brings an input of n bytes, as a user does before the job that needs it.

@@ -20,6 +20,7 @@ import (
 //	pool NAME [min=N] [max=N] [launching=N] [spare=N] [idle=D] [boot=D] [grace=D] [factor=X]
 //	cloud [delay=D] [jitter=D] [page=N]
 //	blobs [delay=D]
+//	pass D                          how long others may pass a job that fits nowhere, before room is reserved for it
 //	fault LINE                      a line of the fake cloud's script
 //	at D ACT                        what happens then, counted from the beginning
 //	expect EXPECTATION              at the end
@@ -34,18 +35,33 @@ import (
 //	cut NODE [for=D], hang NODE [for=D], sick NODE [for=D]    the link, the agent, the runtimes
 //	stick NODE                      nothing on it ends any more
 //	vanish NODE, notice NODE in=D   the cloud takes it, without and with a word
-//	hold NODE, run NODE, drain NODE, destroy NODE             an operator does
+//	hold NODE, run NODE, drain NODE [within=D], destroy NODE  an operator does
 //	leader                          another server leads from now on
 //	crash                           the server is killed and begins anew from its log
 //	down for=D                      the same, with so much time between
 //	faults LINE; LINE …             the fake cloud's script from now on; none: nothing goes wrong
 //	pool …, unpool NAME             the configuration changes
 //	expect EXPECTATION
+//	env NAME [copies=N] [min=N] [max=N] [target=N] [cpu=N] [memory=SIZE] [priority=N] [quiet=D] [ready=D|never] [giveup=D] [: COMMAND]
+//	                                an environment, or its change; with copies so many, NAME-0 and so on. Its runners are ready after D, or never
+//	unenv NAME [copies=N] [claimed] it is deleted; with claimed what is claimed ends, too
+//	claim ENV [count=N] [copies=N] [ttl=D] [idle=D] [wait=D] [leave=D] [use=D] [last=D] [extend=D] [key] [gone]
+//	                                clients claim a runner each, execute a command every use, and release it after last; gone: they never do
+//	halt NODE for=D                 its machine is stopped, and lists leave it out
+//	probe NODE hang|unready|broken [times=N]                  what its next probes answer
+//	clock D                         the server's system clock steps
+//	reload                          the loops begin again, as with another configuration
+//	store for=D                     the blob store fails
+//	full for=D                      the log takes nothing, as with a full disk
+//	limit NAMESPACE [allocs=N] [cpu=N]                        at most
 //
-// NODE is "any", drawn from those that have a machine; "all"; JOB/INDEX, which a member runs on.
+// JOB and NAME are of the default namespace, or NAME@NAMESPACE. NODE is "any", drawn from those that have a machine; "all"; JOB/INDEX, which a member runs on.
 //
 // Expectations:
 //
+//	ENV warm N, ENV claimed N       so many of its runners are, at least
+//	claims N                        so many were served, at least
+//	executions N                    so many were answered, at least
 //	JOB succeeded|failed|stopped [WORDS of its reason]
 //	JOB running N                   so many of its members run
 //	JOB rollout done|failed         its members run its version, or will not
@@ -75,6 +91,7 @@ type Act struct {
 	Words   []string
 	Options map[string]string
 	Rest    string
+	Command bool // Rest followed a colon
 }
 
 func (a *Act) String() string {
@@ -120,6 +137,10 @@ func (s *Scenario) line(n int, line string) error {
 		s.Config.Delay, s.Config.Jitter, s.Config.Page = o.duration("delay", s.Config.Delay), o.duration("jitter", s.Config.Jitter), o.number("page", 0)
 	case "blobs":
 		s.Config.BlobDelay = o.duration("delay", 0)
+	case "pass":
+		v, err := time.ParseDuration(rest)
+		s.Config.PassFor = v
+		return err
 	case "fault":
 		s.Faults += rest + "\n"
 		return nil
@@ -148,13 +169,14 @@ func (s *Scenario) line(n int, line string) error {
 
 // known acts.
 var known = map[string]bool{"submit": true, "stop": true, "kill": true, "cut": true, "hang": true, "sick": true, "stick": true, "vanish": true, "notice": true,
-	"hold": true, "run": true, "drain": true, "destroy": true, "leader": true, "crash": true, "down": true, "faults": true, "pool": true, "unpool": true, "expect": true}
+	"hold": true, "run": true, "drain": true, "destroy": true, "leader": true, "crash": true, "down": true, "faults": true, "pool": true, "unpool": true, "expect": true,
+	"env": true, "unenv": true, "claim": true, "halt": true, "probe": true, "clock": true, "reload": true, "store": true, "full": true, "limit": true}
 
 func readAct(n int, verb, rest string) *Act {
 	a := &Act{Line: n, Verb: verb, Options: map[string]string{}, Rest: strings.TrimSpace(rest)}
 	head, command, ok := strings.Cut(rest, ":")
-	if ok && verb == "submit" {
-		a.Rest = strings.TrimSpace(command)
+	if ok && (verb == "submit" || verb == "env") {
+		a.Rest, a.Command = strings.TrimSpace(command), true
 	} else {
 		head = rest
 	}

@@ -21,11 +21,21 @@ type watch struct {
 	jobs      map[muster.JobUID]muster.JobOutcome
 	submitted map[muster.JobUID]muster.JobKey
 	strangers map[muster.InstanceID]time.Time
+
+	// seen is how far the change feed was read. claims are the runners' claims, made when each was made, broken since when nodes are.
+	seen   state.Position
+	claims map[muster.AllocID]muster.ClaimID
+	made   map[muster.ClaimID]time.Time
+	broken map[muster.NodeID]time.Time
+	// stocked is what environments wanted when the loops began, unsettled when something last waited.
+	stocked   map[muster.JobUID]stocked
+	unsettled time.Time
 }
 
 func newWatch(c *Cluster) *watch {
 	return &watch{c: c, allocs: map[muster.AllocID]muster.Outcome{}, jobs: map[muster.JobUID]muster.JobOutcome{},
-		submitted: map[muster.JobUID]muster.JobKey{}, strangers: map[muster.InstanceID]time.Time{}}
+		submitted: map[muster.JobUID]muster.JobKey{}, strangers: map[muster.InstanceID]time.Time{},
+		claims: map[muster.AllocID]muster.ClaimID{}, made: map[muster.ClaimID]time.Time{}, broken: map[muster.NodeID]time.Time{}}
 }
 
 // committed is called after each fact.
@@ -37,6 +47,10 @@ func (c *Cluster) committed(f state.Fact, err error) {
 			c.fail(err)
 		}
 	}
+	if snap.UnsettledCount() > 0 {
+		c.watch.unsettled = time.Now()
+	}
+	c.watch.changed(snap)
 	if err != nil {
 		return
 	}
@@ -135,7 +149,7 @@ func (w *watch) instances(snap *state.Snapshot) error {
 	defer w.c.mu.Unlock()
 	strangers := map[muster.InstanceID]time.Time{}
 	for _, in := range there {
-		if known[in.Tags.Token] || w.c.ledSince.IsZero() {
+		if known[in.Tags.Token] || w.c.ledSince.IsZero() || w.c.haltedLocked(in.ID) {
 			continue
 		}
 		since, ok := w.strangers[in.ID]
