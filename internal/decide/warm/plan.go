@@ -151,7 +151,10 @@ func Plan(snap *state.Snapshot, j *state.Job, d Demand, now muster.Time) Decisio
 	switch coming := target - placed - j.Retrying; {
 	case coming >= 0 && now < env.StartAt():
 		// What could not be started is not tried again before its time.
-		out.Count, out.Wake = j.NextIndex, env.StartAt()
+		out.Count = j.NextIndex
+		if at := env.StartAt(); out.Wake == 0 || at < out.Wake {
+			out.Wake = at
+		}
 	case coming >= 0:
 		out.Count = j.NextIndex + min(coming, atOnce)
 		out.Priority = muster.MinPriority

@@ -260,3 +260,23 @@ func TestReadinessCountsFromTheTerm(t *testing.T) {
 		t.Errorf("after it: %+v", d)
 	}
 }
+
+// A start that failed holds new starts up for longer and longer. What is due before that is not held up with them.
+func TestBackoffOfStartsDelaysNothingElse(t *testing.T) {
+	c := newCluster(t, 3, 3)
+	c.settle(Demand{}, func(Decision) {})
+	at := c.now
+	c.do(&state.NodeDraining{ID: "n", Reason: "flaky"})
+	j := *c.job()
+	e := *j.Env
+	e.Failures, e.FailedAt = 8, c.now
+	j.Env = &e
+	if due := e.StartAt(); due <= at.Add(2*moveWithin) {
+		t.Fatalf("starts are held up until %v only", due)
+	}
+	// Idle by its own demand, so that nothing else makes the next look come soon.
+	e.LastClaim = c.now.Add(-time.Hour)
+	if p := Plan(c.s.Latest(), &j, Demand{}, c.now); p.Wake == 0 || p.Wake > at.Add(moveWithin+time.Second) {
+		t.Errorf("runners leave the node within %v, and the next look is at %v", moveWithin, p.Wake.Sub(at))
+	}
+}
