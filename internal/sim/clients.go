@@ -46,7 +46,7 @@ func newClients() *clients {
 }
 
 func (k *client) run() {
-	ctx := context.Background()
+	ctx := k.c.life
 	if k.leave > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, k.leave)
@@ -71,7 +71,9 @@ func (k *client) run() {
 		if k.use > 0 {
 			next = min(next, k.use)
 		}
-		time.Sleep(next + k.c.delay(steps, k.name, "next"))
+		if !pause(k.c.life, next+k.c.delay(steps, k.name, "next")) {
+			return
+		}
 		if !extended && time.Since(began) >= k.last/2 {
 			extended = true
 			k.extendClaim(claim)
@@ -127,7 +129,7 @@ func (k *client) execute(claim *state.Claim) bool {
 	}
 	end := l.Runners.Use(claim.ID)
 	defer end()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(k.c.life, 10*time.Second)
 	defer cancel()
 	text := []byte("echo " + k.name + "\n")
 	t, err := l.Link.Tunnel(ctx, a, text)
@@ -164,7 +166,9 @@ func (k *client) release(claim *state.Claim) {
 		if !k.c.leaderless() && k.c.propose(&state.ClaimReleased{Claim: claim.ID}) == nil {
 			return
 		}
-		time.Sleep(2*time.Second + k.c.delay(time.Second, k.name, "release", tries))
+		if !pause(k.c.life, 2*time.Second+k.c.delay(time.Second, k.name, "release", tries)) {
+			return
+		}
 	}
 }
 

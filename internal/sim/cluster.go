@@ -61,6 +61,9 @@ type Cluster struct {
 
 	// clients claim runners.
 	clients *clients
+	// life ends with the cluster.
+	life    context.Context
+	endLife context.CancelFunc
 	cancel  context.CancelFunc
 	loops   sync.WaitGroup
 	watch   *watch
@@ -80,12 +83,14 @@ type Cluster struct {
 	offset  time.Duration
 	stepped bool
 	jumped  time.Time
+	// late is by how much in all the log's time began again earlier than it would be, as the system's clock was behind it.
+	late time.Duration
 	// prevented is when something last kept the loops from what is due, as a log that takes nothing.
 	prevented time.Time
 	// lacked are the offerings that the provider's answers lack, since when.
 	lacked map[muster.OfferingName]time.Time
-	// closed: nothing is checked any more.
-	closed bool
+	// closed: nothing is checked any more. releasing: operators hold nothing any more.
+	closed, releasing bool
 }
 
 // machine is what stands behind an instance.
@@ -106,6 +111,7 @@ func New(cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{Log: l, Blobs: &linktest.Blobs{}, cfg: cfg, machines: map[muster.InstanceID]*machine{}, began: time.Now(), clients: newClients(), lacked: map[muster.OfferingName]time.Time{}}
+	c.life, c.endLife = context.WithCancel(context.Background())
 	c.bootClock()
 	c.watch = newWatch(c)
 	l.After = c.committed
@@ -261,10 +267,16 @@ func (c *Cluster) Restart(replay bool) error {
 			return err
 		}
 	}
-	if err := c.Log.Lead(context.Background()); err != nil {
-		return err
+	for {
+		err := c.Log.Lead(context.Background())
+		if err == nil {
+			return c.Start()
+		}
+		if !muster.IsKind(err, muster.FaultDiskLow) {
+			return err
+		}
+		time.Sleep(time.Second)
 	}
-	return c.Start()
 }
 
 // bootClock gives the log the clock of a server that starts: where the system's clock is ahead, so is the log's time.
@@ -280,11 +292,13 @@ func (c *Cluster) bootClock() {
 	}, Away: func() time.Duration { return 0 }}
 	k.Heard(int64(c.Log.Latest().Meta().Time))
 	c.Log.Clock = k
-	if c.Log.Now().Sub(before) > slack {
-		c.mu.Lock()
+	d := c.Log.Now().Sub(before)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d > slack {
 		c.jumped = time.Now()
-		c.mu.Unlock()
 	}
+	c.late += max(-d, 0)
 }
 
 // jumpedSince reports whether a server has started since then whose system's clock was ahead of the log's time.
@@ -315,6 +329,7 @@ func (c *Cluster) halt(m *machine, on bool) {
 	c.Cloud.Halt(m.instance.ID, on)
 	if on {
 		m.Kill()
+		m.Wipe() // nothing that ran there goes on
 	} else {
 		_ = m.Start() // if it is gone by now, it is gone
 	}
@@ -330,7 +345,9 @@ func (c *Cluster) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	c.endLife()
 	c.Stop()
+	c.clients.wg.Wait()
 	for _, m := range c.all() {
 		m.Destroy()
 	}

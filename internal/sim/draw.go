@@ -21,12 +21,22 @@ func Draw(seed uint64) string {
 	d.line("pool p max=%d launching=%d idle=%s boot=%s spare=%d", 1+d.r.IntN(8), 1+d.r.IntN(8), d.between(5, 30), d.between(60, 120), d.r.IntN(3)/2)
 	d.line("cloud delay=%dms jitter=900ms page=%d", d.r.IntN(2000), []int{0, 0, 1, 3}[d.r.IntN(4)])
 	d.line("blobs delay=%dms", d.r.IntN(8001))
+	if d.one(2) {
+		d.line("pass %s", d.between(5, 40))
+	}
+	d.kind()
 	for _, f := range d.faults() {
 		d.line("fault %s", f)
 	}
 	at := time.Duration(0)
+	for range d.envs {
+		d.line("at %s %s", at, d.environment())
+		at += time.Duration(d.r.IntN(2000)) * time.Millisecond
+	}
 	for range 10 + d.r.IntN(30) {
-		d.line("at %s %s", at, d.act())
+		for _, a := range d.now() {
+			d.line("at %s %s", at, a)
+		}
 		at += time.Duration(d.r.IntN(15_000)) * time.Millisecond
 	}
 	return d.b.String()
@@ -37,6 +47,93 @@ type drawing struct {
 	b strings.Builder
 	// killed is how many nodes were taken from their work: a member may lose five before it fails.
 	killed int
+	// envs is how many environments it has; stepping that the system's clock steps, limiting that a namespace has limits, and
+	// holding that operators hold and stop machines.
+	envs                        int
+	stepping, limiting, holding bool
+	claims                      int
+}
+
+// kind draws what a scenario is about besides jobs: one that had everything would come to little of each.
+func (d *drawing) kind() {
+	if d.one(2) {
+		d.envs = 1 + d.r.IntN(4)
+	}
+	d.stepping, d.limiting, d.holding = d.one(4), d.one(4), d.one(4)
+}
+
+// environment sets one of a few, or sets it anew.
+func (d *drawing) environment() string {
+	words := ""
+	switch d.r.IntN(6) {
+	case 0:
+		words = fmt.Sprintf(" ready=%s", d.between(0, 10))
+	case 1:
+		words = " ready=never giveup=10s"
+	}
+	least := d.r.IntN(4)
+	return fmt.Sprintf("env e%d min=%d max=%d cpu=0.5 priority=%d quiet=%s%s", d.r.IntN(4), least, least+1+d.r.IntN(8), d.r.IntN(90), d.between(60, 600), words)
+}
+
+// claim begins some clients of an environment.
+func (d *drawing) claim() string {
+	d.claims++
+	words := fmt.Sprintf(" wait=%s last=%s", d.between(0, 60), d.between(1, 60))
+	if d.one(2) {
+		words += fmt.Sprintf(" idle=%s", d.between(6, 30))
+	}
+	add := func(in int, format string, args ...any) {
+		if d.one(in) {
+			words += " " + fmt.Sprintf(format, args...)
+		}
+	}
+	add(2, "use=%s", d.between(2, 12))
+	add(3, "key")
+	add(5, "gone")
+	add(6, "leave=%s", d.between(0, 5))
+	add(5, "extend=%s", d.between(5, 60))
+	return fmt.Sprintf("claim e%d count=%d ttl=%s%s", d.r.IntN(4), 1+d.r.IntN(6), d.between(5, 120), words)
+}
+
+// now are the acts of one moment: one, mostly, and what belongs to it.
+func (d *drawing) now() []string {
+	switch {
+	case d.envs > 0 && d.one(3):
+		switch d.r.IntN(8) {
+		case 0:
+			return []string{d.environment()}
+		case 1:
+			return []string{fmt.Sprintf("unenv e%d", d.r.IntN(4))}
+		case 2:
+			return []string{"drain any"}
+		default:
+			return []string{d.claim()}
+		}
+	case d.stepping && d.one(5):
+		return []string{"clock " + []string{"1h", "-1h", "8760h", "-8760h", "61s", "-61s"}[d.r.IntN(6)]}
+	case d.limiting && d.one(4):
+		// A large job that others pass, of a namespace that comes to its limit.
+		switch d.r.IntN(4) {
+		case 0:
+			return []string{fmt.Sprintf("limit b allocs=%d", 1+d.r.IntN(4))}
+		case 1:
+			return []string{fmt.Sprintf("submit k%d@b count=1 cpu=%d priority=%d timeout=5m: sleep %dms", d.r.IntN(4), 2+6*d.r.IntN(2), 40+d.r.IntN(30), d.r.IntN(30_000))}
+		case 2:
+			return []string{fmt.Sprintf("submit k%d@b count=%d cpu=0.1 priority=%d timeout=5m: sleep %dms", 4+d.r.IntN(4), 1+d.r.IntN(4), 40+d.r.IntN(30), d.r.IntN(90_000))}
+		}
+		return []string{fmt.Sprintf("submit s%d count=%d cpu=0.5 priority=%d timeout=5m: sleep %dms", d.r.IntN(4), 4+d.r.IntN(12), 40+d.r.IntN(30), d.r.IntN(20_000))}
+	case d.holding && d.one(5):
+		return [][]string{{"hold any"}, {"hold all", fmt.Sprintf("halt any for=%s", d.between(5, 120))}, {"run all"}}[d.r.IntN(3)]
+	case d.one(25):
+		return []string{fmt.Sprintf("store for=%s", d.between(1, 60))}
+	case d.one(25):
+		return []string{fmt.Sprintf("full for=%s", d.between(1, 20))}
+	case d.one(20):
+		return []string{"reload"}
+	case d.one(25):
+		return []string{fmt.Sprintf("probe any %s times=%d", []string{"hang", "unready", "broken"}[d.r.IntN(3)], 1+d.r.IntN(3))}
+	}
+	return []string{d.act()}
 }
 
 // mayKill is how many nodes may go while those who must succeed still do.
@@ -79,6 +176,9 @@ func (d *drawing) faults() []string {
 	add(4, "list: slow %s 10%%", d.between(1, 30))
 	add(4, "offers: fail 20%%")
 	add(6, "offers: empty 5%%")
+	add(4, "offers: lack type=small %d%%", 10+d.r.IntN(40))
+	add(8, "offers: lack type=large from=%s for=%s", d.between(10, 60), d.between(60, 900))
+	add(5, "create: early %s 30%%", d.between(1, 40))
 	add(3, "instance: boots after=0s..20s 50%%")
 	add(4, "instance: noboot 2x 30%%")
 	kills := func(in int, format string, args ...any) {
@@ -137,8 +237,11 @@ func (d *drawing) kill() string {
 
 // order is an operator's, whose hold is not for ever.
 func (d *drawing) order() string {
-	if d.one(2) {
+	switch d.r.IntN(4) {
+	case 0:
 		return "drain any"
+	case 1:
+		return fmt.Sprintf("drain any within=%s", d.between(1, 60))
 	}
 	return fmt.Sprintf("sick any for=%s", d.between(1, 30))
 }

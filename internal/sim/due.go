@@ -29,15 +29,18 @@ func (c *Cluster) within(d time.Duration, overdue func(snap *state.Snapshot) str
 	if c.stepped {
 		d += d / 10
 	}
+	was := c.late
 	c.mu.Unlock()
 	time.AfterFunc(d+slack, func() {
 		c.mu.Lock()
-		led, prevented, closed := c.ledSince, c.prevented, c.closed
+		led, prevented, closed, behind := c.ledSince, c.prevented, c.closed, c.late-was
 		c.mu.Unlock()
 		snap := c.Log.Latest()
 		why := overdue(snap)
 		switch now := time.Now(); {
 		case why == "" || closed:
+		case behind > 0:
+			c.within(behind, overdue)
 		case led.IsZero():
 			c.within(10*time.Second, overdue)
 		case now.Sub(led) < 2*slack || now.Sub(prevented) < 2*slack:
@@ -142,6 +145,14 @@ func (w *watch) node(snap *state.Snapshot, before, n *state.Node) {
 	if n.Health == muster.NodeBroken && (before == nil || before.Health != n.Health) {
 		w.broken[id] = time.Now()
 	}
+	w.c.mu.Lock()
+	releasing := w.c.releasing && n.Intent == muster.NodeHold && n.Stage != muster.NodeGone
+	w.c.mu.Unlock()
+	if releasing {
+		time.AfterFunc(w.c.delay(slack, "release", id), func() {
+			_ = w.c.propose(&state.NodeIntentSet{ID: id, Intent: muster.NodeRun, Who: "sim"})
+		})
+	}
 	if before == nil {
 		return
 	}
@@ -171,10 +182,10 @@ func (w *watch) node(snap *state.Snapshot, before, n *state.Node) {
 
 // drains: runners that nobody has leave a node that drains, within a minute. With a deadline all work does.
 func (w *watch) drains(snap *state.Snapshot, n *state.Node) {
-	id := n.ID
+	id, stage, intent := n.ID, n.StageSince, n.IntentSince
 	w.c.within(moving+3*slack, func(snap *state.Snapshot) string {
 		now := snap.Node(id)
-		if now == nil || now.Intent == muster.NodeHold || now.Stage != muster.NodeDraining && now.Intent != muster.NodeDrain || now.Health == muster.NodeLost {
+		if now == nil || now.StageSince != stage || now.IntentSince != intent || now.Stage != muster.NodeDraining && now.Intent != muster.NodeDrain || now.Health == muster.NodeLost {
 			return ""
 		}
 		why := ""
@@ -215,7 +226,7 @@ func (w *watch) lost(snap *state.Snapshot, n *state.Node) {
 	var check func(snap *state.Snapshot) string
 	check = func(snap *state.Snapshot) string {
 		now := snap.Node(id)
-		if now == nil || now.Health != muster.NodeLost || now.HealthSince != since || now.Intent == muster.NodeHold || now.Stage != muster.NodeServing && now.Stage != muster.NodeDraining || snap.Breaker(now.Pool).IsTripped() || snap.Breaker(now.Pool).Resumed > since {
+		if now == nil || now.Health != muster.NodeLost || now.HealthSince != since || now.Intent == muster.NodeHold || now.Stage != muster.NodeServing && now.Stage != muster.NodeDraining || tripped(snap.Breaker(now.Pool), since) {
 			return ""
 		}
 		w.c.mu.Lock()
@@ -228,6 +239,11 @@ func (w *watch) lost(snap *state.Snapshot, n *state.Node) {
 		return fmt.Sprintf("node %s is out of contact for %s, and its grace is %s", id, time.Since(lostAt), grace)
 	}
 	w.c.within(grace, check)
+}
+
+// tripped reports whether a pool's breaker stands in the way, or did since then.
+func tripped(b *state.Breaker, since muster.Time) bool {
+	return b != nil && (b.IsTripped() || b.Resumed > since)
 }
 
 // boots: a node comes into service within the time for that, or is given up.

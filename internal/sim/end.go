@@ -188,13 +188,13 @@ func (p *Play) ofJob(snap *state.Snapshot, a *Act, want string) (string, error) 
 	}
 	switch a.word(1) {
 	case "running":
-		return fmt.Sprintf("%s running %d", j.Key.Name, j.Running), nil
+		return fmt.Sprintf("%s running %d", a.word(0), j.Running), nil
 	case "rollout":
 		if j.Standing != nil {
-			return fmt.Sprintf("%s rollout %s", j.Key.Name, j.Standing.Rollout), nil
+			return fmt.Sprintf("%s rollout %s", a.word(0), j.Standing.Rollout), nil
 		}
 	case "at":
-		return fmt.Sprintf("%s at %d", j.Key.Name, j.Version), nil
+		return fmt.Sprintf("%s at %d", a.word(0), j.Version), nil
 	case "attempts":
 		most, _ := strconv.Atoi(a.word(2))
 		n := 0
@@ -202,9 +202,9 @@ func (p *Play) ofJob(snap *state.Snapshot, a *Act, want string) (string, error) 
 		if n <= most {
 			return want, nil
 		}
-		return fmt.Sprintf("%s attempts %d", j.Key.Name, n), nil
+		return fmt.Sprintf("%s attempts %d", a.word(0), n), nil
 	}
-	got := fmt.Sprintf("%s %s", j.Key.Name, j.Result)
+	got := fmt.Sprintf("%s %s", a.word(0), j.Result)
 	if words := strings.Join(a.Words[min(2, len(a.Words)):], " "); words != "" {
 		if strings.Contains(j.Reason, words) {
 			return got + " " + words, nil

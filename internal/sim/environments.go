@@ -52,7 +52,7 @@ func (p *Play) environment(a *Act, o *options) error {
 		spec := &api.EnvironmentSpec{Name: name, Namespace: string(key.Namespace), Warm: warm, Resources: resources, Command: slices.Clone(command), Priority: &priority, Ready: ready}
 		spec.Defaults()
 		p.submitted++
-		if err := overtaken(p.c.propose(&state.EnvironmentSet{Key: key, UID: muster.JobUID(fmt.Sprintf("e%sx%d", name, p.submitted)), Spec: spec})); err != nil {
+		if err := overtaken(p.c.propose(&state.EnvironmentSet{Key: key, UID: muster.JobUID(fmt.Sprintf("e%sx%d", strings.ReplaceAll(name, "-", ""), p.submitted)), Spec: spec})); err != nil {
 			return err
 		}
 	}

@@ -80,6 +80,9 @@ func (p *Play) Run() error {
 			m.Sick()
 		}
 	}
+	if err := p.releaseNodes(); err != nil {
+		return err
+	}
 	if err := p.quieten(); err != nil {
 		return err
 	}
@@ -89,7 +92,28 @@ func (p *Play) Run() error {
 	return p.end()
 }
 
-// closeDown takes back what keeps nodes for ever: minimum, spare ones, holds.
+// releaseNodes ends what operators hold.
+func (p *Play) releaseNodes() error {
+	snap := p.c.Log.Latest()
+	p.c.mu.Lock()
+	p.c.releasing = true // and what is adopted later, held by its tags
+	p.c.mu.Unlock()
+	var held []muster.NodeID
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Intent == muster.NodeHold {
+			held = append(held, n.ID)
+		}
+		return true
+	})
+	for _, id := range held {
+		if err := overtaken(p.c.propose(&state.NodeIntentSet{ID: id, Intent: muster.NodeRun, Who: "sim"})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeDown takes back what keeps nodes for ever: minimum and spare ones.
 func (p *Play) closeDown() error {
 	snap := p.c.Log.Latest()
 	var pools []state.Pool
@@ -101,13 +125,6 @@ func (p *Play) closeDown() error {
 	})
 	if err := p.c.propose(&state.PoolsSet{Pools: pools}); err != nil {
 		return err
-	}
-	for _, id := range p.c.Machines() {
-		if n := snap.Node(id); n.Intent == muster.NodeHold {
-			if err := overtaken(p.c.propose(&state.NodeIntentSet{ID: id, Intent: muster.NodeRun, Who: "sim"})); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }
@@ -318,6 +335,10 @@ func (p *Play) submit(a *Act, o *options) error {
 	}
 	if n := o.number("input", 0); n > 0 {
 		digest, err := p.upload(n)
+		if muster.IsKind(err, muster.FaultTransient) {
+			o.used = len(o.of)
+			return nil // the store fails, and the user has been told
+		}
 		if err != nil {
 			return err
 		}
