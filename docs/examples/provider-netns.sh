@@ -89,6 +89,9 @@ create() {
 	id=i-$(jq -j '.tags["muster-owner"], "/", .token' <<<"$wanted" | sha256sum | cut -c 1-11)
 	record="$cloud/instances/$id.json"
 	if [ ! -f "$record" ]; then
+		# One at a time is recorded, so that the limit holds.
+		exec 8>"$cloud/recording"
+		flock 8
 		if ! jq -e '.offering == "small" and .market == "on-demand" and (.zone // "") == ""' >/dev/null <<<"$wanted"; then
 			fault invalid "there is no offering $(jq -r .offering <<<"$wanted")"
 			return
@@ -100,6 +103,7 @@ create() {
 		# The record with its tags comes before the machine: whatever breaks off, it is listed, and can be destroyed.
 		jq --arg id "$id" '{id: $id, tags, offering, market, created: (now | floor | todate)}' <<<"$wanted" >"$record.tmp"
 		mv "$record.tmp" "$record"
+		exec 8>&-
 		if ! way=$(machine_start "$id"); then
 			machine_stop "$id"
 			rm -f "$record"
@@ -136,7 +140,17 @@ offers)
 	jq -n --argjson limit "$limit" '{offers: [{name: "small", cpu: 1, memory: "512MiB", disk: "1GiB", price: 0.01, limit: $limit}]}'
 	;;
 create)
-	ask -c '.create[]' | while read -r wanted; do create "$wanted"; done | jq -s '{results: .}'
+	# Machines are started at the same time: the call takes as long as the slowest of them, not as all together.
+	answers=$(mktemp -d "$cloud/answers-XXXXXX")
+	trap 'rm -rf "$answers"' EXIT
+	number=0
+	while read -r wanted; do
+		create "$wanted" >"$answers/$(printf %06d $number)" &
+		number=$((number + 1))
+	done < <(ask -c '.create[]')
+	wait
+	shopt -s nullglob
+	cat /dev/null "$answers"/* | jq -s '{results: .}'
 	;;
 destroy)
 	ask '.destroy[]' | while read -r id; do destroy "$id"; done | jq -s '{results: .}'

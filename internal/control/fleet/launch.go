@@ -95,9 +95,14 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 			// The next leader finds out.
 		case r.Err == nil:
 			err = f.propose(ctx, &state.NodeLaunched{ID: n.ID, Instance: r.Instance.ID})
+		case f.shown(n):
+			f.log.Warn("create answers with an error, and a list shows the instance", "node", n.ID, "error", r.Err)
+			// It may have been undone since.
+			f.listers[name].want(f.cfg.Clock.Now())
 		default:
 			err = f.notCreated(ctx, n, r.Err)
 		}
+		found := err != nil && f.shown(n)
 		f.mu.Lock()
 		delete(f.memory.Creating, n.ID)
 		if r.Err == nil {
@@ -107,13 +112,24 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		} else {
 			f.stats.CreateFaults++
 		}
-		if err != nil {
+		if err != nil && !found {
 			// Not in the log: what became of it is found by listing.
 			f.memory.Tried[n.ID] = f.cfg.Clock.Now()
 		}
 		f.mu.Unlock()
 	}
 	poke(f.wake)
+}
+
+// shown reports whether a list has shown the instance of an intent. Then nothing that its create answers later matters: the
+// instance is there, and the node has it or is about to.
+func (f *Fleet) shown(n *state.Node) bool {
+	if row := f.cfg.State.Latest().Node(n.ID); row != nil && row.Instance != "" {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sights[n.Offering.Provider].Has(n.Token)
 }
 
 // notCreated deals with an answer that is not an instance.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/fake"
 	"github.com/musterhq/muster/internal/control/fleet"
@@ -52,6 +53,10 @@ type world struct {
 	// static: what is destroyed goes on, as a host does that cannot be reached. mayTwice: members may run twice meanwhile.
 	static, mayTwice bool
 	offers           []muster.Offering
+
+	// wrap puts something between the fleet and the cloud. clock is the fleet's; nil: the system's.
+	wrap  func(cloud.Provider) cloud.Provider
+	clock clock.Clock
 
 	paused bool // the scheduler is
 	fleet  *fleet.Fleet
@@ -181,8 +186,12 @@ func (w *world) start() {
 		w.must(&state.PoolsSet{Pools: []state.Pool{w.pool}})
 	}
 	var err error
-	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: w.log, Proposer: w.log, Logger: w.out,
-		Providers: map[muster.ProviderName]cloud.Provider{"fake": w.cloud.Owner(w.owner)}})
+	provider := cloud.Provider(w.cloud.Owner(w.owner))
+	if w.wrap != nil {
+		provider = w.wrap(provider)
+	}
+	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: w.log, Proposer: w.log, Logger: w.out, Clock: w.clock,
+		Providers: map[muster.ProviderName]cloud.Provider{"fake": provider}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -195,13 +195,15 @@ func (p *planner) ready(id muster.NodeID) bool {
 	return true
 }
 
-// launching finds out what became of a create that nobody is waiting for.
+// launching finds out what became of a create. A list that shows the instance is believed while the call is still under way:
+// a call may take minutes, and one that creates several instances ends with the slowest.
 func (p *planner) launching(n *state.Node, s *Sight) {
-	if p.mem.Creating[n.ID] {
-		return
-	}
 	if id, ok := s.has(n.Token); ok {
 		p.out.Launched = append(p.out.Launched, Found{n.ID, id})
+		return
+	}
+	if p.mem.Creating[n.ID] {
+		p.look(s, max(n.StageSince, s.newest).Add(lookAgain))
 		return
 	}
 	// The leader before may have asked until this one began.

@@ -158,6 +158,12 @@ func (s *Sight) has(t muster.Token) (muster.InstanceID, bool) {
 	return id, ok
 }
 
+// Has reports whether the newest list showed an instance of the token.
+func (s *Sight) Has(t muster.Token) bool {
+	_, ok := s.has(t)
+	return ok
+}
+
 // lacks reports whether a complete list asked for at or after a moment did not show the token.
 func (s *Sight) lacks(t muster.Token, since muster.Time) bool {
 	_, here := s.there[t]
