@@ -22,7 +22,7 @@ type Pool struct {
 	Spent *float64  `json:"spent,omitempty" doc:"In this calendar month (UTC), by all its nodes so far."`
 
 	Breaker Breaker `json:"breaker"`
-	Blind   *Blind  `json:"blind,omitempty" doc:"The provider's list of instances fails: until one succeeds no instance is adopted or swept, and none is known to be gone."`
+	Blind   *Blind  `json:"blind,omitempty" doc:"The provider's list of instances fails or is not complete: until a complete list succeeds, no missing instance is known to be gone."`
 	// Suspect and Warmth are told of a single pool as well as in lists.
 	Suspect *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
 	Warmth  []Warmth `json:"warmth,omitempty" doc:"What its nodes have at hand, the most common first, at most 20; in single-pool answers."`
@@ -31,7 +31,7 @@ type Pool struct {
 	Index   uint64   `json:"index"`
 }
 
-// Blind is a provider whose list of instances fails.
+// Blind is a provider whose list of instances fails or is not complete.
 type Blind struct {
 	Since time.Time `json:"since" doc:"When the first list that failed began."`
 	Error string    `json:"error" doc:"How the last one failed."`

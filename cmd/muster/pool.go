@@ -170,7 +170,7 @@ func blindText(p *api.Pool, now time.Time) string {
 	if p.Blind == nil {
 		return ""
 	}
-	return fmt.Sprintf("fails since %s: %s; until it succeeds no instance is adopted or swept; try `muster provider check %s`",
+	return fmt.Sprintf("fails since %s: %s; until a complete list succeeds, no missing instance is known to be gone; try `muster provider check %s`",
 		brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
 }
 

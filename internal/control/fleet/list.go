@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -37,8 +38,8 @@ type lister struct {
 	blind Blind       // since the last list that did not fail
 }
 
-// Blind is a provider whose list fails: since when, and how it failed last. Until one succeeds, no instance is adopted
-// or swept, and none is known to be gone. The zero Blind is of one that can be listed.
+// Blind is a provider whose list fails or is not complete: since when, and how it failed last. Until one succeeds, no instance
+// that is missing is known to be gone. The zero Blind is of one that can be listed.
 type Blind struct {
 	Since muster.Time
 	Err   error
@@ -89,29 +90,23 @@ func (l *lister) looked() bool {
 	return l.tries > 0
 }
 
-// due is when to list, given when the last list began and what it may not be before.
-func (l *lister) due(last, notBefore time.Time) time.Time {
+// due is when to list, given when the last list began and what it may not be before. All times are the log's.
+func (l *lister) due(last, notBefore muster.Time) muster.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := last.Add(l.f.cfg.SweepEvery)
-	if l.next != 0 && l.next.Std().Before(at) {
-		at = l.next.Std()
+	if l.next != 0 {
+		at = min(at, l.next)
 	}
-	if soonest := last.Add(listGap); at.Before(soonest) {
-		at = soonest
-	}
-	if at.Before(notBefore) {
-		at = notBefore
-	}
-	return at
+	return max(at, last.Add(listGap), notBefore)
 }
 
 func (l *lister) run(ctx context.Context) {
-	var last, notBefore time.Time
+	var last, notBefore muster.Time
 	faults := 0
 	for first := true; ; first = false {
 		for !first {
-			wait := time.Until(l.due(last, notBefore))
+			wait := l.due(last, notBefore).Sub(l.f.cfg.Clock.Now())
 			if wait <= 0 {
 				break
 			}
@@ -126,10 +121,10 @@ func (l *lister) run(ctx context.Context) {
 				return
 			}
 		}
-		last = time.Now()
+		last = l.f.cfg.Clock.Now()
 		l.mu.Lock()
 		l.busy = true
-		if l.asked = muster.At(last); l.next <= l.asked {
+		if l.asked = last; l.next <= l.asked {
 			l.next = 0
 		}
 		l.mu.Unlock()
@@ -138,35 +133,46 @@ func (l *lister) run(ctx context.Context) {
 			return
 		}
 		l.f.listed(ctx, l.name, list, seen)
-		l.mu.Lock()
-		l.tries++
-		l.busy = false
-		switch {
-		case err == nil:
-			l.blind = Blind{}
-		case l.blind.Err == nil:
-			l.blind = Blind{Since: l.asked, Err: err}
-		default:
-			l.blind.Err = err
-		}
-		l.mu.Unlock()
-		if notBefore = (time.Time{}); err == nil {
+		before := l.ended(err)
+		if notBefore = 0; err == nil {
 			faults = 0
+			if before.Err != nil {
+				l.f.log.Info("provider listed again", "provider", l.name, "after", last.Sub(before.Since))
+			}
 		} else {
 			faults++
 			wait := backoff(listRetry, listRetryLonges, faults)
 			if after := afterOf(err); after > 0 {
 				wait = after
 			}
-			notBefore = time.Now().Add(wait)
-			l.f.log.Warn("provider not listed", "provider", l.name, "again", wait, "error", err)
-			l.want(muster.At(notBefore))
+			notBefore = l.f.cfg.Clock.Now().Add(wait)
+			l.f.log.Log(ctx, newsLevel(before.Err, err), "provider not listed", "provider", l.name, "again", wait, "error", err)
+			l.want(notBefore)
 		}
 		poke(l.f.wake)
 	}
 }
 
-// list reads all pages. With an error it is what was seen, and not complete.
+// ended notes how a list ended, and returns how the lists before it did.
+func (l *lister) ended(err error) (before Blind) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before = l.blind
+	l.tries++
+	l.busy = false
+	switch {
+	case err == nil:
+		l.blind = Blind{}
+	case before.Err == nil:
+		l.blind = Blind{Since: l.asked, Err: err}
+	default:
+		l.blind.Err = err
+	}
+	return before
+}
+
+// list reads all pages. With an error it is what was seen, and not complete. A list that calls itself incomplete is an error too:
+// it confirms nothing, so whoever waits for it would ask again at once, and nobody would know why.
 func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -184,7 +190,9 @@ func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error)
 				Offering: in.Offering, Zone: in.Zone, Market: in.Market, Intent: in.Tags.Intent})
 		}
 		if page.Next == "" {
-			out.Complete = page.Complete
+			if out.Complete = page.Complete; !page.Complete {
+				return out, seen, muster.Faultf(muster.FaultTransient, "the list of provider %s says that it is not complete", l.name)
+			}
 			return out, seen, nil
 		}
 		cursor = page.Next
@@ -308,4 +316,12 @@ func (f *Fleet) keepLeft(name muster.ProviderName, offers []muster.Offering, lef
 		f.log.Warn("the provider's answer lacks offerings that it had; they are taken for sold out, and their nodes go on unless that lasts", "provider", name, "offerings", strings.Join(missing, ", "), "for", offerGone)
 	}
 	return offers
+}
+
+// newsLevel is the level of a failure that may be the same as the one before it: a warning only when it is new.
+func newsLevel(before, now error) slog.Level {
+	if before != nil && before.Error() == now.Error() {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }

@@ -2,11 +2,14 @@ package fleet_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/cloud/fake"
+	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -59,6 +62,59 @@ func TestInstanceListedBeforeCreateAnswers(t *testing.T) {
 					t.Errorf("%d intents for three nodes", c.Intents)
 				}
 				w.until("no node", time.Minute, noNodes)
+			})
+		})
+	}
+}
+
+// TestIncompleteListsAreBackedOff: F-M3.
+func TestIncompleteListsAreBackedOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.start()
+		w.submit("a", 1, 2, "true")
+		w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+		if b := w.fleet.Blind("fake"); b.Err != nil {
+			t.Fatal(b.Err)
+		}
+		w.cloud.SetFaults(fake.Faults{Cut: func(in []cloud.Instance) ([]cloud.Instance, bool) { return in, false }})
+		before := w.cloud.Calls().List
+		time.Sleep(2 * time.Minute) // its node is destroyed after ten seconds, and nothing confirms it
+		if lists := w.cloud.Calls().List - before; lists > 12 {
+			t.Errorf("%d lists in two minutes, none of them complete", lists)
+		}
+		if n := w.log.Latest().LiveNodeCount(); n != 1 {
+			t.Errorf("%d nodes, want the one whose end no list confirms", n)
+		}
+		if b := w.fleet.Blind("fake"); b.Err == nil || !strings.Contains(b.Err.Error(), "not complete") {
+			t.Errorf("told is %+v", b)
+		}
+		w.cloud.SetFaults(fake.Faults{})
+		w.until("no node", 2*time.Minute, noNodes)
+		if b := w.fleet.Blind("fake"); b.Err != nil {
+			t.Errorf("told is %+v after a complete list", b)
+		}
+	})
+}
+
+// TestListsGoByTheLogsClock: D4. The clock of this machine and the log's need not agree.
+func TestListsGoByTheLogsClock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"the log is ahead": time.Hour, "this machine is ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var err error
+				if w.log, err = linktest.NewSkewedLedger(w.owner, ahead); err != nil {
+					t.Fatal(err)
+				}
+				w.clock = func() muster.Time { return muster.At(time.Now()).Add(ahead) }
+				w.start()
+				w.submit("a", 1, 2, "true")
+				w.until("the job's end", time.Minute, ended("a", muster.JobSucceeded))
+				w.until("no node", 20*time.Second, noNodes)
+				before := w.cloud.Calls().List
+				time.Sleep(10 * time.Minute)
+				if lists := w.cloud.Calls().List - before; lists < 9 || lists > 11 {
+					t.Errorf("%d lists in ten minutes without a node, want one a minute", lists)
+				}
 			})
 		})
 	}

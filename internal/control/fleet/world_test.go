@@ -195,7 +195,7 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.link, err = link.New(link.Config{State: w.log, Proposer: w.log, Blobs: w.blobs, Logger: w.out,
+	w.link, err = link.New(link.Config{State: w.log, Proposer: w.log, Blobs: w.blobs, Logger: w.out, Clock: w.clock,
 		Dial: func(ctx context.Context, n *state.Node) (net.Conn, error) {
 			if m := w.node(n.ID); m != nil {
 				return m.Dial(ctx)

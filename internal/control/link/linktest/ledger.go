@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
@@ -19,6 +20,7 @@ type Ledger struct {
 	// Clock gives entries their time, as that of the real log does. Nil: the bubble's own clock. Set it before use, or while nothing proposes.
 	Clock *clock.Steady
 
+	ahead time.Duration
 	mu    sync.Mutex
 	index uint64
 	fault func(f state.Fact) error
@@ -36,12 +38,15 @@ type entry struct {
 }
 
 // NewLedger begins a log and its first term.
-func NewLedger(cluster string) (*Ledger, error) {
+func NewLedger(cluster string) (*Ledger, error) { return NewSkewedLedger(cluster, 0) }
+
+// NewSkewedLedger is a log whose clock is ahead of this machine's, or behind it.
+func NewSkewedLedger(cluster string, ahead time.Duration) (*Ledger, error) {
 	s, err := state.New(1 << 14)
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{S: s}
+	l := &Ledger{S: s, ahead: ahead}
 	_, _, err = l.Propose(context.Background(), &state.TermBegan{Term: 1, Cluster: cluster})
 	return l, err
 }
@@ -92,7 +97,7 @@ func (l *Ledger) apply(f state.Fact) (uint64, any, error) {
 // Now is the log's time.
 func (l *Ledger) Now() muster.Time {
 	if l.Clock == nil {
-		return now()
+		return now().Add(l.ahead)
 	}
 	return muster.Time(l.Clock.Next())
 }
