@@ -177,7 +177,7 @@ type PoolSpec struct {
 	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"Where crun or runc of a node is a version with known holes: warn tells them by muster node show, with what mends them; refuse runs no containers there. Agents that run keep theirs until they are started again. Default: warn."`
 	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
 	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are a node's own (loopback) or its cloud's metadata (link-local and others). Agents that run keep theirs until they are started again. Default: none."`
-	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"How large an input from a URL may be. Agents that run keep theirs until they are started again. Default: 4GiB."`
+	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"How large an input from a URL may be; all inputs of one allocation may have 16 times as much. Agents that run keep theirs until they are started again. Default: 4GiB."`
 	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
 	Budget         BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.

@@ -152,6 +152,29 @@ func TestValidateFileAcceptsLocalFiles(t *testing.T) {
 	}
 }
 
+// A job's inputs are bounded by number, and what they bring along by the size of the whole job.
+func TestListsAreBounded(t *testing.T) {
+	s := good()
+	for i := range MaxListLen {
+		s.Inputs = append(s.Inputs, InputSpec{Path: fmt.Sprint("in/", i), Content: new("")})
+	}
+	if p := s.Validate(); p != nil {
+		t.Errorf("%d inputs: %v", MaxListLen, p)
+	}
+	many := s.Clone()
+	many.Inputs = append(many.Inputs, InputSpec{Path: "more", Content: new("")})
+	if p := many.Validate(); len(p) != 1 || p[0].Location != "inputs" || p[0].Message != "has 1001 entries; at most 1000" {
+		t.Errorf("one more: %v", p)
+	}
+	content := strings.Repeat("x", MaxSpecBytes/MaxListLen)
+	for i := range s.Inputs {
+		s.Inputs[i].Content = &content
+	}
+	if p := s.Validate(); len(p) != 1 || !strings.Contains(p[0].Message, "give large data as inputs with a digest") {
+		t.Errorf("too much content: %v", p)
+	}
+}
+
 func TestProblemsAreBounded(t *testing.T) {
 	s := good()
 	for range 10_000 {

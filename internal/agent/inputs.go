@@ -20,6 +20,8 @@ const (
 	defaultInputMode = 0o644
 	// inputTmp is the prefix of an input's name while it is being written.
 	inputTmp = ".muster-input-"
+	// inputsTogether is how many times the size limit of one input all inputs of an allocation may have together.
+	inputsTogether = 16
 )
 
 // fetchInputs puts the inputs into the work directory. When the allocation is
@@ -44,8 +46,9 @@ func (a *Agent) fetchInputs(ctx context.Context, al *alloc) *muster.Failure {
 	}
 	waitCtx, cancelWait := context.WithTimeoutCause(ctx, giveUp, errGaveUp)
 	defer cancelWait()
+	left := a.inputs.most * inputsTogether
 	for i, in := range al.spec.Inputs {
-		if f := a.fetchInput(ctx, waitCtx, work, in, fmt.Sprint(inputTmp, al.id, "-", i)); f != nil || ctx.Err() != nil {
+		if f := a.fetchInput(ctx, waitCtx, work, in, &left, fmt.Sprint(inputTmp, al.id, "-", i)); f != nil || ctx.Err() != nil {
 			return f
 		}
 	}
@@ -54,9 +57,22 @@ func (a *Agent) fetchInputs(ctx context.Context, al *alloc) *muster.Failure {
 
 var errGaveUp = errors.New("gave up")
 
-// fetchInput puts one input into place; waitCtx ends the waiting for it.
-func (a *Agent) fetchInput(ctx, waitCtx context.Context, work *os.Root, in wire.Input, tmp string) *muster.Failure {
+// fetchInput puts one input into place; waitCtx ends the waiting for it. left is how many bytes the allocation's inputs may
+// still have: an input that is larger is not copied.
+func (a *Agent) fetchInput(ctx, waitCtx context.Context, work *os.Root, in wire.Input, left *int64, tmp string) *muster.Failure {
+	take := func(size int64) *muster.Failure {
+		if size > *left {
+			return failure(muster.FailureUser, muster.ReasonInput,
+				"input %s: the inputs of the job are larger than %s together, the most on this node (%d times input_limit of the pool)",
+				in.Path, muster.Bytes(a.inputs.most*inputsTogether), inputsTogether)
+		}
+		*left -= size
+		return nil
+	}
 	if in.Digest == "" {
+		if f := take(int64(len(in.Content))); f != nil {
+			return f
+		}
 		return placeInput(ctx, work, in, tmp, bytes.NewReader(in.Content))
 	}
 	path, release, f := a.inputs.get(waitCtx, in.Digest, in.URL)
@@ -72,6 +88,13 @@ func (a *Agent) fetchInput(ctx, waitCtx context.Context, work *os.Root, in wire.
 		return failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
 	}
 	defer func() { _ = src.Close() }()
+	info, err := src.Stat()
+	if err != nil {
+		return failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
+	}
+	if f := take(info.Size()); f != nil {
+		return f
+	}
 	return placeInput(ctx, work, in, tmp, src)
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -91,6 +92,38 @@ func TestInputsArePlaced(t *testing.T) {
 	}
 	if needs := r.whole().Needs; len(needs) != 0 {
 		t.Errorf("still needs %v", needs)
+	}
+}
+
+// One small input that is named often fills a disk as well as a large one: what is copied is counted.
+func TestInputsAreBoundedTogether(t *testing.T) {
+	rt := newPlayed()
+	r := newRig(t, rt, "", func(c *Config) { c.InputLimit = 100 })
+	pushed := bytes.Repeat([]byte("x"), 100)
+	var fits, more []wire.Input
+	for i := range inputsTogether {
+		fits = append(fits, wire.Input{Path: fmt.Sprint("in/", i), Digest: digestOf(pushed)})
+	}
+	more = append(append(more, fits...), wire.Input{Path: "last", Content: []byte("y")})
+	r.must(set(withInputs("u-0-1", fits...), withInputs("u-1-1", more...)))
+	r.eventually("it needs the pushed one", func() bool { return len(r.whole().Needs) == 1 })
+	if err := r.client.PutInput(t.Context(), digestOf(pushed), bytes.NewReader(pushed)); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.until("u-0-1", muster.AllocEnded); got.Outcome != muster.OutcomeSucceeded {
+		t.Errorf("as much as may be: %+v", got.Failure)
+	}
+	got := r.until("u-1-1", muster.AllocEnded)
+	if f := got.Failure; f == nil || f.Class != muster.FailureUser || f.Reason != muster.ReasonInput || !strings.Contains(f.Message, "input last: the inputs of the job are larger than 1.6KiB together") {
+		t.Errorf("one byte more: %+v", f)
+	}
+	if err := filepath.WalkDir(r.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "last" {
+			t.Errorf("it was copied to %s", path)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
