@@ -1,9 +1,11 @@
 package link
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
@@ -20,6 +22,11 @@ const (
 	// reportBase and reportEach bound a report in bytes: each allocation brings two small streams, a failure in words and some numbers.
 	reportBase = 4 << 20
 	reportEach = 16 << 10
+	// Reports are read at no more than reportRate bytes a second and one in reportTime: an agent sends at most one in 4 ms.
+	reportRate = 16 << 20
+	reportTime = 2 * time.Millisecond
+	// reportBurst is how many reports of the largest size come without a wait.
+	reportBurst = 2
 	// Capacity of a host of which the configuration does not say it is bounded by what no machine has.
 	mostCPU    muster.MilliCPU = 4096 * 1000
 	mostMemory muster.Bytes    = 1 << 47
@@ -82,6 +89,20 @@ func (n *nodeLink) reportLimit() int64 {
 		return reportBase
 	}
 	return reportBase + reportEach*int64(row.LiveAllocs)
+}
+
+// paceReport waits until the node may be read again, after a report of so many bytes. A node that says more than it may is
+// read more slowly: nothing of it is lost, and what it costs the server is bounded.
+func (n *nodeLink) paceReport(ctx context.Context, bytes int64) {
+	now := time.Now()
+	burst := reportBurst * n.reportLimit() * int64(time.Second) / reportRate
+	if earliest := now.Add(-time.Duration(burst)); n.reportsPaid.Before(earliest) {
+		n.reportsPaid = earliest
+	}
+	n.reportsPaid = n.reportsPaid.Add(reportTime + time.Duration(bytes*int64(time.Second)/reportRate))
+	if wait := n.reportsPaid.Sub(now); wait > 0 {
+		sleep(ctx, wait)
+	}
 }
 
 // overdone says that a node has reported more than it can have, or nil. s.mu is held.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,6 +156,49 @@ func TestReportsAreBounded(t *testing.T) {
 				health := r.log.Latest().Node("n1").Health
 				if (health == muster.NodeGood) != (tt.refused == "") {
 					t.Errorf("it is %s", health)
+				}
+			})
+		})
+	}
+}
+
+// A node that sends reports without an end is read no faster than it may be, however large they are, and stays in contact.
+func TestFloodOfReportsIsPaced(t *testing.T) {
+	const lasts = 10 * time.Second
+	for name, size := range map[string]int{"small": 0, "large": 2 << 20} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				said := &lines{}
+				r.config.Logger = slog.New(slog.NewTextHandler(said, nil))
+				var sent atomic.Int64
+				padding := []string{strings.Repeat("x", size)}
+				burst := time.Duration(reportBurst * reportBase * int64(time.Second) / reportRate)
+				most := int64((lasts+burst)/(reportTime+time.Duration(int64(size)*int64(time.Second)/reportRate))) + 10
+				r.boot("n1", 8, func(c *linktest.Config) {
+					c.Flood = true
+					c.LieReport = func(r *wire.Report) {
+						r.Needs = padding
+						if sent.Add(1) == 4*most {
+							t.Errorf("%d reports were read, more than %d", 4*most, most)
+						}
+						if sent.Load() >= 4*most {
+							select {} // else the flood never lets the bubble's time pass
+						}
+					}
+				})
+				r.boot("n2", 8)
+				r.start()
+				r.until("serving", time.Minute, serving("n1"))
+				before := sent.Load()
+				time.Sleep(lasts)
+				if n := sent.Load() - before; n > most || n < most/2 {
+					t.Errorf("%d reports in %s, want about %d", n, lasts, most)
+				}
+				if h := r.log.Latest().Node("n1").Health; h != muster.NodeGood {
+					t.Errorf("it is %s", h)
+				}
+				if n := said.count("\n"); n > 100 {
+					t.Errorf("%d lines of log", n)
 				}
 			})
 		})

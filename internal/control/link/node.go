@@ -58,6 +58,9 @@ type nodeLink struct {
 	proving   atomic.Bool
 	probeWait time.Duration
 
+	// reportsPaid is when the reports that were read are paid for. Of the goroutine that reads them, and outlives sessions.
+	reportsPaid time.Time
+
 	mu      sync.Mutex
 	contact health.Contact
 	usage   Usage

@@ -98,21 +98,25 @@ var ErrReportTooLong = errors.New("the agent's report is longer")
 // Reports yields what the agent reports until the loop breaks, ctx ends or the
 // stream fails; the last pair then carries the error. Silence for three heartbeats is an error.
 func (c *Client) Reports(ctx context.Context) iter.Seq2[Report, error] {
-	return c.ReportsWithin(ctx, func() int64 { return maxReport })
+	return c.ReportsWithin(ctx, func() int64 { return maxReport }, func(int64) {})
 }
 
-// ReportsWithin is Reports with a bound of the caller's, asked for before each: a longer report is an error.
-func (c *Client) ReportsWithin(ctx context.Context, most func() int64) iter.Seq2[Report, error] {
+// ReportsWithin is Reports with a bound of the caller's, asked for before each: a longer report is an error. took is called
+// with the bytes of each report before it is yielded; while it blocks, nothing is read.
+func (c *Client) ReportsWithin(ctx context.Context, most func() int64, took func(bytes int64)) iter.Seq2[Report, error] {
 	return func(yield func(Report, error) bool) {
-		body, _, err := c.open(ctx, "/v1/reports", silenceTimeout)
+		stream, _, err := c.open(ctx, "/v1/reports", 0)
 		if err != nil {
 			yield(Report{}, err)
 			return
 		}
-		defer func() { _ = body.Close() }()
-		bound := &io.LimitedReader{R: body}
+		defer func() { _ = stream.Close() }()
+		// The time that the caller takes is no silence of the agent's: the timer runs only while a report is read.
+		silence := stream.(*body).watch(silenceTimeout)
+		bound := &io.LimitedReader{R: stream}
 		dec := json.NewDecoder(bound)
-		for {
+		for before := int64(0); ; before = dec.InputOffset() {
+			silence.Reset(silenceTimeout)
 			limit := most()
 			bound.N = limit
 			var r Report
@@ -122,9 +126,12 @@ func (c *Client) ReportsWithin(ctx context.Context, most func() int64) iter.Seq2
 				} else if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 					err = fmt.Errorf("the agent ended the stream")
 				}
+				took(limit - bound.N)
 				yield(Report{}, unreached("reports", cause(ctx, err)))
 				return
 			}
+			silence.Stop()
+			took(dec.InputOffset() - before)
 			if !yield(r, nil) {
 				return
 			}
@@ -257,9 +264,16 @@ func (c *Client) open(ctx context.Context, path string, stall time.Duration) (io
 	b := &body{ctx: ctx, cancel: cancel, resp: resp}
 	b.watched = watched{r: resp.Body, limit: stall}
 	if stall > 0 {
-		b.timer = time.AfterFunc(stall, func() { cancel(errStalled) })
+		b.watch(stall)
 	}
 	return b, resp.Header, nil
+}
+
+// watch ends the answer when nothing came for so long.
+func (b *body) watch(stall time.Duration) *time.Timer {
+	b.limit = stall
+	b.timer = time.AfterFunc(stall, func() { b.cancel(errStalled) })
+	return b.timer
 }
 
 var errStalled = errors.New("nothing came for too long")

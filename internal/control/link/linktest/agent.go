@@ -244,6 +244,9 @@ func (a *agent) reports(w http.ResponseWriter, req *http.Request) {
 		if enc.Encode(a.next(rd, whole)) != nil || http.NewResponseController(w).Flush() != nil {
 			return
 		}
+		if a.n.cfg.Flood {
+			continue
+		}
 		select {
 		case <-req.Context().Done():
 			return

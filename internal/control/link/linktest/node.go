@@ -24,6 +24,8 @@ type Config struct {
 	// LieHello and LieReport change what the agent says; nil: it is honest.
 	LieHello  func(h *wire.Hello)
 	LieReport func(r *wire.Report)
+	// Flood: it sends reports without an end, as fast as they are read.
+	Flood bool
 }
 
 // HasInput reports whether the bytes of a digest were handed over.
