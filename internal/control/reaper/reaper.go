@@ -272,7 +272,7 @@ func (r *Reaper) output(ctx context.Context, now muster.Time) error {
 		snap := r.cfg.State.Latest()
 		prune := r.lateOutput(snap, now, &stuck)
 		if len(prune) == 0 && r.cfg.Quota > 0 {
-			prune = surplusOutput(snap, r.cfg.Blobs.Usage()-r.cfg.Quota, &stuck)
+			prune = surplusOutput(snap, r.cfg.Blobs.Usage(), r.cfg.Quota, &stuck)
 		}
 		if len(prune) == 0 || stuck.many() {
 			return stuck.err()
@@ -315,29 +315,36 @@ func prunable(snap *state.Snapshot, j *state.Job) bool {
 	return j.OutputBytes > 0 && !open
 }
 
-// surplusOutput are up to a batch of ended jobs without whose output the store holds less by so many bytes. It is taken
-// from the namespace that has the most, the longest ended first, until another one has as much: what one namespace
-// stores takes nothing from those that store less.
-func surplusOutput(snap *state.Snapshot, over int64, but *stuck) (prune []*state.Job) {
+// surplusOutput are up to a batch of ended jobs without whose output the store, which holds usage, is within its quota. It is
+// taken from the namespace that stores the most, the longest ended first. A namespace that stores no more than its fair share
+// of the quota loses nothing, even where what another one stores belongs to jobs that have not ended and cannot be deleted.
+func surplusOutput(snap *state.Snapshot, usage, quota int64, but *stuck) (prune []*state.Job) {
+	over := usage - quota
 	if over <= 0 {
 		return nil
 	}
 	type share struct {
 		bytes int64
-		jobs  []*state.Job // the longest ended first
+		jobs  []*state.Job // that can be pruned, the longest ended first
 	}
 	shares := map[muster.Namespace]*share{}
+	// What belongs to no job, as uploads do, is not shared out.
+	fair := quota - usage
+	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
+		if j.OutputBytes > 0 {
+			s := shares[j.Key.Namespace]
+			if s == nil {
+				s = &share{}
+				shares[j.Key.Namespace] = s
+			}
+			s.bytes += j.OutputBytes
+			fair += j.OutputBytes
+		}
+		return true
+	})
+	fair = min(max(fair, 0), quota) / max(int64(len(shares)), 1)
 	snap.EndedJobs(func(j *state.Job) bool {
-		if !prunable(snap, j) {
-			return true
-		}
-		s := shares[j.Key.Namespace]
-		if s == nil {
-			s = &share{}
-			shares[j.Key.Namespace] = s
-		}
-		s.bytes += j.OutputBytes
-		if len(s.jobs) < batch && !but.has(j.UID) {
+		if s := shares[j.Key.Namespace]; s != nil && len(s.jobs) < batch && !but.has(j.UID) && prunable(snap, j) {
 			s.jobs = append(s.jobs, j)
 		}
 		return true
@@ -346,7 +353,7 @@ func surplusOutput(snap *state.Snapshot, over int64, but *stuck) (prune []*state
 		var most *share
 		var name muster.Namespace
 		for ns, s := range shares {
-			if len(s.jobs) > 0 && (most == nil || s.bytes > most.bytes || s.bytes == most.bytes && ns < name) {
+			if len(s.jobs) > 0 && s.bytes > fair && (most == nil || s.bytes > most.bytes || s.bytes == most.bytes && ns < name) {
 				most, name = s, ns
 			}
 		}

@@ -74,7 +74,13 @@ func (r *rig) ended(name string, output int64, stage state.OutputStage) muster.J
 
 func (r *rig) endedIn(ns muster.Namespace, name string, output int64, stage state.OutputStage) muster.JobUID {
 	r.t.Helper()
-	spec := &api.JobSpec{Name: name, Command: []string{"true"}}
+	return r.endedOf(1, ns, name, output, stage)
+}
+
+// endedOf is endedIn for the first of count members; the others wait.
+func (r *rig) endedOf(count int, ns muster.Namespace, name string, output int64, stage state.OutputStage) muster.JobUID {
+	r.t.Helper()
+	spec := &api.JobSpec{Name: name, Command: []string{"true"}, Count: count}
 	spec.Defaults()
 	uid := muster.JobUID("u" + name)
 	r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: ns, Name: name}, UID: uid, Spec: spec})
@@ -244,6 +250,25 @@ func TestQuotaIsSharedByNamespaces(t *testing.T) {
 		}
 		if r.l.Latest().JobByUID("usmall").Pruned || r.l.Latest().JobByUID("uf4").Pruned {
 			t.Error("the small one's output is gone, or the newest of the other")
+		}
+	})
+}
+
+// Output of a job that goes on cannot be deleted. It counts against its own namespace, and not against others.
+func TestQuotaCountsOutputOfLiveJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.node("n1")
+		r.ended("small", 100, state.OutputComplete)
+		r.endedOf(2, "flood", "live", 500, state.OutputComplete)
+		time.Sleep(time.Second)
+		r.endedIn("flood", "dead", 100, state.OutputComplete)
+		if err := r.sweep(Config{Quota: 250}); err != nil {
+			t.Fatal(err)
+		}
+		snap := r.l.Latest()
+		if snap.JobByUID("usmall").Pruned || !snap.JobByUID("udead").Pruned || r.s.Usage() != 600 {
+			t.Errorf("pruned: small %v, dead %v; %d bytes are stored", snap.JobByUID("usmall").Pruned, snap.JobByUID("udead").Pruned, r.s.Usage())
 		}
 	})
 }

@@ -333,6 +333,26 @@ func TestAClaimIsTheSameByItsKey(t *testing.T) {
 	})
 }
 
+// An idempotency key is the environment's: a request of another namespace with the same key and body gets a runner and a claim
+// of its own. The claim's secret is derived from its id.
+func TestKeysOfOtherNamespaces(t *testing.T) {
+	bubble(t, warmSpec(2, 2), func(g *rig) {
+		spec := warmSpec(2, 2)
+		spec.Name, spec.Namespace = "e", "other"
+		spec.Defaults()
+		g.log.Must(t, &state.EnvironmentSet{Key: muster.EnvironmentKey("other", "e"), UID: "u2", Spec: &spec})
+		g.sleep(4 * time.Second)
+		first := g.claim(Request{Key: "k", Digest: "d", Wait: time.Minute})
+		other, err := g.r.Claim(context.Background(), Request{UID: "u2", Key: "k", Digest: "d", Wait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other.ID == first.ID || other.Runner == first.Runner || other.UID != "u2" {
+			t.Errorf("claim %s of %s on %s, and %s of %s on %s", first.ID, first.UID, first.Runner, other.ID, other.UID, other.Runner)
+		}
+	})
+}
+
 func TestAClientThatLeftHoldsNothing(t *testing.T) {
 	bubble(t, warmSpec(1, 1), func(g *rig) {
 		g.sleep(2 * time.Second)
