@@ -73,6 +73,7 @@ func newFilter() []unix.SockFilter {
 		f.answer(refuse(eNOSYS))
 	}
 	f.answerIf(callNumbers["clone3"], refuse(eNOSYS))
+	f.answerIf(callNumbers["io_setup"], refuse(eNOSYS))
 	f.only("clone", func(f *filter) {
 		f.load(low(0))
 		f.add(unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K, namespaceFlags, 1, 0)

@@ -159,6 +159,7 @@ func TestFilter(t *testing.T) {
 	}{
 		{"read", nil, unix.SECCOMP_RET_ALLOW},
 		{"clone3", nil, refuse(eNOSYS)},
+		{"io_setup", nil, refuse(eNOSYS)},
 		{"clone", []uint64{unix.CLONE_VM | unix.CLONE_VFORK | uint64(unix.SIGCHLD)}, unix.SECCOMP_RET_ALLOW},
 		{"clone", []uint64{unix.CLONE_NEWUSER | uint64(unix.SIGCHLD)}, refuse(ePERM)},
 		{"clone", []uint64{unix.CLONE_NEWNS}, refuse(ePERM)},
@@ -219,7 +220,7 @@ func TestForbidden(t *testing.T) {
 		all = append(all, strings.Fields(group)...)
 	}
 	const never = `acct add_key bpf clock_adjtime clock_settime clone clone3 create_module delete_module finit_module fsconfig fsmount fsopen fspick
-		init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kexec_file_load kexec_load keyctl lookup_dcookie mount
+		init_module io_setup io_submit io_uring_enter io_uring_register io_uring_setup ioperm iopl kexec_file_load kexec_load keyctl lookup_dcookie mount
 		mount_setattr move_mount move_pages migrate_pages nfsservctl open_by_handle_at open_tree perf_event_open pivot_root prlimit64 quotactl quotactl_fd reboot
 		request_key setdomainname sethostname setns settimeofday socket socketpair swapoff swapon syslog umount2 unshare uselib
 		userfaultfd vhangup vm86 vm86old listmount statmount`

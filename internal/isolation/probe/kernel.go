@@ -94,6 +94,10 @@ func doorAttempts() []attempt {
 			var params [120]byte
 			return judge(call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params))))
 		}},
+		{"aio", func() verdict {
+			var context uintptr
+			return judge(call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&context))))
+		}},
 		{"modules", func() verdict {
 			name := []byte("no_such_module_of_probe\x00")
 			return each(map[string]func() error{

@@ -62,6 +62,18 @@ func procAttempts() []attempt {
 			}
 			return each(tries, unix.ENOENT)
 		}},
+		{"loops-hidden", func() verdict {
+			// They tell the node's paths and the ids of all other sandboxes.
+			seen, err := filepath.Glob("/sys/block/*/loop/backing_file")
+			if err != nil || len(seen) > 0 {
+				return broken("%d are seen, as %q: %v", len(seen), seen, err)
+			}
+			more, err := filepath.Glob("/sys/devices/virtual/block/*")
+			if err != nil || len(more) > 0 {
+				return broken("%q: %v", more, err)
+			}
+			return held("none is seen")
+		}},
 		{"cgroup-escape", func() verdict {
 			var tried int
 			err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
