@@ -18,6 +18,9 @@ import (
 // guardName is where the moment is kept until which exclusive allocations may run.
 const guardName = "guard.json"
 
+// guardLook is how soon after a suspend it is seen that the guard has lapsed.
+const guardLook = time.Second
+
 // guard is for how long exclusive allocations may run without a further word from the server. It counts from a moment
 // before the server spoke: each answer to a set carries the agent's own clock (tick), the server gives it back with the next set,
 // and only what came back counts. However long a set was on its way, it renews nothing that the server did not mean to when it
@@ -27,8 +30,11 @@ const guardName = "guard.json"
 type guard struct {
 	path string
 	log  *slog.Logger
-	// began is the zero of ticks, of this process.
-	began time.Time
+	// began is the zero of ticks, of this process. asleep is for how long the machine was suspended since its boot, asleepAtBegan
+	// that at began: time.Now stands still meanwhile, and the server's clock does not.
+	began         time.Time
+	asleep        func() time.Duration
+	asleepAtBegan time.Duration
 	// changed holds a token when until is another moment.
 	changed chan struct{}
 
@@ -56,10 +62,28 @@ func uptime() (time.Duration, bool) {
 	return time.Duration(ts.Nano()), true
 }
 
+// suspended is for how long the machine was suspended since its boot; 0 where that is not known.
+func suspended() time.Duration {
+	var boot, mono unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
+		return 0
+	}
+	return time.Duration(boot.Nano() - mono.Nano())
+}
+
+// now is the time by which the guard counts: it goes on while the machine is suspended.
+func (g *guard) now() time.Time {
+	slept := g.asleep() - g.asleepAtBegan
+	if slept < time.Second { // what is less comes of reading two counters one after the other
+		slept = 0
+	}
+	return time.Now().Add(slept)
+}
+
 // loadGuard goes on with what an earlier agent of this boot of the machine was granted. What cannot be read was granted nothing.
 func loadGuard(dir string, log *slog.Logger) *guard {
 	now := time.Now()
-	g := &guard{path: filepath.Join(dir, guardName), log: log, began: now, changed: make(chan struct{}, 1), renewed: make(chan struct{})}
+	g := &guard{path: filepath.Join(dir, guardName), log: log, began: now, asleep: suspended, asleepAtBegan: suspended(), changed: make(chan struct{}, 1), renewed: make(chan struct{})}
 	b, err := os.ReadFile(g.path)
 	if err != nil {
 		return g
@@ -73,7 +97,7 @@ func loadGuard(dir string, log *slog.Logger) *guard {
 }
 
 // tick is the agent's clock as the server gives it back.
-func (g *guard) tick() int64 { return max(time.Since(g.began).Microseconds(), 1) }
+func (g *guard) tick() int64 { return max(g.now().Sub(g.began).Microseconds(), 1) }
 
 // renew grants millis from tick on. The newest word holds, also one that grants less: whoever shortened the fence counts
 // on it. keep: there is something to guard, and a restarted agent is to know of it.
@@ -114,7 +138,7 @@ func (g *guard) keepLocked() {
 	if !ok {
 		return
 	}
-	b, err := json.Marshal(guardFile{Kernel: KernelBoot(), Until: up + time.Until(g.until)})
+	b, err := json.Marshal(guardFile{Kernel: KernelBoot(), Until: up + g.until.Sub(g.now())})
 	if err == nil {
 		err = writeFile(g.path, b, false)
 	}
@@ -139,7 +163,7 @@ func (g *guard) keep() {
 func (g *guard) left() (left, limit time.Duration, waits <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return time.Until(g.until), g.limit, g.renewed
+	return g.until.Sub(g.now()), g.limit, g.renewed
 }
 
 func (g *guard) holds() bool { left, _, _ := g.left(); return left > 0 }
@@ -175,7 +199,8 @@ func (a *Agent) watchGuard(ctx context.Context) {
 		}
 		left, limit, _ := a.guard.left()
 		if left > 0 {
-			timer.Reset(left)
+			// Timers stand still while the machine is suspended.
+			timer.Reset(min(left, guardLook))
 			continue
 		}
 		a.endExclusive(limit)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -152,4 +153,28 @@ func TestN14AShorterFenceIsHeard(t *testing.T) {
 		}
 		r.stop()
 	})
+}
+
+// While the machine is suspended the server's clock goes on: the guard lapses by that.
+func TestGuardLapsesWhileSuspended(t *testing.T) {
+	g := loadGuard(t.TempDir(), slog.New(slog.DiscardHandler))
+	asleep := g.asleepAtBegan
+	g.asleep = func() time.Duration { return asleep }
+	g.renew(g.tick(), time.Hour.Milliseconds(), true)
+	asleep += 59 * time.Minute
+	if !g.holds() {
+		t.Fatal("it has lapsed before its time")
+	}
+	before := g.tick()
+	asleep += 2 * time.Minute
+	if g.holds() {
+		t.Error("it holds beyond its time")
+	}
+	if passed := g.tick() - before; passed < (2 * time.Minute).Microseconds() {
+		t.Errorf("ticks went on by %d µs in two minutes", passed)
+	}
+	g.renew(before, (10 * time.Minute).Milliseconds(), false)
+	if left, _, _ := g.left(); left <= 7*time.Minute || left > 8*time.Minute {
+		t.Errorf("%s are left of ten minutes, granted two minutes ago", left)
+	}
 }
