@@ -29,7 +29,9 @@ const (
 func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readiness, grace time.Duration) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
-	started, told := b.sandbox.Started(), time.Time{}
+	// Not since the sandbox's start, which is a time of the node's clock: a step of that clock would fail what is getting ready.
+	// An agent that is restarted begins to count again.
+	began, told := time.Now(), time.Time{}
 	for {
 		why := a.tryReady(ctx, b.sandbox, r)
 		switch {
@@ -38,7 +40,7 @@ func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readi
 			return
 		case ctx.Err() != nil || isClosed(b.sandbox.Done()):
 			return
-		case r.GiveUpMillis > 0 && time.Since(started) > millis(r.GiveUpMillis):
+		case r.GiveUpMillis > 0 && time.Since(began) > millis(r.GiveUpMillis):
 			a.mu.Lock()
 			al.unready = failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", millis(r.GiveUpMillis), why)
 			a.mu.Unlock()

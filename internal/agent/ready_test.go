@@ -70,6 +70,28 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// A step of the node's clock while a sandbox is getting ready takes nothing of its time.
+func TestReadinessOverAClockStep(t *testing.T) {
+	rt := newPlayed()
+	rt.ahead = time.Hour
+	var asked atomic.Int32
+	rt.init = answering(func([]string) initwire.ExecEnded {
+		if asked.Add(1) < 3 {
+			return initwire.ExecEnded{Exit: 1}
+		}
+		return initwire.ExecEnded{}
+	})
+	r := newRig(t, rt, "")
+	r.must(set(proving("u-0-1", wire.Readiness{Command: []string{"check"}, IntervalMillis: 1, GiveUpMillis: 600_000})))
+	r.eventually("it is ready, or has ended", func() bool {
+		got := r.report("u-0-1")
+		return got != nil && (got.Ready != 0 || got.Status == muster.AllocEnded)
+	})
+	if got := r.report("u-0-1"); got.Ready == 0 {
+		t.Errorf("it failed: %+v", got.Failure)
+	}
+}
+
 func TestReadinessGivesUp(t *testing.T) {
 	rt := newPlayed()
 	rt.init = answering(func(command []string) initwire.ExecEnded {

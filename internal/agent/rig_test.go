@@ -49,6 +49,8 @@ type played struct {
 	isolation muster.Isolation
 	// init, if set, is what answers in sandboxes; else everything comes back.
 	init func(net.Conn)
+	// ahead is how far the node's clock was set ahead after sandboxes were started.
+	ahead time.Duration
 	// local: what leads to inits are sockets of this machine.
 	local bool
 }
@@ -186,7 +188,7 @@ func (b *playedBox) stopGraces() []time.Duration {
 
 func (b *playedBox) Done() <-chan struct{} { return b.done }
 func (b *playedBox) Result() Result        { return b.result }
-func (b *playedBox) Started() time.Time    { return b.start }
+func (b *playedBox) Started() time.Time    { return b.start.Add(-b.rt.ahead).Round(0) }
 func (b *playedBox) Stop(grace time.Duration) {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
