@@ -133,13 +133,25 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 		}
 		return nil, wrong(problems)
 	}
-	if s.Spec.Name == "" {
-		s.Spec.Name = "job-" + random(5)
+	unnamed := s.Spec.Name == ""
+	if unnamed {
+		s.Spec.Name = nameOf(muster.Namespace(s.Spec.Namespace), in.Key)
+	}
+	// The name comes from the key: a job that has it is that of an earlier try, also when the key itself is forgotten.
+	onlyNew := unnamed && in.Key != "" && !s.Replace && s.IfVersion == nil
+	if onlyNew {
+		f.IfVersion = new(uint64)
 	}
 	f.Key = muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name}
 	f.UID = newUID(time.Now())
 	f.Spec = &s.Spec
 	_, v, err := a.cfg.Proposer.Propose(ctx, f)
+	if onlyNew && muster.IsKind(err, muster.FaultConflict) {
+		if j := a.cfg.State.Latest().Job(f.Key); j != nil && j.Run.Spec.Equal(f.Spec) {
+			return submitted(&state.Submitted{Key: j.Key, UID: j.UID, Version: j.Version, Index: j.Age, Unchanged: true}), nil
+		}
+		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s; send a new key for each job meant", in.Key, f.Key)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +160,15 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 		return nil, fmt.Errorf("submit job %s: the log answered %T", f.Key, v)
 	}
 	return submitted(done), nil
+}
+
+// nameOf is the name of a job that was submitted without one: always the same for one idempotency key.
+func nameOf(ns muster.Namespace, key string) string {
+	if key == "" {
+		return "job-" + random(5)
+	}
+	sum := sha256.Sum256([]byte(string(ns) + "\x00" + key))
+	return "job-" + lowerBase32(sum[:10])
 }
 
 func submitted(done *state.Submitted) *submitOut {
@@ -174,6 +195,10 @@ func joined(above, below string) string {
 func random(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
+	return lowerBase32(b)
+}
+
+func lowerBase32(b []byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
 }
 

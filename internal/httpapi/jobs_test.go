@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,43 @@ func TestIdempotencyKey(t *testing.T) {
 	p := b.problem(b.do("POST", "/v1/jobs", simple, header("Idempotency-Key", strings.Repeat("k", 129))), 422, "invalid")
 	if len(p.Errors) != 1 || p.Errors[0].Location != "header.Idempotency-Key" {
 		t.Errorf("%+v", p.Errors)
+	}
+}
+
+// A job without a name is the same job when its submission is repeated, even after the receipt is forgotten.
+func TestUnnamedJobIsSubmittedOnce(t *testing.T) {
+	b := newBench(t, 100)
+	b.propose(&state.FormatRaised{Format: 2})
+	key := header("Idempotency-Key", "k1")
+	submit := func() (api.JobSubmitted, int) {
+		a := b.do("POST", "/v1/jobs", `{"spec":{"command":["true"]}}`, key)
+		return as[api.JobSubmitted](b, a), a.StatusCode
+	}
+	first, status := submit()
+	if status != 201 {
+		t.Fatalf("%d %+v", status, first)
+	}
+	// Others take all the room that receipts have.
+	zero, long := 50, strings.Repeat("k", 1<<20)
+	for i := range 70 {
+		b.propose(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "other"}, UID: "other", Idempotency: long + strconv.Itoa(i),
+			Spec: &api.JobSpec{Name: "other", Type: "batch", Count: 1, Priority: &zero, Command: []string{"true"}}})
+	}
+	again, status := submit()
+	if status != 200 || again != (api.JobSubmitted{Namespace: first.Namespace, Name: first.Name, UID: first.UID, Version: first.Version, Index: first.Index, Unchanged: true}) {
+		t.Errorf("repeated: %d %+v, first %+v", status, again, first)
+	}
+	p := b.problem(b.do("POST", "/v1/jobs", `{"spec":{"command":["false"]}}`, key), 409, "conflict")
+	if !strings.Contains(p.Detail, "of job "+first.Name) {
+		t.Errorf("%+v", p)
+	}
+	b.propose(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: first.Name}})
+	if again, status := submit(); status != 200 || again.UID != first.UID {
+		t.Errorf("repeated after its end: %d %+v, first %+v", status, again, first)
+	}
+	// Another key is another job.
+	if other := as[api.JobSubmitted](b, b.do("POST", "/v1/jobs", `{"spec":{"command":["true"]}}`, header("Idempotency-Key", "k2"))); other.Name == first.Name {
+		t.Errorf("two keys, one job: %+v", other)
 	}
 }
 

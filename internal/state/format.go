@@ -35,6 +35,7 @@ var since = map[string]Format{
 	"state.NodeHealthChanged.Incapable": 2,
 	"state.Node.Incapable":              2,
 	"state.NodeGone.UnlessHeld":         2,
+	"state.Receipt.At":                  2,
 	"state.EnvironmentSet.Rollout":      2,
 	"api.EnvironmentSpec.MaxTTL":        2,
 	"api.EnvironmentSpec.LockUser":      2,
@@ -50,6 +51,9 @@ type FormatRaised struct {
 func (f *FormatRaised) apply(s *State, now muster.Time) (any, error) {
 	if f.Format <= s.meta.LogFormat() {
 		return nil, nil
+	}
+	if s.meta.LogFormat() < 2 {
+		s.dateReceipts(now)
 	}
 	s.meta.Format, s.meta.FormatBy = f.Format, f.By
 	return nil, nil

@@ -299,8 +299,7 @@ func (in *imageReader) put(v any) error {
 	case *muster.Offering:
 		s.t.offers.Set(v)
 	case *Receipt:
-		s.t.receipts.Set(v)
-		s.t.receiptN.Set(v)
+		s.putReceipt(v)
 	case *Cost:
 		s.putCost(v)
 	case *PoolCost:

@@ -15,8 +15,16 @@ import (
 // are decided once.
 type ShapeID string
 
-// maxReceipts bounds how many idempotency keys are remembered.
-const maxReceipts = 10_000
+const (
+	// receiptTime is how long the idempotency key of a submission is remembered at least, in microseconds, unless
+	// maxReceiptBytes are taken. Clients repeat requests for seconds, schedulers above them for minutes.
+	receiptTime muster.Time = 10 * 60 * 1_000_000
+	// maxReceiptBytes bounds the memory of receipts: about 200,000 of them, or 300 submissions a second for receiptTime.
+	// Beyond it the oldest are forgotten first.
+	maxReceiptBytes = 64 << 20
+	// maxReceipts is the bound by number that held instead before format 2.
+	maxReceipts = 10_000
+)
 
 // NewRun derives what is shared by a version's allocations.
 func NewRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobSpec) (*Run, error) {
@@ -212,12 +220,51 @@ func (s *State) remember(f *JobSubmitted, out *Submitted) {
 		return
 	}
 	r := &Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency, Digest: f.Digest, Job: out.Key, UID: out.UID, Version: out.Version, Index: s.meta.Index}
+	if s.meta.LogFormat() < 2 {
+		s.putReceipt(r)
+		for s.t.receiptN.Len() > maxReceipts {
+			s.dropOldestReceipt()
+		}
+		return
+	}
+	r.At = s.meta.Time
+	s.putReceipt(r)
+	for s.t.receiptBytes > maxReceiptBytes {
+		s.dropOldestReceipt()
+	}
+	// A few for each that comes, so that no submission pays for many.
+	for range 4 {
+		if old, ok := s.t.receiptN.Min(); ok && old.At+receiptTime <= r.At {
+			s.dropOldestReceipt()
+		}
+	}
+}
+
+func (s *State) putReceipt(r *Receipt) {
 	s.t.receipts.Set(r)
 	s.t.receiptN.Set(r)
-	for s.t.receiptN.Len() > maxReceipts {
-		if old, ok := s.t.receiptN.PopMin(); ok {
-			s.t.receipts.Delete(old)
-		}
+	s.t.receiptBytes += r.bytes()
+}
+
+func (s *State) dropOldestReceipt() {
+	if old, ok := s.t.receiptN.PopMin(); ok {
+		s.t.receipts.Delete(old)
+		s.t.receiptBytes -= old.bytes()
+	}
+}
+
+// bytes is about what a receipt takes in memory: its text, its row, and its places in two trees.
+func (r *Receipt) bytes() int64 {
+	return int64(200 + len(r.Namespace) + len(r.Key) + len(r.Digest) + len(r.Job.Namespace) + len(r.Job.Name) + len(r.UID))
+}
+
+// dateReceipts gives receipts from before format 2 a time.
+func (s *State) dateReceipts(now muster.Time) {
+	for _, r := range collect(s.t.receiptN, &Receipt{}, func(*Receipt) bool { return true }) {
+		dated := *r
+		dated.At = now
+		s.t.receipts.Set(&dated)
+		s.t.receiptN.Set(&dated)
 	}
 }
 

@@ -414,4 +414,6 @@ type Receipt struct {
 	UID       muster.JobUID    `cbor:"5,keyasint"`
 	Version   uint64           `cbor:"6,keyasint"`
 	Index     uint64           `cbor:"7,keyasint"`
+	// At is when it was submitted.
+	At muster.Time `cbor:"8,keyasint,omitempty"`
 }

@@ -42,6 +42,8 @@ type tables struct {
 	offers   *btree.BTreeG[*muster.Offering] // by provider, name, zone, market
 	receipts *btree.BTreeG[*Receipt]         // by namespace, key
 	receiptN *btree.BTreeG[*Receipt]         // by log index, to bound them
+	// receiptBytes is the sum of their bytes.
+	receiptBytes int64
 
 	nodeAllocs *btree.BTreeG[*Alloc] // live ones by node, id
 	endedJobs  *btree.BTreeG[*Job]   // ended ones by time of end, uid
@@ -143,7 +145,7 @@ func (t *tables) copy() tables {
 	return tables{
 		jobsUID: t.jobsUID.Copy(), names: t.names.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
 		nodes: t.nodes.Copy(), pools: t.pools.Copy(), breakers: t.breakers.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
-		receiptN: t.receiptN.Copy(), nodeAllocs: t.nodeAllocs.Copy(),
+		receiptN: t.receiptN.Copy(), receiptBytes: t.receiptBytes, nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),

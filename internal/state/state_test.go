@@ -697,3 +697,73 @@ func TestKeysAreUnique(t *testing.T) {
 		}
 	}
 }
+
+func TestReceiptsAreKeptForTime(t *testing.T) {
+	l := newLog(t)
+	l.must(&FormatRaised{Format: 2})
+	submit := func(k string) *Submitted {
+		t.Helper()
+		return l.must(&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(1), Idempotency: k, Digest: "d"}).(*Submitted)
+	}
+	submit("first")
+	for i := range maxReceipts + 100 {
+		if submit(fmt.Sprint(i)).Repeated {
+			t.Fatalf("key %d is new", i)
+		}
+	}
+	l.sleep(9 * time.Minute)
+	if !submit("first").Repeated {
+		t.Error("forgotten within its time, as many came after it")
+	}
+	l.sleep(2 * time.Minute)
+	for i := range maxReceipts {
+		submit(fmt.Sprint("later", i))
+	}
+	if n := l.s.t.receipts.Len(); n != maxReceipts || l.s.t.receiptN.Len() != n {
+		t.Errorf("%d receipts by key, %d by age; those of before their time was over are to be forgotten", n, l.s.t.receiptN.Len())
+	}
+	if submit("first").Repeated {
+		t.Error("remembered after its time")
+	}
+}
+
+func TestReceiptsAreBoundedByBytes(t *testing.T) {
+	l := newLog(t)
+	l.must(&FormatRaised{Format: 2})
+	long := strings.Repeat("k", 1<<20)
+	submit := func(i int) *Submitted {
+		return l.must(&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(1), Idempotency: long + fmt.Sprint(i), Digest: "d"}).(*Submitted)
+	}
+	for i := range 70 {
+		submit(i)
+	}
+	if n := l.s.t.receiptBytes; n > maxReceiptBytes || n < maxReceiptBytes-2<<20 {
+		t.Errorf("receipts take %d bytes; at most %d", n, maxReceiptBytes)
+	}
+	if !submit(69).Repeated || !submit(10).Repeated || submit(0).Repeated {
+		t.Error("the oldest are forgotten, and no others")
+	}
+	restored, _ := New(16)
+	if err := restored.Restore(bytes.NewReader(image(t, l.s))); err != nil {
+		t.Fatal(err)
+	}
+	if restored.t.receiptBytes != l.s.t.receiptBytes {
+		t.Errorf("%d bytes after a restore, %d before", restored.t.receiptBytes, l.s.t.receiptBytes)
+	}
+}
+
+// Receipts of format 1 have no time. They count from when the gate is raised.
+func TestReceiptsOfFormat1(t *testing.T) {
+	l := newLog(t)
+	submit := func(k string) *Submitted {
+		return l.must(&JobSubmitted{Key: key("a"), UID: "ua", Spec: spec(1), Idempotency: k, Digest: "d"}).(*Submitted)
+	}
+	submit("old")
+	l.sleep(time.Hour)
+	l.must(&FormatRaised{Format: 2})
+	l.sleep(9 * time.Minute)
+	submit("new")
+	if !submit("old").Repeated {
+		t.Error("forgotten at once after an upgrade")
+	}
+}
