@@ -101,7 +101,7 @@ func (c *Client) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, er
 	return out, err
 }
 
-// Release gives a claimed runner back. One that is not claimed, or not any more, is refused: see IsGone.
+// Release releases a claimed runner. It may be repeated. A runner that was not claimed, or whose claim ended otherwise, is refused: see IsGone.
 func (c *Client) Release(ctx context.Context, id muster.AllocID) error {
 	_, err := c.call(ctx, request{method: http.MethodDelete, path: path("v1", "runners", string(id))}, nil)
 	return err

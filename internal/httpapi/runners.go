@@ -58,7 +58,7 @@ func (a *API) runnerRoutes() {
 	show := operation(http.MethodGet, "/v1/runners/{id}", "get-runner", tagRunners, "Show a runner", "In whatever state.")
 	show.Errors = append(show.Errors, http.StatusNotFound)
 	register(a, show, a.getRunner)
-	release := operation(http.MethodDelete, "/v1/runners/{id}", "release-runner", tagRunners, "Give a runner back", "Its claim ends, and it is destroyed. 410 if it is not claimed, or not any more.")
+	release := operation(http.MethodDelete, "/v1/runners/{id}", "release-runner", tagRunners, "Give a runner back", "Its claim ends, and it is destroyed. May be repeated. 410 if it was not claimed, or its claim ended otherwise.")
 	release.DefaultStatus = http.StatusNoContent
 	release.Errors = append(release.Errors, http.StatusGone, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	register(a, release, a.releaseRunner)
@@ -105,7 +105,8 @@ func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *probl
 		if r.URL.Path != path && !strings.HasPrefix(r.URL.Path, path+"/") {
 			continue
 		}
-		if c.State != muster.ClaimHeld && !strings.HasPrefix(path, "/v1/claims/") {
+		again := c.State == muster.ClaimReleased && r.Method == http.MethodDelete && r.URL.Path == "/v1/runners/"+string(c.Runner)
+		if c.State != muster.ClaimHeld && !strings.HasPrefix(path, "/v1/claims/") && !again {
 			_, err := a.Claimed(string(c.Runner))
 			return problemOf(err)
 		}
@@ -404,14 +405,27 @@ func (a *API) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, erro
 	return nil, a.Release(ctx, in.ID)
 }
 
-// Release gives a runner back.
+// Release ends the claim of a runner. One that was released before stays so: a client whose first answer was lost repeats it.
 func (a *API) Release(ctx context.Context, runner string) error {
 	c, err := a.Claimed(runner)
-	if err != nil {
-		return err
+	if err == nil {
+		_, _, err = a.cfg.Proposer.Propose(ctx, &state.ClaimReleased{Claim: c.ID})
 	}
-	_, _, err = a.cfg.Proposer.Propose(ctx, &state.ClaimReleased{Claim: c.ID})
+	if err == nil || a.released(runner) {
+		return nil
+	}
 	return err
+}
+
+// released reports whether the claim of a runner ended by a release.
+func (a *API) released(runner string) bool {
+	snap := a.cfg.State.Latest()
+	al := snap.Alloc(muster.AllocID(runner))
+	if al == nil {
+		return false
+	}
+	c := snap.Claim(al.Claim)
+	return c != nil && c.State == muster.ClaimReleased
 }
 
 // within is the time that a claim gets from now on when it asks for ttl, 0 for no end, having lived so long already:
