@@ -250,6 +250,10 @@ func (v *conversation) pass(f *frame) {
 		kind, t = typeStderr, &v.errs
 	}
 	if b := t.next(f.data); len(b) > 0 {
+		if t == &v.errs {
+			// As if it had gone through a terminal, which Poseidon's does.
+			b = bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))
+		}
 		if !v.printed {
 			v.printed = true
 			v.p.api.PutOut(v.runner)

@@ -157,7 +157,7 @@ func TestR8R13Executions(t *testing.T) {
 		{map[string]any{"command": "echo hi"}, result{stdout: "hi\r\n", last: "0"}},
 		{map[string]any{"command": "exit 7"}, result{last: "7"}},
 		{map[string]any{"command": "kill -USR1 $$"}, result{last: "138"}},
-		{map[string]any{"command": "echo out; echo err >&2; exit 1"}, result{stdout: "out\r\n", stderr: "err\n", last: "1"}},
+		{map[string]any{"command": "echo out; echo err >&2; exit 1"}, result{stdout: "out\r\n", stderr: "err\r\n", last: "1"}},
 		{map[string]any{"command": "pwd"}, result{stdout: work + "\r\n", last: "0"}},
 		{map[string]any{"command": "test -t 0 && test -t 1 && ! test -t 2 && stty size"}, result{stdout: "24 80\r\n", last: "0"}},
 		{map[string]any{"command": `printf '%s|' 'a b' "it's" '$HOME' "$V" 'ü
