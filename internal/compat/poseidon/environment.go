@@ -67,7 +67,7 @@ func (p *Poseidon) find(r *http.Request) (int, *state.Job, error) {
 	text := r.PathValue("id")
 	id, err := strconv.Atoi(text)
 	if err != nil || id < 0 {
-		return 0, nil, refused(http.StatusBadRequest, "the execution environment %q is no number; it is 0 or higher", clip(text))
+		return 0, nil, refused(http.StatusNotFound, "there is no execution environment %q: an id is a number, 0 or higher", clip(text))
 	}
 	return id, p.environment(id), nil
 }
@@ -108,8 +108,11 @@ func (p *Poseidon) listEnvironments(w http.ResponseWriter, r *http.Request) erro
 
 // fetch checks a parameter that says what is always so here: the state is as new as can be.
 func fetch(r *http.Request) error {
-	_, err := flag(r, "fetch", false)
-	return err
+	text := r.URL.Query().Get("fetch")
+	if _, err := strconv.ParseBool(text); err != nil && text != "" {
+		return refused(http.StatusBadRequest, "fetch is %q; it is true or false", clip(text))
+	}
+	return nil
 }
 
 func (p *Poseidon) getEnvironment(w http.ResponseWriter, r *http.Request) error {
@@ -253,16 +256,4 @@ func (p *Poseidon) deleteEnvironment(w http.ResponseWriter, r *http.Request) err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// flag reads a parameter of the query.
-func flag(r *http.Request, name string, unless bool) (bool, error) {
-	switch text := r.URL.Query().Get(name); text {
-	case "":
-		return unless, nil
-	case "true", "false":
-		return text == "true", nil
-	default:
-		return false, refused(http.StatusBadRequest, "%s is %q; it is true or false", name, clip(text))
-	}
 }

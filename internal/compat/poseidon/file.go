@@ -31,22 +31,24 @@ type file struct {
 }
 
 // where is what requests that look at files have in common.
-func where(r *http.Request) (name string, privileged bool, err error) {
-	privileged, err = flag(r, "privilegedExecution", false)
-	return cmp.Or(r.URL.Query().Get("path"), "./"), privileged, err
+func where(r *http.Request) (name string, privileged bool) {
+	return cmp.Or(r.URL.Query().Get("path"), "./"), lenient(r, "privilegedExecution", false)
+}
+
+// lenient reads a parameter of the query as Poseidon does: what strconv.ParseBool does not know is the default.
+func lenient(r *http.Request, name string, unless bool) bool {
+	v, err := strconv.ParseBool(r.URL.Query().Get(name))
+	if err != nil {
+		return unless
+	}
+	return v
 }
 
 func (p *Poseidon) listFiles(w http.ResponseWriter, r *http.Request, c *state.Claim) error {
-	name, privileged, err := where(r)
-	if err != nil {
-		return err
-	}
-	recursive, err := flag(r, "recursive", true)
-	if err != nil {
-		return err
-	}
+	name, privileged := where(r)
+	recursive := lenient(r, "recursive", true)
 	l := &listing{w: w, top: name, recursive: recursive}
-	err = p.as(c, privileged, l.untouched, func(user string) error {
+	err := p.as(c, privileged, l.untouched, func(user string) error {
 		return p.api.ListFiles(r.Context(), string(c.Runner), initwire.FileList{
 			Path: name, Recursive: recursive, User: user, NoFollow: true, NoHidden: true,
 		}, l.add)
@@ -212,10 +214,7 @@ func permissions(mode uint32) string {
 }
 
 func (p *Poseidon) readFile(w http.ResponseWriter, r *http.Request, c *state.Claim) error {
-	name, privileged, err := where(r)
-	if err != nil {
-		return err
-	}
+	name, privileged := where(r)
 	ctx, cancel := p.api.Streaming(r.Context())
 	defer cancel()
 	return p.as(c, privileged, always, func(user string) error {
