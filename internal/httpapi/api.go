@@ -85,6 +85,9 @@ type Config struct {
 	// confirmed before it was started again, or nil. Until then nothing under /v1
 	// is answered: a job that was accepted must never be "not found". Optional.
 	CaughtUp func() error
+	// Started is closed when the server serves for the first time. Requests to mounted APIs wait for it, for 30 s at most,
+	// and only then ask CaughtUp. Optional: without it they do not wait.
+	Started <-chan struct{}
 	// Leads says whether this server leads; nil: it does when it is ready. Optional.
 	Leads func() bool
 	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and

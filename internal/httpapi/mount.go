@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -13,8 +14,8 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Mount is another system's API below a path of its own. The guard checks Host and Origin, keeps requests out until
-// the log is read, counts, and answers for a handler that panics. Tokens, bodies, and who may use which runner are the
+// Mount is another system's API below a path of its own. The guard checks Host and Origin, holds requests until the
+// server has started, counts, and answers for a handler that panics. Tokens, bodies, and who may use which runner are the
 // mounted API's own business.
 type Mount struct {
 	// Prefix of its paths, with a slash at both ends.
@@ -44,12 +45,36 @@ func (a *API) serveMount(m *Mount, w http.ResponseWriter, r *http.Request) (rout
 		m.refuse(w, r, p)
 		return "none"
 	}
+	a.awaitStart(r.Context())
 	if err := a.cfg.CaughtUp(); err != nil {
 		m.refuse(w, r, problemOf(err))
 		return "none"
 	}
 	m.Handler.ServeHTTP(w, r)
 	return cmp.Or(r.Pattern, "none")
+}
+
+// maxStartWait is how long a request to a mounted API waits for a server that starts.
+const maxStartWait = 30 * time.Second
+
+// awaitStart waits until the server has started. The clients of other systems do not retry, so a restart must look to them
+// like a slow request.
+func (a *API) awaitStart(ctx context.Context) {
+	select {
+	case <-a.cfg.Started:
+		return
+	default:
+	}
+	if a.cfg.Started == nil {
+		return
+	}
+	late := time.NewTimer(maxStartWait)
+	defer late.Stop()
+	select {
+	case <-a.cfg.Started:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 func (m *Mount) refuse(w http.ResponseWriter, r *http.Request, p *problem) {

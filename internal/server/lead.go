@@ -103,6 +103,7 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 	case <-ctx.Done():
 	}
 	s.leading.Store(true)
+	s.startedOnce.Do(func() { close(s.started) })
 	// Who waits for readiness waits for the feed.
 	_, _, err = l.Propose(ctx, s.pools())
 	if err == nil {

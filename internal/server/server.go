@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -71,10 +72,13 @@ type Server struct {
 	// leading is set while the loops run; caughtUp once all that was confirmed
 	// before this start is in the state.
 	leading, caughtUp atomic.Bool
-	metrics           *httpapi.Metrics
-	token, claimKey   muster.Secret
-	stats             loopStats
-	times             *times
+	// started is closed when leading is set for the first time.
+	started         chan struct{}
+	startedOnce     sync.Once
+	metrics         *httpapi.Metrics
+	token, claimKey muster.Secret
+	stats           loopStats
+	times           *times
 	// readable is the newest log format that every server of the cluster reads. A server that is alone asks only itself; a
 	// cluster asks each of its members.
 	readable func() state.Format
@@ -189,7 +193,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), opts: opts, log: opts.Logger,
+	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), started: make(chan struct{}), opts: opts, log: opts.Logger,
 		readable: func() state.Format { return state.FormatNewest }}
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
@@ -347,6 +351,7 @@ func (s *Server) api() (*http.Server, error) {
 		Running:  s.config,
 		Ready:    s.ready,
 		CaughtUp: s.isCaughtUp,
+		Started:  s.started,
 		Leads:    s.raft.IsLeader,
 		Metrics:  s.metrics,
 		Version:  s.opts.Version,

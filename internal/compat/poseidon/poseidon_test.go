@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -94,6 +95,39 @@ func TestForeignPagesAndHostsAreRefused(t *testing.T) {
 	b := newBench(t)
 	b.want(b.do("GET", "execution-environments", "", header("Origin", "https://evil.example")), 403, "")
 	b.want(b.do("GET", "execution-environments", "", func(r *http.Request) { r.Host = "evil.example" }), 421, "")
+}
+
+// P11: clients do not retry, so a request that comes while the server starts is held, and not for ever.
+func TestRequestsWaitForTheStart(t *testing.T) {
+	late := muster.Faultf(muster.FaultUnavailable, "the server is starting")
+	for _, starts := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			started := make(chan struct{})
+			b := stocked(t, 1, true, func(h *httpapi.Config, _ *Config) { h.Started = started })
+			b.set(func() { b.late = late })
+			began := time.Now()
+			go func() {
+				time.Sleep(2 * time.Second)
+				if starts {
+					b.set(func() { b.late = nil })
+					close(started)
+				}
+			}()
+			a := b.do("GET", "execution-environments/7", "")
+			if took := time.Since(began); starts && (a.StatusCode != 200 || took != 2*time.Second) || !starts && (a.StatusCode != 500 || took != 30*time.Second) {
+				t.Errorf("starts %v: %d %s after %s", starts, a.StatusCode, a.body, took)
+			}
+			// A client that leaves is not waited for.
+			if began = time.Now(); !starts {
+				ctx, leave := context.WithTimeout(t.Context(), time.Second)
+				defer leave()
+				b.do("GET", "health", "", func(r *http.Request) { *r = *r.WithContext(ctx) })
+				if took := time.Since(began); took != time.Second {
+					t.Errorf("after %s", took)
+				}
+			}
+		})
+	}
 }
 
 func TestNothingBeforeTheLogIsRead(t *testing.T) {
