@@ -147,7 +147,7 @@ func TestPoseidonClient(t *testing.T) {
 	c.must(204, "PATCH", runner+"/files", map[string]any{"copy": []map[string]string{
 		{"path": "lib/script.sh", "content": base64.StdEncoding.EncodeToString([]byte(script))}, {"path": "/workspace/data/", "content": ""}}})
 	stdout, stderr, exit := c.run(runner, "sh lib/script.sh", false)
-	if stdout != "user\r\n/workspace\r\nit's me, true\r\n0\r\n" || stderr != "wrong\n" || exit != "3" {
+	if stdout != "user\r\n/workspace\r\nit's me, true\r\n0\r\n" || stderr != "wrong\r\n" || exit != "3" {
 		t.Errorf("%q %q %s", stdout, stderr, exit)
 	}
 	if stdout, stderr, exit = c.run(runner, "id -un && cat /secret", true); stdout != "root\r\nof root\r\n" || exit != "0" {
