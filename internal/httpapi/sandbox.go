@@ -172,7 +172,7 @@ func execProblem(f *initwire.Failed) *problem {
 		status, code = http.StatusConflict, string(muster.FaultAlreadyExists)
 	case initwire.ReasonNoExec:
 		status, code = http.StatusNotFound, string(muster.FaultNotFound)
-	case initwire.ReasonExecEnded:
+	case initwire.ReasonExecEnded, initwire.ReasonProcessLimit:
 		status, code = http.StatusConflict, string(muster.FaultConflict)
 	case initwire.ReasonOutputGone:
 		status, code = http.StatusGone, string(muster.FaultTooOld)

@@ -45,6 +45,25 @@ func TestForkBomb(t *testing.T) {
 	})
 }
 
+// S-H2: whoever holds a claim, and the job itself, can fill a sandbox with processes and then send requests. Its init must go on, with threads
+// that the limit has room for beside the processes that were asked for.
+func TestFullSandboxAnswers(t *testing.T) {
+	everywhere(t, func(n *node) {
+		c := n.config("sleep", "600")
+		c.Limits.Pids = 16
+		s := n.start(c)
+		words, err := initbox.Read(c.Dir)
+		if err != nil || words.Init == nil {
+			n.Fatal(words, err)
+		}
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", words.Init.Pid))
+		if err != nil || len(threads) > cgroup.InitThreads {
+			n.Errorf("init has %d threads, and %d in reserve: %v", len(threads), cgroup.InitThreads, err)
+		}
+		runtimetest.FillAndAsk(n, s)
+	})
+}
+
 // S-H2: whoever holds a claim can fill a sandbox with processes until its init finds no thread for the next request, and ends. That is not the node's fault.
 func TestInitWithoutThreads(t *testing.T) {
 	everywhere(t, func(n *node) {

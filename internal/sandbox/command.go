@@ -45,6 +45,9 @@ func (s *sandbox) begin() *initwire.Failed {
 	s.stdout = newStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
 	s.stderr = newStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
 	s.stdout.fd, s.stderr.fd = outR, errR
+	for _, to := range []*stream{s.stdout, s.stderr} {
+		to.disk, to.brief = s.gates.disk, s.gates.brief
+	}
 	// What was read to start the command is not needed any more, and could be megabytes. Executions get the environment too.
 	s.env = strings.Join(s.start.Env, "\x00")
 	s.start.Env, s.start.Command = nil, nil
@@ -195,6 +198,10 @@ func explain(p *program, path string, err error) *initwire.Failed {
 		return notExecutable(path, "somebody is writing to it")
 	case syscall.EINVAL, syscall.EISDIR:
 		return notExecutable(path, err.Error())
+	case syscall.EAGAIN:
+		if p.beside {
+			return userFault(initwire.ReasonProcessLimit, "command "+quote(path)+" cannot be started: the sandbox has as many processes and threads as it may have (resources.pids)")
+		}
 	case syscall.E2BIG:
 		return userFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(p.size())+" bytes, more than the system takes")
 	case syscall.ENAMETOOLONG:

@@ -14,6 +14,9 @@
 // longer than a question and an answer leaves the loop as an operation (operation.go) with goroutines of its own:
 // executions (exec*.go), files and ports. Reaping does not leave it: see executions for why no exit status is ever lost.
 //
+// It starts all threads before the command, because the sandbox may be full of processes later (threads.go): every system call in an operation
+// either needs a slot of a gate, or is a raw one that does not block (endpoint.go).
+//
 // As process 1 of a container (contain.go) init has more rights than anything inside, and it is asked by
 // a stranger's programs only through what they leave in its way: names in /etc/passwd, links, signals, what is in /proc. So every
 // path of theirs is resolved without the kernel's magic links, and init shows nothing of itself.

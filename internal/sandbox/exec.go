@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -50,7 +49,7 @@ type execution struct {
 	// pid of its leader, whose session and group have the same number.
 	pid int
 	// stdin is our end of what it reads, nil if it has none; of a terminal the same as prints[0].
-	stdin *os.File
+	stdin *endpoint
 	// prints are what comes out: stdout and stderr, or a terminal.
 	prints []*source
 	// midLine: the last that was fed to its terminal was no end of a line.

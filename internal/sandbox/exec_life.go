@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"io"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -33,9 +32,8 @@ func (s *sandbox) release(b *chunk) { s.pool.Put(b) }
 
 // source is our end of one stream that an execution prints to.
 type source struct {
-	s    *sandbox
-	file *os.File
-	raw  syscall.RawConn
+	s   *sandbox
+	end *endpoint
 	// cut is closed when reading goes no further than what is there.
 	cut chan struct{}
 	// last is what may still be read then.
@@ -43,13 +41,11 @@ type source struct {
 }
 
 func (s *sandbox) source(fd int, name string) (*source, error) {
-	file := os.NewFile(uintptr(fd), name)
-	raw, err := file.SyscallConn()
+	l, err := newEndpoint(fd, name, s.gates.brief)
 	if err != nil {
-		_ = file.Close()
 		return nil, err
 	}
-	return &source{s: s, file: file, raw: raw, cut: make(chan struct{}), last: lastRead}, nil
+	return &source{s: s, end: l, cut: make(chan struct{}), last: lastRead}, nil
 }
 
 // read waits for what comes next; any error is the end. Release what it returns. There is a buffer only while
@@ -62,23 +58,19 @@ func (r *source) read() (*chunk, error) {
 		if b == nil {
 			b = r.s.chunk()
 		}
-		n, err = syscall.Read(int(fd), b.room())
-		for err == syscall.EINTR {
-			n, err = syscall.Read(int(fd), b.room())
-		}
-		if err == syscall.EAGAIN {
+		if n, err = rawRead(fd, b.room()); err == syscall.EAGAIN {
 			r.s.release(b)
 			b = nil
 			return false
 		}
 		return true
 	}
-	if waited := r.raw.Read(try); waited != nil {
+	if waited := r.end.whenReadable(try); waited != nil {
 		if !isClosedChan(r.cut) || r.last <= 0 {
 			return nil, waited
 		}
 		err = syscall.EAGAIN
-		if wrong := r.raw.Control(func(fd uintptr) { try(fd) }); wrong != nil {
+		if wrong := r.end.control(func(fd uintptr) { try(fd) }); wrong != nil {
 			return nil, wrong
 		}
 		r.last -= max(n, 0)
@@ -101,13 +93,15 @@ func (r *source) release(b *chunk) { r.s.release(b) }
 // cutOff ends the waiting. Called once.
 func (r *source) cutOff() {
 	close(r.cut)
-	_ = r.file.SetReadDeadline(time.Unix(1, 0))
+	_ = r.end.file.SetReadDeadline(time.Unix(1, 0))
 }
 
 // start makes what it reads from and prints to, and launches it.
 func (e *execution) start() *initwire.Failed {
+	e.s.gates.launches.enter()
+	defer e.s.gates.launches.leave()
 	want := e.want
-	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User}
+	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User, beside: true}
 	if p.work == "" {
 		p.work = e.s.start.Work
 	}
@@ -153,7 +147,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 		}
 		e.prints = []*source{screen}
 		if e.want.Stdin {
-			e.stdin = screen.file
+			e.stdin = screen.end
 		}
 		if e.want.OwnStderr {
 			w, err := e.output()
@@ -173,8 +167,10 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 			// The other way round than output: the program's end waits, ours does not.
 			_ = syscall.SetNonblock(r, false)
 			_ = syscall.SetNonblock(w, true)
-			e.stdin = os.NewFile(uintptr(w), "stdin of "+e.id)
 			p.files[0] = r
+			if e.stdin, err = newEndpoint(w, "stdin of "+e.id, e.s.gates.brief); err != nil {
+				return theirs, err
+			}
 		}
 		for i := range 2 {
 			w, err := e.output()
@@ -187,7 +183,9 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 	}
 	if e.want.Detached {
 		for i := range e.prints {
-			e.spools = append(e.spools, newSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i]))
+			p := newSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
+			p.disk = e.s.gates.disk
+			e.spools = append(e.spools, p)
 		}
 	}
 	return theirs, nil
@@ -213,7 +211,7 @@ func (e *execution) disconnect() {
 		_ = e.stdin.Close()
 	}
 	for _, from := range e.prints {
-		_ = from.file.Close()
+		_ = from.end.Close()
 	}
 }
 

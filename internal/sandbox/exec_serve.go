@@ -106,7 +106,7 @@ func (o *operation) pass(from *source, kind initwire.Kind) error {
 
 // send is writeBytes for as long as the client takes: its slowness is what the program is to feel.
 func (o *operation) send(kind initwire.Kind, frame []byte) error {
-	_ = o.conn.SetWriteDeadline(time.Time{})
+	_ = o.conn.file.SetWriteDeadline(time.Time{})
 	initwire.PutHead(frame, kind)
 	_, err := o.conn.Write(frame)
 	return err
@@ -130,7 +130,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 			}
 		case initwire.KindResize:
 			if size, err := initwire.ParseSize(payload); err == nil && e.want.TTY {
-				_ = resize(e.prints[0].file, size.Rows, size.Cols)
+				_ = resize(e.prints[0].end, size.Rows, size.Cols)
 			}
 		case initwire.KindExecSignal:
 			if sig, err := initwire.ParseExecSignal(payload); err == nil && sig.Signal > 0 && sig.Signal <= 64 {
@@ -150,7 +150,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 // nobody will read any more is thrown away.
 func (o *operation) feed(e *execution, p []byte) bool {
 	for len(p) > 0 {
-		_ = e.stdin.SetWriteDeadline(time.Now().Add(stdinLook))
+		_ = e.stdin.file.SetWriteDeadline(time.Now().Add(stdinLook))
 		n, err := e.stdin.Write(p)
 		if n > 0 {
 			e.midLine.Store(p[n-1] != '\n' && p[n-1] != '\r')
@@ -170,14 +170,10 @@ func (o *operation) feed(e *execution, p []byte) bool {
 }
 
 // hungUp reports whether the other side has left, though there may still be something to read of it.
-func hungUp(conn *os.File) (yes bool) {
+func hungUp(conn *endpoint) (yes bool) {
 	const pollRdHup = 0x2000
 	const gone = pollRdHup | 0x10 | 0x08 // or HUP, or ERR
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return true
-	}
-	err = raw.Control(func(fd uintptr) {
+	err := conn.control(func(fd uintptr) {
 		look := []pollFD{{fd: int32(fd), events: pollRdHup}}
 		_, _ = poll(look, 0)
 		yes = look[0].revents&gone != 0

@@ -11,7 +11,7 @@ import (
 )
 
 // with does something with the rights that a user has on files; empty: with init's. They are of the
-// thread that does it, and taken back after it. do must stay on its goroutine.
+// thread that does it, and taken back after it and while it waits for the client. do must stay on its goroutine.
 func (f *files) with(user string, do func() error) error {
 	if user == "" {
 		return do()
@@ -30,20 +30,45 @@ func (f *files) with(user string, do func() error) error {
 	if f.names == nil {
 		f.names = readNames() // which the user need not be allowed to
 	}
-	runtime.LockOSThread()
-	mine, err := myRights()
-	if err == nil {
-		err = rights{int(who.uid), int(who.gid), who.groups}.take()
-	}
-	if err != nil {
-		// The thread is in an unknown state: it stays locked and ends with its goroutine.
+	f.o.as = &rights{int(who.uid), int(who.gid), who.groups}
+	if err := f.o.assume(); err != nil {
+		f.o.as = nil
 		return wrong(initwire.FileFault, "", "take the rights of user "+quote(user)+": "+err.Error())
 	}
-	done := do()
-	if mine.take() == nil {
+	defer func() {
+		f.o.giveBack()
+		f.o.as = nil
+	}()
+	return do()
+}
+
+// assume gives this thread the rights that the operation is to have, and locks the goroutine to it. After an error it has its own.
+func (o *operation) assume() (err error) {
+	if o.as == nil {
+		return nil
+	}
+	runtime.LockOSThread()
+	if o.mine, err = myRights(); err != nil {
+		runtime.UnlockOSThread()
+		o.as = nil
+		return err
+	}
+	if err = o.as.take(); err != nil {
+		o.giveBack()
+		o.as = nil
+	}
+	return err
+}
+
+// giveBack gives this thread its own rights back.
+func (o *operation) giveBack() {
+	if o.as == nil {
+		return
+	}
+	// If that fails, the thread is in an unknown state: it stays locked and ends with its goroutine.
+	if o.mine.take() == nil {
 		runtime.UnlockOSThread()
 	}
-	return done
 }
 
 // rights are what decides about files.

@@ -52,7 +52,7 @@ func (i *inside) dial() *os.File {
 		if err != nil {
 			return
 		}
-		(&operation{s: i.s, conn: server}).serve(kind, fields)
+		(&operation{s: i.s, conn: endpointOf(i.t, server)}).serve(kind, fields)
 	}()
 	i.t.Cleanup(func() {
 		_ = client.Close()

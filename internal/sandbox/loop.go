@@ -158,7 +158,11 @@ func poll(fds []pollFD, wait time.Duration) (some bool, err error) {
 		ts := syscall.NsecToTimespec(int64(wait))
 		limit = &ts
 	}
-	n, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
+	call := syscall.Syscall6
+	if wait == 0 {
+		call = syscall.RawSyscall6 // it does not block
+	}
+	n, _, errno := call(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
 		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
 	switch errno {
 	case 0:

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"io"
-	"os"
 	"runtime"
 	"strconv"
 	"time"
@@ -29,11 +28,28 @@ const (
 // Only one goroutine may read at a time. Any may write: a frame goes out by one Write, and those do not mix.
 type operation struct {
 	s *sandbox
-	// conn is the connection. Reads and writes wait in the runtime's poller.
-	conn *os.File
+	// conn is the connection.
+	conn *endpoint
 	// in[from:] has come and is not yet read; at first, what came with the request.
 	in   []byte
 	from int
+	// slot is the gate that its goroutine has entered, unless it waits for the client; nil: none.
+	slot gate
+	// as is whose rights its thread has meanwhile, and mine those that it had before; nil: its own.
+	as   *rights
+	mine rights
+}
+
+// pause gives up what others may need, before its goroutine waits for the client.
+func (o *operation) pause() {
+	o.giveBack()
+	o.slot.leave()
+}
+
+// resume takes it again. After an error the operation must do nothing more.
+func (o *operation) resume() error {
+	o.slot.enter()
+	return o.assume()
 }
 
 // longer reports whether an operation takes a goroutine of its own.
@@ -61,11 +77,16 @@ func (s *sandbox) handOver(c *conn, kind initwire.Kind, fields, rest []byte) {
 		}
 		s.execs.open()
 	}
-	o := &operation{s: s, conn: os.NewFile(uintptr(c.fd), "operation"), in: rest}
+	conn, err := newEndpoint(c.fd, "operation", s.gates.brief)
 	c.fd = -1
+	if err != nil {
+		s.operations.Add(-1)
+		return
+	}
+	o := &operation{s: s, conn: conn, in: rest}
 	go func() {
 		defer s.operations.Add(-1)
-		defer func() { _ = o.conn.Close() }()
+		defer func() { _ = conn.Close() }()
 		o.serve(kind, fields)
 	}()
 	// It goes first, on this thread: waking another for it costs a twentieth of an execution's start.
@@ -100,7 +121,11 @@ func (o *operation) read() (initwire.Kind, []byte, error) {
 			return kind, payload, nil
 		}
 		o.makeRoom()
+		o.pause()
 		n, err := o.conn.Read(o.in[len(o.in):cap(o.in)])
+		if resumed := o.resume(); resumed != nil {
+			return 0, nil, resumed
+		}
 		o.in = o.in[:len(o.in)+n]
 		if n > 0 {
 			continue
@@ -132,7 +157,7 @@ func (o *operation) makeRoom() {
 
 // write sends a frame, and gives up on a client that takes nothing for stallTime.
 func (o *operation) write(kind initwire.Kind, payload []byte) error {
-	_ = o.conn.SetWriteDeadline(time.Now().Add(stallTime))
+	_ = o.conn.file.SetWriteDeadline(time.Now().Add(stallTime))
 	return initwire.WriteFrame(o.conn, kind, payload)
 }
 

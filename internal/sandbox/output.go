@@ -19,13 +19,15 @@ type stream struct {
 
 	// fd is the pipe as long as take reads it, else -1.
 	fd   int
-	pipe *os.File
+	pipe *endpoint
 	done chan struct{}
 
 	// segments are those on disk, oldest first; the last one is open as file.
 	segments []segment
 	file     int
 	kept     int64
+	// disk and brief are for the goroutine; the loop needs no slot.
+	disk, brief gate
 	// end is the stream offset of the next byte.
 	end int64
 	// lost is how many bytes the disk would not take.
@@ -66,15 +68,21 @@ func (s *stream) take(buf []byte) {
 
 // follow keeps all that comes out of the pipe from now on.
 func (s *stream) follow(pipe int) {
-	s.pipe = os.NewFile(uintptr(pipe), s.name)
 	s.done = make(chan struct{})
+	var err error
+	if s.pipe, err = newEndpoint(pipe, s.name, s.brief); err != nil {
+		close(s.done)
+		return
+	}
 	go func() {
 		defer close(s.done)
 		size := smallRead
 		buf := make([]byte, size)
 		for {
 			n, err := s.pipe.Read(buf)
+			s.disk.enter()
 			s.write(buf[:n])
+			s.disk.leave()
 			if err != nil {
 				return
 			}
@@ -89,7 +97,7 @@ func (s *stream) follow(pipe int) {
 // finish ends the reading; a goroutine gets until the deadline to read to the end of the pipe.
 func (s *stream) finish(deadline time.Time) {
 	if s.pipe != nil {
-		_ = s.pipe.SetReadDeadline(deadline)
+		_ = s.pipe.file.SetReadDeadline(deadline)
 		<-s.done
 	}
 	if s.fd >= 0 {

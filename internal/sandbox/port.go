@@ -28,7 +28,9 @@ func (o *operation) servePort(kind initwire.Kind, fields []byte) {
 	case initwire.KindConnect:
 		o.connect(fields)
 	case initwire.KindPorts:
+		o.s.gates.brief.enter()
 		list, err := listening()
+		o.s.gates.brief.leave()
 		if err != nil {
 			o.refuse("list of ports: " + err.Error())
 			return
@@ -46,7 +48,7 @@ func (o *operation) connect(fields []byte) {
 		o.refuse("port " + strconv.FormatInt(port, 10) + " is none: ports are 1 to 65535")
 		return
 	}
-	inside, why := dialInside(int(port))
+	inside, why := dialInside(int(port), o.s.gates.brief)
 	if inside == nil {
 		o.refuse("port " + strconv.FormatInt(port, 10) + ": " + why)
 		return
@@ -55,7 +57,7 @@ func (o *operation) connect(fields []byte) {
 	if o.write(initwire.KindConnected, nil) != nil {
 		return
 	}
-	_ = o.conn.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
+	_ = o.conn.file.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
 	early := o.in[o.from:]
 	if len(early) > 0 {
 		if _, err := inside.Write(early); err != nil {
@@ -74,7 +76,7 @@ func (o *operation) connect(fields []byte) {
 
 // pass copies until the end of from, and then ends to. If either breaks, both are ended, each way: whoever
 // passes in the other direction has nobody any more.
-func pass(to, from *os.File) {
+func pass(to, from *endpoint) {
 	buf := make([]byte, portBuffer)
 	for {
 		n, err := from.Read(buf)
@@ -97,22 +99,21 @@ func pass(to, from *os.File) {
 	}
 }
 
-func shut(f *os.File, how int) {
-	raw, err := f.SyscallConn()
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
-	}
+func shut(l *endpoint, how int) {
+	l.brief.enter()
+	defer l.brief.leave()
+	_ = l.control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
 }
 
 // dialInside connects to whoever listens on the loopback addresses.
-func dialInside(port int) (conn *os.File, why string) {
-	conn, err := dialTCP(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+func dialInside(port int, brief gate) (conn *endpoint, why string) {
+	conn, err := dialTCP(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}, brief)
 	if err == nil {
 		return conn, ""
 	}
 	v6 := &syscall.SockaddrInet6{Port: port}
 	v6.Addr[15] = 1
-	conn, err6 := dialTCP(syscall.AF_INET6, v6)
+	conn, err6 := dialTCP(syscall.AF_INET6, v6, brief)
 	switch {
 	case err6 == nil:
 		return conn, ""
@@ -124,20 +125,10 @@ func dialInside(port int) (conn *os.File, why string) {
 	return nil, err.Error()
 }
 
-func dialTCP(family int, to syscall.Sockaddr) (*os.File, error) {
-	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	_ = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
-	err = syscall.Connect(fd, to)
-	if err != nil && err != syscall.EINPROGRESS && err != syscall.EINTR {
-		_ = syscall.Close(fd)
-		return nil, err
-	}
-	conn := os.NewFile(uintptr(fd), "port")
-	if err == nil {
-		return conn, nil
+func dialTCP(family int, to syscall.Sockaddr, brief gate) (*endpoint, error) {
+	conn, made, err := beginTCP(family, to, brief)
+	if err != nil || made {
+		return conn, err
 	}
 	if err := connected(conn); err != nil {
 		_ = conn.Close()
@@ -146,17 +137,34 @@ func dialTCP(family int, to syscall.Sockaddr) (*os.File, error) {
 	return conn, nil
 }
 
-// connected waits until a connection is made, or says why not.
-func connected(conn *os.File) error {
-	raw, err := conn.SyscallConn()
+// beginTCP begins a connection. made: it is there already.
+func beginTCP(family int, to syscall.Sockaddr, brief gate) (conn *endpoint, made bool, err error) {
+	brief.enter()
+	defer brief.leave()
+	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return nil, false, err
 	}
-	_ = conn.SetWriteDeadline(time.Now().Add(connectTime))
+	_ = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
+	err = syscall.Connect(fd, to)
+	if err != nil && err != syscall.EINPROGRESS && err != syscall.EINTR {
+		_ = syscall.Close(fd)
+		return nil, false, err
+	}
+	made = err == nil
+	conn, err = newEndpoint(fd, "port", brief)
+	return conn, made, err
+}
+
+// connected waits until a connection is made, or says why not.
+func connected(conn *endpoint) error {
+	_ = conn.file.SetWriteDeadline(time.Now().Add(connectTime))
 	var broken error
-	err = raw.Write(func(fd uintptr) (done bool) {
+	err := conn.raw.Write(func(fd uintptr) (done bool) {
 		var errno int
+		conn.brief.enter()
 		errno, broken = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
+		conn.brief.leave()
 		if broken != nil || errno != 0 {
 			if broken == nil {
 				broken = syscall.Errno(errno)
@@ -166,7 +174,7 @@ func connected(conn *os.File) error {
 		_, err := syscall.Getpeername(int(fd))
 		return err == nil
 	})
-	_ = conn.SetWriteDeadline(time.Time{})
+	_ = conn.file.SetWriteDeadline(time.Time{})
 	if broken != nil {
 		return broken
 	}

@@ -60,7 +60,7 @@ func TestConnect(t *testing.T) {
 			if _, err := conn.Write(written(1, size)); err != nil {
 				t.Fatal(err)
 			}
-			shut(conn, syscall.SHUT_WR)
+			shut(endpointOf(t, conn), syscall.SHUT_WR)
 			b, err := io.ReadAll(conn)
 			if err != nil || !bytes.Equal(b, written(2, size)) {
 				t.Errorf("answer of %d bytes, %v", len(b), err)
@@ -93,7 +93,7 @@ func TestConnectServerFirst(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	go func() {
 		defer func() { _ = server.Close() }()
-		(&operation{s: i.s, conn: server, in: []byte("early ")}).serve(initwire.KindConnect, initwire.NumberFields(int64(port)))
+		(&operation{s: i.s, conn: endpointOf(t, server), in: []byte("early ")}).serve(initwire.KindConnect, initwire.NumberFields(int64(port)))
 	}()
 	if kind, _, err := initwire.ReadFrame(client, initwire.MaxFrame); err != nil || kind != initwire.KindConnected {
 		t.Fatal(kind, err)
@@ -104,7 +104,7 @@ func TestConnectServerFirst(t *testing.T) {
 	if _, err := io.WriteString(client, "late"); err != nil {
 		t.Error(err)
 	}
-	shut(client, syscall.SHUT_WR)
+	shut(endpointOf(t, client), syscall.SHUT_WR)
 	if got := <-heard; got != "early late, true" {
 		t.Errorf("heard %q", got)
 	}
@@ -232,7 +232,7 @@ func BenchmarkPort(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		shut(conn, syscall.SHUT_WR)
+		shut(endpointOf(b, conn), syscall.SHUT_WR)
 		if _, err := io.ReadAll(conn); err != nil {
 			b.Fatal(err)
 		}

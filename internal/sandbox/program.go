@@ -19,6 +19,8 @@ type program struct {
 	// makeWork: a work directory that a container does not have is made. give is as in Start.
 	makeWork bool
 	give     string
+	// beside: it is started beside the sandbox's command, and not as that.
+	beside bool
 
 	// who it runs as, in a container; nil: as init.
 	who *identity

@@ -27,6 +27,13 @@ func TestMain(m *testing.M) {
 		_ = os.Unsetenv(asInit)
 		os.Exit(Run())
 	}
+	if pid := os.Getenv(asLimiter); pid != "" {
+		if err := limitThreads(pid); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := m.Run()
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
@@ -262,4 +269,12 @@ func alive(pid int) bool {
 	}
 	st, ok := initwire.ParseStat(string(b))
 	return ok && !st.Dead()
+}
+
+// endpointOf is the endpoint that a file of a test is.
+func endpointOf(t testing.TB, f *os.File) *endpoint {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	must(t, err)
+	return &endpoint{file: f, raw: raw}
 }

@@ -63,6 +63,7 @@ type sandbox struct {
 	spooled atomic.Int64
 	// serving: the process is prepared for operations.
 	serving bool
+	gates   gates
 }
 
 // Run is the life of one sandbox, from the descriptors that the agent left
@@ -75,6 +76,8 @@ func Run() int {
 		}
 	}
 	closeFrom(initwire.FDOutput + 1)
+	// Now, because the agent has things to do before it sends the start.
+	startThreads(startedThreads)
 	kind, fields, err := initwire.ReadFrame(fdStream(initwire.FDControl), initwire.MaxStart)
 	if err == io.EOF {
 		return 0 // the agent thought better of it, or died
@@ -88,7 +91,7 @@ func Run() int {
 		say("start from the agent: " + err.Error() + "\n")
 		return 1
 	}
-	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true}
+	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true, gates: newGates()}
 	s.execs.deaths = -1
 	if failed := s.begin(); failed != nil {
 		record(failed.Line())

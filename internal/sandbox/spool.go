@@ -33,6 +33,8 @@ type spool struct {
 	all *atomic.Int64
 	// makeRoom drops what others hold that is needed least; nil: nothing is. The writer's own.
 	makeRoom func()
+	// disk is the gate of whoever reads or writes files here.
+	disk gate
 
 	// file is the last segment, open for appending; the writer's own.
 	file int
@@ -67,7 +69,9 @@ func (p *spool) keep(from *source) {
 		from.release(b)
 	}
 	if p.file >= 0 {
+		p.disk.enter()
 		_ = syscall.Close(p.file)
+		p.disk.leave()
 		p.file = -1
 	}
 	p.update(func() { p.finished = true })
@@ -120,6 +124,8 @@ func (p *spool) write(b []byte, cut <-chan struct{}) {
 
 // put appends what it can to the last segment, or to a new one.
 func (p *spool) put(b []byte) int {
+	p.disk.enter()
+	defer p.disk.leave()
 	p.mu.Lock()
 	end := p.end
 	full := p.file < 0 || p.segments[len(p.segments)-1].size >= p.whole
@@ -185,6 +191,11 @@ func (p *spool) untie() (gone []segment) {
 }
 
 func (p *spool) unlink(gone []segment) {
+	if len(gone) == 0 {
+		return
+	}
+	p.disk.enter()
+	defer p.disk.leave()
 	for _, s := range gone {
 		removeAt(p.dir, initwire.SegmentName(p.name, s.offset))
 	}
@@ -293,6 +304,8 @@ func (r *spoolReader) open(s segment) error {
 		return nil
 	}
 	r.close()
+	r.p.disk.enter()
+	defer r.p.disk.leave()
 	fd, err := openAt(r.p.dir, initwire.SegmentName(r.p.name, s.offset), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
 	if err != nil {
 		return errNotKept
@@ -303,7 +316,9 @@ func (r *spoolReader) open(s segment) error {
 
 // read reads after wait.
 func (r *spoolReader) read(b []byte) (int, error) {
+	r.p.disk.enter()
 	n, err := syscall.Pread(r.file, b[:min(int64(len(b)), r.until-r.offset)], r.offset-r.segment)
+	r.p.disk.leave()
 	if err == nil && n == 0 {
 		err = errNotKept // somebody made it shorter
 	}
@@ -313,7 +328,9 @@ func (r *spoolReader) read(b []byte) (int, error) {
 
 func (r *spoolReader) close() {
 	if r.file >= 0 {
+		r.p.disk.enter()
 		_ = syscall.Close(r.file)
+		r.p.disk.leave()
 		r.file = -1
 	}
 }

@@ -43,7 +43,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	must(t, printer.Close())
 	p := newSpool(&s.spooled, fd, "exec-runs.stdout")
 	p.keep(from)
-	must(t, from.file.Close())
+	must(t, from.end.file.Close())
 
 	if p.size() != int64(len("what it prints")) || p.lostBytes() != 0 {
 		t.Errorf("keeps %d, lost %d", p.size(), p.lostBytes())

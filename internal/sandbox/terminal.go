@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"os"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -67,12 +66,10 @@ func setSize(fd, rows, cols int) error {
 	return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
 }
 
-func resize(master *os.File, rows, cols int) (err error) {
-	raw, err := master.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if wrong := raw.Control(func(fd uintptr) { err = setSize(int(fd), rows, cols) }); wrong != nil {
+func resize(master *endpoint, rows, cols int) (err error) {
+	master.brief.enter()
+	defer master.brief.leave()
+	if wrong := master.control(func(fd uintptr) { err = setSize(int(fd), rows, cols) }); wrong != nil {
 		return wrong
 	}
 	return err
@@ -80,14 +77,12 @@ func resize(master *os.File, rows, cols int) (err error) {
 
 // endOfInput types the character that means so, which ends the input only at the
 // beginning of a line; in the middle of one the first ends that. A program that reads keys one by one sees a key.
-func endOfInput(master *os.File, midLine bool) {
+func endOfInput(master *endpoint, midLine bool) {
 	var mode syscall.Termios
 	var err error
-	raw, wrong := master.SyscallConn()
-	if wrong != nil {
-		return
-	}
-	wrong = raw.Control(func(fd uintptr) { err = ioctl(int(fd), syscall.TCGETS, unsafe.Pointer(&mode)) })
+	master.brief.enter()
+	wrong := master.control(func(fd uintptr) { err = ioctl(int(fd), syscall.TCGETS, unsafe.Pointer(&mode)) })
+	master.brief.leave()
 	if wrong != nil || err != nil {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// Room that the limits have for init itself.
+// Room that the limits have for init itself. InitThreads covers all threads that it starts ahead, see package sandbox.
 const (
 	InitMemory  = 4 << 20
 	InitThreads = 16

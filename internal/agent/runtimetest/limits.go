@@ -21,6 +21,7 @@ func limitCases() []testCase {
 		{"memory/its own KILL is no lack of memory", ownKill},
 		{"memory/neighbours are unharmed", memoryNeighbour},
 		{"processes/a fork bomb is bounded", forkBomb},
+		{"processes/a full sandbox answers requests", fullOfProcesses},
 		{"processor/a quota holds", cpuQuota},
 		{"disk/full inside", diskFull},
 		{"disk/more than its memory", diskOverMemory},
@@ -63,6 +64,18 @@ func forkBomb(r *rig) {
 	if told > 50+16 {
 		r.Errorf("usage says %d processes", told)
 	}
+	s.Stop(0)
+	r.wait(s)
+}
+
+// fullOfProcesses: whatever the processes of a sandbox take, its init has the threads that it needs for requests.
+func fullOfProcesses(r *rig) {
+	r.needMemoryLimit()
+	c := r.config(program{sh: "exec sleep 1000"})
+	c.Limits.Pids = 16
+	c.Resources.Memory = 512 * muster.MiB
+	s := r.start(c)
+	FillAndAsk(r, s)
 	s.Stop(0)
 	r.wait(s)
 }

@@ -31,6 +31,8 @@ const (
 	ReasonExecEnded = "execution-ended"
 	// ReasonOutputGone: the asked for part of its output is not kept any more, or does not exist yet.
 	ReasonOutputGone = "output-gone"
+	// ReasonProcessLimit: the sandbox has as many processes and threads as it may have.
+	ReasonProcessLimit = "process-limit"
 	// ReasonEnding: the sandbox ends and starts nothing more.
 	ReasonEnding = "sandbox-ending"
 )
