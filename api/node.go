@@ -43,6 +43,7 @@ type Node struct {
 	IntentSince  *time.Time        `json:"intent_since,omitempty"`
 	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"Of a hold: when it goes back to run by itself. Of a drain: when what still runs there is stopped."`
 	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
+	Trouble      string            `json:"provider_error,omitempty" doc:"What the provider last answered when it was asked to create, destroy or tag the instance, until that succeeds."`
 	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`
 	HistoryLost  int               `json:"history_lost,omitempty" doc:"How many entries of the history are not kept."`
 	Launched     time.Time         `json:"launched"`

@@ -23,6 +23,9 @@ type Pool struct {
 
 	Breaker Breaker `json:"breaker"`
 	Blind   *Blind  `json:"blind,omitempty" doc:"The provider's list of instances fails or is not complete: until a complete list succeeds, no missing instance is known to be gone."`
+	Unsold  *Blind  `json:"offers_error,omitempty" doc:"The provider's offerings cannot be read: those read before are used meanwhile."`
+	// Troubles are of a single pool as well as in lists.
+	Troubles []NodeTrouble `json:"provider_errors,omitempty" doc:"Nodes that the provider did not create, destroy or tag when it was last asked, at most 20."`
 	// Suspect and Warmth are told of a single pool as well as in lists.
 	Suspect *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
 	Warmth  []Warmth `json:"warmth,omitempty" doc:"What its nodes have at hand, the most common first, at most 20; in single-pool answers."`
@@ -33,8 +36,14 @@ type Pool struct {
 
 // Blind is a provider whose list of instances fails or is not complete.
 type Blind struct {
-	Since time.Time `json:"since" doc:"When the first list that failed began."`
+	Since time.Time `json:"since" doc:"When the first call that failed began."`
 	Error string    `json:"error" doc:"How the last one failed."`
+}
+
+// NodeTrouble is what the provider answers to calls for a node.
+type NodeTrouble struct {
+	Node  string `json:"node"`
+	Error string `json:"error"`
 }
 
 // PoolBudget is what a pool may cost, in the operator's currency, and how it stands; a limit of 0 is none.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sort"
@@ -60,7 +61,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 				n.ID, n.Pool, n.Offering, n.Stage, n.Health, intent(n), fmt.Sprint(n.Allocs),
 				fmt.Sprintf("%g/%g", n.Used.CPU, n.Capacity.CPU),
 				fmt.Sprintf("%s/%s", muster.Bytes(n.Used.Memory), muster.Bytes(n.Capacity.Memory)),
-				ago(&n.Launched, now), n.Reason,
+				ago(&n.Launched, now), cmp.Or(n.Trouble, n.Reason),
 			})
 		}
 		a.printTable([]string{"NODE", "POOL", "OFFERING", "STAGE", "HEALTH", "INTENT", "ALLOCS", "CPU", "MEMORY", "AGE", "REASON"}, rows)
@@ -192,7 +193,7 @@ func (a *app) printNode(n *api.Node) {
 	a.printFields(
 		"Node", n.ID, "Pool", n.Pool, "Offering", n.Offering, "Provider", n.Provider, "Zone", n.Zone, "Market", n.Market,
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
-		"Stage", n.Stage, "Health", n.Health, "Intent", intentText(n, now), "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason,
+		"Stage", n.Stage, "Health", n.Health, "Intent", intentText(n, now), "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason, "Provider error", n.Trouble,
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
 		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),

@@ -133,7 +133,7 @@ func (a *app) printPool(p *api.Pool) {
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
 		"Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
-		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now),
+		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p),
 	)
 	if len(p.Warmth) > 0 {
 		var rows [][]string
@@ -172,6 +172,24 @@ func blindText(p *api.Pool, now time.Time) string {
 	}
 	return fmt.Sprintf("fails since %s: %s; until a complete list succeeds, no missing instance is known to be gone; try `muster provider check %s`",
 		brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
+}
+
+// unsoldText says that the provider does not tell what it sells.
+func unsoldText(p *api.Pool, now time.Time) string {
+	if p.Unsold == nil {
+		return ""
+	}
+	return fmt.Sprintf("cannot be read since %s: %s; those read before are used meanwhile; try `muster provider check %s`",
+		brief(now.Sub(p.Unsold.Since)), p.Unsold.Error, p.Provider)
+}
+
+// troublesText says for which nodes the provider does not do what it was asked to.
+func troublesText(p *api.Pool) string {
+	var out []string
+	for _, t := range p.Troubles {
+		out = append(out, "node "+t.Node+": "+t.Error)
+	}
+	return strings.Join(out, "; ")
 }
 
 // scope is what a block names.

@@ -114,17 +114,23 @@ type Insight interface {
 	Fleet() (*size.Decisions, []size.Block)
 	// Blind says since when a provider's instances cannot be listed, and how the last list failed; 0 and nil if they can.
 	Blind(provider muster.ProviderName) (since muster.Time, why error)
+	// Unsold says the same of its offerings.
+	Unsold(provider muster.ProviderName) (since muster.Time, why error)
+	// Trouble is what the provider answers to calls for a node instead of doing what it was asked to; "" if nothing is wrong.
+	Trouble(id muster.NodeID) string
 	// Paused says why nothing is placed at all; "" if it is.
 	Paused() string
 }
 
 type noInsight struct{}
 
-func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string) { return nil, nil }
-func (noInsight) Waits(*state.Snapshot, *state.Job) string       { return "" }
-func (noInsight) Fleet() (*size.Decisions, []size.Block)         { return nil, nil }
-func (noInsight) Paused() string                                 { return "" }
-func (noInsight) Blind(muster.ProviderName) (muster.Time, error) { return 0, nil }
+func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string)  { return nil, nil }
+func (noInsight) Waits(*state.Snapshot, *state.Job) string        { return "" }
+func (noInsight) Fleet() (*size.Decisions, []size.Block)          { return nil, nil }
+func (noInsight) Paused() string                                  { return "" }
+func (noInsight) Trouble(muster.NodeID) string                    { return "" }
+func (noInsight) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
+func (noInsight) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
 
 const (
 	defaultUploadLimit = 4 << 30

@@ -20,10 +20,18 @@ func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut,
 	if err != nil {
 		return nil, err
 	}
-	e := &nodeExplainer{snap: a.cfg.State.Latest(), n: n, now: a.cfg.Clock.Now()}
+	e := &nodeExplainer{trouble: a.cfg.Insight.Trouble(n.ID), blind: a.blindText(n.Offering.Provider), snap: a.cfg.State.Latest(), n: n, now: a.cfg.Clock.Now()}
 	e.out = api.NodeExplanation{Node: string(n.ID), Text: []string{}, Runs: []api.NodeRuns{}, Index: e.snap.Index()}
 	e.explain()
 	return &nodeExplanationOut{e.out}, nil
+}
+
+// blindText is why a provider's instances cannot be listed; "" if they can.
+func (a *API) blindText(name muster.ProviderName) string {
+	if _, err := a.cfg.Insight.Blind(name); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // nodeExplainer puts the record of one node together.
@@ -31,7 +39,9 @@ type nodeExplainer struct {
 	snap *state.Snapshot
 	n    *state.Node
 	now  muster.Time
-	out  api.NodeExplanation
+	// trouble is what the provider answers to calls for the node, blind why its instances cannot be listed; "" if nothing is wrong.
+	trouble, blind string
+	out            api.NodeExplanation
 }
 
 func (e *nodeExplainer) say(format string, args ...any) {
@@ -42,13 +52,20 @@ func (e *nodeExplainer) in(t muster.Time) string { return shortly(t.Sub(e.now)) 
 
 func (e *nodeExplainer) explain() {
 	e.dials()
-	if e.n.Stage == muster.NodeGone {
+	n := e.n
+	if n.Stage == muster.NodeGone {
 		e.out.Ends = "it is gone" + because(e.n.StageReason)
 		return
 	}
 	e.runs()
 	e.waits()
 	e.ends()
+	if e.trouble != "" {
+		e.say("The provider: %s.", e.trouble)
+	}
+	if e.blind != "" && (n.Stage == muster.NodeLaunching || n.Stage == muster.NodeTerminating || n.Health == muster.NodeLost) {
+		e.say("The provider's list of instances fails: %s.", e.blind)
+	}
 	if e.out.WaitsFor != "" {
 		e.say("It waits for %s.", e.out.WaitsFor)
 	}

@@ -68,6 +68,7 @@ func (a *API) findNode(in *NodePath) (*state.Node, error) {
 func (a *API) showNode(n *state.Node) *nodeOut {
 	out := &nodeOut{nodeWhole(n)}
 	if n.Stage.Live() {
+		out.Body.Trouble = a.cfg.Insight.Trouble(n.ID)
 		out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)
 	}
 	return out
@@ -92,7 +93,11 @@ func (a *API) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error
 			out.Body.Next = out.Body.Nodes[in.Limit-1].ID
 			return false
 		}
-		out.Body.Nodes = append(out.Body.Nodes, nodeOf(n))
+		row := nodeOf(n)
+		if n.Stage.Live() {
+			row.Trouble = a.cfg.Insight.Trouble(n.ID)
+		}
+		out.Body.Nodes = append(out.Body.Nodes, row)
 		return true
 	})
 	return out, nil

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,7 +138,13 @@ type sight struct {
 	decisions *size.Decisions
 	blocks    []size.Block
 	blind     error
+	unsold    error
+	trouble   map[muster.NodeID]string
 }
+
+func (s *sight) Unsold(muster.ProviderName) (muster.Time, error) { return 7e6, s.unsold }
+
+func (s *sight) Trouble(id muster.NodeID) string { return s.trouble[id] }
 
 func (s *sight) Blind(p muster.ProviderName) (muster.Time, error) {
 	if p != "local" {
@@ -180,6 +187,21 @@ func TestPools(t *testing.T) {
 	if p := get[api.Pool](b, "/v1/pools/p"); p.Blind == nil || p.Blind.Error != "no list" || p.Blind.Since.Unix() != 5 {
 		t.Errorf("%+v", p.Blind)
 	}
+	if p.Unsold != nil || len(p.Troubles) > 0 {
+		t.Errorf("%+v", p)
+	}
+	s.unsold, s.trouble = errors.New("no prices"), map[muster.NodeID]string{"n1": "destroy failed twice: role lacks the right"}
+	if p := get[api.Pool](b, "/v1/pools/p"); p.Unsold == nil || p.Unsold.Error != "no prices" || p.Unsold.Since.Unix() != 7 ||
+		!slices.Equal(p.Troubles, []api.NodeTrouble{{Node: "n1", Error: s.trouble["n1"]}}) {
+		t.Errorf("%+v", p)
+	}
+	if n := get[api.Node](b, "/v1/nodes/n1"); n.Trouble != s.trouble["n1"] {
+		t.Errorf("%+v", n)
+	}
+	if l := get[api.NodeList](b, "/v1/nodes"); l.Nodes[0].Trouble != s.trouble["n1"] || l.Nodes[1].Trouble != "" {
+		t.Errorf("%+v", l)
+	}
+	says(t, get[api.NodeExplanation](b, "/v1/nodes/n1/explain").Text, "The provider: destroy failed twice: role lacks the right.")
 	s.decisions = &size.Decisions{Budgets: []size.Budget{{Pool: "q", Alert: 100}, {Pool: "p", Hour: 900_000, HourLimit: 1e6, Alert: 80}}}
 	if g := get[api.Pool](b, "/v1/pools/p").Budget; g.Hour != 0.9 || g.Alert != 80 {
 		t.Errorf("%+v", g)
@@ -280,6 +302,11 @@ func TestExplainNode(t *testing.T) {
 		&state.NodeHealthChanged{ID: "n2", Health: muster.NodeUnready, Reason: "its agent could not be started: permission denied"})
 	says(t, get[api.NodeExplanation](b, "/v1/nodes/n2/explain").Text, "Its boot: its agent could not be started: permission denied", "unless its agent comes into service")
 	if n := get[api.Node](b, "/v1/nodes/n2"); n.BootError == "" {
+		t.Errorf("%+v", n)
+	}
+	// F-U7: one that serves has none any more.
+	b.propose(&state.NodeJoined{ID: "n2"})
+	if n := get[api.Node](b, "/v1/nodes/n2"); n.Stage != "serving" || n.BootError != "" {
 		t.Errorf("%+v", n)
 	}
 	b.problem(b.do("GET", "/v1/nodes/nope/explain", ""), 404, "not-found")

@@ -85,6 +85,9 @@ func (a *API) showPool(in *PoolPath) (*poolOut, error) {
 	return out, nil
 }
 
+// maxTroubles bounds the nodes that an answer names.
+const maxTroubles = 20
+
 // maxWarmth bounds the keys that an answer names.
 const maxWarmth = 20
 
@@ -149,6 +152,17 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 	if since, err := a.cfg.Insight.Blind(p.Provider); err != nil {
 		out.Blind = &api.Blind{Since: since.Std(), Error: err.Error()}
 	}
+	if since, err := a.cfg.Insight.Unsold(p.Provider); err != nil {
+		out.Unsold = &api.Blind{Since: since.Std(), Error: err.Error()}
+	}
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Pool == p.Name {
+			if why := a.cfg.Insight.Trouble(n.ID); why != "" {
+				out.Troubles = append(out.Troubles, api.NodeTrouble{Node: string(n.ID), Error: why})
+			}
+		}
+		return len(out.Troubles) < maxTroubles
+	})
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {
 			out.Blocks = append(out.Blocks, blockOf(&blocks[i], now))

@@ -160,6 +160,10 @@ func nodeOf(n *state.Node) api.Node {
 	if reason == "" && n.Intent != muster.NodeRun {
 		reason = n.IntentReason
 	}
+	boot := n.BootError
+	if n.Joined != 0 {
+		boot = "" // it came into service after all
+	}
 	return api.Node{
 		ID: string(n.ID), Pool: string(n.Pool), Provider: string(n.Offering.Provider), Offering: string(n.Offering.Name),
 		Zone: n.Offering.Zone, Market: string(n.Offering.Market), Price: float64(n.Offering.Price) / 1e6,
@@ -168,7 +172,7 @@ func nodeOf(n *state.Node) api.Node {
 		Capacity: resourcesOf(n.Capacity), Used: resourcesOf(n.Used), Allocs: n.LiveAllocs, Taken: string(n.Taken),
 		AgentVersion: n.Agent, Attributes: n.Attributes,
 		StageSince: at(n.StageSince), IntentReason: n.IntentReason, IntentWho: n.IntentWho, IntentSince: at(n.IntentSince), IntentUntil: at(n.IntentUntil),
-		BootError: n.BootError, Sidelined: at(n.SidelinedUntil),
+		BootError: boot, Sidelined: at(n.SidelinedUntil),
 		Launched: n.Launched.Std(), Joined: at(n.Joined), Gone: at(n.Gone),
 	}
 }

@@ -50,6 +50,33 @@ func (i insight) Blind(provider muster.ProviderName) (muster.Time, error) {
 	return b.Since, b.Err
 }
 
+// Unsold is the fleet's.
+func (i insight) Unsold(provider muster.ProviderName) (muster.Time, error) {
+	l := i.stats.now.Load()
+	if l == nil {
+		return 0, nil
+	}
+	b := l.fleet.Unsold(provider)
+	return b.Since, b.Err
+}
+
+// Trouble is the fleet's, in words.
+func (i insight) Trouble(id muster.NodeID) string {
+	l := i.stats.now.Load()
+	if l == nil {
+		return ""
+	}
+	t := l.fleet.Trouble(id)
+	if t.Err == nil {
+		return ""
+	}
+	times := "once"
+	if t.Times > 1 {
+		times = fmt.Sprintf("%d times", t.Times)
+	}
+	return fmt.Sprintf("%s failed %s since %s: %v", t.Call, times, t.Since.Std().UTC().Format(time.RFC3339), t.Err)
+}
+
 // Waits joins what placement finds in the way now and what the fleet does about it.
 func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if j.Waiting() == 0 {

@@ -58,6 +58,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 			f.stats.Destroyed++
 			f.memory.Destroyed[n.ID] = muster.At(now)
 			delete(f.backoff, n.ID)
+			f.troubles.over(n.ID, "destroy")
 			continue
 		}
 		f.stats.DestroyFaults++
@@ -65,6 +66,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 		wait := max(backoff(destroyRetry, destroyRetryMost, f.backoff[n.ID]), afterOf(err))
 		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
 		if ctx.Err() == nil {
+			f.troubles.failed(n.ID, "destroy", err, muster.At(now), f.memory.NotBefore[n.ID])
 			f.log.Warn("destroy not done, asking again", "node", n.ID, "instance", n.Instance, "in", wait, "error", err)
 		}
 	}

@@ -77,6 +77,8 @@ type Fleet struct {
 	listers   map[muster.ProviderName]*lister
 	strays    map[muster.InstanceID]bool
 	tagging   map[muster.InstanceID]bool
+	troubles  troubles
+	unsold    map[muster.ProviderName]Blind  // whose offerings cannot be read
 	stopped   map[muster.AllocID]muster.Time // when live allocations were told to stop
 	overdue   map[muster.NodeID]bool         // that were told of
 	boots     *boots
@@ -108,7 +110,7 @@ func New(cfg Config) (*Fleet, error) {
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
 		backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
-		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{},
+		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{}, troubles: troubles{}, unsold: map[muster.ProviderName]Blind{},
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
 	}
@@ -328,6 +330,11 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 			delete(f.memory.Notices, id)
 		}
 	}
+	for id := range f.troubles {
+		if gone(id) {
+			delete(f.troubles, id)
+		}
+	}
 	for id := range f.overdue {
 		if gone(id) {
 			delete(f.overdue, id)
@@ -339,6 +346,7 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decisions) {
 	var b batch
 	for _, found := range d.Launched {
+		f.createdAfterAll(found.Node)
 		b.add(&state.NodeLaunched{ID: found.Node, Instance: found.Instance})
 	}
 	for _, t := range d.Gone {

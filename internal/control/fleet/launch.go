@@ -108,6 +108,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		if r.Err == nil {
 			f.stats.Created++
 			delete(f.backoff, n.ID)
+			f.troubles.over(n.ID, "create")
 			f.blocks.clear(&n.Offering)
 		} else {
 			f.stats.CreateFaults++
@@ -141,6 +142,7 @@ func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error 
 		wait := backoff(retryFirst, retryLongest, f.backoff[n.ID])
 		f.memory.Tried[n.ID] = muster.At(now)
 		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
+		f.troubles.failed(n.ID, "create", err, muster.At(now), f.memory.NotBefore[n.ID])
 		f.mu.Unlock()
 		f.log.Warn("create: the answer says nothing certain; looking for it", "node", n.ID, "error", err)
 		return nil

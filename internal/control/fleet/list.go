@@ -232,8 +232,8 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 				return
 			}
 			wait = min(wait, backoff(listRetry, listRetryLonges, faults))
-			f.log.Warn("offerings not read", "provider", name, "again", wait, "error", err)
 		}
+		f.offersRead(ctx, name, err)
 		if !sleep(ctx, wait) {
 			return
 		}

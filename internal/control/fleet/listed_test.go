@@ -2,7 +2,9 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,4 +120,93 @@ func TestListsGoByTheLogsClock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestProviderFaultsAreTold: F-U2, F-U3, F-U4, F-L4. What the provider answers is known per node until the same call succeeds.
+func TestProviderFaultsAreTold(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wrap = func(p cloud.Provider) cloud.Provider { return &faulty{p, &w.faults} }
+		w.faults.set("offers", errors.New("no price list"))
+		w.cloud.SetFaults(fake.Faults{
+			Create:  func(cloud.Intent) error { return errors.New("traceback") },
+			Destroy: func(muster.InstanceID) error { return errors.New("role lacks the right") },
+		})
+		w.start()
+		time.Sleep(10 * time.Second)
+		if b := w.fleet.Unsold("fake"); b.Err == nil || b.Err.Error() != "no price list" {
+			t.Errorf("of offers is told %+v", b)
+		}
+		w.faults.set("offers", nil)
+		w.submit("a", 1, 2, "true")
+		time.Sleep(70 * time.Second)
+		if b := w.fleet.Unsold("fake"); b.Err != nil {
+			t.Errorf("of offers that were read is told %+v", b)
+		}
+		_, row := w.only()
+		if tr := w.fleet.Trouble(row.ID); tr.Call != "create" || tr.Err == nil || tr.Err.Error() != "traceback" || tr.Times < 2 {
+			t.Errorf("of the create is told %+v", tr)
+		}
+		w.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error { return errors.New("role lacks the right") }})
+		w.faults.set("tags", errors.New("no tags here"))
+		w.until("serving", 2*time.Minute, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeServing })
+		if tr := w.fleet.Trouble(row.ID); tr.Err != nil {
+			t.Errorf("of a node that serves is told %+v", tr)
+		}
+		w.must(&state.NodeIntentSet{ID: row.ID, Intent: muster.NodeHold})
+		time.Sleep(70 * time.Second)
+		if tr := w.fleet.Trouble(row.ID); tr.Call != "tags" || tr.Err == nil {
+			t.Errorf("of the tags is told %+v", tr)
+		}
+		w.must(&state.NodeIntentSet{ID: row.ID, Intent: muster.NodeDrain})
+		time.Sleep(70 * time.Second)
+		if tr := w.fleet.Trouble(row.ID); tr.Call != "destroy" || tr.Err == nil || tr.Times < 3 {
+			t.Errorf("of the destroy is told %+v", tr)
+		}
+		w.cloud.SetFaults(fake.Faults{})
+		w.until("no node", 3*time.Minute, noNodes)
+		if tr := w.fleet.Trouble(row.ID); tr.Err != nil {
+			t.Errorf("of a node that is gone is told %+v", tr)
+		}
+	})
+}
+
+// faults are those of calls that the fake cloud has none for.
+type faults struct {
+	mu sync.Mutex
+	of map[string]error
+}
+
+func (f *faults) set(call string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.of == nil {
+		f.of = map[string]error{}
+	}
+	f.of[call] = err
+}
+
+func (f *faults) get(call string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.of[call]
+}
+
+// faulty is a provider whose offers and tags may fail.
+type faulty struct {
+	cloud.Provider
+	f *faults
+}
+
+func (p *faulty) Offers(ctx context.Context) ([]muster.Offering, error) {
+	if err := p.f.get("offers"); err != nil {
+		return nil, err
+	}
+	return p.Provider.Offers(ctx)
+}
+
+func (p *faulty) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
+	if err := p.f.get("tags"); err != nil {
+		return err
+	}
+	return p.Provider.SetTags(ctx, id, tags)
 }

@@ -55,9 +55,15 @@ func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.Provi
 			cancel()
 			f.mu.Lock()
 			delete(f.tagging, in.ID)
+			news := false
+			if err == nil {
+				f.troubles.over(n.ID, "tags")
+			} else if ctx.Err() == nil {
+				news = f.troubles.failed(n.ID, "tags", err, f.cfg.Clock.Now(), 0)
+			}
 			f.mu.Unlock()
-			if err != nil && ctx.Err() == nil {
-				f.log.Debug("instance not tagged", "instance", in.ID, "node", want.Node, "error", err)
+			if news {
+				f.log.Warn("instance not tagged", "instance", in.ID, "node", want.Node, "error", err)
 			}
 		})
 	}

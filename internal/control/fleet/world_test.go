@@ -57,6 +57,8 @@ type world struct {
 	// wrap puts something between the fleet and the cloud. clock is the fleet's; nil: the system's.
 	wrap  func(cloud.Provider) cloud.Provider
 	clock clock.Clock
+	// faults are those that wrap may add.
+	faults faults
 
 	paused bool // the scheduler is
 	fleet  *fleet.Fleet
