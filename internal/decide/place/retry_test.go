@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -105,29 +104,19 @@ func oneByOne(snap *state.Snapshot, uid muster.JobUID, now muster.Time) ([]state
 
 // D14: a pass over members that are due for another attempt, of which ten find room: at two sizes, for the ratio.
 func BenchmarkGrowthDueRetries(b *testing.B) {
-	var took [2]time.Duration
-	for i, members := range []int{250_000, 1_000_000} {
-		b.Run(fmt.Sprint("members=", members), func(b *testing.B) {
-			c := dueRetries(b, members, 1000)
-			snap := c.Snapshot()
-			v := NewView(snap)
-			b.ResetTimer()
-			for b.Loop() {
-				d := v.Plan(snap, []muster.JobUID{"a"}, c.Now(), Limits{2048, 1 << 20})
-				b.StopTimer()
-				if len(d.Placements) != 10 || len(d.Blocked) != 1 || d.Blocked[0].Waiting != members-10 {
-					b.Fatalf("%d placed, blocked %+v", len(d.Placements), d.Blocked)
-				}
-				v.Return(d.Placements)
-				b.StartTimer()
+	fittest.Growth(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
+		c := dueRetries(b, members, 1000)
+		snap := c.Snapshot()
+		v := NewView(snap)
+		var d Decision
+		before = func() { v.Return(d.Placements) }
+		return before, func() {
+			d = v.Plan(snap, []muster.JobUID{"a"}, c.Now(), Limits{2048, 1 << 20})
+			if len(d.Placements) != 10 || len(d.Blocked) != 1 || d.Blocked[0].Waiting != members-10 {
+				b.Fatalf("%d placed, blocked %+v", len(d.Placements), d.Blocked)
 			}
-			took[i] = b.Elapsed() / time.Duration(b.N)
-			b.ReportMetric(float64(took[i].Microseconds())/1000, "ms/pass")
-			if i > 0 && took[0] > 0 {
-				b.ReportMetric(float64(took[1])/float64(took[0]), "times-for-4x")
-			}
-		})
-	}
+		}
+	})
 }
 
 // dueRetries is a cluster in which members of job a have failed once, one of them by the fault of each node, and only one

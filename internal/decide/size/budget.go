@@ -69,7 +69,7 @@ func (p *planner) reserve(d *demand, choices []choice) {
 // since is when the oldest job of a group was submitted.
 func (g *group) since() muster.Time {
 	oldest, _ := g.parts.Min()
-	return oldest.job.Submitted
+	return oldest.waiter.row.Submitted
 }
 
 // tellBudgets says how the pools stand.

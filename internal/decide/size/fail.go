@@ -18,8 +18,9 @@ func (p *planner) fail(d *demand) bool {
 		return false
 	}
 	d.parts.Scan(func(x *part) bool {
-		if !x.tried && x.job.Env == nil {
-			p.out.Fail = append(p.out.Fail, Fail{UID: x.job.UID, Key: x.job.Key, Modified: x.job.Modified, Reason: v.why})
+		j := x.waiter.row
+		if again := len(p.out.Fail) > 0 && p.out.Fail[len(p.out.Fail)-1].UID == j.UID; !x.waiter.tried && j.Env == nil && !again {
+			p.out.Fail = append(p.out.Fail, Fail{UID: j.UID, Key: j.Key, Modified: j.Modified, Reason: v.why})
 		}
 		return true
 	})

@@ -16,6 +16,7 @@ type supply struct {
 	count int
 	id    muster.NodeID // of one that is told apart because some members avoid it, or because it is on its way
 	idle  bool
+	lot   *lot // nil: it is on its way
 }
 
 // take is members of a demand that one node of a supply is given.
@@ -24,13 +25,14 @@ type take struct{ demand, members int }
 // readLine makes the demands of the pass, or takes those of the last one.
 func (p *planner) readLine() {
 	v := p.View
+	v.passes++
 	if q := &v.queue; q.lineGen != v.lineGen || q.classGen != v.classGen || q.line == nil {
 		q.read(v)
 	}
 	p.queue = v.queue
 	for i := range p.line {
 		d := &p.line[i]
-		d.left, d.worth, d.guess = d.members, nil, nil
+		d.left, d.strict, d.worth, d.guess = d.members, nil, nil, nil
 		p.open += d.members
 	}
 }
@@ -44,9 +46,6 @@ func (q *queue) read(v *View) {
 			q.least = ask
 		}
 		q.least = muster.Resources{CPU: min(q.least.CPU, ask.CPU), Memory: min(q.least.Memory, ask.Memory), Disk: min(q.least.Disk, ask.Disk)}
-		if len(g.avoid) > 0 {
-			q.avoid = append(q.avoid, int32(len(q.line)))
-		}
 		q.line = append(q.line, demand{group: g})
 		return true
 	})
@@ -87,25 +86,34 @@ func (p *planner) fillAll() {
 
 // supplies are what there is, in the order in which it is filled.
 func (p *planner) supplies() []supply {
-	var out []supply
-	apart := map[*lot]int{}
-	for _, i := range p.avoid {
-		for _, id := range p.line[i].group.avoid {
-			s := p.nodes[id]
-			if s == nil || s.lot == nil || slices.ContainsFunc(out, func(x supply) bool { return x.id == id }) {
-				continue
-			}
-			apart[s.lot]++
-			out = append(out, supply{s.class, s.free, 1, id, s.idle})
-		}
-	}
+	// Most nodes of a busy fleet are full; idle ones are counted all the same.
+	lots := make([]supply, 0, len(p.lots))
 	for key, l := range p.lots {
-		// Most nodes of a busy fleet are full; idle ones are counted all the same.
-		if k := l.count - apart[l]; k > 0 && (key.idle || p.least.Fits(key.free.Resources)) {
-			out = append(out, supply{class: key.class, free: key.free, count: k, idle: key.idle})
+		if key.idle || p.least.Fits(key.free.Resources) {
+			lots = append(lots, supply{class: key.class, free: key.free, count: l.count, idle: key.idle, lot: l})
 		}
 	}
-	slices.SortFunc(out, compareSupply)
+	slices.SortFunc(lots, compareSupply)
+	apart := map[*lot][]muster.NodeID{}
+	if len(lots) > 0 {
+		for id := range p.avoided {
+			if s := p.nodes[id]; s != nil && s.lot != nil {
+				apart[s.lot] = append(apart[s.lot], id)
+			}
+		}
+	}
+	out := make([]supply, 0, len(lots)+p.onWay.Len())
+	for _, s := range lots {
+		ids := apart[s.lot]
+		if s.count -= len(ids); s.count > 0 {
+			out = append(out, s)
+		}
+		slices.Sort(ids)
+		for _, id := range ids {
+			s.id, s.count = id, 1
+			out = append(out, s)
+		}
+	}
 	p.onWay.Scan(func(s *seat) bool {
 		n := s.row
 		if n.Stage == muster.NodeServing {
@@ -142,7 +150,7 @@ func compareSupply(a, b supply) int {
 	return cmp.Or(cmp.Compare(a.free.CPU, b.free.CPU), cmp.Compare(a.free.Memory, b.free.Memory), cmp.Compare(a.free.Disk, b.free.Disk), cmp.Compare(a.free.Taken, b.free.Taken),
 		cmp.Compare(x.pool, y.pool), cmp.Compare(x.kind.provider, y.kind.provider), cmp.Compare(x.kind.name, y.kind.name),
 		strings.Compare(x.kind.zone, y.kind.zone), cmp.Compare(x.kind.market, y.kind.market), strings.Compare(x.kind.family, y.kind.family),
-		strings.Compare(x.attributes, y.attributes), cmp.Compare(a.id, b.id))
+		strings.Compare(x.attributes, y.attributes))
 }
 
 // pattern says what one node of s would be given: one of the first in line that
@@ -168,7 +176,7 @@ func (p *planner) pattern(s *supply) int {
 		}
 		k := p.fits1(s, free, int(at))
 		if int(at) == first {
-			k = min(k, p.line[at].left-1)
+			k = min(k, p.avail(s, int(at))-1)
 			p.takes[0].members += k
 			free = s.class.take(p.line[at].shape, free, k)
 			continue
@@ -208,21 +216,75 @@ func (p *planner) fits1(s *supply, free fit.Space, i int) int {
 			return 0
 		}
 	}
-	if s.id != "" && slices.Contains(d.group.avoid, s.id) {
+	avail := p.avail(s, i)
+	if avail == 0 {
 		return 0
 	}
 	if d.shape.Distinct && slices.ContainsFunc(p.takes, func(t take) bool { return t.demand == i }) {
 		return 0
 	}
-	return d.shape.Times(free, s.class.devices(), d.left)
+	return d.shape.Times(free, s.class.devices(), avail)
+}
+
+// avail is how many members of a demand without room so far may use a node of s.
+func (p *planner) avail(s *supply, i int) int {
+	d := &p.line[i]
+	if s.id == "" {
+		return d.left
+	}
+	if d.isHome(s.id) {
+		return 0
+	}
+	n := d.left
+	for x := range d.avoided[s.id] {
+		n -= p.leftOf(x)
+	}
+	return n
+}
+
+// leftOf is how many members of a part have no room so far.
+func (p *planner) leftOf(x *part) int {
+	if x.pass != p.passes {
+		x.pass, x.left = p.passes, x.members
+	}
+	return x.left
+}
+
+// settle gives k members of a demand room on a node of s: first those that failed on some nodes, as the others have the choice.
+func (p *planner) settle(d *demand, s *supply, k int) {
+	d.left -= k
+	p.open -= k
+	if d.group.strict == 0 {
+		return
+	}
+	if d.strict == nil {
+		d.strict = make([]*part, 0, d.parts.Len())
+		d.parts.Scan(func(x *part) bool {
+			if len(x.failed) > 0 {
+				d.strict = append(d.strict, x)
+			}
+			return true
+		})
+	}
+	for i := 0; i < len(d.strict) && k > 0; i++ {
+		x := d.strict[i]
+		if s.id != "" && slices.Contains(x.failed, s.id) {
+			continue
+		}
+		n := min(k, p.leftOf(x))
+		x.left -= n
+		k -= n
+	}
+	for len(d.strict) > 0 && p.leftOf(d.strict[0]) == 0 {
+		d.strict = d.strict[1:]
+	}
 }
 
 // use gives n nodes of s the last pattern.
 func (p *planner) use(s *supply, n int) {
 	for _, t := range p.takes {
 		d := &p.line[t.demand]
-		d.left -= n * t.members
-		p.open -= n * t.members
+		p.settle(d, s, n*t.members)
 		if p.suit(d.shape, s.class) == maybe {
 			d.guess = &s.class.sample.Offering
 		}

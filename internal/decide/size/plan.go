@@ -90,7 +90,7 @@ type planner struct {
 	takes  []take // of the last pattern
 	stuck  []stuck
 	turned map[muster.NodeID]bool
-	usable map[lotKey]bool
+	usable map[lotKey][]int32 // of line: what fits nodes of a lot
 	// kinds counts the planned launches of each kind.
 	planned map[kind]int
 }
@@ -109,7 +109,6 @@ type counts struct {
 type queue struct {
 	line  []demand // in the order in which they are served
 	sized []int32  // of line: by priority, then the large ones first
-	avoid []int32  // of line: those that avoid nodes
 	least muster.Resources
 	// lineGen and classGen of the view that it was made of: while they are the same, only numbers differ.
 	lineGen, classGen uint64
@@ -118,8 +117,10 @@ type queue struct {
 // demand is a group in one pass.
 type demand struct {
 	*group
-	left  int // without room so far
-	worth []worth
+	left int // without room so far
+	// strict are the parts whose members failed on some node, those with any left; made when it is first asked.
+	strict []*part
+	worth  []worth
 	// guess is what a node on its way is of that is to show whether it meets the constraints.
 	guess *muster.Offering
 }
@@ -128,7 +129,7 @@ type demand struct {
 // is bought, made empty or given up for it: pools keep their minimum, and what there is goes by the same rules as ever.
 func Plan(v *View, blocks []Block, now muster.Time, paused bool) *Decisions {
 	v.tick(now)
-	p := &planner{View: v, now: now, paused: paused, turned: map[muster.NodeID]bool{}, usable: map[lotKey]bool{}, planned: map[kind]int{}}
+	p := &planner{View: v, now: now, paused: paused, turned: map[muster.NodeID]bool{}, usable: map[lotKey][]int32{}, planned: map[kind]int{}}
 	p.begin(blocks)
 	p.fillAll()
 	for p.serveAll() || p.keepMinimum() || !paused && p.keepSpare() {

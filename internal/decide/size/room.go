@@ -145,7 +145,7 @@ func (p *planner) empty(w *stuck, l *limit) {
 		if !s.kept || n.Intent != muster.NodeRun {
 			continue
 		}
-		if p.suit(d.shape, s.class) != no && d.shape.Short(fit.Space{Resources: capacity(s)}, s.row.Devices()) == "" && !slices.Contains(d.group.avoid, n.ID) {
+		if p.suit(d.shape, s.class) != no && d.shape.Short(fit.Space{Resources: capacity(s)}, s.row.Devices()) == "" && d.accepts(n.ID) > 0 {
 			could = true
 			break
 		}
@@ -177,18 +177,21 @@ func (p *planner) isUsable(s *seat) bool {
 	if !p.least.Fits(s.free.Resources) || len(p.line) == 0 {
 		return false
 	}
-	key := s.lot.key
-	usable, known := p.usable[key]
+	fits, known := p.usable[s.lot.key]
 	if !known {
-		usable = slices.ContainsFunc(p.line, func(d demand) bool { return len(d.group.avoid) == 0 && p.holds(s, &d) })
-		p.usable[key] = usable
+		for i := range p.line {
+			if p.holds(s, &p.line[i]) {
+				fits = append(fits, int32(i))
+			}
+		}
+		p.usable[s.lot.key] = fits
 	}
-	return usable || slices.ContainsFunc(p.avoid, func(i int32) bool {
-		d := &p.line[i]
-		return !slices.Contains(d.group.avoid, s.row.ID) && p.holds(s, d)
-	})
+	if p.avoided[s.row.ID] == 0 {
+		return len(fits) > 0
+	}
+	return slices.ContainsFunc(fits, func(i int32) bool { return p.line[i].accepts(s.row.ID) > 0 })
 }
 
 func (p *planner) holds(s *seat, d *demand) bool {
-	return d.shape.Short(fit.SpaceOf(s.row), s.row.Devices()) == "" && !(d.shape.Distinct && slices.Contains(d.group.avoid, s.row.ID)) && p.suit(d.shape, s.class) != no
+	return d.shape.Short(fit.SpaceOf(s.row), s.row.Devices()) == "" && p.suit(d.shape, s.class) != no
 }

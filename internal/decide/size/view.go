@@ -22,7 +22,8 @@ type View struct {
 	groups  map[groupKey]*group
 	waiting *sorted[*group] // in the order in which they are served
 	shapes  map[state.ShapeID]*shape
-	avoids  int // groups that avoid some node
+	avoided map[muster.NodeID]int // nodes that are out of the question for some members that wait
+	passes  uint64
 
 	nodes   map[muster.NodeID]*seat
 	classes map[classKey]*class
@@ -64,7 +65,7 @@ func Build(snap *state.Snapshot) *View {
 func (v *View) build(snap *state.Snapshot) {
 	byID := func(a, b *seat) int { return cmp.Compare(a.row.ID, b.row.ID) }
 	*v = View{
-		snap: snap, now: v.now, classGen: v.classGen + 1, nodeGen: v.nodeGen + 1, planGen: v.planGen + 1, lineGen: v.lineGen + 1,
+		snap: snap, now: v.now, passes: v.passes, avoided: map[muster.NodeID]int{}, classGen: v.classGen + 1, nodeGen: v.nodeGen + 1, planGen: v.planGen + 1, lineGen: v.lineGen + 1,
 		jobs: map[muster.JobUID]*waiter{}, groups: map[groupKey]*group{}, shapes: map[state.ShapeID]*shape{},
 		wakes:   ordered(func(a, b wake) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.uid, b.uid)) }),
 		waiting: ordered(inLine),
@@ -89,20 +90,31 @@ func (v *View) Advance(snap *state.Snapshot, changes []state.Change) {
 	}
 	v.snap = snap
 	named := len(v.names)
+	// Rows are read from the snapshot: a change only says which. Several of one row cost one look.
+	var order []muster.JobUID
+	members := map[muster.JobUID][]int{}
+	touch := func(uid muster.JobUID) {
+		if _, known := members[uid]; !known {
+			order, members[uid] = append(order, uid), nil
+		}
+	}
 	for i := range changes {
-		// Rows are read from the snapshot: a change only says which. Several of one row cost one look.
 		c := &changes[i]
 		for _, j := range [...]*state.Job{c.JobBefore, c.Job} {
 			if j != nil {
-				v.refreshJob(j.UID)
+				touch(j.UID)
 			}
 		}
 		if a := cmp.Or(c.Alloc, c.AllocBefore); a != nil {
-			v.refreshJob(a.UID)
+			touch(a.UID)
+			members[a.UID] = append(members[a.UID], a.Index)
 		}
 		if n := cmp.Or(c.Node, c.NodeBefore); n != nil {
 			v.refreshNode(n.ID)
 		}
+	}
+	for _, uid := range order {
+		v.refreshMembers(uid, members[uid])
 	}
 	v.tellApart(named)
 }
@@ -116,8 +128,7 @@ func (v *View) tick(now muster.Time) {
 		if !ok || w.at > v.now {
 			break
 		}
-		v.wakes.Delete(w)
-		v.refreshJob(w.uid)
+		v.refreshDue(w.uid)
 	}
 	v.tellApart(named)
 }
