@@ -273,7 +273,12 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 		if pr.Status >= 500 && pr.Status != http.StatusInsufficientStorage || pr.Code == api.CodeNotRunning {
 			return false // the sandbox, not the file: the others would fare no better
 		}
-		wrong = append(wrong, fmt.Sprintf("%s %q: %s", what, clip(name), pr.Detail))
+		if what == "write" {
+			wrong = append(wrong, fmt.Sprintf("%s %q: %s", what, clip(name), pr.Detail))
+		} else {
+			// Poseidon runs rm --force and ignores its status: clients send ./* whether or not it can be emptied.
+			p.logger.DebugContext(r.Context(), "file not deleted", "runner", c.Runner, "path", clip(name), "error", pr.Detail)
+		}
 		return true
 	}
 	for _, name := range want.Delete {
@@ -291,17 +296,15 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 		return nil
 	}
 	const most = 50
-	text := fmt.Sprintf("%d of %d files: %s", len(wrong), len(want.Delete)+len(want.Copy), strings.Join(wrong[:min(len(wrong), most)], "; "))
+	text := fmt.Sprintf("%d of %d files: %s", len(wrong), len(want.Copy), strings.Join(wrong[:min(len(wrong), most)], "; "))
 	return &answer{http.StatusInternalServerError, message{text, codeUnknown}}
 }
 
 func (p *Poseidon) deleteFile(r *http.Request, c *state.Claim, name string) error {
 	del := initwire.FileDelete{Path: name, Recursive: true, MissingOK: true}
-	if dir, all := strings.CutSuffix(name, "/*"); all || name == "*" {
-		if name == "*" {
-			dir = "."
-		}
-		del.Path, del.Contents = cmp.Or(dir, "/"), true
+	if name == "./*" {
+		// The only pattern; Poseidon quotes all other paths, so that * is a name in them.
+		del.Path, del.Contents = ".", true
 	}
 	return p.api.DeleteFile(r.Context(), string(c.Runner), del)
 }
