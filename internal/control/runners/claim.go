@@ -177,6 +177,9 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 	defer cancel()
 	_, v, err := r.cfg.Proposer.Propose(bounded, f)
 	if err != nil {
+		if q.Key == "" && !isRefusal(err) {
+			r.leave(f.Claim)
+		}
 		a := r.cfg.State.Latest().Alloc(id)
 		if a == nil || a.Runner != muster.RunnerWarm {
 			r.forget(q.UID, id)
@@ -197,10 +200,22 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 	r.forget(q.UID, id)
 	if ctx.Err() != nil && q.Key == "" {
 		// Nobody has heard of it, and nobody can ask for it again.
-		_, _, _ = r.cfg.Proposer.Propose(bounded, &state.ClaimReleased{Claim: done.Claim.ID, Reason: "its client left before it had the answer"})
+		if _, _, err := r.cfg.Proposer.Propose(bounded, &state.ClaimReleased{Claim: done.Claim.ID, Reason: clientLeft}); err != nil {
+			r.leave(done.Claim.ID)
+		}
 		return nil, false, ctx.Err()
 	}
 	return done.Claim, false, nil
+}
+
+// isRefusal reports whether an error says for certain that a fact has changed nothing: the state refused it.
+func isRefusal(err error) bool {
+	for _, k := range []muster.FaultKind{muster.FaultConflict, muster.FaultNotFound, muster.FaultInvalid, muster.FaultAlreadyExists, muster.FaultDiskLow} {
+		if muster.IsKind(err, k) {
+			return true
+		}
+	}
+	return false
 }
 
 // forget takes a runner out of the stock for good.
@@ -233,6 +248,9 @@ func (r *Runners) Use(id muster.ClaimID) (end func()) {
 	u := r.uses[id]
 	if u == nil {
 		u = &use{}
+		if !isHeld(r.cfg.State.Latest(), id) {
+			return func() {} // it has ended; nothing would remove its entry
+		}
 		r.uses[id] = u
 	}
 	u.busy++

@@ -1,9 +1,12 @@
 package runners
 
 import (
+	"cmp"
 	"container/list"
 	"slices"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/warm"
@@ -28,6 +31,13 @@ type pool struct {
 	demand demand
 	// wake is when it is to be decided about even if nothing changes; shortSince when too few became warm.
 	wake, shortSince muster.Time
+}
+
+// newWakes sorts pools by when they are to be decided about.
+func newWakes() *btree.BTreeG[*pool] {
+	return btree.NewBTreeGOptions(func(a, b *pool) bool {
+		return cmp.Or(cmp.Compare(a.wake, b.wake), cmp.Compare(a.uid, b.uid)) < 0
+	}, btree.Options{NoLocks: true})
 }
 
 // waiter is a claim that waits. It gets one runner, or its channel is closed: no more are to be had.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
@@ -58,10 +60,15 @@ type Runners struct {
 	uses map[muster.ClaimID]*use
 	// dirty are environments to be decided about.
 	dirty map[muster.JobUID]bool
+	// wakes are the pools whose time comes, by wake.
+	wakes *btree.BTreeG[*pool]
+	// left are claims that no client knows, with the time since when: see leave.
+	left  map[muster.ClaimID]muster.Time
 	stats Stats
 
-	// wake holds a token when something changed, press when what is to be decided shall not wait for company.
-	wake, press chan struct{}
+	// wake holds a token when something changed, press when what is to be decided shall not wait for company, and
+	// claims when claims changed.
+	wake, press, claims chan struct{}
 	// ready is closed by Run, which is called once.
 	ready chan struct{}
 }
@@ -94,8 +101,8 @@ func New(cfg Config) (*Runners, error) {
 	}
 	return &Runners{
 		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
-		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, stats: newStats(),
-		wake: make(chan struct{}, 1), press: make(chan struct{}, 1),
+		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, wakes: newWakes(), left: map[muster.ClaimID]muster.Time{}, stats: newStats(),
+		wake: make(chan struct{}, 1), press: make(chan struct{}, 1), claims: make(chan struct{}, 1),
 		ready: make(chan struct{}),
 	}, nil
 }
@@ -124,6 +131,9 @@ func (r *Runners) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.follow(ctx, snap.Index()) })
+	// Claims expire on time, and runners that are gone are forgotten, whatever stock waits for.
+	wg.Go(func() { r.endClaims(ctx) })
+	wg.Go(func() { r.forgetGone(ctx) })
 	r.turn(ctx)
 	return nil
 }
@@ -141,7 +151,8 @@ func (r *Runners) down() {
 			close(e.Value.(*waiter).given)
 		}
 	}
-	r.pools, r.uses, r.dirty = map[muster.JobUID]*pool{}, map[muster.ClaimID]*use{}, map[muster.JobUID]bool{}
+	r.pools, r.uses, r.dirty, r.left = map[muster.JobUID]*pool{}, map[muster.ClaimID]*use{}, map[muster.JobUID]bool{}, map[muster.ClaimID]muster.Time{}
+	r.wakes.Clear()
 }
 
 // allLocked takes everything from the snapshot, keeping who waits and what is on its way.
@@ -162,6 +173,16 @@ func (r *Runners) allLocked(snap *state.Snapshot) {
 			r.dropLocked(p)
 		}
 	}
+	for id := range r.uses {
+		if !isHeld(snap, id) {
+			delete(r.uses, id)
+		}
+	}
+}
+
+func isHeld(snap *state.Snapshot, id muster.ClaimID) bool {
+	c := snap.Claim(id)
+	return c != nil && c.State == muster.ClaimHeld
 }
 
 func (r *Runners) poolLocked(uid muster.JobUID) *pool {
@@ -180,15 +201,18 @@ func (r *Runners) dropLocked(p *pool) {
 	}
 	delete(r.pools, p.uid)
 	delete(r.dirty, p.uid)
+	r.wakes.Delete(p)
 }
 
 // follow keeps the stock in line with the log.
 func (r *Runners) follow(ctx context.Context, index uint64) {
 	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
-		snap := r.cfg.State.Latest()
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		// Under the lock: a claim that is used is in the snapshot.
+		snap := r.cfg.State.Latest()
 		r.allLocked(snap)
+		poke(r.claims)
 		return state.AfterIndex(snap.Index())
 	})
 }
@@ -223,7 +247,7 @@ func (r *Runners) take(changes []state.Change) {
 				r.moveLocked(c.Node)
 			}
 		case c.Claim != nil:
-			some = true
+			poke(r.claims)
 			if c.Claim.State != muster.ClaimHeld {
 				delete(r.uses, c.Claim.ID)
 			}
@@ -285,11 +309,10 @@ func (r *Runners) handOutLocked(p *pool) {
 	}
 }
 
-// turn decides, again and again.
+// turn decides about environments, again and again.
 func (r *Runners) turn(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var purged muster.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -301,15 +324,56 @@ func (r *Runners) turn(ctx context.Context) {
 				return
 			}
 		}
-		now := r.cfg.Clock.Now()
-		next := r.step(ctx, now.Std())
-		if now.Sub(purged) >= resync {
-			purged = now
-			r.purge(ctx, now)
-		}
-		timer.Reset(min(max(next.Sub(r.cfg.Clock.Now()), time.Millisecond), resync))
+		r.again(timer, r.stock(ctx, r.now()))
 	}
 }
+
+// endClaims ends claims on time.
+func (r *Runners) endClaims(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.claims:
+			// Most are of new claims, which are not due yet.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(linger):
+			}
+		}
+		r.again(timer, r.expire(ctx, r.now()))
+	}
+}
+
+// again sets a timer to the next deadline, 0 for none, and to resync at the latest.
+func (r *Runners) again(timer *time.Timer, next muster.Time) {
+	wait := resync
+	if next != 0 {
+		wait = min(max(next.Sub(r.cfg.Clock.Now()), time.Millisecond), resync)
+	}
+	timer.Reset(wait)
+}
+
+// forgetGone purges, once in a while.
+func (r *Runners) forgetGone(ctx context.Context) {
+	tick := time.NewTicker(resync)
+	defer tick.Stop()
+	for {
+		r.purge(ctx, r.now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// now is the log's time, and not before what is in the state.
+func (r *Runners) now() muster.Time { return max(r.cfg.Clock.Now(), r.cfg.State.Latest().Meta().Time) }
 
 // gather waits for what comes together; false if ctx ends first.
 func (r *Runners) gather(ctx context.Context) bool {
@@ -325,17 +389,4 @@ func (r *Runners) gather(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-// step is one pass; it returns when the next is due.
-func (r *Runners) step(ctx context.Context, at time.Time) muster.Time {
-	now := max(muster.At(at), r.cfg.State.Latest().Meta().Time)
-	next := now.Add(resync)
-	if due := r.expire(ctx, now); due != 0 {
-		next = min(next, due)
-	}
-	if due := r.stock(ctx, now); due != 0 {
-		next = min(next, due)
-	}
-	return next
 }

@@ -7,54 +7,80 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/warm"
 	"github.com/musterhq/muster/internal/state"
 )
 
-// stock decides about the environments that have changed, or whose time has come, and tells when the next one's does.
+// together is how many environments are decided about at once. The log commits their facts together, so that
+// thousands that change at the same time wait for few writes of the disk.
+const together = 256
+
+// stock decides about the environments that have changed, or whose time has come, and returns when the next one's does.
 func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time) {
-	type look struct {
-		p *pool
-		d warm.Demand
-	}
-	var looks []look
+	var due []*pool
 	r.mu.Lock()
-	// Under the lock: what was marked before is in the snapshot.
-	snap := r.cfg.State.Latest()
-	for uid, p := range r.pools {
-		if r.dirty[uid] || p.wake != 0 && p.wake <= now {
-			looks = append(looks, look{p, p.picture(now, r.began)})
+	r.wakes.Scan(func(p *pool) bool {
+		if p.wake <= now && !r.dirty[p.uid] {
+			due = append(due, p)
+		}
+		return p.wake <= now
+	})
+	for uid := range r.dirty {
+		if p := r.pools[uid]; p != nil {
+			due = append(due, p)
 		}
 	}
 	clear(r.dirty)
 	r.mu.Unlock()
-	slices.SortFunc(looks, func(a, b look) int { return cmp.Compare(a.p.uid, b.p.uid) })
-	for _, l := range looks {
-		j := snap.JobByUID(l.p.uid)
-		if j == nil || j.Env == nil || j.Stage != muster.JobLive {
-			continue
-		}
-		d := warm.Plan(snap, j, l.d, now)
-		alert := r.alert(l.p, j, &d, now)
+	slices.SortFunc(due, func(a, b *pool) int { return cmp.Compare(a.uid, b.uid) })
+	var g errgroup.Group
+	g.SetLimit(together)
+	for _, p := range due {
+		g.Go(func() error { r.decide(ctx, p, now); return nil })
+	}
+	_ = g.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p, ok := r.wakes.Min(); ok {
+		next = p.wake
+	}
+	return next
+}
+
+// decide decides about one environment. The picture and the snapshot are not older than the change that marked the environment;
+// what comes after them marks it again.
+func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
+	r.mu.Lock()
+	demand := p.picture(now, r.began)
+	r.mu.Unlock()
+	snap := r.cfg.State.Latest()
+	var d warm.Decision
+	if j := snap.JobByUID(p.uid); j != nil && j.Env != nil && j.Stage == muster.JobLive {
+		d = warm.Plan(snap, j, demand, now)
+		alert := r.alert(p, j, &d, now)
 		if err := r.carryOut(ctx, j, &d, alert); err != nil && ctx.Err() == nil {
 			if !muster.IsKind(err, muster.FaultConflict) {
 				r.log.Warn("what an environment wants cannot be written down", "environment", j.Key.String(), "error", err)
 			}
 			d.Wake = now.Add(time.Second)
 		}
-		r.mu.Lock()
-		l.p.wake, l.p.stock = d.Wake, d.Stock
-		r.mu.Unlock()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.pools {
-		if p.wake != 0 && (next == 0 || p.wake < next) {
-			next = p.wake
-		}
+	p.stock = d.Stock
+	r.wakeAtLocked(p, d.Wake)
+}
+
+// wakeAtLocked sets when a pool is decided about even if nothing changes; 0: not by time.
+func (r *Runners) wakeAtLocked(p *pool, at muster.Time) {
+	r.wakes.Delete(p)
+	p.wake = at
+	if at != 0 && r.pools[p.uid] == p {
+		r.wakes.Set(p)
 	}
-	return next
 }
 
 // alert is since when too few are warm, once that has lasted; 0: it has not.
@@ -106,17 +132,17 @@ func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, 
 	return nil
 }
 
-// expire ends claims whose time is over, and tells when the next one's is.
+// expire ends claims whose time is over or whose client left, and returns when the next one's is.
 func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time) {
-	var over state.ClaimsExpired
-	var used state.ClaimsTouched
+	var over []state.Expiry
+	var used []state.Touch
 	later := func(at muster.Time) {
 		if next == 0 || at < next {
 			next = at
 		}
 	}
-	snap := r.cfg.State.Latest()
 	r.mu.Lock()
+	snap := r.cfg.State.Latest()
 	snap.DueClaims(func(c *state.Claim) bool {
 		if c.Due() > now {
 			later(c.Due())
@@ -124,35 +150,74 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 		}
 		last := r.lastLocked(c, now)
 		switch {
-		case len(over.Claims) == batch:
+		case len(over) == batch:
 			later(now)
 			return false
 		case c.Deadline != 0 && c.Deadline <= now:
-			over.Claims = append(over.Claims, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("its time of %s is over", c.Deadline.Sub(c.Made).Round(time.Millisecond))})
+			over = append(over, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("its time of %s is over", c.Deadline.Sub(c.Made).Round(time.Millisecond))})
 		case last+c.Idle <= now:
-			over.Claims = append(over.Claims, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("nothing was done with its runner for %s", muster.Time.Sub(c.Idle, 0))})
+			over = append(over, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("nothing was done with its runner for %s", muster.Time.Sub(c.Idle, 0))})
 		default:
 			later(last + c.Idle)
 			if c.Deadline != 0 {
 				later(c.Deadline)
 			}
 			if last-c.Used >= writeEvery(c.Idle) {
-				used.Claims = append(used.Claims, state.Touch{Claim: c.ID, At: last})
+				used = append(used, state.Touch{Claim: c.ID, At: last})
 			}
 		}
 		return true
 	})
+	left := r.leftLocked(snap, now)
+	if len(r.left) > 0 {
+		later(now.Add(time.Second))
+	}
 	r.mu.Unlock()
-	for _, f := range []state.Fact{&used, &over} {
-		if u, ok := f.(*state.ClaimsTouched); ok && len(u.Claims) == 0 || len(over.Claims) == 0 && f == state.Fact(&over) {
-			continue
-		}
-		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil && ctx.Err() == nil {
+	var facts []state.Fact
+	for part := range slices.Chunk(used, batch) {
+		facts = append(facts, &state.ClaimsTouched{Claims: part})
+	}
+	if len(over) > 0 {
+		facts = append(facts, &state.ClaimsExpired{Claims: over})
+	}
+	for _, id := range left {
+		facts = append(facts, &state.ClaimReleased{Claim: id, Reason: clientLeft})
+	}
+	for _, f := range facts {
+		if _, _, err := r.cfg.Proposer.Propose(ctx, f); err != nil && ctx.Err() == nil && !muster.IsKind(err, muster.FaultTooOld) {
 			r.log.Warn("claims cannot be written down", "error", err)
 			later(now.Add(time.Second))
 		}
 	}
 	return next
+}
+
+// clientLeft is why a claim is released that no client knows.
+const clientLeft = "its client left before it had the answer"
+
+// leftTime is for how long a claim is waited for that may be in the log or may come there.
+const leftTime = 10 * time.Minute
+
+// leave notes a claim that no client knows: it is released once it is in the log.
+func (r *Runners) leave(id muster.ClaimID) {
+	r.mu.Lock()
+	r.left[id] = r.cfg.Clock.Now()
+	r.mu.Unlock()
+	poke(r.claims)
+}
+
+// leftLocked are the claims to be released whose clients have left. It forgets those that have ended, or that did not come.
+func (r *Runners) leftLocked(snap *state.Snapshot, now muster.Time) (release []muster.ClaimID) {
+	for id, since := range r.left {
+		switch c := snap.Claim(id); {
+		case c != nil && c.State == muster.ClaimHeld:
+			release = append(release, id)
+		case c != nil, now.Sub(since) >= leftTime:
+			delete(r.left, id)
+		}
+	}
+	slices.Sort(release)
+	return release
 }
 
 // writeEvery is how much later than what is written down a use must be to be written down.
