@@ -83,23 +83,11 @@ func (b *Broker) hopelessLocked(e *entry) bool {
 // settled: no member of the job could use what its other members cannot.
 func settled(job *place.Blocked) bool { return job.Full && len(job.Avoid) == 0 }
 
-// blockedIn is where an entry that is blocked is kept.
-func (b *Broker) blockedIn(e *entry) *btree.BTreeG[*entry] {
-	if e.bound != "" {
-		return b.bounded[e.bound]
-	}
-	return e.group.entries
-}
-
 // unblockLocked takes an entry out of where it was blocked.
 func (b *Broker) unblockLocked(e *entry) {
-	in := b.blockedIn(e)
-	in.Delete(e)
-	switch {
-	case in.Len() > 0:
-	case e.bound != "":
-		delete(b.bounded, e.bound)
-	default:
+	if e.bound != "" {
+		b.unboundLocked(e)
+	} else if e.group.entries.Delete(e); e.group.entries.Len() == 0 {
 		delete(b.groups, e.group.shape.ID)
 	}
 	e.group, e.bound = nil, ""

@@ -88,7 +88,7 @@ type Broker struct {
 	// woken for it and are not answered yet.
 	groups map[state.ShapeID]*group
 	// bounded are those blocked by a limit, by whose it is.
-	bounded  map[muster.Namespace]*btree.BTreeG[*entry]
+	bounded  map[muster.Namespace]bound
 	promised map[muster.NodeID]pledges
 	// grown has the nodes whose room grew since Run began, the newest last;
 	// grownAt finds a node's element. blind is the index up to which growth may have been missed.
@@ -170,7 +170,7 @@ func (b *Broker) clearLocked() {
 	b.bands = bands{}
 	b.armed = 0
 	b.groups = map[state.ShapeID]*group{}
-	b.bounded = map[muster.Namespace]*btree.BTreeG[*entry]{}
+	b.bounded = map[muster.Namespace]bound{}
 	b.promised = map[muster.NodeID]pledges{}
 	b.grown, b.grownAt, b.blind = list.New(), map[muster.NodeID]*list.Element{}, 0
 	b.stats.clear()

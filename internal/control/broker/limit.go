@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"container/heap"
+
 	"github.com/tidwall/btree"
 
 	"github.com/musterhq/muster"
@@ -8,9 +10,22 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// limitLooks bounds how many of those that a limit blocks are looked at when it
-// leaves room: the first in order may ask for more than there is, and who comes after for less.
-const limitLooks = 256
+// Entries that a limit blocks are kept by what a limit sees of them: whose they are, and what one member asks for. Where the
+// first of a kind may have nothing, none of the kind may; the next kind, which asks for less, may. So all of them are
+// considered each time, at the cost of a look at each kind and at each entry that is woken.
+
+// kind is what limits see of an entry.
+type kind struct {
+	namespace muster.Namespace
+	ask       muster.Resources
+}
+
+func kindOf(e *entry) kind {
+	return kind{e.key.Namespace, muster.Resources{CPU: e.run.Ask.CPU, Memory: e.run.Ask.Memory}} // no limit is of disk
+}
+
+// bound is the entries that one namespace's limit blocks, each kind in the order of service.
+type bound map[kind]*btree.BTreeG[*entry]
 
 // ranked is a tree of entries in the order of service.
 func ranked() *btree.BTreeG[*entry] {
@@ -21,11 +36,26 @@ func ranked() *btree.BTreeG[*entry] {
 func (b *Broker) boundLocked(e *entry, ns muster.Namespace) {
 	in := b.bounded[ns]
 	if in == nil {
-		in = ranked()
+		in = bound{}
 		b.bounded[ns] = in
 	}
+	k := kindOf(e)
+	if in[k] == nil {
+		in[k] = ranked()
+	}
 	e.bound = ns
-	in.Set(e)
+	in[k].Set(e)
+}
+
+// unboundLocked takes it out again.
+func (b *Broker) unboundLocked(e *entry) {
+	in, k := b.bounded[e.bound], kindOf(e)
+	if in[k].Delete(e); in[k].Len() > 0 {
+		return
+	}
+	if delete(in, k); len(in) == 0 {
+		delete(b.bounded, e.bound)
+	}
 }
 
 // offerLimitLocked wakes those that a namespace's limit blocks, in order, as many
@@ -37,31 +67,74 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 	}
 	allow := fit.NewAllowance(snap)
 	var wake, move []*entry
-	looks := 0
-	in.Scan(func(e *entry) bool {
-		n, bound := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
-		switch {
-		case n > 0:
-			allow.Take(e.key.Namespace, e.run.Ask, n)
-			wake = append(wake, e)
-		case bound.Namespace != ns:
-			move = append(move, e) // another limit binds it by now
+	// refused looks at a kind that may have nothing more, from its next entry on: another limit may bind it by now.
+	refused := func(next *entry, by fit.Bound) {
+		if by.Namespace == ns {
+			return
 		}
-		looks++
-		return looks < limitLooks
-	})
-	for _, e := range move {
-		in.Delete(e)
-		_, bound := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
-		b.boundLocked(e, bound.Namespace)
+		in[kindOf(next)].Ascend(next, func(e *entry) bool { move = append(move, e); return true })
 	}
-	if in.Len() == 0 {
-		delete(b.bounded, ns)
+	var heads ranks
+	for k, entries := range in {
+		first, _ := entries.Min()
+		if n, by := allow.Of(k.namespace, first.run.Ask, 1); n > 0 {
+			heads = append(heads, first)
+		} else {
+			refused(first, by)
+		}
+	}
+	heap.Init(&heads)
+	for len(heads) > 0 {
+		e := heads[0]
+		n, by := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
+		if n == 0 {
+			refused(e, by)
+			heap.Pop(&heads)
+			continue
+		}
+		allow.Take(e.key.Namespace, e.run.Ask, n)
+		wake = append(wake, e)
+		if next := after(in[kindOf(e)], e); next != nil {
+			heads[0] = next
+			heap.Fix(&heads, 0)
+		} else {
+			heap.Pop(&heads)
+		}
+	}
+	for _, e := range move {
+		b.unboundLocked(e)
+		_, by := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
+		b.boundLocked(e, by.Namespace)
 	}
 	for _, e := range wake {
 		b.stats.Woken++
 		b.moveLocked(e, ready)
 	}
+}
+
+// after is the entry that comes after another in a tree; nil: it is the last.
+func after(in *btree.BTreeG[*entry], e *entry) (next *entry) {
+	in.Ascend(e, func(x *entry) bool {
+		if x != e {
+			next = x
+		}
+		return next == nil
+	})
+	return next
+}
+
+// ranks is a heap of entries, the first in the order of service first.
+type ranks []*entry
+
+func (r ranks) Len() int           { return len(r) }
+func (r ranks) Less(i, k int) bool { return r[i].rank(r[k]) < 0 }
+func (r ranks) Swap(i, k int)      { r[i], r[k] = r[k], r[i] }
+func (r *ranks) Push(x any)        { *r = append(*r, x.(*entry)) }
+func (r *ranks) Pop() any {
+	last := len(*r) - 1
+	x := (*r)[last]
+	*r = (*r)[:last]
+	return x
 }
 
 // missedLimitsLocked wakes those of the entries, blocked just now, whose limit
