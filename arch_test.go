@@ -81,6 +81,7 @@ var rules = []rule{
 	{place: "internal/version"},
 	{place: "internal/notice"},
 	{place: "internal/programtest"},
+	{place: "internal/growthtest"},
 	{place: "internal/faults"},
 	{place: "internal/imagetest", third: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"}},
 	{place: "internal/isolation/probe", may: []string{"internal/sandbox", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},

@@ -7,8 +7,8 @@ import (
 
 	"github.com/musterhq/muster/internal/control/apply/memlog"
 	"github.com/musterhq/muster/internal/decide/fit"
-	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/growthtest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -32,7 +32,7 @@ func TestSmallWorkBehindManyThatALimitBlocks(t *testing.T) {
 
 // D22: a limit that leaves room for one more, with many behind it that it blocks: at two sizes, for the ratio.
 func BenchmarkGrowthLimit(b *testing.B) {
-	fittest.Growth(b, "blocked", 5000, func(b *testing.B, jobs int) (before, pass func()) {
+	growthtest.Run(b, "blocked", 5000, func(b *testing.B, jobs int) (before, pass func()) {
 		log := memlog.New(b, 1<<16)
 		commit := func(text string) { facts(b, log, text, func(f state.Fact) { log.Must(b, f) }) }
 		commit("node n1 cpu=64 memory=64GiB\nlimit default cpu=4\njob first count=1 cpu=4\nplace first 0 n1")

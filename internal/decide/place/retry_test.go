@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/growthtest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -104,7 +105,7 @@ func oneByOne(snap *state.Snapshot, uid muster.JobUID, now muster.Time) ([]state
 
 // D14: a pass over members that are due for another attempt, of which ten find room: at two sizes, for the ratio.
 func BenchmarkGrowthDueRetries(b *testing.B) {
-	fittest.Growth(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
+	growthtest.Run(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
 		c := dueRetries(b, members, 1000)
 		snap := c.Snapshot()
 		v := NewView(snap)

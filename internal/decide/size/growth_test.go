@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/growthtest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -65,7 +65,7 @@ func failedOnce(t testing.TB, nodes, members int, room bool) *cluster {
 // D13: a pass where every node has failed some member, so that there are as many sets of avoided nodes as nodes. All nodes
 // are idle and have room: it is the most that there is to look at.
 func BenchmarkGrowthAvoidedSets(b *testing.B) {
-	fittest.Growth(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
+	growthtest.Run(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
 		c := failedOnce(b, nodes, nodes, true)
 		return nil, func() { Plan(c.view, c.blocks, c.now, false) }
 	})
@@ -73,7 +73,7 @@ func BenchmarkGrowthAvoidedSets(b *testing.B) {
 
 // The same where members wait for room: more than the nodes that fail them have.
 func BenchmarkGrowthAvoidedSetsFull(b *testing.B) {
-	fittest.Growth(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
+	growthtest.Run(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
 		c := failedOnce(b, nodes, nodes, false)
 		return nil, func() { Plan(c.view, c.blocks, c.now, false) }
 	})
@@ -81,7 +81,7 @@ func BenchmarkGrowthAvoidedSetsFull(b *testing.B) {
 
 // D14: a pass, and the change before it, over members that are due for another attempt.
 func BenchmarkGrowthDueRetries(b *testing.B) {
-	fittest.Growth(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
+	growthtest.Run(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
 		const nodes = 1000
 		c := failedOnce(b, nodes, members, false)
 		attempt, step := 1, 0

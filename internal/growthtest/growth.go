@@ -1,4 +1,5 @@
-package fittest
+// Package growthtest measures how the cost of something grows with its size. Benchmarks of several packages use it; no program may.
+package growthtest
 
 import (
 	"fmt"
@@ -7,10 +8,10 @@ import (
 	"time"
 )
 
-// Growth runs a benchmark at two sizes, the second four times the first, and reports the processor time of a pass and the
+// Run runs a benchmark at two sizes, the second four times the first, and reports the processor time of a pass and the
 // ratio between the two. Processor time and not the clock's: others on a busy machine do not count. SetUp makes what a pass
 // works on; before, if it is not nil, runs before each pass and is not measured.
-func Growth(b *testing.B, what string, first int, setUp func(b *testing.B, n int) (before, pass func())) {
+func Run(b *testing.B, what string, first int, setUp func(b *testing.B, n int) (before, pass func())) {
 	var took [2]time.Duration
 	for i, n := range [2]int{first, 4 * first} {
 		b.Run(fmt.Sprintf("%s=%d", what, n), func(b *testing.B) {
