@@ -280,7 +280,7 @@ func TestHold(t *testing.T) {
 	if held.Digest != im.Digest || !slices.Equal(held.Layers, im.Layers) || !slices.Equal(held.Config.Cmd, im.Config.Cmd) {
 		t.Errorf("held %+v, was %+v", held, im)
 	}
-	refused(t, s, other, muster.FailureNode, muster.ReasonNodeFault, "in use")
+	refused(t, s, other, muster.FailureNode, muster.ReasonNodeFull, "in use")
 	if _, err := s.Prune(context.Background(), true); err != nil || look(t, im.Layers[0]+"/a") == "none" {
 		t.Errorf("pruned while in use: %v", err)
 	}
