@@ -77,8 +77,11 @@ var oneRunner = porcupine.Model{
 			return now.claim == out.claim, now
 		case out.said == "?":
 			return true, runnerLife{now.claim, now.ended || held && in.what == "release"}
+		case out.said == "ok" && in.what == "release":
+			// A repeated release succeeds: its client may have lost the first answer.
+			return now.claim != "", runnerLife{now.claim, true}
 		case out.said == "ok":
-			return held, runnerLife{now.claim, in.what == "release"}
+			return held, now
 		}
 		return !held, now
 	},
@@ -216,7 +219,7 @@ func TestClaimHistoryIsChecked(t *testing.T) {
 		"asked again, without an answer":                      {[]porcupine.Operation{claim(1, "k", "r", "c"), op(3, 1<<60, claimCall{what: "claim", key: "k"}, claimAnswer{said: "?"})}, true, true},
 		"one key, two claims, and one call without an answer": {[]porcupine.Operation{claim(1, "k", "r", "c"), op(3, 1<<60, claimCall{what: "claim", key: "k"}, claimAnswer{said: "?"}), claim(5, "k", "s", "d")}, true, false},
 		"of use after it was released":                        {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), about(5, 6, "extend", "ok")}, false, true},
-		"released twice":                                      {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 5, "release", "ok"), about(4, 6, "release", "ok")}, false, true},
+		"released twice":                                      {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 5, "release", "ok"), about(4, 6, "release", "ok")}, true, true},
 		"gone, and nobody released it":                        {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "gone")}, false, true},
 		"released without an answer":                          {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "gone")}, true, true},
 		"an answer that never came":                           {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 1<<60, "release", "?"), about(5, 6, "extend", "ok")}, true, true},
