@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -30,6 +31,7 @@ type watch struct {
 	// stocked is what environments wanted when the loops began, unsettled when something last waited.
 	stocked   map[muster.JobUID]stocked
 	unsettled time.Time
+	mu        sync.Mutex // held by committed
 }
 
 func newWatch(c *Cluster) *watch {
@@ -40,6 +42,9 @@ func newWatch(c *Cluster) *watch {
 
 // committed is called after each fact.
 func (c *Cluster) committed(f state.Fact, err error) {
+	// Loops propose from several goroutines.
+	c.watch.mu.Lock()
+	defer c.watch.mu.Unlock()
 	c.note("fact %s%s", describe(f), refusal(err))
 	snap := c.Log.Latest()
 	for _, look := range []func(*state.Snapshot) error{(*state.Snapshot).Check, c.watch.sandboxes, c.watch.ends, c.watch.instances} {
