@@ -31,7 +31,7 @@ type guard struct {
 	path string
 	log  *slog.Logger
 	// began is the zero of ticks, of this process. asleep is for how long the machine was suspended since its boot, asleepAtBegan
-	// that at began: time.Now stands still meanwhile, and the server's clock does not.
+	// that at began: time.Now does not advance meanwhile, and the server's clock does not.
 	began         time.Time
 	asleep        func() time.Duration
 	asleepAtBegan time.Duration
@@ -199,7 +199,7 @@ func (a *Agent) watchGuard(ctx context.Context) {
 		}
 		left, limit, _ := a.guard.left()
 		if left > 0 {
-			// Timers stand still while the machine is suspended.
+			// Timers do not run while the machine is suspended.
 			timer.Reset(min(left, guardLook))
 			continue
 		}

@@ -212,7 +212,7 @@ func TestClaimHistoryIsChecked(t *testing.T) {
 		ops         []porcupine.Operation
 		runner, key bool
 	}{
-		"claimed, extended, given back":                       {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "ok"), about(5, 6, "release", "ok"), about(7, 8, "extend", "gone")}, true, true},
+		"claimed, extended, released":                         {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "extend", "ok"), about(5, 6, "release", "ok"), about(7, 8, "extend", "gone")}, true, true},
 		"given to two":                                        {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "l", "r", "d")}, false, true},
 		"given to two, one after":                             {[]porcupine.Operation{claim(1, "k", "r", "c"), about(3, 4, "release", "ok"), claim(5, "l", "r", "d")}, false, true},
 		"one key, two claims":                                 {[]porcupine.Operation{claim(1, "k", "r", "c"), claim(3, "k", "s", "d")}, true, false},

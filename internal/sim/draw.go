@@ -62,7 +62,7 @@ func (d *drawing) kind() {
 	d.stepping, d.limiting, d.holding = d.one(4), d.one(4), d.one(4)
 }
 
-// environment sets one of a few, or sets it anew.
+// environment applies one of a few environments, new or changed.
 func (d *drawing) environment() string {
 	words := ""
 	switch d.r.IntN(6) {

@@ -241,7 +241,7 @@ func (w *watch) lost(snap *state.Snapshot, n *state.Node) {
 	w.c.within(grace, check)
 }
 
-// tripped reports whether a pool's breaker stands in the way, or did since then.
+// tripped reports whether a pool's breaker is tripped, or was since then.
 func tripped(b *state.Breaker, since muster.Time) bool {
 	return b != nil && (b.IsTripped() || b.Resumed > since)
 }
