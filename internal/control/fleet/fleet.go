@@ -136,7 +136,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer loops.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	loops.Go(func() { f.follow(ctx) })
+	// The whole state is read before the first pass: what is committed between the two comes as a change, and wakes the loop.
+	at := f.survey()
+	loops.Go(func() { f.follow(ctx, at) })
 	for _, name := range f.names {
 		loops.Go(func() { f.listers[name].run(ctx) })
 		loops.Go(func() { f.readOffers(ctx, name) })
@@ -210,9 +212,9 @@ func poke(c chan struct{}) {
 	}
 }
 
-// follow wakes the loop by the changes that may matter to it.
-func (f *Fleet) follow(ctx context.Context) {
-	f.cfg.State.Feed().Follow(ctx, f.survey(), func(changes []state.Change) {
+// follow wakes the loop by the changes after a position that may matter to it.
+func (f *Fleet) follow(ctx context.Context, at state.Position) {
+	f.cfg.State.Feed().Follow(ctx, at, func(changes []state.Change) {
 		f.watch(changes)
 		for i := range changes {
 			switch urgent, soon := matters(&changes[i]); {

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,25 @@ func TestF11SixtyFourWanted(t *testing.T) {
 		w.until("all run", 3*time.Second, running("a", 64))
 		t.Logf("64 run after %s", time.Since(began))
 	})
+}
+
+// A job that is committed while one of the loops is slow to take its first snapshots is seen by all: it does not wait for the
+// next resync.
+func TestNothingIsMissedAtTheStart(t *testing.T) {
+	for k := range 8 {
+		inBubble(t, func(w *world) {
+			reads := atomic.Int64{}
+			w.read = func() {
+				if reads.Add(1) == int64(k+1) {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			w.start()
+			time.Sleep(50 * time.Millisecond)
+			w.submit("a", 1, 1, "true")
+			w.until("the job's end", 5*time.Second, ended("a", muster.JobSucceeded))
+		})
+	}
 }
 
 // While the scheduler is paused no machine is bought for what waits, and the pool keeps its minimum.

@@ -57,6 +57,8 @@ type world struct {
 	// wrap puts something between the fleet and the cloud. clock is the fleet's; nil: the system's.
 	wrap  func(cloud.Provider) cloud.Provider
 	clock clock.Clock
+	// read is called before each snapshot that the fleet takes of the state.
+	read func()
 	// faults are those that wrap may add.
 	faults faults
 
@@ -181,6 +183,19 @@ func (w *world) only() (*linktest.Node, *state.Node) {
 	return w.node(rows[0].ID), rows[0]
 }
 
+// reader is a state that calls read before each snapshot, if there is one.
+type reader struct {
+	fleet.Source
+	read func()
+}
+
+func (r reader) Latest() *state.Snapshot {
+	if r.read != nil {
+		r.read()
+	}
+	return r.Source.Latest()
+}
+
 // start begins the loops, as a leader would.
 func (w *world) start() {
 	w.t.Helper()
@@ -192,7 +207,7 @@ func (w *world) start() {
 	if w.wrap != nil {
 		provider = w.wrap(provider)
 	}
-	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: w.log, Proposer: w.log, Logger: w.out, Clock: w.clock,
+	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: reader{w.log, w.read}, Proposer: w.log, Logger: w.out, Clock: w.clock,
 		Providers: map[muster.ProviderName]cloud.Provider{"fake": provider}})
 	if err != nil {
 		w.t.Fatal(err)
