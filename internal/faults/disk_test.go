@@ -94,6 +94,8 @@ i=0
 while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 0123456789012345678901234567890123456789"; echo $i > `+h.path("count")+`; sleep 0.005; done`))
 	h.eventually("output is stored while it is made", func() bool { return h.blobBytes() > 1000 })
 
+	h.cli("run", "--detach", "--name", "idle", "--", "sleep", "1000").says(0)
+
 	// Tight: there is room for writes, but output has to wait on its node.
 	h.leave(mark * 5 / 4)
 	h.cli("run", "--name", "tight", "--", "echo", "tight").says(0)
@@ -109,7 +111,6 @@ while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 012345678901234
 	h.leave(mark * 3 / 4)
 	for _, args := range [][]string{
 		{"run", "--", "true"},
-		{"job", "stop", "talk"},
 		{"run", "--input", h.configFile() + ":in", "--", "true"},
 	} {
 		p := h.cli(args...)
@@ -121,6 +122,9 @@ while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 012345678901234
 	if !errors.As(err, &p) || p.Status != 507 || p.Code != string(muster.FaultDiskLow) {
 		t.Errorf("a submission: %v", err)
 	}
+	// What ends work is how one makes room.
+	h.cli("job", "stop", "idle").says(0)
+	h.eventually("the job is stopped", func() bool { return h.job("idle").Outcome == string(muster.JobStopped) })
 	list := h.cli("job", "list")
 	list.says(0)
 	logs := h.cli("job", "logs", "talk")

@@ -17,8 +17,11 @@ type DiskUsage struct {
 	Mark  uint64 // below this, users' writes are refused
 }
 
-// Low: users' writes are refused.
+// Low: users' writes are refused, but for those that free something.
 func (u DiskUsage) Low() bool { return u.Free < u.Mark }
+
+// Full: these are refused as well. What is left is for the server's own facts.
+func (u DiskUsage) Full() bool { return u.Free < u.Mark/8 }
 
 // Tight: what only fills the disk (shipped output) stops, before writes must.
 func (u DiskUsage) Tight() bool { return u.Free < u.Mark+u.Mark/2 }
@@ -62,15 +65,18 @@ func (d *disk) statfs() (DiskUsage, error) {
 	return u, nil
 }
 
-// refuse is the error for a user's write, or nil. A disk that does not say how
+// refuse is the error for a user's write, or nil; frees: for one that frees something. A disk that does not say how
 // much is free is not trusted with more.
-func (d *disk) refuse() error {
+func (d *disk) refuse(frees bool) error {
 	u, err := d.look()
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDiskLow, err)
-	}
-	if u.Low() {
-		return fmt.Errorf("%w: %s has %s free, and writes need %s", ErrDiskLow, d.dir, muster.Bytes(u.Free), muster.Bytes(u.Mark))
+	case frees && u.Full():
+		return fmt.Errorf("%w: %s has only %s free: make room on its file system", ErrDiskLow, d.dir, muster.Bytes(u.Free))
+	case !frees && u.Low():
+		return fmt.Errorf("%w: %s has %s free, and new work needs %s (low_water): make room on its file system; stopping, releasing and deleting still work",
+			ErrDiskLow, d.dir, muster.Bytes(u.Free), muster.Bytes(u.Mark))
 	}
 	return nil
 }

@@ -256,7 +256,16 @@ func (l *Log) Propose(ctx context.Context, proposal []byte) (Result, error) {
 // the free disk is below the low-water mark. The server's own facts (a node is
 // gone, an allocation has ended) go on, because they let it clean up.
 func (l *Log) ProposeUser(ctx context.Context, proposal []byte) (Result, error) {
-	if err := l.disk.refuse(); err != nil {
+	if err := l.disk.refuse(false); err != nil {
+		return Result{}, err
+	}
+	return l.propose(ctx, item{data: proposal})
+}
+
+// ProposeFreeing is ProposeUser for what ends work or removes something, which is how users make room: it is
+// refused only below an eighth of the mark.
+func (l *Log) ProposeFreeing(ctx context.Context, proposal []byte) (Result, error) {
+	if err := l.disk.refuse(true); err != nil {
 		return Result{}, err
 	}
 	return l.propose(ctx, item{data: proposal})

@@ -403,7 +403,7 @@ func TestDiskMarks(t *testing.T) {
 		r.disk.seen = time.Time{}
 		r.disk.mu.Unlock()
 	}
-	try := func(what string, low, tight bool) {
+	try := func(what string, full, low, tight bool) {
 		t.Helper()
 		if r.DiskLow() != low || r.DiskTight() != tight {
 			t.Errorf("%s: low %v, tight %v", what, r.DiskLow(), r.DiskTight())
@@ -412,18 +412,24 @@ func TestDiskMarks(t *testing.T) {
 		if low != errors.Is(err, ErrDiskLow) || !low && err != nil {
 			t.Errorf("%s: a user's write: %v", what, err)
 		}
+		_, err = r.ProposeFreeing(t.Context(), []byte("stop"))
+		if full != errors.Is(err, ErrDiskLow) || !full && err != nil {
+			t.Errorf("%s: a user's stop: %v", what, err)
+		}
 		if _, err := r.Propose(t.Context(), []byte("own")); err != nil {
 			t.Errorf("%s: an own fact: %v", what, err)
 		}
 	}
 	set(0)
-	try("no mark", false, false)
+	try("no mark", false, false, false)
 	set(u.Free * 4 / 5)
-	try("near the mark", false, true)
-	set(u.Total * 2)
-	try("below the mark", true, true)
+	try("near the mark", false, false, true)
+	set(u.Free * 2)
+	try("below the mark", false, true, true)
+	set(u.Total * 16)
+	try("full", true, true, true)
 	set(0)
-	try("room again", false, false)
+	try("room again", false, false, false)
 
 	if got := defaultLowWater(1 << 40); got != 1<<40/20 {
 		t.Errorf("mark of 1 TiB: %d", got)

@@ -48,6 +48,27 @@ type ledger struct {
 	took    *commits
 }
 
+// users writes the facts that users ask for. What ends work or removes something is still written when the disk is
+// nearly full: it is how they make room.
+type users struct{ ledger, freeing ledger }
+
+func (u users) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
+	if frees(f) {
+		return u.freeing.Propose(ctx, f)
+	}
+	return u.ledger.Propose(ctx, f)
+}
+
+func frees(f state.Fact) bool {
+	switch f := f.(type) {
+	case *state.JobStopped, *state.ClaimReleased, *state.EnvironmentDeleted, *state.NodeTerminating, *state.NodeDraining:
+		return true
+	case *state.NodeIntentSet:
+		return f.Intent == muster.NodeDrain
+	}
+	return false
+}
+
 // commits is how long facts take from their proposal until they are durable and applied. What the log did
 // not take is in none of them.
 type commits struct {

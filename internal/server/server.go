@@ -136,6 +136,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
 	g.Go(func() error { return s.countBlobs(gctx) })
+	g.Go(func() error { return s.watchDisk(gctx) })
 	if s.opts.Read != nil {
 		g.Go(func() error { return s.reloads(gctx) })
 	}
@@ -257,6 +258,33 @@ func (s *Server) diskLow() error {
 	return nil
 }
 
+// diskEvery is how often the free disk is looked at for the log.
+const diskEvery = 5 * time.Second
+
+// watchDisk logs when the disk of the data directory gets nearly full, and when it has room again.
+func (s *Server) watchDisk(ctx context.Context) error {
+	tick := time.NewTicker(diskEvery)
+	defer tick.Stop()
+	for low := false; ; {
+		u, err := s.raft.Disk()
+		switch {
+		case err == nil && u.Low() && !low:
+			s.log.Error("the disk is nearly full: new jobs, new environments and uploads are refused; stopping, releasing and deleting still work. Make room on its file system, or lower low_water",
+				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "low_water", muster.Bytes(u.Mark))
+		case err == nil && !u.Low() && low:
+			s.log.Info("the disk has room again", "data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free))
+		}
+		if err == nil {
+			low = u.Low()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
 // announce tells clients on this host where the server is.
 func (s *Server) announce(address string) error {
 	// Who listens everywhere is reached from here on loopback.
@@ -335,7 +363,7 @@ func (s *Server) countBlobs(ctx context.Context) error {
 func (s *Server) api() (*http.Server, error) {
 	a, err := httpapi.New(httpapi.Config{
 		State:    s.state,
-		Proposer: ledger{s.state, s.raft.ProposeUser, s.times.commits},
+		Proposer: users{ledger{s.state, s.raft.ProposeUser, s.times.commits}, ledger{s.state, s.raft.ProposeFreeing, s.times.commits}},
 		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
 		Output:   &s.live, Sandboxes: &s.live,
