@@ -106,7 +106,7 @@ bench-sched: build
 
 # What grows: each at two sizes, four times apart. The ratio of their times is to stay near four, n log n at worst.
 bench-growth:
-	$(GO) test -run '^$$' -bench Growth -benchtime 3x -timeout 30m ./internal/decide/... ./internal/control/...
+	$(GO) test -run '^$$' -bench Growth -benchtime 3x -timeout 30m ./internal/state ./internal/decide/... ./internal/control/...
 
 # What users of containers wait for, end to end beside crun, tar and a plain copy in the same run; then the parts. Needs root and crun.
 bench-sandbox: build

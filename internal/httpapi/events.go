@@ -74,12 +74,25 @@ func (a *API) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamRespon
 		}
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
-		e := &eventStream{w: w, out: bufio.NewWriterSize(w, 32<<10), in: in, feed: feed}
+		sub := feed.Subscribe(in.topic())
+		defer sub.Close()
+		e := &eventStream{w: w, out: bufio.NewWriterSize(w, 32<<10), in: in, changes: sub}
 		if err := e.run(ctx, pos); err != nil {
 			a.logger.DebugContext(ctx, "event stream ended", "error", err)
 		}
 		endWrite(w)
 	}}, nil
+}
+
+// topic is the narrowest part of the feed that has all that a reader wants.
+func (in *eventsIn) topic() state.Topic {
+	switch {
+	case in.Job != "":
+		return state.Topic{Job: muster.JobKey{Namespace: muster.Namespace(in.Namespace), Name: in.Job}}
+	case in.Node != "":
+		return state.Topic{Node: muster.NodeID(in.Node)}
+	}
+	return state.Topic{Namespace: muster.Namespace(in.Namespace)}
 }
 
 // eventStart is the position from which a reader wants to go on.
@@ -129,10 +142,10 @@ func parsePosition(s string) (state.Position, bool) {
 // eventStream is one reader. What it has not read stays in the feed: nothing
 // is queued for it.
 type eventStream struct {
-	w    http.ResponseWriter
-	out  *bufio.Writer
-	in   *eventsIn
-	feed *state.Feed
+	w       http.ResponseWriter
+	out     *bufio.Writer
+	in      *eventsIn
+	changes *state.Subscription
 }
 
 func (e *eventStream) run(ctx context.Context, pos state.Position) error {
@@ -140,13 +153,12 @@ func (e *eventStream) run(ctx context.Context, pos state.Position) error {
 	if err := e.flush(); err != nil {
 		return err
 	}
-	for {
-		changes, last, err := e.feed.After(pos, eventBatch)
+	for quiet := false; ; {
+		changes, next, all, err := e.changes.Next(pos, eventBatch)
 		if err != nil {
 			return e.tooOld(err)
 		}
 		for i := range changes {
-			pos = changes[i].Position()
 			if ev := e.in.event(&changes[i]); ev != nil {
 				extendWrite(e.w) // the buffer may fill
 				if err := e.send(ev); err != nil {
@@ -154,40 +166,26 @@ func (e *eventStream) run(ctx context.Context, pos state.Position) error {
 				}
 			}
 		}
-		if len(changes) == eventBatch {
-			if err := e.flush(); err != nil {
-				return err
-			}
-			continue
+		pos = next
+		if quiet {
+			// The connection is kept awake. Its id is where the feed has got to: a reader of something quiet resumes from
+			// there, and not from what the feed has forgotten.
+			_, _ = e.out.WriteString(": heartbeat\nid: " + eventID(pos) + "\n\n")
 		}
-		pos = state.AfterIndex(last)
 		if err := e.flush(); err != nil {
 			return err
 		}
-		if !e.in.Follow {
+		switch {
+		case !all:
+			continue
+		case !e.in.Follow:
 			return nil
 		}
-		if err := e.wait(ctx, last); err != nil {
-			return err
-		}
-	}
-}
-
-// wait returns when there may be something new; it keeps the connection awake meanwhile.
-func (e *eventStream) wait(ctx context.Context, last uint64) error {
-	for {
 		bounded, cancel := context.WithTimeout(ctx, heartbeat)
-		err := e.feed.Wait(bounded, last)
+		quiet = e.changes.Wait(bounded, pos) != nil
 		cancel()
-		if err == nil {
-			return nil
-		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		}
-		_, _ = e.out.WriteString(": heartbeat\nid: " + strconv.FormatUint(last, 10) + "\n\n")
-		if err := e.flush(); err != nil {
-			return err
 		}
 	}
 }

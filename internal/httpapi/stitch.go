@@ -196,12 +196,14 @@ func (s *stitch) wait(ctx context.Context, al *state.Alloc, atMost time.Duration
 		bounded, cancel = context.WithTimeout(ctx, atMost)
 		defer cancel()
 	}
+	changes := s.a.cfg.State.Feed().Subscribe(state.Topic{Alloc: s.id})
+	defer changes.Close()
 	for {
 		snap := s.a.cfg.State.Latest()
 		if snap.Alloc(s.id) != al {
 			return nil
 		}
-		if err := s.a.cfg.State.Feed().Wait(bounded, snap.Index()); err != nil {
+		if err := changes.Wait(bounded, state.AfterIndex(snap.Index())); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

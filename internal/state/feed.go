@@ -60,6 +60,8 @@ type Feed struct {
 	floor Position
 	last  uint64
 	wake  chan struct{}
+	// topics are those that somebody follows.
+	topics map[Topic]*topicLog
 }
 
 func newFeed(size int) *Feed {
@@ -75,6 +77,7 @@ func (f *Feed) add(index uint64, changes []Change) {
 			f.first++
 		}
 		f.ring[f.next%n] = c
+		f.note(&f.ring[f.next%n], f.next)
 		f.next++
 	}
 	f.last = index
@@ -90,6 +93,7 @@ func (f *Feed) reset(index uint64) {
 	clear(f.ring)
 	f.first = f.next
 	f.floor, f.last = AfterIndex(index), index
+	f.resetTopics(index)
 	wake := f.wake
 	f.wake = make(chan struct{})
 	f.mu.Unlock()
@@ -104,8 +108,7 @@ func (f *Feed) After(p Position, limit int) ([]Change, uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p.Compare(f.floor) < 0 {
-		return nil, f.last, muster.Faultf(muster.FaultTooOld,
-			"changes after index %d are not kept any more (oldest kept: after %d); list again and go on from the list's index", p.Index, f.floor.Index)
+		return nil, f.last, f.tooOld(p)
 	}
 	n := uint64(len(f.ring))
 	at := sort.Search(int(f.next-f.first), func(i int) bool {
@@ -116,6 +119,11 @@ func (f *Feed) After(p Position, limit int) ([]Change, uint64, error) {
 		out = append(out, f.ring[seq%n])
 	}
 	return out, f.last, nil
+}
+
+func (f *Feed) tooOld(p Position) error {
+	return muster.Faultf(muster.FaultTooOld,
+		"changes after index %d are not kept any more (oldest kept: after %d); list again and go on from the list's index", p.Index, f.floor.Index)
 }
 
 // Wait blocks until an entry after index was applied, or ctx ends.
