@@ -23,6 +23,8 @@ const (
 	DefaultPidsLimit   = 4096
 	DefaultOutputLimit = 64 << 20
 	DefaultStartLimit  = 30 * time.Second
+	// DefaultEndLimit is longer than what init itself allows for leftovers, output and answers.
+	DefaultEndLimit = 15 * time.Second
 	// OpenFiles is the soft limit of open files of commands.
 	OpenFiles = 65536
 )
@@ -37,6 +39,9 @@ type Config struct {
 	Runtime string
 	// Log is told what nobody else hears; nil: nobody.
 	Log *slog.Logger
+	// EndLimit is how long after its time limit or its stop, and the grace of either, a sandbox may take to end by its init. Then
+	// the keeper kills all its processes: a command runs as the same user as its init and can stop it. 0: DefaultEndLimit.
+	EndLimit time.Duration
 	// Disk tells what the writable layer of the sandbox of a directory holds, and may hold; nil: it has none.
 	Disk func(dir string) (used, most muster.Bytes)
 	// Found and Ended are told whose ids (Plan.Owner) a sandbox has that was found alive, and one that has ended with all its
@@ -58,6 +63,9 @@ func New(c Config) (*Keeper, error) {
 	boot, err := BootID()
 	if err != nil {
 		return nil, fmt.Errorf("runtime %s: %w", c.Runtime, err)
+	}
+	if c.EndLimit <= 0 {
+		c.EndLimit = DefaultEndLimit
 	}
 	k := &Keeper{config: c, log: c.Log, boot: boot}
 	if k.log == nil {

@@ -16,11 +16,6 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// overdue is how much longer than it should take we leave the end to init
-// before we end everything from outside: a command runs as the same user and can stop its init.
-// It is longer than what init itself allows for leftovers, output and answers.
-const overdue = 15 * time.Second
-
 // sandbox is one running or ended sandbox.
 type sandbox struct {
 	k       *Keeper
@@ -59,7 +54,7 @@ func newSandbox(k *Keeper, dir string, record *initwire.Sandbox, init initwire.P
 func (s *sandbox) hold(pidfd int) error {
 	s.pidfd = os.NewFile(uintptr(pidfd), "init of "+s.dir)
 	if s.record.Timeout > 0 {
-		s.due = s.started.Add(s.record.Timeout + s.record.KillGrace + overdue)
+		s.due = s.started.Add(s.record.Timeout + s.record.KillGrace + s.k.config.EndLimit)
 	}
 	if err := s.pidfd.SetReadDeadline(s.due); err != nil {
 		_ = s.pidfd.Close()
@@ -74,7 +69,7 @@ func (s *sandbox) watch() {
 		err := waitExit(s.pidfd)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.k.log.Warn("init is overdue, its sandbox is ended from outside", "alloc", s.record.Alloc, "dir", s.dir)
-			s.patience(time.Now().Add(overdue), true)
+			s.patience(time.Now().Add(s.k.config.EndLimit), true)
 			if err := KillAll(context.Background(), s.dir); err != nil {
 				s.k.log.Error("a sandbox does not end", "alloc", s.record.Alloc, "error", err)
 			}
@@ -152,7 +147,7 @@ func (s *sandbox) Stop(grace time.Duration) {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
-	s.patience(time.Now().Add(max(grace, 0)+overdue), false)
+	s.patience(time.Now().Add(max(grace, 0)+s.k.config.EndLimit), false)
 	go func() {
 		if err := s.Thaw(); err != nil && !errors.Is(err, agent.ErrNoFreezer) && !s.isDone() {
 			s.k.log.Warn("a sandbox that stops is not thawed", "alloc", s.record.Alloc, "error", err)

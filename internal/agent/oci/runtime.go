@@ -43,6 +43,8 @@ type Config struct {
 	PidsLimit int
 	// StartLimit bounds every start, beside the caller's context.
 	StartLimit time.Duration
+	// EndLimit is how long a sandbox may take to end before all its processes are killed, see initbox.Config. 0: its default.
+	EndLimit time.Duration
 	// IDBase is the first of the uids and gids of this node that sandboxes have as their own 0 and up, in a user namespace; 0: they have none.
 	IDBase int
 	// IDBlock tells agents of one host apart: sandboxes of agents with different ones, modulo 14, have no ids in common as long as each has 256 or fewer.
@@ -116,7 +118,7 @@ func New(c Config) (*Runtime, error) {
 		c.Scratch = DefaultScratch
 	}
 	ranges := newRanges(c.InitPath, c.IDBase, c.IDBlock)
-	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, Disk: scratchUsed, Found: ranges.hold, Ended: ranges.release})
+	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, EndLimit: c.EndLimit, Disk: scratchUsed, Found: ranges.hold, Ended: ranges.release})
 	if err != nil {
 		return nil, err
 	}

@@ -32,9 +32,13 @@ func testParent(t *testing.T) string {
 	return parent
 }
 
-func newRuntime(t *testing.T, parent string) *Runtime {
+func newRuntime(t *testing.T, parent string, change ...func(*Config)) *Runtime {
 	t.Helper()
-	r, err := New(Config{InitPath: initPath, CgroupParent: parent, Log: slog.New(initMinder{slog.DiscardHandler, t})})
+	c := Config{InitPath: initPath, CgroupParent: parent, Log: slog.New(initMinder{slog.DiscardHandler, t})}
+	for _, fn := range change {
+		fn(&c)
+	}
+	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +66,9 @@ func (m initMinder) Handle(_ context.Context, r slog.Record) error {
 func suite(t *testing.T, parent string) runtimetest.Suite {
 	s := runtimetest.Suite{
 		New: func(t *testing.T) agent.Runtime { return newRuntime(t, parent) },
+		Hasty: func(t *testing.T) agent.Runtime {
+			return newRuntime(t, parent, func(c *Config) { c.EndLimit = 500 * time.Millisecond })
+		},
 		InitPid: func(t *testing.T, dir string) int {
 			all, err := Members(dir)
 			if err != nil || len(all) == 0 || all[0].Role != RoleInit {

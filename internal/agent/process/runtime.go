@@ -27,7 +27,9 @@ type Config struct {
 	PidsLimit int
 	// StartLimit bounds every start, beside the caller's context: a command can stop its init before that has answered.
 	StartLimit time.Duration
-	Log        *slog.Logger
+	// EndLimit is how long a sandbox may take to end before all its processes are killed, see initbox.Config. 0: its default.
+	EndLimit time.Duration
+	Log      *slog.Logger
 }
 
 // Runtime is the runtime "process".
@@ -57,7 +59,7 @@ func New(c Config) (*Runtime, error) {
 	if c.StartLimit <= 0 {
 		c.StartLimit = initbox.DefaultStartLimit
 	}
-	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log})
+	keeper, err := initbox.New(initbox.Config{Runtime: Name, Log: c.Log, EndLimit: c.EndLimit})
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,9 @@ type Suite struct {
 	// New makes a runtime value on the same node each time: a second one is an
 	// agent that was restarted.
 	New func(t *testing.T) agent.Runtime
+	// Hasty makes one that soon kills a sandbox that does not end when it is stopped; nil: the case of an init that does not answer
+	// takes as long as the runtime allows for an end.
+	Hasty func(t *testing.T) agent.Runtime
 	// Scripted: commands are the fake's words. Cases that need programs are skipped.
 	Scripted bool
 	// Bubble runs each case in a synctest bubble. Only for runtimes without processes.
