@@ -90,8 +90,7 @@ func inBubble(t *testing.T, cluster string, fn func(*rig)) {
 
 func (r *rig) do(text string) {
 	r.t.Helper()
-	c := fittest.New(r.t, 0)
-	c.State = r.log.State
+	c := fittest.On(r.t, r.log.State, 0)
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue

@@ -100,7 +100,7 @@ type play struct {
 
 func (s *search) run(t *testing.T, before string, env []string) {
 	s.runs++
-	p := &play{t: t, log: memlog.New(t, 1<<12), parked: map[string]chan struct{}{}, what: map[string]string{}, env: slices.Clone(env)}
+	p := &play{t: t, log: memlog.New(t, 1<<8), parked: map[string]chan struct{}{}, what: map[string]string{}, env: slices.Clone(env)}
 	p.do(before)
 	p.b = driven(t, Config{}, p.log)
 	a, err := apply.New(apply.Config{Snapshots: p.log, Proposer: p, Deliveries: p})

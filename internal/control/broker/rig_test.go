@@ -83,8 +83,7 @@ func (r *rig) do(text string) {
 // facts hands the facts of lines of cluster text to commit, one after the other: a line may depend on the one before.
 func facts(t testing.TB, log *memlog.Log, text string, commit func(state.Fact)) {
 	t.Helper()
-	c := fittest.New(t, 0)
-	c.State = log.State
+	c := fittest.On(t, log.State, 0)
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue

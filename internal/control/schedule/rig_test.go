@@ -104,8 +104,7 @@ func (r *rig) do(text string) {
 
 func do(t testing.TB, log *memlog.Log, text string) {
 	t.Helper()
-	c := fittest.New(t, 0)
-	c.State = log.State
+	c := fittest.On(t, log.State, 0)
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue

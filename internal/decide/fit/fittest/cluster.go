@@ -54,8 +54,11 @@ func New(t testing.TB, now muster.Time) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Cluster{State: s, t: t, now: now}
+	return On(t, s, now)
 }
+
+// On is a cluster that goes on with a state.
+func On(t testing.TB, s *state.State, now muster.Time) *Cluster { return &Cluster{State: s, t: t, now: now} }
 
 // Read makes a cluster of text; # begins a comment. It begins at one second past zero.
 func Read(t testing.TB, text string) *Cluster {
