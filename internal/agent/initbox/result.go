@@ -130,7 +130,7 @@ func (s *sandbox) died(words *initwire.Record) {
 	s.mu.Unlock()
 	now := time.Now()
 	s.result = agent.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
-	late := s.record.Timeout > 0 && now.After(s.started.Add(s.record.Timeout)) && !due.IsZero()
+	late := s.record.Timeout > 0 && s.age() > s.record.Timeout && !due.IsZero()
 	kills, own := cgroup.OutOfMemory(s.record.Cgroups)
 	switch {
 	case flooded != "":

@@ -54,7 +54,7 @@ func newSandbox(k *Keeper, dir string, record *initwire.Sandbox, init initwire.P
 func (s *sandbox) hold(pidfd int) error {
 	s.pidfd = os.NewFile(uintptr(pidfd), "init of "+s.dir)
 	if s.record.Timeout > 0 {
-		s.due = s.started.Add(s.record.Timeout + s.record.KillGrace + s.k.config.EndLimit)
+		s.due = time.Now().Add(s.record.Timeout + s.record.KillGrace + s.k.config.EndLimit - s.age())
 	}
 	if err := s.pidfd.SetReadDeadline(s.due); err != nil {
 		_ = s.pidfd.Close()
@@ -62,6 +62,21 @@ func (s *sandbox) hold(pidfd int) error {
 	}
 	return nil
 }
+
+// age is for how long the command has run. The wall clock may have been stepped since it was started: it counts only as far
+// as the kernel agrees, which counts from boot.
+func (s *sandbox) age() time.Duration {
+	age := time.Since(s.started)
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) == nil {
+		born := time.Duration(s.init.Start) * (time.Second / userHZ)
+		age = min(age, time.Duration(now.Nano())-born)
+	}
+	return max(age, 0)
+}
+
+// userHZ is how many clock ticks of /proc make a second, on all architectures that we have programs for.
+const userHZ = 100
 
 // watch waits in the poller until init has ended, and concludes.
 func (s *sandbox) watch() {

@@ -58,7 +58,9 @@ func New(t testing.TB, now muster.Time) *Cluster {
 }
 
 // On is a cluster that goes on with a state.
-func On(t testing.TB, s *state.State, now muster.Time) *Cluster { return &Cluster{State: s, t: t, now: now} }
+func On(t testing.TB, s *state.State, now muster.Time) *Cluster {
+	return &Cluster{State: s, t: t, now: now}
+}
 
 // Read makes a cluster of text; # begins a comment. It begins at one second past zero.
 func Read(t testing.TB, text string) *Cluster {
