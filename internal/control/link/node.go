@@ -27,6 +27,10 @@ const (
 	refusedLongest             = 30 * time.Second
 	startFirst, startLongest   = 100 * time.Millisecond, 30 * time.Second
 	startTimeout               = 2 * time.Minute
+	// startSlow is after how long a start that goes on is mentioned as the reason why the agent does not answer.
+	startSlow = 10 * time.Second
+	// reasonEvery bounds how often the reason of a node that stays lost is renewed in the log.
+	reasonEvery = 10 * time.Second
 	proposeFirst, proposeLimit = 20 * time.Millisecond, 2 * time.Second
 )
 
@@ -50,7 +54,7 @@ type nodeLink struct {
 	gone chan struct{}
 	// lastRefusal was logged: the same one is not logged again. Of the dialling goroutine.
 	lastRefusal string
-	// lastStart is why its agent could not be started, as logged. Of the dialling goroutine.
+	// lastStart is why its agent could not be started, as logged; empty since it was started or heard. Of the dialling goroutine.
 	lastStart string
 	// renewed: the agent is of this build, as far as that was asked for. Of the dialling goroutine.
 	renewed bool
@@ -176,6 +180,9 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		if heard && time.Since(began) > time.Second {
 			wait, startWait = dialFirst, startFirst
 		}
+		if heard {
+			n.lastStart = ""
+		}
 		longest := dialLongest
 		var refusal *wire.Refusal
 		var notReady *unready
@@ -263,7 +270,8 @@ func (n *nodeLink) letGo(ctx context.Context) {
 	}
 }
 
-// contactGone notes the end of a contact that was, or a call that was not answered.
+// contactGone notes the end of a contact that was, or a call that was not answered. While the agent cannot be started,
+// that is the better reason: a refused connection says only that nothing listens.
 func (n *nodeLink) contactGone(err error) {
 	now := n.l.cfg.Clock.Now()
 	wasUp := false
@@ -274,6 +282,9 @@ func (n *nodeLink) contactGone(err error) {
 			c.Heard = now
 		}
 		c.Up, c.Refused, c.Unready = false, "", ""
+		if n.lastStart == "" {
+			c.Away = away(err)
+		}
 	})
 	if wasUp {
 		n.log.Info("contact gone", "error", err)
@@ -294,7 +305,9 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 	within, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	n.l.stats.starts.Add(1)
+	over := n.mentionSlowStart()
 	err := n.l.cfg.StartAgent(within, n.row.Load())
+	over()
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
 		// What hangs is told like what fails: nothing else says why nothing comes of the node.
 		err = fmt.Errorf("it did not end within %s: %w", startTimeout, err)
@@ -303,6 +316,7 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 		c.Denied = muster.IsKind(err, muster.FaultNotFound)
 		if err != nil && ctx.Err() == nil {
 			c.Boot = text("its agent could not be started: "+err.Error(), maxMessage)
+			c.Away = away(err)
 		}
 	})
 	if err == nil {
@@ -319,6 +333,27 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 		after = fault.After
 	}
 	return false, after
+}
+
+// mentionSlowStart has a start that takes long mentioned as the reason, until over is called: the error of the attempt
+// before would stay otherwise, and the host may have changed since.
+func (n *nodeLink) mentionSlowStart() (over func()) {
+	var mu sync.Mutex
+	done := false
+	why := fmt.Sprintf("starting its agent has taken longer than %s so far", startSlow)
+	slow := time.AfterFunc(startSlow, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !done {
+			n.touch(func(c *health.Contact) { c.Boot, c.Away = why, why })
+		}
+	})
+	return func() {
+		slow.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		done = true
+	}
 }
 
 // talk is one contact, from the first word to its end. heard: the agent reported.
@@ -456,6 +491,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var said health.Verdict
+	var renewed muster.Time // when the reason of a lost node was last renewed
 	for {
 		select {
 		case <-ctx.Done():
@@ -484,6 +520,13 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 		v.Wake, v.Probe = 0, false
 		if v == said {
 			continue
+		}
+		if v.Health == row.Health && v.Health == muster.NodeLost && v.Denied == row.Denied {
+			if wait := renewed.Add(reasonEvery).Sub(now); renewed != 0 && wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
+			renewed = now
 		}
 		said = v
 		n.log.Info("node health", "health", v.Health, "was", row.Health, "why", v.Reason)

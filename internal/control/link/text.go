@@ -1,7 +1,10 @@
 package link
 
 import (
+	"errors"
 	"maps"
+	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -31,6 +34,23 @@ func text(s string, most int) string {
 		s = s[:cut] + "…"
 	}
 	return strings.ToValidUTF8(s, "?")
+}
+
+// away says in words why an agent was not reached. The same cause has the same words each time: the names of the
+// request and the local ports of connections are left out.
+func away(err error) string {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	said := err.Error()
+	var op *net.OpError
+	if errors.As(err, &op) && op.Source != nil {
+		without := *op
+		without.Source = nil
+		said = strings.Replace(said, op.Error(), without.Error(), 1)
+	}
+	return text(said, maxMessage)
 }
 
 // failureOf is a failure in words that the state knows.

@@ -45,6 +45,8 @@ type Contact struct {
 	// without a cause (Spared).
 	Strays int
 	Spared bool
+	// Away is why the agent was not reached when that was last tried, in words; empty: not known.
+	Away string
 	// Denied: the provider says that no instance is there to start an agent on.
 	Denied bool
 	// Boot is why the agent of an instance that has not served yet could not be
@@ -129,7 +131,19 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		stay.Wake = due
 		return stay
 	}
-	return dial(n, muster.NodeLost, "its agent cannot be reached")
+	return dial(n, muster.NodeLost, away(n, c))
+}
+
+// away is why a node is lost. While it stays lost the reason follows the last attempt: a host may first refuse
+// connections and later show another host key.
+func away(n *state.Node, c Contact) string {
+	switch {
+	case n.Health == muster.NodeLost && (n.Denied || c.Away == ""):
+		return n.HealthReason
+	case c.Away == "":
+		return "its agent cannot be reached"
+	}
+	return "its agent cannot be reached: " + c.Away
 }
 
 // back is for a node whose contact is back.
@@ -173,10 +187,6 @@ func dial(n *state.Node, h muster.NodeHealth, reason string) Verdict {
 	if h == muster.NodeUnready && n.Health == muster.NodeFlaky {
 		// Sidelined already, and for a longer time than this may last.
 		return Verdict{Health: n.Health, Reason: n.HealthReason}
-	}
-	if n.Health == h && h == muster.NodeLost {
-		// Since when it is lost must stay, and so may why.
-		reason = n.HealthReason
 	}
 	return Verdict{Health: h, Reason: reason, Denied: n.Denied && h == muster.NodeLost}
 }

@@ -35,6 +35,9 @@ func TestJudge(t *testing.T) {
 		{"just out of touch", muster.NodeServing, muster.NodeGood, down, time.Minute, 10*s + 200*time.Millisecond, "good; again in 800ms"},
 		{"out of touch", muster.NodeServing, muster.NodeGood, down, time.Minute, 11 * s, "lost: its agent cannot be reached"},
 		{"still out of touch: since when and why stay", muster.NodeServing, muster.NodeLost, down, time.Minute, time.Hour, "lost: was"},
+		{"out of touch, and why", muster.NodeServing, muster.NodeGood, with(down, func(c *Contact) { c.Away = "connection refused" }), time.Minute, 11 * s, "lost: its agent cannot be reached: connection refused"},
+		{"still out of touch, for another reason", muster.NodeServing, muster.NodeLost, with(down, func(c *Contact) { c.Away = "another host key" }), time.Minute, time.Hour, "lost: its agent cannot be reached: another host key"},
+		{"still out of touch, and now the provider denies it", muster.NodeServing, muster.NodeLost, with(down, func(c *Contact) { c.Away, c.Denied = "connection refused", true }), time.Minute, time.Hour, "lost: no contact, and the provider says that the instance is not there"},
 		{"N4: back within the grace", muster.NodeServing, muster.NodeLost, up, time.Minute, 20 * s, "good"},
 		{"N5: back after it, as one that is held may be", muster.NodeServing, muster.NodeLost, up, time.Minute, 70 * s, "unready: to be probed: contact is back after 1m10s"},
 		{"drains and is out of touch", muster.NodeDraining, muster.NodeGood, down, time.Minute, 11 * s, "lost: its agent cannot be reached"},
@@ -112,6 +115,7 @@ func TestJudgeProperties(t *testing.T) {
 		c.Unready = rapid.SampledFrom([]string{"", "", "sick"}).Draw(t, "unready")
 		c.Broken = rapid.SampledFrom([]string{"", "", "", "ecc"}).Draw(t, "broken")
 		n.HealthSince, c.Proved, c.Asked, c.Again = pick("since", 3), pick("proved", 3), pick("asked", 3), pick("again", 300)
+		c.Away = rapid.SampledFrom([]string{"", "refused", "hangs"}).Draw(t, "away")
 		c.NotReady = rapid.SampledFrom([]string{"", "not yet"}).Draw(t, "notready")
 		if n.Health == muster.NodeFlaky || n.Health == muster.NodeLost && rapid.Bool().Draw(t, "sidelined") {
 			n.SidelinedUntil = pick("until", 300)

@@ -307,7 +307,7 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		// Nobody can say that a host of a static pool is gone: the grace is all that there is (case c), and what runs there may go on
 		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
 		q := p.snap.Pool(n.Pool)
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s", grace), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s%s", grace, because(n.HealthReason)), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
 	}
 }
 
