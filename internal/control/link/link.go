@@ -210,10 +210,12 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 }
 
 // linked reports whether a node in this stage has an agent to talk to.
-func linked(n *state.Node) bool {
+func linked(n *state.Node, now muster.Time) bool {
 	switch n.Stage {
 	case muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining:
 		return true
+	case muster.NodeTerminating:
+		return n.LiveAllocs > 0 && now < endingUntil(n)
 	}
 	return false
 }
@@ -262,12 +264,12 @@ func (l *Link) node(id muster.NodeID) *nodeLink {
 
 func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Node) {
 	nl := l.node(n.ID)
+	now := l.cfg.Clock.Now()
 	switch {
-	case nl != nil && linked(n):
+	case nl != nil && (linked(n, now) || n.Stage == muster.NodeTerminating && nl.isEnding()):
+		// A link to a node that is being destroyed ends by itself.
 		nl.changed(n)
 	case nl != nil:
-		// Being destroyed: what its sandboxes meet from now on is not their own
-		// doing, so nothing that the agent says of them counts any more.
 		l.drop(n.ID)
 		if n.Stage != muster.NodeGone {
 			l.mu.Lock()
@@ -283,7 +285,7 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 		if nl != nil {
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
-	case linked(n):
+	case linked(n, now):
 		l.cfg.Enter(n.ID)
 		nl = newNodeLink(l, n)
 		l.mu.Lock()

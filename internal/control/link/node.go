@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	dialFirst, dialLongest     = 5 * time.Millisecond, 2 * time.Second
-	unreadyFirst               = 250 * time.Millisecond
-	refusedFirst               = time.Second
-	refusedLongest             = 30 * time.Second
-	startFirst, startLongest   = 100 * time.Millisecond, 30 * time.Second
-	startTimeout               = 2 * time.Minute
+	dialFirst, dialLongest   = 5 * time.Millisecond, 2 * time.Second
+	unreadyFirst             = 250 * time.Millisecond
+	refusedFirst             = time.Second
+	refusedLongest           = 30 * time.Second
+	startFirst, startLongest = 100 * time.Millisecond, 30 * time.Second
+	startTimeout             = 2 * time.Minute
 	// startSlow is after how long a start that goes on is mentioned as the reason why the agent does not answer.
 	startSlow = 10 * time.Second
 	// reasonEvery bounds how often the reason of a node that stays lost is renewed in the log.
-	reasonEvery = 10 * time.Second
+	reasonEvery                = 10 * time.Second
 	proposeFirst, proposeLimit = 20 * time.Millisecond, 2 * time.Second
 )
 
@@ -120,6 +120,9 @@ func (n *nodeLink) run(ctx context.Context) {
 	n.l.cfg.Leave(n.id)
 }
 
+// isEnding reports whether its node is being destroyed, as far as it knows.
+func (n *nodeLink) isEnding() bool { return n.row.Load().Stage == muster.NodeTerminating }
+
 func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
 
 // changed takes a newer row.
@@ -128,7 +131,7 @@ func (n *nodeLink) changed(row *state.Node) {
 	if before.Intent != row.Intent {
 		n.box.addAll() // a hold changes what every set says of the lease
 	}
-	if before.Stage != row.Stage || before.Health != row.Health || before.HealthReason != row.HealthReason || before.Denied != row.Denied {
+	if before.Stage != row.Stage || row.Stage == muster.NodeTerminating && before.LiveAllocs != row.LiveAllocs || before.Health != row.Health || before.HealthReason != row.HealthReason || before.Denied != row.Denied {
 		n.rejudge()
 	}
 }
@@ -296,6 +299,9 @@ const bootFor = time.Second
 
 func (n *nodeLink) mayStart() bool {
 	row := n.row.Load()
+	if row.Stage == muster.NodeTerminating {
+		return false // the provider may be about to clear the host
+	}
 	boots := row.Stage == muster.NodeBooting || row.Stage == muster.NodeAdopted
 	return !boots || !n.l.cfg.StartsItself(row) || n.l.cfg.Clock.Now().Sub(row.StageSince) >= bootFor
 }
@@ -369,7 +375,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if r := n.check(hello, fence); r != nil {
 		return false, r
 	}
-	if !n.renewed {
+	if !n.renewed && !n.isEnding() {
 		if hello, err = n.renew(ctx, hello); err != nil {
 			return false, err
 		}
@@ -451,6 +457,9 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 	if row == nil {
 		return fmt.Errorf("node %s: not in the state any more", n.id)
 	}
+	if row.Stage == muster.NodeTerminating {
+		return nil
+	}
 	attributes := maps.Clone(h.Attributes)
 	if attributes == nil {
 		attributes = map[string]string{}
@@ -505,6 +514,15 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 			grace = time.Duration(p.Grace) * time.Microsecond
 		}
 		now := n.l.cfg.Clock.Now()
+		if row.Stage == muster.NodeTerminating {
+			if due := endingUntil(row); now < due {
+				timer.Reset(due.Sub(now))
+			} else {
+				n.touch(func(c *health.Contact) { c.Up = false })
+				n.end()
+			}
+			continue
+		}
 		v := health.Judge(row, grace, n.contactNow(), now)
 		if v.Wake != 0 {
 			timer.Reset(v.Wake.Sub(now))

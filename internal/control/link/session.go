@@ -23,6 +23,8 @@ type session struct {
 	g    *errgroup.Group
 	// began is closed when the first report, the whole one, was taken.
 	began chan struct{}
+	// finished are allocations that succeeded while their node was being destroyed: true once that counts.
+	finished map[muster.AllocID]bool
 	// tellWake holds a token when there are updates.
 	tellWake chan struct{}
 
@@ -70,7 +72,7 @@ func newSession(n *nodeLink, boot string) *session {
 		n: n, boot: boot, exclusive: true, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
 		known: map[muster.AllocID]*known{}, updates: map[muster.AllocID]state.AllocUpdate{},
 		storing: map[muster.AllocID]bool{}, pushing: map[string]bool{}, granting: map[string]bool{},
-		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{},
+		strays: map[muster.AllocID]bool{}, spared: map[muster.AllocID]bool{}, finished: map[muster.AllocID]bool{},
 	}
 }
 
@@ -227,6 +229,7 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	case row == nil || row.Node != s.n.id || !row.Live():
 		// To be forgotten, stopped or shipped: looked at with the next set.
 		s.n.box.add(r.ID, false)
+	case isEnding(snap, s.n.id) && !s.countsAtTheEnd(ctx, row, r):
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
 		s.store(ctx, row, r)
 	case rank(r.Status) > rank(row.Status),

@@ -1,0 +1,131 @@
+package link
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// F-M6: while the provider does not destroy a node, what runs there may finish, and its output is stored.
+func TestMemberFinishesOnTerminatingNode(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("print one ; sleep 1m ; flood 5000 ; true"))
+		r.submit("b", spec("sleep 1m ; exit 3"))
+		r.submit("c", spec("hang"))
+		r.place("a", "n1")
+		b := r.place("b", "n1")[0]
+		c := r.place("c", "n1")[0]
+		r.until("running", time.Second, allocIs(c, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1", Reason: "destroyed by an operator"})
+		r.until("it succeeds", 70*time.Second, jobEnded("a"))
+		r.until("its output is stored", 10*time.Second, outputIs("ua-0-1", state.OutputComplete))
+		// A failure may come of the shutdown of the machine.
+		if got := r.log.Latest().Alloc(b); !got.Live() {
+			t.Errorf("a failure on a terminating node counts: %s %v", got.Outcome, got.Failure)
+		}
+		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "c"}})
+		r.until("stopped", 20*time.Second, jobEnded("c"))
+		r.must(&state.NodeGone{ID: "n1"})
+		if got := r.log.Latest().Alloc(b); got.Outcome != muster.OutcomeLost {
+			t.Errorf("%s is %s", b, got.Outcome)
+		}
+	})
+}
+
+// A program that the shutdown of its machine ends may exit with 0: that is no success.
+func TestSuccessDuringShutdownDoesNotCount(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("sleep 20s ; true"))
+		id := r.place("a", "n1")[0]
+		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
+		time.Sleep(21 * time.Second)
+		n.Destroy()
+		time.Sleep(time.Minute)
+		if got := r.log.Latest().Alloc(id); !got.Live() {
+			t.Errorf("it is %s", got.Outcome)
+		}
+		r.must(&state.NodeGone{ID: "n1"})
+		if got := r.log.Latest().Alloc(id); got.Outcome != muster.OutcomeLost {
+			t.Errorf("it is %s", got.Outcome)
+		}
+	})
+}
+
+// Nothing is started on a node that is terminating: not what was placed there before, and no agent.
+func TestNothingStartsOnTerminatingNode(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("hang"))
+		id := r.place("a", "n1")[0]
+		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		n.Cut(true)
+		r.submit("b", spec("hang"))
+		late := r.place("b", "n1")[0]
+		time.Sleep(100 * time.Millisecond)
+		r.must(&state.NodeTerminating{ID: "n1", Reason: "destroyed by an operator"})
+		n.Cut(false)
+		time.Sleep(time.Minute)
+		if n.Ran()[late] != 0 {
+			t.Errorf("%s was started", late)
+		}
+		if !r.link.node("n1").contactNow().Up {
+			t.Error("no contact")
+		}
+		boots := n.Boots()
+		n.Kill()
+		time.Sleep(time.Minute)
+		if n.Boots() != boots {
+			t.Errorf("its agent was started %d times", n.Boots()-boots)
+		}
+	})
+}
+
+// Contact renews the lease, by which a machine ends itself that nobody destroys: it ends some time after the last
+// allocation, and after a while in any case. The next leader goes on like this one.
+func TestContactToTerminatingNodeIsBounded(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 8)
+		r.boot("n2", 8)
+		r.start()
+		r.until("serving", time.Second, func(s *state.Snapshot) bool { return serving("n1")(s) && serving("n2")(s) })
+		r.submit("a", spec("hang"))
+		r.submit("b", spec("sleep 1m ; true"))
+		r.place("a", "n1")
+		r.place("b", "n2")
+		time.Sleep(time.Second)
+		r.must(&state.NodeTerminating{ID: "n1"})
+		r.must(&state.NodeTerminating{ID: "n2"})
+		r.restart()
+		r.until("the short one ends", 70*time.Second, jobEnded("b"))
+		up := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := r.link.Stats().Up; got != want {
+				t.Errorf("contact to %d nodes, want %d", got, want)
+			}
+		}
+		up(2)
+		time.Sleep(endingOutput + time.Second)
+		up(1)
+		time.Sleep(endingFor)
+		up(0)
+		r.must(&state.NodeGone{ID: "n1"})
+		r.must(&state.NodeGone{ID: "n2"})
+		synctest.Wait()
+		if got := r.link.Stats().Nodes; got != 0 {
+			t.Errorf("links to %d nodes", got)
+		}
+	})
+}
