@@ -22,6 +22,10 @@ func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
 	}
 	n.l.stats.probes.Add(1)
 	got, err := n.client.Ask(ctx, p)
+	if err == nil {
+		now := n.l.cfg.Clock.Now()
+		n.touch(func(c *health.Contact) { c.Heard = now })
+	}
 	got.Why = text(got.Why, maxMessage)
 	return got, err
 }

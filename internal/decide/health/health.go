@@ -126,7 +126,8 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 			limit = min(limit, grace)
 		}
 	}
-	due := last.Add(limit)
+	// It answered when it joined, after a probe that may have taken long.
+	due := max(last, n.Joined).Add(limit)
 	if now < due {
 		stay.Wake = due
 		return stay

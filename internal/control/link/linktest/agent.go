@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -302,6 +303,15 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 		got = wire.ProbeAnswer{Why: n.condition.Unready}
 	}
 	n.mu.Unlock()
+	if slow, ok := strings.CutPrefix(got.Why, "slow "); ok {
+		took, _ := time.ParseDuration(slow)
+		select {
+		case <-time.After(took):
+		case <-r.Context().Done():
+			return
+		}
+		got = wire.ProbeAnswer{Ready: true}
+	}
 	if got.Why == "hang" {
 		<-r.Context().Done()
 		return

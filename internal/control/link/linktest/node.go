@@ -172,7 +172,7 @@ func (n *Node) Sick(problems ...string) {
 }
 
 // Answer makes the agent answer its next probes so, one after the other; after them it is ready. One that has Why "hang" is
-// never answered.
+// never answered; after "slow 3s" it is ready when that time is over.
 func (n *Node) Answer(answers ...wire.ProbeAnswer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
