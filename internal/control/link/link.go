@@ -61,6 +61,9 @@ type Config struct {
 	// Enter is called before anything is asked of a node, Leave after the last of it. Requests of users may end later, and must
 	// not open anything to the node then. May be nil.
 	Enter, Leave func(id muster.NodeID)
+	// Only is called when Run begins, with the nodes that it links: what is open to others, left from a loop before this one,
+	// is closed. At the end of Run nothing is left: the next loop goes on over the same connections. May be nil.
+	Only func(linked func(id muster.NodeID) bool)
 	// Lease is how long a node may hear nothing before it ends itself; 0: for ever. Held nodes have none. May be nil: none has.
 	Lease func(n *state.Node) time.Duration
 	// Problems are sentences about the way to a node, for operators. May be nil.
@@ -130,6 +133,9 @@ func New(cfg Config) (*Link, error) {
 	if cfg.Leave == nil {
 		cfg.Leave = func(muster.NodeID) {}
 	}
+	if cfg.Only == nil {
+		cfg.Only = func(func(muster.NodeID) bool) {}
+	}
 	if cfg.Lease == nil {
 		cfg.Lease = func(*state.Node) time.Duration { return 0 }
 	}
@@ -154,6 +160,11 @@ func (l *Link) Run(ctx context.Context) error {
 	snap := l.cfg.State.Latest()
 	l.term = snap.Meta().Term
 	pos := state.AfterIndex(snap.Index())
+	now := l.cfg.Clock.Now()
+	l.cfg.Only(func(id muster.NodeID) bool {
+		n := snap.Node(id)
+		return n != nil && linked(n, now)
+	})
 	l.all(ctx, &wg, snap)
 	for {
 		// In the middle of an entry there is more already, and nothing may come after it for a long time.
@@ -316,9 +327,9 @@ func (l *Link) drop(id muster.NodeID) {
 
 // forgetNodes leaves nothing for readers once the links have ended.
 func (l *Link) forgetNodes() {
-	for _, id := range l.nodeIDs() {
-		l.drop(id)
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.nodes)
 }
 
 // allocChanged puts what changed into its node's box, and notes that the box is to be poked, and how.

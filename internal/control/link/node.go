@@ -117,7 +117,12 @@ func (n *nodeLink) run(ctx context.Context) {
 	n.keepContact(ctx)
 	n.client.Close()
 	n.bulk.Close()
-	n.l.cfg.Leave(n.id)
+	select {
+	case <-n.ended:
+		n.l.cfg.Leave(n.id)
+	default:
+		// The loop ends, and not the node: the next one uses what is open.
+	}
 }
 
 // isEnding reports whether its node is being destroyed, as far as it knows.

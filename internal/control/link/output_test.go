@@ -281,6 +281,7 @@ func TestOpenOutputFollows(t *testing.T) {
 		if data, err := io.ReadAll(in); err != nil || string(data) != "ne\ntwo\n" || start != 1 {
 			t.Errorf("followed %q from %d: %v", data, start, err)
 		}
+		r.until("the end", time.Second, jobEnded("a")) // a node that still has work keeps its link
 		r.must(&state.NodeTerminating{ID: "n1"})
 		synctest.Wait()
 		if _, _, err := r.link.OpenOutput(context.Background(), r.log.Latest().Alloc("ua-0-1"), "stdout", 0, false); !muster.IsKind(err, muster.FaultUnavailable) {

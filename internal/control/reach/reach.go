@@ -194,6 +194,21 @@ func (r *Reach) Leave(id muster.NodeID) {
 	r.pool.Remove(string(id))
 }
 
+// Only leaves every node but those that keep names.
+func (r *Reach) Only(keep func(id muster.NodeID) bool) {
+	r.mu.Lock()
+	var left []muster.NodeID
+	for id := range r.hosts {
+		if !keep(id) {
+			left = append(left, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range left {
+		r.Leave(id)
+	}
+}
+
 // errLeft is what a call gets whose node was left meanwhile.
 func errLeft(id muster.NodeID) error {
 	return muster.Faultf(muster.FaultUnavailable, "node %s: the server no longer keeps a connection to it", id)
