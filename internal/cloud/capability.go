@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/musterhq/muster"
 )
@@ -98,6 +99,11 @@ type HostKeyReader interface {
 	// HostKeys are lines as in authorized_keys ("ssh-ed25519 AAAA…"), all that the instance may show. None yet
 	// is FaultUnavailable; an instance that is not there is FaultNotFound. An empty list is never the answer: it would trust nobody for ever.
 	HostKeys(ctx context.Context, id muster.InstanceID) ([]string, error)
+}
+
+// CallLimiter is a Provider whose calls end by themselves within a time that its user chose.
+type CallLimiter interface {
+	CallLimit() time.Duration
 }
 
 // Wrapper is a Provider that goes around another one.

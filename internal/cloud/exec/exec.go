@@ -71,6 +71,9 @@ func New(cfg Config) (*Provider, error) {
 	return &Provider{cfg: cfg, log: cfg.Logger, ways: map[muster.InstanceID]way{}}, nil
 }
 
+// CallLimit is how long one run of the program may take. See cloud.CallLimiter.
+func (p *Provider) CallLimit() time.Duration { return p.cfg.Timeout }
+
 // Offers is cloud.Provider's.
 func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 	a, err := p.call(ctx, Request{Op: opOffers}, muster.FaultTransient)

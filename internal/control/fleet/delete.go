@@ -43,7 +43,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 	for i, n := range nodes {
 		ids[i] = n.Instance
 	}
-	callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, destroyTimeout))
 	errs := f.providers[name].Destroy(callCtx, ids)
 	cancel()
 	now := f.cfg.Clock.Now().Std()
@@ -87,7 +87,7 @@ func (f *Fleet) destroyStrays(ctx context.Context, name muster.ProviderName, str
 		}
 		f.calls.Go(func() {
 			f.log.Warn("instance without a node is destroyed", "instance", s.Instance, "why", s.Reason)
-			callCtx, cancel := context.WithTimeout(ctx, destroyTimeout)
+			callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, destroyTimeout))
 			defer cancel()
 			errs := f.providers[name].Destroy(callCtx, []muster.InstanceID{s.Instance})
 			f.mu.Lock()

@@ -13,12 +13,23 @@ import (
 )
 
 const (
-	// createTimeout bounds one call; createsPerCall how many intents share its fate.
+	// createTimeout bounds one call, unless its provider allows more (limitOf); createsPerCall how many intents share its fate.
 	createTimeout  = 2 * time.Minute
 	createsPerCall = 8
 	// What an answer that says nothing is tried again after, and at most.
 	retryFirst, retryLongest = 500 * time.Millisecond, time.Minute
 )
+
+// limitSlack is how much longer a call may take than its provider's own limit, which has the better error.
+const limitSlack = 5 * time.Second
+
+// limitOf bounds a call to a provider: it takes no less than what its configuration allows.
+func (f *Fleet) limitOf(name muster.ProviderName, least time.Duration) time.Duration {
+	if p, ok := cloud.As[cloud.CallLimiter](f.cfg.Providers[name]); ok {
+		return max(least, p.CallLimit()+limitSlack)
+	}
+	return least
+}
 
 // launch commits the intents, then asks for the instances. Providers whose
 // first list is not in yet are left for the next pass: it may show that what is wanted is there.
@@ -81,7 +92,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 	for i, n := range nodes {
 		intents[i] = cloud.Intent{Token: n.Token, Node: n.ID, Pool: n.Pool, Offering: n.Offering.Name, Zone: n.Offering.Zone, Market: n.Offering.Market}
 	}
-	callCtx, cancel := context.WithTimeout(ctx, createTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, createTimeout))
 	results := f.providers[name].Create(callCtx, intents)
 	cancel()
 	for i, n := range nodes {

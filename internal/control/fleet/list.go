@@ -174,7 +174,7 @@ func (l *lister) ended(err error) (before Blind) {
 // list reads all pages. With an error it is what was seen, and not complete. A list that calls itself incomplete is an error too:
 // it confirms nothing, so whoever waits for it would ask again at once, and nobody would know why.
 func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.f.limitOf(l.name, listTimeout))
 	defer cancel()
 	out := &mend.List{Asked: l.f.cfg.Clock.Now()}
 	var seen []cloud.Instance
@@ -219,7 +219,7 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	left := map[offerKey]muster.Time{}
 	for {
 		wait := f.cfg.OffersEvery
-		callCtx, cancel := context.WithTimeout(ctx, listTimeout)
+		callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, listTimeout))
 		offers, err := f.providers[name].Offers(callCtx)
 		cancel()
 		if err == nil {

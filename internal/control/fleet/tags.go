@@ -50,7 +50,7 @@ func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.Provi
 		}
 		started++
 		f.calls.Go(func() {
-			callCtx, cancel := context.WithTimeout(ctx, tagsTimeout)
+			callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, tagsTimeout))
 			err := f.providers[name].SetTags(callCtx, in.ID, want)
 			cancel()
 			f.mu.Lock()
