@@ -21,6 +21,18 @@ import (
 
 const poseidonToken = "a-token-of-poseidons-own"
 
+// newPoseidonHost is a host that serves Poseidon's API, and an image like those of its users there. It is not started yet.
+func newPoseidonHost(t *testing.T) (h *host, image string) {
+	t.Helper()
+	h, _ = newContainerHost(t)
+	h.write("token", poseidonToken+"\n")
+	h.config.Compat.Poseidon = &api.PoseidonConfig{TokenFile: h.path("token")}
+	users := imagetest.With(t, imagetest.Busybox(t), imagetest.Layer(t,
+		imagetest.File("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser:x:1005:1005::/home/user:/bin/sh\n", 0o644),
+		imagetest.Dir("workspace", 0o1777), imagetest.File("secret", "of root\n", 0o600), imagetest.Dir("hidden", 0o700), imagetest.File("hidden/file", "x", 0o644)))
+	return h, h.archive("poseidon", imagetest.Configured(t, users, func(c *v1.Config) { c.WorkingDir = "/workspace" }))
+}
+
 // poseidonClient asks as clients of Poseidon do: it knows an address and a token, and nothing of ours.
 type poseidonClient struct {
 	t    *testing.T
@@ -119,13 +131,7 @@ func (c *poseidonClient) run(runner, command string, privileged bool) (stdout, s
 // A client of Poseidon, from an environment to the end of its runner, with real containers; and a server that is killed under it.
 func TestPoseidonClient(t *testing.T) {
 	t.Parallel()
-	h, _ := newContainerHost(t)
-	h.write("token", poseidonToken+"\n")
-	h.config.Compat.Poseidon = &api.PoseidonConfig{TokenFile: h.path("token")}
-	users := imagetest.With(t, imagetest.Busybox(t), imagetest.Layer(t,
-		imagetest.File("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser:x:1005:1005::/home/user:/bin/sh\n", 0o644),
-		imagetest.Dir("workspace", 0o1777), imagetest.File("secret", "of root\n", 0o600), imagetest.Dir("hidden", 0o700), imagetest.File("hidden/file", "x", 0o644)))
-	image := h.archive("poseidon", imagetest.Configured(t, users, func(c *v1.Config) { c.WorkingDir = "/workspace" }))
+	h, image := newPoseidonHost(t)
 	h.start()
 	c := h.poseidon()
 	environment := map[string]any{"image": image, "prewarmingPoolSize": 2, "cpuLimit": 100, "memoryLimit": 32, "networkAccess": false, "exposedPorts": nil}
