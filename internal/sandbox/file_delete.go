@@ -48,7 +48,11 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 		return unix.Unlinkat(p.dir, p.name, 0)
 	}
 	if q.Recursive {
-		dir, err := openChecked(p.dir, p.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, beneath|unix.RESOLVE_NO_XDEV)
+		const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW
+		dir, err := openChecked(p.dir, p.name, flags, beneath|unix.RESOLVE_NO_XDEV)
+		if err == unix.EXDEV && q.EmptyMount {
+			dir, err = openChecked(p.dir, p.name, flags, beneath)
+		}
 		if err == unix.EXDEV {
 			return mounted(q.Path)
 		}
@@ -61,7 +65,11 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 			return err
 		}
 	}
-	return unix.Unlinkat(p.dir, p.name, unix.AT_REMOVEDIR)
+	err = unix.Unlinkat(p.dir, p.name, unix.AT_REMOVEDIR)
+	if err == unix.EBUSY && q.EmptyMount {
+		return nil // a mount point; it is empty by now
+	}
+	return err
 }
 
 const (

@@ -139,6 +139,22 @@ func TestDeleteMounted(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(kept, "file")); err != nil {
 		t.Error(err)
 	}
+	// EmptyMount is for the path itself, not for what is mounted below it.
+	wantCode(t, "tree", i.delete(initwire.FileDelete{Path: "tree", Recursive: true, EmptyMount: true}), initwire.FileBusy, "tree/m")
+	i.link(kept, "to-kept")
+	if err := i.delete(initwire.FileDelete{Path: "to-kept", Recursive: true, EmptyMount: true}); err != nil {
+		t.Error(err) // the link goes, and what it leads to stays
+	}
+	if _, err := os.Stat(filepath.Join(kept, "file")); err != nil {
+		t.Error(err)
+	}
+	if err := i.delete(initwire.FileDelete{Path: "tree/m", Recursive: true, EmptyMount: true}); err != nil {
+		t.Error(err)
+	}
+	if got := i.names("tree/m"); len(got) != 0 {
+		t.Errorf("left %q", got)
+	}
+	i.make("tree/m/file", "")
 	if err := i.delete(initwire.FileDelete{Path: "tree/m", Contents: true}); err != nil {
 		t.Error(err) // this says it in so many words
 	}

@@ -300,20 +300,30 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 	return &answer{http.StatusInternalServerError, message{text, codeUnknown}}
 }
 
+// cleaned is a path as Poseidon hands it on: without .., doubled slashes, and a slash at its end. So x/ deletes a link x
+// and not what is in the directory that it leads to, and a/../b needs no a.
+func cleaned(name string) string {
+	if name == "" {
+		return "" // and not the directory that it would be by path.Clean
+	}
+	return path.Clean(name)
+}
+
 func (p *Poseidon) deleteFile(r *http.Request, c *state.Claim, name string) error {
-	del := initwire.FileDelete{Path: name, Recursive: true, MissingOK: true}
+	// A volume is emptied as rm does it, which then fails to remove it; Poseidon ignores that.
+	del := initwire.FileDelete{Path: cleaned(name), Recursive: true, MissingOK: true, EmptyMount: true}
 	if name == "./*" {
 		// The only pattern; Poseidon quotes all other paths, so that * is a name in them.
-		del.Path, del.Contents = ".", true
+		del = initwire.FileDelete{Path: ".", Contents: true, MissingOK: true}
 	}
 	return p.api.DeleteFile(r.Context(), string(c.Runner), del)
 }
 
 func (p *Poseidon) writeFile(r *http.Request, c *state.Claim, f *fileCopy) error {
 	if strings.HasSuffix(f.Path, "/") {
-		return p.api.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: f.Path, Mode: directoryMode, Parents: true, User: p.owner(c), Replace: true})
+		return p.api.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: cleaned(f.Path), Mode: directoryMode, Parents: true, User: p.owner(c), Replace: true})
 	}
 	return p.api.WriteFile(r.Context(), string(c.Runner), initwire.FileWrite{
-		Path: f.Path, Mode: fileMode, User: p.owner(c), Parents: true, ParentMode: directoryMode, Sized: true, Size: int64(len(f.Content)), Replace: true,
+		Path: cleaned(f.Path), Mode: fileMode, User: p.owner(c), Parents: true, ParentMode: directoryMode, Sized: true, Size: int64(len(f.Content)), Replace: true,
 	}, bytes.NewReader(f.Content))
 }

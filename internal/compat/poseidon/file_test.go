@@ -83,6 +83,35 @@ func TestR14FilesAreChanged(t *testing.T) {
 	if read("kept/file") != "x" {
 		t.Error("a link was followed")
 	}
+	// Paths are cleaned, as Poseidon does: what .. cancels need not exist, and a slash at the end follows no link.
+	if err := os.Symlink("kept", filepath.Join(work, "link")); err != nil {
+		t.Fatal(err)
+	}
+	write("gone", "x")
+	b.want(change([]string{"link/", "none/../gone", "kept//sub/./.."}, map[string]string{"none/../b": "2", ".//c/../d2/x": "3"}), 204, "")
+	for name, want := range map[string]string{"link": "none", "gone": "none", "kept/file": "none", "b": "2", "d2/x": "3", "none": "none", "c": "none"} {
+		if got := read(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+		if _, err := os.Lstat(filepath.Join(work, name)); want == "none" && err == nil {
+			t.Errorf("%s is there", name)
+		}
+	}
+	// A directory takes the place of a file, and of a link, which is not followed.
+	write("file", "x")
+	write("other/kept", "x")
+	if err := os.Symlink("other", filepath.Join(work, "linked")); err != nil {
+		t.Fatal(err)
+	}
+	b.want(change(nil, map[string]string{"file/": "", "linked/": ""}), 204, "")
+	for _, name := range []string{"file", "linked"} {
+		if info, err := os.Lstat(filepath.Join(work, name)); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	if read("other/kept") != "x" {
+		t.Error("a link was followed")
+	}
 	// Nothing to do is done.
 	b.want(b.do("PATCH", path+"/files", `{}`), 204, "")
 	b.want(b.do("PATCH", path+"/files", `{"delete": null, "copy": null}`), 204, "")
@@ -338,4 +367,30 @@ func TestTextKeepsLettersWhole(t *testing.T) {
 			r.Fatalf("%q became %q", all, got)
 		}
 	})
+}
+
+// A volume that is to be deleted is emptied and stays, and that is no error.
+func TestVolumeIsEmptied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	b, path, work, _ := inside(t)
+	volume := filepath.Join(work, "volume")
+	if err := os.Mkdir(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(t.TempDir(), volume, "", syscall.MS_BIND, ""); err != nil {
+		t.Skipf("mount: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(volume, syscall.MNT_DETACH) })
+	for _, name := range []string{volume, "volume/", "./volume"} {
+		if err := os.MkdirAll(filepath.Join(volume, "dir/deep"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.do("PATCH", path+"/files", `{"delete": ["`+name+`"], "copy": [{"path": "volume/new", "content": "eA=="}]}`), 204, "")
+		entries, err := os.ReadDir(volume)
+		if err != nil || len(entries) != 1 || entries[0].Name() != "new" {
+			t.Errorf("%s: %v, %v", name, entries, err)
+		}
+	}
 }

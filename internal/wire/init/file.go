@@ -227,12 +227,14 @@ type FileDelete struct {
 	MissingOK bool
 	// Contents: only what is in the directory, which stays. Here a path that is a link is followed.
 	Contents bool
+	// EmptyMount, with Recursive: if something is mounted at the path itself, it is emptied and stays. Without it that is an error.
+	EmptyMount bool
 }
 
 // Fields encodes it.
 func (d *FileDelete) Fields() []byte {
 	b := appendBool(appendString(nil, 1, d.Path), 2, d.Recursive)
-	return appendBool(appendBool(b, 3, d.MissingOK), 4, d.Contents)
+	return appendBool(appendBool(appendBool(b, 3, d.MissingOK), 4, d.Contents), 5, d.EmptyMount)
 }
 
 // ParseFileDelete decodes it.
@@ -248,6 +250,8 @@ func ParseFileDelete(fields []byte) (*FileDelete, error) {
 			d.MissingOK = v.bool()
 		case 4:
 			d.Contents = v.bool()
+		case 5:
+			d.EmptyMount = v.bool()
 		}
 	})
 	return d, err
