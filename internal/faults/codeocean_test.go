@@ -328,6 +328,8 @@ func TestCodeOceanRequests(t *testing.T) {
 		{"an end by a signal", exec(attempt{command: "kill -SEGV $$"}, ""), "exit 139"},
 		{"a command that is not there", exec(attempt{command: "none 2>/dev/null"}, ""), "exit 127"},
 		{"privileged", exec(attempt{command: "whoami", privileged: true}, "root\r\n"), "exit 0"},
+		{"the account of an execution", exec(attempt{command: "echo $USER $LOGNAME $HOME $SHELL"}, "user user /home/user /bin/sh\r\n"), "exit 0"},
+		{"the account of a privileged one", exec(attempt{command: "echo $USER $LOGNAME $HOME $SHELL", privileged: true}, "root root /root /bin/sh\r\n"), "exit 0"},
 		{"quotation marks", exec(attempt{command: `echo "it's"`}, "it's\r\n"), "exit 0"},
 		{"too much memory", exec(attempt{command: "dd if=/dev/zero of=/dev/null bs=200M count=1"}, ""), "out of memory"},
 		{"the runner is usable after it", exec(attempt{command: "sh main.sh"}, "again\r\n"), "exit 0"},

@@ -175,6 +175,7 @@ func TestContained(t *testing.T) {
 func testContained(t *testing.T, how starter) {
 	start := contained()
 	start.User, start.Work = "user", "/srv/work here"
+	start.Env = append(start.Env, "USER=of-the-image", "LOGNAME=of-the-image", "SHELL=of-the-image")
 	b := startBox(t, start, how)
 	if got := b.stdout(sh("id -u; id -g; id -G; pwd; echo $HOME; stat -c %u:%g /srv '/srv/work here'")); got !=
 		"1000\n1001\n1001 10 1002\n/srv/work here\n/home/user\n1000:1001\n1000:1001" {
@@ -188,6 +189,23 @@ func testContained(t *testing.T, how starter) {
 	own := sh("echo $HOME")
 	own.Env = []string{"HOME=/mine"}
 	if got := b.stdout(own); got != "/mine" {
+		t.Errorf("%q", got)
+	}
+	// An account is that of who runs it, whatever the sandbox's own environment says, and not where the execution says otherwise.
+	for user, want := range map[string]string{"user": "user user /home/user /bin/sh\n", "root": "root root /root /bin/sh\n", "4321": "none none / none\n", "bare": "bare bare / /bin/sh\n"} {
+		e := sh("echo ${USER-none} ${LOGNAME-none} $HOME ${SHELL-none}; echo $TERM")
+		e.User, e.Account, e.Env = user, true, []string{"TERM=mine"}
+		if got := b.stdout(e); got != want+"mine" {
+			t.Errorf("%s: %q, want %q", user, got, want)
+		}
+	}
+	given := sh("echo $USER $HOME $LOGNAME")
+	given.Account, given.Env = true, []string{"USER=me", "HOME=/mine"}
+	if got := b.stdout(given); got != "me /mine user" {
+		t.Errorf("%q", got)
+	}
+	plain := sh("echo ${USER-none}")
+	if got := b.stdout(plain); got != "of-the-image" {
 		t.Errorf("%q", got)
 	}
 	unknown := sh("id -u; id -g; echo $HOME")

@@ -101,7 +101,7 @@ func (e *execution) start() *initwire.Failed {
 	e.s.gates.launches.enter()
 	defer e.s.gates.launches.leave()
 	want := e.want
-	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User, beside: true}
+	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User, beside: true, account: want.Account, own: want.Env}
 	if p.work == "" {
 		p.work = e.s.start.Work
 	}

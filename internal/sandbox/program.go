@@ -21,6 +21,9 @@ type program struct {
 	give     string
 	// beside: it is started beside the sandbox's command, and not as that.
 	beside bool
+	// account: as in Exec. own is the environment that goes before it.
+	account bool
+	own     []string
 
 	// who it runs as, in a container; nil: as init.
 	who *identity
@@ -87,7 +90,9 @@ func (s *sandbox) enter(p *program, attr *syscall.ProcAttr) *initwire.Failed {
 	}
 	p.who = who
 	attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups, NoSetGroups: groupsDenied()}
-	if _, set := lookup(p.env, "HOME"); !set {
+	if p.account {
+		p.env = withAccount(p.env, p.own, who)
+	} else if _, set := lookup(p.env, "HOME"); !set {
 		p.env = append(slices.Clip(p.env), "HOME="+who.home)
 	}
 	if p.give != "" && (who.uid != 0 || who.gid != 0) {
@@ -109,6 +114,21 @@ func (s *sandbox) enter(p *program, attr *syscall.ProcAttr) *initwire.Failed {
 		}
 	}
 	return nil
+}
+
+// withAccount is an environment in which the variables that a login sets are those of a user, but for those that own sets.
+func withAccount(env, own []string, who *identity) []string {
+	out := slices.Clone(env)
+	for _, v := range [][2]string{{"USER", who.name}, {"LOGNAME", who.name}, {"HOME", who.home}, {"SHELL", who.shell}} {
+		if _, set := lookup(own, v[0]); set {
+			continue
+		}
+		out = slices.DeleteFunc(out, func(kv string) bool { return strings.HasPrefix(kv, v[0]+"=") })
+		if v[1] != "" {
+			out = append(out, v[0]+"="+v[1])
+		}
+	}
+	return out
 }
 
 // environment is that of an execution: the sandbox's, but for the names that it gives itself. Not both, since most

@@ -14,6 +14,8 @@ type identity struct {
 	groups   []uint32
 	// home is its home directory; "/" if nobody knows.
 	home string
+	// name and shell are those of its entry; empty if it has none.
+	name, shell string
 }
 
 const (
@@ -45,7 +47,7 @@ func (a accounts) who(spec string) (*identity, *initwire.Failed) {
 		user = "0"
 	}
 	id := &identity{home: "/"}
-	name, found := "", false
+	found := false
 	number, numeric := parseID(user)
 	each(a.passwd, 7, func(f []string) bool {
 		uid, ok := parseID(f[2])
@@ -53,9 +55,12 @@ func (a accounts) who(spec string) (*identity, *initwire.Failed) {
 			return true
 		}
 		gid, _ := parseID(f[3])
-		id.uid, id.gid, name, found = uid, gid, f[0], true
+		id.uid, id.gid, id.name, found = uid, gid, f[0], true
 		if strings.HasPrefix(f[5], "/") {
 			id.home = f[5]
+		}
+		if id.shell = f[6]; id.shell == "" {
+			id.shell = "/bin/sh" // as passwd(5) has it
 		}
 		return false
 	})
@@ -75,7 +80,7 @@ func (a accounts) who(spec string) (*identity, *initwire.Failed) {
 		return id, nil
 	}
 	if found {
-		id.groups = a.groupsOf(name, id.gid)
+		id.groups = a.groupsOf(id.name, id.gid)
 	}
 	return id, nil
 }

@@ -49,7 +49,7 @@ func (p *Poseidon) execute(w http.ResponseWriter, r *http.Request, c *state.Clai
 	if err != nil {
 		return err
 	}
-	e.OwnStderr, e.HideEnv = true, "MUSTER_"
+	e.OwnStderr, e.HideEnv, e.Account = true, "MUSTER_", true
 	p.pending.add(&waiting{runner: c.Runner, exec: e, privileged: want.PrivilegedExecution, since: time.Now()})
 	tell(w, http.StatusOK, map[string]string{
 		"websocketUrl": scheme(r) + "://" + r.Host + prefix + "runners/" + string(c.Runner) + "/websocket?executionID=" + e.ID,
@@ -134,6 +134,14 @@ func (q *pending) dropLocked(e *waiting) {
 	delete(q.byID, e.exec.ID)
 	q.bytes -= e.size()
 	e.taken, e.exec = true, nil
+}
+
+// has reports whether an execution of a runner waits for its client.
+func (q *pending) has(runner muster.AllocID, id string, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.byID[id]
+	return e != nil && e.runner == runner && now.Sub(e.since) <= waitTime
 }
 
 // take is the execution of a runner, once; nil if there is none.

@@ -62,6 +62,9 @@ type Exec struct {
 	OwnStderr bool
 	// HideEnv: variables of the sandbox's environment whose names begin so are left out. Empty: none are.
 	HideEnv string
+	// Account: USER, LOGNAME, HOME and SHELL are those of the user in the container's own files, whatever the sandbox's
+	// environment has; Env goes before them. A user without an entry has none of them but HOME. Only in a container.
+	Account bool
 }
 
 // Fields encodes it.
@@ -85,7 +88,8 @@ func (e *Exec) Fields() []byte {
 	b = appendInt(b, 12, int64(e.KillGrace))
 	b = appendBool(b, 13, e.Detached)
 	b = appendBool(b, 14, e.OwnStderr)
-	return appendText(b, 15, e.HideEnv)
+	b = appendText(b, 15, e.HideEnv)
+	return appendBool(b, 16, e.Account)
 }
 
 // ParseExec decodes it.
@@ -123,6 +127,8 @@ func ParseExec(fields []byte) (*Exec, error) {
 			e.OwnStderr = v.bool()
 		case 15:
 			e.HideEnv = v.string()
+		case 16:
+			e.Account = v.bool()
 		}
 	})
 	return e, err

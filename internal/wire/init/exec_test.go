@@ -15,7 +15,7 @@ import (
 func TestExecMessages(t *testing.T) {
 	exec := &Exec{
 		ID: "a.b-c_D9", Command: []string{"sh", "", "-c", "a b"}, Env: []string{"X=1", "Y="}, CleanEnv: true, Work: "/w", User: "me:us",
-		TTY: true, Rows: 25, Cols: 80, Stdin: true, Timeout: time.Minute, KillGrace: -1, Detached: true, OwnStderr: true, HideEnv: "HIDE_",
+		TTY: true, Rows: 25, Cols: 80, Stdin: true, Timeout: time.Minute, KillGrace: -1, Detached: true, OwnStderr: true, HideEnv: "HIDE_", Account: true,
 	}
 	started := &ExecStarted{ID: "x", At: 1, Stdout: 2, Stderr: 3}
 	ended := &ExecEnded{Exit: 1, Signal: 2, TimedOut: true, Started: 3, Ended: 4, Lost: 5, Why: "so"}
