@@ -534,7 +534,12 @@ func TestExecuteRequests(t *testing.T) {
 	ws := []func(*http.Request){header("Connection", "Upgrade"), header("Upgrade", "websocket"), header("Sec-Websocket-Version", "13"), header("Sec-Websocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")}
 	b.want(b.do("GET", path+"/websocket?executionID=unknown", "", ws...), 404, "")
 	b.want(b.do("GET", path+"/websocket", "", ws...), 404, "")
-	b.want(b.do("GET", path+"/websocket?executionID=unknown", ""), 426, "")
+	b.want(b.do("GET", path+"/websocket?executionID=unknown", ""), 404, "")
+	// One that waits is not used up by a request that is no WebSocket.
+	_, known, _ := strings.Cut(decoded[map[string]string](b, b.do("POST", path+"/execute", `{"command": "true"}`))["websocketUrl"], "/api/v1/")
+	for range 2 {
+		b.want(b.do("GET", known, ""), 426, "")
+	}
 }
 
 // Nothing that can be sent makes an answer that is none of this API's, or a 500 that says UNKNOWN.

@@ -60,11 +60,12 @@ const outOfMemory = "the allocation was OOM Killed"
 
 // connect is the one connection of an execution.
 func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Claim) error {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+	id := r.URL.Query().Get("executionID")
+	if p.pending.has(c.Runner, id, time.Now()) && !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		w.Header().Set("Upgrade", "websocket")
 		return refused(http.StatusUpgradeRequired, "this is asked as a WebSocket (Connection: Upgrade, Upgrade: websocket)")
 	}
-	e := p.pending.take(c.Runner, r.URL.Query().Get("executionID"), time.Now())
+	e := p.pending.take(c.Runner, id, time.Now())
 	if e == nil {
 		return refused(http.StatusNotFound, "runner %s has no such execution that waits for its client: an execution is good for one connection, within %s", c.Runner, waitTime)
 	}
