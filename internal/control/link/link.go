@@ -94,6 +94,8 @@ type Link struct {
 
 	// term is the one under which Run began; set before anything else runs.
 	term uint64
+	// since is the log's time when Run began. What was placed later, only this link can have shipped.
+	since muster.Time
 
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*nodeLink
@@ -158,7 +160,7 @@ func (l *Link) Run(ctx context.Context) error {
 	defer l.forgetNodes()
 
 	snap := l.cfg.State.Latest()
-	l.term = snap.Meta().Term
+	l.term, l.since = snap.Meta().Term, snap.Meta().Time
 	pos := state.AfterIndex(snap.Index())
 	now := l.cfg.Clock.Now()
 	l.cfg.Only(func(id muster.NodeID) bool {

@@ -56,14 +56,20 @@ func (st *stream) bytes() int64 {
 	return n
 }
 
-func newShip(row *state.Alloc, snap *state.Snapshot) *ship {
+func (l *Link) newShip(row *state.Alloc) *ship {
 	return &ship{
 		id: row.ID, limit: int64(row.Run.Spec.OutputLimit),
-		// Only what this leader placed has surely not been shipped by another.
-		listed:  row.Placed >= snap.Meta().LeaderSince,
+		listed:  !l.mayBeOlder(row),
 		streams: [2]stream{{name: wire.Stdout}, {name: wire.Stderr}},
 	}
 }
+
+// mayBeOlder reports whether an allocation may have been placed before this link began. Another link may have shipped its
+// output: that of another leader, or of this one before a reload.
+func (l *Link) mayBeOlder(row *state.Alloc) bool { return row.Placed <= l.since }
+
+// ran is how long ago an allocation was started, by the log's clock.
+func (l *Link) ran(row *state.Alloc) time.Duration { return l.cfg.Clock.Now().Sub(row.Started) }
 
 // mayBeShipped tells whether output of an allocation may be in the blob store: by this
 // leader, if only in a moment, or by one before. What is said to be whole without may have left
@@ -79,8 +85,8 @@ func (n *nodeLink) mayBeShipped(row *state.Alloc) bool {
 			return true
 		}
 	}
-	before := row.Placed < n.l.cfg.State.Latest().Meta().LeaderSince
-	return before && row.Started != 0 && time.Since(row.Started.Std()) >= shipFirst
+	// How long it ran does not matter: no clock is known to have gone on while another server led, or none.
+	return n.l.mayBeOlder(row) && row.Started != 0
 }
 
 func (n *nodeLink) dropShip(id muster.AllocID) {
@@ -92,13 +98,12 @@ func (n *nodeLink) dropShip(id muster.AllocID) {
 
 // shipOf finds or makes the ship of an allocation.
 func (n *nodeLink) shipOf(id muster.AllocID) *ship {
-	snap := n.l.cfg.State.Latest()
-	row := snap.Alloc(id)
+	row := n.l.cfg.State.Latest().Alloc(id)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	sh := n.ships[id]
 	if sh == nil && row != nil {
-		sh = newShip(row, snap)
+		sh = n.l.newShip(row)
 		n.ships[id] = sh
 	}
 	return sh
@@ -106,7 +111,7 @@ func (n *nodeLink) shipOf(id muster.AllocID) *ship {
 
 // running sees whether what runs has enough to ship.
 func (s *session) running(ctx context.Context, row *state.Alloc, r *wire.AllocReport) {
-	if r.Stdout.Size+r.Stderr.Size == 0 || row.Started == 0 || time.Since(row.Started.Std()) < shipFirst {
+	if r.Stdout.Size+r.Stderr.Size == 0 || row.Started == 0 || s.n.l.ran(row) < shipFirst {
 		return
 	}
 	sh := s.n.shipOf(row.ID)
@@ -315,7 +320,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("the disk of node %s did not take %d bytes of it", s.n.id, r.OutputLost)
 	}
 	if !last {
-		return min(max(time.Since(row.Started.Std())/10, shipFirst), shipSeldom), nil
+		return min(max(s.n.l.ran(row)/10, shipFirst), shipSeldom), nil
 	}
 	if err := s.n.propose(ctx, &state.OutputStored{Alloc: sh.id, Output: out}); err != nil && !muster.IsKind(err, muster.FaultNotFound) {
 		return 0, err

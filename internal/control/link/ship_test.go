@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -72,6 +74,84 @@ func TestSmallOutputShippedByAnEarlierLeader(t *testing.T) {
 		r.until("stored", 30*time.Second, outputIs("ua-0-1", state.OutputComplete))
 		if out := r.log.Latest().Alloc("ua-0-1").Output; string(out.Stdout.Inline) != "one\ntwo\n" || out.BlobBytes != 0 || r.blobs.Usage() != 0 {
 			t.Errorf("output %+v, %d bytes in blobs", out, r.blobs.Usage())
+		}
+	})
+}
+
+// The same if no time has passed for the log meanwhile, because the next leader's system clock is behind.
+func TestSmallOutputShippedBeforeTheClockWentBack(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		behind := func(d time.Duration) *clock.Steady {
+			return &clock.Steady{Wall: func() int64 { return time.Now().Add(-d).UnixMicro() }, Away: func() time.Duration { return 0 }}
+		}
+		r.log.Clock = behind(0)
+		r.config.Clock = r.log.Now
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("print one ; sleep 20s ; print two ; true"))
+		r.place("a", "n1")
+		time.Sleep(15 * time.Second)
+		if got := r.stored("ua-0-1", "stdout"); got != "one\n" {
+			t.Fatalf("stored after 15 s: %q", got)
+		}
+		r.stop()
+		time.Sleep(10 * time.Second)
+		last := r.log.Latest().Meta().Time
+		r.log.Clock = behind(time.Hour)
+		r.log.Clock.Heard(int64(last))
+		r.restart()
+		r.until("stored", 30*time.Second, outputIs("ua-0-1", state.OutputComplete))
+		if out := r.log.Latest().Alloc("ua-0-1").Output; string(out.Stdout.Inline) != "one\ntwo\n" || r.blobs.Usage() != 0 {
+			t.Errorf("output %+v, %d bytes in blobs", out, r.blobs.Usage())
+		}
+	})
+}
+
+// A reload begins another link in the same term. What the link before had stored is found, counted, and deleted when the
+// output limit does not need it.
+func TestOutputShippedBeforeAReload(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("flood 70000 ; sleep 12s ; flood 20000 ; sleep 6s ; flood 70000", func(s *api.JobSpec) { s.OutputLimit = 64 << 10 }))
+		r.submit("b", spec("print one ; sleep 18s ; print two ; true"))
+		r.place("a", "n1")
+		r.place("b", "n1")
+		time.Sleep(15 * time.Second)
+		if a, b := len(r.stored("ua-0-1", "stdout")), len(r.stored("ub-0-1", "stdout")); a == 0 || b == 0 {
+			t.Fatalf("%d and %d bytes stored before the reload", a, b)
+		}
+		r.stop()
+		time.Sleep(5 * time.Second)
+		r.start()
+		r.until("stored", time.Minute, outputIs("ua-0-1", state.OutputComplete))
+		r.until("stored", time.Minute, outputIs("ub-0-1", state.OutputComplete))
+		out := r.log.Latest().Alloc("ua-0-1").Output
+		if got := len(r.stored("ua-0-1", "stdout")); int64(got) != out.BlobBytes || int64(got) != out.Stdout.Size-out.Stdout.Start {
+			t.Errorf("%d bytes stored, output %+v", got, out)
+		}
+		out = r.log.Latest().Alloc("ub-0-1").Output
+		if got := r.stored("ub-0-1", "stdout"); got != "" || string(out.Stdout.Inline) != "one\ntwo\n" {
+			t.Errorf("%q stored, output %+v", got, out)
+		}
+	})
+}
+
+// The log's time runs on ahead of the system's clock after that was set back.
+func TestOutputIsShippedWhenTheLogIsAhead(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.log.Clock = &clock.Steady{Wall: func() int64 { return time.Now().Add(time.Hour).UnixMicro() }, Away: func() time.Duration { return 0 }}
+		r.config.Clock = r.log.Now
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("print one ; hang"))
+		r.place("a", "n1")
+		time.Sleep(15 * time.Second)
+		if got := r.stored("ua-0-1", "stdout"); got != "one\n" {
+			t.Errorf("stored after 15 s: %q", got)
 		}
 	})
 }

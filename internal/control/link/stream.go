@@ -191,7 +191,7 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 	nl.mu.Unlock()
 	slices.SortFunc(left, func(a, b *state.Alloc) int { return cmp.Compare(a.ID, b.ID) })
 	for _, a := range left {
-		out := l.incomplete(ctx, nl, a, snap)
+		out := l.incomplete(ctx, nl, a)
 		switch {
 		case a.Output.Stage == state.OutputOpen:
 			out.Why = why
@@ -208,13 +208,13 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 const lookFor = 10 * time.Second
 
 // incomplete is an output as far as it is stored.
-func (l *Link) incomplete(ctx context.Context, nl *nodeLink, a *state.Alloc, snap *state.Snapshot) state.Output {
+func (l *Link) incomplete(ctx context.Context, nl *nodeLink, a *state.Alloc) state.Output {
 	out := state.Output{Stage: state.OutputIncomplete, Why: a.Output.Why, BlobBytes: a.Output.BlobBytes}
 	nl.mu.Lock()
 	sh := nl.ships[a.ID]
 	nl.mu.Unlock()
 	if sh == nil {
-		sh = newShip(a, snap)
+		sh = l.newShip(a)
 	}
 	lookCtx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
