@@ -121,12 +121,14 @@ func (v *View) build(snap *state.Snapshot) {
 }
 
 // Advance follows the feed: changes in their order, up to and with those of
-// the entry at index. False says that the view must be built anew, as the configuration has changed.
+// the entry at index. False says that the view must be built anew, as the pools have changed.
 func (v *View) Advance(changes []state.Change, index uint64) bool {
 	for i := range changes {
 		switch c := &changes[i]; {
-		case c.Config:
+		case c.Verb == "config.pools":
 			return false
+		case c.Config:
+			// The view knows nothing of offerings, breakers and shares: spot prices may change each minute.
 		case c.Alloc != nil || c.AllocBefore != nil:
 			v.count(c.AllocBefore, -1)
 			v.count(c.Alloc, 1)

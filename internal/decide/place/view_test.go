@@ -86,7 +86,10 @@ func TestAdvancedIsRebuilt(t *testing.T) {
 		v := NewView(c.Snapshot())
 		var out []state.Placement
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
-			switch rapid.IntRange(0, 5).Draw(rt, "step") {
+			switch rapid.IntRange(0, 6).Draw(rt, "step") {
+			case 6:
+				c.Apply(&state.OfferingsSeen{Provider: "other", Offerings: []muster.Offering{{Provider: "other", Name: "o", Market: muster.Spot,
+					Price: muster.Price(rapid.IntRange(1, 1000).Draw(rt, "price")), Capacity: muster.Resources{CPU: 1000, Memory: muster.GiB}, Available: true}}})
 			case 0, 1: // plan, and let it be out
 				d := v.Plan(c.Snapshot(), everyJob(c.Snapshot()), c.Now(), Limits{rapid.IntRange(1, 9).Draw(rt, "limit"), 1000})
 				v.Return(d.Placements) // another worker's are never of the same jobs

@@ -2,6 +2,7 @@ package size
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,6 +77,20 @@ func BenchmarkGrowthAvoidedSetsFull(b *testing.B) {
 	growthtest.Run(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
 		c := failedOnce(b, nodes, nodes, false)
 		return nil, func() { Plan(c.view, c.blocks, c.now, false) }
+	})
+}
+
+// A pass after spot prices have changed, as they do each minute.
+func BenchmarkGrowthPrices(b *testing.B) {
+	growthtest.Run(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
+		c := failedOnce(b, nodes, nodes, true)
+		var sale []muster.Offering
+		c.s.Latest().Offerings(func(o *muster.Offering) bool { sale = append(sale, *o); return true })
+		before = func() {
+			sale[0].Price++
+			c.do(&state.OfferingsSeen{Provider: sale[0].Provider, Offerings: slices.Clone(sale)})
+		}
+		return before, c.advance
 	})
 }
 

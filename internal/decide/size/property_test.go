@@ -275,7 +275,32 @@ func (c *cluster) step(t *rapid.T) {
 		return
 	}
 	n := nodes[pick("which", len(nodes))]
-	switch pick("what", 11) {
+	switch pick("what", 12) {
+	case 11:
+		// Prices move, something is sold out for a while; now and then it is another offering by the same name, or one less.
+		provider := n.Offering.Provider
+		var sale []muster.Offering
+		snap.Offerings(func(o *muster.Offering) bool {
+			if o.Provider == provider {
+				sale = append(sale, *o)
+			}
+			return true
+		})
+		if len(sale) == 0 {
+			return
+		}
+		o := &sale[pick("offering", len(sale))]
+		switch pick("offer", 6) {
+		case 0:
+			o.Available = !o.Available
+		case 1:
+			o.Capacity.CPU += 1000
+		case 2:
+			sale = sale[1:]
+		default:
+			o.Price = muster.Price(1 + pick("price", 3_000_000))
+		}
+		_ = c.try(&state.OfferingsSeen{Provider: provider, Offerings: sale})
 	case 10:
 		o := map[string]string{"cpu": fmt.Sprint(1 + pick("cpu", 4)), "count": fmt.Sprint(1 + pick("count", 3))}
 		if pick("constraint", 2) == 0 {

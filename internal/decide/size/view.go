@@ -2,6 +2,7 @@ package size
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,6 +37,7 @@ type View struct {
 	pools   []*pool // by name
 	byName  map[muster.PoolName]*pool
 	sold    map[muster.ProviderName]map[muster.OfferingName]bool
+	sale    []*muster.Offering // all of them
 	largest muster.Resources // of all that is on sale, by dimension
 	// names of attributes that constraints of waiting shapes ask for, sorted: two
 	// nodes of a kind that agree on these are alike to all of them.
@@ -84,7 +86,15 @@ func (v *View) build(snap *state.Snapshot) {
 // Advance brings the view to a later snapshot by the changes between, in their
 // order; the same again, or some of before, does no harm.
 func (v *View) Advance(snap *state.Snapshot, changes []state.Change) {
-	if slices.ContainsFunc(changes, func(c state.Change) bool { return c.Config }) {
+	prices := false
+	for i := range changes {
+		if c := &changes[i]; c.Config {
+			if prices = c.Verb == "config.offerings"; !prices {
+				break
+			}
+		}
+	}
+	if !prices && slices.ContainsFunc(changes, func(c state.Change) bool { return c.Config }) || prices && !v.reprice(snap) {
 		v.build(snap)
 		return
 	}
@@ -153,6 +163,7 @@ func (v *View) readConfig() {
 		return true
 	})
 	v.snap.Offerings(func(o *muster.Offering) bool {
+		v.sale = append(v.sale, o)
 		names := v.sold[o.Provider]
 		if names == nil {
 			names = map[muster.OfferingName]bool{}
@@ -168,6 +179,42 @@ func (v *View) readConfig() {
 		}
 		return true
 	})
+}
+
+// reprice takes in what is on sale now, if only prices and what can be had have changed: then no node and nothing that waits
+// has to be looked at. Spot prices change each minute.
+func (v *View) reprice(snap *state.Snapshot) bool {
+	same := true
+	var sale []*muster.Offering
+	snap.Offerings(func(o *muster.Offering) bool {
+		same = len(sale) < len(v.sale) && alike(v.sale[len(sale)], o)
+		sale = append(sale, o)
+		return same
+	})
+	if !same || len(sale) != len(v.sale) {
+		return false
+	}
+	v.sale = sale
+	for _, q := range v.pools {
+		at := 0
+		for _, o := range sale {
+			if q.Covers(o) {
+				q.offers[at].Offering = o
+				at++
+			}
+		}
+	}
+	// Whatever was found out with the prices of before.
+	v.classGen++
+	v.nodeGen++
+	v.lineGen++
+	v.planGen++
+	return true
+}
+
+// alike reports whether two offerings differ in no more than their prices and in whether they can be had.
+func alike(a, b *muster.Offering) bool {
+	return kindOf(a) == kindOf(b) && a.Capacity == b.Capacity && a.Limit == b.Limit && maps.Equal(a.Attributes, b.Attributes) && slices.Equal(a.Devices, b.Devices)
 }
 
 // pool is a pool with what is counted of its nodes.
