@@ -159,7 +159,7 @@ type PoolSpec struct {
 	Name         string    `json:"name"`
 	Provider     string    `json:"provider" doc:"Name of a provider."`
 	Offerings    []string  `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
-	Max          int       `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. Default: 100."`
+	Max          int       `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. When it is lowered below what there is, the rest is drained, and destroyed when its work has ended. Default: 100."`
 	Min          int       `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
 	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
 	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`

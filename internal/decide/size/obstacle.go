@@ -88,7 +88,9 @@ func (p *planner) find(q *pool, o *muster.Offering) obstacle {
 	}
 	n := &p.counts[q.at]
 	switch {
-	case n.live >= q.Max:
+	case n.live > q.Max:
+		return obstacle{kind: byMax, why: fmt.Sprintf("pool %s has %d nodes, at most %d", q.Name, n.live, q.Max)}
+	case n.live == q.Max:
 		return obstacle{kind: byMax, why: fmt.Sprintf("pool %s is at its maximum (%d)", q.Name, q.Max)}
 	case q.MaxLaunching > 0 && n.launching >= q.MaxLaunching:
 		return obstacle{kind: byLaunching, why: fmt.Sprintf("pool %s launches as many nodes at once as it may (%d)", q.Name, q.MaxLaunching)}

@@ -3,6 +3,7 @@ package size
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -16,6 +17,7 @@ func (p *planner) turnNodes() {
 		return true
 	})
 	for _, q := range p.pools {
+		p.shrink(q)
 		p.endIdle(q)
 	}
 }
@@ -24,7 +26,9 @@ func (p *planner) turnNodes() {
 func (p *planner) turn(n *state.Node) {
 	why, unplaced := "", false
 	switch {
-	case n.Stage == muster.NodeDraining && n.Unplaced && n.Intent != muster.NodeDrain && n.Health != muster.NodeBroken && p.unwanted(n) == "":
+	case n.Stage == muster.NodeDraining && n.Unplaced && n.Intent != muster.NodeDrain && n.Health != muster.NodeBroken && p.unwanted(n) == "" &&
+		p.counts[p.byName[n.Pool].at].kept < p.byName[n.Pool].Max:
+		p.counts[p.byName[n.Pool].at].kept++
 		p.out.Keep = append(p.out.Keep, Turn{Node: n.ID, Reason: "its place in the configuration is back"})
 		return
 	case n.Stage == muster.NodeDraining:
@@ -54,6 +58,50 @@ func (p *planner) turn(n *state.Node) {
 			p.out.Drain = append(p.out.Drain, Turn{Node: n.ID, Reason: why, Unplaced: unplaced})
 		}
 	}
+}
+
+// shrink drains what a pool has above its maximum, as after it was lowered: first what does not serve yet, then what has
+// no work, then what has the least. Nodes that are held or adopted count and stay. If the maximum is raised again before
+// they are gone, they are kept.
+func (p *planner) shrink(q *pool) {
+	n := &p.counts[q.at]
+	over := n.kept - q.Max
+	if over <= 0 {
+		return
+	}
+	var above []*seat
+	for _, s := range p.nodes {
+		if s.pool == q && s.kept && s.row.Intent == muster.NodeRun && s.row.Stage != muster.NodeAdopted && !p.turned[s.row.ID] {
+			above = append(above, s)
+		}
+	}
+	slices.SortFunc(above, func(a, b *seat) int {
+		return cmp.Or(cmp.Compare(a.cost(), b.cost()), cmp.Compare(b.row.Launched, a.row.Launched), cmp.Compare(a.row.ID, b.row.ID))
+	})
+	why := fmt.Sprintf("pool %s has %d nodes, at most %d", q.Name, n.live, q.Max)
+	for _, s := range above[:min(over, len(above))] {
+		row := s.row
+		switch {
+		case row.Stage != muster.NodeServing:
+			p.turned[row.ID] = true
+			p.out.Terminate = append(p.out.Terminate, Turn{Node: row.ID, Reason: why, Unplaced: true})
+		case !row.Busy() && !p.outputsHold(row, p.now):
+			p.terminate(row, why)
+			p.out.Terminate[len(p.out.Terminate)-1].Unplaced = true
+		default:
+			p.turned[row.ID] = true
+			p.out.Drain = append(p.out.Drain, Turn{Node: row.ID, Reason: why, Unplaced: true})
+		}
+		n.kept--
+	}
+}
+
+// cost is what the end of a node costs: nothing while it does not serve, else by the work on it.
+func (s *seat) cost() int {
+	if s.row.Stage != muster.NodeServing {
+		return -1
+	}
+	return s.row.LiveAllocs
 }
 
 func (p *planner) terminate(n *state.Node, why string) {
