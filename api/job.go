@@ -301,7 +301,9 @@ type Alloc struct {
 	Desired   string `json:"desired" enum:"run,stop"`
 	Status    string `json:"status" enum:"placed,starting,running,ended"`
 	// Unreachable is read off the node.
-	Unreachable bool        `json:"unreachable,omitempty" doc:"Contact with its node is lost: the status is of before that. Not in events."`
+	Unreachable bool `json:"unreachable,omitempty" doc:"Contact with its node is lost: the status is of before that. Not in events."`
+	// NodeProblem is read off the node.
+	NodeProblem string      `json:"node_problem,omitempty" doc:"Of a live allocation: why its node is out of contact or is being destroyed. Not in events."`
 	Outcome     string      `json:"outcome,omitempty" enum:"succeeded,failed,stopped,lost"`
 	ExitCode    *int        `json:"exit_code,omitempty"`
 	Signal      string      `json:"signal,omitempty"`

@@ -42,6 +42,7 @@ type Node struct {
 	IntentWho    string            `json:"intent_who,omitempty" doc:"Who set the intent."`
 	IntentSince  *time.Time        `json:"intent_since,omitempty"`
 	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"Of a hold: when it goes back to run by itself. Of a drain: when what still runs there is stopped."`
+	Lease        Duration          `json:"lease,omitempty" doc:"How long it waits for a server that does not speak to it before it ends itself; 0: it does not, as while it is held. In single-node answers."`
 	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
 	Trouble      string            `json:"provider_error,omitempty" doc:"What the provider last answered when it was asked to create, destroy or tag the instance, until that succeeds."`
 	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`

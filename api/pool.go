@@ -16,6 +16,7 @@ type Pool struct {
 	IdleTimeout  Duration   `json:"idle_timeout"`
 	BootTimeout  Duration   `json:"boot_timeout"`
 	Grace        Duration   `json:"grace" doc:"How long a node may be out of contact before it is destroyed."`
+	Lease        Duration   `json:"lease,omitempty" doc:"How long a node that no server has spoken to waits before it ends itself; 0: it does not."`
 
 	Nodes PoolNodes `json:"nodes"`
 	Price float64   `json:"price" doc:"Per hour, of all that lives, in the operator's currency."`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -134,6 +135,7 @@ func (a *app) printMembers(shown []shownMember, count int) {
 			if reason == "" && al.Failure != nil {
 				reason = al.Failure.Message
 			}
+			reason = cmp.Or(reason, al.NodeProblem)
 			if al.Started != nil {
 				end := now
 				if al.Ended != nil {

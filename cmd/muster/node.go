@@ -197,7 +197,7 @@ func (a *app) printNode(n *api.Node) {
 		"Capacity", amount(n.Capacity), "Used", amount(n.Used), "Allocations", fmt.Sprint(n.Allocs),
 		"Containers", containersOf(n), "Uses", usageOf(n.Usage), "Problems", strings.Join(n.Problems, "; "),
 		"Agent", n.AgentVersion, "Attributes", strings.Join(attributes, " "),
-		"Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
+		"Lease", leaseText(n.Lease), "Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
 }

@@ -94,6 +94,22 @@ func (a *app) poolShowCommand() *cobra.Command {
 	})
 }
 
+// surplusText says that a pool has more nodes than it may, as after its maximum was lowered.
+func surplusText(p *api.Pool) string {
+	if p.Nodes.Live <= p.Max {
+		return ""
+	}
+	return fmt.Sprintf("%d nodes, at most %d: the rest is drained and destroyed when its work has ended, except what is held or was adopted", p.Nodes.Live, p.Max)
+}
+
+// leaseText is when a node ends itself.
+func leaseText(d api.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: a node that hears from no server for so long ends itself", brief(d.Std()))
+}
+
 // suspectText is why a pool is suspect.
 func suspectText(p *api.Pool, now time.Time) string {
 	if p.Suspect == nil {
@@ -129,9 +145,10 @@ func (a *app) printPool(p *api.Pool) {
 		"Limits", fmt.Sprintf("%d to %d nodes, %d launching at once, %d spare", p.Min, p.Max, p.MaxLaunching, p.Spare),
 		"Budget", strings.Join(budget, ", "),
 		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", brief(p.IdleTimeout.Std()), brief(p.BootTimeout.Std()), brief(p.Grace.Std())),
+		"Lease", leaseText(p.Lease),
 		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
-		"Suspect", suspectText(p, now),
+		"Above maximum", surplusText(p), "Suspect", suspectText(p, now),
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
 		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p),
 	)

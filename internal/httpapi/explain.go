@@ -82,6 +82,36 @@ func (e *explainer) say(format string, args ...any) {
 	e.out.Text = append(e.out.Text, fmt.Sprintf(format, args...))
 }
 
+// maxAtRisk bounds the nodes that an explanation names.
+const maxAtRisk = 5
+
+// atRisk tells which of the job's live allocations are on nodes that are lost or being destroyed.
+func (e *explainer) atRisk() {
+	nodes := 0
+	e.snap.LiveNodes(func(n *state.Node) bool {
+		why := nodeProblem(n)
+		if why == "" || n.LiveAllocs == 0 {
+			return true
+		}
+		k := 0
+		e.snap.NodeAllocs(n.ID, func(a *state.Alloc) bool {
+			if a.UID == e.job.UID {
+				k++
+			}
+			return true
+		})
+		if k == 0 {
+			return true
+		}
+		if nodes++; nodes > maxAtRisk {
+			e.say("More of its members are on other nodes that are lost or being destroyed.")
+			return false
+		}
+		e.say("%d of its members may be lost: %s.", k, why)
+		return true
+	})
+}
+
 // pause says so first: all that follows is of when it is over.
 func (e *explainer) pause() {
 	if e.paused != "" {
@@ -101,6 +131,7 @@ func (e *explainer) explain() {
 		return
 	case j.Waiting() == 0:
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.atRisk()
 		e.rollout()
 		if j.LiveAllocs > 0 && !j.Run.System() {
 			e.say("What follows is where another member would go now; what plans saw that placed those that are there is not kept.")
@@ -110,6 +141,7 @@ func (e *explainer) explain() {
 	}
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
 		j.Key, j.Priority(), count(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+	e.atRisk()
 	e.rollout()
 	e.pause()
 	if e.queue() {
@@ -300,6 +332,7 @@ func (e *explainer) blocked(o *muster.Offering) string {
 // coming tells which nodes on their way would hold members.
 func (e *explainer) coming() {
 	took := bootTimes(e.snap)
+	late := map[muster.NodeID]time.Duration{} // after what time such nodes serve, of those that take longer
 	e.snap.LiveNodes(func(n *state.Node) bool {
 		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted {
 			return true
@@ -319,7 +352,11 @@ func (e *explainer) coming() {
 			c.Reason = h[0].Reason // of its launch
 		}
 		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
-			c.Expected = at(max(n.Launched.Add(usual), e.now))
+			if due := n.Launched.Add(usual); due > e.now {
+				c.Expected = at(due)
+			} else {
+				late[n.ID] = usual
+			}
 		}
 		e.out.Coming = append(e.out.Coming, c)
 		return true
@@ -333,6 +370,9 @@ func (e *explainer) coming() {
 		text := fmt.Sprintf("Node %s (%s, %g an hour) has been %s for %s", c.Node, c.Offering, c.Price, c.Stage, shortly(e.now.Sub(muster.At(c.Since))))
 		if c.Expected != nil {
 			text += ", and may serve in " + e.in(muster.At(*c.Expected))
+		}
+		if usual, ok := late[muster.NodeID(c.Node)]; ok {
+			text += fmt.Sprintf(", longer than the %s that such nodes take", shortly(usual))
 		}
 		e.say("%s%s.", text, because(c.Trouble))
 	}
@@ -404,6 +444,10 @@ func (e *explainer) paced() {
 		return
 	}
 	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
+	if est.Start != 0 && est.Start <= e.now {
+		e.say("The jobs that hold the room have taken as long as before or longer: a member may start at any time.")
+		return
+	}
 	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {
 		return
 	}

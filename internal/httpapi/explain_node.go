@@ -199,7 +199,9 @@ func (e *nodeExplainer) ends() {
 		if n.Health == muster.NodeBroken {
 			why = "the node says that it is broken"
 		}
-		if n.Busy() {
+		if n.Busy() && n.Intent == muster.NodeDrain && n.IntentUntil != 0 {
+			end(n.IntentUntil, "after its last allocation; what still runs in %s, its deadline, is stopped: %s", e.in(n.IntentUntil), why)
+		} else if n.Busy() {
 			end(0, "after its last allocation: %s", why)
 		} else if due := max(n.IdleSince, n.StageSince).Add(size.OutputWait); e.out.Outputs > 0 {
 			end(due, "when its output is stored, in %s at the latest: %s", e.in(due), why)

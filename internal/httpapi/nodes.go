@@ -70,8 +70,25 @@ func (a *API) showNode(n *state.Node) *nodeOut {
 	if n.Stage.Live() {
 		out.Body.Trouble = a.cfg.Insight.Trouble(n.ID)
 		out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)
+		if n.Intent != muster.NodeHold {
+			out.Body.Lease = a.lease(n.Pool)
+		}
 	}
 	return out
+}
+
+// lease is how long nodes of a pool wait for a server before they end themselves; 0: for ever.
+func (a *API) lease(name muster.PoolName) api.Duration {
+	if a.cfg.Running == nil {
+		return 0
+	}
+	c := a.cfg.Running()
+	for i := range c.Pools {
+		if c.Pools[i].Name == string(name) {
+			return c.Pools[i].Lease
+		}
+	}
+	return 0
 }
 
 type listNodesIn struct {

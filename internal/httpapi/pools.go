@@ -135,7 +135,7 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 	out := api.Pool{
 		Name: string(p.Name), Provider: string(p.Provider), Offerings: []string{}, Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
 		Spare: p.Spare, PriceFactor: p.PriceFactor, Budget: api.PoolBudget{PerHour: float64(p.BudgetHour) / 1e6, PerMonth: float64(p.BudgetMonth) / 1e6},
-		IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace),
+		IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace), Lease: a.lease(p.Name),
 		Blocks: []api.Block{}, Waiting: []api.Wait{}, Index: snap.Index(),
 	}
 	spent := float64(snap.Spent(p.Name, now)) / 1e6

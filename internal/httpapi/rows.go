@@ -67,8 +67,22 @@ func allocNow(snap *state.Snapshot, a *state.Alloc) api.Alloc {
 	if a.Live() {
 		n := snap.Node(a.Node)
 		out.Unreachable = n != nil && n.Health == muster.NodeLost
+		out.NodeProblem = nodeProblem(n)
 	}
 	return out
+}
+
+// nodeProblem is why what runs on a node may not end well; "" if nothing is known against it.
+func nodeProblem(n *state.Node) string {
+	switch {
+	case n == nil:
+		return ""
+	case n.Stage == muster.NodeTerminating:
+		return "node " + string(n.ID) + " is being destroyed" + because(n.StageReason)
+	case n.Health == muster.NodeLost:
+		return "node " + string(n.ID) + " is lost" + because(n.HealthReason)
+	}
+	return ""
 }
 
 func allocOf(a *state.Alloc) api.Alloc {
