@@ -1,6 +1,17 @@
 package muster
 
-import "unicode"
+import (
+	"fmt"
+	"unicode"
+)
+
+// Counted is a number of things for a sentence: 1 node, 3 nodes. The noun is in the singular and takes an s.
+func Counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
 
 // Invisible reports whether a character changes how the text around it is shown without being seen itself: marks of
 // direction, of width zero, and separators of lines. Text of others that people read has none of them. What joins

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/locate"
@@ -72,7 +73,7 @@ func (a *app) compare(ctx context.Context, c *api.ConfigCheck) error {
 }
 
 func (a *app) printCheck(file string, c *api.ConfigCheck) error {
-	lines := []string{fmt.Sprintf("%s is right: %d providers, %d pools, listening on %s", file, len(c.Config.Providers), len(c.Config.Pools), c.Config.Listen)}
+	lines := []string{fmt.Sprintf("%s is right: %s, %s, listening on %s", file, muster.Counted(len(c.Config.Providers), "provider"), muster.Counted(len(c.Config.Pools), "pool"), c.Config.Listen)}
 	switch {
 	case c.Why != "":
 		lines = append(lines, "What would change is not known: "+c.Why)

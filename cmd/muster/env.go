@@ -153,10 +153,10 @@ func (a *app) envShowCommand() *cobra.Command {
 		say("wants", "%d warm: %s", e.Wanted, e.Why)
 		say("claims", "%d so far, %d wait", e.Claims, e.Waiting)
 		if e.Outdated > 0 {
-			say("outdated", "%d warm runners of an earlier version", e.Outdated)
+			say("outdated", "%s of an earlier version", muster.Counted(e.Outdated, "warm runner"))
 		}
 		if e.Waits != "" {
-			say("waits", "%d runners have no place: %s", e.Unplaced, e.Waits)
+			say("waits", "%s without a place: %s", muster.Counted(e.Unplaced, "runner"), e.Waits)
 		}
 		if e.Failure != "" {
 			say("failure", "%s", e.Failure)

@@ -102,7 +102,7 @@ func (a *app) tellNodes(ids []string, errs []error, what string) error {
 	case unreachable != nil:
 		return unreachable
 	case failed > 0:
-		return &exit{exitFailed, fmt.Errorf("%s on %d of %d nodes", what, failed, len(ids))}
+		return &exit{exitFailed, fmt.Errorf("%s on %d of %s", what, failed, muster.Counted(len(ids), "node"))}
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func (a *app) printImages(ids []string, lists []*api.ImageList, errs []error) {
 			}
 			rows = append(rows, []string{ids[i], im.Ref, shortDigest(im.Digest), muster.Bytes(im.Size).String(), fmt.Sprint(im.Layers), used})
 		}
-		sums = append(sums, fmt.Sprintf("node %s: %d images, %s of %s", ids[i], len(l.Images), muster.Bytes(l.Used), muster.Bytes(l.Limit)))
+		sums = append(sums, fmt.Sprintf("node %s: %s, %s of %s", ids[i], muster.Counted(len(l.Images), "image"), muster.Bytes(l.Used), muster.Bytes(l.Limit)))
 	}
 	if a.json {
 		_ = a.printJSON(shown)

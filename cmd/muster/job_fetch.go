@@ -89,11 +89,11 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		}
 	}
 	if without := job.Count - succeeded; without > 0 && len(f.got) > 0 && index < 0 {
-		fmt.Fprintf(f.app.stderr, "muster: job %s: %d of %d members have not succeeded, and have no outputs\n", f.key, without, job.Count)
+		fmt.Fprintf(f.app.stderr, "muster: job %s: no outputs of %d of %s, which did not succeed\n", f.key, without, muster.Counted(job.Count, "member"))
 	}
 	switch {
 	case f.failed > 0:
-		return &exit{exitFailed, fmt.Errorf("job %s: the outputs of %d members could not be fetched", f.key, f.failed)}
+		return &exit{exitFailed, fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member"))}
 	case len(f.got) > 0 || f.app.json:
 		return nil
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:

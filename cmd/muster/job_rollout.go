@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -29,7 +30,7 @@ asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx
 		if err != nil {
 			return jobHint(err)
 		}
-		return a.printVersion(done, fmt.Sprintf("job %s has %d members", key, count))
+		return a.printVersion(done, fmt.Sprintf("job %s has %s", key, muster.Counted(count, "member")))
 	})
 	c.Flags().StringVar(&s.Reason, "reason", "", "why, for those who read the history")
 	a.namespaceFlag(c, "namespace of the job")

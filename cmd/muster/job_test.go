@@ -328,7 +328,7 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStub(t)
-	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 providers, 1 pools, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
+	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
 	s.muster(nil, "config", "check", "-c", bad).check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
 	s.muster(nil, "config", "check").check(t, 2, "", "muster: which file\\? give it with -c\n")
 }

@@ -58,10 +58,10 @@ func weightText(n *api.Namespace) string {
 func limitsWords(l *api.NamespaceLimits) string {
 	var out []string
 	if l.Jobs > 0 {
-		out = append(out, fmt.Sprintf("%d jobs", l.Jobs))
+		out = append(out, muster.Counted(l.Jobs, "job"))
 	}
 	if l.Allocs > 0 {
-		out = append(out, fmt.Sprintf("%d allocations", l.Allocs))
+		out = append(out, muster.Counted(l.Allocs, "allocation"))
 	}
 	if l.CPU > 0 {
 		out = append(out, fmt.Sprintf("%g cpu", l.CPU))
@@ -114,8 +114,8 @@ func (a *app) printNamespace(n *api.Namespace) {
 	}
 	a.printFields(
 		"Namespace", n.Name, "Class", class, "Share", share,
-		"Has", fmt.Sprintf("%d jobs that have not ended, %d allocations with %g cpu and %s memory", n.Jobs, n.Allocs, n.Used.CPU, muster.Bytes(n.Used.Memory)),
-		"Waiting", fmt.Sprintf("%d members", n.Waiting),
+		"Has", fmt.Sprintf("%s not ended, %s with %g cpu and %s memory", muster.Counted(n.Jobs, "job"), muster.Counted(n.Allocs, "allocation"), n.Used.CPU, muster.Bytes(n.Used.Memory)),
+		"Waiting", muster.Counted(n.Waiting, "member"),
 		"At most", limitsWords(&n.Limits), "Set", set,
 	)
 }

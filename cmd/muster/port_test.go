@@ -172,14 +172,14 @@ func TestImage(t *testing.T) {
 	s.inside.images["n1"] = &api.ImageList{Images: []api.Image{{Ref: "python:3.13", Digest: digest, Size: 120 << 20, Layers: 5, InUse: 2}}, Used: 120 << 20, Limit: 10 << 30}
 	s.inside.images["n2"] = &api.ImageList{}
 	s.muster(nil, "image", "list").check(t, 0, "NODE  IMAGE        DIGEST               SIZE    LAYERS  USED\nn1    python:3.13  sha256:abababababab  120MiB  5       by 2 now\n",
-		"muster: node n1: 1 images, 120MiB of 10GiB\nmuster: node n2: 0 images, 0B of 0B\n")
-	s.muster(nil, "image", "list", "--node", "n9").check(t, 1, "", "muster: node n9: node n9: not found; `muster node list` shows the nodes\nmuster: the images could not be listed on 1 of 1 nodes\n")
+		"muster: node n1: 1 image, 120MiB of 10GiB\nmuster: node n2: 0 images, 0B of 0B\n")
+	s.muster(nil, "image", "list", "--node", "n9").check(t, 1, "", "muster: node n9: node n9: not found; `muster node list` shows the nodes\nmuster: the images could not be listed on 1 of 1 node\n")
 	s.inside.pulls = []api.ImageProgress{{Done: 1, Total: 2, Layers: 2, LayersDone: 1}, {Digest: digest}}
 	s.muster(nil, "image", "pull", "python:3.13", "--pool", "p").check(t, 0, "n1 "+digest+"\nn2 "+digest+"\n", "")
 	s.muster(nil, "image", "pull", "python:3.13").check(t, 2, "", "muster: where to\\? give --node NODE or --pool POOL.*")
 	s.muster(nil, "image", "pull", "python:3.13", "--pool", "empty").check(t, 1, "", "muster: no node of pool empty serves; .*\n")
 	s.inside.pulls = []api.ImageProgress{{Done: 1}, {Problem: &api.Problem{Status: 404, Detail: "no such image", Code: api.CodeImageNotFound}}}
-	s.muster(nil, "image", "pull", "nope:1", "--node", "n1").check(t, 1, "", "muster: node n1: no such image\nmuster: nope:1 could not be pulled on 1 of 1 nodes\n")
+	s.muster(nil, "image", "pull", "nope:1", "--node", "n1").check(t, 1, "", "muster: node n1: no such image\nmuster: nope:1 could not be pulled on 1 of 1 node\n")
 	s.inside.pulls = []api.ImageProgress{{Done: 1}} // it breaks off
 	if r := s.muster(nil, "image", "pull", "nope:1", "--node", "n1"); r.code != 3 {
 		t.Error(r)

@@ -345,9 +345,9 @@ func jobText(verb string, j *state.Job) string {
 	what := "job " + j.Key.String()
 	switch verb {
 	case "job.submitted":
-		return fmt.Sprintf("%s was submitted with %d members", what, j.Count())
+		return fmt.Sprintf("%s was submitted with %s", what, muster.Counted(j.Count(), "member"))
 	case "job.replaced":
-		return fmt.Sprintf("%s was submitted again as version %d, with %d members", what, j.Version, j.Count())
+		return fmt.Sprintf("%s was submitted again as version %d, with %s", what, j.Version, muster.Counted(j.Count(), "member"))
 	case "job.stopping":
 		return what + " is stopping" + because(j.Reason)
 	case "job.ended":
@@ -359,7 +359,7 @@ func jobText(verb string, j *state.Job) string {
 	case "job.rollout-failed":
 		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, because(j.Standing.Reason))
 	case "job.sized":
-		return fmt.Sprintf("%s wants %d members, one for each node that fits", what, j.Waiting()+j.Placed)
+		return fmt.Sprintf("%s wants %s, one for each node that fits", what, muster.Counted(j.Waiting()+j.Placed, "member"))
 	case "job.parked":
 		return what + " waits" + because(j.Parked)
 	case "job.unparked":
@@ -444,7 +444,7 @@ func nodeText(verb string, n *state.Node) string {
 	case "node.released":
 		return what + " keeps no room any more"
 	case "node.plans-refused":
-		return fmt.Sprintf("plans for %s were refused %d times", what, n.PlansRefused.Count) + because(n.PlansRefused.Reason)
+		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + because(n.PlansRefused.Reason)
 	}
 	if intent, ok := strings.CutPrefix(verb, "node.intent-"); ok {
 		return what + " is now to " + intent + by(n.IntentWho) + because(n.IntentReason)

@@ -44,7 +44,7 @@ func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanation
 		return nil, err
 	}
 	if in.Member >= j.Count() {
-		return nil, muster.Faultf(muster.FaultNotFound, "member %d of job %s: not found; it has %s, counted from 0", in.Member, j.Key, count(j.Count(), "member"))
+		return nil, muster.Faultf(muster.FaultNotFound, "member %d of job %s: not found; it has %s, counted from 0", in.Member, j.Key, muster.Counted(j.Count(), "member"))
 	}
 	if err := a.planning.begin(ctx); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (e *explainer) explain() {
 		e.say("Job %s is stopping%s; %d of its allocations have not ended.", j.Key, because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0:
-		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, count(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
 		e.rollout()
 		if j.LiveAllocs > 0 && !j.Run.System() {
@@ -140,7 +140,7 @@ func (e *explainer) explain() {
 		return
 	}
 	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
-		j.Key, j.Priority(), count(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+		j.Key, j.Priority(), muster.Counted(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.atRisk()
 	e.rollout()
 	e.pause()
@@ -212,7 +212,7 @@ func (e *explainer) queue() (done bool) {
 	})
 	e.out.Ahead = ahead
 	if ahead.Jobs > 0 {
-		e.say("Served before it: %s, with %s.", count(ahead.Jobs, "waiting job"), count(ahead.Members, "member"))
+		e.say("Served before it: %s, with %s.", muster.Counted(ahead.Jobs, "waiting job"), muster.Counted(ahead.Members, "member"))
 	} else {
 		e.say("It is the first in the queue.")
 	}
@@ -243,13 +243,6 @@ func shortly(d time.Duration) string {
 		return d.Round(time.Second).String()
 	}
 	return d.Round(100 * time.Millisecond).String()
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // offerings tells what could be launched for it.
@@ -307,7 +300,7 @@ func (e *explainer) offering(p *state.Pool, o *muster.Offering, live, launching 
 	case e.blocked(o) != "":
 		s.Obstacle = e.blocked(o)
 	case live >= p.Max:
-		s.Obstacle = fmt.Sprintf("the pool is at its maximum of %s", count(p.Max, "node"))
+		s.Obstacle = fmt.Sprintf("the pool is at its maximum of %s", muster.Counted(p.Max, "node"))
 	case p.MaxLaunching > 0 && launching >= p.MaxLaunching:
 		s.Obstacle = fmt.Sprintf("the pool launches as many nodes at once as it may (%d)", p.MaxLaunching)
 	case len(unsure) > 0:
@@ -364,7 +357,7 @@ func (e *explainer) coming() {
 	const most = 5
 	for i, c := range e.out.Coming {
 		if i == most {
-			e.say("And %s more.", count(len(e.out.Coming)-most, "node"))
+			e.say("And %s more.", muster.Counted(len(e.out.Coming)-most, "node"))
 			break
 		}
 		text := fmt.Sprintf("Node %s (%s, %g an hour) has been %s for %s", c.Node, c.Offering, c.Price, c.Stage, shortly(e.now.Sub(muster.At(c.Since))))
@@ -422,7 +415,7 @@ func (e *explainer) fleet() {
 	for i := range e.decisions.Waits {
 		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Priority() {
 			e.out.Fleet = append(e.out.Fleet, waitOf(w))
-			e.say("The fleet launches nothing more for %s like it: %s.", count(w.Members, "member"), w.Reason)
+			e.say("The fleet launches nothing more for %s like it: %s.", muster.Counted(w.Members, "member"), w.Reason)
 		}
 	}
 }

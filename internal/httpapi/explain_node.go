@@ -133,12 +133,12 @@ func (e *nodeExplainer) runs() {
 	e.snap.OpenOutputs(e.n.ID, func(*state.Alloc) bool { e.out.Outputs++; return true })
 	switch {
 	case e.out.Allocs > 0:
-		e.say("%s on it, of %s.", count(e.out.Allocs, "live allocation"), count(len(jobs), "job"))
+		e.say("%s on it, of %s.", muster.Counted(e.out.Allocs, "live allocation"), muster.Counted(len(jobs), "job"))
 	case e.n.IdleSince != 0:
 		e.say("Nothing runs on it for %s.", shortly(e.now.Sub(e.n.IdleSince)))
 	}
 	if e.out.Outputs > 0 {
-		e.say("The output of %s on it is not stored yet.", count(e.out.Outputs, "ended allocation"))
+		e.say("The output of %s on it is not stored yet.", muster.Counted(e.out.Outputs, "ended allocation"))
 	}
 }
 
@@ -249,7 +249,7 @@ func (e *nodeExplainer) endIdle(p *state.Pool, timeout time.Duration, end func(m
 	case e.n.IdleSince == 0:
 		end(0, "when it was idle for %s", shortly(timeout))
 	case kept <= p.Min:
-		end(0, "not while pool %s has no more than its minimum of %s", p.Name, count(p.Min, "node"))
+		end(0, "not while pool %s has no more than its minimum of %s", p.Name, muster.Counted(p.Min, "node"))
 	case due > e.now:
 		end(due, "in %s, if it stays idle and the pool keeps no spare nodes", e.in(due))
 	default:

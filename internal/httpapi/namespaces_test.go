@@ -55,7 +55,7 @@ func TestLimitsRefuse(t *testing.T) {
 		status int
 		says   string
 	}{
-		{`{"name":"two","namespace":"a","command":["true"]}`, http.StatusTooManyRequests, "namespace a may have 1 jobs"},
+		{`{"name":"two","namespace":"a","command":["true"]}`, http.StatusTooManyRequests, "namespace a may have 1 job "},
 		{`{"name":"two","namespace":"b","command":["true"],"priority":71}`, http.StatusUnprocessableEntity, "body.spec.priority"},
 		{`{"name":"two","namespace":"b","command":["true"],"priority":70}`, http.StatusCreated, ""},
 	} {

@@ -70,7 +70,7 @@ func (l *NamespaceLimits) Room(use *NamespaceUse, ask muster.Resources, want int
 		whose = "all namespaces together may have "
 	}
 	if l.Allocs > 0 && binds(int64(l.Allocs-use.Allocs)) {
-		why = fmt.Sprintf("%s%d allocations and has %d", whose, l.Allocs, use.Allocs)
+		why = fmt.Sprintf("%s%s and has %d", whose, muster.Counted(l.Allocs, "allocation"), use.Allocs)
 	}
 	if l.CPU > 0 && ask.CPU > 0 && binds(int64(max(l.CPU-use.Used.CPU, 0)/ask.CPU)) {
 		why = fmt.Sprintf("%s%s cores and has %s", whose, l.CPU, use.Used.CPU)
@@ -269,9 +269,9 @@ func (s *State) mayHave(r *Run) error {
 
 func moreJobs(l *NamespaceLimits, use *NamespaceUse) string {
 	if l.Name == muster.AllNamespaces {
-		return fmt.Sprintf("all namespaces together may have %d jobs that have not ended, and have %d", l.Jobs, use.Jobs)
+		return fmt.Sprintf("all namespaces together may have %s not ended, and have %d", muster.Counted(l.Jobs, "job"), use.Jobs)
 	}
-	return fmt.Sprintf("namespace %s may have %d jobs that have not ended, and has %d", l.Name, l.Jobs, use.Jobs)
+	return fmt.Sprintf("namespace %s may have %s not ended, and has %d", l.Name, muster.Counted(l.Jobs, "job"), use.Jobs)
 }
 
 // Use of a namespace; one without anything has a row of zeros.

@@ -23,7 +23,7 @@ func TestLimitOfJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := l.submitIn("a", "two", spec(1))
-	if !muster.IsKind(err, muster.FaultQuota) || !strings.Contains(err.Error(), "namespace a may have 1 jobs") {
+	if !muster.IsKind(err, muster.FaultQuota) || !strings.Contains(err.Error(), "namespace a may have 1 job ") {
 		t.Errorf("the second job of one allowed: %v", err)
 	}
 	if err := l.submitIn("b", "two", spec(1)); err != nil {

@@ -163,7 +163,7 @@ func (p *Poseidon) health(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	text := fmt.Sprintf("%d of the execution environments have fewer idle runners than they should", len(low))
+	text := fmt.Sprintf("too few runners are idle in %s", muster.Counted(len(low), "execution environment"))
 	if p.authorized(r) {
 		text += ": " + strings.Join(low, ", ")
 	}

@@ -246,7 +246,7 @@ func factOf(j *state.Job, v *roll.Verdict) (state.Fact, string) {
 	case v.Revert != nil:
 		return roll.Revert(j, v.Revert, fmt.Sprintf("version %d failed: %s", j.Version, j.Standing.Reason)), fmt.Sprintf("back to version %d", v.Revert.Version)
 	case len(v.Stops) > 0:
-		return &state.PlanCommitted{Stops: v.Stops}, fmt.Sprintf("%d members make way: %s", len(v.Stops), v.Stops[0].Why)
+		return &state.PlanCommitted{Stops: v.Stops}, fmt.Sprintf("%s stopped: %s", muster.Counted(len(v.Stops), "member"), v.Stops[0].Why)
 	}
 	return nil, ""
 }

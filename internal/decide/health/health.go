@@ -104,7 +104,7 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		if c.Spared {
 			why = ", too many to stop without a cause in the log"
 		}
-		return dial(n, muster.NodeUnready, "it runs "+allocations(c.Strays)+" that nothing is known of"+why)
+		return dial(n, muster.NodeUnready, "it runs "+muster.Counted(c.Strays, "allocation")+" that nothing is known of"+why)
 	case c.Up && n.Health == muster.NodeLost:
 		return back(n, grace, now)
 	case c.Up && n.Health == muster.NodeUnready:
@@ -174,13 +174,6 @@ func prove(n *state.Node, c Contact, now muster.Time) Verdict {
 	}
 	v.Probe = true
 	return v
-}
-
-func allocations(n int) string {
-	if n == 1 {
-		return "1 allocation"
-	}
-	return fmt.Sprintf("%d allocations", n)
 }
 
 // dial is a verdict of a health, for nodes whose dial may be turned there.

@@ -430,7 +430,7 @@ func (e *eviction) terms() Terms {
 		priorities = append(priorities, fmt.Sprint(a.worth))
 	}
 	return Terms{
-		{Name: "allocations", Value: float64(len(e.victims)), Text: counted(len(e.victims), "allocation")},
+		{Name: "allocations", Value: float64(len(e.victims)), Text: muster.Counted(len(e.victims), "allocation")},
 		{Name: "priority", Value: float64(e.victims[0].worth), Text: "of priority " + strings.Join(priorities, ", ")},
 		{Name: "surplus", Value: e.surplus, Text: fmt.Sprintf("%.0f %% of the node more than is needed", 100*e.surplus)},
 	}

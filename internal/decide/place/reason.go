@@ -109,7 +109,7 @@ func (r Reason) String() string {
 	if r.Fitting > 0 {
 		parts = append([]string{fmt.Sprintf("%d with room", r.Fitting)}, parts...)
 	}
-	return counted(r.Nodes, "node") + " considered: " + strings.Join(parts, ", ")
+	return muster.Counted(r.Nodes, "node") + " considered: " + strings.Join(parts, ", ")
 }
 
 // obstacles are what was in the way of nodes: room first, then what does not change by itself.
@@ -139,13 +139,6 @@ func amount(dimension string, n float64) string {
 		return muster.Bytes(n).String()
 	}
 	return strconv.FormatFloat(n, 'g', -1, 64)
-}
-
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // Why is the reason alone of an Explanation, at a fraction of its cost. Of

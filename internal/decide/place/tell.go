@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
 )
 
@@ -54,7 +55,7 @@ func (e *Explanation) table() []string {
 	}
 	lines := columns(rows)
 	if left > 0 {
-		lines = append(lines, fmt.Sprintf("  and %d more %s, of %s", len(e.Classes)-linesOfClasses, plural("class", len(e.Classes)-linesOfClasses), counted(left, "node")))
+		lines = append(lines, fmt.Sprintf("  and %d more %s, of %s", len(e.Classes)-linesOfClasses, plural("class", len(e.Classes)-linesOfClasses), muster.Counted(left, "node")))
 	}
 	return lines
 }
@@ -153,7 +154,7 @@ func (e *Explanation) placing() (lines []string) {
 		if e.Bound.Namespace == "" {
 			return nil
 		}
-		return []string{fmt.Sprintf("%s would wait, whatever room there is: %s.", counted(e.Waiting, "member"), e.Why())}
+		return []string{fmt.Sprintf("%s would wait, whatever room there is: %s.", muster.Counted(e.Waiting, "member"), e.Why())}
 	}
 	if nodes > 0 {
 		lines = append(lines, fmt.Sprintf("  %d on nodes chosen after these, %d times", members, nodes))
@@ -162,9 +163,9 @@ func (e *Explanation) placing() (lines []string) {
 	if e.More {
 		more = ", and maybe more,"
 	}
-	lines = slices.Insert(lines, 0, fmt.Sprintf("Were nobody ahead of it, %s of it%s would be placed now:", counted(placed, "member"), more))
+	lines = slices.Insert(lines, 0, fmt.Sprintf("Were nobody ahead of it, %s of it%s would be placed now:", muster.Counted(placed, "member"), more))
 	if e.Waiting > 0 {
-		lines = append(lines, fmt.Sprintf("%s would wait then: %s.", counted(e.Waiting, "member"), e.Why()))
+		lines = append(lines, fmt.Sprintf("%s would wait then: %s.", muster.Counted(e.Waiting, "member"), e.Why()))
 	}
 	return lines
 }
@@ -183,7 +184,7 @@ func (e *Explanation) Why() string {
 func (e *Explanation) givingWay() (lines []string) {
 	for i := range e.Evictions {
 		if i == linesOfChoices {
-			return append(lines, fmt.Sprintf("And on %s more.", counted(len(e.Evictions)-i, "node")))
+			return append(lines, fmt.Sprintf("And on %s more.", muster.Counted(len(e.Evictions)-i, "node")))
 		}
 		v := &e.Evictions[i]
 		ids := make([]string, len(v.Allocs))
