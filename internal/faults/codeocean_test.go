@@ -301,6 +301,15 @@ func TestCodeOceanRequests(t *testing.T) {
 		{"none is warm", func() string { return c.provide(180) }, "NotAvailable"},
 		{"it is set again", func() string { return c.sync(image, 2) }, "ok"},
 		{"an image that is none", func() string { return c.sync("no such image!", 2) }, "UnexpectedResponse 400"},
+		{"an image that is not there", func() string {
+			outcome := c.sync("docker-archive:"+h.path("none.tar"), 1)
+			h.eventually("the cause is told", func() bool {
+				outcome, answer := c.call("POST", "runners", `{"executionEnvironmentId":19,"inactivityTimeout":180}`, nil)
+				return outcome == "NotAvailable" && strings.Contains(answer, "none.tar")
+			})
+			return outcome
+		}, "ok"},
+		{"it is mended", func() string { return c.sync(image, 2) }, "ok"},
 		{"a runner", provided, "ok"},
 		{"statistics", func() string {
 			outcome, answer := c.call("GET", "statistics/execution-environments", "", map[int]string{200: "ok"})

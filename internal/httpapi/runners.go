@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -159,13 +160,24 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	case al.Runner == muster.RunnerClaimed && c != nil:
 		return c, nil
 	case c != nil:
-		// The reason of one that was released begins with that word.
-		why := strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": ")
-		return nil, gone("runner %s is gone: its claim was %s%s", al.ID, c.State, because(why))
+		return nil, gone("runner %s is gone: %s", al.ID, claimEnd(c))
 	case al.Runner == muster.RunnerGone:
 		return nil, gone("runner %s is gone%s", al.ID, because(whyGone(al)))
 	}
 	return nil, gone("runner %s is %s, and not claimed", al.ID, al.Runner)
+}
+
+// claimEnd says how a claim ended.
+func claimEnd(c *state.Claim) string {
+	// The reason of a released claim begins with that word.
+	why := because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
+	switch c.State {
+	case muster.ClaimExpired:
+		return "its claim expired" + why
+	case muster.ClaimLost:
+		return "it ended" + why // by itself, or with its node
+	}
+	return "it was " + string(c.State) + why
 }
 
 func whyGone(al *state.Alloc) string {
@@ -188,6 +200,9 @@ func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 		return nil, p
 	}
 	c, err := a.Claim(ctx, &q, in.Key)
+	if p := (*problem)(nil); errors.As(err, &p) && p.Code == api.CodeNoneWarm && q.Wait == 0 {
+		p.Detail += "; claim with a wait, or keep more runners warm"
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -239,10 +254,40 @@ func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*stat
 	}
 	c, err := a.cfg.Runners.Claim(ctx, w)
 	if muster.IsKind(err, muster.FaultCapacity) {
-		p := newProblem(http.StatusServiceUnavailable, api.CodeNoneWarm, fmt.Sprintf("environment %s: %s", q.Environment, err))
-		return nil, p
+		return nil, newProblem(http.StatusServiceUnavailable, api.CodeNoneWarm, fmt.Sprintf("environment %s: %s%s", q.Environment, err, whyNoneWarm(a.cfg.State.Latest(), w.Environment)))
 	}
 	return c, err
+}
+
+// whyNoneWarm says what keeps an environment from having a warm runner: the last failure of one, or what one that starts is
+// at. It costs the same however many there are.
+func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
+	j := snap.JobByUID(uid)
+	if j == nil || j.Env == nil {
+		return ""
+	}
+	if j.Env.Failures > 0 && j.Env.Failure != "" {
+		return "; the last runner that was started failed: " + j.Env.Failure
+	}
+	why := ""
+	snap.DueRetries(uid, 1<<62, func(m *state.Member) bool {
+		why = m.Reason
+		return false
+	})
+	if why != "" {
+		return "; the last runner that was started failed: " + why
+	}
+	snap.Runners(uid, muster.RunnerStarting, func(al *state.Alloc) bool {
+		why = al.Detail
+		return false
+	})
+	switch {
+	case why != "":
+		return "; the first of those that start: " + why
+	case j.Waiting() > 0:
+		return fmt.Sprintf("; %s without a place on a node", muster.Counted(j.Waiting(), "runner"))
+	}
+	return ""
 }
 
 // wrongTimes refuses time-outs that no claim can have.

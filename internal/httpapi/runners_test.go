@@ -111,7 +111,7 @@ func TestR4ReleasedTwice(t *testing.T) {
 			t.Errorf("release repeated: %d %s", a.StatusCode, a.body)
 		}
 	}
-	if p := b.problem(b.do("GET", "/v1/runners/"+c.Runner+"/files?path=/", "", bearer(c.Secret)), 410, api.CodeNotClaimed); !strings.Contains(p.Detail, "released") {
+	if p := b.problem(b.do("GET", "/v1/runners/"+c.Runner+"/files?path=/", "", bearer(c.Secret)), 410, api.CodeNotClaimed); p.Detail != "runner "+c.Runner+" is gone: it was released" {
 		t.Errorf("told was %q", p.Detail)
 	}
 	b.problem(b.do("DELETE", "/v1/runners/u-7-1", ""), 410, api.CodeNotClaimed)
@@ -123,9 +123,48 @@ func TestReleaseOfExpiredClaim(t *testing.T) {
 	c := b.claim(`{"environment": "e"}`)
 	row := b.state.Latest().Claim(muster.ClaimID(c.ID))
 	b.propose(&state.ClaimsExpired{Claims: []state.Expiry{{Claim: row.ID, Reason: "its time is over", Modified: row.Modified}}})
-	if p := b.problem(b.do("DELETE", "/v1/runners/"+c.Runner, ""), 410, api.CodeNotClaimed); !strings.Contains(p.Detail, "expired") {
+	if p := b.problem(b.do("DELETE", "/v1/runners/"+c.Runner, ""), 410, api.CodeNotClaimed); p.Detail != "runner "+c.Runner+" is gone: its claim expired: its time is over" {
 		t.Errorf("told was %q", p.Detail)
 	}
+}
+
+func TestRunnerThatEndedSaysWhy(t *testing.T) {
+	b, _ := stocked(t, 1)
+	c := b.claim(`{"environment": "e"}`)
+	b.report("n1", state.AllocUpdate{ID: muster.AllocID(c.Runner), Status: muster.AllocEnded, Outcome: muster.OutcomeFailed,
+		Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonOutOfMemory, Message: "over its memory limit"}})
+	if p := b.problem(b.do("DELETE", "/v1/runners/"+c.Runner, ""), 410, api.CodeNotClaimed); p.Detail != "runner "+c.Runner+" is gone: it ended: over its memory limit" {
+		t.Errorf("told was %q", p.Detail)
+	}
+}
+
+// A claim that gets no runner is told what keeps the environment from having one.
+func TestRefusedClaimTellsTheCause(t *testing.T) {
+	claims := func(b *bench, want string) {
+		t.Helper()
+		if p := b.problem(b.do("POST", "/v1/claims", `{"environment": "e"}`), 503, api.CodeNoneWarm); p.Detail != "environment e: no runner is warm"+want+"; claim with a wait, or keep more runners warm" {
+			t.Errorf("told was %q, want %q", p.Detail, want)
+		}
+		if p := b.problem(b.do("POST", "/v1/claims", `{"environment": "e", "wait": "1s"}`), 503, api.CodeNoneWarm); p.Detail != "environment e: no runner is warm"+want {
+			t.Errorf("told was %q, want %q", p.Detail, want)
+		}
+	}
+	b, _ := stocked(t, 0)
+	claims(b, "")
+	j := b.state.Latest().Environment("default", "e")
+	b.propose(&state.RunnersWanted{UID: j.UID, Count: 2, Stock: 2, Why: "a test"})
+	claims(b, "; 2 runners without a place on a node")
+	ids := b.place(j.UID, "n1", 0, 2)
+	b.report("n1", state.AllocUpdate{ID: ids[0], Status: muster.AllocStarting, Detail: "pulling image x: 3MiB"})
+	claims(b, "; the first of those that start: pulling image x: 3MiB")
+	failed := func(id muster.AllocID, class muster.FailureClass, text string) {
+		b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, Failure: &muster.Failure{Class: class, Reason: muster.ReasonImage, Message: text}})
+	}
+	// The registry does not answer: it is tried again under the same index.
+	failed(ids[0], muster.FailureOutside, "image x: no such host")
+	claims(b, "; the last runner that was started failed: image x: no such host")
+	failed(ids[1], muster.FailureUser, "image x: not found")
+	claims(b, "; the last runner that was started failed: image x: not found")
 }
 
 func TestR5WarmRunnersAreNobodys(t *testing.T) {

@@ -87,9 +87,14 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	}
 	now := muster.At(time.Now())
 	if due, next := j.Untried() > 0, muster.Time(0); !due {
-		snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next = m.RetryAt; return false })
+		last := ""
+		snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next, last = m.RetryAt, m.Reason; return false })
 		if next > now {
-			return fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
+			in := fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
+			if last != "" {
+				in += "; the last one failed: " + last
+			}
+			return in
 		}
 	}
 	if why := i.Paused(); why != "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -344,7 +345,11 @@ func (v *conversation) lost(err error) string {
 		case <-v.left:
 		case <-late.C:
 		}
-		return "the execution was ended: " + clip(err.Error())
+		why := clip(err.Error())
+		if al := v.p.api.Snapshot().Alloc(muster.AllocID(v.runner)); al != nil {
+			return fmt.Sprintf("the connection to runner %s on node %s was lost, and within %s nobody knew why: %s", v.runner, al.Node, v.p.patience.reason, why)
+		}
+		return "the execution was ended: " + why
 	}
 }
 

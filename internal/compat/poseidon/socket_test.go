@@ -481,3 +481,17 @@ func TestFetchedExecutionsAreNotHeld(t *testing.T) {
 		t.Errorf("%d bytes", q.bytes)
 	}
 }
+
+// Where nobody knows why a connection broke, the client is told which one it was.
+func TestLostConnectionIsNamed(t *testing.T) {
+	b, path, _, stop := inside(t)
+	b.p.patience.reason = 20 * time.Millisecond
+	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
+	s.next()
+	go stop() // its node does not say so
+	got := s.end()
+	want := "the connection to runner " + strings.TrimPrefix(path, "runners/") + " on node n1 was lost, and within 20ms nobody knew why: "
+	if got.last != "" || len(got.errors) != 1 || !strings.HasPrefix(got.errors[0], want) {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}

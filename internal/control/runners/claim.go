@@ -163,7 +163,13 @@ func noneWarm(q Request, warm, starting int) error {
 	if warm > 0 {
 		what = "each warm runner is wanted by a claim that came before"
 	}
-	return muster.Faultf(muster.FaultCapacity, "%s; %d are starting: claim with a wait, or keep more warm", what, starting)
+	switch starting {
+	case 0:
+		return muster.Faultf(muster.FaultCapacity, "%s, and none starts", what)
+	case 1:
+		return muster.Faultf(muster.FaultCapacity, "%s; 1 is starting", what)
+	}
+	return muster.Faultf(muster.FaultCapacity, "%s; %d are starting", what, starting)
 }
 
 // commit writes the claim down. again: the runner was not to be had.
