@@ -121,7 +121,7 @@ type ExecEvent struct {
 type ExecEnd struct {
 	// ExitCode is 128 and the signal's number if a signal ended it.
 	ExitCode int    `json:"exit_code"`
-	Signal   string `json:"signal,omitempty"` // as SIGKILL
+	Signal   string `json:"signal,omitempty" doc:"Signal that ended it, as SIGKILL."`
 	TimedOut bool   `json:"timed_out,omitempty"`
 	// Reason is a sentence if it did not end by itself: the sandbox's end, its client's.
 	Reason string `json:"reason,omitempty"`
@@ -136,7 +136,7 @@ type ExecStarted struct {
 type ExecResult struct {
 	ID       string `json:"id"`
 	ExitCode int    `json:"exit_code" doc:"128 and the signal's number if a signal ended it."`
-	Signal   string `json:"signal,omitempty" doc:"As KILL."`
+	Signal   string `json:"signal,omitempty" doc:"Signal that ended it, as SIGKILL."`
 	TimedOut bool   `json:"timed_out,omitempty"`
 	Reason   string `json:"reason,omitempty" doc:"A sentence if it did not end by itself."`
 	// A stream is text, or base64 if it is not UTF-8.
@@ -156,7 +156,7 @@ type Execution struct {
 	Started  *time.Time `json:"started,omitempty"`
 	Ended    *time.Time `json:"ended,omitempty"`
 	ExitCode *int       `json:"exit_code,omitempty" doc:"Once it has ended; 128 and the signal's number if a signal ended it."`
-	Signal   string     `json:"signal,omitempty"`
+	Signal   string     `json:"signal,omitempty" doc:"Signal that ended it, as SIGKILL."`
 	TimedOut bool       `json:"timed_out,omitempty"`
 	Reason   string     `json:"reason,omitempty"`
 }

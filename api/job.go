@@ -306,7 +306,8 @@ type Alloc struct {
 	NodeProblem string      `json:"node_problem,omitempty" doc:"Of a live allocation: why its node is out of contact or is being destroyed. Not in events."`
 	Outcome     string      `json:"outcome,omitempty" enum:"succeeded,failed,stopped,lost"`
 	ExitCode    *int        `json:"exit_code,omitempty"`
-	Signal      string      `json:"signal,omitempty"`
+	Signal      string      `json:"signal,omitempty" doc:"Signal that ended its command, as SIGTERM."`
+	StopCause   string      `json:"stop_cause,omitempty" doc:"Why it was stopped, or is to be."`
 	Failure     *Failure    `json:"failure,omitempty"`
 	Detail      string      `json:"detail,omitempty" doc:"What its start is at, as the pull of its image."`
 	Image       string      `json:"image,omitempty" doc:"Digest of the image that it was started from."`

@@ -95,6 +95,15 @@ func TestExecMistakes(t *testing.T) {
 	s.muster(nil, "exec", "u-0-1", "--", "ls").check(t, 1, "", "muster: allocation u-0-1 has ended .*\n")
 	s.do(func() { s.allocs[1].Status, s.allocs[1].Detail = "starting", "pulling python:3.13" })
 	s.muster(nil, "exec", "web/1", "--", "ls").check(t, 1, "", "muster: web/1 .* has not started yet: it is starting: pulling python:3.13; .*\n")
+	// A runner's own command is of no interest to who used it.
+	s.do(func() {
+		al := s.allocs[1]
+		now := time.Now()
+		al.Job, al.Status, al.Outcome, al.Signal, al.StopCause, al.Ended = "env:python", "ended", "stopped", "SIGTERM", "released", &now
+	})
+	s.muster(nil, "exec", "u-1-1", "--", "ls").check(t, 1, "", "muster: allocation u-1-1 has ended .* ago: stopped: released; `muster claim python` claims another runner\n")
+	s.do(func() { s.allocs[1].Namespace = "codeocean" })
+	s.muster(nil, "exec", "u-1-1", "--", "ls").check(t, 1, "", "muster: .*; `muster claim codeocean/python` claims another runner\n")
 	// It ends between the look and the request.
 	s.inside.refuse = &api.Problem{Status: 410, Title: "Gone", Detail: "it has ended", Code: api.CodeEnded}
 	s.muster(nil, "exec", "web/2", "--", "ls").check(t, 1, "", "muster: it has ended\n")

@@ -314,6 +314,8 @@ func whyOf(al *api.Alloc) string {
 	switch {
 	case al.Failure != nil && al.Failure.Message != "":
 		return al.Failure.Message
+	case al.Outcome == string(muster.OutcomeStopped) && al.StopCause != "":
+		return al.StopCause
 	case al.Signal != "":
 		return "ended by " + al.Signal
 	case al.ExitCode != nil:

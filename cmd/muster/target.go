@@ -250,7 +250,11 @@ func (t *target) live(now time.Time) error {
 		if al.Ended != nil {
 			when = fmt.Sprintf(" %s ago", ago(al.Ended, now))
 		}
-		return &exit{exitFailed, fmt.Errorf("%s has ended%s: %s; `muster job logs %s` shows what it printed", name, when, how, keyOf(al.Namespace, al.Job))}
+		hint := fmt.Sprintf("`muster job logs %s` shows what it printed", keyOf(al.Namespace, al.Job))
+		if env, is := keyOf(al.Namespace, al.Job).Environment(); is {
+			hint = fmt.Sprintf("`muster claim %s` claims another runner", fullName(al.Namespace, env))
+		}
+		return &exit{exitFailed, &hinted{fmt.Errorf("%s has ended%s: %s", name, when, how), hint}}
 	case string(muster.AllocPlaced), string(muster.AllocStarting):
 		return &exit{exitFailed, fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, suffixIf(al.Detail != "", ": "+al.Detail))}
 	}

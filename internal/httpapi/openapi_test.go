@@ -130,6 +130,12 @@ func TestOpenAPIDescribesEverything(t *testing.T) {
 	if spec := string(d.Components.Schemas["JobSubmission"]); !strings.Contains(spec, `"required":["spec"]`) {
 		t.Errorf("JobSubmission does not require its spec:\n%s", spec)
 	}
+	// Signals in answers have SIG in front, wherever they are.
+	for _, name := range []string{"Alloc", "Execution", "ExecResult", "ExecEvent"} {
+		if s := string(d.Components.Schemas[name]); !regexp.MustCompile(`"signal":\{[^}]*as SIG[A-Z]+\.`).MatchString(s) {
+			t.Errorf("%s does not say how signals are named:\n%s", name, s)
+		}
+	}
 	spec := string(d.Components.Schemas["JobSpec"])
 	for _, want := range []string{`Empty or 0s: no limit.","examples":["90s","1h30m"],"type":"string"}`, `"examples":["64MiB","1.5GiB"],"oneOf":[`, "passed as they are: no shell in between"} {
 		if !strings.Contains(spec, want) {

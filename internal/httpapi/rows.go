@@ -89,7 +89,7 @@ func allocOf(a *state.Alloc) api.Alloc {
 	out := api.Alloc{
 		ID: string(a.ID), Namespace: string(a.Run.Key.Namespace), Job: a.Run.Key.Name, JobUID: string(a.UID),
 		Version: a.Version, Index: a.Index, Attempt: a.Attempt, Node: string(a.Node),
-		Desired: string(a.Desired), Status: string(a.Status), Outcome: string(a.Outcome), Signal: a.Signal,
+		Desired: string(a.Desired), Status: string(a.Status), Outcome: string(a.Outcome), Signal: a.Signal, StopCause: a.StopCause,
 		Detail: a.Detail, Image: a.Image,
 		Placed: a.Placed.Std(), Started: at(a.Started), Ended: at(a.Ended), Output: outputOf(&a.Output),
 	}
