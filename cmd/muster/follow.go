@@ -63,6 +63,8 @@ type tracked struct {
 	alloc   api.Alloc     // not written any more once over is closed
 	over    chan struct{} // closed when it has ended
 	taken   bool          // somebody reads it, has read it, or need not
+	read    bool          // its reader is done
+	untold  bool          // it has ended, and its failure is told when it was read
 	queued  bool          // in waiting
 	printed chan struct{} // closed when all of it is printed
 }
@@ -106,6 +108,11 @@ func (f *follower) follow(ctx context.Context, after string, signals <-chan os.S
 			} else {
 				f.live--
 			}
+			if t.read = true; t.untold {
+				t.untold = false
+				f.note(&t.alloc)
+			}
+			close(t.printed)
 		case <-signals:
 			if !interrupted() {
 				return errInterrupted
@@ -248,16 +255,21 @@ func (f *follower) see(al *api.Alloc) {
 	case string(muster.AllocEnded):
 		close(t.over)
 		f.open--
-		f.note(al)
-		if t.taken {
-			return // its reader sees that it is over
+		silent := !t.taken && f.out.silent(al)
+		// What it printed comes before the end that it came to. What a lost node keeps may never come.
+		if t.read || silent || al.Outcome == string(muster.OutcomeLost) {
+			f.note(al)
+		} else {
+			t.untold = true
 		}
-		if f.out.silent(al) {
+		switch {
+		case t.taken: // its reader sees that it is over
+		case silent:
 			t.taken = true
 			t.skip()
-			return
+		default:
+			f.ended = append(f.ended, t)
 		}
-		f.ended = append(f.ended, t)
 	}
 }
 
@@ -348,10 +360,10 @@ func (f *follower) pump(ctx context.Context) {
 // read prints the output of one allocation, to its end.
 func (f *follower) read(ctx context.Context, t *tracked) {
 	defer func() {
-		close(t.printed)
 		select {
-		case f.done <- t:
+		case f.done <- t: // which closes printed, once it has told how it ended
 		case <-ctx.Done():
+			close(t.printed)
 		}
 	}()
 	if f.out.prefix && !t.drain {

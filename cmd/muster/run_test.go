@@ -150,6 +150,23 @@ func TestRunSecondAttempt(t *testing.T) {
 	s.muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").check(t, 0, "first\nsecond\n", "muster: job run-1\nmuster: attempt 1 failed: exit code 5\n")
 }
 
+// What an attempt printed comes before the line that says how it ended.
+func TestRunPrintsBeforeItTells(t *testing.T) {
+	for range 20 { // which one was first was a matter of chance
+		s := newStub(t)
+		s.onSubmit = func(s *stub) {
+			for attempt := 1; attempt <= 2; attempt++ {
+				s.start(0, attempt)
+				s.print(0, attempt, "stderr", fmt.Sprintf("try %d\n", attempt))
+				s.end(0, attempt, 5)
+			}
+			s.endJob("failed", "")
+		}
+		s.muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").check(t, 5, "",
+			"muster: job run-1\ntry 1\nmuster: attempt 1 failed: exit code 5\ntry 2\nmuster: attempt 2 failed: exit code 5\n")
+	}
+}
+
 // The server goes away again and again, in the middle of everything: nothing is
 // lost, nothing is printed twice, and the exit code is right.
 func TestRunGoesOnOverRestarts(t *testing.T) {
