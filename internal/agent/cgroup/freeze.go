@@ -93,15 +93,20 @@ func (f *Freezer) Freeze(ctx context.Context) error {
 // gather moves everything into the freezer's cgroup. Children begin where their parents are, so that those that are
 // forked meanwhile are found by the next look at the latest, or the one after it.
 func (f *Freezer) gather() error {
+	others := slices.DeleteFunc(slices.Clone(f.dirs), func(d string) bool { return d == f.dir })
 	for range moveRounds {
-		all, ok := Pids(slices.DeleteFunc(slices.Clone(f.dirs), func(d string) bool { return d == f.dir }))
+		// Read before and after: a process that ends while the lists are read is in one of the two. With only the second list, a
+		// busy machine finds an ended process in every round, and gives up.
+		before, _ := Pids([]string{f.dir})
+		all, ok := Pids(others)
 		if !ok {
 			return fmt.Errorf("freeze %s: it has no cgroup any more", f.dir)
 		}
-		there, _ := Pids([]string{f.dir})
+		after, _ := Pids([]string{f.dir})
 		moved := false
 		for _, pid := range all {
-			if _, found := slices.BinarySearch(there, pid); found {
+			_, was := slices.BinarySearch(before, pid)
+			if _, is := slices.BinarySearch(after, pid); was || is {
 				continue
 			}
 			moved = true
