@@ -101,6 +101,8 @@ func run(m *testing.M) int {
 type node struct {
 	*testing.T
 	runtime *oci.Runtime
+	// hasty soon gives up a start. Only an evilNode has it.
+	hasty   *oci.Runtime
 	program string
 	base    int
 	image   *agent.Image
