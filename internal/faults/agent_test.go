@@ -73,6 +73,7 @@ func talked(pid int) (stdout, stderr string) {
 // N15: an agent that is killed is started again, and nothing of the sandbox is lost; the
 // server may be killed with it.
 func TestN15AgentKilled(t *testing.T) {
+	t.Parallel()
 	for _, both := range []bool{false, true} {
 		name := map[bool]string{false: "alone", true: "with the server"}[both]
 		t.Run(name, func(t *testing.T) {
@@ -153,6 +154,7 @@ func told(stderr string) string {
 
 // A new muster-node takes the place of running agents, and nothing that runs notices.
 func TestAgentReplaced(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	j := h.journal()
@@ -213,6 +215,7 @@ func TestAgentReplaced(t *testing.T) {
 
 // Everything of an instance is killed: the agent, inits and commands.
 func TestInstanceKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	// Four members on two nodes: two die with their node.
@@ -271,6 +274,7 @@ func TestInstanceKilled(t *testing.T) {
 
 // Output is of bytes: what is no text comes back as it went in.
 func TestBinaryOutput(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	// Every byte there is, and then a lot that does not compress or end in a line.

@@ -22,6 +22,7 @@ var attackFlag = flag.Bool("faults.attack", false, "floods of their full size")
 
 // S-H8: without any token, whoever opened a few hundred connections ended the server, which stayed down.
 func TestConnectionsWithoutToken(t *testing.T) {
+	t.Parallel()
 	idle, slow, asks := 400, 40, 50
 	h := newHost(t, func(c *api.ServerConfig) { c.Limits.Connections = 64 })
 	if *attackFlag {

@@ -199,6 +199,7 @@ func (h *history) claims(ctx context.Context, host *host, me int) {
 
 // The check itself finds what must not be.
 func TestClaimHistoryIsChecked(t *testing.T) {
+	t.Parallel()
 	op := func(call, ret int64, in claimCall, out claimAnswer) porcupine.Operation {
 		return porcupine.Operation{Input: in, Output: out, Call: call, Return: ret}
 	}

@@ -14,6 +14,7 @@ import (
 // Ends that look alike from outside are told apart: out of memory, an exit code that means the same to shells, and a
 // kill -9 of the user's own.
 func TestContainerEnds(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	// The shell's memory grows until it ends; it cannot be swapped out or given back.
@@ -60,6 +61,7 @@ func TestContainerEnds(t *testing.T) {
 
 // What fills its disk harms nobody else: its neighbour on the node writes on, and so does it once it has made room.
 func TestContainerDiskFull(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	full, a := h.container("full", image, []string{"--disk", "16MiB"}, "sh", "-c", "cat /dev/zero >/big; echo full; until [ -e /gate ]; do sleep 0.05; done")
@@ -89,6 +91,7 @@ func TestContainerDiskFull(t *testing.T) {
 
 // A job that is stopped gets the signal that its image asks for, and KILL if it does not listen.
 func TestContainerStopSignal(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	asks := h.archive("usr1", imagetest.Configured(t, imagetest.Busybox(t), func(c *v1.Config) { c.StopSignal = "SIGUSR1" }))
 	h.start()

@@ -21,6 +21,7 @@ import (
 
 // An image that cannot be had says so in a sentence that names it, at once where trying again would be the same.
 func TestImageMissing(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	busybox := imagetest.Busybox(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
@@ -70,6 +71,7 @@ func TestImageMissing(t *testing.T) {
 
 // A registry that is out of order is nobody's fault here: it is asked again, and what waited for it runs when it is back.
 func TestRegistryDown(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
 	ref := registry.Push(t, "team/app:1", imagetest.Busybox(t))
@@ -111,6 +113,7 @@ func TestRegistryDown(t *testing.T) {
 // A pull that breaks off in the middle, and one whose bytes are not what the digest says, are
 // tried again; nothing wrong is ever run or kept.
 func TestPullBroken(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
 	ref := registry.Push(t, "team/app:1", imagetest.With(t, imagetest.Busybox(t), imagetest.Layer(t, imagetest.File("word", "right\n", 0o644))))
@@ -137,6 +140,7 @@ func TestPullBroken(t *testing.T) {
 
 // The server's password opens a private registry, and never leaves the server: nodes get a token.
 func TestPrivateRegistry(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	for _, login := range []imagetest.Login{imagetest.Token, imagetest.Basic} {
 		t.Run(string(login), func(t *testing.T) {
@@ -247,6 +251,7 @@ func holds(f *os.File, words [][]byte) bool {
 
 // Three images that share layers, many members of each, all at once: each runs its own, and each layer is fetched once a node.
 func TestThreeImages(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
 	base := imagetest.Busybox(t)

@@ -69,6 +69,7 @@ func (h *host) checkLasting(a api.Alloc, id string) {
 // A container goes on when the agent is killed under it, and so does what was started in it detached; the next
 // agent finds both.
 func TestContainerAgentKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	dice := chance(t)
 	h.start()
@@ -146,6 +147,7 @@ func (h *host) execAgain(a api.Alloc, command ...string) (out string) {
 
 // The server is killed while commands run in a container. Who is attached is told; what is detached goes on, and who follows it misses nothing.
 func TestContainerServerKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("talk", image, nil, "sh", "-c", untilGate)
@@ -173,6 +175,7 @@ func TestContainerServerKilled(t *testing.T) {
 
 // The init of a container is killed from outside: the node's fault, and the member runs elsewhere.
 func TestContainerInitKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("work", image, nil, "sh", "-c", `[ $MUSTER_ATTEMPT = 2 ] && exit 0; exec sleep 1003`)
@@ -212,6 +215,7 @@ func TestContainerInitKilled(t *testing.T) {
 
 // Everything of an instance is killed at once: agent, inits, commands.
 func TestContainerInstanceKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("work", image, nil, "sh", "-c", `[ $MUSTER_ATTEMPT = 2 ] && exit 0; exec sleep 1004`)
@@ -235,6 +239,7 @@ func TestContainerInstanceKilled(t *testing.T) {
 
 // Killed at once, and nobody comes back: what is left is what the server's next life clears away.
 func TestContainerEverythingKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("work", image, nil, "sh", "-c", `[ $MUSTER_ATTEMPT = 2 ] && exit 0; exec sleep 1005`)
@@ -254,6 +259,7 @@ func TestContainerEverythingKilled(t *testing.T) {
 
 // Clients that vanish without a word take what they are attached to with them, and nothing else.
 func TestContainerClientsVanish(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("work", image, nil, "sleep", "1006")

@@ -13,6 +13,7 @@ import (
 
 // What an image says of how it wants to be run is honoured, and what the user says instead of it.
 func TestImageConfiguration(t *testing.T) {
+	t.Parallel()
 	needContainers(t)
 	registry := imagetest.NewRegistry(t, imagetest.Anonymous)
 	h := newHost(t)
@@ -71,6 +72,7 @@ func (h *host) prints(want string, args ...string) {
 
 // Inputs are where the command starts, whoever it runs as, and what it makes there comes back.
 func TestContainerFiles(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	h.write("data", "some data\n")
@@ -114,6 +116,7 @@ func TestContainerFiles(t *testing.T) {
 
 // An execution is beside the command: in the same container, as the same user unless it says another, in the same directory.
 func TestExecutionInContainer(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.start()
 	run, a := h.container("web", image, []string{"--user", "app", "--workdir", "/srv", "-e", "WORD=job"}, "sh", "-c",

@@ -53,6 +53,7 @@ exec %[1]s "$@"
 // The runtime program is killed in the middle of a start, at one stage after the other: each time that is
 // the node's fault, nothing of it is left, and the member starts on another node.
 func TestRuntimeProgramKilled(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	stages := []string{"before", "0.002", "0.006", "after"}
 	h.stagesOf(realRuntime(t), stages...)
@@ -84,6 +85,7 @@ func TestRuntimeProgramKilled(t *testing.T) {
 
 // The agent is killed while starts are in the middle: of each member exactly one container runs in the end.
 func TestAgentKilledDuringContainerStarts(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t, func(c *api.ServerConfig) {
 		c.Pools[0].Max = 1 // there is nowhere else to go
 		c.Pools[0].Offerings = []string{"large"}
@@ -137,6 +139,7 @@ func (h *host) started(job string) (all []api.Alloc) {
 
 // A job with an image waits where no node runs containers, and says why; the node says what it lacks.
 func TestNoContainers(t *testing.T) {
+	t.Parallel()
 	without := func(t *testing.T) (h *host) {
 		h = newHost(t, func(c *api.ServerConfig) {
 			c.Pools[0].Max, c.Pools[0].Min, c.Pools[0].IdleTimeout = 1, 1, api.Duration(1e12)

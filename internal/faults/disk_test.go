@@ -83,6 +83,7 @@ func (h *host) blobBytes() (n int64) {
 // Below the marks: first output is no longer brought to the blob store, then
 // users' writes are refused; reads and what runs go on.
 func TestDiskNearlyFull(t *testing.T) {
+	t.Parallel()
 	const mark = 60 * mib
 	h := newHost(t, func(c *api.ServerConfig) { c.LowWater = mark })
 	h.smallDisk(400 * mib)
@@ -176,6 +177,7 @@ func talkedLines(count string) string {
 // A disk that is full to the last byte ends the server with one sentence. What it
 // had acknowledged is there when it is started with room again.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, func(c *api.ServerConfig) { c.LowWater = 1 })
 	h.smallDisk(300 * mib)
 	h.start()

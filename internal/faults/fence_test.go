@@ -23,6 +23,7 @@ func (h *host) gated(j *journal) string {
 
 // A fresh data directory whose provider keeps its instances where another server's are.
 func TestForeignServer(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	j := h.journal()
@@ -94,6 +95,7 @@ func (h *host) cluster() string {
 
 // An old backup begins a new epoch: the agents obey it, and nothing ends because it does not know it.
 func TestOldBackupRestored(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Min = 1 })
 	h.start()
 	j := h.journal()
@@ -189,6 +191,7 @@ func TestOldBackupRestored(t *testing.T) {
 
 // Told of a data directory of a later version, or of none of ours, a server says so in one sentence.
 func TestRestoreIsRefused(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	h.cli("run", "--", "true").says(0)

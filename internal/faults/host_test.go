@@ -208,6 +208,23 @@ func (h *host) muster(args ...string) *program {
 	return p
 }
 
+// resubmit is the program that submits a job, started again if it ended because no server answered before the job was there. Its
+// first request waits 2 s for a server, and on a busy machine a server that was killed takes longer to be ready.
+func (h *host) resubmit(run *program, job string) *program {
+	h.t.Helper()
+	if !run.ended() || run.wait() != 3 || !strings.Contains(run.stderr.String(), "no server answers") {
+		return run
+	}
+	if _, err := h.client().Job(h.t.Context(), key(job)); !client.IsNotFound(err) {
+		return run
+	}
+	h.t.Logf("%s: the server was away for too long", run)
+	again := newProgram(h.t, run.cmd.Args[1:]...)
+	again.cmd.Env = h.env()
+	again.start()
+	return again
+}
+
 // cli runs the CLI to its end.
 func (h *host) cli(args ...string) *program {
 	h.t.Helper()

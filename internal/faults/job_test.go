@@ -14,6 +14,7 @@ import (
 
 // What cannot be started says so in a sentence that names it, with the exit code that shells have for it.
 func TestCannotStart(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	h.write("plain", "no program")
@@ -65,6 +66,7 @@ func TestCannotStart(t *testing.T) {
 
 // A job that could run nowhere fails at once and says what it is short of, and makes no node.
 func TestFitsNowhere(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for name, c := range map[string]struct {
@@ -123,7 +125,7 @@ func specOf(args []string) string {
 
 // A node's program that is not there is the operator's mistake: the server says which one, and goes on when it is.
 func TestNodeBinaryMissing(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel()
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max = 2 })
 	h.node = h.path("muster-node")
 	h.start()

@@ -96,6 +96,7 @@ func (l *liar) between(t *testing.T, socket string) {
 // S-H5: a node that was taken over exhausted the server by reports: hundreds of thousands of digests or of allocations that
 // nobody knows, and one that never ends. The server refuses them, stays quick and small, and ends when it is told to.
 func TestLyingNode(t *testing.T) {
+	t.Parallel()
 	items, asks := 30_000, 20
 	if *attackFlag {
 		items, asks = 200_000, 300
@@ -166,6 +167,7 @@ func TestLyingNode(t *testing.T) {
 // A host whose sshd answers each command with bytes without end, on one stream or the other, costs the server neither its memory
 // nor its answers, and is told as what it is: a host on which no agent comes to life.
 func TestHostileSSHD(t *testing.T) {
+	t.Parallel()
 	asks := 50
 	if *attackFlag {
 		asks = 1000

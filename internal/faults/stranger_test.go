@@ -67,6 +67,7 @@ func (h *host) fine() {
 }
 
 func TestGarbageInDataDirectory(t *testing.T) {
+	t.Parallel()
 	h := stopped(t)
 	logDir := filepath.Join(h.data, "log")
 	segments := func() []string { return must(filepath.Glob(filepath.Join(logDir, "log", "*.wal")))(t) }
@@ -134,6 +135,7 @@ func TestGarbageInDataDirectory(t *testing.T) {
 }
 
 func TestWrongSurroundings(t *testing.T) {
+	t.Parallel()
 	h := stopped(t)
 	t.Run("the port is taken", func(t *testing.T) {
 		ln := must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -184,6 +186,7 @@ func TestWrongSurroundings(t *testing.T) {
 
 // A directory that its user may not write is refused in words that name it.
 func TestDataDirectoryWithoutPermission(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	if err := os.Mkdir(h.data, 0o500); err != nil {
 		t.Fatal(err)
@@ -211,6 +214,7 @@ func TestDataDirectoryWithoutPermission(t *testing.T) {
 
 // Whatever is sent to the port is answered with a 4xx or not at all, and the server goes on.
 func TestGarbageToThePort(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	address := must(locate.ReadServer(h.data))(t).Address
@@ -283,7 +287,7 @@ func TestGarbageToThePort(t *testing.T) {
 
 // Clients that open connections and say nothing, or read nothing, do not keep others from being served.
 func TestSilentClients(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	address := must(locate.ReadServer(h.data))(t).Address
@@ -325,6 +329,7 @@ func TestSilentClients(t *testing.T) {
 
 // An idle server and an idle node cost next to nothing.
 func TestIdleCost(t *testing.T) {
+	t.Parallel()
 	wait := 10 * time.Second
 	if soak {
 		wait = time.Minute

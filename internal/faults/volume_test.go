@@ -61,6 +61,7 @@ func (h *host) heavy() func() {
 }
 
 func TestManyMembers(t *testing.T) {
+	t.Parallel()
 	members := scale(300, 3000, 10000)
 	h := newHost(t)
 	h.start()
@@ -102,6 +103,7 @@ func TestManyMembers(t *testing.T) {
 
 // A job may be of a megabyte, and each of its members has all of that.
 func TestLargeJobFile(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	weigh := h.heavy()
@@ -164,6 +166,7 @@ func flooded(t *testing.T, n int, w io.Writer) {
 
 // A hundred megabytes of one member come back whole, live and when its node is gone.
 func TestLargeOutput(t *testing.T) {
+	t.Parallel()
 	size := scale(5, 100, 2000) * 1000 * 1000
 	h := newHost(t)
 	h.start()
@@ -223,6 +226,7 @@ func (l *lastBytes) Write(p []byte) (int, error) {
 
 // What is more than output_limit is dropped from its beginning, and that is told.
 func TestOutputOverItsLimit(t *testing.T) {
+	t.Parallel()
 	size := scale(5, 100, 500) * 1000 * 1000
 	const limit = 1 << 20
 	h := newHost(t)
@@ -260,6 +264,7 @@ func TestOutputOverItsLimit(t *testing.T) {
 
 // Lines are counted, put behind their member's number, and kept in order.
 func TestManyShortLines(t *testing.T) {
+	t.Parallel()
 	lines := scale(20_000, 500_000, 5_000_000) // of each of two members
 	h := newHost(t)
 	h.start()
@@ -304,6 +309,7 @@ func TestManyShortLines(t *testing.T) {
 
 // Many jobs at once are as good as one with many members.
 func TestManyJobs(t *testing.T) {
+	t.Parallel()
 	jobs := scale(50, 300, 2000)
 	h := newHost(t)
 	h.start()
