@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -48,6 +49,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
+// blocks counts the runtimes that likewise has made.
+var blocks atomic.Int64
+
 // testBase is the first uid of the sandboxes of tests.
 const testBase = 1_000_000
 
@@ -86,6 +90,7 @@ func newRuntime(t testing.TB, program, parent string, base int) *Runtime {
 func likewise(t testing.TB, r *Runtime) *Runtime {
 	t.Helper()
 	c := r.config
+	c.IDBlock = int(blocks.Add(1)) // the runtimes of parallel cases hand out different user ids
 	c.Log = slog.New(initMinder{slog.DiscardHandler, t})
 	again, err := New(c)
 	if err != nil {

@@ -77,6 +77,7 @@ func Run(t *testing.T, s Suite) {
 	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			if !s.Bubble {
+				t.Parallel() // most cases wait; each has sandboxes and directories of its own
 				c.run(newRig(t, s))
 				return
 			}
