@@ -113,6 +113,10 @@ func (l *lines) count(text string) int {
 
 // S-H5: what a node reports is bounded, in bytes, in allocations, in what it asks for and in lines of the log.
 func TestReportsAreBounded(t *testing.T) {
+	lasts, most := 20*time.Second, 100
+	if testing.Short() {
+		lasts, most = lasts/2, most*3/5
+	}
 	for name, tt := range map[string]struct {
 		lie     func(r *wire.Report)
 		refused string // what its health says then; empty: it goes on
@@ -143,15 +147,15 @@ func TestReportsAreBounded(t *testing.T) {
 				r.boot("n1", 8, func(c *linktest.Config) { c.LieReport = tt.lie })
 				r.start()
 				r.until("serving", time.Minute, serving("n1"))
-				time.Sleep(20 * time.Second)
+				time.Sleep(lasts)
 				if r.link.Stats().Inputs > 0 {
 					t.Error("something was pushed")
 				}
 				if tt.refused != "" && said.count(tt.refused) == 0 {
 					t.Errorf("the log does not say %q:\n%s", tt.refused, said.buf.String())
 				}
-				if n := said.count("\n"); n > 100 {
-					t.Errorf("%d lines of log in 20 s", n)
+				if n := said.count("\n"); n > most {
+					t.Errorf("%d lines of log in %s", n, lasts)
 				}
 				health := r.log.Latest().Node("n1").Health
 				if (health == muster.NodeGood) != (tt.refused == "") {
@@ -164,7 +168,10 @@ func TestReportsAreBounded(t *testing.T) {
 
 // A node that sends reports without an end is read no faster than it may be, however large they are, and stays in contact.
 func TestFloodOfReportsIsPaced(t *testing.T) {
-	const lasts = 10 * time.Second
+	lasts := 10 * time.Second
+	if testing.Short() {
+		lasts /= 4
+	}
 	for name, size := range map[string]int{"small": 0, "large": 2 << 20} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
