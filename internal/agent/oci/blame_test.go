@@ -2,6 +2,7 @@ package oci
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +16,8 @@ import (
 )
 
 // S-H1: what a runtime program says of an image's content was counted as a fault of the node, so that one job with a bad image took one
-// node after the other out of service. Whatever is in an image, the node is not to blame.
+// node after the other out of service. Whatever is in an image, the node is not to blame, and the image fails at once: one that makes the
+// runtime program hang would hold one of the node's few starts at a time, and be tried again for an hour.
 func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 	link := func(at, to string) func(string) error {
 		return func(layer string) error {
@@ -40,6 +42,8 @@ func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 		"proc is a link": link("proc", "/etc"), "proc is a file": file("proc"), "dev is a link": link("dev", "/etc"), "dev is a file": file("dev"),
 		"sys is a link": link("sys", "../../etc"), "etc is a link": link("etc", "/proc/1"), "etc is a file": file("etc"),
 		"resolv.conf is a link": link("etc/resolv.conf", "/proc/x/y"), "hosts is a folder": folder("etc/hosts"), "hostname is a link": link("etc/hostname", "/sys/nothing"),
+		"passwd is a pipe": pipe("etc/passwd"), "group is a pipe": pipe("etc/group"), "passwd is a link to a terminal": link("etc/passwd", "/dev/ptmx"),
+		"passwd is a link to zeros": link("etc/passwd", "../dev/zero"), "group is a link to a link": link("etc/group", "/proc/self/fd/0"),
 		"the work directory is a file": file("work"), "the work directory is a link": link("work", "/proc/1/root"), "links in a circle": link("proc", "proc"),
 	}
 	for _, program := range programs(t) {
@@ -49,6 +53,12 @@ func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 			for name, make := range bad {
 				layer := "bad-" + filepath.Base(t.TempDir()) + name[:3]
 				if err := errors.Join(os.Mkdir(filepath.Join(image.Root, layer), 0o755), make(filepath.Join(image.Root, layer))); err != nil {
+					t.Fatal(err)
+				}
+				// As the image store leaves them: what is owned by nobody of the container would fail for that alone.
+				if err := filepath.WalkDir(filepath.Join(image.Root, layer), func(path string, _ fs.DirEntry, err error) error {
+					return errors.Join(err, os.Lchown(path, r.IDBase(), r.IDBase()))
+				}); err != nil {
 					t.Fatal(err)
 				}
 				dir := t.TempDir()
@@ -65,8 +75,8 @@ func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 					<-s.Done()
 					f = s.Result().Failure
 				}
-				if f != nil && f.Class == muster.FailureNode {
-					t.Errorf("%s: the node is blamed: %s", name, f.Message)
+				if f != nil && f.Class != muster.FailureUser {
+					t.Errorf("%s: the image is not blamed, but %s: %s", name, f.Class, f.Message)
 				}
 				t.Logf("%s: %v", name, f)
 				if err := r.Remove(t.Context(), dir); err != nil {

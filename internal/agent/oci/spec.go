@@ -80,7 +80,8 @@ func (s *stage) writeSpec() error {
 func (s *stage) spec() *spec {
 	c := &spec{Version: "1.0.2", Root: specRoot{Path: s.at("root")}, Hostname: s.hostname()}
 	c.Process = specProcess{
-		Args: []string{initAt, s.name}, Env: initbox.InitEnv(), Cwd: "/", NoNewPrivileges: true,
+		// With a HOME crun does not look for one in the image's /etc/passwd. Nothing of it reaches the command.
+		Args: []string{initAt, s.name}, Env: append(initbox.InitEnv(), "HOME=/"), Cwd: "/", NoNewPrivileges: true,
 		Capabilities: map[string][]string{"bounding": initCapabilities, "effective": initCapabilities, "permitted": initCapabilities},
 	}
 	c.Mounts = s.mounts()

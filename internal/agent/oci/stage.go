@@ -151,7 +151,7 @@ func (s *stage) perform(ctx context.Context, descriptors []int) (pid, pidfd int,
 		what string
 		do   func() error
 	}{
-		{"stage", s.makeStage}, {"writable layer", s.mountScratch}, {"image " + s.c.Container.Image.Ref, s.mountRoot},
+		{"stage", s.makeStage}, {"writable layer", s.mountScratch}, {"image " + s.c.Container.Image.Ref, s.mountRoot}, {"files of users", s.checkUserFiles},
 		{"volumes", s.makeVolumes}, {"sources", s.bindSources}, {"devices", s.makeDevices}, {"configuration", s.writeSpec},
 	} {
 		if err := step.do(); err != nil {
