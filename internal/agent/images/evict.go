@@ -236,11 +236,11 @@ func (r *reservation) room(ctx context.Context, n int64) error {
 			taken = true
 		}
 		s.mu.Unlock()
-		free, err := s.free()
+		fits, err := s.fits(n, r.piece())
 		switch {
 		case err != nil:
 			return nodeFault("image store: %v", err)
-		case taken && free >= n:
+		case taken && fits:
 			return nil
 		case s.evictOne():
 		case taken:
@@ -262,16 +262,21 @@ func (r *reservation) end() {
 	r.total = 0
 }
 
-// free is what the disk has beside the floor: bytes, or as many as the files are counted as that it can still hold, if that
-// is less. An image of many empty files takes hardly a byte, and can take the last inode.
-func (s *Store) free() (int64, error) {
+// fits reports whether the disk has room for n more bytes of a layer.
+func (s *Store) fits(n, piece int64) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.Dir, &st); err != nil {
-		return 0, err
+		return false, err
 	}
+	return holds(&st, n, piece), nil
+}
+
+// holds reports whether a file system has room for n more bytes beside the floor, and for the entries that may be among them:
+// an image of many empty files takes hardly a byte, and can take the last inode. What is more than a piece is the content of one file.
+func holds(st *unix.Statfs_t, n, piece int64) bool {
 	total := int64(st.Blocks) * st.Bsize
 	free := int64(st.Bavail)*st.Bsize - min(floor, total/20)
-	return min(free, freeByFiles(&st)), nil
+	return free >= n && freeByFiles(st) >= min(n, piece)
 }
 
 // freeByFiles is how many bytes entries without content may still be counted as; file systems without a bound on files tell none.
