@@ -33,6 +33,8 @@ type Plan struct {
 	// Spawn brings init to life with these descriptors as its own 0 and up, and returns its pid and a pidfd, or -1 for that.
 	// On an error nothing of it may be left but what is in the cgroups or below Box.
 	Spawn func(ctx context.Context, descriptors []int) (pid, pidfd int, err error)
+	// Late says whose failure it is that init has not answered in time; ctx may be over. Nil: the node's.
+	Late func(ctx context.Context, err error) error
 }
 
 // starting is what a start holds until init has answered.
@@ -271,7 +273,11 @@ func (st *starting) converse(ctx context.Context) (*initwire.Started, error) {
 	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			return nil, fmt.Errorf("init did not answer in time: %w", cause)
+			err := fmt.Errorf("init did not answer in time: %w", cause)
+			if st.plan.Late != nil {
+				err = st.plan.Late(ctx, err)
+			}
+			return nil, err
 		}
 		return st.silent(err)
 	}

@@ -391,10 +391,10 @@ func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig, canary bool)
 			Capabilities: capabilityBits(commandCapabilities), Give: given(c.Container),
 		},
 	}
-	plan.Spawn = func(ctx context.Context, descriptors []int) (int, int, error) {
-		s := &stage{r: r, c: &c, name: name, dirs: dirs, ids: own, box: filepath.Join(c.Dir, boxName), canary: canary}
-		return s.spawn(ctx, descriptors)
-	}
+	st := &stage{r: r, c: &c, name: name, dirs: dirs, ids: own, box: filepath.Join(c.Dir, boxName), canary: canary}
+	plan.Spawn = st.spawn
+	// A program that was slow to read the image, or neighbours that keep the node busy, leave init too little time.
+	plan.Late = func(ctx context.Context, err error) error { return st.blame(ctx, &programError{err}) }
 	s, err := r.keeper.Start(ctx, &c, plan)
 	if err != nil {
 		r.ranges.release(c.Dir, own.base)
