@@ -25,7 +25,7 @@ const (
 
 // Probe asks the host what it is.
 func (c *Conn) Probe(ctx context.Context) (Facts, error) {
-	r, err := c.Run(ctx, Command{Script: probeScript})
+	r, err := c.Run(ctx, Command{Script: probeScript, Purpose: "look at the host"})
 	if err != nil {
 		return Facts{}, err
 	}

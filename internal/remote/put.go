@@ -86,7 +86,7 @@ func (c *Conn) Put(ctx context.Context, f File) (put bool, err error) {
 	from := &reading{r: content}
 	token := hex.EncodeToString(random)
 	r, err := c.Run(ctx, Command{
-		Script: uploadScript, Args: []string{f.Path, strconv.FormatInt(f.Size, 10), f.SHA256, token, f.mode()},
+		Script: uploadScript, Purpose: "upload " + f.Path, Args: []string{f.Path, strconv.FormatInt(f.Size, 10), f.SHA256, token, f.mode()},
 		Stdin: from, Root: f.Root, Limit: limit, gentle: true,
 	})
 	switch {
@@ -128,7 +128,7 @@ func (f File) mode() string { return fmt.Sprintf("%04o", f.Mode.Perm()) }
 
 // hasFile is true when a file of this content is at path, and has the right mode then.
 func (c *Conn) hasFile(ctx context.Context, f File, path string, limit time.Duration) (bool, error) {
-	r, err := c.Run(ctx, Command{Script: lookScript, Args: []string{path, f.mode(), f.SHA256}, Root: f.Root, Limit: limit})
+	r, err := c.Run(ctx, Command{Script: lookScript, Purpose: "look for " + path, Args: []string{path, f.mode(), f.SHA256}, Root: f.Root, Limit: limit})
 	if err != nil {
 		return false, err
 	}
@@ -144,7 +144,7 @@ func (c *Conn) hasFile(ctx context.Context, f File, path string, limit time.Dura
 	}
 	// The host has no program for it: the hash is made here, of what it sends.
 	sum := &summed{hash: sha256.New()}
-	r, err = c.Run(ctx, Command{Script: readScript, Args: []string{path, strconv.FormatInt(f.Size, 10)}, Root: f.Root, Limit: limit, stdout: sum})
+	r, err = c.Run(ctx, Command{Script: readScript, Purpose: "read " + path, Args: []string{path, strconv.FormatInt(f.Size, 10)}, Root: f.Root, Limit: limit, stdout: sum})
 	return err == nil && r.Exit == 0 && sum.String() == f.SHA256, err
 }
 

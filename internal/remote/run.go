@@ -32,6 +32,8 @@ type Command struct {
 	Args []string
 	// Script is for sh, on one line and without backslashes: it passes through whatever shell the user has.
 	Script string
+	// Purpose is how errors call it, as "look at the host"; empty: by its words. A script needs one: its text helps nobody.
+	Purpose string
 	// Stdin is read to its end; nil is empty. A Read of it that never returns is left behind.
 	Stdin io.Reader
 	// Root: it needs root, and is run by sudo if the user is another one.
@@ -109,8 +111,11 @@ func (c Command) words() []string {
 // name is how errors call it.
 func (c Command) name() string {
 	name := Quote(c.words()...)
-	if c.Script != "" {
-		name = c.Script
+	switch {
+	case c.Purpose != "":
+		return c.Purpose
+	case c.Script != "":
+		return "a script"
 	}
 	if len(name) > commandName {
 		name = strings.ToValidUTF8(name[:commandName], "") + "…"

@@ -198,7 +198,7 @@ func (r *Reach) Clear(ctx context.Context, a cloud.Access, node muster.NodeID) e
 	}
 	defer c.Close()
 	dir := cmp.Or(a.Dir, DefaultDir)
-	look, err := c.Run(ctx, remote.Command{Script: nothingScript, Args: []string{dir, string(node)}, Root: true})
+	look, err := c.Run(ctx, remote.Command{Script: nothingScript, Purpose: "look for what the node left", Args: []string{dir, string(node)}, Root: true})
 	if err != nil || look.Exit == exitNothing {
 		return err
 	}
@@ -227,7 +227,7 @@ func (r *Reach) Measure(ctx context.Context, a cloud.Access) (muster.Resources, 
 	if err != nil {
 		return muster.Resources{}, "", err
 	}
-	result, err := c.Run(ctx, remote.Command{Script: measureScript, Args: []string{cmp.Or(a.Dir, DefaultDir)}})
+	result, err := c.Run(ctx, remote.Command{Script: measureScript, Purpose: "measure the host", Args: []string{cmp.Or(a.Dir, DefaultDir)}})
 	if err != nil {
 		return muster.Resources{}, "", err
 	}
