@@ -66,6 +66,9 @@ func (i insight) Trouble(id muster.NodeID) string {
 	if l == nil {
 		return ""
 	}
+	if why := l.fleet.Unmanaged(id); why != "" {
+		return why
+	}
 	t := l.fleet.Trouble(id)
 	if t.Err == nil {
 		return ""

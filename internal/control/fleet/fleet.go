@@ -138,6 +138,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer cancel()
 	// The whole state is read before the first pass: what is committed between the two comes as a change, and wakes the loop.
 	at := f.survey()
+	f.warnUnmanaged()
 	loops.Go(func() { f.follow(ctx, at) })
 	for _, name := range f.names {
 		loops.Go(func() { f.listers[name].run(ctx) })

@@ -2,8 +2,12 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
 )
 
 // Trouble is what a provider answers to calls for one node, until one of the same kind succeeds. The zero Trouble is none.
@@ -50,6 +54,29 @@ func (f *Fleet) Trouble(id muster.NodeID) Trouble {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.troubles[id]
+}
+
+// Unmanaged says of a node that its provider is not configured; "" if it is.
+func (f *Fleet) Unmanaged(id muster.NodeID) string {
+	n := f.cfg.State.Latest().Node(id)
+	if n == nil || f.cfg.Providers[n.Offering.Provider] != nil {
+		return ""
+	}
+	return fmt.Sprintf("provider %s is not configured, so nothing can destroy its instance; put the provider back until its nodes are gone", n.Offering.Provider)
+}
+
+// warnUnmanaged logs once for each provider that is not configured and has nodes.
+func (f *Fleet) warnUnmanaged() {
+	nodes := map[muster.ProviderName]int{}
+	f.cfg.State.Latest().LiveNodes(func(n *state.Node) bool {
+		if p := n.Offering.Provider; f.cfg.Providers[p] == nil {
+			nodes[p]++
+		}
+		return true
+	})
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		f.log.Warn("a provider with nodes is not configured: nothing can destroy their instances; put it back until they are gone", "provider", name, "nodes", nodes[name])
+	}
 }
 
 // createdAfterAll ends the trouble with the create of a node whose instance a list shows.
