@@ -38,6 +38,7 @@ type ConfigCheck struct {
 	Server  string         `json:"server,omitempty" doc:"Address of the running server that it was compared with; empty: none."`
 	Why     string         `json:"why,omitempty" doc:"Why it was compared with none."`
 	Changes []ConfigChange `json:"changes,omitempty" doc:"What a reload of that server would change."`
+	Refused string         `json:"refused,omitempty" doc:"Why that server would refuse a reload; empty: nothing is known against it."`
 }
 
 // restarts are what a server takes from its configuration when it starts, and never again.

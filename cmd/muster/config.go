@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +21,7 @@ func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: needsCommand}
 	file := ""
 	check := a.command("check -c FILE", "Check a server's configuration", `The file is read as by muster server, and compared with what the server that runs on its data directory (or at --addr)
-runs with now: what a reload (SIGHUP) would change is told, and what of it needs a restart. Secrets are not compared.
+runs with now: what a reload (SIGHUP) would change is told, and what of it needs a restart, and whether the server would refuse it. Secrets are not compared.
 With --json all of it is printed, the file with all defaults.
 Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
@@ -68,8 +70,41 @@ func (a *app) compare(ctx context.Context, c *api.ConfigCheck) error {
 	if next.DataDir, err = filepath.Abs(next.DataDir); err != nil {
 		return err
 	}
-	c.Changes, err = running.Changes(&next)
+	if c.Changes, err = running.Changes(&next); err != nil {
+		return err
+	}
+	c.Refused, err = stranded(ctx, cl, running, &next)
 	return err
+}
+
+// stranded says which providers are taken out and still have nodes; "" if none: a server refuses to reload such a file.
+func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerConfig) (string, error) {
+	var out []string
+	for i := range running.Providers {
+		name := running.Providers[i].Name
+		if !slices.ContainsFunc(next.Providers, func(p api.ProviderSpec) bool { return p.Name == name }) {
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		return "", nil
+	}
+	nodes := map[string]int{}
+	for n, err := range cl.AllNodes(ctx, client.NodeQuery{}) {
+		if err != nil {
+			return "", err
+		}
+		if n.Stage != string(muster.NodeGone) {
+			nodes[n.Provider]++
+		}
+	}
+	var why []string
+	for _, name := range out {
+		if nodes[name] > 0 {
+			why = append(why, fmt.Sprintf("provider %s is taken out and still has nodes (%d); take its pools out first, and the provider when they are gone", name, nodes[name]))
+		}
+	}
+	return strings.Join(why, "; "), nil
 }
 
 func (a *app) printCheck(file string, c *api.ConfigCheck) error {
@@ -87,6 +122,9 @@ func (a *app) printCheck(file string, c *api.ConfigCheck) error {
 		if change.Warning != "" {
 			lines = append(lines, "    WARNING: "+change.Warning)
 		}
+	}
+	if c.Refused != "" {
+		lines = append(lines, "  REFUSED: the server would not reload this file: "+c.Refused)
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
