@@ -238,8 +238,11 @@ func breakerText(p *api.Pool, now time.Time) string {
 
 func (a *app) poolResumeCommand() *cobra.Command {
 	reason := ""
-	c := a.command("resume NAME", "Let a pool go on after its breaker has tripped", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
-network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.command("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
+network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.
+
+The blocks of the pool end as well: the provider is asked at once for what it refused before, as after its
+credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		cl, err := a.connect()
 		if err != nil {
 			return err
@@ -255,11 +258,11 @@ network or the provider's API fails. Look at the nodes first: what is out of con
 		if a.json {
 			return a.printJSON(p)
 		}
-		if before.Breaker.Tripped == nil {
-			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped; nothing was done\n", p.Name)
+		if before.Breaker.Tripped == nil && p.Unblocked == 0 {
+			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "pool %s goes on\n", p.Name)
+		fmt.Fprintf(a.stdout, "pool %s goes on%s\n", p.Name, suffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")

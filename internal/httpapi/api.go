@@ -93,6 +93,8 @@ type Config struct {
 	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and
 	// destroys the instance. say is called for each step. Optional.
 	Check func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
+	// Unblock has the provider asked again for what it refused to a pool, and returns how many blocks that ended. Optional.
+	Unblock func(pool muster.PoolName) int
 	// Running is the configuration that the server runs with now. Optional.
 	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.

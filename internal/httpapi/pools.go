@@ -23,7 +23,7 @@ func (a *API) poolRoutes() {
 	register(a, one, func(_ context.Context, in *PoolPath) (*poolOut, error) { return a.showPool(in) })
 
 	resume := operation(http.MethodPost, "/v1/pools/{name}/resume", "resume-pool", tagPools, "Resume a pool",
-		"Lets nodes be destroyed again after the pool's breaker has tripped, and counts anew. On one that has not tripped it changes nothing.")
+		"Lets nodes be destroyed again after the pool's breaker has tripped, and starts its count at 0. Ends the pool's blocks: the provider is asked again for what it refused, as after its credentials were corrected.")
 	resume.Errors = append(resume.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	jsonBody[api.PoolResume](a, &resume, false)
 	register(a, resume, a.resumePool)
@@ -127,7 +127,15 @@ func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 	if _, _, err := a.cfg.Proposer.Propose(ctx, &state.PoolResumed{Pool: name, Who: b.Who, Reason: b.Reason}); err != nil {
 		return nil, err
 	}
-	return a.showPool(&in.PoolPath)
+	ended := 0
+	if a.cfg.Unblock != nil {
+		ended = a.cfg.Unblock(name)
+	}
+	out, err := a.showPool(&in.PoolPath)
+	if err == nil {
+		out.Body.Unblocked = ended
+	}
+	return out, err
 }
 
 // poolOf shows a pool, but for its nodes.

@@ -80,6 +80,15 @@ func (i insight) Trouble(id muster.NodeID) string {
 	return fmt.Sprintf("%s failed %s since %s: %v", t.Call, times, t.Since.Std().UTC().Format(time.RFC3339), t.Err)
 }
 
+// unblock has the providers asked again for what they refused to a pool, and returns how many blocks that ended.
+func (i insight) unblock(pool muster.PoolName) int {
+	l := i.stats.now.Load()
+	if l == nil {
+		return 0
+	}
+	return l.fleet.Unblock(pool)
+}
+
 // Waits joins what placement finds in the way now and what the fleet does about it.
 func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if j.Waiting() == 0 {

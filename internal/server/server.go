@@ -375,6 +375,7 @@ func (s *Server) api() (*http.Server, error) {
 			return err
 		},
 		Insight:  insight{&s.stats},
+		Unblock:  insight{&s.stats}.unblock,
 		Check:    s.check,
 		Running:  s.config,
 		Ready:    s.ready,

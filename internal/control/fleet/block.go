@@ -103,6 +103,18 @@ func (b *blocks) clear(o *muster.Offering) {
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind != faultBoot && x.Covers(o) })
 }
 
+// forget ends the blocks of what a pool may launch, failed boots included, and returns how many there were.
+func (b *blocks) forget(offers []muster.Offering) int {
+	before := len(b.list)
+	b.list = slices.DeleteFunc(b.list, func(x block) bool {
+		return slices.ContainsFunc(offers, func(o muster.Offering) bool { return x.Covers(&o) })
+	})
+	for i := range offers {
+		delete(b.fails, keyOf(&offers[i]))
+	}
+	return before - len(b.list)
+}
+
 // bootsBefore is how many boots in a row may fail before the next one is put off: single machines fail everywhere.
 const bootsBefore = 3
 

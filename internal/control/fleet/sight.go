@@ -17,6 +17,31 @@ func (f *Fleet) Blocks() []size.Block {
 	return f.blocks.now(f.cfg.Clock.Now())
 }
 
+// Unblock has the provider asked again for what it refused to the pool, as an operator knows that the cause is mended, and
+// returns how many blocks it ended.
+func (f *Fleet) Unblock(pool muster.PoolName) int {
+	snap := f.cfg.State.Latest()
+	p := snap.Pool(pool)
+	if p == nil {
+		return 0
+	}
+	var offers []muster.Offering
+	snap.Offerings(func(o *muster.Offering) bool {
+		if p.Covers(o) {
+			offers = append(offers, *o)
+		}
+		return true
+	})
+	f.mu.Lock()
+	ended := f.blocks.forget(offers)
+	f.mu.Unlock()
+	if ended > 0 {
+		f.log.Info("blocks ended by an operator", "pool", pool, "blocks", ended)
+		poke(f.wake)
+	}
+	return ended
+}
+
 // Shelter keeps the instance of a token, which stands behind no node, from being
 // adopted or destroyed until end is called. It must be called before the instance is made. After a
 // destroy it stays sheltered for a while: a list that was asked for before may still show it.
