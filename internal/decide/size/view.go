@@ -38,7 +38,7 @@ type View struct {
 	byName  map[muster.PoolName]*pool
 	sold    map[muster.ProviderName]map[muster.OfferingName]bool
 	sale    []*muster.Offering // all of them
-	largest muster.Resources // of all that is on sale, by dimension
+	largest muster.Resources   // of all that is on sale, by dimension
 	// names of attributes that constraints of waiting shapes ask for, sorted: two
 	// nodes of a kind that agree on these are alike to all of them.
 	names []string
