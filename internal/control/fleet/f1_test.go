@@ -53,7 +53,7 @@ instance: notice market=spot after=1s..20s in=10s
 `
 
 var (
-	f1Seeds = flag.Int("fleet.seeds", 4, "how many seeds F1 is played with")
+	f1Seeds = flag.Int("fleet.seeds", 0, "how many seeds F1 is played with; 0: four, and one in a short run")
 	f1Busy  = flag.Bool("fleet.busy", false, "play F1 a second time, with every core kept busy by something else")
 )
 
@@ -64,11 +64,19 @@ func TestF1(t *testing.T) { f1Test(t, f1, 5*time.Second) }
 func TestF1Meaner(t *testing.T) { f1Test(t, meaner, 20*time.Second) }
 
 func f1Test(t *testing.T, script string, patience time.Duration) {
+	seeds := *f1Seeds
+	switch {
+	case seeds > 0:
+	case testing.Short():
+		seeds = 1
+	default:
+		seeds = 4
+	}
 	for _, busy := range []bool{false, true} {
 		if busy && !*f1Busy {
 			continue
 		}
-		for seed := range *f1Seeds {
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("seed=%d,busy=%v", seed, busy), func(t *testing.T) {
 				if busy {
 					defer burn()()
