@@ -5,6 +5,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 # Nothing of the machine or its environment goes into the programs: one commit, one toolchain, one hash (TestBuildsAreReproducible).
 LDFLAGS  = -s -w -buildid= -X github.com/musterhq/muster/internal/version.release=$(VERSION)
 BUILD    = CGO_ENABLED=0 GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 $(GO) build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)"
+# Lint and tests compile with the flags of the programs, so that each package is compiled once for all of them.
+SHARED   = CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false"
+# Most of the longest tests wait: packages and parallel tests are run four at a time, on however few processors.
+TEST     = $(GO) test -count=1 -p 4 -parallel 4 -timeout 20m
 # muster-init is built first and embedded in muster-node.
 INIT     = internal/agent/initbin/bin/muster-init
 INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
@@ -38,22 +42,24 @@ demo: build
 	@$(GO) run ./demo/vetstd -bin bin
 
 test: build
-	$(GO) test -count=1 -timeout 20m ./...
+	$(SHARED) $(TEST) $(VET) ./...
 
 race: build
 	GO=$(GO) .ci/race $(RACE)
 
 lint:
 	@out=$$(gofmt -l . ); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	$(SHARED) $(GO) vet ./...
+	$(SHARED) $(GO) tool staticcheck ./...
 
 generate:
-	$(GO) run ./internal/diagrams ARCHITECTURE.md
+	$(SHARED) $(GO) run ./internal/diagrams ARCHITECTURE.md
 
 generated:
-	$(GO) run ./internal/diagrams -check ARCHITECTURE.md
+	$(SHARED) $(GO) run ./internal/diagrams -check ARCHITECTURE.md
 
+# Lint has vetted all packages.
+check: VET = -vet=off
 check: build lint generated test race
 
 # Simulated clusters: SEEDS of them, from FIRST on. A failing seed prints its trace and runs again alone with SEEDS=1 FIRST=n.
@@ -148,7 +154,7 @@ e2e-vm: build
 
 # A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
 e2e-ssh: build
-	$(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
+	$(SHARED) $(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system
