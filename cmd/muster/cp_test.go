@@ -221,9 +221,9 @@ func TestCpIsSafe(t *testing.T) {
 
 func TestLs(t *testing.T) {
 	s := withJob(t, 1)
-	folderOfFiles(t, s.inside.root, map[string]string{"app/b": "22", "app/a\x1b[31m": "1", "app/sub/c": "3", "app/link": "->b"})
-	s.muster(nil, "ls", "web:/app").check(t, 0, "a·[31m\nb\nlink\nsub\n", "")
-	s.muster(nil, "ls", "-R", "web:/app").check(t, 0, "a·[31m\nb\nlink\nsub\nsub/c\n", "")
+	folderOfFiles(t, s.inside.root, map[string]string{"app/b": "22", "app/a\x1b[31m": "1", "app/a\nb": "1", "app/sub/c": "3", "app/link": "->b"})
+	s.muster(nil, "ls", "web:/app").check(t, 0, "a·b\na·[31m\nb\nlink\nsub\n", "")
+	s.muster(nil, "ls", "-R", "web:/app").check(t, 0, "a·b\na·[31m\nb\nlink\nsub\nsub/c\n", "")
 	s.muster(nil, "ls", "web").check(t, 0, "app\n", "")
 	now := time.Now().Format("2006-01-02")
 	r := s.muster(nil, "ls", "-l", "web:/app")

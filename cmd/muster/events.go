@@ -61,7 +61,7 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		case a.json:
 			err = lines.Encode(ev)
 		default:
-			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), clean(ev.Type), clean(ev.Text))
+			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), oneLine(ev.Type), oneLine(ev.Text))
 		}
 		if err != nil {
 			return err

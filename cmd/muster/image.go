@@ -96,7 +96,7 @@ func (a *app) tellNodes(ids []string, errs []error, what string) error {
 		if client.IsNotFound(err) && client.Code(err) == string(muster.FaultNotFound) && len(ids) == 1 {
 			err = &hinted{err, "`muster node list` shows the nodes"}
 		}
-		fmt.Fprintf(a.stderr, "muster: node %s: %s\n", clean(ids[i]), clean(err.Error()))
+		fmt.Fprintf(a.stderr, "muster: node %s: %s\n", clean(ids[i]), oneLine(err.Error()))
 	}
 	switch {
 	case unreachable != nil:
@@ -237,7 +237,7 @@ func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []str
 		}
 	} else {
 		for _, g := range good {
-			fmt.Fprintf(a.stdout, "%s %s\n", clean(g.Node), clean(g.Digest))
+			fmt.Fprintf(a.stdout, "%s %s\n", oneLine(g.Node), oneLine(g.Digest))
 		}
 	}
 	return a.tellNodes(ids, errs, fmt.Sprintf("%s could not be pulled", ref))

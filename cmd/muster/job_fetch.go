@@ -80,7 +80,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		}
 		if err != nil {
 			f.failed++
-			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, clean(err.Error()))
+			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, oneLine(err.Error()))
 		}
 	}
 	if f.app.json {
@@ -132,11 +132,11 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 			return fmt.Errorf("output %s: %w", out.Path, err)
 		}
 		for _, s := range u.skipped {
-			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, clean(out.Path), clean(s))
+			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, oneLine(out.Path), oneLine(s))
 		}
 		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
 		if !f.app.json {
-			fmt.Fprintln(f.app.stdout, clean(filepath.Join(folder, filepath.FromSlash(out.Path))))
+			fmt.Fprintln(f.app.stdout, oneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
 		}
 	}
 	return nil

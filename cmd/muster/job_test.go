@@ -360,6 +360,11 @@ func TestBriefAndClean(t *testing.T) {
 	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "mine·r2  claimed·r3") {
 		t.Errorf("%q", got)
 	}
+	out.Reset()
+	a.printFields("Status", "failed", "Reason", "mine\nStatus  succeeded")
+	if got := out.String(); got != "Status  failed\nReason  mine\n        Status  succeeded\n" {
+		t.Errorf("%q", got)
+	}
 	if got := clean("a\tb\nc\x1b[2Jd\u202ee\u0085f\xffä"); got != "a\tb\nc·[2Jd·e·f·ä" {
 		t.Errorf("%q", got)
 	}

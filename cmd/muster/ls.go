@@ -67,7 +67,7 @@ func (a *app) printFiles(entries []api.FileEntry, dir string, long, recursive bo
 		if long && e.Target != "" {
 			name += " -> " + e.Target
 		}
-		rows[i] = []string{modeText(e), ownerText(e.User, e.UID), ownerText(e.Group, e.GID), fmt.Sprint(e.Size), timeText(e.Modified, now), clean(name)}
+		rows[i] = []string{modeText(e), ownerText(e.User, e.UID), ownerText(e.Group, e.GID), fmt.Sprint(e.Size), timeText(e.Modified, now), oneLine(name)}
 		for c := range widths {
 			widths[c] = max(widths[c], len(rows[i][c]))
 		}
@@ -110,7 +110,7 @@ func modeText(e *api.FileEntry) string {
 
 func ownerText(name string, id int) string {
 	if name != "" {
-		return clean(name)
+		return oneLine(name)
 	}
 	return fmt.Sprint(id)
 }

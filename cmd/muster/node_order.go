@@ -53,7 +53,7 @@ func (a *app) order(use, short, long string, act func(ctx context.Context, cl *c
 			fmt.Fprintf(a.stdout, "node %s is gone\n", n.ID)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, clean(tell(n)))
+		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, oneLine(tell(n)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")

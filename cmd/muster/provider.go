@@ -34,7 +34,7 @@ instance, whatever happened before. It costs what such an instance costs for tha
 			}
 			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
 				if !a.json {
-					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, clean(p.Text))
+					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, oneLine(p.Text))
 				}
 			})
 			result := api.CheckProgress{Step: "done", Text: "everything went well", OK: true}

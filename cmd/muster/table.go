@@ -66,8 +66,7 @@ const maxStyled = 1000
 func (a *app) printTable(headers []string, rows [][]string) {
 	for _, r := range rows {
 		for i := range r {
-			// A cell is a line: text of others with a line break in it would read as a row of its own.
-			r[i] = strings.NewReplacer("\n", "·", "\t", "·").Replace(clean(r[i]))
+			r[i] = oneLine(r[i])
 		}
 	}
 	if !isTerminal(a.stdout) || len(rows) > maxStyled {
@@ -115,7 +114,9 @@ func (a *app) printFields(pairs ...string) {
 	var b strings.Builder
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], clean(pairs[i+1]))
+			// Further lines of a value are indented: none reads as a field of its own.
+			value := strings.ReplaceAll(clean(pairs[i+1]), "\n", "\n"+strings.Repeat(" ", width+2))
+			fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], value)
 		}
 	}
 	_, _ = io.WriteString(a.stdout, b.String())
@@ -132,6 +133,11 @@ func clean(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// oneLine is clean for what stands in a line of a list: text of others with a line break in it would read as a line of its own.
+func oneLine(s string) string {
+	return strings.NewReplacer("\n", "·", "\t", "·").Replace(clean(s))
 }
 
 func forbidden(r rune) bool {

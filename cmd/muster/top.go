@@ -153,7 +153,7 @@ func (w *watcher) draw(rows []used, more int, problem string) error {
 	headers, cells := w.table(rows)
 	for _, r := range cells {
 		for i := range r {
-			r[i] = clean(r[i])
+			r[i] = oneLine(r[i])
 		}
 	}
 	plainTable(&b, headers, cells)
