@@ -236,7 +236,7 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	}); err != nil {
 		return nil, err
 	}
-	if out.fleet, err = s.fleet(l, ps); err != nil {
+	if out.fleet, err = s.fleet(l, ps, out.link.Heard); err != nil {
 		return nil, err
 	}
 	if out.reaper, err = s.reaper(l); err != nil {

@@ -42,6 +42,8 @@ type Config struct {
 	// SweepEvery is how often everything is listed although nothing asks for it,
 	// OffersEvery how often offerings are read; 0: a minute.
 	SweepEvery, OffersEvery time.Duration
+	// Heard is when a node's agent was last heard by this leader; 0: not yet. Nil: nobody knows. It must not block.
+	Heard func(muster.NodeID) muster.Time
 	// Draw makes the random part of ids and tokens; nil: from crypto/rand.
 	Draw func() string
 }
@@ -105,6 +107,7 @@ func New(cfg Config) (*Fleet, error) {
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1), ids: ids{draw: cfg.Draw},
 		memory: mend.Memory{
+			Heard:    cfg.Heard,
 			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},

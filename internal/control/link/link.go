@@ -404,6 +404,17 @@ type Usage struct {
 	Problems []string
 }
 
+// Heard is when the agent of a node was last heard; 0: not yet, or there is no link to it.
+func (l *Link) Heard(id muster.NodeID) muster.Time {
+	nl := l.node(id)
+	if nl == nil {
+		return 0
+	}
+	nl.mu.Lock()
+	defer nl.mu.Unlock()
+	return nl.contact.Heard
+}
+
 // Usage of a node; not ok if there is no link to it.
 func (l *Link) Usage(id muster.NodeID) (Usage, bool) {
 	nl := l.node(id)

@@ -34,6 +34,9 @@ type Memory struct {
 	Due map[muster.AllocID]muster.Time
 	// Notices are what the providers say about taking instances.
 	Notices map[muster.NodeID]Notice
+	// Heard is when a node's agent was last heard by this leader; 0: not yet. Only broken nodes are asked for: their health does
+	// not tell that contact is lost as well. Nil: not known, and broken nodes wait for their work however long that takes.
+	Heard func(muster.NodeID) muster.Time
 }
 
 // Found is a node whose instance was found by its token.
@@ -283,7 +286,11 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 	if n.Health != muster.NodeLost && n.Health != muster.NodeBroken {
 		return
 	}
-	if p.vanished(n, s) || n.Health == muster.NodeBroken {
+	if p.vanished(n, s) {
+		return
+	}
+	if n.Health == muster.NodeBroken {
+		p.silent(n)
 		return
 	}
 	switch {
@@ -308,6 +315,23 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
 		q := p.snap.Pool(n.Pool)
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s%s", grace, because(n.HealthReason)), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
+	}
+}
+
+// silent gives up a broken node that has been out of contact for its grace: nobody hears of the end of what runs there, or gets
+// its output, and nothing else ends the wait for them. Health stays broken meanwhile, as that is final.
+func (p *planner) silent(n *state.Node) {
+	if p.mem.Heard == nil || n.Intent == muster.NodeHold {
+		return
+	}
+	_, grace := p.times(n)
+	due := max(p.mem.Heard(n.ID), n.HealthSince, p.snap.Meta().LeaderSince).Add(grace)
+	switch {
+	case p.now < due:
+		p.wakeAt(due)
+	case p.mayDestroy(n):
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Unexplained: !p.breakers[n.Pool].excused(n),
+			Reason: fmt.Sprintf("it is broken (%s), and there was no contact for %s", n.HealthReason, grace)})
 	}
 }
 
