@@ -48,7 +48,12 @@ type Config struct {
 	// PassFor is how long others may pass a job that fits nowhere before room is reserved for it; 0: the broker's default.
 	PassFor time.Duration
 	Workers int // of the scheduler
-	Logger  *slog.Logger
+	// Paused: nothing is placed.
+	Paused bool
+	// SlowProbe is how long one in SlowProbes new instances takes to answer each of its probes; 0: none does.
+	SlowProbe  time.Duration
+	SlowProbes int
+	Logger     *slog.Logger
 }
 
 // Cluster is a server's loops, a cloud and its machines. Make it, and use it,
@@ -97,8 +102,9 @@ type Cluster struct {
 type machine struct {
 	*linktest.Node
 	instance cloud.Instance
-	mute     atomic.Bool // no agent can be started
-	halted   atomic.Bool // an operator has stopped it
+	id       muster.NodeID // whose machine it is
+	mute     atomic.Bool   // no agent can be started
+	halted   atomic.Bool   // an operator has stopped it
 }
 
 // New makes a cluster whose loops do not run yet.
@@ -179,15 +185,15 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := schedule.New(schedule.Config{State: c.Log, Clock: c.Log.Now, Queue: &queue{c, b}, Submit: &submitter{c, a}, Workers: c.cfg.Workers, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Clock: c.Log.Now, Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: &watched{c.Cloud.Owner(owner), c}}})
+	s, err := schedule.New(schedule.Config{State: c.Log, Clock: c.Log.Now, Queue: &queue{c, b}, Submit: &submitter{c, a}, Workers: c.cfg.Workers, Paused: c.cfg.Paused, Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	l, err := link.New(link.Config{State: c.Log, Proposer: c.actor("link"), Clock: c.Log.Now, Blobs: c.Blobs, Logger: log, Dial: c.dial, StartAgent: c.startAgent, Seed: c.cfg.Seed})
+	if err != nil {
+		return nil, err
+	}
+	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Clock: c.Log.Now, Paused: c.cfg.Paused, Heard: l.Heard, Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: &watched{c.Cloud.Owner(owner), c}}})
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +211,7 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	c.mu.Lock()
 	c.now = Loops{b, a, s, f, l, ru}
 	c.mu.Unlock()
-	ro, err := roll.New(roll.Config{State: c.Log, Proposer: c.actor("roll"), Clock: c.Log.Now, Logger: log})
+	ro, err := roll.New(roll.Config{State: c.Log, Proposer: c.actor("roll"), Clock: c.Log.Now, Paused: c.cfg.Paused, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -260,6 +266,9 @@ func (c *Cluster) Restart(replay bool) error {
 			return err
 		}
 		c.bootClock()
+		if err := c.watch.restored(c.Log.Latest()); err != nil {
+			return err
+		}
 		if err := c.watch.acknowledged(c.Log.Latest()); err != nil {
 			return err
 		}
@@ -317,9 +326,31 @@ func (c *Cluster) step(d time.Duration) {
 }
 
 // Reload begins the loops again under the same leadership, as a server does whose configuration has changed.
-func (c *Cluster) Reload() error {
+func (c *Cluster) Reload(change func(cfg *Config)) error {
 	c.Stop()
+	c.mu.Lock()
+	change(&c.cfg)
+	c.mu.Unlock()
 	return c.Start()
+}
+
+// paused reports whether nothing is placed.
+func (c *Cluster) paused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cfg.Paused
+}
+
+// slowProbes sets how slow the probes of instances are, those that are there included.
+func (c *Cluster) slowProbes(d time.Duration, oneIn int) {
+	c.mu.Lock()
+	c.cfg.SlowProbe, c.cfg.SlowProbes = d, oneIn
+	c.mu.Unlock()
+	if d == 0 {
+		for _, m := range c.running() {
+			m.ProbeTakes(0)
+		}
+	}
 }
 
 // halt stops the machine of a node, or starts it again.
@@ -363,7 +394,11 @@ func (c *Cluster) dial(ctx context.Context, n *state.Node) (net.Conn, error) {
 	if first && !pause(ctx, c.delay(steps, "dial", n.ID)) {
 		return nil, ctx.Err()
 	}
-	if m := c.behind(n.Instance); m != nil {
+	switch m := c.behind(n.Instance); {
+	case m == nil:
+	case m.id != n.ID:
+		return nil, muster.Faultf(muster.FaultUnavailable, "instance %s: no agent of node %s runs there", n.Instance, n.ID)
+	default:
 		return m.Dial(ctx)
 	}
 	return nil, muster.Faultf(muster.FaultNotFound, "instance %s: not found", n.Instance)
@@ -379,6 +414,9 @@ func (c *Cluster) startAgent(ctx context.Context, n *state.Node) error {
 	case m.mute.Load():
 		return muster.Faultf(muster.FaultUnavailable, "instance %s: its agent does not start", n.Instance)
 	default:
+		if m.id != n.ID {
+			m = c.rehome(m, n.ID)
+		}
 		return m.Start()
 	}
 }
@@ -386,9 +424,14 @@ func (c *Cluster) startAgent(ctx context.Context, n *state.Node) error {
 // created is the machine behind a new instance, with the fate that the script has for it.
 func (c *Cluster) created(in cloud.Instance) {
 	fate := c.Cloud.Fate(in.ID)
-	m := &machine{instance: in}
+	m := c.machineFor(in, in.Tags.Node)
 	m.mute.Store(fate.NoBoot || fate.Boots > 0)
-	m.Node = linktest.NewNode(linktest.Config{ID: in.Tags.Node, Capacity: c.capacity(in.Offering), Attributes: map[string]string{"os": "linux"}, Delay: c.sandboxDelay})
+	c.mu.Lock()
+	slow, oneIn := c.cfg.SlowProbe, c.cfg.SlowProbes
+	c.mu.Unlock()
+	if slow > 0 && c.delay(time.Duration(oneIn), "slow probe", in.ID) == 0 {
+		m.ProbeTakes(slow)
+	}
 	c.mu.Lock()
 	c.machines[in.ID] = m
 	c.mu.Unlock()
@@ -397,6 +440,10 @@ func (c *Cluster) created(in cloud.Instance) {
 		m.Stick()
 	}
 	speak := func(on bool) {
+		m := c.behind(in.ID) // which may be another node's by then
+		if m == nil {
+			return
+		}
 		m.mute.Store(!on)
 		if on {
 			_ = m.Start() // if it is gone by now, it is gone
@@ -420,6 +467,27 @@ func (c *Cluster) created(in cloud.Instance) {
 			_ = c.propose(&state.NodeHealthChanged{ID: in.Tags.Node, Health: muster.NodeBroken, Reason: "the disk is broken"})
 		})
 	}
+}
+
+// machineFor is a machine that is a node's, without an agent yet.
+func (c *Cluster) machineFor(in cloud.Instance, id muster.NodeID) *machine {
+	return &machine{instance: in, id: id, Node: linktest.NewNode(linktest.Config{ID: id, Capacity: c.capacity(in.Offering), Attributes: map[string]string{"os": "linux"}, Delay: c.sandboxDelay})}
+}
+
+// rehome makes a machine that of another node, as muster-node start does with a host: what the node before left there ends.
+func (c *Cluster) rehome(was *machine, id muster.NodeID) *machine {
+	m := c.machineFor(was.instance, id)
+	c.mu.Lock()
+	if c.machines[was.instance.ID] != was {
+		c.mu.Unlock()
+		return was
+	}
+	c.machines[was.instance.ID] = m
+	c.past = append(c.past, was.Node)
+	c.mu.Unlock()
+	c.note("instance %s of %s becomes that of %s", was.instance.ID, was.id, id)
+	was.Destroy()
+	return m
 }
 
 func fateWords(f fake.Fate) string {
@@ -453,7 +521,21 @@ func (c *Cluster) destroyed(in cloud.Instance) {
 	if m != nil {
 		c.note("instance %s of %s is no more", in.ID, in.Tags.Node)
 		m.Destroy()
+		if err := startedOnce(m.Node); err != nil {
+			c.fail(err)
+		}
 	}
+}
+
+// running are the machines that there are.
+func (c *Cluster) running() []*linktest.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*linktest.Node, 0, len(c.machines))
+	for _, m := range c.machines {
+		out = append(out, m.Node)
+	}
+	return out
 }
 
 // behind is the machine of an instance; nil if there is none.

@@ -18,9 +18,12 @@ func Draw(seed uint64) string {
 	if d.one(3) {
 		d.line("offering small cpu=2 price=0.003 family=f market=spot")
 	}
-	d.line("pool p max=%d launching=%d idle=%s boot=%s spare=%d", 1+d.r.IntN(8), 1+d.r.IntN(8), d.between(5, 30), d.between(60, 120), d.r.IntN(3)/2)
+	d.line("pool p max=%d launching=%d idle=%s boot=%s spare=%d ready=50s", 1+d.r.IntN(8), 1+d.r.IntN(8), d.between(5, 30), d.between(60, 120), d.r.IntN(3)/2)
 	d.line("cloud delay=%dms jitter=900ms page=%d", d.r.IntN(2000), []int{0, 0, 1, 3}[d.r.IntN(4)])
 	d.line("blobs delay=%dms", d.r.IntN(8001))
+	if d.one(4) {
+		d.line("probes slow=%s in=%d", d.between(1, 45), 1+d.r.IntN(3))
+	}
 	if d.one(2) {
 		d.line("pass %s", d.between(5, 40))
 	}
@@ -129,7 +132,7 @@ func (d *drawing) now() []string {
 	case d.one(25):
 		return []string{fmt.Sprintf("full for=%s", d.between(1, 20))}
 	case d.one(20):
-		return []string{"reload"}
+		return []string{[]string{"reload", "reload", fmt.Sprintf("reload workers=%d", 1+d.r.IntN(3)), "reload paused"}[d.r.IntN(4)]}
 	case d.one(25):
 		return []string{fmt.Sprintf("probe any %s times=%d", []string{"hang", "unready", "broken"}[d.r.IntN(3)], 1+d.r.IntN(3))}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/warm"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -19,7 +20,7 @@ const slack = time.Second
 const moving = time.Minute
 
 // within checks after d that what is due has happened. overdue says what has not; "" means that all is well. While no leader led for
-// the whole last part of the time, nobody could have done it, and the check comes again.
+// the whole last part of the time, nobody could have done it, and the check comes again. The watch is locked for each check.
 func (c *Cluster) within(d time.Duration, overdue func(snap *state.Snapshot) string) {
 	if d < 0 {
 		d = 0
@@ -35,8 +36,9 @@ func (c *Cluster) within(d time.Duration, overdue func(snap *state.Snapshot) str
 		c.mu.Lock()
 		led, prevented, closed, behind := c.ledSince, c.prevented, c.closed, c.late-was
 		c.mu.Unlock()
-		snap := c.Log.Latest()
-		why := overdue(snap)
+		c.watch.mu.Lock()
+		why := overdue(c.Log.Latest())
+		c.watch.mu.Unlock()
 		switch now := time.Now(); {
 		case why == "" || closed:
 		case behind > 0:
@@ -64,12 +66,91 @@ func (w *watch) changed(snap *state.Snapshot) {
 			w.claim(snap, ch.ClaimBefore, ch.Claim)
 		case ch.Node != nil:
 			w.node(snap, ch.NodeBefore, ch.Node)
-		case ch.Alloc != nil && ch.AllocBefore != nil && ch.AllocBefore.Runner != ch.Alloc.Runner && ch.Alloc.Runner == muster.RunnerWarm && ch.AllocBefore.Runner != muster.RunnerStarting:
-			w.c.fail(fmt.Errorf("runner %s was %s and is warm again", ch.Alloc.ID, ch.AllocBefore.Runner))
+		case ch.Alloc != nil:
+			w.alloc(snap, ch.AllocBefore, ch.Alloc)
+		case ch.Job != nil && w.jobEnded(ch.Job):
+			w.c.fail(fmt.Errorf("job %s had ended (%s) and is %s %s", ch.Job.Key, w.jobs[ch.Job.UID], ch.Job.Stage, ch.Job.Result))
 		case ch.Job != nil && ch.Job.Env != nil && ch.JobBefore != nil && ch.JobBefore.Env != nil:
 			w.stock(snap, ch.JobBefore, ch.Job)
 		}
 	}
+}
+
+// alloc: what has ended stays as it ended, a runner is warm once, and a member that failed is tried again when that is due.
+func (w *watch) alloc(snap *state.Snapshot, before, a *state.Alloc) {
+	switch was, ended := w.allocs[a.ID]; {
+	case ended && (a.Live() || a.Outcome != was):
+		w.c.fail(fmt.Errorf("allocation %s had ended (%s) and is %s %s", a.ID, was, a.Status, a.Outcome))
+	case !a.Live():
+		w.allocs[a.ID] = a.Outcome
+	}
+	if before == nil {
+		return
+	}
+	if before.Runner != a.Runner && a.Runner == muster.RunnerWarm && before.Runner != muster.RunnerStarting {
+		w.c.fail(fmt.Errorf("runner %s was %s and is warm again", a.ID, before.Runner))
+	}
+	if before.Output.Stage == state.OutputOpen && a.Output.Stage != state.OutputOpen {
+		w.needed[a.Node] = time.Now()
+	}
+	if m := snap.Member(a.UID, a.Index); before.Live() && !a.Live() && m != nil && m.UID == a.UID && m.Attempt == a.Attempt && m.Status == muster.MemberWaiting {
+		w.retry(snap, m)
+	}
+}
+
+// jobEnded notes how a job ended, and reports whether it had ended otherwise.
+func (w *watch) jobEnded(j *state.Job) bool {
+	was, ended := w.jobs[j.UID]
+	if j.Stage == muster.JobEnded && !ended {
+		w.jobs[j.UID] = j.Result
+	}
+	return ended && (j.Stage != muster.JobEnded || j.Result != was)
+}
+
+// retry: a member whose back-off is over is placed, once a node has had room for it for some seconds.
+func (w *watch) retry(snap *state.Snapshot, m *state.Member) {
+	uid, index, attempt, seen := m.UID, m.Index, m.Attempt, 0
+	var check func(snap *state.Snapshot) string
+	check = func(snap *state.Snapshot) string {
+		j, m := snap.JobByUID(uid), snap.Member(uid, index)
+		if j == nil || j.Env != nil || j.Stage != muster.JobLive || m == nil || m.UID != uid || m.Attempt != attempt || m.Status != muster.MemberWaiting || snap.Limits(j.Key.Namespace) != nil {
+			return ""
+		}
+		room := muster.NodeID("")
+		if m.RetryAt <= snap.Meta().Time && j.Parked == "" && !w.c.paused() && !w.c.preventedWithin(planBackoff+slack) {
+			room = roomFor(snap, j, m.FailedNodes)
+		}
+		if room == "" {
+			seen = 0
+		} else if seen++; seen > 3 {
+			return fmt.Sprintf("member %d of job %s may be tried again, node %s has room for it, and it is not placed", index, j.Key, room)
+		}
+		w.c.within(0, check)
+		return ""
+	}
+	w.c.within(m.RetryAt.Sub(snap.Meta().Time), check)
+}
+
+// planBackoff is the longest that the scheduler waits after plans that the log did not take.
+const planBackoff = 5 * time.Second
+
+// preventedWithin reports whether something kept the loops from what is due within that time.
+func (c *Cluster) preventedWithin(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.prevented.IsZero() && time.Since(c.prevented) < d
+}
+
+// roomFor is a node that has room for another member of a job, not counting what is reserved; empty: none.
+func roomFor(snap *state.Snapshot, j *state.Job, avoid []muster.NodeID) (room muster.NodeID) {
+	shape := fit.ShapeOf(j.Run)
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Reserved == nil && fit.Check(shape, n, fit.Room(n), avoid).Kind == fit.None {
+			room = n.ID
+		}
+		return room == ""
+	})
+	return room
 }
 
 // claim: a runner has one claim in its life, none comes from a broken node, and each ends when it is due and not before.
@@ -163,11 +244,14 @@ func (w *watch) node(snap *state.Snapshot, before, n *state.Node) {
 	if (ending || n.Stage == muster.NodeDraining) && before.Stage != n.Stage {
 		w.unplaced(snap, n)
 	}
-	leaves := func(n *state.Node) bool {
-		return n.Stage == muster.NodeDraining || n.Stage == muster.NodeServing && n.Intent == muster.NodeDrain
-	}
 	if leaves(n) && !leaves(before) {
 		w.drains(snap, n)
+	}
+	if leaves(n) && !n.Busy() && (!leaves(before) || before.Busy()) {
+		w.drained(n)
+	}
+	if before.Reserved != nil && n.Reserved == nil || before.Intent != n.Intent || before.Health != n.Health {
+		w.needed[id] = time.Now()
 	}
 	if n.Health == muster.NodeLost && before.Health != muster.NodeLost {
 		w.lost(snap, n)
@@ -178,6 +262,32 @@ func (w *watch) node(snap *state.Snapshot, before, n *state.Node) {
 	if n.IdleSince != 0 && n.IdleSince != before.IdleSince && n.Stage == muster.NodeServing {
 		w.empty(snap, n)
 	}
+}
+
+// leaves reports whether a node drains, for whatever reason.
+func leaves(n *state.Node) bool {
+	return n.Stage == muster.NodeDraining || n.Stage == muster.NodeServing && n.Intent == muster.NodeDrain
+}
+
+// drained: a node that drains is destroyed once nothing runs on it and its output is stored.
+func (w *watch) drained(n *state.Node) {
+	id := n.ID
+	w.needed[id] = time.Now()
+	var check func(snap *state.Snapshot) string
+	check = func(snap *state.Snapshot) string {
+		now, open := snap.Node(id), false
+		if now == nil || !leaves(now) || now.Busy() {
+			return ""
+		}
+		snap.OpenOutputs(id, func(*state.Alloc) bool { open = true; return false })
+		// One out of contact has its grace first; see lost. One that is held stays.
+		if open || now.Health == muster.NodeLost || now.Intent == muster.NodeHold || time.Since(w.needed[id]) < 2*slack {
+			w.c.within(2*slack, check)
+			return ""
+		}
+		return fmt.Sprintf("node %s drains, nothing runs on it, and it is not destroyed", id)
+	}
+	w.c.within(slack, check)
 }
 
 // drains: runners that nobody has leave a node that drains, within a minute. With a deadline all work does.
@@ -266,18 +376,34 @@ func (w *watch) empty(snap *state.Snapshot, n *state.Node) {
 	if q == nil {
 		return
 	}
-	w.c.within(muster.Time.Sub(q.IdleTimeout, 0), func(snap *state.Snapshot) string {
+	var check func(snap *state.Snapshot) string
+	check = func(snap *state.Snapshot) string {
 		now := snap.Node(id)
-		if now == nil || now.Stage != muster.NodeServing || now.IdleSince != since || now.Health != muster.NodeGood || now.Intent != muster.NodeRun || now.Busy() || now.Reserved != nil {
+		if now == nil || now.Stage != muster.NodeServing || now.IdleSince != since || now.Intent != muster.NodeRun || now.Busy() {
 			return ""
 		}
 		q, open := snap.Pool(now.Pool), false
 		snap.OpenOutputs(id, func(*state.Alloc) bool { open = true; return false })
-		if q == nil || q.Min > 0 || q.Spare > 0 || open || snap.UnsettledCount() > 0 || w.waited(2*slack) {
+		if q == nil {
+			return ""
+		}
+		// While it is needed it stays, and for a moment after that.
+		if open || q.Min > 0 || q.Spare > 0 || now.Health != muster.NodeGood || now.Reserved != nil || waits(snap) || w.c.paused() || w.waited(2*slack) || time.Since(w.needed[id]) < 2*slack {
+			w.c.within(2*slack, check)
 			return ""
 		}
 		return fmt.Sprintf("node %s is idle, nothing waits, and it is not destroyed", id)
-	})
+	}
+	w.c.within(muster.Time.Sub(q.IdleTimeout, 0), check)
+}
+
+// waits reports whether anything waits for a node, retries included.
+func waits(snap *state.Snapshot) bool {
+	found := snap.UnsettledCount() > 0
+	if !found {
+		snap.Jobs(muster.JobKey{}, func(j *state.Job) bool { found = j.Waiting() > 0; return !found })
+	}
+	return found
 }
 
 // waited reports whether something has waited for a node within that time.

@@ -85,6 +85,24 @@ func (p *Play) claim(a *Act, o *options) {
 	}
 }
 
+// full reports whether no node has room for another runner of an environment, and no pool may get another node: that it waits
+// needs no other reason.
+func full(snap *state.Snapshot, j *state.Job) bool {
+	may := false
+	snap.Pools(func(q *state.Pool) bool {
+		nodes := 0
+		snap.LiveNodes(func(n *state.Node) bool {
+			if n.Pool == q.Name {
+				nodes++
+			}
+			return true
+		})
+		may = may || nodes < q.Max
+		return !may
+	})
+	return !may && roomFor(snap, j, nil) == ""
+}
+
 // quieten waits until clients have left and environments have what they keep warm, or say why not, and deletes them.
 func (p *Play) quieten() error {
 	p.c.clients.wg.Wait()
@@ -98,7 +116,7 @@ func (p *Play) quieten() error {
 			if t := j.Env.Spec.Warm.Target; t != nil {
 				least = *t
 			}
-			if j.Stage == muster.JobLive && j.Env.Warm < least && j.Env.Alert == 0 && j.Env.Failures == 0 && j.Parked == "" {
+			if j.Stage == muster.JobLive && j.Env.Warm < least && j.Env.Alert == 0 && j.Env.Failures == 0 && j.Parked == "" && !(j.Waiting() > 0 && full(snap, j)) {
 				short = fmt.Sprintf("environment %s has %d warm of %d, and nothing says why", j.Key, j.Env.Warm, least)
 			}
 			return short == ""

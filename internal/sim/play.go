@@ -80,6 +80,12 @@ func (p *Play) Run() error {
 			m.Sick()
 		}
 	}
+	p.c.slowProbes(0, 1)
+	if p.c.paused() {
+		if err := p.c.Reload(func(cfg *Config) { cfg.Paused = false }); err != nil {
+			return err
+		}
+	}
 	if err := p.releaseNodes(); err != nil {
 		return err
 	}
@@ -163,14 +169,20 @@ func (p *Play) act(a *Act) error {
 		}
 		p.c.step(d)
 	case "reload":
-		err = p.c.Reload()
+		workers := o.number("workers", 0)
+		err = p.c.Reload(func(cfg *Config) {
+			cfg.Paused = slices.Contains(a.Words, "paused")
+			if workers > 0 {
+				cfg.Workers = workers
+			}
+		})
 	case "store":
 		p.c.Blobs.Fail(&muster.Fault{Kind: muster.FaultTransient, Message: "the store does not answer"})
 		time.AfterFunc(o.duration("for", time.Minute)+p.c.delay(time.Millisecond, a.Line), func() { p.c.Blobs.Fail(nil) })
 	case "full":
 		p.full(o.duration("for", 10*time.Second) + p.c.delay(time.Millisecond, a.Line))
 	case "limit":
-		err = p.c.propose(&state.NamespaceLimited{Limits: state.NamespaceLimits{Name: muster.Namespace(a.word(0)), Allocs: o.number("allocs", 0), CPU: muster.MilliCPU(o.real("cpu", 0) * 1000)}})
+		err = overtaken(p.c.propose(&state.NamespaceLimited{Limits: state.NamespaceLimits{Name: muster.Namespace(a.word(0)), Allocs: o.number("allocs", 0), CPU: muster.MilliCPU(o.real("cpu", 0) * 1000)}}))
 	case "faults":
 		err = p.c.Cloud.Play(strings.ReplaceAll(strings.TrimPrefix(a.Rest, "none"), ";", "\n"))
 		return err

@@ -17,9 +17,10 @@ import (
 //	seed N                          of every delay and chance; default 1
 //	workers N                       of the scheduler; default 1
 //	offering NAME [cpu=N] [memory=SIZE] [price=N] [market=spot] [family=F] [zone=Z]
-//	pool NAME [min=N] [max=N] [launching=N] [spare=N] [idle=D] [boot=D] [grace=D] [factor=X]
+//	pool NAME [min=N] [max=N] [launching=N] [spare=N] [idle=D] [boot=D] [grace=D] [ready=D] [factor=X]
 //	cloud [delay=D] [jitter=D] [page=N]
 //	blobs [delay=D]
+//	probes slow=D [in=N]            one in N new instances answers each of its probes only after D
 //	pass D                          how long others may pass a job that fits nowhere, before room is reserved for it
 //	fault LINE                      a line of the fake cloud's script
 //	at D ACT                        what happens then, counted from the beginning
@@ -50,7 +51,7 @@ import (
 //	halt NODE for=D                 its machine is stopped, and lists leave it out
 //	probe NODE hang|unready|broken [times=N]                  what its next probes answer
 //	clock D                         the server's system clock steps
-//	reload                          the loops begin again, as with another configuration
+//	reload [workers=N] [paused]     the loops begin again, with another configuration; paused: nothing is placed until the next
 //	store for=D                     the blob store fails
 //	full for=D                      the log takes nothing, as with a full disk
 //	limit NAMESPACE [allocs=N] [cpu=N]                        at most
@@ -135,6 +136,8 @@ func (s *Scenario) line(n int, line string) error {
 		s.Config.Pools = append(s.Config.Pools, poolOf(a, &o))
 	case "cloud":
 		s.Config.Delay, s.Config.Jitter, s.Config.Page = o.duration("delay", s.Config.Delay), o.duration("jitter", s.Config.Jitter), o.number("page", 0)
+	case "probes":
+		s.Config.SlowProbe, s.Config.SlowProbes = o.duration("slow", 0), max(o.number("in", 1), 1)
 	case "blobs":
 		s.Config.BlobDelay = o.duration("delay", 0)
 	case "pass":
@@ -261,7 +264,12 @@ func poolOf(a *Act, o *options) state.Pool {
 	micros := func(key string, def time.Duration) muster.Time {
 		return muster.Time(o.duration(key, def).Microseconds())
 	}
-	return state.Pool{Name: muster.PoolName(a.word(0)), Provider: provider, Min: o.number("min", 0), Max: o.number("max", 8), MaxLaunching: o.number("launching", 8),
+	var ready []string
+	timeout := micros("ready", 0)
+	if timeout > 0 {
+		ready = []string{"ok"}
+	}
+	return state.Pool{Ready: ready, ReadyTimeout: timeout, Name: muster.PoolName(a.word(0)), Provider: provider, Min: o.number("min", 0), Max: o.number("max", 8), MaxLaunching: o.number("launching", 8),
 		Spare: o.number("spare", 0), PriceFactor: o.real("factor", 0),
 		IdleTimeout: micros("idle", 20*time.Second), BootTimeout: micros("boot", 2*time.Minute), Grace: micros("grace", time.Minute)}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,7 +22,13 @@ var (
 	workers = flag.Int("sim.workers", 0, "workers of the scheduler in every scenario; 0: as each says")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// What lives at one time is little, and much is made: the default would spend a quarter of the time on collections.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(300)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // play plays a scenario in a bubble. When it fails it says how to play it again, and shows the end of its
 // trace; the whole, and the scenario, are written to files.

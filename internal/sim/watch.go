@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -28,16 +29,20 @@ type watch struct {
 	claims map[muster.AllocID]muster.ClaimID
 	made   map[muster.ClaimID]time.Time
 	broken map[muster.NodeID]time.Time
+	// needed is when something last kept a node: output to be stored, a reservation, its health, a hold.
+	needed map[muster.NodeID]time.Time
+	// unchecked grows with each fact until the whole state is looked at.
+	unchecked int
 	// stocked is what environments wanted when the loops began, unsettled when something last waited.
 	stocked   map[muster.JobUID]stocked
 	unsettled time.Time
-	mu        sync.Mutex // held by committed
+	mu        sync.Mutex // held by committed, and for each check of what is due
 }
 
 func newWatch(c *Cluster) *watch {
 	return &watch{c: c, allocs: map[muster.AllocID]muster.Outcome{}, jobs: map[muster.JobUID]muster.JobOutcome{},
 		submitted: map[muster.JobUID]muster.JobKey{}, strangers: map[muster.InstanceID]time.Time{},
-		claims: map[muster.AllocID]muster.ClaimID{}, made: map[muster.ClaimID]time.Time{}, broken: map[muster.NodeID]time.Time{}}
+		claims: map[muster.AllocID]muster.ClaimID{}, made: map[muster.ClaimID]time.Time{}, broken: map[muster.NodeID]time.Time{}, needed: map[muster.NodeID]time.Time{}}
 }
 
 // committed is called after each fact.
@@ -47,12 +52,12 @@ func (c *Cluster) committed(f state.Fact, err error) {
 	defer c.watch.mu.Unlock()
 	c.note("fact %s%s", describe(f), refusal(err))
 	snap := c.Log.Latest()
-	for _, look := range []func(*state.Snapshot) error{(*state.Snapshot).Check, c.watch.sandboxes, c.watch.ends, c.watch.instances} {
+	for _, look := range []func(*state.Snapshot) error{c.watch.consistent, c.watch.sandboxes, c.watch.instances} {
 		if err := look(snap); err != nil {
 			c.fail(err)
 		}
 	}
-	if snap.UnsettledCount() > 0 {
+	if waits(snap) {
 		c.watch.unsettled = time.Now()
 	}
 	c.watch.changed(snap)
@@ -70,6 +75,9 @@ func (c *Cluster) committed(f state.Fact, err error) {
 			c.watch.submitted[j.UID] = j.Key
 		}
 		c.mu.Unlock()
+	case *state.PoolsSet:
+		// What a minimum or spare nodes were a reason for is no longer needed.
+		snap.LiveNodes(func(n *state.Node) bool { c.watch.needed[n.ID] = time.Now(); return true })
 	case *state.JobsPurged:
 		c.mu.Lock()
 		clear(c.watch.submitted)
@@ -82,6 +90,20 @@ func (c *Cluster) committed(f state.Fact, err error) {
 	}
 }
 
+// rowsForFact is how many rows are looked at for each fact: all of them in most scenarios.
+const rowsForFact = 256
+
+// consistent: the state does not contradict itself. Of a large state that is looked at after some facts only, so that the cost
+// is not that of facts times rows: what is wrong stays wrong until then.
+func (w *watch) consistent(snap *state.Snapshot) error {
+	w.unchecked += rowsForFact
+	if w.unchecked < snap.AllocCount()+snap.JobCount()+snap.LiveNodeCount()+snap.GoneNodeCount() {
+		return nil
+	}
+	w.unchecked = 0
+	return snap.Check()
+}
+
 // sandboxes: of each member one lives at most, and no command is started twice.
 func (w *watch) sandboxes(snap *state.Snapshot) error {
 	type member struct {
@@ -89,7 +111,7 @@ func (w *watch) sandboxes(snap *state.Snapshot) error {
 		index int
 	}
 	live := map[member]muster.AllocID{}
-	for _, m := range w.c.all() {
+	for _, m := range w.c.running() {
 		for _, id := range m.Live() {
 			uid, index, _, err := id.Parse()
 			if err != nil {
@@ -100,10 +122,18 @@ func (w *watch) sandboxes(snap *state.Snapshot) error {
 			}
 			live[member{uid, index}] = id
 		}
-		for id, times := range m.Ran() {
-			if times > 1 {
-				return fmt.Errorf("the command of allocation %s was started %d times", id, times)
-			}
+		if err := startedOnce(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startedOnce: a node starts no command twice.
+func startedOnce(m *linktest.Node) error {
+	for id, times := range m.Ran() {
+		if times > 1 {
+			return fmt.Errorf("the command of allocation %s was started %d times", id, times)
 		}
 	}
 	return nil
@@ -116,33 +146,18 @@ func sameVersion(snap *state.Snapshot, a, b muster.AllocID) bool {
 	return x != nil && y != nil && (x.Version == y.Version || x.Run.Standing())
 }
 
-// ends: what has ended stays ended, as it ended.
-func (w *watch) ends(snap *state.Snapshot) error {
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	var err error
-	snap.Allocs("", func(a *state.Alloc) bool {
-		was, ended := w.allocs[a.ID]
-		switch {
-		case ended && (a.Live() || a.Outcome != was):
-			err = fmt.Errorf("allocation %s had ended (%s) and is %s %s", a.ID, was, a.Status, a.Outcome)
-		case !a.Live():
-			w.allocs[a.ID] = a.Outcome
-		}
-		return err == nil
-	})
+// restored looks at a state that was made of the log again, which the change feed says nothing of.
+func (w *watch) restored(snap *state.Snapshot) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	snap.Allocs("", func(a *state.Alloc) bool { w.alloc(snap, nil, a); return true })
 	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
-		was, ended := w.jobs[j.UID]
-		switch {
-		case err != nil:
-		case ended && (j.Stage != muster.JobEnded || j.Result != was):
-			err = fmt.Errorf("job %s had ended (%s) and is %s %s", j.Key, was, j.Stage, j.Result)
-		case j.Stage == muster.JobEnded:
-			w.jobs[j.UID] = j.Result
+		if w.jobEnded(j) {
+			w.c.fail(fmt.Errorf("job %s had ended (%s) and is %s %s", j.Key, w.jobs[j.UID], j.Stage, j.Result))
 		}
-		return err == nil
+		return true
 	})
-	return err
+	return snap.Check()
 }
 
 // instances: none is in the cloud for long that the state does not know.

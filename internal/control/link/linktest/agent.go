@@ -302,6 +302,7 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 	case n.condition.Unready != "":
 		got = wire.ProbeAnswer{Why: n.condition.Unready}
 	}
+	takes := n.probeTakes
 	n.mu.Unlock()
 	if slow, ok := strings.CutPrefix(got.Why, "slow "); ok {
 		took, _ := time.ParseDuration(slow)
@@ -315,6 +316,15 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 	if got.Why == "hang" {
 		<-r.Context().Done()
 		return
+	}
+	if takes > 0 {
+		t := time.NewTimer(takes)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			return
+		}
 	}
 	answer(w, http.StatusOK, got)
 }

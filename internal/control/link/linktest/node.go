@@ -60,6 +60,8 @@ type Node struct {
 	needGrants []string
 	grants     []wire.Grant
 	images     []string
+	// probeTakes is how long a probe is answered after.
+	probeTakes time.Duration
 	// answers are given to probes, one after the other; with none left it is ready. probed are when it was.
 	answers   []wire.ProbeAnswer
 	probed    []muster.Time
@@ -177,6 +179,13 @@ func (n *Node) Answer(answers ...wire.ProbeAnswer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.answers = answers
+}
+
+// ProbeTakes makes the agent answer every probe only after so long, as with a slow command.
+func (n *Node) ProbeTakes(d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.probeTakes = d
 }
 
 // Probed is when it was asked whether it is ready.
