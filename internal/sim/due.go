@@ -103,6 +103,11 @@ func (w *watch) jobEnded(j *state.Job) bool {
 	was, ended := w.jobs[j.UID]
 	if j.Stage == muster.JobEnded && !ended {
 		w.jobs[j.UID] = j.Result
+		for i := range w.c.cfg.Offerings {
+			if !w.offered[w.c.cfg.Offerings[i].Name] {
+				w.excused[j.UID] = true
+			}
+		}
 	}
 	return ended && (j.Stage != muster.JobEnded || j.Result != was)
 }

@@ -31,6 +31,9 @@ type watch struct {
 	broken map[muster.NodeID]time.Time
 	// needed is when something last kept a node: output to be stored, a reservation, its health, a hold.
 	needed map[muster.NodeID]time.Time
+	// offered are the offerings that the state ever had; excused are jobs that failed before it had all of them.
+	offered map[muster.OfferingName]bool
+	excused map[muster.JobUID]bool
 	// unchecked grows with each fact until the whole state is looked at.
 	unchecked int
 	// stocked is what environments wanted when the loops began, unsettled when something last waited.
@@ -42,7 +45,8 @@ type watch struct {
 func newWatch(c *Cluster) *watch {
 	return &watch{c: c, allocs: map[muster.AllocID]muster.Outcome{}, jobs: map[muster.JobUID]muster.JobOutcome{},
 		submitted: map[muster.JobUID]muster.JobKey{}, strangers: map[muster.InstanceID]time.Time{},
-		claims: map[muster.AllocID]muster.ClaimID{}, made: map[muster.ClaimID]time.Time{}, broken: map[muster.NodeID]time.Time{}, needed: map[muster.NodeID]time.Time{}}
+		claims: map[muster.AllocID]muster.ClaimID{}, made: map[muster.ClaimID]time.Time{}, broken: map[muster.NodeID]time.Time{}, needed: map[muster.NodeID]time.Time{},
+		offered: map[muster.OfferingName]bool{}, excused: map[muster.JobUID]bool{}}
 }
 
 // committed is called after each fact.
@@ -75,6 +79,10 @@ func (c *Cluster) committed(f state.Fact, err error) {
 			c.watch.submitted[j.UID] = j.Key
 		}
 		c.mu.Unlock()
+	case *state.OfferingsSeen:
+		for i := range f.Offerings {
+			c.watch.offered[f.Offerings[i].Name] = true
+		}
 	case *state.PoolsSet:
 		// What a minimum or spare nodes were a reason for is no longer needed.
 		snap.LiveNodes(func(n *state.Node) bool { c.watch.needed[n.ID] = time.Now(); return true })
