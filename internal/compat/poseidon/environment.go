@@ -90,6 +90,17 @@ func (p *Poseidon) statistics(w http.ResponseWriter, _ *http.Request) error {
 		c := j.Runners()
 		all[strconv.Itoa(id)] = statistic{id, size(j.Env.Spec), c.Warm, c.Claimed}
 	}
+	// One that was deleted and set again has the runners that its clients still use.
+	p.api.Snapshot().Environments(func(j *state.Job) bool {
+		name, _ := j.Key.Environment()
+		if j.Stage != muster.JobLive && j.Key.Namespace == muster.Namespace(p.cfg.Namespace) {
+			if s, ok := all[name]; ok {
+				s.UsedRunners += j.Runners().Claimed
+				all[name] = s
+			}
+		}
+		return true
+	})
 	tell(w, http.StatusOK, all)
 	return nil
 }

@@ -469,7 +469,18 @@ func TestR18EnvironmentDeletedUnderARunner(t *testing.T) {
 	}
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 7}`), 404, "")
 	b.want(b.do("POST", path+"/execute", `{"command": "true"}`), 200, "")
+	// Set again, it counts the runners that are still in use.
+	b.want(b.do("PUT", "execution-environments/7", environ()), 201, "")
+	used := func() int {
+		return decoded[map[string]statistic](b, b.do("GET", "statistics/execution-environments", ""))["7"].UsedRunners
+	}
+	if n := used(); n != 1 {
+		t.Errorf("%d runners are used", n)
+	}
 	b.want(b.do("DELETE", path, ""), 204, "")
+	if n := used(); n != 0 {
+		t.Errorf("%d runners are used after the release", n)
+	}
 }
 
 func TestWhatGoesWrongBelow(t *testing.T) {
