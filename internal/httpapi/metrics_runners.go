@@ -4,41 +4,58 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
 )
 
 var (
-	descRunners = desc("muster_runners", "Runners of each environment by state.", "namespace", "environment", "state")
-	descStock   = desc("muster_runners_wanted", "Runners that each environment wants warm.", "namespace", "environment")
-	descClaimed = desc("muster_environment_claims_total", "Claims of runners that were made, by environment.", "namespace", "environment")
-	descTooFew  = desc("muster_environment_alert", "1 while too few runners of an environment are warm for too long.", "namespace", "environment")
+	descRunners = desc("muster_runners", "Runners of each environment by state; * is all beyond the first 500.", "namespace", "environment", "state")
+	descStock   = desc("muster_runners_wanted", "Runners that each environment wants warm; * is all beyond the first 500.", "namespace", "environment")
+	descClaimed = desc("muster_environment_claims_total", "Claims of runners that were made, by environment, of the first 500.", "namespace", "environment")
+	descTooFew  = desc("muster_environment_alert", "1 while too few runners of an environment are warm for too long; * is all beyond the first 500.", "namespace", "environment")
 )
 
 func runnerDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{descRunners, descStock, descClaimed, descTooFew}
 }
 
+// maxEnvironmentSeries bounds how many environments are told apart in metrics, the first by uid. The rest is summed up as
+// "*", but for its claims: that sum would fall when an environment goes.
+const maxEnvironmentSeries = 500
+
 // collectRunners shows the environments that live.
 func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
+	show := func(namespace, name string, c api.RunnerCounts, stock int, alert bool) {
+		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{namespace, name}, labels...)...)
+		}
+		gauge(descRunners, float64(c.Starting), string(muster.RunnerStarting))
+		gauge(descRunners, float64(c.Warm), string(muster.RunnerWarm))
+		gauge(descRunners, float64(c.Claimed), string(muster.RunnerClaimed))
+		gauge(descStock, float64(stock))
+		few := 0.0
+		if alert {
+			few = 1
+		}
+		gauge(descTooFew, few)
+	}
+	n, stock, alert, rest := 0, 0, false, api.RunnerCounts{}
 	snap.Environments(func(j *state.Job) bool {
 		if j.Stage != muster.JobLive {
 			return true // another one may have the name by now
 		}
 		name, _ := j.Key.Environment()
-		show := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-			out <- prometheus.MustNewConstMetric(d, kind, v, append([]string{string(j.Key.Namespace), name}, labels...)...)
-		}
 		c := j.Runners()
-		show(descRunners, prometheus.GaugeValue, float64(c.Starting), string(muster.RunnerStarting))
-		show(descRunners, prometheus.GaugeValue, float64(c.Warm), string(muster.RunnerWarm))
-		show(descRunners, prometheus.GaugeValue, float64(c.Claimed), string(muster.RunnerClaimed))
-		show(descStock, prometheus.GaugeValue, float64(j.Env.Stock))
-		show(descClaimed, prometheus.CounterValue, float64(j.Env.Claims))
-		alert := 0.0
-		if j.Env.Alert != 0 {
-			alert = 1
+		if n++; n > maxEnvironmentSeries {
+			rest.Starting, rest.Warm, rest.Claimed = rest.Starting+c.Starting, rest.Warm+c.Warm, rest.Claimed+c.Claimed
+			stock, alert = stock+j.Env.Stock, alert || j.Env.Alert != 0
+			return true
 		}
-		show(descTooFew, prometheus.GaugeValue, alert)
+		show(string(j.Key.Namespace), name, c, j.Env.Stock, j.Env.Alert != 0)
+		out <- prometheus.MustNewConstMetric(descClaimed, prometheus.CounterValue, float64(j.Env.Claims), string(j.Key.Namespace), name)
 		return true
 	})
+	if n > maxEnvironmentSeries {
+		show("*", "*", rest, stock, alert)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -242,4 +243,43 @@ func TestAClaimIsRepeatedWithItsSecret(t *testing.T) {
 		t.Fatalf("%+v, then %+v", first, again)
 	}
 	b.problem(b.do("POST", "/v1/claims", `{"environment": "e", "ttl": "1s"}`, header("Idempotency-Key", "k")), 409, "conflict")
+}
+
+// Thousands of environments make no more series than a bound. Sums over all series stay right.
+func TestEnvironmentSeriesAreBounded(t *testing.T) {
+	b, _ := stocked(t, 1)
+	const n = maxEnvironmentSeries + 20
+	wanted := 1
+	for i := range n - 1 {
+		spec := &api.EnvironmentSpec{Name: fmt.Sprintf("many-%d", i), Namespace: "default", Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}
+		spec.Defaults()
+		uid := muster.JobUID(fmt.Sprintf("m%d", i))
+		b.propose(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", spec.Name), UID: uid, Spec: spec})
+		b.propose(&state.RunnersWanted{UID: uid, Count: 2, Stock: 2, Why: "a test"})
+		wanted += 2
+	}
+	series, sum, rest := map[string]int{}, 0, 0
+	for line := range strings.Lines(b.do("GET", "/metrics", "").body) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		metric, labels, _ := strings.Cut(name, "{")
+		series[metric]++
+		if metric == "muster_runners_wanted" {
+			v, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += v
+			if strings.Contains(labels, `environment="*"`) {
+				rest += v
+			}
+		}
+	}
+	if sum != wanted || rest == 0 || rest > 40 {
+		t.Errorf("%d are wanted in all and %d of the rest, want %d", sum, rest, wanted)
+	}
+	for metric, want := range map[string]int{"muster_runners_wanted": maxEnvironmentSeries + 1, "muster_environment_alert": maxEnvironmentSeries + 1, "muster_runners": 3 * (maxEnvironmentSeries + 1), "muster_environment_claims_total": maxEnvironmentSeries} {
+		if series[metric] != want {
+			t.Errorf("%s has %d series, want %d", metric, series[metric], want)
+		}
+	}
 }
