@@ -34,6 +34,10 @@ what runs there, and when it will be ended. A name that is both is a job; node/I
 			}
 			e, err := cl.ExplainJob(ctx, key)
 			if client.IsNotFound(err) {
+				// A server that does not know of environments here refuses the name.
+				if env, failed := cl.ExplainJob(ctx, muster.EnvironmentKey(key.Namespace, key.Name)); failed == nil {
+					return a.printExplanation(env, env.Text)
+				}
 				if job, index, ok := cutIndex(args[0]); ok {
 					return a.explainMember(ctx, cl, job, index)
 				}

@@ -39,7 +39,7 @@ type explainJobIn struct {
 
 func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {
 	snap, now := a.cfg.State.Latest(), a.cfg.Clock.Now()
-	j, err := in.find(snap)
+	j, err := in.findAny(snap)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,36 @@ func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanation
 		e.explain()
 	}
 	return &jobExplanationOut{e.out}, nil
+}
+
+// findAny finds an environment as well, by the name that its job has.
+func (p *JobPath) findAny(snap *state.Snapshot) (*state.Job, error) {
+	if name, is := (muster.JobKey{Name: p.Name}).Environment(); is {
+		e := EnvironmentPath{p.Namespace, name}
+		return e.find(snap)
+	}
+	return p.find(snap)
+}
+
+// words name what is explained, at the beginning of a sentence.
+func (e *explainer) words() string {
+	if name, is := e.job.Key.Environment(); is {
+		return "Environment " + muster.JobKey{Namespace: e.job.Key.Namespace, Name: name}.String()
+	}
+	return "Job " + e.job.Key.String()
+}
+
+// stock says how an environment's runners are, and what became of the last one that could not be started.
+func (e *explainer) stock() {
+	j := e.job
+	if j.Env == nil {
+		return
+	}
+	c := j.Runners()
+	e.say("%s wants %s warm: %s. %d warm, %d starting, %d claimed.", e.words(), muster.Counted(j.Env.Stock, "runner"), j.Env.Why, c.Warm, c.Starting, c.Claimed)
+	if j.Env.Failures > 0 && j.Env.Failure != "" {
+		e.say("The last runner that was started failed: %s. The next one is started in %s.", j.Env.Failure, e.in(j.Env.StartAt()))
+	}
 }
 
 // explainer puts the record of one job together.
@@ -124,10 +154,13 @@ func (e *explainer) explain() {
 	c := e.out.Counts
 	switch {
 	case j.Stage == muster.JobEnded:
-		e.say("Job %s has ended: %s%s.", j.Key, j.Result, because(j.Reason))
+		e.say("%s has ended: %s%s.", e.words(), j.Result, because(j.Reason))
 		return
 	case j.Stage == muster.JobStopping:
-		e.say("Job %s is stopping%s; %d of its allocations have not ended.", j.Key, because(j.Reason), j.LiveAllocs)
+		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), because(j.Reason), j.LiveAllocs)
+		return
+	case j.Waiting() == 0 && j.Env != nil:
+		e.stock()
 		return
 	case j.Waiting() == 0:
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
@@ -139,8 +172,9 @@ func (e *explainer) explain() {
 		}
 		return
 	}
-	e.say("Job %s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
-		j.Key, j.Priority(), muster.Counted(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+	e.stock()
+	e.say("%s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
+		e.words(), j.Priority(), muster.Counted(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.atRisk()
 	e.rollout()
 	e.pause()
