@@ -34,6 +34,9 @@ Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(ctx context.Conte
 		checked := api.ConfigCheck{Config: config}
 		if err := a.compare(ctx, &checked); err != nil {
 			checked.Why = err.Error()
+			if errors.Is(err, locate.ErrUnknown) && a.given.DataDir == "" {
+				checked.Why = fmt.Sprintf("no server has run in %s yet; `muster server -c %s` starts one", config.DataDir, file)
+			}
 		}
 		if a.json {
 			checked.Config = config.Masked()

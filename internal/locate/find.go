@@ -58,7 +58,7 @@ func Find(g Given) (Place, error) {
 	case p.DataDir != "":
 		s, err := ReadServer(p.DataDir)
 		if errors.Is(err, fs.ErrNotExist) {
-			return p, unknown(fmt.Sprintf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`", p.DataDir, serverFile, p.DataDir))
+			return p, unknown(fmt.Sprintf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`, or with `muster server -c FILE` where FILE has this data_dir", p.DataDir, serverFile, p.DataDir))
 		}
 		if err != nil {
 			return p, err
