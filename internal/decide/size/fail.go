@@ -28,7 +28,7 @@ func (p *planner) fail(d *demand) bool {
 }
 
 // Fits tells whether a member of the run could ever be placed: on an offering
-// of a pool that it may use, or on a node that is there. If not, why is one sentence that names what it is short
+// of a pool that it may use, or on a node that is there. Why is one sentence: the first of those, or what it is short
 // of; known is false when a provider has not said yet what it offers.
 func Fits(snap *state.Snapshot, run *state.Run) (ok, known bool, why string) {
 	return fits(snap, fit.ShapeOf(run))
@@ -44,7 +44,7 @@ func fits(snap *state.Snapshot, shape *fit.Shape) (ok, known bool, why string) {
 		return true
 	})
 	var meets, all []*muster.Offering // those that meet the constraints; those of its pools
-	filtered := ""
+	filtered, where := "", ""
 	for _, q := range pools {
 		listed := false
 		snap.Offerings(func(o *muster.Offering) bool {
@@ -55,7 +55,9 @@ func fits(snap *state.Snapshot, shape *fit.Shape) (ok, known bool, why string) {
 			all = append(all, o)
 			switch obstacle, _ := fit.OfferingFits(shape, q, o); obstacle.Kind {
 			case fit.None:
-				ok = true
+				if ok = true; where == "" {
+					where = "a member fits " + string(o.Name)
+				}
 			case fit.Filtered:
 				if filtered == "" {
 					filtered = obstacle.What
@@ -68,11 +70,13 @@ func fits(snap *state.Snapshot, shape *fit.Shape) (ok, known bool, why string) {
 		known = known && listed
 	}
 	snap.LiveNodes(func(n *state.Node) bool {
-		ok = ok || fit.Feasible(shape, n) == "" && shape.Short(fit.Space{Resources: n.Capacity}, n.Devices()) == ""
+		if !ok && fit.Feasible(shape, n) == "" && shape.Short(fit.Space{Resources: n.Capacity}, n.Devices()) == "" {
+			ok, where = true, "a member fits node "+string(n.ID)
+		}
 		return !ok
 	})
 	if ok {
-		return true, true, ""
+		return true, true, where
 	}
 	return false, known && (len(pools) > 0 || shape.Pool != ""), unfit(shape, len(pools), all, meets, filtered)
 }

@@ -26,3 +26,22 @@ func TestRefusalNamesDevices(t *testing.T) {
 		t.Errorf("%v: %s", ok, why)
 	}
 }
+
+// Who asks whether a job fits is told where.
+func TestFitNamesOffering(t *testing.T) {
+	c := newCluster(t)
+	c.do(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "fake", Max: 10}}})
+	c.do(&state.OfferingsSeen{Provider: "fake", Offerings: []muster.Offering{
+		{Provider: "fake", Name: "tiny", Market: muster.OnDemand, Available: true, Capacity: muster.Resources{CPU: 100, Memory: muster.GiB}},
+		{Provider: "fake", Name: "small", Market: muster.OnDemand, Available: true, Capacity: muster.Resources{CPU: 8000, Memory: muster.GiB}},
+	}})
+	spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1}}
+	spec.Defaults()
+	run, err := state.NewRun(muster.JobKey{Namespace: "default", Name: "a"}, "u", 1, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, _, why := Fits(c.s.Latest(), run); !ok || why != "a member fits small" {
+		t.Errorf("%v: %q", ok, why)
+	}
+}
