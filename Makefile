@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/fake/... ./internal/httpapi/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock clean install FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -155,6 +155,10 @@ e2e-vm: build
 # A server and hosts that it reaches over SSH: network namespaces of this machine, each with an sshd. Needs root, jq and OpenSSH's server.
 e2e-ssh: build
 	$(SHARED) $(GO) test -count=1 -timeout 10m ./e2e/ssh -v -ssh.run
+
+# Steps of the wall clock, by an hour and a year, under real programs: built with a clock of their own, the machine's is left alone.
+e2e-clock: build
+	$(GO) test -count=1 -timeout 20m ./internal/faults -v -run TestStepsOfTheClock -faults.clock
 
 install: build
 	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system

@@ -14,8 +14,9 @@ import (
 )
 
 var (
-	binFlag  = flag.String("faults.bin", "", "directory with muster, muster-node and muster-init to test, instead of building them")
-	seedFlag = flag.Uint64("faults.seed", 0, "seed of the moments at which things are killed; 0 draws one")
+	binFlag   = flag.String("faults.bin", "", "directory with muster, muster-node and muster-init to test, instead of building them")
+	clockFlag = flag.Bool("faults.clock", false, "build programs whose wall clock can be stepped, and run the tests that step it (make e2e-clock)")
+	seedFlag  = flag.Uint64("faults.seed", 0, "seed of the moments at which things are killed; 0 draws one")
 )
 
 // programs under test, set once by TestMain. Next is muster-node of another version; version is what node calls itself.
@@ -53,6 +54,10 @@ func build(dir string) (err error) {
 			return err
 		}
 		programs.muster, programs.node = filepath.Join(given, "muster"), filepath.Join(given, "muster-node")
+	} else if *clockFlag {
+		if programs.muster, programs.node, err = programtest.Stepped(dir); err != nil {
+			return err
+		}
 	} else {
 		if programs.muster, err = programtest.Muster(dir); err != nil {
 			return err
