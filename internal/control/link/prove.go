@@ -14,9 +14,16 @@ import (
 // What a probe that does not say when to ask again is asked again after.
 const probeFirst, probeLongest = time.Second, time.Minute
 
+// clocksAgree is how near the system's clock and the log's are as long as neither was set.
+const clocksAgree = 10 * time.Second
+
 // ask has the node prove that it is ready. It ends by the pool's deadline, whatever the node does.
 func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
-	p := wire.Probe{Now: muster.At(time.Now())}
+	// A server whose own clock was set does not judge the clocks of nodes.
+	var p wire.Probe
+	if now := n.l.cfg.Clock.Now(); now.Sub(muster.At(time.Now())).Abs() < clocksAgree {
+		p.Now = now
+	}
 	if pool := n.l.cfg.State.Latest().Pool(n.row.Load().Pool); pool != nil {
 		p.Command, p.TimeoutMillis = pool.Ready, int64(pool.ReadyTimeout)/1000
 	}

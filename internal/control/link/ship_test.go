@@ -139,6 +139,20 @@ func TestOutputShippedBeforeAReload(t *testing.T) {
 	})
 }
 
+// A node whose clock agrees with the log's is not refused because the server's own clock was set.
+func TestNodesAreNotJudgedByAClockThatWasSet(t *testing.T) {
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		inBubble(t, func(r *rig) {
+			// The bubble's clock is the system's. The log's, from before it was set, is off it.
+			r.log.Clock = &clock.Steady{Wall: func() int64 { return time.Now().Add(off).UnixMicro() }, Away: func() time.Duration { return 0 }}
+			r.config.Clock = r.log.Now
+			r.boot("n1", 8)
+			r.start()
+			r.until("serving", time.Second, serving("n1"))
+		})
+	}
+}
+
 // The log's time runs on ahead of the system's clock after that was set back.
 func TestOutputIsShippedWhenTheLogIsAhead(t *testing.T) {
 	inBubble(t, func(r *rig) {

@@ -290,10 +290,14 @@ func (a *agent) next(rd *reader, whole bool) wire.Report {
 // probe answers as the test said.
 func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 	n := a.n
+	var p wire.Probe
+	_ = json.NewDecoder(r.Body).Decode(&p)
 	n.mu.Lock()
 	n.probed = append(n.probed, now())
 	got := wire.ProbeAnswer{Ready: true}
 	switch {
+	case p.Now != 0 && now().Sub(p.Now).Abs() > time.Minute:
+		got = wire.ProbeAnswer{Why: "its clock is off the server's"}
 	case len(n.answers) > 0:
 		got = n.answers[0]
 		n.answers = n.answers[1:]
