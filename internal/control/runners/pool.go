@@ -23,6 +23,8 @@ type pool struct {
 	out   map[muster.AllocID]bool
 	// newest is the newest version among warm, or a newer one that was.
 	newest uint64
+	// gone are the runners to be forgotten, in the order in which they went.
+	gone []gone
 	// waiters are *waiter, the first come first.
 	waiters list.List
 	// stock is how many shall be warm, as last decided.
@@ -31,6 +33,16 @@ type pool struct {
 	demand demand
 	// wake is when it is to be decided about even if nothing changes; shortSince when too few became warm.
 	wake, shortSince muster.Time
+}
+
+// gone is a runner that has ended, with all its output.
+type gone struct {
+	id    muster.AllocID
+	ended muster.Time
+}
+
+func isGone(a *state.Alloc) bool {
+	return a != nil && !a.Live() && a.Runner == muster.RunnerGone && a.Output.Stage != state.OutputOpen
 }
 
 // newWakes sorts pools by when they are to be decided about.
@@ -55,6 +67,25 @@ func (p *pool) refill(snap *state.Snapshot) {
 		p.add(a)
 		return true
 	})
+	p.gone = p.gone[:0]
+	snap.JobAllocs(p.uid, 0, func(a *state.Alloc) bool {
+		if isGone(a) {
+			p.gone = append(p.gone, gone{a.ID, a.Ended})
+		}
+		return true
+	})
+	slices.SortStableFunc(p.gone, func(a, b gone) int { return cmp.Compare(a.ended, b.ended) })
+}
+
+// past takes off the runners that are to be forgotten: the oldest of more than most, and those that went before a time.
+func (p *pool) past(most int, before muster.Time) []gone {
+	n := max(len(p.gone)-most, 0)
+	for n < len(p.gone) && p.gone[n].ended <= before {
+		n++
+	}
+	past := slices.Clone(p.gone[:n])
+	p.gone = slices.Delete(p.gone, 0, n)
+	return past
 }
 
 func (p *pool) add(a *state.Alloc) {
@@ -78,6 +109,9 @@ func (p *pool) see(before, a *state.Alloc, at muster.Time, stats *Stats) {
 	}
 	delete(p.warm, a.ID)
 	delete(p.out, a.ID)
+	if isGone(a) && !isGone(before) {
+		p.gone = append(p.gone, gone{a.ID, a.Ended})
+	}
 }
 
 // pressing reports whether it is short of runners: claims wait, or less than half of the stock can be claimed.

@@ -27,6 +27,7 @@ type rig struct {
 	log  *memlog.Log
 	r    *Runners
 	took atomic.Int64 // of a start, a time.Duration
+	most int          // of the runners that are gone and kept; 0: as usual
 
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -58,7 +59,7 @@ func bubble(t *testing.T, spec api.EnvironmentSpec, fn func(*rig)) {
 
 // start begins a leadership, with the node beside it.
 func (g *rig) start() {
-	r, err := New(Config{State: g.log, Proposer: g.log})
+	r, err := New(Config{State: g.log, Proposer: g.log, KeepMost: g.most})
 	if err != nil {
 		g.t.Fatal(err)
 	}

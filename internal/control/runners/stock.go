@@ -238,31 +238,31 @@ func (r *Runners) lastLocked(c *state.Claim, now muster.Time) muster.Time {
 	return last
 }
 
-// purge forgets runners that are long gone.
+// purge forgets runners that are long gone. It looks at none that stay.
 func (r *Runners) purge(ctx context.Context, now muster.Time) {
-	snap := r.cfg.State.Latest()
-	var gone []muster.AllocID
-	snap.Environments(func(j *state.Job) bool {
-		var ended []*state.Alloc
-		snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
-			if !a.Live() && a.Runner == muster.RunnerGone && a.Output.Stage != state.OutputOpen {
-				ended = append(ended, a)
-			}
-			return true
-		})
-		slices.SortStableFunc(ended, func(a, b *state.Alloc) int { return cmp.Compare(a.Ended, b.Ended) })
-		for i, a := range ended {
-			if len(ended)-i > r.cfg.KeepMost || now.Sub(a.Ended) >= r.cfg.Keep {
-				gone = append(gone, a.ID)
-			}
+	var ids []muster.AllocID
+	taken := map[*pool][]gone{}
+	r.mu.Lock()
+	for _, p := range r.pools {
+		if past := p.past(r.cfg.KeepMost, now.Add(-r.cfg.Keep)); len(past) > 0 {
+			taken[p] = past
 		}
-		return true
-	})
-	for part := range slices.Chunk(gone, batch) {
+		for _, g := range taken[p] {
+			ids = append(ids, g.id)
+		}
+	}
+	r.mu.Unlock()
+	for part := range slices.Chunk(ids, batch) {
 		if _, _, err := r.cfg.Proposer.Propose(ctx, &state.RunnersPurged{Runners: part}); err != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("runners that are gone cannot be forgotten", "error", err)
+				r.log.Warn("runners that are gone cannot be forgotten; the next time", "error", err)
 			}
+			// Those that were forgotten all the same are refused the next time.
+			r.mu.Lock()
+			for p, past := range taken {
+				p.gone = append(past, p.gone...)
+			}
+			r.mu.Unlock()
 			return
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -34,6 +35,62 @@ func TestClaimsExpireWhileStockWaitsForTheLog(t *testing.T) {
 		g.sleep(1100 * time.Millisecond)
 		if row := g.log.Latest().Claim(c.ID); row.State != muster.ClaimExpired {
 			t.Errorf("a claim of 1s is %s after 1.1s", row.State)
+		}
+	})
+}
+
+// Runners that are gone are kept for a while, no more than so many, the newest, also by the next leader and after the log refused.
+func TestRunnersThatAreGoneAreForgotten(t *testing.T) {
+	bubble(t, warmSpec(2, 2), func(g *rig) {
+		gone := func() (ids []muster.AllocID) {
+			g.log.Latest().JobAllocs("u", 0, func(a *state.Alloc) bool {
+				if !a.Live() {
+					ids = append(ids, a.ID)
+				}
+				return true
+			})
+			return ids
+		}
+		use := func(n int) (last muster.AllocID) {
+			for range n {
+				c := g.claim(Request{Wait: time.Minute})
+				g.log.Must(t, &state.ClaimReleased{Claim: c.ID})
+				last = c.Runner
+				g.sleep(time.Second)
+			}
+			return last
+		}
+		use(8)
+		g.sleep(resync)
+		if n := len(gone()); n != 8 {
+			t.Fatalf("%d of 8 are kept", n)
+		}
+		g.stop()
+		g.most = 5
+		g.start()
+		g.sleep(resync)
+		if n := len(gone()); n != 5 {
+			t.Fatalf("%d are kept by the next leader, at most 5", n)
+		}
+		g.log.Before = func(ctx context.Context, f state.Fact) error {
+			if _, is := f.(*state.RunnersPurged); is {
+				return muster.Faultf(muster.FaultUnavailable, "the log is away")
+			}
+			return nil
+		}
+		last := use(3)
+		g.sleep(resync)
+		if n := len(gone()); n != 8 {
+			t.Fatalf("%d are there, and the log refused to forget any of 8", n)
+		}
+		g.log.Before = nil
+		g.sleep(2 * resync)
+		if ids := gone(); len(ids) != 5 || !slices.Contains(ids, last) {
+			t.Fatalf("%v are kept, want the newest 5, %s among them", ids, last)
+		}
+		g.sleep(10*time.Minute + resync)
+		if ids := gone(); len(ids) > 0 {
+			t.Fatalf("%v are kept for more than ten minutes", ids)
 		}
 	})
 }
