@@ -198,6 +198,11 @@ func (c *checker) eachJob() {
 	if named, all := c.snap.t.lives.Len(), c.snap.t.jobsUID.Len(); named != all {
 		c.bad("%d jobs are known by name, there are %d", named, all)
 	}
+	ended := int64(0)
+	c.snap.EndedJobs(func(j *Job) bool { ended += j.bytes(); return true })
+	if ended != c.snap.EndedJobBytes() {
+		c.bad("ended jobs take %d bytes, counted are %d", c.snap.EndedJobBytes(), ended)
+	}
 	c.snap.t.jobsUID.Scan(func(j *Job) bool {
 		if newest := c.snap.Job(j.Key); newest == nil || newest.Version < j.Version {
 			c.bad("version %d of job %s is not found by its name", j.Version, j.Key)

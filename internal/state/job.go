@@ -32,6 +32,48 @@ func NewRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobS
 	return r, r.derive()
 }
 
+// specBytes is about what a spec takes: what users can make long in it, and something for the rest.
+func specBytes(s *api.JobSpec) int64 {
+	n := 1 << 10
+	for _, list := range [...][]string{s.Command, s.Entrypoint, s.Egress} {
+		for _, v := range list {
+			n += len(v) + 16
+		}
+	}
+	for k, v := range s.Env {
+		n += len(k) + len(v) + 32
+	}
+	for i := range s.Inputs {
+		in := &s.Inputs[i]
+		n += len(in.Path) + len(in.URL) + len(in.Digest) + 64
+		if in.Content != nil {
+			n += len(*in.Content)
+		}
+	}
+	for i := range s.Outputs {
+		n += len(s.Outputs[i].Path) + 32
+	}
+	for i := range s.Constraints {
+		c := &s.Constraints[i]
+		n += len(c.Attribute) + len(c.Value) + 64
+		for _, v := range c.Values {
+			n += len(v) + 16
+		}
+	}
+	return int64(n + 64*(len(s.Affinities)+len(s.Spread)+len(s.Ports)))
+}
+
+// bytes is about what a job's specs take, those of its past versions as well.
+func (j *Job) bytes() int64 {
+	n := j.Run.bytes
+	if j.Standing != nil {
+		for i := range j.Standing.Past {
+			n += specBytes(j.Standing.Past[i].Spec)
+		}
+	}
+	return n
+}
+
 func (r *Run) derive() error {
 	s := r.Spec
 	if s == nil || s.Priority == nil || s.Count < 1 {
@@ -64,6 +106,7 @@ func (r *Run) derive() error {
 	r.Keys = keysOf(r)
 	r.Shape = r.shape()
 	r.priority, r.count = *s.Priority, s.Count
+	r.bytes = specBytes(s)
 	if r.kind().Standing() {
 		if s.Update == nil {
 			return fmt.Errorf("job %s: spec without defaults", r.Key)
@@ -436,6 +479,7 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 			})
 		}
 		s.t.endedJobs.Delete(j)
+		s.t.endedBytes -= j.bytes()
 		s.useJob(j, nil)
 		s.changed(Change{Verb: "job.purged", JobBefore: j})
 		n++

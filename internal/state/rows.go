@@ -27,6 +27,8 @@ type Run struct {
 	Keys []muster.AffinityKey `cbor:"-"`
 	// priority and count are those of Spec: who looks at ten thousand jobs has fewer places to go to; derived.
 	priority, count int
+	// bytes is about what Spec takes; derived.
+	bytes int64
 	// retry is Spec.Restart, read once; derived.
 	retry api.RestartOn
 	// make is what Make tells; derived.

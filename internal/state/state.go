@@ -47,6 +47,7 @@ type tables struct {
 
 	nodeAllocs *btree.BTreeG[*Alloc] // live ones by node, id
 	endedJobs  *btree.BTreeG[*Job]   // ended ones by time of end, uid
+	endedBytes int64                 // about what their specs take
 	goneNodes  *btree.BTreeG[*Node]  // gone ones by time, id
 	liveNodes  *btree.BTreeG[*Node]  // not gone, by id
 	openOutput *btree.BTreeG[*Alloc] // ended ones whose output is still open, by node, id
@@ -146,7 +147,7 @@ func (t *tables) copy() tables {
 		jobsUID: t.jobsUID.Copy(), names: t.names.Copy(), lives: t.lives.Copy(), members: t.members.Copy(), allocs: t.allocs.Copy(),
 		nodes: t.nodes.Copy(), pools: t.pools.Copy(), breakers: t.breakers.Copy(), offers: t.offers.Copy(), receipts: t.receipts.Copy(),
 		receiptN: t.receiptN.Copy(), receiptBytes: t.receiptBytes, nodeAllocs: t.nodeAllocs.Copy(),
-		endedJobs: t.endedJobs.Copy(), goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
+		endedJobs: t.endedJobs.Copy(), endedBytes: t.endedBytes, goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
 		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
@@ -234,8 +235,12 @@ func (s *State) putJob(before, after *Job, verb string) {
 		replace(s.t.standingJobs, before, after, had, after.Stage != muster.JobEnded)
 	}
 	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
+	if had && before.Stage == muster.JobEnded {
+		s.t.endedBytes -= before.bytes()
+	}
 	if after.Stage == muster.JobEnded {
 		s.t.endedJobs.Set(after)
+		s.t.endedBytes += after.bytes()
 	}
 	replace(s.t.unsettled, before, after, had && before.Unsettled(), after.Unsettled())
 	if had && before.ParkedUntil != 0 {

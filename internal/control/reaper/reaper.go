@@ -19,7 +19,9 @@ const (
 	DefaultEvery     = 30 * time.Second
 	DefaultRetention = 24 * time.Hour
 	DefaultMaxJobs   = 100_000
-	DefaultMaxNodes  = 1000
+	// DefaultMaxJobBytes bounds what the specs of ended jobs take: each may be a megabyte.
+	DefaultMaxJobBytes = 512 << 20
+	DefaultMaxNodes    = 1000
 	// DefaultAttempts is how many ended attempts of a member are kept while its job lives.
 	DefaultAttempts = 5
 	// batch bounds what one fact forgets: apply stays short beside scheduling.
@@ -58,9 +60,10 @@ type Config struct {
 
 	Every time.Duration
 	// Jobs and Nodes are kept for so long after their end, and never more of
-	// them than MaxJobs ended and MaxNodes gone.
+	// them than MaxJobs ended, with specs of MaxJobBytes, and MaxNodes gone.
 	Jobs, Nodes       time.Duration
 	MaxJobs, MaxNodes int
+	MaxJobBytes       int64
 	// Attempts are how many ended ones of each member are kept of a job that has not ended.
 	Attempts int
 	// Output is how long stored output of ended jobs is kept; at most Jobs.
@@ -90,6 +93,9 @@ func New(cfg Config) (*Reaper, error) {
 	def(&cfg.Output, cfg.Jobs)
 	if cfg.MaxJobs == 0 {
 		cfg.MaxJobs = DefaultMaxJobs
+	}
+	if cfg.MaxJobBytes == 0 {
+		cfg.MaxJobBytes = DefaultMaxJobBytes
 	}
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = DefaultMaxNodes
@@ -135,7 +141,7 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 	var stuck stuck
 	for ctx.Err() == nil {
 		snap := r.cfg.State.Latest()
-		old := oldJobs(snap, now, r.cfg.Jobs, r.cfg.MaxJobs, &stuck)
+		old := r.oldJobs(snap, now, &stuck)
 		if len(old) == 0 || stuck.many() {
 			return stuck.err()
 		}
@@ -196,16 +202,17 @@ func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 }
 
 // oldJobs are up to a batch of ended jobs to forget, the longest ended first.
-func oldJobs(snap *state.Snapshot, now muster.Time, keep time.Duration, most int, but *stuck) []*state.Job {
-	over := snap.EndedJobCount() - most
+func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*state.Job {
+	over, bytes := snap.EndedJobCount()-r.cfg.MaxJobs, snap.EndedJobBytes()-r.cfg.MaxJobBytes
 	var out []*state.Job
 	snap.EndedJobs(func(j *state.Job) bool {
-		if len(out) >= batch || (now.Sub(j.Ended) < keep && len(out) >= over) {
+		if len(out) >= batch || now.Sub(j.Ended) < r.cfg.Jobs && len(out) >= over && bytes <= 0 {
 			return false
 		}
 		// Output that is still on its way would be stored for nobody.
 		if open, _ := stored(snap, j); !open && !but.has(j.UID) {
 			out = append(out, j)
+			bytes -= j.EndedBytes()
 		}
 		return true
 	})

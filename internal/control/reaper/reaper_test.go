@@ -67,9 +67,9 @@ func (r *rig) must(f state.Fact) {
 }
 
 // ended makes a job of one member that has run on node n1 and has so much output in the store.
-func (r *rig) ended(name string, output int64, stage state.OutputStage) muster.JobUID {
+func (r *rig) ended(name string, output int64, stage state.OutputStage, edit ...func(*api.JobSpec)) muster.JobUID {
 	r.t.Helper()
-	return r.endedIn("default", name, output, stage)
+	return r.endedOf(1, "default", name, output, stage, edit...)
 }
 
 func (r *rig) endedIn(ns muster.Namespace, name string, output int64, stage state.OutputStage) muster.JobUID {
@@ -78,9 +78,12 @@ func (r *rig) endedIn(ns muster.Namespace, name string, output int64, stage stat
 }
 
 // endedOf is endedIn for the first of count members; the others wait.
-func (r *rig) endedOf(count int, ns muster.Namespace, name string, output int64, stage state.OutputStage) muster.JobUID {
+func (r *rig) endedOf(count int, ns muster.Namespace, name string, output int64, stage state.OutputStage, edit ...func(*api.JobSpec)) muster.JobUID {
 	r.t.Helper()
 	spec := &api.JobSpec{Name: name, Command: []string{"true"}, Count: count}
+	for _, fn := range edit {
+		fn(spec)
+	}
 	spec.Defaults()
 	uid := muster.JobUID("u" + name)
 	r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: ns, Name: name}, UID: uid, Spec: spec})
@@ -320,6 +323,24 @@ func TestTooManyAreForgottenOldestFirst(t *testing.T) {
 		}
 		if r.l.Latest().Node("n1") == nil {
 			t.Fatal("a live node was forgotten")
+		}
+	})
+}
+
+// D22: what ended jobs take in memory is bounded, however long their specs are.
+func TestLongSpecsAreForgottenOldestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.node("n1")
+		for i := range 20 {
+			r.ended(fmt.Sprintf("j%04d", i), 0, state.OutputComplete, func(s *api.JobSpec) { s.Env = map[string]string{"LONG": strings.Repeat("x", 100<<10)} })
+			time.Sleep(time.Millisecond)
+		}
+		if err := r.sweep(Config{MaxJobBytes: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		if snap := r.l.Latest(); snap.JobCount() != 10 || snap.JobByUID("uj0019") == nil || snap.EndedJobBytes() > 1<<20 {
+			t.Fatal(snap.JobCount(), snap.EndedJobBytes())
 		}
 	})
 }
