@@ -39,6 +39,7 @@ type ConfigCheck struct {
 	Why     string         `json:"why,omitempty" doc:"Why it was compared with none."`
 	Changes []ConfigChange `json:"changes,omitempty" doc:"What a reload of that server would change."`
 	Refused string         `json:"refused,omitempty" doc:"Why that server would refuse a reload; empty: nothing is known against it."`
+	Unsure  string         `json:"unsure,omitempty" doc:"Why it is not known whether it would; empty: it is known."`
 }
 
 // restarts are what a server takes from its configuration when it starts, and never again.

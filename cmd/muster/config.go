@@ -76,8 +76,11 @@ func (a *app) compare(ctx context.Context, c *api.ConfigCheck) error {
 	if c.Changes, err = running.Changes(&next); err != nil {
 		return err
 	}
-	c.Refused, err = stranded(ctx, cl, running, &next)
-	return err
+	if c.Refused, err = stranded(ctx, cl, running, &next); err != nil {
+		// What would change is known all the same.
+		c.Unsure = fmt.Sprintf("whether the server would reload this file is not known: %v", err)
+	}
+	return nil
 }
 
 // stranded says which providers are taken out and still have nodes; "" if none: a server refuses to reload such a file.
@@ -125,6 +128,9 @@ func (a *app) printCheck(file string, c *api.ConfigCheck) error {
 		if change.Warning != "" {
 			lines = append(lines, "    WARNING: "+change.Warning)
 		}
+	}
+	if c.Unsure != "" {
+		lines = append(lines, "  "+c.Unsure)
 	}
 	if c.Refused != "" {
 		lines = append(lines, "  REFUSED: the server would not reload this file: "+c.Refused)

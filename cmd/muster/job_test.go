@@ -186,7 +186,7 @@ func TestFetch(t *testing.T) {
 		s.tars["u-2-1"] = [][]byte{tarOf(t, file("out/a", "A2"))}
 	})
 	dest := t.TempDir()
-	s.muster(nil, "job", "fetch", "web", "--dest", dest).check(t, 0, filepath.Join(dest, "0/out")+"\n"+filepath.Join(dest, "0/log.txt")+"\n"+filepath.Join(dest, "2/out")+"\n", "muster: job web: 1 of 3 members have not succeeded, and have no outputs\n")
+	s.muster(nil, "job", "fetch", "web", "--dest", dest).check(t, 0, filepath.Join(dest, "0/out")+"\n"+filepath.Join(dest, "0/log.txt")+"\n"+filepath.Join(dest, "2/out")+"\n", "muster: job web: no outputs of 1 of 3 members, which did not succeed\n")
 	for name, want := range map[string]string{"0/out/a": "A0", "0/out/b": "A0", "0/log.txt": "log of 0", "2/out/a": "A2"} {
 		b, err := os.ReadFile(filepath.Join(dest, name))
 		if string(b) != want {

@@ -287,7 +287,7 @@ func TestGarbageToThePort(t *testing.T) {
 
 // Clients that open connections and say nothing, or read nothing, do not keep others from being served.
 func TestSilentClients(t *testing.T) {
-	t.Parallel()
+	// Alone: it measures what the program takes, and not what others leave it.
 	h := newHost(t)
 	h.start()
 	address := must(locate.ReadServer(h.data))(t).Address
@@ -329,7 +329,7 @@ func TestSilentClients(t *testing.T) {
 
 // An idle server and an idle node cost next to nothing.
 func TestIdleCost(t *testing.T) {
-	t.Parallel()
+	// Alone: it measures what the program takes, and not what others leave it.
 	wait := 10 * time.Second
 	if soak {
 		wait = time.Minute

@@ -28,8 +28,8 @@ type costIn struct {
 type costOut struct{ Body api.Cost }
 
 func (a *API) showCost(_ context.Context, in *costIn) (*costOut, error) {
-	snap, clock := a.cfg.State.Latest(), time.Now()
-	now := max(muster.At(clock), snap.Meta().Time)
+	snap := a.cfg.State.Latest()
+	now := max(a.cfg.Clock.Now(), snap.Meta().Time)
 	since := state.MonthOf(now)
 	if in.Since != "" {
 		at, err := time.Parse("2006-01", in.Since)

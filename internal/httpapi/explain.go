@@ -472,7 +472,7 @@ func (e *explainer) paced() {
 	}
 	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
 	if est.Start != 0 && est.Start <= e.now {
-		e.say("The jobs that hold the room have taken as long as before or longer: a member may start at any time.")
+		e.say("The running jobs have reached their usual duration: a member may start at any time.")
 		return
 	}
 	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {

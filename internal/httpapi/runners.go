@@ -283,7 +283,7 @@ func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
 	})
 	switch {
 	case why != "":
-		return "; the first of those that start: " + why
+		return "; the first that is starting: " + why
 	case j.Waiting() > 0:
 		return fmt.Sprintf("; %s without a place on a node", muster.Counted(j.Waiting(), "runner"))
 	}

@@ -157,7 +157,7 @@ func TestRefusedClaimTellsTheCause(t *testing.T) {
 	claims(b, "; 2 runners without a place on a node")
 	ids := b.place(j.UID, "n1", 0, 2)
 	b.report("n1", state.AllocUpdate{ID: ids[0], Status: muster.AllocStarting, Detail: "pulling image x: 3MiB"})
-	claims(b, "; the first of those that start: pulling image x: 3MiB")
+	claims(b, "; the first that is starting: pulling image x: 3MiB")
 	failed := func(id muster.AllocID, class muster.FailureClass, text string) {
 		b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, Failure: &muster.Failure{Class: class, Reason: muster.ReasonImage, Message: text}})
 	}

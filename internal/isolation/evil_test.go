@@ -28,7 +28,7 @@ func evilNode(t *testing.T, program string, base int) *node {
 	})
 	n.runtime = n.evilRuntime(parent, 15*time.Second)
 	// What is only waited for is shorter, but long enough for an init that does nothing wrong.
-	n.hasty = n.evilRuntime(parent, 5*time.Second)
+	n.hasty = n.evilRuntime(parent, 10*time.Second)
 	return n
 }
 

@@ -7,13 +7,17 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
 
 // insight tells what the present leadership's loops know beside the state.
-type insight struct{ stats *loopStats }
+type insight struct {
+	stats *loopStats
+	clock clock.Clock // the log's
+}
 
 // Usage is the link's.
 func (i insight) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
@@ -97,14 +101,14 @@ func (i insight) Waits(snap *state.Snapshot, j *state.Job) string {
 	if j.Parked != "" {
 		return j.Parked
 	}
-	now := muster.At(time.Now())
+	now := i.clock.Now()
 	if due, next := j.Untried() > 0, muster.Time(0); !due {
 		last := ""
 		snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next, last = m.RetryAt, m.Reason; return false })
 		if next > now {
 			in := fmt.Sprintf("the next attempt is in %s", next.Sub(now).Round(time.Second))
 			if last != "" {
-				in += "; the last one failed: " + last
+				in += "; the last one ended: " + last
 			}
 			return in
 		}

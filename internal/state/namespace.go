@@ -269,9 +269,9 @@ func (s *State) mayHave(r *Run) error {
 
 func moreJobs(l *NamespaceLimits, use *NamespaceUse) string {
 	if l.Name == muster.AllNamespaces {
-		return fmt.Sprintf("all namespaces together may have %s not ended, and have %d", muster.Counted(l.Jobs, "job"), use.Jobs)
+		return fmt.Sprintf("all namespaces together may have %s unfinished, and have %d", muster.Counted(l.Jobs, "job"), use.Jobs)
 	}
-	return fmt.Sprintf("namespace %s may have %s not ended, and has %d", l.Name, muster.Counted(l.Jobs, "job"), use.Jobs)
+	return fmt.Sprintf("namespace %s may have %s unfinished, and has %d", l.Name, muster.Counted(l.Jobs, "job"), use.Jobs)
 }
 
 // Use of a namespace; one without anything has a row of zeros.

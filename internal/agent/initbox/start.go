@@ -274,7 +274,8 @@ func (st *starting) converse(ctx context.Context) (*initwire.Started, error) {
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err := fmt.Errorf("init did not answer in time: %w", cause)
-			if st.plan.Late != nil {
+			// One that is not wanted any more, as its job was stopped, is judged by nobody.
+			if st.plan.Late != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				err = st.plan.Late(ctx, err)
 			}
 			return nil, err

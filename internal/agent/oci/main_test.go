@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -49,8 +50,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// blocks counts the runtimes that likewise has made.
-var blocks atomic.Int64
+// blocks counts the cases that likewise has made runtimes for; blockOf is which of them a case has, by its name.
+var (
+	blocks  atomic.Int64
+	blockOf sync.Map
+)
 
 // testBase is the first uid of the sandboxes of tests.
 const testBase = 1_000_000
@@ -90,7 +94,13 @@ func newRuntime(t testing.TB, program, parent string, base int) *Runtime {
 func likewise(t testing.TB, r *Runtime) *Runtime {
 	t.Helper()
 	c := r.config
-	c.IDBlock = int(blocks.Add(1)) // the runtimes of parallel cases hand out different user ids
+	// The runtimes of parallel cases hand out different user ids; those of one case are agents that were restarted, with the same.
+	block, known := blockOf.Load(t.Name())
+	if !known {
+		block = int(blocks.Add(1))
+		blockOf.Store(t.Name(), block)
+	}
+	c.IDBlock = block.(int)
 	c.Log = slog.New(initMinder{slog.DiscardHandler, t})
 	again, err := New(c)
 	if err != nil {

@@ -347,7 +347,7 @@ func (v *conversation) lost(err error) string {
 		}
 		why := clip(err.Error())
 		if al := v.p.api.Snapshot().Alloc(muster.AllocID(v.runner)); al != nil {
-			return fmt.Sprintf("the connection to runner %s on node %s was lost, and within %s nobody knew why: %s", v.runner, al.Node, v.p.patience.reason, why)
+			return fmt.Sprintf("the connection to runner %s on node %s was lost, and no reason was reported within %s: %s", v.runner, al.Node, v.p.patience.reason, why)
 		}
 		return "the execution was ended: " + why
 	}

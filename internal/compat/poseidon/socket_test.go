@@ -490,7 +490,7 @@ func TestLostConnectionIsNamed(t *testing.T) {
 	s.next()
 	go stop() // its node does not say so
 	got := s.end()
-	want := "the connection to runner " + strings.TrimPrefix(path, "runners/") + " on node n1 was lost, and within 20ms nobody knew why: "
+	want := "the connection to runner " + strings.TrimPrefix(path, "runners/") + " on node n1 was lost, and no reason was reported within 20ms: "
 	if got.last != "" || len(got.errors) != 1 || !strings.HasPrefix(got.errors[0], want) {
 		t.Errorf("%+v, want %q", got, want)
 	}

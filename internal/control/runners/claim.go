@@ -165,7 +165,7 @@ func noneWarm(q Request, warm, starting int) error {
 	}
 	switch starting {
 	case 0:
-		return muster.Faultf(muster.FaultCapacity, "%s, and none starts", what)
+		return muster.Faultf(muster.FaultCapacity, "%s, and none is starting", what)
 	case 1:
 		return muster.Faultf(muster.FaultCapacity, "%s; 1 is starting", what)
 	}

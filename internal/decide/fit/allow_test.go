@@ -29,7 +29,7 @@ func TestAllowance(t *testing.T) {
 		{[]state.NamespaceLimits{{Name: "default", CPU: 2500}}, 1, "default", "may have 2.5 cores and has 1"},
 		{[]state.NamespaceLimits{{Name: "default", Memory: 2 * muster.GiB}}, 1, "default", "may have 2GiB of memory"},
 		{[]state.NamespaceLimits{{Name: "default", Allocs: 4}, {Name: muster.AllNamespaces, Allocs: 2}}, 1, muster.AllNamespaces, "all namespaces together may have 2 allocations"},
-		{[]state.NamespaceLimits{{Name: "default", Allocs: 1, CPU: 500}}, 0, "default", "allocations"},
+		{[]state.NamespaceLimits{{Name: "default", Allocs: 1, CPU: 500}}, 0, "default", "may have 1 allocation and has 1"},
 		{[]state.NamespaceLimits{{Name: "default", Jobs: 1}, {Name: "x", Allocs: 1}}, 4, "", ""},
 	} {
 		for i := range tc.limits {
