@@ -42,7 +42,8 @@ type Config struct {
 	// SweepEvery is how often everything is listed although nothing asks for it,
 	// OffersEvery how often offerings are read; 0: a minute.
 	SweepEvery, OffersEvery time.Duration
-	// Heard is when a node's agent was last heard by this leader; 0: not yet. Nil: nobody knows. It must not block.
+	// Heard is the time since which silence of a node's agent counts; see link.Link.Heard. Nil: not known, and broken nodes wait
+	// for their work however long that takes. It must not block.
 	Heard func(muster.NodeID) muster.Time
 	// Draw makes the random part of ids and tokens; nil: from crypto/rand.
 	Draw func() string

@@ -62,6 +62,10 @@ type world struct {
 	// faults are those that wrap may add.
 	faults faults
 
+	// heard answers instead of the link when a node was last heard. dial is called before each connection to an agent.
+	heard func(muster.NodeID) muster.Time
+	dial  func(ctx context.Context)
+
 	paused bool // the scheduler is
 	fleet  *fleet.Fleet
 	link   *link.Link
@@ -207,13 +211,11 @@ func (w *world) start() {
 	if w.wrap != nil {
 		provider = w.wrap(provider)
 	}
-	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: reader{w.log, w.read}, Proposer: w.log, Logger: w.out, Clock: w.clock,
-		Providers: map[muster.ProviderName]cloud.Provider{"fake": provider}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	w.link, err = link.New(link.Config{State: w.log, Proposer: w.log, Blobs: w.blobs, Logger: w.out, Clock: w.clock,
 		Dial: func(ctx context.Context, n *state.Node) (net.Conn, error) {
+			if w.dial != nil {
+				w.dial(ctx)
+			}
 			if m := w.node(n.ID); m != nil {
 				return m.Dial(ctx)
 			}
@@ -232,6 +234,15 @@ func (w *world) start() {
 			}
 			return m.Start()
 		}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	heard := w.heard
+	if heard == nil {
+		heard = w.link.Heard
+	}
+	w.fleet, err = fleet.New(fleet.Config{Paused: w.paused, State: reader{w.log, w.read}, Proposer: w.log, Logger: w.out, Clock: w.clock, Heard: heard,
+		Providers: map[muster.ProviderName]cloud.Provider{"fake": provider}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -404,15 +404,15 @@ type Usage struct {
 	Problems []string
 }
 
-// Heard is when the agent of a node was last heard; 0: not yet, or there is no link to it.
+// Heard is the time since which silence of a node's agent counts: when it was last heard, or when the link to it began if it has
+// not been heard since. Without a link it is now: that nothing is known, as before Run, is not silence.
 func (l *Link) Heard(id muster.NodeID) muster.Time {
 	nl := l.node(id)
 	if nl == nil {
-		return 0
+		return l.cfg.Clock.Now()
 	}
-	nl.mu.Lock()
-	defer nl.mu.Unlock()
-	return nl.contact.Heard
+	c := nl.contactNow()
+	return max(c.Heard, c.Began)
 }
 
 // Usage of a node; not ok if there is no link to it.

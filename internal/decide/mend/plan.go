@@ -34,7 +34,7 @@ type Memory struct {
 	Due map[muster.AllocID]muster.Time
 	// Notices are what the providers say about taking instances.
 	Notices map[muster.NodeID]Notice
-	// Heard is when a node's agent was last heard by this leader; 0: not yet. Only broken nodes are asked for: their health does
+	// Heard is the time since which silence of a node's agent counts. Only broken nodes are asked for: their health does
 	// not tell that contact is lost as well. Nil: not known, and broken nodes wait for their work however long that takes.
 	Heard func(muster.NodeID) muster.Time
 }
