@@ -41,5 +41,11 @@ func (f *Fleet) surveyLocked(snap *state.Snapshot, now muster.Time) {
 		}
 	}
 	snap.LiveAllocs(func(a *state.Alloc) bool { f.watchWorkLocked(nil, a, now); return true })
+	snap.LiveNodes(func(n *state.Node) bool {
+		if n.Health == muster.NodeBroken {
+			f.broken[n.ID] = true
+		}
+		return true
+	})
 	f.boots.catchUp(snap)
 }

@@ -74,7 +74,8 @@ type Fleet struct {
 
 	mu        sync.Mutex
 	memory    mend.Memory
-	backoff   map[muster.NodeID]int // answers that said nothing or no, in a row
+	broken    map[muster.NodeID]bool // nodes that were seen broken and are not gone
+	backoff   map[muster.NodeID]int  // answers that said nothing or no, in a row
 	blocks    blocks
 	sights    map[muster.ProviderName]*mend.Sight
 	listers   map[muster.ProviderName]*lister
@@ -108,12 +109,11 @@ func New(cfg Config) (*Fleet, error) {
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1), ids: ids{draw: cfg.Draw},
 		memory: mend.Memory{
-			Heard:    cfg.Heard,
 			Creating: map[muster.NodeID]bool{}, Destroying: map[muster.NodeID]bool{}, Tried: map[muster.NodeID]muster.Time{},
 			Destroyed: map[muster.NodeID]muster.Time{}, NotBefore: map[muster.NodeID]muster.Time{},
 			Due: map[muster.AllocID]muster.Time{}, Notices: map[muster.NodeID]mend.Notice{},
 		},
-		backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
+		broken: map[muster.NodeID]bool{}, backoff: map[muster.NodeID]int{}, sights: map[muster.ProviderName]*mend.Sight{},
 		listers: map[muster.ProviderName]*lister{}, strays: map[muster.InstanceID]bool{}, tagging: map[muster.InstanceID]bool{}, troubles: troubles{}, unsold: map[muster.ProviderName]Blind{},
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
@@ -257,6 +257,9 @@ func (f *Fleet) watch(changes []state.Change) {
 			continue
 		}
 		f.boots.change(c)
+		if c.Node.Health == muster.NodeBroken {
+			f.broken[c.Node.ID] = true
+		}
 		if n := c.Node; n != nil && n.Joined != 0 && (c.NodeBefore == nil || c.NodeBefore.Joined == 0) {
 			f.blocks.booted(&n.Offering)
 		}
@@ -294,8 +297,10 @@ func matters(c *state.Change) (urgent, soon bool) {
 func (f *Fleet) step(ctx context.Context) time.Duration {
 	now := f.cfg.Clock.Now()
 	snap := f.cfg.State.Latest()
+	heard := f.heard(snap)
 	f.mu.Lock()
 	f.tidyLocked(snap)
+	f.memory.Heard = heard
 	f.blocks.watch(snap, now)
 	mending := mend.Plan(snap, f.sights, &f.memory, now)
 	sizing := size.Plan(f.sizing.to(snap, f.cfg.State.Feed()), f.blocks.now(now), now, f.cfg.Paused)
@@ -325,6 +330,11 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 			if gone(id) {
 				delete(m, id)
 			}
+		}
+	}
+	for id := range f.broken {
+		if gone(id) {
+			delete(f.broken, id)
 		}
 	}
 	for id := range f.backoff {

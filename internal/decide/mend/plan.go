@@ -34,9 +34,9 @@ type Memory struct {
 	Due map[muster.AllocID]muster.Time
 	// Notices are what the providers say about taking instances.
 	Notices map[muster.NodeID]Notice
-	// Heard is the time since which silence of a node's agent counts. Only broken nodes are asked for: their health does
-	// not tell that contact is lost as well. Nil: not known, and broken nodes wait for their work however long that takes.
-	Heard func(muster.NodeID) muster.Time
+	// Heard is the time since which the silence of a broken node's agent counts: its health does not tell that contact is
+	// lost as well. A broken node without an entry waits for its work however long that takes.
+	Heard map[muster.NodeID]muster.Time
 }
 
 // Found is a node whose instance was found by its token.
@@ -321,11 +321,12 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 // silent gives up a broken node that has been out of contact for its grace: nobody hears of the end of what runs there, or gets
 // its output, and nothing else ends the wait for them. Health stays broken meanwhile, as that is final.
 func (p *planner) silent(n *state.Node) {
-	if p.mem.Heard == nil || n.Intent == muster.NodeHold {
+	heard, known := p.mem.Heard[n.ID]
+	if !known || n.Intent == muster.NodeHold {
 		return
 	}
 	_, grace := p.times(n)
-	due := max(p.mem.Heard(n.ID), n.HealthSince, p.snap.Meta().LeaderSince).Add(grace)
+	due := max(heard, n.HealthSince, p.snap.Meta().LeaderSince).Add(grace)
 	switch {
 	case p.now < due:
 		p.wakeAt(due)

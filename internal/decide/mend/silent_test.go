@@ -19,8 +19,9 @@ func TestBrokenNodeOutOfContact(t *testing.T) {
 	c.do(&state.NodeDraining{ID: "n1", Reason: "broken"})
 	broken := c.now
 	heard := broken
-	mem := &Memory{Heard: func(muster.NodeID) muster.Time { return heard }}
+	mem := &Memory{}
 	at := func(now muster.Time) *Decisions {
+		mem.Heard = map[muster.NodeID]muster.Time{"n1": heard}
 		return Plan(c.s.Latest(), map[muster.ProviderName]*Sight{"fake": c.sight}, mem, now)
 	}
 
@@ -33,6 +34,10 @@ func TestBrokenNodeOutOfContact(t *testing.T) {
 	}
 	if d := at(heard + grace); len(d.Terminate) != 1 || d.Terminate[0].Node != "n1" || !d.Terminate[0].Unexplained {
 		t.Errorf("after its grace: %+v", d.Terminate)
+	}
+	mem.Heard = nil
+	if d := Plan(c.s.Latest(), map[muster.ProviderName]*Sight{"fake": c.sight}, mem, heard+10*grace); len(d.Terminate) > 0 {
+		t.Errorf("nothing is known of its contact: %+v", d.Terminate)
 	}
 	c.do(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeHold})
 	if d := at(heard + 10*grace); len(d.Terminate) > 0 {
