@@ -373,8 +373,9 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
 	}
 	var unbooted []size.Block
+	terminate := slices.DeleteFunc(slices.Clone(d.Terminate), f.reported)
 	f.mu.Lock()
-	for _, t := range d.Terminate {
+	for _, t := range terminate {
 		b.add(&state.NodeTerminating{ID: t.Node, Reason: t.Reason, Unexplained: t.Unexplained, GiveUp: t.GiveUp, IfLostSince: t.LostSince})
 		if t.Failed {
 			f.boots.failed(t.Node)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -24,4 +25,10 @@ func (f *Fleet) heard(snap *state.Snapshot) map[muster.NodeID]muster.Time {
 		heard[id] = f.cfg.Heard(id)
 	}
 	return heard
+}
+
+// reported says whether a node that is to be destroyed because it is silent has reported since that was decided. The fact cannot
+// be made conditional on it: a report of a broken node changes nothing in the state.
+func (f *Fleet) reported(t mend.Turn) bool {
+	return t.Silent && f.cfg.Heard(t.Node) > t.SilentSince
 }

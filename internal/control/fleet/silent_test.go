@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,5 +67,27 @@ func TestBrokenNodeFallsSilent(t *testing.T) {
 			stage := s.Node(id).Stage
 			return stage == muster.NodeTerminating || stage == muster.NodeGone
 		})
+	})
+}
+
+// A broken node that reports between the decision to destroy it and the proposal stays. Nothing in the state shows the report:
+// the node is broken before and after it.
+func TestBrokenNodeReportsAfterTheDecision(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var asked atomic.Int64
+		w.heard = func(id muster.NodeID) muster.Time {
+			if n := w.log.Latest().Node(id); n.Health != muster.NodeBroken {
+				t.Errorf("node %s is %s: only broken nodes are asked for", id, n.Health)
+			}
+			if asked.Add(1)%2 == 1 {
+				return 0 // silent for ever, and
+			}
+			return muster.At(time.Now()) // heard when asked again
+		}
+		_, id := w.breakBusy()
+		w.submit("b", 1, 2, "sleep 1800s ; true")
+		w.until("another node", time.Minute, running("b", 1))
+		time.Sleep(5 * time.Minute)
+		w.drains(id, "after its report")
 	})
 }

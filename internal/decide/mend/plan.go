@@ -57,6 +57,9 @@ type Turn struct {
 	GiveUp bool
 	// LostSince, unless 0: only while the node is lost, and was not heard of since then.
 	LostSince muster.Time
+	// Silent: only while its agent has not been heard after SilentSince. No fact says so: the caller asks again before it proposes.
+	Silent      bool
+	SilentSince muster.Time
 }
 
 // Look is a provider to be listed.
@@ -331,7 +334,7 @@ func (p *planner) silent(n *state.Node) {
 	case p.now < due:
 		p.wakeAt(due)
 	case p.mayDestroy(n):
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Unexplained: !p.breakers[n.Pool].excused(n),
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Unexplained: !p.breakers[n.Pool].excused(n), Silent: true, SilentSince: heard,
 			Reason: fmt.Sprintf("it is broken (%s), and there was no contact for %s", n.HealthReason, grace)})
 	}
 }

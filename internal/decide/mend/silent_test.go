@@ -32,7 +32,7 @@ func TestBrokenNodeOutOfContact(t *testing.T) {
 	if d := at(heard + grace - 1); len(d.Terminate) > 0 || d.Wake == 0 || d.Wake > heard+grace {
 		t.Errorf("before its grace is over: %+v, wake %d", d.Terminate, d.Wake)
 	}
-	if d := at(heard + grace); len(d.Terminate) != 1 || d.Terminate[0].Node != "n1" || !d.Terminate[0].Unexplained {
+	if d := at(heard + grace); len(d.Terminate) != 1 || d.Terminate[0].Node != "n1" || !d.Terminate[0].Unexplained || !d.Terminate[0].Silent || d.Terminate[0].SilentSince != heard {
 		t.Errorf("after its grace: %+v", d.Terminate)
 	}
 	mem.Heard = nil
