@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 //	offer small cpu=2 memory=4GiB price=0.1 cap=0.3 zone=z market=spot family=f gpu=yes available=no
 //	node n1 offer=small stage=booting health=lost intent=hold reason=why agent.os=linux
 //	job a count=4 cpu=1 memory=1GiB prio=50 pool=p arch=amd64
+//	health n1 lost         its health changes
 //	place a 0-2 n1         members of a go to n1
 //	end a 0-1 node         their allocations end: ok, user, node; open: with output not stored
 //	sleep 10s
@@ -173,6 +174,8 @@ func (c *cluster) read(text string) {
 			c.do(&state.OfferingsSeen{Provider: "fake", Offerings: offers})
 		case "node":
 			c.node(muster.NodeID(words[1]), options(words[2:]), offers)
+		case "health":
+			c.do(&state.NodeHealthChanged{ID: muster.NodeID(words[1]), Health: muster.NodeHealth(words[2])})
 		case "job":
 			c.job(words[1], options(words[2:]))
 		case "place":

@@ -60,9 +60,9 @@ func (p *planner) turn(n *state.Node) {
 	}
 }
 
-// shrink drains what a pool has above its maximum, as after it was lowered: first what does not serve yet, then what has
-// no work, then what has the least. Nodes that are held or adopted count and stay. If the maximum is raised again before
-// they are gone, they are kept.
+// shrink drains what a pool has above its maximum, as after it was lowered: first what can take no work now, as it does not
+// serve yet or is not in good health, then what has no work, then what has the least. Nodes that are held, or adopted and not in
+// service yet, count and are not drained. If the maximum is raised again before the others are gone, they are kept.
 func (p *planner) shrink(q *pool) {
 	n := &p.counts[q.at]
 	over := n.kept - q.Max
@@ -76,7 +76,7 @@ func (p *planner) shrink(q *pool) {
 		}
 	}
 	slices.SortFunc(above, func(a, b *seat) int {
-		return cmp.Or(cmp.Compare(a.cost(), b.cost()), cmp.Compare(b.row.Launched, a.row.Launched), cmp.Compare(a.row.ID, b.row.ID))
+		return cmp.Or(cmp.Compare(a.cost(), b.cost()), cmp.Compare(a.row.LiveAllocs, b.row.LiveAllocs), cmp.Compare(b.row.Launched, a.row.Launched), cmp.Compare(a.row.ID, b.row.ID))
 	})
 	why := fmt.Sprintf("pool %s has %d nodes, at most %d", q.Name, n.live, q.Max)
 	for _, s := range above[:min(over, len(above))] {
@@ -96,9 +96,9 @@ func (p *planner) shrink(q *pool) {
 	}
 }
 
-// cost is what the end of a node costs: nothing while it does not serve, else by the work on it.
+// cost is what the end of a node costs: least while it can take no work, else by the work on it.
 func (s *seat) cost() int {
-	if s.row.Stage != muster.NodeServing {
+	if !s.row.Schedulable() {
 		return -1
 	}
 	return s.row.LiveAllocs
