@@ -99,7 +99,7 @@ func surplusText(p *api.Pool) string {
 	if p.Nodes.Live <= p.Max {
 		return ""
 	}
-	return fmt.Sprintf("%d nodes, at most %d: the rest is drained and destroyed when its work has ended, except what is held or was adopted", p.Nodes.Live, p.Max)
+	return fmt.Sprintf("%d nodes, at most %d: the rest is drained, and destroyed when its work has ended; nodes that are held, or adopted and not in service yet, are not drained", p.Nodes.Live, p.Max)
 }
 
 // leaseText is when a node ends itself.
