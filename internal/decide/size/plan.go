@@ -42,7 +42,8 @@ type Turn struct {
 	Reason string
 	// IfIdle: only if it has no live allocation when it is done.
 	IfIdle bool
-	// Unplaced: because the configuration has no place for it, or not for as many. Put back there, it is kept while it drains.
+	// Unplaced: because the configuration has no place for the node, or because its pool is above its maximum. When the
+	// configuration has a place for it again while it drains, it is kept.
 	Unplaced bool
 }
 

@@ -187,7 +187,7 @@ func (v *View) reprice(snap *state.Snapshot) bool {
 	same := true
 	var sale []*muster.Offering
 	snap.Offerings(func(o *muster.Offering) bool {
-		same = len(sale) < len(v.sale) && alike(v.sale[len(sale)], o)
+		same = len(sale) < len(v.sale) && sameButPrice(v.sale[len(sale)], o)
 		sale = append(sale, o)
 		return same
 	})
@@ -212,8 +212,8 @@ func (v *View) reprice(snap *state.Snapshot) bool {
 	return true
 }
 
-// alike reports whether two offerings differ in no more than their prices and in whether they can be had.
-func alike(a, b *muster.Offering) bool {
+// sameButPrice reports whether two offerings differ in no more than their prices and in whether they can be had.
+func sameButPrice(a, b *muster.Offering) bool {
 	return kindOf(a) == kindOf(b) && a.Capacity == b.Capacity && a.Limit == b.Limit && maps.Equal(a.Attributes, b.Attributes) && slices.Equal(a.Devices, b.Devices)
 }
 
