@@ -262,7 +262,7 @@ credentials or a quota were corrected. Without this it is asked again when the t
 			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "pool %s goes on%s\n", p.Name, suffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
+		fmt.Fprintf(a.stdout, "pool %s resumed%s\n", p.Name, suffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
