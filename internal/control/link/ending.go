@@ -16,8 +16,8 @@ const (
 	// endingFor bounds the contact to a terminating node, and endingOutput the part of it after its last allocation has
 	// ended, for output. Contact renews the lease of the node, by which a machine that nobody destroys ends itself.
 	endingFor, endingOutput = 15 * time.Minute, 30 * time.Second
-	// aliveFor is how long contact must last after a success for it to count. A program that a shutdown of its machine
-	// ends may exit with 0 as well, and the agent is gone within moments then.
+	// aliveFor is how long after a success the agent must still answer for it to count. A program that a shutdown of its
+	// machine ends may exit with 0 as well, and the agent is gone within moments then.
 	aliveFor = 5 * time.Second
 )
 
@@ -36,7 +36,7 @@ func isEnding(snap *state.Snapshot, id muster.NodeID) bool {
 }
 
 // countsAtTheEnd reports whether what a terminating node reports of a live allocation counts: that it has stopped as
-// it was told to, and that it has succeeded if contact outlasts that. A failure may come of the shutdown: such an
+// it was told to, and that it has succeeded if its agent still answers a while later. A failure may come of the shutdown: such an
 // allocation is lost with its node, and runs again elsewhere.
 func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.AllocReport) bool {
 	switch {
@@ -56,8 +56,7 @@ func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.
 	s.finished[r.ID] = false
 	report := *r
 	s.g.Go(func() error {
-		sleep(ctx, aliveFor)
-		if ctx.Err() != nil {
+		if !s.stillAnswers(ctx) {
 			return nil
 		}
 		s.mu.Lock()
@@ -67,4 +66,21 @@ func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.
 		return nil
 	})
 	return false
+}
+
+// stillAnswers asks the agent until it answers, first after aliveFor; false if the session ended before. That the session
+// goes on shows nothing: a machine that falls silent is noticed after several heartbeats.
+func (s *session) stillAnswers(ctx context.Context) bool {
+	for {
+		sleep(ctx, aliveFor)
+		askCtx, cancel := context.WithTimeout(ctx, aliveFor)
+		hello, err := s.n.client.Hello(askCtx)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err == nil && hello.Boot == s.boot:
+			return true
+		}
+	}
 }

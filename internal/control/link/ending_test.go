@@ -61,6 +61,50 @@ func TestSuccessDuringShutdownDoesNotCount(t *testing.T) {
 	})
 }
 
+// A machine that loses its power or network closes no connection, and its silence is noticed only later than aliveFor.
+func TestSuccessBeforeSilenceDoesNotCount(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("sleep 20s ; true"))
+		id := r.place("a", "n1")[0]
+		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
+		time.Sleep(21 * time.Second)
+		n.Silence()
+		time.Sleep(time.Minute)
+		if got := r.log.Latest().Alloc(id); !got.Live() {
+			t.Errorf("it is %s", got.Outcome)
+		}
+		r.must(&state.NodeGone{ID: "n1"})
+		if got := r.log.Latest().Alloc(id); got.Outcome != muster.OutcomeLost {
+			t.Errorf("it is %s", got.Outcome)
+		}
+	})
+}
+
+// An agent that is only slow to answer is asked again: it reports the end of an allocation once.
+func TestSuccessCountsOnceAgentAnswers(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		n := r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("sleep 20s ; true"))
+		id := r.place("a", "n1")[0]
+		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
+		time.Sleep(21 * time.Second)
+		n.Hang(true)
+		time.Sleep(12 * time.Second)
+		if got := r.log.Latest().Alloc(id); !got.Live() {
+			t.Errorf("it is %s, and its agent has not answered", got.Outcome)
+		}
+		n.Hang(false)
+		r.until("it succeeds", 2*aliveFor, jobEnded("a"))
+	})
+}
+
 // Nothing is started on a node that is terminating: not what was placed there before, and no agent.
 func TestNothingStartsOnTerminatingNode(t *testing.T) {
 	inBubble(t, func(r *rig) {

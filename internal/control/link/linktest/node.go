@@ -48,6 +48,7 @@ type Node struct {
 	cut       bool
 	stuck     bool
 	hung      chan struct{} // not nil: nothing is answered until it is closed
+	silent    chan struct{} // closed: nothing passes any more
 	problems  []string
 	runtimes  []string
 	fence     wire.Fence
@@ -80,7 +81,7 @@ func NewNode(cfg Config) *Node {
 	return &Node{
 		cfg: cfg, runtimes: []string{"process"}, sandboxes: map[muster.AllocID]*sandbox{},
 		forgotten: map[muster.AllocID]bool{}, inputs: map[string][]byte{}, ran: map[muster.AllocID]int{},
-		began: time.Now(), renewed: make(chan struct{}),
+		began: time.Now(), renewed: make(chan struct{}), silent: make(chan struct{}),
 	}
 }
 
@@ -240,9 +241,13 @@ func (n *Node) Dial(ctx context.Context) (net.Conn, error) {
 	if a == nil || cut {
 		return nil, muster.Faultf(muster.FaultUnavailable, "node %s: connection refused", n.cfg.ID)
 	}
+	if isClosed(n.silent) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	client, server := net.Pipe()
 	select {
-	case a.conns <- server:
+	case a.conns <- &silenced{Conn: server, silent: n.silent, closed: make(chan struct{})}:
 		return client, nil
 	case <-a.ended:
 	case <-ctx.Done():
