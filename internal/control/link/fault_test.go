@@ -252,8 +252,8 @@ func TestRestoredBackup(t *testing.T) {
 		}
 		r.start()
 		r.submit("unknown", spec("sleep 1m ; true", count(2)))
-		r.place("unknown", "n1")
-		r.until("running", time.Second, allocIs("uunknown-1-1", muster.AllocRunning))
+		ids := r.place("unknown", "n1")
+		r.until("running", time.Second, allAre(ids, muster.AllocRunning))
 		r.stop()
 
 		r.log, r.config.State, r.config.Proposer = image, image, image
@@ -288,8 +288,8 @@ func TestUnknownToTheLog(t *testing.T) {
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
 		r.submit("a", spec("hang", count(3)))
-		r.place("a", "n1")
-		r.until("running", time.Second, allocIs("ua-2-1", muster.AllocRunning))
+		ids := r.place("a", "n1")
+		r.until("running", time.Second, allAre(ids, muster.AllocRunning))
 		r.stop()
 		r.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "a"}})
 		var end []state.AllocUpdate
@@ -333,14 +333,17 @@ func TestAgentLostItsDisk(t *testing.T) {
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
 		r.submit("a", spec("hang", count(2)))
-		r.place("a", "n1")
-		r.until("running", time.Second, allocIs("ua-1-1", muster.AllocRunning))
+		ids := r.place("a", "n1")
+		// All of them: what the log has as placed is sent again.
+		r.until("running", time.Second, allAre(ids, muster.AllocRunning))
 		n.Kill()
 		n.Wipe()
-		r.until("lost", 3*time.Second, func(s *state.Snapshot) bool {
-			a := s.Alloc("ua-0-1")
-			return a.Outcome == muster.OutcomeLost && a.Failure.Class == muster.FailureNode
-		})
+		r.until("lost", 3*time.Second, allAre(ids, muster.AllocEnded))
+		for _, id := range ids {
+			if a := r.log.Latest().Alloc(id); a.Outcome != muster.OutcomeLost || a.Failure.Class != muster.FailureNode {
+				t.Errorf("%s is %s: %v", id, a.Outcome, a.Failure)
+			}
+		}
 		time.Sleep(5 * time.Second)
 		r.check()
 	})
@@ -369,8 +372,8 @@ func TestSpecIsSentOnce(t *testing.T) {
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
 		r.submit("a", spec("sleep 20s ; true", count(4)))
-		r.place("a", "n1")
-		r.until("running", time.Second, allocIs("ua-3-1", muster.AllocRunning))
+		ids := r.place("a", "n1")
+		r.until("running", time.Second, allAre(ids, muster.AllocRunning))
 		n.Kill()
 		time.Sleep(time.Second)
 		r.restart()

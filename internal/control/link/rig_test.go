@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,6 +231,12 @@ func jobEnded(name string) func(*state.Snapshot) bool {
 
 func allocIs(id muster.AllocID, status muster.AllocStatus) func(*state.Snapshot) bool {
 	return func(s *state.Snapshot) bool { a := s.Alloc(id); return a != nil && a.Status == status }
+}
+
+func allAre(ids []muster.AllocID, status muster.AllocStatus) func(*state.Snapshot) bool {
+	return func(s *state.Snapshot) bool {
+		return !slices.ContainsFunc(ids, func(id muster.AllocID) bool { return !allocIs(id, status)(s) })
+	}
 }
 
 func outputIs(id muster.AllocID, stage state.OutputStage) func(*state.Snapshot) bool {

@@ -26,15 +26,15 @@ func TestStraysKeepTheirNode(t *testing.T) {
 		}
 		r.start()
 		r.submit("unknown", spec("sleep 1m ; true", count(2)))
-		r.place("unknown", "n1")
-		r.until("running", time.Second, allocIs("uunknown-1-1", muster.AllocRunning))
+		unknown := r.place("unknown", "n1")
+		r.until("running", time.Second, allAre(unknown, muster.AllocRunning))
 		r.stop()
 		time.Sleep(time.Hour)
 		// They did not end in that hour: the backup is restored while they run.
 		r.start()
 		r.submit("later", spec("sleep 1m ; true", count(3)))
-		r.place("later", "n1")
-		r.until("running", time.Second, allocIs("ulater-2-1", muster.AllocRunning))
+		later := r.place("later", "n1")
+		r.until("running", time.Second, allAre(later, muster.AllocRunning))
 		r.stop()
 
 		r.log, r.config.State, r.config.Proposer = image, image, image
