@@ -30,6 +30,15 @@ func endingUntil(n *state.Node) muster.Time {
 	return until
 }
 
+// hasOpenOutput reports whether output of an allocation that has ended on the node is not stored yet.
+func hasOpenOutput(snap *state.Snapshot, id muster.NodeID) (has bool) {
+	snap.OpenOutputs(id, func(*state.Alloc) bool {
+		has = true
+		return false
+	})
+	return has
+}
+
 func isEnding(snap *state.Snapshot, id muster.NodeID) bool {
 	n := snap.Node(id)
 	return n != nil && n.Stage == muster.NodeTerminating

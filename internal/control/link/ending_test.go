@@ -1,6 +1,7 @@
 package link
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,12 +141,15 @@ func TestNothingStartsOnTerminatingNode(t *testing.T) {
 // allocation, and after a while in any case. The next leader goes on like this one.
 func TestContactToTerminatingNodeIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
+		var tight atomic.Bool
+		tight.Store(true)
+		r.config.DiskTight = tight.Load
 		r.boot("n1", 8)
 		r.boot("n2", 8)
 		r.start()
 		r.until("serving", time.Second, func(s *state.Snapshot) bool { return serving("n1")(s) && serving("n2")(s) })
 		r.submit("a", spec("hang"))
-		r.submit("b", spec("sleep 1m ; true"))
+		r.submit("b", spec("sleep 1m ; flood 5000 ; true"))
 		r.place("a", "n1")
 		r.place("b", "n2")
 		time.Sleep(time.Second)
@@ -161,7 +165,13 @@ func TestContactToTerminatingNodeIsBounded(t *testing.T) {
 			}
 		}
 		up(2)
-		time.Sleep(endingOutput + time.Second)
+		// The leader changes while the output of the short one is not stored.
+		r.restart()
+		time.Sleep(endingOutput / 6)
+		up(2)
+		tight.Store(false)
+		r.until("its output is stored", endingOutput/2, outputIs("ub-0-1", state.OutputComplete))
+		time.Sleep(endingOutput)
 		up(1)
 		time.Sleep(endingFor)
 		up(0)
@@ -171,5 +181,30 @@ func TestContactToTerminatingNodeIsBounded(t *testing.T) {
 		if got := r.link.Stats().Nodes; got != 0 {
 			t.Errorf("links to %d nodes", got)
 		}
+	})
+}
+
+// What has not been stored when contact to a terminating node ends will not come: readers do not wait for the destruction.
+func TestOutputIsGivenUpWhenContactEnds(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.config.DiskTight = func() bool { return true }
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("sleep 1m ; flood 5000 ; true"))
+		id := r.place("a", "n1")[0]
+		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1"})
+		r.until("it succeeds", 70*time.Second, jobEnded("a"))
+		time.Sleep(endingOutput - time.Second)
+		if got := r.log.Latest().Alloc(id).Output.Stage; got != state.OutputOpen {
+			t.Errorf("its output is %s before contact has ended", got)
+		}
+		r.until("its output is given up", 2*time.Second, outputIs(id, state.OutputIncomplete))
+		synctest.Wait()
+		if got := r.link.Stats().Nodes; got != 0 {
+			t.Errorf("links to %d nodes", got)
+		}
+		r.must(&state.NodeGone{ID: "n1"})
 	})
 }

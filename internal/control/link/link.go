@@ -165,7 +165,7 @@ func (l *Link) Run(ctx context.Context) error {
 	now := l.cfg.Clock.Now()
 	l.cfg.Only(func(id muster.NodeID) bool {
 		n := snap.Node(id)
-		return n != nil && linked(n, now)
+		return n != nil && linked(snap, n, now)
 	})
 	l.all(ctx, &wg, snap)
 	for {
@@ -222,13 +222,13 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 	return state.AfterIndex(last), nil
 }
 
-// linked reports whether a node in this stage has an agent to talk to.
-func linked(n *state.Node, now muster.Time) bool {
+// linked reports whether a node has an agent to talk to.
+func linked(snap *state.Snapshot, n *state.Node, now muster.Time) bool {
 	switch n.Stage {
 	case muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining:
 		return true
 	case muster.NodeTerminating:
-		return n.LiveAllocs > 0 && now < endingUntil(n)
+		return now < endingUntil(n) && (n.LiveAllocs > 0 || n.IdleSince > n.StageSince && hasOpenOutput(snap, n.ID))
 	}
 	return false
 }
@@ -277,38 +277,60 @@ func (l *Link) node(id muster.NodeID) *nodeLink {
 
 func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Node) {
 	nl := l.node(n.ID)
-	now := l.cfg.Clock.Now()
+	isLinked := linked(l.cfg.State.Latest(), n, l.cfg.Clock.Now())
 	switch {
-	case nl != nil && (linked(n, now) || n.Stage == muster.NodeTerminating && nl.isEnding()):
+	case nl != nil && (isLinked || n.Stage == muster.NodeTerminating && nl.isEnding()):
 		// A link to a node that is being destroyed ends by itself.
 		nl.changed(n)
-	case nl != nil:
-		l.drop(n.ID)
-		if n.Stage != muster.NodeGone {
-			l.mu.Lock()
-			l.ending[n.ID] = nl
-			l.mu.Unlock()
+	case nl != nil && l.retire(nl):
+		if n.Stage == muster.NodeGone {
+			l.takeEnding(n.ID)
 		}
+		nl.end()
 		wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 	case n.Stage == muster.NodeGone:
-		l.mu.Lock()
-		nl = l.ending[n.ID]
-		delete(l.ending, n.ID)
-		l.mu.Unlock()
-		if nl != nil {
+		if nl := l.takeEnding(n.ID); nl != nil {
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
-	case linked(n, now):
+	case l.isEnding(n.ID):
+		// What is to be said of it is said, and the rest once it is gone.
+	case isLinked:
 		l.cfg.Enter(n.ID)
 		nl = newNodeLink(l, n)
 		l.mu.Lock()
 		l.nodes[n.ID] = nl
 		l.mu.Unlock()
-		wg.Go(func() { nl.run(ctx) })
-	case n.Stage == muster.NodeTerminating && !l.isEnding(n.ID):
+		wg.Go(func() {
+			nl.run(ctx)
+			if ctx.Err() == nil && l.retire(nl) {
+				l.giveUpOutputs(ctx, nl.row.Load(), nl) // it has ended by itself
+			}
+		})
+	case n.Stage == muster.NodeTerminating:
 		// The leader before may have been killed before it could say what became of the output.
 		wg.Go(func() { l.giveUpOutputs(ctx, n, nil) })
 	}
+}
+
+// retire takes a link out of those that there are, and keeps what it has shipped until its node is gone; false if that was done.
+func (l *Link) retire(nl *nodeLink) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.nodes[nl.id] != nl {
+		return false
+	}
+	delete(l.nodes, nl.id)
+	l.ending[nl.id] = nl
+	return true
+}
+
+// takeEnding takes a link out of those that were retired; nil if it is none of them.
+func (l *Link) takeEnding(id muster.NodeID) *nodeLink {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	nl := l.ending[id]
+	delete(l.ending, id)
+	return nl
 }
 
 func (l *Link) isEnding(id muster.NodeID) bool {
