@@ -77,6 +77,37 @@ func TestSlowStartReplacesTheErrorBefore(t *testing.T) {
 	})
 }
 
+// A start that takes long and succeeds is not the reason any more, also where its agent does not answer after it.
+func TestSlowStartThatSucceedsIsNoReason(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var quick atomic.Bool
+		r.config.StartAgent = func(context.Context, *state.Node) error {
+			if !quick.Swap(true) {
+				time.Sleep(12 * time.Second)
+			}
+			return nil
+		}
+		r.start()
+		n := r.boot("n1", 4)
+		n.Kill()
+		r.until("the start that takes long", time.Minute, func(s *state.Snapshot) bool {
+			return strings.Contains(s.Node("n1").BootError, "has taken longer than 10s")
+		})
+		r.until("that it does not answer", 10*time.Second, func(s *state.Snapshot) bool {
+			n := s.Node("n1")
+			return n.HealthReason == n.BootError && strings.HasPrefix(n.BootError, "its agent was started and does not answer: ")
+		})
+		if c := r.link.node("n1").contactNow(); strings.Contains(c.Away, "so far") {
+			t.Errorf("away: %s", c.Away)
+		}
+		before := r.log.Latest().Index()
+		time.Sleep(time.Minute)
+		if facts := r.log.Latest().Index() - before; facts > 0 {
+			t.Errorf("%d facts while nothing changed", facts)
+		}
+	})
+}
+
 // A reason that differs at each attempt does not fill the log.
 func TestReasonOfALostNodeIsRenewedAtABoundedRate(t *testing.T) {
 	inBubble(t, func(r *rig) {

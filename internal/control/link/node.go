@@ -56,6 +56,8 @@ type nodeLink struct {
 	lastRefusal string
 	// lastStart is why its agent could not be started, as logged; empty since it was started or heard. Of the dialling goroutine.
 	lastStart string
+	// outdatedBoot: its agent was started since a reason was given why it does not boot. Of the dialling goroutine.
+	outdatedBoot bool
 	// renewed: the agent is of this build, as far as that was asked for. Of the dialling goroutine.
 	renewed bool
 	// proving: a probe is under way. probeWait is the back-off of the next; of the one that probes.
@@ -292,6 +294,9 @@ func (n *nodeLink) contactGone(err error) {
 		c.Up, c.Refused, c.Unready = false, "", ""
 		if n.lastStart == "" {
 			c.Away = away(err)
+			if n.outdatedBoot {
+				c.Boot = text("its agent was started and does not answer: "+c.Away, maxMessage)
+			}
 		}
 	})
 	if wasUp {
@@ -325,7 +330,12 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 	}
 	n.touch(func(c *health.Contact) {
 		c.Denied = muster.IsKind(err, muster.FaultNotFound)
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case err == nil:
+			n.outdatedBoot = n.outdatedBoot || c.Boot != ""
+			c.Boot, c.Away = "", ""
+		case ctx.Err() == nil:
+			n.outdatedBoot = false
 			c.Boot = text("its agent could not be started: "+err.Error(), maxMessage)
 			c.Away = away(err)
 		}
