@@ -249,7 +249,7 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 		s.lostLocked(row, fmt.Sprintf("node %s no longer has it: the agent's directory was lost or emptied", s.n.id))
 	case row.Live():
 		frozen := stands(snap, row)
-		if ended || k != nil && k.sent == muster.AllocRun && k.frozen == frozen || !held && isEnding(snap, s.n.id) {
+		if ended || k != nil && k.sent == muster.AllocRun && k.frozen == frozen || !held && isTerminating(snap, s.n.id) {
 			return
 		}
 		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}

@@ -39,7 +39,7 @@ func hasOpenOutput(snap *state.Snapshot, id muster.NodeID) (has bool) {
 	return has
 }
 
-func isEnding(snap *state.Snapshot, id muster.NodeID) bool {
+func isTerminating(snap *state.Snapshot, id muster.NodeID) bool {
 	n := snap.Node(id)
 	return n != nil && n.Stage == muster.NodeTerminating
 }

@@ -47,7 +47,7 @@ func (s *session) guardDue() time.Duration {
 	}
 	snap := s.n.l.cfg.State.Latest()
 	s.exclusive = false
-	if isEnding(snap, s.n.id) {
+	if isTerminating(snap, s.n.id) {
 		return 0 // it is never good again
 	}
 	snap.NodeAllocs(s.n.id, func(a *state.Alloc) bool {

@@ -27,7 +27,7 @@ func TestConnectionsOutliveTheLoop(t *testing.T) {
 			open[id] = true
 		}
 		r.config.Leave = leave
-		r.config.Only = func(linked func(muster.NodeID) bool) {
+		r.config.LeaveAllBut = func(linked func(muster.NodeID) bool) {
 			for id := range open {
 				if !linked(id) {
 					leave(id)

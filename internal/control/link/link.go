@@ -61,9 +61,9 @@ type Config struct {
 	// Enter is called before anything is asked of a node, Leave after the last of it. Requests of users may end later, and must
 	// not open anything to the node then. May be nil.
 	Enter, Leave func(id muster.NodeID)
-	// Only is called when Run begins, with the nodes that it links: what is open to others, left from a loop before this one,
-	// is closed. At the end of Run nothing is left: the next loop goes on over the same connections. May be nil.
-	Only func(linked func(id muster.NodeID) bool)
+	// LeaveAllBut is called when Run begins, with the nodes that it links: what is open to others, left from a loop before this
+	// one, is closed. At the end of Run nothing is left: the next loop goes on over the same connections. May be nil.
+	LeaveAllBut func(linked func(id muster.NodeID) bool)
 	// Lease is how long a node may hear nothing before it ends itself; 0: for ever. Held nodes have none. May be nil: none has.
 	Lease func(n *state.Node) time.Duration
 	// Problems are sentences about the way to a node, for operators. May be nil.
@@ -99,9 +99,9 @@ type Link struct {
 
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*nodeLink
-	// ending had links until their instances were about to be destroyed: what they
-	// have shipped of that which still ran is said once they are gone.
-	ending map[muster.NodeID]*nodeLink
+	// dropped are links of nodes that are terminating and have no contact any more. What they have shipped of
+	// allocations that still ran is committed once the node is gone.
+	dropped map[muster.NodeID]*nodeLink
 }
 
 // shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
@@ -135,8 +135,8 @@ func New(cfg Config) (*Link, error) {
 	if cfg.Leave == nil {
 		cfg.Leave = func(muster.NodeID) {}
 	}
-	if cfg.Only == nil {
-		cfg.Only = func(func(muster.NodeID) bool) {}
+	if cfg.LeaveAllBut == nil {
+		cfg.LeaveAllBut = func(func(muster.NodeID) bool) {}
 	}
 	if cfg.Lease == nil {
 		cfg.Lease = func(*state.Node) time.Duration { return 0 }
@@ -146,7 +146,7 @@ func New(cfg Config) (*Link, error) {
 	}
 	return &Link{
 		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce),
-		nodes: map[muster.NodeID]*nodeLink{}, ending: map[muster.NodeID]*nodeLink{},
+		nodes: map[muster.NodeID]*nodeLink{}, dropped: map[muster.NodeID]*nodeLink{},
 	}, nil
 }
 
@@ -163,7 +163,7 @@ func (l *Link) Run(ctx context.Context) error {
 	l.term, l.since = snap.Meta().Term, snap.Meta().Time
 	pos := state.AfterIndex(snap.Index())
 	now := l.cfg.Clock.Now()
-	l.cfg.Only(func(id muster.NodeID) bool {
+	l.cfg.LeaveAllBut(func(id muster.NodeID) bool {
 		n := snap.Node(id)
 		return n != nil && linked(snap, n, now)
 	})
@@ -209,7 +209,7 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 		case c.Node != nil:
 			l.nodeChanged(ctx, wg, c.Node)
 		case c.NodeBefore != nil:
-			l.drop(c.NodeBefore.ID)
+			l.forget(c.NodeBefore.ID)
 		case c.AllocBefore != nil || c.Alloc != nil:
 			l.allocChanged(c, mail)
 		case c.Config && l.cfg.State.Latest().Meta().Term != l.term:
@@ -246,14 +246,14 @@ func (l *Link) all(ctx context.Context, wg *sync.WaitGroup, snap *state.Snapshot
 	})
 	for _, id := range l.nodeIDs() {
 		if !seen[id] {
-			l.drop(id)
+			l.forget(id)
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id := range l.ending {
+	for id := range l.dropped {
 		if !seen[id] {
-			delete(l.ending, id)
+			delete(l.dropped, id)
 		}
 	}
 }
@@ -279,20 +279,20 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 	nl := l.node(n.ID)
 	isLinked := linked(l.cfg.State.Latest(), n, l.cfg.Clock.Now())
 	switch {
-	case nl != nil && (isLinked || n.Stage == muster.NodeTerminating && nl.isEnding()):
+	case nl != nil && (isLinked || n.Stage == muster.NodeTerminating && nl.terminating()):
 		// A link to a node that is being destroyed ends by itself.
 		nl.changed(n)
-	case nl != nil && l.retire(nl):
+	case nl != nil && l.drop(nl):
 		if n.Stage == muster.NodeGone {
-			l.takeEnding(n.ID)
+			l.takeDropped(n.ID)
 		}
 		nl.end()
 		wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 	case n.Stage == muster.NodeGone:
-		if nl := l.takeEnding(n.ID); nl != nil {
+		if nl := l.takeDropped(n.ID); nl != nil {
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
-	case l.isEnding(n.ID):
+	case l.isDropped(n.ID):
 		// What is to be said of it is said, and the rest once it is gone.
 	case isLinked:
 		l.cfg.Enter(n.ID)
@@ -302,7 +302,7 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 		l.mu.Unlock()
 		wg.Go(func() {
 			nl.run(ctx)
-			if ctx.Err() == nil && l.retire(nl) {
+			if ctx.Err() == nil && l.drop(nl) {
 				l.giveUpOutputs(ctx, nl.row.Load(), nl) // it has ended by itself
 			}
 		})
@@ -312,34 +312,35 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 	}
 }
 
-// retire takes a link out of those that there are, and keeps what it has shipped until its node is gone; false if that was done.
-func (l *Link) retire(nl *nodeLink) bool {
+// drop takes a link out of the current ones, and keeps what it has shipped until its node is gone; false if that was done before.
+func (l *Link) drop(nl *nodeLink) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nodes[nl.id] != nl {
 		return false
 	}
 	delete(l.nodes, nl.id)
-	l.ending[nl.id] = nl
+	l.dropped[nl.id] = nl
 	return true
 }
 
-// takeEnding takes a link out of those that were retired; nil if it is none of them.
-func (l *Link) takeEnding(id muster.NodeID) *nodeLink {
+// takeDropped takes a node's link out of those that were dropped; nil if there is none.
+func (l *Link) takeDropped(id muster.NodeID) *nodeLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	nl := l.ending[id]
-	delete(l.ending, id)
+	nl := l.dropped[id]
+	delete(l.dropped, id)
 	return nl
 }
 
-func (l *Link) isEnding(id muster.NodeID) bool {
+func (l *Link) isDropped(id muster.NodeID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ending[id] != nil
+	return l.dropped[id] != nil
 }
 
-func (l *Link) drop(id muster.NodeID) {
+// forget ends the link of a node that the state does not have any more.
+func (l *Link) forget(id muster.NodeID) {
 	l.mu.Lock()
 	nl := l.nodes[id]
 	delete(l.nodes, id)

@@ -127,8 +127,8 @@ func (n *nodeLink) run(ctx context.Context) {
 	}
 }
 
-// isEnding reports whether its node is being destroyed, as far as it knows.
-func (n *nodeLink) isEnding() bool { return n.row.Load().Stage == muster.NodeTerminating }
+// terminating reports whether its node is being destroyed, as far as it knows.
+func (n *nodeLink) terminating() bool { return n.row.Load().Stage == muster.NodeTerminating }
 
 func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
 
@@ -390,7 +390,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if r := n.check(hello, fence); r != nil {
 		return false, r
 	}
-	if !n.renewed && !n.isEnding() {
+	if !n.renewed && !n.terminating() {
 		if hello, err = n.renew(ctx, hello); err != nil {
 			return false, err
 		}
@@ -515,7 +515,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var said health.Verdict
-	var renewed muster.Time // when the reason of a lost node was last renewed
+	var reasonRenewed muster.Time // when the reason of a lost node was last renewed
 	for {
 		select {
 		case <-ctx.Done():
@@ -555,11 +555,11 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		if v.Health == row.Health && v.Health == muster.NodeLost && v.Denied == row.Denied {
-			if wait := renewed.Add(reasonEvery).Sub(now); renewed != 0 && wait > 0 {
+			if wait := reasonRenewed.Add(reasonEvery).Sub(now); reasonRenewed != 0 && wait > 0 {
 				timer.Reset(wait)
 				continue
 			}
-			renewed = now
+			reasonRenewed = now
 		}
 		said = v
 		n.log.Info("node health", "health", v.Health, "was", row.Health, "why", v.Reason)

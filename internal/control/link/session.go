@@ -229,7 +229,7 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	case row == nil || row.Node != s.n.id || !row.Live():
 		// To be forgotten, stopped or shipped: looked at with the next set.
 		s.n.box.add(r.ID, false)
-	case isEnding(snap, s.n.id) && !s.countsAtTheEnd(ctx, row, r):
+	case isTerminating(snap, s.n.id) && !s.countsAtTheEnd(ctx, row, r):
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
 		s.store(ctx, row, r)
 	case rank(r.Status) > rank(row.Status),

@@ -158,8 +158,8 @@ func (s *session) dropChunks(ctx context.Context, sh *ship, st *stream, row *sta
 	return nil
 }
 
-// giveUpOutputs says of a node that is being destroyed that the rest of its
-// output will not come.
+// giveUpOutputs commits that the rest of a terminating node's output will not come: once contact to it has ended, or it is
+// gone. The node may have been terminating for a while by then.
 func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink) {
 	if nl != nil {
 		// Nothing is shipped any more after this.

@@ -194,8 +194,8 @@ func (r *Reach) Leave(id muster.NodeID) {
 	r.pool.Remove(string(id))
 }
 
-// Only leaves every node but those that keep names.
-func (r *Reach) Only(keep func(id muster.NodeID) bool) {
+// LeaveAllBut leaves every node but those that keep names.
+func (r *Reach) LeaveAllBut(keep func(id muster.NodeID) bool) {
 	r.mu.Lock()
 	var left []muster.NodeID
 	for id := range r.hosts {
