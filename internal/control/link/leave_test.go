@@ -47,6 +47,7 @@ func TestConnectionsOutliveTheLoop(t *testing.T) {
 		r.must(&state.NodeGone{ID: "n2"})
 		r.start()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if !slices.Equal(left, []muster.NodeID{"n2"}) {
 			t.Errorf("left %v", left)
 		}
