@@ -64,9 +64,9 @@ func TestSlowStartReplacesTheErrorBefore(t *testing.T) {
 			}
 			return errors.New("connection refused")
 		}
-		r.start()
 		n := r.boot("n1", 4)
 		n.Kill()
+		r.start()
 		r.until("the first error", time.Minute, func(s *state.Snapshot) bool {
 			return strings.Contains(s.Node("n1").BootError, "connection refused")
 		})
@@ -87,9 +87,9 @@ func TestSlowStartThatSucceedsIsNoReason(t *testing.T) {
 			}
 			return nil
 		}
-		r.start()
 		n := r.boot("n1", 4)
 		n.Kill()
+		r.start()
 		r.until("the start that takes long", time.Minute, func(s *state.Snapshot) bool {
 			return strings.Contains(s.Node("n1").BootError, "has taken longer than 10s")
 		})

@@ -16,9 +16,9 @@ func TestStartThatHangsIsTold(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		r.start()
 		n := r.boot("n1", 4)
 		n.Kill()
+		r.start()
 		r.until("the cause is told", 10*time.Minute, func(s *state.Snapshot) bool {
 			return strings.Contains(s.Node("n1").BootError, "did not end within 2m0s")
 		})
