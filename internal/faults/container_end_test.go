@@ -81,8 +81,8 @@ func TestContainerDiskFull(t *testing.T) {
 	}
 	h.inside(a, "rm", "/big")
 	h.cli("cp", h.path("large"), "full:/large").says(0)
-	h.inside(a, "touch", "/gate")
-	h.inside(b, "touch", "/gate")
+	h.open(a, "/gate")
+	h.open(b, "/gate")
 	full.says(0)
 	beside.says(0)
 	h.nothingLeft()

@@ -161,11 +161,11 @@ func TestPrivateRegistry(t *testing.T) {
 				h.stop()
 				h.start()
 			}
-			run, _ := h.container("work", ref, nil, "sh", "-c", "echo hello; until [ -e /gate ]; do sleep 0.05; done; echo over")
+			run, work := h.container("work", ref, nil, "sh", "-c", "echo hello; until [ -e /gate ]; do sleep 0.05; done; echo over")
 			if login == imagetest.Token {
 				h.noSecret("work")
 			}
-			h.cli("exec", "work", "--", "touch", "/gate").says(0)
+			h.open(work, "/gate")
 			run.says(0)
 			if login == imagetest.Token {
 				h.idle()

@@ -107,7 +107,7 @@ func TestContainerAgentKilled(t *testing.T) {
 	if !init.alive() {
 		t.Error("the container did not live on")
 	}
-	h.inside(a, "touch", "/gate")
+	h.open(a, "/gate")
 	checkCounted(t, run)
 	if all := h.allocs("talk"); len(all) != 1 || all[0].ExitCode == nil || *all[0].ExitCode != 9 {
 		t.Errorf("%+v", all)
@@ -166,7 +166,7 @@ func TestContainerServerKilled(t *testing.T) {
 	}
 	h.checkLasting(a, "long")
 	h.eventually("what nobody is attached to has ended", func() bool { return !strings.Contains(h.inside(a, "ps"), "sleep 1002") })
-	h.inside(a, "touch", "/gate")
+	h.open(a, "/gate")
 	checkCounted(t, run)
 	h.lostNone()
 	h.nothingLeft()

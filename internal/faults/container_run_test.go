@@ -157,7 +157,7 @@ func TestExecutionInContainer(t *testing.T) {
 		t.Errorf("%s: exit code %d: %s", eats, code, eats.stderr)
 	}
 	h.prints("made\n", "exec", "web", "--", "cat", "/tmp/file")
-	h.cli("exec", "web", "--", "touch", "/tmp/gate").says(0)
+	h.open(a, "/tmp/gate")
 	run.says(3)
 	t.Logf("%+v", *h.allocs("web")[0].Failure)
 	h.cli("exec", "web", "--", "true").says(1, "ended")
