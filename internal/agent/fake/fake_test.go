@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,10 +13,13 @@ import (
 
 // nodes gives every case a node of its own, and both agents of a case the same.
 func suite(bubble bool) runtimetest.Suite {
+	var mu sync.Mutex // cases run in parallel
 	nodes := map[string]*Node{}
 	return runtimetest.Suite{
 		Scripted: true, Bubble: bubble,
 		New: func(t *testing.T) agent.Runtime {
+			mu.Lock()
+			defer mu.Unlock()
 			node := nodes[t.Name()]
 			if node == nil {
 				node = NewNode()

@@ -66,24 +66,26 @@ func TestRunnersThatAreGoneAreForgotten(t *testing.T) {
 			t.Fatalf("%d of 8 are kept", n)
 		}
 		g.stop()
+		var away atomic.Bool
+		g.log.Before = func(_ context.Context, f state.Fact) error {
+			if _, is := f.(*state.RunnersPurged); is && away.Load() {
+				return muster.Faultf(muster.FaultUnavailable, "the log is away")
+			}
+			return nil
+		}
 		g.most = 5
 		g.start()
 		g.sleep(resync)
 		if n := len(gone()); n != 5 {
 			t.Fatalf("%d are kept by the next leader, at most 5", n)
 		}
-		g.log.Before = func(ctx context.Context, f state.Fact) error {
-			if _, is := f.(*state.RunnersPurged); is {
-				return muster.Faultf(muster.FaultUnavailable, "the log is away")
-			}
-			return nil
-		}
+		away.Store(true)
 		last := use(3)
 		g.sleep(resync)
 		if n := len(gone()); n != 8 {
 			t.Fatalf("%d are there, and the log refused to forget any of 8", n)
 		}
-		g.log.Before = nil
+		away.Store(false)
 		g.sleep(2 * resync)
 		if ids := gone(); len(ids) != 5 || !slices.Contains(ids, last) {
 			t.Fatalf("%v are kept, want the newest 5, %s among them", ids, last)
