@@ -121,7 +121,7 @@ func (v *View) build(snap *state.Snapshot) {
 }
 
 // Advance follows the feed: changes in their order, up to and with those of
-// the entry at index. False says that the view must be built anew, as the pools have changed.
+// the entry at index. False: the pools have changed, and the view must be rebuilt.
 func (v *View) Advance(changes []state.Change, index uint64) bool {
 	for i := range changes {
 		switch c := &changes[i]; {
