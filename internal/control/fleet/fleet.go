@@ -325,38 +325,19 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 		n := snap.Node(id)
 		return n == nil || n.Stage == muster.NodeGone
 	}
-	for _, m := range []map[muster.NodeID]muster.Time{f.memory.Tried, f.memory.Destroyed, f.memory.NotBefore} {
-		for id := range m {
-			if gone(id) {
-				delete(m, id)
-			}
-		}
-	}
-	for id := range f.broken {
-		if gone(id) {
-			delete(f.broken, id)
-		}
-	}
-	for id := range f.backoff {
-		if gone(id) {
-			delete(f.backoff, id)
-		}
-	}
-	for id := range f.memory.Notices {
-		if gone(id) {
-			delete(f.memory.Notices, id)
-		}
-	}
-	for id := range f.troubles {
-		if gone(id) {
-			delete(f.troubles, id)
-		}
-	}
-	for id := range f.overdue {
-		if gone(id) {
-			delete(f.overdue, id)
-		}
-	}
+	forget(f.memory.Tried, gone)
+	forget(f.memory.Destroyed, gone)
+	forget(f.memory.NotBefore, gone)
+	forget(f.memory.Notices, gone)
+	forget(f.broken, gone)
+	forget(f.backoff, gone)
+	forget(f.troubles, gone)
+	forget(f.overdue, gone)
+}
+
+// forget deletes what is kept of nodes that are gone.
+func forget[M ~map[muster.NodeID]V, V any](of M, gone func(muster.NodeID) bool) {
+	maps.DeleteFunc(of, func(id muster.NodeID, _ V) bool { return gone(id) })
 }
 
 // mend carries out what package mend decided.

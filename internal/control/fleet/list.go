@@ -56,6 +56,17 @@ func (f *Fleet) Blind(name muster.ProviderName) Blind {
 	return l.blind
 }
 
+// after is how a provider stands after one more call, which began at a time.
+func (b Blind) after(err error, at muster.Time) Blind {
+	switch {
+	case err == nil:
+		return Blind{}
+	case b.Err == nil:
+		return Blind{Since: at, Err: err}
+	}
+	return Blind{Since: b.Since, Err: err}
+}
+
 func newLister(f *Fleet, name muster.ProviderName, p cloud.Provider) *lister {
 	return &lister{f: f, name: name, p: p, wake: make(chan struct{}, 1)}
 }
@@ -160,14 +171,7 @@ func (l *lister) ended(err error) (before Blind) {
 	before = l.blind
 	l.tries++
 	l.busy = false
-	switch {
-	case err == nil:
-		l.blind = Blind{}
-	case before.Err == nil:
-		l.blind = Blind{Since: l.asked, Err: err}
-	default:
-		l.blind.Err = err
-	}
+	l.blind = before.after(err, l.asked)
 	return before
 }
 

@@ -98,15 +98,7 @@ func (f *Fleet) offersRead(ctx context.Context, name muster.ProviderName, err er
 	now := f.cfg.Clock.Now()
 	f.mu.Lock()
 	before := f.unsold[name]
-	if err == nil {
-		delete(f.unsold, name)
-	} else {
-		since := before.Since
-		if before.Err == nil {
-			since = now
-		}
-		f.unsold[name] = Blind{Since: since, Err: err}
-	}
+	f.unsold[name] = before.after(err, now)
 	f.mu.Unlock()
 	switch {
 	case err != nil:
