@@ -199,7 +199,7 @@ func (c *checker) eachJob() {
 		c.bad("%d jobs are known by name, there are %d", named, all)
 	}
 	ended := int64(0)
-	c.snap.EndedJobs(func(j *Job) bool { ended += j.bytes(); return true })
+	c.snap.EndedJobs(func(j *Job) bool { ended += j.SpecBytes(); return true })
 	if ended != c.snap.EndedJobBytes() {
 		c.bad("ended jobs take %d bytes, counted are %d", c.snap.EndedJobBytes(), ended)
 	}

@@ -63,8 +63,8 @@ func specBytes(s *api.JobSpec) int64 {
 	return int64(n + 64*(len(s.Affinities)+len(s.Spread)+len(s.Ports)))
 }
 
-// bytes is about what a job's specs take, those of its past versions as well.
-func (j *Job) bytes() int64 {
+// SpecBytes is about what a job's specs take, those of its past versions as well.
+func (j *Job) SpecBytes() int64 {
 	n := j.Run.bytes
 	if j.Standing != nil {
 		for i := range j.Standing.Past {
@@ -479,7 +479,7 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 			})
 		}
 		s.t.endedJobs.Delete(j)
-		s.t.endedBytes -= j.bytes()
+		s.t.endedBytes -= j.SpecBytes()
 		s.useJob(j, nil)
 		s.changed(Change{Verb: "job.purged", JobBefore: j})
 		n++

@@ -64,9 +64,6 @@ func (s *Snapshot) EndedJobCount() int { return s.t.endedJobs.Len() }
 // EndedJobBytes is about what the specs of those take in memory.
 func (s *Snapshot) EndedJobBytes() int64 { return s.t.endedBytes }
 
-// EndedBytes is about what the specs of one of those take.
-func (j *Job) EndedBytes() int64 { return j.bytes() }
-
 // Member of a job; nil if it has no row yet (Job.NextIndex) or does not exist.
 func (s *Snapshot) Member(uid muster.JobUID, index int) *Member {
 	return get(s.t.members, &Member{UID: uid, Index: index})

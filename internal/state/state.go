@@ -236,11 +236,11 @@ func (s *State) putJob(before, after *Job, verb string) {
 	}
 	replace(s.t.endedJobs, before, after, had && before.Stage == muster.JobEnded, false)
 	if had && before.Stage == muster.JobEnded {
-		s.t.endedBytes -= before.bytes()
+		s.t.endedBytes -= before.SpecBytes()
 	}
 	if after.Stage == muster.JobEnded {
 		s.t.endedJobs.Set(after)
-		s.t.endedBytes += after.bytes()
+		s.t.endedBytes += after.SpecBytes()
 	}
 	replace(s.t.unsettled, before, after, had && before.Unsettled(), after.Unsettled())
 	if had && before.ParkedUntil != 0 {

@@ -212,7 +212,7 @@ func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*s
 		// Output that is still on its way would be stored for nobody.
 		if open, _ := stored(snap, j); !open && !but.has(j.UID) {
 			out = append(out, j)
-			bytes -= j.EndedBytes()
+			bytes -= j.SpecBytes()
 		}
 		return true
 	})
