@@ -86,15 +86,13 @@ func (v *View) build(snap *state.Snapshot) {
 // Advance brings the view to a later snapshot by the changes between, in their
 // order; the same again, or some of before, does no harm.
 func (v *View) Advance(snap *state.Snapshot, changes []state.Change) {
-	prices := false
+	config, onlyOffers := false, true
 	for i := range changes {
 		if c := &changes[i]; c.Config {
-			if prices = c.Verb == "config.offerings"; !prices {
-				break
-			}
+			config, onlyOffers = true, onlyOffers && c.Verb == "config.offerings"
 		}
 	}
-	if !prices && slices.ContainsFunc(changes, func(c state.Change) bool { return c.Config }) || prices && !v.reprice(snap) {
+	if config && !(onlyOffers && v.reprice(snap)) {
 		v.build(snap)
 		return
 	}
