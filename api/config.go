@@ -72,6 +72,16 @@ type SchedulerConfig struct {
 	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is taken out again and the server has read its file anew (SIGHUP). What runs goes on (rollouts and drains stop no member of a service), jobs are accepted and wait, and no node is launched for them. Default: false."`
 }
 
+// Pool is what the configuration says of a pool; the zero PoolSpec of one that it does not have.
+func (s *ServerConfig) Pool(name string) *PoolSpec {
+	for i := range s.Pools {
+		if p := &s.Pools[i]; p.Name == name {
+			return p
+		}
+	}
+	return &PoolSpec{}
+}
+
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
 	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`

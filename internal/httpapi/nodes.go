@@ -82,13 +82,7 @@ func (a *API) lease(name muster.PoolName) api.Duration {
 	if a.cfg.Running == nil {
 		return 0
 	}
-	c := a.cfg.Running()
-	for i := range c.Pools {
-		if c.Pools[i].Name == string(name) {
-			return c.Pools[i].Lease
-		}
-	}
-	return 0
+	return a.cfg.Running().Pool(string(name)).Lease
 }
 
 type listNodesIn struct {

@@ -177,7 +177,7 @@ func (s *Server) providerNow(name muster.ProviderName) cloud.Provider {
 // probe is what a new node must pass: its pool's word, else its provider's.
 func (s *Server) probe(n *state.Node) reach.Probe {
 	config := s.config()
-	if p := poolOf(config, n.Pool); p.BootProbe.Command != "" {
+	if p := config.Pool(string(n.Pool)); p.BootProbe.Command != "" {
 		return reach.Probe{Command: p.BootProbe.Command, Timeout: p.BootProbe.Timeout.Std()}
 	}
 	for i := range config.Providers {
@@ -189,24 +189,18 @@ func (s *Server) probe(n *state.Node) reach.Probe {
 }
 
 // lease is how long a node may hear nothing before it ends itself; 0: for ever.
-func (s *Server) lease(n *state.Node) time.Duration { return poolOf(s.config(), n.Pool).Lease.Std() }
-
-// poolOf is what a configuration says of a pool; nothing of one that it does not have.
-func poolOf(config *api.ServerConfig, name muster.PoolName) *api.PoolSpec {
-	for i := range config.Pools {
-		if p := &config.Pools[i]; p.Name == string(name) {
-			return p
-		}
-	}
-	return &api.PoolSpec{}
+func (s *Server) lease(n *state.Node) time.Duration {
+	return s.config().Pool(string(n.Pool)).Lease.Std()
 }
 
 // ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
-func (s *Server) ociRuntime(pool muster.PoolName) string { return poolOf(s.config(), pool).OCIRuntime }
+func (s *Server) ociRuntime(pool muster.PoolName) string {
+	return s.config().Pool(string(pool)).OCIRuntime
+}
 
 // agentArgs are what the configuration of a pool adds to the arguments of its nodes' agents.
 func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
-	p := poolOf(s.config(), pool)
+	p := s.config().Pool(string(pool))
 	if p.OCIRuntime != "" {
 		args = append(args, "--oci-runtime", p.OCIRuntime)
 	}
