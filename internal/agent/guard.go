@@ -53,8 +53,8 @@ type guardFile struct {
 	Until  time.Duration `json:"until_ns"`
 }
 
-// uptime is the time since the machine's boot, sleep included.
-func uptime() (time.Duration, bool) {
+// Uptime is the time since the machine's boot, sleep included.
+func Uptime() (time.Duration, bool) {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
 		return 0, false
@@ -89,7 +89,7 @@ func loadGuard(dir string, log *slog.Logger) *guard {
 		return g
 	}
 	var f guardFile
-	if up, ok := uptime(); ok && json.Unmarshal(b, &f) == nil && f.Kernel != "" && f.Kernel == KernelBoot() && f.Until > up {
+	if up, ok := Uptime(); ok && json.Unmarshal(b, &f) == nil && f.Kernel != "" && f.Kernel == KernelBoot() && f.Until > up {
 		g.until = now.Add(f.Until - up)
 		g.kept = g.until
 	}
@@ -134,7 +134,7 @@ func (g *guard) renew(tick, millis int64, keep bool) {
 
 // keepLocked writes down how long it holds. Not synced: after a power cut nothing runs that it is for.
 func (g *guard) keepLocked() {
-	up, ok := uptime()
+	up, ok := Uptime()
 	if !ok {
 		return
 	}

@@ -67,10 +67,8 @@ func (s *sandbox) hold(pidfd int) error {
 // as the kernel agrees, which counts from boot.
 func (s *sandbox) age() time.Duration {
 	age := time.Since(s.started)
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) == nil {
-		born := time.Duration(s.init.Start) * (time.Second / userHZ)
-		age = min(age, time.Duration(now.Nano())-born)
+	if up, ok := agent.Uptime(); ok {
+		age = min(age, up-time.Duration(s.init.Start)*(time.Second/userHZ))
 	}
 	return max(age, 0)
 }
