@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -39,17 +40,24 @@ func TestMemberFinishesOnTerminatingNode(t *testing.T) {
 	})
 }
 
+// finishedWhileTerminating has a member succeed a second ago on a node that is being destroyed.
+func finishedWhileTerminating(r *rig) (n *linktest.Node, id muster.AllocID) {
+	r.t.Helper()
+	n = r.boot("n1", 8)
+	r.start()
+	r.until("serving", time.Second, serving("n1"))
+	r.submit("a", spec("sleep 20s ; true"))
+	id = r.place("a", "n1")[0]
+	r.until("running", time.Second, allocIs(id, muster.AllocRunning))
+	r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
+	time.Sleep(21 * time.Second)
+	return n, id
+}
+
 // A program that the shutdown of its machine ends may exit with 0: that is no success.
 func TestSuccessDuringShutdownDoesNotCount(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		n := r.boot("n1", 8)
-		r.start()
-		r.until("serving", time.Second, serving("n1"))
-		r.submit("a", spec("sleep 20s ; true"))
-		id := r.place("a", "n1")[0]
-		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
-		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
-		time.Sleep(21 * time.Second)
+		n, id := finishedWhileTerminating(r)
 		n.Destroy()
 		time.Sleep(time.Minute)
 		if got := r.log.Latest().Alloc(id); !got.Live() {
@@ -65,14 +73,7 @@ func TestSuccessDuringShutdownDoesNotCount(t *testing.T) {
 // A machine that loses its power or network closes no connection, and its silence is noticed only later than aliveFor.
 func TestSuccessBeforeSilenceDoesNotCount(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		n := r.boot("n1", 8)
-		r.start()
-		r.until("serving", time.Second, serving("n1"))
-		r.submit("a", spec("sleep 20s ; true"))
-		id := r.place("a", "n1")[0]
-		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
-		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
-		time.Sleep(21 * time.Second)
+		n, id := finishedWhileTerminating(r)
 		n.Silence()
 		time.Sleep(time.Minute)
 		if got := r.log.Latest().Alloc(id); !got.Live() {
@@ -88,14 +89,7 @@ func TestSuccessBeforeSilenceDoesNotCount(t *testing.T) {
 // An agent that is only slow to answer is asked again: it reports the end of an allocation once.
 func TestSuccessCountsOnceAgentAnswers(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		n := r.boot("n1", 8)
-		r.start()
-		r.until("serving", time.Second, serving("n1"))
-		r.submit("a", spec("sleep 20s ; true"))
-		id := r.place("a", "n1")[0]
-		r.until("running", time.Second, allocIs(id, muster.AllocRunning))
-		r.must(&state.NodeTerminating{ID: "n1", Reason: "idle"})
-		time.Sleep(21 * time.Second)
+		n, id := finishedWhileTerminating(r)
 		n.Hang(true)
 		time.Sleep(12 * time.Second)
 		if got := r.log.Latest().Alloc(id); !got.Live() {
