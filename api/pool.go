@@ -29,7 +29,7 @@ type Pool struct {
 	Troubles []NodeTrouble `json:"provider_errors,omitempty" doc:"Nodes that the provider did not create, destroy or tag when it was last asked, at most 20."`
 	// Suspect and Warmth are told of a single pool as well as in lists.
 	Suspect   *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
-	Warmth    []Warmth `json:"warmth,omitempty" doc:"What its nodes have at hand, the most common first, at most 20; in single-pool answers."`
+	Warmth    []Warmth `json:"warmth,omitempty" doc:"What its nodes have cached or served lately, the most common first, at most 20; in single-pool answers."`
 	Blocks    []Block  `json:"blocks" doc:"What the provider has said no to, and for how long that is heeded."`
 	Unblocked int      `json:"unblocked,omitempty" doc:"In the answer to resume: how many blocks it ended."`
 	Waiting   []Wait   `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`

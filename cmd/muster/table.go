@@ -136,9 +136,9 @@ func clean(s string) string {
 }
 
 // oneLine is clean for what stands in a line of a list: text of others with a line break in it would read as a line of its own.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", "·", "\t", "·").Replace(clean(s))
-}
+func oneLine(s string) string { return breaks.Replace(clean(s)) }
+
+var breaks = strings.NewReplacer("\n", "·", "\t", "·")
 
 func forbidden(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || r == unicode.ReplacementChar || muster.Invisible(r)
