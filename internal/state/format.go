@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/musterhq/muster"
 )
@@ -132,18 +133,53 @@ func (n *need) walk(v reflect.Value) {
 			n.walk(it.Value())
 		}
 	case reflect.Struct:
-		name := v.Type().String()
-		n.raise(since[name], name)
-		for i := range v.NumField() {
-			f := v.Type().Field(i)
-			if key, _ := wireKey(f); key == "" || isAbsent(v.Field(i)) {
-				continue
+		s := sinceOf(v.Type())
+		n.raise(s.format, s.name)
+		for _, f := range s.fields {
+			if x := v.Field(f.index); !isAbsent(x) {
+				n.raise(f.format, f.name)
+				n.walk(x)
 			}
-			name := name + "." + f.Name
-			n.raise(since[name], name)
-			n.walk(v.Field(i))
 		}
 	}
+}
+
+// structSince is what since says of a struct and of the fields of it that are written.
+type structSince struct {
+	name   string
+	format Format
+	fields []fieldSince
+}
+
+type fieldSince struct {
+	index  int
+	name   string
+	format Format
+}
+
+// structsSince has the structSince of every type that was asked for. Tags are parsed once for each type: a snapshot
+// below FormatNewest walks every row.
+var structsSince sync.Map
+
+func sinceOf(t reflect.Type) *structSince {
+	if s, ok := structsSince.Load(t); ok {
+		return s.(*structSince)
+	}
+	s := &structSince{name: t.String(), format: since[t.String()]}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if key, _ := wireKey(f); key == "" {
+			continue
+		}
+		name := s.name + "." + f.Name
+		// A field whose values have no fields of their own, of the first format, can raise nothing.
+		if since[name] == 0 && flat(f.Type) {
+			continue
+		}
+		s.fields = append(s.fields, fieldSince{i, name, since[name]})
+	}
+	structsSince.Store(t, s)
+	return s
 }
 
 // flat reports whether values of a type have no fields.

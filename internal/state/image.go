@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strconv"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -149,7 +150,8 @@ func (w *imageWriter) row(t rowTable, v any) {
 		return
 	}
 	if w.needs != nil {
-		w.needs.raise(since[fmt.Sprintf("row %d", t)], fmt.Sprintf("row %d", t))
+		name := "row " + strconv.Itoa(int(t))
+		w.needs.raise(since[name], name)
 		w.needs.walk(reflect.ValueOf(v))
 		return
 	}

@@ -155,12 +155,12 @@ func (s *Snapshot) DueRetries(uid muster.JobUID, now muster.Time, fn func(*Membe
 	})
 }
 
-// DueCount is how many members DueRetries iterates over, without a walk over them.
-func (s *Snapshot) DueCount(uid muster.JobUID, now muster.Time) int {
-	j := s.JobByUID(uid)
-	if j == nil || j.Retrying == 0 {
+// DueCount is how many members DueRetries iterates over, without a walk over them. The job is the snapshot's row.
+func (s *Snapshot) DueCount(j *Job, now muster.Time) int {
+	if j.Retrying == 0 {
 		return 0
 	}
+	uid := j.UID
 	switch first := s.t.next(uid, longAgo); {
 	case first == nil || first.RetryAt > now:
 		return 0

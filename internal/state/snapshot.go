@@ -39,16 +39,27 @@ func (t *tables) job(key muster.JobKey) *Job {
 	if !ok {
 		return nil
 	}
-	return get(t.jobsUID, &Job{UID: l.uid})
+	return t.jobByUID(l.uid)
 }
 
 // JobByUID is the job with this uid; nil if there is none.
-func (s *Snapshot) JobByUID(uid muster.JobUID) *Job { return get(s.t.jobsUID, &Job{UID: uid}) }
+func (s *Snapshot) JobByUID(uid muster.JobUID) *Job { return s.t.jobByUID(uid) }
+
+// jobKeys has rows to search by. A job's row is large, and every pass looks up every job that it considers.
+var jobKeys = sync.Pool{New: func() any { return new(Job) }}
+
+func (t *tables) jobByUID(uid muster.JobUID) *Job {
+	key := jobKeys.Get().(*Job)
+	key.UID = uid
+	j := get(t.jobsUID, key)
+	jobKeys.Put(key)
+	return j
+}
 
 // Jobs iterates by (namespace, name) over those after the key (zero: all).
 func (s *Snapshot) Jobs(after muster.JobKey, fn func(*Job) bool) {
 	s.t.names.Ascend(&life{key: after}, func(l *life) bool {
-		return l.key == after || fn(get(s.t.jobsUID, &Job{UID: l.uid}))
+		return l.key == after || fn(s.t.jobByUID(l.uid))
 	})
 }
 

@@ -88,7 +88,7 @@ func durable(b *testing.B) *world {
 		})
 	})
 	<-leading
-	return &world{d, func() {
+	w := &world{d, func() {
 		cancel()
 		if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 			b.Error(err)
@@ -97,6 +97,9 @@ func durable(b *testing.B) *world {
 			b.Error(err)
 		}
 	}}
+	// A leader raises the gate before the loops start.
+	w.must(b, &state.FormatRaised{Format: state.FormatFloor, By: "benchmark"})
+	return w
 }
 
 func (w *world) must(b *testing.B, f state.Fact) any {

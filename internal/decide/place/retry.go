@@ -53,7 +53,7 @@ func (h *retryHeads) Pop() any {
 func retriesOf(snap *state.Snapshot, j *state.Job, now muster.Time) retryQueue {
 	q := retryQueue{snap: snap, uid: j.UID, now: now, ended: true}
 	if j.Retrying > 0 {
-		q.open = snap.DueCount(j.UID, now)
+		q.open = snap.DueCount(j, now)
 		q.ended = q.open == 0
 	}
 	return q
