@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/growthtest"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -47,17 +48,12 @@ func TestStopsOfAPlanAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkGrowthPreempt is one plan for a job that needs all nodes, which are full of less: at two sizes, for the ratio.
+// One plan for a job that needs all nodes, which are full of work of lower priority.
 func BenchmarkGrowthPreempt(b *testing.B) {
-	for _, nodes := range []int{1000, 4000} {
-		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			c := fullOfLow(b, nodes)
-			snap := c.Snapshot()
-			v := NewView(snap)
-			b.ResetTimer()
-			for b.Loop() {
-				v.Plan(snap, []muster.JobUID{"high"}, c.Now(), Limits{5000, 1 << 20})
-			}
-		})
-	}
+	growthtest.Run(b, "nodes", 2000, func(b *testing.B, nodes int) (before, pass func()) {
+		c := fullOfLow(b, nodes)
+		snap := c.Snapshot()
+		v := NewView(snap)
+		return nil, func() { v.Plan(snap, []muster.JobUID{"high"}, c.Now(), Limits{5000, 1 << 20}) }
+	})
 }

@@ -67,7 +67,9 @@ type pass struct {
 	// Of preemption: who is to give way, what is left of nodes where it is waited for, and for whom there is nobody.
 	leaving map[muster.AllocID]bool
 	claimed map[*seat]fit.Space
-	spared  map[evictionKey]bool
+	// lower is used again by every node that a preemption looks at.
+	lower  []victim
+	spared map[evictionKey]bool
 }
 
 // gift is one member to be tried again, or a number of members never placed.

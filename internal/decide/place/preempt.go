@@ -82,8 +82,10 @@ func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 		}
 	}
 	slices.SortFunc(seats, func(a, b *seat) int { return cmp.Compare(a.row.ID, b.row.ID) })
+	var here []*state.Alloc
 	for _, seat := range seats {
-		n := p.arrivals(s, seat)
+		here = p.at(seat, here[:0])
+		n := p.arrivals(s, seat, here)
 		waiting -= n
 		if waiting <= 0 {
 			return
@@ -91,7 +93,7 @@ func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 		if n > 0 && s.field.shape.Distinct {
 			continue
 		}
-		if e := p.evict(s, seat); e != nil {
+		if e := p.evict(s, seat, here); e != nil {
 			options = append(options, e)
 		}
 	}
@@ -109,7 +111,8 @@ func (p *pass) preempt(s *setting, waiting int, avoid []muster.NodeID) {
 			return
 		}
 		p.stop(s, options[0])
-		again := p.evict(s, options[0].seat)
+		here = p.at(options[0].seat, here[:0])
+		again := p.evict(s, options[0].seat, here)
 		if again == nil || s.field.shape.Distinct {
 			heap.Pop(least)
 		} else {
@@ -152,16 +155,24 @@ type evictionKey struct {
 	priority int
 }
 
-// arrivals is how many members of the job will fit on a node when what was
-// stopped for it has ended. Their room is nobody else's in this pass.
-func (p *pass) arrivals(s *setting, at *seat) (n int) {
+// at appends the allocations of a node.
+func (p *pass) at(seat *seat, allocs []*state.Alloc) []*state.Alloc {
+	p.snap.NodeAllocs(seat.row.ID, func(a *state.Alloc) bool {
+		allocs = append(allocs, a)
+		return true
+	})
+	return allocs
+}
+
+// arrivals is how many members of the job will fit on a node when those of its allocations that were
+// stopped for the job have ended. Their room is nobody else's in this pass.
+func (p *pass) arrivals(s *setting, at *seat, here []*state.Alloc) (n int) {
 	space, some := p.spaceOf(at), false
-	p.snap.NodeAllocs(at.row.ID, func(a *state.Alloc) bool {
+	for _, a := range here {
 		if a.StopFor == s.job.UID && a.Desired == muster.AllocStop {
 			space, some = without(space, a), true
 		}
-		return true
-	})
+	}
 	if !some {
 		return 0
 	}
@@ -190,89 +201,122 @@ func without(space fit.Space, a *state.Alloc) fit.Space {
 	return fit.Space{Resources: space.Add(a.Run.Ask), Taken: space.Taken.Release(a.Run.Names, a.Grant)}
 }
 
-// evict finds the least harm that makes room for one member on a node; nil: there is no way.
-func (p *pass) evict(s *setting, at *seat) *eviction {
-	var lower []victim
-	space := p.spaceOf(at)
-	all := space
-	p.snap.NodeAllocs(at.row.ID, func(a *state.Alloc) bool {
+// evict finds the least harm that makes room for one member on a node, whose allocations are given; nil: there is no way.
+// A plan may ask it of every node of the cluster.
+func (p *pass) evict(s *setting, at *seat, here []*state.Alloc) *eviction {
+	r := room{shape: s.field.shape, devices: at.row.Devices(), plain: !s.field.shape.Names.Scarce(), space: p.spaceOf(at)}
+	lower, all, same := p.lower[:0], r.space, true
+	for _, a := range here {
 		if !givesWay(a) || leastWorth(a) >= s.job.Priority() || p.leaving[a.ID] {
-			return true
+			continue
 		}
 		if worth := p.worth(a); worth < s.job.Priority() {
 			lower = append(lower, victim{a, worth})
-			all = without(all, a)
+			same = same && worth == lower[0].worth
+			all = r.add(all, a)
 		}
-		return true
-	})
-	fits := func(space fit.Space) bool { return s.field.shape.Times(space, at.row.Devices(), 1) == 1 }
-	if len(lower) == 0 || !fits(all) {
+	}
+	p.lower = lower
+	if len(lower) == 0 || !r.fits(all) {
 		return nil
 	}
-	need := s.field.shape.Ask.Sub(space.Resources)
-	cover := func(a victim) float64 {
-		sum := 0.0
-		for _, d := range [...][2]int64{
-			{int64(a.Run.Ask.CPU), int64(need.CPU)}, {int64(a.Run.Ask.Memory), int64(need.Memory)}, {int64(a.Run.Ask.Disk), int64(need.Disk)},
-		} {
-			if d[1] > 0 {
-				sum += min(float64(d[0])/float64(d[1]), 1)
-			}
-		}
-		if s.field.shape.Names.Scarce() && a.Run.Names.Scarce() {
-			sum++
-		}
-		return sum
-	}
+	r.need = r.shape.Ask.Sub(r.space.Resources)
 	var best *eviction
 	try := func(order []victim) {
-		if e := least(at, space, order, fits, need); e != nil && (best == nil || e.compare(best) < 0) {
+		if e := r.least(at, order); e != nil && (best == nil || e.compare(best) < 0) {
 			best = e
 		}
 	}
 	// Each alone; then the most useful first; then the lowest first.
-	for i := range lower {
-		try(lower[i : i+1])
+	for i, a := range lower {
+		if r.fits(r.add(r.space, a.Alloc)) {
+			try(lower[i : i+1])
+		}
 	}
 	if best != nil {
 		return best
 	}
-	byUse := func(a, b victim) int {
-		return cmp.Or(cmp.Compare(cover(b), cover(a)), cmp.Compare(a.worth, b.worth), cmp.Compare(b.Placed, a.Placed), cmp.Compare(a.ID, b.ID))
+	slices.SortFunc(lower, func(a, b victim) int {
+		return cmp.Or(cmp.Compare(r.cover(b), r.cover(a)), cmp.Compare(a.worth, b.worth), cmp.Compare(b.Placed, a.Placed), cmp.Compare(a.ID, b.ID))
+	})
+	try(lower)
+	if !same {
+		slices.SortStableFunc(lower, func(a, b victim) int { return cmp.Compare(a.worth, b.worth) })
+		try(lower)
 	}
-	slices.SortFunc(lower, byUse)
-	try(lower)
-	slices.SortStableFunc(lower, func(a, b victim) int { return cmp.Compare(a.worth, b.worth) })
-	try(lower)
 	return best
+}
+
+// room is what a member needs on a node, and what is free there.
+type room struct {
+	shape   *fit.Shape
+	devices []muster.Device
+	// plain members need no devices or ports, so that resources alone decide.
+	plain bool
+	space fit.Space
+	// need is what is short; what there is enough of is negative.
+	need muster.Resources
+}
+
+func (r *room) fits(space fit.Space) bool { return r.shape.Times(space, r.devices, 1) == 1 }
+
+// add is a space once an allocation has ended, as far as it matters to the member.
+func (r *room) add(space fit.Space, a *state.Alloc) fit.Space {
+	if r.plain {
+		space.Resources = space.Add(a.Run.Ask)
+		return space
+	}
+	return without(space, a)
+}
+
+// remaining is the space when all of the victims end but one; free is what there is when all of them end.
+func (r *room) remaining(free fit.Space, victims []victim, but int) fit.Space {
+	if r.plain {
+		free.Resources = free.Sub(victims[but].Run.Ask)
+		return free
+	}
+	rest := r.space
+	for k, a := range victims {
+		if k != but {
+			rest = without(rest, a.Alloc)
+		}
+	}
+	return rest
+}
+
+// cover is how much of what is short an allocation would free: the sum of the parts, each one at most.
+func (r *room) cover(a victim) float64 {
+	sum := 0.0
+	for _, d := range [...][2]int64{
+		{int64(a.Run.Ask.CPU), int64(r.need.CPU)}, {int64(a.Run.Ask.Memory), int64(r.need.Memory)}, {int64(a.Run.Ask.Disk), int64(r.need.Disk)},
+	} {
+		if d[1] > 0 {
+			sum += min(float64(d[0])/float64(d[1]), 1)
+		}
+	}
+	if r.shape.Names.Scarce() && a.Run.Names.Scarce() {
+		sum++
+	}
+	return sum
 }
 
 // least takes allocations in order until the member fits, and then spares
 // those that are not needed after all, the highest priority first.
-func least(at *seat, space fit.Space, order []victim, fits func(fit.Space) bool, need muster.Resources) *eviction {
-	e := &eviction{seat: at}
-	free := space
-	for _, a := range order {
-		if fits(free) {
-			break
-		}
-		e.victims = append(e.victims, a)
-		free = without(free, a.Alloc)
+func (r *room) least(at *seat, order []victim) *eviction {
+	n, free := 0, r.space
+	for n < len(order) && !r.fits(free) {
+		free = r.add(free, order[n].Alloc)
+		n++
 	}
-	if !fits(free) {
+	if !r.fits(free) {
 		return nil
 	}
+	e := &eviction{seat: at, victims: slices.Clone(order[:n])}
 	slices.SortFunc(e.victims, func(a, b victim) int {
 		return cmp.Or(cmp.Compare(b.worth, a.worth), cmp.Compare(a.Placed, b.Placed), cmp.Compare(a.ID, b.ID))
 	})
 	for i := 0; i < len(e.victims); {
-		rest := space
-		for k, a := range e.victims {
-			if k != i {
-				rest = without(rest, a.Alloc)
-			}
-		}
-		if fits(rest) {
+		if rest := r.remaining(free, e.victims, i); r.fits(rest) {
 			e.victims = slices.Delete(e.victims, i, i+1)
 			free = rest
 		} else {
@@ -282,8 +326,7 @@ func least(at *seat, space fit.Space, order []victim, fits func(fit.Space) bool,
 	for _, a := range e.victims {
 		e.newest = max(e.newest, a.Placed)
 	}
-	need = most(need, muster.Resources{})
-	over := free.Resources.Sub(space.Resources).Sub(need)
+	over := free.Resources.Sub(r.space.Resources).Sub(most(r.need, muster.Resources{}))
 	for _, d := range [...][2]int64{
 		{int64(over.CPU), int64(at.row.Capacity.CPU)}, {int64(over.Memory), int64(at.row.Capacity.Memory)}, {int64(over.Disk), int64(at.row.Capacity.Disk)},
 	} {
@@ -302,14 +345,11 @@ func (p *pass) stop(s *setting, e *eviction) {
 	if p.evicted != nil {
 		p.evicted(e)
 	}
-	space := p.spaceOf(e.seat)
+	space, why := p.spaceOf(e.seat), fmt.Sprintf("job %s of priority %d needs its room", s.job.Key, s.job.Priority())
 	for _, a := range e.victims {
 		p.leaving[a.ID] = true
 		space = without(space, a.Alloc)
-		p.decision.Stops = append(p.decision.Stops, state.Stop{
-			Alloc: a.ID, Reason: muster.StopPreempted, For: s.job.UID,
-			Why: fmt.Sprintf("job %s of priority %d needs its room", s.job.Key, s.job.Priority()),
-		})
+		p.decision.Stops = append(p.decision.Stops, state.Stop{Alloc: a.ID, Reason: muster.StopPreempted, For: s.job.UID, Why: why})
 	}
 	p.claim(e.seat, s.field.shape.Take(space, e.seat.row.Cores(), e.seat.row.Devices(), 1))
 }
