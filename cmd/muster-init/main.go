@@ -24,5 +24,8 @@ func main() {
 		_, _ = os.Stdout.WriteString("muster-init, protocol " + strconv.Itoa(initwire.Protocol) + "\n")
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == initwire.OwnersArg {
+		os.Exit(sandbox.OpenOwners(os.Args[2:]))
+	}
 	os.Exit(sandbox.Run())
 }

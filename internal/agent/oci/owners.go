@@ -3,43 +3,87 @@ package oci
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // rootIs maps root, and those after it, to base and those after that on this node.
-func rootIs(base int) []syscall.SysProcIDMap {
-	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: base, Size: idRange}}
+func rootIs(base int) []initwire.IDRange {
+	return []initwire.IDRange{{Inside: 0, Outside: base, Size: idRange}}
 }
 
-// openOwners opens a user namespace of which the ids are those of this node by a map. It is what the kernel wants to be shown
-// when a mount shall map owners; the program given is only there to have a namespace, and never comes to run an
-// instruction of its own.
-func openOwners(program string, m []syscall.SysProcIDMap) (*os.File, error) {
-	// It stops at its first instruction for the thread that traces it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd := exec.Command(program)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: m, GidMappings: m, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+// openOwners opens a user namespace for each map; the ids of the namespace are those of this node by the map. The kernel takes
+// one where a mount shall map owners. The program is muster-init: see initwire.OwnersArg.
+func openOwners(program string, maps ...[]initwire.IDRange) (opened []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeAll(opened)
+			opened, err = nil, fmt.Errorf("user namespace: %w", err)
+		}
+	}()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("user namespace: %w", err)
+	ours, theirs := os.NewFile(uintptr(pair[0]), "owners"), os.NewFile(uintptr(pair[1]), "owners")
+	defer func() { _ = ours.Close() }()
+	args := []string{initwire.OwnersArg}
+	for _, m := range maps {
+		args = append(args, initwire.FormatOwners(m))
+	}
+	cmd := exec.Command(program, args...)
+	cmd.ExtraFiles, cmd.Env = []*os.File{theirs}, []string{"GOMAXPROCS=1"}
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	f, err := os.Open("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/ns/user")
-	if err != nil {
-		return nil, fmt.Errorf("user namespace: %w", err)
+	for range maps {
+		f, err := receiveFile(ours)
+		if err != nil {
+			return opened, err
+		}
+		opened = append(opened, f)
 	}
-	return f, nil
+	return opened, nil
+}
+
+// receiveFile is the next file that comes through a socket. A packet without one is the sender's error.
+func receiveFile(from *os.File) (*os.File, error) {
+	text, rights := make([]byte, 1024), make([]byte, unix.CmsgSpace(4))
+	n, nrights, _, _, err := unix.Recvmsg(int(from.Fd()), text, rights, unix.MSG_CMSG_CLOEXEC)
+	switch {
+	case err != nil:
+		return nil, os.NewSyscallError("recvmsg", err)
+	case n == 0:
+		return nil, io.ErrUnexpectedEOF
+	case nrights == 0:
+		return nil, errors.New(string(text[:n]))
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:nrights])
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "user namespace"), nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
 }
 
 // bindOwned mounts a directory of the node at a place so that its root's files are those of the user namespace's root, and the other way round.

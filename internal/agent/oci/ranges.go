@@ -6,9 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // Each living sandbox has ids of its own on the node: who comes out of one sandbox is nobody to the files and the processes
@@ -39,12 +40,14 @@ type ranges struct {
 	mu sync.Mutex
 	// used has the directories of sandboxes that have a range: what is said of one that is gone must not free its successor's.
 	used [allRanges]string
-	// known are the user namespaces of ranges that were used before. One is only touched by who has its range.
-	known [allRanges]ids
+	// known are the user namespaces of ranges that were opened: those used before, and some to come.
+	known   map[int]ids
+	opening map[int]*opening
 }
 
 func newRanges(program string, layers, block int) *ranges {
-	return &ranges{program: program, layers: layers, first: (block%idBlocks + idBlocks) % idBlocks * blockRanges}
+	return &ranges{program: program, layers: layers, first: (block%idBlocks + idBlocks) % idBlocks * blockRanges,
+		known: map[int]ids{}, opening: map[int]*opening{}}
 }
 
 func (r *ranges) base(i int) int { return r.layers + (1+i)*idRange }
@@ -58,42 +61,87 @@ func (r *ranges) index(base int) (int, bool) {
 // take gives a range to the sandbox of a directory until it is released.
 func (r *ranges) take(dir string) (ids, error) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	i := r.first
 	for r.used[i] != "" {
 		if i = (i + 1) % allRanges; i == r.first {
-			r.mu.Unlock()
 			return ids{}, fmt.Errorf("all %d ranges of user ids are in use", allRanges)
 		}
 	}
 	r.used[i] = dir
-	own := r.known[i]
-	r.mu.Unlock()
-	if own.layers != nil {
-		return own, nil
+	for r.known[i].layers == nil {
+		var err error
+		if o := r.opening[i]; o != nil {
+			r.mu.Unlock()
+			<-o.done
+			r.mu.Lock()
+			err = o.err
+		} else {
+			err = r.openLocked(i)
+		}
+		if err != nil {
+			r.used[i] = ""
+			return ids{}, err
+		}
 	}
-	own, err := r.open(r.base(i))
-	if err != nil {
-		r.release(dir, r.base(i))
-		return ids{}, err
-	}
-	r.mu.Lock()
-	r.known[i] = own
-	r.mu.Unlock()
-	return own, nil
+	return r.known[i], nil
 }
 
-func (r *ranges) open(base int) (own ids, err error) {
-	own.base = base
-	// The node's root stays itself: the directory of the layers is its, and closed to others.
-	layers := []syscall.SysProcIDMap{{ContainerID: r.layers, HostID: base, Size: idRange}, {ContainerID: 0, HostID: 0, Size: 1}}
-	if own.layers, err = openOwners(r.program, layers); err != nil {
-		return ids{}, err
+// maxOpened is how many ranges are opened at once at most.
+const maxOpened = 16
+
+// opening is ranges whose user namespaces are being opened.
+type opening struct {
+	done chan struct{}
+	err  error
+}
+
+// openLocked opens a range, and as many of those after it as were known before: a node that has needed many soon needs
+// more, and the program that opens them is started once for all. mu is not held meanwhile.
+func (r *ranges) openLocked(first int) error {
+	batch := []int{first}
+	for n := 1; n < min(len(r.known), maxOpened); n++ {
+		i := (first + n) % allRanges
+		if r.opening[i] == nil && r.known[i].layers == nil {
+			batch = append(batch, i)
+		}
 	}
-	if own.shared, err = openOwners(r.program, rootIs(base)); err != nil {
-		_ = own.layers.Close()
-		return ids{}, err
+	o := &opening{done: make(chan struct{})}
+	for _, i := range batch {
+		r.opening[i] = o
 	}
-	return own, nil
+	r.mu.Unlock()
+	opened, err := r.open(batch)
+	r.mu.Lock()
+	for k, i := range batch {
+		delete(r.opening, i)
+		if err == nil {
+			r.known[i] = opened[k]
+		}
+	}
+	o.err = err
+	close(o.done)
+	return err
+}
+
+// open opens the user namespaces of ranges.
+func (r *ranges) open(batch []int) ([]ids, error) {
+	var maps [][]initwire.IDRange
+	for _, i := range batch {
+		base := r.base(i)
+		// The node's root stays itself: the directory of the layers is its, and closed to others.
+		layers := []initwire.IDRange{{Inside: r.layers, Outside: base, Size: idRange}, {Inside: 0, Outside: 0, Size: 1}}
+		maps = append(maps, layers, rootIs(base))
+	}
+	files, err := openOwners(r.program, maps...)
+	if err != nil {
+		return nil, err
+	}
+	opened := make([]ids, len(batch))
+	for k, i := range batch {
+		opened[k] = ids{base: r.base(i), layers: files[2*k], shared: files[2*k+1]}
+	}
+	return opened, nil
 }
 
 // hold says that a sandbox that was found has a range.

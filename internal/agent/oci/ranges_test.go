@@ -2,12 +2,20 @@ package oci
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // ranged is a runtime whose sandboxes have ids of their own.
@@ -94,7 +102,7 @@ cat /proc/self/uid_map > /work/map; touch /work/ready; exec sleep 1000`
 // Ranges of a block that is full come from the next one, and what is said late of a sandbox that is gone frees nobody else's.
 func TestRanges(t *testing.T) {
 	r := newRanges("/nonexistent", testBase, 13)
-	for i := range r.known {
+	for i := range allRanges {
 		r.known[i] = ids{base: r.base(i), layers: os.Stdin, shared: os.Stdin}
 	}
 	seen := map[int]bool{}
@@ -116,5 +124,66 @@ func TestRanges(t *testing.T) {
 	r.release("0", own)
 	if got, err := r.take("more"); err != nil || got.base != own {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// However many sandboxes start at once, each has two user namespaces of its own.
+func TestRangesAreOpenedTogether(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	r := newRanges(initPath, testBase, 3)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var g errgroup.Group
+	for i := range 100 {
+		g.Go(func() error {
+			own, err := r.take(strconv.Itoa(i))
+			if err != nil {
+				return err
+			}
+			for _, f := range []*os.File{own.layers, own.shared} {
+				name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				seen[name]++
+				mu.Unlock()
+			}
+			kind, err := unix.IoctlRetInt(int(own.shared.Fd()), unix.NS_GET_NSTYPE)
+			if err != nil || kind != unix.CLONE_NEWUSER {
+				return fmt.Errorf("the namespace is of kind %#x, %v", kind, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 200 || !strings.HasPrefix(slices.Collect(maps.Keys(seen))[0], "user:[") {
+		t.Errorf("100 ranges have %d namespaces", len(seen))
+	}
+	if n := len(r.known); n < 100 || n >= 100+maxOpened || len(r.opening) > 0 {
+		t.Errorf("%d ranges are open, %d are being opened", n, len(r.opening))
+	}
+	for _, own := range r.known {
+		closeAll([]*os.File{own.layers, own.shared})
+	}
+}
+
+// A range whose namespaces cannot be opened is free again, and the error says why.
+func TestRangeThatCannotBeOpened(t *testing.T) {
+	r := newRanges("/nonexistent", testBase, 3)
+	if _, err := r.take("a"); err == nil || !strings.Contains(err.Error(), "/nonexistent") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := openOwners(initPath, []initwire.IDRange{{Inside: 0, Outside: -1, Size: 1}}); err == nil || !strings.Contains(err.Error(), "user namespace") {
+		t.Errorf("error %v", err)
+	}
+	for i, by := range r.used {
+		if by != "" {
+			t.Errorf("range %d belongs to %q", i, by)
+		}
 	}
 }

@@ -187,10 +187,10 @@ func (r *Runtime) probe(ctx context.Context) (err error) {
 	}
 	r.masked, r.readonly = existing(maskedPaths), existing(readonlyPaths)
 	if r.base = r.config.IDBase; r.base > 0 {
-		if r.owners, err = openOwners(r.config.InitPath, rootIs(r.base)); err != nil {
+		if owners, err := openOwners(r.config.InitPath, rootIs(r.base)); err != nil {
 			r.base = 0
 			r.problems = append(r.problems, "sandboxes have no user namespace, their root is the node's: "+err.Error())
-		} else if err := r.ranges.try(cmp.Or(r.config.Images, os.TempDir()), r.places); err != nil {
+		} else if r.owners, err = owners[0], r.ranges.try(cmp.Or(r.config.Images, os.TempDir()), r.places); err != nil {
 			r.problems = append(r.problems, "all sandboxes have the same user ids on the node: "+err.Error())
 		} else {
 			r.ranged = true
