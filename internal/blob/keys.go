@@ -5,6 +5,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -16,9 +17,12 @@ import (
 //	jobs/NAMESPACE/UID/ALLOC/stdout/OFFSET    a chunk of a stream; OFFSET has 19 digits
 //	jobs/NAMESPACE/UID/ALLOC/outputs/N        tar of the N-th declared output; N has 6 digits
 //	uploads/sha256/HEX                        an input that a user uploaded
+//	uploads/seen/HEX-TIME                     empty: when a sweep first saw that input; TIME is in microseconds since the epoch
 const (
 	jobsPrefix    = "jobs/"
-	uploadsPrefix = "uploads/sha256/"
+	uploadsPrefix = "uploads/"
+	contentPrefix = uploadsPrefix + "sha256/"
+	seenPrefix    = uploadsPrefix + "seen/"
 	digestPrefix  = "sha256:"
 
 	// tempSuffix ends the name of a file that the directory driver is still writing.
@@ -61,14 +65,28 @@ func OutputKey(ns muster.Namespace, uid muster.JobUID, alloc muster.AllocID, n i
 // UploadKey is the key of an uploaded input by its digest, "sha256:" and 64
 // hexadecimal digits. The digest must have passed CheckDigest.
 func UploadKey(digest string) string {
-	return uploadsPrefix + strings.TrimPrefix(digest, digestPrefix)
+	return contentPrefix + strings.TrimPrefix(digest, digestPrefix)
 }
 
 // UploadDigest reads the digest back from an UploadKey.
 func UploadDigest(key string) (string, bool) {
-	hex, ok := strings.CutPrefix(key, uploadsPrefix)
+	hex, ok := strings.CutPrefix(key, contentPrefix)
 	digest := digestPrefix + hex
 	return digest, ok && CheckDigest(digest) == nil
+}
+
+// seenKey is the key that says when a sweep first saw an upload.
+func seenKey(digest string, at time.Time) string {
+	return fmt.Sprintf("%s%s-%d", seenPrefix, strings.TrimPrefix(digest, digestPrefix), at.UnixMicro())
+}
+
+// parseSeenKey reads digest and time back from a seenKey.
+func parseSeenKey(key string) (digest string, at time.Time, ok bool) {
+	name, ok := strings.CutPrefix(key, seenPrefix)
+	hex, micros, cut := strings.Cut(name, "-")
+	n, err := strconv.ParseInt(micros, 10, 64)
+	digest = digestPrefix + hex
+	return digest, time.UnixMicro(n), ok && cut && err == nil && CheckDigest(digest) == nil
 }
 
 // CheckDigest tells why s is not a digest as inputs carry it, or nil.

@@ -405,42 +405,61 @@ func TestUploadOnLowDisk(t *testing.T) {
 
 func TestSweepUploads(t *testing.T) {
 	s := open(t)
-	age := 24 * time.Hour
-	put := func(content string, old bool) string {
+	age, now := 24*time.Hour, time.Now()
+	put := func(content string) string {
 		d := digestOf([]byte(content))
 		if _, err := s.PutUpload(t.Context(), d, strings.NewReader(content), 100); err != nil {
 			t.Fatal(err)
 		}
-		if old {
-			then := time.Now().Add(-25 * time.Hour)
-			if err := os.Chtimes(s.file(UploadKey(d)), then, then); err != nil {
-				t.Fatal(err)
-			}
-		}
 		return d
 	}
-	unused, used, young, relied := put("unused", true), put("used", true), put("young", false), put("relied on", true)
+	unused, used, relied := put("unused"), put("used"), put("relied on")
 	referred := func(d string) bool { return d == used }
-	if n, err := s.SweepUploads(t.Context(), time.Now(), age, referred); n != 0 || err != nil {
-		t.Errorf("in the first hour: %d, %v", n, err)
+	sweep := func(what string, want int) {
+		t.Helper()
+		if n, err := s.SweepUploads(t.Context(), now, age, referred); n != want || err != nil {
+			t.Errorf("%s: %d, %v; want %d", what, n, err, want)
+		}
 	}
+	sweep("just uploaded", 0)
+	now = now.Add(25 * time.Hour)
+	clear(s.asked)
+	sweep("in the first hour", 0)
 	s.opened = time.Now().Add(-48 * time.Hour)
-	if n, err := s.SweepUploads(t.Context(), time.Now(), age, referred); n != 0 || err != nil {
-		t.Errorf("just uploaded: %d, %v", n, err)
+	young := put("young")
+	for _, d := range []string{unused, used, relied} {
+		s.asked[d] = time.Now()
 	}
+	sweep("asked for", 0)
 	clear(s.asked)
 	if _, err := s.Upload(t.Context(), relied); err != nil {
 		t.Fatal(err)
 	}
-	n, err := s.SweepUploads(t.Context(), time.Now(), age, referred)
-	if n != 1 || err != nil {
-		t.Errorf("swept %d, %v", n, err)
-	}
+	sweep("one of each", 1)
 	for d, want := range map[string]bool{unused: false, used: true, young: true, relied: true} {
 		if _, err := s.Stat(t.Context(), UploadKey(d)); (err == nil) != want {
 			t.Errorf("%s is there: %v, want %v", d, err == nil, want)
 		}
 	}
+	if got := files(t, s); len(got) != 6 {
+		t.Errorf("three uploads and the times of three are %q", got)
+	}
+	// The same content uploaded again is as young as any other.
+	put("unused")
+	clear(s.asked)
+	sweep("uploaded again", 1) // relied
+	now = now.Add(age - time.Second)
+	sweep("uploaded again, a second before its time", 0)
+	now = now.Add(time.Second)
+	sweep("uploaded again, at its time", 2) // and young
+	if err := s.Delete(t.Context(), UploadKey(used)); err != nil {
+		t.Fatal(err)
+	}
+	sweep("deleted elsewhere", 0)
+	if got := files(t, s); len(got) != 0 {
+		t.Errorf("left behind: %q", got)
+	}
+	relied = put("relied on")
 	// While it is deleted nobody is told that it is here.
 	s.going[relied] = true
 	if _, err := s.Upload(t.Context(), relied); !muster.IsKind(err, muster.FaultNotFound) {
@@ -448,6 +467,36 @@ func TestSweepUploads(t *testing.T) {
 	}
 	if _, err := s.PutUpload(t.Context(), relied, strings.NewReader("relied on"), 100); !muster.IsKind(err, muster.FaultUnavailable) {
 		t.Errorf("put of what is going: %v", err)
+	}
+}
+
+// TestUploadsAgeByOneClock: the times of files come from the system's clock, and sweeps go by the log's. However far the two
+// are apart, an upload is kept for its age by the clock of the sweeps, and as long as somebody relies on it.
+func TestUploadsAgeByOneClock(t *testing.T) {
+	const year = 8760 * time.Hour
+	for _, off := range []time.Duration{0, time.Hour, -time.Hour, year, -year} {
+		t.Run(off.String(), func(t *testing.T) {
+			s := open(t)
+			s.opened = time.Now().Add(-2 * askedFor)
+			now := time.Now().Add(off)
+			content := "content"
+			digest := digestOf([]byte(content))
+			if _, err := s.PutUpload(t.Context(), digest, strings.NewReader(content), 100); err != nil {
+				t.Fatal(err)
+			}
+			sweep := func(what string, after time.Duration, want int) {
+				t.Helper()
+				n, err := s.SweepUploads(t.Context(), now.Add(after), 24*time.Hour, func(string) bool { return false })
+				if n != want || err != nil {
+					t.Errorf("%s: swept %d, %v; want %d", what, n, err, want)
+				}
+			}
+			sweep("asked for just now", 0, 0)
+			sweep("old, and asked for just now", 25*time.Hour, 0)
+			clear(s.asked)
+			sweep("young", 23*time.Hour, 0)
+			sweep("old", 25*time.Hour, 1)
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -109,63 +110,93 @@ func (s *Store) Upload(ctx context.Context, digest string) (Info, error) {
 
 // ask notes that somebody relies on an upload; false if it is being deleted.
 func (s *Store) ask(digest string) bool {
-	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.going[digest] {
 		return false
 	}
 	if len(s.asked) >= maxAsked {
-		s.forgetAskedLocked(now)
+		s.forgetAskedLocked()
 	}
-	s.asked[digest] = now
+	s.asked[digest] = time.Now()
 	return true
 }
 
-func (s *Store) forgetAskedLocked(now time.Time) {
+// forgetAskedLocked counts by the monotonic clock, which no step of the system's clock touches.
+func (s *Store) forgetAskedLocked() {
 	for d, t := range s.asked {
-		if now.Sub(t) >= askedFor {
+		if time.Since(t) >= askedFor {
 			delete(s.asked, d)
 		}
 	}
 }
 
-// SweepUploads deletes uploads that are older than age, that no job refers to
-// and that nobody asked for within the last hour. It returns how many. In the
-// first hour of the process it deletes nothing: who asked the process before is not known.
+// SweepUploads deletes uploads that no job refers to, that were first seen by a sweep at least age before now, and that
+// nobody asked for within the last hour. It returns how many. In the first hour of the process it deletes nothing, as it is
+// not known who asked the process before.
+//
+// now is the caller's clock, the same for all sweeps, of this process and of others. The time at which the store says that an
+// upload was written is not used: it comes from another clock, which may have been set since or may be hours or years off.
+// Instead, the sweep that first sees an upload stores the time beside it.
 func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error) {
-	if now.Sub(s.opened) < askedFor {
-		return 0, nil
+	uploads, seen, err := s.uploads(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("sweep uploads: %w", err)
 	}
 	s.mu.Lock()
-	s.forgetAskedLocked(now)
+	s.forgetAskedLocked()
 	s.mu.Unlock()
-	var old []Info
-	err := s.each(ctx, uploadsPrefix, func(i Info) error {
-		if now.Sub(i.Modified) >= age {
-			old = append(old, i)
+	mayDelete := time.Since(s.opened) >= askedFor
+	n := 0
+	var failed error
+	fail := func(err error) {
+		if failed == nil && err != nil {
+			failed = fmt.Errorf("sweep uploads: %w", err)
+		}
+	}
+	for digest, size := range uploads {
+		if ctx.Err() != nil {
+			return n, context.Cause(ctx)
+		}
+		first, known := seen[digest]
+		delete(seen, digest)
+		switch {
+		case !known:
+			_, err := s.Put(ctx, seenKey(digest, now), strings.NewReader(""))
+			fail(err)
+		case now.Sub(first) >= age && mayDelete && !referred(digest) && s.letGo(digest):
+			// The time goes first. If the process ends here, the next sweep stores it again, and the upload is kept for longer.
+			// The other order would leave a time that is too early for the same content uploaded again.
+			err := s.remove(ctx, Info{Key: seenKey(digest, first)})
+			if err == nil {
+				err = s.remove(ctx, Info{Key: UploadKey(digest), Size: size})
+			}
+			s.mu.Lock()
+			delete(s.going, digest)
+			s.mu.Unlock()
+			if fail(err); err == nil {
+				n++
+			}
+		}
+	}
+	for digest, first := range seen { // of uploads that are gone
+		fail(s.remove(ctx, Info{Key: seenKey(digest, first)}))
+	}
+	return n, failed
+}
+
+// uploads lists the sizes of all uploads, and when a sweep first saw them.
+func (s *Store) uploads(ctx context.Context) (sizes map[string]int64, seen map[string]time.Time, err error) {
+	sizes, seen = map[string]int64{}, map[string]time.Time{}
+	err = s.each(ctx, uploadsPrefix, func(i Info) error {
+		if digest, ok := UploadDigest(i.Key); ok {
+			sizes[digest] = i.Size
+		} else if digest, at, ok := parseSeenKey(i.Key); ok && at.After(seen[digest]) {
+			seen[digest] = at // the latest, should two servers have stored one each
 		}
 		return nil
 	})
-	n := 0
-	for _, i := range old {
-		digest, ok := UploadDigest(i.Key)
-		if !ok || referred(digest) || !s.letGo(digest) {
-			continue
-		}
-		e := s.remove(ctx, i)
-		s.mu.Lock()
-		delete(s.going, digest)
-		s.mu.Unlock()
-		if e != nil {
-			return n, fmt.Errorf("sweep uploads: %w", e)
-		}
-		n++
-	}
-	if err != nil {
-		return n, fmt.Errorf("sweep uploads: %w", err)
-	}
-	return n, nil
+	return sizes, seen, err
 }
 
 // letGo marks an upload as being deleted unless somebody relies on it.

@@ -17,7 +17,7 @@ import (
 type Blobs struct {
 	mu    sync.Mutex
 	blobs map[string][]byte
-	since map[string]time.Time // when each was stored
+	seen  map[string]time.Time // when a sweep first saw each upload
 	fault error
 	delay func(key string) time.Duration
 }
@@ -60,9 +60,9 @@ func (b *Blobs) Put(ctx context.Context, key string, r io.Reader) (int64, error)
 		return 0, b.fault
 	}
 	if b.blobs == nil {
-		b.blobs, b.since = map[string][]byte{}, map[string]time.Time{}
+		b.blobs, b.seen = map[string][]byte{}, map[string]time.Time{}
 	}
-	b.blobs[key], b.since[key] = data, time.Now()
+	b.blobs[key] = data
 	return int64(len(data)), nil
 }
 
@@ -123,7 +123,7 @@ func (b *Blobs) DeletePrefix(_ context.Context, prefix string) error {
 	return nil
 }
 
-// SweepUploads deletes uploads that are older than age and that nobody refers to.
+// SweepUploads deletes uploads that a sweep first saw at least age ago and that no job refers to.
 func (b *Blobs) SweepUploads(_ context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,8 +132,16 @@ func (b *Blobs) SweepUploads(_ context.Context, now time.Time, age time.Duration
 	}
 	n := 0
 	for key := range b.blobs {
-		if digest, ok := blob.UploadDigest(key); ok && now.Sub(b.since[key]) >= age && !referred(digest) {
+		digest, ok := blob.UploadDigest(key)
+		if !ok {
+			continue
+		}
+		if _, known := b.seen[key]; !known {
+			b.seen[key] = now
+		}
+		if now.Sub(b.seen[key]) >= age && !referred(digest) {
 			delete(b.blobs, key)
+			delete(b.seen, key)
 			n++
 		}
 	}
