@@ -20,7 +20,7 @@ func bucket(t *testing.T) *Store {
 	t.Helper()
 	s := &Store{
 		bucket: memblob.OpenBucket(nil), diskLow: func() error { return nil }, logger: slog.New(slog.DiscardHandler),
-		opened: time.Now(), asked: map[string]time.Time{}, going: map[string]bool{},
+		opened: time.Now(), asked: map[string]time.Time{}, going: map[string]bool{}, writing: map[string]bool{},
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s

@@ -189,7 +189,7 @@ func (s *Store) Count(ctx context.Context) error {
 				sum += i.Size
 				return nil
 			}
-			if i.Modified.Before(s.opened) && os.Remove(path) == nil {
+			if i.Modified.Before(s.opened) && !s.mayWrite(path) && os.Remove(path) == nil {
 				stranded++
 			}
 			return nil
@@ -205,4 +205,12 @@ func (s *Store) Count(ctx context.Context) error {
 		s.logger.Info("removed unfinished blobs of an earlier run", "count", stranded)
 	}
 	return nil
+}
+
+// mayWrite reports whether this process may be writing a temporary file. The file's time does not say so for sure, as the
+// system's clock may have been set back since the store was opened.
+func (s *Store) mayWrite(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opening > 0 || s.writing[path]
 }

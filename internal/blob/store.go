@@ -51,6 +51,9 @@ type Store struct {
 	mu    sync.Mutex
 	asked map[string]time.Time // uploads that somebody was told are here
 	going map[string]bool      // uploads that are being deleted
+	// opening counts the temporary files that are being made in the directory, writing has the paths of those that are made.
+	opening int
+	writing map[string]bool
 }
 
 // Info is what is known of a blob without reading it.
@@ -64,7 +67,7 @@ type Info struct {
 func New(c Config) (*Store, error) {
 	s := &Store{
 		diskLow: c.DiskLow, logger: c.Logger, opened: time.Now(),
-		asked: map[string]time.Time{}, going: map[string]bool{},
+		asked: map[string]time.Time{}, going: map[string]bool{}, writing: map[string]bool{},
 	}
 	if s.diskLow == nil {
 		s.diskLow = func() error { return nil }
@@ -148,6 +151,9 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader, verify func() 
 		return 0, err
 	}
 	var file *os.File
+	s.mu.Lock()
+	s.opening++
+	s.mu.Unlock()
 	w, err := s.bucket.NewWriter(writing, key, &blob.WriterOptions{
 		ContentType: "application/octet-stream", DisableContentTypeDetection: true,
 		BeforeWrite: func(as func(any) bool) error {
@@ -157,6 +163,19 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader, verify func() 
 			return nil
 		},
 	})
+	s.mu.Lock()
+	s.opening--
+	if file != nil {
+		s.writing[file.Name()] = true
+	}
+	s.mu.Unlock()
+	if file != nil {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.writing, file.Name())
+		}()
+	}
 	if err != nil {
 		return 0, s.fault(ctx, "blob "+key, err)
 	}

@@ -308,6 +308,42 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// TestCountKeepsWhatIsWritten: a file that is being written keeps its temporary file, also where the system's clock was set
+// back since the store was opened.
+func TestCountKeepsWhatIsWritten(t *testing.T) {
+	s := open(t)
+	key := StreamKey("default", "aaaaaaaa", "aaaaaaaa-0-1", "stdout", 0)
+	r, w := io.Pipe()
+	put := make(chan error)
+	go func() {
+		_, err := s.Put(t.Context(), key, r)
+		put <- err
+	}()
+	_, _ = w.Write([]byte("12"))
+	got := files(t, s)
+	if len(got) != 1 || !strings.HasSuffix(got[0], tempSuffix) {
+		t.Fatalf("in the middle of a put there are %q", got)
+	}
+	hourAgo := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(s.dir, got[0]), hourAgo, hourAgo); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Count(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, _ = w.Write([]byte("345"))
+	_ = w.Close()
+	if err := <-put; err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, s, key, 0); got != "12345" {
+		t.Errorf("read %q", got)
+	}
+	if len(s.writing) != 0 || s.opening != 0 {
+		t.Errorf("still being written: %v, %d", s.writing, s.opening)
+	}
+}
+
 func TestNewRefuses(t *testing.T) {
 	for _, u := range []string{"mem://", "ftp://x", "http://x", "file://host/x", "file:///x?create_dir=1", "file:x", "s3 ://", "::", "jobs"} {
 		if _, err := New(Config{URL: u}); !muster.IsKind(err, muster.FaultInvalid) {
