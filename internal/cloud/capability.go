@@ -20,8 +20,8 @@ type Dialer interface {
 // AgentStarter is a Provider that can start the agent of an instance by itself.
 type AgentStarter interface {
 	// StartAgent makes sure that an agent of this build runs on an instance that lives: one that
-	// answers is left alone, a dead or hung one is started again, one of another build is
-	// replaced. Sandboxes are not touched. It returns when the agent was started, not when it answers. An instance
+	// answers is left alone, a dead or hung one is started again, one of another build, or of another
+	// node than the instance's tags name, is replaced. Sandboxes are not touched. It returns when the agent was started, not when it answers. An instance
 	// that is not there or lives no more is FaultNotFound: nothing is revived.
 	StartAgent(ctx context.Context, id muster.InstanceID) error
 }

@@ -265,7 +265,8 @@ func (p *Provider) StartAgent(ctx context.Context, id muster.InstanceID) error {
 		// Never started, or started and not far enough yet. Two at once do no harm: one gets the lock.
 		return p.start(i, i.BootDelay, false)
 	}
-	if err == nil && r.Alive() && p.sameBuild(r) && p.answers(ctx, i) {
+	// An instance that is found again after its node was taken for gone belongs to another node: its agent has to learn that.
+	if err == nil && r.Alive() && r.Node == i.Tags.Node && p.sameBuild(r) && p.answers(ctx, i) {
 		return nil
 	}
 	on, err := p.powered(ctx, i)

@@ -333,6 +333,31 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 	}
 }
 
+// An instance that is adopted anew becomes that of another node, and so does its agent.
+func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
+	_, p := newHost(t)
+	p.startGrace = 0 // or it counts as booting
+	i := create(t, p, intent(1, "small"))
+	c := ready(t, p, i.ID)
+	runs(t, c, "u-0-1", "sleep 60")
+	before := members(t, p, i.ID)
+	tags := i.Tags
+	tags.Node = "n2"
+	if err := p.SetTags(t.Context(), i.ID, tags); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.StartAgent(t.Context(), i.ID); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its agent is that of n2", func() bool {
+		hello, err := c.Hello(t.Context())
+		return err == nil && hello.Node == "n2"
+	})
+	if after := members(t, p, i.ID); len(after) < 2 || after[0] != before[0] || after[1] != before[1] {
+		t.Errorf("before %v, after %v", before, after)
+	}
+}
+
 func TestEverythingKilledIsOff(t *testing.T) {
 	_, p := newHost(t)
 	i := create(t, p, intent(1, "small"))

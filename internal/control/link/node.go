@@ -181,6 +181,23 @@ func (e *unready) Error() string { return e.why }
 func (n *nodeLink) keepContact(ctx context.Context) {
 	wait, startWait := dialFirst, startFirst
 	var startAt time.Time
+	// start has an agent started, if that may be tried again by now.
+	start := func() {
+		if now := time.Now(); n.l.cfg.StartAgent == nil || now.Before(startAt) || !n.mayStart() {
+			return
+		}
+		started, after := n.startAgent(ctx)
+		if started {
+			wait = dialFirst
+		}
+		if after > 0 {
+			// Not even its host is reached: asked again when that has been tried again.
+			startAt = time.Now().Add(after)
+			return
+		}
+		startAt = time.Now().Add(startWait)
+		startWait = min(2*startWait, startLongest)
+	}
 	for ctx.Err() == nil {
 		began := time.Now()
 		heard, err := n.talk(ctx)
@@ -200,6 +217,9 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		case errors.As(err, &refusal):
 			n.refused(ctx, refusal)
 			wait, longest = max(wait, refusedFirst), refusedLongest
+			if errors.Is(err, errFormerNode) {
+				start()
+			}
 		case errors.As(err, &notReady):
 			n.touch(func(c *health.Contact) { c.Up, c.Unready, c.Refused, c.Denied = false, notReady.why, "", false })
 			wait, longest = max(wait, unreadyFirst), refusedLongest
@@ -216,19 +236,7 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 			n.contactGone(err)
 		default:
 			n.contactGone(err)
-			if now := time.Now(); n.l.cfg.StartAgent != nil && !now.Before(startAt) && n.mayStart() {
-				started, after := n.startAgent(ctx)
-				if started {
-					wait = dialFirst
-				}
-				if after > 0 {
-					// Not even its host is reached: asked again when that has been tried again.
-					startAt = time.Now().Add(after)
-					break
-				}
-				startAt = time.Now().Add(startWait)
-				startWait = min(2*startWait, startLongest)
-			}
+			start()
 		}
 		wait = min(wait, longest)
 		// Up to a quarter more, so that many links do not dial in step.
@@ -388,6 +396,9 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 		return false, errors.New("another leader has begun")
 	}
 	if r := n.check(hello, fence); r != nil {
+		if n.isFormer(hello, fence) {
+			return false, fmt.Errorf("%w: %w", errFormerNode, r)
+		}
 		return false, r
 	}
 	if !n.renewed && !n.terminating() {
@@ -438,6 +449,22 @@ func (n *nodeLink) renew(ctx context.Context, was wire.Hello) (wire.Hello, error
 		return was, nil
 	}
 	return n.client.Hello(ctx)
+}
+
+// errFormerNode is that of an agent which runs for a node that is gone, on an instance that has become this node's.
+var errFormerNode = errors.New("the agent of a former node")
+
+// isFormer reports whether the agent that answered is one of a node that is gone, and would obey as this node's. An instance
+// that is found again after its node was taken for gone gets a node with another id, and its agent runs on under the old one.
+func (n *nodeLink) isFormer(h wire.Hello, ours wire.Fence) bool {
+	if h.Node == n.id {
+		return false
+	}
+	if row := n.l.cfg.State.Latest().Node(h.Node); row != nil && row.Stage != muster.NodeGone {
+		return false // this is the way to another node's agent
+	}
+	h.Node = n.id
+	return n.check(h, ours) == nil
 }
 
 // check says why the agent that answered is not one to work with.
