@@ -165,6 +165,39 @@ func TestClaimOfClientThatLeftIsReleasedOnceTheLogTakesIt(t *testing.T) {
 	})
 }
 
+// The leader ends before it could release the claim. The next one knows nothing of that; the claim ends by its own time-outs.
+func TestClaimOfClientThatLeftExpiresUnderTheNextLeader(t *testing.T) {
+	for name, q := range map[string]Request{"ttl": {TTL: time.Minute}, "idle": {Idle: time.Minute}, "both": {TTL: time.Hour, Idle: time.Minute}} {
+		bubble(t, warmSpec(1, 1), func(g *rig) {
+			g.sleep(2 * time.Second)
+			ctx, cancel := context.WithCancel(context.Background())
+			g.log.Before = func(_ context.Context, f state.Fact) error {
+				switch f.(type) {
+				case *state.RunnerClaimed:
+					cancel()
+				case *state.ClaimReleased:
+					return muster.Faultf(muster.FaultUnavailable, "the log does not take it")
+				}
+				return nil
+			}
+			q.UID = "u"
+			if _, err := g.r.Claim(ctx, q); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: a client that left was answered: %v", name, err)
+			}
+			g.stop()
+			g.start()
+			g.sleep(50 * time.Second)
+			if c := g.counts(); c.Claimed != 1 {
+				t.Errorf("%s: 50 s later runners are %+v, want it claimed", name, c)
+			}
+			g.sleep(11 * time.Second)
+			if c := g.counts(); c.Claimed != 0 {
+				t.Errorf("%s: 61 s later runners are %+v, want it ended", name, c)
+			}
+		})
+	}
+}
+
 // The log's answer never came, and the claim is there: without a key no client can ask for it.
 func TestClaimOfUnknownOutcomeIsReleased(t *testing.T) {
 	for name, key := range map[string]string{"without a key": "", "with a key": "k"} {
