@@ -1,12 +1,15 @@
 package link
 
 import (
+	"context"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -200,5 +203,55 @@ func TestOutputIsGivenUpWhenContactEnds(t *testing.T) {
 			t.Errorf("links to %d nodes", got)
 		}
 		r.must(&state.NodeGone{ID: "n1"})
+	})
+}
+
+// listing counts how often a store is asked what it has, which takes a while.
+type listing struct {
+	Blobs
+	asked atomic.Int32
+}
+
+func (l *listing) List(ctx context.Context, prefix string) ([]blob.Info, error) {
+	l.asked.Add(1)
+	time.Sleep(time.Second)
+	return l.Blobs.List(ctx, prefix)
+}
+
+// A leader that finds a terminating node without contact gives up its output once, however often its row changes meanwhile.
+func TestOutputIsGivenUpOnceByTheNextLeader(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.config.DiskTight = func() bool { return true }
+		r.boot("n1", 8)
+		r.start()
+		r.until("serving", time.Second, serving("n1"))
+		r.submit("a", spec("sleep 1m ; flood 5000 ; true", count(4)))
+		r.submit("b", spec("hang"))
+		ids := r.place("a", "n1")
+		live := r.place("b", "n1")[0]
+		r.until("running", time.Second, allocIs(live, muster.AllocRunning))
+		r.must(&state.NodeTerminating{ID: "n1"})
+		r.until("they succeed", 70*time.Second, jobEnded("a"))
+		r.stop()
+		time.Sleep(endingFor)
+		asked := &listing{Blobs: r.blobs}
+		r.config.Blobs = asked
+		r.restart()
+		const changes = 100
+		for i := range changes {
+			r.must(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeHold, Reason: strconv.Itoa(i)})
+			synctest.Wait()
+		}
+		for _, id := range ids {
+			r.until("its output is given up", time.Minute, outputIs(id, state.OutputIncomplete))
+		}
+		if got, most := asked.asked.Load(), int32(2*len(ids)); got > most {
+			t.Errorf("the store was asked %d times for %d outputs of 2 streams each", got, len(ids))
+		}
+		r.must(&state.NodeGone{ID: "n1"})
+		synctest.Wait()
+		if len(r.link.dropped) != 0 {
+			t.Error("the node is gone, and not forgotten")
+		}
 	})
 }

@@ -307,8 +307,14 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 			}
 		})
 	case n.Stage == muster.NodeTerminating:
-		// The leader before may have been killed before it could say what became of the output.
-		wg.Go(func() { l.giveUpOutputs(ctx, n, nil) })
+		// The leader before may have been killed before it could say what became of the output. That is done once, and not
+		// for each change of the row.
+		nl := newNodeLink(l, n)
+		close(nl.gone) // it never runs
+		l.mu.Lock()
+		l.dropped[n.ID] = nl
+		l.mu.Unlock()
+		wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 	}
 }
 

@@ -161,15 +161,11 @@ func (s *session) dropChunks(ctx context.Context, sh *ship, st *stream, row *sta
 // giveUpOutputs commits that the rest of a terminating node's output will not come: once contact to it has ended, or it is
 // gone. The node may have been terminating for a while by then.
 func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink) {
-	if nl != nil {
-		// Nothing is shipped any more after this.
-		select {
-		case <-nl.gone:
-		case <-ctx.Done():
-			return
-		}
-	} else {
-		nl = newNodeLink(l, row)
+	// Nothing is shipped any more after this.
+	select {
+	case <-nl.gone:
+	case <-ctx.Done():
+		return
 	}
 	why := fmt.Sprintf("node %s was ended before all of it was stored", row.ID)
 	if row.StageReason != "" {
