@@ -41,17 +41,28 @@ func TestP13EveryInterleaving(t *testing.T) {
 				if testing.Short() && len(tc.env) > 2 {
 					t.Skip("thousands of runs")
 				}
-				s := &search{standby: standby, seen: map[string]bool{}}
-				for s.more() && !t.Failed() {
-					synctest.Test(t, func(t *testing.T) { s.run(t, tc.before, tc.env) })
+				s := searched(t, standby, tc.before, tc.env)
+				if standby { // the shorter searches
+					if got, want := searched(t, standby, tc.before, tc.env).counts(), s.counts(); got != want {
+						t.Errorf("searched again: %s; the first time %s", got, want)
+					}
 				}
-				t.Logf("%d runs, %d places, %d ends, %d plans yielded, %d windows went ahead", s.runs, len(s.seen), s.ends, s.yielded, s.ahead)
+				t.Log(s.counts())
 				if s.ends < 5 || s.yielded == 0 || standby && s.ahead == 0 {
-					t.Errorf("%d ends, %d plans yielded, %d windows went ahead: nothing was tried", s.ends, s.yielded, s.ahead)
+					t.Errorf("%s: nothing was tried", s.counts())
 				}
 			})
 		}
 	}
+}
+
+// searched goes through all interleavings of a case.
+func searched(t *testing.T, standby bool, before string, env []string) *search {
+	s := &search{standby: standby, seen: map[string]bool{}}
+	for s.more() && !t.Failed() {
+		synctest.Test(t, func(t *testing.T) { s.run(t, before, env) })
+	}
+	return s
 }
 
 // search goes through all choices, by replay.
@@ -63,6 +74,11 @@ type search struct {
 	ends    int
 	yielded int
 	ahead   int
+}
+
+// counts are those of the whole search. They are the same each time.
+func (s *search) counts() string {
+	return fmt.Sprintf("%d runs, %d places, %d ends, %d plans yielded, %d windows went ahead", s.runs, len(s.seen), s.ends, s.yielded, s.ahead)
 }
 
 type choice struct{ took, of int }
@@ -365,11 +381,11 @@ func (w *gated) Submit(ctx context.Context, s verify.Submission) (verify.Verdict
 	name := w.who(s.Token)
 	w.gate(ctx, name+" submits", fmt.Sprint(s.Placements))
 	v, err := w.applier.Submit(ctx, s)
-	if v.Yielded {
-		w.b.mu.Lock()
-		w.yielded++
-		w.b.mu.Unlock()
+	w.b.mu.Lock()
+	if v.Yielded && !w.open {
+		w.yielded++ // what yields once the gates stand open is no step of the search, and not the same each time
 	}
+	w.b.mu.Unlock()
 	w.gate(ctx, name+" answers", fmt.Sprint(v.Placements, v.Refused, v.Yielded, err))
 	return v, err
 }
