@@ -118,8 +118,9 @@ type Insight interface {
 	Blind(provider muster.ProviderName) (since muster.Time, why error)
 	// Unsold says the same of its offerings.
 	Unsold(provider muster.ProviderName) (since muster.Time, why error)
-	// Trouble is what the provider answers to calls for a node instead of doing what it was asked to; "" if nothing is wrong.
-	Trouble(id muster.NodeID) string
+	// Troubles is what the providers answer to calls for nodes instead of doing what they were asked to, as of now. The function
+	// returns that of a live node; "" if nothing is wrong.
+	Troubles() func(n *state.Node) string
 	// Paused says why nothing is placed at all; "" if it is.
 	Paused() string
 }
@@ -130,7 +131,7 @@ func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string)  { return nil, 
 func (noInsight) Waits(*state.Snapshot, *state.Job) string        { return "" }
 func (noInsight) Fleet() (*size.Decisions, []size.Block)          { return nil, nil }
 func (noInsight) Paused() string                                  { return "" }
-func (noInsight) Trouble(muster.NodeID) string                    { return "" }
+func (noInsight) Troubles() func(*state.Node) string              { return func(*state.Node) string { return "" } }
 func (noInsight) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
 func (noInsight) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
 

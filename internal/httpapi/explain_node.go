@@ -20,7 +20,7 @@ func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut,
 	if err != nil {
 		return nil, err
 	}
-	e := &nodeExplainer{trouble: a.cfg.Insight.Trouble(n.ID), blind: a.blindText(n.Offering.Provider), snap: a.cfg.State.Latest(), n: n, now: a.cfg.Clock.Now()}
+	e := &nodeExplainer{trouble: a.cfg.Insight.Troubles()(n), blind: a.blindText(n.Offering.Provider), snap: a.cfg.State.Latest(), n: n, now: a.cfg.Clock.Now()}
 	e.out = api.NodeExplanation{Node: string(n.ID), Text: []string{}, Runs: []api.NodeRuns{}, Index: e.snap.Index()}
 	e.explain()
 	return &nodeExplanationOut{e.out}, nil

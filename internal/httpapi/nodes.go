@@ -68,7 +68,7 @@ func (a *API) findNode(in *NodePath) (*state.Node, error) {
 func (a *API) showNode(n *state.Node) *nodeOut {
 	out := &nodeOut{nodeWhole(n)}
 	if n.Stage.Live() {
-		out.Body.Trouble = a.cfg.Insight.Trouble(n.ID)
+		out.Body.Trouble = a.cfg.Insight.Troubles()(n)
 		out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)
 		if n.Intent != muster.NodeHold {
 			out.Body.Lease = a.lease(n.Pool)
@@ -96,6 +96,7 @@ type nodeListOut struct{ Body api.NodeList }
 func (a *API) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error) {
 	snap := a.cfg.State.Latest()
 	out := &nodeListOut{api.NodeList{Nodes: []api.Node{}, Index: snap.Index()}}
+	troubleOf := a.cfg.Insight.Troubles()
 	snap.Nodes(muster.NodeID(in.After), func(n *state.Node) bool {
 		switch {
 		case in.Pool != "" && string(n.Pool) != in.Pool, in.Stage != "" && string(n.Stage) != in.Stage:
@@ -106,7 +107,7 @@ func (a *API) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error
 		}
 		row := nodeOf(n)
 		if n.Stage.Live() {
-			row.Trouble = a.cfg.Insight.Trouble(n.ID)
+			row.Trouble = troubleOf(n)
 		}
 		out.Body.Nodes = append(out.Body.Nodes, row)
 		return true

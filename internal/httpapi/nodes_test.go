@@ -140,11 +140,15 @@ type sight struct {
 	blind     error
 	unsold    error
 	trouble   map[muster.NodeID]string
+	asked     int // for troubles
 }
 
 func (s *sight) Unsold(muster.ProviderName) (muster.Time, error) { return 7e6, s.unsold }
 
-func (s *sight) Trouble(id muster.NodeID) string { return s.trouble[id] }
+func (s *sight) Troubles() func(*state.Node) string {
+	s.asked++
+	return func(n *state.Node) string { return s.trouble[n.ID] }
+}
 
 func (s *sight) Blind(p muster.ProviderName) (muster.Time, error) {
 	if p != "local" {
@@ -225,6 +229,22 @@ func TestPools(t *testing.T) {
 	}
 	b.problem(b.do("GET", "/v1/pools/nope", ""), 404, "not-found")
 	b.problem(b.do("POST", "/v1/pools/nope/resume", ""), 404, "not-found")
+}
+
+// However many pools and nodes there are, the loops are asked once for what is wrong with the nodes.
+func TestTroublesAreAskedForOncePerRequest(t *testing.T) {
+	s := &sight{trouble: map[muster.NodeID]string{"n1": "destroy failed"}}
+	b := newBench(t, 1000, func(c *Config) { c.Insight = s })
+	b.propose(&state.PoolsSet{Pools: []state.Pool{{Name: "o", Provider: "local", Max: 1}, {Name: "p", Provider: "local", Max: 9}, {Name: "q", Provider: "local", Max: 1}}})
+	for i := range 5 {
+		b.node(muster.NodeID(fmt.Sprint("n", i)))
+	}
+	for _, path := range []string{"/v1/pools", "/v1/pools/p", "/v1/pools/q", "/v1/nodes", "/v1/nodes/n1"} {
+		s.asked = 0
+		if body := b.do("GET", path, "").body; strings.Contains(body, "destroy failed") == strings.HasSuffix(path, "q") || s.asked != 1 {
+			t.Errorf("%s: asked %d times: %s", path, s.asked, body)
+		}
+	}
 }
 
 func says(t *testing.T, text []string, want ...string) {

@@ -51,9 +51,10 @@ func (a *API) listPools(context.Context, *struct{}) (*poolListOut, error) {
 		order = append(order, p.Name)
 		return true
 	})
+	troubleOf := a.cfg.Insight.Troubles()
 	snap.LiveNodes(func(n *state.Node) bool {
 		if p := sights[n.Pool]; p != nil {
-			countNode(p, n)
+			countNode(p, n, troubleOf)
 		}
 		return true
 	})
@@ -72,9 +73,10 @@ func (a *API) showPool(in *PoolPath) (*poolOut, error) {
 	d, blocks := a.cfg.Insight.Fleet()
 	out := &poolOut{a.poolOf(snap, p, d, blocks, now)}
 	warm := map[muster.AffinityKey]int{}
+	troubleOf := a.cfg.Insight.Troubles()
 	snap.LiveNodes(func(n *state.Node) bool {
 		if n.Pool == p.Name {
-			countNode(&out.Body, n)
+			countNode(&out.Body, n, troubleOf)
 			for _, k := range n.Warm {
 				warm[k]++
 			}
@@ -163,14 +165,6 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 	if since, err := a.cfg.Insight.Unsold(p.Provider); err != nil {
 		out.Unsold = &api.Blind{Since: since.Std(), Error: err.Error()}
 	}
-	snap.LiveNodes(func(n *state.Node) bool {
-		if n.Pool == p.Name {
-			if why := a.cfg.Insight.Trouble(n.ID); why != "" {
-				out.Troubles = append(out.Troubles, api.NodeTrouble{Node: string(n.ID), Error: why})
-			}
-		}
-		return len(out.Troubles) < maxTroubles
-	})
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {
 			out.Blocks = append(out.Blocks, blockOf(&blocks[i], now))
@@ -232,7 +226,12 @@ func waitOf(w *size.Wait) api.Wait {
 }
 
 // countNode adds a live node to what is shown of its pool.
-func countNode(p *api.Pool, n *state.Node) {
+func countNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
+	if len(p.Troubles) < maxTroubles {
+		if why := troubleOf(n); why != "" {
+			p.Troubles = append(p.Troubles, api.NodeTrouble{Node: string(n.ID), Error: why})
+		}
+	}
 	c := &p.Nodes
 	c.Live++
 	p.Price += float64(n.Offering.Price) / 1e6

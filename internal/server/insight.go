@@ -64,24 +64,27 @@ func (i insight) Unsold(provider muster.ProviderName) (muster.Time, error) {
 	return b.Since, b.Err
 }
 
-// Trouble is the fleet's, in words.
-func (i insight) Trouble(id muster.NodeID) string {
+// Troubles are the fleet's, in words.
+func (i insight) Troubles() func(*state.Node) string {
 	l := i.stats.now.Load()
 	if l == nil {
-		return ""
+		return func(*state.Node) string { return "" }
 	}
-	if why := l.fleet.Unmanaged(id); why != "" {
-		return why
+	all := l.fleet.Troubles()
+	return func(n *state.Node) string {
+		if why := l.fleet.Unmanaged(n); why != "" {
+			return why
+		}
+		t := all[n.ID]
+		if t.Err == nil {
+			return ""
+		}
+		times := "once"
+		if t.Times > 1 {
+			times = fmt.Sprintf("%d times", t.Times)
+		}
+		return fmt.Sprintf("%s failed %s since %s: %v", t.Call, times, t.Since.Std().UTC().Format(time.RFC3339), t.Err)
 	}
-	t := l.fleet.Trouble(id)
-	if t.Err == nil {
-		return ""
-	}
-	times := "once"
-	if t.Times > 1 {
-		times = fmt.Sprintf("%d times", t.Times)
-	}
-	return fmt.Sprintf("%s failed %s since %s: %v", t.Call, times, t.Since.Std().UTC().Format(time.RFC3339), t.Err)
 }
 
 // unblock has the providers asked again for what they refused to a pool, and returns how many blocks that ended.

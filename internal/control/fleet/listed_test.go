@@ -143,28 +143,28 @@ func TestProviderFaultsAreTold(t *testing.T) {
 			t.Errorf("of offers that were read is told %+v", b)
 		}
 		_, row := w.only()
-		if tr := w.fleet.Trouble(row.ID); tr.Call != "create" || tr.Err == nil || tr.Err.Error() != "traceback" || tr.Times < 2 {
+		if tr := w.fleet.Troubles()[row.ID]; tr.Call != "create" || tr.Err == nil || tr.Err.Error() != "traceback" || tr.Times < 2 {
 			t.Errorf("of the create is told %+v", tr)
 		}
 		w.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error { return errors.New("role lacks the right") }})
 		w.faults.set("tags", errors.New("no tags here"))
 		w.until("serving", 2*time.Minute, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeServing })
-		if tr := w.fleet.Trouble(row.ID); tr.Err != nil {
+		if tr := w.fleet.Troubles()[row.ID]; tr.Err != nil {
 			t.Errorf("of a node that serves is told %+v", tr)
 		}
 		w.must(&state.NodeIntentSet{ID: row.ID, Intent: muster.NodeHold})
 		time.Sleep(70 * time.Second)
-		if tr := w.fleet.Trouble(row.ID); tr.Call != "tags" || tr.Err == nil {
+		if tr := w.fleet.Troubles()[row.ID]; tr.Call != "tags" || tr.Err == nil {
 			t.Errorf("of the tags is told %+v", tr)
 		}
 		w.must(&state.NodeIntentSet{ID: row.ID, Intent: muster.NodeDrain})
 		time.Sleep(70 * time.Second)
-		if tr := w.fleet.Trouble(row.ID); tr.Call != "destroy" || tr.Err == nil || tr.Times < 3 {
+		if tr := w.fleet.Troubles()[row.ID]; tr.Call != "destroy" || tr.Err == nil || tr.Times < 3 {
 			t.Errorf("of the destroy is told %+v", tr)
 		}
 		w.cloud.SetFaults(fake.Faults{})
 		w.until("no node", 3*time.Minute, noNodes)
-		if tr := w.fleet.Trouble(row.ID); tr.Err != nil {
+		if tr := w.fleet.Troubles()[row.ID]; tr.Err != nil {
 			t.Errorf("of a node that is gone is told %+v", tr)
 		}
 	})

@@ -49,17 +49,16 @@ func (t troubles) over(id muster.NodeID, call string) {
 	}
 }
 
-// Trouble says what the provider of a node answers instead of doing what it was asked to.
-func (f *Fleet) Trouble(id muster.NodeID) Trouble {
+// Troubles says what the providers of nodes answer instead of doing what they were asked to.
+func (f *Fleet) Troubles() map[muster.NodeID]Trouble {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.troubles[id]
+	return maps.Clone(map[muster.NodeID]Trouble(f.troubles))
 }
 
 // Unmanaged says of a node that its provider is not configured; "" if it is.
-func (f *Fleet) Unmanaged(id muster.NodeID) string {
-	n := f.cfg.State.Latest().Node(id)
-	if n == nil || f.cfg.Providers[n.Offering.Provider] != nil {
+func (f *Fleet) Unmanaged(n *state.Node) string {
+	if f.cfg.Providers[n.Offering.Provider] != nil {
 		return ""
 	}
 	return fmt.Sprintf("provider %s is not configured, so nothing can destroy its instance; put the provider back until its nodes are gone", n.Offering.Provider)

@@ -16,11 +16,11 @@ func TestNodesOfAProviderThatIsNotConfigured(t *testing.T) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 5s ; true")
 		w.until("the job runs", 20*time.Second, running("a", 1))
-		if why := w.fleet.Unmanaged("old"); !strings.Contains(why, "provider elsewhere is not configured") {
+		if why := w.fleet.Unmanaged(w.log.Latest().Node("old")); !strings.Contains(why, "provider elsewhere is not configured") {
 			t.Errorf("%q", why)
 		}
 		w.log.Latest().LiveNodes(func(n *state.Node) bool {
-			if why := w.fleet.Unmanaged(n.ID); n.ID != "old" && why != "" {
+			if why := w.fleet.Unmanaged(n); n.ID != "old" && why != "" {
 				t.Errorf("node %s: %s", n.ID, why)
 			}
 			return true
