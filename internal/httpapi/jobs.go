@@ -265,7 +265,7 @@ func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, er
 				return nil, err
 			}
 			defer a.planning.end()
-			out.Body.Plan = planOf(&s, snap)
+			out.Body.Plan = planOf(&s, snap, a.cfg.Clock.Now())
 			out.Body.Plan.Paused = a.cfg.Insight.Paused()
 		}
 	}

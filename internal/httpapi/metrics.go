@@ -10,12 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
 // MetricsConfig is what metrics are read from.
 type MetricsConfig struct {
 	State State
+	// Clock is the log's; nil: the system's.
+	Clock clock.Clock
 	// BlobBytes is how much is stored. Optional.
 	BlobBytes func() int64
 	Version   string

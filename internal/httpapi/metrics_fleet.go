@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -112,7 +111,7 @@ func fleetDescs() []*prometheus.Desc {
 	}
 }
 
-// spending reads what was spent. Clocks of the scrape and of the log differ a little: the
+// spending reads what was spent. A scrape may count a node up to a moment later than that at which the log ends it: the
 // counter remembers what it has shown, so that it never falls.
 type spending struct {
 	mu    sync.Mutex
@@ -141,7 +140,7 @@ func (c *stateCollector) collectFleet(s *sums, snap *state.Snapshot, out chan<- 
 		send(descInstanceCPU, prometheus.GaugeValue, float64(i.cpu)/1e3, labels...)
 		send(descInstanceMemory, prometheus.GaugeValue, float64(i.memory), labels...)
 	}
-	now := muster.At(time.Now())
+	now := c.cfg.Clock.Now()
 	month := state.MonthOf(max(now, snap.Meta().Time))
 	whole, this := map[muster.PoolName]int64{}, map[muster.PoolName]state.PoolCost{}
 	snap.PoolCosts(0, now, func(pc state.PoolCost) bool {

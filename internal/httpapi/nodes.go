@@ -66,7 +66,7 @@ func (a *API) findNode(in *NodePath) (*state.Node, error) {
 }
 
 func (a *API) showNode(n *state.Node) *nodeOut {
-	out := &nodeOut{nodeWhole(n)}
+	out := &nodeOut{nodeWhole(n, a.cfg.Clock.Now())}
 	if n.Stage.Live() {
 		out.Body.Trouble = a.cfg.Insight.Troubles()(n)
 		out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)

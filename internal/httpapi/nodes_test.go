@@ -119,6 +119,23 @@ func TestO2OrdersOfAnOperator(t *testing.T) {
 	}
 }
 
+// The failures of a node that are shown are the recent ones by the log's clock, wherever the system's is.
+func TestFailuresOfNodeGoByTheLogsClock(t *testing.T) {
+	var now func() muster.Time
+	b := newBench(t, 100, func(c *Config) { c.Clock = func() muster.Time { return now() } })
+	after := time.Second
+	now = func() muster.Time { return b.state.Latest().Meta().Time.Add(after) }
+	b.node("n1")
+	b.propose(&state.NodeHealthChanged{ID: "n1", Health: muster.NodeGood}, &state.NodeFailed{ID: "n1", Reason: "no image"})
+	if n := get[api.Node](b, "/v1/nodes/n1"); len(n.Failures) != 1 || n.Failures[0].What != "no image" {
+		t.Errorf("a second later: %+v", n.Failures)
+	}
+	after = state.FlakyWindow
+	if n := get[api.Node](b, "/v1/nodes/n1"); len(n.Failures) != 0 {
+		t.Errorf("after the window: %+v", n.Failures)
+	}
+}
+
 // O1: without a token, with a wrong one. That it is compared in constant time is for the reader of guard.go.
 func TestO1TokenOfOrders(t *testing.T) {
 	b := newBench(t, 100)

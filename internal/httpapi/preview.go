@@ -34,9 +34,9 @@ func (p planning) end() { <-p }
 
 // planOf is what a submission would do now: the fact is supposed, and what decides about jobs is asked of
 // the state that would follow. Nothing is changed.
-func planOf(s *api.JobSubmission, snap *state.Snapshot) *api.JobPlan {
+func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.JobPlan {
 	out := &api.JobPlan{Nodes: []api.PlannedNode{}, Ranked: []api.RankedNode{}, Text: []string{}}
-	now := max(muster.At(time.Now()), snap.Meta().Time)
+	now = max(now, snap.Meta().Time)
 	f := &state.JobSubmitted{
 		Key: muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name},
 		UID: newUID(time.Now()), Spec: &s.Spec, IfVersion: s.IfVersion, Replace: s.Replace,

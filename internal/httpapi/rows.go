@@ -192,7 +192,7 @@ func nodeOf(n *state.Node) api.Node {
 }
 
 // nodeWhole shows a node with its history.
-func nodeWhole(n *state.Node) api.Node {
+func nodeWhole(n *state.Node, now muster.Time) api.Node {
 	out := nodeOf(n)
 	for _, d := range n.Devices() {
 		out.Devices = append(out.Devices, d.String())
@@ -203,7 +203,7 @@ func nodeWhole(n *state.Node) api.Node {
 	if len(n.Warm) > 0 {
 		out.WarmAt = at(n.WarmAt)
 	}
-	for _, f := range n.Recent(muster.At(time.Now())) {
+	for _, f := range n.Recent(now) {
 		out.Failures = append(out.Failures, api.NodeFailure{Time: f.At.Std(), What: f.What})
 	}
 	out.HistoryLost = n.HistoryLost

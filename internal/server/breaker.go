@@ -1,24 +1,24 @@
 package server
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
 )
 
 // breakers shows the breakers of the pools as metrics: what an alert is made of.
 type breakers struct {
 	latest               func() *state.Snapshot
+	clock                clock.Clock // the log's
 	tripped, unexplained *prometheus.Desc
 }
 
-func newBreakers(latest func() *state.Snapshot) *breakers {
+func newBreakers(latest func() *state.Snapshot, c clock.Clock) *breakers {
 	pool := []string{"pool"}
 	return &breakers{
 		latest:      latest,
+		clock:       c,
 		tripped:     prometheus.NewDesc("muster_pool_tripped", "1 while the breaker of the pool has tripped and waits for `muster pool resume`.", pool, nil),
 		unexplained: prometheus.NewDesc("muster_pool_unexplained_destroys", "Nodes of the pool destroyed in the last ten minutes for nothing but lost contact.", pool, nil),
 	}
@@ -30,7 +30,7 @@ func (b *breakers) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (b *breakers) Collect(ch chan<- prometheus.Metric) {
-	snap, now := b.latest(), muster.At(time.Now())
+	snap, now := b.latest(), b.clock.Now()
 	snap.Pools(func(p *state.Pool) bool {
 		of, tripped := snap.Breaker(p.Name), 0.0
 		if of.IsTripped() {

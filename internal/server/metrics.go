@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
@@ -92,7 +93,7 @@ func (s *Server) measure(r prometheus.Registerer) {
 	}
 	s.times = newTimes(names)
 	s.times.register(r)
-	r.MustRegister(&collector{&s.stats, figures(), s.state, names})
+	r.MustRegister(&collector{&s.stats, figures(), s.state, s.raft.Now, names})
 }
 
 // collector is loopStats for prometheus.
@@ -100,6 +101,7 @@ type collector struct {
 	stats   *loopStats
 	figures []figure
 	state   source
+	clock   clock.Clock // the log's
 	// providers are those of the configuration: what is counted of them is there at 0.
 	providers []muster.ProviderName
 }
@@ -189,7 +191,7 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 	for s, n := range counts {
 		send(descOperations, prometheus.CounterValue, float64(n), string(s.provider), string(s.op), s.result)
 	}
-	now := muster.At(time.Now())
+	now := c.clock.Now()
 	for _, b := range st.Blocks {
 		if b.Until > now && blocks[b.Scope.Provider] != nil {
 			blocks[b.Scope.Provider][scopeOf(b.Scope)]++
@@ -217,7 +219,7 @@ func resultOf(kind muster.FaultKind) string { return cmp.Or(string(kind), "succe
 // collectProbes sends how long ago agents were heard of: those never heard of
 // since this server leads, from then on.
 func (c *collector) collectProbes(ch chan<- prometheus.Metric, contact func(muster.NodeID) (link.Usage, bool)) {
-	snap, now := c.state.Latest(), muster.At(time.Now())
+	snap, now := c.state.Latest(), c.clock.Now()
 	var ages []time.Duration
 	if contact != nil {
 		snap.LiveNodes(func(n *state.Node) bool {

@@ -94,9 +94,9 @@ func newMeasured(t *testing.T, seed uint64) *measured {
 		t.Fatal(err)
 	}
 	m := &measured{play: s, times: newTimes([]muster.ProviderName{"fake"})}
-	m.registry = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.Cluster().Log, Version: "test"}).Registry()
+	m.registry = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.Cluster().Log, Clock: s.Cluster().Log.Now, Version: "test"}).Registry()
 	m.times.register(m.registry)
-	m.registry.MustRegister(&collector{&m.stats, figures(), s.Cluster().Log, []muster.ProviderName{"fake"}}, newBreakers(s.Cluster().Log.Latest))
+	m.registry.MustRegister(&collector{&m.stats, figures(), s.Cluster().Log, s.Cluster().Log.Now, []muster.ProviderName{"fake"}}, newBreakers(s.Cluster().Log.Latest, s.Cluster().Log.Now))
 	return m
 }
 

@@ -227,8 +227,8 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.metrics = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.state, BlobBytes: s.blobs.Usage, Version: opts.Version})
-	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest))
+	s.metrics = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
+	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
 	return s, nil
 }
