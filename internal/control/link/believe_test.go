@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -141,10 +142,20 @@ func TestReportsAreBounded(t *testing.T) {
 		}, "longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			lying := func(c *linktest.Config) { c.LieReport = tt.lie }
+			if tt.refused != "" { // each contact has one report
+				report := wire.Report{Boot: "n1-boot1", Seq: 1, Whole: true}
+				tt.lie(&report)
+				raw, err := json.Marshal(report)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lying = func(c *linktest.Config) { c.RawReport = raw }
+			}
 			inBubble(t, func(r *rig) {
 				said := &lines{}
 				r.config.Logger = slog.New(slog.NewTextHandler(said, nil))
-				r.boot("n1", 8, func(c *linktest.Config) { c.LieReport = tt.lie })
+				r.boot("n1", 8, lying)
 				r.start()
 				r.until("serving", time.Minute, serving("n1"))
 				time.Sleep(lasts)

@@ -241,8 +241,15 @@ func (a *agent) reports(w http.ResponseWriter, req *http.Request) {
 		a.n.mu.Unlock()
 	}()
 	enc := json.NewEncoder(w)
+	send := func(whole bool) (err error) {
+		if raw := a.n.cfg.RawReport; len(raw) > 0 {
+			_, err = w.Write(raw)
+			return err
+		}
+		return enc.Encode(a.next(rd, whole))
+	}
 	for whole := true; ; whole = false {
-		if enc.Encode(a.next(rd, whole)) != nil || http.NewResponseController(w).Flush() != nil {
+		if send(whole) != nil || http.NewResponseController(w).Flush() != nil {
 			return
 		}
 		if a.n.cfg.Flood {

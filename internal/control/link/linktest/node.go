@@ -24,6 +24,8 @@ type Config struct {
 	// LieHello and LieReport change what the agent says; nil: it is honest.
 	LieHello  func(h *wire.Hello)
 	LieReport func(r *wire.Report)
+	// RawReport is sent in place of each report, and is made once: large lies cost more to write than to read. Empty: what is to be reported.
+	RawReport []byte
 	// Flood: it sends reports without an end, as fast as they are read.
 	Flood bool
 }
