@@ -654,16 +654,20 @@ func TestInstanceOfAGoneNodeIsDestroyed(t *testing.T) {
 }
 
 func TestL14TheBreaker(t *testing.T) {
+	all := 30
+	if testing.Short() {
+		all = 15
+	}
 	inBubble(t, func(w *world) {
 		w.start()
-		w.submit("a", 30, 2, "sleep 1h ; true")
-		w.until("running", 3*time.Second, running("a", 30))
+		w.submit("a", all, 2, "sleep 1h ; true")
+		w.until("running", 3*time.Second, running("a", all))
 		for _, n := range w.all() {
 			n.Cut(true)
 		}
 		time.Sleep(9 * time.Minute)
-		if gone := len(w.goneNodes()); gone != 6 {
-			t.Errorf("%d of 30 nodes were destroyed because contact was lost, want a fifth", gone)
+		if gone := len(w.goneNodes()); gone != all/5 {
+			t.Errorf("%d of %d nodes were destroyed because contact was lost, want a fifth", gone, all)
 		}
 	})
 }

@@ -17,10 +17,14 @@ import (
 // What is out of contact is destroyed up to the limit; then the breaker trips, and neither a new leader
 // nor time lets more pass, until an operator resumes the pool: then all of it goes. What is explained goes on.
 func TestL14BreakerTripsAndResumes(t *testing.T) {
+	all := 30
+	if testing.Short() {
+		all = 15
+	}
 	inBubble(t, func(w *world) {
 		w.start()
-		w.submit("a", 30, 2, "sleep 1h ; true")
-		w.until("running", 3*time.Second, running("a", 30))
+		w.submit("a", all, 2, "sleep 1h ; true")
+		w.until("running", 3*time.Second, running("a", all))
 		for _, n := range w.all() {
 			n.Cut(true)
 		}
@@ -34,8 +38,8 @@ func TestL14BreakerTripsAndResumes(t *testing.T) {
 				lost++ // others were launched in place of the first, and have done their work
 			}
 		}
-		if lost != 6 {
-			t.Errorf("%d of 30 nodes were destroyed, want a fifth: %v", lost, w.goneNodes())
+		if lost != all/5 {
+			t.Errorf("%d of %d nodes were destroyed, want a fifth: %v", lost, all, w.goneNodes())
 		}
 		var one muster.NodeID
 		w.log.Latest().LiveNodes(func(n *state.Node) bool {
@@ -76,17 +80,21 @@ func TestL14TwoIdle(t *testing.T) {
 	})
 }
 
-// A pool of 50 whose list suddenly lacks 30, of which contact is lost as well.
+// A pool whose list suddenly lacks most nodes, of which contact is lost as well.
 func TestL14ListLacksMany(t *testing.T) {
+	all, lacks := 50, 30
+	if testing.Short() {
+		all, lacks = 15, 9
+	}
 	inBubble(t, func(w *world) {
 		w.start()
-		w.submit("a", 50, 2, "sleep 30m ; true")
-		w.until("running", 5*time.Second, running("a", 50))
+		w.submit("a", all, 2, "sleep 30m ; true")
+		w.until("running", 5*time.Second, running("a", all))
 		time.Sleep(time.Minute)
 		k := 0
 		hidden := map[muster.InstanceID]bool{}
 		w.log.Latest().LiveNodes(func(n *state.Node) bool {
-			if k++; k <= 30 {
+			if k++; k <= lacks {
 				w.node(n.ID).Cut(true)
 				hidden[n.Instance] = true
 			}
@@ -94,7 +102,7 @@ func TestL14ListLacksMany(t *testing.T) {
 		})
 		w.hide(func(id muster.InstanceID) bool { return hidden[id] })
 		w.until("tripped", time.Minute, func(s *state.Snapshot) bool { return s.Breaker("p").IsTripped() })
-		if why := w.log.Latest().Breaker("p").Reason; !strings.Contains(why, "lacks 30 of 50 nodes at once") {
+		if why := w.log.Latest().Breaker("p").Reason; !strings.Contains(why, fmt.Sprintf("lacks %d of %d nodes at once", lacks, all)) {
 			t.Errorf("reason: %s", why)
 		}
 		time.Sleep(15 * time.Minute)
@@ -114,7 +122,7 @@ func TestL14ListLacksMany(t *testing.T) {
 				}
 				return true
 			})
-			return good == 50
+			return good == all
 		})
 		w.must(&state.PoolResumed{Pool: "p", Who: "ada"})
 		w.until("the job's end", time.Hour, ended("a", muster.JobSucceeded))
