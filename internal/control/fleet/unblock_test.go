@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,6 +57,56 @@ func TestUnblockAsksTheProviderAgain(t *testing.T) {
 		w.until("the job's end", 20*time.Second, ended("a", muster.JobSucceeded))
 		if n := w.fleet.Unblock("p"); n != 0 {
 			t.Errorf("%d blocks ended, and there were none", n)
+		}
+	})
+}
+
+// refuses is a provider that refuses all for a time as invalid, as one whose program is not there.
+type refuses struct {
+	cloud.Provider
+	until time.Time
+	mu    sync.Mutex
+	times map[muster.OfferingName][]time.Time
+}
+
+func (r *refuses) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
+	r.mu.Lock()
+	for _, in := range intents {
+		r.times[in.Offering] = append(r.times[in.Offering], time.Now())
+	}
+	r.mu.Unlock()
+	if time.Now().After(r.until) {
+		return r.Provider.Create(ctx, intents)
+	}
+	out := make([]cloud.Created, len(intents))
+	for i := range out {
+		out[i].Err = muster.Faultf(muster.FaultInvalid, "no such program")
+	}
+	return out
+}
+
+// What a provider refuses as invalid is asked for again by itself, ever more seldom: after one minute, and after two more.
+func TestInvalidRequestIsMadeAgain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		r := &refuses{until: time.Now().Add(2 * time.Minute), times: map[muster.OfferingName][]time.Time{}}
+		w.wrap = func(p cloud.Provider) cloud.Provider { r.Provider = p; return r }
+		w.start()
+		w.submit("a", 1, 2, "true")
+		w.until("the job's end", 5*time.Minute, ended("a", muster.JobSucceeded))
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		asked := 0
+		for offering, times := range r.times {
+			for i := range times[1:] {
+				want := time.Minute << i
+				if got := times[i+1].Sub(times[i]); got < want*9/10 || got > want*3/2 {
+					t.Errorf("%s was asked for again after %s, want about %s", offering, got, want)
+				}
+			}
+			asked = max(asked, len(times))
+		}
+		if asked != 3 {
+			t.Errorf("asked at %v", r.times)
 		}
 	})
 }
