@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ func outputCases() []testCase {
 		{"output/binary is exact", binary},
 		{"output/large and bounded", large},
 		{"output/both streams bounded", bothBounded},
-		{"output/a million short lines", shortLines},
+		{"output/many short lines", shortLines},
 		{"output/followed while it runs", followed},
 		{"output/whole at the end", whole},
 	}
@@ -125,9 +126,10 @@ func shortLines(r *rig) {
 	if testing.Short() {
 		r.Skip("short")
 	}
-	out := r.succeed(program{sh: "i=0; while [ $i -lt 1000000 ]; do echo $i; i=$((i+1)); done"})
+	lines := cmp.Or(r.suite.ShortLines, 1_000_000)
+	out := r.succeed(program{sh: fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo $i; i=$((i+1)); done", lines)})
 	var want strings.Builder
-	for i := range 1_000_000 {
+	for i := range lines {
 		fmt.Fprintln(&want, i)
 	}
 	if out != want.String() {

@@ -44,6 +44,9 @@ type Suite struct {
 	NoFreezer string
 	// NoDiskLimit is why this node cannot limit disk; empty if it can.
 	NoDiskLimit string
+	// ShortLines is how many lines the case of many short lines prints; 0: a million. Suites whose sandboxes have the same
+	// muster-init, which alone reads them, need not all print so many.
+	ShortLines int
 	// Leftovers looks for what else a runtime might have left behind of a case's sandboxes, by a mark in their names; nil: nothing.
 	Leftovers func(mark string) []string
 }
