@@ -295,9 +295,7 @@ func TestB6WakingManyAtOnce(t *testing.T) {
 	stop := run(t, b)
 	const n = 10_000
 	log.Must(t, newNode(1, 1, false))
-	for i := range n {
-		log.Must(t, newJob(t, fmt.Sprintf("j%05d", i), "cpu=1"))
-	}
+	log.Fill(t, newJobs(t, n, "cpu=1"))
 	within(t, func() bool { return b.Stats().Ready == n })
 	for b.Stats().Ready > 0 {
 		w, err := b.Dequeue(t.Context(), 1024)

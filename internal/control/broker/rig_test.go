@@ -243,6 +243,16 @@ func newJob(t testing.TB, name string, words ...string) *state.JobSubmitted {
 	return f
 }
 
+// newJobs are submissions of n jobs.
+func newJobs(t testing.TB, n int, words ...string) []state.Fact {
+	t.Helper()
+	facts := make([]state.Fact, n)
+	for i := range facts {
+		facts[i] = newJob(t, fmt.Sprintf("j%06d", i), words...)
+	}
+	return facts
+}
+
 // run runs a broker outside of a bubble.
 func run(t *testing.T, b *Broker) (stop func()) {
 	t.Helper()
