@@ -31,6 +31,7 @@ import (
 const (
 	owner    = "c1"
 	provider = "fake"
+	second   = "second" // another account in the same cloud
 )
 
 // Config of a cluster.
@@ -48,6 +49,8 @@ type Config struct {
 	Workers int // of the scheduler
 	// Paused: nothing is placed.
 	Paused bool
+	// Second: a second provider is configured.
+	Second bool
 	// SlowProbe is how long one in SlowProbes new instances takes to answer each of its probes; 0: none does.
 	SlowProbe  time.Duration
 	SlowProbes int
@@ -191,7 +194,7 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Clock: c.Log.Now, Paused: c.cfg.Paused, Heard: l.Heard, Logger: log, Draw: c.draw, Providers: map[muster.ProviderName]cloud.Provider{provider: &watched{c.Cloud.Owner(owner), c}}})
+	f, err := fleet.New(fleet.Config{State: c.Log, Proposer: c.actor("fleet"), Clock: c.Log.Now, Paused: c.cfg.Paused, Heard: l.Heard, Logger: log, Draw: c.draw, Providers: c.providers()})
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +217,15 @@ func (c *Cluster) leader() (map[string]func(context.Context) error, error) {
 		return nil, err
 	}
 	return map[string]func(context.Context) error{"broker": b.Run, "apply": a.Run, "schedule": s.Run, "fleet": f.Run, "link": l.Run, "reaper": r.Run, "roll": ro.Run, "runners": ru.Run}, nil
+}
+
+// providers are those of the configuration.
+func (c *Cluster) providers() map[muster.ProviderName]cloud.Provider {
+	out := map[muster.ProviderName]cloud.Provider{provider: &watched{c.Cloud.Owner(owner), c, true}}
+	if c.cfg.Second {
+		out[second] = &watched{&account{c.Cloud.Owner("of " + second)}, c, false}
+	}
+	return out
 }
 
 // retention is how long ended jobs and gone nodes are kept, outputFor their stored output.
@@ -330,6 +342,18 @@ func (c *Cluster) Reload(change func(cfg *Config)) error {
 	change(&c.cfg)
 	c.mu.Unlock()
 	return c.Start()
+}
+
+// lacksSecond reports whether there are nodes of the second provider, and it is not configured.
+func (c *Cluster) lacksSecond() bool {
+	has := false
+	c.Log.Latest().LiveNodes(func(n *state.Node) bool {
+		has = n.Offering.Provider == second
+		return !has
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return has && !c.cfg.Second
 }
 
 // paused reports whether nothing is placed.

@@ -461,6 +461,8 @@ func stocks(snap *state.Snapshot) map[muster.JobUID]stocked {
 type watched struct {
 	cloud.Provider
 	c *Cluster
+	// offers: what its answers lack is noted.
+	offers bool
 }
 
 // Unwrap is cloud.Wrapper's.
@@ -469,7 +471,7 @@ func (p *watched) Unwrap() cloud.Provider { return p.Provider }
 // Offers notes which offerings an answer lacks, and since when.
 func (p *watched) Offers(ctx context.Context) ([]muster.Offering, error) {
 	offers, err := p.Provider.Offers(ctx)
-	if err != nil {
+	if err != nil || !p.offers {
 		return offers, err
 	}
 	named := map[muster.OfferingName]bool{}
@@ -508,4 +510,33 @@ func (p *watched) Destroy(ctx context.Context, ids []muster.InstanceID) []error 
 		}
 	}
 	return p.Provider.Destroy(ctx, ids)
+}
+
+// account is a second account in the cloud: what the cloud keeps under another owner, and the cluster takes for its own.
+type account struct{ cloud.Provider }
+
+// Create is cloud.Provider's.
+func (a *account) Create(ctx context.Context, intents []cloud.Intent) []cloud.Created {
+	made := a.Provider.Create(ctx, intents)
+	for i := range made {
+		if made[i].Err == nil {
+			made[i].Instance.Tags.Owner = owner
+		}
+	}
+	return made
+}
+
+// List is cloud.Provider's.
+func (a *account) List(ctx context.Context, after string) (cloud.Listing, error) {
+	l, err := a.Provider.List(ctx, after)
+	for i := range l.Instances {
+		l.Instances[i].Tags.Owner = owner
+	}
+	return l, err
+}
+
+// SetTags is cloud.Provider's.
+func (a *account) SetTags(ctx context.Context, id muster.InstanceID, tags cloud.Tags) error {
+	tags.Owner = "of " + second
+	return a.Provider.SetTags(ctx, id, tags)
 }

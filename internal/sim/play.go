@@ -81,8 +81,8 @@ func (p *Play) Run() error {
 		}
 	}
 	p.c.slowProbes(0, 1)
-	if p.c.paused() {
-		if err := p.c.Reload(func(cfg *Config) { cfg.Paused = false }); err != nil {
+	if again := p.c.lacksSecond(); again || p.c.paused() {
+		if err := p.c.Reload(func(cfg *Config) { cfg.Paused, cfg.Second = false, cfg.Second || again }); err != nil {
 			return err
 		}
 	}
@@ -171,7 +171,7 @@ func (p *Play) act(a *Act) error {
 	case "reload":
 		workers := o.number("workers", 0)
 		err = p.c.Reload(func(cfg *Config) {
-			cfg.Paused = slices.Contains(a.Words, "paused")
+			cfg.Paused, cfg.Second = slices.Contains(a.Words, "paused"), slices.Contains(a.Words, "second")
 			if workers > 0 {
 				cfg.Workers = workers
 			}

@@ -17,7 +17,7 @@ import (
 //	seed N                          of every delay and chance; default 1
 //	workers N                       of the scheduler; default 1
 //	offering NAME [cpu=N] [memory=SIZE] [price=N] [market=spot] [family=F] [zone=Z]
-//	pool NAME [min=N] [max=N] [launching=N] [spare=N] [idle=D] [boot=D] [grace=D] [ready=D] [factor=X]
+//	pool NAME [min=N] [max=N] [launching=N] [spare=N] [idle=D] [boot=D] [grace=D] [ready=D] [factor=X] [provider=second]
 //	cloud [delay=D] [jitter=D] [page=N]
 //	blobs [delay=D]
 //	probes slow=D [in=N]            one in N new instances answers each of its probes only after D
@@ -51,7 +51,8 @@ import (
 //	halt NODE for=D                 its machine is stopped, and lists leave it out
 //	probe NODE hang|unready|broken [times=N]                  what its next probes answer
 //	clock D                         the server's system clock steps
-//	reload [workers=N] [paused]     the loops begin again, with another configuration; paused: nothing is placed until the next
+//	reload [workers=N] [paused] [second]  the loops begin again, with another configuration; paused: nothing is placed until the next;
+//	                                second: with a second provider until the next, for pools with provider=second
 //	store for=D                     the blob store fails
 //	full for=D                      the log takes nothing, as with a full disk
 //	limit NAMESPACE [allocs=N] [cpu=N]                        at most
@@ -269,7 +270,7 @@ func poolOf(a *Act, o *options) state.Pool {
 	if timeout > 0 {
 		ready = []string{"ok"}
 	}
-	return state.Pool{Ready: ready, ReadyTimeout: timeout, Name: muster.PoolName(a.word(0)), Provider: provider, Min: o.number("min", 0), Max: o.number("max", 8), MaxLaunching: o.number("launching", 8),
+	return state.Pool{Ready: ready, ReadyTimeout: timeout, Name: muster.PoolName(a.word(0)), Provider: muster.ProviderName(o.text("provider", provider)), Min: o.number("min", 0), Max: o.number("max", 8), MaxLaunching: o.number("launching", 8),
 		Spare: o.number("spare", 0), PriceFactor: o.real("factor", 0),
 		IdleTimeout: micros("idle", 20*time.Second), BootTimeout: micros("boot", 2*time.Minute), Grace: micros("grace", time.Minute)}
 }
