@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -62,9 +63,14 @@ func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter
 	}
 }
 
+// ofNode names the node whose agent an error came from. An answer that makes no sense, or that its agent calls a defect of its own, is a
+// failure of the node and not of the server: FaultUnavailable.
 func ofNode(id muster.NodeID, err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case muster.IsKind(err, muster.FaultInternal), errors.As(err, new(*wire.Refusal)):
+		return &muster.Fault{Kind: muster.FaultUnavailable, Message: fmt.Sprintf("node %s", id), Err: err}
 	}
 	return fmt.Errorf("node %s: %w", id, err)
 }

@@ -195,7 +195,7 @@ func (l *Link) OpenOutput(ctx context.Context, a *state.Alloc, stream string, of
 	}
 	r, err := nl.client.Output(ctx, a.ID, stream, offset, follow)
 	if err != nil {
-		return nil, 0, fmt.Errorf("node %s: %w", a.Node, err)
+		return nil, 0, ofNode(a.Node, err)
 	}
 	return r, r.Start, nil
 }

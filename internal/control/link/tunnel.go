@@ -71,7 +71,7 @@ func (l *Link) sandboxFault(a *state.Alloc, err error) error {
 		// Not found: the set that names it has not come to the agent yet.
 		return muster.Faultf(muster.FaultConflict, "%s", isStarting(now))
 	}
-	return fmt.Errorf("node %s: %w", a.Node, err)
+	return ofNode(a.Node, err)
 }
 
 // hasEnded says how an allocation did.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -68,6 +70,67 @@ func TestTunnel(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestSenselessAnswersOfAnAgent: what an agent answers out of place is a failure of its node, which is named, and no defect of the server.
+func TestSenselessAnswersOfAnAgent(t *testing.T) {
+	for name, lie := range map[string]http.HandlerFunc{
+		"no connection": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"another upgrade": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "h2c")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		},
+		"its own defect":        func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "panic", http.StatusInternalServerError) },
+		"a teapot":              func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+		"a redirect to nowhere": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusFound) },
+		"a refusal of a set": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"code":"other-cluster","message":"it obeys another"}`)
+		},
+		"an impossible offset": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set(wire.HeaderOutputStart, "-1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.boot("n1", 4, func(c *linktest.Config) { c.LieInside = lie })
+				r.start()
+				r.until("serving", time.Minute, serving("n1"))
+				r.submit("j", spec("sleep 1h"))
+				id := r.place("j", "n1")[0]
+				r.until("runs", time.Minute, allocIs(id, muster.AllocRunning))
+				a, ctx := r.log.Latest().Alloc(id), context.Background()
+				for what, ask := range map[string]func() error{
+					"tunnel": func() error { _, err := r.link.Tunnel(ctx, a, nil); return err },
+					"stats":  func() error { _, err := r.link.AllocStats(ctx, a); return err },
+					"images": func() error { _, err := r.link.Images(ctx, "n1"); return err },
+					"prune":  func() error { _, err := r.link.PruneImages(ctx, "n1", true); return err },
+					"pull": func() error {
+						for _, err := range r.link.PullImage(ctx, "n1", "a:b") {
+							if err != nil {
+								return err
+							}
+						}
+						return nil
+					},
+					"output": func() error {
+						in, _, err := r.link.OpenOutput(ctx, a, wire.Stdout, 0, false)
+						if err == nil {
+							_ = in.Close()
+						}
+						return err
+					},
+				} {
+					err := ask()
+					if err == nil && what != "tunnel" {
+						continue // an empty answer is one to some of them
+					}
+					if !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "node n1") {
+						t.Errorf("%s: %s: %v", what, muster.KindOf(err), err)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestTunnelBeforeStart: what is true of an allocation that does not run yet is told.

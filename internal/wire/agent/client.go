@@ -227,7 +227,7 @@ func finish(ctx context.Context, by *http.Client, req *http.Request, out any) er
 		return unreached(req.URL.Path, cause(ctx, err))
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode >= 300 {
+	if !succeeded(resp) {
 		return refused(resp)
 	}
 	if out == nil {
@@ -255,7 +255,7 @@ func (c *Client) open(ctx context.Context, path string, stall time.Duration) (io
 		cancel(nil)
 		return nil, nil, err
 	}
-	if resp.StatusCode >= 300 {
+	if !succeeded(resp) {
 		err := refused(resp)
 		_ = resp.Body.Close()
 		cancel(nil)
@@ -329,8 +329,14 @@ func unreached(what string, err error) error {
 	return &muster.Fault{Kind: muster.FaultUnavailable, Message: "agent: " + what, Err: err}
 }
 
+// succeeded reports whether an answer is one to the request. 101 is not: nothing ends a read of its body, no context either.
+func succeeded(resp *http.Response) bool { return resp.StatusCode >= 200 && resp.StatusCode < 300 }
+
 // refused reads an error answer.
 func refused(resp *http.Response) error {
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return muster.Faultf(muster.FaultInternal, "agent: %s: it upgraded to %q, which was not asked for", resp.Request.URL.Path, resp.Header.Get("Upgrade"))
+	}
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if resp.StatusCode == http.StatusConflict {
 		var r Refusal

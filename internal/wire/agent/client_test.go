@@ -173,3 +173,40 @@ func TestNobodyListens(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestUpgradeThatNobodyAskedFor: the body of such an answer is the connection, which the client must not wait for.
+func TestUpgradeThatNobodyAskedFor(t *testing.T) {
+	release := make(chan struct{})
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+		<-release
+	})
+	defer close(release)
+	for what, ask := range map[string]func() error{
+		"hello":   func() error { _, err := c.Hello(t.Context()); return err },
+		"stats":   func() error { _, err := c.Stats(t.Context(), "u-0-1"); return err },
+		"release": func() error { return c.Release(t.Context(), "c") },
+		"output":  func() error { _, err := c.Output(t.Context(), "u-0-1", Stdout, 0, true); return err },
+		"pull": func() error {
+			for _, err := range c.PullImage(t.Context(), "a:b") {
+				return err
+			}
+			return nil
+		},
+		"reports": func() error {
+			for _, err := range c.Reports(t.Context()) {
+				return err
+			}
+			return nil
+		},
+	} {
+		if err := ask(); err == nil || !strings.Contains(err.Error(), "upgraded") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -95,7 +95,7 @@ func (c *Client) beginPull(ctx context.Context, path, ref string) (*http.Respons
 	if err != nil {
 		return nil, unreached(path, cause(ctx, err))
 	}
-	if resp.StatusCode >= 300 {
+	if !succeeded(resp) {
 		defer func() { _ = resp.Body.Close() }()
 		return nil, refused(resp)
 	}

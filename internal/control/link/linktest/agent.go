@@ -96,7 +96,7 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET /v1/agent", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, a.hello()) })
 	mux.HandleFunc("PUT /v1/desired", a.desired)
 	mux.HandleFunc("GET /v1/reports", a.reports)
-	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.output)
+	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.unless(a.output))
 	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.outputs)
 	mux.HandleFunc("PUT /v1/inputs/{digest}", a.input)
 	mux.HandleFunc("POST /v1/probe", a.probe)
