@@ -86,6 +86,9 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 	return a, false
 }
 
+// maxHeader bounds the header of an answer, in bytes: the default is 10 MiB, and there may be as many requests as allocations with inputs.
+const maxHeader = 256 << 10
+
 type hereKey struct{}
 
 // AllowHere lets connections of this context go to loopback addresses: to a registry that the operator has named so.
@@ -109,6 +112,7 @@ func (d Destinations) control(ctx context.Context, _, address string, _ syscall.
 func (d Destinations) Transport(header time.Duration) *http.Transport {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.ResponseHeaderTimeout = header
+	tr.MaxResponseHeaderBytes = maxHeader
 	tr.DisableCompression = true // digests are of the bytes as they are stored
 	guarded := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: d.control}
 	plain := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}

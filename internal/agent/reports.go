@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -23,6 +25,12 @@ const (
 	measureWait = 500 * time.Millisecond
 	// writeTimeout ends a stream whose reader takes nothing.
 	writeTimeout = 30 * time.Second
+	// maxMessage, maxDetail and maxWord bound in bytes what a report says of one allocation in words that others choose: servers of
+	// URLs, registries, commands. A server refuses reports that are larger than it expects, and then the whole node is out of contact. In JSON
+	// a byte can become six.
+	maxMessage = 1500
+	maxDetail  = 200
+	maxWord    = 64
 )
 
 // reader is one stream of reports on its way. It keeps which allocations
@@ -132,6 +140,33 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 	return r, allocs, news
 }
 
+// brief is s as valid UTF-8 and cut if it has more than so many bytes.
+func brief(s string, most int) string {
+	if len(s) > most {
+		cut := most
+		for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// bounded is what is said of an allocation, within what a server takes. Records on disk may have longer texts, and so may what an init says.
+func bounded(r *wire.AllocReport) *wire.AllocReport {
+	long := r.Failure != nil && (len(r.Failure.Message) > maxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
+	if !long && len(r.Detail) <= maxDetail && len(r.Signal) <= maxWord && len(r.Image) <= 2*maxWord {
+		return r
+	}
+	out := *r
+	out.Detail, out.Signal, out.Image = brief(r.Detail, maxDetail), brief(r.Signal, maxWord), brief(r.Image, 2*maxWord)
+	if f := r.Failure; f != nil {
+		out.Failure = &muster.Failure{Message: brief(f.Message, maxMessage),
+			Class: muster.FailureClass(brief(string(f.Class), maxWord)), Reason: muster.Reason(brief(string(f.Reason), maxWord))}
+	}
+	return &out
+}
+
 // writeReport writes a report as one line, its allocations one by one: a whole
 // report of thousands is never in memory as a whole.
 func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) error {
@@ -145,7 +180,7 @@ func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) err
 		}
 		sep := `,"allocs":[`
 		for _, al := range allocs {
-			b, err := json.Marshal(al)
+			b, err := json.Marshal(bounded(al))
 			if err != nil {
 				return err
 			}

@@ -1,12 +1,20 @@
 package agent
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -199,5 +207,79 @@ func TestProtocol(t *testing.T) {
 	if err != nil || h.Node != "n1" || h.Protocol != wire.Protocol || h.Version != "v-test" || h.Boot == "" || h.Pid == 0 ||
 		h.Capacity.CPU != 2000 || len(h.Runtimes) != 1 || h.Fence != (wire.Fence{}) {
 		t.Errorf("%+v %v", h, err)
+	}
+}
+
+// TestWordsOfOthersAreBounded: what the server of a URL says is cut before it is told, as a report that is too large
+// takes the whole node out of contact.
+func TestWordsOfOthersAreBounded(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	long := strings.Repeat("A", 7<<20)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				req, err := http.ReadRequest(bufio.NewReader(conn))
+				if err != nil {
+					return
+				}
+				switch req.URL.Path {
+				case "/status":
+					_, _ = io.WriteString(conn, "HTTP/1.1 404 <"+long[:maxHeader/2]+"\r\nContent-Length: 0\r\n\r\n")
+				case "/scheme":
+					_, _ = io.WriteString(conn, "HTTP/1.1 302 Found\r\nLocation: "+long[:maxHeader/2]+"://x\r\nContent-Length: 0\r\n\r\n")
+				case "/longer":
+					_, _ = io.WriteString(conn, "HTTP/1.1 404 "+long+"\r\nContent-Length: 0\r\n\r\n")
+				}
+			}()
+		}
+	}()
+	rt := newPlayed()
+	r := newRig(t, rt, "", func(c *Config) { c.Destinations = Destinations{netip.MustParsePrefix("127.0.0.1/32")} })
+	of := func(id muster.AllocID, path string) wire.DesiredAlloc {
+		al := withInputs(id, wire.Input{Path: "a", Digest: digestOf([]byte(path)), URL: "http://" + ln.Addr().String() + path})
+		al.Spec.GiveUpInputMillis = 100
+		return al
+	}
+	r.must(set(of("u-0-1", "/status"), of("u-1-1", "/scheme"), of("u-2-1", "/longer")))
+	r.eventually("all have failed", func() bool {
+		failed := 0
+		for _, al := range r.whole().Allocs {
+			if al.Failure != nil {
+				failed++
+				if n := len(al.Failure.Message); n > maxMessage+utf8.UTFMax {
+					t.Fatalf("%s: %d bytes", al.ID, n)
+				}
+			}
+		}
+		return failed == 3
+	})
+}
+
+// TestReportOfAnAllocationIsBounded holds also for what was kept by an earlier version, or came out of a sandbox.
+func TestReportOfAnAllocationIsBounded(t *testing.T) {
+	const each = 16 << 10 // what servers grant a report for each allocation
+	inline := bytes.Repeat([]byte{0xff}, wire.InlineLimit)
+	for _, char := range []string{"A", "<", "\x00", "\xff", "\u2028"} {
+		long := strings.Repeat(char, 1<<20)
+		r := &wire.AllocReport{ID: "u-0-1", Status: muster.AllocEnded, Outcome: muster.OutcomeFailed, Signal: long, Detail: long, Image: long,
+			Failure: &muster.Failure{Class: muster.FailureClass(long), Reason: muster.Reason(long), Message: long},
+			Stdout:  wire.StreamReport{Inline: inline}, Stderr: wire.StreamReport{Inline: inline}}
+		var b bytes.Buffer
+		w := bufio.NewWriter(&b)
+		if err := errors.Join(writeReport(w, wire.Report{}, []*wire.AllocReport{r}), w.Flush()); err != nil || b.Len() > each {
+			t.Errorf("%q: %d bytes, %v", char, b.Len(), err)
+		}
+		if len(r.Detail) != len(long) {
+			t.Error("what is kept was changed")
+		}
 	}
 }
