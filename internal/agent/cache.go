@@ -138,6 +138,10 @@ func parseDigest(digest string) (string, error) {
 	return name, nil
 }
 
+// maxNeeds bounds the digests in one report, which the server refuses if it is too large. It is many times what the server pushes at
+// a time; the rest is asked for when those have come.
+const maxNeeds = 16 << 10
+
 // needs are the digests that must be pushed, sorted.
 func (s *inputs) needs() []string {
 	s.mu.Lock()
@@ -149,7 +153,7 @@ func (s *inputs) needs() []string {
 		}
 	}
 	sort.Strings(list)
-	return list
+	return list[:min(len(list), maxNeeds)]
 }
 
 // get waits until the input is on disk. The path stays until release. When ctx

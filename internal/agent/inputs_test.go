@@ -364,3 +364,15 @@ func TestInputCacheIsBoundedAndKeepsWhatIsInUse(t *testing.T) {
 		}
 	})
 }
+
+// TestNeedsAreBounded: a few dozen jobs with a thousand inputs each must not make a report that the server refuses.
+func TestNeedsAreBounded(t *testing.T) {
+	fetching(t, nil, func(t *testing.T, s *inputs) {
+		for i := range maxNeeds + 1 {
+			s.wants[wantKey{fmt.Sprintf("%064x", i), ""}] = &want{cancel: func() {}}
+		}
+		if list := s.needs(); len(list) != maxNeeds || list[0] != fmt.Sprintf("sha256:%064x", 0) {
+			t.Errorf("%d digests", len(list))
+		}
+	})
+}

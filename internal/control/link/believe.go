@@ -22,6 +22,9 @@ const (
 	// reportBase and reportEach bound a report in bytes: each allocation brings two small streams, a failure in words and some numbers.
 	reportBase = 4 << 20
 	reportEach = 16 << 10
+	// outputEach is what an output brings beside its name; jsonByte is how many bytes one of a name can become.
+	outputEach = 128
+	jsonByte   = 6
 	// Reports are read at no more than reportRate bytes a second and one in reportTime: an agent sends at most one in 4 ms.
 	reportRate = 16 << 20
 	reportTime = 2 * time.Millisecond
@@ -89,6 +92,19 @@ func (n *nodeLink) reportLimit() int64 {
 		return reportBase
 	}
 	return reportBase + reportEach*int64(row.LiveAllocs)
+}
+
+// reportMost is reportLimit with what only some allocations bring: the names of their outputs, which may be a MiB. It looks at all
+// allocations of the node.
+func (n *nodeLink) reportMost() int64 {
+	most := n.reportLimit()
+	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {
+		for i := range a.Run.Spec.Outputs {
+			most += outputEach + jsonByte*int64(len(a.Run.Spec.Outputs[i].Path))
+		}
+		return true
+	})
+	return most
 }
 
 // paceReport waits until the node may be read again, after a report of so many bytes. A node that says more than it may is

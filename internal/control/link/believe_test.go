@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,4 +222,35 @@ func TestFloodOfReportsIsPaced(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReportOfManyOutputs: a job may have outputs with names of nearly a MiB, which a report repeats: its node stays in contact.
+func TestReportOfManyOutputs(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		path := func(i int) string { return strings.Repeat("<", 900) + strconv.Itoa(i) }
+		r.boot("n1", 4, func(c *linktest.Config) {
+			c.LieReport = func(rep *wire.Report) {
+				for i := range rep.Allocs {
+					if a := &rep.Allocs[i]; a.Status == muster.AllocEnded {
+						a.Outcome, a.Failure, a.Outputs = muster.OutcomeSucceeded, nil, nil
+						for n := range api.MaxListLen {
+							a.Outputs = append(a.Outputs, wire.OutputReport{Path: path(n), Size: 1 << 40})
+						}
+					}
+				}
+			}
+		})
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.submit("j", spec("true", func(s *api.JobSpec) {
+			for n := range api.MaxListLen {
+				s.Outputs = append(s.Outputs, api.OutputSpec{Path: path(n)})
+			}
+		}))
+		id := r.place("j", "n1")[0]
+		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
+		if health := r.log.Latest().Node("n1").Health; health != muster.NodeGood {
+			t.Errorf("it is %s", health)
+		}
+	})
 }

@@ -102,7 +102,7 @@ func (s *session) heardOf() bool {
 
 // read takes reports until the stream ends.
 func (s *session) read(ctx context.Context) error {
-	for r, err := range s.n.client.ReportsWithin(ctx, s.n.reportLimit, func(bytes int64) { s.n.paceReport(ctx, bytes) }) {
+	for r, err := range s.n.client.ReportsWithin(ctx, s.n.reportLimit, s.n.reportMost, func(bytes int64) { s.n.paceReport(ctx, bytes) }) {
 		if errors.Is(err, wire.ErrReportTooLong) {
 			s.n.log.Warn("report refused; the node is as good as out of contact", "error", err)
 		}

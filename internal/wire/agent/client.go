@@ -98,12 +98,14 @@ var ErrReportTooLong = errors.New("the agent's report is longer")
 // Reports yields what the agent reports until the loop breaks, ctx ends or the
 // stream fails; the last pair then carries the error. Silence for three heartbeats is an error.
 func (c *Client) Reports(ctx context.Context) iter.Seq2[Report, error] {
-	return c.ReportsWithin(ctx, func() int64 { return maxReport }, func(int64) {})
+	most := func() int64 { return maxReport }
+	return c.ReportsWithin(ctx, most, most, func(int64) {})
 }
 
-// ReportsWithin is Reports with a bound of the caller's, asked for before each: a longer report is an error. took is called
+// ReportsWithin is Reports with a bound of the caller's in bytes: usual is asked for before each report, and most, which may cost
+// more to find out, where a report is longer than that; one that is longer than most is an error. took is called
 // with the bytes of each report before it is yielded; while it blocks, nothing is read.
-func (c *Client) ReportsWithin(ctx context.Context, most func() int64, took func(bytes int64)) iter.Seq2[Report, error] {
+func (c *Client) ReportsWithin(ctx context.Context, usual, most func() int64, took func(bytes int64)) iter.Seq2[Report, error] {
 	return func(yield func(Report, error) bool) {
 		stream, _, err := c.open(ctx, "/v1/reports", 0)
 		if err != nil {
@@ -113,20 +115,19 @@ func (c *Client) ReportsWithin(ctx context.Context, most func() int64, took func
 		defer func() { _ = stream.Close() }()
 		// The time that the caller takes is no silence of the agent's: the timer runs only while a report is read.
 		silence := stream.(*body).watch(silenceTimeout)
-		bound := &io.LimitedReader{R: stream}
+		bound := &bound{r: stream, most: most}
 		dec := json.NewDecoder(bound)
 		for before := int64(0); ; before = dec.InputOffset() {
 			silence.Reset(silenceTimeout)
-			limit := most()
-			bound.N = limit
+			bound.begin(usual())
 			var r Report
 			if err := dec.Decode(&r); err != nil {
-				if bound.N <= 0 {
-					err = fmt.Errorf("%w than %d bytes, the most that it can have", ErrReportTooLong, limit)
+				if bound.left <= 0 {
+					err = fmt.Errorf("%w than %d bytes, the most that it can have", ErrReportTooLong, bound.limit)
 				} else if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 					err = fmt.Errorf("the agent ended the stream")
 				}
-				took(limit - bound.N)
+				took(bound.limit - bound.left)
 				yield(Report{}, unreached("reports", cause(ctx, err)))
 				return
 			}
@@ -137,6 +138,31 @@ func (c *Client) ReportsWithin(ctx context.Context, most func() int64, took func
 			}
 		}
 	}
+}
+
+// bound reads at most so many bytes for one report. limit is raised to most at its end, once.
+type bound struct {
+	r           io.Reader
+	most        func() int64
+	limit, left int64
+	raised      bool
+}
+
+func (b *bound) begin(limit int64) { b.limit, b.left, b.raised = limit, limit, false }
+
+func (b *bound) Read(p []byte) (int, error) {
+	if b.left <= 0 && !b.raised {
+		b.raised = true
+		if most := b.most(); most > b.limit {
+			b.left, b.limit = b.left+most-b.limit, most
+		}
+	}
+	if b.left <= 0 {
+		return 0, io.EOF
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
 }
 
 // OutputReader is part of a stream of output on its way.
