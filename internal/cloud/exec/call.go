@@ -19,6 +19,10 @@ import (
 const (
 	// maxAnswer bounds the answer; maxStderr what is kept of the end of the program's stderr, and maxQuote of an answer that is told.
 	maxAnswer, maxStderr, maxQuote = 64 << 20, 2 << 10, 200
+	// maxWord bounds a name, an id or an address in bytes, maxKey a host key, and maxPairs the attributes of an offering: they are kept in the log.
+	maxWord, maxKey, maxPairs = 1 << 10, 16 << 10, 256
+	// maxAfter is the longest pause that the program can ask for.
+	maxAfter = 24 * time.Hour
 	// leftBehind is how long what the program started may hold its outputs open.
 	leftBehind = time.Second
 )
@@ -137,12 +141,62 @@ func parse(b []byte) (*Answer, error) {
 	d.DisallowUnknownFields()
 	a := &Answer{}
 	if err := d.Decode(a); err != nil {
-		return nil, fmt.Errorf("%w, in %s", err, quote(b))
+		return nil, fmt.Errorf("%s, in %s", cut(err.Error(), maxQuote), quote(b))
 	}
 	if d.More() {
 		return nil, fmt.Errorf("something follows the object, in %s", quote(b))
 	}
-	return a, nil
+	return a, a.check()
+}
+
+// check says which word of the answer is longer than any that makes sense.
+func (a *Answer) check() error {
+	at, size := "", 0
+	bound := func(most int, format string, n int, words ...string) {
+		for _, w := range words {
+			if len(w) > most && at == "" {
+				at, size = fmt.Sprintf(format, n), len(w)
+			}
+		}
+	}
+	instance := func(format string, n int, i *Instance) {
+		bound(maxWord, format, n, i.ID, i.Offering, i.Zone, i.Market, i.Address, i.User,
+			i.Tags[tagOwner], i.Tags[tagToken], i.Tags[tagNode], i.Tags[tagPool], i.Tags[tagIntent])
+		bound(maxKey, format, n, i.HostKeys...)
+	}
+	for n := range a.Offers {
+		o := &a.Offers[n]
+		bound(maxWord, "offers[%d]", n, o.Name, o.Zone, o.Market, o.Family)
+		for k, v := range o.Attributes {
+			bound(maxWord, "offers[%d]", n, k, v)
+		}
+		if len(o.Attributes) > maxPairs {
+			return fmt.Errorf("offers[%d] has %d attributes; at most %d are taken", n, len(o.Attributes), maxPairs)
+		}
+	}
+	for n := range a.Results {
+		if i := a.Results[n].Instance; i != nil {
+			instance("results[%d]", n, i)
+		}
+	}
+	for n := range a.Instances {
+		instance("instances[%d]", n, &a.Instances[n])
+	}
+	if len(a.Next) > maxKey && at == "" {
+		at, size = "next", len(a.Next)
+	}
+	if at != "" {
+		return fmt.Errorf("%s has a word of %d bytes; names, ids and addresses have at most %d, host keys and cursors %d", at, size, maxWord, maxKey)
+	}
+	return nil
+}
+
+// cut is s as valid UTF-8 of at most so many bytes.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
 }
 
 func quote(b []byte) string {
@@ -157,10 +211,15 @@ func quote(b []byte) string {
 func (p *Provider) fault(e *Error, fault func(muster.FaultKind, string, ...any) error, unsure muster.FaultKind) error {
 	kind := muster.FaultKind(e.Kind)
 	if !slices.Contains(kinds(), kind) {
-		return fault(unsure, "tells an error of the unknown kind %q: %s", e.Kind, e.Message)
+		return fault(unsure, "tells an error of the unknown kind %q: %s", cut(e.Kind, maxQuote), cut(e.Message, maxStderr))
+	}
+	after := maxAfter
+	if e.After < maxAfter.Seconds() {
+		after = time.Duration(max(e.After, 0) * float64(time.Second))
 	}
 	return &muster.Fault{
-		Kind: kind, Message: p.cfg.Command[0] + ": " + e.Message, After: time.Duration(e.After * float64(time.Second)),
-		Scope: muster.Scope{Provider: p.cfg.Name, Zone: e.Scope.Zone, Offering: muster.OfferingName(e.Scope.Offering), Market: muster.Market(e.Scope.Market), Family: e.Scope.Family},
+		Kind: kind, Message: p.cfg.Command[0] + ": " + cut(e.Message, maxStderr), After: after,
+		Scope: muster.Scope{Provider: p.cfg.Name, Zone: cut(e.Scope.Zone, maxWord), Offering: muster.OfferingName(cut(e.Scope.Offering, maxWord)),
+			Market: muster.Market(cut(e.Scope.Market, maxWord)), Family: cut(e.Scope.Family, maxWord)},
 	}
 }

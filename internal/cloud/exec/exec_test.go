@@ -1,7 +1,10 @@
 package exec
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -92,6 +95,46 @@ func TestBadPrograms(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWordsOfAProgramAreBounded: what a program says is kept in the log and repeated in every attempt; an error of 20 MiB used to make a fact that the
+// log refuses, so that its node was launched again and again without an end.
+func TestWordsOfAProgramAreBounded(t *testing.T) {
+	long := filepath.Join(t.TempDir(), "long")
+	if err := os.WriteFile(long, bytes.Repeat([]byte("A"), 9<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(before, after string) string {
+		return fmt.Sprintf(`printf '%s'; cat %s; printf '%s'`, before, long, after)
+	}
+	for _, c := range []struct{ name, text, kind, words string }{
+		{"message", with(`{"error": {"kind": "capacity", "after": 1e300, "message": "`, `"}}`), "capacity", "AAA…"},
+		{"message of a result", with(`{"results": [{"error": {"kind": "quota", "after": -1, "message": "`, `"}}]}`), "quota", "AAA…"},
+		{"kind", with(`{"error": {"message": "why", "kind": "`, `"}}`), "ambiguous", "unknown kind"},
+		{"scope", with(`{"error": {"kind": "capacity", "message": "AAA…", "scope": {"zone": "`, `"}}}`), "capacity", "AAA…"},
+		{"id", with(`{"results": [{"instance": {"id": "`, `"}}]}`), "ambiguous", "results[0] has a word of 9437184 bytes"},
+		{"address", with(`{"results": [{"instance": {"id": "i", "address": "`, `"}}]}`), "ambiguous", "results[0] has a word of 9437184 bytes"},
+		{"misspelt field", with(`{"`, `": 1}`), "ambiguous", "cannot be read"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := script(t, c.text).Create(t.Context(), []cloud.Intent{{Token: "t", Node: "n", Offering: "o"}})[0].Err
+			var f *muster.Fault
+			if !errors.As(err, &f) || string(f.Kind) != c.kind || !strings.Contains(err.Error(), c.words) || f.After < 0 || f.After > maxAfter {
+				t.Errorf("%T, %.300v", err, err)
+			}
+			if f != nil && len(err.Error())+len(f.Scope.String()) > 8<<10 {
+				t.Errorf("%d bytes", len(err.Error())+len(f.Scope.String()))
+			}
+		})
+	}
+	p := script(t, with(`{"instances": [{"id": "i", "tags": {"muster-owner": "c1"}, "zone": "`, `"}]}`))
+	if _, err := p.List(t.Context(), ""); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "instances[0] has a word") {
+		t.Errorf("%.300v", err)
+	}
+	p = script(t, with(`{"offers": [{"name": "o", "cpu": 1, "memory": "1GiB", "attributes": {"a": "`, `"}}]}`))
+	if _, err := p.Offers(t.Context()); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "offers[0] has a word") {
+		t.Errorf("%.300v", err)
 	}
 }
 
