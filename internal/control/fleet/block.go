@@ -45,11 +45,13 @@ func blockFor(kind muster.FaultKind) time.Duration {
 
 const blockLongest = 10 * time.Minute
 
-// scopeOf is what a fault of creating the offering blocks.
+// scopeOf is what a fault of creating the offering blocks. It always covers the offering: a provider that names something
+// else, as a zone by another name, would be asked again at once, without an end.
 func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	s := fault.Scope
 	named := s.Zone != "" || s.Offering != "" || s.Market != "" || s.Family != ""
 	s.Provider = o.Provider
+	named = named && s.Covers(o)
 	switch fault.Kind {
 	case muster.FaultRateLimited, muster.FaultAuth, muster.FaultQuota:
 		// Of the offering's quota family or the whole account, unless it says otherwise.
