@@ -173,6 +173,20 @@ func (p *program) run(ctx context.Context, s *stage, descriptors []int) error {
 	return err
 }
 
+// causeFirst is a program's log with the lines of errors first: runc writes warnings of its cleanup, as of a cgroup that it could not
+// remove, before the reason why it cleaned up.
+func causeFirst(log string) string {
+	var causes, others strings.Builder
+	for line := range strings.Lines(log) {
+		to := &others
+		if strings.Contains(line, " level=error ") || strings.Contains(line, " level=fatal ") {
+			to = &causes
+		}
+		to.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+	}
+	return causes.String() + others.String()
+}
+
 // explain says what the program said when it could not.
 func (p *program) explain(s *stage, status unix.WaitStatus) error {
 	how := fmt.Sprintf("exited with code %d", status.ExitStatus())
@@ -181,7 +195,7 @@ func (p *program) explain(s *stage, status unix.WaitStatus) error {
 	}
 	words := ""
 	if text, ok := cgroup.ReadSmall(filepath.Join(s.box, logName)); ok {
-		words = plain(text)
+		words = plain(causeFirst(text))
 	}
 	if words == "" {
 		return fmt.Errorf("%s %s without a word", p, how)
