@@ -85,7 +85,7 @@ func (s *ServerConfig) Pool(name string) *PoolSpec {
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
 	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`
-	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"How much all of it may take; past it output of ended jobs is deleted, that of the namespace that stores the most first. Default: 20GiB."`
+	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"How much all of it may take; past it output of ended jobs is deleted, that of the namespace that stores the most first. The declared outputs of one member cannot have more. Default: 20GiB."`
 	Retention Duration `json:"retention,omitempty" zero:"that of jobs" doc:"How long blobs of ended jobs are kept, at most as long as the jobs. Default: as long as the jobs."`
 }
 

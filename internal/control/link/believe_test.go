@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -251,6 +252,42 @@ func TestReportOfManyOutputs(t *testing.T) {
 		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
 		if health := r.log.Latest().Node("n1").Health; health != muster.NodeGood {
 			t.Errorf("it is %s", health)
+		}
+	})
+}
+
+// TestOutputWithoutEnd: a node that sends a declared output for ever must not fill the server's disk. Other nodes' outputs are stored meanwhile.
+func TestOutputWithoutEnd(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.config.OutputMost = func() int64 { return 1 << 20 }
+		r.boot("n1", 4, func(c *linktest.Config) {
+			c.LieReport = func(rep *wire.Report) {
+				for i := range rep.Allocs {
+					if a := &rep.Allocs[i]; a.Status == muster.AllocEnded {
+						a.Outcome, a.Failure, a.Outputs = muster.OutcomeSucceeded, nil, []wire.OutputReport{{Path: "a", Size: 10}}
+					}
+				}
+			}
+			c.LieInside = func(w http.ResponseWriter, req *http.Request) {
+				zeros := make([]byte, 64<<10)
+				for strings.Contains(req.URL.Path, "/outputs/") {
+					if _, err := w.Write(zeros); err != nil {
+						return
+					}
+				}
+			}
+		})
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.submit("j", spec("true", func(s *api.JobSpec) { s.Outputs = []api.OutputSpec{{Path: "a"}} }))
+		id := r.place("j", "n1")[0]
+		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
+		a := r.log.Latest().Alloc(id)
+		if a.Outcome != muster.OutcomeFailed || a.Failure == nil || a.Failure.Class != muster.FailureUser || !strings.Contains(a.Failure.Message, "blob.quota") {
+			t.Errorf("%s %+v", a.Outcome, a.Failure)
+		}
+		if a.Output.BlobBytes != 0 {
+			t.Errorf("%d bytes are stored", a.Output.BlobBytes)
 		}
 	})
 }

@@ -74,7 +74,9 @@ type Config struct {
 	Grants Granter
 	// DiskTight pauses the shipping of output while it says so. May be nil.
 	DiskTight func() bool
-	Logger    *slog.Logger
+	// OutputMost is how many bytes the declared outputs of an allocation may have together; 0: no limit. May be nil: none.
+	OutputMost func() int64
+	Logger     *slog.Logger
 	// Seed of the jitter between dials.
 	Seed uint64
 	// StoreFor is how long the declared outputs of an allocation may be in storing
@@ -119,6 +121,9 @@ func New(cfg Config) (*Link, error) {
 	}
 	if cfg.StoreFor == 0 {
 		cfg.StoreFor = 10 * time.Minute
+	}
+	if cfg.OutputMost == nil {
+		cfg.OutputMost = func() int64 { return 0 }
 	}
 	if cfg.DiskTight == nil {
 		cfg.DiskTight = func() bool { return false }

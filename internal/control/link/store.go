@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -65,11 +66,16 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 		}
 		s.n.l.stats.shipFaults.Add(1)
 		row = s.n.l.cfg.State.Latest().Alloc(r.ID)
+		var large *outputTooLarge
 		switch {
 		case row == nil || !row.Live():
 			return u, false
 		case row.Desired == muster.AllocStop:
 			u.Outcome, u.Failure = muster.OutcomeStopped, nil
+			return u, true
+		case errors.As(err, &large):
+			u.Outcome = muster.OutcomeFailed
+			u.Failure = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonOutputNotStored, Message: large.Error()}
 			return u, true
 		case muster.IsKind(err, muster.FaultNotFound), time.Since(since) >= s.n.l.cfg.StoreFor:
 			u.Outcome = muster.OutcomeFailed
@@ -100,13 +106,14 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 		return nil, 0, muster.Faultf(muster.FaultNotFound, "allocation %s: not found", r.ID)
 	}
 	var total int64
+	large := &outputTooLarge{s.n.l.cfg.OutputMost()}
 	files := make([]state.OutputFile, 0, len(r.Outputs))
 	for i, o := range r.Outputs {
 		in, err := s.n.bulk.Outputs(ctx, r.ID, i)
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
-		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight})
+		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight, left: large.most - total, large: large})
 		_ = in.Close()
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
@@ -121,15 +128,27 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 // watchEvery is how many bytes of a declared output come between two looks at the free disk.
 const watchEvery = 8 << 20
 
-// watched ends with errTight once the disk is: a declared output may be larger than what is free.
+// outputTooLarge: the declared outputs of an allocation are larger than the store may be, or its node sends without an end.
+type outputTooLarge struct{ most int64 }
+
+func (e *outputTooLarge) Error() string {
+	return fmt.Sprintf("its declared outputs are larger than %s together, which is all that the server stores (blob.quota); declare less, or raise the quota", muster.Bytes(e.most))
+}
+
+// watched ends with errTight once the disk is, as a declared output may be larger than what is free, and with large after left bytes.
 type watched struct {
 	r     io.Reader
 	tight func() bool
+	left  int64
+	large *outputTooLarge
 	since int
 }
 
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
+	if w.left -= int64(n); w.left < 0 && w.large.most > 0 {
+		return 0, w.large
+	}
 	if w.since += n; w.since >= watchEvery {
 		w.since = 0
 		if w.tight() {

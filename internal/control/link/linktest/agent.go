@@ -97,7 +97,7 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("PUT /v1/desired", a.desired)
 	mux.HandleFunc("GET /v1/reports", a.reports)
 	mux.HandleFunc("GET /v1/allocs/{id}/output/{stream}", a.unless(a.output))
-	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.outputs)
+	mux.HandleFunc("GET /v1/allocs/{id}/outputs/{n}", a.unless(a.outputs))
 	mux.HandleFunc("PUT /v1/inputs/{digest}", a.input)
 	mux.HandleFunc("POST /v1/probe", a.probe)
 	a.insideRoutes(mux)

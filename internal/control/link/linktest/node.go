@@ -26,7 +26,7 @@ type Config struct {
 	LieReport func(r *wire.Report)
 	// RawReport is sent in place of each report, and is made once: large lies cost more to write than to read. Empty: what is to be reported.
 	RawReport []byte
-	// LieInside answers requests into sandboxes, for output and about images in the agent's place; nil: it is honest.
+	// LieInside answers requests into sandboxes, for output, outputs and about images in the agent's place; nil: it is honest.
 	LieInside http.HandlerFunc
 	// Flood: it sends reports without an end, as fast as they are read.
 	Flood bool
