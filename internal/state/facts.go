@@ -1,74 +1,101 @@
 package state
 
 import (
+	"reflect"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
 // Fact is a past-tense entry in the replicated log: the only way that state
-// changes. A new fact is: its struct here, a line in kindOf and blank, its apply
-// method in the noun's file, and a golden encoding.
+// changes. A new fact is: its struct here with a line in blanks, its apply method in the noun's
+// file, and a golden encoding in the test.
 type Fact interface {
 	// apply changes the state and may refuse: then nothing is changed and the
 	// proposer gets the error. The value goes to the proposer.
 	apply(s *State, now muster.Time) (any, error)
 }
 
+// kind is the number of a kind of fact. Numbers are on disk: never renumber, never reuse. 0 is none.
 type kind uint16
 
-// Kinds are on disk: never renumber, never reuse.
-const (
-	kindTermBegan kind = iota + 1
-	kindEpochBegan
-	kindPoolsSet
-	kindOfferingsSeen
-	kindJobSubmitted
-	kindJobStopped
-	kindJobFailed
-	kindJobParked
-	kindJobsPurged
-	kindPlanCommitted
-	kindAllocsReported
-	kindOutputStored
-	kindJobOutputPruned
-	kindNodeLaunching
-	kindNodeLaunched
-	kindNodeAdopted
-	kindNodeJoined
-	kindNodeHealthChanged
-	kindNodeIntentSet
-	kindNodeDraining
-	kindNodeTerminating
-	kindNodeGone
-	kindNodesPurged
-	kindPoolTripped
-	kindPoolResumed
-	kindNodeImagesSeen
-	kindSharesSet
-	kindNamespaceLimited
-	kindEnvironmentSet
-	kindEnvironmentDeleted
-	kindRunnersWanted
-	kindRunnersStopped
-	kindRunnersPurged
-	kindRunnerClaimed
-	kindClaimExtended
-	kindClaimsTouched
-	kindClaimReleased
-	kindClaimsExpired
-	kindNodeKept
-	kindRoomReserved
-	kindRoomReleased
-	kindNodePlansRefused
-	kindNodeFailed
-	kindNodeEvicted
-	kindRolloutMoved
-	kindSystemSized
-	kindAllocsPurged
-	kindFormatRaised
+// blanks is the table of facts: an empty one of each kind, by number. A new kind goes to the end.
+var blanks = [...]func() Fact{
+	1: fact[TermBegan],
+	2: fact[EpochBegan],
+	3: fact[PoolsSet],
+	4: fact[OfferingsSeen],
+	5: fact[JobSubmitted],
+	6: fact[JobStopped],
+	7: fact[JobFailed],
+	8: fact[JobParked],
+	9: fact[JobsPurged],
+	10: fact[PlanCommitted],
+	11: fact[AllocsReported],
+	12: fact[OutputStored],
+	13: fact[JobOutputPruned],
+	14: fact[NodeLaunching],
+	15: fact[NodeLaunched],
+	16: fact[NodeAdopted],
+	17: fact[NodeJoined],
+	18: fact[NodeHealthChanged],
+	19: fact[NodeIntentSet],
+	20: fact[NodeDraining],
+	21: fact[NodeTerminating],
+	22: fact[NodeGone],
+	23: fact[NodesPurged],
+	24: fact[PoolTripped],
+	25: fact[PoolResumed],
+	26: fact[NodeImagesSeen],
+	27: fact[SharesSet],
+	28: fact[NamespaceLimited],
+	29: fact[EnvironmentSet],
+	30: fact[EnvironmentDeleted],
+	31: fact[RunnersWanted],
+	32: fact[RunnersStopped],
+	33: fact[RunnersPurged],
+	34: fact[RunnerClaimed],
+	35: fact[ClaimExtended],
+	36: fact[ClaimsTouched],
+	37: fact[ClaimReleased],
+	38: fact[ClaimsExpired],
+	39: fact[NodeKept],
+	40: fact[RoomReserved],
+	41: fact[RoomReleased],
+	42: fact[NodePlansRefused],
+	43: fact[NodeFailed],
+	44: fact[NodeEvicted],
+	45: fact[RolloutMoved],
+	46: fact[SystemSized],
+	47: fact[AllocsPurged],
+	48: fact[FormatRaised],
+}
 
-	kindEnd // not one: after the last
-)
+func fact[T any, F interface {
+	*T
+	Fact
+}]() Fact {
+	return F(new(T))
+}
+
+// kinds has the number of each type in blanks.
+var kinds = func() map[reflect.Type]kind {
+	all := map[reflect.Type]kind{}
+	for k, f := range blanks[1:] {
+		all[reflect.TypeOf(f())] = kind(k + 1)
+	}
+	return all
+}()
+
+func kindOf(f Fact) kind { return kinds[reflect.TypeOf(f)] }
+
+// blank is an empty fact of a kind; nil if there is no such kind.
+func blank(k kind) Fact {
+	if k == 0 || int(k) >= len(blanks) {
+		return nil
+	}
+	return blanks[k]()
+}
 
 // TermBegan is the first fact of each leader. The first of all forms the cluster.
 type TermBegan struct {
@@ -400,208 +427,4 @@ type NodePlansRefused struct {
 	ID     muster.NodeID `cbor:"1,keyasint"`
 	Count  int           `cbor:"2,keyasint"`
 	Reason string        `cbor:"3,keyasint,omitempty"`
-}
-
-func kindOf(f Fact) kind {
-	switch f.(type) {
-	case *TermBegan:
-		return kindTermBegan
-	case *EpochBegan:
-		return kindEpochBegan
-	case *PoolsSet:
-		return kindPoolsSet
-	case *OfferingsSeen:
-		return kindOfferingsSeen
-	case *JobSubmitted:
-		return kindJobSubmitted
-	case *JobStopped:
-		return kindJobStopped
-	case *JobFailed:
-		return kindJobFailed
-	case *JobParked:
-		return kindJobParked
-	case *JobsPurged:
-		return kindJobsPurged
-	case *PlanCommitted:
-		return kindPlanCommitted
-	case *AllocsReported:
-		return kindAllocsReported
-	case *OutputStored:
-		return kindOutputStored
-	case *JobOutputPruned:
-		return kindJobOutputPruned
-	case *NodeLaunching:
-		return kindNodeLaunching
-	case *NodeLaunched:
-		return kindNodeLaunched
-	case *NodeAdopted:
-		return kindNodeAdopted
-	case *NodeJoined:
-		return kindNodeJoined
-	case *NodeHealthChanged:
-		return kindNodeHealthChanged
-	case *NodeIntentSet:
-		return kindNodeIntentSet
-	case *NodeDraining:
-		return kindNodeDraining
-	case *NodeKept:
-		return kindNodeKept
-	case *NodeTerminating:
-		return kindNodeTerminating
-	case *NodeGone:
-		return kindNodeGone
-	case *NodesPurged:
-		return kindNodesPurged
-	case *PoolTripped:
-		return kindPoolTripped
-	case *PoolResumed:
-		return kindPoolResumed
-	case *NodeImagesSeen:
-		return kindNodeImagesSeen
-	case *SharesSet:
-		return kindSharesSet
-	case *NamespaceLimited:
-		return kindNamespaceLimited
-	case *EnvironmentSet:
-		return kindEnvironmentSet
-	case *EnvironmentDeleted:
-		return kindEnvironmentDeleted
-	case *RunnersWanted:
-		return kindRunnersWanted
-	case *RunnersStopped:
-		return kindRunnersStopped
-	case *RunnersPurged:
-		return kindRunnersPurged
-	case *RunnerClaimed:
-		return kindRunnerClaimed
-	case *ClaimExtended:
-		return kindClaimExtended
-	case *ClaimsTouched:
-		return kindClaimsTouched
-	case *ClaimReleased:
-		return kindClaimReleased
-	case *ClaimsExpired:
-		return kindClaimsExpired
-	case *RoomReserved:
-		return kindRoomReserved
-	case *RoomReleased:
-		return kindRoomReleased
-	case *NodePlansRefused:
-		return kindNodePlansRefused
-	case *NodeFailed:
-		return kindNodeFailed
-	case *NodeEvicted:
-		return kindNodeEvicted
-	case *RolloutMoved:
-		return kindRolloutMoved
-	case *SystemSized:
-		return kindSystemSized
-	case *AllocsPurged:
-		return kindAllocsPurged
-	case *FormatRaised:
-		return kindFormatRaised
-	}
-	return 0
-}
-
-func blank(k kind) Fact {
-	switch k {
-	case kindTermBegan:
-		return &TermBegan{}
-	case kindEpochBegan:
-		return &EpochBegan{}
-	case kindPoolsSet:
-		return &PoolsSet{}
-	case kindOfferingsSeen:
-		return &OfferingsSeen{}
-	case kindJobSubmitted:
-		return &JobSubmitted{}
-	case kindJobStopped:
-		return &JobStopped{}
-	case kindJobFailed:
-		return &JobFailed{}
-	case kindJobParked:
-		return &JobParked{}
-	case kindJobsPurged:
-		return &JobsPurged{}
-	case kindPlanCommitted:
-		return &PlanCommitted{}
-	case kindAllocsReported:
-		return &AllocsReported{}
-	case kindOutputStored:
-		return &OutputStored{}
-	case kindJobOutputPruned:
-		return &JobOutputPruned{}
-	case kindNodeLaunching:
-		return &NodeLaunching{}
-	case kindNodeLaunched:
-		return &NodeLaunched{}
-	case kindNodeAdopted:
-		return &NodeAdopted{}
-	case kindNodeJoined:
-		return &NodeJoined{}
-	case kindNodeHealthChanged:
-		return &NodeHealthChanged{}
-	case kindNodeIntentSet:
-		return &NodeIntentSet{}
-	case kindNodeDraining:
-		return &NodeDraining{}
-	case kindNodeKept:
-		return &NodeKept{}
-	case kindNodeTerminating:
-		return &NodeTerminating{}
-	case kindNodeGone:
-		return &NodeGone{}
-	case kindNodesPurged:
-		return &NodesPurged{}
-	case kindPoolTripped:
-		return &PoolTripped{}
-	case kindPoolResumed:
-		return &PoolResumed{}
-	case kindNodeImagesSeen:
-		return &NodeImagesSeen{}
-	case kindSharesSet:
-		return &SharesSet{}
-	case kindNamespaceLimited:
-		return &NamespaceLimited{}
-	case kindEnvironmentSet:
-		return &EnvironmentSet{}
-	case kindEnvironmentDeleted:
-		return &EnvironmentDeleted{}
-	case kindRunnersWanted:
-		return &RunnersWanted{}
-	case kindRunnersStopped:
-		return &RunnersStopped{}
-	case kindRunnersPurged:
-		return &RunnersPurged{}
-	case kindRunnerClaimed:
-		return &RunnerClaimed{}
-	case kindClaimExtended:
-		return &ClaimExtended{}
-	case kindClaimsTouched:
-		return &ClaimsTouched{}
-	case kindClaimReleased:
-		return &ClaimReleased{}
-	case kindClaimsExpired:
-		return &ClaimsExpired{}
-	case kindRoomReserved:
-		return &RoomReserved{}
-	case kindRoomReleased:
-		return &RoomReleased{}
-	case kindNodePlansRefused:
-		return &NodePlansRefused{}
-	case kindNodeFailed:
-		return &NodeFailed{}
-	case kindNodeEvicted:
-		return &NodeEvicted{}
-	case kindRolloutMoved:
-		return &RolloutMoved{}
-	case kindSystemSized:
-		return &SystemSized{}
-	case kindAllocsPurged:
-		return &AllocsPurged{}
-	case kindFormatRaised:
-		return &FormatRaised{}
-	}
-	return nil
 }
