@@ -28,12 +28,6 @@ type State interface {
 	Feed() *state.Feed
 }
 
-// Proposer commits what users ask for. The error is the state's refusal, or a
-// fault: disk-low, unavailable, ambiguous.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Blobs is the store of output and uploads. Errors are faults.
 type Blobs interface {
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
@@ -56,7 +50,7 @@ type LiveOutput interface {
 // Config of an API. All but those marked optional are needed.
 type Config struct {
 	State    State
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock  clock.Clock
 	Blobs  Blobs

@@ -117,11 +117,8 @@ func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec,
 		return nil, wrong(problems)
 	}
 	f.Key, f.UID, f.Spec = muster.EnvironmentKey(muster.Namespace(spec.Namespace), spec.Name), muster.JobUID(random(10)), spec
-	_, v, err := a.cfg.Proposer.Propose(ctx, &f)
-	if err != nil {
-		return nil, err
-	}
-	return v.(*state.EnvironmentChange), nil
+	_, changed, err := state.Propose(ctx, a.cfg.Proposer, &f)
+	return changed, err
 }
 
 type listEnvironmentsIn struct {

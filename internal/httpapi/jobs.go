@@ -145,7 +145,7 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	f.Key = muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name}
 	f.UID = newUID(time.Now())
 	f.Spec = &s.Spec
-	_, v, err := a.cfg.Proposer.Propose(ctx, f)
+	_, done, err := state.Propose(ctx, a.cfg.Proposer, f)
 	if onlyNew && muster.IsKind(err, muster.FaultConflict) {
 		if j := a.cfg.State.Latest().Job(f.Key); j != nil && j.Run.Spec.Equal(f.Spec) {
 			return submitted(&state.Submitted{Key: j.Key, UID: j.UID, Version: j.Version, Index: j.Age, Unchanged: true}), nil
@@ -154,10 +154,6 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	}
 	if err != nil {
 		return nil, err
-	}
-	done, ok := v.(*state.Submitted)
-	if !ok {
-		return nil, fmt.Errorf("submit job %s: the log answered %T", f.Key, v)
 	}
 	return submitted(done), nil
 }
@@ -348,13 +344,9 @@ func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 	}
 	out := &jobOut{}
 	if j.Stage == muster.JobLive {
-		_, v, err := a.cfg.Proposer.Propose(ctx, &state.JobStopped{Key: j.Key, Reason: s.Reason})
-		if err != nil {
-			return nil, err
-		}
 		// What it was when the stop came: another's may have been first.
-		if before, ok := v.(*state.Job); ok {
-			j = before
+		if _, j, err = state.Propose(ctx, a.cfg.Proposer, &state.JobStopped{Key: j.Key, Reason: s.Reason}); err != nil {
+			return nil, err
 		}
 	}
 	switch j.Stage {

@@ -96,13 +96,9 @@ func (a *API) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uin
 	if problems := a.policy(f.Spec.Namespace).Problems(f.Spec); len(problems) > 0 {
 		return nil, wrong(problems)
 	}
-	_, v, err := a.cfg.Proposer.Propose(ctx, f)
+	_, done, err := state.Propose(ctx, a.cfg.Proposer, f)
 	if err != nil {
 		return nil, err
-	}
-	done, ok := v.(*state.Submitted)
-	if !ok {
-		return nil, fmt.Errorf("submit job %s: the log answered %T", f.Key, v)
 	}
 	return submitted(done), nil
 }

@@ -16,7 +16,7 @@ import (
 
 // meddler lets something else happen between the reading of a state and a proposal made of it.
 type meddler struct {
-	Proposer
+	state.Proposer
 	before func()
 }
 

@@ -532,9 +532,9 @@ func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) 
 	if q.Idle != nil {
 		f.Idle = muster.Time(q.Idle.Std().Microseconds())
 	}
-	_, v, err := a.cfg.Proposer.Propose(ctx, f)
+	_, c, err = state.Propose(ctx, a.cfg.Proposer, f)
 	if err != nil {
 		return nil, err
 	}
-	return &claimOut{a.claimOf(a.cfg.State.Latest(), v.(*state.Claim))}, nil
+	return &claimOut{a.claimOf(a.cfg.State.Latest(), c)}, nil
 }

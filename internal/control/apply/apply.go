@@ -18,13 +18,6 @@ type Snapshots interface {
 	Latest() *state.Snapshot
 }
 
-// Proposer commits a fact. It returns when the fact is applied here, with what
-// the state made of it; after an error it may have been committed all the same. It is
-// called from several goroutines.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Deliveries knows which evaluations are out with whom; the broker does. Over
 // names those of the jobs that are not, or no longer, out by the token. It must
 // not block.
@@ -40,7 +33,7 @@ type Deliveries interface {
 // Config of an applier. Zero numbers mean the defaults.
 type Config struct {
 	Snapshots  Snapshots
-	Proposer   Proposer
+	Proposer   state.Proposer
 	Deliveries Deliveries
 	Logger     *slog.Logger
 
@@ -259,11 +252,7 @@ func (a *Applier) send(ctx context.Context, f *flight) {
 	a.flights = append(a.flights, f)
 	go func() {
 		defer close(f.done)
-		var value any
-		f.index, value, f.err = a.cfg.Proposer.Propose(ctx, &state.PlanCommitted{Placements: f.placements, Stops: f.stops, Whole: f.whole})
-		if f.err == nil {
-			f.result = value.(*state.PlanResult)
-		}
+		f.index, f.result, f.err = state.Propose(ctx, a.cfg.Proposer, &state.PlanCommitted{Placements: f.placements, Stops: f.stops, Whole: f.whole})
 	}()
 }
 

@@ -22,17 +22,10 @@ type State interface {
 	Feed() *state.Feed
 }
 
-// Proposer commits a fact. It returns when the fact is applied here, or with an
-// error; after one the fact may have been committed all the same. It is safe to
-// call from any goroutine.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Config of a broker. Zero durations and numbers mean the defaults.
 type Config struct {
 	State    State
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock  clock.Clock
 	Logger *slog.Logger

@@ -17,11 +17,6 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Proposer commits a fact and answers with its index and apply's value.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Source is the state as it is applied.
 type Source interface {
 	Latest() *state.Snapshot
@@ -31,7 +26,7 @@ type Source interface {
 // Config is what a Fleet needs.
 type Config struct {
 	State    Source
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
 	// Providers by the name that pools and offerings know them by.

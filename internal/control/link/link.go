@@ -19,12 +19,6 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Proposer commits a fact and answers with its index and apply's value. An error is
-// apply's refusal, or that the fact may not be in the log.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Source is the state as it is applied.
 type Source interface {
 	Latest() *state.Snapshot
@@ -43,7 +37,7 @@ type Blobs interface {
 // Config is what a Link needs.
 type Config struct {
 	State    Source
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
 	Blobs Blobs

@@ -49,7 +49,7 @@ func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 			}
 			f.Allocs = append(f.Allocs, a.ID)
 		}
-		_, n, err := r.cfg.Proposer.Propose(ctx, f)
+		_, n, err := state.Propose(ctx, r.cfg.Proposer, f)
 		if err != nil {
 			return fmt.Errorf("purge %d earlier attempts: %w", len(f.Allocs), err)
 		}

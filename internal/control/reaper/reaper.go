@@ -37,11 +37,6 @@ type Source interface {
 	Latest() *state.Snapshot
 }
 
-// Proposer commits a fact and answers with its index and apply's value.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Blobs is what is stored of jobs. Deleting what is not there is no error.
 type Blobs interface {
 	DeletePrefix(ctx context.Context, prefix string) error
@@ -52,7 +47,7 @@ type Blobs interface {
 // Config of a Reaper. Zero durations and numbers mean the defaults; Quota 0 means none.
 type Config struct {
 	State    Source
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock  clock.Clock
 	Blobs  Blobs
@@ -190,7 +185,7 @@ func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 		if len(ids) < allocBatch {
 			break
 		}
-		_, n, err := r.cfg.Proposer.Propose(ctx, &state.AllocsPurged{Allocs: ids})
+		_, n, err := state.Propose(ctx, r.cfg.Proposer, &state.AllocsPurged{Allocs: ids})
 		if err != nil {
 			return fmt.Errorf("purge %d allocations of job %s: %w", len(ids), j.Key, err)
 		}

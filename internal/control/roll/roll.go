@@ -21,16 +21,10 @@ type State interface {
 	Feed() *state.Feed
 }
 
-// Proposer commits a fact and answers with its index and apply's value. An error that is not
-// the state's refusal leaves open whether it was committed.
-type Proposer interface {
-	Propose(ctx context.Context, f state.Fact) (index uint64, value any, err error)
-}
-
 // Config of a Roll. Logger may be nil.
 type Config struct {
 	State    State
-	Proposer Proposer
+	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock  clock.Clock
 	Logger *slog.Logger

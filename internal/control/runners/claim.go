@@ -2,7 +2,6 @@ package runners
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -181,7 +180,7 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 	// A client that leaves must not leave open whether its fact is in the log.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTime)
 	defer cancel()
-	_, v, err := r.cfg.Proposer.Propose(bounded, f)
+	_, done, err := state.Propose(bounded, r.cfg.Proposer, f)
 	if err != nil {
 		if q.Key == "" && !isRefusal(err) {
 			r.leave(f.Claim)
@@ -194,10 +193,6 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 		// Safe even if the fact is still on its way: whichever is second is refused.
 		r.putBack(q.UID, id)
 		return nil, false, err
-	}
-	done, ok := v.(*state.Claimed)
-	if !ok {
-		return nil, false, fmt.Errorf("claim of runner %s: the log answered %T", id, v)
 	}
 	if done.Repeated {
 		r.putBack(q.UID, id)
