@@ -115,15 +115,32 @@ func parted(ops []porcupine.Operation, name func(porcupine.Operation) string) (a
 	return all
 }
 
+// toldLocked is how often each call had each answer.
+func (h *history) toldLocked() map[string]int {
+	told := map[string]int{}
+	for _, op := range h.ops {
+		told[op.Input.(claimCall).what+" "+op.Output.(claimAnswer).said]++
+	}
+	return told
+}
+
+// enough reports whether the history has calls of all kinds that tell something.
+func (h *history) enough() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return showsMuch(h.toldLocked())
+}
+
+func showsMuch(told map[string]int) bool {
+	return told["claim ok"] >= 6 && told["release ok"] >= 2 && told["extend ok"] >= 2 && told["release gone"]+told["extend gone"] > 0
+}
+
 // check fails the test unless there is an order of all calls in which each answer is right.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	told := map[string]int{}
-	for _, op := range h.ops {
-		told[op.Input.(claimCall).what+" "+op.Output.(claimAnswer).said]++
-	}
+	told := h.toldLocked()
 	t.Logf("%d calls: %v", len(h.ops), told)
 	for name, m := range map[string]porcupine.Model{"runner": oneRunner, "key": oneKey} {
 		if got := porcupine.CheckOperationsTimeout(m, h.ops, patience); got != porcupine.Ok {
@@ -133,7 +150,7 @@ func (h *history) check(t *testing.T) {
 			}
 		}
 	}
-	if told["claim ok"] < 6 || told["release ok"] < 2 || told["extend ok"] < 2 || told["release gone"]+told["extend gone"] == 0 {
+	if !showsMuch(told) {
 		t.Errorf("that shows little: %v", told)
 	}
 }
@@ -141,7 +158,8 @@ func (h *history) check(t *testing.T) {
 // claims makes claims, asks for them again, extends and gives back what it got, until ctx ends.
 func (h *history) claims(ctx context.Context, host *host, me int) {
 	ttl := api.Duration(time.Hour)
-	once := host.client().Patient(-1)
+	// Each server listens at another address.
+	once := func() *client.Client { return host.client().Patient(-1) }
 	said := func(err error) claimAnswer {
 		switch {
 		case err == nil:
@@ -179,12 +197,12 @@ func (h *history) claims(ctx context.Context, host *host, me int) {
 		}
 		extend := func() {
 			h.call(me, claimCall{what: "extend", id: string(id)}, func() claimAnswer {
-				_, err := once.Extend(ctx, id, api.ClaimExtension{TTL: &ttl})
+				_, err := once().Extend(ctx, id, api.ClaimExtension{TTL: &ttl})
 				return said(err)
 			})
 		}
 		release := func(by int) {
-			h.call(by, claimCall{what: "release", id: string(id)}, func() claimAnswer { return said(once.Release(ctx, id)) })
+			h.call(by, claimCall{what: "release", id: string(id)}, func() claimAnswer { return said(once().Release(ctx, id)) })
 		}
 		extend()
 		var both sync.WaitGroup

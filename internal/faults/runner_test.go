@@ -402,7 +402,7 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.anotherAgent(dir, agent)
-	pause(time.Second)
+	h.eventually("the clients have had answers of all kinds", said.enough)
 	stop()
 	wg.Wait()
 	said.check(t)
