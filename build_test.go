@@ -49,3 +49,25 @@ func TestBuildsAreReproducible(t *testing.T) {
 		t.Errorf("%x\n%x", one, other)
 	}
 }
+
+// What `make demo` builds links none of the SDKs of clouds, and at most half of the packages of others that the whole program has.
+func TestLeanProgramLinksNoDrivers(t *testing.T) {
+	others := func(args ...string) (n int) {
+		out, err := exec.Command("go", append(append([]string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}, args...), "./cmd/muster")...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			for _, sdk := range []string{"github.com/aws/", "github.com/Azure/", "cloud.google.com/"} {
+				if len(args) > 0 && strings.HasPrefix(line, sdk) {
+					t.Errorf("the lean program links %s", line)
+				}
+			}
+			n++
+		}
+		return n
+	}
+	if all, lean := others(), others("-tags", "lean"); 2*lean > all {
+		t.Errorf("it links %d packages beside the standard library, the whole program %d", lean, all)
+	}
+}

@@ -1,3 +1,5 @@
+//go:build !lean
+
 package main
 
 // A server may keep blobs in a bucket: see blob.url of its configuration.

@@ -89,6 +89,9 @@ func New(c Config) (*Store, error) {
 			}
 			dir = filepath.FromSlash(u.Path)
 		case "s3", "gs", "azblob":
+			if !blob.DefaultURLMux().ValidBucketScheme(u.Scheme) {
+				return nil, muster.Faultf(muster.FaultInvalid, "blob.url: this program was built without the drivers of %s buckets (build tag lean); run one that `make build` has made", u.Scheme)
+			}
 			if s.bucket, err = blob.OpenBucket(context.Background(), c.URL); err != nil {
 				return nil, &muster.Fault{Kind: muster.FaultInvalid, Message: "blob.url: bucket " + u.Scheme + "://" + u.Host, Err: err}
 			}
