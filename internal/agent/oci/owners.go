@@ -44,7 +44,10 @@ func openOwners(program string, maps ...[]initwire.IDRange) (opened []*os.File, 
 		return nil, err
 	}
 	defer func() {
-		_ = cmd.Process.Kill()
+		if err != nil {
+			_ = cmd.Process.Kill()
+		}
+		// It ends after its last packet, once it has reaped the process that had the namespace.
 		_ = cmd.Wait()
 	}()
 	for range maps {
@@ -60,10 +63,13 @@ func openOwners(program string, maps ...[]initwire.IDRange) (opened []*os.File, 
 // receiveFile is the next file that comes through a socket. A packet without one is the sender's error.
 func receiveFile(from *os.File) (*os.File, error) {
 	text, rights := make([]byte, 1024), make([]byte, unix.CmsgSpace(4))
-	n, nrights, _, _, err := unix.Recvmsg(int(from.Fd()), text, rights, unix.MSG_CMSG_CLOEXEC)
+	n, nrights, flags, _, err := unix.Recvmsg(int(from.Fd()), text, rights, unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case err != nil:
 		return nil, os.NewSyscallError("recvmsg", err)
+	case nrights == 0 && flags&unix.MSG_CTRUNC != 0:
+		// The kernel drops a descriptor for which this process has no room.
+		return nil, os.NewSyscallError("recvmsg", unix.EMFILE)
 	case n == 0:
 		return nil, io.ErrUnexpectedEOF
 	case nrights == 0:

@@ -112,10 +112,14 @@ func (r *ranges) openLocked(first int) error {
 	}
 	r.mu.Unlock()
 	opened, err := r.open(batch)
+	if err != nil && len(batch) > 1 {
+		// Limits of the kernel or of this process may leave room for the one that is needed now.
+		opened, err = r.open(batch[:1])
+	}
 	r.mu.Lock()
 	for k, i := range batch {
 		delete(r.opening, i)
-		if err == nil {
+		if k < len(opened) {
 			r.known[i] = opened[k]
 		}
 	}

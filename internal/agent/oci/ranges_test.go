@@ -2,6 +2,7 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -185,5 +186,61 @@ func TestRangeThatCannotBeOpened(t *testing.T) {
 		if by != "" {
 			t.Errorf("range %d belongs to %q", i, by)
 		}
+	}
+}
+
+// fewAtOnce is a program that opens at most so many namespaces in one start, as a node does whose kernel allows only a few more.
+func fewAtOnce(t *testing.T, most int) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "few")
+	text := fmt.Sprintf("#!/bin/sh\n[ $# -gt %d ] && exit 1\nexec %s \"$@\"\n", 1+most, initPath)
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// Ranges that nobody has asked for yet do not keep a sandbox from its own.
+func TestRangesBeyondTheLimitOfTheKernel(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	r := newRanges(fewAtOnce(t, 2), testBase, 3)
+	for i := range 4 {
+		own, err := r.take(strconv.Itoa(i))
+		if err != nil {
+			t.Fatalf("sandbox %d: %v", i, err)
+		}
+		defer closeAll([]*os.File{own.layers, own.shared})
+	}
+	if len(r.opening) > 0 {
+		t.Errorf("%d ranges are being opened", len(r.opening))
+	}
+}
+
+// A descriptor that this process has no room for is an error that says so.
+func TestNamespaceWithoutADescriptor(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := os.NewFile(uintptr(pair[0]), "owners")
+	defer func() { _ = errors.Join(ours.Close(), unix.Close(pair[1])) }()
+	if err := unix.Sendmsg(pair[1], []byte{0}, unix.UnixRights(pair[1]), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := receiveFile(ours)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("%v, error %q", f, err)
 	}
 }
