@@ -536,6 +536,20 @@ func TestUploadsAgeByOneClock(t *testing.T) {
 	}
 }
 
+// TestSweepOfAStoreThatFailsEnds: the sweep goes past single uploads that fail, but does not try each of thousands in vain.
+func TestSweepOfAStoreThatFailsEnds(t *testing.T) {
+	s := open(t)
+	s.opened = time.Now().Add(-2 * askedFor)
+	mustPut(t, s, "uploads/seen", "") // in the place of the directory
+	for i := range maxFailures + 5 {
+		mustPut(t, s, UploadKey(digestOf([]byte{byte(i)})), "")
+	}
+	n, err := s.SweepUploads(t.Context(), time.Now(), time.Hour, func(string) bool { return false })
+	if want := fmt.Sprintf("of %d uploads: ", maxFailures); n != 0 || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("swept %d, error %v, want one %q", n, err, want)
+	}
+}
+
 // TestDiskFull fills a small file system of its own.
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()

@@ -22,6 +22,8 @@ const (
 	maxAsked = 100_000
 	// checkDiskEvery is how many bytes of an upload come between two looks at the free disk.
 	checkDiskEvery = 8 << 20
+	// maxFailures ends a sweep: it is the store that fails, and not single uploads.
+	maxFailures = 100
 )
 
 // PutUpload stores an input that a user uploads, if its content has the digest
@@ -147,27 +149,32 @@ func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Durati
 	s.forgetAskedLocked()
 	s.mu.Unlock()
 	mayDelete := time.Since(s.opened) >= askedFor
-	n := 0
-	var failed error
+	n, failures := 0, 0
+	var first error
 	fail := func(err error) {
-		if failed == nil && err != nil {
-			failed = fmt.Errorf("sweep uploads: %w", err)
+		if err == nil {
+			return
+		}
+		if failures++; first == nil {
+			first = err
 		}
 	}
 	for digest, size := range uploads {
 		if ctx.Err() != nil {
 			return n, context.Cause(ctx)
 		}
-		first, known := seen[digest]
-		delete(seen, digest)
+		if failures == maxFailures {
+			break
+		}
+		since, known := seen[digest]
 		switch {
 		case !known:
 			_, err := s.Put(ctx, seenKey(digest, now), strings.NewReader(""))
 			fail(err)
-		case now.Sub(first) >= age && mayDelete && !referred(digest) && s.letGo(digest):
+		case now.Sub(since) >= age && mayDelete && !referred(digest) && s.letGo(digest):
 			// The time goes first. If the process ends here, the next sweep stores it again, and the upload is kept for longer.
 			// The other order would leave a time that is too early for the same content uploaded again.
-			err := s.remove(ctx, Info{Key: seenKey(digest, first)})
+			err := s.remove(ctx, Info{Key: seenKey(digest, since)})
 			if err == nil {
 				err = s.remove(ctx, Info{Key: UploadKey(digest), Size: size})
 			}
@@ -179,10 +186,18 @@ func (s *Store) SweepUploads(ctx context.Context, now time.Time, age time.Durati
 			}
 		}
 	}
-	for digest, first := range seen { // of uploads that are gone
-		fail(s.remove(ctx, Info{Key: seenKey(digest, first)}))
+	for digest, since := range seen {
+		if _, there := uploads[digest]; !there && failures < maxFailures && ctx.Err() == nil {
+			fail(s.remove(ctx, Info{Key: seenKey(digest, since)}))
+		}
 	}
-	return n, failed
+	switch {
+	case failures > 1:
+		return n, fmt.Errorf("sweep uploads: of %d uploads: %w", failures, first)
+	case failures == 1:
+		return n, fmt.Errorf("sweep uploads: %w", first)
+	}
+	return n, nil
 }
 
 // uploads lists the sizes of all uploads, and when a sweep first saw them.

@@ -415,7 +415,7 @@ func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
 	})
 	n, err := r.cfg.Blobs.SweepUploads(ctx, now, uploadAge, func(digest string) bool { return referred[digest] })
 	if err != nil {
-		return fmt.Errorf("sweep uploads: %w", err)
+		return err
 	}
 	if n > 0 {
 		r.log.Info("uploads that no job refers to deleted", "uploads", n)
