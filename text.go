@@ -2,7 +2,9 @@ package muster
 
 import (
 	"fmt"
+	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Counted is a number of things for a sentence: 1 node, 3 nodes. The noun is in the singular and takes an s.
@@ -11,6 +13,18 @@ func Counted(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Truncate is s as valid UTF-8. Of a longer text it has the first most bytes, cut between two characters, and an ellipsis.
+func Truncate(s string, most int) string {
+	if len(s) > most {
+		cut := most
+		for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
 }
 
 // Invisible reports whether a character changes how the text around it is shown without being seen itself: marks of

@@ -491,5 +491,5 @@ func isolationOf(rt Runtime) muster.Isolation {
 }
 
 func failure(class muster.FailureClass, reason muster.Reason, format string, args ...any) *muster.Failure {
-	return &muster.Failure{Class: class, Reason: reason, Message: brief(fmt.Sprintf(format, args...), maxMessage)}
+	return &muster.Failure{Class: class, Reason: reason, Message: muster.Truncate(fmt.Sprintf(format, args...), maxMessage)}
 }

@@ -7,9 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -140,18 +138,6 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 	return r, allocs, news
 }
 
-// brief is s as valid UTF-8 and cut if it has more than so many bytes.
-func brief(s string, most int) string {
-	if len(s) > most {
-		cut := most
-		for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
-}
-
 // bounded is what is said of an allocation, within what a server takes. Records on disk may have longer texts, and so may what an init says.
 func bounded(r *wire.AllocReport) *wire.AllocReport {
 	long := r.Failure != nil && (len(r.Failure.Message) > maxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
@@ -159,10 +145,10 @@ func bounded(r *wire.AllocReport) *wire.AllocReport {
 		return r
 	}
 	out := *r
-	out.Detail, out.Signal, out.Image = brief(r.Detail, maxDetail), brief(r.Signal, maxWord), brief(r.Image, 2*maxWord)
+	out.Detail, out.Signal, out.Image = muster.Truncate(r.Detail, maxDetail), muster.Truncate(r.Signal, maxWord), muster.Truncate(r.Image, 2*maxWord)
 	if f := r.Failure; f != nil {
-		out.Failure = &muster.Failure{Message: brief(f.Message, maxMessage),
-			Class: muster.FailureClass(brief(string(f.Class), maxWord)), Reason: muster.Reason(brief(string(f.Reason), maxWord))}
+		out.Failure = &muster.Failure{Message: muster.Truncate(f.Message, maxMessage),
+			Class: muster.FailureClass(muster.Truncate(string(f.Class), maxWord)), Reason: muster.Reason(muster.Truncate(string(f.Reason), maxWord))}
 	}
 	return &out
 }

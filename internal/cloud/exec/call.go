@@ -141,7 +141,7 @@ func parse(b []byte) (*Answer, error) {
 	d.DisallowUnknownFields()
 	a := &Answer{}
 	if err := d.Decode(a); err != nil {
-		return nil, fmt.Errorf("%s, in %s", cut(err.Error(), maxQuote), quote(b))
+		return nil, fmt.Errorf("%s, in %s", muster.Truncate(err.Error(), maxQuote), quote(b))
 	}
 	if d.More() {
 		return nil, fmt.Errorf("something follows the object, in %s", quote(b))
@@ -191,14 +191,6 @@ func (a *Answer) check() error {
 	return nil
 }
 
-// cut is s as valid UTF-8 of at most so many bytes.
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
-}
-
 func quote(b []byte) string {
 	text := strings.ToValidUTF8(string(bytes.TrimSpace(b)), "?")
 	if len(text) > maxQuote {
@@ -211,15 +203,15 @@ func quote(b []byte) string {
 func (p *Provider) fault(e *Error, fault func(muster.FaultKind, string, ...any) error, unsure muster.FaultKind) error {
 	kind := muster.FaultKind(e.Kind)
 	if !slices.Contains(kinds(), kind) {
-		return fault(unsure, "tells an error of the unknown kind %q: %s", cut(e.Kind, maxQuote), cut(e.Message, maxStderr))
+		return fault(unsure, "tells an error of the unknown kind %q: %s", muster.Truncate(e.Kind, maxQuote), muster.Truncate(e.Message, maxStderr))
 	}
 	after := maxAfter
 	if e.After < maxAfter.Seconds() {
 		after = time.Duration(max(e.After, 0) * float64(time.Second))
 	}
 	return &muster.Fault{
-		Kind: kind, Message: p.cfg.Command[0] + ": " + cut(e.Message, maxStderr), After: after,
-		Scope: muster.Scope{Provider: p.cfg.Name, Zone: cut(e.Scope.Zone, maxWord), Offering: muster.OfferingName(cut(e.Scope.Offering, maxWord)),
-			Market: muster.Market(cut(e.Scope.Market, maxWord)), Family: cut(e.Scope.Family, maxWord)},
+		Kind: kind, Message: p.cfg.Command[0] + ": " + muster.Truncate(e.Message, maxStderr), After: after,
+		Scope: muster.Scope{Provider: p.cfg.Name, Zone: muster.Truncate(e.Scope.Zone, maxWord), Offering: muster.OfferingName(muster.Truncate(e.Scope.Offering, maxWord)),
+			Market: muster.Market(muster.Truncate(e.Scope.Market, maxWord)), Family: muster.Truncate(e.Scope.Family, maxWord)},
 	}
 }

@@ -199,7 +199,7 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	s.mu.Unlock()
 	// One line however many there are: a node may say anything.
 	if !spared {
-		s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", text(string(ids[0]), maxWord))
+		s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", muster.Truncate(string(ids[0]), maxWord))
 	} else {
 		s.n.log.Warn("unknown to the log, and too many to stop without a cause: left to end by themselves", "allocs", len(ids), "why", refusal.Message)
 		s.n.touch(func(c *health.Contact) { c.Strays, c.Spared = strays, true })

@@ -257,7 +257,7 @@ func sleep(ctx context.Context, d time.Duration) {
 // refused notes that the agent will not obey. An instance that the state has
 // just found is then held: whoever it obeys may be right, and only an operator knows.
 func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
-	why := text(r.Message, maxMessage)
+	why := muster.Truncate(r.Message, maxMessage)
 	if why != n.lastRefusal {
 		n.log.Warn("agent refuses to obey", "code", r.Code, "why", why)
 		n.lastRefusal = why
@@ -303,7 +303,7 @@ func (n *nodeLink) contactGone(err error) {
 		if n.lastStart == "" {
 			c.Away = away(err)
 			if n.outdatedBoot {
-				c.Boot = text("its agent was started and does not answer: "+c.Away, maxMessage)
+				c.Boot = muster.Truncate("its agent was started and does not answer: "+c.Away, maxMessage)
 			}
 		}
 	})
@@ -344,7 +344,7 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 			c.Boot, c.Away = "", ""
 		case ctx.Err() == nil:
 			n.outdatedBoot = false
-			c.Boot = text("its agent could not be started: "+err.Error(), maxMessage)
+			c.Boot = muster.Truncate("its agent could not be started: "+err.Error(), maxMessage)
 			c.Away = away(err)
 		}
 	})
@@ -353,7 +353,7 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 		return true, 0
 	}
 	// Once for each reason: an instance that boots is asked many times, and what was last in the way has to be found.
-	if why := text(err.Error(), maxMessage); why != n.lastStart && ctx.Err() == nil && !muster.IsKind(err, muster.FaultNotFound) {
+	if why := muster.Truncate(err.Error(), maxMessage); why != n.lastStart && ctx.Err() == nil && !muster.IsKind(err, muster.FaultNotFound) {
 		n.lastStart = why
 		n.log.Info("agent not started yet", "why", why)
 	}
@@ -417,7 +417,7 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	n.usage.Problems = hello.Problems
 	n.mu.Unlock()
 	if len(hello.Runtimes) == 0 {
-		return false, &unready{why: text("its agent answers, and no runtime works there: "+strings.Join(hello.Problems, "; "), maxMessage)}
+		return false, &unready{why: muster.Truncate("its agent answers, and no runtime works there: "+strings.Join(hello.Problems, "; "), maxMessage)}
 	}
 	if err := n.proveFirst(ctx); err != nil {
 		return false, err

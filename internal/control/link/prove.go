@@ -33,7 +33,7 @@ func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
 		now := n.l.cfg.Clock.Now()
 		n.touch(func(c *health.Contact) { c.Heard = now })
 	}
-	got.Why = text(got.Why, maxMessage)
+	got.Why = muster.Truncate(got.Why, maxMessage)
 	return got, err
 }
 
@@ -60,7 +60,7 @@ func (n *nodeLink) proveFirst(ctx context.Context) error {
 func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
 	got, err := n.ask(ctx)
 	if err != nil {
-		got = wire.ProbeAnswer{Why: text("it does not answer when it is probed: "+err.Error(), maxMessage)}
+		got = wire.ProbeAnswer{Why: muster.Truncate("it does not answer when it is probed: "+err.Error(), maxMessage)}
 	}
 	again := time.Duration(got.AgainMillis) * time.Millisecond
 	if again <= 0 {
@@ -90,7 +90,7 @@ func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
 func (s *session) sawImages(names []string) {
 	f := &state.NodeImagesSeen{ID: s.n.id}
 	for _, name := range names[:min(len(names), wire.MaxImages)] {
-		if key := muster.ImageKey(text(name, maxImage)); !slices.Contains(f.Images, key) {
+		if key := muster.ImageKey(muster.Truncate(name, maxImage)); !slices.Contains(f.Images, key) {
 			f.Images = append(f.Images, key)
 		}
 	}

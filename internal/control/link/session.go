@@ -148,7 +148,7 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 		c.Up, c.Heard, c.Refused, c.Denied = true, now, "", false
 		switch {
 		case r.Condition != nil:
-			c.Unready, c.Broken = text(r.Condition.Unready, maxMessage), text(r.Condition.Broken, maxMessage)
+			c.Unready, c.Broken = muster.Truncate(r.Condition.Unready, maxMessage), muster.Truncate(r.Condition.Broken, maxMessage)
 		case r.Whole:
 			c.Unready, c.Broken = "", ""
 		}
@@ -233,10 +233,10 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
 		s.store(ctx, row, r)
 	case rank(r.Status) > rank(row.Status),
-		r.Status == muster.AllocStarting && row.Status == r.Status && r.Detail != "" && text(r.Detail, maxDetail) != row.Detail:
+		r.Status == muster.AllocStarting && row.Status == r.Status && r.Detail != "" && muster.Truncate(r.Detail, maxDetail) != row.Detail:
 		s.update(s.updateOf(row, r))
 	case r.Status == muster.AllocRunning:
-		if row.Runner == muster.RunnerStarting && (r.Ready != 0 || r.Detail != "" && text(r.Detail, maxDetail) != row.Detail) {
+		if row.Runner == muster.RunnerStarting && (r.Ready != 0 || r.Detail != "" && muster.Truncate(r.Detail, maxDetail) != row.Detail) {
 			s.update(s.updateOf(row, r))
 		} else if r.Ready != 0 && row.Ready == 0 && row.Run.Standing() {
 			s.update(s.updateOf(row, r))
@@ -248,9 +248,9 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 // updateOf is a report as the log keeps it.
 func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpdate {
 	u := state.AllocUpdate{
-		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: text(r.Signal, maxWord),
+		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: muster.Truncate(r.Signal, maxWord),
 		Failure: failureOf(r.Failure), Started: r.Started, Ended: r.Ended, Ready: r.Ready,
-		Detail: text(r.Detail, maxDetail), Image: text(r.Image, 2*maxWord),
+		Detail: muster.Truncate(r.Detail, maxDetail), Image: muster.Truncate(r.Image, 2*maxWord),
 	}
 	if u.Status == muster.AllocEnded && !s.n.mayBeShipped(row) {
 		if out, ok := whole(r); ok {

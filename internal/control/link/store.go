@@ -119,7 +119,7 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
 		s.n.l.stats.shipped.Add(uint64(size))
-		files = append(files, state.OutputFile{Path: text(o.Path, maxPath), Size: size})
+		files = append(files, state.OutputFile{Path: muster.Truncate(o.Path, maxPath), Size: size})
 		total += size
 	}
 	return files, total, nil

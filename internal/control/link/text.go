@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
@@ -24,18 +23,6 @@ const (
 	maxAttributes = 256
 )
 
-// text is s as the log may keep it: valid UTF-8, and cut between two runes if it is longer than most.
-func text(s string, most int) string {
-	if len(s) > most {
-		cut := most
-		for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
-	}
-	return strings.ToValidUTF8(s, "?")
-}
-
 // away says in words why an agent was not reached. The same cause has the same words each time: the names of the
 // request and the local ports of connections are left out.
 func away(err error) string {
@@ -50,7 +37,7 @@ func away(err error) string {
 		without.Source = nil
 		said = strings.Replace(said, op.Error(), without.Error(), 1)
 	}
-	return text(said, maxMessage)
+	return muster.Truncate(said, maxMessage)
 }
 
 // failureOf is a failure in words that the state knows.
@@ -58,7 +45,7 @@ func failureOf(f *muster.Failure) *muster.Failure {
 	if f == nil {
 		return nil
 	}
-	out := &muster.Failure{Class: f.Class, Reason: muster.Reason(text(string(f.Reason), maxWord)), Message: text(f.Message, maxMessage)}
+	out := &muster.Failure{Class: f.Class, Reason: muster.Reason(muster.Truncate(string(f.Reason), maxWord)), Message: muster.Truncate(f.Message, maxMessage)}
 	switch f.Class {
 	case muster.FailureUser, muster.FailureNode, muster.FailureOutside:
 	default:
@@ -81,25 +68,25 @@ func bare(u state.AllocUpdate, why error) state.AllocUpdate {
 	u.Signal, u.Output = "", nil
 	if u.Failure != nil {
 		u.Failure = &muster.Failure{Class: u.Failure.Class, Reason: muster.ReasonNodeFault,
-			Message: text("what its node says of its end cannot be kept: "+why.Error(), maxMessage)}
+			Message: muster.Truncate("what its node says of its end cannot be kept: "+why.Error(), maxMessage)}
 	}
 	return u
 }
 
 // cleanHello makes an agent's introduction fit for the log.
 func cleanHello(h wire.Hello) wire.Hello {
-	h.Version, h.Boot = text(h.Version, 4*maxWord), text(h.Boot, 4*maxWord)
+	h.Version, h.Boot = muster.Truncate(h.Version, 4*maxWord), muster.Truncate(h.Boot, 4*maxWord)
 	attributes := make(map[string]string, min(len(h.Attributes), maxAttributes))
 	for _, k := range slices.Sorted(maps.Keys(h.Attributes)) {
 		if len(attributes) == maxAttributes {
 			break
 		}
-		attributes[text(k, 4*maxWord)] = text(h.Attributes[k], maxMessage)
+		attributes[muster.Truncate(k, 4*maxWord)] = muster.Truncate(h.Attributes[k], maxMessage)
 	}
 	h.Attributes = attributes
 	var problems []string
 	for _, p := range h.Problems[:min(len(h.Problems), maxWord)] {
-		problems = append(problems, text(p, maxMessage))
+		problems = append(problems, muster.Truncate(p, maxMessage))
 	}
 	h.Problems = problems
 	return h

@@ -4,26 +4,14 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-func TestText(t *testing.T) {
-	for _, c := range []struct {
-		s    string
-		most int
-		want string
-	}{
-		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aäö", 4, "aä…"}, {"ääö", 3, "ä…"},
-		{"a\xffb", 9, "a?b"}, {"ab\xe2\x82", 9, "ab?"}, {"\x80\x80\x80\x80\x80\x80\x80\x80", 6, "?…"}, {"x€€", 3, "x…"}, {"x😀😀", 4, "x…"},
-	} {
-		if got := text(c.s, c.most); got != c.want || !utf8.ValidString(got) {
-			t.Errorf("text(%q, %d) = %q, want %q", c.s, c.most, got, c.want)
-		}
-	}
+// What a node says is fit for the log.
+func TestWordsOfANodeAreFitForTheLog(t *testing.T) {
 	f := failureOf(&muster.Failure{Class: "mine", Reason: muster.Reason(strings.Repeat("ä", 99)), Message: "a\xff"})
 	if f.Class != muster.FailureNode || len(f.Reason) > maxWord+3 || f.Message != "a?" || failureOf(nil) != nil {
 		t.Errorf("failure %+v", f)
