@@ -19,7 +19,8 @@ import (
 const (
 	// maxAnswer bounds the answer; maxStderr what is kept of the end of the program's stderr, and maxQuote of an answer that is told.
 	maxAnswer, maxStderr, maxQuote = 64 << 20, 2 << 10, 200
-	// maxWord bounds a name, an id or an address in bytes, maxKey a host key, and maxPairs the attributes of an offering: they are kept in the log.
+	// maxWord bounds a name, an id or an address in bytes, maxKey a host key or a cursor, and maxPairs the attributes of an
+	// offering: most of them are kept in the log.
 	maxWord, maxKey, maxPairs = 1 << 10, 16 << 10, 256
 	// maxAfter is the longest pause that the program can ask for.
 	maxAfter = 24 * time.Hour
@@ -149,7 +150,7 @@ func parse(b []byte) (*Answer, error) {
 	return a, a.check()
 }
 
-// check says which word of the answer is longer than any that makes sense.
+// check returns an error that names the first value of the answer that is too long.
 func (a *Answer) check() error {
 	at, size := "", 0
 	bound := func(most int, format string, n int, words ...string) {
@@ -171,7 +172,7 @@ func (a *Answer) check() error {
 			bound(maxWord, "offers[%d]", n, k, v)
 		}
 		if len(o.Attributes) > maxPairs {
-			return fmt.Errorf("offers[%d] has %d attributes; at most %d are taken", n, len(o.Attributes), maxPairs)
+			return fmt.Errorf("offers[%d] has %d attributes; it may have at most %d", n, len(o.Attributes), maxPairs)
 		}
 	}
 	for n := range a.Results {
@@ -186,7 +187,7 @@ func (a *Answer) check() error {
 		at, size = "next", len(a.Next)
 	}
 	if at != "" {
-		return fmt.Errorf("%s has a word of %d bytes; names, ids and addresses have at most %d, host keys and cursors %d", at, size, maxWord, maxKey)
+		return fmt.Errorf("%s has a value of %d bytes; names, ids and addresses may have at most %d, host keys and cursors %d", at, size, maxWord, maxKey)
 	}
 	return nil
 }
@@ -203,7 +204,7 @@ func quote(b []byte) string {
 func (p *Provider) fault(e *Error, fault func(muster.FaultKind, string, ...any) error, unsure muster.FaultKind) error {
 	kind := muster.FaultKind(e.Kind)
 	if !slices.Contains(kinds(), kind) {
-		return fault(unsure, "tells an error of the unknown kind %q: %s", muster.Truncate(e.Kind, maxQuote), muster.Truncate(e.Message, maxStderr))
+		return fault(unsure, "reports an error of the unknown kind %q: %s", muster.Truncate(e.Kind, maxQuote), muster.Truncate(e.Message, maxStderr))
 	}
 	after := maxAfter
 	if e.After < maxAfter.Seconds() {

@@ -113,8 +113,8 @@ func TestWordsOfAProgramAreBounded(t *testing.T) {
 		{"message of a result", with(`{"results": [{"error": {"kind": "quota", "after": -1, "message": "`, `"}}]}`), "quota", "AAA…"},
 		{"kind", with(`{"error": {"message": "why", "kind": "`, `"}}`), "ambiguous", "unknown kind"},
 		{"scope", with(`{"error": {"kind": "capacity", "message": "AAA…", "scope": {"zone": "`, `"}}}`), "capacity", "AAA…"},
-		{"id", with(`{"results": [{"instance": {"id": "`, `"}}]}`), "ambiguous", "results[0] has a word of 9437184 bytes"},
-		{"address", with(`{"results": [{"instance": {"id": "i", "address": "`, `"}}]}`), "ambiguous", "results[0] has a word of 9437184 bytes"},
+		{"id", with(`{"results": [{"instance": {"id": "`, `"}}]}`), "ambiguous", "results[0] has a value of 9437184 bytes"},
+		{"address", with(`{"results": [{"instance": {"id": "i", "address": "`, `"}}]}`), "ambiguous", "results[0] has a value of 9437184 bytes"},
 		{"misspelt field", with(`{"`, `": 1}`), "ambiguous", "cannot be read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -129,11 +129,11 @@ func TestWordsOfAProgramAreBounded(t *testing.T) {
 		})
 	}
 	p := script(t, with(`{"instances": [{"id": "i", "tags": {"muster-owner": "c1"}, "zone": "`, `"}]}`))
-	if _, err := p.List(t.Context(), ""); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "instances[0] has a word") {
+	if _, err := p.List(t.Context(), ""); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "instances[0] has a value") {
 		t.Errorf("%.300v", err)
 	}
 	p = script(t, with(`{"offers": [{"name": "o", "cpu": 1, "memory": "1GiB", "attributes": {"a": "`, `"}}]}`))
-	if _, err := p.Offers(t.Context()); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "offers[0] has a word") {
+	if _, err := p.Offers(t.Context()); !muster.IsKind(err, muster.FaultTransient) || !strings.Contains(err.Error(), "offers[0] has a value") {
 		t.Errorf("%.300v", err)
 	}
 }
