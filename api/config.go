@@ -55,7 +55,7 @@ type PoseidonConfig struct {
 	TokenFile string        `json:"token_file,omitempty" doc:"A file with the token, read when the server starts. An absolute path."`
 	Namespace string        `json:"namespace,omitempty" zero:"default" doc:"Where its environments are: number 17 is the environment 17 there. Default: default."`
 	// MemoryReserve is set aside for a runner; what clients set is the most it may use.
-	MemoryReserve Size     `json:"memory_reserve,omitempty" zero:"16MiB" doc:"How much memory is set aside for a runner when it is placed; memoryLimit, which clients set, is the most that it may use. More runners fit a node so than could use their limits at once. Default: 16MiB, as Poseidon's."`
+	MemoryReserve Size     `json:"memory_reserve,omitempty" zero:"16MiB" doc:"How much memory is set aside for a runner when it is placed; memoryLimit, which clients set, is the most that it may use. So more runners fit on a node than could use their limits at once. Default: 16MiB, as Poseidon's."`
 	Wait          Duration `json:"wait,omitempty" doc:"How long a client may have to wait for a runner when none is warm. Default: 0s, refused at once; at most 1h."`
 }
 
@@ -85,7 +85,7 @@ func (s *ServerConfig) Pool(name string) *PoolSpec {
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
 	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`
-	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"How much all of it may take; past it output of ended jobs is deleted, that of the namespace that stores the most first. The declared outputs of one member cannot have more. Default: 20GiB."`
+	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"Most bytes of all of it together. Beyond it, output of ended jobs is deleted, first that of the namespace that stores the most. The declared outputs of one member cannot be larger. Default: 20GiB."`
 	Retention Duration `json:"retention,omitempty" zero:"that of jobs" doc:"How long blobs of ended jobs are kept, at most as long as the jobs. Default: as long as the jobs."`
 }
 
@@ -169,7 +169,7 @@ type PoolSpec struct {
 	Name         string    `json:"name"`
 	Provider     string    `json:"provider" doc:"Name of a provider."`
 	Offerings    []string  `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
-	Max          int       `json:"max,omitempty" zero:"100" doc:"How many nodes there may be at once. When it is lowered below what there is, the rest is drained, and destroyed when its work has ended. Default: 100."`
+	Max          int       `json:"max,omitempty" zero:"100" doc:"Most nodes at once. If it is lowered below the number of nodes, surplus nodes are drained, and destroyed when their work has ended. Default: 100."`
 	Min          int       `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
 	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
 	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
@@ -182,12 +182,12 @@ type PoolSpec struct {
 	Spare        int       `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
 	PriceFactor  float64   `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
 	BootProbe    ProbeSpec `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
-	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Agents that run keep theirs until they are started again. Default: crun, else runc."`
+	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Running agents keep their setting until they restart. Default: crun, else runc."`
 	// RuntimeHoles says what becomes of nodes whose program has known holes.
-	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"Where crun or runc of a node is a version with known holes: warn tells them by muster node show, with what mends them; refuse runs no containers there. Agents that run keep theirs until they are started again. Default: warn."`
+	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"What to do where crun or runc of a node has known vulnerabilities. warn: muster node show names them and the version that fixes them. refuse: no containers run there. Running agents keep their setting until they restart. Default: warn."`
 	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
-	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are a node's own (loopback) or its cloud's metadata (link-local and others). Agents that run keep theirs until they are started again. Default: none."`
-	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"How large an input from a URL may be; all inputs of one allocation may have 16 times as much. Agents that run keep theirs until they are started again. Default: 4GiB."`
+	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses. Running agents keep their setting until they restart. Default: none."`
+	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times as much. Running agents keep their setting until they restart. Default: 4GiB."`
 	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
 	Budget         BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.

@@ -24,9 +24,9 @@ type EnvironmentSpec struct {
 	TTL  *Duration `json:"ttl,omitempty" doc:"How long a claim lasts that does not say it itself. 0s: until it is released. Default: 1h."`
 	Idle *Duration `json:"idle,omitempty" doc:"A claim that does not say it itself expires when nothing was done with its runner for so long. 0s: never. Default: 10m."`
 	// MaxTTL bounds the life of a claim, whatever its holder asks for and however often it is extended. 0: no bound.
-	MaxTTL Duration `json:"max_ttl,omitempty" zero:"no limit" doc:"How long a claim may live, extensions included: one that asks for more expires then. Default: no limit."`
+	MaxTTL Duration `json:"max_ttl,omitempty" zero:"no limit" doc:"Longest life of a claim, extensions included. A claim that asks for more expires then. Default: no limit."`
 	// LockUser lets who holds a claim act as User alone.
-	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners are of its user alone: requests that name another one are refused. Default: whoever may use a runner may name any user."`
+	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners use its user only: requests that name another user are refused. Default: requests may name any user."`
 	// Alert says when too few are warm.
 	Alert AlertSpec `json:"alert,omitempty" doc:"When too few runners are warm."`
 
