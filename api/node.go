@@ -42,7 +42,7 @@ type Node struct {
 	IntentWho    string            `json:"intent_who,omitempty" doc:"Who set the intent."`
 	IntentSince  *time.Time        `json:"intent_since,omitempty"`
 	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"Of a hold: when it goes back to run by itself. Of a drain: when what still runs there is stopped."`
-	Lease        Duration          `json:"lease,omitempty" doc:"How long it waits for a server that does not speak to it before it ends itself; 0: it does not, as while it is held. In single-node answers."`
+	Lease        Duration          `json:"lease,omitempty" doc:"It ends itself after so long without contact to a server; 0: never, as while it is held. In single-node answers."`
 	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
 	Trouble      string            `json:"provider_error,omitempty" doc:"What the provider last answered when it was asked to create, destroy or tag the instance, until that succeeds."`
 	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`
@@ -76,28 +76,28 @@ type NodeEvent struct {
 
 // NodeHold is the body of POST /v1/nodes/{id}/hold.
 type NodeHold struct {
-	Reason string   `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
+	Reason string   `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	For    Duration `json:"for,omitempty" zero:"until it is set to run" doc:"How long, as 2h. Default: until it is set to run."`
 	Who    string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeDrain is the body of POST /v1/nodes/{id}/drain.
 type NodeDrain struct {
-	Reason   string   `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
+	Reason   string   `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	Deadline Duration `json:"deadline,omitempty" zero:"until everything has ended by itself" doc:"What still runs after so long, as 10m, is stopped with its kill grace, and runs elsewhere; it uses up no attempt. Default: until everything has ended by itself."`
 	Who      string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeOrder is the body of POST /v1/nodes/{id}/run.
 type NodeOrder struct {
-	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 
 // NodeDestroy is the body of POST /v1/nodes/{id}/destroy.
 type NodeDestroy struct {
 	Now    bool   `json:"now,omitempty" doc:"Do not wait for what runs there: it is lost, and placed again elsewhere."`
-	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }
 

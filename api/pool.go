@@ -16,7 +16,7 @@ type Pool struct {
 	IdleTimeout  Duration   `json:"idle_timeout"`
 	BootTimeout  Duration   `json:"boot_timeout"`
 	Grace        Duration   `json:"grace" doc:"How long a node may be out of contact before it is destroyed."`
-	Lease        Duration   `json:"lease,omitempty" doc:"How long a node that no server has spoken to waits before it ends itself; 0: it does not."`
+	Lease        Duration   `json:"lease,omitempty" doc:"A node ends itself after so long without contact to a server; 0: never."`
 
 	Nodes PoolNodes `json:"nodes"`
 	Price float64   `json:"price" doc:"Per hour, of all that lives, in the operator's currency."`
@@ -30,7 +30,7 @@ type Pool struct {
 	// Suspect and Warmth are told of a single pool as well as in lists.
 	Suspect   *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
 	Warmth    []Warmth `json:"warmth,omitempty" doc:"What its nodes have cached or served lately, the most common first, at most 20; in single-pool answers."`
-	Blocks    []Block  `json:"blocks" doc:"What the provider has said no to, and for how long that is heeded."`
+	Blocks    []Block  `json:"blocks" doc:"What the provider refused, and until when it is not asked again."`
 	Unblocked int      `json:"unblocked,omitempty" doc:"In the answer to resume: how many blocks it ended."`
 	Waiting   []Wait   `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`
 	Index     uint64   `json:"index"`
@@ -124,6 +124,6 @@ type PoolList struct {
 
 // PoolResume is the body of POST /v1/pools/{name}/resume.
 type PoolResume struct {
-	Reason string `json:"reason,omitempty" maxLength:"200" doc:"For those who ask later."`
+	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
 }

@@ -63,7 +63,7 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.cgroup, "cgroup", "", "cgroup below which sandboxes get theirs, as muster/NODE; default: that one where this is root")
 	fs.StringVar(&f.runtime, "oci-runtime", "", "program that makes containers, by name or path; none: no containers (default: crun, else runc)")
 	fs.StringSliceVar(&f.allow, "allow-addresses", nil, "addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses")
-	fs.BoolVar(&f.refuseHoles, "refuse-holes", false, "run no containers by a crun or runc that has known holes")
+	fs.BoolVar(&f.refuseHoles, "refuse-holes", false, "run no containers if crun or runc has known vulnerabilities")
 	fs.StringVar(&f.inputLimit, "input-limit", "", "largest size of an input from a URL, as 4GiB (the default)")
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")

@@ -20,10 +20,10 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: needsCommand}
 	file := ""
-	check := a.command("check -c FILE", "Check a server's configuration", `The file is read as by muster server, and compared with what the server that runs on its data directory (or at --addr)
-runs with now: what a reload (SIGHUP) would change is told, and what of it needs a restart, and whether the server would refuse it. Secrets are not compared.
+	check := a.command("check -c FILE", "Check a server's configuration", `Read the file as muster server does, and compare it with the configuration of the server that runs on its data directory (or at --addr).
+Shows what a reload (SIGHUP) would change, which changes need a restart, and whether the server would refuse them. Secrets are not compared.
 With --json all of it is printed, the file with all defaults.
-Exit code 0: it is right; 2: it is wrong.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
 			return usage(errors.New("which file? give it with -c"))
 		}

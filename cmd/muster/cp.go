@@ -271,7 +271,7 @@ func makeFolder(folder string, dst place) error {
 	if info, err := os.Lstat(folder); err != nil || info.IsDir() || filepath.Clean(dst.path) == folder {
 		return err
 	}
-	return &exit{exitFailed, fmt.Errorf("%s is here and is not a directory of its own (nothing is written through links); remove it, or copy to another place", folder)}
+	return &exit{exitFailed, fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder)}
 }
 
 // content copies a regular file that a link leads to.

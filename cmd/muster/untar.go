@@ -81,7 +81,7 @@ func (u *untar) name(of string) (string, error) {
 	case name == "" || name == ".":
 		return "", nil
 	case !filepath.IsLocal(filepath.FromSlash(name)) || u.depth(name) < 0:
-		return "", fmt.Errorf("the archive has the name %q, which leaves the folder; nothing more of it is unpacked", of)
+		return "", fmt.Errorf("the archive has the name %q, which leaves the folder; the rest is not unpacked", of)
 	}
 	return name, nil
 }
@@ -124,7 +124,7 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 		// Muster never sends holes: a few bytes of archive would become any number of them on the disk.
 		for key := range h.PAXRecords {
 			if strings.HasPrefix(key, "GNU.sparse.") {
-				return errors.New("the archive has a file with holes, which none that Muster makes has; nothing more of it is unpacked")
+				return errors.New("the archive has a sparse file, which Muster never writes; the rest is not unpacked")
 			}
 		}
 		return u.file(t, name, mode, h.ModTime)
@@ -218,7 +218,7 @@ func (u *untar) directory(name string) error {
 		case info.Mode()&fs.ModeSymlink != 0:
 			return fmt.Errorf("%q is a symbolic link here, and nothing is written through links; remove it, or copy to another place", above)
 		case !info.IsDir():
-			return fmt.Errorf("%q is here and is not a directory; remove it, or copy to another place", above)
+			return fmt.Errorf("%q exists and is not a directory; remove it, or copy to another place", above)
 		}
 	}
 	u.sure = name

@@ -71,7 +71,7 @@ func (al *alloc) outputPath(n int) string {
 // and their copies the disk of the node.
 const mostHoles int64 = 1 << 30
 
-var errHoles = fmt.Errorf("its files have holes, of more than %s together: they are larger than what was written; write less, or pack them", muster.Bytes(mostHoles))
+var errHoles = fmt.Errorf("its sparse files have holes of more than %s together; write smaller files, or pack them", muster.Bytes(mostHoles))
 
 // collector is one output on its way into its tar.
 type collector struct {

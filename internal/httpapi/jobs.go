@@ -89,7 +89,7 @@ type jobOut struct {
 }
 
 type submitIn struct {
-	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text that is new for each job meant. A request that is repeated with it gets the first one's answer; another request with it is refused with 409."`
+	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text, a new one for each job. A request that is repeated with it gets the first one's answer; another request with it is refused with 409."`
 	RequestBody
 }
 
@@ -150,7 +150,7 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 		if j := a.cfg.State.Latest().Job(f.Key); j != nil && j.Run.Spec.Equal(f.Spec) {
 			return submitted(&state.Submitted{Key: j.Key, UID: j.UID, Version: j.Version, Index: j.Age, Unchanged: true}), nil
 		}
-		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s; send a new key for each job meant", in.Key, f.Key)
+		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s; use a new key for each job", in.Key, f.Key)
 	}
 	if err != nil {
 		return nil, err

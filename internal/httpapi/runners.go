@@ -499,7 +499,7 @@ func (a *API) mayBe(runner, at, user string) error {
 		return nil
 	}
 	name, _ := j.Key.Environment()
-	p := newProblem(http.StatusForbidden, string(muster.FaultInvalid), fmt.Sprintf("environment %s lets its runners be used as its own user alone (lock_user); leave %s out", name, at))
+	p := newProblem(http.StatusForbidden, string(muster.FaultInvalid), fmt.Sprintf("environment %s allows only its own user (lock_user); leave out %s", name, at))
 	p.Errors = []api.ProblemField{{Location: at, Message: fmt.Sprintf("is %q, which lock_user of environment %s does not allow", clip(user), name)}}
 	return p
 }

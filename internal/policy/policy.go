@@ -44,7 +44,7 @@ func (p *Policy) Problems(s *api.JobSpec) (out []api.ProblemField) {
 		return nil
 	}
 	refuse := func(field, rule, format string, args ...any) {
-		out = append(out, api.ProblemField{Location: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf("; the operator's %s of %s does not allow it to namespace %s", rule, p.at, s.Namespace)})
+		out = append(out, api.ProblemField{Location: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf("; the operator's %s of %s does not allow this in namespace %s", rule, p.at, s.Namespace)})
 	}
 	if s.Image == "" {
 		if p.spec.NoProcess {

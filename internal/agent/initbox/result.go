@@ -145,7 +145,7 @@ func (s *sandbox) died(words *initwire.Record) {
 		s.result.Failure = UserFault(muster.ReasonTimeout, "over its time limit of %s; its init did not end it, everything was killed", s.record.Timeout)
 	case cgroup.PidsLimitHit(s.record.Cgroups):
 		// Init needs a thread now and then. Whoever is inside, or holds a claim, can leave it none.
-		s.result.Failure = UserFault(muster.ReasonSandboxDied, "it had as many processes and threads as it may have (resources.pids), and its init ended for want of one; everything was killed")
+		s.result.Failure = UserFault(muster.ReasonSandboxDied, "it reached its limit of processes and threads (resources.pids), and its init ended because it could not start a thread; everything was killed")
 	case words.Rest != "":
 		s.result.Failure = sandboxDied("its init is gone without a result: " + firstLine(words.Rest))
 	default:

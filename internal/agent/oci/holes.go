@@ -146,7 +146,7 @@ func (p *program) holesOfNode(ctx context.Context) (told []string) {
 		what += " (package version " + from + ")"
 	}
 	for _, h := range holesOf(p.name, p.version, from) {
-		told = append(told, fmt.Sprintf("%s has known holes by which containers may reach the node: %s; install %s", what, h.ids, h.update))
+		told = append(told, fmt.Sprintf("%s has known vulnerabilities through which containers may reach the node: %s; install %s", what, h.ids, h.update))
 	}
 	return told
 }

@@ -53,7 +53,7 @@ func TestHolesAreToldOrRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := (&program{path: path, name: "runc", version: "1.1.4"}).holesOfNode(context.Background())
-	if len(told) != 2 || !strings.Contains(told[0], "runc 1.1.4 has known holes") || !strings.Contains(told[0], "CVE-2024-21626; install runc 1.1.12") {
+	if len(told) != 2 || !strings.Contains(told[0], "runc 1.1.4 has known vulnerabilities") || !strings.Contains(told[0], "CVE-2024-21626; install runc 1.1.12") {
 		t.Errorf("%q", told)
 	}
 	r, err := New(Config{InitPath: initPath, CgroupParent: testParent(t), Program: path, RefuseHoles: true})

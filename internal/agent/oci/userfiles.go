@@ -48,18 +48,18 @@ func (s *stage) unreadable(root int, name string) (why string) {
 		if fd, err := open(unix.O_NOFOLLOW); err == nil {
 			// It may lead to a device or a file of /proc, which are not there yet.
 			_ = unix.Close(fd)
-			return "is a link to what the image does not have"
+			return "is a link to a file that the image does not have"
 		}
 		return ""
 	case unix.ELOOP:
-		return "is a link in a circle"
+		return "is a link that leads back to itself"
 	default:
 		return "" // a parent that is no directory, say: programs fail at once
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return "cannot be looked at: " + err.Error()
+		return "cannot be read: " + err.Error()
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return "is not a regular file"
@@ -70,10 +70,10 @@ func (s *stage) unreadable(root int, name string) (why string) {
 	// /dev, /proc and /sys are covered in the container: something else will be there.
 	real, err := os.Readlink("/proc/thread-self/fd/" + strconv.Itoa(fd))
 	if err != nil {
-		return "cannot be looked at: " + err.Error()
+		return "cannot be read: " + err.Error()
 	}
 	if within, err := filepath.Rel(s.at("root"), real); err == nil && !inside("/"+within) {
-		return "is a link to a device or a file of the kernel's"
+		return "is a link to a device or a kernel file"
 	}
 	return ""
 }

@@ -135,7 +135,7 @@ func (s *session) overdoneLocked(snap *state.Snapshot) error {
 	if unknown <= maxUnknown {
 		return nil
 	}
-	return fmt.Errorf("its agent reports %d allocations that were never placed there, more than %d: nothing of that is taken; look at what runs on the machine, or destroy it", unknown, maxUnknown)
+	return fmt.Errorf("its agent reports %d allocations that were never placed there, more than %d: the report is refused; check what runs on the machine, or destroy it", unknown, maxUnknown)
 }
 
 // due are the digests of uploads that live allocations of the node are made of.

@@ -104,7 +104,7 @@ func (s *session) heardOf() bool {
 func (s *session) read(ctx context.Context) error {
 	for r, err := range s.n.client.ReportsWithin(ctx, s.n.reportLimit, s.n.reportMost, func(bytes int64) { s.n.paceReport(ctx, bytes) }) {
 		if errors.Is(err, wire.ErrReportTooLong) {
-			s.n.log.Warn("report refused; the node is as good as out of contact", "error", err)
+			s.n.log.Warn("report refused; the node counts as out of contact", "error", err)
 		}
 		if err != nil {
 			return err
@@ -113,7 +113,7 @@ func (s *session) read(ctx context.Context) error {
 			return errReplaced
 		}
 		if err := s.take(ctx, &r); err != nil {
-			s.n.log.Warn("report refused; the node is as good as out of contact", "error", err)
+			s.n.log.Warn("report refused; the node counts as out of contact", "error", err)
 			return err
 		}
 	}

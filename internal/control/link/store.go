@@ -132,7 +132,7 @@ const watchEvery = 8 << 20
 type outputTooLarge struct{ most int64 }
 
 func (e *outputTooLarge) Error() string {
-	return fmt.Sprintf("its declared outputs are larger than %s together, which is all that the server stores (blob.quota); declare less, or raise the quota", muster.Bytes(e.most))
+	return fmt.Sprintf("its declared outputs are larger than %s together, the most that the server stores (blob.quota); declare less, or raise the quota", muster.Bytes(e.most))
 }
 
 // watched ends with errTight once the disk is, as a declared output may be larger than what is free, and with large after left bytes.

@@ -255,7 +255,7 @@ func (r *Runners) purge(ctx context.Context, now muster.Time) {
 	for part := range slices.Chunk(ids, batch) {
 		if _, _, err := r.cfg.Proposer.Propose(ctx, &state.RunnersPurged{Runners: part}); err != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("runners that are gone cannot be forgotten; the next time", "error", err)
+				r.log.Warn("runners that are gone were not forgotten; retried later", "error", err)
 			}
 			// Those that were forgotten all the same are refused the next time.
 			r.mu.Lock()
