@@ -256,38 +256,52 @@ func TestReportOfManyOutputs(t *testing.T) {
 	})
 }
 
-// TestOutputWithoutEnd: a node that sends a declared output for ever must not fill the server's disk. Other nodes' outputs are stored meanwhile.
+// TestOutputWithoutEnd: a node that sends a declared output for ever must not fill the server's disk. More than it has reported is its own failure;
+// only outputs that it says are too large are the job's.
 func TestOutputWithoutEnd(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.config.OutputMost = func() int64 { return 1 << 20 }
-		r.boot("n1", 4, func(c *linktest.Config) {
-			c.LieReport = func(rep *wire.Report) {
-				for i := range rep.Allocs {
-					if a := &rep.Allocs[i]; a.Status == muster.AllocEnded {
-						a.Outcome, a.Failure, a.Outputs = muster.OutcomeSucceeded, nil, []wire.OutputReport{{Path: "a", Size: 10}}
+	const most = 1 << 20
+	for name, c := range map[string]struct {
+		size  int64
+		class muster.FailureClass
+		words string
+	}{
+		"small by its word":     {10, muster.FailureNode, "more than the 10B that it reported"},
+		"negative by its word":  {-1, muster.FailureNode, "more than the -1B that it reported"},
+		"too large by its word": {most + 1, muster.FailureUser, "blob.quota"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.config.OutputMost = func() int64 { return most }
+				r.boot("n1", 4, func(cfg *linktest.Config) {
+					cfg.LieReport = func(rep *wire.Report) {
+						for i := range rep.Allocs {
+							if a := &rep.Allocs[i]; a.Status == muster.AllocEnded {
+								a.Outcome, a.Failure, a.Outputs = muster.OutcomeSucceeded, nil, []wire.OutputReport{{Path: "a", Size: c.size}}
+							}
+						}
 					}
-				}
-			}
-			c.LieInside = func(w http.ResponseWriter, req *http.Request) {
-				zeros := make([]byte, 64<<10)
-				for strings.Contains(req.URL.Path, "/outputs/") {
-					if _, err := w.Write(zeros); err != nil {
-						return
+					cfg.LieInside = func(w http.ResponseWriter, req *http.Request) {
+						zeros := make([]byte, 64<<10)
+						for strings.Contains(req.URL.Path, "/outputs/") {
+							if _, err := w.Write(zeros); err != nil {
+								return
+							}
+						}
 					}
+				})
+				r.start()
+				r.until("serving", time.Minute, serving("n1"))
+				r.submit("j", spec("true", func(s *api.JobSpec) { s.Outputs = []api.OutputSpec{{Path: "a"}} }))
+				id := r.place("j", "n1")[0]
+				r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
+				a := r.log.Latest().Alloc(id)
+				if a.Outcome != muster.OutcomeFailed || a.Failure == nil || a.Failure.Class != c.class || !strings.Contains(a.Failure.Message, c.words) {
+					t.Errorf("%s %+v", a.Outcome, a.Failure)
 				}
-			}
+				if a.Output.BlobBytes != 0 {
+					t.Errorf("%d bytes are stored", a.Output.BlobBytes)
+				}
+			})
 		})
-		r.start()
-		r.until("serving", time.Minute, serving("n1"))
-		r.submit("j", spec("true", func(s *api.JobSpec) { s.Outputs = []api.OutputSpec{{Path: "a"}} }))
-		id := r.place("j", "n1")[0]
-		r.until("ended", time.Minute, allocIs(id, muster.AllocEnded))
-		a := r.log.Latest().Alloc(id)
-		if a.Outcome != muster.OutcomeFailed || a.Failure == nil || a.Failure.Class != muster.FailureUser || !strings.Contains(a.Failure.Message, "blob.quota") {
-			t.Errorf("%s %+v", a.Outcome, a.Failure)
-		}
-		if a.Output.BlobBytes != 0 {
-			t.Errorf("%d bytes are stored", a.Output.BlobBytes)
-		}
-	})
+	}
 }

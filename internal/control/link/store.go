@@ -67,6 +67,7 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 		s.n.l.stats.shipFaults.Add(1)
 		row = s.n.l.cfg.State.Latest().Alloc(r.ID)
 		var large *outputTooLarge
+		var longer *outputLonger
 		switch {
 		case row == nil || !row.Live():
 			return u, false
@@ -76,6 +77,10 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 		case errors.As(err, &large):
 			u.Outcome = muster.OutcomeFailed
 			u.Failure = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonOutputNotStored, Message: large.Error()}
+			return u, true
+		case errors.As(err, &longer):
+			u.Outcome = muster.OutcomeFailed
+			u.Failure = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonOutputNotStored, Message: fmt.Sprintf("output %s: node %s %v", muster.Truncate(longer.of.Path, maxMessage/2), s.n.id, longer)}
 			return u, true
 		case muster.IsKind(err, muster.FaultNotFound), time.Since(since) >= s.n.l.cfg.StoreFor:
 			u.Outcome = muster.OutcomeFailed
@@ -105,15 +110,17 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	if row == nil {
 		return nil, 0, muster.Faultf(muster.FaultNotFound, "allocation %s: not found", r.ID)
 	}
+	if err := checkOutputs(r.Outputs, s.n.l.cfg.OutputMost()); err != nil {
+		return nil, 0, err
+	}
 	var total int64
-	large := &outputTooLarge{s.n.l.cfg.OutputMost()}
 	files := make([]state.OutputFile, 0, len(r.Outputs))
 	for i, o := range r.Outputs {
 		in, err := s.n.bulk.Outputs(ctx, r.ID, i)
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
-		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight, left: large.most - total, large: large})
+		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight, left: o.Size, of: o})
 		_ = in.Close()
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
@@ -128,26 +135,45 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 // watchEvery is how many bytes of a declared output come between two looks at the free disk.
 const watchEvery = 8 << 20
 
-// outputTooLarge: the declared outputs of an allocation are larger than the store may be, or its node sends without an end.
+// outputTooLarge: the declared outputs of an allocation are larger than the store may be.
 type outputTooLarge struct{ most int64 }
 
 func (e *outputTooLarge) Error() string {
 	return fmt.Sprintf("its declared outputs are larger than %s together, the most that the server stores (blob.quota); declare less, or raise the quota", muster.Bytes(e.most))
 }
 
-// watched ends with errTight once the disk is, as a declared output may be larger than what is free, and with large after left bytes.
+// outputLonger: a node sends more of an output than it has reported, maybe without an end.
+type outputLonger struct{ of wire.OutputReport }
+
+func (e *outputLonger) Error() string {
+	return fmt.Sprintf("sent more than the %s that it reported", muster.Bytes(e.of.Size))
+}
+
+// checkOutputs refuses outputs that together are larger than most bytes by the word of their node; 0: no limit.
+func checkOutputs(outputs []wire.OutputReport, most int64) error {
+	left := most
+	for _, o := range outputs {
+		if left -= max(o.Size, 0); most > 0 && left < 0 {
+			return &outputTooLarge{most}
+		}
+	}
+	return nil
+}
+
+// watched ends with errTight once the disk is, as a declared output may be larger than what is free, and with outputLonger after
+// left bytes.
 type watched struct {
 	r     io.Reader
 	tight func() bool
 	left  int64
-	large *outputTooLarge
+	of    wire.OutputReport
 	since int
 }
 
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
-	if w.left -= int64(n); w.left < 0 && w.large.most > 0 {
-		return 0, w.large
+	if w.left -= int64(n); n > 0 && w.left < 0 {
+		return 0, &outputLonger{w.of}
 	}
 	if w.since += n; w.since >= watchEvery {
 		w.since = 0
