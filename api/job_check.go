@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -193,7 +194,6 @@ const (
 )
 
 func (c *checks) image(s string) {
-	const also = "._-/:@+"
 	for _, source := range []string{ImageLayout, ImageArchive} {
 		if where, ok := strings.CutPrefix(s, source); ok {
 			if !strings.HasPrefix(where, "/") {
@@ -204,13 +204,15 @@ func (c *checks) image(s string) {
 			return
 		}
 	}
-	bad := func(r rune) bool {
-		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(also, r)
-	}
-	if len(s) > 512 || strings.ContainsFunc(s, bad) || strings.ContainsAny(s[:1], also) || strings.ContainsAny(s[len(s)-1:], also) {
-		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest", quote(s))
+	if len(s) > 512 || !imageReference.MatchString(s) {
+		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest, the name in lower case", quote(s))
 	}
 }
+
+// imageReference is [REGISTRY/]NAME[:TAG][@DIGEST]. REGISTRY has a dot or a port, or is localhost.
+var imageReference = regexp.MustCompile(`^(([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+(:[0-9]+)?|[A-Za-z0-9_-]+:[0-9]+)/)?` +
+	`[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*` +
+	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 
 // isolation checks what is demanded of who makes the sandbox.
 func (c *checks) isolation(s *JobSpec) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestValidate(t *testing.T) {
 		{func(s *JobSpec) { s.Command = []string{"echo", strings.Repeat("x", MaxArgBytes+1)} }, `command[1]: has 131072 bytes; at most 131071 can be passed`},
 		{func(s *JobSpec) { s.Image = "debian:12" }, ""},
 		{func(s *JobSpec) { s.Image = "ghcr.io/a/b@" + digest }, ""},
-		{func(s *JobSpec) { s.Image = "-v /:/host" }, `image: is "-v /:/host"; write it as registry/name:tag or name@sha256:digest`},
+		{func(s *JobSpec) { s.Image = "-v /:/host" }, `image: is "-v /:/host"; write it as registry/name:tag or name@sha256:digest, the name in lower case`},
 		{func(s *JobSpec) { s.Env = map[string]string{"A": "", "b.c": "x=y"} }, ""},
 		{func(s *JobSpec) { s.Env = map[string]string{"": "x"} }, `env: has an empty name`},
 		{func(s *JobSpec) { s.Env = map[string]string{"A=B": "x"} }, `env: has the name "A=B"; a name has no =, no NUL and no control characters`},
@@ -334,5 +335,26 @@ func TestEqual(t *testing.T) {
 	a.Resources.CPU = math.NaN()
 	if a.Equal(a) {
 		t.Error("what cannot be written equals itself")
+	}
+}
+
+// A reference that no registry can have is refused when the job is submitted, and not on a node.
+func TestImageReferences(t *testing.T) {
+
+	for _, s := range []string{
+		"python", "python:3.13", "team/app", "ghcr.io/team/app:1.2", "localhost/app", "localhost:5000/app:A_b-1.2", "10.0.0.1:5000/a/b/c", "Registry.Example.org/app",
+		"a__b/c-d/e.f", "a--b", "app@" + digest, "app:1@" + digest, "ghcr.io/team/app:1@" + digest,
+	} {
+		if p := (&JobSpec{Name: "j", Count: 1, Image: s}).Validate(); slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
+			t.Errorf("%s: %v", s, p)
+		}
+	}
+	for _, s := range []string{
+		"A:B:C", "ghcr.io/team/../x", "ghcr.io/team/./x", "ghcr.io//x", "Team/app", "python:", "ghcr.io/Team/app", "app@sha256:12", "app@md5:12", "app@" + digest + "@" + digest, "https://ghcr.io/a", "a-/b", "app:1:2", "app:-1",
+		"app:" + strings.Repeat("a", 129), "10.0.0.1:port/a",
+	} {
+		if p := (&JobSpec{Name: "j", Count: 1, Image: s}).Validate(); !slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
+			t.Errorf("%s is accepted", s)
+		}
 	}
 }
