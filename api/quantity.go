@@ -118,6 +118,9 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 // Duration is a length of time. In files and JSON it is text like "90s", "10m" or "1h30m".
 type Duration time.Duration
 
+// durationForm is how durations are written, of any size.
+var durationForm = regexp.MustCompile(`^[-+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+
 // ParseDuration reads a duration as users write it.
 func ParseDuration(s string) (Duration, error) {
 	if v, err := time.ParseDuration(s); err == nil {
@@ -125,6 +128,9 @@ func ParseDuration(s string) (Duration, error) {
 	}
 	if _, err := strconv.ParseFloat(s, 64); err == nil && len(s) < 20 {
 		return 0, fmt.Errorf("%s has no unit; write it as %ss, %sm or %sh", s, s, s, s)
+	}
+	if durationForm.MatchString(s) {
+		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", quote(s), math.MaxInt64/int64(time.Hour))
 	}
 	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m", quote(s))
 }

@@ -77,12 +77,15 @@ func TestQuantitiesFromJSON(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]string{
-		`{"s":-1}`:       `"-1" is out of range; a size is between 0 and 8388607TiB`,
-		`{"s":true}`:     `"true" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
-		`{"s":[1]}`:      `"[1]" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
-		`{"d":90}`:       `90 has no unit; write it as 90s, 90m or 90h`,
-		`{"d":"7 days"}`: `"7 days" is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m`,
-		`{"d":{}}`:       `"{}" is not a duration; write text as "90s" or "10m"`,
+		`{"s":-1}`:               `"-1" is out of range; a size is between 0 and 8388607TiB`,
+		`{"s":true}`:             `"true" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
+		`{"s":[1]}`:              `"[1]" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
+		`{"d":90}`:               `90 has no unit; write it as 90s, 90m or 90h`,
+		`{"d":"7 days"}`:         `"7 days" is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m`,
+		`{"d":"9999999999h"}`:    `"9999999999h" is out of range; a duration is at most 2562047h`,
+		`{"d":"-9999999999h1m"}`: `"-9999999999h1m" is out of range; a duration is at most 2562047h`,
+		`{"d":"99999999999"}`:    `99999999999 has no unit; write it as 99999999999s, 99999999999m or 99999999999h`,
+		`{"d":{}}`:               `"{}" is not a duration; write text as "90s" or "10m"`,
 	} {
 		var got both
 		if err := json.Unmarshal([]byte(in), &got); err == nil || !strings.HasSuffix(err.Error(), want) {
