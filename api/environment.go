@@ -233,7 +233,9 @@ func (c *checks) warm(w *WarmSpec) {
 		}
 		return true
 	}
-	ok := within("warm.max", w.Max)
+	// A maximum that the file does not have follows from the others: they alone are reported.
+	derived := w.Min != nil && w.Max == *w.Min || w.Target != nil && w.Max == *w.Target
+	ok := derived || within("warm.max", w.Max)
 	if w.Min != nil && within("warm.min", *w.Min) && ok && w.Max > 0 && *w.Min > w.Max {
 		c.add("warm.min", "is %d, more than warm.max (%d)", *w.Min, w.Max)
 	}

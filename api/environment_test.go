@@ -72,3 +72,17 @@ func TestEnvironmentProblems(t *testing.T) {
 		}
 	}
 }
+
+// Only what the file says is wrong is reported: a maximum that follows from the minimum is not.
+func TestWarmMaxFromMinIsNotReported(t *testing.T) {
+	n := MaxWarm + 1
+	for _, w := range []WarmSpec{{Min: &n}, {Target: &n}} {
+		s := &EnvironmentSpec{Name: "e", Warm: w}
+		s.Defaults()
+		for _, p := range s.Validate() {
+			if p.Location == "warm.max" {
+				t.Errorf("min %v, target %v: %v", w.Min, w.Target, p)
+			}
+		}
+	}
+}
