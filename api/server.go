@@ -1,5 +1,7 @@
 package api
 
+import "strings"
+
 // ServerInfo is the answer of GET /v1/server.
 type ServerInfo struct {
 	Version   string `json:"version"`
@@ -34,14 +36,16 @@ type ProblemField struct {
 	Value    any    `json:"value,omitempty"`
 }
 
-// Error makes a Problem usable as an error.
+// Error makes a Problem usable as an error. Fields whose message the detail ends with are not repeated.
 func (p *Problem) Error() string {
 	s := p.Detail
 	if s == "" {
 		s = p.Title
 	}
 	for _, e := range p.Errors {
-		s += "\n  " + e.String()
+		if !strings.HasSuffix(p.Detail, ": "+e.Message) {
+			s += "\n  " + e.String()
+		}
 	}
 	return s
 }

@@ -10,9 +10,10 @@ import (
 // IsNotFound reports whether the server said that the object does not exist.
 func IsNotFound(err error) bool { return isStatus(err, http.StatusNotFound) }
 
-// IsAuth reports whether the server did not let the client in.
+// IsAuth reports whether the server did not let the client in: the token is missing or wrong, or it is not
+// for this request. A 403 with another code is about something else, as a file that may not be written.
 func IsAuth(err error) bool {
-	return isStatus(err, http.StatusUnauthorized) || isStatus(err, http.StatusForbidden)
+	return isStatus(err, http.StatusUnauthorized) || isStatus(err, http.StatusForbidden) && (Code(err) == "" || Code(err) == api.CodeForbidden)
 }
 
 // IsConflict reports whether the object is not in a state that allows the request.

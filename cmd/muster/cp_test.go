@@ -3,12 +3,16 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/api"
 )
 
 // folderOfFiles makes files: names with / at their end are directories, a value with -> is a link.
@@ -236,4 +240,29 @@ func TestLs(t *testing.T) {
 	if r := s.muster(nil, "ls", "--json", "web:/app/sub"); !strings.Contains(r.stdout, `"path": "/app/sub/c"`) {
 		t.Error(r)
 	}
+}
+
+// An answer about a file names the sandbox and the path, once. What the sandbox's own permissions forbid is no question of the token.
+func TestFileProblemsNameTheSandbox(t *testing.T) {
+	s := withJob(t, 1)
+	about := func(status int, code, path, message string) {
+		s.do(func() {
+			s.inside.refuse = &api.Problem{Status: status, Title: http.StatusText(status), Code: code, Detail: fmt.Sprintf("%q: %s", path, message),
+				Errors: []api.ProblemField{{Location: "query.path", Message: message, Value: path}}}
+		})
+	}
+	about(http.StatusNotFound, "not-found", "/nope", "does not exist")
+	s.muster(nil, "ls", "web:/nope").check(t, exitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	s.muster(nil, "cp", "web:/nope", t.TempDir()).check(t, exitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	about(http.StatusForbidden, api.CodePermission, "/sys/x", "is on a read-only file system")
+	s.muster(nil, "ls", "web:/sys/x").check(t, exitFailed, "", "muster: web: \"/sys/x\": is on a read-only file system\n")
+	// What the server refuses for the token, and what an environment does not allow.
+	s.do(func() {
+		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: api.CodeForbidden, Detail: "the secret is for runner r1"}
+	})
+	s.muster(nil, "ls", "web").check(t, exitAuth, "", "muster: the secret is for runner r1; the token of a server is .*\n")
+	s.do(func() {
+		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: "invalid", Detail: "environment e: leave user out"}
+	})
+	s.muster(nil, "ls", "web").check(t, exitUsage, "", "muster: environment e: leave user out\n")
 }

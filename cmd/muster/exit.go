@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/locate"
@@ -104,7 +105,7 @@ func explain(err error) (int, string) {
 		return exitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
 	case errors.As(err, &spec):
 		return exitUsage, text
-	case errors.As(err, &p) && (p.Status == http.StatusBadRequest || p.Status == http.StatusUnprocessableEntity || p.Status == http.StatusRequestEntityTooLarge):
+	case errors.As(err, &p) && (p.Status == http.StatusBadRequest || p.Status == http.StatusForbidden && p.Code == string(muster.FaultInvalid) || p.Status == http.StatusUnprocessableEntity || p.Status == http.StatusRequestEntityTooLarge):
 		return exitUsage, text
 	}
 	return exitFailed, text

@@ -273,6 +273,9 @@ func (t *target) describe() string {
 // What it was asked for is looked at anew: it may have ended meanwhile.
 func (t *target) explain(ctx context.Context, cl *client.Client, err error) error {
 	code := client.Code(err)
+	if p := (*api.Problem)(nil); errors.As(err, &p) && len(p.Errors) == 1 && p.Errors[0].Location == "query.path" {
+		return fmt.Errorf("%s: %w", t.name, err) // the problem names the path alone
+	}
 	if code != api.CodeEnded && code != api.CodeNotRunning && !client.IsGone(err) {
 		return err
 	}
