@@ -88,9 +88,8 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 		return err
 	}
 	err = r.follow(ctx, cl, done, &s.Spec)
-	var e *exit
-	if hint := imageHint(&s.Spec); hint != "" && errors.As(err, &e) && e.code == exitNotFound {
-		return &exit{e.code, errors.New(hint)}
+	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
+		return &exit{exitNotFound, errors.New(hint)}
 	}
 	return err
 }
@@ -228,11 +227,17 @@ func (r *runner) ending(s *screen, f *follower, interrupted bool, took time.Dura
 	switch {
 	case interrupted:
 		return &exit{code: exitInterrupted}
+	case one && f.last != nil && j.Outcome == string(muster.JobFailed) && f.last.Failure != nil && f.last.Failure.Reason == string(muster.ReasonCommandNotFound):
+		return errCommandNotFound
 	case one && f.last != nil && j.Outcome == string(muster.JobFailed):
 		return &exit{code: exitCodeOf(f.last)}
 	}
 	return &exit{code: exitFailed}
 }
+
+// errCommandNotFound says that the job's own program was not found, and not that it exited with 127, as a shell
+// does that did not find another program.
+var errCommandNotFound = &exit{code: exitNotFound}
 
 func exited(al *api.Alloc) bool {
 	return al.ExitCode != nil && *al.ExitCode != 0 || al.Signal != ""

@@ -152,3 +152,14 @@ func TestOtherWords(t *testing.T) {
 		t.Error("the help tells of commands that there are not")
 	}
 }
+
+// A shell that exits with 127 was found; it is another program that was not.
+func TestRunImageHintIsNotForExitCode127(t *testing.T) {
+	s := newStub(t)
+	s.onSubmit = func(s *stub) {
+		s.start(0, 1)
+		s.end(0, 1, 127)
+		s.endJob("failed", "")
+	}
+	s.muster(nil, "run", "--", "sh", "-c", "nope").check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: [^\n]*\n")
+}
