@@ -39,7 +39,8 @@ What is said besides goes to stderr and begins with "muster:". Whoever reads slo
 it, unless it is detached: then its output is kept on the node, and joined with --attach as often as wanted, over
 restarts of the server as well.
 
-Ctrl-C goes to the command: through its terminal with -it, as INT without; twice within two seconds leaves.
+Ctrl-C goes to the command: through its terminal with -it, as INT without; twice within two seconds leaves. That holds for --attach too:
+to leave a detached execution alone, end this command with HUP.
 
 Exit code: the command's own, 128 + N if signal N ended it, 124 if it ran into --timeout, 126 if it could not be
 executed, 127 if it was not found. 141 if stdout is a pipe that was closed. 130 if you left. Muster's own errors as with all
@@ -381,8 +382,12 @@ func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *ta
 	return nil
 }
 
-// leftText tells who left what becomes of the command.
-func (x *executor) leftText(detached bool, name string) string {
+// leftText says what becomes of the command after the client has left. Sent is the signal that was passed on to it
+// last, as TERM; "" if none was.
+func (x *executor) leftText(detached bool, name, sent string) string {
+	if detached && sent != "" {
+		return fmt.Sprintf("left; %s was sent to the execution, which may end: `muster exec --attach %s %s`", sent, x.attach, name)
+	}
 	if detached {
 		return fmt.Sprintf("left; the execution goes on: `muster exec --attach %s %s`", x.attach, name)
 	}

@@ -375,3 +375,19 @@ func TestExecTerminalIsRestored(t *testing.T) {
 		t.Error(code)
 	}
 }
+
+// Two signals leave an execution that was joined. The first was passed on to it: nobody promises that it goes on.
+func TestLeftAfterSignal(t *testing.T) {
+	s := withJob(t, 1)
+	began := time.Now()
+	s.inside.known = []api.Execution{{ID: "e1", Running: true, Detached: true, Started: &began}}
+	s.inside.endless, s.inside.spool = true, "up\n"
+	p := s.begin(nil, "exec", "--attach", "e1", "web")
+	until(t, "up", p.out.String)
+	p.signals <- syscall.SIGTERM
+	s.eventually(t, func() bool { return len(s.inside.signals) == 1 })
+	p.signals <- syscall.SIGTERM
+	if code := p.end(t); code != 130 || p.errs.String() != "muster: left; TERM was sent to the execution, which may end: `muster exec --attach e1 web`\n" {
+		t.Errorf("code %d, %q", code, p.errs.String())
+	}
+}

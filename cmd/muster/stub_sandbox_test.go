@@ -40,6 +40,7 @@ type sandboxStub struct {
 	signals  []string
 	sizes    []string // rows x cols
 	spool    string   // stdout of the detached execution "e1"
+	endless  bool     // what is attached to does not end
 	cut      int      // so many attached connections are cut after a part of it
 	known    []api.Execution
 	owners   []string // of archives: keep_owners
@@ -337,6 +338,17 @@ func (s *stub) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, t
 	_ = c.Write(r.Context(), websocket.MessageBinary, append([]byte{api.ExecStdout}, rest...))
 	if cut {
 		return // the connection breaks
+	}
+	for s.inside.endless {
+		_, b, err := c.Read(r.Context())
+		if err != nil {
+			return
+		}
+		var m api.ExecControl
+		if err := json.Unmarshal(b, &m); err != nil {
+			s.t.Error(err)
+		}
+		s.do(func() { s.inside.signals = append(s.inside.signals, m.Signal) })
 	}
 	tell(api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &api.ExecEnd{ExitCode: 5}})
 	_ = c.Close(websocket.StatusNormalClosure, "")

@@ -87,6 +87,10 @@ type session struct {
 	// again joins the execution once more after the connection was lost; nil if that cannot be.
 	again func(ctx context.Context, e *client.Execution) (*client.Execution, error)
 
+	// sent is the last signal that was passed on, "" for none. Only signals writes it; it may be read when ctx has ended
+	// by errInterrupted.
+	sent string
+
 	mu sync.Mutex
 	e  *client.Execution // the present connection
 }
@@ -196,7 +200,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 		return s.x.ended(end)
 	}
 	if errors.Is(context.Cause(ctx), errInterrupted) {
-		s.screen.say("%s", s.x.leftText(s.detached, s.target.name))
+		s.screen.say("%s", s.x.leftText(s.detached, s.target.name, s.sent))
 		return errInterrupted
 	}
 	var out *client.OutputError
@@ -298,6 +302,7 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 		case syscall.SIGQUIT:
 			name = "QUIT"
 		}
+		s.sent = name
 		e := s.execution()
 		s.begin(func() { // it may have to wait, and the next signal must not
 			one, cancel := context.WithTimeout(ctx, 10*time.Second)
