@@ -29,7 +29,8 @@ func (a *app) logsCommand() *cobra.Command {
 	var c *cobra.Command
 	c = a.command("logs NAME[/INDEX]", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
 they came; of a job with more members, each line has its member in front, unless
---index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+--index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.
+Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if !c.Flags().Changed("index") {
 			l.index = -1
 		} else if l.index < 0 {
