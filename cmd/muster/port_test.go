@@ -146,6 +146,11 @@ web/1   n1    50.0%  1 (at most 2)  1MiB / 40MiB    2%   -     -
 	if r := s.muster(nil, "top", "--every", "10ms", "web/1", "--json"); !strings.Contains(r.stdout, `"cpu_percent": 50`) || strings.Contains(r.stdout, "u-0-1") {
 		t.Error(r)
 	}
+	s.do(func() { s.allocs[1].Job = "env:python" }) // a runner is named as other commands take it
+	if r := s.muster(nil, "top", "--every", "10ms"); !regexp.MustCompile(`(?m)^u-1-1 \(python\) +n1 `).MatchString(r.stdout) || !regexp.MustCompile(`(?m)^web/0 +n1 `).MatchString(r.stdout) {
+		t.Error(r)
+	}
+	s.do(func() { s.allocs[1].Job = "web" })
 	s.muster(nil, "top", "nope").check(t, 1, "", "muster: there is no allocation or job nope; .*\n")
 	s.end(0, 1, 0)
 	s.end(1, 1, 0)

@@ -22,7 +22,7 @@ import (
 func (a *app) topCommand() *cobra.Command {
 	t := &watcher{app: a}
 	c := a.command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
-that are named, by their id, as JOB/INDEX, or as JOB for all of its members. 100 % of CPU is one core.
+that are named, by their id, as JOB/INDEX, or as JOB for all of its members. Runners are named by their id, with their environment. 100 % of CPU is one core.
 
 On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and with --once it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return t.run(ctx, args)
@@ -285,6 +285,15 @@ func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error
 	return out, nil
 }
 
+// member is what other commands take for it: JOB/INDEX, or the id of a runner, with its environment.
+func (u *used) member() string {
+	key := keyOf(u.Namespace, u.Job)
+	if environment, is := key.Environment(); is {
+		return fmt.Sprintf("%s (%s)", u.Alloc, fullName(u.Namespace, environment))
+	}
+	return fmt.Sprintf("%s/%d", key, u.Index)
+}
+
 func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 	now := time.Now()
 	of := func(n, most int64) string {
@@ -295,7 +304,7 @@ func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 	}
 	for i := range rows {
 		u := &rows[i]
-		line := []string{fmt.Sprintf("%s/%d", keyOf(u.Namespace, u.Job), u.Index), u.Node, "-", "-", "-", "-", "-", "-", ago(u.started, now)}
+		line := []string{u.member(), u.Node, "-", "-", "-", "-", "-", "-", ago(u.started, now)}
 		if s := u.Stats; s != nil {
 			if u.CPU != nil {
 				line[2] = fmt.Sprintf("%.1f%%", *u.CPU)
