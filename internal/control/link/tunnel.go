@@ -70,6 +70,9 @@ func (l *Link) sandboxFault(a *state.Alloc, err error) error {
 	case kind == muster.FaultConflict, kind == muster.FaultNotFound:
 		// Not found: the set that names it has not come to the agent yet.
 		return muster.Faultf(muster.FaultConflict, "%s", isStarting(now))
+	case kind == muster.FaultUnavailable:
+		// What the transport says names a socket of the node: whoever asked for an allocation needs that first.
+		return &muster.Fault{Kind: kind, Message: fmt.Sprintf("allocation %s on node %s cannot be reached now (see `muster node show %s`)", a.ID, a.Node, a.Node), Err: err}
 	}
 	return ofNode(a.Node, err)
 }

@@ -49,7 +49,8 @@ func TestTunnel(t *testing.T) {
 
 		// The node is cut off, then ends it.
 		n.Cut(true)
-		if _, err := r.link.Tunnel(context.Background(), a, nil); !muster.IsKind(err, muster.FaultUnavailable) || !strings.Contains(err.Error(), "n1") {
+		_, err = r.link.Tunnel(context.Background(), a, nil)
+		if want := fmt.Sprintf("allocation %s on node n1 cannot be reached now (see `muster node show n1`): ", id); !muster.IsKind(err, muster.FaultUnavailable) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
 		n.Cut(false)
