@@ -153,7 +153,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	}
 	al := snap.Alloc(muster.AllocID(runner))
 	if al == nil || al.Runner == "" {
-		return nil, gone("runner %s is not there, or not any more", clip(runner))
+		return nil, gone("runner %s does not exist, or its end is no longer kept; `muster runner list` shows the runners", clip(runner))
 	}
 	c := snap.Claim(al.Claim)
 	switch {

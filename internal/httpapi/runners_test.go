@@ -115,7 +115,9 @@ func TestR4ReleasedTwice(t *testing.T) {
 	if p := b.problem(b.do("GET", "/v1/runners/"+c.Runner+"/files?path=/", "", bearer(c.Secret)), 410, api.CodeNotClaimed); p.Detail != "runner "+c.Runner+" is gone: it was released" {
 		t.Errorf("told was %q", p.Detail)
 	}
-	b.problem(b.do("DELETE", "/v1/runners/u-7-1", ""), 410, api.CodeNotClaimed)
+	if p := b.problem(b.do("DELETE", "/v1/runners/u-7-1", ""), 410, api.CodeNotClaimed); !strings.Contains(p.Detail, "runner u-7-1 does not exist") || !strings.Contains(p.Detail, "`muster runner list`") {
+		t.Error(p.Detail)
+	}
 }
 
 // Only a release may be repeated: a holder is told that its claim ended otherwise.
