@@ -27,6 +27,9 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 		return raftlog.BackupInfo{}, fmt.Errorf("data directory: %w", err)
 	}
 	info, err := raftlog.Restore(filepath.Join(dataDir, "log"), f)
+	if errors.Is(err, raftlog.ErrNotEmpty) {
+		return info, fmt.Errorf("backup %s: %w; name another data directory, or end the server of this one and move its log/ away", file, err)
+	}
 	if err != nil {
 		return info, fmt.Errorf("backup %s: %w", file, err)
 	}

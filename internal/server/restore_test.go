@@ -11,6 +11,22 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
+// A data directory that holds a state is left alone, and the error says how to go on.
+func TestRestoreIntoUsedDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "log", "log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "backup")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Restore(t.Context(), file, dir)
+	if err == nil || !strings.HasSuffix(err.Error(), "log: not empty; name another data directory, or end the server of this one and move its log/ away") {
+		t.Error(err)
+	}
+}
+
 // An empty directory of instances must not pass for proof that they are gone.
 func TestRestoredElsewhere(t *testing.T) {
 	st, err := state.New(16)
