@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 )
 
@@ -49,6 +51,7 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
 	lines := json.NewEncoder(jsonWriter{a.stdout})
 	lines.SetEscapeHTML(false)
+	printed := false
 	for ev, err := range cl.Events(ctx, q) {
 		var old *client.TooOld
 		switch {
@@ -57,7 +60,7 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		case err != nil && follow && ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return err
+			return afterProblem(err)
 		case a.json:
 			err = lines.Encode(ev)
 		default:
@@ -66,8 +69,37 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		if err != nil {
 			return err
 		}
+		printed = true
+	}
+	if !printed {
+		a.noEvents(q)
 	}
 	return nil
+}
+
+// noEvents says that nothing is kept of what was asked for: its name may be wrong.
+func (a *app) noEvents(q client.EventQuery) {
+	var of, hint string
+	switch {
+	case q.Node != "":
+		of, hint = "node "+string(q.Node), "`muster node list --all` shows the nodes"
+	case q.Job != "":
+		of, hint = "job "+muster.JobKey{Namespace: q.Namespace, Name: q.Job}.String(), "`muster job list` shows the jobs"
+	case q.Namespace != "":
+		of, hint = "namespace "+string(q.Namespace), "`muster namespace list` shows the namespaces"
+	default:
+		return
+	}
+	fmt.Fprintf(a.stderr, "muster: no events of %s are kept; %s\n", of, hint)
+}
+
+// afterProblem names the flag that an event to begin after comes from. The client sends it in the query, or as a header.
+func afterProblem(err error) error {
+	var p *api.Problem
+	if errors.As(err, &p) && len(p.Errors) == 1 && slices.Contains([]string{"query.after", "header.Last-Event-ID"}, p.Errors[0].Location) {
+		return usage(fmt.Errorf("--after: %s", p.Errors[0].Message))
+	}
+	return err
 }
 
 // followPatience is how long what follows a server waits for one that is away.

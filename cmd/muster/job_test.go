@@ -305,6 +305,10 @@ func TestEvents(t *testing.T) {
 	}
 	s.do(func() { s.forgotten = 14 })
 	s.muster(nil, "events", "--after", "12").check(t, 1, "", "muster: events after 12 are no longer kept: kept from 14; without --after it begins with the oldest that are kept\n")
+	s.muster(nil, "events", "--node", "nope").check(t, 0, "", "muster: no events of node nope are kept; `muster node list --all` shows the nodes\n")
+	s.muster(nil, "events", "--job", "nope").check(t, 0, "", "muster: no events of job nope are kept; `muster job list` shows the jobs\n")
+	s.muster(nil, "events", "--json", "-n", "nope").check(t, 0, "", "muster: no events of namespace nope are kept; `muster namespace list` shows the namespaces\n")
+	s.muster(nil, "events", "--after", "bogus").check(t, 2, "", "muster: --after: is \"bogus\"; give the id of an event, an index, or oldest\n")
 	signals := make(chan os.Signal, 4)
 	go func() {
 		s.start(1, 2)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -274,6 +275,13 @@ func (s *stub) read(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
 
 // tell gives events, and more as they come.
 func (s *stub) tell(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if q.Get("after") == "bogus" {
+		s.problem(w, &api.Problem{Status: 422, Title: "Unprocessable Entity", Detail: "the request is wrong in one field", Code: "invalid", Errors: []api.ProblemField{
+			{Location: "query.after", Message: `is "bogus"; give the id of an event, an index, or oldest`}}})
+		return
+	}
+	unknown := slices.Contains([]string{q.Get("namespace"), q.Get("job"), q.Get("node")}, "nope")
 	after, _, _ := strings.Cut(strings.ReplaceAll(r.URL.Query().Get("after"), "oldest", "0"), ".")
 	from, err := strconv.ParseUint(after, 10, 64)
 	if err != nil {
@@ -287,7 +295,7 @@ func (s *stub) tell(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(200)
 	for {
 		for _, ev := range s.events {
-			if ev.Index <= from {
+			if ev.Index <= from || unknown {
 				continue
 			}
 			from = ev.Index
