@@ -61,7 +61,7 @@ func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, err
 
 // noNodes says that there is nobody to ask.
 func (a *app) noNodes(n *nodesFlags) {
-	fmt.Fprintf(a.stderr, "muster: no node%s serves; they are made when there is work\n", suffixIf(n.pool != "", " of pool "+n.pool))
+	fmt.Fprintf(a.stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", suffixIf(n.pool != "", " of pool "+n.pool))
 }
 
 // nodesAtOnce is how many nodes are spoken to at the same time.
