@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -337,5 +338,25 @@ func TestLoopsTakeTheLogsClock(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// verbLiteral is what the name of a change looks like.
+var verbLiteral = regexp.MustCompile(`^"(node|job|alloc|claim|environment|pool|namespace|config)\.[a-z-]*"$`)
+
+// Loops and decisions name changes by the constants of internal/state/verb.go, so that the compiler finds who depends on one.
+func TestVerbsAreConstants(t *testing.T) {
+	for _, s := range sources(t) {
+		place := filepath.ToSlash(s.file)
+		inside := strings.HasPrefix(place, "internal/state/") || strings.HasPrefix(place, "internal/control/") || strings.HasPrefix(place, "internal/decide/")
+		if s.test || !inside || place == "internal/state/verb.go" {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && verbLiteral.MatchString(lit.Value) {
+				t.Errorf("%s: %s is written out", s.fset.Position(lit.Pos()), lit.Value)
+			}
+			return true
+		})
 	}
 }

@@ -232,7 +232,7 @@ func (e *eventStream) tooOld(err error) error {
 
 // event is the public form of a change, or nil if the reader does not want it.
 func (in *eventsIn) event(c *state.Change) *api.Event {
-	ev := &api.Event{ID: eventID(c.Position()), Index: c.Index, Time: c.At.Std(), Type: c.Verb}
+	ev := &api.Event{ID: eventID(c.Position()), Index: c.Index, Time: c.At.Std(), Type: string(c.Verb)}
 	switch {
 	case c.Job != nil || c.JobBefore != nil:
 		j := c.Job
@@ -244,7 +244,7 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			now := jobOf(c.Job)
 			ev.JobNow = &now
 		}
-		ev.Text = jobText(c.Verb, j)
+		ev.Text = jobText(string(c.Verb), j)
 	case c.Alloc != nil || c.AllocBefore != nil:
 		al := c.Alloc
 		if al == nil {
@@ -259,7 +259,7 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			now := allocOf(c.Alloc)
 			ev.AllocNow = &now
 		}
-		ev.Text = allocText(c.Verb, al)
+		ev.Text = allocText(string(c.Verb), al)
 	case c.Node != nil || c.NodeBefore != nil:
 		n := c.Node
 		if n == nil {
@@ -273,13 +273,13 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			now := nodeOf(c.Node)
 			ev.NodeNow = &now
 		}
-		ev.Text = nodeText(c.Verb, n)
+		ev.Text = nodeText(string(c.Verb), n)
 	case c.Claim != nil:
 		ev.Namespace, ev.Job, ev.JobUID, ev.Alloc = string(c.Claim.Env.Namespace), c.Claim.Env.Name, string(c.Claim.UID), string(c.Claim.Runner)
-		ev.Text = claimText(c.Verb, c.Claim)
+		ev.Text = claimText(string(c.Verb), c.Claim)
 	case c.Breaker != nil:
 		ev.Pool = string(c.Breaker.Pool)
-		ev.Text = breakerText(c.Verb, c.Breaker)
+		ev.Text = breakerText(string(c.Verb), c.Breaker)
 	case c.Limits != nil:
 		ev.Namespace = string(c.Limits.Name)
 		ev.Text = limitsText(c.Limits)

@@ -208,7 +208,7 @@ func nodeWhole(n *state.Node, now muster.Time) api.Node {
 	}
 	out.HistoryLost = n.HistoryLost
 	for _, e := range n.History {
-		out.History = append(out.History, api.NodeEvent{Time: e.At.Std(), Type: e.Verb, Reason: e.Reason, Who: e.Who})
+		out.History = append(out.History, api.NodeEvent{Time: e.At.Std(), Type: string(e.Verb), Reason: e.Reason, Who: e.Who})
 	}
 	return out
 }

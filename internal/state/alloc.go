@@ -249,7 +249,7 @@ func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
 		a.Runner = muster.RunnerStarting
 		j.Env = j.Env.counted("", a.Runner)
 	}
-	s.putAlloc(nil, a, "alloc.placed")
+	s.putAlloc(nil, a, VerbAllocPlaced)
 	n.Used = n.Used.Add(j.Run.Ask)
 	n.Taken, _ = n.Taken.Take(j.Run.Names, w.Grant, n.Cores(), n.Devices())
 	n.LiveAllocs++
@@ -260,7 +260,7 @@ func (d *drafts) place(w *wanting, n *Node, now muster.Time) {
 	} else {
 		n.IdleSince = 0
 	}
-	d.nodeVerb = "node.used"
+	d.nodeVerb = VerbNodeUsed
 }
 
 func (f *AllocsReported) apply(s *State, now muster.Time) (any, error) {
@@ -293,7 +293,7 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		if u.Status == muster.AllocRunning && a.Ready == 0 && u.Ready != 0 && a.Run.Standing() {
 			b := *a
 			b.Ready = min(max(u.Ready, a.Started, a.Placed), now)
-			s.putAlloc(a, &b, "alloc.running")
+			s.putAlloc(a, &b, VerbAllocRunning)
 			return true
 		}
 		if u.Status != muster.AllocStarting || u.Detail == a.Detail || u.Detail == "" {
@@ -301,7 +301,7 @@ func (d *drafts) updateAlloc(a *Alloc, u *AllocUpdate, now muster.Time) bool {
 		}
 		b := *a
 		b.Detail = u.Detail
-		s.putAlloc(a, &b, "alloc.starting")
+		s.putAlloc(a, &b, VerbAllocStarting)
 		return true
 	}
 	status, err := a.Status.To("allocation "+string(a.ID), u.Status)
@@ -357,7 +357,7 @@ func (d *drafts) proved(a *Alloc, u *AllocUpdate) bool {
 	default:
 		b.Detail = u.Detail
 	}
-	d.s.putAlloc(a, &b, "alloc.running")
+	d.s.putAlloc(a, &b, VerbAllocRunning)
 	if j := d.Job(a.UID); j != nil && j.Env != nil && b.Runner != a.Runner {
 		j.Env = j.Env.counted(a.Runner, b.Runner)
 	}
@@ -370,7 +370,7 @@ func (d *drafts) ran(a, b *Alloc, ready bool) {
 	if running && ready && a.Runner == muster.RunnerStarting {
 		b.Runner = muster.RunnerWarm
 	}
-	d.s.putAlloc(a, b, "alloc."+string(b.Status))
+	d.s.putAlloc(a, b, verbOfStatus(b.Status))
 	if !running {
 		return
 	}
@@ -393,7 +393,7 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 		b.Runner = muster.RunnerGone
 	}
 	// "alloc.ended" carries the outcome in the row.
-	s.putAlloc(a, b, "alloc.ended")
+	s.putAlloc(a, b, VerbAllocEnded)
 	if n := d.Node(a.Node); n != nil {
 		n.Used = n.Used.Sub(a.Run.Ask)
 		n.Taken = n.Taken.Release(a.Run.Names, a.Grant)
@@ -404,7 +404,7 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 			n.IdleSince = now
 		}
 		s.charge(n, b)
-		d.nodeVerb = "node.freed"
+		d.nodeVerb = VerbNodeFreed
 		d.blame(a, b)
 	}
 	j := d.Job(a.UID)
@@ -435,7 +435,7 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 		}
 	}
 	if j.settle(now) {
-		d.jobVerb = "job.ended"
+		d.jobVerb = VerbJobEnded
 	}
 }
 
@@ -455,7 +455,7 @@ func (f *OutputStored) apply(s *State, _ muster.Time) (any, error) {
 	if b.Output.Files == nil {
 		b.Output.Files = files
 	}
-	s.putAlloc(a, &b, "alloc.output")
+	s.putAlloc(a, &b, VerbAllocOutput)
 	if j, err := s.jobByUID(a.UID); err == nil {
 		c := *j
 		c.OutputBytes += b.Output.BlobBytes - a.Output.BlobBytes

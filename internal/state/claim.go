@@ -39,7 +39,7 @@ func (c *Claim) Due() muster.Time {
 	return due
 }
 
-func (s *State) putClaim(before, after *Claim, verb string) {
+func (s *State) putClaim(before, after *Claim, verb Verb) {
 	after.Modified = s.meta.Index
 	if before != nil && before.Due() != 0 {
 		s.t.due.Delete(before)
@@ -108,9 +108,9 @@ func (f *RunnerClaimed) apply(s *State, now muster.Time) (any, error) {
 	// A runner that lived until it was wanted shows that they can be started.
 	env.Failures, env.FailedAt, env.Failure = 0, 0, ""
 	after.Env = env
-	s.putAlloc(a, &b, "alloc.claimed")
+	s.putAlloc(a, &b, VerbAllocClaimed)
 	s.putJob(j, &after, "")
-	s.putClaim(nil, c, "claim.made")
+	s.putClaim(nil, c, VerbClaimMade)
 	return &Claimed{Claim: c}, nil
 }
 
@@ -142,7 +142,7 @@ func (f *ClaimExtended) apply(s *State, now muster.Time) (any, error) {
 	if f.Idle >= 0 {
 		b.Idle = f.Idle
 	}
-	s.putClaim(c, &b, "claim.extended")
+	s.putClaim(c, &b, VerbClaimExtended)
 	return &b, nil
 }
 
@@ -200,7 +200,7 @@ func (s *State) endClaim(c *Claim, to muster.ClaimState, why string, now muster.
 		return c
 	}
 	b.State, b.Reason, b.Ended = next, why, now
-	s.putClaim(c, &b, "claim."+string(next))
+	s.putClaim(c, &b, verbOfClaim(next))
 	return &b
 }
 

@@ -16,10 +16,10 @@ type drafts struct {
 	s        *State
 	node     *Node
 	nodeWas  *Node
-	nodeVerb string
+	nodeVerb Verb
 	job      *Job
 	jobWas   *Job
-	jobVerb  string
+	jobVerb  Verb
 	// blames are counted when the rows are written.
 	blames []blamed
 }

@@ -140,7 +140,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 	}
 	j := &Job{Run: run, UID: f.UID, Key: f.Key, Version: version + 1, Stage: muster.JobLive, Submitted: now, Age: s.meta.Index,
 		Env: &Environment{Spec: f.Spec, Set: s.meta.Index, Priority: *f.Spec.Priority, LastClaim: now}}
-	s.putJob(nil, j, "environment.set")
+	s.putJob(nil, j, VerbEnvironmentSet)
 	return &EnvironmentChange{UID: f.UID, Version: j.Version, Index: s.meta.Index, New: true}, nil
 }
 
@@ -155,7 +155,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 			after, env := *before, *before.Env
 			env.Failures, env.FailedAt, env.Failure = 0, 0, ""
 			after.Env = &env
-			s.putJob(before, &after, "environment.set")
+			s.putJob(before, &after, VerbEnvironmentSet)
 		}
 		return out, nil
 	}
@@ -174,7 +174,7 @@ func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Tim
 		after.Parked, after.ParkedUntil = "", 0
 	}
 	after.Env = &env
-	s.putJob(before, &after, "environment.set")
+	s.putJob(before, &after, VerbEnvironmentSet)
 	return out, nil
 }
 
@@ -194,7 +194,7 @@ func (f *EnvironmentDeleted) apply(s *State, now muster.Time) (any, error) {
 		b.Reason, b.Result, b.Parked, b.ParkedUntil = "deleted", muster.JobStopped, "", 0
 		env.Wanted, env.Stock, env.Floor, env.Why = b.NextIndex, 0, 0, ""
 		b.Env = &env
-		s.putJob(j, &b, "environment.deleted")
+		s.putJob(j, &b, VerbEnvironmentDeleted)
 		s.dropWaiting(j.UID, b.Retrying)
 	}
 	for _, a := range collect(s.t.runners, &Alloc{UID: j.UID, Index: -1}, func(a *Alloc) bool { return a.UID == j.UID }) {
@@ -205,7 +205,7 @@ func (f *EnvironmentDeleted) apply(s *State, now muster.Time) (any, error) {
 	if last, err := s.jobByUID(j.UID); err == nil {
 		b := *last
 		if b.settle(now) {
-			s.putJob(last, &b, "job.ended")
+			s.putJob(last, &b, VerbJobEnded)
 		}
 	}
 	return j, nil
@@ -251,14 +251,14 @@ func (f *RunnersWanted) apply(s *State, _ muster.Time) (any, error) {
 	if env == *j.Env && !f.Drop {
 		return nil, nil
 	}
-	verb := ""
+	var verb Verb // none: no change is told
 	switch {
 	case env.Alert != 0 && j.Env.Alert == 0:
-		verb = "environment.alerted"
+		verb = VerbEnvironmentAlerted
 	case env.Alert == 0 && j.Env.Alert != 0:
-		verb = "environment.recovered"
+		verb = VerbEnvironmentRecovered
 	case env.Wanted != j.Env.Wanted || env.Stock != j.Env.Stock || env.Priority != j.Env.Priority:
-		verb = "environment.wants"
+		verb = VerbEnvironmentWants
 	}
 	b.Env = &env
 	s.putJob(j, &b, verb)

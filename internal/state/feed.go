@@ -17,7 +17,7 @@ type Change struct {
 	Part  int    // which of them
 	At    muster.Time
 	// Verb is noun.change, as "alloc.running"; the type of the API's event.
-	Verb string
+	Verb Verb
 
 	JobBefore, Job     *Job
 	AllocBefore, Alloc *Alloc

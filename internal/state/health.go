@@ -105,9 +105,9 @@ func (s *State) failedTimes(n *Node, times int, what string, prove bool, now mus
 	if len(b.Failures) >= FlakyFailures && s.sideline(n, &b, now) {
 		return
 	}
-	verb := ""
+	var verb Verb // none: no change is told
 	if prove && n.Health == muster.NodeGood {
-		b.Health, b.HealthSince, verb = muster.NodeUnready, now, "node.unready"
+		b.Health, b.HealthSince, verb = muster.NodeUnready, now, VerbNodeUnready
 		b.HealthReason = "to be probed after a failure of its own: " + what
 	}
 	s.putNode(n, &b, verb)
@@ -164,12 +164,12 @@ func (s *State) sideline(n, b *Node, now muster.Time) bool {
 	b.Spells = slices.Concat(b.Spells, []muster.Time{now})
 	b.Health, b.HealthSince, b.SidelinedUntil = muster.NodeFlaky, now, now.Add(s.sidelineOf(n.Pool))
 	b.HealthReason = fmt.Sprintf("%d failures of its own within %s, the last: %s", len(b.Failures), FlakyWindow, last)
-	s.putNode(n, b, "node.flaky")
+	s.putNode(n, b, VerbNodeFlaky)
 	if len(b.Spells) < spellsToDrain || n.Intent == muster.NodeHold {
 		return true
 	}
 	if c, err := s.stage(b, muster.NodeDraining, fmt.Sprintf("flaky for the %d. time in a day: %s", len(b.Spells), last), now); err == nil {
-		s.putNode(b, c, "node.draining")
+		s.putNode(b, c, VerbNodeDraining)
 	}
 	return true
 }
@@ -188,7 +188,7 @@ func (s *State) suspect(n *Node, why string, now muster.Time) {
 	b.Suspect, b.SuspectWhy = now, why
 	s.t.breakers.Set(&b)
 	if !said {
-		s.changed(Change{Verb: "pool.suspect", Breaker: &b, Config: true})
+		s.changed(Change{Verb: VerbPoolSuspect, Breaker: &b, Config: true})
 	}
 }
 
@@ -272,7 +272,7 @@ func (f *NodeEvicted) apply(s *State, _ muster.Time) (any, error) {
 	if n.IntentUntil != 0 && n.Intent == muster.NodeDrain {
 		b := *n
 		b.IntentUntil = 0
-		s.putNode(n, &b, "node.evicted")
+		s.putNode(n, &b, VerbNodeEvicted)
 	}
 	cause := fmt.Sprintf("node %s: %s", n.ID, cmp.Or(f.Reason, "it is drained"))
 	for _, a := range collect(s.t.nodeAllocs, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {

@@ -2,7 +2,6 @@ package state
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/musterhq/muster"
 )
@@ -11,25 +10,25 @@ import (
 // from, are kept; then those before the newest fall out.
 const historyLength, historyFirst = 48, 8
 
-// remember puts a change of the node's dials into its history. What work does to its
-// room is not among them: the allocations tell that.
-func (n *Node) remember(verb string, now muster.Time) {
+// remember adds a change to the node's history, with the reason that belongs to it.
+func (n *Node) remember(verb Verb, now muster.Time) {
+	if !verb.isHistory() {
+		return
+	}
 	e := NodeEvent{At: now, Verb: verb}
 	switch {
-	case verb == "", verb == "node.used", verb == "node.freed", verb == "node.images":
-		return
-	case verb == "node.reserved", verb == "node.released":
-	case verb == "node.plans-refused":
+	case verb == VerbNodeReserved, verb == VerbNodeReleased:
+	case verb == VerbNodePlansRefused:
 		e.Reason = n.PlansRefused.Reason
-	case strings.HasPrefix(verb, "node.intent-"), verb == "node.evicted":
+	case verb.isIntent(), verb == VerbNodeEvicted:
 		e.Reason, e.Who = n.IntentReason, n.IntentWho
-	case verb == "node.health-reason", verb == "node."+string(n.Health):
+	case verb == VerbNodeHealthReason, verb == verbOfHealth(n.Health):
 		e.Reason = n.HealthReason
 	default:
 		e.Reason, e.Who = n.StageReason, n.StageWho
 	}
 	last := len(n.History) - 1
-	if verb == "node.health-reason" && last >= 0 && n.History[last].Verb == verb {
+	if verb == VerbNodeHealthReason && last >= 0 && n.History[last].Verb == verb {
 		// Said again in other words: the newest are enough.
 		n.History = append(slices.Clone(n.History[:last]), e)
 		return

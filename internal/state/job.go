@@ -233,7 +233,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 	if muster.JobType(f.Spec.Type).Standing() {
 		after.Standing = &Standing{Rollout: muster.RolloutRolling, Version: out.Version, Began: now, Note: f.Note}
 	}
-	verb := "job.submitted"
+	verb := VerbJobSubmitted
 	if replaces && before.Standing != nil {
 		s.updateJob(before, f, run, now)
 		s.remember(f, out)
@@ -248,7 +248,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 		after.LiveAllocs, after.OutputBytes = before.LiveAllocs, before.OutputBytes
 		s.eachMember(before.UID, func(m *Member) { s.dropMember(m) })
 		s.stopAllocs(before.UID, "replaced by version "+fmt.Sprint(out.Version))
-		verb = "job.replaced"
+		verb = VerbJobReplaced
 	} else {
 		after.Stage = muster.JobLive
 		before = nil
@@ -351,7 +351,7 @@ func (s *State) stopAllocFor(a *Alloc, reason muster.StopReason, cause string, b
 		b.Runner = muster.RunnerGone
 		s.stopRunner(a, cause)
 	}
-	s.putAlloc(a, &b, "alloc.stopping")
+	s.putAlloc(a, &b, VerbAllocStopping)
 }
 
 func (f *JobStopped) apply(s *State, now muster.Time) (any, error) {
@@ -401,11 +401,11 @@ func (s *State) windDown(j *Job, reason string, result muster.JobOutcome, now mu
 			s.putMember(m, &n)
 		}
 	})
-	s.putJob(j, &b, "job.stopping")
+	s.putJob(j, &b, VerbJobStopping)
 	s.stopAllocs(j.UID, reason)
 	c := b
 	if c.settle(now) {
-		s.putJob(&b, &c, "job.ended")
+		s.putJob(&b, &c, VerbJobEnded)
 	}
 	return nil
 }
@@ -447,9 +447,9 @@ func (f *JobParked) apply(s *State, _ muster.Time) (any, error) {
 	}
 	b := *j
 	b.Parked, b.ParkedUntil = f.Reason, f.Until
-	verb := "job.parked"
+	verb := VerbJobParked
 	if f.Reason == "" {
-		verb, b.ParkedUntil = "job.unparked", 0
+		verb, b.ParkedUntil = VerbJobUnparked, 0
 	}
 	s.putJob(j, &b, verb)
 	return nil, nil
@@ -481,7 +481,7 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 		s.t.endedJobs.Delete(j)
 		s.t.endedBytes -= j.SpecBytes()
 		s.useJob(j, nil)
-		s.changed(Change{Verb: "job.purged", JobBefore: j})
+		s.changed(Change{Verb: VerbJobPurged, JobBefore: j})
 		n++
 	}
 	return n, nil
@@ -502,7 +502,7 @@ func (f *JobOutputPruned) apply(s *State, _ muster.Time) (any, error) {
 		}
 		b := *j
 		b.Pruned, b.OutputBytes = true, 0
-		s.putJob(j, &b, "job.output-pruned")
+		s.putJob(j, &b, VerbJobOutputPruned)
 	}
 	return nil, nil
 }

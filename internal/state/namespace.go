@@ -136,7 +136,7 @@ func (f *SharesSet) apply(s *State, _ muster.Time) (any, error) {
 		classes[r.Class] = r.Weight
 	}
 	s.t.shares = &Shares{f.Rules}
-	s.changed(Change{Verb: "config.shares", Config: true})
+	s.changed(Change{Verb: VerbConfigShares, Config: true})
 	return nil, nil
 }
 
@@ -151,7 +151,7 @@ func (f *NamespaceLimited) apply(s *State, now muster.Time) (any, error) {
 		l.Set = now
 		s.t.limits.Set(&l)
 	}
-	s.changed(Change{Verb: "namespace.limited", Limits: &l})
+	s.changed(Change{Verb: VerbNamespaceLimited, Limits: &l})
 	return nil, nil
 }
 

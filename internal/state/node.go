@@ -41,7 +41,7 @@ func (f *NodeLaunching) apply(s *State, now muster.Time) (any, error) {
 	}
 	n := s.newNode(f.ID, f.Token, f.Pool, f.Offering, now)
 	n.Stage, n.StageReason = muster.NodeLaunching, f.Reason
-	s.putNode(nil, n, "node.launching")
+	s.putNode(nil, n, VerbNodeLaunching)
 	return nil, nil
 }
 
@@ -62,7 +62,7 @@ func (f *NodeLaunched) apply(s *State, now muster.Time) (any, error) {
 		return nil, err
 	}
 	b.Instance = f.Instance
-	s.putNode(n, b, "node.booting")
+	s.putNode(n, b, VerbNodeBooting)
 	return nil, nil
 }
 
@@ -75,7 +75,7 @@ func (f *NodeAdopted) apply(s *State, now muster.Time) (any, error) {
 	if f.Intent != "" {
 		n.Intent, n.IntentReason = f.Intent, "as its tags say"
 	}
-	s.putNode(nil, n, "node.adopted")
+	s.putNode(nil, n, VerbNodeAdopted)
 	return nil, nil
 }
 
@@ -84,12 +84,12 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, verb := n, "node.serving"
+	b, verb := n, VerbNodeServing
 	switch n.Stage {
 	case muster.NodeServing, muster.NodeDraining:
 		// Joined again: its assignment is unchanged.
 		c := *n
-		b, verb = &c, "node.rejoined"
+		b, verb = &c, VerbNodeRejoined
 	default:
 		if b, err = s.stage(n, muster.NodeServing, "", now); err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func (s *State) renewMeta() {
 		if after := s.withMeta(n.Pool, merge(n.Offering.Attributes, said)); !maps.Equal(after, n.Attributes) {
 			b := *n
 			b.Attributes = after
-			s.putNode(n, &b, "node.metadata")
+			s.putNode(n, &b, VerbNodeMetadata)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	if n.Health == f.Health {
 		// The same, for another reason: what operators read is kept true.
 		b.HealthReason = f.Reason
-		s.putNode(n, &b, "node.health-reason")
+		s.putNode(n, &b, VerbNodeHealthReason)
 		return nil, nil
 	}
 	if b.Health, err = n.Health.To("health of node "+string(n.ID), f.Health); err != nil {
@@ -198,7 +198,7 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 		b.Unheard = false
 		b.idleFrom(now)
 	}
-	s.putNode(n, &b, "node."+string(f.Health))
+	s.putNode(n, &b, verbOfHealth(f.Health))
 	return nil, nil
 }
 
@@ -223,7 +223,7 @@ func (f *NodeIntentSet) apply(s *State, now muster.Time) (any, error) {
 		b.IntentSince = now
 	}
 	b.IntentReason, b.IntentWho, b.IntentUntil = f.Reason, f.Who, f.Until
-	s.putNode(n, &b, "node.intent-"+string(f.Intent))
+	s.putNode(n, &b, verbOfIntent(f.Intent))
 	return nil, nil
 }
 
@@ -248,7 +248,7 @@ func (f *NodeDraining) apply(s *State, now muster.Time) (any, error) {
 		return nil, err
 	}
 	b.StageWho, b.Unplaced = f.Who, f.Unplaced
-	s.putNode(n, b, "node.draining")
+	s.putNode(n, b, VerbNodeDraining)
 	return nil, nil
 }
 
@@ -266,7 +266,7 @@ func (f *NodeKept) apply(s *State, now muster.Time) (any, error) {
 	}
 	b.Unplaced = false
 	b.idleFrom(now)
-	s.putNode(n, b, "node.kept")
+	s.putNode(n, b, VerbNodeKept)
 	return nil, nil
 }
 
@@ -294,7 +294,7 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 		s.unexplained(n.Pool, now)
 	}
 	b.StageWho = f.Who
-	s.putNode(n, b, "node.terminating")
+	s.putNode(n, b, VerbNodeTerminating)
 	if f.GiveUp {
 		s.lose(b, fmt.Sprintf("node %s is given up: %s", n.ID, f.Reason), now)
 	}
@@ -317,7 +317,7 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 	}
 	b.Gone, b.IdleSince = now, 0
 	b.Warm, b.WarmAt, b.Failures, b.Spells, b.SidelinedUntil = nil, 0, nil, nil, 0
-	s.putNode(n, b, "node.gone")
+	s.putNode(n, b, VerbNodeGone)
 	why := fmt.Sprintf("the instance of node %s is gone", n.ID)
 	if f.Reason != "" {
 		why += ": " + f.Reason
@@ -344,7 +344,7 @@ func (s *State) lose(n *Node, why string, now muster.Time) {
 	for _, a := range collect(s.t.openOutput, &Alloc{Node: n.ID}, func(a *Alloc) bool { return a.Node == n.ID }) {
 		c := *a
 		c.Output.Stage, c.Output.Why = OutputIncomplete, why
-		s.putAlloc(a, &c, "alloc.output")
+		s.putAlloc(a, &c, VerbAllocOutput)
 	}
 }
 
@@ -356,7 +356,7 @@ func (f *NodesPurged) apply(s *State, _ muster.Time) (any, error) {
 		}
 		s.t.nodes.Delete(n)
 		s.t.goneNodes.Delete(n)
-		s.changed(Change{Verb: "node.purged", NodeBefore: n})
+		s.changed(Change{Verb: VerbNodePurged, NodeBefore: n})
 	}
 	return nil, nil
 }
@@ -366,25 +366,25 @@ func (f *TermBegan) apply(s *State, now muster.Time) (any, error) {
 	if s.meta.Cluster == "" {
 		s.meta.Cluster, s.meta.Epoch = f.Cluster, 1
 	}
-	s.changed(Change{Verb: "config.term", Config: true})
+	s.changed(Change{Verb: VerbConfigTerm, Config: true})
 	return s.meta, nil
 }
 
 func (f *EpochBegan) apply(s *State, now muster.Time) (any, error) {
 	s.meta.Epoch = max(s.meta.Epoch+1, f.Epoch)
-	s.changed(Change{Verb: "config.epoch", Config: true})
+	s.changed(Change{Verb: VerbConfigEpoch, Config: true})
 	// What was empty when the backup was taken may have got work after it. Before
 	// its agent has said so, it is given none, and must not be given back for having been idle for so long.
 	for _, n := range collect(s.t.nodes, &Node{}, func(*Node) bool { return true }) {
 		if !n.Stage.Live() {
 			continue
 		}
-		b, verb := *n, ""
+		b, verb := *n, Verb("")
 		b.idleFrom(now)
 		b.Unheard = true
 		if n.Health == muster.NodeGood {
 			b.Health, b.HealthReason, b.HealthSince = muster.NodeUnready, "a backup was restored, and its agent has not spoken since", now
-			verb = "node.unready"
+			verb = VerbNodeUnready
 		}
 		s.putNode(n, &b, verb)
 	}

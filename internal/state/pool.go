@@ -71,7 +71,7 @@ func (f *PoolTripped) apply(s *State, now muster.Time) (any, error) {
 	}
 	b.Tripped, b.Reason = now, f.Reason
 	s.t.breakers.Set(&b)
-	s.changed(Change{Verb: "pool.tripped", Breaker: &b, Config: true})
+	s.changed(Change{Verb: VerbPoolTripped, Breaker: &b, Config: true})
 	return nil, nil
 }
 
@@ -85,7 +85,7 @@ func (f *PoolResumed) apply(s *State, now muster.Time) (any, error) {
 	}
 	b = Breaker{Pool: f.Pool, Resumed: now, Who: f.Who, Suspect: b.Suspect, SuspectWhy: b.SuspectWhy}
 	s.t.breakers.Set(&b)
-	s.changed(Change{Verb: "pool.resumed", Breaker: &b, Config: true})
+	s.changed(Change{Verb: VerbPoolResumed, Breaker: &b, Config: true})
 	return nil, nil
 }
 
@@ -108,7 +108,7 @@ func (f *PoolsSet) apply(s *State, _ muster.Time) (any, error) {
 			s.t.starts.Delete(m)
 		}
 	}
-	s.changed(Change{Verb: "config.pools", Config: true})
+	s.changed(Change{Verb: VerbConfigPools, Config: true})
 	return nil, nil
 }
 
@@ -121,7 +121,7 @@ func (f *OfferingsSeen) apply(s *State, _ muster.Time) (any, error) {
 		o.Provider = f.Provider
 		s.t.offers.Set(&o)
 	}
-	s.changed(Change{Verb: "config.offerings", Config: true})
+	s.changed(Change{Verb: VerbConfigOfferings, Config: true})
 	return nil, nil
 }
 

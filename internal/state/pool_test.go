@@ -70,7 +70,7 @@ func TestL14BreakerRemembers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var verbs []string
+	var verbs []Verb
 	for i := range changes {
 		if changes[i].Breaker != nil {
 			verbs = append(verbs, changes[i].Verb)
@@ -125,10 +125,10 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d entries, %d lost", len(n.History), n.HistoryLost)
 	}
 	last := n.History[len(n.History)-1]
-	if n.History[0].Verb != "node.launching" || last.Verb != "node.health-reason" || last.Reason != "again 19" {
+	if n.History[0].Verb != VerbNodeLaunching || last.Verb != VerbNodeHealthReason || last.Reason != "again 19" {
 		t.Errorf("first %+v, last %+v", n.History[0], last)
 	}
-	if len(before.History) != 3 || before.History[2].Verb != "node.serving" {
+	if len(before.History) != 3 || before.History[2].Verb != VerbNodeServing {
 		t.Errorf("an earlier row has changed: %+v", before.History)
 	}
 	// What keeps a node from coming into service stays to be read.

@@ -57,8 +57,8 @@ func (f *RoomReserved) apply(s *State, now muster.Time) (any, error) {
 	b, c := *n, *j
 	b.Reserved = &Reservation{UID: j.UID, Room: j.Run.Ask, Since: now, Priority: j.Priority()}
 	c.Reserved = n.ID
-	s.putNode(n, &b, "node.reserved")
-	s.putJob(j, &c, "job.reserved")
+	s.putNode(n, &b, VerbNodeReserved)
+	s.putJob(j, &c, VerbJobReserved)
 	return nil, nil
 }
 
@@ -79,7 +79,7 @@ func (s *State) release(id muster.NodeID, uid muster.JobUID) {
 	if n, ok := s.t.nodes.Get(&Node{ID: id}); ok && n.Reserved != nil && n.Reserved.UID == uid {
 		b := *n
 		b.Reserved = nil
-		s.putNode(n, &b, "node.released")
+		s.putNode(n, &b, VerbNodeReleased)
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *State) reservedNode(before, after *Node) {
 	if j, ok := s.t.jobsUID.Get(&Job{UID: before.Reserved.UID}); ok && j.Reserved == before.ID {
 		c := *j
 		c.Reserved = ""
-		s.putJob(j, &c, "job.released")
+		s.putJob(j, &c, VerbJobReleased)
 	}
 }
 
@@ -116,7 +116,7 @@ func (f *NodePlansRefused) apply(s *State, now muster.Time) (any, error) {
 	}
 	b := *n
 	b.PlansRefused = &PlansRefused{Count: f.Count, Last: now, Reason: f.Reason}
-	s.putNode(n, &b, "node.plans-refused")
+	s.putNode(n, &b, VerbNodePlansRefused)
 	// So often is a spell by itself: it refuses what it has room for.
 	s.failedTimes(&b, FlakyFailures, fmt.Sprintf("%d plans for it were refused, the last: %s", f.Count, f.Reason), false, now)
 	return nil, nil

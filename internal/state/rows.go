@@ -319,7 +319,7 @@ type Node struct {
 // NodeEvent is one entry of a node's history.
 type NodeEvent struct {
 	At     muster.Time `cbor:"1,keyasint"`
-	Verb   string      `cbor:"2,keyasint"` // of the change, as "node.serving"
+	Verb   Verb        `cbor:"2,keyasint"` // of the change, as VerbNodeServing
 	Reason string      `cbor:"3,keyasint,omitempty"`
 	Who    string      `cbor:"4,keyasint,omitempty"`
 }

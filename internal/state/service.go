@@ -143,7 +143,7 @@ func (s *State) updateJob(before *Job, f *JobSubmitted, run *Run, now muster.Tim
 			s.putMember(m, &n)
 		}
 	})
-	s.putJob(before, &after, "job.updated")
+	s.putJob(before, &after, VerbJobUpdated)
 	for _, a := range stop {
 		s.stopAlloc(a, muster.StopSurplus, fmt.Sprintf("version %d of its job wants fewer members", run.Version))
 	}
@@ -300,7 +300,7 @@ func (f *RolloutMoved) apply(s *State, now muster.Time) (any, error) {
 		st.Stable = j.Version
 	}
 	b.Standing = &st
-	s.putJob(j, &b, "job.rollout-"+string(f.Stage))
+	s.putJob(j, &b, verbOfRollout(f.Stage))
 	return nil, nil
 }
 
@@ -330,7 +330,7 @@ func (f *SystemSized) apply(s *State, _ muster.Time) (any, error) {
 		return nil, nil
 	}
 	b.Standing = &st
-	s.putJob(j, &b, "job.sized")
+	s.putJob(j, &b, VerbJobSized)
 	return nil, nil
 }
 

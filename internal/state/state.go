@@ -219,7 +219,7 @@ func replace[T any](t *btree.BTreeG[T], before, after T, had, has bool) {
 }
 
 // putJob puts a row in place of before (nil: new) and keeps every index right.
-func (s *State) putJob(before, after *Job, verb string) {
+func (s *State) putJob(before, after *Job, verb Verb) {
 	after.Modified = s.meta.Index
 	s.reservedJob(before, after)
 	s.useJob(before, after)
@@ -284,7 +284,7 @@ func (s *State) dropMember(m *Member) {
 	s.t.members.Delete(m)
 }
 
-func (s *State) putAlloc(before, after *Alloc, verb string) {
+func (s *State) putAlloc(before, after *Alloc, verb Verb) {
 	after.Modified = s.meta.Index
 	s.t.allocs.Set(after)
 	if before == nil && after.Live() {
@@ -311,10 +311,10 @@ func (s *State) dropAlloc(a *Alloc) {
 	if a.Runner != "" {
 		s.dropRunner(a)
 	}
-	s.changed(Change{Verb: "alloc.purged", AllocBefore: a})
+	s.changed(Change{Verb: VerbAllocPurged, AllocBefore: a})
 }
 
-func (s *State) putNode(before, after *Node, verb string) {
+func (s *State) putNode(before, after *Node, verb Verb) {
 	after.Modified = s.meta.Index
 	if after.Stage != muster.NodeServing {
 		after.Reserved = nil

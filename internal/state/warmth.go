@@ -89,7 +89,7 @@ func (f *NodeImagesSeen) apply(s *State, _ muster.Time) (any, error) {
 	if warm := s.corrected(n, f.Images); !slices.Equal(warm, n.Warm) {
 		b := *n
 		b.Warm = warm
-		s.putNode(n, &b, "node.images")
+		s.putNode(n, &b, VerbNodeImages)
 	}
 	return nil, nil
 }

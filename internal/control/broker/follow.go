@@ -94,7 +94,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 			limits.add(c.Limits.Name)
 		case c.NodeBefore != nil && (c.Node == nil || c.Node.Stage == muster.NodeGone):
 			b.shrankForGoodLocked(c.NodeBefore.ID)
-		case c.Node != nil && (fit.Grew(c.NodeBefore, c.Node) || c.Verb == "node.reserved"):
+		case c.Node != nil && (fit.Grew(c.NodeBefore, c.Node) || c.Verb == state.VerbNodeReserved):
 			b.grewLocked(c.Node.ID, c.Index)
 			nodes.add(c.Node.ID)
 		}

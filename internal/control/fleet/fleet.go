@@ -272,16 +272,16 @@ func matters(c *state.Change) (urgent, soon bool) {
 	switch {
 	case c.Config, c.Job != nil, c.JobBefore != nil:
 		return true, false
-	case c.Verb == "node.used":
+	case c.Verb == state.VerbNodeUsed:
 		// The scheduler may have placed otherwise than was thought.
 		return false, true
-	case c.Verb == "node.freed":
+	case c.Verb == state.VerbNodeFreed:
 		return !c.Node.Busy(), false
 	case c.Node != nil:
 		return true, false
-	case c.Verb == "alloc.ended":
+	case c.Verb == state.VerbAllocEnded:
 		return c.Alloc.Outcome != muster.OutcomeSucceeded || c.Alloc.Run.Standing(), false
-	case c.Verb == "alloc.output":
+	case c.Verb == state.VerbAllocOutput:
 		return false, true
 	}
 	return false, false

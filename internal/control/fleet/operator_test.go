@@ -165,8 +165,8 @@ func TestL5Hold(t *testing.T) {
 				w.until("its end after the hold", 5*time.Minute, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeGone })
 				var verbs []string
 				for _, e := range w.log.Latest().Node(row.ID).History {
-					if strings.Contains(e.Verb, "intent") {
-						verbs = append(verbs, e.Verb+" "+e.Reason)
+					if strings.Contains(string(e.Verb), "intent") {
+						verbs = append(verbs, string(e.Verb)+" "+e.Reason)
 					}
 				}
 				if got := fmt.Sprint(verbs); got != "[node.intent-hold look node.intent-run the time of its hold is over]" {

@@ -369,9 +369,9 @@ func (l *Link) allocChanged(c *state.Change, mail map[*mailbox]bool) {
 		a = c.AllocBefore // purged
 	}
 	switch c.Verb {
-	case "alloc.placed", "alloc.stopping", "alloc.claimed": // a claimed runner may have stood still
+	case state.VerbAllocPlaced, state.VerbAllocStopping, state.VerbAllocClaimed: // a claimed runner may have stood still
 		urgent = true
-	case "alloc.starting", "alloc.running":
+	case state.VerbAllocStarting, state.VerbAllocRunning:
 		return // known: it came from here
 	}
 	if nl := l.node(a.Node); nl != nil {

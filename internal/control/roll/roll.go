@@ -115,7 +115,7 @@ func (r *Roll) take(changes []state.Change) {
 			if c.Job.Standing != nil {
 				r.mark(c.Job.UID)
 			}
-		case c.Node != nil && c.Verb != "node.used" && c.Verb != "node.freed":
+		case c.Node != nil && c.Verb != state.VerbNodeUsed && c.Verb != state.VerbNodeFreed:
 			nodes = append(nodes, c.Node.ID)
 		}
 	}

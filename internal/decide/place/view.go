@@ -125,7 +125,7 @@ func (v *View) build(snap *state.Snapshot) {
 func (v *View) Advance(changes []state.Change, index uint64) bool {
 	for i := range changes {
 		switch c := &changes[i]; {
-		case c.Verb == "config.pools":
+		case c.Verb == state.VerbConfigPools:
 			return false
 		case c.Config:
 			// The view knows nothing of offerings, breakers and shares: spot prices may change each minute.
@@ -137,7 +137,7 @@ func (v *View) Advance(changes []state.Change, index uint64) bool {
 			}
 		case c.Node != nil:
 			// Work that comes and goes changes nothing but room.
-			v.see(c.Node, c.Verb == "node.used" || c.Verb == "node.freed")
+			v.see(c.Node, c.Verb == state.VerbNodeUsed || c.Verb == state.VerbNodeFreed)
 		case c.NodeBefore != nil:
 			v.forget(c.NodeBefore.ID)
 		}

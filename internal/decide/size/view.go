@@ -89,7 +89,7 @@ func (v *View) Advance(snap *state.Snapshot, changes []state.Change) {
 	config, onlyOffers := false, true
 	for i := range changes {
 		if c := &changes[i]; c.Config {
-			config, onlyOffers = true, onlyOffers && c.Verb == "config.offerings"
+			config, onlyOffers = true, onlyOffers && c.Verb == state.VerbConfigOfferings
 		}
 	}
 	if config && !(onlyOffers && v.reprice(snap)) {
