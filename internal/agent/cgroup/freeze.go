@@ -79,19 +79,24 @@ func FindFreezer(dirs []string) (*Freezer, error) {
 // Freeze stops every process and returns when all stand. On an error they go on.
 func (f *Freezer) Freeze(ctx context.Context) error {
 	if f.v2 {
-		return f.freeze(ctx, freezerFile, "1", freezerEvents, "frozen 1")
+		return f.freeze(ctx, freezerEvents, "frozen 1")
 	}
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return err
 	}
-	if err := f.gather(); err != nil {
-		return err
-	}
-	return f.freeze(ctx, freezerState, "FROZEN", freezerState, "FROZEN")
+	return f.freeze(ctx, freezerState, "FROZEN")
 }
 
-// gather moves everything into the freezer's cgroup. Children begin where their parents are, so that those that are
-// forked meanwhile are found by the next look at the latest, or the one after it.
+// begin tells the kernel to freeze what is in the cgroup, and on v1 moves everything there.
+func (f *Freezer) begin() error {
+	if err := writeFile(filepath.Join(f.dir, pick(f.v2, freezerFile, freezerState)), pick(f.v2, "1", "FROZEN")); err != nil || f.v2 {
+		return err
+	}
+	return f.gather()
+}
+
+// gather moves everything into the freezer's cgroup, which freezes already: what was moved forks no more, so that each look
+// finds fewer, however slow the machine is. Children begin where their parents are.
 func (f *Freezer) gather() error {
 	others := slices.DeleteFunc(slices.Clone(f.dirs), func(d string) bool { return d == f.dir })
 	for range moveRounds {
@@ -122,9 +127,9 @@ func (f *Freezer) gather() error {
 	return fmt.Errorf("freeze %s: it forks more quickly than it can be moved", f.dir)
 }
 
-func (f *Freezer) freeze(ctx context.Context, file, word, look, want string) error {
-	if err := writeFile(filepath.Join(f.dir, file), word); err != nil {
-		return err
+func (f *Freezer) freeze(ctx context.Context, look, want string) error {
+	if err := f.begin(); err != nil {
+		return errors.Join(err, f.Thaw())
 	}
 	// There is no event for it on v1.
 	pause := 50 * time.Microsecond
@@ -150,11 +155,8 @@ func (f *Freezer) freeze(ctx context.Context, file, word, look, want string) err
 			if err := f.Thaw(); err != nil {
 				return err
 			}
-			if err := f.gather(); err != nil {
-				return err
-			}
-			if err := writeFile(filepath.Join(f.dir, file), word); err != nil {
-				return err
+			if err := f.begin(); err != nil {
+				return errors.Join(err, f.Thaw())
 			}
 		}
 	}
