@@ -26,9 +26,6 @@ const (
 // beginAgain is after how many looks a freeze on v1 that does not come about is begun again: after some 40 ms.
 const beginAgain = 12
 
-// moveRounds is how often processes are looked for that were forked while the others were moved.
-const moveRounds = 50
-
 // Freezer is the directory that a sandbox's freezer has, or would have: for its record, beside Dirs. On v1 it is
 // made when the sandbox is frozen for the first time, so that those that never are pay nothing for it. Empty: one of Dirs has it, or there is none.
 func (g *Groups) Freezer(name string) string {
@@ -88,18 +85,19 @@ func (f *Freezer) Freeze(ctx context.Context) error {
 }
 
 // begin tells the kernel to freeze what is in the cgroup, and on v1 moves everything there.
-func (f *Freezer) begin() error {
+func (f *Freezer) begin(ctx context.Context) error {
 	if err := writeFile(filepath.Join(f.dir, pick(f.v2, freezerFile, freezerState)), pick(f.v2, "1", "FROZEN")); err != nil || f.v2 {
 		return err
 	}
-	return f.gather()
+	return f.gather(ctx)
 }
 
 // gather moves everything into the freezer's cgroup, which freezes already: what was moved forks no more, so that each look
-// finds fewer, however slow the machine is. Children begin where their parents are.
-func (f *Freezer) gather() error {
+// finds fewer. Children begin where their parents are. The kernel moves no process that is exiting, and does not say so: it
+// is waited for until it is gone, which on a busy machine takes a while.
+func (f *Freezer) gather(ctx context.Context) error {
 	others := slices.DeleteFunc(slices.Clone(f.dirs), func(d string) bool { return d == f.dir })
-	for range moveRounds {
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		// Read before and after: a process that ends while the lists are read is in one of the two. With only the second list, a
 		// busy machine finds an ended process in every round, and gives up.
 		before, _ := Pids([]string{f.dir})
@@ -123,12 +121,16 @@ func (f *Freezer) gather() error {
 		if !moved {
 			return nil
 		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("freeze %s: not all of its processes could be moved there: %w", f.dir, context.Cause(ctx))
+		case <-time.After(pause):
+		}
 	}
-	return fmt.Errorf("freeze %s: it forks more quickly than it can be moved", f.dir)
 }
 
 func (f *Freezer) freeze(ctx context.Context, look, want string) error {
-	if err := f.begin(); err != nil {
+	if err := f.begin(ctx); err != nil {
 		return errors.Join(err, f.Thaw())
 	}
 	// There is no event for it on v1.
@@ -155,7 +157,7 @@ func (f *Freezer) freeze(ctx context.Context, look, want string) error {
 			if err := f.Thaw(); err != nil {
 				return err
 			}
-			if err := f.begin(); err != nil {
+			if err := f.begin(ctx); err != nil {
 				return errors.Join(err, f.Thaw())
 			}
 		}
