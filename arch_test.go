@@ -360,3 +360,58 @@ func TestVerbsAreConstants(t *testing.T) {
 		})
 	}
 }
+
+// A package fits in a head up to 4,000 lines, a type up to 60 methods. What was larger when this test was written may have as much as
+// it had: lower its number whenever something was moved out, and raise none.
+func TestPackagesAndTypesStaySmall(t *testing.T) {
+	const mostLines, mostMethods = 4000, 60
+	large := map[string]int{
+		"internal/httpapi": 9804, "cmd/muster": 8290, "internal/state": 7640, "internal/sandbox": 7131, "internal/agent": 6070,
+		"internal/agent/images": 4711, "api": 4301,
+	}
+	wide := map[string]int{
+		"internal/httpapi.API": 178, "cmd/muster.app": 104, "internal/agent.Agent": 98, "internal/state.State": 80, "internal/state.Snapshot": 69,
+		"client.Client": 96, "internal/agent/images.Store": 61, "internal/control/broker.Broker": 61,
+	}
+	lines, methods := map[string]int{}, map[string]int{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		b, err := os.ReadFile(s.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[s.dir] += strings.Count(string(b), "\n")
+		for _, d := range s.ast.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil {
+				continue
+			}
+			typ := f.Recv.List[0].Type
+			if star, is := typ.(*ast.StarExpr); is {
+				typ = star.X
+			}
+			if generic, is := typ.(*ast.IndexExpr); is {
+				typ = generic.X
+			}
+			if name, is := typ.(*ast.Ident); is {
+				methods[s.dir+"."+name.Name]++
+			}
+		}
+	}
+	check := func(what string, have, known map[string]int, most int) {
+		for name, n := range have {
+			if limit := max(most, known[name]); n > limit {
+				t.Errorf("%s has %d %s, and may have %d", name, n, what, limit)
+			}
+		}
+		for name := range known {
+			if have[name] <= most {
+				t.Errorf("%s has no more than %d %s now: take it off the list", name, most, what)
+			}
+		}
+	}
+	check("lines", lines, large, mostLines)
+	check("methods", methods, wide, mostMethods)
+}
