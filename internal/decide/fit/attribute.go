@@ -22,25 +22,8 @@ func OwnAttributes() [5]string {
 
 // Attributes under muster.MetaPrefix come from the configuration alone; state sees to it.
 
-// Attributes is everything that constraints see of a node, merged: what its
-// agent says, over that what the operator says of its offering, over that what
-// the server knows. An empty value of the server's is not set.
-func Attributes(n *state.Node) map[string]string {
-	out := make(map[string]string, len(n.Attributes)+5)
-	for k, v := range n.Attributes {
-		out[k] = v
-	}
-	for _, k := range OwnAttributes() {
-		if v, _ := served(n.Pool, &n.Offering, k); v != "" {
-			out[k] = v
-		} else {
-			delete(out, k)
-		}
-	}
-	return out
-}
-
-// Attribute is one of Attributes, without building the rest.
+// Attribute is one attribute of a node as constraints see it: what the server knows, else what
+// its agent says over what the operator says of its offering. An empty value of the server's is not set.
 func Attribute(n *state.Node, name string) (value string, set bool) {
 	if v, known := served(n.Pool, &n.Offering, name); known {
 		return v, v != ""

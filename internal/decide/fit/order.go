@@ -23,11 +23,3 @@ func Score(capacity, free muster.Resources) float64 {
 	}
 	return sum / float64(dims)
 }
-
-// Better is the order among nodes that fit: the higher score first, then the smaller id.
-func Better(score float64, id muster.NodeID, than float64, thanID muster.NodeID) bool {
-	if score != than {
-		return score > than
-	}
-	return id < thanID
-}
