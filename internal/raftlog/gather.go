@@ -271,13 +271,6 @@ func (l *Log) ProposeFreeing(ctx context.Context, proposal []byte) (Result, erro
 	return l.propose(ctx, item{data: proposal})
 }
 
-// Barrier waits until everything that was committed before is applied here. It
-// fails with ErrNotLeader on a server that does not lead, or no longer does.
-func (l *Log) Barrier(ctx context.Context) error {
-	_, err := l.propose(ctx, item{barrier: true})
-	return err
-}
-
 func (l *Log) propose(ctx context.Context, it item) (Result, error) {
 	if len(it.data) > MaxProposal {
 		return Result{}, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(it.data), MaxProposal)

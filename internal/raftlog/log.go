@@ -463,6 +463,3 @@ func (l *Log) Snapshot() error {
 	}
 	return fmt.Errorf("snapshot: %w", err)
 }
-
-// Applied is the index of the last entry that the machine has applied.
-func (l *Log) Applied() uint64 { return l.driver.applied.Load() }

@@ -673,3 +673,11 @@ func TestReservedRoomOfAJobThatALimitBlocks(t *testing.T) {
 		}
 	})
 }
+
+// step takes in some changes, oldest first.
+func (b *Broker) step(changes []state.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stepLocked(changes)
+	b.tellWorkersLocked()
+}

@@ -57,14 +57,6 @@ func (b *Broker) followLocked() (int, error) {
 	return len(changes), nil
 }
 
-// step takes in some changes, oldest first.
-func (b *Broker) step(changes []state.Change) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stepLocked(changes)
-	b.tellWorkersLocked()
-}
-
 func (b *Broker) stepLocked(changes []state.Change) {
 	if len(changes) == 0 {
 		return

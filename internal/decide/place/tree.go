@@ -146,13 +146,6 @@ func last(t *leaf, ask muster.Resources, will func(*seat) bool) *leaf {
 	return last(t.left, ask, will)
 }
 
-// each calls fn in order until it returns false.
-func (t *tree) each(fn func(*seat) bool) { each(t.root, fn) }
-
-func each(t *leaf, fn func(*seat) bool) bool {
-	return t == nil || each(t.left, fn) && fn(t.seat) && each(t.right, fn)
-}
-
 // luck of a node balances the trees that it is in: by its id alone, so that
 // equal sets make equal trees.
 func luck(id muster.NodeID) uint64 {

@@ -198,3 +198,10 @@ func TestOutIsCountedIn(t *testing.T) {
 		t.Fatalf("the state has %v", s)
 	}
 }
+
+// each calls fn in order until it returns false.
+func (t *tree) each(fn func(*seat) bool) { each(t.root, fn) }
+
+func each(t *leaf, fn func(*seat) bool) bool {
+	return t == nil || each(t.left, fn) && fn(t.seat) && each(t.right, fn)
+}
