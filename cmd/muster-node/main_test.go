@@ -18,7 +18,8 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
-	"github.com/musterhq/muster/internal/agent/process"
+	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/programtest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -85,12 +86,12 @@ func newNode(t testing.TB) *node {
 			t.Error(err)
 		}
 		for _, dir := range dirs {
-			if err := process.Destroy(context.Background(), dir); err != nil {
+			if err := initbox.Destroy(context.Background(), dir); err != nil {
 				t.Error(err)
 			}
 		}
 		if os.Geteuid() == 0 {
-			if err := process.RemoveCgroupParent(n.cgroup()); err != nil {
+			if err := cgroup.RemoveParent(n.cgroup()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -214,7 +215,7 @@ func TestKilledAgentLosesNothing(t *testing.T) {
 	}
 	n.eventually("the sandboxes end by themselves", func() bool {
 		for _, id := range []string{"u-0-1", "u-1-1"} {
-			m, err := process.Members(filepath.Join(n.dir, "sandboxes", id))
+			m, err := initbox.Members(filepath.Join(n.dir, "sandboxes", id))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +258,7 @@ func TestAgentIsReplacedUnderRunningSandboxes(t *testing.T) {
 	n.start(nodeProgram)
 	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{shell("u-0-1", "echo $$; trap 'echo bye; exit 0' TERM; while :; do sleep 0.02; done")}})
 	n.until("u-0-1", muster.AllocRunning)
-	members, err := process.Members(filepath.Join(n.dir, "sandboxes", "u-0-1"))
+	members, err := initbox.Members(filepath.Join(n.dir, "sandboxes", "u-0-1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestAgentIsReplacedUnderRunningSandboxes(t *testing.T) {
 	if h, err := n.client.Hello(t.Context()); err != nil || h.Version != "v-next" {
 		t.Errorf("%+v %v", h, err)
 	}
-	after, err := process.Members(filepath.Join(n.dir, "sandboxes", "u-0-1"))
+	after, err := initbox.Members(filepath.Join(n.dir, "sandboxes", "u-0-1"))
 	if err != nil || len(after) < 2 || after[0] != members[0] || after[1] != members[1] {
 		t.Errorf("before %v, after %v, %v", members, after, err)
 	}
@@ -331,7 +332,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	if err := n.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if m, err := process.Members(filepath.Join(n.dir, "sandboxes", "u-0-1")); err != nil || len(m) < 2 {
+	if m, err := initbox.Members(filepath.Join(n.dir, "sandboxes", "u-0-1")); err != nil || len(m) < 2 {
 		t.Errorf("%v %v", m, err)
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, wire.SocketName)); !errors.Is(err, os.ErrNotExist) {
@@ -365,7 +366,7 @@ func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 	if took := time.Since(began); got.Outcome != muster.OutcomeStopped || got.Signal != "SIGKILL" || took < 200*time.Millisecond {
 		t.Errorf("%+v after %v", got, took)
 	}
-	if m, err := process.Members(filepath.Join(n.dir, "sandboxes", "u-0-1")); err != nil || len(m) > 0 {
+	if m, err := initbox.Members(filepath.Join(n.dir, "sandboxes", "u-0-1")); err != nil || len(m) > 0 {
 		t.Errorf("%v %v", m, err)
 	}
 }

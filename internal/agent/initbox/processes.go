@@ -168,9 +168,6 @@ func openProcess(p initwire.Process, flags int) (pidfd int, err error) {
 	return fd, nil
 }
 
-// Kill ends exactly this process, if it lives.
-func Kill(p initwire.Process) error { return signal(p, unix.SIGKILL) }
-
 func signal(p initwire.Process, sig unix.Signal) error {
 	fd, err := openProcess(p, 0)
 	if errors.Is(err, errGone) {

@@ -139,7 +139,7 @@ func killRounds(t *testing.T, program string, rounds int, longest time.Duration)
 	parent := testParent(t)
 	r := newRuntime(t, program, parent, 0)
 	mark := "k" + strconv.FormatUint(rand.Uint64(), 36)
-	met := map[initbox.Condition]int{}
+	met := map[runtimetest.Condition]int{}
 	killed := map[string]int{}
 	for round := range rounds {
 		root := filepath.Join(t.TempDir(), mark)
@@ -170,7 +170,7 @@ func killRounds(t *testing.T, program string, rounds int, longest time.Duration)
 }
 
 // takeOver is the next agent: it finds every sandbox below root, waits for its end, and removes it.
-func takeOver(t *testing.T, r *Runtime, root string, met map[initbox.Condition]int) (n int) {
+func takeOver(t *testing.T, r *Runtime, root string, met map[runtimetest.Condition]int) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -179,7 +179,7 @@ func takeOver(t *testing.T, r *Runtime, root string, met map[initbox.Condition]i
 	for _, e := range entries {
 		n++
 		dir := filepath.Join(root, e.Name())
-		condition, err := initbox.Look(dir)
+		condition, err := runtimetest.Look(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
 )
 
 // Arguments that make this test program an agent.
@@ -120,7 +123,7 @@ func TestAgentKilled(t *testing.T) {
 			if err := r.Remove(t.Context(), dir); err != nil {
 				t.Error(err)
 			}
-			checkLook(t, dir, Ended)
+			checkLook(t, dir, runtimetest.Ended)
 		})
 	}
 }
@@ -138,7 +141,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	}
 	for name, parent := range parents(t) {
 		t.Run(name, func(t *testing.T) {
-			met := map[Condition]int{}
+			met := map[runtimetest.Condition]int{}
 			for round := range rounds {
 				root := t.TempDir()
 				cmd := exec.Command(self, manyArgument, root, parent, "many"+strconv.Itoa(round), ": >ran; sleep 0.02; exit 3")
@@ -161,7 +164,7 @@ func TestKilledWhileStarting(t *testing.T) {
 }
 
 // takeOver is the next agent: it finds every sandbox below root, waits for its end, and removes it.
-func takeOver(t *testing.T, root, parent string, met map[Condition]int) {
+func takeOver(t *testing.T, root, parent string, met map[runtimetest.Condition]int) {
 	t.Helper()
 	r := newRuntime(t, parent)
 	entries, err := os.ReadDir(root)
@@ -170,7 +173,7 @@ func takeOver(t *testing.T, root, parent string, met map[Condition]int) {
 	}
 	for _, e := range entries {
 		dir := filepath.Join(root, e.Name())
-		condition, err := Look(dir)
+		condition, err := runtimetest.Look(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +200,7 @@ func takeOver(t *testing.T, root, parent string, met map[Condition]int) {
 		if err := r.Remove(t.Context(), dir); err != nil {
 			t.Error(err)
 		}
-		if left, err := Members(dir); err != nil || len(left) > 0 {
+		if left, err := initbox.Members(dir); err != nil || len(left) > 0 {
 			t.Errorf("%s: left %v, %v", e.Name(), left, err)
 		}
 	}
@@ -209,30 +212,30 @@ func TestKillAll(t *testing.T) {
 		for _, initToo := range []bool{false, true} {
 			t.Run(name+"/init dead "+strconv.FormatBool(initToo), func(t *testing.T) {
 				dir := t.TempDir()
-				t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
+				t.Cleanup(func() { _ = initbox.Destroy(context.Background(), dir) })
 				startByAnother(t, dir, parent, "destroyed-0-1", `trap '' TERM; sleep 800 & (setsid sh -c 'sleep 801 & sleep 802' &); sleep 803`)
-				var all []Member
+				var all []initbox.Member
 				waitFor(t, "the command has its descendants", func() (there bool) {
 					var err error
-					if all, err = Members(dir); err != nil {
+					if all, err = initbox.Members(dir); err != nil {
 						t.Fatal(err)
 					}
 					return len(all) >= 5 // init, the shell, and at least three sleeps: the fourth may be the shell's own
 				})
-				checkLook(t, dir, Running)
-				roles := map[Role]int{}
+				checkLook(t, dir, runtimetest.Running)
+				roles := map[initbox.Role]int{}
 				for _, m := range all {
 					roles[m.Role]++
 				}
-				if roles[RoleInit] != 1 || roles[RoleCommand] != 1 || roles[RoleDescendant] < 3 {
+				if roles[initbox.RoleInit] != 1 || roles[initbox.RoleCommand] != 1 || roles[initbox.RoleDescendant] < 3 {
 					t.Errorf("members %v", all)
 				}
 				if initToo {
-					if err := initbox.Kill(all[0].Process); err != nil {
+					if err := unix.Kill(all[0].Pid, unix.SIGKILL); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := KillAll(t.Context(), dir); err != nil {
+				if err := initbox.KillAll(t.Context(), dir); err != nil {
 					t.Fatal(err)
 				}
 				for _, m := range all {
@@ -240,21 +243,21 @@ func TestKillAll(t *testing.T) {
 						t.Errorf("%s %d lives", m.Role, m.Pid)
 					}
 				}
-				if left, err := Members(dir); err != nil || len(left) > 0 {
+				if left, err := initbox.Members(dir); err != nil || len(left) > 0 {
 					t.Errorf("left: %v, %v", left, err)
 				}
-				if err := Destroy(t.Context(), dir); err != nil {
+				if err := initbox.Destroy(t.Context(), dir); err != nil {
 					t.Error(err)
 				}
-				checkLook(t, dir, Died)
+				checkLook(t, dir, runtimetest.Died)
 			})
 		}
 	}
 }
 
-func checkLook(t *testing.T, dir string, want Condition) {
+func checkLook(t *testing.T, dir string, want runtimetest.Condition) {
 	t.Helper()
-	if got, err := Look(dir); got != want || err != nil {
+	if got, err := runtimetest.Look(dir); got != want || err != nil {
 		t.Errorf("condition %q, %v, want %q", got, err, want)
 	}
 }

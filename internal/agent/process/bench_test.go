@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
 func cpuUsed() time.Duration {
@@ -47,7 +48,7 @@ func BenchmarkTrue(b *testing.B) {
 				if groups {
 					parent = "muster-test/bench-" + strconv.Itoa(os.Getpid())
 					defer func() {
-						if err := RemoveCgroupParent(parent); err != nil {
+						if err := cgroup.RemoveParent(parent); err != nil {
 							b.Error(err)
 						}
 					}()
@@ -136,11 +137,11 @@ func BenchmarkIdleInit(b *testing.B) {
 			}
 			b.Cleanup(func() {
 				_ = s.Close()
-				_ = Destroy(context.Background(), dir)
+				_ = initbox.Destroy(context.Background(), dir)
 			})
 		}
 		for i := range n {
-			all, err := Members(filepath.Join(root, strconv.Itoa(i)))
+			all, err := initbox.Members(filepath.Join(root, strconv.Itoa(i)))
 			if err != nil || len(all) != 2 {
 				b.Fatalf("members %v, %v", all, err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
 // TestTakenCgroup: a start that finds its cgroup in use fails and leaves those in it alone.
@@ -63,7 +64,7 @@ func TestForkBomb(t *testing.T) {
 		t.Skip("no pids controller here")
 	}
 	dir := t.TempDir()
-	t.Cleanup(func() { _ = Destroy(context.Background(), dir) })
+	t.Cleanup(func() { _ = initbox.Destroy(context.Background(), dir) })
 	if _, err := r.Start(t.Context(), agent.SandboxConfig{
 		ID: "bomb-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 1 << 20,
 		Command: []string{"sh", "-c", `trap '' TERM; f() { f & f & sleep 0.01; }; f; sleep 1000`},
@@ -87,7 +88,7 @@ func TestForkBomb(t *testing.T) {
 	if err := r.Remove(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
-	if left, err := Members(dir); err != nil || len(left) > 0 {
+	if left, err := initbox.Members(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -25,7 +25,7 @@ import (
 func testParent(t *testing.T) string {
 	parent := "muster-test/" + strings.ReplaceAll(t.Name(), "/", "-") + "-" + strconv.Itoa(os.Getpid())
 	t.Cleanup(func() {
-		if err := RemoveCgroupParent(parent); err != nil {
+		if err := cgroup.RemoveParent(parent); err != nil {
 			t.Error(err)
 		}
 	})
@@ -70,8 +70,8 @@ func suite(t *testing.T, parent string) runtimetest.Suite {
 			return newRuntime(t, parent, func(c *Config) { c.EndLimit = 500 * time.Millisecond })
 		},
 		InitPid: func(t *testing.T, dir string) int {
-			all, err := Members(dir)
-			if err != nil || len(all) == 0 || all[0].Role != RoleInit {
+			all, err := initbox.Members(dir)
+			if err != nil || len(all) == 0 || all[0].Role != initbox.RoleInit {
 				t.Fatalf("members: %v, %v", all, err)
 			}
 			return all[0].Pid
@@ -158,7 +158,7 @@ func TestInterruptedStart(t *testing.T) {
 			if err := os.WriteFile(path, []byte(record.Line()), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			checkLook(t, dir, None)
+			checkLook(t, dir, runtimetest.None)
 			if _, err := r.Attach(t.Context(), dir); err != agent.ErrNoSandbox {
 				t.Errorf("attach: %v", err)
 			}
@@ -194,7 +194,7 @@ func TestOtherBoot(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, initwire.SandboxRecord), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := Members(dir); err != nil || len(all) > 0 {
+	if all, err := initbox.Members(dir); err != nil || len(all) > 0 {
 		t.Errorf("members %v, %v", all, err)
 	}
 	s, err := newRuntime(t, "").Attach(t.Context(), dir)
@@ -332,7 +332,7 @@ func TestInitIsDeaf(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Remove(context.Background(), dir) })
-	all, err := Members(dir)
+	all, err := initbox.Members(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,8 +367,8 @@ func TestNothingHeld(t *testing.T) {
 			t.Error(err)
 		}
 		waitFor(t, "it is over", func() bool {
-			condition, err := Look(dir)
-			return condition == Ended && err == nil
+			condition, err := runtimetest.Look(dir)
+			return condition == runtimetest.Ended && err == nil
 		})
 		if err := r.Remove(t.Context(), dir); err != nil {
 			t.Error(err)
