@@ -1,0 +1,36 @@
+// Package wait has the two waits that every loop needs: for some time unless a context ends, and for a wake-up
+// that may come from anywhere. It holds no state and starts no goroutines. Pure packages must never import it.
+package wait
+
+import (
+	"context"
+	"time"
+)
+
+// For waits for d. It reports whether the context is still alive then; it returns at once when the context ends.
+func For(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Poke wakes whoever reads the channel, which has room for one: a wake-up that was not read yet is enough.
+func Poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Drain takes back a wake-up that was not read yet.
+func Drain(c <-chan struct{}) {
+	select {
+	case <-c:
+	default:
+	}
+}
