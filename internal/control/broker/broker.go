@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // State is where the broker learns what the jobs want. *state.State is one.
@@ -247,13 +248,6 @@ func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 func (b *Broker) rearmLocked(at muster.Time) {
 	if b.armed == 0 || at < b.armed {
 		b.armed = at
-		signal(b.earlier)
-	}
-}
-
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+		wait.Poke(b.earlier)
 	}
 }

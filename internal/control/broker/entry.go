@@ -8,6 +8,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // stage is where an evaluation is; see the package comment.
@@ -246,7 +247,7 @@ func (b *Broker) dueLocked(e *entry, snap *state.Snapshot, now muster.Time) {
 		b.toParkLocked(e, &state.JobParked{UID: e.uid})
 	case parking:
 		b.parking = append(b.parking, e)
-		signal(b.toPark)
+		wait.Poke(b.toPark)
 	default:
 		e.held = false
 		b.reviewLocked(e.uid, snap, now)

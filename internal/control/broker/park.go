@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // parkRetry is how long a fact that could not be proposed waits for the next try.
@@ -17,7 +18,7 @@ func (b *Broker) toParkLocked(e *entry, fact *state.JobParked) {
 	b.moveLocked(e, parking)
 	e.fact = fact
 	b.parking = append(b.parking, e)
-	signal(b.toPark)
+	wait.Poke(b.toPark)
 }
 
 // parkedLocked: the state says that the job is parked.

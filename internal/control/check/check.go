@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -170,7 +171,7 @@ func (c *check) boot(ctx context.Context) error {
 	defer client.Close()
 	told := ""
 	var refused time.Time
-	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		err := c.answers(ctx, client, began)
 		if err == nil {
 			return nil
@@ -187,7 +188,7 @@ func (c *check) boot(ctx context.Context) error {
 			told = err.Error()
 			c.Say(stepBoot, "not yet: "+told)
 		}
-		if !sleep(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return fmt.Errorf("its agent did not come into service within %s: %w", took(began), cause(ctx, err))
 		}
 	}
@@ -231,24 +232,13 @@ func (c *check) answers(ctx context.Context, client *wire.Client, began time.Tim
 	return err
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // destroy ends the instance, and asks again for as long as is bearable. Whether one was made is
 // not always known: then it is looked for.
 func (c *check) destroy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyFor)
 	defer cancel()
 	began := time.Now()
-	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		ids, err := c.instances(ctx)
 		if err == nil && len(ids) == 0 {
 			c.Say(stepDestroy, "there is no instance of it")
@@ -262,7 +252,7 @@ func (c *check) destroy(ctx context.Context) error {
 			return nil
 		}
 		c.Logger.Warn("checked instance not destroyed yet", "provider", c.Name, "instance", c.node.Instance, "error", err)
-		if !sleep(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return fmt.Errorf("its instance %s was not destroyed within %s, the fleet goes on trying: %w", c.node.Instance, took(began), err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -52,7 +53,7 @@ func (c *check) run(ctx context.Context) error {
 
 // result waits for the end of the allocation.
 func (c *check) result(ctx context.Context, client *wire.Client, id muster.AllocID) (wire.AllocReport, error) {
-	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		var last error
 		for report, err := range client.Reports(ctx) {
 			if last = err; err != nil {
@@ -64,7 +65,7 @@ func (c *check) result(ctx context.Context, client *wire.Client, id muster.Alloc
 				}
 			}
 		}
-		if !sleep(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return wire.AllocReport{}, last
 		}
 	}
@@ -77,7 +78,7 @@ func (c *check) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, listFor, muster.Faultf(muster.FaultUnavailable, "it took longer than %s", listFor))
 	defer cancel()
 	told := ""
-	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		err := c.shown(ctx)
 		if err == nil {
 			c.Say(stepList, fmt.Sprintf("its list shows instance %s with its tags, after %s", c.node.Instance, took(began)))
@@ -87,7 +88,7 @@ func (c *check) list(ctx context.Context) error {
 			told = err.Error()
 			c.Say(stepList, "not yet: "+told)
 		}
-		if !sleep(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return fmt.Errorf("its list does not show what was made, so that nothing would be found again or swept: %w", cause(ctx, err))
 		}
 	}

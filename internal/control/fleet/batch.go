@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // batch is facts that are proposed at the same time, so that the log takes them together.
@@ -52,7 +53,7 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 		default:
 			f.log.Warn("fact not committed", "fact", fmt.Sprintf("%T", fact), "error", err)
 			// Nothing in the state will change because of it: look again by the clock.
-			time.AfterFunc(resync/10, func() { poke(f.wake) })
+			time.AfterFunc(resync/10, func() { wait.Poke(f.wake) })
 		}
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -71,7 +72,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 		}
 	}
 	f.mu.Unlock()
-	poke(f.wake)
+	wait.Poke(f.wake)
 }
 
 // destroyStrays destroys instances that stand behind no node. What fails is

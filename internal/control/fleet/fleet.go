@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Source is the state as it is applied.
@@ -158,8 +159,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		// One pass looks at all that there is: it answers both.
-		drain(f.wake)
-		drain(f.lazy)
+		wait.Drain(f.wake)
+		wait.Drain(f.lazy)
 		began := time.Now()
 		next := f.step(ctx)
 		took := time.Since(began)
@@ -167,7 +168,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.stats.Passes++
 		f.stats.PassTime += took
 		f.mu.Unlock()
-		if !sleep(ctx, min(max(quiet, restFactor*took), longestRest)) {
+		if !wait.For(ctx, min(max(quiet, restFactor*took), longestRest)) {
 			return nil
 		}
 		timer.Reset(next)
@@ -187,31 +188,6 @@ func (f *Fleet) linger(ctx context.Context) bool {
 	return true
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-func drain(c chan struct{}) {
-	select {
-	case <-c:
-	default:
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // follow wakes the loop by the changes after a position that may matter to it.
 func (f *Fleet) follow(ctx context.Context, at state.Position) {
 	f.cfg.State.Feed().Follow(ctx, at, func(changes []state.Change) {
@@ -219,13 +195,13 @@ func (f *Fleet) follow(ctx context.Context, at state.Position) {
 		for i := range changes {
 			switch urgent, soon := matters(&changes[i]); {
 			case urgent:
-				poke(f.wake)
+				wait.Poke(f.wake)
 			case soon:
-				poke(f.lazy)
+				wait.Poke(f.lazy)
 			}
 		}
 	}, func() state.Position {
-		poke(f.wake)
+		wait.Poke(f.wake)
 		return f.survey()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -130,7 +131,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 		}
 		f.mu.Unlock()
 	}
-	poke(f.wake)
+	wait.Poke(f.wake)
 }
 
 // shown reports whether a list has shown the instance of an intent. Then nothing that its create answers later matters: the

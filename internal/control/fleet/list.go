@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -80,7 +81,7 @@ func (l *lister) want(at muster.Time) {
 	}
 	l.mu.Unlock()
 	if sooner {
-		poke(l.wake)
+		wait.Poke(l.wake)
 	}
 }
 
@@ -117,11 +118,11 @@ func (l *lister) run(ctx context.Context) {
 	faults := 0
 	for first := true; ; first = false {
 		for !first {
-			wait := l.due(last, notBefore).Sub(l.f.cfg.Clock.Now())
-			if wait <= 0 {
+			delay := l.due(last, notBefore).Sub(l.f.cfg.Clock.Now())
+			if delay <= 0 {
 				break
 			}
-			timer := time.NewTimer(wait)
+			timer := time.NewTimer(delay)
 			select {
 			case <-ctx.Done():
 			case <-l.wake:
@@ -152,15 +153,15 @@ func (l *lister) run(ctx context.Context) {
 			}
 		} else {
 			faults++
-			wait := backoff(listRetry, listRetryLonges, faults)
+			delay := backoff(listRetry, listRetryLonges, faults)
 			if after := afterOf(err); after > 0 {
-				wait = after
+				delay = after
 			}
-			notBefore = l.f.cfg.Clock.Now().Add(wait)
-			l.f.log.Log(ctx, newsLevel(before.Err, err), "provider not listed", "provider", l.name, "again", wait, "error", err)
+			notBefore = l.f.cfg.Clock.Now().Add(delay)
+			l.f.log.Log(ctx, newsLevel(before.Err, err), "provider not listed", "provider", l.name, "again", delay, "error", err)
 			l.want(notBefore)
 		}
-		poke(l.f.wake)
+		wait.Poke(l.f.wake)
 	}
 }
 
@@ -222,7 +223,7 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	faults := 0
 	left := map[offerKey]muster.Time{}
 	for {
-		wait := f.cfg.OffersEvery
+		delay := f.cfg.OffersEvery
 		callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, listTimeout))
 		offers, err := f.providers[name].Offers(callCtx)
 		cancel()
@@ -235,10 +236,10 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 			if ctx.Err() != nil {
 				return
 			}
-			wait = min(wait, backoff(listRetry, listRetryLonges, faults))
+			delay = min(delay, backoff(listRetry, listRetryLonges, faults))
 		}
 		f.offersRead(ctx, name, err)
-		if !sleep(ctx, wait) {
+		if !wait.For(ctx, delay) {
 			return
 		}
 	}

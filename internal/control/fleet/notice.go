@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -23,7 +24,7 @@ func (f *Fleet) readNotices(ctx context.Context, name muster.ProviderName) {
 		return
 	}
 	faults := 0
-	for sleep(ctx, noticeEvery) {
+	for wait.For(ctx, noticeEvery) {
 		byInstance := f.spotNodes(name)
 		if len(byInstance) == 0 {
 			continue
@@ -39,7 +40,7 @@ func (f *Fleet) readNotices(ctx context.Context, name muster.ProviderName) {
 		}
 		faults = 0
 		if f.noticed(byInstance, notices) {
-			poke(f.wake)
+			wait.Poke(f.wake)
 		}
 	}
 }

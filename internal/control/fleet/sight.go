@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/mend"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Blocks are what is not asked of the providers now, and what is tried with care
@@ -37,7 +38,7 @@ func (f *Fleet) Unblock(pool muster.PoolName) int {
 	f.mu.Unlock()
 	if ended > 0 {
 		f.log.Info("blocks ended by an operator", "pool", pool, "blocks", ended)
-		poke(f.wake)
+		wait.Poke(f.wake)
 	}
 	return ended
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -116,8 +117,8 @@ func (n *nodeLink) paceReport(ctx context.Context, bytes int64) {
 		n.reportsPaid = earliest
 	}
 	n.reportsPaid = n.reportsPaid.Add(reportTime + time.Duration(bytes*int64(time.Second)/reportRate))
-	if wait := n.reportsPaid.Sub(now); wait > 0 {
-		sleep(ctx, wait)
+	if delay := n.reportsPaid.Sub(now); delay > 0 {
+		wait.For(ctx, delay)
 	}
 }
 

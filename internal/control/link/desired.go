@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -35,7 +36,7 @@ func (s *session) send(ctx context.Context) error {
 		return ctx.Err()
 	case <-s.began:
 	}
-	box, wait := s.n.box, sendFirst
+	box, delay := s.n.box, sendFirst
 	forget, beat := time.NewTimer(forgetAfter), time.NewTimer(beatEvery)
 	defer forget.Stop()
 	defer beat.Stop()
@@ -75,7 +76,7 @@ func (s *session) send(ctx context.Context) error {
 		var refusal *wire.Refusal
 		switch {
 		case err == nil:
-			wait = sendFirst
+			delay = sendFirst
 			continue
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -84,8 +85,8 @@ func (s *session) send(ctx context.Context) error {
 		}
 		// It answers, and cannot do it now.
 		s.n.log.Warn("set not taken, sending again", "error", err)
-		sleep(ctx, wait)
-		wait = min(2*wait, sendLongest)
+		wait.For(ctx, delay)
+		delay = min(2*delay, sendLongest)
 		box.addAll()
 	}
 }
@@ -285,8 +286,8 @@ func (s *session) dueToForget() time.Duration {
 	for len(s.forgets) > 0 {
 		id := s.forgets[0]
 		if k := s.known[id]; k != nil {
-			if wait := k.forget.Sub(now); wait > 0 {
-				return max(wait, forgetAfter/10) // with those that follow closely
+			if delay := k.forget.Sub(now); delay > 0 {
+				return max(delay, forgetAfter/10) // with those that follow closely
 			}
 			s.n.box.add(id, false)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -81,7 +82,7 @@ func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.
 // goes on shows nothing: a machine that falls silent is noticed after several heartbeats.
 func (s *session) stillAnswers(ctx context.Context) bool {
 	for {
-		sleep(ctx, aliveFor)
+		wait.For(ctx, aliveFor)
 		askCtx, cancel := context.WithTimeout(ctx, aliveFor)
 		hello, err := s.n.client.Hello(askCtx)
 		cancel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -100,7 +101,7 @@ func (s *session) grant(ctx context.Context, refs []string) {
 			if err := s.grantOne(ctx, ref); err != nil && ctx.Err() == nil {
 				s.n.log.Warn("right to pull an image not handed over", "image", ref, "error", err)
 				// The agent asks with each heartbeat until it gives up.
-				sleep(ctx, pushRetry)
+				wait.For(ctx, pushRetry)
 			}
 			s.mu.Lock()
 			delete(s.granting, ref)

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // mailbox is where the dispatcher leaves what changed for a node. It never
@@ -55,15 +56,9 @@ func (m *mailbox) addAll() {
 
 func (m *mailbox) poke(urgent bool) {
 	if urgent {
-		select {
-		case m.urgent <- struct{}{}:
-		default:
-		}
+		wait.Poke(m.urgent)
 	}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	wait.Poke(m.wake)
 }
 
 // take empties it, and takes back its wakes: they were for what is taken.

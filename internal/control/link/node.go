@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -144,10 +145,7 @@ func (n *nodeLink) changed(row *state.Node) {
 }
 
 func (n *nodeLink) rejudge() {
-	select {
-	case n.judge <- struct{}{}:
-	default:
-	}
+	wait.Poke(n.judge)
 }
 
 func (n *nodeLink) contactNow() health.Contact {
@@ -179,7 +177,7 @@ func (e *unready) Error() string { return e.why }
 
 // keepContact talks to the agent for as long as it can, again and again.
 func (n *nodeLink) keepContact(ctx context.Context) {
-	wait, startWait := dialFirst, startFirst
+	delay, startWait := dialFirst, startFirst
 	var startAt time.Time
 	// start has an agent started, if that may be tried again by now.
 	start := func() {
@@ -188,7 +186,7 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		}
 		started, after := n.startAgent(ctx)
 		if started {
-			wait = dialFirst
+			delay = dialFirst
 		}
 		if after > 0 {
 			// Not even its host is reached: asked again when that has been tried again.
@@ -205,7 +203,7 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 			return
 		}
 		if heard && time.Since(began) > time.Second {
-			wait, startWait = dialFirst, startFirst
+			delay, startWait = dialFirst, startFirst
 		}
 		if heard {
 			n.lastStart = ""
@@ -216,21 +214,21 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		switch {
 		case errors.As(err, &refusal):
 			n.refused(ctx, refusal)
-			wait, longest = max(wait, refusedFirst), refusedLongest
+			delay, longest = max(delay, refusedFirst), refusedLongest
 			if errors.Is(err, errFormerNode) {
 				start()
 			}
 		case errors.As(err, &notReady):
 			n.touch(func(c *health.Contact) { c.Up, c.Unready, c.Refused, c.Denied = false, notReady.why, "", false })
-			wait, longest = max(wait, unreadyFirst), refusedLongest
+			delay, longest = max(delay, unreadyFirst), refusedLongest
 			if notReady.again > 0 {
-				sleep(ctx, notReady.again)
-				wait = dialFirst
+				wait.For(ctx, notReady.again)
+				delay = dialFirst
 				continue
 			}
-		case heard && wait == dialFirst:
+		case heard && delay == dialFirst:
 			n.contactGone(err)
-			wait = 2 * dialFirst
+			delay = 2 * dialFirst
 			continue // at once: most often it is the agent that was replaced
 		case heard:
 			n.contactGone(err)
@@ -238,19 +236,10 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 			n.contactGone(err)
 			start()
 		}
-		wait = min(wait, longest)
+		delay = min(delay, longest)
 		// Up to a quarter more, so that many links do not dial in step.
-		sleep(ctx, wait+time.Duration(n.jitter.Int64N(int64(wait)/4+1)))
-		wait *= 2
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+		wait.For(ctx, delay+time.Duration(n.jitter.Int64N(int64(delay)/4+1)))
+		delay *= 2
 	}
 }
 
@@ -522,7 +511,7 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 // propose commits a fact. What passes (no leader for a moment, no room on the
 // disk) is waited for; a refusal by apply is returned.
 func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
-	for wait := proposeFirst; ; wait = min(2*wait, proposeLimit) {
+	for delay := proposeFirst; ; delay = min(2*delay, proposeLimit) {
 		_, _, err := n.l.cfg.Proposer.Propose(ctx, f)
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -533,7 +522,7 @@ func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
 			return err // the same fact would meet the same again
 		}
 		n.log.Warn("fact not committed, trying again", "fact", fmt.Sprintf("%T", f), "error", err)
-		sleep(ctx, wait)
+		wait.For(ctx, delay)
 	}
 }
 
@@ -582,8 +571,8 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 			continue
 		}
 		if v.Health == row.Health && v.Health == muster.NodeLost && v.Denied == row.Denied {
-			if wait := reasonRenewed.Add(reasonEvery).Sub(now); reasonRenewed != 0 && wait > 0 {
-				timer.Reset(wait)
+			if delay := reasonRenewed.Add(reasonEvery).Sub(now); reasonRenewed != 0 && delay > 0 {
+				timer.Reset(delay)
 				continue
 			}
 			reasonRenewed = now

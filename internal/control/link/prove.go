@@ -8,6 +8,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -100,10 +101,7 @@ func (s *session) sawImages(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.images = f
-	select {
-	case s.tellWake <- struct{}{}:
-	default:
-	}
+	wait.Poke(s.tellWake)
 }
 
 // maxImage bounds a name that an agent says.

@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/health"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -302,10 +303,7 @@ func (s *session) wakeTellLocked() {
 	if s.gathering || len(s.order) == 0 {
 		return
 	}
-	select {
-	case s.tellWake <- struct{}{}:
-	default:
-	}
+	wait.Poke(s.tellWake)
 }
 
 // gather keeps the updates that take makes for one fact: what an agent says at once is one write.

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -48,7 +49,7 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 	}
 	s.n.mu.Unlock()
 	var stored int64
-	for wait := storeFirst; ; wait = min(2*wait, storeLongest) {
+	for delay := storeFirst; ; delay = min(2*delay, storeLongest) {
 		files, size, err := s.storeOnce(ctx, r)
 		if ctx.Err() != nil {
 			return state.AllocUpdate{}, false
@@ -88,10 +89,10 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 				Message: fmt.Sprintf("its declared outputs could not be stored: %v", err)}
 			return u, true
 		}
-		if wait == storeFirst {
+		if delay == storeFirst {
 			s.n.log.Warn("declared outputs not stored, trying again", "alloc", r.ID, "error", err)
 		}
-		sleep(ctx, wait)
+		wait.For(ctx, delay)
 	}
 }
 
@@ -201,7 +202,7 @@ func (s *session) push(ctx context.Context, digests []string) {
 			if err := s.pushOne(ctx, digest); err != nil && ctx.Err() == nil {
 				s.n.log.Warn("input not pushed", "digest", digest, "error", err)
 				// The agent asks with each heartbeat until it gives up.
-				sleep(ctx, pushRetry)
+				wait.For(ctx, pushRetry)
 			}
 			s.mu.Lock()
 			delete(s.pushing, digest)

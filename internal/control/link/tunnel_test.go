@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/control/link/linktest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -178,7 +179,7 @@ func (g *slowGrants) Grant(ctx context.Context, ref string) wire.Grant {
 	g.now++
 	g.most = max(g.most, g.now)
 	g.mu.Unlock()
-	sleep(ctx, 7*time.Second) // longer than a heartbeat: it is asked for again meanwhile
+	wait.For(ctx, 7*time.Second) // longer than a heartbeat: it is asked for again meanwhile
 	g.mu.Lock()
 	g.now--
 	g.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // State is where jobs are read. *state.State is one.
@@ -94,10 +95,7 @@ func (r *Roll) mark(uid muster.JobUID) {
 	r.mu.Lock()
 	r.dirty[uid] = true
 	r.mu.Unlock()
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wait.Poke(r.wake)
 }
 
 // take marks jobs whose members or whose row has changed, and those that a change of a node is about.
@@ -151,10 +149,8 @@ func (r *Roll) turn(ctx context.Context) {
 			return
 		case <-timer.C:
 		case <-r.wake:
-			select {
-			case <-ctx.Done():
+			if !wait.For(ctx, debounce) {
 				return
-			case <-time.After(debounce):
 			}
 		}
 		if time.Since(synced) >= resync {

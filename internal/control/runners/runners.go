@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // State is where environments, runners and claims are read. *state.State is one.
@@ -206,7 +207,7 @@ func (r *Runners) follow(ctx context.Context, index uint64) {
 		// Under the lock: a claim that is used is in the snapshot.
 		snap := r.cfg.State.Latest()
 		r.allLocked(snap)
-		poke(r.claims)
+		wait.Poke(r.claims)
 		return state.AfterIndex(snap.Index())
 	})
 }
@@ -241,7 +242,7 @@ func (r *Runners) take(changes []state.Change) {
 				r.moveLocked(c.Node)
 			}
 		case c.Claim != nil:
-			poke(r.claims)
+			wait.Poke(r.claims)
 			if c.Claim.State != muster.ClaimHeld {
 				delete(r.uses, c.Claim.ID)
 			}
@@ -277,16 +278,9 @@ func goesAway(before, n *state.Node) bool {
 
 // signal has environments decided about, those that are marked; with press at once.
 func (r *Runners) signal(press bool) {
-	poke(r.wake)
+	wait.Poke(r.wake)
 	if press {
-		poke(r.press)
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		wait.Poke(r.press)
 	}
 }
 
@@ -333,10 +327,8 @@ func (r *Runners) endClaims(ctx context.Context) {
 		case <-timer.C:
 		case <-r.claims:
 			// Most are of new claims, which are not due yet.
-			select {
-			case <-ctx.Done():
+			if !wait.For(ctx, linger) {
 				return
-			case <-time.After(linger):
 			}
 		}
 		r.again(timer, r.expire(ctx, r.now()))

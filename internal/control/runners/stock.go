@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/warm"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // together is how many environments are decided about at once. The log commits their facts together, so that
@@ -203,7 +204,7 @@ func (r *Runners) leave(id muster.ClaimID) {
 	r.mu.Lock()
 	r.left[id] = r.cfg.Clock.Now()
 	r.mu.Unlock()
-	poke(r.claims)
+	wait.Poke(r.claims)
 }
 
 // leftLocked are the claims to be released whose clients have left. It forgets those that have ended, or that did not come.

@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/verify"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // State is where workers read. *state.State is one.
@@ -180,7 +181,7 @@ func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int)
 		open, err := s.step(ctx, w)
 		if errors.Is(err, errYielded) {
 			backoff = 0
-			if yield > 0 && !sleep(ctx, yield) {
+			if yield > 0 && !wait.For(ctx, yield) {
 				return nil
 			}
 			yield = min(max(2*yield, firstYield), lastYield)
@@ -196,22 +197,11 @@ func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int)
 		s.count(func(st *Stats) { st.Errors++ })
 		backoff = min(max(2*backoff, firstBackoff), lastBackoff)
 		s.log.Warn("a plan was not committed; its jobs are given back", "jobs", len(open), "after", backoff, "error", err)
-		if !sleep(ctx, backoff) {
+		if !wait.For(ctx, backoff) {
 			return nil
 		}
 		// Not a nack: the jobs have nothing to do with what ails the log.
 		s.over(s.cfg.Queue.Ack(w.Token, open...))
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -45,10 +46,7 @@ type reader struct {
 }
 
 func (r *reader) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wait.Poke(r.wake)
 }
 
 // Accept is net.Listener's.
@@ -317,9 +315,7 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 	n.mu.Unlock()
 	if slow, ok := strings.CutPrefix(got.Why, "slow "); ok {
 		took, _ := time.ParseDuration(slow)
-		select {
-		case <-time.After(took):
-		case <-r.Context().Done():
+		if !wait.For(r.Context(), took) {
 			return
 		}
 		got = wire.ProbeAnswer{Ready: true}
@@ -329,11 +325,7 @@ func (a *agent) probe(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if takes > 0 {
-		t := time.NewTimer(takes)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-r.Context().Done():
+		if !wait.For(r.Context(), takes) {
 			return
 		}
 	}

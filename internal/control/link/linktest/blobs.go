@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Blobs is a blob store in memory.
@@ -46,11 +47,7 @@ func (b *Blobs) Put(ctx context.Context, key string, r io.Reader) (int64, error)
 	delay := b.delay
 	b.mu.Unlock()
 	if delay != nil {
-		t := time.NewTimer(delay(key))
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
+		if !wait.For(ctx, delay(key)) {
 			return 0, ctx.Err()
 		}
 	}
