@@ -19,6 +19,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // DefaultRetryFor is how long an unreachable server is tried again by default:
@@ -317,7 +318,7 @@ func (l *later) Unwrap() error { return l.Problem }
 // retry does what attempt does until it succeeds, cannot succeed, or patience is over.
 func (c *Client) retry(ctx context.Context, once bool, attempt func() error) error {
 	deadline := time.Now().Add(c.retryFor)
-	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+	for delay := firstWait; ; delay = min(2*delay, longestWait) {
 		err := attempt()
 		if err == nil {
 			return nil
@@ -326,11 +327,11 @@ func (c *Client) retry(ctx context.Context, once bool, attempt func() error) err
 		if !again || once || c.retryFor < 0 || ctx.Err() != nil {
 			return plainProblem(err)
 		}
-		pause := max(jitter(wait), after)
+		pause := max(jitter(delay), after)
 		if time.Now().Add(pause).After(deadline) {
 			return plainProblem(err)
 		}
-		if sleep(ctx, pause) != nil {
+		if !wait.For(ctx, pause) {
 			return ctx.Err()
 		}
 		c.findAgain()
@@ -380,17 +381,6 @@ func plainProblem(err error) error {
 
 // jitter spreads the clients of a server that comes back.
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // jsonBody makes the body of a request of a value.
 func jsonBody(r request, v any) (request, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // EventQuery selects events. Zero fields select all.
@@ -68,7 +69,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, 
 			}
 			e.last = strconv.FormatUint(info.Index, 10)
 		}
-		for wait := firstWait; ; wait = min(2*wait, longestWait) {
+		for delay := firstWait; ; delay = min(2*delay, longestWait) {
 			before := e.last
 			more, err := e.connection(ctx, yield)
 			if !more {
@@ -79,10 +80,10 @@ func (c *Client) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, 
 				return
 			}
 			if e.last != before {
-				wait = firstWait
+				delay = firstWait
 			}
-			if err := sleep(ctx, jitter(wait)); err != nil {
-				yield(api.Event{}, err)
+			if !wait.For(ctx, jitter(delay)) {
+				yield(api.Event{}, ctx.Err())
 				return
 			}
 			c.findAgain()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Streams of an allocation's output.
@@ -82,8 +83,8 @@ func (o *Output) Read(p []byte) (int, error) {
 	for !o.over {
 		if o.body == nil {
 			if o.wait > 0 {
-				if err := sleep(o.ctx, jitter(o.wait)); err != nil {
-					return 0, err
+				if !wait.For(o.ctx, jitter(o.wait)) {
+					return 0, o.ctx.Err()
 				}
 				o.client.findAgain()
 			}

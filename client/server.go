@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Server is what the server says of itself.
@@ -39,7 +40,7 @@ func (c *Client) Ready(ctx context.Context) error {
 // WaitReady waits until the server takes requests, or ctx is over: then the
 // error says what was the matter last.
 func (c *Client) WaitReady(ctx context.Context) error {
-	for wait := firstWait; ; wait = min(2*wait, longestWait/2) {
+	for delay := firstWait; ; delay = min(2*delay, longestWait/2) {
 		err := c.Ready(ctx)
 		if err == nil {
 			return nil
@@ -47,7 +48,7 @@ func (c *Client) WaitReady(ctx context.Context) error {
 		if again, _ := retriable(err); !again && ctx.Err() == nil {
 			return err
 		}
-		if sleep(ctx, jitter(wait)) != nil {
+		if !wait.For(ctx, jitter(delay)) {
 			if errors.Is(err, ctx.Err()) {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -114,7 +115,7 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 		}
 		select {
 		case <-sent:
-			_ = sleep(ctx, answerTime)
+			wait.For(ctx, answerTime)
 		default:
 		}
 		cancel()
@@ -131,18 +132,6 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 		return nil, &exit{exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there")}
 	}
 	return done, err
-}
-
-// sleep waits, or until ctx is over.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/specfile"
 	"github.com/musterhq/muster/internal/version"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 func (a *app) serverCommand() *cobra.Command {
@@ -55,10 +56,7 @@ func (a *app) reloads() (reload <-chan struct{}, stop func()) {
 			case <-done:
 				return
 			case <-hup:
-				select {
-				case out <- struct{}{}:
-				default: // one that is to be read anew anyway
-				}
+				wait.Poke(out)
 			}
 		}
 	}()

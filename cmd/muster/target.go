@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // targetHelp is how commands about one allocation tell what they take.
@@ -87,8 +88,8 @@ func (a *app) startedAlloc(ctx context.Context, cl *client.Client, key muster.Jo
 			told = true
 			_, _ = fmt.Fprintf(a.stderr, "muster: waiting for job %s to start\n", key)
 		}
-		if err := sleep(ctx, startLook); err != nil {
-			return nil, err
+		if !wait.For(ctx, startLook) {
+			return nil, ctx.Err()
 		}
 		if j, err = cl.Job(ctx, key); err != nil {
 			return nil, err

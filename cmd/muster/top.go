@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -89,8 +90,8 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 		return w.watch(ctx, args, rows, more)
 	}
 	// What is used of a processor shows between two looks.
-	if err := sleep(ctx, w.every); err != nil {
-		return err
+	if !wait.For(ctx, w.every) {
+		return ctx.Err()
 	}
 	if rows, more, err = w.look(ctx, args); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -250,7 +251,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 // reattach finds the sandbox that an earlier agent started.
 func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocReport) {
 	began := time.Now()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
 		sandbox, err := a.attach(ctx, al)
 		if err == nil {
 			return a.open(al, sandbox), nil
@@ -268,10 +269,8 @@ func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocRepor
 			}
 		}
 		a.log.Warn("sandbox of an earlier agent is not at hand yet", "alloc", al.id, "error", err)
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, delay) {
 			return nil, nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // inputs keeps inputs by digest, for as long as there is room: those pushed by
@@ -343,7 +344,7 @@ func (s *inputs) land(tmp, name string, size int64) error {
 // never be, or nobody waits any more.
 func (s *inputs) fetch(key wantKey, w *want) {
 	ctx := w.ctx
-	for wait := fetchFirst; ; wait = min(2*wait, fetchLongest) {
+	for delay := fetchFirst; ; delay = min(2*delay, fetchLongest) {
 		f, final := s.fetchOnce(ctx, key)
 		if ctx.Err() != nil || f == nil {
 			return // landed, by this fetch or another; or nobody waits
@@ -363,10 +364,8 @@ func (s *inputs) fetch(key wantKey, w *want) {
 			return
 		}
 		s.log.Warn("input not fetched, tried again", "url", plainURL(key.url), "error", f.Message)
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, delay) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -115,9 +116,7 @@ func (a *Agent) releaseNetwork(ctx context.Context, id muster.AllocID) {
 	}
 	a.log.Warn("network of a sandbox cannot be deleted yet", "alloc", id, "error", err)
 	a.spawn(func() {
-		select {
-		case <-ctx.Done():
-		case <-time.After(releaseRetry):
+		if wait.For(ctx, releaseRetry) {
 			a.releaseNetwork(ctx, id)
 		}
 	})

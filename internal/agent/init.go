@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -28,10 +29,8 @@ func DialInit(ctx context.Context, dir string) (net.Conn, error) {
 		if !errors.Is(err, syscall.EAGAIN) {
 			return conn, err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, initDialWait) {
 			return nil, err
-		case <-time.After(initDialWait):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -46,10 +47,7 @@ type reader struct {
 }
 
 func (rd *reader) poke() {
-	select {
-	case rd.wake <- struct{}{}:
-	default:
-	}
+	wait.Poke(rd.wake)
 }
 
 // report sends reports until the reader or the agent goes.

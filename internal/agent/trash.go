@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // trashItem is the directory of a forgotten allocation.
@@ -55,10 +56,7 @@ func (t *trash) add(items ...trashItem) {
 	}
 	t.mu.Unlock()
 	for range trashWorkers {
-		select {
-		case t.wake <- struct{}{}:
-		default:
-		}
+		wait.Poke(t.wake)
 	}
 }
 
@@ -112,9 +110,7 @@ func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool
 	}
 	t.log.Warn("forgotten allocation cannot be deleted yet", "alloc", item.id, "error", err)
 	spawn(func() {
-		select {
-		case <-ctx.Done():
-		case <-time.After(trashRetry):
+		if wait.For(ctx, trashRetry) {
 			t.add(item)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Rate is how many calls a second there may be, on average, and how many at
@@ -82,15 +83,11 @@ func (b *bucket) wait(ctx context.Context, n int) error {
 	if d == 0 {
 		return nil
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
+	if !wait.For(ctx, d) {
 		b.back(n)
 		return &muster.Fault{Kind: muster.FaultTransient, Message: "not asked: it waited for the pace that its provider may be called at", Err: ctx.Err()}
 	}
+	return nil
 }
 
 // Offers is Provider's.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // leadership is what raft said last, as a context that lives as long as one
@@ -166,10 +168,8 @@ func (l *Log) firstEntry(ctx context.Context) (Result, error) {
 		if err == nil {
 			return r, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, firstEntryRetry) {
 			return r, err
-		case <-time.After(firstEntryRetry):
 		}
 	}
 }

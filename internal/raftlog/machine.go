@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/musterhq/muster/internal/clock"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Machine is what the log drives; the state implements it. Calls never overlap,
@@ -113,10 +114,7 @@ func (d *driver) apply(l *raft.Log) (values []any, err error) {
 	d.sinceN++
 	d.sinceBytes += uint64(len(l.Data))
 	if d.dueLocked() {
-		select {
-		case d.due <- struct{}{}:
-		default:
-		}
+		wait.Poke(d.due)
 	}
 	return values, nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -38,21 +39,17 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.DialLimit)
 	defer cancel()
-	wait := dialFirstWait
+	delay := dialFirstWait
 	for attempt := 1; ; attempt++ {
 		conn, err := c.dial(ctx)
 		if err == nil || !errors.Is(err, errDropped) || attempt == dialAttempts {
 			return conn, err
 		}
 		// Random over the whole span: those that were dropped together must not come again together.
-		again := time.NewTimer(wait/2 + rand.N(wait))
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		if !wait.For(ctx, delay/2+rand.N(delay)) {
 			return nil, err
 		}
-		wait = min(2*wait, dialLongWait)
+		delay = min(2*delay, dialLongWait)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // config is what the server runs with now; what needs a restart is in cfg as well, and the same there.
@@ -75,10 +76,7 @@ func (s *Server) reload(ctx context.Context) error {
 		s.log.Info("configuration read again: nothing has changed")
 	case loops:
 		// With other providers or times the loops begin anew, as at the start of a leadership; nodes and what they run do not notice.
-		select {
-		case s.renew <- struct{}{}:
-		default:
-		}
+		wait.Poke(s.renew)
 	case pools && s.leading.Load():
 		if _, _, err := (ledger{s.state, s.raft.Propose, s.times.commits}).Propose(ctx, s.pools()); err != nil {
 			s.log.Error("pools not set; the next start or reload does it", "error", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/verify"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // What makes one seed one run: nothing that matters happens at the same moment as anything else. In a
@@ -71,26 +72,15 @@ func (a actor) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if !pause(ctx, a.c.delay(steps, a.name, fact)) {
+	if !wait.For(ctx, a.c.delay(steps, a.name, fact)) {
 		return 0, nil, &muster.Fault{Kind: muster.FaultUnavailable, Message: "no leader", Err: ctx.Err()}
 	}
 	index, v, err := a.c.Log.Propose(ctx, f)
-	if !pause(ctx, a.c.delay(steps, a.name, fact, "done")) {
+	if !wait.For(ctx, a.c.delay(steps, a.name, fact, "done")) {
 		a.c.note("nobody learns of it")
 		return 0, nil, &muster.Fault{Kind: muster.FaultAmbiguous, Message: "no leader any more", Err: ctx.Err()}
 	}
 	return index, v, err
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // queue has several workers begin with their windows one after the other: they plan on one view.
@@ -111,7 +101,7 @@ func (q *queue) DequeueAhead(ctx context.Context, limit int) (place.Window, erro
 
 func (q *queue) later(ctx context.Context, limit int, dequeue func(context.Context, int) (place.Window, error)) (place.Window, error) {
 	w, err := dequeue(ctx, limit)
-	if err == nil && !pause(ctx, q.c.delay(steps, "window", w.Jobs)) {
+	if err == nil && !wait.For(ctx, q.c.delay(steps, "window", w.Jobs)) {
 		err = ctx.Err()
 	}
 	return w, err
@@ -125,7 +115,7 @@ type submitter struct {
 
 // Submit is schedule.Submitter's.
 func (s *submitter) Submit(ctx context.Context, plan verify.Submission) (verify.Verdict, error) {
-	if !pause(ctx, s.c.delay(steps, "plan", plan.Placements)) {
+	if !wait.For(ctx, s.c.delay(steps, "plan", plan.Placements)) {
 		return verify.Verdict{}, ctx.Err()
 	}
 	return s.Applier.Submit(ctx, plan)

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // client claims one runner, executes commands in it and releases it, as a user of the API does.
@@ -71,7 +72,7 @@ func (k *client) run() {
 		if k.use > 0 {
 			next = min(next, k.use)
 		}
-		if !pause(k.c.life, next+k.c.delay(steps, k.name, "next")) {
+		if !wait.For(k.c.life, next+k.c.delay(steps, k.name, "next")) {
 			return
 		}
 		if !extended && time.Since(began) >= k.last/2 {
@@ -95,7 +96,7 @@ func (k *client) claim(ctx context.Context) *state.Claim {
 		key = k.name
 	}
 	for tries := 0; ; tries++ {
-		if !pause(ctx, k.c.delay(steps, k.name, "claim", tries)) {
+		if !wait.For(ctx, k.c.delay(steps, k.name, "claim", tries)) {
 			return nil
 		}
 		r := k.c.Loops().Runners
@@ -110,7 +111,7 @@ func (k *client) claim(ctx context.Context) *state.Claim {
 		case !k.keyed, ctx.Err() != nil, !muster.IsKind(err, muster.FaultUnavailable) && !muster.IsKind(err, muster.FaultAmbiguous), time.Now().After(deadline):
 			return nil
 		}
-		if !pause(ctx, 3*time.Second+k.c.delay(time.Second, k.name, "again", tries)) {
+		if !wait.For(ctx, 3*time.Second+k.c.delay(time.Second, k.name, "again", tries)) {
 			return nil
 		}
 	}
@@ -166,7 +167,7 @@ func (k *client) release(claim *state.Claim) {
 		if !k.c.leaderless() && k.c.propose(&state.ClaimReleased{Claim: claim.ID}) == nil {
 			return
 		}
-		if !pause(k.c.life, 2*time.Second+k.c.delay(time.Second, k.name, "release", tries)) {
+		if !wait.For(k.c.life, 2*time.Second+k.c.delay(time.Second, k.name, "release", tries)) {
 			return
 		}
 	}

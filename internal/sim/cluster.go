@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -413,7 +414,7 @@ func (c *Cluster) dial(ctx context.Context, n *state.Node) (net.Conn, error) {
 	first := !c.dialled[n.ID]
 	c.dialled[n.ID] = true
 	c.mu.Unlock()
-	if first && !pause(ctx, c.delay(steps, "dial", n.ID)) {
+	if first && !wait.For(ctx, c.delay(steps, "dial", n.ID)) {
 		return nil, ctx.Err()
 	}
 	switch m := c.behind(n.Instance); {
@@ -427,7 +428,7 @@ func (c *Cluster) dial(ctx context.Context, n *state.Node) (net.Conn, error) {
 }
 
 func (c *Cluster) startAgent(ctx context.Context, n *state.Node) error {
-	if !pause(ctx, c.delay(steps, "start", n.ID)) {
+	if !wait.For(ctx, c.delay(steps, "start", n.ID)) {
 		return ctx.Err()
 	}
 	switch m := c.behind(n.Instance); {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // ErrNoFreezer says that there is nothing here that could freeze a sandbox.
@@ -121,10 +123,8 @@ func (f *Freezer) gather(ctx context.Context) error {
 		if !moved {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return fmt.Errorf("freeze %s: not all of its processes could be moved there: %w", f.dir, context.Cause(ctx))
-		case <-time.After(pause):
 		}
 	}
 }
@@ -145,10 +145,8 @@ func (f *Freezer) freeze(ctx context.Context, look, want string) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return errors.Join(fmt.Errorf("freeze %s: not all of it stands: %w", f.dir, context.Cause(ctx)), f.Thaw())
-		case <-time.After(pause):
 		}
 		pause = min(2*pause, 5*time.Millisecond)
 		// On v1 a process that was just being forked may be left out, and waited for in vain: the kernel

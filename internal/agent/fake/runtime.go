@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Node holds the sandboxes of a pretended machine.
@@ -111,10 +112,8 @@ func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-ctx.Done():
+	if !wait.For(ctx, r.config.StartTime) {
 		return nil, failure(muster.FailureNode, muster.ReasonNodeFault, "start the sandbox: %v", context.Cause(ctx))
-	case <-time.After(r.config.StartTime):
 	}
 	if info, err := os.Stat(c.Work); err != nil || !info.IsDir() {
 		return nil, failure(muster.FailureUser, muster.ReasonNoWorkdir, "work directory %q: not a directory that exists", c.Work)

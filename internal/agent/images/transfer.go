@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Times and counts of transfers.
@@ -133,12 +134,10 @@ func pause(ctx context.Context, first time.Duration, failed int, err error) erro
 		}
 		d = max(d, p.pause)
 	}
-	select {
-	case <-ctx.Done():
+	if !wait.For(ctx, d) {
 		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
+	return nil
 }
 
 func (t *transfer) drop() {

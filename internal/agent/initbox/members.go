@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/wait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -119,10 +120,8 @@ func KillAll(ctx context.Context, dir string) error {
 				failed = fmt.Errorf("end process %d of %s: %w", m.Pid, dir, err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return errors.Join(failed, fmt.Errorf("processes of %s do not end: %v", dir, pidsOf(all)))
-		case <-time.After(pause):
 		}
 		pause = min(pause*2, 50*time.Millisecond)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Spec is what a sandbox may reach and who may reach it.
@@ -184,10 +185,7 @@ func (p *Pool) Run(ctx context.Context) error {
 }
 
 func (p *Pool) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	wait.Poke(p.wake)
 }
 
 // fill makes what is missing of the spares, one after the other: the kernel makes interfaces one at a time anyway.

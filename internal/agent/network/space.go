@@ -14,6 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // inside is the name of a sandbox's interface in its namespace.
@@ -222,7 +224,7 @@ const sendLimit = 5 * time.Second
 func sending(ctx context.Context, h *netlink.Handle, index int) error {
 	ctx, cancel := context.WithTimeout(ctx, sendLimit)
 	defer cancel()
-	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+	for delay := 100 * time.Microsecond; ; delay = min(2*delay, 10*time.Millisecond) {
 		l, err := h.LinkByIndex(index)
 		if err != nil {
 			return fmt.Errorf("state of interface %d: %w", index, err)
@@ -230,11 +232,7 @@ func sending(ctx context.Context, h *netlink.Handle, index int) error {
 		if l.Attrs().OperState == netlink.OperUp {
 			return nil
 		}
-		again := time.NewTimer(wait)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		if !wait.For(ctx, delay) {
 			return fmt.Errorf("%s does not send yet, it is %s: %w", l.Attrs().Name, l.Attrs().OperState, ctx.Err())
 		}
 	}

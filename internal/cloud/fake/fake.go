@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Cloud is one cloud, shared by all its owners. Safe for use by many goroutines.
@@ -369,15 +370,10 @@ func (c *Cloud) delay(where, about string) time.Duration {
 
 // pause waits; false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
-	if d > 0 {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
+	if d <= 0 {
+		return ctx.Err() == nil
 	}
-	return ctx.Err() == nil
+	return wait.For(ctx, d)
 }
 
 func endedCall(ctx context.Context) error {

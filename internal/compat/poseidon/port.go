@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -86,12 +87,10 @@ func (p *Poseidon) forward(ctx context.Context, l net.Listener, c *state.Claim, 
 			return
 		case errors.As(err, &late):
 			// Out of descriptors, most often: it gets better.
-			select {
-			case <-ctx.Done():
+			if !wait.For(ctx, lookAgain) {
 				return
-			case <-time.After(lookAgain):
-				continue
 			}
+			continue
 		default:
 			return
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // ErrRefused wraps the sentence of an init that would not do what was asked.
@@ -119,11 +121,9 @@ func dial(ctx context.Context, path string) (*os.File, error) {
 			_ = syscall.Close(fd)
 			return nil, &os.PathError{Op: "connect", Path: path, Err: err}
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, 5*time.Millisecond) {
 			_ = syscall.Close(fd)
 			return nil, &os.PathError{Op: "connect", Path: path, Err: context.Cause(ctx)}
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
