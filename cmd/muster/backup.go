@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 func (a *app) backupCommand() *cobra.Command {
@@ -34,31 +33,11 @@ muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) e
 			_, err = io.Copy(a.stdout, r)
 			return err
 		}
-		n, err := writeWhole(args[0], r)
+		n, err := atomicfile.WriteFrom(args[0], r)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(a.stderr, "muster: %s: %s\n", args[0], muster.Bytes(n))
 		return nil
 	})
-}
-
-// writeWhole writes a file that is there whole, on disk, or not at all.
-func writeWhole(path string, r io.Reader) (int64, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
-	n, err := io.Copy(f, r)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return n, err
 }

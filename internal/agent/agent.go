@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -175,10 +177,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer lock.Release()
 	if a.cfg.BootDelay > 0 {
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, a.cfg.BootDelay) {
 			return nil
-		case <-time.After(a.cfg.BootDelay):
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -303,7 +303,7 @@ func (a *Agent) takeOver(ctx context.Context) (*Lock, Record, error) {
 	start, _ := processStart(os.Getpid())
 	b, err := json.Marshal(Record{Pid: os.Getpid(), Start: start, Kernel: KernelBoot(), Node: a.cfg.Node, Version: a.cfg.Version, Boot: a.boot})
 	if err == nil {
-		err = writeFile(filepath.Join(a.cfg.Dir, RecordName), b, false)
+		err = atomicfile.Replace(filepath.Join(a.cfg.Dir, RecordName), b)
 	}
 	if err != nil {
 		lock.Release()

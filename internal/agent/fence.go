@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/musterhq/muster/internal/atomicfile"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -78,7 +79,7 @@ func (s *fences) save(f wire.Fence) error {
 		return err
 	}
 	if f.Cluster != s.last.Cluster || f.Epoch != s.last.Epoch || f.Term != s.last.Term || len(b) >= tipSize {
-		err = writeFile(filepath.Join(s.dir, fenceName), b, true)
+		err = atomicfile.Write(filepath.Join(s.dir, fenceName), b)
 	} else {
 		err = s.writeTip(b)
 	}
@@ -95,7 +96,7 @@ func (s *fences) writeTip(b []byte) (err error) {
 	if s.tip == nil {
 		// An agent before may have left one of another size, which must count until ours does.
 		path := filepath.Join(s.dir, fenceTipName)
-		if err := writeFile(path, b, false); err != nil {
+		if err := atomicfile.Replace(path, b); err != nil {
 			return err
 		}
 		s.tip, err = os.OpenFile(path, os.O_WRONLY, 0)
@@ -125,5 +126,5 @@ func (s *fences) clear() error {
 		}
 	}
 	s.last = wire.Fence{}
-	return syncDir(s.dir)
+	return atomicfile.SyncDir(s.dir)
 }

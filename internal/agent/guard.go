@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -126,10 +128,7 @@ func (g *guard) renew(tick, millis int64, keep bool) {
 			g.keepLocked()
 		}
 	}
-	select {
-	case g.changed <- struct{}{}:
-	default:
-	}
+	wait.Poke(g.changed)
 }
 
 // keepLocked writes down how long it holds. Not synced: after a power cut nothing runs that it is for.
@@ -140,7 +139,7 @@ func (g *guard) keepLocked() {
 	}
 	b, err := json.Marshal(guardFile{Kernel: KernelBoot(), Until: up + g.until.Sub(g.now())})
 	if err == nil {
-		err = writeFile(g.path, b, false)
+		err = atomicfile.Replace(g.path, b)
 	}
 	if err != nil {
 		// A restarted agent would end what is exclusive too early, never too late.

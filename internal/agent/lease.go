@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 const (
@@ -69,7 +72,7 @@ func (l *lease) renew(millis int64) error {
 	}
 	b, err := json.Marshal(leaseFile{Millis: millis})
 	if err == nil {
-		err = writeFile(l.path, b, true)
+		err = atomicfile.Write(l.path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the lease: %w", err)
@@ -77,10 +80,7 @@ func (l *lease) renew(millis int64) error {
 	l.mu.Lock()
 	l.limit = limit
 	l.mu.Unlock()
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
+	wait.Poke(l.changed)
 	return nil
 }
 

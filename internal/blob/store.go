@@ -17,6 +17,7 @@ import (
 	"gocloud.dev/blob/fileblob"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // Config of a Store.
@@ -205,7 +206,7 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader, verify func() 
 	if s.dir != "" {
 		// The rename has to last as well. Directories made on the way are older
 		// than it in the file system's journal.
-		if err := syncDir(filepath.Dir(s.file(key))); err != nil {
+		if err := atomicfile.SyncDir(filepath.Dir(s.file(key))); err != nil {
 			return 0, s.fault(ctx, "blob "+key, err)
 		}
 	}
@@ -225,18 +226,6 @@ func (s *source) Read(p []byte) (int, error) {
 		s.err = err
 	}
 	return n, err
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	return err
 }
 
 // Open reads a blob from an offset on. An offset at or past the end reads nothing.

@@ -11,6 +11,7 @@
 package locate
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // File names, in the data directory and in the user's configuration directory.
@@ -132,7 +134,7 @@ func ensure(dataDir, file string) (muster.Secret, error) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	// A link replaces nothing: of two that make one at the same time, both get the first.
-	err = writeFile(filepath.Join(dataDir, file), []byte(hex.EncodeToString(b[:])+"\n"), os.Link)
+	_, err = atomicfile.CreateFrom(filepath.Join(dataDir, file), strings.NewReader(hex.EncodeToString(b[:])+"\n"))
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return muster.Secret{}, err
 	}
@@ -178,25 +180,6 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(path, append(b, '\n'), os.Rename)
-}
-
-// writeFile puts a file in place whole or not at all, for this user only. Put is os.Rename or os.Link.
-func writeFile(path string, b []byte, put func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when it was renamed
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = put(f.Name(), path)
-	}
+	_, err = atomicfile.WriteFrom(path, bytes.NewReader(append(b, '\n')))
 	return err
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // keyCurrentTerm is where raft keeps its term in the StableStore.
@@ -130,7 +132,7 @@ func (d *directory) restore(r io.Reader) (BackupInfo, error) {
 	if err != nil {
 		return BackupInfo{}, err
 	}
-	if err := errors.Join(st.SetUint64(keyCurrentTerm, p.term), st.close(), syncDir(d.file(logName))); err != nil {
+	if err := errors.Join(st.SetUint64(keyCurrentTerm, p.term), st.close(), atomicfile.SyncDir(d.file(logName))); err != nil {
 		return BackupInfo{}, err
 	}
 	info := p.info()
@@ -138,7 +140,7 @@ func (d *directory) restore(r io.Reader) (BackupInfo, error) {
 	if err != nil {
 		return BackupInfo{}, err
 	}
-	if err := writeFile(d.file(restoredName), append(b, '\n')); err != nil {
+	if err := atomicfile.Write(d.file(restoredName), append(b, '\n')); err != nil {
 		return BackupInfo{}, err
 	}
 	return info, d.begin()
@@ -173,7 +175,7 @@ func (d *directory) restoreSnapshot(body *imageReader, h imageHeader) (p point, 
 	if err := w.finish(); err != nil {
 		return p, err
 	}
-	return p, errors.Join(f.Sync(), syncDir(dir), syncDir(d.path))
+	return p, errors.Join(f.Sync(), atomicfile.SyncDir(dir), atomicfile.SyncDir(d.path))
 }
 
 // readerImage is the rest of an image that is being read.
@@ -216,7 +218,7 @@ func (l *Log) TakeRestored() error {
 	if err := os.Remove(l.dir.file(restoredName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data directory %s: %w", l.dir.path, err)
 	}
-	if err := syncDir(l.dir.path); err != nil {
+	if err := atomicfile.SyncDir(l.dir.path); err != nil {
 		return fmt.Errorf("data directory %s: %w", l.dir.path, err)
 	}
 	l.restored.is = false

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // What this package keeps in the data directory. Other parts of the server may
@@ -126,9 +128,9 @@ func (d *directory) begin() error {
 	if err != nil {
 		return err
 	}
-	err = writeFile(d.file(formatName), append(b, '\n'))
+	err = atomicfile.Write(d.file(formatName), append(b, '\n'))
 	if err == nil {
-		err = syncDir(filepath.Dir(d.path)) // the directory itself may be new
+		err = atomicfile.SyncDir(filepath.Dir(d.path)) // the directory itself may be new
 		if errors.Is(err, fs.ErrPermission) {
 			err = nil // whoever may not look there has not made it either
 		}
@@ -158,40 +160,6 @@ next:
 		return false, nil
 	}
 	return true, nil
-}
-
-// writeFile replaces a small file so that a crash leaves the old or the new.
-func writeFile(name string, b []byte) (err error) {
-	tmp := name + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp)
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, name); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(name))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // newServerID is random, because servers that join later must not share one.

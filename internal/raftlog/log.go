@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/clock"
 )
 
@@ -174,7 +175,7 @@ func (l *Log) openStores(c Config) (err error) {
 	if l.store, err = openStore(l.dir.file(logName), c.SegmentSize, entries, l.latch, logger); err != nil {
 		return err
 	}
-	if err := syncDir(l.dir.path); err != nil { // the two may be new in it
+	if err := atomicfile.SyncDir(l.dir.path); err != nil { // the two may be new in it
 		return l.latch.trip(OpSegment, err)
 	}
 	l.store.oldestSnapshot = l.snaps.oldest

@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // The segment format of raft-wal, as far as its tail must be understood.
@@ -79,7 +81,7 @@ func repairTail(dir string, s *types.PersistentState, largest int64) (done repai
 		done.segment, done.torn = name, true
 	}
 	// raft-wal syncs the directory only for files that it made in this run.
-	if err := syncDir(dir); err != nil {
+	if err := atomicfile.SyncDir(dir); err != nil {
 		return done, err
 	}
 	if end.indexStart == 0 || end.entries == 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/teardown"
+	"github.com/musterhq/muster/internal/atomicfile"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -188,14 +189,7 @@ func (h Host) claim(ctx context.Context, ours claim) error {
 	if b, err = json.Marshal(ours); err != nil {
 		return err
 	}
-	return replaceFile(path, b)
-}
-
-func replaceFile(path string, b []byte) error {
-	if err := os.WriteFile(path+".tmp", append(b, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return atomicfile.Replace(path, append(b, '\n'))
 }
 
 // sameProgram reports whether a running agent is this program.

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // Names in a directory of caches.
@@ -65,11 +67,7 @@ func Lease(parent, agentDir string) (dir string, err error) {
 	if err := os.MkdirAll(free, 0o700); err != nil {
 		return "", err
 	}
-	name := filepath.Join(free, ownerName)
-	if err := os.WriteFile(name+".new", []byte(agentDir+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	return free, os.Rename(name+".new", name)
+	return free, atomicfile.Replace(filepath.Join(free, ownerName), []byte(agentDir+"\n"))
 }
 
 // ownerOf is the directory of the agent that has a cache; empty if none has.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 // nodeView is what the pool knows of its node.
@@ -152,7 +154,7 @@ func openForwarding(file string, links, byOthers []string) ([]string, error) {
 	slices.Sort(opened)
 	opened = slices.Compact(opened)
 	if !slices.Equal(opened, before) {
-		if err := writeFile(file, []byte(strings.Join(opened, "\n")+"\n")); err != nil {
+		if err := atomicfile.Replace(file, []byte(strings.Join(opened, "\n")+"\n")); err != nil {
 			return nil, err
 		}
 	}

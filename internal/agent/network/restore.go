@@ -15,6 +15,9 @@ import (
 	mnl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // record is what Dir keeps of a sandbox's network, in a file named like its interface.
@@ -32,7 +35,8 @@ func (p *Pool) record(e *entry) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(p.recordFile(e.index), b)
+	// What a crash of the machine loses, its networks are lost with.
+	return atomicfile.Replace(p.recordFile(e.index), b)
 }
 
 func (p *Pool) forget(index int) error {
@@ -40,15 +44,6 @@ func (p *Pool) forget(index int) error {
 		return fmt.Errorf("forget its record: %w", err)
 	}
 	return nil
-}
-
-// writeFile is all or nothing when the agent is killed. It does not wait for the
-// disk: what a crash of the machine loses, its networks are lost with.
-func writeFile(file string, b []byte) error {
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
 }
 
 // Restore sets the node up and makes the pool what the records say: networks of the ids in keep are
@@ -135,6 +130,14 @@ func (p *Pool) sift(subnet netip.Prefix, keep []string) (map[string]*entry, map[
 	return entries, used, nil
 }
 
+// cutTemp is the name of the file that one left by a kill was to become. Earlier versions ended it otherwise.
+func cutTemp(name string) (string, bool) {
+	if old, ok := strings.CutSuffix(name, ".new"); ok {
+		return old, true
+	}
+	return strings.CutSuffix(name, atomicfile.TempSuffix)
+}
+
 // records reads what Dir has, by index. A file that cannot be read is what a killed agent
 // was writing: it goes, and its interface with it.
 func (p *Pool) records() (map[int]record, error) {
@@ -145,7 +148,7 @@ func (p *Pool) records() (map[int]record, error) {
 	out := map[int]record{}
 	for _, f := range files {
 		file := filepath.Join(p.config.Dir, f.Name())
-		if strings.HasSuffix(f.Name(), ".new") {
+		if _, temp := cutTemp(f.Name()); temp {
 			if err := os.Remove(file); err != nil {
 				return nil, err
 			}
@@ -217,7 +220,7 @@ func (p *Pool) settleSubnet() (netip.Prefix, error) {
 		}
 	}
 	if before != want {
-		if err := writeFile(p.subnetFile(), []byte(want.String()+"\n")); err != nil {
+		if err := atomicfile.Replace(p.subnetFile(), []byte(want.String()+"\n")); err != nil {
 			return netip.Prefix{}, fmt.Errorf("network: %w", err)
 		}
 	}
@@ -275,7 +278,7 @@ func RemoveAll(name, dir string) error {
 	for _, f := range files {
 		link, _, _ := strings.Cut(f.Name(), ".")
 		_, ours := p.names.index(link)
-		if name := strings.TrimSuffix(f.Name(), ".new"); ours || name == "subnet" || name == "forwarding" {
+		if name, _ := cutTemp(f.Name()); ours || name == "subnet" || name == "forwarding" {
 			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("network: %w", err)
 			}
@@ -396,10 +399,7 @@ func (p *Pool) watchTables(ctx context.Context, deleted chan<- struct{}) {
 			gone = gone || m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_DELTABLE
 		}
 		if gone {
-			select {
-			case deleted <- struct{}{}:
-			default:
-			}
+			wait.Poke(deleted)
 		}
 	}
 }

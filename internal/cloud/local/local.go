@@ -41,13 +41,13 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 const (
 	instanceName = "instance.json"
-	tmpName      = ".instance.json"
 	idPrefix     = "i-"
 	// imagesName is the directory of the caches of images, which outlive instances.
 	imagesName = "images"
@@ -209,28 +209,13 @@ func (p *Provider) mine(id muster.InstanceID) (*instance, error) {
 	return nil, transient(err, "instance %s", id)
 }
 
-// write puts instance.json in place at once, and through to the disk: a torn one would be nobody's.
+// write replaces instance.json, on disk: a torn one would be nobody's.
 func (i *instance) write() error {
 	b, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(i.dir, tmpName)
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(i.dir, instanceName))
+	return atomicfile.Write(filepath.Join(i.dir, instanceName), append(b, '\n'))
 }
 
 // Offers are the offerings of the configuration. They are always available:
@@ -343,8 +328,9 @@ func (p *Provider) sweep() {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(path, instanceName)); errors.Is(err, fs.ErrNotExist) {
-			_ = os.Remove(filepath.Join(path, tmpName))
-			_ = os.Remove(path) // only if it is empty
+			_ = os.Remove(filepath.Join(path, instanceName+atomicfile.TempSuffix))
+			_ = os.Remove(filepath.Join(path, ".instance.json")) // of an earlier version
+			_ = os.Remove(path)                                  // only if it is empty
 		}
 	}
 }

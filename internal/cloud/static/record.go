@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
 )
 
@@ -91,7 +92,7 @@ func find(all []*record, id muster.InstanceID) *record {
 	return nil
 }
 
-// write puts a record in place at once, and through to the disk. The lock is held.
+// write replaces a record, on disk. The lock is held.
 func (p *Provider) write(r *record) error {
 	return writeFile(p.path(r.host), r)
 }
@@ -101,21 +102,7 @@ func writeFile(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return atomicfile.Write(path, append(b, '\n'))
 }
 
 // lock keeps everybody else from changing records: other calls, and another server that does not know that this one runs.
