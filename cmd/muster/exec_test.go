@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // withJob is a stub with the job web, of which so many members run.
@@ -233,16 +234,10 @@ func TestExecSignals(t *testing.T) {
 
 func (s *stub) eventually(t *testing.T, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		ok := false
+	testwait.Within(t, patience, "what the test waits for", func() (ok bool) {
 		s.do(func() { ok = is() })
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("it never came to that")
-		}
-	}
+		return ok
+	})
 }
 
 // Whoever reads our stdout may leave: quietly, and the command is ended.

@@ -24,6 +24,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // patience is how long something may take that has no deadline of its own: the
@@ -313,18 +314,7 @@ func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 // eventually waits for a condition.
 func (h *host) eventually(what string, ok func() bool) {
 	h.t.Helper()
-	eventually(h.t, patience, what, ok)
-}
-
-func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
-		pause(3 * time.Millisecond)
-	}
+	testwait.Within(h.t, patience, what, ok)
 }
 
 // pause is between two looks at a condition, or the length of a fault.

@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // initPath is muster-init, built once; empty if it cannot be built here.
@@ -425,13 +426,7 @@ func (b *bench) serve() *httptest.Server {
 // eventually waits for a condition.
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for !cond() {
-		if time.Now().After(deadline) {
-			b.Fatalf("did not happen: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	testwait.Until(b, what, cond)
 }
 
 var errSecret = errors.New("dial tcp 10.1.2.3: password hunter2 refused")

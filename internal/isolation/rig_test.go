@@ -29,6 +29,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/imagetest"
 	"github.com/musterhq/muster/internal/programtest"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // patience bounds every wait for something that should happen soon.
@@ -302,13 +303,7 @@ func (n *node) bystander() (unharmed func()) {
 
 func (n *node) until(what string, ok func() bool) {
 	n.Helper()
-	deadline := time.Now().Add(patience())
-	for !ok() {
-		if time.Now().After(deadline) {
-			n.Fatalf("not within %s: %s", patience(), what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testwait.Within(n, patience(), what, ok)
 }
 
 // output is what is kept of a stream.

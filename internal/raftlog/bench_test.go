@@ -16,6 +16,8 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/fs"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // The benchmarks compare, in one run on one disk: this package, bare raft over
@@ -83,7 +85,7 @@ func benchBare(b *testing.B, proposers int) {
 		b.Fatal(err)
 	}
 	defer func() { _ = r.Shutdown().Error() }()
-	waitFor(b, "raft leads", func() bool { return r.State() == raft.Leader })
+	testwait.Until(b, "raft leads", func() bool { return r.State() == raft.Leader })
 	if err := r.Barrier(0).Error(); err != nil {
 		b.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // An hour back on the system's clock is not an hour in which nothing expires.
@@ -28,7 +30,7 @@ func TestClockThatWasSetBack(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			end := make(chan error, 1)
 			go func() { end <- l.Run(ctx) }()
-			waitFor(t, "the server leads", l.IsLeader)
+			testwait.Until(t, "the server leads", l.IsLeader)
 			return l, func() {
 				cancel()
 				if err := <-end; err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 func TestLeadAlone(t *testing.T) {
@@ -188,7 +190,7 @@ type keepOpen struct{ raft.Transport }
 func (g *trio) leader(but int) int {
 	g.t.Helper()
 	found := -1
-	waitFor(g.t, "one of them leads", func() bool {
+	testwait.Until(g.t, "one of them leads", func() bool {
 		for i, n := range g.nodes {
 			if i != but && n.IsLeader() && n.Barrier(context.Background()) == nil {
 				found = i
@@ -203,7 +205,7 @@ func (g *trio) leader(but int) int {
 // propose with whoever leads until it is known to be committed.
 func (g *trio) propose(s string) {
 	g.t.Helper()
-	waitFor(g.t, s, func() bool {
+	testwait.Until(g.t, s, func() bool {
 		for _, n := range g.nodes {
 			if _, err := n.Propose(context.Background(), []byte(s)); err == nil {
 				return true
@@ -248,7 +250,7 @@ func TestThreeServersHandOver(t *testing.T) {
 		wg.Go(func() { _ = n.Lead(ctx, l.lead) })
 	}
 	first := g.leader(-1)
-	waitFor(t, "somebody leads", func() bool { return l.is(1) })
+	testwait.Until(t, "somebody leads", func() bool { return l.is(1) })
 	follower := g.nodes[(first+1)%3]
 	if _, err := follower.Propose(t.Context(), []byte("x")); !errors.Is(err, ErrNotLeader) || errors.Is(err, ErrAmbiguous) {
 		t.Errorf("a proposal to a follower: %v", err)
@@ -259,7 +261,7 @@ func TestThreeServersHandOver(t *testing.T) {
 	if err := g.nodes[first].raft.LeadershipTransfer().Error(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "another leads", func() bool { return l.is(2) })
+	testwait.Until(t, "another leads", func() bool { return l.is(2) })
 	g.propose("two")
 
 	// Cut off: it gives up by itself, and what it had on its way is ambiguous.
@@ -273,7 +275,7 @@ func TestThreeServersHandOver(t *testing.T) {
 	if err := <-stuck; errors.Is(err, ErrAmbiguous) == errors.Is(err, ErrNotLeader) { // one, not both
 		t.Errorf("on its way when it was cut off: %v", err)
 	}
-	waitFor(t, "the old one's function has ended", func() bool { return l.is(3) })
+	testwait.Until(t, "the old one's function has ended", func() bool { return l.is(3) })
 	g.propose("three")
 	cancel()
 	wg.Wait()
@@ -305,7 +307,7 @@ func TestThreeServersCatchUp(t *testing.T) {
 	g.connect(behind)
 	g.propose("two")
 	var want []string
-	waitFor(t, "all have the same", func() bool {
+	testwait.Until(t, "all have the same", func() bool {
 		want = g.nodes[g.leader(-1)].machine.list()
 		for _, n := range g.nodes {
 			if !slices.Equal(n.machine.list(), want) {
@@ -324,7 +326,7 @@ func TestThreeServersCatchUp(t *testing.T) {
 	g.nodes[behind].mustStop(t)
 	g.start(behind)
 	g.propose("three")
-	waitFor(t, "it has all", func() bool { return slices.Contains(g.nodes[behind].machine.list(), "three") })
+	testwait.Until(t, "it has all", func() bool { return slices.Contains(g.nodes[behind].machine.list(), "three") })
 	if got := g.nodes[behind].machine.list(); !slices.Equal(got[:len(want)], want) {
 		t.Error("it has something else than before")
 	}

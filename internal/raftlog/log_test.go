@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 func TestProposeAnswersEachWithItsOwn(t *testing.T) {
@@ -154,7 +156,7 @@ func TestGroupCommit(t *testing.T) {
 	for i := 1; i <= 100; i++ {
 		propose(i)
 	}
-	waitFor(t, "all others are gathered", func() bool { return s.gathered() == 100 })
+	testwait.Until(t, "all others are gathered", func() bool { return s.gathered() == 100 })
 	s.release()
 	wg.Wait()
 	if entries := s.Applied() - before; entries != 2 {
@@ -182,11 +184,11 @@ func TestEntryLimits(t *testing.T) {
 	for i := range n {
 		propose([]byte(name(i)))
 	}
-	waitFor(t, "the small ones are gathered", func() bool { return s.gathered() == n })
+	testwait.Until(t, "the small ones are gathered", func() bool { return s.gathered() == n })
 	for range 3 {
 		propose(make([]byte, maxEntryBytes/2+1))
 	}
-	waitFor(t, "all are gathered", func() bool { return s.gathered() == n+3 })
+	testwait.Until(t, "all are gathered", func() bool { return s.gathered() == n+3 })
 	s.release()
 	wg.Wait()
 	// The first; two full ones; the other small ones with a large one; and no
@@ -204,7 +206,7 @@ func TestCallerGivesUp(t *testing.T) {
 	go func() { _, err := s.Propose(ctx, []byte("at the disk")); results <- err }()
 	<-s.waiting
 	go func() { _, err := s.Propose(ctx, []byte("still here")); results <- err }()
-	waitFor(t, "the second is gathered", func() bool { return s.gathered() == 1 })
+	testwait.Until(t, "the second is gathered", func() bool { return s.gathered() == 1 })
 	cancel()
 	var ambiguous, withdrawn int
 	for range 2 {
@@ -241,7 +243,7 @@ func TestStopAnswersEverybody(t *testing.T) {
 	go func() { _, err := s.Propose(t.Context(), []byte("on its way")); first <- err }()
 	<-s.waiting
 	go func() { _, err := s.Propose(t.Context(), []byte("waiting")); second <- err }()
-	waitFor(t, "the second is gathered", func() bool { return s.gathered() == 1 })
+	testwait.Until(t, "the second is gathered", func() bool { return s.gathered() == 1 })
 	s.cancel()
 	if err := <-second; !errors.Is(err, ErrStopping) || errors.Is(err, ErrAmbiguous) {
 		t.Errorf("who waited was told %v", err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // recorder is a Machine that keeps every proposal, in order. Its image is O(1):
@@ -151,7 +153,7 @@ func small(dir string, m Machine) Config {
 func start(t testing.TB, c Config) *running {
 	t.Helper()
 	r := startFollower(t, c)
-	waitFor(t, "the server leads", r.IsLeader)
+	testwait.Until(t, "the server leads", r.IsLeader)
 	return r
 }
 
@@ -200,17 +202,6 @@ func (r *running) mustPropose(t testing.TB, s string) Result {
 		t.Fatalf("propose %q: %v", s, err)
 	}
 	return res
-}
-
-func waitFor(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("it never came to pass: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func name(i int) string { return fmt.Sprintf("p%06d", i) }

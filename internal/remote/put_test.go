@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // program is a content and where it should go.
@@ -168,7 +169,7 @@ func TestPutCutOff(t *testing.T) {
 		if _, err := os.Stat(f.Path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("cut off after %d bytes, a file is there: %v", at, err)
 		}
-		waitUntil(t, "what was left to be gone", func() bool {
+		testwait.Until(t, "what was left to be gone", func() bool {
 			files, _ := os.ReadDir(filepath.Dir(f.Path))
 			return len(files) == 0
 		})
@@ -199,7 +200,7 @@ func TestPutGivenUp(t *testing.T) {
 	if _, err := conn.Put(ctx, f); err == nil {
 		t.Error("put, though given up")
 	}
-	waitUntil(t, "what was left to be gone", func() bool {
+	testwait.Until(t, "what was left to be gone", func() bool {
 		files, _ := os.ReadDir(filepath.Dir(f.Path))
 		return len(files) == 0
 	})

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 func TestRun(t *testing.T) {
@@ -80,7 +81,7 @@ func TestRunLimit(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.Address) {
 		t.Error(err)
 	}
-	waitUntil(t, "the command to be dead", func() bool {
+	testwait.Until(t, "the command to be dead", func() bool {
 		b, err := os.ReadFile(file)
 		if err != nil || len(b) == 0 {
 			return false
@@ -90,26 +91,13 @@ func TestRunLimit(t *testing.T) {
 	})
 }
 
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for tick := time.NewTicker(5 * time.Millisecond); !holds(); {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // When the connection goes, nobody knows what became of the command.
 func TestRunCutOff(t *testing.T) {
 	s, c := newServer(t, false)
 	conn := dialTest(t, c)
 	file := filepath.Join(t.TempDir(), "began")
 	go func() {
-		waitUntil(t, "the command to begin", func() bool { _, err := os.Stat(file); return err == nil })
+		testwait.Until(t, "the command to begin", func() bool { _, err := os.Stat(file); return err == nil })
 		s.cut()
 	}()
 	_, err := conn.Run(t.Context(), Command{Script: `: > "$1"; cat`, Args: []string{file}, Stdin: forever{t.Context()}})

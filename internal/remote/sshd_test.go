@@ -22,6 +22,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // sshd starts a real one on a loopback port, with a configuration of its own.
@@ -94,7 +95,7 @@ func sshd(t testing.TB, options ...string) Config {
 		return err == nil
 	}
 	if tt != nil {
-		waitUntil(tt, "sshd to listen", up)
+		testwait.Until(tt, "sshd to listen", up)
 	} else {
 		for deadline := time.Now().Add(30 * time.Second); !up() && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		}
@@ -264,7 +265,7 @@ func TestSSHDRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	_, err = conn.Run(t.Context(), Command{Script: `echo $$ > "$1"; exec sleep 1000`, Args: []string{file}, Limit: 500 * time.Millisecond})
 	wantKind(t, err, muster.FaultAmbiguous)
-	waitUntil(t, "the command to be dead", func() bool {
+	testwait.Until(t, "the command to be dead", func() bool {
 		b, _ := os.ReadFile(file)
 		_, err := os.Stat("/proc/" + strings.TrimSpace(string(b)))
 		return len(b) > 0 && os.IsNotExist(err)

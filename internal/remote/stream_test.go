@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // The connection behaves as net.Conn promises, in both ways that there are.
@@ -362,7 +363,7 @@ func TestManyChannels(t *testing.T) {
 		}
 		_ = u.Close()
 	}
-	waitUntil(t, "all to be gone", func() bool {
+	testwait.Until(t, "all to be gone", func() bool {
 		conn.mu.Lock()
 		defer conn.mu.Unlock()
 		return conn.open == 0 && conn.left == 0

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -187,7 +188,7 @@ func TestExecSlowReader(t *testing.T) {
 		return n
 	}
 	last := -1
-	eventually(t, "the program goes on although nobody reads", func() bool {
+	testwait.Within(t, patience, "the program goes on although nobody reads", func() bool {
 		before := written()
 		time.Sleep(100 * time.Millisecond)
 		last = written()
@@ -222,10 +223,10 @@ func TestExecFullStdin(t *testing.T) {
 	// The same, but the client leaves, unseen behind all that it sent.
 	x = b.exec(&initwire.Exec{ID: "deaf2", Command: []string{"sleep", "100000"}, Stdin: true})
 	go func() { sent <- x.WriteStdin(make([]byte, 10<<20)) }()
-	eventually(t, "it runs", func() bool { return b.running("deaf2") })
+	testwait.Within(t, patience, "it runs", func() bool { return b.running("deaf2") })
 	time.Sleep(50 * time.Millisecond)
 	must(t, x.Close())
-	eventually(t, "it goes on without its client", func() bool { return !b.running("deaf2") })
+	testwait.Within(t, patience, "it goes on without its client", func() bool { return !b.running("deaf2") })
 }
 
 func (b *box) running(id string) bool {
@@ -255,7 +256,7 @@ func TestExecLeft(t *testing.T) {
 		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
-	eventually(t, "it goes on", func() bool { return !b.running("left") })
+	testwait.Within(t, patience, "it goes on", func() bool { return !b.running("left") })
 	text, _ := os.ReadFile(said)
 	if !strings.Contains(string(text), "term") {
 		t.Errorf("it was told %q", text)
@@ -270,7 +271,7 @@ func TestExecLeft(t *testing.T) {
 		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
-	eventually(t, "it goes on", func() bool { return !b.running("stubborn") })
+	testwait.Within(t, patience, "it goes on", func() bool { return !b.running("stubborn") })
 	if e, _ := b.listed("stubborn"); e.Ended.Signal != 9 {
 		t.Errorf("%+v", e)
 	}
@@ -292,7 +293,7 @@ func TestExecTimeout(t *testing.T) {
 	}
 	for _, word := range strings.Fields(h.stdout) {
 		pid, _ := strconv.Atoi(word)
-		eventually(t, "a process of the group lives on", func() bool { return !alive(pid) })
+		testwait.Within(t, patience, "a process of the group lives on", func() bool { return !alive(pid) })
 	}
 	h = b.all(&initwire.Exec{Command: []string{"sh", "-c", "sleep 100000"}, Timeout: 50 * time.Millisecond, KillGrace: -1})
 	if !h.ended.TimedOut || h.ended.Signal != 9 {
@@ -323,7 +324,7 @@ func TestExecLeftovers(t *testing.T) {
 		h := b.all(e)
 		pid, err := strconv.Atoi(strings.TrimSpace(h.stdout))
 		must(t, err)
-		eventually(t, script+": it lives on", func() bool { return !alive(pid) })
+		testwait.Within(t, patience, script+": it lives on", func() bool { return !alive(pid) })
 	}
 	// One that left the group is nobody's: it is told from the output and lives on.
 	h = b.all(sh("setsid sleep 100000 & sleep 0.1; echo done"))
@@ -420,7 +421,7 @@ func TestExecTerminal(t *testing.T) {
 	}
 	x = b.exec(&initwire.Exec{ID: "hangup", Command: []string{"cat"}, TTY: true, Stdin: true})
 	must(t, x.Close())
-	eventually(t, "it goes on without its terminal", func() bool { return !b.running("hangup") })
+	testwait.Within(t, patience, "it goes on without its terminal", func() bool { return !b.running("hangup") })
 }
 
 // TestExecTerminalWithoutStderr: what goes to stderr is no part of the terminal, detached or not.
@@ -508,7 +509,7 @@ func TestExecStatuses(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, "dead orphans are not reaped", func() bool {
+	testwait.Within(t, patience, "dead orphans are not reaped", func() bool {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", b.cmd.Process.Pid, b.cmd.Process.Pid))
 		return err == nil && len(strings.Fields(string(text))) == 1
 	})
@@ -568,7 +569,7 @@ func TestExecBounds(t *testing.T) {
 	for _, x := range held {
 		_ = x.Close()
 	}
-	eventually(t, "no room after all have left", func() bool {
+	testwait.Within(t, patience, "no room after all have left", func() bool {
 		x, err := b.tryExec(&initwire.Exec{Command: []string{"true"}})
 		if err != nil {
 			return false
@@ -577,7 +578,7 @@ func TestExecBounds(t *testing.T) {
 		return err == nil
 	})
 	// The oldest that have ended are forgotten.
-	eventually(t, "more are remembered than said", func() bool {
+	testwait.Within(t, patience, "more are remembered than said", func() bool {
 		list, err := initwire.ListExecs(t.Context(), b.dial())
 		must(t, err)
 		return len(list) <= initwire.MaxExecs+1

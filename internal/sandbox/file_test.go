@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -423,7 +424,7 @@ func TestWriteBrokenOff(t *testing.T) {
 			}
 		}
 		_ = conn.Close()
-		eventually(t, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
+		testwait.Within(t, patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
 		left("client left")
 	}
 	// And when the context ends.
@@ -435,7 +436,7 @@ func TestWriteBrokenOff(t *testing.T) {
 	if err := initwire.WriteFile(ctx, i.dial(), initwire.FileWrite{Path: "file"}, source); !errors.Is(err, broken) {
 		t.Errorf("a context that ended: %v", err)
 	}
-	eventually(t, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
+	testwait.Within(t, patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
 	left("context")
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -129,7 +130,7 @@ func TestConnectionBreaks(t *testing.T) {
 				t.Errorf("the program reads %q, %v", b, err)
 			}
 			// It may go on talking for a moment, but not for ever.
-			eventually(t, "writing to nobody ends", func() bool {
+			testwait.Within(t, patience, "writing to nobody ends", func() bool {
 				_, err := c.Write(make([]byte, 1<<16))
 				return err != nil
 			})
@@ -139,7 +140,7 @@ func TestConnectionBreaks(t *testing.T) {
 			if b, _ := io.ReadAll(conn); len(b) > 0 {
 				t.Errorf("the client reads %q", b)
 			}
-			eventually(t, "writing to nobody ends", func() bool {
+			testwait.Within(t, patience, "writing to nobody ends", func() bool {
 				_, err := conn.Write(make([]byte, 1<<16))
 				return err != nil
 			})

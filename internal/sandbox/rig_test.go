@@ -243,16 +243,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// eventually waits until something holds.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(what)
-		}
-	}
-}
-
 // plain is a sandbox whose command sleeps.
 func plain(t testing.TB) *box {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"pgregory.net/rapid"
 )
@@ -123,7 +124,7 @@ func TestSpoolFullDisk(t *testing.T) {
 		p.write(written(0, 600<<10), cut)
 		close(wrote)
 	}()
-	eventually(t, "nothing fits", func() bool { return p.size() > 0 })
+	testwait.Within(t, patience, "nothing fits", func() bool { return p.size() > 0 })
 	select {
 	case <-wrote:
 		t.Fatal("600 kB fit into 100")
@@ -263,7 +264,7 @@ func TestDetachedFull(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, "the spool does not fill", func() bool { return kept() >= initwire.SpoolLimit })
+	testwait.Within(t, patience, "the spool does not fill", func() bool { return kept() >= initwire.SpoolLimit })
 	time.Sleep(200 * time.Millisecond)
 	if n := kept(); n > initwire.SpoolLimit+initwire.MaxBytes || !b.running("full") {
 		t.Fatalf("%d bytes are kept, it runs: %v", n, b.running("full"))

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -450,9 +451,9 @@ func TestUntarBrokenOff(t *testing.T) {
 	if err := initwire.WriteFrame(conn, initwire.KindBytes, b[:20_000]); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the second file is begun", func() bool { return len(i.names(".")) == 2 })
+	testwait.Within(t, patience, "the second file is begun", func() bool { return len(i.names(".")) == 2 })
 	_ = conn.Close()
-	eventually(t, "half of it is gone", func() bool { return len(i.names(".")) == 1 })
+	testwait.Within(t, patience, "half of it is gone", func() bool { return len(i.names(".")) == 1 })
 	i.has("one", "1")
 }
 

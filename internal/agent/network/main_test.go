@@ -333,21 +333,3 @@ func prefixes(list ...string) []netip.Prefix {
 	}
 	return out
 }
-
-// waitFor waits until a condition holds; the deadline is only for a broken test.
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for tick := time.NewTicker(5 * time.Millisecond); ; {
-		if holds() {
-			tick.Stop()
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}

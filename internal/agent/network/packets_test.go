@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // handle changes a namespace as a test wants it.
@@ -58,7 +60,7 @@ func (h *handle) join6(t *testing.T, link, own, other string, hw net.HardwareAdd
 		t.Fatal(err)
 	}
 	// A worker of the kernel makes the address ours; until then it is routed like a neighbour's.
-	waitFor(t, own+" is local", func() bool {
+	testwait.Until(t, own+" is local", func() bool {
 		routes, err := h.h.RouteGet(net.ParseIP(own))
 		return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 	})

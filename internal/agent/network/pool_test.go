@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // run runs the pool's loop until the test ends or stop is called.
@@ -98,11 +99,11 @@ func descriptors(t testing.TB) int {
 func TestSparesAreKeptReadyAndGoWithRun(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.Spare = 2 })
 	stop := run(t, p)
-	waitFor(t, "two spares", func() bool { return p.ready() == 2 })
+	testwait.Until(t, "two spares", func() bool { return p.ready() == 2 })
 	for i := range 5 {
 		take(t, p, strconv.Itoa(i), bridge())
 	}
-	waitFor(t, "two spares again", func() bool { return p.ready() == 2 })
+	testwait.Until(t, "two spares again", func() bool { return p.ready() == 2 })
 	stop()
 	links, err := ownLinks(p.names)
 	if err != nil {
@@ -117,7 +118,7 @@ func TestSparesAreKeptReadyAndGoWithRun(t *testing.T) {
 func TestSpareReachesNothing(t *testing.T) {
 	p := newPool(t, func(c *Config) { c.Spare = 1 })
 	stop := run(t, p)
-	waitFor(t, "a spare", func() bool { return p.ready() == 1 })
+	testwait.Until(t, "a spare", func() bool { return p.ready() == 1 })
 	listen(t, theWorld.path(), at(farAddr, "80"))
 	p.mu.Lock()
 	path := p.spares[0].path()
@@ -129,7 +130,7 @@ func TestSpareReachesNothing(t *testing.T) {
 func TestTakesAndReleasesLeaveNothing(t *testing.T) {
 	p := newPool(t, nil)
 	stop := run(t, p)
-	waitFor(t, "spares", func() bool { return p.ready() == defaultSpare })
+	testwait.Until(t, "spares", func() bool { return p.ready() == defaultSpare })
 	specs := []Spec{bridge(), {Mode: muster.NetworkNone}, {Mode: muster.NetworkBridge, Ports: []int{80, 80, 443}}, {Mode: muster.NetworkBridge, Egress: prefixes("198.51.100.0/24")}}
 	fds := descriptors(t)
 	for i := range 200 {
@@ -141,7 +142,7 @@ func TestTakesAndReleasesLeaveNothing(t *testing.T) {
 			}
 		}
 	}
-	waitFor(t, "spares", func() bool { return p.ready() == defaultSpare })
+	testwait.Until(t, "spares", func() bool { return p.ready() == defaultSpare })
 	if now := descriptors(t); now > fds+2 {
 		t.Errorf("%d descriptors, before there were %d", now, fds)
 	}
@@ -272,7 +273,7 @@ func TestAddressesRunOutAndRest(t *testing.T) {
 func TestFlushedRulesAreWrittenAnew(t *testing.T) {
 	p := newPool(t, nil)
 	run(t, p)
-	waitFor(t, "spares", func() bool { return p.ready() == defaultSpare })
+	testwait.Until(t, "spares", func() bool { return p.ready() == defaultSpare })
 	n := take(t, p, "a", Spec{Mode: muster.NetworkBridge, Egress: prefixes("198.51.100.0/24"), Ports: []int{80}})
 	listen(t, theWorld.path(), at(farAddr, "80"))
 	before := elements(t, p)
@@ -288,7 +289,7 @@ func TestFlushedRulesAreWrittenAnew(t *testing.T) {
 		if err := c.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the table is whole", func() bool { whole, err := p.rules.intact(); return err == nil && whole })
+		testwait.Until(t, "the table is whole", func() bool { whole, err := p.rules.intact(); return err == nil && whole })
 		if now := elements(t, p); now != before {
 			t.Errorf("%d elements of the sandbox, before there were %d", now, before)
 		}

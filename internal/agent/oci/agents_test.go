@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // agentArgument makes this test program an agent that starts sandboxes one after the other.
@@ -230,20 +231,11 @@ func checkNothingLeft(t *testing.T, r *Runtime, mark string) {
 	if err != nil || strings.Contains(string(b), mark) {
 		t.Errorf("mounts are left, %v:\n%s", err, b)
 	}
-	waitFor(t, "no process is left", func() bool { return len(runtimetest.Processes(mark)) == 0 })
+	testwait.Until(t, "no process is left", func() bool { return len(runtimetest.Processes(mark)) == 0 })
 	for _, d := range []string{"/run/crun", "/run/runc"} {
 		if entries, _ := os.ReadDir(d); len(entries) > 0 {
 			t.Errorf("%s is not empty: %v", d, entries)
 		}
 	}
 	_ = r
-}
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }

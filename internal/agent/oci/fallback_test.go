@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -105,7 +106,7 @@ func TestOtherBoot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, "it has printed", func() bool { _, end, _ := s.Output("stdout").Bounds(); return end == 2 })
+			testwait.Until(t, "it has printed", func() bool { _, end, _ := s.Output("stdout").Bounds(); return end == 2 })
 			if ended {
 				<-s.Done()
 			}

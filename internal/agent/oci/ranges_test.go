@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -53,7 +54,7 @@ cat /proc/self/uid_map > /work/map; touch /work/ready; exec sleep 1000`
 						t.Error(err)
 					}
 				})
-				waitFor(t, "the command to be ready", func() bool { _, err := os.Stat(filepath.Join(dir, "work", "ready")); return err == nil })
+				testwait.Until(t, "the command to be ready", func() bool { _, err := os.Stat(filepath.Join(dir, "work", "ready")); return err == nil })
 				owners, err := os.ReadFile(filepath.Join(dir, "work", "owners"))
 				if want := strings.Repeat("0:0\n", 7) + "7:8\n"; err != nil || string(owners) != want {
 					t.Errorf("owners seen inside: %q, %v", owners, err)
@@ -91,7 +92,7 @@ cat /proc/self/uid_map > /work/map; touch /work/ready; exec sleep 1000`
 			if !ok {
 				t.Fatalf("%s is none of the ranges", a)
 			}
-			waitFor(t, "the range to be free", func() bool {
+			testwait.Until(t, "the range to be free", func() bool {
 				next.ranges.mu.Lock()
 				defer next.ranges.mu.Unlock()
 				return next.ranges.used[i] == ""

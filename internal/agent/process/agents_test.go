@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // Arguments that make this test program an agent.
@@ -215,7 +216,7 @@ func TestKillAll(t *testing.T) {
 				t.Cleanup(func() { _ = initbox.Destroy(context.Background(), dir) })
 				startByAnother(t, dir, parent, "destroyed-0-1", `trap '' TERM; sleep 800 & (setsid sh -c 'sleep 801 & sleep 802' &); sleep 803`)
 				var all []initbox.Member
-				waitFor(t, "the command has its descendants", func() (there bool) {
+				testwait.Until(t, "the command has its descendants", func() (there bool) {
 					var err error
 					if all, err = initbox.Members(dir); err != nil {
 						t.Fatal(err)
@@ -259,14 +260,5 @@ func checkLook(t *testing.T, dir string, want runtimetest.Condition) {
 	t.Helper()
 	if got, err := runtimetest.Look(dir); got != want || err != nil {
 		t.Errorf("condition %q, %v, want %q", got, err, want)
-	}
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // TestTakenCgroup: a start that finds its cgroup in use fails and leaves those in it alone.
@@ -72,7 +73,7 @@ func TestForkBomb(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := 0
-	waitFor(t, "the limit is reached", func() bool {
+	testwait.Until(t, "the limit is reached", func() bool {
 		hit := false
 		for _, d := range r.groups.Dirs("a-bomb-0-1") {
 			text, _ := cgroup.ReadSmall(filepath.Join(d, "pids.events"))

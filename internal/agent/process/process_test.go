@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
+	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -257,7 +258,7 @@ func TestSocket(t *testing.T) {
 		n, _ := s.Output("stdout").ReadAt(buf, 0)
 		return string(buf[:n])
 	}
-	waitFor(t, "ready", func() bool { return printed() == "ready\n" })
+	testwait.Until(t, "ready", func() bool { return printed() == "ready\n" })
 	state, err := client.Status(t.Context())
 	if err != nil || !state.Running || state.Protocol != initwire.Protocol || state.Command.Pid == 0 || state.Result.Started != s.Started().UnixNano() {
 		t.Errorf("status %+v, %v", state, err)
@@ -265,7 +266,7 @@ func TestSocket(t *testing.T) {
 	if err := client.Signal(t.Context(), syscall.SIGUSR1); err != nil {
 		t.Error(err)
 	}
-	waitFor(t, "the signal arrived", func() bool { return printed() == "ready\nusr1\n" })
+	testwait.Until(t, "the signal arrived", func() bool { return printed() == "ready\nusr1\n" })
 	if err := client.Signal(t.Context(), 99); err == nil {
 		t.Error("signal 99 was taken")
 	}
@@ -366,7 +367,7 @@ func TestNothingHeld(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		waitFor(t, "it is over", func() bool {
+		testwait.Until(t, "it is over", func() bool {
 			condition, err := runtimetest.Look(dir)
 			return condition == runtimetest.Ended && err == nil
 		})
@@ -386,7 +387,7 @@ func TestNothingHeld(t *testing.T) {
 	for i := range 50 {
 		one(i%2 == 0)
 	}
-	waitFor(t, "no descriptor more than before", func() bool { return descriptors() <= before })
+	testwait.Until(t, "no descriptor more than before", func() bool { return descriptors() <= before })
 	for _, pid := range pids(t) {
 		if st, ok := initbox.ReadStat(pid); ok && st.Dead() && st.Parent == os.Getpid() {
 			t.Errorf("zombie %d", pid)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 // patience bounds every wait for something that should happen soon.
@@ -247,13 +248,7 @@ func (r *rig) output(s agent.Sandbox, stream string) string {
 // until waits for a condition.
 func (r *rig) until(what string, ok func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(patience())
-	for !ok() {
-		if time.Now().After(deadline) {
-			r.Fatalf("not within %s: %s", patience(), what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testwait.Within(r, patience(), what, ok)
 }
 
 // untilPrinted waits until a running sandbox has printed a text: it has come that far.

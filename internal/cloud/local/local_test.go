@@ -22,6 +22,7 @@ import (
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
 	"github.com/musterhq/muster/internal/programtest"
+	"github.com/musterhq/muster/internal/testwait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -151,23 +152,12 @@ func listed(t *testing.T, p *Provider, id muster.InstanceID) bool {
 	return false
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // ready is a client of an instance's agent once it answers.
 func ready(t *testing.T, p *Provider, id muster.InstanceID) *wire.Client {
 	t.Helper()
 	c := wire.NewClient(func(ctx context.Context) (net.Conn, error) { return p.DialAgent(ctx, id) })
 	t.Cleanup(c.Close)
-	eventually(t, "the agent answers", func() bool {
+	testwait.Until(t, "the agent answers", func() bool {
 		_, err := c.Hello(t.Context())
 		return err == nil
 	})
@@ -236,7 +226,7 @@ func killAgent(t *testing.T, p *Provider, id muster.InstanceID) {
 	if err := r.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the agent is dead", func() bool { return !r.Alive() })
+	testwait.Until(t, "the agent is dead", func() bool { return !r.Alive() })
 }
 
 // running reports whether a process with this text in its command line lives.
@@ -324,7 +314,7 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 	if err := next.StartAgent(t.Context(), i.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new build answers", func() bool {
+	testwait.Until(t, "the new build answers", func() bool {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Version == "v-next"
 	})
@@ -349,7 +339,7 @@ func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
 	if err := p.StartAgent(t.Context(), i.ID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its agent is that of n2", func() bool {
+	testwait.Until(t, "its agent is that of n2", func() bool {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Node == "n2"
 	})
@@ -370,7 +360,7 @@ func TestEverythingKilledIsOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "its processes are dead", func() bool { return len(members(t, p, i.ID)) == 0 })
+	testwait.Until(t, "its processes are dead", func() bool { return len(members(t, p, i.ID)) == 0 })
 	if err := p.StartAgent(t.Context(), i.ID); muster.KindOf(err) != muster.FaultNotFound {
 		t.Errorf("an instance that is off was started: %v", err)
 	}
@@ -405,7 +395,7 @@ func TestIdleInstanceWhoseAgentDied(t *testing.T) {
 	}
 	p.offAfter = 50 * time.Millisecond
 	killAgent(t, p, i.ID)
-	eventually(t, "it is off", func() bool { return !listed(t, p, i.ID) })
+	testwait.Until(t, "it is off", func() bool { return !listed(t, p, i.ID) })
 	if err := p.StartAgent(t.Context(), i.ID); muster.KindOf(err) != muster.FaultNotFound {
 		t.Errorf("%v", err)
 	}
@@ -416,7 +406,7 @@ func TestResultOfASandboxThatEndedWithoutAgent(t *testing.T) {
 	i := create(t, p, intent(1, "small"))
 	runs(t, ready(t, p, i.ID), "u-0-1", "sleep 0.1; echo kept")
 	killAgent(t, p, i.ID)
-	eventually(t, "the sandbox has ended", func() bool { return len(members(t, p, i.ID)) == 0 })
+	testwait.Until(t, "the sandbox has ended", func() bool { return len(members(t, p, i.ID)) == 0 })
 	// All of its processes are dead, but none was killed in the middle of its work.
 	if !listed(t, p, i.ID) {
 		t.Fatal("off at once")
@@ -471,7 +461,7 @@ func TestCreateThatDiedBeforeTheAgentStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.startGrace = 50 * time.Millisecond
-	eventually(t, "it is off", func() bool { return !listed(t, next, i.id) })
+	testwait.Until(t, "it is off", func() bool { return !listed(t, next, i.id) })
 	if _, err := os.Stat(i.dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
@@ -484,7 +474,7 @@ func TestDestroyEndsEverything(t *testing.T) {
 	mark := fmt.Sprint("31", os.Getpid(), time.Now().UnixNano()%1e6)
 	runs(t, c, "u-0-1", "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM; sleep "+mark+"; :' & sleep "+mark)
 	runs(t, c, "u-1-1", "chmod 500 .; sleep "+mark)
-	eventually(t, "all of them run", func() bool { return len(members(t, p, i.ID)) >= 6 })
+	testwait.Until(t, "all of them run", func() bool { return len(members(t, p, i.ID)) >= 6 })
 	r := record(t, p, i.ID)
 	if err := syscall.Kill(r.Pid, syscall.SIGSTOP); err != nil { // a hung agent does not help
 		t.Fatal(err)
@@ -520,7 +510,7 @@ func TestDestroyWhileItBoots(t *testing.T) {
 	if errs := p.Destroy(t.Context(), []muster.InstanceID{i.ID}); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	eventually(t, "its agent is dead", func() bool { return !running(t, string(i.ID)) })
+	testwait.Until(t, "its agent is dead", func() bool { return !running(t, string(i.ID)) })
 	if _, err := os.Stat(p.dir(i.ID)); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the agent brought its directory back")
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/testwait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -427,12 +428,7 @@ func (b *bench) serve() *httptest.Server {
 // eventually waits for a condition.
 func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); {
-		if time.Now().After(deadline) {
-			b.Fatalf("did not happen: %s", what)
-		}
-		<-time.After(2 * time.Millisecond)
-	}
+	testwait.Until(b, what, cond)
 }
 
 // startInit has every sandbox be one that a real muster-init keeps; work is where its command started. stop ends it.

@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/testwait"
 )
 
 func TestS1OneAfterManyChanges(t *testing.T) {
@@ -501,10 +502,5 @@ func TestS12AnUrgentOneIsNext(t *testing.T) {
 
 func within(t *testing.T, fn func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !fn(); {
-		if time.Now().After(deadline) {
-			t.Fatal("never happened")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testwait.Until(t, "what the test waits for", fn)
 }
