@@ -66,7 +66,7 @@ var rules = []rule{
 	{place: "internal/agent/network", may: []string{".", "internal/agent"}, third: []string{"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "github.com/google/nftables", "github.com/mdlayher/netlink", "golang.org/x/sys", "golang.org/x/sync"}},
 	{place: "internal/agent/cgroup", may: []string{"."}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/initbox", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
-	{place: "internal/agent/oci", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/wire/init"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent/oci", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/wire/init"}, third: []string{"github.com/opencontainers/runtime-spec", "golang.org/x/sys"}},
 	{place: "internal/agent/teardown", may: []string{".", "internal/agent", "internal/agent/cgroup", "internal/agent/initbox", "internal/agent/network"}},
 	{place: "internal/agent/host", may: []string{".", "internal/agent", "internal/agent/teardown", "internal/wire/agent"}},
 	{place: "internal/agent/runtimetest", may: []string{".", "internal/testwait", "internal/agent/...", "internal/agent", "internal/wire/init", "internal/sandbox"}, third: []string{"golang.org/x/sys"}},

@@ -1,12 +1,12 @@
 package oci
 
 import (
-	"encoding/json"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,10 +62,13 @@ func run64(t *testing.T, code []unix.SockFilter, number uint32, args ...uint64) 
 	return evaluate(t, code, data)
 }
 
+// inWords is the profile as the runtime programs read it.
+type inWords specs.LinuxSeccomp
+
 // ask asks the form in words about a call: as the runtime programs have it, the first rule by name whose conditions all hold.
-func (p *seccomp) ask(t *testing.T, name string, args ...uint64) uint32 {
+func (p *inWords) ask(t *testing.T, name string, args ...uint64) uint32 {
 	t.Helper()
-	holds := func(c seccompArg) bool {
+	holds := func(c specs.LinuxSeccompArg) bool {
 		var v uint64
 		if int(c.Index) < len(args) {
 			v = args[c.Index]
@@ -94,7 +97,7 @@ func (p *seccomp) ask(t *testing.T, name string, args ...uint64) uint32 {
 			t.Fatalf("rule of %s has the action %q", name, r.Action)
 		}
 	}
-	return refuse(uint32(p.DefaultErrnoRet))
+	return refuse(uint32(*p.DefaultErrnoRet))
 }
 
 // TestFilter: both forms of the profile say the same of every call, whatever its arguments.
@@ -103,10 +106,7 @@ func TestFilter(t *testing.T) {
 	if code == nil {
 		t.Skip("no numbers of system calls for this architecture")
 	}
-	var profile seccomp
-	if err := json.Unmarshal(newSeccomp(runtime.GOARCH), &profile); err != nil {
-		t.Fatal(err)
-	}
+	profile := (*inWords)(newSeccomp(runtime.GOARCH))
 	names := map[uint32]string{}
 	for name, n := range callNumbers {
 		names[n] = name

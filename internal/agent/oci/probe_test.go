@@ -2,7 +2,6 @@ package oci
 
 import (
 	"bytes"
-	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // TestNeverUnfiltered: where the filter of system calls does not work, nothing runs, and the first error says why.
@@ -20,7 +21,7 @@ func TestNeverUnfiltered(t *testing.T) {
 			if r.seccomp == nil {
 				t.Skip("no filter for this architecture")
 			}
-			r.filter, r.seccomp = "", json.RawMessage(`{"defaultAction":"SCMP_ACT_NONE_SUCH"}`)
+			r.filter, r.seccomp = "", &specs.LinuxSeccomp{DefaultAction: "SCMP_ACT_NONE_SUCH"}
 			err := r.try(t.Context())
 			if err == nil || !strings.Contains(err.Error(), "SCMP_ACT_NONE_SUCH") {
 				t.Errorf("error %v", err)

@@ -1,9 +1,10 @@
 package oci
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // commandCapabilities are those that the commands of a sandbox may have at most: what a package manager and a server that
@@ -125,84 +126,59 @@ const uncommonTypes = 0xc
 // personalities that a program may ask for: usual, short path of names, 32-bit names, and the question.
 var personalities = []uint64{0x0, 0x8, 0x20000, 0x20008, 0xffffffff}
 
-type (
-	seccomp struct {
-		DefaultAction   string        `json:"defaultAction"`
-		DefaultErrnoRet uint          `json:"defaultErrnoRet"`
-		Architectures   []string      `json:"architectures"`
-		Syscalls        []seccompRule `json:"syscalls"`
-	}
-	seccompRule struct {
-		Names    []string     `json:"names"`
-		Action   string       `json:"action"`
-		ErrnoRet *uint        `json:"errnoRet,omitempty"`
-		Args     []seccompArg `json:"args,omitempty"`
-	}
-	seccompArg struct {
-		Index    uint   `json:"index"`
-		Value    uint64 `json:"value"`
-		ValueTwo uint64 `json:"valueTwo,omitempty"`
-		Op       string `json:"op"`
-	}
-)
-
 // whole compares an argument that is an int: the kernel looks at no more than its 32 bits.
-func whole(index uint, value uint64) seccompArg {
-	return seccompArg{Index: index, Value: 0xffffffff, ValueTwo: value, Op: "SCMP_CMP_MASKED_EQ"}
+func whole(index uint, value uint64) specs.LinuxSeccompArg {
+	return specs.LinuxSeccompArg{Index: index, Value: 0xffffffff, ValueTwo: value, Op: specs.OpMaskedEqual}
 }
 
 // seccompArchitectures by Go's name. A program for another (32 bits on a 64-bit node) is ended at its first call. To let it
 // in would be to let everybody in by its door, where one call makes sockets of every kind and its arguments lie in memory,
 // where no filter sees them. To answer it with an error would be no kinder: it cannot even exit, and one that insists never ends.
-var seccompArchitectures = map[string]string{"amd64": "SCMP_ARCH_X86_64", "arm64": "SCMP_ARCH_AARCH64", "riscv64": "SCMP_ARCH_RISCV64"}
+var seccompArchitectures = map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64, "riscv64": specs.ArchRISCV64}
 
 // newSeccomp is the filter for this architecture as it goes into a container's configuration; nil where we have none.
-func newSeccomp(arch string) json.RawMessage {
+func newSeccomp(arch string) *specs.LinuxSeccomp {
 	name, ok := seccompArchitectures[arch]
 	if !ok {
 		return nil
 	}
-	const allow = "SCMP_ACT_ALLOW"
+	const allow, deny = specs.ActAllow, specs.ActErrno
 	var plain []string
 	for _, group := range allowedCalls {
 		plain = append(plain, strings.Fields(group)...)
 	}
 	slices.Sort(plain)
-	noSuchCall := uint(eNOSYS)
-	f := seccomp{
-		DefaultAction: "SCMP_ACT_ERRNO", DefaultErrnoRet: ePERM, Architectures: []string{name},
-		Syscalls: []seccompRule{
+	forbidden, noSuchCall := uint(ePERM), uint(eNOSYS)
+	f := &specs.LinuxSeccomp{
+		DefaultAction: deny, DefaultErrnoRet: &forbidden, Architectures: []specs.Arch{name},
+		Syscalls: []specs.LinuxSyscall{
 			{Names: slices.Compact(plain), Action: allow},
 			// Root inside has the uid of init, and could give it limits by which it ends. Everybody may set its own, and look at all.
-			{Names: []string{"prlimit64"}, Action: allow, Args: []seccompArg{whole(0, 0)}},
-			{Names: []string{"prlimit64"}, Action: allow, Args: []seccompArg{{Index: 2, Value: 0, Op: "SCMP_CMP_EQ"}}},
-			{Names: []string{"clone"}, Action: allow, Args: []seccompArg{{Index: 0, Value: namespaceFlags, ValueTwo: 0, Op: "SCMP_CMP_MASKED_EQ"}}},
-			{Names: []string{"socketpair"}, Action: allow, Args: []seccompArg{whole(0, unixFamily)}},
+			{Names: []string{"prlimit64"}, Action: allow, Args: []specs.LinuxSeccompArg{whole(0, 0)}},
+			{Names: []string{"prlimit64"}, Action: allow, Args: []specs.LinuxSeccompArg{{Index: 2, Value: 0, Op: specs.OpEqualTo}}},
+			{Names: []string{"clone"}, Action: allow, Args: []specs.LinuxSeccompArg{{Index: 0, Value: namespaceFlags, ValueTwo: 0, Op: specs.OpMaskedEqual}}},
+			{Names: []string{"socketpair"}, Action: allow, Args: []specs.LinuxSeccompArg{whole(0, unixFamily)}},
 			// Its flags lie in memory, where no filter sees them. Told that there is no such call, everybody falls back to clone.
-			{Names: []string{"clone3"}, Action: "SCMP_ACT_ERRNO", ErrnoRet: &noSuchCall},
+			{Names: []string{"clone3"}, Action: deny, ErrnoRet: &noSuchCall},
 			// Its contexts count against one number of the whole machine (fs.aio-max-nr), which a sandbox could use up. Databases
 			// that find no such call fall back to other ways.
-			{Names: []string{"io_setup"}, Action: "SCMP_ACT_ERRNO", ErrnoRet: &noSuchCall},
+			{Names: []string{"io_setup"}, Action: deny, ErrnoRet: &noSuchCall},
 		},
 	}
 	for _, s := range socketsAllowed {
-		args := []seccompArg{whole(0, s.family)}
+		args := []specs.LinuxSeccompArg{whole(0, s.family)}
 		if s.common {
-			args = append(args, seccompArg{Index: 1, Value: uncommonTypes, ValueTwo: 0, Op: "SCMP_CMP_MASKED_EQ"})
+			args = append(args, specs.LinuxSeccompArg{Index: 1, Value: uncommonTypes, ValueTwo: 0, Op: specs.OpMaskedEqual})
 		}
 		if s.protocols == nil {
-			f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"socket"}, Action: allow, Args: args})
+			f.Syscalls = append(f.Syscalls, specs.LinuxSyscall{Names: []string{"socket"}, Action: allow, Args: args})
 		}
 		for _, p := range s.protocols {
-			f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"socket"}, Action: allow, Args: append(slices.Clone(args), whole(2, p))})
+			f.Syscalls = append(f.Syscalls, specs.LinuxSyscall{Names: []string{"socket"}, Action: allow, Args: append(slices.Clone(args), whole(2, p))})
 		}
 	}
 	for _, p := range personalities {
-		f.Syscalls = append(f.Syscalls, seccompRule{Names: []string{"personality"}, Action: allow, Args: []seccompArg{whole(0, p)}})
+		f.Syscalls = append(f.Syscalls, specs.LinuxSyscall{Names: []string{"personality"}, Action: allow, Args: []specs.LinuxSeccompArg{whole(0, p)}})
 	}
-	b, err := json.Marshal(f)
-	if err != nil {
-		return nil // cannot be: it is made of words and numbers
-	}
-	return b
+	return f
 }

@@ -3,7 +3,6 @@ package oci
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
@@ -75,7 +76,7 @@ type Runtime struct {
 	problems []string
 	program  *program
 	groups   *cgroup.Groups
-	seccomp  json.RawMessage
+	seccomp  *specs.LinuxSeccomp
 	// filter is seccomp as crun takes it without compiling it, if it does.
 	filter string
 	// masked and readonly are those of the paths that this kernel has.

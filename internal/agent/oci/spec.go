@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
@@ -18,56 +20,6 @@ const initAt = "/dev/.muster/init"
 // sharedMemory is the size of /dev/shm, counted in the sandbox's memory.
 const sharedMemory = "size=65536k"
 
-// The parts of an OCI configuration that we use.
-type (
-	spec struct {
-		Version  string      `json:"ociVersion"`
-		Process  specProcess `json:"process"`
-		Root     specRoot    `json:"root"`
-		Hostname string      `json:"hostname"`
-		Mounts   []specMount `json:"mounts"`
-		Linux    specLinux   `json:"linux"`
-		// Annotations are hints to crun.
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	specProcess struct {
-		User            struct{ UID, GID int } `json:"user"`
-		Args            []string               `json:"args"`
-		Env             []string               `json:"env"`
-		Cwd             string                 `json:"cwd"`
-		Capabilities    map[string][]string    `json:"capabilities"`
-		NoNewPrivileges bool                   `json:"noNewPrivileges"`
-		OOMScoreAdj     int                    `json:"oomScoreAdj"`
-	}
-	specRoot struct {
-		Path string `json:"path"`
-	}
-	specMount struct {
-		Destination string   `json:"destination"`
-		Type        string   `json:"type,omitempty"`
-		Source      string   `json:"source"`
-		Options     []string `json:"options,omitempty"`
-	}
-	specLinux struct {
-		Namespaces    []specNamespace   `json:"namespaces"`
-		UIDMappings   []specMapping     `json:"uidMappings,omitempty"`
-		GIDMappings   []specMapping     `json:"gidMappings,omitempty"`
-		CgroupsPath   string            `json:"cgroupsPath,omitempty"`
-		Sysctl        map[string]string `json:"sysctl,omitempty"`
-		Seccomp       json.RawMessage   `json:"seccomp,omitempty"`
-		MaskedPaths   []string          `json:"maskedPaths"`
-		ReadonlyPaths []string          `json:"readonlyPaths"`
-	}
-	specNamespace struct {
-		Type string `json:"type"`
-	}
-	specMapping struct {
-		ContainerID int `json:"containerID"`
-		HostID      int `json:"hostID"`
-		Size        int `json:"size"`
-	}
-)
-
 // writeSpec writes the container's configuration.
 func (s *stage) writeSpec() error {
 	b, err := json.Marshal(s.spec())
@@ -77,36 +29,36 @@ func (s *stage) writeSpec() error {
 	return os.WriteFile(filepath.Join(s.box, specName), b, 0o600)
 }
 
-func (s *stage) spec() *spec {
-	c := &spec{Version: "1.0.2", Root: specRoot{Path: s.at("root")}, Hostname: s.hostname()}
-	c.Process = specProcess{
+func (s *stage) spec() *specs.Spec {
+	c := &specs.Spec{Version: "1.0.2", Root: &specs.Root{Path: s.at("root")}, Hostname: s.hostname(), Mounts: s.mounts(), Linux: &specs.Linux{}}
+	c.Process = &specs.Process{
 		// With a HOME crun does not look for one in the image's /etc/passwd. Nothing of it reaches the command.
 		Args: []string{initAt, s.name}, Env: append(initbox.InitEnv(), "HOME=/"), Cwd: "/", NoNewPrivileges: true,
-		Capabilities: map[string][]string{"bounding": initCapabilities, "effective": initCapabilities, "permitted": initCapabilities},
+		Capabilities: &specs.LinuxCapabilities{Bounding: initCapabilities, Effective: initCapabilities, Permitted: initCapabilities},
+		OOMScoreAdj:  new(int), // unset, it would be that of the agent
 	}
-	c.Mounts = s.mounts()
-	l := &c.Linux
+	l := c.Linux
 	l.MaskedPaths, l.ReadonlyPaths, l.Seccomp = s.r.masked, s.r.readonly, s.r.seccomp
 	if s.r.seccomp != nil && s.r.filter != "" {
 		// Whether it took the hint is looked at when the container is there, see born.
 		l.Seccomp, c.Annotations = nil, map[string]string{"run.oci.seccomp_bpf_data": s.r.filter}
 	}
-	kinds := []string{"pid", "ipc", "uts", "mount"}
+	kinds := []specs.LinuxNamespaceType{specs.PIDNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace}
 	if s.r.groups.Unified() {
-		kinds = append(kinds, "cgroup")
+		kinds = append(kinds, specs.CgroupNamespace)
 	}
 	if s.newNetwork() {
-		kinds = append(kinds, "network")
+		kinds = append(kinds, specs.NetworkNamespace)
 		// A server needs no rights to listen inside.
 		l.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 	}
 	if s.ids.base > 0 {
-		kinds = append(kinds, "user")
-		m := []specMapping{{ContainerID: 0, HostID: s.ids.base, Size: idRange}}
+		kinds = append(kinds, specs.UserNamespace)
+		m := []specs.LinuxIDMapping{{ContainerID: 0, HostID: uint32(s.ids.base), Size: idRange}}
 		l.UIDMappings, l.GIDMappings = m, m
 	}
 	for _, k := range kinds {
-		l.Namespaces = append(l.Namespaces, specNamespace{k})
+		l.Namespaces = append(l.Namespaces, specs.LinuxNamespace{Type: k})
 	}
 	if !s.r.program.leavesCgroups() {
 		l.CgroupsPath = s.r.groups.Path(s.name)
@@ -123,34 +75,37 @@ func (s *stage) newNetwork() bool {
 // Else we mount it for it.
 func (s *stage) ownSys() bool { return s.ids.base > 0 && !s.newNetwork() }
 
-func (s *stage) mounts() []specMount {
+func (s *stage) mounts() []specs.Mount {
 	harmless := []string{"nosuid", "noexec", "nodev"}
 	with := func(options ...string) []string { return append(options, harmless...) }
-	all := []specMount{
-		{"/proc", "proc", "proc", harmless},
-		{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{"/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{"/dev/shm", "tmpfs", "shm", with("mode=1777", sharedMemory)},
-		{"/dev/mqueue", "mqueue", "mqueue", harmless},
+	mount := func(at, kind, source string, options []string) specs.Mount {
+		return specs.Mount{Destination: at, Type: kind, Source: source, Options: options}
+	}
+	all := []specs.Mount{
+		mount("/proc", "proc", "proc", harmless),
+		mount("/dev", "tmpfs", "tmpfs", []string{"nosuid", "strictatime", "mode=755", "size=65536k"}),
+		mount("/dev/pts", "devpts", "devpts", []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}),
+		mount("/dev/shm", "tmpfs", "shm", with("mode=1777", sharedMemory)),
+		mount("/dev/mqueue", "mqueue", "mqueue", harmless),
 	}
 	if s.ownSys() {
-		all = append(all, specMount{"/sys", "bind", s.at("sys"), with("bind", "ro")})
+		all = append(all, mount("/sys", "bind", s.at("sys"), with("bind", "ro")))
 	} else {
-		all = append(all, specMount{"/sys", "sysfs", "sysfs", with("ro")})
+		all = append(all, mount("/sys", "sysfs", "sysfs", with("ro")))
 	}
 	if s.r.groups.Unified() {
-		all = append(all, specMount{"/sys/fs/cgroup", "cgroup", "cgroup", with("ro")})
+		all = append(all, mount("/sys/fs/cgroup", "cgroup", "cgroup", with("ro")))
 	}
 	for i, path := range s.c.Container.Volumes {
-		all = append(all, specMount{path, "bind", s.volume(i), []string{"bind", "nosuid", "nodev"}})
+		all = append(all, mount(path, "bind", s.volume(i), []string{"bind", "nosuid", "nodev"}))
 	}
 	if s.c.Container.Shared != "" {
-		all = append(all, specMount{s.c.Container.SharedAt, "bind", s.shared, []string{"bind", "nosuid", "nodev"}})
+		all = append(all, mount(s.c.Container.SharedAt, "bind", s.shared, []string{"bind", "nosuid", "nodev"}))
 	}
 	for _, name := range ownFiles {
-		all = append(all, specMount{"/etc/" + name, "bind", s.at(name), []string{"bind", "nosuid", "nodev", "noexec"}})
+		all = append(all, mount("/etc/"+name, "bind", s.at(name), []string{"bind", "nosuid", "nodev", "noexec"}))
 	}
-	return append(all, specMount{initAt, "bind", s.at("init"), []string{"bind", "ro", "nosuid", "nodev"}})
+	return append(all, mount(initAt, "bind", s.at("init"), []string{"bind", "ro", "nosuid", "nodev"}))
 }
 
 // ownFiles are those in /etc that a container has of its own.
