@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -186,17 +185,7 @@ func echo(v any) any {
 }
 
 // clip bounds what a request makes us repeat.
-func clip(s string) string {
-	const most = 200
-	if len(s) <= most {
-		return s
-	}
-	n := most
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + "…"
-}
+func clip(s string) string { return muster.Truncate(s, 200) }
 
 // notFound is the answer for an object that does not exist.
 func notFound(format string, args ...any) error {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -102,14 +102,4 @@ func sentence(pr *api.Problem) string {
 }
 
 // clip bounds what a request makes us repeat.
-func clip(s string) string {
-	const most = 200
-	if len(s) <= most {
-		return strings.ToValidUTF8(s, "\ufffd")
-	}
-	n := most
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "\ufffd") + "…"
-}
+func clip(s string) string { return muster.Truncate(s, 200) }
