@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -20,7 +21,7 @@ func (a *API) allocRoutes() {
 		if err != nil {
 			return nil, err
 		}
-		return &allocOut{allocNow(snap, al)}, nil
+		return &allocOut{present.AllocOnNode(snap, al)}, nil
 	})
 }
 
@@ -46,7 +47,7 @@ func (o *allocListOut) add(snap *state.Snapshot, al *state.Alloc, limit int) boo
 		o.Body.Next = o.Body.Allocs[limit-1].ID
 		return false
 	}
-	o.Body.Allocs = append(o.Body.Allocs, allocNow(snap, al))
+	o.Body.Allocs = append(o.Body.Allocs, present.AllocOnNode(snap, al))
 	return true
 }
 

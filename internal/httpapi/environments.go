@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -181,10 +182,10 @@ func (a *API) environmentOf(snap *state.Snapshot, j *state.Job) api.Environment 
 	e := api.Environment{
 		Namespace: string(j.Key.Namespace), Name: name, UID: string(j.UID), Version: j.Version, Stage: string(j.Stage),
 		Runners: j.Runners(), Wanted: j.Env.Stock, Why: j.Env.Why, Waiting: a.cfg.Runners.Waiting(j.UID), Unplaced: j.Waiting(),
-		Claims: j.Env.Claims, Failure: j.Env.Failure, Created: j.Submitted.Std(), Alert: at(j.Env.Alert),
+		Claims: j.Env.Claims, Failure: j.Env.Failure, Created: j.Submitted.Std(), Alert: present.Time(j.Env.Alert),
 	}
 	if j.Env.Failures > 0 {
-		e.RetryAt = at(j.Env.StartAt())
+		e.RetryAt = present.Time(j.Env.StartAt())
 	}
 	snap.Runners(j.UID, muster.RunnerWarm, func(al *state.Alloc) bool {
 		if al.Version != j.Version {

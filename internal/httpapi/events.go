@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -241,7 +242,7 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 		}
 		ev.Namespace, ev.Job, ev.JobUID = string(j.Key.Namespace), j.Key.Name, string(j.UID)
 		if c.Job != nil {
-			now := jobOf(c.Job)
+			now := present.Job(c.Job)
 			ev.JobNow = &now
 		}
 		ev.Text = jobText(string(c.Verb), j)
@@ -256,7 +257,7 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 			return nil // before the work
 		}
 		if c.Alloc != nil {
-			now := allocOf(c.Alloc)
+			now := present.Alloc(c.Alloc)
 			ev.AllocNow = &now
 		}
 		ev.Text = allocText(string(c.Verb), al)
@@ -270,7 +271,7 @@ func (in *eventsIn) event(c *state.Change) *api.Event {
 		}
 		ev.Node = string(n.ID)
 		if c.Node != nil {
-			now := nodeOf(c.Node)
+			now := present.Node(c.Node)
 			ev.NodeNow = &now
 		}
 		ev.Text = nodeText(string(c.Verb), n)
@@ -298,13 +299,6 @@ func (in *eventsIn) skips(ev *api.Event) bool {
 		in.Node != "" && ev.Node != in.Node
 }
 
-func because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return ": " + why
-}
-
 func claimText(verb string, c *state.Claim) string {
 	what := fmt.Sprintf("claim %s of runner %s", c.ID, c.Runner)
 	switch verb {
@@ -313,7 +307,7 @@ func claimText(verb string, c *state.Claim) string {
 	case "claim.extended":
 		return what + " was extended"
 	}
-	return what + " was " + string(c.State) + because(c.Reason)
+	return what + " was " + string(c.State) + present.Because(c.Reason)
 }
 
 func environmentText(verb string, j *state.Job) string {
@@ -329,7 +323,7 @@ func environmentText(verb string, j *state.Job) string {
 	case "environment.recovered":
 		return fmt.Sprintf("%s has %d warm of %d: enough again", what, j.Env.Warm, j.Env.Stock)
 	case "environment.wants":
-		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + because(j.Env.Why)
+		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + present.Because(j.Env.Why)
 	case "job.ended":
 		return what + " is gone"
 	}
@@ -349,19 +343,19 @@ func jobText(verb string, j *state.Job) string {
 	case "job.replaced":
 		return fmt.Sprintf("%s was submitted again as version %d, with %s", what, j.Version, muster.Counted(j.Count(), "member"))
 	case "job.stopping":
-		return what + " is stopping" + because(j.Reason)
+		return what + " is stopping" + present.Because(j.Reason)
 	case "job.ended":
-		return what + " " + string(j.Result) + because(j.Reason)
+		return what + " " + string(j.Result) + present.Because(j.Reason)
 	case "job.updated":
-		return fmt.Sprintf("%s is at version %d%s", what, j.Version, because(j.Standing.Note))
+		return fmt.Sprintf("%s is at version %d%s", what, j.Version, present.Because(j.Standing.Note))
 	case "job.rollout-done":
 		return fmt.Sprintf("%s runs version %d, and each member of it is healthy", what, j.Version)
 	case "job.rollout-failed":
-		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, because(j.Standing.Reason))
+		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, present.Because(j.Standing.Reason))
 	case "job.sized":
 		return fmt.Sprintf("%s wants %s, one for each node that fits", what, muster.Counted(j.Waiting()+j.Placed, "member"))
 	case "job.parked":
-		return what + " waits" + because(j.Parked)
+		return what + " waits" + present.Because(j.Parked)
 	case "job.unparked":
 		return what + " is looked at again"
 	case "job.reserved":
@@ -394,7 +388,7 @@ func allocText(verb string, al *state.Alloc) string {
 	case "alloc.running":
 		return fmt.Sprintf("%s is running on node %s", what, al.Node)
 	case "alloc.stopping":
-		return what + " was told to stop" + because(al.StopCause)
+		return what + " was told to stop" + present.Because(al.StopCause)
 	case "alloc.ended":
 		how := map[muster.Outcome]string{
 			muster.OutcomeSucceeded: "succeeded", muster.OutcomeFailed: "failed",
@@ -404,12 +398,12 @@ func allocText(verb string, al *state.Alloc) string {
 		if al.Failure != nil {
 			why = al.Failure.Message
 		}
-		return what + " " + how + because(why)
+		return what + " " + how + present.Because(why)
 	case "alloc.output":
 		if al.Output.Stage == state.OutputComplete {
 			return "the output of " + strings.TrimSuffix(what, ",") + " is stored"
 		}
-		return "the output of " + strings.TrimSuffix(what, ",") + " is " + outputState(&al.Output) + because(al.Output.Why)
+		return "the output of " + strings.TrimSuffix(what, ",") + " is " + present.OutputStage(&al.Output) + present.Because(al.Output.Why)
 	case "alloc.purged":
 		return what + " was forgotten"
 	}
@@ -420,23 +414,23 @@ func nodeText(verb string, n *state.Node) string {
 	what := "node " + string(n.ID)
 	switch verb {
 	case "node.launching":
-		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + because(n.StageReason)
+		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + present.Because(n.StageReason)
 	case "node.booting":
 		return fmt.Sprintf("%s is booting, instance %s", what, n.Instance)
 	case "node.adopted":
-		return what + " was adopted" + because(n.StageReason)
+		return what + " was adopted" + present.Because(n.StageReason)
 	case "node.serving":
 		return what + " is serving"
 	case "node.rejoined":
 		return what + " answers again after its agent was started anew"
 	case "node.kept":
-		return what + " serves again" + because(n.StageReason)
+		return what + " serves again" + present.Because(n.StageReason)
 	case "node.draining", "node.terminating", "node.gone":
-		return what + " is " + string(n.Stage) + by(n.StageWho) + because(n.StageReason)
+		return what + " is " + string(n.Stage) + present.By(n.StageWho) + present.Because(n.StageReason)
 	case "node.health-reason":
-		return what + " is still " + string(n.Health) + because(n.HealthReason)
+		return what + " is still " + string(n.Health) + present.Because(n.HealthReason)
 	case "node.evicted":
-		return "what still runs on " + what + " is stopped: the time of its drain is over" + because(n.IntentReason)
+		return "what still runs on " + what + " is stopped: the time of its drain is over" + present.Because(n.IntentReason)
 	case "node.purged":
 		return what + " was forgotten"
 	case "node.reserved":
@@ -444,10 +438,10 @@ func nodeText(verb string, n *state.Node) string {
 	case "node.released":
 		return what + " keeps no room any more"
 	case "node.plans-refused":
-		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + because(n.PlansRefused.Reason)
+		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + present.Because(n.PlansRefused.Reason)
 	}
 	if intent, ok := strings.CutPrefix(verb, "node.intent-"); ok {
-		return what + " is now to " + intent + by(n.IntentWho) + because(n.IntentReason)
+		return what + " is now to " + intent + present.By(n.IntentWho) + present.Because(n.IntentReason)
 	}
-	return what + " is " + strings.TrimPrefix(verb, "node.") + because(n.HealthReason)
+	return what + " is " + strings.TrimPrefix(verb, "node.") + present.Because(n.HealthReason)
 }

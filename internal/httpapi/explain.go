@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -54,7 +55,7 @@ func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanation
 	e := &explainer{snap: snap, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: now, paused: a.cfg.Insight.Paused()}
 	e.out = api.JobExplanation{
 		Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Priority(),
-		Counts: jobOf(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
+		Counts: present.Job(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},
 		Fleet: []api.Wait{}, Blocks: []api.Block{}, Index: snap.Index(),
 	}
 	if in.Member >= 0 {
@@ -119,7 +120,7 @@ const maxAtRisk = 5
 func (e *explainer) atRisk() {
 	nodes := 0
 	e.snap.LiveNodes(func(n *state.Node) bool {
-		why := nodeProblem(n)
+		why := present.NodeProblem(n)
 		if why == "" || n.LiveAllocs == 0 {
 			return true
 		}
@@ -154,16 +155,16 @@ func (e *explainer) explain() {
 	c := e.out.Counts
 	switch {
 	case j.Stage == muster.JobEnded:
-		e.say("%s has ended: %s%s.", e.words(), j.Result, because(j.Reason))
+		e.say("%s has ended: %s%s.", e.words(), j.Result, present.Because(j.Reason))
 		return
 	case j.Stage == muster.JobStopping:
-		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), because(j.Reason), j.LiveAllocs)
+		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), present.Because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0 && j.Env != nil:
 		e.stock()
 		return
 	case j.Waiting() == 0:
-		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(jobOf(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
 		e.rollout()
 		if j.LiveAllocs > 0 && !j.Run.System() {
@@ -174,7 +175,7 @@ func (e *explainer) explain() {
 	}
 	e.stock()
 	e.say("%s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
-		e.words(), j.Priority(), muster.Counted(jobOf(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
+		e.words(), j.Priority(), muster.Counted(present.Job(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.atRisk()
 	e.rollout()
 	e.pause()
@@ -204,7 +205,7 @@ func (e *explainer) rollout() {
 	if st == nil || st.Rollout == muster.RolloutDone {
 		return
 	}
-	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), because(st.Reason))
+	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), present.Because(st.Reason))
 }
 
 // queue tells what is before the job. It reports whether that is all there is to say.
@@ -214,7 +215,7 @@ func (e *explainer) queue() (done bool) {
 		e.say("Others were placed past it for long: what comes free on node %s is kept for it.", j.Reserved)
 	}
 	if j.Parked != "" {
-		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
+		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
 		until := "until it is submitted anew"
 		if j.ParkedUntil != 0 {
 			until = "for another " + e.in(j.ParkedUntil)
@@ -227,13 +228,13 @@ func (e *explainer) queue() (done bool) {
 	if next != nil {
 		e.out.LastFailure = next.Reason
 		if next.RetryAt > e.now {
-			e.out.NextAttempt = at(next.RetryAt)
-			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, because(next.Reason), e.in(next.RetryAt))
+			e.out.NextAttempt = present.Time(next.RetryAt)
+			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, present.Because(next.Reason), e.in(next.RetryAt))
 			if j.Untried() == 0 {
 				return true
 			}
 		} else {
-			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, because(next.Reason))
+			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, present.Because(next.Reason))
 		}
 	}
 	ahead := &api.QueueAhead{}
@@ -380,7 +381,7 @@ func (e *explainer) coming() {
 		}
 		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
 			if due := n.Launched.Add(usual); due > e.now {
-				c.Expected = at(due)
+				c.Expected = present.Time(due)
 			} else {
 				late[n.ID] = usual
 			}
@@ -401,7 +402,7 @@ func (e *explainer) coming() {
 		if usual, ok := late[muster.NodeID(c.Node)]; ok {
 			text += fmt.Sprintf(", longer than the %s that such nodes take", shortly(usual))
 		}
-		e.say("%s%s.", text, because(c.Trouble))
+		e.say("%s%s.", text, present.Because(c.Trouble))
 	}
 }
 
@@ -478,7 +479,7 @@ func (e *explainer) paced() {
 	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {
 		return
 	}
-	e.out.Expected, e.out.Price = at(est.Start), nil
+	e.out.Expected, e.out.Price = present.Time(est.Start), nil
 }
 
 func (e *explainer) expect() {

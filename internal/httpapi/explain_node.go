@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -54,7 +55,7 @@ func (e *nodeExplainer) explain() {
 	e.dials()
 	n := e.n
 	if n.Stage == muster.NodeGone {
-		e.out.Ends = "it is gone" + because(e.n.StageReason)
+		e.out.Ends = "it is gone" + present.Because(e.n.StageReason)
 		return
 	}
 	e.runs()
@@ -74,13 +75,13 @@ func (e *nodeExplainer) explain() {
 
 func (e *nodeExplainer) dials() {
 	n := e.n
-	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: at(n.StageSince), Reason: n.StageReason}
-	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: at(n.HealthSince), Reason: n.HealthReason}
+	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: present.Time(n.StageSince), Reason: n.StageReason}
+	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: present.Time(n.HealthSince), Reason: n.HealthReason}
 	who := n.IntentWho
 	if who == "" && n.IntentSince != 0 {
 		who = "fleet" // the end of a hold for a time, or one for an agent that did not obey
 	}
-	e.out.Intent = api.Dial{Value: string(n.Intent), Who: cmp.Or(who, "nobody"), Since: at(n.IntentSince), Reason: n.IntentReason}
+	e.out.Intent = api.Dial{Value: string(n.Intent), Who: cmp.Or(who, "nobody"), Since: present.Time(n.IntentSince), Reason: n.IntentReason}
 	e.out.Schedulable = n.Schedulable()
 	e.say("Node %s of pool %s, offering %s, %g an hour.", n.ID, n.Pool, n.Offering.Name, float64(n.Offering.Price)/1e6)
 	dial := func(name string, d api.Dial) {
@@ -92,7 +93,7 @@ func (e *nodeExplainer) dials() {
 		if d.Who != "nobody" {
 			turned = ", turned by " + d.Who
 		}
-		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, because(d.Reason))
+		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, present.Because(d.Reason))
 	}
 	dial("Stage", e.out.Stage)
 	if n.Stage == muster.NodeGone {
@@ -178,7 +179,7 @@ func (e *nodeExplainer) ends() {
 	lasts := func(micros muster.Time) time.Duration { return time.Duration(micros) * time.Microsecond }
 	switch {
 	case n.Stage == muster.NodeTerminating:
-		end(e.now, "it is being destroyed%s", because(n.StageReason))
+		end(e.now, "it is being destroyed%s", present.Because(n.StageReason))
 	case n.Intent == muster.NodeHold && n.IntentUntil != 0:
 		end(0, "not while it is held, for another %s", e.in(n.IntentUntil))
 	case n.Intent == muster.NodeHold:
@@ -213,9 +214,9 @@ func (e *nodeExplainer) ends() {
 	case n.Health == muster.NodeUnready && n.Incapable && n.IdleSince != 0 && p.IdleTimeout > 0:
 		due := max(n.IdleSince, n.HealthSince).Add(lasts(p.IdleTimeout))
 		if due > e.now {
-			end(due, "in %s, unless it becomes ready: it has no work and can take none%s", e.in(due), because(n.HealthReason))
+			end(due, "in %s, unless it becomes ready: it has no work and can take none%s", e.in(due), present.Because(n.HealthReason))
 		} else {
-			end(e.now, "now: it has no work and can take none%s; only output that is not stored yet keeps it", because(n.HealthReason))
+			end(e.now, "now: it has no work and can take none%s; only output that is not stored yet keeps it", present.Because(n.HealthReason))
 		}
 	default:
 		e.endIdle(p, lasts(p.IdleTimeout), end)

@@ -5,6 +5,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/present"
 )
 
 // mostListed is how many classes of nodes, or nodes, an answer lists of each kind; text for people lists fewer.
@@ -34,23 +35,23 @@ func (e *explainer) member(index int) {
 		e.placed(index, m.Alloc())
 		return
 	case m != nil && m.Status != muster.MemberWaiting:
-		e.say("Member %d of job %s has ended: %s%s.", index, j.Key, m.Status, because(m.Reason))
+		e.say("Member %d of job %s has ended: %s%s.", index, j.Key, m.Status, present.Because(m.Reason))
 		return
 	case j.Stage != muster.JobLive:
-		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, because(j.Reason))
+		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, present.Because(j.Reason))
 		return
 	case m == nil:
 		e.say("Member %d of job %s, which has priority %d, was not placed yet. It asks for %s.", index, j.Key, j.Priority(), j.Run.Ask)
 	case m.RetryAt > e.now:
-		e.out.NextAttempt, e.out.LastFailure = at(m.RetryAt), m.Reason
-		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, because(m.Reason), e.in(m.RetryAt))
+		e.out.NextAttempt, e.out.LastFailure = present.Time(m.RetryAt), m.Reason
+		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, present.Because(m.Reason), e.in(m.RetryAt))
 	default:
 		e.out.LastFailure = m.Reason
-		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, because(m.Reason))
+		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, present.Because(m.Reason))
 	}
 	e.pause()
 	if j.Parked != "" {
-		e.out.Parked, e.out.ParkedUntil = j.Parked, at(j.ParkedUntil)
+		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
 		e.say("The scheduler has put the job aside: %s.", j.Parked)
 	}
 	e.placing(place.ExplainMember(j, index, e.snap, e.now))

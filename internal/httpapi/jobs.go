@@ -22,6 +22,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -307,7 +308,7 @@ func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 			out.Body.Next = string(last.Namespace) + "/" + last.Name
 			return false
 		}
-		out.Body.Jobs = append(out.Body.Jobs, jobOf(j))
+		out.Body.Jobs = append(out.Body.Jobs, present.Job(j))
 		last = j.Key
 		return true
 	})
@@ -320,7 +321,7 @@ func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &jobOut{Body: jobWhole(j)}
+	out := &jobOut{Body: present.JobWithSpec(j)}
 	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
 	out.Body.Rollout = rolloutOf(snap, j, a.cfg.Clock.Now())
 	return out, nil
@@ -358,7 +359,7 @@ func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 	if now := a.cfg.State.Latest().Job(j.Key); now != nil {
 		j = now
 	}
-	out.Body = jobWhole(j)
+	out.Body = present.JobWithSpec(j)
 	return out, nil
 }
 
@@ -401,7 +402,7 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 	// Members without a row stand between and after those that have one.
 	upTo := func(end int) bool {
 		for ; next < end; next++ {
-			if !add(memberOf(j, next, nil)) {
+			if !add(present.Member(j, next, nil)) {
 				return false
 			}
 		}
@@ -418,7 +419,7 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 		if j.Run.System() {
 			next = m.Index // those between were of nodes that are gone
 		}
-		if !upTo(m.Index) || !add(memberOf(j, m.Index, m)) {
+		if !upTo(m.Index) || !add(present.Member(j, m.Index, m)) {
 			full = true
 			return false
 		}

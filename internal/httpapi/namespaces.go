@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/policy"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -148,7 +149,7 @@ func weightsOf(snap *state.Snapshot) map[string]int {
 
 func namespaceOf(snap *state.Snapshot, ns muster.Namespace, weights map[string]int) api.Namespace {
 	u := snap.Use(ns)
-	out := api.Namespace{Name: string(ns), Jobs: u.Jobs, Waiting: u.Waiting, Allocs: u.Allocs, Used: resourcesOf(u.Used)}
+	out := api.Namespace{Name: string(ns), Jobs: u.Jobs, Waiting: u.Waiting, Allocs: u.Allocs, Used: present.Resources(u.Used)}
 	if ns != muster.AllNamespaces {
 		out.Class, out.Weight = snap.Shares().Class(ns)
 		sum := 0
@@ -165,7 +166,7 @@ func namespaceOf(snap *state.Snapshot, ns muster.Namespace, weights map[string]i
 			p := l.Highest()
 			out.Limits.MaxPriority = &p
 		}
-		out.LimitSet, out.LimitWho, out.LimitWhy = at(l.Set), l.Who, l.Reason
+		out.LimitSet, out.LimitWho, out.LimitWhy = present.Time(l.Set), l.Who, l.Reason
 	}
 	return out
 }
@@ -204,7 +205,7 @@ func limitsText(l *state.NamespaceLimits) string {
 		what = "the limits of all namespaces together"
 	}
 	if l.Empty() {
-		return what + " were lifted" + by(l.Who) + because(l.Reason)
+		return what + " were lifted" + present.By(l.Who) + present.Because(l.Reason)
 	}
-	return what + " were set" + by(l.Who) + because(l.Reason)
+	return what + " were set" + present.By(l.Who) + present.Because(l.Reason)
 }

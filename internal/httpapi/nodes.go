@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -66,7 +67,7 @@ func (a *API) findNode(in *NodePath) (*state.Node, error) {
 }
 
 func (a *API) showNode(n *state.Node) *nodeOut {
-	out := &nodeOut{nodeWhole(n, a.cfg.Clock.Now())}
+	out := &nodeOut{present.NodeWithHistory(n, a.cfg.Clock.Now())}
 	if n.Stage.Live() {
 		out.Body.Trouble = a.cfg.Insight.Troubles()(n)
 		out.Body.Usage, out.Body.Problems = a.cfg.Insight.Usage(n.ID)
@@ -105,7 +106,7 @@ func (a *API) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error
 			out.Body.Next = out.Body.Nodes[in.Limit-1].ID
 			return false
 		}
-		row := nodeOf(n)
+		row := present.Node(n)
 		if n.Stage.Live() {
 			row.Trouble = troubleOf(n)
 		}
@@ -227,12 +228,12 @@ func (a *API) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error
 	if who == "" {
 		who = anOperator
 	}
-	reason := "destroyed by an operator" + because(b.Reason)
+	reason := "destroyed by an operator" + present.Because(b.Reason)
 	var f state.Fact
 	switch served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining; {
 	case n.Stage == muster.NodeGone || n.Stage == muster.NodeTerminating:
 	case n.Intent == muster.NodeHold:
-		return nil, muster.Faultf(muster.FaultConflict, "node %s is held%s; set it to run or drain first", n.ID, because(n.IntentReason))
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is held%s; set it to run or drain first", n.ID, present.Because(n.IntentReason))
 	case b.Now || !served:
 		f = &state.NodeTerminating{ID: n.ID, Reason: reason, Who: who}
 	case n.Stage == muster.NodeServing:

@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -209,7 +210,7 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 	h := o.w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set(headerStart, strconv.FormatInt(start, 10))
-	h.Set(headerState, outputState(&al.Output))
+	h.Set(headerState, present.OutputStage(&al.Output))
 	st := streamOf(al, o.s.stream)
 	switch al.Output.Stage {
 	case state.OutputOpen:

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -154,7 +155,7 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 		out.Offerings = append(out.Offerings, string(o))
 	}
 	if b := snap.Breaker(p.Name); b != nil {
-		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: at(b.Tripped), Reason: b.Reason, Resumed: at(b.Resumed), Who: b.Who}
+		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: present.Time(b.Tripped), Reason: b.Reason, Resumed: present.Time(b.Resumed), Who: b.Who}
 	}
 	if b := snap.Breaker(p.Name); b.IsSuspect(now) {
 		out.Suspect = &api.Suspect{Since: b.Suspect.Std(), Why: b.SuspectWhy, Most: state.MaySideline(snap.Tally(p.Name).Serving)}
@@ -271,20 +272,13 @@ func countNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	}
 }
 
-func by(who string) string {
-	if who == "" {
-		return ""
-	}
-	return " by " + who
-}
-
 func breakerText(verb string, b *state.Breaker) string {
 	what := "the breaker of pool " + string(b.Pool)
 	switch verb {
 	case "pool.suspect":
-		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + because(b.SuspectWhy)
+		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + present.Because(b.SuspectWhy)
 	case "pool.resumed":
-		return "pool " + string(b.Pool) + " was resumed" + by(b.Who)
+		return "pool " + string(b.Pool) + " was resumed" + present.By(b.Who)
 	}
-	return what + " has tripped" + because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
+	return what + " has tripped" + present.Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
 }

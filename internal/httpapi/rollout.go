@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/roll"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -41,7 +42,7 @@ func rolloutOf(snap *state.Snapshot, j *state.Job, now muster.Time) *api.Rollout
 	}
 	p := roll.ProgressOf(snap, j, max(now, snap.Meta().Time))
 	return &api.Rollout{
-		Stage: string(st.Rollout), Version: st.Version, Began: st.Began.Std(), Ended: at(st.Ended), Reason: st.Reason,
+		Stage: string(st.Rollout), Version: st.Version, Began: st.Began.Std(), Ended: present.Time(st.Ended), Reason: st.Reason,
 		Stable: st.Stable, Reverts: st.Reverts, Note: st.Note,
 		Wanted: p.Wanted, Updated: p.Updated, Healthy: p.Healthy, Available: p.Available,
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -162,7 +163,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	case c != nil:
 		return nil, gone("runner %s is gone: %s", al.ID, claimEnd(c))
 	case al.Runner == muster.RunnerGone:
-		return nil, gone("runner %s is gone%s", al.ID, because(whyGone(al)))
+		return nil, gone("runner %s is gone%s", al.ID, present.Because(whyGone(al)))
 	}
 	return nil, gone("runner %s is %s, and not claimed", al.ID, al.Runner)
 }
@@ -170,7 +171,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 // claimEnd says how a claim ended.
 func claimEnd(c *state.Claim) string {
 	// The reason of a released claim begins with that word.
-	why := because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
+	why := present.Because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
 	switch c.State {
 	case muster.ClaimExpired:
 		return "its claim expired" + why
@@ -315,7 +316,7 @@ func (a *API) claimOf(snap *state.Snapshot, c *state.Claim) api.Claim {
 	name, _ := c.Env.Environment()
 	out := api.Claim{
 		ID: string(c.ID), Namespace: string(c.Env.Namespace), Environment: name, Runner: string(c.Runner), State: string(c.State), Why: c.Reason,
-		Note: c.Note, Made: c.Made.Std(), Deadline: at(c.Deadline), Idle: api.Duration(c.Idle.Sub(0)), Used: at(c.Used), Ended: at(c.Ended),
+		Note: c.Note, Made: c.Made.Std(), Deadline: present.Time(c.Deadline), Idle: api.Duration(c.Idle.Sub(0)), Used: present.Time(c.Used), Ended: present.Time(c.Ended),
 	}
 	if al := snap.Alloc(c.Runner); al != nil {
 		out.Node, out.Ports = string(al.Node), al.Run.Spec.Ports
@@ -431,7 +432,7 @@ func (a *API) runnerOf(snap *state.Snapshot, al *state.Alloc) api.Runner {
 	name, _ := al.Run.Key.Environment()
 	out := api.Runner{
 		ID: string(al.ID), Namespace: string(al.Run.Key.Namespace), Environment: name, Version: al.Version, State: string(al.Runner), Why: al.Detail,
-		Node: string(al.Node), Image: al.Image, Placed: al.Placed.Std(), Started: at(al.Started), Ended: at(al.Ended),
+		Node: string(al.Node), Image: al.Image, Placed: al.Placed.Std(), Started: present.Time(al.Started), Ended: present.Time(al.Ended),
 	}
 	if al.Runner == muster.RunnerGone {
 		out.Why = whyGone(al)
