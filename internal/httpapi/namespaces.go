@@ -198,14 +198,3 @@ func (a *API) tooUrgent(spec *api.JobSpec) []api.ProblemField {
 	return []api.ProblemField{{Location: "priority", Message: fmt.Sprintf(
 		"is %d; jobs of namespace %s may have %d at most (muster namespace set %s --max-priority N changes that)", *spec.Priority, ns, highest, ns)}}
 }
-
-func limitsText(l *state.NamespaceLimits) string {
-	what := "the limits of namespace " + string(l.Name)
-	if l.Name == muster.AllNamespaces {
-		what = "the limits of all namespaces together"
-	}
-	if l.Empty() {
-		return what + " were lifted" + present.By(l.Who) + present.Because(l.Reason)
-	}
-	return what + " were set" + present.By(l.Who) + present.Because(l.Reason)
-}

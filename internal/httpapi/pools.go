@@ -271,14 +271,3 @@ func countNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 		c.Held++
 	}
 }
-
-func breakerText(verb string, b *state.Breaker) string {
-	what := "the breaker of pool " + string(b.Pool)
-	switch verb {
-	case "pool.suspect":
-		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + present.Because(b.SuspectWhy)
-	case "pool.resumed":
-		return "pool " + string(b.Pool) + " was resumed" + present.By(b.Who)
-	}
-	return what + " has tripped" + present.Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
-}

@@ -1,0 +1,188 @@
+package present
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// claimText is the sentence of a claim's event. A claim that ended says in which state.
+func claimText(verb state.Verb, c *state.Claim) string {
+	what := fmt.Sprintf("claim %s of runner %s", c.ID, c.Runner)
+	switch verb {
+	case state.VerbClaimMade:
+		return what + " was made"
+	case state.VerbClaimExtended:
+		return what + " was extended"
+	}
+	return what + " was " + string(c.State) + Because(c.Reason)
+}
+
+// environmentText is the sentence of an environment's own events. It is empty for those that an environment
+// shares with jobs.
+func environmentText(verb state.Verb, j *state.Job) string {
+	name, _ := j.Key.Environment()
+	what := "environment " + muster.JobKey{Namespace: j.Key.Namespace, Name: name}.String()
+	switch verb {
+	case state.VerbEnvironmentSet:
+		return fmt.Sprintf("%s was set, version %d", what, j.Version)
+	case state.VerbEnvironmentDeleted:
+		return what + " was deleted"
+	case state.VerbEnvironmentAlerted:
+		return fmt.Sprintf("%s has %d warm of %d: too few for too long", what, j.Env.Warm, j.Env.Stock)
+	case state.VerbEnvironmentRecovered:
+		return fmt.Sprintf("%s has %d warm of %d: enough again", what, j.Env.Warm, j.Env.Stock)
+	case state.VerbEnvironmentWants:
+		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + Because(j.Env.Why)
+	case state.VerbJobEnded:
+		return what + " is gone"
+	}
+	return ""
+}
+
+// jobText is the sentence of a job's event, or of an environment's, which is a job to the state.
+func jobText(verb state.Verb, j *state.Job) string {
+	if j.Env != nil {
+		if s := environmentText(verb, j); s != "" {
+			return s
+		}
+	}
+	what := "job " + j.Key.String()
+	switch verb {
+	case state.VerbJobSubmitted:
+		return fmt.Sprintf("%s was submitted with %s", what, muster.Counted(j.Count(), "member"))
+	case state.VerbJobReplaced:
+		return fmt.Sprintf("%s was submitted again as version %d, with %s", what, j.Version, muster.Counted(j.Count(), "member"))
+	case state.VerbJobStopping:
+		return what + " is stopping" + Because(j.Reason)
+	case state.VerbJobEnded:
+		return what + " " + string(j.Result) + Because(j.Reason)
+	case state.VerbJobUpdated:
+		return fmt.Sprintf("%s is at version %d%s", what, j.Version, Because(j.Standing.Note))
+	case "job.rollout-done":
+		return fmt.Sprintf("%s runs version %d, and each member of it is healthy", what, j.Version)
+	case "job.rollout-failed":
+		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, Because(j.Standing.Reason))
+	case state.VerbJobSized:
+		return fmt.Sprintf("%s wants %s, one for each node that fits", what, muster.Counted(j.Waiting()+j.Placed, "member"))
+	case state.VerbJobParked:
+		return what + " waits" + Because(j.Parked)
+	case state.VerbJobUnparked:
+		return what + " is looked at again"
+	case state.VerbJobReserved:
+		return fmt.Sprintf("%s was passed for long: room is kept for it on node %s", what, j.Reserved)
+	case state.VerbJobReleased:
+		return what + " has no room kept for it any more"
+	case state.VerbJobOutputPruned:
+		return "the stored output of " + what + " was deleted to keep the quota"
+	case state.VerbJobPurged:
+		return what + " was forgotten"
+	}
+	return what + " changed"
+}
+
+// allocText is the sentence of an allocation's event. It names a runner by its id, and any other allocation by its
+// member and attempt.
+func allocText(verb state.Verb, al *state.Alloc) string {
+	what := fmt.Sprintf("member %d of job %s, attempt %d,", al.Index, al.Run.Key, al.Attempt)
+	if name, is := al.Run.Key.Environment(); is {
+		what = fmt.Sprintf("runner %s of environment %s", al.ID, muster.JobKey{Namespace: al.Run.Key.Namespace, Name: name})
+	}
+	switch verb {
+	case state.VerbAllocClaimed:
+		return what + " was claimed"
+	case state.VerbAllocPlaced:
+		return fmt.Sprintf("%s was placed on node %s", what, al.Node)
+	case state.VerbAllocStarting:
+		if al.Detail != "" {
+			return fmt.Sprintf("%s is starting on node %s: %s", what, al.Node, al.Detail)
+		}
+		return fmt.Sprintf("%s is starting on node %s", what, al.Node)
+	case state.VerbAllocRunning:
+		return fmt.Sprintf("%s is running on node %s", what, al.Node)
+	case state.VerbAllocStopping:
+		return what + " was told to stop" + Because(al.StopCause)
+	case state.VerbAllocEnded:
+		how := map[muster.Outcome]string{
+			muster.OutcomeSucceeded: "succeeded", muster.OutcomeFailed: "failed",
+			muster.OutcomeStopped: "was stopped", muster.OutcomeLost: "was lost",
+		}[al.Outcome]
+		why := al.StopCause
+		if al.Failure != nil {
+			why = al.Failure.Message
+		}
+		return what + " " + how + Because(why)
+	case state.VerbAllocOutput:
+		if al.Output.Stage == state.OutputComplete {
+			return "the output of " + strings.TrimSuffix(what, ",") + " is stored"
+		}
+		return "the output of " + strings.TrimSuffix(what, ",") + " is " + OutputStage(&al.Output) + Because(al.Output.Why)
+	case state.VerbAllocPurged:
+		return what + " was forgotten"
+	}
+	return what + " changed"
+}
+
+// nodeText is the sentence of a node's event. Changes of health and intent have one verb for each value, so that
+// the value is cut out of the verb.
+func nodeText(verb state.Verb, n *state.Node) string {
+	what := "node " + string(n.ID)
+	switch verb {
+	case state.VerbNodeLaunching:
+		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + Because(n.StageReason)
+	case state.VerbNodeBooting:
+		return fmt.Sprintf("%s is booting, instance %s", what, n.Instance)
+	case state.VerbNodeAdopted:
+		return what + " was adopted" + Because(n.StageReason)
+	case state.VerbNodeServing:
+		return what + " is serving"
+	case state.VerbNodeRejoined:
+		return what + " answers again after its agent was started anew"
+	case state.VerbNodeKept:
+		return what + " serves again" + Because(n.StageReason)
+	case state.VerbNodeDraining, state.VerbNodeTerminating, state.VerbNodeGone:
+		return what + " is " + string(n.Stage) + By(n.StageWho) + Because(n.StageReason)
+	case state.VerbNodeHealthReason:
+		return what + " is still " + string(n.Health) + Because(n.HealthReason)
+	case state.VerbNodeEvicted:
+		return "what still runs on " + what + " is stopped: the time of its drain is over" + Because(n.IntentReason)
+	case state.VerbNodePurged:
+		return what + " was forgotten"
+	case state.VerbNodeReserved:
+		return what + " keeps the room that comes free for a job that was passed for long"
+	case state.VerbNodeReleased:
+		return what + " keeps no room any more"
+	case state.VerbNodePlansRefused:
+		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + Because(n.PlansRefused.Reason)
+	}
+	if intent, ok := strings.CutPrefix(string(verb), "node.intent-"); ok {
+		return what + " is now to " + intent + By(n.IntentWho) + Because(n.IntentReason)
+	}
+	return what + " is " + strings.TrimPrefix(string(verb), "node.") + Because(n.HealthReason)
+}
+
+// breakerText is the sentence of a change of a pool's breaker.
+func breakerText(verb state.Verb, b *state.Breaker) string {
+	what := "the breaker of pool " + string(b.Pool)
+	switch verb {
+	case state.VerbPoolSuspect:
+		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + Because(b.SuspectWhy)
+	case state.VerbPoolResumed:
+		return "pool " + string(b.Pool) + " was resumed" + By(b.Who)
+	}
+	return what + " has tripped" + Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
+}
+
+// limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all together.
+func limitsText(l *state.NamespaceLimits) string {
+	what := "the limits of namespace " + string(l.Name)
+	if l.Name == muster.AllNamespaces {
+		what = "the limits of all namespaces together"
+	}
+	if l.Empty() {
+		return what + " were lifted" + By(l.Who) + Because(l.Reason)
+	}
+	return what + " were set" + By(l.Who) + Because(l.Reason)
+}
