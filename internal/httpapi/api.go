@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -99,24 +100,15 @@ type Config struct {
 	Logger      *slog.Logger // optional
 }
 
-// Insight is what loops know beside the state.
+// Insight is what loops know beside the state: for explanations, and more.
 type Insight interface {
-	// Usage is what a node's agent last reported, nil if nothing is known, and
-	// what it says that the node cannot do.
+	explain.Loops
+	// Usage is what a node's agent last reported, nil if nothing is known, and what the agent says that the node cannot do.
 	Usage(id muster.NodeID) (*api.NodeUsage, []string)
 	// Waits says why a job's waiting members wait, and what is done about it; "" if none do.
 	Waits(snap *state.Snapshot, j *state.Job) string
-	// Fleet is what the fleet decided last, nil if nothing is known, and what it does not ask of providers now.
-	Fleet() (*size.Decisions, []size.Block)
-	// Blind says since when a provider's instances cannot be listed, and how the last list failed; 0 and nil if they can.
-	Blind(provider muster.ProviderName) (since muster.Time, why error)
-	// Unsold says the same of its offerings.
+	// Unsold returns since when a provider's offerings cannot be listed and the error of the last list; 0 and nil if they can.
 	Unsold(provider muster.ProviderName) (since muster.Time, why error)
-	// Troubles is what the providers answer to calls for nodes instead of doing what they were asked to, as of now. The function
-	// returns that of a live node; "" if nothing is wrong.
-	Troubles() func(n *state.Node) string
-	// Paused says why nothing is placed at all; "" if it is.
-	Paused() string
 }
 
 type noInsight struct{}

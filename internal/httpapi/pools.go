@@ -168,7 +168,7 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 	}
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {
-			out.Blocks = append(out.Blocks, blockOf(&blocks[i], now))
+			out.Blocks = append(out.Blocks, present.Block(&blocks[i], now))
 		}
 	}
 	if d == nil {
@@ -181,7 +181,7 @@ func (a *API) poolOf(snap *state.Snapshot, p *state.Pool, d *size.Decisions, blo
 	}
 	for _, w := range d.Waits {
 		if shape := shapeOf(snap, w.Shape); shape == nil || shape.Pool == "" || shape.Pool == p.Name {
-			out.Waiting = append(out.Waiting, waitOf(&w))
+			out.Waiting = append(out.Waiting, present.Wait(&w))
 		}
 	}
 	return out
@@ -213,17 +213,6 @@ func blocksPool(snap *state.Snapshot, p *state.Pool, b *size.Block) bool {
 		return !covers
 	})
 	return covers
-}
-
-func blockOf(b *size.Block, now muster.Time) api.Block {
-	return api.Block{
-		Provider: string(b.Scope.Provider), Offering: string(b.Scope.Offering), Zone: b.Scope.Zone, Market: string(b.Scope.Market), Family: b.Scope.Family,
-		Until: b.Until.Std(), Over: b.Until <= now, Why: b.Why,
-	}
-}
-
-func waitOf(w *size.Wait) api.Wait {
-	return api.Wait{Priority: w.Priority, Members: w.Members, Reason: w.Reason}
 }
 
 // countNode adds a live node to what is shown of its pool.

@@ -1,9 +1,7 @@
-package httpapi
+package explain
 
 import (
-	"context"
 	"fmt"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -12,38 +10,15 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// maxPreview is how many members a preview places, and how many stops it tells.
-const maxPreview = 10_000
+// maxDryRun bounds the members that a dry run places, and the stops that it lists.
+const maxDryRun = 10_000
 
-// planning bounds how many look at once at where members would go: with thousands of nodes and members that is work for a
-// processor, and whoever asks for it again and again shall not keep those busy that place and answer.
-type planning chan struct{}
-
-func newPlanning() planning { return make(planning, 1) }
-
-func (p planning) begin(ctx context.Context) error {
-	select {
-	case p <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p planning) end() { <-p }
-
-// planOf is what a submission would do now: the fact is supposed, and what decides about jobs is asked of
-// the state that would follow. Nothing is changed.
-func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.JobPlan {
+// DryRun says what a submission would do now: the version it would make, where its members would be placed, and which
+// allocations a new version would stop. It applies the fact to a copy of the state and asks the packages that decide about
+// jobs; nothing is changed. A submission that the state refuses has the reason in Refused.
+func DryRun(snap *state.Snapshot, f *state.JobSubmitted, now muster.Time) *api.JobPlan {
 	out := &api.JobPlan{Nodes: []api.PlannedNode{}, Ranked: []api.RankedNode{}, Text: []string{}}
 	now = max(now, snap.Meta().Time)
-	f := &state.JobSubmitted{
-		Key: muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name},
-		UID: newUID(time.Now()), Spec: &s.Spec, IfVersion: s.IfVersion, Replace: s.Replace,
-	}
-	if f.Key.Name == "" {
-		f.Key.Name = "job-" + random(5)
-	}
 	after, v, err := snap.Suppose(f, now)
 	if err != nil {
 		out.Refused = err.Error()
@@ -67,8 +42,8 @@ func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.Jo
 		out.Waiting, out.Why = job.Waiting(), job.Parked
 		return out
 	}
-	p := place.Try(after, job, now, maxPreview)
-	out.Nodes, out.Waiting, out.More = plannedOf(p.Choices, maxPreview), p.Waiting, p.More
+	p := place.Try(after, job, now, maxDryRun)
+	out.Nodes, out.Waiting, out.More = plannedOf(p.Choices, maxDryRun), p.Waiting, p.More
 	out.Considered, out.Ranked, out.Evictions, out.Text = consideredOf(&p), rankedOf(p.Ranked), evictionsOf(p.Evictions), p.Nodes()
 	for _, c := range p.Choices {
 		out.Placed += c.Members
@@ -84,7 +59,8 @@ func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.Jo
 	return out
 }
 
-// firstTurn is what the rollout of a job would do first: how many members a system job is to have, and who ends.
+// firstTurn is what the rollout of a job would do first: set the number of a system job's members, and stop some. It returns
+// the state after the first.
 func firstTurn(snap *state.Snapshot, j *state.Job, now muster.Time) (*state.Snapshot, *state.Job, []state.Stop) {
 	v := roll.Plan(snap, j, now)
 	if v.Size != nil {
@@ -96,7 +72,8 @@ func firstTurn(snap *state.Snapshot, j *state.Job, now muster.Time) (*state.Snap
 	return snap, j, v.Stops
 }
 
-// changeOf is what would become of the allocations that a job has.
+// changeOf is which allocations of the version before would be stopped: at once by the submission itself, and next by the
+// rollout.
 func changeOf(snap, after *state.Snapshot, j *state.Job, from uint64, next []state.Stop, now muster.Time) *api.JobChange {
 	out := &api.JobChange{From: from}
 	if j.Standing != nil {
@@ -104,7 +81,7 @@ func changeOf(snap, after *state.Snapshot, j *state.Job, from uint64, next []sta
 		out.AtOnce, out.Members = j.Run.Spec.Update.MaxParallel, p.Wanted-p.Updated-j.Waiting()
 	}
 	tell := func(a *state.Alloc, why string) {
-		if out.Stopped++; len(out.Stops) < maxPreview {
+		if out.Stopped++; len(out.Stops) < maxDryRun {
 			out.Stops = append(out.Stops, api.PlannedStop{Allocation: string(a.ID), Member: a.Index, Why: why})
 		}
 	}

@@ -139,22 +139,3 @@ func TestExplainMember(t *testing.T) {
 	e = get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
 	says(t, e.Text, "Nothing of job j waits", "where another member would go now", "Another member would go to n3")
 }
-
-// However many classes there are, an answer lists the largest hundred of them, and counts the others.
-func TestExplainManyClasses(t *testing.T) {
-	b := newBench(t, 1000)
-	for i := range mostListed + 7 {
-		id, zone := muster.NodeID(fmt.Sprintf("n%03d", i)), fmt.Sprintf("z%03d", i)
-		capacity := muster.Resources{CPU: 1000, Memory: muster.GiB}
-		b.propose(&state.NodeLaunching{ID: id, Token: muster.Token("t-" + id), Pool: "p", Offering: muster.Offering{Provider: "local", Name: "kind", Zone: zone, Capacity: capacity, Market: muster.OnDemand}})
-	}
-	b.node("big1")
-	b.node("big2")
-	b.submit("default", "j", 1)
-	e := get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	c := e.Considered
-	if c.Nodes != mostListed+9 || len(c.Classes) != mostListed || c.Classes[0].Nodes != 2 || c.MoreClasses != 8 || c.MoreNodes != 8 {
-		t.Errorf("%d nodes, %d classes, %d and %d more", c.Nodes, len(c.Classes), c.MoreClasses, c.MoreNodes)
-	}
-	says(t, e.Text, "  and 100 more classes, of 100 nodes")
-}

@@ -1,4 +1,4 @@
-package httpapi
+package explain
 
 import (
 	"github.com/musterhq/muster"
@@ -8,11 +8,11 @@ import (
 	"github.com/musterhq/muster/internal/present"
 )
 
-// mostListed is how many classes of nodes, or nodes, an answer lists of each kind; text for people lists fewer.
+// mostListed bounds the classes, nodes and evictions that an explanation lists of each. Its sentences list fewer.
 const mostListed = 100
 
-// placing tells of nodes and of who would go where.
-func (e *explainer) placing(p place.Explanation) {
+// placing adds what placement sees: the nodes by class, the order in which they would be chosen, and who would be evicted.
+func (e *jobRecord) placing(p place.Explanation) {
 	e.out.Considered, e.out.Ranked = consideredOf(&p), rankedOf(p.Ranked)
 	e.out.Nodes, e.out.Evictions = plannedOf(p.Choices, mostListed), evictionsOf(p.Evictions)
 	if at := p.Present; at != nil {
@@ -26,8 +26,8 @@ func (e *explainer) placing(p place.Explanation) {
 	e.out.Text = append(e.out.Text, p.Lines()...)
 }
 
-// member tells of one member.
-func (e *explainer) member(index int) {
+// member explains one member.
+func (e *jobRecord) member(index int) {
 	j := e.job
 	m := e.snap.Member(j.UID, index)
 	switch {
@@ -58,8 +58,9 @@ func (e *explainer) member(index int) {
 	e.say("`muster explain %s` tells what is served before it, and what the fleet does.", j.Key)
 }
 
-// placed tells of a member that has an allocation.
-func (e *explainer) placed(index int, id muster.AllocID) {
+// placed explains a member that has an allocation. The decision that placed it is not recorded: what is explained is
+// where the member would be placed now.
+func (e *jobRecord) placed(index int, id muster.AllocID) {
 	a := e.snap.Alloc(id)
 	if a == nil {
 		e.say("Member %d of job %s is placed.", index, e.job.Key)
@@ -73,6 +74,7 @@ func (e *explainer) placed(index int, id muster.AllocID) {
 	e.placing(place.ExplainMember(e.job, index, e.snap, e.now))
 }
 
+// consideredOf is how many nodes fit and what keeps the others from it, in total and by class.
 func consideredOf(p *place.Explanation) *api.Considered {
 	r := &p.All
 	c := &api.Considered{
@@ -93,6 +95,7 @@ func consideredOf(p *place.Explanation) *api.Considered {
 	return c
 }
 
+// shortagesOf is what nodes have too little of. The list is empty and not nil, for JSON.
 func shortagesOf(in []place.Shortage) []api.Shortage {
 	out := []api.Shortage{}
 	for _, s := range in {
@@ -101,6 +104,7 @@ func shortagesOf(in []place.Shortage) []api.Shortage {
 	return out
 }
 
+// counts is how many nodes each obstacle concerns.
 func counts(in []place.Count) []api.ConsiderCount {
 	out := []api.ConsiderCount{}
 	for _, c := range in {
@@ -109,6 +113,7 @@ func counts(in []place.Count) []api.ConsiderCount {
 	return out
 }
 
+// rankedOf is the best node of each class, best first.
 func rankedOf(in []place.Candidate) []api.RankedNode {
 	out := []api.RankedNode{}
 	for _, c := range in {
@@ -117,6 +122,7 @@ func rankedOf(in []place.Candidate) []api.RankedNode {
 	return out
 }
 
+// plannedOf is where members would be placed: at most so many nodes.
 func plannedOf(in []place.Choice, most int) []api.PlannedNode {
 	out := []api.PlannedNode{}
 	for _, c := range in[:min(len(in), most)] {
@@ -125,6 +131,7 @@ func plannedOf(in []place.Choice, most int) []api.PlannedNode {
 	return out
 }
 
+// evictionsOf is which allocations would be evicted for members that fit nowhere.
 func evictionsOf(in []place.Eviction) (out []api.Eviction) {
 	for _, v := range in[:min(len(in), mostListed)] {
 		e := api.Eviction{Node: string(v.Node), Terms: v.Terms.String(), Score: scoreOf(v.Terms)}
@@ -136,6 +143,7 @@ func evictionsOf(in []place.Eviction) (out []api.Eviction) {
 	return out
 }
 
+// scoreOf is the terms that a node was compared by, in the order of their weight.
 func scoreOf(in place.Terms) []api.ScoreTerm {
 	out := []api.ScoreTerm{}
 	for _, t := range in {

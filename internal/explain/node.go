@@ -1,8 +1,7 @@
-package httpapi
+package explain
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -14,44 +13,27 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-type nodeExplanationOut struct{ Body api.NodeExplanation }
-
-func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut, error) {
-	n, err := a.findNode(in)
-	if err != nil {
-		return nil, err
-	}
-	e := &nodeExplainer{trouble: a.cfg.Insight.Troubles()(n), blind: a.blindText(n.Offering.Provider), snap: a.cfg.State.Latest(), n: n, now: a.cfg.Clock.Now()}
-	e.out = api.NodeExplanation{Node: string(n.ID), Text: []string{}, Runs: []api.NodeRuns{}, Index: e.snap.Index()}
-	e.explain()
-	return &nodeExplanationOut{e.out}, nil
-}
-
-// blindText is why a provider's instances cannot be listed; "" if they can.
-func (a *API) blindText(name muster.ProviderName) string {
-	if _, err := a.cfg.Insight.Blind(name); err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
-// nodeExplainer puts the record of one node together.
-type nodeExplainer struct {
+// nodeRecord collects the explanation of one node. Its methods append to out, in the order of the sentences.
+type nodeRecord struct {
 	snap *state.Snapshot
 	n    *state.Node
 	now  muster.Time
-	// trouble is what the provider answers to calls for the node, blind why its instances cannot be listed; "" if nothing is wrong.
+	// trouble is the call for the node that its provider keeps failing, blind why the provider's instances cannot be
+	// listed; "" if nothing is wrong.
 	trouble, blind string
 	out            api.NodeExplanation
 }
 
-func (e *nodeExplainer) say(format string, args ...any) {
-	e.out.Text = append(e.out.Text, fmt.Sprintf(format, args...))
+// say appends a sentence.
+func (e *nodeRecord) say(format string, args ...any) {
+	sentencef(&e.out.Text, format, args...)
 }
 
-func (e *nodeExplainer) in(t muster.Time) string { return shortly(t.Sub(e.now)) }
+// in is the time from now to a moment, for sentences.
+func (e *nodeRecord) in(t muster.Time) string { return shortly(t.Sub(e.now)) }
 
-func (e *nodeExplainer) explain() {
+// explain explains the node. A node that is gone has no future to explain.
+func (e *nodeRecord) explain() {
 	e.dials()
 	n := e.n
 	if n.Stage == muster.NodeGone {
@@ -73,13 +55,14 @@ func (e *nodeExplainer) explain() {
 	e.say("Its end: %s.", e.out.Ends)
 }
 
-func (e *nodeExplainer) dials() {
+// dials says the stage, health and intent of the node with who set each and why, and which of them keeps new work away.
+func (e *nodeRecord) dials() {
 	n := e.n
 	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: present.Time(n.StageSince), Reason: n.StageReason}
 	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: present.Time(n.HealthSince), Reason: n.HealthReason}
 	who := n.IntentWho
 	if who == "" && n.IntentSince != 0 {
-		who = "fleet" // the end of a hold for a time, or one for an agent that did not obey
+		who = "fleet" // it ended a timed hold, or held the node of an agent that did not obey
 	}
 	e.out.Intent = api.Dial{Value: string(n.Intent), Who: cmp.Or(who, "nobody"), Since: present.Time(n.IntentSince), Reason: n.IntentReason}
 	e.out.Schedulable = n.Schedulable()
@@ -118,7 +101,8 @@ func (e *nodeExplainer) dials() {
 	e.say("It takes no new work because of %s.", e.out.Closed)
 }
 
-func (e *nodeExplainer) runs() {
+// runs counts the live allocations by job, and the ended ones whose output is not stored yet.
+func (e *nodeRecord) runs() {
 	jobs := map[muster.JobKey]int{}
 	e.snap.NodeAllocs(e.n.ID, func(al *state.Alloc) bool {
 		jobs[al.Run.Key]++
@@ -143,8 +127,8 @@ func (e *nodeExplainer) runs() {
 	}
 }
 
-// waits tells what the next turn of its stage waits for.
-func (e *nodeExplainer) waits() {
+// waits says what the next transition of its stage waits for.
+func (e *nodeRecord) waits() {
 	n := e.n
 	switch n.Stage {
 	case muster.NodeLaunching:
@@ -165,8 +149,9 @@ func (e *nodeExplainer) waits() {
 	}
 }
 
-// ends tells when it will be ended and why, or why it will not: what packages size and mend go by, in words.
-func (e *nodeExplainer) ends() {
+// ends says when the fleet will end the node and why, or why it will not: the rules of packages size and mend in words.
+// The cases are in the order in which those rules are applied.
+func (e *nodeRecord) ends() {
 	n, p := e.n, e.snap.Pool(e.n.Pool)
 	end := func(at muster.Time, format string, args ...any) {
 		if at != 0 {
@@ -223,7 +208,8 @@ func (e *nodeExplainer) ends() {
 	}
 }
 
-func (e *nodeExplainer) endLost(p *state.Pool, end func(muster.Time, string, ...any)) {
+// endLost says when a lost node is given up.
+func (e *nodeRecord) endLost(p *state.Pool, end func(muster.Time, string, ...any)) {
 	due := e.n.HealthSince.Add(time.Duration(p.Grace) * time.Microsecond)
 	switch b := e.snap.Breaker(p.Name); {
 	case b.IsTripped():
@@ -235,7 +221,8 @@ func (e *nodeExplainer) endLost(p *state.Pool, end func(muster.Time, string, ...
 	}
 }
 
-func (e *nodeExplainer) endIdle(p *state.Pool, timeout time.Duration, end func(muster.Time, string, ...any)) {
+// endIdle says when a node without work is ended, unless its pool needs it.
+func (e *nodeRecord) endIdle(p *state.Pool, timeout time.Duration, end func(muster.Time, string, ...any)) {
 	kept := 0
 	e.snap.LiveNodes(func(o *state.Node) bool {
 		if o.Pool == p.Name && o.Stage != muster.NodeTerminating && o.Stage != muster.NodeDraining && o.Intent != muster.NodeDrain {

@@ -1,0 +1,240 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/expect"
+	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// offerings lists what could be launched for a member, with what keeps it from being launched, and the cheapest price.
+func (e *jobRecord) offerings() {
+	live, launching := map[muster.PoolName]int{}, map[muster.PoolName]int{}
+	e.snap.LiveNodes(func(n *state.Node) bool {
+		live[n.Pool]++
+		if n.Stage == muster.NodeLaunching {
+			launching[n.Pool]++
+		}
+		return true
+	})
+	pools := 0
+	e.snap.Pools(func(p *state.Pool) bool {
+		if e.shape.Pool != "" && e.shape.Pool != p.Name {
+			return true
+		}
+		pools++
+		e.snap.Offerings(func(o *muster.Offering) bool {
+			if p.Covers(o) {
+				e.offering(p, o, live[p.Name], launching[p.Name])
+			}
+			return true
+		})
+		if b := e.snap.Breaker(p.Name); b.IsTripped() {
+			e.say("The breaker of pool %s has tripped: %s. Nodes of it that are out of contact are not replaced until `muster pool resume %s`.", p.Name, b.Reason, p.Name)
+		}
+		return true
+	})
+	if pools == 0 {
+		e.say("No pool that it may use is configured.")
+	}
+	var obstacles []string
+	for _, o := range e.out.Offerings {
+		if o.Obstacle != "" {
+			obstacles = append(obstacles, fmt.Sprintf("%s of pool %s: %s", o.Offering, o.Pool, o.Obstacle))
+		}
+	}
+	if len(obstacles) > 0 {
+		e.say("Offerings: %s.", strings.Join(obstacles, "; "))
+	}
+}
+
+// offering lists one offering of a pool. Of several obstacles it names the one that would last longest: what never fits
+// before what a provider or the pool refuses now.
+func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching int) {
+	s := api.OfferingSight{Pool: string(p.Name), Offering: string(o.Name), Zone: o.Zone, Market: string(o.Market), Price: float64(o.Price) / 1e6}
+	obstacle, unsure := fit.OfferingFits(e.shape, p, o)
+	s.Fits = obstacle.Kind == fit.None
+	switch {
+	case obstacle.Kind == fit.Filtered:
+		s.Obstacle = "does not meet " + obstacle.What
+	case obstacle.Kind == fit.Short:
+		s.Obstacle = "is too small: short of " + obstacle.What
+	case !o.Available:
+		s.Obstacle = "is not available"
+	case e.blocked(o) != "":
+		s.Obstacle = e.blocked(o)
+	case live >= p.Max:
+		s.Obstacle = fmt.Sprintf("the pool is at its maximum of %s", muster.Counted(p.Max, "node"))
+	case p.MaxLaunching > 0 && launching >= p.MaxLaunching:
+		s.Obstacle = fmt.Sprintf("the pool launches as many nodes at once as it may (%d)", p.MaxLaunching)
+	case len(unsure) > 0:
+		s.Obstacle = "" // the offering does not declare all attributes; the fleet launches one to see
+	}
+	if s.Fits && s.Obstacle == "" && (e.out.Price == nil || s.Price < *e.out.Price) {
+		e.out.Price = &s.Price
+	}
+	e.out.Offerings = append(e.out.Offerings, s)
+}
+
+// blocked says what the provider answered to the last request for the offering, if it refused and is not asked again
+// yet; else "".
+func (e *jobRecord) blocked(o *muster.Offering) string {
+	for i := range e.blocks {
+		if b := &e.blocks[i]; b.Covers(o) && b.Until > e.now {
+			return fmt.Sprintf("the cloud said no (%s); it is not asked for another %s", b.Why, e.in(b.Until))
+		}
+	}
+	return ""
+}
+
+// coming lists the nodes that are launched or booting and that would fit a member. Each is expected after the median boot
+// time of its offering.
+func (e *jobRecord) coming() {
+	took := bootTimes(e.snap)
+	late := map[muster.NodeID]time.Duration{} // the median boot time, of nodes that have exceeded it
+	e.snap.LiveNodes(func(n *state.Node) bool {
+		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted {
+			return true
+		}
+		p := e.snap.Pool(n.Pool)
+		if p == nil || n.Intent != muster.NodeRun {
+			return true
+		}
+		if o, _ := fit.OfferingFits(e.shape, p, &n.Offering); o.Kind != fit.None {
+			return true
+		}
+		c := api.NodeComing{
+			Node: string(n.ID), Pool: string(n.Pool), Offering: string(n.Offering.Name), Stage: string(n.Stage),
+			Since: n.Launched.Std(), Price: float64(n.Offering.Price) / 1e6, Reason: n.StageReason, Trouble: n.BootError,
+		}
+		if h := n.History; c.Reason == "" && len(h) > 0 {
+			c.Reason = h[0].Reason // why it was launched
+		}
+		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
+			if due := n.Launched.Add(usual); due > e.now {
+				c.Expected = present.Time(due)
+			} else {
+				late[n.ID] = usual
+			}
+		}
+		e.out.Coming = append(e.out.Coming, c)
+		return true
+	})
+	const most = 5
+	for i, c := range e.out.Coming {
+		if i == most {
+			e.say("And %s more.", muster.Counted(len(e.out.Coming)-most, "node"))
+			break
+		}
+		text := fmt.Sprintf("Node %s (%s, %g an hour) has been %s for %s", c.Node, c.Offering, c.Price, c.Stage, shortly(e.now.Sub(muster.At(c.Since))))
+		if c.Expected != nil {
+			text += ", and may serve in " + e.in(muster.At(*c.Expected))
+		}
+		if usual, ok := late[muster.NodeID(c.Node)]; ok {
+			text += fmt.Sprintf(", longer than the %s that such nodes take", shortly(usual))
+		}
+		e.say("%s%s.", text, present.Because(c.Trouble))
+	}
+}
+
+// bootTimes is the median time from launch to service of each offering, over the nodes that the state still has.
+func bootTimes(snap *state.Snapshot) map[muster.ProviderName]map[muster.OfferingName]time.Duration {
+	all := map[muster.ProviderName]map[muster.OfferingName][]time.Duration{}
+	snap.Nodes("", func(n *state.Node) bool {
+		if n.Joined != 0 {
+			of := all[n.Offering.Provider]
+			if of == nil {
+				of = map[muster.OfferingName][]time.Duration{}
+				all[n.Offering.Provider] = of
+			}
+			of[n.Offering.Name] = append(of[n.Offering.Name], n.Joined.Sub(n.Launched))
+		}
+		return true
+	})
+	out := map[muster.ProviderName]map[muster.OfferingName]time.Duration{}
+	for provider, of := range all {
+		out[provider] = map[muster.OfferingName]time.Duration{}
+		for name, times := range of {
+			slices.Sort(times)
+			out[provider][name] = times[len(times)/2]
+		}
+	}
+	return out
+}
+
+// fleet says what the fleet decided last about members like the job's, and lists what providers refused that concerns them.
+func (e *jobRecord) fleet() {
+	for i := range e.blocks {
+		b := &e.blocks[i]
+		concerns := false
+		e.snap.Offerings(func(o *muster.Offering) bool {
+			concerns = b.Covers(o) && e.fitsSome(o)
+			return !concerns
+		})
+		if concerns {
+			e.out.Blocks = append(e.out.Blocks, present.Block(b, e.now))
+		}
+	}
+	if e.decisions == nil {
+		return
+	}
+	for i := range e.decisions.Waits {
+		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Priority() {
+			e.out.Fleet = append(e.out.Fleet, present.Wait(w))
+			e.say("The fleet launches nothing more for %s like it: %s.", muster.Counted(w.Members, "member"), w.Reason)
+		}
+	}
+}
+
+// fitsSome reports whether a member fits the offering in some pool.
+func (e *jobRecord) fitsSome(o *muster.Offering) (fits bool) {
+	e.snap.Pools(func(p *state.Pool) bool {
+		obstacle, _ := fit.OfferingFits(e.shape, p, o)
+		fits = obstacle.Kind == fit.None
+		return !fits
+	})
+	return fits
+}
+
+// paced expects a member to start when the jobs that run now have taken as long as their kind usually does, if that is
+// before any node comes. It does not apply while a member fits.
+func (e *jobRecord) paced() {
+	if e.out.Considered == nil || e.out.Considered.Fitting > 0 || e.out.Ahead == nil {
+		return
+	}
+	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
+	if est.Start != 0 && est.Start <= e.now {
+		e.say("The running jobs have reached their usual duration: a member may start at any time.")
+		return
+	}
+	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {
+		return
+	}
+	e.out.Expected, e.out.Price = present.Time(est.Start), nil
+}
+
+// expect says when a member may start, and what its node costs an hour: on the first node that comes, or when running
+// jobs end.
+func (e *jobRecord) expect() {
+	for i := range e.out.Coming {
+		if c := &e.out.Coming[i]; c.Expected != nil && (e.out.Expected == nil || c.Expected.Before(*e.out.Expected)) {
+			e.out.Expected, e.out.Price = c.Expected, &c.Price
+		}
+	}
+	e.paced()
+	switch {
+	case e.out.Expected != nil && e.out.Price == nil:
+		e.say("A member may start in about %s, as long as the jobs that hold the room take what they took before.", e.in(muster.At(*e.out.Expected)))
+	case e.out.Expected != nil:
+		e.say("A member may start in %s, on a node of %g an hour, if what is served before it leaves room.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
+	case e.out.Price != nil:
+		e.say("The cheapest offering that can be had for it costs %g an hour.", *e.out.Price)
+	}
+}
