@@ -105,8 +105,6 @@ type Insight interface {
 	explain.Loops
 	// Usage is what a node's agent last reported, nil if nothing is known, and what the agent says that the node cannot do.
 	Usage(id muster.NodeID) (*api.NodeUsage, []string)
-	// Waits says why a job's waiting members wait, and what is done about it; "" if none do.
-	Waits(snap *state.Snapshot, j *state.Job) string
 	// Unsold returns since when a provider's offerings cannot be listed and the error of the last list; 0 and nil if they can.
 	Unsold(provider muster.ProviderName) (since muster.Time, why error)
 }
@@ -114,7 +112,6 @@ type Insight interface {
 type noInsight struct{}
 
 func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string)  { return nil, nil }
-func (noInsight) Waits(*state.Snapshot, *state.Job) string        { return "" }
 func (noInsight) Fleet() (*size.Decisions, []size.Block)          { return nil, nil }
 func (noInsight) Paused() string                                  { return "" }
 func (noInsight) Troubles() func(*state.Node) string              { return func(*state.Node) string { return "" } }

@@ -172,7 +172,7 @@ func (a *API) getEnvironment(_ context.Context, in *EnvironmentPath) (*environme
 	}
 	out := &environmentOut{a.environmentOf(snap, j)}
 	out.Body.Spec = j.Env.Spec
-	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
+	out.Body.Waits = a.explainer(snap).Waits(j)
 	return out, nil
 }
 

@@ -322,7 +322,7 @@ func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 		return nil, err
 	}
 	out := &jobOut{Body: present.JobWithSpec(j)}
-	out.Body.Waits = a.cfg.Insight.Waits(snap, j)
+	out.Body.Waits = a.explainer(snap).Waits(j)
 	out.Body.Rollout = rolloutOf(snap, j, a.cfg.Clock.Now())
 	return out, nil
 }

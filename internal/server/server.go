@@ -374,8 +374,8 @@ func (s *Server) api() (*http.Server, error) {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
-		Insight:  insight{&s.stats, s.raft.Now},
-		Unblock:  insight{stats: &s.stats}.unblock,
+		Insight:  insight{&s.stats},
+		Unblock:  insight{&s.stats}.unblock,
 		Check:    s.check,
 		Running:  s.config,
 		Ready:    s.ready,

@@ -1,0 +1,91 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/decide/place"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Waits says in one line why a job's waiting members wait, and what the fleet does about it; "" if
+// none wait. Job says the same at length.
+func (e *Explainer) Waits(j *state.Job) string {
+	if j.Waiting() == 0 {
+		return ""
+	}
+	if j.Parked != "" {
+		return j.Parked
+	}
+	if why := e.backoff(j); why != "" {
+		return why
+	}
+	if why := e.Loops.Paused(); why != "" {
+		return why
+	}
+	why := []string{place.Why(j, e.Snapshot, e.Now).String()}
+	if coming := launching(e.Snapshot); coming > 0 {
+		why = append(why, onTheirWay(coming))
+	}
+	if d, _ := e.Loops.Fleet(); d != nil {
+		for _, w := range d.Waits {
+			if w.Shape == j.Run.Shape && w.Priority == j.Priority() {
+				why = append(why, "the fleet launches nothing more for it: "+w.Reason)
+				break
+			}
+		}
+	}
+	return strings.Join(why, "; ")
+}
+
+// backoff says when the next attempt is, if all members that wait have failed before and none is
+// due yet; else "".
+func (e *Explainer) backoff(j *state.Job) string {
+	if j.Untried() > 0 {
+		return ""
+	}
+	next, last := muster.Time(0), ""
+	e.Snapshot.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next, last = m.RetryAt, m.Reason; return false })
+	if next <= e.Now {
+		return ""
+	}
+	in := fmt.Sprintf("the next attempt is in %s", next.Sub(e.Now).Round(time.Second))
+	if last != "" {
+		in += "; the last one ended: " + last
+	}
+	return in
+}
+
+// launching is how many nodes are launched or booting.
+func launching(snap *state.Snapshot) int {
+	n := 0
+	snap.LiveNodes(func(node *state.Node) bool {
+		if node.Stage == muster.NodeLaunching || node.Stage == muster.NodeBooting {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+func onTheirWay(nodes int) string {
+	if nodes == 1 {
+		return "1 node is on its way"
+	}
+	return fmt.Sprintf("%d nodes are on their way", nodes)
+}
+
+// Trouble is a call for a node that its provider keeps failing, in words. times counts the failures
+// since since.
+func Trouble(call string, times int, since muster.Time, err error) string {
+	count := "once"
+	if times > 1 {
+		count = fmt.Sprintf("%d times", times)
+	}
+	return fmt.Sprintf("%s failed %s since %s: %v", call, count, since.Std().UTC().Format(time.RFC3339), err)
+}
+
+// Paused is why nothing is placed while an operator has paused the scheduler.
+const Paused = "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"

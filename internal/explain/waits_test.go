@@ -1,0 +1,50 @@
+package explain
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/musterhq/muster/internal/decide/fit/fittest"
+	"github.com/musterhq/muster/internal/decide/size"
+)
+
+// The line names the first of: the job is parked, its members back off, the scheduler is paused, no node fits.
+func TestWaits(t *testing.T) {
+	const none = "1 node considered: 1 short of cpu (2 asked, at most 1 free)"
+	for name, test := range map[string]struct {
+		cluster, want string
+		loops         loops
+	}{
+		"nothing waits": {"node n1 cpu=2 memory=4GiB\njob j cpu=2\nplace j 0 n1\n", "", loops{paused: "a test"}},
+		"parked":        {"job j cpu=2\npark j refused again and again\n", "refused again and again", loops{paused: "a test"}},
+		"backs off": {"node n1 cpu=2 memory=4GiB\njob j cpu=2 attempts=3 backoff=10s\nplace j 0 n1\nrun j 0\nend j 0 failed\n",
+			"the next attempt is in 10s; the last one ended: attempt 1 of 3: exit", loops{paused: "a test"}},
+		"paused":       {"node n1 cpu=1 memory=4GiB\njob j cpu=2\n", "a test", loops{paused: "a test"}},
+		"no node fits": {"node n1 cpu=1 memory=4GiB\njob j cpu=2\n", none, loops{}},
+		"a node comes": {"node n1 cpu=1 memory=4GiB\nnode n2 cpu=4 memory=4GiB stage=booting\njob j cpu=2\n",
+			"2 nodes considered: 1 short of cpu (2 asked, at most 1 free), 1 booting; 1 node is on its way", loops{}},
+	} {
+		c := fittest.Read(t, test.cluster)
+		e := &Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: &test.loops}
+		if got := e.Waits(c.Snapshot().Job(fittest.Key("j"))); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+	c := fittest.Read(t, "node n1 cpu=1 memory=4GiB\njob j cpu=2\n")
+	j := c.Snapshot().Job(fittest.Key("j"))
+	l := &loops{decisions: &size.Decisions{Waits: []size.Wait{{Shape: j.Run.Shape, Priority: j.Priority(), Reason: "the pool is full"}}}}
+	if got, want := (&Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: l}).Waits(j), none+"; the fleet launches nothing more for it: the pool is full"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestTrouble(t *testing.T) {
+	for times, want := range map[int]string{
+		1: "destroy failed once since 1970-01-01T00:01:00Z: no right",
+		2: "destroy failed 2 times since 1970-01-01T00:01:00Z: no right",
+	} {
+		if got := Trouble("destroy", times, 60e6, errors.New("no right")); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
