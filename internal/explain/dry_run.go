@@ -44,7 +44,7 @@ func DryRun(snap *state.Snapshot, f *state.JobSubmitted, now muster.Time) *api.J
 	}
 	p := place.Try(after, job, now, maxDryRun)
 	out.Nodes, out.Waiting, out.More = plannedOf(p.Choices, maxDryRun), p.Waiting, p.More
-	out.Considered, out.Ranked, out.Evictions, out.Text = consideredOf(&p), rankedOf(p.Ranked), evictionsOf(p.Evictions), p.Nodes()
+	out.Considered, out.Ranked, out.Evictions, out.Text = consideredOf(&p), rankedOf(p.Ranked), evictionsOf(p.Evictions), placementText{&p}.nodes()
 	for _, c := range p.Choices {
 		out.Placed += c.Members
 	}

@@ -18,12 +18,12 @@ func (e *jobRecord) placing(p place.Explanation) {
 	if at := p.Present; at != nil {
 		e.out.Present = &api.PresentNode{Node: string(at.Node)}
 		if at.Obstacle.Kind != fit.None {
-			e.out.Present.Obstacle = at.Obstructed()
+			e.out.Present.Obstacle = obstructed(at)
 		} else {
 			e.out.Present.Terms, e.out.Present.Score = at.Terms.String(), scoreOf(at.Terms)
 		}
 	}
-	e.out.Text = append(e.out.Text, p.Lines()...)
+	e.out.Text = append(e.out.Text, PlacementLines(&p)...)
 }
 
 // member explains one member.

@@ -111,6 +111,17 @@ func Try(snap *state.Snapshot, j *state.Job, now muster.Time, limit int) Explana
 	return x.out
 }
 
+// Why says what the members that find no room wait for: a limit, else what keeps them from the nodes once the others are placed.
+func (e *Explanation) Why() string {
+	switch {
+	case e.Bound.Namespace != "":
+		return e.Bound.Why
+	case len(e.Choices) > 0:
+		return e.Rest.String()
+	}
+	return e.All.String()
+}
+
 // ExplainMember is Explain of one member. One that has a live allocation is explained as if it had none: where it would
 // go now. What the plan saw that put it there is not kept.
 func ExplainMember(j *state.Job, index int, snap *state.Snapshot, now muster.Time) Explanation {

@@ -105,15 +105,16 @@ func (r Reason) String() string {
 	if r.Nodes == 0 {
 		return "there are no nodes yet"
 	}
-	parts := r.obstacles()
+	parts := r.Obstacles()
 	if r.Fitting > 0 {
 		parts = append([]string{fmt.Sprintf("%d with room", r.Fitting)}, parts...)
 	}
 	return muster.Counted(r.Nodes, "node") + " considered: " + strings.Join(parts, ", ")
 }
 
-// obstacles are what was in the way of nodes: room first, then what does not change by itself.
-func (r *Reason) obstacles() (parts []string) {
+// Obstacles says what keeps members from the nodes, with how many each concerns: lack of room first, then what does not change
+// by itself.
+func (r *Reason) Obstacles() (parts []string) {
 	for _, h := range r.Short {
 		if h.Asked > 0 {
 			parts = append(parts, fmt.Sprintf("%d short of %s (%s asked, at most %s free)", h.Nodes, h.Dimension, amount(h.Dimension, h.Asked), amount(h.Dimension, h.Most)))

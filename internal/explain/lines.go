@@ -1,4 +1,4 @@
-package place
+package explain
 
 import (
 	"fmt"
@@ -9,27 +9,34 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/decide/fit"
+	"github.com/musterhq/muster/internal/decide/place"
 )
 
-// How many of each a person is told of; the rest is counted.
+// How many of each the sentences list. The rest is counted; the data has more.
 const (
 	linesOfClasses = 8
 	linesOfRanked  = 5
 	linesOfChoices = 8
 )
 
-// Lines are the explanation for people.
-func (e *Explanation) Lines() []string {
-	return slices.Concat(e.Nodes(), e.present(), e.placing(), e.givingWay())
+// PlacementLines is an explanation of placement for people: the nodes, the node that the member is on, where waiting members
+// would be placed, and who would be evicted. Lines of a list are indented.
+func PlacementLines(p *place.Explanation) []string {
+	e := placementText{p}
+	return slices.Concat(e.nodes(), e.present(), e.placing(), e.evictions())
 }
 
-// Nodes are the lines on nodes: how many stand how, the same by class, and the best of each class in the order in which they are taken.
-func (e *Explanation) Nodes() []string {
+// placementText lays an explanation out in lines.
+type placementText struct{ *place.Explanation }
+
+// nodes says how many nodes fit and what keeps members from the others, the same by class, and the best node of each class in
+// the order in which they would be chosen.
+func (e placementText) nodes() []string {
 	return slices.Concat([]string{"Nodes: " + e.All.String() + "."}, e.table(), e.ranking())
 }
 
-// table is the classes, one a line, the largest first. There is none of a single class: the sentence before has said it.
-func (e *Explanation) table() []string {
+// table has a line for each class, the largest first. A single class gets its name alone: the sentence before has the rest.
+func (e placementText) table() []string {
 	switch len(e.Classes) {
 	case 0:
 		return nil
@@ -47,7 +54,7 @@ func (e *Explanation) table() []string {
 			left += c.Nodes
 			continue
 		}
-		way := strings.Join(c.obstacles(), ", ")
+		way := strings.Join(c.Obstacles(), ", ")
 		if way == "" {
 			way = "-"
 		}
@@ -60,7 +67,7 @@ func (e *Explanation) table() []string {
 	return lines
 }
 
-// columns aligns them: numbers to the right, the last as it is.
+// columns aligns cells: numbers, which are in every second column from the first on, to the right; the last column as it is.
 func columns(rows [][]string) (lines []string) {
 	width := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -86,6 +93,7 @@ func columns(rows [][]string) (lines []string) {
 	return lines
 }
 
+// plural is for nouns that end in s.
 func plural(noun string, n int) string {
 	if n == 1 {
 		return noun
@@ -93,21 +101,21 @@ func plural(noun string, n int) string {
 	return noun + "es"
 }
 
-// ranking tells which node is the best, and by what it is before those of other classes.
-func (e *Explanation) ranking() []string {
+// ranking says which node would be chosen, and the terms that put it before the best nodes of other classes.
+func (e placementText) ranking() []string {
 	who := "Another member"
 	if e.Member >= 0 {
 		who = fmt.Sprintf("Member %d", e.Member)
 	}
 	if len(e.Choices) == 0 && e.Bound.Namespace != "" {
-		return nil // nobody goes anywhere
+		return nil // a limit keeps every member from being placed
 	}
 	switch len(e.Ranked) {
 	case 0:
 		return nil
 	case 1:
 		if len(e.Choices) > 0 {
-			return nil // the first of them is this one
+			return nil // placing lists this node first
 		}
 		return []string{fmt.Sprintf("%s would go to %s: %s.", who, e.Ranked[0].Node, e.Ranked[0].Terms)}
 	}
@@ -123,8 +131,8 @@ func (e *Explanation) ranking() []string {
 	return lines
 }
 
-// present tells how the node that the member is on would do.
-func (e *Explanation) present() []string {
+// present compares the node that the member is on.
+func (e placementText) present() []string {
 	p := e.Present
 	switch {
 	case p == nil:
@@ -132,13 +140,13 @@ func (e *Explanation) present() []string {
 	case len(e.Ranked) > 0 && e.Ranked[0].Node == p.Node:
 		return []string{fmt.Sprintf("It is on %s: it would go there again.", p.Node)}
 	case p.Obstacle.Kind != fit.None:
-		return []string{fmt.Sprintf("It is on %s, which would not be taken now: %s.", p.Node, p.Obstructed())}
+		return []string{fmt.Sprintf("It is on %s, which would not be taken now: %s.", p.Node, obstructed(p))}
 	}
 	return []string{fmt.Sprintf("It is on %s, which would come later: %s.", p.Node, p.Terms)}
 }
 
-// placing tells where members that wait would go.
-func (e *Explanation) placing() (lines []string) {
+// placing says where waiting members would be placed, and what the others would wait for.
+func (e placementText) placing() (lines []string) {
 	nodes, members := 0, 0
 	placed := 0
 	for i, c := range e.Choices {
@@ -170,18 +178,8 @@ func (e *Explanation) placing() (lines []string) {
 	return lines
 }
 
-// Why is what members that would wait would wait for.
-func (e *Explanation) Why() string {
-	switch {
-	case e.Bound.Namespace != "":
-		return e.Bound.Why
-	case len(e.Choices) > 0:
-		return e.Rest.String()
-	}
-	return e.All.String()
-}
-
-func (e *Explanation) givingWay() (lines []string) {
+// evictions says which allocations would be evicted, node by node.
+func (e placementText) evictions() (lines []string) {
 	for i := range e.Evictions {
 		if i == linesOfChoices {
 			return append(lines, fmt.Sprintf("And on %s more.", muster.Counted(len(e.Evictions)-i, "node")))
@@ -196,8 +194,8 @@ func (e *Explanation) givingWay() (lines []string) {
 	return lines
 }
 
-// Obstructed is the obstacle in a few words.
-func (p *Present) Obstructed() string {
+// obstructed says what keeps the member from the node that it is on.
+func obstructed(p *place.Present) string {
 	switch o := p.Obstacle; o.Kind {
 	case fit.Filtered:
 		return "it does not meet " + o.What
