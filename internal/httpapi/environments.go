@@ -156,7 +156,7 @@ func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*envi
 			out.Body.Next = last.Namespace + "/" + last.Name
 			return false
 		}
-		out.Body.Environments = append(out.Body.Environments, a.environmentOf(snap, j))
+		out.Body.Environments = append(out.Body.Environments, present.Environment(snap, j, a.cfg.Runners.Waiting(j.UID)))
 		return true
 	})
 	return out, nil
@@ -170,30 +170,10 @@ func (a *API) getEnvironment(_ context.Context, in *EnvironmentPath) (*environme
 	if err != nil {
 		return nil, err
 	}
-	out := &environmentOut{a.environmentOf(snap, j)}
+	out := &environmentOut{present.Environment(snap, j, a.cfg.Runners.Waiting(j.UID))}
 	out.Body.Spec = j.Env.Spec
 	out.Body.Waits = a.explainer(snap).Waits(j)
 	return out, nil
-}
-
-// environmentOf is an environment as the API shows it.
-func (a *API) environmentOf(snap *state.Snapshot, j *state.Job) api.Environment {
-	name, _ := j.Key.Environment()
-	e := api.Environment{
-		Namespace: string(j.Key.Namespace), Name: name, UID: string(j.UID), Version: j.Version, Stage: string(j.Stage),
-		Runners: j.Runners(), Wanted: j.Env.Stock, Why: j.Env.Why, Waiting: a.cfg.Runners.Waiting(j.UID), Unplaced: j.Waiting(),
-		Claims: j.Env.Claims, Failure: j.Env.Failure, Created: j.Submitted.Std(), Alert: present.Time(j.Env.Alert),
-	}
-	if j.Env.Failures > 0 {
-		e.RetryAt = present.Time(j.Env.StartAt())
-	}
-	snap.Runners(j.UID, muster.RunnerWarm, func(al *state.Alloc) bool {
-		if al.Version != j.Version {
-			e.Outdated++
-		}
-		return true
-	})
-	return e
 }
 
 type deleteEnvironmentIn struct {

@@ -163,7 +163,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	case c != nil:
 		return nil, gone("runner %s is gone: %s", al.ID, claimEnd(c))
 	case al.Runner == muster.RunnerGone:
-		return nil, gone("runner %s is gone%s", al.ID, present.Because(whyGone(al)))
+		return nil, gone("runner %s is gone%s", al.ID, present.Because(present.RunnerEnd(al)))
 	}
 	return nil, gone("runner %s is %s, and not claimed", al.ID, al.Runner)
 }
@@ -179,13 +179,6 @@ func claimEnd(c *state.Claim) string {
 		return "it ended" + why // by itself, or with its node
 	}
 	return "it was " + string(c.State) + why
-}
-
-func whyGone(al *state.Alloc) string {
-	if al.Failure != nil {
-		return al.Failure.Message
-	}
-	return al.StopCause
 }
 
 type claimIn struct {
@@ -207,7 +200,7 @@ func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &claimOut{a.claimOf(a.cfg.State.Latest(), c)}
+	out := &claimOut{present.Claim(a.cfg.State.Latest(), c)}
 	out.Body.Secret = a.Secret(c.ID).Reveal()
 	return out, nil
 }
@@ -311,19 +304,6 @@ func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem {
 	return p
 }
 
-// claimOf is a claim as the API shows it.
-func (a *API) claimOf(snap *state.Snapshot, c *state.Claim) api.Claim {
-	name, _ := c.Env.Environment()
-	out := api.Claim{
-		ID: string(c.ID), Namespace: string(c.Env.Namespace), Environment: name, Runner: string(c.Runner), State: string(c.State), Why: c.Reason,
-		Note: c.Note, Made: c.Made.Std(), Deadline: present.Time(c.Deadline), Idle: api.Duration(c.Idle.Sub(0)), Used: present.Time(c.Used), Ended: present.Time(c.Ended),
-	}
-	if al := snap.Alloc(c.Runner); al != nil {
-		out.Node, out.Ports = string(al.Node), al.Run.Spec.Ports
-	}
-	return out
-}
-
 type listClaimsIn struct {
 	State string `query:"state" enum:"held,released,expired,lost" doc:"Only in this state. Default: all."`
 	Page
@@ -342,7 +322,7 @@ func (a *API) listClaims(_ context.Context, in *listClaimsIn) (*claimListOut, er
 			out.Body.Next = out.Body.Claims[in.Limit-1].ID
 			return false
 		}
-		out.Body.Claims = append(out.Body.Claims, a.claimOf(snap, c))
+		out.Body.Claims = append(out.Body.Claims, present.Claim(snap, c))
 		return true
 	})
 	return out, nil
@@ -355,7 +335,7 @@ type claimPath struct {
 func (a *API) getClaim(_ context.Context, in *claimPath) (*claimOut, error) {
 	snap := a.cfg.State.Latest()
 	if c := snap.Claim(muster.ClaimID(in.Claim)); c != nil {
-		return &claimOut{a.claimOf(snap, c)}, nil
+		return &claimOut{present.Claim(snap, c)}, nil
 	}
 	return nil, notFound("claim %s: not found", clip(in.Claim))
 }
@@ -393,7 +373,7 @@ func (a *API) listRunners(_ context.Context, in *listRunnersIn) (*runnerListOut,
 			out.Body.Next, full = out.Body.Runners[in.Limit-1].ID, true
 			return false
 		}
-		out.Body.Runners = append(out.Body.Runners, a.runnerOf(snap, al))
+		out.Body.Runners = append(out.Body.Runners, present.Runner(snap, al))
 		return true
 	}
 	after, from, attempt, err := muster.AllocID(in.After).Parse()
@@ -424,27 +404,7 @@ func (a *API) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
 	if al == nil || al.Runner == "" {
 		return nil, notFound("runner %s: not found", clip(in.ID))
 	}
-	return &runnerOut{a.runnerOf(snap, al)}, nil
-}
-
-// runnerOf is a runner as the API shows it.
-func (a *API) runnerOf(snap *state.Snapshot, al *state.Alloc) api.Runner {
-	name, _ := al.Run.Key.Environment()
-	out := api.Runner{
-		ID: string(al.ID), Namespace: string(al.Run.Key.Namespace), Environment: name, Version: al.Version, State: string(al.Runner), Why: al.Detail,
-		Node: string(al.Node), Image: al.Image, Placed: al.Placed.Std(), Started: present.Time(al.Started), Ended: present.Time(al.Ended),
-	}
-	if al.Runner == muster.RunnerGone {
-		out.Why = whyGone(al)
-	}
-	if c := snap.Claim(al.Claim); c != nil {
-		claim := a.claimOf(snap, c)
-		out.Claim = &claim
-		if c.Reason != "" {
-			out.Why = c.Reason
-		}
-	}
-	return out
+	return &runnerOut{present.Runner(snap, al)}, nil
 }
 
 func (a *API) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, error) {
@@ -537,5 +497,5 @@ func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &claimOut{a.claimOf(a.cfg.State.Latest(), c)}, nil
+	return &claimOut{present.Claim(a.cfg.State.Latest(), c)}, nil
 }
