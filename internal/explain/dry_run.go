@@ -31,13 +31,16 @@ func DryRun(snap *state.Snapshot, f *state.JobSubmitted, now muster.Time) *api.J
 	}
 	out.Version, out.Unchanged = done.Version, done.Unchanged
 	job := after.JobByUID(done.UID)
+	// A service or system job is changed by its rollout, which the submission alone does not start.
 	var next []state.Stop
 	if job.Standing != nil {
 		after, job, next = firstTurn(after, job, now)
 	}
+	// The change is only of a job that was there, and is otherwise than before.
 	if before := snap.JobByUID(done.UID); before != nil && !done.Unchanged {
 		out.Change = changeOf(snap, after, job, before.Version, next, now)
 	}
+	// Nothing is placed of a parked job, even where a node would fit.
 	if job.Parked != "" {
 		out.Waiting, out.Why = job.Waiting(), job.Parked
 		return out
@@ -85,6 +88,7 @@ func changeOf(snap, after *state.Snapshot, j *state.Job, from uint64, next []sta
 			out.Stops = append(out.Stops, api.PlannedStop{Allocation: string(a.ID), Member: a.Index, Why: why})
 		}
 	}
+	// What the submission itself tells to stop: the allocations that run before it and stop after it.
 	after.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
 		if was := snap.Alloc(a.ID); was != nil && a.Live() && was.Desired == muster.AllocRun && a.Desired == muster.AllocStop {
 			tell(a, a.StopCause)

@@ -16,6 +16,7 @@ import (
 
 // offerings lists what could be launched for a member, with what keeps it from being launched, and the cheapest price.
 func (e *jobRecord) offerings() {
+	// Pools bound both the nodes that live and those that launch at once.
 	live, launching := map[muster.PoolName]int{}, map[muster.PoolName]int{}
 	e.snap.LiveNodes(func(n *state.Node) bool {
 		live[n.Pool]++
@@ -24,6 +25,7 @@ func (e *jobRecord) offerings() {
 		}
 		return true
 	})
+	// A job that names a pool uses no other.
 	pools := 0
 	e.snap.Pools(func(p *state.Pool) bool {
 		if e.shape.Pool != "" && e.shape.Pool != p.Name {
@@ -77,6 +79,7 @@ func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching 
 	case len(unsure) > 0:
 		s.Obstacle = "" // the offering does not declare all attributes; the fleet launches one to see
 	}
+	// Only what can be launched now has a price that a client can count on.
 	if s.Fits && s.Obstacle == "" && (e.out.Price == nil || s.Price < *e.out.Price) {
 		e.out.Price = &s.Price
 	}
@@ -103,6 +106,7 @@ func (e *jobRecord) coming() {
 		if n.Stage != muster.NodeLaunching && n.Stage != muster.NodeBooting && n.Stage != muster.NodeAdopted {
 			return true
 		}
+		// A node that is held or drained while it boots takes no work when it serves.
 		p := e.snap.Pool(n.Pool)
 		if p == nil || n.Intent != muster.NodeRun {
 			return true
@@ -117,6 +121,8 @@ func (e *jobRecord) coming() {
 		if h := n.History; c.Reason == "" && len(h) > 0 {
 			c.Reason = h[0].Reason // why it was launched
 		}
+		// Without an earlier node of the offering there is no expectation. A node that has exceeded it gets none
+		// either: any time would be invented.
 		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
 			if due := n.Launched.Add(usual); due > e.now {
 				c.Expected = present.Time(due)
@@ -171,6 +177,7 @@ func bootTimes(snap *state.Snapshot) map[muster.ProviderName]map[muster.Offering
 
 // fleet says what the fleet decided last about members like the job's, and lists what providers refused that concerns them.
 func (e *jobRecord) fleet() {
+	// A block concerns the job if it covers an offering that a member fits.
 	for i := range e.blocks {
 		b := &e.blocks[i]
 		concerns := false
@@ -182,6 +189,7 @@ func (e *jobRecord) fleet() {
 			e.out.Blocks = append(e.out.Blocks, present.Block(b, e.now))
 		}
 	}
+	// The fleet decides for members of one shape and priority at once, whichever job they are of.
 	if e.decisions == nil {
 		return
 	}
@@ -209,6 +217,7 @@ func (e *jobRecord) paced() {
 	if e.out.Considered == nil || e.out.Considered.Fitting > 0 || e.out.Ahead == nil {
 		return
 	}
+	// Members that are served before the job take what comes free first.
 	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
 	if est.Start != 0 && est.Start <= e.now {
 		e.say("The running jobs have reached their usual duration: a member may start at any time.")

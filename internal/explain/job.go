@@ -101,9 +101,12 @@ func (e *jobRecord) explain() {
 		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), present.Because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0 && j.Env != nil:
+		// An environment without waiting runners has what it wants: where another would go is of no interest.
 		e.stock()
 		return
 	case j.Waiting() == 0:
+		// Past placement decisions are not recorded. What can be said of a job that runs is how the nodes
+		// compare now; a system job has no other node to go to.
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
 		e.rollout()
@@ -125,6 +128,7 @@ func (e *jobRecord) explain() {
 	if e.limits() {
 		return
 	}
+	// From here on the explanation is of nodes: those that exist, then those that could be launched.
 	e.placing(place.Explain(j, e.snap, e.now))
 	if e.out.Considered.Fitting > 0 && e.paused == "" {
 		e.say("A member may be placed at any moment.")
@@ -155,6 +159,7 @@ func (e *jobRecord) queue() (done bool) {
 	if j.Reserved != "" {
 		e.say("Others were placed past it for long: what comes free on node %s is kept for it.", j.Reserved)
 	}
+	// The scheduler does not consider a parked job, whatever its place in the queue.
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
 		until := "until it is submitted anew"
@@ -164,6 +169,7 @@ func (e *jobRecord) queue() (done bool) {
 		e.say("The scheduler has put it aside %s: %s.", until, j.Parked)
 		return true
 	}
+	// The member that is retried first. Those that were never placed do not wait for it.
 	var next *state.Member
 	e.snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next = m; return false })
 	if next != nil {
@@ -178,6 +184,7 @@ func (e *jobRecord) queue() (done bool) {
 			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, present.Because(next.Reason))
 		}
 	}
+	// Only members that were never placed count: a member that backs off holds up nobody.
 	ahead := &api.QueueAhead{}
 	e.snap.Unsettled(func(o *state.Job) bool {
 		if o.UID != j.UID && place.Order(o, j) < 0 {
@@ -197,6 +204,7 @@ func (e *jobRecord) queue() (done bool) {
 
 // limits says which limit of a namespace the job has reached. It reports whether no member may be placed because of it.
 func (e *jobRecord) limits() bool {
+	// The limits of the namespace count, and those of all namespaces together.
 	n, bound := fit.NewAllowance(e.snap).Of(e.job.Key.Namespace, e.job.Run.Ask, e.job.Waiting())
 	if bound.Namespace == "" {
 		return false

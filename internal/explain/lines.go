@@ -69,6 +69,7 @@ func (e placementText) table() []string {
 
 // columns aligns cells: numbers, which are in every second column from the first on, to the right; the last column as it is.
 func columns(rows [][]string) (lines []string) {
+	// Widths are of characters, not bytes.
 	width := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -137,6 +138,7 @@ func (e placementText) present() []string {
 	switch {
 	case p == nil:
 		return nil
+	// The obstacle or the score is worth a line only if another node would be chosen.
 	case len(e.Ranked) > 0 && e.Ranked[0].Node == p.Node:
 		return []string{fmt.Sprintf("It is on %s: it would go there again.", p.Node)}
 	case p.Obstacle.Kind != fit.None:
@@ -147,6 +149,7 @@ func (e placementText) present() []string {
 
 // placing says where waiting members would be placed, and what the others would wait for.
 func (e placementText) placing() (lines []string) {
+	// Nodes beyond the listed ones are summed up in one line.
 	nodes, members := 0, 0
 	placed := 0
 	for i, c := range e.Choices {

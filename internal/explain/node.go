@@ -40,12 +40,14 @@ func (e *nodeRecord) explain() {
 		e.out.Ends = "it is gone" + present.Because(e.n.StageReason)
 		return
 	}
+	// ends goes by what runs has counted; its sentence comes last, as the summary.
 	e.runs()
 	e.waits()
 	e.ends()
 	if e.trouble != "" {
 		e.say("The provider: %s.", e.trouble)
 	}
+	// A list that fails matters only to a node that the list would decide about.
 	if e.blind != "" && (n.Stage == muster.NodeLaunching || n.Stage == muster.NodeTerminating || n.Health == muster.NodeLost) {
 		e.say("The provider's list of instances fails: %s.", e.blind)
 	}
@@ -59,6 +61,7 @@ func (e *nodeRecord) explain() {
 func (e *nodeRecord) dials() {
 	n := e.n
 	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: present.Time(n.StageSince), Reason: n.StageReason}
+	// The link alone sets health; the fleet sets the stage unless somebody is recorded.
 	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: present.Time(n.HealthSince), Reason: n.HealthReason}
 	who := n.IntentWho
 	if who == "" && n.IntentSince != 0 {
@@ -87,6 +90,7 @@ func (e *nodeRecord) dials() {
 	if n.BootError != "" && n.Joined == 0 {
 		e.say("Its boot: %s.", n.BootError)
 	}
+	// Stage, health and intent have to agree before a node takes work. The first that does not is named.
 	switch {
 	case n.Schedulable():
 		e.say("It takes new work: %s free of %s.", n.Free(), n.Capacity)
@@ -103,6 +107,7 @@ func (e *nodeRecord) dials() {
 
 // runs counts the live allocations by job, and the ended ones whose output is not stored yet.
 func (e *nodeRecord) runs() {
+	// The jobs with the most allocations come first; equal ones by name, so that the answer is stable.
 	jobs := map[muster.JobKey]int{}
 	e.snap.NodeAllocs(e.n.ID, func(al *state.Alloc) bool {
 		jobs[al.Run.Key]++
@@ -223,6 +228,7 @@ func (e *nodeRecord) endLost(p *state.Pool, end func(muster.Time, string, ...any
 
 // endIdle says when a node without work is ended, unless its pool needs it.
 func (e *nodeRecord) endIdle(p *state.Pool, timeout time.Duration, end func(muster.Time, string, ...any)) {
+	// A pool is kept at its minimum. Nodes that leave do not count towards it.
 	kept := 0
 	e.snap.LiveNodes(func(o *state.Node) bool {
 		if o.Pool == p.Name && o.Stage != muster.NodeTerminating && o.Stage != muster.NodeDraining && o.Intent != muster.NodeDrain {

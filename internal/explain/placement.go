@@ -15,6 +15,7 @@ const mostListed = 100
 func (e *jobRecord) placing(p place.Explanation) {
 	e.out.Considered, e.out.Ranked = consideredOf(&p), rankedOf(p.Ranked)
 	e.out.Nodes, e.out.Evictions = plannedOf(p.Choices, mostListed), evictionsOf(p.Evictions)
+	// The node that the member is on has either an obstacle or a score.
 	if at := p.Present; at != nil {
 		e.out.Present = &api.PresentNode{Node: string(at.Node)}
 		if at.Obstacle.Kind != fit.None {
@@ -41,6 +42,7 @@ func (e *jobRecord) member(index int) {
 		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, present.Because(j.Reason))
 		return
 	case m == nil:
+		// A member without a row was never placed.
 		e.say("Member %d of job %s, which has priority %d, was not placed yet. It asks for %s.", index, j.Key, j.Priority(), j.Run.Ask)
 	case m.RetryAt > e.now:
 		e.out.NextAttempt, e.out.LastFailure = present.Time(m.RetryAt), m.Reason

@@ -25,6 +25,7 @@ func (e *Explainer) Waits(j *state.Job) string {
 	if why := e.Loops.Paused(); why != "" {
 		return why
 	}
+	// What keeps the next member from the nodes there are, and what the fleet does about it.
 	why := []string{place.Why(j, e.Snapshot, e.Now).String()}
 	if coming := launching(e.Snapshot); coming > 0 {
 		why = append(why, onTheirWay(coming))
@@ -70,6 +71,7 @@ func launching(snap *state.Snapshot) int {
 	return n
 }
 
+// onTheirWay says how many nodes come. They may be for other jobs.
 func onTheirWay(nodes int) string {
 	if nodes == 1 {
 		return "1 node is on its way"
