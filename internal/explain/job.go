@@ -162,7 +162,7 @@ func (e *jobRecord) queue() (done bool) {
 	// The scheduler does not consider a parked job, whatever its place in the queue.
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
-		until := "until it is submitted anew"
+		until := "until it is submitted again"
 		if j.ParkedUntil != 0 {
 			until = "for another " + e.in(j.ParkedUntil)
 		}

@@ -139,7 +139,7 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	case state.VerbNodeServing:
 		return what + " is serving"
 	case state.VerbNodeRejoined:
-		return what + " answers again after its agent was started anew"
+		return what + " answers again after a restart of its agent"
 	case state.VerbNodeKept:
 		return what + " serves again" + Because(n.StageReason)
 	case state.VerbNodeDraining, state.VerbNodeTerminating, state.VerbNodeGone:

@@ -323,7 +323,7 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 	}
 }
 
-// An instance that is adopted anew becomes that of another node, and so does its agent.
+// An instance that is adopted again becomes that of another node, and so does its agent.
 func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
 	_, p := newHost(t)
 	p.startGrace = 0 // or it counts as booting
