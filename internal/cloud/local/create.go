@@ -190,12 +190,12 @@ func (p *Provider) start(i *instance, bootDelay time.Duration, replace bool) err
 	// Waited for so that it does not stay as a zombie while this process lives.
 	go func() {
 		err := cmd.Wait()
+		p.log.Info("agent ended", "instance", i.id, "node", i.Tags.Node, "pid", cmd.Process.Pid, "how", err)
 		p.mu.Lock()
 		if p.children[i.id] = slices.DeleteFunc(p.children[i.id], func(x *child) bool { return x == c }); len(p.children[i.id]) == 0 {
 			delete(p.children, i.id)
 		}
 		p.mu.Unlock()
-		p.log.Info("agent ended", "instance", i.id, "node", i.Tags.Node, "pid", cmd.Process.Pid, "how", err)
 		close(c.done)
 	}()
 	return nil

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -65,6 +68,9 @@ type host struct {
 	dir     string
 	program string
 	change  func(*Config)
+
+	mu     sync.Mutex
+	opened []*Provider
 }
 
 func (h *host) Open(t *testing.T, owner string) cloud.Provider { return h.open(owner) }
@@ -84,6 +90,9 @@ func (h *host) open(owner string) *Provider {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.opened = append(h.opened, p)
 	return p
 }
 
@@ -106,6 +115,17 @@ func (h *host) clean() {
 		p := h.open(i.Tags.Owner)
 		if errs := p.Destroy(context.Background(), []muster.InstanceID{i.id}); errs[0] != nil {
 			h.t.Error(errs[0])
+		}
+	}
+	// Their ends are logged, and a test that is over has no log.
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.opened {
+		p.mu.Lock()
+		children := slices.Concat(slices.Collect(maps.Values(p.children))...)
+		p.mu.Unlock()
+		for _, c := range children {
+			<-c.done
 		}
 	}
 	left, err := os.ReadDir(h.dir)
