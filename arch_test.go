@@ -1,6 +1,7 @@
 package muster_test
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -112,10 +114,20 @@ type source struct {
 	ast   *ast.File
 	fset  *token.FileSet
 	owner string // package name
+	lines int
 }
 
+// sources are all files of the module. They are read once for all tests, none of which changes them.
 func sources(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var parsed = sync.OnceValues(func() ([]source, error) {
 	var out []source
 	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -130,19 +142,21 @@ func sources(t *testing.T) []source {
 		if !strings.HasSuffix(p, ".go") {
 			return nil
 		}
-		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		b, err := os.ReadFile(p)
 		if err != nil {
 			return err
 		}
-		out = append(out, source{dir: filepath.ToSlash(filepath.Dir(p)), file: p, test: strings.HasSuffix(p, "_test.go"), ast: f, fset: fset, owner: f.Name.Name})
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, p, b, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		out = append(out, source{dir: filepath.ToSlash(filepath.Dir(p)), file: p, test: strings.HasSuffix(p, "_test.go"), ast: f, fset: fset, owner: f.Name.Name,
+			lines: bytes.Count(b, []byte("\n"))})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
+	return out, err
+})
 
 func matches(pattern, place string) bool {
 	if rest, ok := strings.CutSuffix(pattern, "/..."); ok {
@@ -328,12 +342,8 @@ func TestFilesAndFunctionsStayShort(t *testing.T) {
 		if s.test {
 			continue
 		}
-		b, err := os.ReadFile(s.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(b), "\n"); n > 650 {
-			t.Errorf("%s has %d lines: the design wants a look", s.file, n)
+		if s.lines > 650 {
+			t.Errorf("%s has %d lines: the design wants a look", s.file, s.lines)
 		}
 		for _, d := range s.ast.Decls {
 			f, ok := d.(*ast.FuncDecl)
@@ -405,11 +415,7 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 		if s.test {
 			continue
 		}
-		b, err := os.ReadFile(s.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines[s.dir] += strings.Count(string(b), "\n")
+		lines[s.dir] += s.lines
 		for _, d := range s.ast.Decls {
 			f, ok := d.(*ast.FuncDecl)
 			if !ok || f.Recv == nil {
