@@ -240,6 +240,14 @@ func members(t *testing.T, p *Provider, id muster.InstanceID) (all []initbox.Mem
 	return all
 }
 
+// sameMembers checks that a sandbox has outlived its agent: its init and its command are the same processes.
+func sameMembers(t *testing.T, before, after []initbox.Member) {
+	t.Helper()
+	if len(after) < 2 || after[0] != before[0] || after[1] != before[1] {
+		t.Errorf("before %v, after %v", before, after)
+	}
+}
+
 func killAgent(t *testing.T, p *Provider, id muster.InstanceID) {
 	t.Helper()
 	r := record(t, p, id)
@@ -307,9 +315,7 @@ func TestKilledAgentIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = ready(t, p, i.ID)
-	if after := members(t, p, i.ID); len(after) < 2 || after[0] != before[0] || after[1] != before[1] {
-		t.Errorf("before %v, after %v", before, after)
-	}
+	sameMembers(t, before, members(t, p, i.ID))
 	pid := record(t, p, i.ID).Pid
 	if err := p.StartAgent(t.Context(), i.ID); err != nil || record(t, p, i.ID).Pid != pid {
 		t.Errorf("an agent that answers was replaced: %v", err)
@@ -338,9 +344,7 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Version == "v-next"
 	})
-	if after := members(t, p, i.ID); len(after) < 2 || after[0] != before[0] || after[1] != before[1] {
-		t.Errorf("before %v, after %v", before, after)
-	}
+	sameMembers(t, before, members(t, p, i.ID))
 }
 
 // An instance that is adopted again becomes that of another node, and so does its agent.
@@ -363,9 +367,7 @@ func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Node == "n2"
 	})
-	if after := members(t, p, i.ID); len(after) < 2 || after[0] != before[0] || after[1] != before[1] {
-		t.Errorf("before %v, after %v", before, after)
-	}
+	sameMembers(t, before, members(t, p, i.ID))
 }
 
 func TestEverythingKilledIsOff(t *testing.T) {

@@ -23,9 +23,14 @@ func (l *lockedOut) Create(ctx context.Context, intents []cloud.Intent) []cloud.
 	if l.in.Load() {
 		return l.Provider.Create(ctx, intents)
 	}
+	return refusals(intents, muster.Faultf(muster.FaultAuth, "the key is not known"))
+}
+
+// refusals answers each intent with the same fault.
+func refusals(intents []cloud.Intent, fault *muster.Fault) []cloud.Created {
 	out := make([]cloud.Created, len(intents))
 	for i := range out {
-		out[i].Err = muster.Faultf(muster.FaultAuth, "the key is not known")
+		out[i].Err = fault
 	}
 	return out
 }
@@ -78,11 +83,7 @@ func (r *refuses) Create(ctx context.Context, intents []cloud.Intent) []cloud.Cr
 	if time.Now().After(r.until) {
 		return r.Provider.Create(ctx, intents)
 	}
-	out := make([]cloud.Created, len(intents))
-	for i := range out {
-		out[i].Err = muster.Faultf(muster.FaultInvalid, "no such program")
-	}
-	return out
+	return refusals(intents, muster.Faultf(muster.FaultInvalid, "no such program"))
 }
 
 // What a provider refuses as invalid is asked for again by itself, ever more seldom: after one minute, and after two more.
