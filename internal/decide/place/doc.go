@@ -7,6 +7,6 @@
 //
 // The workers of control/schedule keep a View and call its Plan; the API calls Explain, ExplainMember and Try, and Why where one sentence will do. Files: view.go (what
 // follows the feed), class.go and tree.go (its index), field.go (the order of nodes as one shape sees them), plan.go (a pass),
-// preempt.go (who gives way), explain.go and reason.go (an explanation of it as data: they ask the view that plans are made on, and have no rule of their own;
+// preempt.go (which allocations are preempted), explain.go and reason.go (an explanation of it as data: they ask the view that plans are made on, and have no rule of their own;
 // internal/explain has the sentences). docs/scheduling.md is the order as users read it.
 package place

@@ -60,7 +60,7 @@ type pass struct {
 	allow    *fit.Allowance
 	full     bool // a limit was reached
 	decision Decision
-	// chosen is told of each node that members are put on, evicted of who gives way; nil: nobody asks.
+	// chosen is told of each node that members are put on, evicted of the allocations that are preempted; nil: nobody asks.
 	chosen  func(s *setting, o *option, members int)
 	evicted func(*eviction)
 
