@@ -15,6 +15,14 @@ func Counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// Because appends a reason to a sentence, as ": why". It is empty without a reason.
+func Because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
+}
+
 // Truncate is s as valid UTF-8. Of a longer text it has the first most bytes, cut between two characters, and an ellipsis.
 func Truncate(s string, most int) string {
 	if len(s) > most {

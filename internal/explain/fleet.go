@@ -146,7 +146,7 @@ func (e *jobRecord) coming() {
 		if usual, ok := late[muster.NodeID(c.Node)]; ok {
 			text += fmt.Sprintf(", longer than the %s that such nodes take", shortly(usual))
 		}
-		e.say("%s%s.", text, present.Because(c.Trouble))
+		e.say("%s%s.", text, muster.Because(c.Trouble))
 	}
 }
 

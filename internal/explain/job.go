@@ -95,10 +95,10 @@ func (e *jobRecord) explain() {
 	c := e.out.Counts
 	switch {
 	case j.Stage == muster.JobEnded:
-		e.say("%s has ended: %s%s.", e.words(), j.Result, present.Because(j.Reason))
+		e.say("%s has ended: %s%s.", e.words(), j.Result, muster.Because(j.Reason))
 		return
 	case j.Stage == muster.JobStopping:
-		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), present.Because(j.Reason), j.LiveAllocs)
+		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), muster.Because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0 && j.Env != nil:
 		// An environment without waiting runners has what it wants: where another would go is of no interest.
@@ -149,7 +149,7 @@ func (e *jobRecord) rollout() {
 	if st == nil || st.Rollout == muster.RolloutDone {
 		return
 	}
-	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), present.Because(st.Reason))
+	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), muster.Because(st.Reason))
 }
 
 // queue says what is served before the job's members: a reservation, parking, a retry, other jobs. It reports whether
@@ -176,12 +176,12 @@ func (e *jobRecord) queue() (done bool) {
 		e.out.LastFailure = next.Reason
 		if next.RetryAt > e.now {
 			e.out.NextAttempt = present.Time(next.RetryAt)
-			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, present.Because(next.Reason), e.in(next.RetryAt))
+			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, muster.Because(next.Reason), e.in(next.RetryAt))
 			if j.Untried() == 0 {
 				return true
 			}
 		} else {
-			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, present.Because(next.Reason))
+			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, muster.Because(next.Reason))
 		}
 	}
 	// Only members that were never placed count: a member that backs off holds up nobody.

@@ -37,7 +37,7 @@ func (e *nodeRecord) explain() {
 	e.dials()
 	n := e.n
 	if n.Stage == muster.NodeGone {
-		e.out.Ends = "it is gone" + present.Because(e.n.StageReason)
+		e.out.Ends = "it is gone" + muster.Because(e.n.StageReason)
 		return
 	}
 	// ends goes by what runs has counted; its sentence comes last, as the summary.
@@ -79,7 +79,7 @@ func (e *nodeRecord) dials() {
 		if d.Who != "nobody" {
 			turned = ", turned by " + d.Who
 		}
-		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, present.Because(d.Reason))
+		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, muster.Because(d.Reason))
 	}
 	dial("Stage", e.out.Stage)
 	if n.Stage == muster.NodeGone {
@@ -169,7 +169,7 @@ func (e *nodeRecord) ends() {
 	lasts := func(micros muster.Time) time.Duration { return time.Duration(micros) * time.Microsecond }
 	switch {
 	case n.Stage == muster.NodeTerminating:
-		end(e.now, "it is being destroyed%s", present.Because(n.StageReason))
+		end(e.now, "it is being destroyed%s", muster.Because(n.StageReason))
 	case n.Intent == muster.NodeHold && n.IntentUntil != 0:
 		end(0, "not while it is held, for another %s", e.in(n.IntentUntil))
 	case n.Intent == muster.NodeHold:
@@ -204,9 +204,9 @@ func (e *nodeRecord) ends() {
 	case n.Health == muster.NodeUnready && n.Incapable && n.IdleSince != 0 && p.IdleTimeout > 0:
 		due := max(n.IdleSince, n.HealthSince).Add(lasts(p.IdleTimeout))
 		if due > e.now {
-			end(due, "in %s, unless it becomes ready: it has no work and can take none%s", e.in(due), present.Because(n.HealthReason))
+			end(due, "in %s, unless it becomes ready: it has no work and can take none%s", e.in(due), muster.Because(n.HealthReason))
 		} else {
-			end(e.now, "now: it has no work and can take none%s; only output that is not stored yet keeps it", present.Because(n.HealthReason))
+			end(e.now, "now: it has no work and can take none%s; only output that is not stored yet keeps it", muster.Because(n.HealthReason))
 		}
 	default:
 		e.endIdle(p, lasts(p.IdleTimeout), end)

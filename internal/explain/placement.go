@@ -36,20 +36,20 @@ func (e *jobRecord) member(index int) {
 		e.placed(index, m.Alloc())
 		return
 	case m != nil && m.Status != muster.MemberWaiting:
-		e.say("Member %d of job %s has ended: %s%s.", index, j.Key, m.Status, present.Because(m.Reason))
+		e.say("Member %d of job %s has ended: %s%s.", index, j.Key, m.Status, muster.Because(m.Reason))
 		return
 	case j.Stage != muster.JobLive:
-		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, present.Because(j.Reason))
+		e.say("Member %d of job %s was not placed, and will not be: the job is %s%s.", index, j.Key, j.Stage, muster.Because(j.Reason))
 		return
 	case m == nil:
 		// A member without a row was never placed.
 		e.say("Member %d of job %s, which has priority %d, was not placed yet. It asks for %s.", index, j.Key, j.Priority(), j.Run.Ask)
 	case m.RetryAt > e.now:
 		e.out.NextAttempt, e.out.LastFailure = present.Time(m.RetryAt), m.Reason
-		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, present.Because(m.Reason), e.in(m.RetryAt))
+		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, muster.Because(m.Reason), e.in(m.RetryAt))
 	default:
 		e.out.LastFailure = m.Reason
-		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, present.Because(m.Reason))
+		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, muster.Because(m.Reason))
 	}
 	e.pause()
 	if j.Parked != "" {

@@ -228,12 +228,12 @@ func (a *API) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error
 	if who == "" {
 		who = anOperator
 	}
-	reason := "destroyed by an operator" + present.Because(b.Reason)
+	reason := "destroyed by an operator" + muster.Because(b.Reason)
 	var f state.Fact
 	switch served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining; {
 	case n.Stage == muster.NodeGone || n.Stage == muster.NodeTerminating:
 	case n.Intent == muster.NodeHold:
-		return nil, muster.Faultf(muster.FaultConflict, "node %s is held%s; set it to run or drain first", n.ID, present.Because(n.IntentReason))
+		return nil, muster.Faultf(muster.FaultConflict, "node %s is held%s; set it to run or drain first", n.ID, muster.Because(n.IntentReason))
 	case b.Now || !served:
 		f = &state.NodeTerminating{ID: n.ID, Reason: reason, Who: who}
 	case n.Stage == muster.NodeServing:

@@ -163,7 +163,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 	case c != nil:
 		return nil, gone("runner %s is gone: %s", al.ID, claimEnd(c))
 	case al.Runner == muster.RunnerGone:
-		return nil, gone("runner %s is gone%s", al.ID, present.Because(present.RunnerEnd(al)))
+		return nil, gone("runner %s is gone%s", al.ID, muster.Because(present.RunnerEnd(al)))
 	}
 	return nil, gone("runner %s is %s, and not claimed", al.ID, al.Runner)
 }
@@ -171,7 +171,7 @@ func (a *API) Claimed(runner string) (*state.Claim, error) {
 // claimEnd says how a claim ended.
 func claimEnd(c *state.Claim) string {
 	// The reason of a released claim begins with that word.
-	why := present.Because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
+	why := muster.Because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
 	switch c.State {
 	case muster.ClaimExpired:
 		return "its claim expired" + why

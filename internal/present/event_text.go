@@ -17,7 +17,7 @@ func claimText(verb state.Verb, c *state.Claim) string {
 	case state.VerbClaimExtended:
 		return what + " was extended"
 	}
-	return what + " was " + string(c.State) + Because(c.Reason)
+	return what + " was " + string(c.State) + muster.Because(c.Reason)
 }
 
 // environmentText is the sentence of an environment's own events. It is empty for those that an environment
@@ -35,7 +35,7 @@ func environmentText(verb state.Verb, j *state.Job) string {
 	case state.VerbEnvironmentRecovered:
 		return fmt.Sprintf("%s has %d warm of %d: enough again", what, j.Env.Warm, j.Env.Stock)
 	case state.VerbEnvironmentWants:
-		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + Because(j.Env.Why)
+		return fmt.Sprintf("%s wants %d warm", what, j.Env.Stock) + muster.Because(j.Env.Why)
 	case state.VerbJobEnded:
 		return what + " is gone"
 	}
@@ -56,19 +56,19 @@ func jobText(verb state.Verb, j *state.Job) string {
 	case state.VerbJobReplaced:
 		return fmt.Sprintf("%s was submitted again as version %d, with %s", what, j.Version, muster.Counted(j.Count(), "member"))
 	case state.VerbJobStopping:
-		return what + " is stopping" + Because(j.Reason)
+		return what + " is stopping" + muster.Because(j.Reason)
 	case state.VerbJobEnded:
-		return what + " " + string(j.Result) + Because(j.Reason)
+		return what + " " + string(j.Result) + muster.Because(j.Reason)
 	case state.VerbJobUpdated:
-		return fmt.Sprintf("%s is at version %d%s", what, j.Version, Because(j.Standing.Note))
+		return fmt.Sprintf("%s is at version %d%s", what, j.Version, muster.Because(j.Standing.Note))
 	case "job.rollout-done":
 		return fmt.Sprintf("%s runs version %d, and each member of it is healthy", what, j.Version)
 	case "job.rollout-failed":
-		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, Because(j.Standing.Reason))
+		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, muster.Because(j.Standing.Reason))
 	case state.VerbJobSized:
 		return fmt.Sprintf("%s wants %s, one for each node that fits", what, muster.Counted(j.Waiting()+j.Placed, "member"))
 	case state.VerbJobParked:
-		return what + " waits" + Because(j.Parked)
+		return what + " waits" + muster.Because(j.Parked)
 	case state.VerbJobUnparked:
 		return what + " is looked at again"
 	case state.VerbJobReserved:
@@ -103,7 +103,7 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 	case state.VerbAllocRunning:
 		return fmt.Sprintf("%s is running on node %s", what, al.Node)
 	case state.VerbAllocStopping:
-		return what + " was told to stop" + Because(al.StopCause)
+		return what + " was told to stop" + muster.Because(al.StopCause)
 	case state.VerbAllocEnded:
 		how := map[muster.Outcome]string{
 			muster.OutcomeSucceeded: "succeeded", muster.OutcomeFailed: "failed",
@@ -113,12 +113,12 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 		if al.Failure != nil {
 			why = al.Failure.Message
 		}
-		return what + " " + how + Because(why)
+		return what + " " + how + muster.Because(why)
 	case state.VerbAllocOutput:
 		if al.Output.Stage == state.OutputComplete {
 			return "the output of " + strings.TrimSuffix(what, ",") + " is stored"
 		}
-		return "the output of " + strings.TrimSuffix(what, ",") + " is " + OutputStage(&al.Output) + Because(al.Output.Why)
+		return "the output of " + strings.TrimSuffix(what, ",") + " is " + OutputStage(&al.Output) + muster.Because(al.Output.Why)
 	case state.VerbAllocPurged:
 		return what + " was forgotten"
 	}
@@ -131,23 +131,23 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	what := "node " + string(n.ID)
 	switch verb {
 	case state.VerbNodeLaunching:
-		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + Because(n.StageReason)
+		return fmt.Sprintf("%s is launching in pool %s, offering %s", what, n.Pool, n.Offering.Name) + muster.Because(n.StageReason)
 	case state.VerbNodeBooting:
 		return fmt.Sprintf("%s is booting, instance %s", what, n.Instance)
 	case state.VerbNodeAdopted:
-		return what + " was adopted" + Because(n.StageReason)
+		return what + " was adopted" + muster.Because(n.StageReason)
 	case state.VerbNodeServing:
 		return what + " is serving"
 	case state.VerbNodeRejoined:
 		return what + " answers again after a restart of its agent"
 	case state.VerbNodeKept:
-		return what + " serves again" + Because(n.StageReason)
+		return what + " serves again" + muster.Because(n.StageReason)
 	case state.VerbNodeDraining, state.VerbNodeTerminating, state.VerbNodeGone:
-		return what + " is " + string(n.Stage) + By(n.StageWho) + Because(n.StageReason)
+		return what + " is " + string(n.Stage) + By(n.StageWho) + muster.Because(n.StageReason)
 	case state.VerbNodeHealthReason:
-		return what + " is still " + string(n.Health) + Because(n.HealthReason)
+		return what + " is still " + string(n.Health) + muster.Because(n.HealthReason)
 	case state.VerbNodeEvicted:
-		return "what still runs on " + what + " is stopped: the time of its drain is over" + Because(n.IntentReason)
+		return "what still runs on " + what + " is stopped: the time of its drain is over" + muster.Because(n.IntentReason)
 	case state.VerbNodePurged:
 		return what + " was forgotten"
 	case state.VerbNodeReserved:
@@ -155,12 +155,12 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	case state.VerbNodeReleased:
 		return what + " keeps no room any more"
 	case state.VerbNodePlansRefused:
-		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + Because(n.PlansRefused.Reason)
+		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + muster.Because(n.PlansRefused.Reason)
 	}
 	if intent, ok := strings.CutPrefix(string(verb), "node.intent-"); ok {
-		return what + " is now to " + intent + By(n.IntentWho) + Because(n.IntentReason)
+		return what + " is now to " + intent + By(n.IntentWho) + muster.Because(n.IntentReason)
 	}
-	return what + " is " + strings.TrimPrefix(string(verb), "node.") + Because(n.HealthReason)
+	return what + " is " + strings.TrimPrefix(string(verb), "node.") + muster.Because(n.HealthReason)
 }
 
 // breakerText is the sentence of a change of a pool's breaker.
@@ -168,11 +168,11 @@ func breakerText(verb state.Verb, b *state.Breaker) string {
 	what := "the breaker of pool " + string(b.Pool)
 	switch verb {
 	case state.VerbPoolSuspect:
-		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + Because(b.SuspectWhy)
+		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + muster.Because(b.SuspectWhy)
 	case state.VerbPoolResumed:
 		return "pool " + string(b.Pool) + " was resumed" + By(b.Who)
 	}
-	return what + " has tripped" + Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
+	return what + " has tripped" + muster.Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
 }
 
 // limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all together.
@@ -182,7 +182,7 @@ func limitsText(l *state.NamespaceLimits) string {
 		what = "the limits of all namespaces together"
 	}
 	if l.Empty() {
-		return what + " were lifted" + By(l.Who) + Because(l.Reason)
+		return what + " were lifted" + By(l.Who) + muster.Because(l.Reason)
 	}
-	return what + " were set" + By(l.Who) + Because(l.Reason)
+	return what + " were set" + By(l.Who) + muster.Because(l.Reason)
 }

@@ -13,9 +13,9 @@ func NodeProblem(n *state.Node) string {
 	case n == nil:
 		return ""
 	case n.Stage == muster.NodeTerminating:
-		return "node " + string(n.ID) + " is being destroyed" + Because(n.StageReason)
+		return "node " + string(n.ID) + " is being destroyed" + muster.Because(n.StageReason)
 	case n.Health == muster.NodeLost:
-		return "node " + string(n.ID) + " is lost" + Because(n.HealthReason)
+		return "node " + string(n.ID) + " is lost" + muster.Because(n.HealthReason)
 	}
 	return ""
 }

@@ -17,14 +17,6 @@ func Time(t muster.Time) *time.Time {
 	return &s
 }
 
-// Because appends a reason to a sentence, as ": why". It is empty without a reason.
-func Because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return ": " + why
-}
-
 // By appends the person or part of the server that did something, as " by who". It is empty if
 // nobody is recorded.
 func By(who string) string {

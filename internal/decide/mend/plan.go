@@ -249,15 +249,8 @@ func (p *planner) booting(n *state.Node, s *Sight) {
 	case p.now < due:
 		p.wakeAt(due)
 	default:
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its agent did not come into service within %s%s", boot, because(n.BootError)), Failed: true})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Reason: fmt.Sprintf("its agent did not come into service within %s%s", boot, muster.Because(n.BootError)), Failed: true})
 	}
-}
-
-func because(why string) string {
-	if why == "" {
-		return ""
-	}
-	return ": " + why
 }
 
 // vanished declares a node gone whose instance is, and looks for one that seems to be.
@@ -317,7 +310,7 @@ func (p *planner) serving(n *state.Node, s *Sight) {
 		// Nobody can say that a host of a static pool is gone: the grace is all that there is (case c), and what runs there may go on
 		// for a while. What is exclusive does not: its agent's fence is shorter than the grace.
 		q := p.snap.Pool(n.Pool)
-		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s%s", grace, because(n.HealthReason)), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
+		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, LostSince: n.HealthSince, Reason: fmt.Sprintf("no contact for %s%s", grace, muster.Because(n.HealthReason)), Unexplained: !p.breakers[n.Pool].excused(n), GiveUp: q != nil && q.Static})
 	}
 }
 
