@@ -23,7 +23,7 @@ type ServerConfig struct {
 	// Retention says how long ended things are kept.
 	Retention RetentionConfig `json:"retention,omitempty" doc:"How long what has ended is kept."`
 	// LowWater is the free disk below which writes are refused.
-	LowWater Size `json:"low_water,omitempty" zero:"the larger of 1GiB and 5 % of the disk" doc:"Free disk of the data directory below which writes are refused. Default: the larger of 1GiB and 5 % of the disk."`
+	LowWater Size `json:"low_water,omitempty" zero:"5 % of the disk, from 1GiB to 4GiB" doc:"Free disk of the data directory below which writes are refused. Default: 5 % of the disk, but at least 1GiB and at most 4GiB."`
 	// Limits bound what clients can take.
 	Limits LimitsConfig `json:"limits,omitzero" doc:"Bounds on what clients can take of the server."`
 	// Providers are the clouds that nodes come from.

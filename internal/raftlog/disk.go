@@ -24,10 +24,14 @@ func (u DiskUsage) Low() bool { return u.Free < u.Mark }
 func (u DiskUsage) Full() bool { return u.Free < u.Mark/8 }
 
 // Tight: what only fills the disk (shipped output) stops, before writes must.
-func (u DiskUsage) Tight() bool { return u.Free < u.Mark+u.Mark/2 }
+func (u DiskUsage) Tight() bool { return u.Free < u.TightMark() }
 
-// defaultLowWater is the larger of 1 GiB and 5 %.
-func defaultLowWater(total uint64) uint64 { return max(1<<30, total/20) }
+// TightMark is how many bytes must be free for that not to stop.
+func (u DiskUsage) TightMark() uint64 { return u.Mark + u.Mark/2 }
+
+// defaultLowWater is 5 % of the disk, but not less than 1 GiB and not more than 4 GiB: what the server writes
+// between two looks at the disk, and what it needs to go on, does not grow with the disk.
+func defaultLowWater(total uint64) uint64 { return min(max(1<<30, total/20), 4<<30) }
 
 // diskFresh is how long one look at the disk is good for. At a gigabyte per
 // second that is an eighth of the smallest default mark.
@@ -88,11 +92,4 @@ func (l *Log) Disk() (DiskUsage, error) { return l.disk.look() }
 func (l *Log) DiskLow() bool {
 	u, err := l.disk.look()
 	return err != nil || u.Low()
-}
-
-// DiskTight says whether to stop what only fills the disk. It comes before
-// DiskLow, at one and a half times the mark.
-func (l *Log) DiskTight() bool {
-	u, err := l.disk.look()
-	return err != nil || u.Tight()
 }

@@ -407,8 +407,8 @@ func TestDiskMarks(t *testing.T) {
 	}
 	try := func(what string, full, low, tight bool) {
 		t.Helper()
-		if r.DiskLow() != low || r.DiskTight() != tight {
-			t.Errorf("%s: low %v, tight %v", what, r.DiskLow(), r.DiskTight())
+		if u, err := r.Disk(); err != nil || r.DiskLow() != low || u.Tight() != tight {
+			t.Errorf("%s: low %v, %+v, %v", what, r.DiskLow(), u, err)
 		}
 		_, err := r.ProposeUser(t.Context(), []byte("user"))
 		if low != errors.Is(err, ErrDiskLow) || !low && err != nil {
@@ -433,7 +433,10 @@ func TestDiskMarks(t *testing.T) {
 	set(0)
 	try("room again", false, false, false)
 
-	if got := defaultLowWater(1 << 40); got != 1<<40/20 {
+	if got := defaultLowWater(40 << 30); got != 2<<30 {
+		t.Errorf("mark of 40 GiB: %d", got)
+	}
+	if got := defaultLowWater(1 << 40); got != 4<<30 {
 		t.Errorf("mark of 1 TiB: %d", got)
 	}
 	if got := defaultLowWater(10 << 30); got != 1<<30 {
