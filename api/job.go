@@ -273,7 +273,7 @@ type Job struct {
 	Stage     string     `json:"stage" enum:"live,stopping,ended"`
 	Outcome   string     `json:"outcome,omitempty" enum:"succeeded,failed,stopped"`
 	Reason    string     `json:"reason,omitempty" doc:"Why it ended as it did, or why it waits."`
-	Waits     string     `json:"waits,omitempty" doc:"Why waiting members wait, and what is done about it; in single-job answers."`
+	Waits     string     `json:"waits,omitempty" doc:"Why waiting members wait, what is done about it, and why members are running whose command has ended; in single-job answers."`
 	Counts    JobCounts  `json:"counts"`
 	Submitted time.Time  `json:"submitted"`
 	Ended     *time.Time `json:"ended,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -115,6 +116,10 @@ func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, jo
 		return a.logsOfOne(ctx, cl, key, job, out, l)
 	case l.follow:
 		f := &follower{cl: cl.Patient(followPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		// Without it a job that waits, for a node or for the disk of the server, looks like one that hangs.
+		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
 		return f.follow(ctx, "", nil, nil)
 	}
 	return a.logsOfAll(ctx, cl, key, out)

@@ -18,6 +18,8 @@ type progress struct {
 	key    muster.JobKey
 	screen *screen
 	began  time.Time
+	// reasons: only why it does not go on is told, as a line.
+	reasons bool
 	away   bool
 	told   api.JobCounts
 	reason string // as told, without times
@@ -41,7 +43,7 @@ const (
 
 func (p *progress) run(ctx context.Context) {
 	every := lineEvery
-	if p.screen.errTerm {
+	if p.screen.errTerm && !p.reasons {
 		every = barEvery
 	}
 	cl := p.cl.Patient(-1)
@@ -94,7 +96,7 @@ func (p *progress) show(job *api.Job, err error) {
 		why = p.detail
 	}
 	p.mu.Unlock()
-	if p.screen.errTerm {
+	if p.screen.errTerm && !p.reasons {
 		note := brief(time.Since(p.began).Truncate(time.Second))
 		switch {
 		case job.Count > 1 && why != "":
@@ -103,6 +105,8 @@ func (p *progress) show(job *api.Job, err error) {
 			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
 		case waiting > 0:
 			p.screen.setBar("waiting " + note + suffixIf(why != "", ": "+why))
+		case why != "":
+			p.screen.setBar(note + "  " + why)
 		default:
 			p.screen.setBar("") // it runs: the terminal is its own
 		}
@@ -113,10 +117,19 @@ func (p *progress) show(job *api.Job, err error) {
 	if c == p.told && said == p.reason {
 		return
 	}
+	if p.reasons && (said == p.reason || job.Stage == string(muster.JobEnded)) {
+		return
+	}
 	p.told, p.reason = c, said
-	if job.Count > 1 {
+	if p.reasons {
+		if why != "" {
+			p.screen.say("job %s: %s", p.key, why)
+		}
+	} else if job.Count > 1 {
 		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(why != "", "; "+why))
 	} else if waiting > 0 {
 		p.screen.say("job %s waits%s", p.key, suffixIf(why != "", ": "+why))
+	} else if why != "" {
+		p.screen.say("job %s: %s", p.key, why)
 	}
 }

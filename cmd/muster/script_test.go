@@ -43,6 +43,7 @@ func TestScript(t *testing.T) {
 			"matches":  matches,
 			"eventual": eventual,
 			"alone":    alone,
+			"tight":    tight,
 		},
 	})
 }
@@ -78,6 +79,18 @@ pools:
 - {name: dev, provider: local, max: 3, idle_timeout: 300ms}
 `
 	return os.WriteFile(filepath.Join(e.WorkDir, "muster.yaml"), []byte(config), 0o600)
+}
+
+// tight writes muster.yaml so that the server takes work, and finds too little of the disk free to store output.
+func tight(ts *testscript.TestScript, neg bool, args []string) {
+	var st syscall.Statfs_t
+	ts.Check(syscall.Statfs(ts.Getenv("D"), &st))
+	free := st.Bavail * uint64(st.Bsize)
+	file := ts.MkAbs("muster.yaml")
+	b, err := os.ReadFile(file)
+	ts.Check(err)
+	changed := strings.Replace(string(b), "low_water: 1MiB", fmt.Sprintf("low_water: %d", free/5*4), 1)
+	ts.Check(os.WriteFile(file, []byte(changed), 0o600))
 }
 
 // below are the processes that have a directory in their command line.

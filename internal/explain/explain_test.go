@@ -27,10 +27,12 @@ type loops struct {
 	blind     error
 	trouble   string
 	paused    string
+	unstored  int
 }
 
 func (l *loops) Fleet() (*size.Decisions, []size.Block)         { return l.decisions, l.blocks }
 func (l *loops) Blind(muster.ProviderName) (muster.Time, error) { return 0, l.blind }
+func (l *loops) Unstored(muster.JobUID) (int, error)            { return l.unstored, errors.New("no room") }
 func (l *loops) Troubles() func(*state.Node) string {
 	return func(*state.Node) string { return l.trouble }
 }

@@ -24,6 +24,9 @@ type Loops interface {
 	// Troubles returns a function of a live node: which call for it its provider keeps failing, in
 	// words; "" if none.
 	Troubles() func(n *state.Node) string
+	// Unstored returns how many members of a job have come to the end of their command and wait for their declared
+	// outputs to be stored, after that has failed, and the error of one of them.
+	Unstored(job muster.JobUID) (members int, why error)
 	// Paused says why nothing is placed at all; "" if the scheduler runs.
 	Paused() string
 }
@@ -67,7 +70,7 @@ func (e *Explainer) Node(n *state.Node) api.NodeExplanation {
 func (e *Explainer) record(j *state.Job) *jobRecord {
 	d, blocks := e.Loops.Fleet()
 	return &jobRecord{
-		snap: e.Snapshot, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: e.Now, paused: e.Loops.Paused(),
+		snap: e.Snapshot, job: j, shape: fit.ShapeOf(j.Run), decisions: d, blocks: blocks, now: e.Now, paused: e.Loops.Paused(), unstored: e.unstored(j),
 		out: api.JobExplanation{
 			Namespace: string(j.Key.Namespace), Job: j.Key.Name, Version: j.Version, Stage: string(j.Stage), Priority: j.Priority(),
 			Counts: present.Job(j).Counts, Text: []string{}, Offerings: []api.OfferingSight{}, Coming: []api.NodeComing{},

@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/state"
+	"strings"
 )
 
 // words names the job or environment at the beginning of a sentence.
@@ -43,6 +44,7 @@ type jobRecord struct {
 	blocks    []size.Block
 	now       muster.Time
 	paused    string // why nothing is placed at all; "" if the scheduler runs
+	unstored  string // why members whose command has ended are not done; "" if there are none
 	out       api.JobExplanation
 }
 
@@ -88,6 +90,13 @@ func (e *jobRecord) pause() {
 	}
 }
 
+// storing says that members are running whose command has ended.
+func (e *jobRecord) storing() {
+	if e.unstored != "" {
+		e.say("%s.", strings.ToUpper(e.unstored[:1])+e.unstored[1:])
+	}
+}
+
 // explain explains the job. It stops at the first thing that alone keeps members waiting (the end of the job, a
 // parked job, a limit), since the rest then explains nothing.
 func (e *jobRecord) explain() {
@@ -109,6 +118,7 @@ func (e *jobRecord) explain() {
 		// compare now; a system job has no other node to go to.
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
+		e.storing()
 		e.rollout()
 		if j.LiveAllocs > 0 && !j.Run.System() {
 			e.say("What follows is where another member would go now; what plans saw that placed those that are there is not kept.")
@@ -120,6 +130,7 @@ func (e *jobRecord) explain() {
 	e.say("%s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
 		e.words(), j.Priority(), muster.Counted(present.Job(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.atRisk()
+	e.storing()
 	e.rollout()
 	e.pause()
 	if e.queue() {

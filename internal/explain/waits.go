@@ -10,9 +10,33 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Waits says in one line why a job's waiting members wait, and what the fleet does about it; "" if
-// none wait. Job says the same at length.
+// Waits says in one line why a job's waiting members wait, what the fleet does about it, and why
+// members stay running whose command has ended; "" if there is nothing of that. Job says the same at length.
 func (e *Explainer) Waits(j *state.Job) string {
+	why := e.unplaced(j)
+	if stored := e.unstored(j); stored != "" && why != "" {
+		return why + "; " + stored
+	} else if stored != "" {
+		return stored
+	}
+	return why
+}
+
+// unstored says that members of a job have come to the end of their command and that their declared
+// outputs cannot be stored; "" if none have.
+func (e *Explainer) unstored(j *state.Job) string {
+	n, why := e.Loops.Unstored(j.UID)
+	switch {
+	case n == 0:
+		return ""
+	case j.Count() == 1:
+		return fmt.Sprintf("its command has ended, and its declared outputs wait to be stored: %v", why)
+	}
+	return fmt.Sprintf("the command of %s has ended, and the declared outputs wait to be stored: %v", muster.Counted(n, "member"), why)
+}
+
+// unplaced says why a job's waiting members wait.
+func (e *Explainer) unplaced(j *state.Job) string {
 	if j.Waiting() == 0 {
 		return ""
 	}

@@ -114,6 +114,7 @@ type noInsight struct{}
 func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string)  { return nil, nil }
 func (noInsight) Fleet() (*size.Decisions, []size.Block)          { return nil, nil }
 func (noInsight) Paused() string                                  { return "" }
+func (noInsight) Unstored(muster.JobUID) (int, error)             { return 0, nil }
 func (noInsight) Troubles() func(*state.Node) string              { return func(*state.Node) string { return "" } }
 func (noInsight) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
 func (noInsight) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }

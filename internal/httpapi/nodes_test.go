@@ -162,6 +162,8 @@ type sight struct {
 
 func (s *sight) Unsold(muster.ProviderName) (muster.Time, error) { return 7e6, s.unsold }
 
+func (s *sight) Unstored(muster.JobUID) (int, error) { return 0, nil }
+
 func (s *sight) Troubles() func(*state.Node) string {
 	s.asked++
 	return func(n *state.Node) string { return s.trouble[n.ID] }

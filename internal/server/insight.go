@@ -88,6 +88,15 @@ func (i insight) unblock(pool muster.PoolName) int {
 	return l.fleet.Unblock(pool)
 }
 
+// Unstored are the link's.
+func (i insight) Unstored(job muster.JobUID) (int, error) {
+	l := i.stats.now.Load()
+	if l == nil {
+		return 0, nil
+	}
+	return l.link.Unstored(job)
+}
+
 // Paused says why nothing is placed at all, if so.
 func (i insight) Paused() string {
 	if l := i.stats.now.Load(); l != nil && l.paused {

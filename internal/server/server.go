@@ -258,6 +258,18 @@ func (s *Server) diskLow() error {
 	return nil
 }
 
+// diskTight says why output is not stored now, or nil.
+func (s *Server) diskTight() error {
+	u, err := s.raft.Disk()
+	switch {
+	case err != nil:
+		return err
+	case u.Tight():
+		return fmt.Errorf("%s has %s free, and output is stored from %s on (one and a half times low_water); make room on its file system", s.cfg.DataDir, muster.Bytes(u.Free), muster.Bytes(u.TightMark()))
+	}
+	return nil
+}
+
 // diskEvery is how often the free disk is looked at for the log.
 const diskEvery = 5 * time.Second
 
@@ -265,17 +277,20 @@ const diskEvery = 5 * time.Second
 func (s *Server) watchDisk(ctx context.Context) error {
 	tick := time.NewTicker(diskEvery)
 	defer tick.Stop()
-	for low := false; ; {
+	for tight, low := false, false; ; {
 		u, err := s.raft.Disk()
 		switch {
+		case err == nil && u.Tight() && !u.Low() && !tight:
+			s.log.Warn("the disk is nearly full: output stays on its node, and members with declared outputs do not end, until there is room. Make room on its file system, or lower low_water",
+				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "needed", muster.Bytes(u.TightMark()), "low_water", muster.Bytes(u.Mark))
 		case err == nil && u.Low() && !low:
 			s.log.Error("the disk is nearly full: new jobs, new environments and uploads are refused; stopping, releasing and deleting still work. Make room on its file system, or lower low_water",
 				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "low_water", muster.Bytes(u.Mark))
-		case err == nil && !u.Low() && low:
+		case err == nil && !u.Tight() && tight:
 			s.log.Info("the disk has room again", "data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free))
 		}
 		if err == nil {
-			low = u.Low()
+			tight, low = u.Tight(), u.Low()
 		}
 		select {
 		case <-ctx.Done():

@@ -140,7 +140,7 @@ func TestContactToTerminatingNodeIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var tight atomic.Bool
 		tight.Store(true)
-		r.config.DiskTight = tight.Load
+		r.config.DiskTight = fullWhile(tight.Load)
 		r.boot("n1", 8)
 		r.boot("n2", 8)
 		r.start()
@@ -184,7 +184,7 @@ func TestContactToTerminatingNodeIsBounded(t *testing.T) {
 // What has not been stored when contact to a terminating node ends will not come: readers do not wait for the destruction.
 func TestOutputIsGivenUpWhenContactEnds(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.config.DiskTight = func() bool { return true }
+		r.config.DiskTight = fullWhile(func() bool { return true })
 		r.boot("n1", 8)
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
@@ -221,7 +221,7 @@ func (l *listing) List(ctx context.Context, prefix string) ([]blob.Info, error) 
 // A leader that finds a terminating node without contact gives up its output once, however often its row changes meanwhile.
 func TestOutputIsGivenUpOnceByTheNextLeader(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.config.DiskTight = func() bool { return true }
+		r.config.DiskTight = fullWhile(func() bool { return true })
 		r.boot("n1", 8)
 		r.start()
 		r.until("serving", time.Second, serving("n1"))

@@ -66,8 +66,8 @@ type Config struct {
 	OCIRuntime func(pool muster.PoolName) string
 	// Grants makes the rights to pull images that agents ask for. May be nil: then they get none.
 	Grants Granter
-	// DiskTight pauses the shipping of output while it says so. May be nil.
-	DiskTight func() bool
+	// DiskTight says why output is not stored now, as the server's disk is nearly full; nil while it is. May be nil.
+	DiskTight func() error
 	// OutputMost is how many bytes the declared outputs of an allocation may have together; 0: no limit. May be nil: none.
 	OutputMost func() int64
 	Logger     *slog.Logger
@@ -98,6 +98,10 @@ type Link struct {
 	// dropped are links of nodes that are terminating and have no contact any more. What they have shipped of
 	// allocations that still ran is committed once the node is gone.
 	dropped map[muster.NodeID]*nodeLink
+
+	// unstored says of allocations whose command has succeeded why their declared outputs are not stored yet.
+	unstoredMu sync.Mutex
+	unstored   map[muster.AllocID]unstored
 }
 
 // shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
@@ -120,7 +124,7 @@ func New(cfg Config) (*Link, error) {
 		cfg.OutputMost = func() int64 { return 0 }
 	}
 	if cfg.DiskTight == nil {
-		cfg.DiskTight = func() bool { return false }
+		cfg.DiskTight = func() error { return nil }
 	}
 	if cfg.DialBulk == nil {
 		cfg.DialBulk = cfg.Dial
@@ -146,6 +150,7 @@ func New(cfg Config) (*Link, error) {
 	return &Link{
 		cfg: cfg, log: cfg.Logger, ships: make(chan struct{}, shipsAtOnce), grants: make(chan struct{}, grantsAtOnce),
 		nodes: map[muster.NodeID]*nodeLink{}, dropped: map[muster.NodeID]*nodeLink{},
+		unstored: map[muster.AllocID]unstored{},
 	}, nil
 }
 

@@ -130,11 +130,21 @@ func TestBlobStoreDown(t *testing.T) {
 	})
 }
 
+// fullWhile is a disk that is nearly full while it is.
+func fullWhile(full func() bool) func() error {
+	return func() error {
+		if full() {
+			return errors.New("too little is free")
+		}
+		return nil
+	}
+}
+
 func TestDiskTight(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var tight atomic.Bool
 		tight.Store(true)
-		r.config.DiskTight = tight.Load
+		r.config.DiskTight = fullWhile(tight.Load)
 		r.boot("n1", 32)
 		r.start()
 		r.until("serving", time.Second, serving("n1"))
@@ -169,6 +179,9 @@ func TestDeclaredOutputs(t *testing.T) {
 		time.Sleep(time.Minute)
 		if a := r.log.Latest().Alloc("ua-0-1"); a.Status != muster.AllocRunning {
 			t.Fatalf("it is %s %s before its outputs are stored", a.Status, a.Outcome)
+		}
+		if n, why := r.link.Unstored("ua"); n != 1 || why == nil || !strings.Contains(why.Error(), "no blob store") {
+			t.Errorf("%d unstored: %v", n, why)
 		}
 		r.restart()
 		time.Sleep(time.Second)

@@ -263,7 +263,16 @@ func (sh *ship) done(err error, every time.Duration) bool {
 	return false
 }
 
+// errTight is in every error that DiskTight is behind.
 var errTight = errors.New("the server's disk is nearly full")
+
+// tight says why nothing may be stored that only fills the disk, or nil.
+func (l *Link) tight() error {
+	if why := l.cfg.DiskTight(); why != nil {
+		return fmt.Errorf("%w: %w", errTight, why)
+	}
+	return nil
+}
 
 // ship ships what the node has of an allocation's output; once it has ended,
 // all of it, and says so in the log. It returns when to come again.

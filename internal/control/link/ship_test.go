@@ -276,7 +276,7 @@ func TestDiskTightDuringDeclaredOutput(t *testing.T) {
 		var looks atomic.Int32
 		var low atomic.Bool
 		low.Store(true)
-		r.config.DiskTight = func() bool { return looks.Add(1) > 1 && low.Load() }
+		r.config.DiskTight = fullWhile(func() bool { return looks.Add(1) > 1 && low.Load() })
 		r.boot("n1", 8)
 		r.start()
 		r.until("serving", time.Second, serving("n1"))

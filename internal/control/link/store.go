@@ -48,6 +48,7 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 		s.n.storing[r.ID] = since
 	}
 	s.n.mu.Unlock()
+	defer s.n.l.noteUnstored(r.ID, row.UID, nil)
 	var stored int64
 	for delay := storeFirst; ; delay = min(2*delay, storeLongest) {
 		files, size, err := s.storeOnce(ctx, r)
@@ -89,11 +90,42 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 				Message: fmt.Sprintf("its declared outputs could not be stored: %v", err)}
 			return u, true
 		}
+		s.n.l.noteUnstored(r.ID, row.UID, err)
 		if delay == storeFirst {
 			s.n.log.Warn("declared outputs not stored, trying again", "alloc", r.ID, "error", err)
 		}
 		wait.For(ctx, delay)
 	}
+}
+
+// unstored is an allocation whose command has succeeded and whose declared outputs could not be stored yet.
+type unstored struct {
+	job muster.JobUID
+	why error
+}
+
+// noteUnstored keeps why the declared outputs of an allocation were not stored; nil: that is over.
+func (l *Link) noteUnstored(id muster.AllocID, job muster.JobUID, why error) {
+	l.unstoredMu.Lock()
+	defer l.unstoredMu.Unlock()
+	if why == nil {
+		delete(l.unstored, id)
+		return
+	}
+	l.unstored[id] = unstored{job, why}
+}
+
+// Unstored returns how many members of a job have come to the end of their command and wait for their
+// declared outputs to be stored, after that has failed, and the error of one of them.
+func (l *Link) Unstored(job muster.JobUID) (members int, why error) {
+	l.unstoredMu.Lock()
+	defer l.unstoredMu.Unlock()
+	for _, u := range l.unstored {
+		if u.job == job {
+			members, why = members+1, u.why
+		}
+	}
+	return members, why
 }
 
 // storeOnce brings each declared output from the node to the blob store.
@@ -104,8 +136,8 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	case s.n.l.ships <- struct{}{}:
 		defer func() { <-s.n.l.ships }()
 	}
-	if s.n.l.cfg.DiskTight() {
-		return nil, 0, errTight
+	if err := s.n.l.tight(); err != nil {
+		return nil, 0, err
 	}
 	row := s.n.l.cfg.State.Latest().Alloc(r.ID)
 	if row == nil {
@@ -121,7 +153,7 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
-		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.cfg.DiskTight, left: o.Size, of: o})
+		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.tight, left: o.Size, of: o})
 		_ = in.Close()
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
@@ -165,7 +197,7 @@ func checkOutputs(outputs []wire.OutputReport, most int64) error {
 // left bytes.
 type watched struct {
 	r     io.Reader
-	tight func() bool
+	tight func() error
 	left  int64
 	of    wire.OutputReport
 	since int
@@ -178,8 +210,8 @@ func (w *watched) Read(p []byte) (int, error) {
 	}
 	if w.since += n; w.since >= watchEvery {
 		w.since = 0
-		if w.tight() {
-			return n, errTight
+		if err := w.tight(); err != nil {
+			return n, err
 		}
 	}
 	return n, err

@@ -75,8 +75,8 @@ func (s *session) backlog(id muster.AllocID, st *stream) int64 {
 // shipStream stores a stream from where it is shipped to, up to its end of now;
 // final if the node says that this is its end for ever.
 func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) (final bool, err error) {
-	if s.n.l.cfg.DiskTight() {
-		return false, errTight
+	if err := s.n.l.tight(); err != nil {
+		return false, err
 	}
 	client := s.n.client
 	if s.backlog(sh.id, st) > bulkFrom {
@@ -124,8 +124,8 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 		if err := s.dropChunks(ctx, sh, st, row, spare); err != nil {
 			return false, err
 		}
-		if s.n.l.cfg.DiskTight() {
-			return false, errTight
+		if err := s.n.l.tight(); err != nil {
+			return false, err
 		}
 	}
 }
