@@ -19,6 +19,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/fields"
 )
 
 // RequestBody takes the JSON body that the guard has read. It is a field of the
@@ -138,8 +139,8 @@ func (c *shape) value(t reflect.Type, tag reflect.StructTag, path string, depth 
 }
 
 func (c *shape) object(t reflect.Type, path string, depth int) {
-	fields := t != nil && t.Kind() == reflect.Struct
-	if t != nil && !fields && t.Kind() != reflect.Map {
+	isStruct := t != nil && t.Kind() == reflect.Struct
+	if t != nil && !isStruct && t.Kind() != reflect.Map {
 		c.add(path, "is an object; it should be %s", wanted(t))
 		t = nil
 	}
@@ -159,10 +160,10 @@ func (c *shape) object(t reflect.Type, path string, depth int) {
 		switch {
 		case t == nil:
 			c.value(nil, "", at, depth+1)
-		case !fields:
+		case !isStruct:
 			c.value(t.Elem(), "", at, depth+1)
 		default:
-			f, known := fieldNamed(t, name)
+			f, known := fields.Named(t, name)
 			if !known {
 				c.add(at, "%s", unknown(t, name))
 				c.value(nil, "", at, depth+1)
@@ -282,61 +283,12 @@ func wanted(t reflect.Type) string {
 	return "an object"
 }
 
-func jsonName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name
-}
-
-func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
-	for i := range t.NumField() {
-		if f := t.Field(i); name != "" && name != "-" && jsonName(f) == name {
-			return f, true
-		}
-	}
-	return reflect.StructField{}, false
-}
-
 // unknown says that there is no such field, and which was probably meant.
 func unknown(t reflect.Type, name string) string {
-	var known []string
-	for i := range t.NumField() {
-		known = append(known, jsonName(t.Field(i)))
-	}
-	slices.Sort(known)
-	best, least := "", 3
-	for _, k := range known {
-		if d := distance(strings.ToLower(name), k); d < least && d < len(k) {
-			best, least = k, d
-		}
-	}
-	if best != "" {
+	known := fields.Names(t)
+	if best := fields.Nearest(name, known); best != "" {
 		return fmt.Sprintf("is not known; did you mean %s?", best)
 	}
+	slices.Sort(known)
 	return "is not known; known are " + strings.Join(known, ", ")
-}
-
-// distance is how many letters have to be changed, added or taken away to make
-// b of a; 99 for what is far too long to be a slip.
-func distance(a, b string) int {
-	if len(a) > 2*len(b)+2 {
-		return 99
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			above := row[j]
-			change := diagonal
-			if a[i-1] != b[j-1] {
-				change++
-			}
-			row[j] = min(change, above+1, row[j-1]+1)
-			diagonal = above
-		}
-	}
-	return row[len(b)]
 }

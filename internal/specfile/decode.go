@@ -8,6 +8,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/fields"
 )
 
 // decoder puts nodes into the types of package api, by their json tags. It goes
@@ -173,7 +174,7 @@ func (d *decoder) mapping(n *node, v reflect.Value, path string) {
 // fields reads the fields of one of package api's types.
 func (d *decoder) fields(n *node, v reflect.Value, path string) {
 	if n.kind != mapping {
-		d.fail(n, path, "is %s; it should be a mapping with the fields %s", d.what(n), strings.Join(names(v.Type()), ", "))
+		d.fail(n, path, "is %s; it should be a mapping with the fields %s", d.what(n), strings.Join(fields.Names(v.Type()), ", "))
 		return
 	}
 	for i := range n.entries {
@@ -182,7 +183,7 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		if path != "" {
 			at = path + "." + at
 		}
-		field, known := fieldNamed(v.Type(), e.key.value)
+		field, known := fields.Named(v.Type(), e.key.value)
 		if !known {
 			if len(d.problems) < maxProblems { // the nearest name takes its time
 				d.fail(e.key, "", "%s", unknown(v.Type(), path, e.key.value))
@@ -196,26 +197,4 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 			d.fail(e.value, at, "is %s, which would stand for the default (%s); leave it out or give another value", short(e.value.value), zero)
 		}
 	}
-}
-
-func fieldNamed(t reflect.Type, name string) (reflect.StructField, bool) {
-	for i := range t.NumField() {
-		if f := t.Field(i); jsonName(f) == name && name != "" {
-			return f, true
-		}
-	}
-	return reflect.StructField{}, false
-}
-
-func jsonName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name
-}
-
-func names(t reflect.Type) []string {
-	var out []string
-	for i := range t.NumField() {
-		out = append(out, jsonName(t.Field(i)))
-	}
-	return out
 }

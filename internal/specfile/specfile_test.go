@@ -17,6 +17,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/fields"
 )
 
 var update = flag.Bool("update", false, "write what is read now into the golden files")
@@ -104,8 +105,8 @@ func TestEveryFieldCanBeRead(t *testing.T) {
 			return example(reflect.New(v.Type().Elem()).Elem())
 		case reflect.Struct:
 			n := &node{kind: mapping}
-			for i := range v.NumField() {
-				n.entries = append(n.entries, entry{&node{kind: text, value: jsonName(v.Type().Field(i))}, example(v.Field(i))})
+			for _, f := range fields.Of(v.Type()) {
+				n.entries = append(n.entries, entry{&node{kind: text, value: fields.JSONName(f)}, example(v.FieldByIndex(f.Index))})
 			}
 			return n
 		case reflect.Slice:
@@ -120,7 +121,7 @@ func TestEveryFieldCanBeRead(t *testing.T) {
 			return &node{kind: number, value: "7"}
 		}
 	}
-	for _, v := range []any{&api.JobSpec{}, &api.ServerConfig{}} {
+	for _, v := range []any{&api.JobSpec{}, &api.EnvironmentSpec{}, &api.ServerConfig{}} {
 		root := example(reflect.ValueOf(v).Elem())
 		d := &decoder{budget: 1000, bytes: 1 << 20}
 		d.value(root, reflect.ValueOf(v).Elem(), "")
