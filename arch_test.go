@@ -405,7 +405,7 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 	const mostLines, mostMethods = 4000, 60
 	large := map[string]int{
 		"internal/httpapi": 8288, "cmd/muster": 8290, "internal/state": 7640, "internal/sandbox": 7131, "internal/agent": 6070,
-		"internal/agent/images": 4711, "api": 4301,
+		"internal/agent/images": 4711, "api": 4242,
 	}
 	wide := map[string]int{
 		"internal/httpapi.API": 175, "cmd/muster.app": 104, "internal/agent.Agent": 98, "internal/state.State": 80, "internal/state.Snapshot": 69,

@@ -29,45 +29,11 @@ type EnvironmentSpec struct {
 	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners use its user only: requests that name another user are refused. Default: requests may name any user."`
 	// Alert says when too few are warm.
 	Alert AlertSpec `json:"alert,omitempty" doc:"When too few runners are warm."`
+	// Template says what runs, and what it needs. Its fields are fields of the file.
+	Template
 
-	// Image of a container. Empty: a process on the node's own file system.
-	Image string `json:"image,omitempty" doc:"Container image, as of a job. Empty: a process on the node's own files, for code that is trusted."`
-	// Isolation is the least that a runner may have, Runtime the program that makes it; both with an image.
-	Isolation string `json:"isolation,omitempty" doc:"With an image: the least isolation, container, container-userns, or the name of a runtime program that has a kind of its own, as runsc. A runner never has less: it waits for a node that has it. Default: the strictest that its node has, whatever that is."`
-	Runtime   string `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
-	// Ready says how a runner shows that it is ready. Nil: it is as soon as its command runs.
-	Ready *ReadySpec `json:"ready,omitempty" doc:"A command by which a runner shows that it is ready; only then it is warm. Default: it is as soon as its command runs."`
 	// Frozen keeps warm runners from using any processor.
 	Frozen bool `json:"frozen,omitempty" doc:"Warm runners stand still, from when they are ready until they are claimed. A node that cannot do that lets them go on."`
-	// Command keeps a runner ready.
-	Command []string `json:"command,omitempty" doc:"What runs in a runner beside its executions; when it ends, so does the runner. Default: sleep infinity, so that an image without sleep needs a command."`
-	// Entrypoint before the command. Left out: none, not the image's.
-	Entrypoint []string `json:"entrypoint,omitempty" doc:"Put before the command. Default: none, whatever the image says."`
-	// User that runs the command and executions that do not say who.
-	User string `json:"user,omitempty" doc:"Who runs the command, and executions that name nobody: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
-	// Network of the container. Default none.
-	Network string `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out. host: the node's. Default with an image: none."`
-	// Egress restricts what a bridge network reaches. Empty: everything.
-	Egress []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
-	// Ports that may be connected to from outside the sandbox.
-	Ports []int `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`
-	// Env is added to the clean environment of the command and of executions.
-	Env map[string]string `json:"env,omitempty" doc:"Environment variables for the command and for executions."`
-	// Workdir is where the command and executions start.
-	Workdir string `json:"workdir,omitempty" doc:"Where the command and executions start: an absolute path. Empty: as of a job."`
-	// Resources of one runner.
-	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one runner needs."`
-	// Inputs are startup files.
-	Inputs []InputSpec `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
-	// KillGrace is the time between TERM and KILL when a runner is destroyed.
-	KillGrace Duration `json:"kill_grace,omitempty" zero:"1s" doc:"Time between TERM and KILL when a runner is destroyed. Default: 1s, at most 1h; 1ms kills at once."`
-
-	// Constraints that a node must meet.
-	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions on a node's attributes."`
-	// Pool restricts the runners to one pool. Empty: any.
-	Pool string `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
-	// Priority 0 to 100 of waiting claims and of stock up to the minimum. Default 50.
-	Priority *int `json:"priority,omitempty" minimum:"0" maximum:"100" doc:"0 to 100, higher first: of runners that claims wait for and of stock up to the minimum. Stock above it has 0. Default: 50."`
 }
 
 // WarmSpec says how many runners are kept ready.
@@ -162,12 +128,7 @@ func fillPointer[T any](field **T, value T) {
 
 // job is the template as that of a job without name and type.
 func (s *EnvironmentSpec) job() *JobSpec {
-	return &JobSpec{
-		Namespace: s.Namespace, Priority: s.Priority, Command: s.Command, Image: s.Image, Entrypoint: s.Entrypoint, User: s.User,
-		Network: s.Network, Egress: s.Egress, Ports: s.Ports, Env: s.Env, Workdir: s.Workdir, Resources: s.Resources,
-		Isolation: s.Isolation, Runtime: s.Runtime, Ready: s.Ready,
-		KillGrace: s.KillGrace, Constraints: s.Constraints, Pool: s.Pool, Inputs: s.Inputs, OutputLimit: environmentOutput,
-	}
+	return &JobSpec{Namespace: s.Namespace, Template: s.Template, OutputLimit: environmentOutput}
 }
 
 // Job is the job whose members are the runners: all that decides how one runs, and nothing
@@ -251,23 +212,7 @@ func (c *checks) warm(w *WarmSpec) {
 }
 
 // Clone is a copy that shares nothing with s.
-func (s *EnvironmentSpec) Clone() *EnvironmentSpec {
-	c := *s
-	j := s.job().Clone()
-	c.Priority, c.Command, c.Entrypoint, c.Egress, c.Ports, c.Env = j.Priority, j.Command, j.Entrypoint, j.Egress, j.Ports, j.Env
-	c.Constraints, c.Inputs, c.Ready = j.Constraints, j.Inputs, j.Ready
-	c.Warm.Min, c.Warm.Target = clonePointer(s.Warm.Min), clonePointer(s.Warm.Target)
-	c.TTL, c.Idle = clonePointer(s.TTL), clonePointer(s.Idle)
-	return &c
-}
-
-func clonePointer[T any](p *T) *T {
-	if p == nil {
-		return nil
-	}
-	v := *p
-	return &v
-}
+func (s *EnvironmentSpec) Clone() *EnvironmentSpec { return deepCopy(s) }
 
 // Equal reports whether both specs, with their defaults, mean the same environment.
 func (s *EnvironmentSpec) Equal(o *EnvironmentSpec) bool {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestEnvironmentDefaults(t *testing.T) {
-	s := &EnvironmentSpec{Name: "python", Image: "python:3.13"}
+	s := &EnvironmentSpec{Name: "python", Template: Template{Image: "python:3.13"}}
 	s.Defaults()
 	if *s.Warm.Min != 1 || s.Warm.Max != DefaultWarmMax || *s.TTL != DefaultTTL || *s.Idle != DefaultIdle || s.Network != "none" || len(s.Command) == 0 {
 		t.Fatalf("defaults are %+v", s)

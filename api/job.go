@@ -17,43 +17,14 @@ type JobSpec struct {
 	Type string `json:"type,omitempty" enum:"batch,service,system" doc:"batch: each member runs to completion. service: members run until the job is stopped. system: as service, one member on each node that fits. Default: batch."`
 	// Count of members, each with its own index in MUSTER_INDEX. Default 1.
 	Count int `json:"count,omitempty" minimum:"1" maximum:"1000000" zero:"1" doc:"How many members; each gets its index (from 0) in MUSTER_INDEX. Default: 1, at most 1000000."`
-	// Priority 0 to 100; higher first. Default 50.
-	Priority *int `json:"priority,omitempty" minimum:"0" maximum:"100" doc:"0 to 100, higher first. Default: 50."`
-	// Command and its arguments; no shell in between.
-	Command []string `json:"command,omitempty" doc:"The program and its arguments, passed as they are: no shell in between. With an image: the arguments of its entrypoint, instead of its own; may be left out."`
-	// Image of a container. Empty: a process on the node's own file system.
-	Image string `json:"image,omitempty" doc:"Container image, as python:3.13, ghcr.io/team/name@sha256:…, oci:/directory or docker-archive:/file.tar (paths on the node). Empty: a process on the node's own files."`
-	// Isolation is the least that a container may have; see muster.Isolation. Runtime is the program that makes it.
-	Isolation string `json:"isolation,omitempty" doc:"With an image: the least isolation, container, container-userns, or the name of a runtime program that has a kind of its own, as runsc. It is never run with less: it waits for a node that has it. Default: the strictest that its node has, whatever that is."`
-	Runtime   string `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
-	// Entrypoint replaces the image's, and its command as well; [""] is none.
-	Entrypoint []string `json:"entrypoint,omitempty" doc:"Instead of the image's entrypoint, and of its command. A single empty string: none."`
-	// User that runs the command in the container. Empty: the image's.
-	User string `json:"user,omitempty" doc:"Who runs the command in the container: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
-	// Network of the container. Default bridge.
-	Network string `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out, but not the node and not the cloud's metadata address. host: the node's, and with it the metadata address. Default with an image: bridge."`
-	// Egress restricts what a bridge network reaches. Empty: everything.
-	Egress []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
-	// Ports that may be connected to from outside the sandbox.
-	Ports []int `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`
-	// Env is added to the clean environment of the command.
-	Env map[string]string `json:"env,omitempty" doc:"Environment variables for the command."`
-	// Workdir is where the command starts. Empty: a fresh directory of its own.
-	Workdir string `json:"workdir,omitempty" doc:"Where the command starts: an absolute path. Empty: a fresh directory of its own, where inputs are put and outputs are found; in a container that is /workspace, or the image's own if the job has neither."`
-	// Resources of one member.
-	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member needs."`
+	// Template says what runs, and what it needs. Its fields are fields of the file.
+	Template
 	// Restart says what happens when a member fails.
 	Restart RestartSpec `json:"restart,omitempty" doc:"What happens when a member fails."`
 	// Update says how members of a service or system job are given a new version.
 	Update *UpdateSpec `json:"update,omitempty" doc:"Of a service or system job: how its members are given a new version."`
 	// Timeout ends a member's attempt that runs longer. Empty: none.
 	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
-	// KillGrace is the time between TERM and KILL. Default 10s.
-	KillGrace Duration `json:"kill_grace,omitempty" zero:"10s" doc:"Time between TERM and KILL when an attempt is ended. Default: 10s, at most 1h; 1ms kills at once."`
-	// Ready says how a member of a service or system job shows that it is ready.
-	Ready *ReadySpec `json:"ready,omitempty" doc:"Of a service or system job: a command by which a member shows that it is ready; only then it can be healthy. Default: it is as soon as its command runs."`
-	// Constraints that a node must meet.
-	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`
 	// Affinities are conditions that a node had better meet.
 	Affinities []AffinitySpec `json:"affinities,omitempty" doc:"Conditions that a node had better meet, or had better not, each with a weight."`
 	// Spread spreads members over the values of attributes.
@@ -64,10 +35,6 @@ type JobSpec struct {
 	Exclusive bool `json:"exclusive,omitempty" doc:"No member of it is ever run by two nodes at once, not for a moment: its agent kills it when no server has spoken to the node for the fence of the pool, and it is placed elsewhere only after that. The price: it also ends when the server is away for longer than that. See docs/nodes.md."`
 	// Affinity names what the job's members have in common that nodes keep at hand.
 	Affinity string `json:"affinity,omitempty" doc:"A name for what members find at hand where others of the same name ran: a data set, a build cache. Among nodes that fit, one that served the name lately is taken first. An image needs none: it counts by itself."`
-	// Pool restricts the job to one pool. Empty: any.
-	Pool string `json:"pool,omitempty" doc:"Only nodes of this pool. Empty: any."`
-	// Inputs are put into the work directory before the command starts.
-	Inputs []InputSpec `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
 	// Outputs are collected from the work directory after the command succeeded.
 	Outputs []OutputSpec `json:"outputs,omitempty" doc:"Files or directories kept after the command succeeded."`
 	// OutputLimit bounds what is kept of each of stdout and stderr. Default 256MiB.

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -105,7 +104,7 @@ func (s *JobSpec) updateDefaults() {
 	fill(&u.MinHealthyTime, DefaultMinHealthyTime)
 	fill(&u.HealthyDeadline, max(DefaultHealthyDeadline, u.MinHealthyTime+Duration(time.Minute)))
 	s.Update = &u
-	s.Ready = s.Ready.clone()
+	s.Ready = deepCopy(s.Ready)
 	s.Ready.defaults()
 }
 
@@ -150,59 +149,7 @@ func (in *InputSpec) FileMode() uint32 {
 }
 
 // Clone is a copy that shares nothing with s.
-func (s *JobSpec) Clone() *JobSpec {
-	c := *s
-	if s.Priority != nil {
-		p := *s.Priority
-		c.Priority = &p
-	}
-	if s.Update != nil {
-		u := *s.Update
-		c.Update = &u
-	}
-	c.Command = slices.Clone(s.Command)
-	c.Entrypoint = slices.Clone(s.Entrypoint)
-	c.Ready = s.Ready.clone()
-	c.Egress = slices.Clone(s.Egress)
-	c.Ports = slices.Clone(s.Ports)
-	c.Env = maps.Clone(s.Env)
-	c.Restart.On = slices.Clone(s.Restart.On)
-	c.Constraints = slices.Clone(s.Constraints)
-	for i := range c.Constraints {
-		c.Constraints[i].Values = slices.Clone(c.Constraints[i].Values)
-	}
-	c.Affinities = slices.Clone(s.Affinities)
-	for i := range c.Affinities {
-		c.Affinities[i].Values = slices.Clone(c.Affinities[i].Values)
-	}
-	c.Spread = slices.Clone(s.Spread)
-	for i := range c.Spread {
-		c.Spread[i].Targets = slices.Clone(c.Spread[i].Targets)
-	}
-	c.Resources.Ports = slices.Clone(s.Resources.Ports)
-	c.Resources.Devices = slices.Clone(s.Resources.Devices)
-	for i := range c.Resources.Devices {
-		c.Resources.Devices[i].Models = slices.Clone(c.Resources.Devices[i].Models)
-	}
-	c.Inputs = slices.Clone(s.Inputs)
-	for i := range c.Inputs {
-		if t := c.Inputs[i].Content; t != nil {
-			content := *t
-			c.Inputs[i].Content = &content
-		}
-	}
-	c.Outputs = slices.Clone(s.Outputs)
-	return &c
-}
-
-func (r *ReadySpec) clone() *ReadySpec {
-	if r == nil {
-		return nil
-	}
-	c := *r
-	c.Command = slices.Clone(r.Command)
-	return &c
-}
+func (s *JobSpec) Clone() *JobSpec { return deepCopy(s) }
 
 // Canonical is the one JSON form of what the spec means: with defaults, fields
 // in a fixed order, keys sorted, nothing empty. It is nil if the spec cannot be

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func good() *JobSpec { return &JobSpec{Command: []string{"true"}} }
+func good() *JobSpec { return &JobSpec{Template: Template{Command: []string{"true"}}} }
 
 func ptr[T any](v T) *T { return &v }
 
@@ -206,11 +207,9 @@ func TestSpecOfAMillionBytesIsAccepted(t *testing.T) {
 
 func TestDefaults(t *testing.T) {
 	s := &JobSpec{
-		Command:     []string{"true"},
-		Restart:     RestartSpec{On: []string{"any"}, Backoff: Duration(time.Hour)},
-		Constraints: []ConstraintSpec{{Attribute: "os", Value: "linux"}},
-		Inputs:      []InputSpec{{Path: "./a//b", Content: ptr("x"), Mode: "755"}, {Path: "../c"}},
-		Outputs:     []OutputSpec{{Path: "out/"}},
+		Template: Template{Command: []string{"true"}, Constraints: []ConstraintSpec{{Attribute: "os", Value: "linux"}}, Inputs: []InputSpec{{Path: "./a//b", Content: ptr("x"), Mode: "755"}, {Path: "../c"}}},
+		Restart:  RestartSpec{On: []string{"any"}, Backoff: Duration(time.Hour)},
+		Outputs:  []OutputSpec{{Path: "out/"}},
 	}
 	s.Defaults()
 	got, err := json.Marshal(s)
@@ -219,9 +218,9 @@ func TestDefaults(t *testing.T) {
 	}
 	want := `{"namespace":"default","type":"batch","count":1,"priority":50,"command":["true"],` +
 		`"resources":{"cpu":1,"memory":"256MiB"},` +
-		`"restart":{"attempts":3,"on":["any"],"backoff":"1h","backoff_max":"1h","give_up":"1h"},"kill_grace":"10s",` +
+		`"inputs":[{"path":"a/b","content":"x","mode":"0755"},{"path":"../c","mode":"0644"}],"kill_grace":"10s",` +
 		`"constraints":[{"attribute":"os","op":"=","value":"linux"}],` +
-		`"inputs":[{"path":"a/b","content":"x","mode":"0755"},{"path":"../c","mode":"0644"}],"outputs":[{"path":"out"}],"output_limit":"256MiB"}`
+		`"restart":{"attempts":3,"on":["any"],"backoff":"1h","backoff_max":"1h","give_up":"1h"},"outputs":[{"path":"out"}],"output_limit":"256MiB"}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -233,11 +232,9 @@ func specs() *rapid.Generator[*JobSpec] {
 	return rapid.Custom(func(t *rapid.T) *JobSpec {
 		s := &JobSpec{
 			Name: text.Draw(t, "name"), Namespace: text.Draw(t, "namespace"), Type: rapid.SampledFrom([]string{"", "batch", "x"}).Draw(t, "type"),
-			Count: rapid.IntRange(-1, 5).Draw(t, "count"), Command: rapid.SliceOf(text).Draw(t, "command"), Image: text.Draw(t, "image"),
-			Env: rapid.MapOf(text, text).Draw(t, "env"), Workdir: text.Draw(t, "workdir"), Pool: text.Draw(t, "pool"),
-			Timeout: Duration(rapid.Int64().Draw(t, "timeout")), KillGrace: Duration(rapid.Int64().Draw(t, "grace")),
+			Count: rapid.IntRange(-1, 5).Draw(t, "count"), Template: Template{Command: rapid.SliceOf(text).Draw(t, "command"), Image: text.Draw(t, "image"), Env: rapid.MapOf(text, text).Draw(t, "env"), Workdir: text.Draw(t, "workdir"), Pool: text.Draw(t, "pool"), KillGrace: Duration(rapid.Int64().Draw(t, "grace")), Resources: ResourcesSpec{CPU: rapid.Float64().Draw(t, "cpu"), Memory: Size(rapid.Int64().Draw(t, "memory")), Disk: Size(rapid.Int64().Draw(t, "disk"))}},
+			Timeout:     Duration(rapid.Int64().Draw(t, "timeout")),
 			OutputLimit: Size(rapid.Int64().Draw(t, "limit")),
-			Resources:   ResourcesSpec{CPU: rapid.Float64().Draw(t, "cpu"), Memory: Size(rapid.Int64().Draw(t, "memory")), Disk: Size(rapid.Int64().Draw(t, "disk"))},
 			Restart:     RestartSpec{Attempts: rapid.IntRange(-1, 200).Draw(t, "attempts"), On: rapid.SliceOf(text).Draw(t, "on"), Backoff: Duration(rapid.Int64().Draw(t, "backoff"))},
 		}
 		if rapid.Bool().Draw(t, "hasPriority") {
@@ -309,9 +306,9 @@ func FuzzJobSpecValidate(f *testing.F) {
 		var s JobSpec
 		if json.Unmarshal(b, &s) != nil {
 			// Its bytes may also be the text of a field.
-			s = JobSpec{Command: []string{string(b)}, Env: map[string]string{string(b): string(b)}, Image: string(b), Workdir: "/" + string(b),
-				Restart: RestartSpec{On: []string{string(b)}}, Inputs: []InputSpec{{Path: string(b), URL: string(b), Digest: string(b), Mode: string(b)}},
-				Outputs: []OutputSpec{{Path: string(b)}}, Constraints: []ConstraintSpec{{Attribute: string(b), Op: string(b), Value: string(b)}}}
+			s = JobSpec{Template: Template{Command: []string{string(b)}, Env: map[string]string{string(b): string(b)}, Image: string(b), Workdir: "/" + string(b), Inputs: []InputSpec{{Path: string(b), URL: string(b), Digest: string(b), Mode: string(b)}}, Constraints: []ConstraintSpec{{Attribute: string(b), Op: string(b), Value: string(b)}}},
+				Restart: RestartSpec{On: []string{string(b)}},
+				Outputs: []OutputSpec{{Path: string(b)}}}
 		}
 		checkSpec(t, &s)
 	})
@@ -345,7 +342,7 @@ func TestImageReferences(t *testing.T) {
 		"python", "python:3.13", "team/app", "ghcr.io/team/app:1.2", "localhost/app", "localhost:5000/app:A_b-1.2", "10.0.0.1:5000/a/b/c", "Registry.Example.org/app",
 		"a__b/c-d/e.f", "a--b", "app@" + digest, "app:1@" + digest, "ghcr.io/team/app:1@" + digest,
 	} {
-		if p := (&JobSpec{Name: "j", Count: 1, Image: s}).Validate(); slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
+		if p := (&JobSpec{Name: "j", Count: 1, Template: Template{Image: s}}).Validate(); slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
 			t.Errorf("%s: %v", s, p)
 		}
 	}
@@ -353,8 +350,68 @@ func TestImageReferences(t *testing.T) {
 		"A:B:C", "ghcr.io/team/../x", "ghcr.io/team/./x", "ghcr.io//x", "Team/app", "python:", "ghcr.io/Team/app", "app@sha256:12", "app@md5:12", "app@" + digest + "@" + digest, "https://ghcr.io/a", "a-/b", "app:1:2", "app:-1",
 		"app:" + strings.Repeat("a", 129), "10.0.0.1:port/a",
 	} {
-		if p := (&JobSpec{Name: "j", Count: 1, Image: s}).Validate(); !slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
+		if p := (&JobSpec{Name: "j", Count: 1, Template: Template{Image: s}}).Validate(); !slices.ContainsFunc(p, func(p ProblemField) bool { return p.Location == "image" }) {
 			t.Errorf("%s is accepted", s)
+		}
+	}
+}
+
+// A clone shares nothing with what it was made of, whatever fields are added.
+func TestClonesShareNothing(t *testing.T) {
+	var fill func(v reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Pointer:
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(v.Elem())
+		case reflect.Slice:
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fill(v.Index(0))
+		case reflect.Map:
+			v.Set(reflect.ValueOf(map[string]string{"A": "1"}))
+		case reflect.Struct:
+			for i := range v.NumField() {
+				fill(v.Field(i))
+			}
+		case reflect.String:
+			v.SetString("before")
+		}
+	}
+	var change func(v reflect.Value)
+	change = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Pointer:
+			change(v.Elem())
+		case reflect.Slice:
+			change(v.Index(0))
+		case reflect.Map:
+			v.SetMapIndex(reflect.ValueOf("A"), reflect.ValueOf("2"))
+		case reflect.Struct:
+			for i := range v.NumField() {
+				change(v.Field(i))
+			}
+		case reflect.String:
+			v.SetString("after")
+		case reflect.Int:
+			v.SetInt(v.Int() + 1)
+		}
+	}
+	for _, spec := range []any{&JobSpec{}, &EnvironmentSpec{}} {
+		fill(reflect.ValueOf(spec).Elem())
+		before, _ := json.Marshal(spec)
+		var clone any
+		switch s := spec.(type) {
+		case *JobSpec:
+			clone = s.Clone()
+		case *EnvironmentSpec:
+			clone = s.Clone()
+		}
+		if !reflect.DeepEqual(spec, clone) {
+			t.Errorf("%T: a clone is not equal", spec)
+		}
+		change(reflect.ValueOf(spec).Elem())
+		if got, _ := json.Marshal(clone); !bytes.Equal(got, before) {
+			t.Errorf("%T: changed through what it was made of:\n%s\n%s", spec, before, got)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func TestSubmitIsRepeatedWithItsKeyOnly(t *testing.T) {
 		}
 		answer(w, http.StatusCreated, api.JobSubmitted{Name: s.Spec.Name, Index: 7})
 	}))
-	s := api.JobSubmission{Spec: api.JobSpec{Name: "a", Command: []string{"true"}}}
+	s := api.JobSubmission{Spec: api.JobSpec{Name: "a", Template: api.Template{Command: []string{"true"}}}}
 	got, err := c.Submit(t.Context(), s, "k1")
 	if err != nil || got.Index != 7 || strings.Join(keys, " ") != "k1 k1 k1" {
 		t.Errorf("%+v, %v, keys %q", got, err, keys)

@@ -55,8 +55,10 @@ func fields(b *bytes.Buffer, t reflect.Type, at string) {
 		at string
 	}
 	var more []inner
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Anonymous {
+			continue // its fields stand among the others
+		}
 		if f.Tag.Get("only") != "" && at == "" {
 			continue // of another kind of file
 		}

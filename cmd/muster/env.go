@@ -57,7 +57,7 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 		if err != nil {
 			return err
 		}
-		files := &api.JobSpec{Inputs: spec.Inputs}
+		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
 		if err := upload(ctx, cl, files, folderOf(args[0])); err != nil {
 			return err
 		}

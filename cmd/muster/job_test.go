@@ -18,7 +18,7 @@ import (
 // ran is a stub with a job of three members: 0 succeeded at its second attempt, 1 failed, 2 runs.
 func ran(t *testing.T) *stub {
 	s := newStub(t)
-	spec := api.JobSpec{Name: "web", Count: 3, Command: []string{"sh", "-c", "echo 'hi'"}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
+	spec := api.JobSpec{Name: "web", Count: 3, Template: api.Template{Command: []string{"sh", "-c", "echo 'hi'"}}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
 	spec.Defaults()
 	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: 3, Stage: "live", Submitted: time.Now().Add(-3 * time.Minute), Spec: &spec, Priority: 50}
 	s.job.Counts.Waiting = 3

@@ -112,7 +112,7 @@ func TestRunImageHint(t *testing.T) {
 // The digest that members were started from is shown.
 func TestJobShowImage(t *testing.T) {
 	s := withJob(t, 1)
-	s.job.Spec = &api.JobSpec{Image: "python:3.13", Command: []string{"x"}}
+	s.job.Spec = &api.JobSpec{Template: api.Template{Image: "python:3.13", Command: []string{"x"}}}
 	s.allocs[0].Image = "sha256:abc"
 	if r := s.muster(nil, "job", "show", "web"); !strings.Contains(r.stdout, "Image      python:3.13 (sha256:abc)\n") {
 		t.Error(r.stdout)

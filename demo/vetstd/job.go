@@ -47,17 +47,13 @@ func newVetJob(ctx context.Context, dir string, members int) (*vetJob, error) {
 	}
 	priority := 50
 	return &vetJob{packages: n, goVersion: strings.TrimSpace(version), spec: api.JobSpec{
-		Name: "vet-std", Count: members, Priority: &priority,
-		// Each member takes its own line of the list.
-		// Vet looks at the source; how well the packages that it imports are compiled is all the same.
-		Command: []string{"sh", "-c", `exec "$GO" vet '-gcflags=all=-N -l' $(sed -n "$((MUSTER_INDEX + 1))p" packages.txt)`},
-		Env: map[string]string{
+		Name: "vet-std", Count: members, Template: api.Template{Priority: &priority, Command: []string{"sh", "-c", `exec "$GO" vet '-gcflags=all=-N -l' $(sed -n "$((MUSTER_INDEX + 1))p" packages.txt)`}, Env: map[string]string{
 			"GO": goTool, "GOCACHE": cache, "GOPATH": filepath.Join(dir, "gopath"), "GOTOOLCHAIN": "local", "GOPROXY": "off",
 			"GOFLAGS": "", "GOENV": "off", "GO111MODULE": "on", "CGO_ENABLED": "0", "GOGC": "400", "GOMAXPROCS": "1",
-		},
-		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 30},
-		Timeout:   api.Duration(10 * time.Minute),
-		Inputs:    []api.InputSpec{{Path: "packages.txt", Content: &slices}},
+		}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 30}, Inputs: []api.InputSpec{{Path: "packages.txt", Content: &slices}}},
+		// Each member takes its own line of the list.
+		// Vet looks at the source; how well the packages that it imports are compiled is all the same.,
+		Timeout: api.Duration(10 * time.Minute),
 	}}, nil
 }
 

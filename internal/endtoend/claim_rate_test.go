@@ -86,7 +86,7 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 		})
 	})
 	<-leading
-	spec := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Target: &warm, Min: &warm}, Resources: api.ResourcesSpec{CPU: 0.001, Memory: 1 << 20}}
+	spec := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Target: &warm, Min: &warm}, Template: api.Template{Resources: api.ResourcesSpec{CPU: 0.001, Memory: 1 << 20}}}
 	spec.Defaults()
 	room := muster.Resources{CPU: 1 << 40, Memory: 1 << 55, Disk: 1 << 55}
 	for _, f := range []state.Fact{

@@ -57,14 +57,14 @@ func BenchmarkRoomFreed(b *testing.B) {
 		b.Run(fmt.Sprintf("slots=%d", slots), func(b *testing.B) {
 			h := newHost(b)
 			h.serve(fixed(1, float64(slots)))
-			h.run(api.JobSpec{Count: slots, Command: []string{"true"}})
+			h.run(api.JobSpec{Count: slots, Template: api.Template{Command: []string{"true"}}})
 			var log, node, words []time.Duration
 			b.ResetTimer()
 			for range b.N {
 				events := h.watch()
 				// Not in step, so that each end frees room by itself.
-				job := h.submit(api.JobSpec{Count: members, Command: []string{"sh", "-c",
-					"date +%s%N; sleep 0.0$((20 + MUSTER_INDEX * 7 % 13)); date +%s%N"}})
+				job := h.submit(api.JobSpec{Count: members, Template: api.Template{Command: []string{"sh", "-c",
+					"date +%s%N; sleep 0.0$((20 + MUSTER_INDEX * 7 % 13)); date +%s%N"}}})
 				h.finish()
 				h.succeeded(job)
 				log = append(log, h.freedByLog(events, job, members, slots)...)
@@ -147,7 +147,7 @@ func BenchmarkEightShortJobs(b *testing.B) {
 			h.serve(c)
 			began := time.Now()
 			for range 8 {
-				h.submit(api.JobSpec{Command: []string{"sleep", "0.1"}})
+				h.submit(api.JobSpec{Template: api.Template{Command: []string{"sleep", "0.1"}}})
 			}
 			h.finish()
 			all = append(all, time.Since(began))

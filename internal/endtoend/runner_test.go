@@ -23,8 +23,7 @@ import (
 // keep makes an environment with so many warm runners, and waits for them.
 func (h *host) keep(name, image string, warm int, edit ...func(*api.EnvironmentSpec)) {
 	h.tb.Helper()
-	s := api.EnvironmentSpec{Name: name, Image: image, Warm: api.WarmSpec{Min: &warm, Target: &warm},
-		Resources: api.ResourcesSpec{CPU: 1, Memory: 16 << 20}, KillGrace: api.Duration(time.Millisecond)}
+	s := api.EnvironmentSpec{Name: name, Template: api.Template{Image: image, Resources: api.ResourcesSpec{CPU: 1, Memory: 16 << 20}, KillGrace: api.Duration(time.Millisecond)}, Warm: api.WarmSpec{Min: &warm, Target: &warm}}
 	for _, e := range edit {
 		e(&s)
 	}

@@ -47,7 +47,7 @@ func newContainerHost(b *testing.B) (h *host, image string) {
 // contained is a job of containers of a core each, as jobs have by default: whoever asks for
 // less has less weight on a busy machine, from the first moment on.
 func contained(image string, count int, command ...string) api.JobSpec {
-	return api.JobSpec{Image: image, Count: count, Command: command, Resources: api.ResourcesSpec{CPU: 1, Memory: 16 << 20}}
+	return api.JobSpec{Template: api.Template{Image: image, Command: command, Resources: api.ResourcesSpec{CPU: 1, Memory: 16 << 20}}, Count: count}
 }
 
 // firstByte submits a job of one member and waits until the first byte of its stdout has come through the server.

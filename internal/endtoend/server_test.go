@@ -231,7 +231,7 @@ func fixed(nodes int, cpu float64) api.ServerConfig {
 
 // small is a job whose members fit many to a node.
 func small(count int, command ...string) api.JobSpec {
-	return api.JobSpec{Count: count, Command: command, Resources: api.ResourcesSpec{CPU: 0.05, Memory: 16 << 20}}
+	return api.JobSpec{Count: count, Template: api.Template{Command: command, Resources: api.ResourcesSpec{CPU: 0.05, Memory: 16 << 20}}}
 }
 
 func (h *host) submit(spec api.JobSpec) *api.JobSubmitted {

@@ -118,7 +118,7 @@ while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 012345678901234
 		p.says(1, "disk", h.data)
 		t.Logf("%s: %s", p, strings.TrimSpace(p.stderr.String()))
 	}
-	_, err := h.client().Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Command: []string{"true"}}}, client.NewKey())
+	_, err := h.client().Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Template: api.Template{Command: []string{"true"}}}}, client.NewKey())
 	var p *api.Problem
 	if !errors.As(err, &p) || p.Status != 507 || p.Code != string(muster.FaultDiskLow) {
 		t.Errorf("a submission: %v", err)
@@ -194,7 +194,7 @@ func TestDiskFull(t *testing.T) {
 	for i := 0; i < 200 && !h.srv.ended(); i++ {
 		name := fmt.Sprintf("big-%d", i)
 		_, err := cl.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{
-			Name: name, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}, Env: env,
+			Name: name, Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}, Env: env},
 		}}, client.NewKey())
 		if err == nil {
 			acknowledged = append(acknowledged, name)

@@ -36,7 +36,7 @@ func runnerHost(t *testing.T, warm int, edit ...func(*api.EnvironmentSpec)) *hos
 
 func (h *host) environment(name, image string, warm int, edit ...func(*api.EnvironmentSpec)) {
 	h.t.Helper()
-	s := api.EnvironmentSpec{Name: name, Image: image, Warm: api.WarmSpec{Min: &warm, Target: &warm}, Resources: api.ResourcesSpec{CPU: 0.05, Memory: 48 << 20, Pids: 64}}
+	s := api.EnvironmentSpec{Name: name, Template: api.Template{Image: image, Resources: api.ResourcesSpec{CPU: 0.05, Memory: 48 << 20, Pids: 64}}, Warm: api.WarmSpec{Min: &warm, Target: &warm}}
 	for _, e := range edit {
 		e(&s)
 	}

@@ -323,7 +323,7 @@ func TestManyJobs(t *testing.T) {
 		go func() {
 			defer func() { <-tokens }()
 			_, err := cl.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{
-				Name: fmt.Sprintf("one-%d", i), Command: []string{"sh", "-c", "echo $MUSTER_JOB"}, Resources: api.ResourcesSpec{CPU: 0.1, Memory: 16 * mib},
+				Name: fmt.Sprintf("one-%d", i), Template: api.Template{Command: []string{"sh", "-c", "echo $MUSTER_JOB"}, Resources: api.ResourcesSpec{CPU: 0.1, Memory: 16 * mib}},
 			}}, client.NewKey())
 			errs <- err
 		}()

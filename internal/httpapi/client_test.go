@@ -59,11 +59,9 @@ func TestClient(t *testing.T) {
 	text := "text"
 	priority := 7
 	spec := api.JobSpec{
-		Name: "j", Namespace: "team", Type: "batch", Count: 2, Priority: &priority, Command: []string{"sh", "-c", "exit 0"}, Image: "a/b:c",
-		Env: map[string]string{"A": "<&>\u2028 \x01"}, Workdir: "/tmp", Resources: api.ResourcesSpec{CPU: 0.5, Memory: 1 << 20, Disk: 1},
+		Name: "j", Namespace: "team", Type: "batch", Count: 2, Template: api.Template{Priority: &priority, Command: []string{"sh", "-c", "exit 0"}, Image: "a/b:c", Env: map[string]string{"A": "<&>\u2028 \x01"}, Workdir: "/tmp", Resources: api.ResourcesSpec{CPU: 0.5, Memory: 1 << 20, Disk: 1}, KillGrace: api.Duration(time.Millisecond), Constraints: []api.ConstraintSpec{{Attribute: "os", Op: "in", Values: []string{"linux"}}}, Pool: "p", Inputs: []api.InputSpec{{Path: "a", Content: &text}, {Path: "b", Digest: digest, Mode: "0755"}}},
 		Restart: api.RestartSpec{Attempts: 2, On: []string{"1-3", "timeout"}, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)},
-		Timeout: api.Duration(90 * time.Second), KillGrace: api.Duration(time.Millisecond), Constraints: []api.ConstraintSpec{{Attribute: "os", Op: "in", Values: []string{"linux"}}},
-		Pool: "p", Inputs: []api.InputSpec{{Path: "a", Content: &text}, {Path: "b", Digest: digest, Mode: "0755"}}, Outputs: []api.OutputSpec{{Path: "o", Optional: true}}, OutputLimit: 1 << 20,
+		Timeout: api.Duration(90 * time.Second), Outputs: []api.OutputSpec{{Path: "o", Optional: true}}, OutputLimit: 1 << 20,
 	}
 	v, err := c.Validate(ctx, api.JobSubmission{Spec: spec})
 	if must(err); len(v.Problems) > 0 || !v.Fits {
@@ -86,7 +84,7 @@ func TestClient(t *testing.T) {
 	if must(err); !again.Unchanged {
 		t.Errorf("the spec as shown is not the spec as taken: %+v", again)
 	}
-	_, err = c.Submit(ctx, api.JobSubmission{Spec: api.JobSpec{Name: "j", Namespace: "team", Command: []string{"x"}}}, client.NewKey())
+	_, err = c.Submit(ctx, api.JobSubmission{Spec: api.JobSpec{Name: "j", Namespace: "team", Template: api.Template{Command: []string{"x"}}}}, client.NewKey())
 	if !client.IsConflict(err) {
 		t.Errorf("%v", err)
 	}

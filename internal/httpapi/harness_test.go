@@ -258,7 +258,7 @@ func (b *bench) propose(facts ...state.Fact) any {
 // submit makes a job and returns its uid.
 func (b *bench) submit(ns, name string, count int) muster.JobUID {
 	b.Helper()
-	spec := &api.JobSpec{Name: name, Namespace: ns, Count: count, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 0.001, Memory: 1 << 20}}
+	spec := &api.JobSpec{Name: name, Namespace: ns, Count: count, Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 0.001, Memory: 1 << 20}}}
 	spec.Defaults()
 	sum := sha256.Sum256([]byte(ns + "/" + name))
 	v := b.propose(&state.JobSubmitted{

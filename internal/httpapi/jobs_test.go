@@ -102,7 +102,7 @@ func TestUnnamedJobIsSubmittedOnce(t *testing.T) {
 	zero, long := 50, strings.Repeat("k", 1<<20)
 	for i := range 70 {
 		b.propose(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "other"}, UID: "other", Idempotency: long + strconv.Itoa(i),
-			Spec: &api.JobSpec{Name: "other", Type: "batch", Count: 1, Priority: &zero, Command: []string{"true"}}})
+			Spec: &api.JobSpec{Name: "other", Type: "batch", Count: 1, Template: api.Template{Priority: &zero, Command: []string{"true"}}}})
 	}
 	again, status := submit()
 	if status != 200 || again != (api.JobSubmitted{Namespace: first.Namespace, Name: first.Name, UID: first.UID, Version: first.Version, Index: first.Index, Unchanged: true}) {

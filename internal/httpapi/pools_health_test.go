@@ -21,7 +21,7 @@ func TestN8PoolHealthAndWarmth(t *testing.T) {
 		b.node(muster.NodeID(fmt.Sprintf("n%d", i)))
 	}
 	for i := range 2 {
-		spec := api.JobSpec{Name: fmt.Sprintf("j%d", i), Namespace: "default", Command: []string{"true"}, Affinity: "set"}
+		spec := api.JobSpec{Name: fmt.Sprintf("j%d", i), Namespace: "default", Template: api.Template{Command: []string{"true"}}, Affinity: "set"}
 		spec.Defaults()
 		uid := muster.JobUID(fmt.Sprintf("warm%d", i))
 		b.propose(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: spec.Name}, UID: uid, Spec: &spec})

@@ -253,7 +253,7 @@ func TestEnvironmentSeriesAreBounded(t *testing.T) {
 	const n = maxEnvironmentSeries + 20
 	wanted := 1
 	for i := range n - 1 {
-		spec := &api.EnvironmentSpec{Name: fmt.Sprintf("many-%d", i), Namespace: "default", Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}
+		spec := &api.EnvironmentSpec{Name: fmt.Sprintf("many-%d", i), Namespace: "default", Template: api.Template{Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}
 		spec.Defaults()
 		uid := muster.JobUID(fmt.Sprintf("m%d", i))
 		b.propose(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", spec.Name), UID: uid, Spec: spec})

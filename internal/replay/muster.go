@@ -79,7 +79,7 @@ func byMuster(nodes []node, tasks []task) ([]machine, int, time.Duration, error)
 }
 
 func specOf(t *task) *api.JobSpec {
-	s := &api.JobSpec{Name: t.name, Command: []string{"true"}}
+	s := &api.JobSpec{Name: t.name, Template: api.Template{Command: []string{"true"}}}
 	s.Resources = api.ResourcesSpec{CPU: float64(t.ask.CPU) / 1000, Memory: api.Size(t.ask.Memory)}
 	switch {
 	case t.part > 0:

@@ -25,11 +25,11 @@ func TestRollouts(t *testing.T) {
 	}
 	l := &factLog{T: t, state: s}
 	service := func(command string) *state.JobSubmitted {
-		spec := &api.JobSpec{Name: "web", Type: "service", Command: []string{command}, Count: 2}
+		spec := &api.JobSpec{Name: "web", Type: "service", Template: api.Template{Command: []string{command}}, Count: 2}
 		spec.Defaults()
 		return &state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "web"}, UID: "u", Spec: spec}
 	}
-	batch := &api.JobSpec{Name: "j", Command: []string{"true"}, Count: 1}
+	batch := &api.JobSpec{Name: "j", Template: api.Template{Command: []string{"true"}}, Count: 1}
 	batch.Defaults()
 	room := muster.Resources{CPU: 8000, Memory: 64 * muster.GiB, Disk: muster.TiB}
 	r := prometheus.NewRegistry()

@@ -64,7 +64,7 @@ func TestStartsStopsAndGoesOn(t *testing.T) {
 		t.Fatalf("%+v %v", before, err)
 	}
 	// It fits nowhere, and is failed at once with a sentence.
-	sub, err := c.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Name: "big", Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}}}, "k1")
+	sub, err := c.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Name: "big", Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}}}}, "k1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestStartsStopsAndGoesOn(t *testing.T) {
 	}
 	// The same directory, and the same submission repeated: nothing new.
 	c, end = serve(t, dir)
-	again, err := c.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Name: "big", Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}}}, "k1")
+	again, err := c.Submit(t.Context(), api.JobSubmission{Spec: api.JobSpec{Name: "big", Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 64}}}}, "k1")
 	if err != nil || again.UID != sub.UID || again.Version != sub.Version {
 		t.Errorf("%+v, first %+v: %v", again, sub, err)
 	}

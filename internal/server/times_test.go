@@ -62,7 +62,7 @@ func TestTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &factLog{T: t, state: s}
-	spec := &api.JobSpec{Name: "j", Command: []string{"true"}, Count: 2, Restart: api.RestartSpec{Attempts: 3, On: []string{"any"}}}
+	spec := &api.JobSpec{Name: "j", Template: api.Template{Command: []string{"true"}}, Count: 2, Restart: api.RestartSpec{Attempts: 3, On: []string{"any"}}}
 	spec.Defaults()
 	room := muster.Resources{CPU: 8000, Memory: 64 * muster.GiB, Disk: muster.TiB}
 	l.at(0, &state.NodeLaunching{ID: "n", Token: "t", Pool: "p", Offering: muster.Offering{Provider: "fake", Name: "o", Capacity: room}})

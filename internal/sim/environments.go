@@ -49,7 +49,7 @@ func (p *Play) environment(a *Act, o *options) error {
 	}
 	for _, key := range p.names(a, o) {
 		name, _ := key.Environment()
-		spec := &api.EnvironmentSpec{Name: name, Namespace: string(key.Namespace), Warm: warm, Resources: resources, Command: slices.Clone(command), Priority: &priority, Ready: ready}
+		spec := &api.EnvironmentSpec{Name: name, Namespace: string(key.Namespace), Warm: warm, Template: api.Template{Resources: resources, Command: slices.Clone(command), Priority: &priority, Ready: ready}}
 		spec.Defaults()
 		p.submitted++
 		if err := overtaken(p.c.propose(&state.EnvironmentSet{Key: key, UID: muster.JobUID(fmt.Sprintf("e%sx%d", strings.ReplaceAll(name, "-", ""), p.submitted)), Spec: spec})); err != nil {

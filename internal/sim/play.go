@@ -332,8 +332,8 @@ func overtaken(err error) error {
 
 func (p *Play) submit(a *Act, o *options) error {
 	key := jobKey(a.word(0))
-	spec := &api.JobSpec{Name: key.Name, Count: o.number("count", 1), Command: strings.Fields(a.Rest),
-		Resources:   api.ResourcesSpec{CPU: o.real("cpu", 1), Memory: api.Size(o.size("memory", 1<<20))},
+	spec := &api.JobSpec{Name: key.Name, Count: o.number("count", 1), Template: api.Template{Command: strings.Fields(a.Rest),
+		Resources: api.ResourcesSpec{CPU: o.real("cpu", 1), Memory: api.Size(o.size("memory", 1<<20))}},
 		OutputLimit: api.Size(o.size("limit", 0)), Timeout: api.Duration(o.duration("timeout", 0))}
 	priority := o.number("priority", 50)
 	spec.Priority = &priority

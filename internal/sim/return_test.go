@@ -188,7 +188,7 @@ func (r *returning) wave(number, size int) {
 	var uids []muster.JobUID
 	for i := range jobs {
 		name := fmt.Sprintf("w%d-%d", number, i)
-		spec := &api.JobSpec{Name: name, Count: size / jobs, Command: []string{"sleep", "3s"}, Affinity: fmt.Sprintf("key-%d-%d", number%2, i), Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+		spec := &api.JobSpec{Name: name, Count: size / jobs, Template: api.Template{Command: []string{"sleep", "3s"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}, Affinity: fmt.Sprintf("key-%d-%d", number%2, i)}
 		spec.Defaults()
 		uids = append(uids, muster.JobUID("u"+name))
 		r.must(&state.JobSubmitted{Key: jobKey(name), UID: muster.JobUID("u" + name), Spec: spec})

@@ -116,7 +116,7 @@ func (r *starts) must(t testing.TB, f state.Fact) {
 
 func (r *starts) submit(t testing.TB, count int) {
 	t.Helper()
-	spec := &api.JobSpec{Name: "a", Count: count, Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+	spec := &api.JobSpec{Name: "a", Count: count, Template: api.Template{Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}}
 	spec.Defaults()
 	r.must(t, &state.JobSubmitted{Key: jobKey("a"), UID: "ua", Spec: spec})
 }
@@ -151,7 +151,7 @@ func BenchmarkSixtyFour(b *testing.B) {
 		if err := c.Start(); err != nil {
 			b.Fatal(err)
 		}
-		spec := &api.JobSpec{Name: "a", Count: 64, Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 2, Memory: 1 << 20}}
+		spec := &api.JobSpec{Name: "a", Count: 64, Template: api.Template{Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 2, Memory: 1 << 20}}}
 		spec.Defaults()
 		began := time.Now()
 		if err := c.propose(&state.JobSubmitted{Key: jobKey("a"), UID: "ua", Spec: spec}); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 func environment(name string, edit ...func(*api.EnvironmentSpec)) *api.EnvironmentSpec {
-	s := &api.EnvironmentSpec{Name: name, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+	s := &api.EnvironmentSpec{Name: name, Template: api.Template{Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}}
 	for _, e := range edit {
 		e(s)
 	}

@@ -72,9 +72,9 @@ func (l *log) sleep(d time.Duration) { l.now += d.Microseconds() }
 func spec(count int, edit ...func(*api.JobSpec)) *api.JobSpec {
 	p := 50
 	s := &api.JobSpec{
-		Name: "j", Namespace: "default", Type: "batch", Count: count, Priority: &p, Command: []string{"true"},
-		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20},
-		Restart:   api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)},
+		Name: "j", Namespace: "default", Type: "batch", Count: count, Template: api.Template{Priority: &p, Command: []string{"true"},
+			Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}},
+		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)},
 	}
 	for _, e := range edit {
 		e(s)

@@ -382,7 +382,7 @@ func environ(edit ...func(map[string]any)) string {
 func stocked(t testing.TB, n int, contained bool, change ...func(*httpapi.Config, *Config)) *bench {
 	t.Helper()
 	b := newBench(t, change...)
-	spec := api.EnvironmentSpec{Name: "7", Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}
+	spec := api.EnvironmentSpec{Name: "7", Template: api.Template{Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}
 	if contained {
 		spec.Image = "busybox"
 	}

@@ -19,7 +19,7 @@ import (
 // exposed claims a runner of an environment with one exposed port, over a real connection.
 func (b *bench) exposed(port int) (path, address string) {
 	b.Helper()
-	spec := api.EnvironmentSpec{Name: "8", Image: "busybox", Network: "bridge", Ports: []int{port}, Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}
+	spec := api.EnvironmentSpec{Name: "8", Template: api.Template{Image: "busybox", Network: "bridge", Ports: []int{port}, Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}
 	if _, err := b.api.SetEnvironment(context.Background(), &api.EnvironmentSetting{Spec: spec}); err != nil {
 		b.Fatal(err)
 	}

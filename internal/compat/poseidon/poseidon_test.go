@@ -292,7 +292,7 @@ func TestEnvironmentChangedMeanwhile(t *testing.T) {
 	}
 	// Somebody else makes it first.
 	meanwhile(func() {
-		if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: api.EnvironmentSpec{Name: "17", Image: "other", Resources: api.ResourcesSpec{Pids: 77}}}); err != nil {
+		if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: api.EnvironmentSpec{Name: "17", Template: api.Template{Image: "other", Resources: api.ResourcesSpec{Pids: 77}}}}); err != nil {
 			t.Error(err)
 		}
 	})

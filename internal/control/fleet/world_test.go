@@ -367,8 +367,8 @@ func (w *world) must(f state.Fact) {
 func (w *world) submit(name string, count int, cores float64, script string, edit ...func(*api.JobSpec)) {
 	w.t.Helper()
 	p := 50
-	s := &api.JobSpec{Name: name, Namespace: "default", Type: "batch", Count: count, Priority: &p, Command: strings.Fields(script),
-		Resources: api.ResourcesSpec{CPU: cores, Memory: 1 << 20}, KillGrace: api.Duration(10 * time.Second), OutputLimit: 256 << 20,
+	s := &api.JobSpec{Name: name, Namespace: "default", Type: "batch", Count: count, Template: api.Template{Priority: &p, Command: strings.Fields(script),
+		Resources: api.ResourcesSpec{CPU: cores, Memory: 1 << 20}, KillGrace: api.Duration(10 * time.Second)}, OutputLimit: 256 << 20,
 		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)}}
 	for _, e := range edit {
 		e(s)

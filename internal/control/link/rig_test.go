@@ -146,8 +146,8 @@ func (r *rig) boot(id muster.NodeID, cores int, change ...func(*linktest.Config)
 func spec(command string, edit ...func(*api.JobSpec)) *api.JobSpec {
 	p := 50
 	s := &api.JobSpec{
-		Name: "j", Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: strings.Fields(command),
-		Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}, KillGrace: api.Duration(10 * time.Second), OutputLimit: 256 << 20,
+		Name: "j", Namespace: "default", Type: "batch", Count: 1, Template: api.Template{Priority: &p, Command: strings.Fields(command),
+			Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}, KillGrace: api.Duration(10 * time.Second)}, OutputLimit: 256 << 20,
 		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)},
 	}
 	for _, e := range edit {

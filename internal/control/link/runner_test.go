@@ -12,7 +12,7 @@ import (
 // set brings an environment with n runners on a node; its uid is "ue".
 func (r *rig) set(n int, node muster.NodeID, edit func(*api.EnvironmentSpec)) []muster.AllocID {
 	r.t.Helper()
-	s := &api.EnvironmentSpec{Name: "e", Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+	s := &api.EnvironmentSpec{Name: "e", Template: api.Template{Command: []string{"hang"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}}
 	edit(s)
 	s.Defaults()
 	r.must(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: s})

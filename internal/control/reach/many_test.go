@@ -91,8 +91,8 @@ func newInstances(b *testing.B, n int) {
 		do(&state.NodeLaunching{ID: id, Token: muster.Token(id), Pool: "p", Offering: muster.Offering{Provider: "ssh", Name: "o", Market: muster.OnDemand, Capacity: room}})
 		do(&state.NodeLaunched{ID: id, Instance: muster.InstanceID("i-" + id)})
 		do(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: muster.JobUID("u" + name), Spec: &api.JobSpec{
-			Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &priority, Command: []string{"true"},
-			Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}, OutputLimit: 1 << 20, Restart: api.RestartSpec{Attempts: 1},
+			Name: name, Namespace: "default", Type: "batch", Count: 1, Template: api.Template{Priority: &priority, Command: []string{"true"},
+				Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}, OutputLimit: 1 << 20, Restart: api.RestartSpec{Attempts: 1},
 		}})
 	}
 	// As a scheduler would: what serves gets its member.

@@ -80,7 +80,7 @@ func (r *rig) endedIn(ns muster.Namespace, name string, output int64, stage stat
 // endedOf is endedIn for the first of count members; the others wait.
 func (r *rig) endedOf(count int, ns muster.Namespace, name string, output int64, stage state.OutputStage, edit ...func(*api.JobSpec)) muster.JobUID {
 	r.t.Helper()
-	spec := &api.JobSpec{Name: name, Command: []string{"true"}, Count: count}
+	spec := &api.JobSpec{Name: name, Template: api.Template{Command: []string{"true"}}, Count: count}
 	for _, fn := range edit {
 		fn(spec)
 	}
@@ -168,7 +168,7 @@ func TestUncountedDeclaredOutputs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.node("n1")
-		spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Outputs: []api.OutputSpec{{Path: "x"}}}
+		spec := &api.JobSpec{Name: "a", Template: api.Template{Command: []string{"true"}}, Outputs: []api.OutputSpec{{Path: "x"}}}
 		spec.Defaults()
 		r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "a"}, UID: "ua", Spec: spec})
 		r.must(&state.PlanCommitted{Placements: []state.Placement{{UID: "ua", Version: 1, Attempt: 1, Node: "n1"}}})
@@ -283,7 +283,7 @@ func TestInputsOfEarlierVersionsStay(t *testing.T) {
 		first, second := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
 		r.s.uploads[first], r.s.uploads[second] = true, true
 		for _, digest := range []string{first, second} {
-			spec := &api.JobSpec{Name: "a", Type: "service", Command: []string{"true"}, Inputs: []api.InputSpec{{Path: "x", Digest: digest}}}
+			spec := &api.JobSpec{Name: "a", Type: "service", Template: api.Template{Command: []string{"true"}, Inputs: []api.InputSpec{{Path: "x", Digest: digest}}}}
 			spec.Defaults()
 			r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "a"}, UID: "ua", Spec: spec})
 		}
@@ -350,7 +350,7 @@ func TestUploadsOfJobsStay(t *testing.T) {
 		r := newRig(t)
 		used, lost := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
 		r.s.uploads[used], r.s.uploads[lost] = true, true
-		spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Inputs: []api.InputSpec{{Path: "x", Digest: used}}}
+		spec := &api.JobSpec{Name: "a", Template: api.Template{Command: []string{"true"}, Inputs: []api.InputSpec{{Path: "x", Digest: used}}}}
 		spec.Defaults()
 		r.must(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: "a"}, UID: "ua", Spec: spec})
 		if err := r.sweep(Config{}); err != nil || !r.s.uploads[used] || r.s.uploads[lost] {

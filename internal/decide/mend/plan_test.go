@@ -125,7 +125,7 @@ func (c *cluster) busy(id muster.NodeID, flags ...string) {
 	name := fmt.Sprintf("j%d", c.jobs)
 	p := 50
 	c.do(&state.JobSubmitted{Key: muster.JobKey{Namespace: "default", Name: name}, UID: muster.JobUID(name), Spec: &api.JobSpec{
-		Name: name, Namespace: "default", Type: "batch", Count: 1, Priority: &p, Command: []string{"true"}, Exclusive: slices.Contains(flags, "exclusive"), Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}})
+		Name: name, Namespace: "default", Type: "batch", Count: 1, Template: api.Template{Priority: &p, Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}, Exclusive: slices.Contains(flags, "exclusive")}})
 	c.do(&state.PlanCommitted{Placements: []state.Placement{{UID: muster.JobUID(name), Version: 1, Index: 0, Attempt: 1, Node: id}}})
 }
 

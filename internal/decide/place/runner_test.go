@@ -34,7 +34,7 @@ func TestL8RunnersGiveWayByTheirWorth(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := fittest.Read(t, "node n1 cpu=4 memory=4GiB")
 			priority, least := tc.priority, 0
-			spec := &api.EnvironmentSpec{Name: "e", Priority: &priority, Warm: api.WarmSpec{Min: &least, Max: 10}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+			spec := &api.EnvironmentSpec{Name: "e", Template: api.Template{Priority: &priority, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}, Warm: api.WarmSpec{Min: &least, Max: 10}}
 			spec.Defaults()
 			c.Apply(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: env, Spec: spec})
 			c.Apply(&state.RunnersWanted{UID: env, Count: tc.runners, Stock: tc.runners, Floor: tc.floor, Priority: priority})
@@ -77,7 +77,7 @@ func TestL8RunnersGiveWayByTheirWorth(t *testing.T) {
 func TestL8StockAboveTheFloorStopsNobody(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=4 memory=4GiB\njob low priority=30 cpu=4 memory=1MiB\nplace low 0 n1")
 	priority, least := 50, 0
-	spec := &api.EnvironmentSpec{Name: "e", Priority: &priority, Warm: api.WarmSpec{Min: &least, Max: 10}, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}
+	spec := &api.EnvironmentSpec{Name: "e", Template: api.Template{Priority: &priority, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}, Warm: api.WarmSpec{Min: &least, Max: 10}}
 	spec.Defaults()
 	c.Apply(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "ue", Spec: spec})
 	for _, wanted := range []struct{ priority, gone int }{{0, 0}, {50, 1}} {

@@ -40,7 +40,7 @@ func (r *rig) do(f state.Fact) {
 
 func (r *rig) job(ns string, count int) *state.Job {
 	priority := 50
-	spec := &api.JobSpec{Count: count, Priority: &priority, Type: "batch", Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}
+	spec := &api.JobSpec{Count: count, Template: api.Template{Priority: &priority, Resources: api.ResourcesSpec{CPU: 1, Memory: 1}}, Type: "batch"}
 	uid := muster.JobUID(fmt.Sprintf("%s-%d", ns, r.n))
 	r.do(&state.JobSubmitted{Key: muster.JobKey{Namespace: muster.Namespace(ns), Name: string(uid)}, UID: uid, Spec: spec})
 	return r.s.Latest().JobByUID(uid)

@@ -15,7 +15,7 @@ func TestRefusalNamesDevices(t *testing.T) {
 	c := newCluster(t)
 	c.do(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "fake", Max: 10}}})
 	c.do(&state.OfferingsSeen{Provider: "fake", Offerings: offers})
-	spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Resources: api.ResourcesSpec{Devices: []api.DeviceAskSpec{{Count: 2}}}}
+	spec := &api.JobSpec{Name: "a", Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{Devices: []api.DeviceAskSpec{{Count: 2}}}}}
 	spec.Defaults()
 	run, err := state.NewRun(muster.JobKey{Namespace: "default", Name: "a"}, "u", 1, spec)
 	if err != nil {
@@ -35,7 +35,7 @@ func TestFitNamesOffering(t *testing.T) {
 		{Provider: "fake", Name: "tiny", Market: muster.OnDemand, Available: true, Capacity: muster.Resources{CPU: 100, Memory: muster.GiB}},
 		{Provider: "fake", Name: "small", Market: muster.OnDemand, Available: true, Capacity: muster.Resources{CPU: 8000, Memory: muster.GiB}},
 	}})
-	spec := &api.JobSpec{Name: "a", Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1}}
+	spec := &api.JobSpec{Name: "a", Template: api.Template{Command: []string{"true"}, Resources: api.ResourcesSpec{CPU: 1}}}
 	spec.Defaults()
 	run, err := state.NewRun(muster.JobKey{Namespace: "default", Name: "a"}, "u", 1, spec)
 	if err != nil {

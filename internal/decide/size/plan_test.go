@@ -286,9 +286,9 @@ func (c *cluster) job(name string, o map[string]string) {
 	c.t.Helper()
 	prio := number(o["prio"], 50)
 	ask := amounts(o)
-	s := &api.JobSpec{Name: name, Namespace: "default", Type: "batch", Count: number(o["count"], 1), Priority: &prio, Command: []string{"true"}, Pool: o["pool"],
-		Resources: api.ResourcesSpec{CPU: float64(ask.CPU) / 1000, Memory: api.Size(ask.Memory), Disk: api.Size(ask.Disk)},
-		Restart:   api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)}}
+	s := &api.JobSpec{Name: name, Namespace: "default", Type: "batch", Count: number(o["count"], 1), Template: api.Template{Priority: &prio, Command: []string{"true"}, Pool: o["pool"],
+		Resources: api.ResourcesSpec{CPU: float64(ask.CPU) / 1000, Memory: api.Size(ask.Memory), Disk: api.Size(ask.Disk)}},
+		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)}}
 	if o["tries"] != "" {
 		s.Restart.Attempts, s.Restart.On = number(o["tries"], 1), []string{"any"}
 	}

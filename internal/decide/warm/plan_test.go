@@ -108,7 +108,7 @@ func newCluster(t rapid.TB, least, most int) *cluster {
 }
 
 func (c *cluster) set(least, most int, image string) {
-	s := &api.EnvironmentSpec{Name: "e", Image: image, Warm: api.WarmSpec{Min: &least, Max: most}}
+	s := &api.EnvironmentSpec{Name: "e", Template: api.Template{Image: image}, Warm: api.WarmSpec{Min: &least, Max: most}}
 	s.Defaults()
 	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
 }
@@ -242,7 +242,7 @@ func TestThePlanSettlesAtWhatIsWanted(t *testing.T) {
 func TestReadinessCountsFromTheTerm(t *testing.T) {
 	c := newCluster(t, 1, 1)
 	one := 1
-	s := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Min: &one, Max: 1}, Ready: &api.ReadySpec{Command: []string{"true"}, GiveUp: api.Duration(time.Minute)}}
+	s := &api.EnvironmentSpec{Name: "e", Warm: api.WarmSpec{Min: &one, Max: 1}, Template: api.Template{Ready: &api.ReadySpec{Command: []string{"true"}, GiveUp: api.Duration(time.Minute)}}}
 	s.Defaults()
 	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
 	c.settle(Demand{}, func(Decision) {})

@@ -309,7 +309,7 @@ func amount(r *muster.Resources, k, v string) (known bool, err error) {
 // core and 1 GiB at priority 50.
 func Job(name string, words ...string) (*state.JobSubmitted, error) {
 	priority := muster.DefaultPriority
-	s := &api.JobSpec{Count: 1, Priority: &priority, Command: []string{"true"},
+	s := &api.JobSpec{Count: 1, Template: api.Template{Priority: &priority, Command: []string{"true"}},
 		Restart: api.RestartSpec{Attempts: 1, Backoff: api.Duration(time.Second), BackoffMax: api.Duration(time.Minute), GiveUp: api.Duration(time.Hour)}}
 	s.Name, s.Namespace = Key(name).Name, string(Key(name).Namespace)
 	ask := muster.Resources{CPU: 1000, Memory: muster.GiB}
