@@ -182,7 +182,7 @@ func (e *jobRecord) queue() (done bool) {
 	}
 	// The member that is retried first. Those that were never placed do not wait for it.
 	var next *state.Member
-	e.snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next = m; return false })
+	e.snap.Retries(j.UID).Due(1<<62, func(m *state.Member) bool { next = m; return false })
 	if next != nil {
 		e.out.LastFailure = next.Reason
 		if next.RetryAt > e.now {

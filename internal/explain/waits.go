@@ -72,7 +72,7 @@ func (e *Explainer) backoff(j *state.Job) string {
 		return ""
 	}
 	next, last := muster.Time(0), ""
-	e.Snapshot.DueRetries(j.UID, 1<<62, func(m *state.Member) bool { next, last = m.RetryAt, m.Reason; return false })
+	e.Snapshot.Retries(j.UID).Due(1<<62, func(m *state.Member) bool { next, last = m.RetryAt, m.Reason; return false })
 	if next <= e.Now {
 		return ""
 	}

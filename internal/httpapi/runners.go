@@ -264,7 +264,7 @@ func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
 		return "; the last runner that was started failed: " + j.Env.Failure
 	}
 	why := ""
-	snap.DueRetries(uid, 1<<62, func(m *state.Member) bool {
+	snap.Retries(uid).Due(1<<62, func(m *state.Member) bool {
 		why = m.Reason
 		return false
 	})

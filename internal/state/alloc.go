@@ -59,7 +59,7 @@ func (s *State) stop(st *Stop) string {
 	}
 	if st.Reason == muster.StopPreempted {
 		// Equals never, and nobody gives way to who wants nothing any more.
-		priority := s.allocPriority(a)
+		priority := s.t.allocPriority(a)
 		switch j, ok := s.t.jobsUID.Get(&Job{UID: st.For}); {
 		case !ok:
 			return fmt.Sprintf("job with uid %s: not found", st.For)
@@ -429,7 +429,7 @@ func (d *drafts) end(a, b *Alloc, now muster.Time) {
 				s.endStanding(j, m, b, now)
 			} else {
 				n := *m
-				n.next(j, b, s.serving(b.Node), now)
+				n.next(j, b, s.t.serving(b.Node), now)
 				s.putMember(m, &n)
 			}
 		}

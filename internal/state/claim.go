@@ -56,13 +56,13 @@ func (s *State) putClaim(before, after *Claim, verb Verb) {
 	}
 }
 
-func (s *State) dropClaim(c *Claim) {
-	s.t.claims.Delete(c)
+func (t *tables) dropClaim(c *Claim) {
+	t.claims.Delete(c)
 	if c.Due() != 0 {
-		s.t.due.Delete(c)
+		t.due.Delete(c)
 	}
-	if now, ok := s.t.keys.Get(c); ok && c.Idempotency != "" && now.ID == c.ID {
-		s.t.keys.Delete(c)
+	if now, ok := t.keys.Get(c); ok && c.Idempotency != "" && now.ID == c.ID {
+		t.keys.Delete(c)
 	}
 }
 
@@ -115,8 +115,8 @@ func (f *RunnerClaimed) apply(s *State, now muster.Time) (any, error) {
 }
 
 // held is a claim that can still be changed.
-func (s *State) held(id muster.ClaimID) (*Claim, error) {
-	c, ok := s.t.claims.Get(&Claim{ID: id})
+func (t *tables) held(id muster.ClaimID) (*Claim, error) {
+	c, ok := t.claims.Get(&Claim{ID: id})
 	switch {
 	case !ok:
 		return nil, muster.Faultf(muster.FaultTooOld, "claim %s: not found", id)
@@ -127,7 +127,7 @@ func (s *State) held(id muster.ClaimID) (*Claim, error) {
 }
 
 func (f *ClaimExtended) apply(s *State, now muster.Time) (any, error) {
-	c, err := s.held(f.Claim)
+	c, err := s.t.held(f.Claim)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (f *ClaimExtended) apply(s *State, now muster.Time) (any, error) {
 func (f *ClaimsTouched) apply(s *State, now muster.Time) (any, error) {
 	n := 0
 	for _, t := range f.Claims {
-		c, err := s.held(t.Claim)
+		c, err := s.t.held(t.Claim)
 		if err != nil || t.At <= c.Used {
 			continue
 		}
@@ -162,7 +162,7 @@ func (f *ClaimsTouched) apply(s *State, now muster.Time) (any, error) {
 }
 
 func (f *ClaimReleased) apply(s *State, now muster.Time) (any, error) {
-	c, err := s.held(f.Claim)
+	c, err := s.t.held(f.Claim)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (f *ClaimReleased) apply(s *State, now muster.Time) (any, error) {
 func (f *ClaimsExpired) apply(s *State, now muster.Time) (any, error) {
 	n := 0
 	for _, e := range f.Claims {
-		if c, err := s.held(e.Claim); err == nil && c.Modified == e.Modified {
+		if c, err := s.t.held(e.Claim); err == nil && c.Modified == e.Modified {
 			s.giveBack(c, muster.ClaimExpired, e.Reason, now)
 			n++
 		}

@@ -222,9 +222,9 @@ func (s *State) bookJob(c Cost) {
 		s.t.costAge.Delete(before)
 	}
 	c.Last = s.meta.Index
-	s.putCost(&c)
+	s.t.putCost(&c)
 	for s.t.jobCosts.Len() > s.costRows {
-		old := s.oldestCost()
+		old := s.t.oldestCost()
 		s.t.costAge.Delete(old)
 		s.t.jobCosts.Delete(old)
 		s.addUp(Cost{Month: old.Month, Pool: old.Pool, Namespace: old.Namespace, Spend: old.Spend})
@@ -232,24 +232,24 @@ func (s *State) bookJob(c Cost) {
 }
 
 // putCost puts a row into the tree that it belongs to.
-func (s *State) putCost(c *Cost) {
+func (t *tables) putCost(c *Cost) {
 	if c.Job == "" {
-		s.t.sumCosts.Set(c)
+		t.sumCosts.Set(c)
 		return
 	}
-	s.t.jobCosts.Set(c)
-	s.t.costAge.Set(c)
+	t.jobCosts.Set(c)
+	t.costAge.Set(c)
 }
 
 // oldestCost is the longest not booked to; among the first few, rather of a job that has ended.
-func (s *State) oldestCost() *Cost {
+func (t *tables) oldestCost() *Cost {
 	var oldest *Cost
 	looked := 0
-	s.t.costAge.Scan(func(c *Cost) bool {
+	t.costAge.Scan(func(c *Cost) bool {
 		if oldest == nil {
 			oldest = c
 		}
-		j := s.t.job(muster.JobKey{Namespace: c.Namespace, Name: c.Job})
+		j := t.job(muster.JobKey{Namespace: c.Namespace, Name: c.Job})
 		if j == nil || j.Stage == muster.JobEnded {
 			oldest = c
 			return false

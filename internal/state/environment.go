@@ -217,7 +217,7 @@ func (s *State) dropWaiting(uid muster.JobUID, n int) {
 		return
 	}
 	var waiting []*Member
-	s.eachMember(uid, func(m *Member) {
+	s.t.eachMember(uid, func(m *Member) {
 		if m.Status == muster.MemberWaiting {
 			waiting = append(waiting, m)
 		}

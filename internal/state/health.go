@@ -162,7 +162,7 @@ func (s *State) sideline(n, b *Node, now muster.Time) bool {
 		b.Spells = b.Spells[1:]
 	}
 	b.Spells = slices.Concat(b.Spells, []muster.Time{now})
-	b.Health, b.HealthSince, b.SidelinedUntil = muster.NodeFlaky, now, now.Add(s.sidelineOf(n.Pool))
+	b.Health, b.HealthSince, b.SidelinedUntil = muster.NodeFlaky, now, now.Add(s.t.sidelineOf(n.Pool))
 	b.HealthReason = fmt.Sprintf("%d failures of its own within %s, the last: %s", len(b.Failures), FlakyWindow, last)
 	s.putNode(n, b, VerbNodeFlaky)
 	if len(b.Spells) < spellsToDrain || n.Intent == muster.NodeHold {
@@ -174,8 +174,8 @@ func (s *State) sideline(n, b *Node, now muster.Time) bool {
 	return true
 }
 
-func (s *State) sidelineOf(pool muster.PoolName) time.Duration {
-	if p, ok := s.t.pools.Get(&Pool{Name: pool}); ok && p.Sideline > 0 {
+func (t *tables) sidelineOf(pool muster.PoolName) time.Duration {
+	if p, ok := t.pools.Get(&Pool{Name: pool}); ok && p.Sideline > 0 {
 		return time.Duration(p.Sideline) * time.Microsecond
 	}
 	return defaultSideline
@@ -183,7 +183,7 @@ func (s *State) sidelineOf(pool muster.PoolName) time.Duration {
 
 // suspect marks a pool of which more nodes fail than may be sidelined.
 func (s *State) suspect(n *Node, why string, now muster.Time) {
-	b := s.breaker(n.Pool)
+	b := s.t.breaker(n.Pool)
 	said := b.IsSuspect(now)
 	b.Suspect, b.SuspectWhy = now, why
 	s.t.breakers.Set(&b)
@@ -225,7 +225,7 @@ func (d *drafts) measure(a *Alloc, now muster.Time) {
 }
 
 // tally keeps the counts of a pool right when a node's row changes.
-func (s *State) tally(before, after *Node) {
+func (t *tables) tally(before, after *Node) {
 	count := func(n *Node) (serving, sidelined int) {
 		if n == nil || n.Stage != muster.NodeServing {
 			return 0, 0
@@ -240,16 +240,16 @@ func (s *State) tally(before, after *Node) {
 	if serving == hadServing && sidelined == hadSidelined {
 		return
 	}
-	t := &Tally{Pool: after.Pool}
-	if old, ok := s.t.tallies.Get(t); ok {
-		*t = *old
+	sum := &Tally{Pool: after.Pool}
+	if old, ok := t.tallies.Get(sum); ok {
+		*sum = *old
 	}
-	t.Serving += serving - hadServing
-	t.Sidelined += sidelined - hadSidelined
-	if t.Serving == 0 && t.Sidelined == 0 {
-		s.t.tallies.Delete(t)
+	sum.Serving += serving - hadServing
+	sum.Sidelined += sidelined - hadSidelined
+	if sum.Serving == 0 && sum.Sidelined == 0 {
+		t.tallies.Delete(sum)
 	} else {
-		s.t.tallies.Set(t)
+		t.tallies.Set(sum)
 	}
 }
 

@@ -301,9 +301,9 @@ func (in *imageReader) put(v any) error {
 	case *muster.Offering:
 		s.t.offers.Set(v)
 	case *Receipt:
-		s.putReceipt(v)
+		s.t.putReceipt(v)
 	case *Cost:
-		s.putCost(v)
+		s.t.putCost(v)
 	case *PoolCost:
 		s.t.poolCosts.Set(v)
 	case *Claim:

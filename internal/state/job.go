@@ -246,7 +246,7 @@ func (f *JobSubmitted) apply(s *State, now muster.Time) (any, error) {
 		// Members start anew; attempts go on, so that no allocation id comes twice.
 		after.AttemptBase, after.MaxAttempt = before.MaxAttempt, before.MaxAttempt
 		after.LiveAllocs, after.OutputBytes = before.LiveAllocs, before.OutputBytes
-		s.eachMember(before.UID, func(m *Member) { s.dropMember(m) })
+		s.t.eachMember(before.UID, func(m *Member) { s.dropMember(m) })
 		s.stopAllocs(before.UID, "replaced by version "+fmt.Sprint(out.Version))
 		verb = VerbJobReplaced
 	} else {
@@ -264,35 +264,35 @@ func (s *State) remember(f *JobSubmitted, out *Submitted) {
 	}
 	r := &Receipt{Namespace: f.Key.Namespace, Key: f.Idempotency, Digest: f.Digest, Job: out.Key, UID: out.UID, Version: out.Version, Index: s.meta.Index}
 	if s.meta.LogFormat() < 2 {
-		s.putReceipt(r)
+		s.t.putReceipt(r)
 		for s.t.receiptN.Len() > maxReceipts {
-			s.dropOldestReceipt()
+			s.t.dropOldestReceipt()
 		}
 		return
 	}
 	r.At = s.meta.Time
-	s.putReceipt(r)
+	s.t.putReceipt(r)
 	for s.t.receiptBytes > maxReceiptBytes {
-		s.dropOldestReceipt()
+		s.t.dropOldestReceipt()
 	}
 	// A few for each that comes, so that no submission pays for many.
 	for range 4 {
 		if old, ok := s.t.receiptN.Min(); ok && old.At+receiptTime <= r.At {
-			s.dropOldestReceipt()
+			s.t.dropOldestReceipt()
 		}
 	}
 }
 
-func (s *State) putReceipt(r *Receipt) {
-	s.t.receipts.Set(r)
-	s.t.receiptN.Set(r)
-	s.t.receiptBytes += r.bytes()
+func (t *tables) putReceipt(r *Receipt) {
+	t.receipts.Set(r)
+	t.receiptN.Set(r)
+	t.receiptBytes += r.bytes()
 }
 
-func (s *State) dropOldestReceipt() {
-	if old, ok := s.t.receiptN.PopMin(); ok {
-		s.t.receipts.Delete(old)
-		s.t.receiptBytes -= old.bytes()
+func (t *tables) dropOldestReceipt() {
+	if old, ok := t.receiptN.PopMin(); ok {
+		t.receipts.Delete(old)
+		t.receiptBytes -= old.bytes()
 	}
 }
 
@@ -312,8 +312,8 @@ func (s *State) dateReceipts(now muster.Time) {
 }
 
 // eachMember collects first: the tree may be changed by fn.
-func (s *State) eachMember(uid muster.JobUID, fn func(*Member)) {
-	for _, m := range collect(s.t.members, &Member{UID: uid, Index: -1}, func(m *Member) bool { return m.UID == uid }) {
+func (t *tables) eachMember(uid muster.JobUID, fn func(*Member)) {
+	for _, m := range collect(t.members, &Member{UID: uid, Index: -1}, func(m *Member) bool { return m.UID == uid }) {
 		fn(m)
 	}
 }
@@ -394,7 +394,7 @@ func (s *State) windDown(j *Job, reason string, result muster.JobOutcome, now mu
 	b.Parked, b.ParkedUntil = "", 0
 	b.Stopped += j.Untried() + j.Retrying
 	b.Retrying, b.NextIndex = 0, max(j.NextIndex, j.Count())
-	s.eachMember(j.UID, func(m *Member) {
+	s.t.eachMember(j.UID, func(m *Member) {
 		if m.Status == muster.MemberWaiting {
 			n := *m
 			n.Status, n.RetryAt, n.Reason = muster.MemberStopped, 0, reason
@@ -462,7 +462,7 @@ func (f *JobsPurged) apply(s *State, _ muster.Time) (any, error) {
 		if !ok || j.Stage != muster.JobEnded {
 			continue
 		}
-		s.eachMember(uid, func(m *Member) { s.dropMember(m) })
+		s.t.eachMember(uid, func(m *Member) { s.dropMember(m) })
 		for _, a := range collect(s.t.allocs, &Alloc{UID: uid, Index: -1}, func(a *Alloc) bool { return a.UID == uid }) {
 			s.dropAlloc(a)
 		}

@@ -235,15 +235,8 @@ func (s *State) overLimit(r *Run) string {
 		return ""
 	}
 	for _, ns := range [2]muster.Namespace{r.Key.Namespace, muster.AllNamespaces} {
-		l, ok := s.t.limits.Get(&NamespaceLimits{Name: ns})
-		if !ok {
-			continue
-		}
-		use := s.uses[ns]
-		if use == nil {
-			use = &NamespaceUse{}
-		}
-		if _, why := l.Room(use, r.Ask, 1); why != "" {
+		limits := get(s.t.limits, &NamespaceLimits{Name: ns})
+		if _, why := limits.Room(cmp.Or(s.uses[ns], &NamespaceUse{}), r.Ask, 1); why != "" {
 			return why
 		}
 	}

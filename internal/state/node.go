@@ -31,7 +31,7 @@ func (s *State) newNode(id muster.NodeID, token muster.Token, pool muster.PoolNa
 	return &Node{
 		ID: id, Token: token, Pool: pool, Offering: o, StageSince: now,
 		Health: muster.NodeUnready, HealthSince: now, HealthReason: "its agent has not answered yet", Intent: muster.NodeRun,
-		Capacity: o.Capacity, Attributes: s.withMeta(pool, o.Attributes), Launched: now,
+		Capacity: o.Capacity, Attributes: s.t.withMeta(pool, o.Attributes), Launched: now,
 	}
 }
 
@@ -102,14 +102,14 @@ func (f *NodeJoined) apply(s *State, now muster.Time) (any, error) {
 		}
 	}
 	b.Capacity, b.Agent, b.Boot = f.Capacity, f.Agent, f.Boot
-	b.Attributes = s.withMeta(n.Pool, merge(n.Offering.Attributes, f.Attributes))
+	b.Attributes = s.t.withMeta(n.Pool, merge(n.Offering.Attributes, f.Attributes))
 	s.putNode(n, b, verb)
 	return nil, nil
 }
 
 // withMeta are the attributes of a pool's nodes: what the pool says of them wins.
-func (s *State) withMeta(pool muster.PoolName, attributes map[string]string) map[string]string {
-	p, ok := s.t.pools.Get(&Pool{Name: pool})
+func (t *tables) withMeta(pool muster.PoolName, attributes map[string]string) map[string]string {
+	p, ok := t.pools.Get(&Pool{Name: pool})
 	if !ok || len(p.Meta) == 0 {
 		return attributes
 	}
@@ -132,7 +132,7 @@ func (s *State) renewMeta() {
 				said[k] = v
 			}
 		}
-		if after := s.withMeta(n.Pool, merge(n.Offering.Attributes, said)); !maps.Equal(after, n.Attributes) {
+		if after := s.t.withMeta(n.Pool, merge(n.Offering.Attributes, said)); !maps.Equal(after, n.Attributes) {
 			b := *n
 			b.Attributes = after
 			s.putNode(n, &b, VerbNodeMetadata)
@@ -189,7 +189,7 @@ func (f *NodeHealthChanged) apply(s *State, now muster.Time) (any, error) {
 	b.HealthReason, b.HealthSince = f.Reason, now
 	switch {
 	case f.Health == muster.NodeFlaky && b.SidelinedUntil <= now:
-		b.SidelinedUntil = now.Add(s.sidelineOf(n.Pool))
+		b.SidelinedUntil = now.Add(s.t.sidelineOf(n.Pool))
 	case n.SidelinedUntil != 0 && (f.Health == muster.NodeUnready || f.Health == muster.NodeGood):
 		// Its time on the sideline is over: with a clean slate.
 		b.Failures, b.SidelinedUntil = nil, 0
@@ -283,7 +283,7 @@ func (f *NodeTerminating) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultConflict, "node %s has %d live allocations", f.ID, n.LiveAllocs)
 	case f.IfLostSince != 0 && (n.Health != muster.NodeLost || n.HealthSince != f.IfLostSince):
 		return nil, muster.Faultf(muster.FaultConflict, "node %s was heard of meanwhile", f.ID)
-	case f.Unexplained && s.breaker(n.Pool).Tripped != 0:
+	case f.Unexplained && s.t.breaker(n.Pool).Tripped != 0:
 		return nil, muster.Faultf(muster.FaultConflict, "node %s: the breaker of pool %s has tripped", f.ID, n.Pool)
 	}
 	b, err := s.stage(n, muster.NodeTerminating, f.Reason, now)

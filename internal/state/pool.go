@@ -50,8 +50,8 @@ func stale(times []muster.Time, now muster.Time) int {
 }
 
 // breaker is a copy of a pool's.
-func (s *State) breaker(pool muster.PoolName) Breaker {
-	if b, ok := s.t.breakers.Get(&Breaker{Pool: pool}); ok {
+func (t *tables) breaker(pool muster.PoolName) Breaker {
+	if b, ok := t.breakers.Get(&Breaker{Pool: pool}); ok {
 		return *b
 	}
 	return Breaker{Pool: pool}
@@ -59,13 +59,13 @@ func (s *State) breaker(pool muster.PoolName) Breaker {
 
 // unexplained counts one.
 func (s *State) unexplained(pool muster.PoolName, now muster.Time) {
-	b := s.breaker(pool)
+	b := s.t.breaker(pool)
 	b.Destroyed = append(slices.Clone(b.Destroyed[stale(b.Destroyed, now):]), now)
 	s.t.breakers.Set(&b)
 }
 
 func (f *PoolTripped) apply(s *State, now muster.Time) (any, error) {
-	b := s.breaker(f.Pool)
+	b := s.t.breaker(f.Pool)
 	if b.Tripped != 0 {
 		return nil, nil
 	}
@@ -76,10 +76,10 @@ func (f *PoolTripped) apply(s *State, now muster.Time) (any, error) {
 }
 
 func (f *PoolResumed) apply(s *State, now muster.Time) (any, error) {
-	if _, ok := s.t.pools.Get(&Pool{Name: f.Pool}); !ok && s.breaker(f.Pool).Tripped == 0 {
+	if _, ok := s.t.pools.Get(&Pool{Name: f.Pool}); !ok && s.t.breaker(f.Pool).Tripped == 0 {
 		return nil, muster.Faultf(muster.FaultNotFound, "pool %s: not found", f.Pool)
 	}
-	b := s.breaker(f.Pool)
+	b := s.t.breaker(f.Pool)
 	if b.Tripped == 0 {
 		return nil, nil
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -121,14 +122,9 @@ func (m *Member) avoidFull(node muster.NodeID, serving int) bool {
 }
 
 // serving is how many nodes of a node's pool are in service.
-func (s *State) serving(id muster.NodeID) int {
-	n, ok := s.t.nodes.Get(&Node{ID: id})
-	if !ok {
-		return 0
+func (t *tables) serving(id muster.NodeID) int {
+	if n := get(t.nodes, &Node{ID: id}); n != nil {
+		return cmp.Or(get(t.tallies, &Tally{Pool: n.Pool}), &Tally{}).Serving
 	}
-	t, ok := s.t.tallies.Get(&Tally{Pool: n.Pool})
-	if !ok {
-		return 0
-	}
-	return t.Serving
+	return 0
 }

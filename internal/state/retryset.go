@@ -81,36 +81,36 @@ func (r *retryIndexes) next(uid muster.JobUID, from muster.Time) (next *Member) 
 }
 
 // waits puts a waiting member into the indexes, leaves takes it out.
-func (s *State) waits(m *Member) {
-	r := &s.t.retryIndexes
-	wake := r.next(m.UID, longAgo)
-	head := r.firstOf(m)
-	r.retries.Set(m)
-	r.alike.Set(m)
-	if head == nil || compareDue(m, head) < 0 {
+func (t *tables) waits(m *Member)  { t.reindexRetry(m, 1) }
+func (t *tables) leaves(m *Member) { t.reindexRetry(m, -1) }
+
+func (t *tables) reindexRetry(m *Member, by int) {
+	r := &t.retryIndexes
+	wake, head := r.next(m.UID, longAgo), r.firstOf(m)
+	first := head
+	if by > 0 {
+		r.retries.Set(m)
+		r.alike.Set(m)
+		if head == nil || compareDue(m, head) < 0 {
+			first = m
+		}
+	} else {
+		r.retries.Delete(m)
+		r.alike.Delete(m)
+		if head != nil && compareDue(m, head) == 0 {
+			first = r.firstOf(m)
+		}
+	}
+	if first != head {
 		if head != nil {
 			r.retryHeads.Delete(head)
 		}
-		r.retryHeads.Set(m)
-	}
-	r.count(m, 1)
-	s.rewake(m.UID, wake)
-}
-
-func (s *State) leaves(m *Member) {
-	r := &s.t.retryIndexes
-	wake := r.next(m.UID, longAgo)
-	head := r.firstOf(m)
-	r.retries.Delete(m)
-	r.alike.Delete(m)
-	if head != nil && compareDue(m, head) == 0 {
-		r.retryHeads.Delete(head)
-		if second := r.firstOf(m); second != nil {
-			r.retryHeads.Set(second)
+		if first != nil {
+			r.retryHeads.Set(first)
 		}
 	}
-	r.count(m, -1)
-	s.rewake(m.UID, wake)
+	r.count(m, by)
+	t.rewake(m.UID, wake)
 }
 
 func (r *retryIndexes) count(m *Member, by int) {
@@ -126,16 +126,16 @@ func (r *retryIndexes) count(m *Member, by int) {
 }
 
 // rewake keeps the deadline of a job's retries right: there is one for all of them, the earliest.
-func (s *State) rewake(uid muster.JobUID, was *Member) {
-	is := s.t.next(uid, longAgo)
+func (t *tables) rewake(uid muster.JobUID, was *Member) {
+	is := t.next(uid, longAgo)
 	if was == is {
 		return
 	}
 	if was != nil {
-		s.t.wakeAt.Delete(Wake{was.RetryAt, uid, was.Index})
+		t.wakeAt.Delete(Wake{was.RetryAt, uid, was.Index})
 	}
 	if is != nil {
-		s.t.wakeAt.Set(Wake{is.RetryAt, uid, is.Index})
+		t.wakeAt.Set(Wake{is.RetryAt, uid, is.Index})
 	}
 }
 
@@ -147,100 +147,112 @@ func rank[T any](t *btree.BTreeG[T], pivot T) int {
 	})
 }
 
-// DueRetries iterates over a job's waiting members whose back-off is over, the
-// longest due first. Members never placed are Job.NextIndex to Count-1.
-func (s *Snapshot) DueRetries(uid muster.JobUID, now muster.Time, fn func(*Member) bool) {
-	s.t.retries.Ascend(&Member{UID: uid, RetryAt: longAgo, Index: -1}, func(m *Member) bool {
-		return m.UID == uid && m.RetryAt <= now && fn(m)
+// Retries are the waiting members of one job that have failed before. Members never placed are not among
+// them: these are Job.NextIndex to Count-1.
+type Retries struct {
+	t   *tables
+	uid muster.JobUID
+}
+
+// Retries of a job; none if there is no such job.
+func (s *Snapshot) Retries(uid muster.JobUID) Retries { return Retries{&s.t, uid} }
+
+// from is where the retries that are due at a time or later begin.
+func (r Retries) from(at muster.Time) *Member { return &Member{UID: r.uid, RetryAt: at, Index: -1} }
+
+// Due iterates over those whose back-off is over, the longest due first.
+func (r Retries) Due(now muster.Time, fn func(*Member) bool) { r.Between(longAgo-1, now, fn) }
+
+// Between iterates over those that are due after a time and not after another, in that order.
+func (r Retries) Between(after, until muster.Time, fn func(*Member) bool) {
+	r.t.retries.Ascend(r.from(after+1), func(m *Member) bool {
+		return m.UID == r.uid && m.RetryAt <= until && fn(m)
 	})
 }
 
-// DueCount is how many members DueRetries iterates over, without a walk over them. The job is the snapshot's row.
-func (s *Snapshot) DueCount(j *Job, now muster.Time) int {
-	if j.Retrying == 0 {
+// CountDue is how many members Due iterates over, without a walk over them. All is how many retries the
+// job has: Job.Retrying.
+func (r Retries) CountDue(all int, now muster.Time) int {
+	if all == 0 {
 		return 0
 	}
-	uid := j.UID
-	switch first := s.t.next(uid, longAgo); {
+	switch first := r.t.next(r.uid, longAgo); {
 	case first == nil || first.RetryAt > now:
 		return 0
-	case s.NextRetry(uid, now) == nil:
-		return j.Retrying
+	case r.Next(now) == nil:
+		return all
 	}
-	return rank(s.t.retries, &Member{UID: uid, RetryAt: now + 1, Index: -1}) - rank(s.t.retries, &Member{UID: uid, RetryAt: longAgo, Index: -1})
+	return rank(r.t.retries, r.from(now+1)) - rank(r.t.retries, r.from(longAgo))
 }
 
-// NextRetry is the first of a job's waiting members that is due after a time; nil: there is none.
-func (s *Snapshot) NextRetry(uid muster.JobUID, after muster.Time) *Member {
+// Next is the first that is due after a time; nil: there is none.
+func (r Retries) Next(after muster.Time) *Member {
 	if after == never {
 		return nil
 	}
-	return s.t.next(uid, after+1)
+	return r.t.next(r.uid, after+1)
 }
 
-// RetriesBetween iterates over a job's waiting members that are due after a time and not after another, in that order.
-func (s *Snapshot) RetriesBetween(uid muster.JobUID, after, until muster.Time, fn func(*Member) bool) {
-	s.t.retries.Ascend(&Member{UID: uid, RetryAt: after + 1, Index: -1}, func(m *Member) bool {
-		return m.UID == uid && m.RetryAt <= until && fn(m)
-	})
-}
-
-// RetryHeads iterates over the first due of each retry set of a job, that is of its waiting members that failed on the same
+// Heads iterates over the first due of each retry set, that is of the members that failed on the same
 // nodes: the longest due first, those after the given one (nil: all) whose back-off is over.
-func (s *Snapshot) RetryHeads(uid muster.JobUID, after *Member, now muster.Time, fn func(*Member) bool) {
-	from := &Member{UID: uid, RetryAt: longAgo, Index: -1}
+func (r Retries) Heads(after *Member, now muster.Time, fn func(*Member) bool) {
+	from := r.from(longAgo)
 	if after != nil {
 		from = after
 	}
-	s.t.retryHeads.Ascend(from, func(m *Member) bool {
-		return m.UID == uid && m.RetryAt <= now && (m == after || fn(m))
+	r.t.retryHeads.Ascend(from, func(m *Member) bool {
+		return m.UID == r.uid && m.RetryAt <= now && (m == after || fn(m))
 	})
 }
 
-// RetriesAlike iterates over the due waiting members of a member's retry set that come after it, the longest due first.
-func (s *Snapshot) RetriesAlike(m *Member, now muster.Time, fn func(*Member) bool) {
-	s.t.alike.Ascend(m, func(x *Member) bool {
+// Behind iterates over the due members of a member's retry set that come after it, the longest due first.
+func (r Retries) Behind(m *Member, now muster.Time, fn func(*Member) bool) {
+	r.t.alike.Ascend(m, func(x *Member) bool {
 		return compareSets(x, m) == 0 && x.RetryAt <= now && (x.Index == m.Index || fn(x))
 	})
 }
 
-// DueRetriesIn iterates over all due waiting members of the member's retry set, the longest due first.
-func (s *Snapshot) DueRetriesIn(m *Member, now muster.Time, fn func(*Member) bool) {
-	s.t.alike.Ascend(&Member{UID: m.UID, FailedNodes: m.FailedNodes, RetryAt: longAgo, Index: -1}, func(x *Member) bool {
+// Alike iterates over all due members of a member's retry set, the longest due first.
+func (r Retries) Alike(m *Member, now muster.Time, fn func(*Member) bool) {
+	r.t.alike.Ascend(r.alikeFrom(m.FailedNodes, longAgo), func(x *Member) bool {
 		return compareSets(x, m) == 0 && x.RetryAt <= now && fn(x)
 	})
 }
 
-// RetrySets iterates over the retry sets of a job by their nodes, with how many members of each are due at a time.
-func (s *Snapshot) RetrySets(uid muster.JobUID, now muster.Time, fn func(nodes []muster.NodeID, due int) bool) {
-	s.t.retrySets.Ascend(&retrySet{uid: uid}, func(set *retrySet) bool {
-		return set.uid == uid && fn(set.nodes, s.due(set, now))
+// alikeFrom is where the members that failed on some nodes and are due at a time or later begin.
+func (r Retries) alikeFrom(nodes []muster.NodeID, at muster.Time) *Member {
+	return &Member{UID: r.uid, FailedNodes: nodes, RetryAt: at, Index: -1}
+}
+
+// Sets iterates over the retry sets by their nodes, with how many members of each are due at a time.
+func (r Retries) Sets(now muster.Time, fn func(nodes []muster.NodeID, due int) bool) {
+	r.t.retrySets.Ascend(&retrySet{uid: r.uid}, func(set *retrySet) bool {
+		return set.uid == r.uid && fn(set.nodes, r.dueOf(set, now))
 	})
 }
 
-// DueIn is how many waiting members of a job that failed on just these nodes are due at a time.
-func (s *Snapshot) DueIn(uid muster.JobUID, nodes []muster.NodeID, now muster.Time) int {
-	set, ok := s.t.retrySets.Get(&retrySet{uid: uid, nodes: nodes})
-	if !ok {
-		return 0
+// CountDueIn is how many members that failed on just these nodes are due at a time.
+func (r Retries) CountDueIn(nodes []muster.NodeID, now muster.Time) int {
+	if set := get(r.t.retrySets, &retrySet{uid: r.uid, nodes: nodes}); set != nil {
+		return r.dueOf(set, now)
 	}
-	return s.due(set, now)
+	return 0
 }
 
-func (s *Snapshot) due(set *retrySet, now muster.Time) int {
+func (r Retries) dueOf(set *retrySet, now muster.Time) int {
 	if now == never {
 		return set.waiting
 	}
 	later := false
-	after := &Member{UID: set.uid, FailedNodes: set.nodes, RetryAt: now + 1, Index: -1}
-	s.t.alike.Ascend(after, func(x *Member) bool {
+	after := r.alikeFrom(set.nodes, now+1)
+	r.t.alike.Ascend(after, func(x *Member) bool {
 		later = compareSets(x, after) == 0
 		return false
 	})
 	if !later {
 		return set.waiting
 	}
-	return rank(s.t.alike, after) - rank(s.t.alike, &Member{UID: set.uid, FailedNodes: set.nodes, RetryAt: longAgo, Index: -1})
+	return rank(r.t.alike, after) - rank(r.t.alike, r.alikeFrom(set.nodes, longAgo))
 }
 
 // retryIndexes checks them against the rows of members.
@@ -266,13 +278,12 @@ func (c *checker) retryIndexes() {
 			}
 		}
 		k := key{m.UID, joinNodes(m.FailedNodes)}
-		if sets[k] == nil {
-			sets[k] = &set{}
-		}
-		if x := sets[k]; x.head == nil || compareDue(m, x.head) < 0 {
+		x := cmp.Or(sets[k], &set{})
+		if x.head == nil || compareDue(m, x.head) < 0 {
 			x.head = m
 		}
-		sets[k].waiting++
+		x.waiting++
+		sets[k] = x
 		return true
 	})
 	if n, k := t.retries.Len(), t.alike.Len(); n != waiting || k != waiting {

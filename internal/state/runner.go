@@ -10,20 +10,20 @@ import (
 func liveRunner(a *Alloc) bool { return a.Runner != "" && a.Runner != muster.RunnerGone }
 
 // indexRunner keeps the index of runners right.
-func (s *State) indexRunner(before, after *Alloc) {
+func (t *tables) indexRunner(before, after *Alloc) {
 	had := before != nil
 	if had && liveRunner(before) && before.Runner != after.Runner {
-		s.t.runners.Delete(before)
+		t.runners.Delete(before)
 	}
 	if liveRunner(after) {
-		s.t.runners.Set(after)
+		t.runners.Set(after)
 	}
 }
 
 // dropRunner forgets what hangs on a purged runner.
-func (s *State) dropRunner(a *Alloc) {
-	if c, ok := s.t.claims.Get(&Claim{ID: a.Claim}); ok && a.Claim != "" {
-		s.dropClaim(c)
+func (t *tables) dropRunner(a *Alloc) {
+	if c, ok := t.claims.Get(&Claim{ID: a.Claim}); ok && a.Claim != "" {
+		t.dropClaim(c)
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *State) endRunner(c *Job, a, b *Alloc, now muster.Time) {
 	case b.Failure != nil && b.Failure.Class != muster.FailureUser:
 		n := *m
 		failed := c.Failed
-		n.next(c, b, s.serving(b.Node), now)
+		n.next(c, b, s.t.serving(b.Node), now)
 		if n.Status == muster.MemberWaiting {
 			s.putMember(m, &n)
 			return
@@ -158,8 +158,8 @@ func (a *Alloc) Priority(j *Job) int {
 	return *j.Env.Spec.Priority
 }
 
-func (s *State) allocPriority(a *Alloc) int {
-	j, _ := s.t.jobsUID.Get(&Job{UID: a.UID})
+func (t *tables) allocPriority(a *Alloc) int {
+	j, _ := t.jobsUID.Get(&Job{UID: a.UID})
 	return a.Priority(j)
 }
 

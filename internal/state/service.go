@@ -128,7 +128,7 @@ func (s *State) updateJob(before *Job, f *JobSubmitted, run *Run, now muster.Tim
 	if n := after.Count(); n != before.Count() {
 		stop = s.resize(&after, before.Count(), n, now)
 	}
-	s.eachMember(before.UID, func(m *Member) {
+	s.t.eachMember(before.UID, func(m *Member) {
 		n := *m
 		if m.Status == muster.MemberWaiting && m.RetryAt > now {
 			// What kept it from running may be mended.
@@ -211,7 +211,7 @@ func (s *State) endStanding(j *Job, m *Member, a *Alloc, now muster.Time) {
 		j.Stopped++
 		return
 	}
-	n.again(j, a, s.serving(a.Node), now)
+	n.again(j, a, s.t.serving(a.Node), now)
 	j.Retrying++
 	s.putMember(m, &n)
 }

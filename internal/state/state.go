@@ -226,7 +226,7 @@ func (s *State) putJob(before, after *Job, verb Verb) {
 	s.t.jobsUID.Set(after)
 	had := before != nil
 	if !had || before.Version != after.Version {
-		s.named(before, after)
+		s.t.named(before, after)
 	}
 	if after.Env != nil {
 		replace(s.t.envs, before, after, had, after.Stage != muster.JobEnded)
@@ -255,31 +255,31 @@ func (s *State) putJob(before, after *Job, verb Verb) {
 }
 
 // named keeps the trees by name right when a job or a version of it comes.
-func (s *State) named(before, after *Job) {
+func (t *tables) named(before, after *Job) {
 	l := &life{after.Key, after.Version, after.UID}
 	if before != nil {
-		s.t.lives.Delete(&life{key: before.Key, version: before.Version})
+		t.lives.Delete(&life{key: before.Key, version: before.Version})
 	}
-	s.t.lives.Set(l)
+	t.lives.Set(l)
 	// A name leads to its newest version; rows of earlier lives of it are found by uid.
-	if newest, ok := s.t.names.Get(l); !ok || newest.version <= after.Version {
-		s.t.names.Set(l)
+	if newest, ok := t.names.Get(l); !ok || newest.version <= after.Version {
+		t.names.Set(l)
 	}
 }
 
 func (s *State) putMember(before, after *Member) {
 	if before != nil && before.Status == muster.MemberWaiting {
-		s.leaves(before)
+		s.t.leaves(before)
 	}
 	s.t.members.Set(after)
 	if after.Status == muster.MemberWaiting {
-		s.waits(after)
+		s.t.waits(after)
 	}
 }
 
 func (s *State) dropMember(m *Member) {
 	if m.Status == muster.MemberWaiting {
-		s.leaves(m)
+		s.t.leaves(m)
 	}
 	s.t.members.Delete(m)
 }
@@ -296,7 +296,7 @@ func (s *State) putAlloc(before, after *Alloc, verb Verb) {
 	replace(s.t.nodeAllocs, before, after, had && before.Live(), after.Live())
 	replace(s.t.openOutput, before, after, had && before.outputOpen(), after.outputOpen())
 	if after.Runner != "" {
-		s.indexRunner(before, after)
+		s.t.indexRunner(before, after)
 	}
 	if verb != "" {
 		s.changed(Change{Verb: verb, AllocBefore: before, Alloc: after})
@@ -309,7 +309,7 @@ func (s *State) dropAlloc(a *Alloc) {
 	s.t.allocs.Delete(a)
 	s.t.openOutput.Delete(a)
 	if a.Runner != "" {
-		s.dropRunner(a)
+		s.t.dropRunner(a)
 	}
 	s.changed(Change{Verb: VerbAllocPurged, AllocBefore: a})
 }
@@ -321,8 +321,8 @@ func (s *State) putNode(before, after *Node, verb Verb) {
 	}
 	after.remember(verb, s.meta.Time)
 	s.t.nodes.Set(after)
-	s.indexWarmth(before, after)
-	s.tally(before, after)
+	s.t.indexWarmth(before, after)
+	s.t.tally(before, after)
 	replace(s.t.liveNodes, before, after, before != nil && before.Stage.Live(), after.Stage.Live())
 	if after.Stage == muster.NodeGone {
 		s.t.goneNodes.Set(after)

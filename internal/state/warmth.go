@@ -86,7 +86,7 @@ func (f *NodeImagesSeen) apply(s *State, _ muster.Time) (any, error) {
 	if !n.Stage.Live() {
 		return nil, nil
 	}
-	if warm := s.corrected(n, f.Images); !slices.Equal(warm, n.Warm) {
+	if warm := s.t.corrected(n, f.Images); !slices.Equal(warm, n.Warm) {
 		b := *n
 		b.Warm = warm
 		s.putNode(n, &b, VerbNodeImages)
@@ -97,9 +97,9 @@ func (f *NodeImagesSeen) apply(s *State, _ muster.Time) (any, error) {
 // corrected is what a node remembers once its agent has said which images it has. One that is gone is
 // forgotten, unless work that wants it is there: then it is about to be pulled. One that it has and was not known is
 // remembered last.
-func (s *State) corrected(n *Node, has []muster.AffinityKey) []muster.AffinityKey {
+func (t *tables) corrected(n *Node, has []muster.AffinityKey) []muster.AffinityKey {
 	wanted := map[muster.AffinityKey]bool{}
-	s.t.nodeAllocs.Ascend(&Alloc{Node: n.ID}, func(a *Alloc) bool {
+	t.nodeAllocs.Ascend(&Alloc{Node: n.ID}, func(a *Alloc) bool {
 		if a.Node == n.ID {
 			for _, k := range a.Run.Keys {
 				wanted[k] = true
@@ -122,7 +122,7 @@ func (s *State) corrected(n *Node, has []muster.AffinityKey) []muster.AffinityKe
 }
 
 // indexWarmth keeps the index of warmth right when a node's row changes.
-func (s *State) indexWarmth(before, after *Node) {
+func (t *tables) indexWarmth(before, after *Node) {
 	var had, has []muster.AffinityKey
 	if before != nil && before.Stage.Live() {
 		had = before.Warm
@@ -135,12 +135,12 @@ func (s *State) indexWarmth(before, after *Node) {
 	}
 	for _, k := range had {
 		if !slices.Contains(has, k) {
-			s.t.warm.Delete(warmRow{k, after.ID})
+			t.warm.Delete(warmRow{k, after.ID})
 		}
 	}
 	for _, k := range has {
 		if !slices.Contains(had, k) {
-			s.t.warm.Set(warmRow{k, after.ID})
+			t.warm.Set(warmRow{k, after.ID})
 		}
 	}
 }

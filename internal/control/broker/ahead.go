@@ -129,5 +129,5 @@ func (w *window) shape(e *entry) *fit.Shape {
 
 // wants is how many members of a job want an allocation now.
 func wants(snap *state.Snapshot, j *state.Job, now muster.Time) int {
-	return j.Untried() + snap.DueCount(j, now)
+	return j.Untried() + snap.Retries(j.UID).CountDue(j.Retrying, now)
 }

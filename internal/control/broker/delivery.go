@@ -203,7 +203,7 @@ func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap 
 	}
 	// There is, or may come to be, room that the members that are due cannot use.
 	// The next one may.
-	if m := snap.NextRetry(e.uid, now); m != nil {
+	if m := snap.Retries(e.uid).Next(now); m != nil {
 		b.setTimerLocked(e, m.RetryAt)
 	}
 }

@@ -233,7 +233,7 @@ func dueAt(snap *state.Snapshot, j *state.Job) (at muster.Time) {
 	if j.Untried() > 0 {
 		return 0
 	}
-	snap.DueRetries(j.UID, 1<<62, func(m *state.Member) bool {
+	snap.Retries(j.UID).Due(1<<62, func(m *state.Member) bool {
 		at = m.RetryAt
 		return false
 	})

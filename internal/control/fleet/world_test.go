@@ -337,11 +337,11 @@ func (w *world) placeAll(ctx context.Context, snap *state.Snapshot) (next muster
 			}
 			return false
 		}
-		snap.DueRetries(wake.UID, now, func(m *state.Member) bool {
+		snap.Retries(wake.UID).Due(now, func(m *state.Member) bool {
 			put(snap.JobByUID(wake.UID), m.Index, m.Attempt+1, m.FailedNodes)
 			return true
 		})
-		if later := snap.NextRetry(wake.UID, now); later != nil && (next == 0 || later.RetryAt < next) {
+		if later := snap.Retries(wake.UID).Next(now); later != nil && (next == 0 || later.RetryAt < next) {
 			next = later.RetryAt
 		}
 		return true

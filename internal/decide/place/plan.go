@@ -120,7 +120,7 @@ func (p *pass) begin(j *state.Job) *setting {
 	}
 	s := &setting{field: f, job: j, untried: j.Untried(), spread: f.tallyOf(j, p.snap), lifted: f.clear(j, p.snap)}
 	if j.Run.System() && j.Retrying > 0 {
-		p.snap.DueRetries(j.UID, p.now, func(m *state.Member) bool { s.due = append(s.due, m); return true })
+		p.snap.Retries(j.UID).Due(p.now, func(m *state.Member) bool { s.due = append(s.due, m); return true })
 		p.homes(s)
 	} else {
 		s.retry = retriesOf(p.snap, j, p.now)

@@ -162,7 +162,7 @@ func checkComplete(rt *rapid.T, snap *state.Snapshot, now muster.Time, d Decisio
 	wants := func(uid muster.JobUID) int {
 		j := snap.JobByUID(uid)
 		n := j.Untried()
-		snap.DueRetries(uid, now, func(*state.Member) bool { n++; return true })
+		snap.Retries(uid).Due(now, func(*state.Member) bool { n++; return true })
 		return n
 	}
 	seen := map[muster.JobUID]bool{}

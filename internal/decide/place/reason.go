@@ -148,7 +148,7 @@ func amount(dimension string, n float64) string {
 func Why(j *state.Job, snap *state.Snapshot, now muster.Time) Reason {
 	var avoid []muster.NodeID
 	if j.Untried() == 0 {
-		snap.DueRetries(j.UID, now, func(m *state.Member) bool {
+		snap.Retries(j.UID).Due(now, func(m *state.Member) bool {
 			avoid = m.FailedNodes
 			return false
 		})

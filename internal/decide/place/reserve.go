@@ -146,14 +146,14 @@ func (d *Decision) member(snap *state.Snapshot, j *state.Job, now muster.Time) (
 	var head *state.Member
 	for more := true; more && !ok; {
 		more = false
-		snap.RetryHeads(j.UID, head, now, func(m *state.Member) bool {
+		snap.Retries(j.UID).Heads(head, now, func(m *state.Member) bool {
 			head, more = m, true
 			return slices.Contains(m.FailedNodes, j.Reserved)
 		})
 		if !more || slices.Contains(head.FailedNodes, j.Reserved) {
 			break
 		}
-		snap.DueRetriesIn(head, now, func(m *state.Member) bool {
+		snap.Retries(head.UID).Alike(head, now, func(m *state.Member) bool {
 			if !taken[m.Index] {
 				p.Index, p.Attempt, avoid, ok = m.Index, m.Attempt+1, m.FailedNodes, true
 			}

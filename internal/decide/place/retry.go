@@ -53,7 +53,7 @@ func (h *retryHeads) Pop() any {
 func retriesOf(snap *state.Snapshot, j *state.Job, now muster.Time) retryQueue {
 	q := retryQueue{snap: snap, uid: j.UID, now: now, ended: true}
 	if j.Retrying > 0 {
-		q.open = snap.DueCount(j, now)
+		q.open = snap.Retries(j.UID).CountDue(j.Retrying, now)
 		q.ended = q.open == 0
 	}
 	return q
@@ -65,7 +65,7 @@ const retryBatch = 32
 // frontier is the first member of the next set that was not begun; nil: there is none.
 func (q *retryQueue) frontier() *state.Member {
 	if len(q.ahead) == 0 && !q.ended {
-		q.snap.RetryHeads(q.uid, q.last, q.now, func(m *state.Member) bool {
+		q.snap.Retries(q.uid).Heads(q.last, q.now, func(m *state.Member) bool {
 			q.ahead = append(q.ahead, m)
 			return len(q.ahead) < retryBatch
 		})
@@ -112,7 +112,7 @@ func (q *retryQueue) take() {
 	}
 	q.placed[m.Index] = true
 	if set.next = set.next[1:]; len(set.next) == 0 {
-		q.snap.RetriesAlike(m, q.now, func(x *state.Member) bool {
+		q.snap.Retries(m.UID).Behind(m, q.now, func(x *state.Member) bool {
 			set.next = append(set.next, x)
 			return len(set.next) < retryBatch
 		})
@@ -128,9 +128,9 @@ func (q *retryQueue) take() {
 func (q *retryQueue) pass() {
 	set := heap.Pop(&q.heads).(*retrySet)
 	m := set.next[0]
-	n := q.snap.DueIn(q.uid, m.FailedNodes, q.now)
+	n := q.snap.Retries(q.uid).CountDueIn(m.FailedNodes, q.now)
 	if len(q.placed) > 0 {
-		q.snap.DueRetriesIn(m, q.now, func(x *state.Member) bool {
+		q.snap.Retries(m.UID).Alike(m, q.now, func(x *state.Member) bool {
 			if q.placed[x.Index] {
 				n--
 				return true

@@ -82,7 +82,7 @@ func oneByOne(snap *state.Snapshot, uid muster.JobUID, now muster.Time) ([]state
 	s.allowed = 1000
 	waiting := 0
 	var avoid []muster.NodeID
-	snap.DueRetries(uid, now, func(m *state.Member) bool {
+	snap.Retries(uid).Due(now, func(m *state.Member) bool {
 		o := s.field.best(m.FailedNodes, s.spread)
 		switch {
 		case o.seat != nil:

@@ -14,7 +14,7 @@ const never muster.Time = 1<<63 - 1
 // homes finds the nodes of members that wait, and takes them out of sight of those that were never placed.
 func (p *pass) homes(s *setting) {
 	s.homes = map[int]*seat{}
-	p.snap.DueRetries(s.job.UID, never, func(m *state.Member) bool {
+	p.snap.Retries(s.job.UID).Due(never, func(m *state.Member) bool {
 		if a := p.snap.Alloc(m.Alloc()); a != nil && !a.Live() {
 			if home := p.view.nodes[a.Node]; home != nil && home.row != nil {
 				s.homes[m.Index] = home

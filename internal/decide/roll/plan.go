@@ -248,7 +248,7 @@ func sizeOf(snap *state.Snapshot, j *state.Job) *state.SystemSized {
 	f := &state.SystemSized{UID: j.UID, Version: j.Version}
 	// Who waits to come back to its node is one of those.
 	const never = muster.Time(1<<63 - 1)
-	snap.DueRetries(j.UID, never, func(m *state.Member) bool {
+	snap.Retries(j.UID).Due(never, func(m *state.Member) bool {
 		a := snap.Alloc(m.Alloc())
 		if a == nil || !missing[a.Node] {
 			f.Drop = append(f.Drop, m.Index)

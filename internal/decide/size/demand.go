@@ -83,7 +83,7 @@ func (v *View) refreshJob(uid muster.JobUID) {
 	if j.Retrying == 0 {
 		return
 	}
-	v.snap.RetrySets(uid, w.asOf, func(failed []muster.NodeID, due int) bool {
+	v.snap.Retries(uid).Sets(w.asOf, func(failed []muster.NodeID, due int) bool {
 		if len(failed) > 0 {
 			v.set(w, failed, due, home)
 		}
@@ -132,7 +132,7 @@ func (v *View) refreshDue(uid muster.JobUID) {
 	w.asOf = v.now
 	v.count(w, nil, nil)
 	seen := map[string]bool{}
-	v.snap.RetriesBetween(uid, since, v.now, func(m *state.Member) bool {
+	v.snap.Retries(uid).Between(since, v.now, func(m *state.Member) bool {
 		if len(m.FailedNodes) > 0 {
 			v.recount(w, m.FailedNodes, seen)
 		}
@@ -150,7 +150,7 @@ func (v *View) recount(w *waiter, failed []muster.NodeID, seen map[string]bool) 
 
 // count reads from the snapshot how many members of a job want a node that failed on just these.
 func (v *View) count(w *waiter, failed, home []muster.NodeID) {
-	n := v.snap.DueIn(w.row.UID, failed, w.asOf)
+	n := v.snap.Retries(w.row.UID).CountDueIn(failed, w.asOf)
 	if len(failed) == 0 {
 		n += w.row.Untried()
 	}
@@ -160,7 +160,7 @@ func (v *View) count(w *waiter, failed, home []muster.NodeID) {
 // await notes when the next member of a job is due.
 func (v *View) await(w *waiter) {
 	next := muster.Time(0)
-	if m := v.snap.NextRetry(w.row.UID, w.asOf); m != nil {
+	if m := v.snap.Retries(w.row.UID).Next(w.asOf); m != nil {
 		next = m.RetryAt
 	}
 	v.wakeFor(w, next)
