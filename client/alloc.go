@@ -33,14 +33,14 @@ func (q AllocQuery) values() url.Values {
 }
 
 // Allocs is a page of all allocations.
-func (c *Client) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
+func (c JobAPI) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()}, out)
 	return out, err
 }
 
 // AllAllocs goes through the pages. After an error it ends.
-func (c *Client) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc, error] {
+func (c JobAPI) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc, error] {
 	return pages(func(after string) ([]api.Alloc, string, error) {
 		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Allocs(ctx, q)
@@ -49,14 +49,14 @@ func (c *Client) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Allo
 }
 
 // JobAllocs is a page of a job's allocations.
-func (c *Client) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
+func (c JobAPI) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()}, out)
 	return out, err
 }
 
 // AllJobAllocs goes through the pages. After an error it ends.
-func (c *Client) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) iter.Seq2[api.Alloc, error] {
+func (c JobAPI) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) iter.Seq2[api.Alloc, error] {
 	return pages(func(after string) ([]api.Alloc, string, error) {
 		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.JobAllocs(ctx, key, q)
@@ -65,14 +65,14 @@ func (c *Client) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQue
 }
 
 // Alloc is one allocation.
-func (c *Client) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
+func (c JobAPI) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
 	out := &api.Alloc{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id))}, out)
 	return out, err
 }
 
 // Outputs lists the declared outputs that were stored of an allocation.
-func (c *Client) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
+func (c JobAPI) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
 	out := &api.OutputFileList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")}, out)
 	return out, err
@@ -80,6 +80,6 @@ func (c *Client) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFil
 
 // OutputTar is the n-th declared output of an allocation as a tar stream. It is
 // whole only if it is read to io.EOF. The caller closes it.
-func (c *Client) OutputTar(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
+func (c JobAPI) OutputTar(ctx context.Context, id muster.AllocID, n int) (io.ReadCloser, error) {
 	return c.rawBody(ctx, path("v1", "allocations", string(id), "outputs", strconv.Itoa(n)))
 }

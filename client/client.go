@@ -44,8 +44,27 @@ type Config struct {
 	UserAgent string
 }
 
-// Client speaks to one server. It may be used by many goroutines at once.
+// Client speaks to one server. It may be used by many goroutines at once. Its methods are those of
+// its parts: each is a group of the API's paths.
 type Client struct {
+	*caller
+	JobAPI
+	SandboxAPI
+	ClusterAPI
+}
+
+// JobAPI is what there is to do with jobs: submit, watch, read output, stop, explain.
+type JobAPI struct{ *caller }
+
+// SandboxAPI is what there is to do with environments, runners and claims, and inside sandboxes:
+// executions, files, ports, figures.
+type SandboxAPI struct{ *caller }
+
+// ClusterAPI is what operators do: nodes, pools, providers, namespaces, images, costs and the server itself.
+type ClusterAPI struct{ *caller }
+
+// caller makes the requests of a Client.
+type caller struct {
 	http *http.Client
 	// fresh makes a connection for each request: on one that was used before, package http may send a request again by
 	// itself, and one that starts a command must not be. Nil if HTTPClient brings a transport of another kind.
@@ -71,7 +90,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: &where{base: base, token: cfg.Token}}
+	c := &caller{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: &where{base: base, token: cfg.Token}}
 	if c.retryFor == 0 {
 		c.retryFor = DefaultRetryFor
 	}
@@ -90,18 +109,24 @@ func New(cfg Config) (*Client, error) {
 	}
 	// The API redirects nowhere; following one would carry the token to who knows where.
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return c, nil
+	return newClient(c), nil
 }
+
+func newClient(c *caller) *Client { return &Client{c, JobAPI{c}, SandboxAPI{c}, ClusterAPI{c}} }
 
 // Patient is the same client with another RetryFor.
 func (c *Client) Patient(retryFor time.Duration) *Client {
+	return newClient(c.patient(retryFor))
+}
+
+func (c *caller) patient(retryFor time.Duration) *caller {
 	p := *c
 	p.retryFor = retryFor
 	return &p
 }
 
 // Address is where the server is, as far as known.
-func (c *Client) Address() string {
+func (c *caller) Address() string {
 	base, _ := c.place()
 	return base.Host
 }
@@ -119,14 +144,14 @@ func baseURL(address string) (*url.URL, error) {
 	return u, nil
 }
 
-func (c *Client) place() (*url.URL, muster.Secret) {
+func (c *caller) place() (*url.URL, muster.Secret) {
 	c.where.mu.Lock()
 	defer c.where.mu.Unlock()
 	return c.where.base, c.where.token
 }
 
 // findAgain asks where the server is now. What cannot be found stays as it was.
-func (c *Client) findAgain() {
+func (c *caller) findAgain() {
 	if c.find == nil {
 		return
 	}
@@ -200,7 +225,7 @@ func path(segments ...string) string {
 
 // call makes a request and reads its whole answer into out, which may be nil.
 // It returns the answer's status.
-func (c *Client) call(ctx context.Context, r request, out any) (int, error) {
+func (c *caller) call(ctx context.Context, r request, out any) (int, error) {
 	status := 0
 	err := c.retry(ctx, r.once, func() error {
 		ctx := ctx
@@ -234,7 +259,7 @@ func (c *Client) call(ctx context.Context, r request, out any) (int, error) {
 }
 
 // stream makes a request whose answer the caller reads and closes.
-func (c *Client) stream(ctx context.Context, r request) (*http.Response, error) {
+func (c *caller) stream(ctx context.Context, r request) (*http.Response, error) {
 	var resp *http.Response
 	err := c.retry(ctx, r.once, func() (err error) {
 		resp, err = c.send(ctx, r)
@@ -244,7 +269,7 @@ func (c *Client) stream(ctx context.Context, r request) (*http.Response, error) 
 }
 
 // send makes one attempt. An answer other than 2xx is an error.
-func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+func (c *caller) send(ctx context.Context, r request) (*http.Response, error) {
 	base, token := c.place()
 	target := *base
 	target.Path, target.RawPath = "", ""
@@ -316,7 +341,7 @@ type later struct {
 func (l *later) Unwrap() error { return l.Problem }
 
 // retry does what attempt does until it succeeds, cannot succeed, or patience is over.
-func (c *Client) retry(ctx context.Context, once bool, attempt func() error) error {
+func (c *caller) retry(ctx context.Context, once bool, attempt func() error) error {
 	deadline := time.Now().Add(c.retryFor)
 	for delay := firstWait; ; delay = min(2*delay, longestWait) {
 		err := attempt()

@@ -17,7 +17,7 @@ type CostQuery struct {
 }
 
 // Cost is what was spent, and on what.
-func (c *Client) Cost(ctx context.Context, q CostQuery) (*api.Cost, error) {
+func (c ClusterAPI) Cost(ctx context.Context, q CostQuery) (*api.Cost, error) {
 	out := &api.Cost{}
 	v := values("by", q.By, "since", q.Since, "limit", positive(q.Limit))
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/cost", query: v}, out)

@@ -57,9 +57,9 @@ const (
 // Events goes through events as they come. It goes on by itself over lost
 // connections, for Config.RetryFor each time, without gap or repetition. It ends after an
 // error: *TooOld, *Unreachable, ctx's, or a refusal.
-func (c *Client) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, error] {
+func (c ClusterAPI) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
-		e := &events{client: c, query: q, last: q.After}
+		e := &events{client: c.caller, query: q, last: q.After}
 		if e.last == "" {
 			// Between "from now" and a first event there is nothing to resume by: make now a place.
 			info, err := c.Server(ctx)
@@ -93,7 +93,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery) iter.Seq2[api.Event, 
 
 // events is one iteration over events.
 type events struct {
-	client *Client
+	client *caller
 	query  EventQuery
 	last   string // ID of the last one seen, or where to begin
 }

@@ -20,7 +20,7 @@ import (
 // goroutine calls Next or Wait; the others may be called by any. As long as
 // nobody calls Next, the command waits when its output has filled the way here.
 type Execution struct {
-	client *Client
+	client *caller
 	alloc  muster.AllocID
 	s      *socket
 	id     string
@@ -37,8 +37,8 @@ func allocPath(id muster.AllocID, more ...string) string {
 // Exec starts a command in the sandbox of a running allocation. The connection,
 // and with it a command that is not detached, lives until ctx is over or Close is called. It is
 // not repeated once it may have been started.
-func (c *Client) Exec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*Execution, error) {
-	return c.execution(ctx, id, req, &Execution{client: c, alloc: id})
+func (c SandboxAPI) Exec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*Execution, error) {
+	return c.execution(ctx, id, req, &Execution{client: c.caller, alloc: id})
 }
 
 // Attach joins an execution that was started detached, from the offsets in req; -1 is
@@ -46,10 +46,10 @@ func (c *Client) Exec(ctx context.Context, id muster.AllocID, req api.ExecReques
 //
 // Joining changes nothing, so that it is repeated as a whole for as long as the client is patient: a server that is
 // being killed may still take the connection and then say nothing.
-func (c *Client) Attach(ctx context.Context, id muster.AllocID, req api.ExecAttach) (e *Execution, err error) {
-	once := c.Patient(-1)
+func (c SandboxAPI) Attach(ctx context.Context, id muster.AllocID, req api.ExecAttach) (e *Execution, err error) {
+	once := SandboxAPI{c.patient(-1)}
 	err = c.retry(ctx, false, func() error {
-		e, err = once.execution(ctx, id, req, &Execution{client: c, alloc: id})
+		e, err = once.execution(ctx, id, req, &Execution{client: c.caller, alloc: id})
 		return err
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) Attach(ctx context.Context, id muster.AllocID, req api.ExecAtta
 	return e, nil
 }
 
-func (c *Client) execution(ctx context.Context, id muster.AllocID, first any, e *Execution) (*Execution, error) {
+func (c SandboxAPI) execution(ctx context.Context, id muster.AllocID, first any, e *Execution) (*Execution, error) {
 	b, err := json.Marshal(first)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (e *Execution) Signal(ctx context.Context, signal string) error {
 		return e.s.text(api.ExecControl{Type: api.ExecSignal, Signal: signal})
 	}
 	// In the connection it would wait behind stdin, which a command that hangs does not read.
-	return e.client.SignalExecution(ctx, e.alloc, e.id, signal)
+	return SandboxAPI{e.client}.SignalExecution(ctx, e.alloc, e.id, signal)
 }
 
 // Close ends the connection, and with it a command that is not detached.
@@ -227,7 +227,7 @@ func (e *Execution) Close() error {
 }
 
 // RunExec runs a command to its end and has its output, up to api.ExecMaxOutput of each stream.
-func (c *Client) RunExec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*api.ExecResult, error) {
+func (c SandboxAPI) RunExec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*api.ExecResult, error) {
 	req.Detach = false
 	out := &api.ExecResult{}
 	return out, c.post(ctx, allocPath(id, "exec"), req, true, out)
@@ -235,14 +235,14 @@ func (c *Client) RunExec(ctx context.Context, id muster.AllocID, req api.ExecReq
 
 // StartExec starts a detached execution and tells its id. One with an id of the
 // caller's may be asked for again: then the server says that it is there.
-func (c *Client) StartExec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*api.ExecStarted, error) {
+func (c SandboxAPI) StartExec(ctx context.Context, id muster.AllocID, req api.ExecRequest) (*api.ExecStarted, error) {
 	req.Detach = true
 	out := &api.ExecStarted{}
 	return out, c.post(ctx, allocPath(id, "exec"), req, false, out)
 }
 
 // post makes a request that is not repeated.
-func (c *Client) post(ctx context.Context, path string, body any, slow bool, out any) error {
+func (c SandboxAPI) post(ctx context.Context, path string, body any, slow bool, out any) error {
 	r, err := jsonBody(request{method: http.MethodPost, path: path, once: true, slow: slow}, body)
 	if err != nil {
 		return err
@@ -252,20 +252,20 @@ func (c *Client) post(ctx context.Context, path string, body any, slow bool, out
 }
 
 // Executions lists the executions of an allocation that are known: those that run, and the last that have ended.
-func (c *Client) Executions(ctx context.Context, id muster.AllocID) (*api.ExecutionList, error) {
+func (c SandboxAPI) Executions(ctx context.Context, id muster.AllocID) (*api.ExecutionList, error) {
 	out := &api.ExecutionList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions")}, out)
 	return out, err
 }
 
 // Execution is one of them.
-func (c *Client) Execution(ctx context.Context, id muster.AllocID, execution string) (*api.Execution, error) {
+func (c SandboxAPI) Execution(ctx context.Context, id muster.AllocID, execution string) (*api.Execution, error) {
 	out := &api.Execution{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions", execution)}, out)
 	return out, err
 }
 
 // SignalExecution sends a signal to an execution, as TERM.
-func (c *Client) SignalExecution(ctx context.Context, id muster.AllocID, execution, signal string) error {
+func (c SandboxAPI) SignalExecution(ctx context.Context, id muster.AllocID, execution, signal string) error {
 	return c.post(ctx, allocPath(id, "executions", execution, "signal"), api.ExecutionSignal{Signal: signal}, false, nil)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Images is the cache of images of a node.
-func (c *Client) Images(ctx context.Context, node muster.NodeID) (*api.ImageList, error) {
+func (c ClusterAPI) Images(ctx context.Context, node muster.NodeID) (*api.ImageList, error) {
 	out := &api.ImageList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(node), "images")}, out)
 	return out, err
@@ -22,7 +22,7 @@ func (c *Client) Images(ctx context.Context, node muster.NodeID) (*api.ImageList
 
 // PullImage pulls an image to a node ahead of its use, and tells its digest. Progress, if not nil, is
 // called for each line of progress. Pulling again what is there is quick: it may be repeated by the caller.
-func (c *Client) PullImage(ctx context.Context, node muster.NodeID, ref string, progress func(api.ImageProgress)) (digest string, err error) {
+func (c ClusterAPI) PullImage(ctx context.Context, node muster.NodeID, ref string, progress func(api.ImageProgress)) (digest string, err error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "nodes", string(node), "images")}, api.ImagePull{Ref: ref})
 	if err != nil {
 		return "", err
@@ -59,7 +59,7 @@ func (c *Client) PullImage(ctx context.Context, node muster.NodeID, ref string, 
 }
 
 // PruneImages deletes from a node's cache what no sandbox uses; with all, also what was used lately.
-func (c *Client) PruneImages(ctx context.Context, node muster.NodeID, all bool) (*api.ImagesPruned, error) {
+func (c ClusterAPI) PruneImages(ctx context.Context, node muster.NodeID, all bool) (*api.ImagesPruned, error) {
 	out := &api.ImagesPruned{}
 	r := request{method: http.MethodPost, path: path("v1", "nodes", string(node), "images", "prune"), query: values("all", yes(all)), once: true, slow: true}
 	_, err := c.call(ctx, r, out)

@@ -23,7 +23,7 @@ func NewKey() string {
 
 // Submit submits a job. With a key it may be repeated, by the client itself as
 // well, and is done once; without one it is tried once.
-func (c *Client) Submit(ctx context.Context, s api.JobSubmission, key string) (*api.JobSubmitted, error) {
+func (c JobAPI) Submit(ctx context.Context, s api.JobSubmission, key string) (*api.JobSubmitted, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs", once: key == ""}, s)
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (c *Client) Submit(ctx context.Context, s api.JobSubmission, key string) (*
 }
 
 // Validate asks what a submission would run into.
-func (c *Client) Validate(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
+func (c JobAPI) Validate(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs/validate"}, s)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (c *Client) Validate(ctx context.Context, s api.JobSubmission) (*api.JobVal
 }
 
 // ValidatePlan asks also what a submission would do now.
-func (c *Client) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
+func (c JobAPI) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.JobValidation, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/jobs/validate", query: url.Values{"plan": {"true"}}}, s)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (c *Client) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.Jo
 }
 
 // Job is one job, with its spec.
-func (c *Client) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
+func (c JobAPI) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
 	out := &api.Job{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key)}, out)
 	return out, err
@@ -75,7 +75,7 @@ func jobPath(key muster.JobKey, more ...string) string {
 
 // Stop tells a job to stop. On one that has ended or is stopping it changes
 // nothing, so that it may be repeated.
-func (c *Client) Stop(ctx context.Context, key muster.JobKey, reason string) (*api.Job, error) {
+func (c JobAPI) Stop(ctx context.Context, key muster.JobKey, reason string) (*api.Job, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: jobPath(key, "stop")}, api.JobStop{Reason: reason})
 	if err != nil {
 		return nil, err
@@ -86,24 +86,24 @@ func (c *Client) Stop(ctx context.Context, key muster.JobKey, reason string) (*a
 }
 
 // History is the versions of a job that are remembered, the newest first.
-func (c *Client) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
+func (c JobAPI) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
 	out := &api.JobHistory{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "history")}, out)
 	return out, err
 }
 
 // Scale gives a service more or fewer members.
-func (c *Client) Scale(ctx context.Context, key muster.JobKey, s api.JobScale) (*api.JobSubmitted, error) {
+func (c JobAPI) Scale(ctx context.Context, key muster.JobKey, s api.JobScale) (*api.JobSubmitted, error) {
 	return c.resubmit(ctx, jobPath(key, "scale"), s)
 }
 
 // Revert goes back to an earlier version of a service.
-func (c *Client) Revert(ctx context.Context, key muster.JobKey, r api.JobRevert) (*api.JobSubmitted, error) {
+func (c JobAPI) Revert(ctx context.Context, key muster.JobKey, r api.JobRevert) (*api.JobSubmitted, error) {
 	return c.resubmit(ctx, jobPath(key, "revert"), r)
 }
 
 // resubmit is sent once: done again it might make another version.
-func (c *Client) resubmit(ctx context.Context, path string, body any) (*api.JobSubmitted, error) {
+func (c JobAPI) resubmit(ctx context.Context, path string, body any) (*api.JobSubmitted, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path, once: true}, body)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ type JobQuery struct {
 }
 
 // Jobs is a page of jobs.
-func (c *Client) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
+func (c JobAPI) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
 	out := &api.JobList{}
 	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/jobs", query: v}, out)
@@ -130,7 +130,7 @@ func (c *Client) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
 }
 
 // AllJobs goes through the pages. After an error it ends.
-func (c *Client) AllJobs(ctx context.Context, q JobQuery) iter.Seq2[api.Job, error] {
+func (c JobAPI) AllJobs(ctx context.Context, q JobQuery) iter.Seq2[api.Job, error] {
 	return pages(func(after string) ([]api.Job, string, error) {
 		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Jobs(ctx, q)
@@ -146,7 +146,7 @@ type MemberQuery struct {
 }
 
 // Members is a page of a job's members.
-func (c *Client) Members(ctx context.Context, key muster.JobKey, q MemberQuery) (*api.MemberList, error) {
+func (c JobAPI) Members(ctx context.Context, key muster.JobKey, q MemberQuery) (*api.MemberList, error) {
 	out := &api.MemberList{}
 	v := values("status", string(q.Status), "after", q.After, "limit", positive(q.Limit))
 	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "members"), query: v}, out)
@@ -154,7 +154,7 @@ func (c *Client) Members(ctx context.Context, key muster.JobKey, q MemberQuery) 
 }
 
 // AllMembers goes through the pages. After an error it ends.
-func (c *Client) AllMembers(ctx context.Context, key muster.JobKey, q MemberQuery) iter.Seq2[api.Member, error] {
+func (c JobAPI) AllMembers(ctx context.Context, key muster.JobKey, q MemberQuery) iter.Seq2[api.Member, error] {
 	return pages(func(after string) ([]api.Member, string, error) {
 		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Members(ctx, key, q)
@@ -216,7 +216,7 @@ func pages[T any](page func(after string) ([]T, string, error)) iter.Seq2[T, err
 }
 
 // HasUpload asks whether content with this digest is there already.
-func (c *Client) HasUpload(ctx context.Context, digest string) (bool, error) {
+func (c JobAPI) HasUpload(ctx context.Context, digest string) (bool, error) {
 	_, err := c.call(ctx, request{method: http.MethodHead, path: path("v1", "uploads", digest)}, nil)
 	if IsNotFound(err) {
 		return false, nil
@@ -225,7 +225,7 @@ func (c *Client) HasUpload(ctx context.Context, digest string) (bool, error) {
 }
 
 // Upload sends content with this digest, which open opens anew for each attempt.
-func (c *Client) Upload(ctx context.Context, digest string, size int64, open func() (io.ReadCloser, error)) (*api.Upload, error) {
+func (c JobAPI) Upload(ctx context.Context, digest string, size int64, open func() (io.ReadCloser, error)) (*api.Upload, error) {
 	r := request{
 		method: http.MethodPut, path: path("v1", "uploads", digest), body: open, size: size, slow: true,
 		header: http.Header{"Content-Type": {"application/octet-stream"}},

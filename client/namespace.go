@@ -9,21 +9,21 @@ import (
 )
 
 // Namespaces are those that have or want something or have limits, all of them together (muster.AllNamespaces) first.
-func (c *Client) Namespaces(ctx context.Context) (*api.NamespaceList, error) {
+func (c ClusterAPI) Namespaces(ctx context.Context) (*api.NamespaceList, error) {
 	out := &api.NamespaceList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/namespaces"}, out)
 	return out, err
 }
 
 // Namespace is one of them, or muster.AllNamespaces.
-func (c *Client) Namespace(ctx context.Context, name muster.Namespace) (*api.Namespace, error) {
+func (c ClusterAPI) Namespace(ctx context.Context, name muster.Namespace) (*api.Namespace, error) {
 	out := &api.Namespace{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "namespaces", string(name))}, out)
 	return out, err
 }
 
 // LimitNamespace sets all limits of a namespace; those that are zero are lifted.
-func (c *Client) LimitNamespace(ctx context.Context, name muster.Namespace, s api.NamespaceSet) (*api.Namespace, error) {
+func (c ClusterAPI) LimitNamespace(ctx context.Context, name muster.Namespace, s api.NamespaceSet) (*api.Namespace, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "namespaces", string(name), "limits")}, s)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ type NodeQuery struct {
 }
 
 // Nodes is a page of nodes.
-func (c *Client) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) {
+func (c ClusterAPI) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) {
 	out := &api.NodeList{}
 	v := values("pool", string(q.Pool), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/nodes", query: v}, out)
@@ -26,7 +26,7 @@ func (c *Client) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) 
 }
 
 // AllNodes goes through the pages. After an error it ends.
-func (c *Client) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Node, error] {
+func (c ClusterAPI) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Node, error] {
 	return pages(func(after string) ([]api.Node, string, error) {
 		q.After, q.Limit = after, whole(q.Limit)
 		l, err := c.Nodes(ctx, q)
@@ -35,33 +35,33 @@ func (c *Client) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Node, 
 }
 
 // Node is one node.
-func (c *Client) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) {
+func (c ClusterAPI) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) {
 	out := &api.Node{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
 	return out, err
 }
 
 // HoldNode keeps a node from new work and from being destroyed. Doing it again is no harm.
-func (c *Client) HoldNode(ctx context.Context, id muster.NodeID, o api.NodeHold) (*api.Node, error) {
+func (c ClusterAPI) HoldNode(ctx context.Context, id muster.NodeID, o api.NodeHold) (*api.Node, error) {
 	return c.orderNode(ctx, id, "hold", o)
 }
 
 // DrainNode keeps a node from new work, and has it destroyed when it is empty.
-func (c *Client) DrainNode(ctx context.Context, id muster.NodeID, o api.NodeDrain) (*api.Node, error) {
+func (c ClusterAPI) DrainNode(ctx context.Context, id muster.NodeID, o api.NodeDrain) (*api.Node, error) {
 	return c.orderNode(ctx, id, "drain", o)
 }
 
 // RunNode lets a node have work again.
-func (c *Client) RunNode(ctx context.Context, id muster.NodeID, o api.NodeOrder) (*api.Node, error) {
+func (c ClusterAPI) RunNode(ctx context.Context, id muster.NodeID, o api.NodeOrder) (*api.Node, error) {
 	return c.orderNode(ctx, id, "run", o)
 }
 
 // DestroyNode has a node destroyed: when it is empty, or now.
-func (c *Client) DestroyNode(ctx context.Context, id muster.NodeID, o api.NodeDestroy) (*api.Node, error) {
+func (c ClusterAPI) DestroyNode(ctx context.Context, id muster.NodeID, o api.NodeDestroy) (*api.Node, error) {
 	return c.orderNode(ctx, id, "destroy", o)
 }
 
-func (c *Client) orderNode(ctx context.Context, id muster.NodeID, verb string, order any) (*api.Node, error) {
+func (c ClusterAPI) orderNode(ctx context.Context, id muster.NodeID, verb string, order any) (*api.Node, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "nodes", string(id), verb)}, order)
 	if err != nil {
 		return nil, err

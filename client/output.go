@@ -33,7 +33,7 @@ type OutputQuery struct {
 type Output struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	client *Client
+	client *caller
 	query  OutputQuery
 
 	body    io.ReadCloser // nil between connections
@@ -48,9 +48,9 @@ type Output struct {
 }
 
 // Output opens a stream of an allocation's output. The caller closes it.
-func (c *Client) Output(ctx context.Context, q OutputQuery) (*Output, error) {
+func (c JobAPI) Output(ctx context.Context, q OutputQuery) (*Output, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	o := &Output{ctx: ctx, cancel: cancel, client: c, query: q, offset: q.Offset}
+	o := &Output{ctx: ctx, cancel: cancel, client: c.caller, query: q, offset: q.Offset}
 	if err := o.connect(); err != nil {
 		cancel()
 		return nil, err

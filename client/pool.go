@@ -14,21 +14,21 @@ import (
 )
 
 // Pools are all of them.
-func (c *Client) Pools(ctx context.Context) (*api.PoolList, error) {
+func (c ClusterAPI) Pools(ctx context.Context) (*api.PoolList, error) {
 	out := &api.PoolList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/pools"}, out)
 	return out, err
 }
 
 // Pool is one pool.
-func (c *Client) Pool(ctx context.Context, name muster.PoolName) (*api.Pool, error) {
+func (c ClusterAPI) Pool(ctx context.Context, name muster.PoolName) (*api.Pool, error) {
 	out := &api.Pool{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "pools", string(name))}, out)
 	return out, err
 }
 
 // ResumePool lets nodes of a pool be destroyed again after its breaker has tripped.
-func (c *Client) ResumePool(ctx context.Context, name muster.PoolName, o api.PoolResume) (*api.Pool, error) {
+func (c ClusterAPI) ResumePool(ctx context.Context, name muster.PoolName, o api.PoolResume) (*api.Pool, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "pools", string(name), "resume")}, o)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (c *Client) ResumePool(ctx context.Context, name muster.PoolName, o api.Poo
 
 // CheckProvider tries a provider out on a real instance. Progress, if not nil, is called for each
 // step. It is tried once: an error of the check itself is an *api.Problem that says what went wrong there.
-func (c *Client) CheckProvider(ctx context.Context, name muster.ProviderName, o api.ProviderCheck, progress func(api.CheckProgress)) error {
+func (c ClusterAPI) CheckProvider(ctx context.Context, name muster.ProviderName, o api.ProviderCheck, progress func(api.CheckProgress)) error {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "providers", string(name), "check"), once: true}, o)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 )
 
 // Ports lists the TCP ports on which something inside an allocation's sandbox listens.
-func (c *Client) Ports(ctx context.Context, id muster.AllocID) (*api.PortList, error) {
+func (c SandboxAPI) Ports(ctx context.Context, id muster.AllocID) (*api.PortList, error) {
 	out := &api.PortList{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "ports")}, out)
 	return out, err
@@ -28,7 +28,7 @@ func (c *Client) Ports(ctx context.Context, id muster.AllocID) (*api.PortList, e
 
 // DialPort connects to a TCP port inside an allocation's sandbox. The connection
 // has CloseWrite, as a TCP connection has. A deadline that passes ends it for good. Ctx is for the dialling only.
-func (c *Client) DialPort(ctx context.Context, id muster.AllocID, port int) (net.Conn, error) {
+func (c SandboxAPI) DialPort(ctx context.Context, id muster.AllocID, port int) (net.Conn, error) {
 	// The connection outlives ctx, as with any dialler.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	release := context.AfterFunc(ctx, stop)

@@ -11,7 +11,7 @@ import (
 )
 
 // SetEnvironment makes an environment or changes it. Done again it changes nothing more.
-func (c *Client) SetEnvironment(ctx context.Context, s api.EnvironmentSetting) (*api.EnvironmentSet, error) {
+func (c SandboxAPI) SetEnvironment(ctx context.Context, s api.EnvironmentSetting) (*api.EnvironmentSet, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: "/v1/environments"}, s)
 	if err != nil {
 		return nil, err
@@ -26,14 +26,14 @@ func environmentPath(namespace, name string) string {
 }
 
 // Environment is one environment.
-func (c *Client) Environment(ctx context.Context, namespace, name string) (*api.Environment, error) {
+func (c SandboxAPI) Environment(ctx context.Context, namespace, name string) (*api.Environment, error) {
 	out := &api.Environment{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: environmentPath(namespace, name)}, out)
 	return out, err
 }
 
 // Environments goes through the environments of a namespace, "" for all. After an error it ends.
-func (c *Client) Environments(ctx context.Context, namespace string) iter.Seq2[api.Environment, error] {
+func (c SandboxAPI) Environments(ctx context.Context, namespace string) iter.Seq2[api.Environment, error] {
 	return pages(func(after string) ([]api.Environment, string, error) {
 		l := &api.EnvironmentList{}
 		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/environments", query: values("namespace", namespace, "after", after, "limit", "1000")}, l)
@@ -42,7 +42,7 @@ func (c *Client) Environments(ctx context.Context, namespace string) iter.Seq2[a
 }
 
 // DeleteEnvironment ends an environment; claimed runners live on unless claimed is set.
-func (c *Client) DeleteEnvironment(ctx context.Context, namespace, name string, claimed bool) error {
+func (c SandboxAPI) DeleteEnvironment(ctx context.Context, namespace, name string, claimed bool) error {
 	q := url.Values{}
 	if claimed {
 		q.Set("claimed", "true")
@@ -53,7 +53,7 @@ func (c *Client) DeleteEnvironment(ctx context.Context, namespace, name string, 
 
 // Claim has a runner given to the caller. The same key makes it the same claim, however
 // often it is asked for; "" draws one. See IsNoneWarm.
-func (c *Client) Claim(ctx context.Context, q api.ClaimRequest, key string) (*api.Claim, error) {
+func (c SandboxAPI) Claim(ctx context.Context, q api.ClaimRequest, key string) (*api.Claim, error) {
 	if key == "" {
 		key = NewKey()
 	}
@@ -70,7 +70,7 @@ func (c *Client) Claim(ctx context.Context, q api.ClaimRequest, key string) (*ap
 func IsNoneWarm(err error) bool { return Code(err) == api.CodeNoneWarm }
 
 // Claims goes through the claims, those included that have ended lately. After an error it ends.
-func (c *Client) Claims(ctx context.Context, state muster.ClaimState) iter.Seq2[api.Claim, error] {
+func (c SandboxAPI) Claims(ctx context.Context, state muster.ClaimState) iter.Seq2[api.Claim, error] {
 	return pages(func(after string) ([]api.Claim, string, error) {
 		l := &api.ClaimList{}
 		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/claims", query: values("state", string(state), "after", after, "limit", "1000")}, l)
@@ -85,7 +85,7 @@ type RunnerQuery struct {
 }
 
 // Runners goes through the runners. After an error it ends.
-func (c *Client) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Runner, error] {
+func (c SandboxAPI) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Runner, error] {
 	return pages(func(after string) ([]api.Runner, string, error) {
 		l := &api.RunnerList{}
 		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/runners",
@@ -95,20 +95,20 @@ func (c *Client) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Runne
 }
 
 // Runner is one runner, in whatever state.
-func (c *Client) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, error) {
+func (c SandboxAPI) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, error) {
 	out := &api.Runner{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "runners", string(id))}, out)
 	return out, err
 }
 
 // Release releases a claimed runner. It may be repeated. A runner that was not claimed, or whose claim ended otherwise, is refused: see IsGone.
-func (c *Client) Release(ctx context.Context, id muster.AllocID) error {
+func (c SandboxAPI) Release(ctx context.Context, id muster.AllocID) error {
 	_, err := c.call(ctx, request{method: http.MethodDelete, path: path("v1", "runners", string(id))}, nil)
 	return err
 }
 
 // Extend sets the deadline of a runner's claim, from now on, or its idle time.
-func (c *Client) Extend(ctx context.Context, id muster.AllocID, e api.ClaimExtension) (*api.Claim, error) {
+func (c SandboxAPI) Extend(ctx context.Context, id muster.AllocID, e api.ClaimExtension) (*api.Claim, error) {
 	r, err := jsonBody(request{method: http.MethodPost, path: path("v1", "runners", string(id), "extend")}, e)
 	if err != nil {
 		return nil, err

@@ -12,34 +12,34 @@ import (
 )
 
 // Server is what the server says of itself.
-func (c *Client) Server(ctx context.Context) (*api.ServerInfo, error) {
+func (c ClusterAPI) Server(ctx context.Context) (*api.ServerInfo, error) {
 	out := &api.ServerInfo{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/server"}, out)
 	return out, err
 }
 
 // Config is the configuration that the server runs with now, without secrets.
-func (c *Client) Config(ctx context.Context) (*api.ServerConfig, error) {
+func (c ClusterAPI) Config(ctx context.Context) (*api.ServerConfig, error) {
 	out := &api.ServerConfig{}
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/config"}, out)
 	return out, err
 }
 
 // Live asks whether the server's process is alive.
-func (c *Client) Live(ctx context.Context) error {
+func (c ClusterAPI) Live(ctx context.Context) error {
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)
 	return err
 }
 
 // Ready asks whether the server takes requests now.
-func (c *Client) Ready(ctx context.Context) error {
+func (c ClusterAPI) Ready(ctx context.Context) error {
 	_, err := c.call(ctx, request{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	return err
 }
 
 // WaitReady waits until the server takes requests, or ctx is over: then the
 // error says what was the matter last.
-func (c *Client) WaitReady(ctx context.Context) error {
+func (c ClusterAPI) WaitReady(ctx context.Context) error {
 	for delay := firstWait; ; delay = min(2*delay, longestWait/2) {
 		err := c.Ready(ctx)
 		if err == nil {
@@ -60,21 +60,21 @@ func (c *Client) WaitReady(ctx context.Context) error {
 
 // Backup is a stream of the server's state, for muster restore. It is whole only
 // if it is read to io.EOF. The caller closes it.
-func (c *Client) Backup(ctx context.Context) (io.ReadCloser, error) {
+func (c ClusterAPI) Backup(ctx context.Context) (io.ReadCloser, error) {
 	return c.rawBody(ctx, "/v1/backup")
 }
 
 // Metrics is the server's metrics in Prometheus' text form. The caller closes it.
-func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+func (c ClusterAPI) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	return c.rawBody(ctx, "/metrics")
 }
 
 // OpenAPI is the description of the HTTP API. The caller closes it.
-func (c *Client) OpenAPI(ctx context.Context) (io.ReadCloser, error) {
+func (c ClusterAPI) OpenAPI(ctx context.Context) (io.ReadCloser, error) {
 	return c.rawBody(ctx, "/openapi.json")
 }
 
-func (c *Client) rawBody(ctx context.Context, path string) (io.ReadCloser, error) {
+func (c *caller) rawBody(ctx context.Context, path string) (io.ReadCloser, error) {
 	resp, err := c.stream(ctx, request{method: http.MethodGet, path: path})
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ const piece = 32 << 10
 // socket opens a WebSocket, which lives as long as ctx. What the server refuses
 // comes back as *api.Problem. first is the first message of an execution, to go along as a header, or empty. Opening
 // is repeated as any read, as long as it has changed nothing.
-func (c *Client) socket(ctx context.Context, path, first string) (*socket, error) {
+func (c *caller) socket(ctx context.Context, path, first string) (*socket, error) {
 	if c.fresh == nil {
 		first = ""
 	}
