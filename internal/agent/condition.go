@@ -81,9 +81,8 @@ func diskFloor(dir string) int64 {
 func (a *Agent) notice() {
 	now, names := a.look(), a.imageNames()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.condition != now {
-		a.log.Info("condition", "unready", now.Unready, "broken", now.Broken)
+		defer a.log.Info("condition", "unready", now.Unready, "broken", now.Broken) // without the lock
 		a.condition = now
 		for rd := range a.readers {
 			rd.condition = true
@@ -94,6 +93,7 @@ func (a *Agent) notice() {
 		a.atHand = names
 		a.atHandGen++
 	}
+	a.mu.Unlock()
 }
 
 // imageNames are the images that are at hand, the last used first.

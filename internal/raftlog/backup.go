@@ -210,9 +210,7 @@ func (l *Log) Restored() (BackupInfo, bool) {
 
 // TakeRestored makes Restored false, durably.
 func (l *Log) TakeRestored() error {
-	l.restored.mu.Lock()
-	defer l.restored.mu.Unlock()
-	if !l.restored.is {
+	if _, is := l.Restored(); !is {
 		return nil
 	}
 	if err := os.Remove(l.dir.file(restoredName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -221,6 +219,8 @@ func (l *Log) TakeRestored() error {
 	if err := atomicfile.SyncDir(l.dir.path); err != nil {
 		return fmt.Errorf("data directory %s: %w", l.dir.path, err)
 	}
+	l.restored.mu.Lock()
+	defer l.restored.mu.Unlock()
 	l.restored.is = false
 	return nil
 }

@@ -75,11 +75,13 @@ func (k *KnownHosts) current() (ssh.HostKeyCallback, bool, error) {
 		return nil, false, &muster.Fault{Kind: muster.FaultInvalid, Message: "known hosts", Err: err}
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.read != nil && os.SameFile(k.read, info) && k.read.Size() == info.Size() && k.read.ModTime().Equal(info.ModTime()) {
-		return k.check, k.byCerts, nil
+	read, check, byCerts := k.read, k.check, k.byCerts
+	k.mu.Unlock()
+	if read != nil && os.SameFile(read, info) && read.Size() == info.Size() && read.ModTime().Equal(info.ModTime()) {
+		return check, byCerts, nil
 	}
-	check, err := knownhosts.New(k.path)
+	// Two who find it changed both read it: that is rare, and neither waits for the disk of the other.
+	check, err = knownhosts.New(k.path)
 	if err != nil {
 		return nil, false, &muster.Fault{Kind: muster.FaultInvalid, Message: "known hosts", Err: err}
 	}
@@ -87,8 +89,11 @@ func (k *KnownHosts) current() (ssh.HostKeyCallback, bool, error) {
 	if err != nil {
 		return nil, false, &muster.Fault{Kind: muster.FaultInvalid, Message: "known hosts", Err: err}
 	}
-	k.read, k.check, k.byCerts = info, check, bytes.Contains(text, []byte("@cert-authority"))
-	return k.check, k.byCerts, nil
+	byCerts = bytes.Contains(text, []byte("@cert-authority"))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.read, k.check, k.byCerts = info, check, byCerts
+	return check, byCerts, nil
 }
 
 // verifier checks the key of one host during one handshake.

@@ -264,10 +264,11 @@ func (p *Pool) dial(ctx context.Context, cancel context.CancelFunc, h *host, con
 			p.lost(h, c)
 		})
 	} else {
-		if h.failures == 0 {
-			p.log.Warn("host not reached; it is tried again", "host", h.name, "error", err)
-		}
+		first := h.failures == 0
 		p.failedLocked(h, err)
+		if first {
+			defer p.log.Warn("host not reached; it is tried again", "host", h.name, "error", err)
+		}
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})

@@ -61,11 +61,17 @@ func usable(r muster.Resources) muster.Resources {
 // once is kept: a host that is down while the server starts is still one that there is.
 func (p *Provider) measure(ctx context.Context, hosts []*Host) map[string]found {
 	p.mu.Lock()
-	if p.found == nil {
-		p.found = map[string]found{}
+	first := p.found == nil
+	p.mu.Unlock()
+	before := map[string]found{}
+	if first {
 		if b, err := os.ReadFile(filepath.Join(p.cfg.Dir, foundName)); err == nil {
-			_ = json.Unmarshal(b, &p.found) // else it is found again
+			_ = json.Unmarshal(b, &before) // else it is found again
 		}
+	}
+	p.mu.Lock()
+	if p.found == nil {
+		p.found = before
 	}
 	var ask []*Host
 	for _, h := range hosts {

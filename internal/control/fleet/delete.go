@@ -48,6 +48,7 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 	errs := f.providers[name].Destroy(callCtx, ids)
 	cancel()
 	now := f.cfg.Clock.Now().Std()
+	var again []func() // what is logged once the lock is free
 	f.mu.Lock()
 	for i, n := range nodes {
 		delete(f.memory.Destroying, n.ID)
@@ -68,10 +69,15 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 		f.memory.NotBefore[n.ID] = muster.At(now.Add(wait))
 		if ctx.Err() == nil {
 			f.troubles.failed(n.ID, "destroy", err, muster.At(now), f.memory.NotBefore[n.ID])
-			f.log.Warn("destroy not done, asking again", "node", n.ID, "instance", n.Instance, "in", wait, "error", err)
+			again = append(again, func() {
+				f.log.Warn("destroy not done, asking again", "node", n.ID, "instance", n.Instance, "in", wait, "error", err)
+			})
 		}
 	}
 	f.mu.Unlock()
+	for _, say := range again {
+		say()
+	}
 	wait.Poke(f.wake)
 }
 
@@ -91,13 +97,16 @@ func (f *Fleet) destroyStrays(ctx context.Context, name muster.ProviderName, str
 			callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, destroyTimeout))
 			defer cancel()
 			errs := f.providers[name].Destroy(callCtx, []muster.InstanceID{s.Instance})
+			done := len(errs) == 1 && errs[0] == nil
 			f.mu.Lock()
-			defer f.mu.Unlock()
 			delete(f.strays, s.Instance)
-			if len(errs) == 1 && errs[0] == nil {
+			if done {
 				f.stats.Strays++
 			} else if ctx.Err() == nil {
 				f.stats.DestroyFaults++
+			}
+			f.mu.Unlock()
+			if !done && ctx.Err() == nil {
 				f.log.Warn("instance without a node is not destroyed", "instance", s.Instance, "error", errs)
 			}
 		})

@@ -63,6 +63,15 @@ func (f *Fleet) spotNodes(name muster.ProviderName) map[muster.InstanceID]muster
 // noticed takes in all notices that are open of these instances, and reports whether there is a new one.
 func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice) (fresh bool) {
 	now := f.cfg.Clock.Now()
+	heard, fresh := f.takeNotices(nodes, notices, now)
+	for _, n := range heard {
+		f.log.Warn("spot notice", "node", nodes[n.Instance], "instance", n.Instance, "taken in", n.At.Sub(now).Round(time.Second))
+	}
+	return fresh
+}
+
+// takeNotices returns which notices are the first of their nodes, and whether there is a new one or a new time.
+func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice, now muster.Time) (heard []cloud.Notice, fresh bool) {
 	open := map[muster.NodeID]bool{}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +88,7 @@ func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []clo
 		if !ok {
 			known.Heard = now
 			f.stats.Notices++
-			f.log.Warn("spot notice", "node", id, "instance", n.Instance, "taken in", n.At.Sub(now).Round(time.Second))
+			heard = append(heard, n)
 		}
 		known.At = n.At
 		f.memory.Notices[id] = known
@@ -91,5 +100,5 @@ func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []clo
 			delete(f.memory.Notices, id)
 		}
 	}
-	return fresh
+	return heard, fresh
 }

@@ -35,6 +35,18 @@ type flight struct {
 
 // plan plans jobs on the newest there is.
 func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *flight) {
+	d, f, took := b.planLocking(s, jobs)
+	s.count(func(st *Stats) {
+		st.Passes++
+		st.Planning += took
+	})
+	s.log.Debug("planned", "jobs", len(jobs), "index", d.Index, "placements", len(d.Placements), "stops", len(d.Stops),
+		"blocked", len(d.Blocked), "left", len(d.Left), "took", took)
+	return d, f
+}
+
+// planLocking holds the board, as plans are made one after the other. Took is without the wait for it.
+func (b *board) planLocking(s *Scheduler, jobs []muster.JobUID) (_ place.Decision, _ *flight, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	began := time.Now()
@@ -49,14 +61,7 @@ func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *fligh
 		f.others = append(f.others, o.landed)
 	}
 	b.flights[f] = true
-	took := time.Since(began)
-	s.count(func(st *Stats) {
-		st.Passes++
-		st.Planning += took
-	})
-	s.log.Debug("planned", "jobs", len(jobs), "index", d.Index, "placements", len(d.Placements), "stops", len(d.Stops),
-		"blocked", len(d.Blocked), "left", len(d.Left), "took", took)
-	return d, f
+	return d, f, time.Since(began)
 }
 
 // followLocked brings the view to the end of the feed.
