@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/atomicfile"
 )
 
@@ -21,7 +22,7 @@ muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) e
 		if err != nil {
 			return err
 		}
-		if args[0] == "-" && isTerminal(a.stdout) {
+		if args[0] == "-" && term.IsTerminal(a.stdout) {
 			return usage(errors.New("a backup is not for a terminal; name a file, or redirect stdout"))
 		}
 		r, err := cl.Backup(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) costCommand() *cobra.Command {
@@ -81,7 +82,7 @@ func (a *app) printCost(c *api.Cost) {
 		headers = append(headers, "IDLE", "OF IT")
 	}
 	row := func(name string, s api.CostAmount, idle *api.CostAmount) []string {
-		out := []string{name, few(s.Cost), brief(time.Duration(s.Hours * float64(time.Hour))), costPart(s, c.Total)}
+		out := []string{name, few(s.Cost), term.Brief(time.Duration(s.Hours * float64(time.Hour))), costPart(s, c.Total)}
 		if withIdle && idle != nil {
 			out = append(out, few(idle.Cost), costPart(*idle, s))
 		}

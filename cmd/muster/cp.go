@@ -17,6 +17,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) cpCommand() *cobra.Command {
@@ -134,7 +135,7 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 	if cp.cl, cp.target, err = cp.app.running(ctx, name); err != nil {
 		return err
 	}
-	screen := newScreen(cp.app.stdout, cp.app.stderr)
+	screen := term.NewScreen(cp.app.stdout, cp.app.stderr)
 	cp.moved = &moved{screen: screen}
 	if !cp.quiet {
 		stop := cp.moved.show(ctx)
@@ -195,7 +196,7 @@ func land(s, dst place, base string, source, exists, isDir, many bool) (landing,
 // out copies from the sandbox to here.
 func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	if dst.stream() {
-		if isTerminal(cp.app.stdout) {
+		if term.IsTerminal(cp.app.stdout) {
 			return usage(errors.New("a tar stream is nothing for a terminal; redirect it: > FILE, or | tar t"))
 		}
 		r, err := cp.cl.ReadArchive(ctx, cp.target.id, s.path, s.contents())
@@ -225,7 +226,7 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	}
 	to, err := land(s, dst, base, isDir, err == nil, err == nil && info.IsDir(), many)
 	if err != nil {
-		return &exit{exitFailed, err}
+		return failure(err)
 	}
 	contents := isDir && (to.name == "" || follow || s.contents())
 	if contents && to.name != "" {
@@ -271,7 +272,7 @@ func makeFolder(folder string, dst place) error {
 	if info, err := os.Lstat(folder); err != nil || info.IsDir() || filepath.Clean(dst.path) == folder {
 		return err
 	}
-	return &exit{exitFailed, fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder)}
+	return failure(fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder))
 }
 
 // content copies a regular file that a link leads to.
@@ -294,16 +295,16 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 		_, err = io.Copy(io.Discard, r)
 	}
 	for _, text := range u.skipped {
-		cp.moved.screen.say("%s: %s", s.text, text)
+		cp.moved.screen.Say("%s: %s", s.text, text)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.text, err)
 	}
 	if u.files == 0 && len(u.skipped) > 0 && entry.Type != api.FileDirectory {
 		if entry.Type == api.FileSymlink {
-			return &exit{exitFailed, fmt.Errorf("%s was not copied; -L copies what it leads to", s.text)}
+			return failure(fmt.Errorf("%s was not copied; -L copies what it leads to", s.text))
 		}
-		return &exit{exitFailed, fmt.Errorf("%s was not copied", s.text)}
+		return failure(fmt.Errorf("%s was not copied", s.text))
 	}
 	return nil
 }
@@ -312,7 +313,7 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	w := client.ArchiveWrite{Path: dst.path, KeepOwners: cp.archive}
 	if s.stream() {
-		if terminalOf(cp.app.stdin) != nil {
+		if term.TerminalOf(cp.app.stdin) != nil {
 			return usage(errors.New("- is a tar stream on stdin, and stdin is a terminal"))
 		}
 		return cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(cp.app.stdin))
@@ -338,7 +339,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	}
 	to, err := land(s, dst, base, info.IsDir(), exists, exists && entry.Type == api.FileDirectory, many)
 	if err != nil {
-		return &exit{exitFailed, err}
+		return failure(err)
 	}
 	w.Path = to.folder
 	p := &packer{root: s.path, follow: cp.follow || s.directory(), name: to.name, owners: cp.archive}
@@ -352,10 +353,10 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	err = cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(r))
 	_ = r.CloseWithError(errPackStopped)
 	if e := <-packed; e != nil && !errors.Is(e, errPackStopped) && ctx.Err() == nil {
-		err = &exit{exitFailed, e} // what is wrong here broke off what was sent
+		err = failure(e) // what is wrong here broke off what was sent
 	}
 	for _, text := range p.skipped {
-		cp.moved.screen.say("%s", text)
+		cp.moved.screen.Say("%s", text)
 	}
 	return err
 }
@@ -381,3 +382,8 @@ func modeOf(e *api.FileEntry) fs.FileMode {
 
 // showEvery is how often progress is drawn.
 const showEvery = 200 * time.Millisecond
+
+// transferCommands are those that move files, and list them.
+func transferCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{a.cpCommand(), a.lsCommand()}
+}

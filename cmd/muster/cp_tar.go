@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // packer makes a tar stream of a file or tree here.
@@ -124,7 +125,7 @@ func (p *packer) file(t *tar.Writer, file, name string) error {
 
 // moved counts what is copied, and shows it on a terminal.
 type moved struct {
-	screen *screen
+	screen *term.Screen
 	n      atomic.Int64
 
 	mu    sync.Mutex
@@ -157,14 +158,14 @@ func (c *countingReader) Read(p []byte) (int, error) {
 
 // show draws progress until it is stopped.
 func (m *moved) show(ctx context.Context) (stop func()) {
-	if !m.screen.errTerm {
+	if !m.screen.HasBar() {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		defer m.screen.setBar("")
+		defer m.screen.SetBar("")
 		ticker := time.NewTicker(showEvery)
 		defer ticker.Stop()
 		for {
@@ -176,7 +177,7 @@ func (m *moved) show(ctx context.Context) (stop func()) {
 			m.mu.Lock()
 			what, took, n := m.what, time.Since(m.began), m.n.Load()
 			m.mu.Unlock()
-			m.screen.setBar(fmt.Sprintf("%s  %s  %s/s", what, muster.Bytes(n), muster.Bytes(float64(n)/max(took.Seconds(), 0.001))))
+			m.screen.SetBar(fmt.Sprintf("%s  %s  %s/s", what, muster.Bytes(n), muster.Bytes(float64(n)/max(took.Seconds(), 0.001))))
 		}
 	}()
 	return func() {

@@ -18,7 +18,7 @@ func TestDocs(t *testing.T) {
 	const path = "../../docs/cli.md"
 	var b bytes.Buffer
 	b.WriteString("# The command line\n\nMade from `muster --help` of each command (`go test ./cmd/muster -run TestDocs -update`).\n")
-	document(&b, (&app{}).root())
+	document(&b, assemble(&app{}))
 	if *update {
 		if err := os.MkdirAll("../../docs", 0o755); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -35,7 +36,7 @@ func fullName(namespace, name string) string {
 
 func envHint(err error) error {
 	if client.IsNotFound(err) {
-		return &hinted{err, "`muster env list` shows the environments"}
+		return withHint(err, "`muster env list` shows the environments")
 	}
 	return err
 }
@@ -145,7 +146,7 @@ func (a *app) envShowCommand() *cobra.Command {
 		}
 		say("environment", "%s, version %d, %s", fullName(e.Namespace, e.Name), e.Version, e.Stage)
 		say("image", "%s", what)
-		say("command", "%s", shellWords(e.Spec.Command))
+		say("command", "%s", term.ShellWords(e.Spec.Command))
 		if demands := demandsOf(e.Spec); demands != "" {
 			say("demands", "%s", demands)
 		}
@@ -183,7 +184,7 @@ func demandsOf(s *api.EnvironmentSpec) string {
 		all = append(all, "runtime "+s.Runtime)
 	}
 	if s.Ready != nil {
-		all = append(all, "ready when "+shellWords(s.Ready.Command)+" exits with 0")
+		all = append(all, "ready when "+term.ShellWords(s.Ready.Command)+" exits with 0")
 	}
 	if s.Frozen {
 		all = append(all, "frozen while warm")
@@ -241,7 +242,7 @@ func (f *claimFlags) request(a *app, env string) (api.ClaimRequest, error) {
 
 func claimHint(err error, q *api.ClaimRequest) error {
 	if client.IsNoneWarm(err) {
-		return &hinted{err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", fullName(q.Namespace, q.Environment))}
+		return withHint(err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", fullName(q.Namespace, q.Environment)))
 	}
 	return envHint(err)
 }
@@ -344,10 +345,10 @@ func (a *app) runnerCommand() *cobra.Command {
 			if r.Claim != nil {
 				claim = strings.TrimSpace(r.Claim.ID + " " + r.Claim.Note)
 				if r.Claim.Used != nil {
-					used = ago(r.Claim.Used, time.Now())
+					used = term.Ago(r.Claim.Used, time.Now())
 				}
 			}
-			rows = append(rows, []string{r.ID, fullName(r.Namespace, r.Environment), fmt.Sprint(r.Version), r.State, r.Node, ago(&r.Placed, time.Now()), claim, used, r.Why})
+			rows = append(rows, []string{r.ID, fullName(r.Namespace, r.Environment), fmt.Sprint(r.Version), r.State, r.Node, term.Ago(&r.Placed, time.Now()), claim, used, r.Why})
 		}
 		if a.json {
 			return a.printJSON(api.RunnerList{Runners: all})
@@ -411,3 +412,8 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 
 // releaseTime bounds how long muster x tries to give its runner back.
 const releaseTime = 10 * time.Second
+
+// runnersCommands are those about environments and their runners.
+func runnersCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{a.envCommand(), a.claimCommand(), a.releaseCommand(), a.extendCommand(), a.runnerCommand(), a.xCommand()}
+}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -49,14 +49,13 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 }
 
 func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
-	lines := json.NewEncoder(jsonWriter{a.stdout})
-	lines.SetEscapeHTML(false)
+	lines := term.JSONEncoder(a.stdout)
 	printed := false
 	for ev, err := range cl.Events(ctx, q) {
 		var old *client.TooOld
 		switch {
 		case errors.As(err, &old):
-			return &hinted{err, "without --after it begins with the oldest that are kept"}
+			return withHint(err, "without --after it begins with the oldest that are kept")
 		case err != nil && follow && ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
@@ -64,7 +63,7 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		case a.json:
 			err = lines.Encode(ev)
 		default:
-			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), oneLine(ev.Type), oneLine(ev.Text))
+			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), term.OneLine(ev.Type), term.OneLine(ev.Text))
 		}
 		if err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) execCommand() *cobra.Command {
@@ -22,7 +22,7 @@ func (a *app) execCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "exec [flags] ALLOC [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command beside a running one",
-		Long: reflow(`Run a command in the sandbox of a running allocation, beside its own command.
+		Long: term.Reflow(`Run a command in the sandbox of a running allocation, beside its own command.
 
 ` + targetHelp + `
 
@@ -87,7 +87,7 @@ func argsOf(c *cobra.Command, args []string) ([]string, error) {
 		return slices.Delete(slices.Clone(args), 1, 2), nil
 	}
 	if err := c.Flags().Parse(args[1:]); err != nil {
-		return nil, usage(&hinted{err, "write -- before the command"})
+		return nil, usage(withHint(err, "write -- before the command"))
 	}
 	return append([]string{args[0]}, c.Flags().Args()...), nil
 }
@@ -150,7 +150,7 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 	case len(args) == 0:
 		return req, errNoAlloc("muster exec -it JOB -- sh")
 	case len(args) > 1 && other:
-		return req, usage(fmt.Errorf("with --attach and --list there is no command; %q is one", shellWords(args[1:])))
+		return req, usage(fmt.Errorf("with --attach and --list there is no command; %q is one", term.ShellWords(args[1:])))
 	case len(args) == 1 && !other:
 		return req, usage(fmt.Errorf("there is no command; write it behind the allocation, as in `muster exec -it %s -- sh`", args[0]))
 	}
@@ -185,8 +185,8 @@ func (x *executor) conflicts(args []string) error {
 		return usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
 	case x.app.json && x.tty:
 		return usage(errors.New("--json has no terminal; leave -t out"))
-	case x.tty && !x.detach && x.attach == "" && terminalOf(x.app.stdin) == nil:
-		return usage(&hinted{errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])})
+	case x.tty && !x.detach && x.attach == "" && term.TerminalOf(x.app.stdin) == nil:
+		return usage(withHint(errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])))
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, b
 	}
 	s := newSession(x, t)
 	if req.TTY {
-		req.Rows, req.Cols = s.terminal.size()
+		req.Rows, req.Cols = s.terminal.Size()
 	}
 	e, err := cl.Exec(ctx, t.id, req)
 	if err != nil {
@@ -241,11 +241,11 @@ func (x *executor) failed(ctx context.Context, cl *client.Client, t *target, req
 	switch client.Code(err) {
 	case api.CodeCommandNotFound:
 		if len(req.Command) == 1 && strings.ContainsAny(req.Command[0], " \t") {
-			err = &hinted{err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.name, shellWords(req.Command))}
+			err = withHint(err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.name, term.ShellWords(req.Command)))
 		}
-		return &exit{exitNotFound, err}
+		return exitWith(exitNotFound, err)
 	case api.CodeNotExecutable:
-		return &exit{exitNotExecutable, err}
+		return exitWith(exitNotExecutable, err)
 	}
 	if client.IsUnreachable(err) {
 		return err
@@ -257,7 +257,7 @@ func (x *executor) failed(ctx context.Context, cl *client.Client, t *target, req
 func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun func()) error {
 	info, err := cl.Execution(ctx, t.id, x.attach)
 	if client.IsNotFound(err) {
-		return &hinted{err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.name)}
+		return withHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.name))
 	}
 	if err != nil {
 		return t.explain(ctx, cl, err)
@@ -313,11 +313,11 @@ func (x *executor) result(ctx context.Context, cl *client.Client, t *target, req
 // ended makes the exit code of a command's end, and says what the command could not.
 func (x *executor) ended(end *api.ExecEnd) error {
 	if end.TimedOut {
-		return &exit{exitTimeout, fmt.Errorf("the command ran into its time limit%s", suffixIf(x.timeout != "", " of "+x.timeout))}
+		return exitWith(exitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.timeout != "", " of "+x.timeout)))
 	}
 	code := end.ExitCode
 	if end.Signal != "" && code < 128 {
-		if n := signalNumber(end.Signal); n > 0 {
+		if n := term.SignalNumber(end.Signal); n > 0 {
 			code = 128 + n
 		}
 	}
@@ -328,12 +328,12 @@ func (x *executor) ended(end *api.ExecEnd) error {
 		if code == 0 {
 			code = exitFailed
 		}
-		return &exit{code, fmt.Errorf("the command was ended: %s", end.Reason)}
+		return exitWith(code, fmt.Errorf("the command was ended: %s", end.Reason))
 	}
 	if code == 0 {
 		return nil
 	}
-	return &exit{code: code}
+	return exitSilently(code)
 }
 
 func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *target) error {
@@ -345,7 +345,7 @@ func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *ta
 		return x.app.printJSON(list)
 	}
 	if len(list.Executions) == 0 {
-		fmt.Fprintf(x.app.stderr, "muster: %s has no executions\n", clean(t.describe()))
+		fmt.Fprintf(x.app.stderr, "muster: %s has no executions\n", term.Clean(t.describe()))
 		return nil
 	}
 	now := time.Now()
@@ -370,7 +370,7 @@ func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *ta
 			if e.Ended != nil {
 				end = *e.Ended
 			}
-			took = brief(end.Sub(*e.Started))
+			took = term.Brief(end.Sub(*e.Started))
 		}
 		kind := "attached"
 		if e.Detached {
@@ -395,10 +395,9 @@ func (x *executor) leftText(detached bool, name, sent string) string {
 }
 
 // errPipe says that whoever read our stdout has left: nothing to print, for no one is there.
-var errPipe = &exit{code: exitBrokenPipe}
+var errPipe = exitSilently(exitBrokenPipe)
 
-// file is stdin, stdout or stderr if it is one of the process's own.
-func file(v any) *os.File {
-	f, _ := v.(*os.File)
-	return f
+// insideCommands are those about what runs in a sandbox.
+func insideCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{a.execCommand(), a.portCommand(), a.topCommand()}
 }

@@ -17,17 +17,6 @@ import (
 	"github.com/musterhq/muster/internal/testwait"
 )
 
-// withJob is a stub with the job web, of which so many members run.
-func withJob(t *testing.T, members int) *stub {
-	s := newStub(t)
-	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: members, Stage: "live", Spec: &api.JobSpec{}}
-	for i := range members {
-		s.start(i, 1)
-	}
-	t.Cleanup(s.endCommands)
-	return s
-}
-
 func TestExec(t *testing.T) {
 	s := withJob(t, 1)
 	const script = `printf 'a\000\377b'; echo oops >&2; exit 7`

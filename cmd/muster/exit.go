@@ -55,10 +55,20 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-func usage(err error) error { return &exit{exitUsage, err} }
+// usage is a mistake of who typed the command.
+func usage(err error) error { return exitWith(exitUsage, err) }
+
+// failure ends the command with exit code 1, whatever kind of error it is.
+func failure(err error) error { return exitWith(exitFailed, err) }
+
+// exitWith ends the command with a code and an error to print.
+func exitWith(code int, err error) error { return &exit{code, err} }
+
+// exitSilently ends the command with a code. Nothing is printed: it was said already, or there is nothing to say.
+func exitSilently(code int) error { return &exit{code: code} }
 
 // errInterrupted says that a signal ended the command.
-var errInterrupted = &exit{code: exitInterrupted}
+var errInterrupted = exitSilently(exitInterrupted)
 
 // hinted is an error with what to do about it.
 type hinted struct {
@@ -67,12 +77,16 @@ type hinted struct {
 }
 
 func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
+
 func (h *hinted) Unwrap() error { return h.err }
+
+// withHint adds to an error what to do about it.
+func withHint(err error, hint string) error { return &hinted{err, hint} }
 
 // jobHint says of a job that does not exist where to look.
 func jobHint(err error) error {
 	if client.IsNotFound(err) {
-		return &hinted{err, "`muster job list` shows the jobs"}
+		return withHint(err, "`muster job list` shows the jobs")
 	}
 	return err
 }

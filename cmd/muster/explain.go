@@ -8,6 +8,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) explainCommand() *cobra.Command {
@@ -60,7 +61,7 @@ func (a *app) explainMember(ctx context.Context, cl *client.Client, job string, 
 	}
 	e, err := cl.ExplainMember(ctx, key, index)
 	if client.IsNotFound(err) {
-		return &hinted{err, jobsHint}
+		return withHint(err, jobsHint)
 	}
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (a *app) explainNode(ctx context.Context, cl *client.Client, id muster.Node
 	e, err := cl.ExplainNode(ctx, id)
 	switch {
 	case client.IsNotFound(err) && noJob != nil:
-		return &hinted{noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is"}
+		return withHint(noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is")
 	case err != nil:
 		return nodeHint(err)
 	}
@@ -93,7 +94,7 @@ func (a *app) printExplanation(whole any, text []string) error {
 		return a.printJSON(whole)
 	}
 	for _, line := range text {
-		fmt.Fprintln(a.stdout, clean(line))
+		fmt.Fprintln(a.stdout, term.Clean(line))
 	}
 	return nil
 }

@@ -215,7 +215,7 @@ func (f *follower) take(n news) error {
 
 func (f *follower) takeJob(j *api.Job) error {
 	if j.UID != f.uid || j.Version > f.version {
-		return &exit{exitFailed, fmt.Errorf("job %s was submitted again: version %d took the place of version %d", f.key, j.Version, f.version)}
+		return failure(fmt.Errorf("job %s was submitted again: version %d took the place of version %d", f.key, j.Version, f.version))
 	}
 	if j.Version == f.version {
 		f.job = j
@@ -310,7 +310,7 @@ func (f *follower) note(al *api.Alloc) {
 	}
 	if f.told++; f.told > maxTold {
 		if f.told == maxTold+1 {
-			f.out.screen.say("further failed attempts are not told one by one; `muster job show %s` shows them", f.key)
+			f.out.screen.Say("further failed attempts are not told one by one; `muster job show %s` shows them", f.key)
 		}
 		return
 	}
@@ -318,7 +318,7 @@ func (f *follower) note(al *api.Alloc) {
 	if f.out.prefix {
 		who = fmt.Sprintf("member %d, attempt %d", al.Index, al.Attempt)
 	}
-	f.out.screen.say("%s %s: %s", who, al.Outcome, whyOf(al))
+	f.out.screen.Say("%s %s: %s", who, al.Outcome, whyOf(al))
 }
 
 // whyOf says why an allocation did not succeed.
@@ -392,6 +392,6 @@ func (f *follower) read(ctx context.Context, t *tracked) {
 	}
 	// What can be read of others is still worth printing; a server that is gone ends the whole by its events.
 	if err := f.out.print(ctx, f.cl, t.id, t.index, true); err != nil && ctx.Err() == nil {
-		f.out.screen.say("%v", err)
+		f.out.screen.Say("%v", err)
 	}
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) imageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "image", Short: "See, pull and delete images on nodes",
-		Long: reflow(`See, pull and delete the container images that nodes keep.
+		Long: term.Reflow(`See, pull and delete the container images that nodes keep.
 
 A node pulls what a job asks for by itself, and deletes what was not used for longest when there
 is too much. Credentials of registries stay with the server: see docs/files.md.`),
@@ -61,7 +62,7 @@ func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, err
 
 // noNodes says that there is nobody to ask.
 func (a *app) noNodes(n *nodesFlags) {
-	fmt.Fprintf(a.stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", suffixIf(n.pool != "", " of pool "+n.pool))
+	fmt.Fprintf(a.stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", term.SuffixIf(n.pool != "", " of pool "+n.pool))
 }
 
 // nodesAtOnce is how many nodes are spoken to at the same time.
@@ -94,15 +95,15 @@ func (a *app) tellNodes(ids []string, errs []error, what string) error {
 			continue
 		}
 		if client.IsNotFound(err) && client.Code(err) == string(muster.FaultNotFound) && len(ids) == 1 {
-			err = &hinted{err, "`muster node list` shows the nodes"}
+			err = withHint(err, "`muster node list` shows the nodes")
 		}
-		fmt.Fprintf(a.stderr, "muster: node %s: %s\n", clean(ids[i]), oneLine(err.Error()))
+		fmt.Fprintf(a.stderr, "muster: node %s: %s\n", term.Clean(ids[i]), term.OneLine(err.Error()))
 	}
 	switch {
 	case unreachable != nil:
 		return unreachable
 	case failed > 0:
-		return &exit{exitFailed, fmt.Errorf("%s on %d of %s", what, failed, muster.Counted(len(ids), "node"))}
+		return failure(fmt.Errorf("%s on %d of %s", what, failed, muster.Counted(len(ids), "node")))
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (a *app) printImages(ids []string, lists []*api.ImageList, errs []error) {
 		shown = append(shown, nodeImages{ids[i], l})
 		for k := range l.Images {
 			im := &l.Images[k]
-			used := ago(&im.Used, now) + " ago"
+			used := term.Ago(&im.Used, now) + " ago"
 			if im.InUse > 0 {
 				used = fmt.Sprintf("by %d now", im.InUse)
 			}
@@ -168,7 +169,7 @@ func (a *app) printImages(ids []string, lists []*api.ImageList, errs []error) {
 		a.printTable([]string{"NODE", "IMAGE", "DIGEST", "SIZE", "LAYERS", "USED"}, rows)
 	}
 	for _, s := range sums {
-		fmt.Fprintf(a.stderr, "muster: %s\n", clean(s))
+		fmt.Fprintf(a.stderr, "muster: %s\n", term.Clean(s))
 	}
 }
 
@@ -178,7 +179,7 @@ func shortDigest(d string) string {
 	if strings.HasPrefix(d, "sha256:") && len(d) > most {
 		return d[:most]
 	}
-	return orDash(d)
+	return term.OrDash(d)
 }
 
 // pulledImage is what `muster image pull --json` tells of a node.
@@ -205,7 +206,7 @@ they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx
 		}
 		if len(ids) == 0 {
 			a.noNodes(n)
-			return &exit{code: exitFailed}
+			return exitSilently(exitFailed)
 		}
 		return a.pull(ctx, cl, args[0], ids)
 	})
@@ -214,14 +215,14 @@ they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx
 }
 
 func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []string) error {
-	p := &pulls{screen: newScreen(a.stdout, a.stderr), now: map[string]api.ImageProgress{}}
+	p := &pulls{screen: term.NewScreen(a.stdout, a.stderr), now: map[string]api.ImageProgress{}}
 	done, errs := make([]pulledImage, len(ids)), make([]error, len(ids))
 	each(ids, func(i int, id string) {
 		digest, err := cl.PullImage(ctx, muster.NodeID(id), ref, func(now api.ImageProgress) { p.set(id, &now) })
 		done[i], errs[i] = pulledImage{id, ref, digest}, err
 		p.set(id, nil)
 	})
-	p.screen.setBar("")
+	p.screen.SetBar("")
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -237,7 +238,7 @@ func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []str
 		}
 	} else {
 		for _, g := range good {
-			fmt.Fprintf(a.stdout, "%s %s\n", oneLine(g.Node), oneLine(g.Digest))
+			fmt.Fprintf(a.stdout, "%s %s\n", term.OneLine(g.Node), term.OneLine(g.Digest))
 		}
 	}
 	return a.tellNodes(ids, errs, fmt.Sprintf("%s could not be pulled", ref))
@@ -245,7 +246,7 @@ func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []str
 
 // pulls is how far pulls are that go on at once.
 type pulls struct {
-	screen *screen
+	screen *term.Screen
 	mu     sync.Mutex
 	now    map[string]api.ImageProgress // by node
 }
@@ -264,7 +265,7 @@ func (p *pulls) set(node string, now *api.ImageProgress) {
 		sum.Done, sum.Total = sum.Done+n.Done, sum.Total+n.Total
 		sum.Layers, sum.LayersDone = sum.Layers+n.Layers, sum.LayersDone+n.LayersDone
 	}
-	p.screen.setBar(pullText(sum, len(p.now)))
+	p.screen.SetBar(pullText(sum, len(p.now)))
 }
 
 // pullText says how far it is.
@@ -330,7 +331,7 @@ func (a *app) imagePruneCommand() *cobra.Command {
 			}
 		} else {
 			for _, g := range good {
-				fmt.Fprintf(a.stdout, "%s %s freed\n", clean(g.Node), muster.Bytes(g.Freed))
+				fmt.Fprintf(a.stdout, "%s %s freed\n", term.Clean(g.Node), muster.Bytes(g.Freed))
 			}
 		}
 		return a.tellNodes(ids, errs, "images could not be deleted")

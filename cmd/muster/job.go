@@ -8,12 +8,13 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) jobCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "job", Short: "Submit, see and stop jobs",
-		Long: reflow(`Submit, see and stop jobs.
+		Long: term.Reflow(`Submit, see and stop jobs.
 
 Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 --namespace, in others.`),
@@ -52,4 +53,9 @@ func standing(j *api.Job) string {
 		return "waiting"
 	}
 	return j.Stage
+}
+
+// jobsCommands are those that run jobs and show them.
+func jobsCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{a.runCommand(), a.jobCommand()}
 }

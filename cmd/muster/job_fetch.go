@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // fetched is what `muster job fetch --json` tells of one declared output.
@@ -39,7 +40,7 @@ output's own path there, nor through symbolic links; links that lead out of it a
 			return jobHint(err)
 		}
 		if index >= job.Count {
-			return &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count)}
+			return failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count))
 		}
 		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}}
 		return f.run(ctx, job, index)
@@ -80,7 +81,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		}
 		if err != nil {
 			f.failed++
-			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, oneLine(err.Error()))
+			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, term.OneLine(err.Error()))
 		}
 	}
 	if f.app.json {
@@ -93,13 +94,13 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 	}
 	switch {
 	case f.failed > 0:
-		return &exit{exitFailed, fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member"))}
+		return failure(fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member")))
 	case len(f.got) > 0 || f.app.json:
 		return nil
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:
-		return &exit{exitFailed, fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key)}
+		return failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
 	}
-	return &exit{exitFailed, fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, standing(job))}
+	return failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, standing(job)))
 }
 
 // member brings the outputs of one member.
@@ -132,11 +133,11 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 			return fmt.Errorf("output %s: %w", out.Path, err)
 		}
 		for _, s := range u.skipped {
-			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, oneLine(out.Path), oneLine(s))
+			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, term.OneLine(out.Path), term.OneLine(s))
 		}
 		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
 		if !f.app.json {
-			fmt.Fprintln(f.app.stdout, oneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
+			fmt.Fprintln(f.app.stdout, term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) jobListCommand() *cobra.Command {
@@ -44,7 +45,7 @@ func (a *app) jobListCommand() *cobra.Command {
 			j := &list.Jobs[i]
 			rows = append(rows, []string{
 				keyOf(j.Namespace, j.Name).String(), standing(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
-				fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), ago(&j.Submitted, now), j.Reason,
+				fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), term.Ago(&j.Submitted, now), j.Reason,
 			})
 		}
 		a.printTable([]string{"JOB", "STATUS", "SUCCEEDED", "RUNNING", "FAILED", "AGE", "REASON"}, rows)

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // logsFlags say which output is printed.
@@ -84,12 +85,12 @@ func (a *app) logsJob(ctx context.Context, cl *client.Client, name string, l *lo
 
 func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
 	if l.index >= job.Count {
-		return &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count)}
+		return failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count))
 	}
 	if job.Count == 1 {
 		l.index = 0
 	}
-	out := &printer{screen: newScreen(a.stdout, a.stderr), prefix: l.index < 0}
+	out := &printer{screen: term.NewScreen(a.stdout, a.stderr), prefix: l.index < 0}
 	if l.stdout || !l.stderr {
 		out.streams = append(out.streams, client.Stdout)
 	}
@@ -139,9 +140,9 @@ func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKe
 	}
 	switch {
 	case found == nil && l.attempt > 0:
-		return &exit{exitFailed, fmt.Errorf("job %s: member %d has no attempt %d", key, l.index, l.attempt)}
+		return failure(fmt.Errorf("job %s: member %d has no attempt %d", key, l.index, l.attempt))
 	case found == nil:
-		out.screen.say("member %d has not started yet", l.index)
+		out.screen.Say("member %d has not started yet", l.index)
 		return nil
 	}
 	if l.follow {
@@ -171,8 +172,8 @@ func (a *app) logsOfAll(ctx context.Context, cl *client.Client, key muster.JobKe
 			return err
 		}
 		if err != nil {
-			out.screen.say("member %d: %v", m.Index, err)
-			failed = &exit{code: exitFailed}
+			out.screen.Say("member %d: %v", m.Index, err)
+			failed = exitSilently(exitFailed)
 		}
 	}
 	return failed

@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) scaleCommand() *cobra.Command {
@@ -106,7 +107,7 @@ func (a *app) historyCommand() *cobra.Command {
 			if v.Reason != "" {
 				why = strings.TrimPrefix(why+"; "+v.Reason, "; ")
 			}
-			rows = append(rows, []string{number, rollout, ago(&v.Submitted, now), fmt.Sprint(v.Spec.Count), imageOrCommand(v.Spec), why})
+			rows = append(rows, []string{number, rollout, term.Ago(&v.Submitted, now), fmt.Sprint(v.Spec.Count), imageOrCommand(v.Spec), why})
 		}
 		a.printTable([]string{"VERSION", "ROLLOUT", "AGE", "COUNT", "RUNS", "WHY"}, rows)
 		return nil
@@ -119,7 +120,7 @@ func imageOrCommand(s *api.JobSpec) string {
 	if s.Image != "" {
 		return s.Image
 	}
-	return shellWords(s.Command)
+	return term.ShellWords(s.Command)
 }
 
 // rolloutText is how far a rollout is, for people.

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // shownJob is what `muster job show --json` prints.
@@ -82,11 +83,11 @@ func (a *app) printJob(j *api.Job, members []shownMember) {
 	now := time.Now()
 	took := ""
 	if j.Ended != nil {
-		took = brief(j.Ended.Sub(j.Submitted))
+		took = term.Brief(j.Ended.Sub(j.Submitted))
 	}
 	command, image := "", ""
 	if j.Spec != nil {
-		command, image = shellWords(j.Spec.Command), imageText(j.Spec.Image, members)
+		command, image = term.ShellWords(j.Spec.Command), imageText(j.Spec.Image, members)
 	}
 	c := j.Counts
 	a.printFields(
@@ -98,7 +99,7 @@ func (a *app) printJob(j *api.Job, members []shownMember) {
 		"Priority", fmt.Sprint(j.Priority),
 		"Image", image,
 		"Command", command,
-		"Submitted", fmt.Sprintf("%s (%s ago)", j.Submitted.Local().Format(time.DateTime), ago(&j.Submitted, now)),
+		"Submitted", fmt.Sprintf("%s (%s ago)", j.Submitted.Local().Format(time.DateTime), term.Ago(&j.Submitted, now)),
 		"Took", took,
 		"Members", fmt.Sprintf("%d: %d waiting, %d placed, %d running, %d succeeded, %d failed, %d stopped", j.Count, c.Waiting, c.Placed, c.Running, c.Succeeded, c.Failed, c.Stopped),
 	)
@@ -141,11 +142,11 @@ func (a *app) printMembers(shown []shownMember, count int) {
 				if al.Ended != nil {
 					end = *al.Ended
 				}
-				took = brief(end.Sub(*al.Started))
+				took = term.Brief(end.Sub(*al.Started))
 			}
 		}
 		if m.RetryAt != nil && m.RetryAt.After(now) {
-			reason = strings.TrimPrefix(fmt.Sprintf("%s; tried again in %s", reason, brief(m.RetryAt.Sub(now))), "; ")
+			reason = strings.TrimPrefix(fmt.Sprintf("%s; tried again in %s", reason, term.Brief(m.RetryAt.Sub(now))), "; ")
 		}
 		rows = append(rows, []string{fmt.Sprint(m.Index), status, fmt.Sprint(m.Attempt), node, exit, took, reason})
 	}
@@ -173,22 +174,4 @@ func exitText(al *api.Alloc) string {
 		return fmt.Sprint(*al.ExitCode)
 	}
 	return "-"
-}
-
-// shellWords writes a command as a shell would take it.
-func shellWords(words []string) string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i] = w
-		if w == "" || strings.ContainsFunc(w, func(r rune) bool {
-			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%", r)
-		}) {
-			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-	}
-	const most = 400
-	if s := strings.Join(out, " "); len([]rune(s)) <= most {
-		return s
-	}
-	return string([]rune(strings.Join(out, " "))[:most]) + "…"
 }

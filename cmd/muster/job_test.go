@@ -2,40 +2,14 @@ package main
 
 import (
 	"archive/tar"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/musterhq/muster/api"
 )
-
-// ran is a stub with a job of three members: 0 succeeded at its second attempt, 1 failed, 2 runs.
-func ran(t *testing.T) *stub {
-	s := newStub(t)
-	spec := api.JobSpec{Name: "web", Count: 3, Template: api.Template{Command: []string{"sh", "-c", "echo 'hi'"}}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
-	spec.Defaults()
-	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: 3, Stage: "live", Submitted: time.Now().Add(-3 * time.Minute), Spec: &spec, Priority: 50}
-	s.job.Counts.Waiting = 3
-	s.start(0, 1)
-	s.print(0, 1, "stdout", "old\n")
-	s.end(0, 1, 1)
-	s.start(0, 2)
-	s.print(0, 2, "stdout", "out0\n")
-	s.print(0, 2, "stderr", "err0\n")
-	s.end(0, 2, 0)
-	s.start(1, 1)
-	s.print(1, 1, "stdout", "out1")
-	s.end(1, 1, 2)
-	s.start(2, 1)
-	s.print(2, 1, "stdout", "out2\n")
-	return s
-}
 
 func TestLogs(t *testing.T) {
 	s := ran(t)
@@ -335,41 +309,4 @@ func TestConfigCheck(t *testing.T) {
 	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
 	s.muster(nil, "config", "check", "-c", bad).check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
 	s.muster(nil, "config", "check").check(t, 2, "", "muster: which file\\? give it with -c\n")
-}
-
-func TestBriefAndClean(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 3 * time.Millisecond: "3ms", 1234 * time.Millisecond: "1.2s", 59 * time.Second: "59s", time.Minute: "1m", 10 * time.Minute: "10m", 192 * time.Second: "3m12s",
-		time.Hour: "1h0m", 5*time.Hour + 3*time.Minute: "5h3m", 50 * time.Hour: "2d2h", -time.Second: "0s", 59*time.Minute + 59*time.Second + 900*time.Millisecond: "1h0m",
-	} {
-		if got := brief(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
-	}
-	var out strings.Builder
-	a := &app{stdout: &out}
-	plain, odd := "a\n\"ä€\U0001f600", "b\x1b\u009b\u202e\u200b\u2028\U000e0041\x7f"
-	if err := a.printJSON([]string{plain, odd}); err != nil {
-		t.Fatal(err)
-	}
-	var back []string
-	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || !slices.Equal(back, []string{plain, odd}) {
-		t.Errorf("%q: %v", back, err)
-	}
-	if strings.ContainsFunc(out.String(), unprintable) || !strings.Contains(out.String(), "ä€\U0001f600") {
-		t.Errorf("%q", out.String())
-	}
-	out.Reset()
-	a.printTable([]string{"ID", "NOTE"}, [][]string{{"r1", "mine\nr2  claimed\u2028r3"}})
-	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "mine·r2  claimed·r3") {
-		t.Errorf("%q", got)
-	}
-	out.Reset()
-	a.printFields("Status", "failed", "Reason", "mine\nStatus  succeeded")
-	if got := out.String(); got != "Status  failed\nReason  mine\n        Status  succeeded\n" {
-		t.Errorf("%q", got)
-	}
-	if got := clean("a\tb\nc\x1b[2Jd\u202ee\u0085f\xffä"); got != "a\tb\nc·[2Jd·e·f·ä" {
-		t.Errorf("%q", got)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -53,13 +54,13 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 		case len(out.Problems) > 0:
 			return usage(&api.Problem{Title: args[0] + " would be refused", Errors: out.Problems})
 		case !out.Fits:
-			return &exit{exitFailed, fmt.Errorf("%s is well-formed, but fits nowhere: %s", args[0], out.Why)}
+			return failure(fmt.Errorf("%s is well-formed, but fits nowhere: %s", args[0], out.Why))
 		case out.Plan != nil && out.Plan.Refused != "":
-			return &exit{exitFailed, fmt.Errorf("%s is well-formed, but would be refused now: %s", args[0], out.Plan.Refused)}
+			return failure(fmt.Errorf("%s is well-formed, but would be refused now: %s", args[0], out.Plan.Refused))
 		case a.json:
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "%s is well-formed%s\n", args[0], clean(suffixIf(out.Why != "", "; "+out.Why)))
+		fmt.Fprintf(a.stdout, "%s is well-formed%s\n", args[0], term.Clean(term.SuffixIf(out.Why != "", "; "+out.Why)))
 		if out.Plan != nil {
 			a.printPlan(out.Plan, out.Spec.Name)
 		}
@@ -83,9 +84,9 @@ const shownStops = 10
 func (a *app) printPlan(p *api.JobPlan, name string) {
 	switch c := p.Change; {
 	case p.Unchanged:
-		fmt.Fprintf(a.stdout, "job %s is at version %d and says so already: nothing would change\n", clean(name), p.Version)
+		fmt.Fprintf(a.stdout, "job %s is at version %d and says so already: nothing would change\n", term.Clean(name), p.Version)
 	case c != nil:
-		fmt.Fprintf(a.stdout, "job %s is at version %d and would be at %d\n", clean(name), c.From, p.Version)
+		fmt.Fprintf(a.stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
 		if c.Members > 0 {
 			fmt.Fprintf(a.stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
 		}
@@ -94,11 +95,11 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 				fmt.Fprintf(a.stdout, "  and %d more would be stopped now\n", c.Stopped-i)
 				break
 			}
-			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, clean(s.Why))
+			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, term.Clean(s.Why))
 		}
 	}
 	if p.Paused != "" {
-		fmt.Fprintf(a.stdout, "nothing is placed now: %s; without that:\n", clean(p.Paused))
+		fmt.Fprintf(a.stdout, "nothing is placed now: %s; without that:\n", term.Clean(p.Paused))
 	}
 	more := ""
 	if p.More {
@@ -108,7 +109,7 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 	members := 0
 	for i, n := range p.Nodes {
 		if i < linesOfPlan {
-			fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", clean(n.Node), n.Members, clean(n.Terms))
+			fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", term.Clean(n.Node), n.Members, term.Clean(n.Terms))
 		} else {
 			members += n.Members
 		}
@@ -122,18 +123,18 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 			break
 		}
 		left -= len(v.Allocs)
-		fmt.Fprintf(a.stdout, "  on %s %s would give way (%s)\n", clean(v.Node), clean(strings.Join(v.Allocs, ", ")), clean(v.Terms))
+		fmt.Fprintf(a.stdout, "  on %s %s would give way (%s)\n", term.Clean(v.Node), term.Clean(strings.Join(v.Allocs, ", ")), term.Clean(v.Terms))
 	}
 	if left > 0 {
 		fmt.Fprintf(a.stdout, "  and %d more allocations would give way\n", left)
 	}
 	if p.Why != "" {
-		fmt.Fprintf(a.stdout, "  %d wait: %s\n", p.Waiting, clean(p.Why))
+		fmt.Fprintf(a.stdout, "  %d wait: %s\n", p.Waiting, term.Clean(p.Why))
 	}
 	if p.Placed+p.Waiting == 0 {
 		return // the others are where they are
 	}
 	for _, line := range p.Text {
-		fmt.Fprintln(a.stdout, clean(line))
+		fmt.Fprintln(a.stdout, term.Clean(line))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) lsCommand() *cobra.Command {
@@ -38,7 +39,7 @@ PATH is absolute, or below the directory where the allocation's command started,
 		}
 		a.printFiles(list.Entries, dir, long, recursive)
 		if list.More {
-			fmt.Fprintf(a.stderr, "muster: there are more than %d; name a directory below %s\n", len(list.Entries), clean(dir))
+			fmt.Fprintf(a.stderr, "muster: there are more than %d; name a directory below %s\n", len(list.Entries), term.Clean(dir))
 		}
 		return nil
 	})
@@ -67,7 +68,7 @@ func (a *app) printFiles(entries []api.FileEntry, dir string, long, recursive bo
 		if long && e.Target != "" {
 			name += " -> " + e.Target
 		}
-		rows[i] = []string{modeText(e), ownerText(e.User, e.UID), ownerText(e.Group, e.GID), fmt.Sprint(e.Size), timeText(e.Modified, now), oneLine(name)}
+		rows[i] = []string{modeText(e), ownerText(e.User, e.UID), ownerText(e.Group, e.GID), fmt.Sprint(e.Size), timeText(e.Modified, now), term.OneLine(name)}
 		for c := range widths {
 			widths[c] = max(widths[c], len(rows[i][c]))
 		}
@@ -110,7 +111,7 @@ func modeText(e *api.FileEntry) string {
 
 func ownerText(name string, id int) string {
 	if name != "" {
-		return oneLine(name)
+		return term.OneLine(name)
 	}
 	return fmt.Sprint(id)
 }

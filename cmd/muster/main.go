@@ -1,11 +1,41 @@
-// Command muster is the server and its command line: it starts servers, submits
-// jobs and follows them, and shows what there is.
+// Command muster is the server and its command line: it starts servers, submits jobs and follows
+// them, and shows what there is.
 //
-// As a client it knows nothing but the HTTP API (package client) and the two
-// small files by which a server on the same host is found (internal/locate); it must
-// never read or write a server's state. One file per command.
+// As a client it knows nothing but the HTTP API (package client) and the two small files by which a
+// server on the same host is found (internal/locate); it must never read or write a server's state.
+// The commands are in the packages below internal; this one puts them together.
 package main
 
-import "os"
+import (
+	"io"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// execute runs the command line and returns its exit code.
+func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := newApp(stdin, stdout, stderr)
+	defer a.end()
+	return a.execute(assemble(a), args)
+}
+
+// assemble is the command muster with all commands below it.
+func assemble(a *app) *cobra.Command {
+	root := a.root()
+	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
+	for _, c := range slices.Concat(jobsCommands(a), insideCommands(a), transferCommands(a), runnersCommands(a), operatorsCommands(a)) {
+		c.GroupID = "work"
+		root.AddCommand(c)
+	}
+	for _, c := range serverCommands(a) {
+		c.GroupID = "server"
+		root.AddCommand(c)
+	}
+	root.AddCommand(a.versionCommand())
+	root.AddCommand(otherWordCommands()...)
+	return root
+}

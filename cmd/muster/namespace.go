@@ -10,10 +10,11 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) namespaceCommand() *cobra.Command {
-	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "See what namespaces have and want, and limit them", Long: reflow(`A namespace says whose work a job is. It need not be made: the first job in it does. * stands for all of them together.`)}
+	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "See what namespaces have and want, and limit them", Long: term.Reflow(`A namespace says whose work a job is. It need not be made: the first job in it does. * stands for all of them together.`)}
 	c.AddCommand(a.namespaceListCommand(), a.namespaceShowCommand(), a.namespaceSetCommand())
 	return c
 }

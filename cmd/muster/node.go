@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -61,7 +62,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 				n.ID, n.Pool, n.Offering, n.Stage, n.Health, intent(n), fmt.Sprint(n.Allocs),
 				fmt.Sprintf("%g/%g", n.Used.CPU, n.Capacity.CPU),
 				fmt.Sprintf("%s/%s", muster.Bytes(n.Used.Memory), muster.Bytes(n.Capacity.Memory)),
-				ago(&n.Launched, now), cmp.Or(n.Trouble, n.Reason),
+				term.Ago(&n.Launched, now), cmp.Or(n.Trouble, n.Reason),
 			})
 		}
 		a.printTable([]string{"NODE", "POOL", "OFFERING", "STAGE", "HEALTH", "INTENT", "ALLOCS", "CPU", "MEMORY", "AGE", "REASON"}, rows)
@@ -73,7 +74,9 @@ func (a *app) nodeListCommand() *cobra.Command {
 	return c
 }
 
-func intent(n *api.Node) string { return orDash(strings.TrimPrefix(n.Intent, string(muster.NodeRun))) }
+func intent(n *api.Node) string {
+	return term.OrDash(strings.TrimPrefix(n.Intent, string(muster.NodeRun)))
+}
 
 // shownNode is what `muster node show --json` prints.
 type shownNode struct {
@@ -110,7 +113,7 @@ func (a *app) nodeShowCommand() *cobra.Command {
 		var rows [][]string
 		for i := range allocs {
 			al := &allocs[i]
-			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), statusOf(al), ago(al.Started, now)})
+			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), statusOf(al), term.Ago(al.Started, now)})
 		}
 		fmt.Fprintln(a.stdout)
 		a.printTable([]string{"JOB", "MEMBER", "ATTEMPT", "STATUS", "RAN"}, rows)
@@ -134,17 +137,17 @@ func containersOf(n *api.Node) string {
 	if by := n.Attributes["containers"]; by != "" {
 		return "by " + by
 	}
-	return "none: jobs with an image do not run here" + suffixIf(len(n.Problems) > 0, "; see the problems")
+	return "none: jobs with an image do not run here" + term.SuffixIf(len(n.Problems) > 0, "; see the problems")
 }
 
 // intentText is what the operator wants of a node, who that was, and until when.
 func intentText(n *api.Node, now time.Time) string {
 	text := n.Intent
 	if n.IntentWho != "" {
-		text += fmt.Sprintf(", by %s %s ago", n.IntentWho, ago(n.IntentSince, now))
+		text += fmt.Sprintf(", by %s %s ago", n.IntentWho, term.Ago(n.IntentSince, now))
 	}
 	if n.IntentUntil != nil {
-		left := brief(n.IntentUntil.Sub(now))
+		left := term.Brief(n.IntentUntil.Sub(now))
 		if n.Intent == string(muster.NodeDrain) {
 			text += fmt.Sprintf(", what still runs in %s is stopped", left)
 		} else {
@@ -162,14 +165,14 @@ func sidelinedText(n *api.Node, now time.Time) string {
 	if n.Sidelined == nil {
 		return ""
 	}
-	return "for another " + brief(max(n.Sidelined.Sub(now), 0))
+	return "for another " + term.Brief(max(n.Sidelined.Sub(now), 0))
 }
 
 // failuresText is what a node failed at by its own doing lately.
 func failuresText(n *api.Node, now time.Time) string {
 	var out []string
 	for _, f := range n.Failures {
-		out = append(out, fmt.Sprintf("%s (%s ago)", f.What, ago(&f.Time, now)))
+		out = append(out, fmt.Sprintf("%s (%s ago)", f.What, term.Ago(&f.Time, now)))
 	}
 	return strings.Join(out, "; ")
 }
@@ -183,7 +186,7 @@ func (a *app) printNode(n *api.Node) {
 		if t == nil || t.IsZero() {
 			return ""
 		}
-		return fmt.Sprintf("%s (%s ago)", t.Local().Format(time.DateTime), ago(t, now))
+		return fmt.Sprintf("%s (%s ago)", t.Local().Format(time.DateTime), term.Ago(t, now))
 	}
 	var attributes []string
 	for k, v := range n.Attributes {
@@ -200,4 +203,9 @@ func (a *app) printNode(n *api.Node) {
 		"Lease", leaseText(n.Lease), "Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
+}
+
+// operatorsCommands are those for who operates a cluster.
+func operatorsCommands(a *app) []*cobra.Command {
+	return []*cobra.Command{a.explainCommand(), a.nodeCommand(), a.poolCommand(), a.namespaceCommand(), a.providerCommand(), a.imageCommand(), a.costCommand(), a.eventsCommand()}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // myself is who asks, for those who read the history later.
@@ -29,7 +30,7 @@ func myself() string {
 
 func nodeHint(err error) error {
 	if client.IsNotFound(err) {
-		return &hinted{err, "`muster node list --all` shows the nodes"}
+		return withHint(err, "`muster node list --all` shows the nodes")
 	}
 	return err
 }
@@ -53,7 +54,7 @@ func (a *app) order(use, short, long string, act func(ctx context.Context, cl *c
 			fmt.Fprintf(a.stdout, "node %s is gone\n", n.ID)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, oneLine(tell(n)))
+		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, term.OneLine(tell(n)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
@@ -141,7 +142,7 @@ func (a *app) printHistory(n *api.Node) {
 	}
 	var rows [][]string
 	for _, e := range n.History {
-		rows = append(rows, []string{e.Time.Local().Format(time.DateTime), trimNoun(e.Type), orDash(e.Who), orDash(e.Reason)})
+		rows = append(rows, []string{e.Time.Local().Format(time.DateTime), trimNoun(e.Type), term.OrDash(e.Who), term.OrDash(e.Reason)})
 	}
 	fmt.Fprintln(a.stdout)
 	a.printTable([]string{"TIME", "BECAME", "BY", "REASON"}, rows)

@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // trimNoun takes the noun off the type of an event.
@@ -21,7 +22,7 @@ func trimNoun(kind string) string {
 
 func poolHint(err error) error {
 	if client.IsNotFound(err) {
-		return &hinted{err, "`muster pool list` shows the pools"}
+		return withHint(err, "`muster pool list` shows the pools")
 	}
 	return err
 }
@@ -107,7 +108,7 @@ func leaseText(d api.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: a node that hears from no server for so long ends itself", brief(d.Std()))
+	return fmt.Sprintf("%s: a node that hears from no server for so long ends itself", term.Brief(d.Std()))
 }
 
 // suspectText is why a pool is suspect.
@@ -115,7 +116,7 @@ func suspectText(p *api.Pool, now time.Time) string {
 	if p.Suspect == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
+	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", term.Ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
 }
 
 func (a *app) printPool(p *api.Pool) {
@@ -144,7 +145,7 @@ func (a *app) printPool(p *api.Pool) {
 		"Pool", p.Name, "Provider", p.Provider, "Offerings", strings.Join(p.Offerings, ", "),
 		"Limits", fmt.Sprintf("%d to %d nodes, %d launching at once, %d spare", p.Min, p.Max, p.MaxLaunching, p.Spare),
 		"Budget", strings.Join(budget, ", "),
-		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", brief(p.IdleTimeout.Std()), brief(p.BootTimeout.Std()), brief(p.Grace.Std())),
+		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", term.Brief(p.IdleTimeout.Std()), term.Brief(p.BootTimeout.Std()), term.Brief(p.Grace.Std())),
 		"Lease", leaseText(p.Lease),
 		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
 		"Of them", fmt.Sprintf("%d idle, %d warm, %d unready, %d sidelined, %d lost, %d broken, %d held", n.Idle, n.Warm, n.Unready, n.Sidelined, n.Lost, n.Broken, n.Held),
@@ -165,7 +166,7 @@ func (a *app) printPool(p *api.Pool) {
 		for _, b := range p.Blocks {
 			left := "tried with care"
 			if !b.Over {
-				left = brief(b.Until.Sub(now))
+				left = term.Brief(b.Until.Sub(now))
 			}
 			rows = append(rows, []string{scope(&b), left, b.Why})
 		}
@@ -188,7 +189,7 @@ func blindText(p *api.Pool, now time.Time) string {
 		return ""
 	}
 	return fmt.Sprintf("fails since %s: %s; until a complete list succeeds, no missing instance is known to be gone; try `muster provider check %s`",
-		brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
+		term.Brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
 }
 
 // unsoldText says that the provider does not tell what it sells.
@@ -197,7 +198,7 @@ func unsoldText(p *api.Pool, now time.Time) string {
 		return ""
 	}
 	return fmt.Sprintf("cannot be read since %s: %s; those read before are used meanwhile; try `muster provider check %s`",
-		brief(now.Sub(p.Unsold.Since)), p.Unsold.Error, p.Provider)
+		term.Brief(now.Sub(p.Unsold.Since)), p.Unsold.Error, p.Provider)
 }
 
 // troublesText says for which nodes the provider does not do what it was asked to.
@@ -227,11 +228,11 @@ func breakerText(p *api.Pool, now time.Time) string {
 	b := &p.Breaker
 	switch {
 	case b.Tripped != nil:
-		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` lets it go on", ago(b.Tripped, now), b.Reason, p.Name)
+		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` lets it go on", term.Ago(b.Tripped, now), b.Reason, p.Name)
 	case b.Unexplained > 0:
 		return fmt.Sprintf("closed; %d destroyed without an explanation in the last 10m", b.Unexplained)
 	case b.Resumed != nil:
-		return fmt.Sprintf("closed; resumed %s ago by %s", ago(b.Resumed, now), b.Who)
+		return fmt.Sprintf("closed; resumed %s ago by %s", term.Ago(b.Resumed, now), b.Who)
 	}
 	return "closed"
 }
@@ -262,7 +263,7 @@ credentials or a quota were corrected. Without this it is asked again when the t
 			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "pool %s resumed%s\n", p.Name, suffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
+		fmt.Fprintf(a.stdout, "pool %s resumed%s\n", p.Name, term.SuffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")

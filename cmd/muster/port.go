@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) portCommand() *cobra.Command {
@@ -46,7 +47,7 @@ type forwarder struct {
 
 	cl     *client.Client
 	target *target
-	screen *screen
+	screen *term.Screen
 
 	mu   sync.Mutex
 	told map[string]bool // what was said of connections that failed
@@ -77,7 +78,7 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 	if f.cl, f.target, err = f.app.running(ctx, args[0]); err != nil {
 		return err
 	}
-	f.screen, f.told = newScreen(f.app.stdout, f.app.stderr), map[string]bool{}
+	f.screen, f.told = term.NewScreen(f.app.stdout, f.app.stderr), map[string]bool{}
 	if len(forwards) == 0 {
 		return f.target.explain(ctx, f.cl, f.list(ctx))
 	}
@@ -94,7 +95,7 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 		}
 	}
 	if !ip.IsLoopback() {
-		f.screen.say("everyone who reaches %s can connect, without a token", f.address)
+		f.screen.Say("everyone who reaches %s can connect, without a token", f.address)
 	}
 	f.warn(ctx, forwards)
 	if err := f.announce(forwards); err != nil {
@@ -132,9 +133,9 @@ func (w *forward) listen(address string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(w.local)))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return &exit{exitFailed, fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port)}
+		return failure(fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port))
 	case errors.Is(err, os.ErrPermission):
-		return &exit{exitFailed, fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port)}
+		return failure(fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port))
 	case err != nil:
 		return err
 	}
@@ -151,7 +152,7 @@ func (f *forwarder) list(ctx context.Context) error {
 		return f.app.printJSON(list)
 	}
 	if len(list.Ports) == 0 {
-		fmt.Fprintf(f.app.stderr, "muster: nothing listens on a TCP port in %s\n", clean(f.target.describe()))
+		fmt.Fprintf(f.app.stderr, "muster: nothing listens on a TCP port in %s\n", term.Clean(f.target.describe()))
 		return nil
 	}
 	var rows [][]string
@@ -174,9 +175,9 @@ func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
 		i := slices.IndexFunc(list.Ports, func(p api.Port) bool { return p.Port == w.Port })
 		switch {
 		case i < 0:
-			f.screen.say("nothing listens on port %d in %s yet", w.Port, f.target.name)
+			f.screen.Say("nothing listens on port %d in %s yet", w.Port, f.target.name)
 		case !list.Ports[i].Reachable:
-			f.screen.say("what listens on port %d in %s does so on %s, and not on its loopback: it is not reached", w.Port, f.target.name, strings.Join(list.Ports[i].Addresses, " "))
+			f.screen.Say("what listens on port %d in %s does so on %s, and not on its loopback: it is not reached", w.Port, f.target.name, strings.Join(list.Ports[i].Addresses, " "))
 		}
 	}
 }
@@ -280,6 +281,6 @@ func (f *forwarder) tell(text string) {
 	f.told[text] = true
 	f.mu.Unlock()
 	if !was {
-		f.screen.say("%s", text)
+		f.screen.Say("%s", text)
 	}
 }

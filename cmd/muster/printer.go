@@ -10,12 +10,13 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // printer prints the output of allocations: as it came, or line by line with the
 // member in front.
 type printer struct {
-	screen  *screen
+	screen  *term.Screen
 	streams []string // which ones; none prints nothing
 	prefix  bool
 	tail    int64 // only so many bytes at the end of each stream; 0 for all
@@ -64,30 +65,30 @@ func (p *printer) stream(ctx context.Context, cl *client.Client, q client.Output
 		return err
 	}
 	defer func() { _ = o.Close() }()
-	w := p.screen.stream(q.Stream)
-	lines := &prefixed{w: w, prefix: fmt.Sprintf("[%d] ", index)}
+	w := p.screen.Stream(q.Stream)
+	lines := term.NewPrefixed(w, fmt.Sprintf("[%d] ", index))
 	if p.prefix {
 		w = lines
 	}
 	_, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{o}, make([]byte, 32<<10))
-	if e := lines.end(); err == nil {
+	if e := lines.End(); err == nil {
 		err = e
 	}
 	if err != nil {
 		return err
 	}
 	if n := o.Dropped(); n > 0 {
-		p.screen.say("member %d: the oldest %s of its %s were dropped (output_limit)", index, muster.Bytes(n), q.Stream)
+		p.screen.Say("member %d: the oldest %s of its %s were dropped (output_limit)", index, muster.Bytes(n), q.Stream)
 	}
 	if note := o.Note(); note != "" {
-		p.screen.say("member %d: there may be more of its %s: %s", index, q.Stream, note)
+		p.screen.Say("member %d: there may be more of its %s: %s", index, q.Stream, note)
 	}
 	if o.State() == "incomplete" || o.State() == "pruned" {
 		why := ""
 		if al, err := cl.Alloc(ctx, q.Alloc); err == nil && al.Output.Why != "" {
 			why = ": " + al.Output.Why
 		}
-		p.screen.say("member %d: its %s is %s%s", index, q.Stream, o.State(), why)
+		p.screen.Say("member %d: its %s is %s%s", index, q.Stream, o.State(), why)
 	}
 	return nil
 }

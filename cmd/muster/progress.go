@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // progress tells now and then how far a job is, until ctx is over: as a bar on a
@@ -16,13 +17,13 @@ import (
 type progress struct {
 	cl     *client.Client
 	key    muster.JobKey
-	screen *screen
+	screen *term.Screen
 	began  time.Time
 	// reasons: only why it does not go on is told, as a line.
 	reasons bool
-	away   bool
-	told   api.JobCounts
-	reason string // as told, without times
+	away    bool
+	told    api.JobCounts
+	reason  string // as told, without times
 
 	mu     sync.Mutex
 	detail string // what a start is at
@@ -43,13 +44,13 @@ const (
 
 func (p *progress) run(ctx context.Context) {
 	every := lineEvery
-	if p.screen.errTerm && !p.reasons {
+	if p.screen.HasBar() && !p.reasons {
 		every = barEvery
 	}
 	cl := p.cl.Patient(-1)
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	defer p.screen.setBar("")
+	defer p.screen.SetBar("")
 	for {
 		select {
 		case <-ticker.C:
@@ -73,7 +74,7 @@ var lengths = regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs))+\b`)
 func (p *progress) show(job *api.Job, err error) {
 	if client.IsUnreachable(err) {
 		if !p.away {
-			p.screen.say("the server does not answer; the job goes on without it, and so does this when it is back")
+			p.screen.Say("the server does not answer; the job goes on without it, and so does this when it is back")
 		}
 		p.away = true
 		return
@@ -82,7 +83,7 @@ func (p *progress) show(job *api.Job, err error) {
 		return
 	}
 	if p.away {
-		p.screen.say("the server is back")
+		p.screen.Say("the server is back")
 	}
 	p.away = false
 	c := job.Counts
@@ -96,19 +97,19 @@ func (p *progress) show(job *api.Job, err error) {
 		why = p.detail
 	}
 	p.mu.Unlock()
-	if p.screen.errTerm && !p.reasons {
-		note := brief(time.Since(p.began).Truncate(time.Second))
+	if p.screen.HasBar() && !p.reasons {
+		note := term.Brief(time.Since(p.began).Truncate(time.Second))
 		switch {
 		case job.Count > 1 && why != "":
-			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
+			p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
 		case job.Count > 1:
-			p.screen.setBar(barText(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
+			p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
 		case waiting > 0:
-			p.screen.setBar("waiting " + note + suffixIf(why != "", ": "+why))
+			p.screen.SetBar("waiting " + note + term.SuffixIf(why != "", ": "+why))
 		case why != "":
-			p.screen.setBar(note + "  " + why)
+			p.screen.SetBar(note + "  " + why)
 		default:
-			p.screen.setBar("") // it runs: the terminal is its own
+			p.screen.SetBar("") // it runs: the terminal is its own
 		}
 		return
 	}
@@ -123,13 +124,13 @@ func (p *progress) show(job *api.Job, err error) {
 	p.told, p.reason = c, said
 	if p.reasons {
 		if why != "" {
-			p.screen.say("job %s: %s", p.key, why)
+			p.screen.Say("job %s: %s", p.key, why)
 		}
 	} else if job.Count > 1 {
-		p.screen.say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, suffixIf(why != "", "; "+why))
+		p.screen.Say("job %s: %d of %d done, %d running, %d waiting, %d failed%s", p.key, c.Succeeded+c.Failed, job.Count, c.Running, waiting, c.Failed, term.SuffixIf(why != "", "; "+why))
 	} else if waiting > 0 {
-		p.screen.say("job %s waits%s", p.key, suffixIf(why != "", ": "+why))
+		p.screen.Say("job %s waits%s", p.key, term.SuffixIf(why != "", ": "+why))
 	} else if why != "" {
-		p.screen.say("job %s: %s", p.key, why)
+		p.screen.Say("job %s: %s", p.key, why)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 func (a *app) providerCommand() *cobra.Command {
@@ -34,7 +35,7 @@ instance, whatever happened before. It costs what such an instance costs for tha
 			}
 			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
 				if !a.json {
-					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, oneLine(p.Text))
+					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, term.OneLine(p.Text))
 				}
 			})
 			result := api.CheckProgress{Step: "done", Text: "everything went well", OK: true}
@@ -52,7 +53,7 @@ instance, whatever happened before. It costs what such an instance costs for tha
 			}
 			if err != nil {
 				// Whatever the kind of the fault: the provider does not do.
-				return &exit{exitFailed, fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": "))}
+				return failure(fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": ")))
 			}
 			if !a.json {
 				fmt.Fprintf(a.stdout, "provider %s works\n", args[0])

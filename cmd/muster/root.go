@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/version"
 )
@@ -37,20 +38,21 @@ type app struct {
 	startWait time.Duration
 }
 
-// execute runs the command line and returns its exit code.
-func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// newApp is an app of this process. Its end must be called: it takes signals until then.
+func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, signals: make(chan os.Signal, 4), startWait: startWait}
 	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
 	// A closed terminal ends as Ctrl-C does, unless who started us wants it survived (nohup).
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(a.signals, syscall.SIGHUP)
 	}
-	defer signal.Stop(a.signals)
-	return a.execute(args)
+	return a
 }
 
-func (a *app) execute(args []string) int {
-	root := a.root()
+func (a *app) end() { signal.Stop(a.signals) }
+
+// execute runs a command line and returns its exit code.
+func (a *app) execute(root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
@@ -69,7 +71,7 @@ func (a *app) execute(args []string) int {
 func (a *app) report(cmd *cobra.Command, err error) int {
 	code, text := explain(err)
 	if text != "" {
-		fmt.Fprintf(a.stderr, "muster: %s\n", clean(text))
+		fmt.Fprintf(a.stderr, "muster: %s\n", term.Clean(text))
 	}
 	if code == exitUsage && !a.started {
 		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", cmd.CommandPath())
@@ -77,11 +79,12 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	return code
 }
 
+// root is the command muster, without the commands below it.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
 		Short: "A job queue that makes its own machines",
-		Long: reflow(`Muster runs jobs on machines that it makes when there is work and gives back
+		Long: term.Reflow(`Muster runs jobs on machines that it makes when there is work and gives back
 when there is none.
 
   muster dev                       start a server for yourself, in one terminal
@@ -104,46 +107,13 @@ another, give --addr and a token, or --data-dir.` + exitHelp),
 	f.StringVar(&a.given.Token, "token", "", "token of the server (better: MUSTER_TOKEN, which others do not see)")
 	f.StringVar(&a.given.DataDir, "data-dir", "", "data directory of a server on this host (MUSTER_DATA_DIR)")
 	f.BoolVar(&a.json, "json", false, "print JSON")
-	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
-	for _, c := range []*cobra.Command{a.runCommand(), a.jobCommand(), a.execCommand(), a.cpCommand(), a.lsCommand(), a.portCommand(), a.topCommand(), a.envCommand(), a.claimCommand(), a.releaseCommand(), a.extendCommand(), a.runnerCommand(), a.xCommand(), a.explainCommand(), a.nodeCommand(), a.poolCommand(), a.namespaceCommand(), a.providerCommand(), a.imageCommand(), a.costCommand(), a.eventsCommand()} {
-		c.GroupID = "work"
-		root.AddCommand(c)
-	}
-	for _, c := range a.serverCommands() {
-		c.GroupID = "server"
-		root.AddCommand(c)
-	}
-	root.AddCommand(a.versionCommand())
-	root.AddCommand(a.otherWordCommands()...)
 	return root
-}
-
-// reflow fills the paragraphs of a help text to one width. Indented lines stay as they are.
-func reflow(text string) string {
-	const width = 80
-	var out []string
-	column := 0
-	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
-		if line == "" || line[0] == ' ' {
-			out, column = append(out, line), 0
-			continue
-		}
-		for _, word := range strings.Fields(line) {
-			if column > 0 && column+1+len(word) <= width {
-				out[len(out)-1] += " " + word
-				column += 1 + len(word)
-			} else {
-				out, column = append(out, word), len(word)
-			}
-		}
-	}
-	return strings.Join(out, "\n")
 }
 
 // command makes a command of its work, whose context ends with the first signal.
 func (a *app) command(use, short, long string, args cobra.PositionalArgs, work func(ctx context.Context, args []string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Long: reflow(short + ".\n\n" + long), Args: args,
+		Use: use, Short: short, Long: term.Reflow(short + ".\n\n" + long), Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancelCause(cmd.Context())
 			defer cancel(nil)

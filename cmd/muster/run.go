@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -21,7 +22,7 @@ func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command as a job, and follow it",
-		Long: reflow(`Run a command as a job, and follow it to its end.
+		Long: term.Reflow(`Run a command as a job, and follow it to its end.
 
 The command is passed as it is: for pipes and variables, run a shell. Each member
 has its index in MUSTER_INDEX.
@@ -90,7 +91,7 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	}
 	err = r.follow(ctx, cl, done, &s.Spec)
 	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
-		return &exit{exitNotFound, errors.New(hint)}
+		return exitWith(exitNotFound, errors.New(hint))
 	}
 	return err
 }
@@ -129,14 +130,14 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	close(sent)
 	done, err := cl.Submit(ctx, s, client.NewKey())
 	if errors.Is(err, context.Canceled) {
-		return nil, &exit{exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there")}
+		return nil, exitWith(exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there"))
 	}
 	return done, err
 }
 
 func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {
 	key, began := keyOf(done.Namespace, done.Name), time.Now()
-	out := &printer{screen: newScreen(r.app.stdout, r.app.stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
+	out := &printer{screen: term.NewScreen(r.app.stdout, r.app.stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
 	if r.app.json {
 		out.streams = nil // stdout is for the job's end
 	}
@@ -156,24 +157,24 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	interrupts := 0
 	err := f.follow(ctx, after, r.app.signals, func() bool {
 		if interrupts++; interrupts > 1 {
-			out.screen.say("left; job %s may still be stopping: `muster job show %s`", key, key)
+			out.screen.Say("left; job %s may still be stopping: `muster job show %s`", key, key)
 			return false
 		}
-		out.screen.say("stopping job %s; once more leaves it at that", key)
+		out.screen.Say("stopping job %s; once more leaves it at that", key)
 		go func() {
 			if _, err := cl.Stop(ctx, key, "interrupted"); err != nil && ctx.Err() == nil {
-				out.screen.say("job %s could not be stopped: %v", key, err)
+				out.screen.Say("job %s could not be stopped: %v", key, err)
 			}
 		}()
 		return true
 	})
 	cancel()
-	out.screen.setBar("")
+	out.screen.SetBar("")
 	if errors.Is(err, errInterrupted) {
-		return &exit{code: exitInterrupted}
+		return exitSilently(exitInterrupted)
 	}
 	if err != nil {
-		return &hinted{err, fmt.Sprintf("the job goes on: `muster job show %s`", key)}
+		return withHint(err, fmt.Sprintf("the job goes on: `muster job show %s`", key))
 	}
 	if r.app.json {
 		if err := r.app.printJSON(f.job); err != nil {
@@ -184,49 +185,49 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 }
 
 // announce says under which name the job can be found again.
-func (r *runner) announce(s *screen, key muster.JobKey, done *api.JobSubmitted) {
+func (r *runner) announce(s *term.Screen, key muster.JobKey, done *api.JobSubmitted) {
 	if done.Unchanged {
-		s.say("job %s is there with the same content (version %d); following that", key, done.Version)
+		s.Say("job %s is there with the same content (version %d); following that", key, done.Version)
 		return
 	}
-	s.say("job %s", key)
+	s.Say("job %s", key)
 }
 
 // ending says how the job ended, and makes the exit code of it.
-func (r *runner) ending(s *screen, f *follower, interrupted bool, took time.Duration) error {
+func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time.Duration) error {
 	j := f.job
 	one := j.Count == 1
 	if j.Outcome == string(muster.JobSucceeded) {
 		if !one && !r.quiet {
-			s.say("job %s: all %d members succeeded in %s", f.key, j.Count, brief(took))
+			s.Say("job %s: all %d members succeeded in %s", f.key, j.Count, term.Brief(took))
 		}
 		if interrupted { // it was quicker
-			return &exit{code: exitInterrupted}
+			return exitSilently(exitInterrupted)
 		}
 		return nil
 	}
 	// Of one member, what its attempt came to was told, and its exit code says it as well.
 	if !one || f.last == nil || f.told == 0 && !exited(f.last) {
-		text := fmt.Sprintf("job %s: %s", f.key, orDash(j.Outcome))
+		text := fmt.Sprintf("job %s: %s", f.key, term.OrDash(j.Outcome))
 		if !one {
 			text += fmt.Sprintf(": %d of %d members succeeded, %d failed, %d stopped", j.Counts.Succeeded, j.Count, j.Counts.Failed, j.Counts.Stopped)
 		}
-		s.say("%s%s", text, suffixIf(j.Reason != "", ": "+j.Reason))
+		s.Say("%s%s", text, term.SuffixIf(j.Reason != "", ": "+j.Reason))
 	}
 	switch {
 	case interrupted:
-		return &exit{code: exitInterrupted}
+		return exitSilently(exitInterrupted)
 	case one && f.last != nil && j.Outcome == string(muster.JobFailed) && f.last.Failure != nil && f.last.Failure.Reason == string(muster.ReasonCommandNotFound):
 		return errCommandNotFound
 	case one && f.last != nil && j.Outcome == string(muster.JobFailed):
-		return &exit{code: exitCodeOf(f.last)}
+		return exitSilently(exitCodeOf(f.last))
 	}
-	return &exit{code: exitFailed}
+	return exitSilently(exitFailed)
 }
 
 // errCommandNotFound says that the job's own program was not found, and not that it exited with 127, as a shell
 // does that did not find another program.
-var errCommandNotFound = &exit{code: exitNotFound}
+var errCommandNotFound = exitSilently(exitNotFound)
 
 func exited(al *api.Alloc) bool {
 	return al.ExitCode != nil && *al.ExitCode != 0 || al.Signal != ""

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
 // habit is a flag that users of Docker type and that `muster run` does not have:
@@ -93,7 +93,7 @@ var imageNames = []string{
 func fromImage(command []string) string {
 	again := "muster run --image " + command[0]
 	if len(command) > 1 {
-		again += " -- " + shellWords(command[1:])
+		again += " -- " + term.ShellWords(command[1:])
 	}
 	return again
 }
@@ -110,7 +110,7 @@ func imageHint(spec *api.JobSpec) string {
 		return ""
 	}
 	return fmt.Sprintf("no image was given, so that %s was looked for on the node itself; to take it from an image: `muster run --image IMAGE -- %s`",
-		spec.Command[0], shellWords(spec.Command))
+		spec.Command[0], term.ShellWords(spec.Command))
 }
 
 // namedLikeImage is for a command that is about to run on the node although its first word is known as an image. One
@@ -120,38 +120,4 @@ func namedLikeImage(spec *api.JobSpec) string {
 		return ""
 	}
 	return fmt.Sprintf("no image was given: %s is the node's own program; from an image it is `%s`", spec.Command[0], fromImage(spec.Command))
-}
-
-// otherWords are commands that users of Docker type, and what to type instead.
-var otherWords = map[string]string{
-	"ps":      "`muster job list` shows the jobs, `muster top` what runs and what it uses",
-	"rm":      "`muster job stop JOB` ends a job; what has ended is deleted by itself after a time",
-	"kill":    "`muster job stop JOB` ends a job",
-	"stop":    "`muster job stop JOB` ends a job",
-	"logs":    "`muster job logs JOB` prints what a job printed",
-	"inspect": "`muster job show JOB` shows a job, with --json all of it",
-	"stats":   "`muster top` shows what runs and what it uses",
-	"images":  "`muster image list` shows the images that nodes have",
-	"rmi":     "`muster image prune` deletes images that no sandbox uses",
-	"pull":    "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`",
-	"build":   "images are built elsewhere; `muster run --image` takes a registry's, oci:DIR or docker-archive:FILE",
-	"start":   "`muster run` or `muster job submit` starts a job; one that has ended is submitted again",
-	"restart": "a job that has ended is submitted again, with `muster run` or `muster job submit`",
-	"create":  "`muster run --detach` or `muster job submit` makes a job",
-	"attach":  "`muster job logs -f JOB` follows what a job prints; `muster exec -it JOB -- sh` goes into its sandbox",
-	"volume":  "a sandbox sees no directory of its node; bring files with --input SOURCE:PATH or `muster cp`, keep them with --output PATH",
-	"network": "a sandbox's network is `muster run --network none`, bridge or host",
-}
-
-// otherWordCommands answer those words. They are in no help text.
-func (a *app) otherWordCommands() (list []*cobra.Command) {
-	for _, word := range slices.Sorted(maps.Keys(otherWords)) {
-		list = append(list, &cobra.Command{
-			Use: word, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-			RunE: func(*cobra.Command, []string) error {
-				return usage(fmt.Errorf("there is no command %q: %s", word, otherWords[word]))
-			},
-		})
-	}
-	return list
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"regexp"
@@ -360,39 +359,5 @@ func TestRunUsage(t *testing.T) {
 		{[]string{"--name", "A", "--", "x"}, "the job is wrong\n  name: has 'A' at position 1; a name has lower-case letters, digits, and inside it dots and dashes"},
 	} {
 		s.muster(nil, append([]string{"run"}, tt.args...)...).check(t, 2, "", regexp.QuoteMeta("muster: "+tt.want+"\n"))
-	}
-}
-
-func TestPrefixedLines(t *testing.T) {
-	var out bytes.Buffer
-	p := &prefixed{w: &out, prefix: "[7] "}
-	long := strings.Repeat("x", maxLine+10)
-	for _, part := range []string{"a", "b\nc\n", "\n", long, "\n", "end"} {
-		if n, err := p.Write([]byte(part)); n != len(part) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if err := p.end(); err != nil {
-		t.Fatal(err)
-	}
-	want := "[7] ab\n[7] c\n[7] \n[7] " + long[:maxLine] + "\n[7] " + long[maxLine:] + "\n[7] end\n"
-	if out.String() != want {
-		t.Errorf("%d bytes, want %d", out.Len(), len(want))
-	}
-}
-
-func TestScreenKeepsTheBarApart(t *testing.T) {
-	var both bytes.Buffer
-	s := &screen{stdout: &both, stderr: &both, outTerm: true, errTerm: true}
-	s.setBar("1 of 2")
-	s.setBar("1 of 2")
-	_, _ = s.stream("stdout").Write([]byte("hel"))
-	s.setBar("2 of 2") // not in the middle of a line
-	_, _ = s.stream("stdout").Write([]byte("lo\n"))
-	s.say("note \x1b[31m")
-	s.setBar("")
-	want := "1 of 2" + "\r\x1b[K" + "hel" + "lo\n" + "2 of 2" + "\r\x1b[K" + "muster: note ·[31m\n" + "2 of 2" + "\r\x1b[K"
-	if both.String() != want {
-		t.Errorf("got  %q\nwant %q", both.String(), want)
 	}
 }

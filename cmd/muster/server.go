@@ -74,10 +74,10 @@ func serve(ctx context.Context, config api.ServerConfig, o server.Options) error
 	// While it runs, the log ends the process itself; this is what it met while it was opened.
 	var disk *raftlog.StorageError
 	if errors.As(err, &disk) || errors.Is(err, raftlog.ErrNewer) {
-		return &exit{exitStorage, err}
+		return exitWith(exitStorage, err)
 	}
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
-		return &exit{exitFailed, err}
+		return failure(err)
 	}
 	return nil
 }

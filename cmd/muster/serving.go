@@ -1,8 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+)
 
 // serverCommands are those for who runs a server.
-func (a *app) serverCommands() []*cobra.Command {
+func serverCommands(a *app) []*cobra.Command {
 	return []*cobra.Command{a.devCommand(), a.serverCommand(), a.configCommand(), a.backupCommand(), a.restoreCommand()}
 }

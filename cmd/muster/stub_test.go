@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/musterhq/muster/api"
 )
 
@@ -40,11 +42,13 @@ type stub struct {
 	onSubmit  func(s *stub)
 	onStop    func(s *stub)
 	url       string
+	commands  func(*app) *cobra.Command // makes what is run
 	inside    sandboxStub
 }
 
-func newStub(t *testing.T) *stub {
-	s := &stub{t: t, changed: make(chan struct{}), index: 10, output: map[string]*bytes.Buffer{}, uploads: map[string][]byte{}, tars: map[string][][]byte{}}
+// newServer is a stub for command lines of a root command.
+func newServer(t *testing.T, commands func(*app) *cobra.Command) *stub {
+	s := &stub{t: t, commands: commands, changed: make(chan struct{}), index: 10, output: map[string]*bytes.Buffer{}, uploads: map[string][]byte{}, tars: map[string][][]byte{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/server", func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, api.ServerInfo{Index: s.index}) })
 	mux.HandleFunc("GET /v1/jobs", func(w http.ResponseWriter, r *http.Request) {
@@ -492,7 +496,7 @@ func (s *stub) execute(a *app, args ...string) int {
 	if a.signals == nil {
 		a.signals = make(chan os.Signal, 4)
 	}
-	return a.execute(append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
+	return a.execute(s.commands(a), append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
 }
 
 // lockedBuffer is a buffer for writers that are several.
@@ -511,4 +515,33 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// addJob makes the job web, of which so many members run.
+func (s *stub) addJob(members int) {
+	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: members, Stage: "live", Spec: &api.JobSpec{}}
+	for i := range members {
+		s.start(i, 1)
+	}
+	s.t.Cleanup(s.endCommands)
+}
+
+// addMixedJob makes the job web of three members: 0 succeeded at its second attempt, 1 failed, 2 runs.
+func (s *stub) addMixedJob() {
+	spec := api.JobSpec{Name: "web", Count: 3, Template: api.Template{Command: []string{"sh", "-c", "echo 'hi'"}}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
+	spec.Defaults()
+	s.job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: 3, Stage: "live", Submitted: time.Now().Add(-3 * time.Minute), Spec: &spec, Priority: 50}
+	s.job.Counts.Waiting = 3
+	s.start(0, 1)
+	s.print(0, 1, "stdout", "old\n")
+	s.end(0, 1, 1)
+	s.start(0, 2)
+	s.print(0, 2, "stdout", "out0\n")
+	s.print(0, 2, "stderr", "err0\n")
+	s.end(0, 2, 0)
+	s.start(1, 1)
+	s.print(1, 1, "stdout", "out1")
+	s.end(1, 1, 2)
+	s.start(2, 1)
+	s.print(2, 1, "stdout", "out2\n")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -47,7 +48,7 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 	}
 	key, err := a.jobKey(job)
 	if err != nil {
-		return nil, &hinted{fmt.Errorf("there is no allocation or job %q", name), jobsHint}
+		return nil, withHint(fmt.Errorf("there is no allocation or job %q", name), jobsHint)
 	}
 	j, err := cl.Job(ctx, key)
 	if client.IsNotFound(err) {
@@ -57,7 +58,7 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 		return nil, err
 	}
 	if index >= j.Count {
-		return nil, &exit{exitFailed, fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count)}
+		return nil, failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count))
 	}
 	al, err := a.startedAlloc(ctx, cl, key, j, index)
 	if err != nil {
@@ -136,11 +137,11 @@ func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *a
 			return al, nil
 		}
 	case len(live) > 1:
-		return nil, &exit{exitFailed, fmt.Errorf("%d members of job %s run; name one: %s", len(live), key, memberNames(key, live))}
+		return nil, failure(fmt.Errorf("%d members of job %s run; name one: %s", len(live), key, memberNames(key, live)))
 	case newest == nil && j.Stage == string(muster.JobEnded):
-		return nil, &exit{exitFailed, fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, suffixIf(j.Reason != "", ": "+j.Reason))}
+		return nil, failure(fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, term.SuffixIf(j.Reason != "", ": "+j.Reason)))
 	case newest == nil:
-		return nil, &notPlaced{fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, suffixIf(j.Waits != "", ": "+j.Waits), key)}
+		return nil, &notPlaced{fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, term.SuffixIf(j.Waits != "", ": "+j.Waits), key)}
 	}
 	return newest, nil // it has ended: whoever asks says how
 }
@@ -182,10 +183,10 @@ func (a *app) unknownTarget(ctx context.Context, cl *client.Client, name string,
 	}
 	for _, asked := range []string{name, key.String(), key.Name} {
 		if near := nearest(asked, known); near != "" {
-			return &exit{exitFailed, &hinted{err, fmt.Sprintf("did you mean %s?", near)}}
+			return failure(withHint(err, fmt.Sprintf("did you mean %s?", near)))
 		}
 	}
-	return &exit{exitFailed, &hinted{err, jobsHint}}
+	return failure(withHint(err, jobsHint))
 }
 
 // nearest is the known name that was probably meant; "" if none is near.
@@ -249,15 +250,15 @@ func (t *target) live(now time.Time) error {
 		}
 		when := ""
 		if al.Ended != nil {
-			when = fmt.Sprintf(" %s ago", ago(al.Ended, now))
+			when = fmt.Sprintf(" %s ago", term.Ago(al.Ended, now))
 		}
 		hint := fmt.Sprintf("`muster job logs %s` shows what it printed", keyOf(al.Namespace, al.Job))
 		if env, is := keyOf(al.Namespace, al.Job).Environment(); is {
 			hint = fmt.Sprintf("`muster claim %s` claims another runner", fullName(al.Namespace, env))
 		}
-		return &exit{exitFailed, &hinted{fmt.Errorf("%s has ended%s: %s", name, when, how), hint}}
+		return failure(withHint(fmt.Errorf("%s has ended%s: %s", name, when, how), hint))
 	case string(muster.AllocPlaced), string(muster.AllocStarting):
-		return &exit{exitFailed, fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, suffixIf(al.Detail != "", ": "+al.Detail))}
+		return failure(fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, term.SuffixIf(al.Detail != "", ": "+al.Detail)))
 	}
 	return nil
 }

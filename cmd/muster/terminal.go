@@ -7,71 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
-
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
-
-// terminal is the user's terminal, which a command inside may have for a while.
-type terminal struct {
-	fd int
-
-	mu  sync.Mutex
-	was *term.State // while it is raw
-}
-
-// terminalOf is the terminal that stdin is; nil if it is none.
-func terminalOf(stdin io.Reader) *terminal {
-	f := file(stdin)
-	if f == nil || !term.IsTerminal(int(f.Fd())) {
-		return nil
-	}
-	return &terminal{fd: int(f.Fd())}
-}
-
-// size is its rows and columns; 0 where they are not known.
-func (t *terminal) size() (rows, cols int) {
-	if t == nil {
-		return 0, 0
-	}
-	cols, rows, err := term.GetSize(t.fd)
-	if err != nil {
-		return 0, 0
-	}
-	return rows, cols
-}
-
-// raw gives all keys to the command. Restore must follow, whatever happens.
-func (t *terminal) raw() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was, err := term.MakeRaw(t.fd)
-	if err != nil {
-		return fmt.Errorf("terminal: %w", err)
-	}
-	t.was = was
-	return nil
-}
-
-// restore makes it as it was. It may be called at any time, by anyone.
-func (t *terminal) restore() {
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.was != nil {
-		_ = term.Restore(t.fd, t.was)
-		t.was = nil
-	}
-}
 
 // twice is within what time a second Ctrl-C means that one wants to leave.
 const twice = 2 * time.Second
@@ -80,10 +23,10 @@ const twice = 2 * time.Second
 type session struct {
 	x        *executor
 	target   *target
-	screen   *screen
-	terminal *terminal // nil if stdin is none
-	tty      bool      // the keys are the command's
-	detached bool      // leaving does not end the command
+	screen   *term.Screen
+	terminal *term.Terminal // nil if stdin is none
+	tty      bool           // the keys are the command's
+	detached bool           // leaving does not end the command
 	// again joins the execution once more after the connection was lost; nil if that cannot be.
 	again func(ctx context.Context, e *client.Execution) (*client.Execution, error)
 
@@ -96,7 +39,7 @@ type session struct {
 }
 
 func newSession(x *executor, t *target) *session {
-	s := &session{x: x, target: t, screen: newScreen(x.app.stdout, x.app.stderr), terminal: terminalOf(x.app.stdin)}
+	s := &session{x: x, target: t, screen: term.NewScreen(x.app.stdout, x.app.stderr), terminal: term.TerminalOf(x.app.stdin)}
 	s.tty = x.tty && x.stdin
 	return s
 }
@@ -119,7 +62,7 @@ func (s *session) begin(f func()) {
 	go func() {
 		defer func() {
 			if what := recover(); what != nil {
-				s.terminal.restore()
+				s.terminal.Restore()
 				panic(what)
 			}
 		}()
@@ -137,10 +80,10 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 	if s.tty {
-		if err := s.terminal.raw(); err != nil {
+		if err := s.terminal.Raw(); err != nil {
 			return err
 		}
-		defer s.terminal.restore()
+		defer s.terminal.Restore()
 	}
 	if s.tty || s.x.tty && s.terminal != nil {
 		resized := make(chan os.Signal, 1)
@@ -159,7 +102,7 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 		s.begin(func() { s.feed(ctx) })
 	}
 	end, err := s.receive(ctx)
-	s.terminal.restore()
+	s.terminal.Restore()
 	return s.over(ctx, end, err)
 }
 
@@ -188,10 +131,10 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 // say tells the user something, also on a terminal that is raw.
 func (s *session) say(format string, args ...any) {
 	if s.tty {
-		fmt.Fprintf(s.x.app.stderr, "\r\nmuster: %s\r\n", clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(s.x.app.stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
 		return
 	}
-	s.screen.say(format, args...)
+	s.screen.Say(format, args...)
 }
 
 // over makes an exit code of how it ended.
@@ -200,7 +143,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 		return s.x.ended(end)
 	}
 	if errors.Is(context.Cause(ctx), errInterrupted) {
-		s.screen.say("%s", s.x.leftText(s.detached, s.target.name, s.sent))
+		s.screen.Say("%s", s.x.leftText(s.detached, s.target.name, s.sent))
 		return errInterrupted
 	}
 	var out *client.OutputError
@@ -215,7 +158,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 		if s.detached {
 			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.name)
 		}
-		return &hinted{fmt.Errorf("the connection was lost: %w", err), what}
+		return withHint(fmt.Errorf("the connection was lost: %w", err), what)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -269,7 +212,7 @@ func (s *session) resize(ctx context.Context, resized <-chan os.Signal) {
 	for {
 		select {
 		case <-resized:
-			if rows, cols := s.terminal.size(); rows > 0 && cols > 0 {
+			if rows, cols := s.terminal.Size(); rows > 0 && cols > 0 {
 				_ = s.execution().Resize(rows, cols) // if the connection is lost, whoever reads says so
 			}
 		case <-ctx.Done():
@@ -312,12 +255,4 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 			}
 		})
 	}
-}
-
-// signalNumber is the number of a signal by its name, as KILL or SIGKILL; 0 if there is none.
-func signalNumber(name string) int {
-	if !strings.HasPrefix(name, "SIG") {
-		name = "SIG" + name
-	}
-	return int(unix.SignalNum(name))
 }

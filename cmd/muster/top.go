@@ -5,18 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -74,7 +73,7 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 		return err
 	}
 	w.last = map[string]*api.AllocStats{}
-	live := isTerminal(w.app.stdout) && !w.once && !w.app.json
+	live := term.IsTerminal(w.app.stdout) && !w.once && !w.app.json
 	rows, more, err := w.look(ctx, args)
 	if err != nil {
 		return err
@@ -140,12 +139,7 @@ func (w *watcher) watch(ctx context.Context, args []string, rows []used, more in
 
 // draw writes a screen full of it at once.
 func (w *watcher) draw(rows []used, more int, problem string) error {
-	height := 0
-	if f, ok := w.app.stdout.(*os.File); ok {
-		if _, h, err := term.GetSize(int(f.Fd())); err == nil {
-			height = h
-		}
-	}
+	height := term.Height(w.app.stdout)
 	if room := height - 4; height > 0 && len(rows) > room && room > 0 {
 		more += len(rows) - room
 		rows = rows[:room]
@@ -154,10 +148,10 @@ func (w *watcher) draw(rows []used, more int, problem string) error {
 	headers, cells := w.table(rows)
 	for _, r := range cells {
 		for i := range r {
-			r[i] = oneLine(r[i])
+			r[i] = term.OneLine(r[i])
 		}
 	}
-	plainTable(&b, headers, cells)
+	term.WritePlainTable(&b, headers, cells)
 	if len(rows) == 0 {
 		b.WriteString("no allocation runs\n")
 	}
@@ -165,7 +159,7 @@ func (w *watcher) draw(rows []used, more int, problem string) error {
 		fmt.Fprintf(&b, "… and %d more\n", more)
 	}
 	if problem != "" {
-		fmt.Fprintf(&b, "%s\n", clean(problem))
+		fmt.Fprintf(&b, "%s\n", term.Clean(problem))
 	}
 	// Each line ends the old one, and the last all below it: nothing flickers.
 	text := "\x1b[H" + strings.ReplaceAll(b.String(), "\n", "\x1b[K\r\n") + "\x1b[J"
@@ -305,18 +299,18 @@ func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 	}
 	for i := range rows {
 		u := &rows[i]
-		line := []string{u.member(), u.Node, "-", "-", "-", "-", "-", "-", ago(u.started, now)}
+		line := []string{u.member(), u.Node, "-", "-", "-", "-", "-", "-", term.Ago(u.started, now)}
 		if s := u.Stats; s != nil {
 			if u.CPU != nil {
 				line[2] = fmt.Sprintf("%.1f%%", *u.CPU)
 			}
-			line[3] = fmt.Sprintf("%g%s", s.CPU, suffixIf(s.CPUMax > 0, fmt.Sprintf(" (at most %g)", s.CPUMax)))
+			line[3] = fmt.Sprintf("%g%s", s.CPU, term.SuffixIf(s.CPUMax > 0, fmt.Sprintf(" (at most %g)", s.CPUMax)))
 			line[4] = of(s.Memory, s.MemoryMax)
 			if s.MemoryMax > 0 {
 				line[5] = fmt.Sprintf("%.0f%%", 100*float64(s.Memory)/float64(s.MemoryMax))
 			}
 			if s.Pids > 0 {
-				line[6] = fmt.Sprint(s.Pids, suffixIf(s.PidsMax > 0, fmt.Sprintf(" / %d", s.PidsMax)))
+				line[6] = fmt.Sprint(s.Pids, term.SuffixIf(s.PidsMax > 0, fmt.Sprintf(" / %d", s.PidsMax)))
 			}
 			if s.Disk > 0 {
 				line[7] = of(s.Disk, s.DiskMax)

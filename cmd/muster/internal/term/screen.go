@@ -1,7 +1,6 @@
-package main
+package term
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -11,10 +10,10 @@ import (
 	"golang.org/x/term"
 )
 
-// screen keeps apart what members print, what we say, and the progress bar. What
+// Screen keeps apart what members print, what we say, and the progress bar. What
 // members print goes to stdout and stderr as it came; the rest to stderr. Its mutex is held while
 // it writes: a slow reader of ours is to slow down the readers of output.
-type screen struct {
+type Screen struct {
 	mu      sync.Mutex
 	stdout  io.Writer
 	stderr  io.Writer
@@ -26,23 +25,26 @@ type screen struct {
 	midline bool // a member has begun a line on the terminal that it has not ended
 }
 
-func newScreen(stdout, stderr io.Writer) *screen {
-	return &screen{stdout: stdout, stderr: stderr, outTerm: isTerminal(stdout), errTerm: isTerminal(stderr)}
+func NewScreen(stdout, stderr io.Writer) *Screen {
+	return &Screen{stdout: stdout, stderr: stderr, outTerm: IsTerminal(stdout), errTerm: IsTerminal(stderr)}
 }
 
-// stream is where a member's stdout or stderr is written.
-func (s *screen) stream(name string) io.Writer {
+// Stream is where a member's stdout or stderr is written.
+func (s *Screen) Stream(name string) io.Writer {
 	if name == "stderr" {
 		return writerFunc(func(p []byte) (int, error) { return s.write(s.stderr, s.errTerm, p) })
 	}
 	return writerFunc(func(p []byte) (int, error) { return s.write(s.stdout, s.outTerm, p) })
 }
 
+// HasBar reports whether there is a line of progress: on a terminal only.
+func (s *Screen) HasBar() bool { return s.errTerm }
+
 type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func (s *screen) write(w io.Writer, terminal bool, p []byte) (int, error) {
+func (s *Screen) write(w io.Writer, terminal bool, p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if terminal {
@@ -56,8 +58,8 @@ func (s *screen) write(w io.Writer, terminal bool, p []byte) (int, error) {
 	return n, err
 }
 
-// say tells the user something, on a line of its own.
-func (s *screen) say(format string, args ...any) {
+// Say tells the user something, on a line of its own.
+func (s *Screen) Say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.eraseLocked()
@@ -65,30 +67,30 @@ func (s *screen) say(format string, args ...any) {
 		_, _ = io.WriteString(s.stderr, "\n")
 		s.midline = false
 	}
-	_, _ = fmt.Fprintf(s.stderr, "muster: %s\n", clean(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintf(s.stderr, "muster: %s\n", Clean(fmt.Sprintf(format, args...)))
 	s.drawLocked()
 }
 
-// setBar changes the line of progress; "" takes it away. Without a terminal there is none.
-func (s *screen) setBar(text string) {
+// SetBar changes the line of progress; "" takes it away. Without a terminal there is none.
+func (s *Screen) SetBar(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.errTerm || text == s.bar && s.drawn {
 		return
 	}
 	s.eraseLocked()
-	s.bar = clean(text)
+	s.bar = Clean(text)
 	s.drawLocked()
 }
 
-func (s *screen) eraseLocked() {
+func (s *Screen) eraseLocked() {
 	if s.drawn {
 		_, _ = io.WriteString(s.stderr, "\r\x1b[K")
 		s.drawn = false
 	}
 }
 
-func (s *screen) drawLocked() {
+func (s *Screen) drawLocked() {
 	if s.bar == "" || !s.errTerm || s.midline || s.drawn {
 		return
 	}
@@ -102,58 +104,8 @@ func (s *screen) drawLocked() {
 	s.drawn = true
 }
 
-// prefixed writes whole lines with a prefix, so that those of many members can be told apart.
-type prefixed struct {
-	w      io.Writer
-	prefix string
-	begun  []byte // a line without its end
-}
-
-// maxLine is how long a line may become before it is cut in two.
-const maxLine = 64 << 10
-
-func (p *prefixed) Write(b []byte) (int, error) {
-	n := len(b)
-	var out bytes.Buffer
-	for len(b) > 0 {
-		end := bytes.IndexByte(b, '\n')
-		if end < 0 && len(p.begun)+len(b) < maxLine {
-			p.begun = append(p.begun, b...)
-			break
-		}
-		part, rest := b, []byte(nil)
-		if end >= 0 {
-			part, rest = b[:end], b[end+1:]
-		}
-		if room := maxLine - len(p.begun); len(part) > room {
-			part, rest = b[:room], b[room:]
-		}
-		out.WriteString(p.prefix)
-		out.Write(p.begun)
-		out.Write(part)
-		out.WriteByte('\n')
-		p.begun, b = p.begun[:0], rest
-	}
-	if out.Len() > 0 {
-		if _, err := p.w.Write(out.Bytes()); err != nil {
-			return 0, err
-		}
-	}
-	return n, nil
-}
-
-// end writes a last line that has no end.
-func (p *prefixed) end() error {
-	if len(p.begun) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(p.w, "%s%s\n", p.prefix, p.begun)
-	p.begun = nil
-	return err
-}
-
-// barText draws how far a job is.
-func barText(done, failed, running, waiting, count int, note string) string {
+// ProgressBar draws how far a job is.
+func ProgressBar(done, failed, running, waiting, count int, note string) string {
 	const width = 24
 	filled := 0
 	if count > 0 {

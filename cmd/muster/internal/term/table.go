@@ -1,0 +1,93 @@
+package term
+
+import (
+	"fmt"
+	"image/color"
+	"io"
+	"os"
+	"strings"
+
+	"charm.land/lipgloss/v2"
+	"charm.land/lipgloss/v2/table"
+	"golang.org/x/term"
+)
+
+// IsTerminal reports whether a person reads what is written there, on something that knows escapes.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// maxStyled is how many rows are laid out with style; more of them are for programs anyway.
+const maxStyled = 1000
+
+func WriteTable(w io.Writer, headers []string, rows [][]string) {
+	for _, r := range rows {
+		for i := range r {
+			r[i] = OneLine(r[i])
+		}
+	}
+	if !IsTerminal(w) || len(rows) > maxStyled {
+		WritePlainTable(w, headers, rows)
+		return
+	}
+	header, cell := lipgloss.NewStyle().Bold(true).PaddingRight(2), lipgloss.NewStyle().PaddingRight(2)
+	t := table.New().Border(lipgloss.HiddenBorder()).
+		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
+		Headers(headers...).Rows(rows...).Wrap(false).
+		StyleFunc(func(row, col int) lipgloss.Style {
+			if row == table.HeaderRow {
+				return header
+			}
+			return cell.Foreground(colour(rows[row][col]))
+		})
+	_, _ = lipgloss.Fprintln(w, t.String())
+}
+
+// WritePlainTable prints columns with two spaces between them, nothing at the ends of lines.
+func WritePlainTable(w io.Writer, headers []string, rows [][]string) {
+	widths := make([]int, len(headers))
+	for _, r := range append([][]string{headers}, rows...) {
+		for i, c := range r {
+			widths[i] = max(widths[i], lipgloss.Width(c))
+		}
+	}
+	var b strings.Builder
+	for _, r := range append([][]string{headers}, rows...) {
+		line := ""
+		for i, c := range r {
+			line += c + strings.Repeat(" ", widths[i]-lipgloss.Width(c)+2)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	_, _ = io.WriteString(w, b.String())
+}
+
+func WriteFields(w io.Writer, pairs ...string) {
+	width := 0
+	for i := 0; i+1 < len(pairs); i += 2 {
+		width = max(width, len(pairs[i]))
+	}
+	var b strings.Builder
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			// Further lines of a value are indented: none reads as a field of its own.
+			value := strings.ReplaceAll(Clean(pairs[i+1]), "\n", "\n"+strings.Repeat(" ", width+2))
+			fmt.Fprintf(&b, "%-*s  %s\n", width, pairs[i], value)
+		}
+	}
+	_, _ = io.WriteString(w, b.String())
+}
+
+// colour is that of a word which says how something is.
+func colour(word string) color.Color {
+	switch word {
+	case "succeeded", "running", "serving", "good":
+		return lipgloss.Color("2")
+	case "failed", "lost", "broken", "flaky":
+		return lipgloss.Color("1")
+	case "waiting", "placed", "starting", "launching", "booting", "unready", "stopping", "draining", "terminating":
+		return lipgloss.Color("3")
+	}
+	return lipgloss.NoColor{}
+}

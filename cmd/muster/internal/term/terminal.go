@@ -1,0 +1,87 @@
+package term
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// Terminal is the user's terminal, which a command inside may have for a while.
+type Terminal struct {
+	fd int
+
+	mu  sync.Mutex
+	was *term.State // while it is raw
+}
+
+// TerminalOf is the terminal that stdin is; nil if it is none.
+func TerminalOf(stdin io.Reader) *Terminal {
+	f, is := stdin.(*os.File)
+	if !is || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return &Terminal{fd: int(f.Fd())}
+}
+
+// Size is its rows and columns; 0 where they are not known.
+func (t *Terminal) Size() (rows, cols int) {
+	if t == nil {
+		return 0, 0
+	}
+	cols, rows, err := term.GetSize(t.fd)
+	if err != nil {
+		return 0, 0
+	}
+	return rows, cols
+}
+
+// Height is how many lines the terminal has that is written to; 0 if there is none, or it is not known.
+func Height(w io.Writer) int {
+	f, is := w.(*os.File)
+	if !is {
+		return 0
+	}
+	_, height, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return height
+}
+
+// Raw gives all keys to the command. Restore must follow, whatever happens.
+func (t *Terminal) Raw() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, err := term.MakeRaw(t.fd)
+	if err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	t.was = was
+	return nil
+}
+
+// Restore makes it as it was. It may be called at any time, by anyone.
+func (t *Terminal) Restore() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.was != nil {
+		_ = term.Restore(t.fd, t.was)
+		t.was = nil
+	}
+}
+
+// SignalNumber is the number of a signal by its name, as KILL or SIGKILL; 0 if there is none.
+func SignalNumber(name string) int {
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	return int(unix.SignalNum(name))
+}
