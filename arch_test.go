@@ -419,8 +419,8 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 	const mostLines, mostMethods = 4000, 60
 	large := map[string]int{
 		"internal/httpapi":      8288,
-		"cmd/muster":            7906,
 		"internal/state":        7640,
+		"cmd/muster":            7184,
 		"internal/sandbox":      7131,
 		"internal/agent":        6020,
 		"internal/agent/images": 4708,
@@ -428,7 +428,6 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 	}
 	wide := map[string]int{
 		"internal/httpapi.API":        175,
-		"cmd/muster.app":              103,
 		"internal/agent.Agent":        98,
 		"internal/agent/images.Store": 61,
 	}

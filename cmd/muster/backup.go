@@ -9,21 +9,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/atomicfile"
 )
 
-func (a *app) backupCommand() *cobra.Command {
-	return a.command("backup FILE", "Write a server's whole state to a file", `The server goes on while it is written; - is stdout. The file appears when it is whole;
+func backupCommand(a *cli.App) *cobra.Command {
+	return a.Command("backup FILE", "Write a server's whole state to a file", `The server goes on while it is written; - is stdout. The file appears when it is whole;
 one of that name is replaced then. It holds all that jobs were given, but neither
 output nor the token: keep it as safe as the data directory, and make a data directory of it with
 muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		if args[0] == "-" && term.IsTerminal(a.stdout) {
-			return usage(errors.New("a backup is not for a terminal; name a file, or redirect stdout"))
+		if args[0] == "-" && term.IsTerminal(a.Stdout) {
+			return cli.Usage(errors.New("a backup is not for a terminal; name a file, or redirect stdout"))
 		}
 		r, err := cl.Backup(ctx)
 		if err != nil {
@@ -31,14 +32,14 @@ muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) e
 		}
 		defer func() { _ = r.Close() }()
 		if args[0] == "-" {
-			_, err = io.Copy(a.stdout, r)
+			_, err = io.Copy(a.Stdout, r)
 			return err
 		}
 		n, err := atomicfile.WriteFrom(args[0], r)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.stderr, "muster: %s: %s\n", args[0], muster.Bytes(n))
+		fmt.Fprintf(a.Stderr, "muster: %s: %s\n", args[0], muster.Bytes(n))
 		return nil
 	})
 }

@@ -13,36 +13,37 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-func (a *app) configCommand() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: needsCommand}
+func configCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	file := ""
-	check := a.command("check -c FILE", "Check a server's configuration", `Read the file as muster server does, and compare it with the configuration of the server that runs on its data directory (or at --addr).
+	check := a.Command("check -c FILE", "Check a server's configuration", `Read the file as muster server does, and compare it with the configuration of the server that runs on its data directory (or at --addr).
 Shows what a reload (SIGHUP) would change, which changes need a restart, and whether the server would refuse them. Secrets are not compared.
 With --json all of it is printed, the file with all defaults.
 Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
-			return usage(errors.New("which file? give it with -c"))
+			return cli.Usage(errors.New("which file? give it with -c"))
 		}
 		config, err := specfile.ConfigAt(file)
 		if err != nil {
 			return err
 		}
 		checked := api.ConfigCheck{Config: config}
-		if err := a.compare(ctx, &checked); err != nil {
+		if err := compare(a, ctx, &checked); err != nil {
 			checked.Why = err.Error()
-			if errors.Is(err, locate.ErrUnknown) && a.given.DataDir == "" {
+			if errors.Is(err, locate.ErrUnknown) && a.Given.DataDir == "" {
 				checked.Why = fmt.Sprintf("no server has run in %s yet; `muster server -c %s` starts one", config.DataDir, file)
 			}
 		}
-		if a.json {
+		if a.JSON {
 			checked.Config = config.Masked()
-			return a.printJSON(checked)
+			return a.PrintJSON(checked)
 		}
-		return a.printCheck(file, &checked)
+		return printCheck(a, file, &checked)
 	})
 	check.Flags().StringVarP(&file, "config", "c", "", "the configuration file")
 	c.AddCommand(check)
@@ -50,8 +51,8 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 }
 
 // compare finds out what would change on the running server. An error says why that is not known.
-func (a *app) compare(ctx context.Context, c *api.ConfigCheck) error {
-	given := a.given
+func compare(a *cli.App, ctx context.Context, c *api.ConfigCheck) error {
+	given := a.Given
 	if given.Address == "" && given.DataDir == "" {
 		given.DataDir = c.Config.DataDir
 	}
@@ -113,7 +114,7 @@ func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerC
 	return strings.Join(why, "; "), nil
 }
 
-func (a *app) printCheck(file string, c *api.ConfigCheck) error {
+func printCheck(a *cli.App, file string, c *api.ConfigCheck) error {
 	lines := []string{fmt.Sprintf("%s is right: %s, %s, listening on %s", file, muster.Counted(len(c.Config.Providers), "provider"), muster.Counted(len(c.Config.Pools), "pool"), c.Config.Listen)}
 	switch {
 	case c.Why != "":
@@ -136,7 +137,7 @@ func (a *app) printCheck(file string, c *api.ConfigCheck) error {
 		lines = append(lines, "  REFUSED: the server would not reload this file: "+c.Refused)
 	}
 	for _, l := range lines {
-		if _, err := fmt.Fprintln(a.stdout, l); err != nil {
+		if _, err := fmt.Fprintln(a.Stdout, l); err != nil {
 			return err
 		}
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) costCommand() *cobra.Command {
+func costCommand(a *cli.App) *cobra.Command {
 	var q client.CostQuery
 	var since string
-	c := a.command("cost", "See what was spent, and on what", `
+	c := a.Command("cost", "See what was spent, and on what", `
 What nodes cost is split into the shares of the jobs that they ran, and what was idle: their boot, the time
 without work, and room that was not used. A job's share of a node is the mean of its parts of the cores and the memory. Nodes and
 jobs that are not done are counted up to now. Cost is kept by calendar month (UTC): what is counted begins with the
@@ -28,14 +29,14 @@ first day of one.
   muster cost --by month --since 2026-01 --json`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		var err error
 		if q.Since, err = month(since, time.Now()); err != nil {
-			return usage(err)
+			return cli.Usage(err)
 		}
 		switch q.By {
 		case "job", "namespace", "pool", "month":
 		default:
-			return usage(fmt.Errorf("--by %s: it is one of job, namespace, pool, month", q.By))
+			return cli.Usage(fmt.Errorf("--by %s: it is one of job, namespace, pool, month", q.By))
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -43,10 +44,10 @@ first day of one.
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(cost)
+		if a.JSON {
+			return a.PrintJSON(cost)
 		}
-		a.printCost(cost)
+		printCost(a, cost)
 		return nil
 	})
 	c.Flags().StringVar(&q.By, "by", "job", "what the rows are: job, namespace, pool or month")
@@ -71,9 +72,9 @@ func month(since string, now time.Time) (string, error) {
 	return "", fmt.Errorf("--since %q: write a month as 2026-09, a day as 2026-09-01, or a time as 720h", since)
 }
 
-func (a *app) printCost(c *api.Cost) {
+func printCost(a *cli.App, c *api.Cost) {
 	if c.Total == (api.CostAmount{}) {
-		fmt.Fprintf(a.stderr, "muster: no node has cost anything since %s\n", c.Since.UTC().Format(time.DateOnly))
+		fmt.Fprintf(a.Stderr, "muster: no node has cost anything since %s\n", c.Since.UTC().Format(time.DateOnly))
 		return
 	}
 	withIdle := c.By == "pool" || c.By == "month"
@@ -101,8 +102,8 @@ func (a *app) printCost(c *api.Cost) {
 	if !withIdle {
 		rows = append(rows, row("(idle)", c.Idle, nil))
 	}
-	a.printTable(headers, append(rows, row("(all)", c.Total, &c.Idle)))
-	fmt.Fprintf(a.stdout, "from %s to %s UTC\n", c.Since.UTC().Format(time.DateOnly), c.Until.UTC().Format("2006-01-02 15:04"))
+	a.PrintTable(headers, append(rows, row("(all)", c.Total, &c.Idle)))
+	fmt.Fprintf(a.Stdout, "from %s to %s UTC\n", c.Since.UTC().Format(time.DateOnly), c.Until.UTC().Format("2006-01-02 15:04"))
 }
 
 // costName is what a row is about.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 func TestMonthOfSince(t *testing.T) {
@@ -50,7 +51,7 @@ from 2026-09-01 to 2026-09-01 00:00 UTC
 `},
 	} {
 		var out bytes.Buffer
-		(&app{stdout: &out, stderr: &out}).printCost(&c.cost)
+		printCost((&cli.App{Stdout: &out, Stderr: &out}), &c.cost)
 		if out.String() != c.want {
 			t.Errorf("got\n%s\nwant\n%s", out.String(), c.want)
 		}

@@ -17,13 +17,14 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) cpCommand() *cobra.Command {
+func cpCommand(a *cli.App) *cobra.Command {
 	cp := &copier{app: a}
-	c := a.command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written
-ALLOC:PATH; the others are here. `+targetHelp+` PATH is absolute, or below the directory where the
+	c := a.Command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written
+ALLOC:PATH; the others are here. `+cli.TargetHelp+` PATH is absolute, or below the directory where the
 allocation's command started. A name here that has a colon is written with ./ before it.
 
   muster cp web:/var/log/app.log .             a file, under its own name
@@ -43,19 +44,19 @@ links that come from a sandbox and lead out of the copy are left out. A file tha
 	c.Flags().BoolVarP(&cp.archive, "archive", "a", false, "into a sandbox: keep owners")
 	c.Flags().BoolVarP(&cp.follow, "follow-link", "L", false, "of a source that is a link, copy what it leads to")
 	c.Flags().BoolVarP(&cp.quiet, "quiet", "q", false, "show no progress")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // copier is one use of muster cp.
 type copier struct {
-	app     *app
+	app     *cli.App
 	archive bool
 	follow  bool
 	quiet   bool
 
 	cl     *client.Client
-	target *target
+	target *cli.Target
 	moved  *moved
 	copied []copied
 }
@@ -91,20 +92,20 @@ func parsePlace(s string) (place, error) {
 	alloc, in, ok := strings.Cut(s, ":")
 	switch {
 	case s == "":
-		return place{}, usage(errors.New("a source or destination is empty"))
+		return place{}, cli.Usage(errors.New("a source or destination is empty"))
 	case !ok || s[0] == '/' || s[0] == '.':
 		return place{text: s, path: s}, nil
 	case alloc == "":
-		return place{}, usage(fmt.Errorf("%s: there is no allocation before the colon; a file here of such a name is ./%s", s, s))
+		return place{}, cli.Usage(fmt.Errorf("%s: there is no allocation before the colon; a file here of such a name is ./%s", s, s))
 	case in == "":
-		return place{}, usage(fmt.Errorf("%s: there is no path behind the colon; %s. is the directory where its command started", s, s))
+		return place{}, cli.Usage(fmt.Errorf("%s: there is no path behind the colon; %s. is the directory where its command started", s, s))
 	}
 	return place{text: s, alloc: alloc, path: in}, nil
 }
 
 func (cp *copier) run(ctx context.Context, args []string) error {
 	if len(args) < 2 {
-		return usage(errors.New("what should be copied where? write SRC DST, one of them as ALLOC:PATH, as in `muster cp web:/etc/hosts .`"))
+		return cli.Usage(errors.New("what should be copied where? write SRC DST, one of them as ALLOC:PATH, as in `muster cp web:/etc/hosts .`"))
 	}
 	var all []place
 	for _, s := range args {
@@ -118,13 +119,13 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 	for _, s := range sources {
 		switch {
 		case s.inside() == dst.inside() && dst.inside():
-			return usage(fmt.Errorf("both %s and %s are in sandboxes; copy through a stream: `muster cp %s - | muster cp - %s`", s.text, dst.text, s.text, dst.text))
+			return cli.Usage(fmt.Errorf("both %s and %s are in sandboxes; copy through a stream: `muster cp %s - | muster cp - %s`", s.text, dst.text, s.text, dst.text))
 		case s.inside() == dst.inside():
-			return usage(fmt.Errorf("both %s and %s are here; write the one in a sandbox as ALLOC:PATH", s.text, dst.text))
+			return cli.Usage(fmt.Errorf("both %s and %s are here; write the one in a sandbox as ALLOC:PATH", s.text, dst.text))
 		case s.inside() && s.alloc != sources[0].alloc:
-			return usage(fmt.Errorf("%s and %s are in different sandboxes; copy from one at a time", sources[0].text, s.text))
+			return cli.Usage(fmt.Errorf("%s and %s are in different sandboxes; copy from one at a time", sources[0].text, s.text))
 		case (s.stream() || dst.stream()) && len(sources) > 1:
-			return usage(errors.New("- is one tar stream: there is one source with it"))
+			return cli.Usage(errors.New("- is one tar stream: there is one source with it"))
 		}
 	}
 	name := dst.alloc
@@ -132,10 +133,10 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 		name = sources[0].alloc
 	}
 	var err error
-	if cp.cl, cp.target, err = cp.app.running(ctx, name); err != nil {
+	if cp.cl, cp.target, err = cp.app.FindRunning(ctx, name); err != nil {
 		return err
 	}
-	screen := term.NewScreen(cp.app.stdout, cp.app.stderr)
+	screen := term.NewScreen(cp.app.Stdout, cp.app.Stderr)
 	cp.moved = &moved{screen: screen}
 	if !cp.quiet {
 		stop := cp.moved.show(ctx)
@@ -149,12 +150,12 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 			err = cp.out(ctx, s, dst, len(sources) > 1)
 		}
 		if err != nil {
-			return cp.target.explain(ctx, cp.cl, err)
+			return cp.target.Explain(ctx, cp.cl, err)
 		}
 		cp.copied = append(cp.copied, copied{s.text, dst.text, cp.moved.bytes()})
 	}
-	if cp.app.json && !dst.stream() {
-		return cp.app.printJSON(cp.copied)
+	if cp.app.JSON && !dst.stream() {
+		return cp.app.PrintJSON(cp.copied)
 	}
 	return nil
 }
@@ -196,19 +197,19 @@ func land(s, dst place, base string, source, exists, isDir, many bool) (landing,
 // out copies from the sandbox to here.
 func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	if dst.stream() {
-		if term.IsTerminal(cp.app.stdout) {
-			return usage(errors.New("a tar stream is nothing for a terminal; redirect it: > FILE, or | tar t"))
+		if term.IsTerminal(cp.app.Stdout) {
+			return cli.Usage(errors.New("a tar stream is nothing for a terminal; redirect it: > FILE, or | tar t"))
 		}
-		r, err := cp.cl.ReadArchive(ctx, cp.target.id, s.path, s.contents())
+		r, err := cp.cl.ReadArchive(ctx, cp.target.ID, s.path, s.contents())
 		if err != nil {
 			return err
 		}
 		defer func() { _ = r.Close() }()
-		_, err = io.Copy(cp.app.stdout, cp.moved.reader(r))
+		_, err = io.Copy(cp.app.Stdout, cp.moved.reader(r))
 		return err
 	}
 	follow := cp.follow || s.directory()
-	entry, err := cp.cl.StatFile(ctx, cp.target.id, s.path, follow)
+	entry, err := cp.cl.StatFile(ctx, cp.target.ID, s.path, follow)
 	if err != nil {
 		return err
 	}
@@ -226,7 +227,7 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	}
 	to, err := land(s, dst, base, isDir, err == nil, err == nil && info.IsDir(), many)
 	if err != nil {
-		return failure(err)
+		return cli.Failure(err)
 	}
 	contents := isDir && (to.name == "" || follow || s.contents())
 	if contents && to.name != "" {
@@ -254,7 +255,7 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 			return to.name + "/" + rest
 		}
 	}
-	r, err := cp.cl.ReadArchive(ctx, cp.target.id, s.path, contents)
+	r, err := cp.cl.ReadArchive(ctx, cp.target.ID, s.path, contents)
 	if err != nil {
 		return err
 	}
@@ -272,12 +273,12 @@ func makeFolder(folder string, dst place) error {
 	if info, err := os.Lstat(folder); err != nil || info.IsDir() || filepath.Clean(dst.path) == folder {
 		return err
 	}
-	return failure(fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder))
+	return cli.Failure(fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder))
 }
 
 // content copies a regular file that a link leads to.
 func (cp *copier) content(ctx context.Context, s place, entry *api.FileEntry, u *untar, name string) error {
-	r, err := cp.cl.ReadFile(ctx, cp.target.id, s.path, 0)
+	r, err := cp.cl.ReadFile(ctx, cp.target.ID, s.path, 0)
 	if err != nil {
 		return err
 	}
@@ -302,9 +303,9 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 	}
 	if u.files == 0 && len(u.skipped) > 0 && entry.Type != api.FileDirectory {
 		if entry.Type == api.FileSymlink {
-			return failure(fmt.Errorf("%s was not copied; -L copies what it leads to", s.text))
+			return cli.Failure(fmt.Errorf("%s was not copied; -L copies what it leads to", s.text))
 		}
-		return failure(fmt.Errorf("%s was not copied", s.text))
+		return cli.Failure(fmt.Errorf("%s was not copied", s.text))
 	}
 	return nil
 }
@@ -313,10 +314,10 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	w := client.ArchiveWrite{Path: dst.path, KeepOwners: cp.archive}
 	if s.stream() {
-		if term.TerminalOf(cp.app.stdin) != nil {
-			return usage(errors.New("- is a tar stream on stdin, and stdin is a terminal"))
+		if term.TerminalOf(cp.app.Stdin) != nil {
+			return cli.Usage(errors.New("- is a tar stream on stdin, and stdin is a terminal"))
 		}
-		return cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(cp.app.stdin))
+		return cp.cl.WriteArchive(ctx, cp.target.ID, w, cp.moved.reader(cp.app.Stdin))
 	}
 	look := os.Lstat
 	if cp.follow || s.directory() {
@@ -326,7 +327,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	if err != nil {
 		return err
 	}
-	entry, err := cp.cl.StatFile(ctx, cp.target.id, dst.path, true)
+	entry, err := cp.cl.StatFile(ctx, cp.target.ID, dst.path, true)
 	if err != nil && client.Code(err) != string(muster.FaultNotFound) {
 		return err
 	}
@@ -339,7 +340,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	}
 	to, err := land(s, dst, base, info.IsDir(), exists, exists && entry.Type == api.FileDirectory, many)
 	if err != nil {
-		return failure(err)
+		return cli.Failure(err)
 	}
 	w.Path = to.folder
 	p := &packer{root: s.path, follow: cp.follow || s.directory(), name: to.name, owners: cp.archive}
@@ -350,10 +351,10 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 		packed <- err
 		_ = out.CloseWithError(err)
 	}()
-	err = cp.cl.WriteArchive(ctx, cp.target.id, w, cp.moved.reader(r))
+	err = cp.cl.WriteArchive(ctx, cp.target.ID, w, cp.moved.reader(r))
 	_ = r.CloseWithError(errPackStopped)
 	if e := <-packed; e != nil && !errors.Is(e, errPackStopped) && ctx.Err() == nil {
-		err = failure(e) // what is wrong here broke off what was sent
+		err = cli.Failure(e) // what is wrong here broke off what was sent
 	}
 	for _, text := range p.skipped {
 		cp.moved.screen.Say("%s", text)
@@ -384,6 +385,6 @@ func modeOf(e *api.FileEntry) fs.FileMode {
 const showEvery = 200 * time.Millisecond
 
 // transferCommands are those that move files, and list them.
-func transferCommands(a *app) []*cobra.Command {
-	return []*cobra.Command{a.cpCommand(), a.lsCommand()}
+func transferCommands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{cpCommand(a), lsCommand(a)}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 // folderOfFiles makes files: names with / at their end are directories, a value with -> is a link.
@@ -252,17 +253,17 @@ func TestFileProblemsNameTheSandbox(t *testing.T) {
 		})
 	}
 	about(http.StatusNotFound, "not-found", "/nope", "does not exist")
-	s.muster(nil, "ls", "web:/nope").check(t, exitFailed, "", "muster: web: \"/nope\": does not exist\n")
-	s.muster(nil, "cp", "web:/nope", t.TempDir()).check(t, exitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	s.muster(nil, "ls", "web:/nope").check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	s.muster(nil, "cp", "web:/nope", t.TempDir()).check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
 	about(http.StatusForbidden, api.CodePermission, "/sys/x", "is on a read-only file system")
-	s.muster(nil, "ls", "web:/sys/x").check(t, exitFailed, "", "muster: web: \"/sys/x\": is on a read-only file system\n")
+	s.muster(nil, "ls", "web:/sys/x").check(t, cli.ExitFailed, "", "muster: web: \"/sys/x\": is on a read-only file system\n")
 	// What the server refuses for the token, and what an environment does not allow.
 	s.do(func() {
 		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: api.CodeForbidden, Detail: "the secret is for runner r1"}
 	})
-	s.muster(nil, "ls", "web").check(t, exitAuth, "", "muster: the secret is for runner r1; the token of a server is .*\n")
+	s.muster(nil, "ls", "web").check(t, cli.ExitAuth, "", "muster: the secret is for runner r1; the token of a server is .*\n")
 	s.do(func() {
 		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: "invalid", Detail: "environment e: leave user out"}
 	})
-	s.muster(nil, "ls", "web").check(t, exitUsage, "", "muster: environment e: leave user out\n")
+	s.muster(nil, "ls", "web").check(t, cli.ExitUsage, "", "muster: environment e: leave user out\n")
 }

@@ -11,13 +11,14 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/version"
 )
 
-func (a *app) devCommand() *cobra.Command {
+func devCommand(a *cli.App) *cobra.Command {
 	listen, level, node, noAuth := "", "", "", false
-	c := a.command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
+	c := a.Command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
 --data-dir everything is thrown away at the end, what runs included; with it, state and running
 commands stay, and the next muster dev or muster server on that directory finds them again.
 Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
@@ -25,9 +26,9 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 		if err != nil {
 			return err
 		}
-		config.DataDir, config.Listen, config.NoAuth, config.Log.Level = a.given.Environment(os.Getenv).DataDir, listen, noAuth, level
+		config.DataDir, config.Listen, config.NoAuth, config.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
 		o := server.Options{Version: version.String(), NodeBinary: node, Ready: func(address string) {
-			fmt.Fprintf(a.stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
+			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
 		}}
 		if config.DataDir == "" {
 			// Short, because the paths of sockets below it are bounded.
@@ -37,15 +38,15 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 			o.Ephemeral = true
 			defer func() {
 				if e := os.RemoveAll(config.DataDir); e != nil {
-					fmt.Fprintf(a.stderr, "muster: %v\n", e)
+					fmt.Fprintf(a.Stderr, "muster: %v\n", e)
 				}
 			}()
 		}
 		config.Defaults()
 		if problems := config.Validate(); len(problems) > 0 {
-			return usage(&api.Problem{Title: "that does not go together", Errors: problems})
+			return cli.Usage(&api.Problem{Title: "that does not go together", Errors: problems})
 		}
-		o.Logger = newLogger(a.stderr, config.Log)
+		o.Logger = newLogger(a.Stderr, config.Log)
 		return serve(ctx, config, o)
 	})
 	c.Flags().StringVar(&listen, "listen", api.DefaultListen, "address of the HTTP API; port 0 takes a free one")

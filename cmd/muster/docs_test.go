@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md from the commands")
@@ -18,7 +20,7 @@ func TestDocs(t *testing.T) {
 	const path = "../../docs/cli.md"
 	var b bytes.Buffer
 	b.WriteString("# The command line\n\nMade from `muster --help` of each command (`go test ./cmd/muster -run TestDocs -update`).\n")
-	document(&b, assemble(&app{}))
+	document(&b, assemble(&cli.App{}))
 	if *update {
 		if err := os.MkdirAll("../../docs", 0o755); err != nil {
 			t.Fatal(err)

@@ -11,55 +11,52 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-func (a *app) envCommand() *cobra.Command {
-	c := &cobra.Command{Use: "env", Short: "Set environments, and see them", Long: "Environments are templates of which runners are kept warm.", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.envApplyCommand(), a.envListCommand(), a.envShowCommand(), a.envDeleteCommand())
+func envCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "env", Short: "Set environments, and see them", Long: "Environments are templates of which runners are kept warm.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(envApplyCommand(a), envListCommand(a), envShowCommand(a), envDeleteCommand(a))
 	return c
 }
 
 // envName parts NAMESPACE/NAME; the flag's namespace counts where none is given.
-func (a *app) envName(s string) (namespace, name string) {
-	def := a.namespace
+func envName(a *cli.App, s string) (namespace, name string) {
+	def := a.Namespace
 	if def == "" {
 		def = string(muster.DefaultNamespace)
 	}
 	return api.SplitName(s, def)
 }
 
-func fullName(namespace, name string) string {
-	return muster.JobKey{Namespace: muster.Namespace(namespace), Name: name}.String()
-}
-
 func envHint(err error) error {
 	if client.IsNotFound(err) {
-		return withHint(err, "`muster env list` shows the environments")
+		return cli.WithHint(err, "`muster env list` shows the environments")
 	}
 	return err
 }
 
-func (a *app) envApplyCommand() *cobra.Command {
+func envApplyCommand(a *cli.App) *cobra.Command {
 	var ifVersion uint64
 	var c *cobra.Command
-	c = a.command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. What decides
+	c = a.Command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. What decides
 how a runner runs makes a new version: warm runners are replaced one by one, claimed ones live on. Another number of warm
 runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		spec, err := specfile.EnvironmentAt(args[0], a.stdin)
+		spec, err := specfile.EnvironmentAt(args[0], a.Stdin)
 		if err != nil {
 			return err
 		}
-		if err := a.intoNamespaceOf(&spec.Namespace, "environment"); err != nil {
+		if err := a.IntoNamespace(&spec.Namespace, "environment"); err != nil {
 			return err
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
 		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
-		if err := upload(ctx, cl, files, folderOf(args[0])); err != nil {
+		if err := upload(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
 			return err
 		}
 		spec.Inputs = files.Inputs
@@ -71,44 +68,44 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(done)
+		if a.JSON {
+			return a.PrintJSON(done)
 		}
-		name := fullName(done.Namespace, done.Name)
+		name := cli.EnvironmentName(done.Namespace, done.Name)
 		if done.Unchanged {
-			fmt.Fprintf(a.stderr, "muster: environment %s is there with the same content (version %d); nothing was changed\n", name, done.Version)
+			fmt.Fprintf(a.Stderr, "muster: environment %s is there with the same content (version %d); nothing was changed\n", name, done.Version)
 		}
-		_, err = fmt.Fprintln(a.stdout, name)
+		_, err = fmt.Fprintln(a.Stdout, name)
 		return err
 	})
 	c.Flags().Uint64Var(&ifVersion, "if-version", 0, "only if the environment is at this version; 0: only if it does not exist")
-	a.namespaceFlag(c, "namespace of the environment, if the file names none")
+	a.NamespaceFlag(c, "namespace of the environment, if the file names none")
 	return c
 }
 
-func (a *app) envListCommand() *cobra.Command {
-	c := a.command("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+func envListCommand(a *cli.App) *cobra.Command {
+	c := a.Command("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
 		all := []api.Environment{}
 		var rows [][]string
-		for e, err := range cl.Environments(ctx, a.namespace) {
+		for e, err := range cl.Environments(ctx, a.Namespace) {
 			if err != nil {
 				return err
 			}
 			all = append(all, e)
-			rows = append(rows, []string{fullName(e.Namespace, e.Name), e.Stage, fmt.Sprintf("%d/%d", e.Runners.Warm, e.Wanted),
+			rows = append(rows, []string{cli.EnvironmentName(e.Namespace, e.Name), e.Stage, fmt.Sprintf("%d/%d", e.Runners.Warm, e.Wanted),
 				fmt.Sprint(e.Runners.Starting), fmt.Sprint(e.Runners.Claimed), fmt.Sprint(e.Waiting), fmt.Sprint(e.Claims), envNote(&e)})
 		}
-		if a.json {
-			return a.printJSON(api.EnvironmentList{Environments: all})
+		if a.JSON {
+			return a.PrintJSON(api.EnvironmentList{Environments: all})
 		}
-		a.printTable([]string{"ENVIRONMENT", "STAGE", "WARM", "STARTING", "CLAIMED", "WAITING", "CLAIMS", "REASON"}, rows)
+		a.PrintTable([]string{"ENVIRONMENT", "STAGE", "WARM", "STARTING", "CLAIMED", "WAITING", "CLAIMS", "REASON"}, rows)
 		return nil
 	})
-	a.namespaceFlag(c, "only of this namespace")
+	a.NamespaceFlag(c, "only of this namespace")
 	return c
 }
 
@@ -123,28 +120,28 @@ func envNote(e *api.Environment) string {
 	return e.Why
 }
 
-func (a *app) envShowCommand() *cobra.Command {
-	c := a.command("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+func envShowCommand(a *cli.App) *cobra.Command {
+	c := a.Command("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		ns, name := a.envName(args[0])
+		ns, name := envName(a, args[0])
 		e, err := cl.Environment(ctx, ns, name)
 		if err != nil {
 			return envHint(err)
 		}
-		if a.json {
-			return a.printJSON(e)
+		if a.JSON {
+			return a.PrintJSON(e)
 		}
 		what := e.Spec.Image
 		if what == "" {
 			what = "a process of its node"
 		}
 		say := func(name, format string, args ...any) {
-			fmt.Fprintf(a.stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+			fmt.Fprintf(a.Stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))
 		}
-		say("environment", "%s, version %d, %s", fullName(e.Namespace, e.Name), e.Version, e.Stage)
+		say("environment", "%s, version %d, %s", cli.EnvironmentName(e.Namespace, e.Name), e.Version, e.Stage)
 		say("image", "%s", what)
 		say("command", "%s", term.ShellWords(e.Spec.Command))
 		if demands := demandsOf(e.Spec); demands != "" {
@@ -170,7 +167,7 @@ func (a *app) envShowCommand() *cobra.Command {
 		}
 		return nil
 	})
-	a.namespaceFlag(c, "namespace of the environment")
+	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
 
@@ -192,18 +189,18 @@ func demandsOf(s *api.EnvironmentSpec) string {
 	return strings.Join(all, ", ")
 }
 
-func (a *app) envDeleteCommand() *cobra.Command {
+func envDeleteCommand(a *cli.App) *cobra.Command {
 	claimed := false
-	c := a.command("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+	c := a.Command("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		ns, name := a.envName(args[0])
+		ns, name := envName(a, args[0])
 		return envHint(cl.DeleteEnvironment(ctx, ns, name, claimed))
 	})
 	c.Flags().BoolVar(&claimed, "claimed", false, "end claimed runners as well")
-	a.namespaceFlag(c, "namespace of the environment")
+	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
 
@@ -217,9 +214,9 @@ func (f *claimFlags) add(c *cobra.Command) {
 }
 
 // request is what the flags say.
-func (f *claimFlags) request(a *app, env string) (api.ClaimRequest, error) {
+func (f *claimFlags) request(a *cli.App, env string) (api.ClaimRequest, error) {
 	q := api.ClaimRequest{Note: f.note}
-	q.Namespace, q.Environment = a.envName(env)
+	q.Namespace, q.Environment = envName(a, env)
 	for _, t := range []struct {
 		flag, value string
 		to          **api.Duration
@@ -229,27 +226,27 @@ func (f *claimFlags) request(a *app, env string) (api.ClaimRequest, error) {
 		}
 		d, err := api.ParseDuration(t.value)
 		if err != nil {
-			return q, usage(fmt.Errorf("--%s: %w", t.flag, err))
+			return q, cli.Usage(fmt.Errorf("--%s: %w", t.flag, err))
 		}
 		*t.to = &d
 	}
 	var err error
 	if q.Wait, err = api.ParseDuration(f.wait); err != nil {
-		return q, usage(fmt.Errorf("--wait: %w", err))
+		return q, cli.Usage(fmt.Errorf("--wait: %w", err))
 	}
 	return q, nil
 }
 
 func claimHint(err error, q *api.ClaimRequest) error {
 	if client.IsNoneWarm(err) {
-		return withHint(err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", fullName(q.Namespace, q.Environment)))
+		return cli.WithHint(err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", cli.EnvironmentName(q.Namespace, q.Environment)))
 	}
 	return envHint(err)
 }
 
-func (a *app) claimCommand() *cobra.Command {
+func claimCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
-	c := a.command("claim ENVIRONMENT", "Claim a warm runner", `Print the id of a runner that is yours until it is released or its claim expires:
+	c := a.Command("claim ENVIRONMENT", "Claim a warm runner", `Print the id of a runner that is yours until it is released or its claim expires:
 
   muster claim python --ttl 10m --idle 60s
   muster exec RUNNER -- python3 -c 'print(1+1)'
@@ -260,7 +257,7 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 		if err != nil {
 			return err
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -268,22 +265,22 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 		if err != nil {
 			return claimHint(err, &q)
 		}
-		if a.json {
-			return a.printJSON(got)
+		if a.JSON {
+			return a.PrintJSON(got)
 		}
-		_, err = fmt.Fprintln(a.stdout, got.Runner)
+		_, err = fmt.Fprintln(a.Stdout, got.Runner)
 		return err
 	})
 	f.add(c)
 	c.Flags().StringVar(&f.note, "note", "", "shown with the claim: what it is for")
 	c.Flags().StringVar(&f.key, "key", "", "any text that is new for each claim meant: asked for again with it, it is the same claim")
-	a.namespaceFlag(c, "namespace of the environment")
+	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
 
-func (a *app) releaseCommand() *cobra.Command {
-	return a.command("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+func releaseCommand(a *cli.App) *cobra.Command {
+	return a.Command("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -296,43 +293,43 @@ func (a *app) releaseCommand() *cobra.Command {
 	})
 }
 
-func (a *app) extendCommand() *cobra.Command {
+func extendCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{wait: "0s"}
-	c := a.command("extend RUNNER", "Extend the claim of a runner", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("extend RUNNER", "Extend the claim of a runner", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		q, err := f.request(a, "x")
 		if err != nil {
 			return err
 		}
 		if q.TTL == nil && q.Idle == nil {
-			return usage(fmt.Errorf("say how long: --ttl, --idle, or both"))
+			return cli.Usage(fmt.Errorf("say how long: --ttl, --idle, or both"))
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
 		got, err := cl.Extend(ctx, muster.AllocID(args[0]), api.ClaimExtension{TTL: q.TTL, Idle: q.Idle})
-		if err != nil || !a.json {
+		if err != nil || !a.JSON {
 			return err
 		}
-		return a.printJSON(got)
+		return a.PrintJSON(got)
 	})
 	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires so long from now, as 10m; 0s: never by that")
 	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that")
 	return c
 }
 
-func (a *app) runnerCommand() *cobra.Command {
-	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: needsCommand}
+func runnerCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	var q client.RunnerQuery
 	state := ""
-	list := a.command("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+	list := a.Command("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		q.Namespace, q.State = a.namespace, muster.RunnerState(state)
+		q.Namespace, q.State = a.Namespace, muster.RunnerState(state)
 		if len(args) == 1 {
-			q.Namespace, q.Environment = a.envName(args[0])
+			q.Namespace, q.Environment = envName(a, args[0])
 		}
 		all := []api.Runner{}
 		var rows [][]string
@@ -348,24 +345,24 @@ func (a *app) runnerCommand() *cobra.Command {
 					used = term.Ago(r.Claim.Used, time.Now())
 				}
 			}
-			rows = append(rows, []string{r.ID, fullName(r.Namespace, r.Environment), fmt.Sprint(r.Version), r.State, r.Node, term.Ago(&r.Placed, time.Now()), claim, used, r.Why})
+			rows = append(rows, []string{r.ID, cli.EnvironmentName(r.Namespace, r.Environment), fmt.Sprint(r.Version), r.State, r.Node, term.Ago(&r.Placed, time.Now()), claim, used, r.Why})
 		}
-		if a.json {
-			return a.printJSON(api.RunnerList{Runners: all})
+		if a.JSON {
+			return a.PrintJSON(api.RunnerList{Runners: all})
 		}
-		a.printTable([]string{"RUNNER", "ENVIRONMENT", "VERSION", "STATE", "NODE", "AGE", "CLAIM", "USED", "REASON"}, rows)
+		a.PrintTable([]string{"RUNNER", "ENVIRONMENT", "VERSION", "STATE", "NODE", "AGE", "CLAIM", "USED", "REASON"}, rows)
 		return nil
 	})
 	list.Flags().StringVar(&state, "state", "", "only in this state: starting, warm, claimed or gone")
-	a.namespaceFlag(list, "namespace of the environment")
+	a.NamespaceFlag(list, "namespace of the environment")
 	c.AddCommand(list)
 	return c
 }
 
-func (a *app) xCommand() *cobra.Command {
+func xCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
 	x := &executor{app: a, stdin: true}
-	c := a.command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, give it back", `The command has your stdin, stdout and stderr, and its exit code is yours:
+	c := a.Command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, give it back", `The command has your stdin, stdout and stderr, and its exit code is yours:
 
   muster x python -- python3 script.py < in > out
 
@@ -377,7 +374,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	c.Flags().StringVarP(&x.workdir, "workdir", "w", "", "where it starts (default: where the environment says)")
 	c.Flags().StringArrayVarP(&x.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
 	c.Flags().StringVar(&x.timeout, "timeout", "", "end it when it runs longer, as 10m")
-	a.namespaceFlag(c, "namespace of the environment")
+	a.NamespaceFlag(c, "namespace of the environment")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		args, err := argsOf(cmd, args)
@@ -389,7 +386,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 			return err
 		}
 		q.Note = "muster x"
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -402,7 +399,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 			defer cancel()
 			if err := cl.Release(end, muster.AllocID(got.Runner)); err != nil && !client.IsGone(err) {
-				fmt.Fprintf(a.stderr, "muster: runner %s was not given back, and goes when its claim expires: %v\n", got.Runner, err)
+				fmt.Fprintf(a.Stderr, "muster: runner %s was not given back, and goes when its claim expires: %v\n", got.Runner, err)
 			}
 		}()
 		return x.run(ctx, append([]string{got.Runner}, args[1:]...))
@@ -414,6 +411,6 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 const releaseTime = 10 * time.Second
 
 // runnersCommands are those about environments and their runners.
-func runnersCommands(a *app) []*cobra.Command {
-	return []*cobra.Command{a.envCommand(), a.claimCommand(), a.releaseCommand(), a.extendCommand(), a.runnerCommand(), a.xCommand()}
+func runnersCommands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{envCommand(a), claimCommand(a), releaseCommand(a), extendCommand(a), runnerCommand(a), xCommand(a)}
 }

@@ -5,28 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) eventsCommand() *cobra.Command {
+func eventsCommand(a *cli.App) *cobra.Command {
 	var follow bool
 	var after, job, node string
-	c := a.command("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
+	c := a.Command("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
 also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.namespace), Node: muster.NodeID(node)}
+		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.Namespace), Node: muster.NodeID(node)}
 		if job != "" {
-			key, err := a.jobKey(job)
+			key, err := a.JobKey(job)
 			if err != nil {
 				return err
 			}
@@ -36,34 +36,34 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 			q.After = client.Oldest
 		}
 		if follow {
-			cl = cl.Patient(followPatience)
+			cl = cl.Patient(cli.FollowPatience)
 		}
-		return a.printEvents(ctx, cl, q, follow)
+		return printEvents(a, ctx, cl, q, follow)
 	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with events as they come")
 	c.Flags().StringVar(&after, "after", client.Oldest, "begin after this log index or event; \"\" is now")
 	c.Flags().StringVar(&job, "job", "", "only of this job")
 	c.Flags().StringVar(&node, "node", "", "only of this node")
-	a.namespaceFlag(c, "only of this namespace")
+	a.NamespaceFlag(c, "only of this namespace")
 	return c
 }
 
-func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
-	lines := term.JSONEncoder(a.stdout)
+func printEvents(a *cli.App, ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
+	lines := term.JSONEncoder(a.Stdout)
 	printed := false
 	for ev, err := range cl.Events(ctx, q) {
 		var old *client.TooOld
 		switch {
 		case errors.As(err, &old):
-			return withHint(err, "without --after it begins with the oldest that are kept")
+			return cli.WithHint(err, "without --after it begins with the oldest that are kept")
 		case err != nil && follow && ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
 			return afterProblem(err)
-		case a.json:
+		case a.JSON:
 			err = lines.Encode(ev)
 		default:
-			_, err = fmt.Fprintf(a.stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), term.OneLine(ev.Type), term.OneLine(ev.Text))
+			_, err = fmt.Fprintf(a.Stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), term.OneLine(ev.Type), term.OneLine(ev.Text))
 		}
 		if err != nil {
 			return err
@@ -71,13 +71,13 @@ func (a *app) printEvents(ctx context.Context, cl *client.Client, q client.Event
 		printed = true
 	}
 	if !printed {
-		a.noEvents(q)
+		noEvents(a, q)
 	}
 	return nil
 }
 
 // noEvents says that nothing is kept of what was asked for: its name may be wrong.
-func (a *app) noEvents(q client.EventQuery) {
+func noEvents(a *cli.App, q client.EventQuery) {
 	var of, hint string
 	switch {
 	case q.Node != "":
@@ -89,17 +89,14 @@ func (a *app) noEvents(q client.EventQuery) {
 	default:
 		return
 	}
-	fmt.Fprintf(a.stderr, "muster: no events of %s are kept; %s\n", of, hint)
+	fmt.Fprintf(a.Stderr, "muster: no events of %s are kept; %s\n", of, hint)
 }
 
 // afterProblem names the flag that an event to begin after comes from. The client sends it in the query, or as a header.
 func afterProblem(err error) error {
 	var p *api.Problem
 	if errors.As(err, &p) && len(p.Errors) == 1 && slices.Contains([]string{"query.after", "header.Last-Event-ID"}, p.Errors[0].Location) {
-		return usage(fmt.Errorf("--after: %s", p.Errors[0].Message))
+		return cli.Usage(fmt.Errorf("--after: %s", p.Errors[0].Message))
 	}
 	return err
 }
-
-// followPatience is how long what follows a server waits for one that is away.
-const followPatience = 10 * time.Minute

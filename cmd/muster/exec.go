@@ -14,17 +14,18 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) execCommand() *cobra.Command {
+func execCommand(a *cli.App) *cobra.Command {
 	x := &executor{app: a}
 	c := &cobra.Command{
 		Use:   "exec [flags] ALLOC [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command beside a running one",
 		Long: term.Reflow(`Run a command in the sandbox of a running allocation, beside its own command.
 
-` + targetHelp + `
+` + cli.TargetHelp + `
 
   muster exec -it web -- sh                         a shell
   muster exec web/3 -- cat /etc/os-release          in member 3
@@ -62,8 +63,8 @@ command's output and end are printed as one object when it has ended.`),
 	f.StringVar(&x.timeout, "timeout", "", "end it when it runs longer, as 10m")
 	f.StringVar(&x.killGrace, "kill-grace", "", "time between TERM and KILL")
 	f.StringVar(&x.id, "id", "", "an id of your own for it, to attach to")
-	f.DurationVar(&x.patience, "patience", followPatience, "with --attach: how long to wait for a server that has gone away")
-	a.namespaceFlag(c, "namespace of the job")
+	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that has gone away")
+	a.NamespaceFlag(c, "namespace of the job")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		args, err := argsOf(cmd, args)
 		if err != nil {
@@ -87,14 +88,14 @@ func argsOf(c *cobra.Command, args []string) ([]string, error) {
 		return slices.Delete(slices.Clone(args), 1, 2), nil
 	}
 	if err := c.Flags().Parse(args[1:]); err != nil {
-		return nil, usage(withHint(err, "write -- before the command"))
+		return nil, cli.Usage(cli.WithHint(err, "write -- before the command"))
 	}
 	return append([]string{args[0]}, c.Flags().Args()...), nil
 }
 
 // executor is one use of muster exec.
 type executor struct {
-	app       *app
+	app       *cli.App
 	stdin     bool
 	tty       bool
 	detach    bool
@@ -126,8 +127,8 @@ func (x *executor) run(ctx context.Context, args []string) error {
 	go func() {
 		defer close(yielded)
 		select {
-		case <-x.app.signals:
-			cancel(errInterrupted)
+		case <-x.app.Signals:
+			cancel(cli.ErrInterrupted)
 		case <-started:
 		case <-ctx.Done():
 		}
@@ -136,8 +137,8 @@ func (x *executor) run(ctx context.Context, args []string) error {
 		close(started)
 		<-yielded
 	})
-	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errInterrupted) {
-		return errInterrupted
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+		return cli.ErrInterrupted
 	}
 	return err
 }
@@ -148,19 +149,19 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 	other := x.list || x.attach != ""
 	switch {
 	case len(args) == 0:
-		return req, errNoAlloc("muster exec -it JOB -- sh")
+		return req, cli.ErrNoAlloc("muster exec -it JOB -- sh")
 	case len(args) > 1 && other:
-		return req, usage(fmt.Errorf("with --attach and --list there is no command; %q is one", term.ShellWords(args[1:])))
+		return req, cli.Usage(fmt.Errorf("with --attach and --list there is no command; %q is one", term.ShellWords(args[1:])))
 	case len(args) == 1 && !other:
-		return req, usage(fmt.Errorf("there is no command; write it behind the allocation, as in `muster exec -it %s -- sh`", args[0]))
+		return req, cli.Usage(fmt.Errorf("there is no command; write it behind the allocation, as in `muster exec -it %s -- sh`", args[0]))
 	}
 	req.Command = args[1:]
 	if len(req.Command) > 0 && req.Command[0] == "" {
-		return req, usage(errors.New("the command is an empty word"))
+		return req, cli.Usage(errors.New("the command is an empty word"))
 	}
 	var err error
-	if req.Env, err = parseEnv(x.env); err != nil {
-		return req, usage(err)
+	if req.Env, err = cli.ParseEnv(x.env); err != nil {
+		return req, cli.Usage(err)
 	}
 	for _, q := range []struct {
 		flag, value string
@@ -170,7 +171,7 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 			continue
 		}
 		if *q.to, err = api.ParseDuration(q.value); err != nil {
-			return req, usage(fmt.Errorf("--%s: %w", q.flag, err))
+			return req, cli.Usage(fmt.Errorf("--%s: %w", q.flag, err))
 		}
 	}
 	return req, nil
@@ -180,55 +181,55 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 func (x *executor) conflicts(args []string) error {
 	switch {
 	case x.signal != "" && x.attach == "":
-		return usage(errors.New("--signal needs --attach ID: the execution that it is sent to"))
+		return cli.Usage(errors.New("--signal needs --attach ID: the execution that it is sent to"))
 	case x.detach && x.attach != "":
-		return usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
-	case x.app.json && x.tty:
-		return usage(errors.New("--json has no terminal; leave -t out"))
-	case x.tty && !x.detach && x.attach == "" && term.TerminalOf(x.app.stdin) == nil:
-		return usage(withHint(errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])))
+		return cli.Usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
+	case x.app.JSON && x.tty:
+		return cli.Usage(errors.New("--json has no terminal; leave -t out"))
+	case x.tty && !x.detach && x.attach == "" && term.TerminalOf(x.app.Stdin) == nil:
+		return cli.Usage(cli.WithHint(errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])))
 	}
 	return nil
 }
 
 // work does what was asked. Begun is called when an execution runs, to which signals go from then on.
 func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, begun func()) error {
-	cl, err := x.app.connect()
+	cl, err := x.app.Connect()
 	if err != nil {
 		return err
 	}
-	t, err := x.app.target(ctx, cl, name)
+	t, err := x.app.FindTarget(ctx, cl, name)
 	if err != nil {
 		return err
 	}
-	if err := t.live(time.Now()); err != nil {
+	if err := t.CheckRunning(time.Now()); err != nil {
 		return err
 	}
 	switch {
 	case x.list:
-		return t.explain(ctx, cl, x.printExecutions(ctx, cl, t))
+		return t.Explain(ctx, cl, x.printExecutions(ctx, cl, t))
 	case x.signal != "":
-		return t.explain(ctx, cl, cl.SignalExecution(ctx, t.id, x.attach, x.signal))
+		return t.Explain(ctx, cl, cl.SignalExecution(ctx, t.ID, x.attach, x.signal))
 	case x.attach != "":
 		return x.join(ctx, cl, t, begun)
 	case x.detach:
-		done, err := cl.StartExec(ctx, t.id, req)
+		done, err := cl.StartExec(ctx, t.ID, req)
 		if err != nil {
 			return x.failed(ctx, cl, t, &req, err)
 		}
-		if x.app.json {
-			return x.app.printJSON(done)
+		if x.app.JSON {
+			return x.app.PrintJSON(done)
 		}
-		_, err = fmt.Fprintln(x.app.stdout, done.ID)
+		_, err = fmt.Fprintln(x.app.Stdout, done.ID)
 		return err
-	case x.app.json:
+	case x.app.JSON:
 		return x.result(ctx, cl, t, req)
 	}
 	s := newSession(x, t)
 	if req.TTY {
 		req.Rows, req.Cols = s.terminal.Size()
 	}
-	e, err := cl.Exec(ctx, t.id, req)
+	e, err := cl.Exec(ctx, t.ID, req)
 	if err != nil {
 		return x.failed(ctx, cl, t, &req, err)
 	}
@@ -237,30 +238,30 @@ func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, b
 }
 
 // failed says why a command could not be started, with the exit code that shells have for it.
-func (x *executor) failed(ctx context.Context, cl *client.Client, t *target, req *api.ExecRequest, err error) error {
+func (x *executor) failed(ctx context.Context, cl *client.Client, t *cli.Target, req *api.ExecRequest, err error) error {
 	switch client.Code(err) {
 	case api.CodeCommandNotFound:
 		if len(req.Command) == 1 && strings.ContainsAny(req.Command[0], " \t") {
-			err = withHint(err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.name, term.ShellWords(req.Command)))
+			err = cli.WithHint(err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.Name, term.ShellWords(req.Command)))
 		}
-		return exitWith(exitNotFound, err)
+		return cli.ExitWith(cli.ExitNotFound, err)
 	case api.CodeNotExecutable:
-		return exitWith(exitNotExecutable, err)
+		return cli.ExitWith(cli.ExitNotExecutable, err)
 	}
 	if client.IsUnreachable(err) {
 		return err
 	}
-	return t.explain(ctx, cl, err)
+	return t.Explain(ctx, cl, err)
 }
 
 // join follows a detached execution, over lost connections as well.
-func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun func()) error {
-	info, err := cl.Execution(ctx, t.id, x.attach)
+func (x *executor) join(ctx context.Context, cl *client.Client, t *cli.Target, begun func()) error {
+	info, err := cl.Execution(ctx, t.ID, x.attach)
 	if client.IsNotFound(err) {
-		return withHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.name))
+		return cli.WithHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.Name))
 	}
 	if err != nil {
-		return t.explain(ctx, cl, err)
+		return t.Explain(ctx, cl, err)
 	}
 	s := newSession(x, t)
 	s.detached = true
@@ -268,17 +269,17 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun
 	oldest := api.ExecAttach{Attach: x.attach, Stdout: -1, Stderr: -1, Stdin: x.stdin}
 	s.again = func(ctx context.Context, e *client.Execution) (*client.Execution, error) {
 		cl := cl.Patient(x.patience)
-		next, err := cl.Attach(ctx, t.id, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.stdin})
+		next, err := cl.Attach(ctx, t.ID, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.stdin})
 		if client.Code(err) == string(muster.FaultTooOld) { // somebody else has read on
-			if next, err = cl.Attach(ctx, t.id, oldest); err == nil {
+			if next, err = cl.Attach(ctx, t.ID, oldest); err == nil {
 				s.say("some of the output is not kept any more: stdout goes on at byte %d and stderr at %d", next.Offset(client.Stdout), next.Offset(client.Stderr))
 			}
 		}
 		return next, err
 	}
-	e, err := cl.Attach(ctx, t.id, oldest)
+	e, err := cl.Attach(ctx, t.ID, oldest)
 	if err != nil {
-		return t.explain(ctx, cl, err)
+		return t.Explain(ctx, cl, err)
 	}
 	begun()
 	if n, m := e.Offset(client.Stdout), e.Offset(client.Stderr); n+m > 0 {
@@ -288,23 +289,23 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *target, begun
 }
 
 // result runs a command to its end and prints what it came to as JSON.
-func (x *executor) result(ctx context.Context, cl *client.Client, t *target, req api.ExecRequest) error {
+func (x *executor) result(ctx context.Context, cl *client.Client, t *cli.Target, req api.ExecRequest) error {
 	if req.Stdin {
-		in, err := io.ReadAll(io.LimitReader(x.app.stdin, api.ExecMaxMessage+1))
+		in, err := io.ReadAll(io.LimitReader(x.app.Stdin, api.ExecMaxMessage+1))
 		if err != nil {
 			return fmt.Errorf("stdin: %w", err)
 		}
 		if len(in) > api.ExecMaxMessage {
-			return usage(errors.New("with --json stdin has at most 1 MiB; leave --json out"))
+			return cli.Usage(errors.New("with --json stdin has at most 1 MiB; leave --json out"))
 		}
 		req.InputBase64 = in
 	}
 	req.Stdin = false
-	res, err := cl.RunExec(ctx, t.id, req)
+	res, err := cl.RunExec(ctx, t.ID, req)
 	if err != nil {
 		return x.failed(ctx, cl, t, &req, err)
 	}
-	if err := x.app.printJSON(res); err != nil {
+	if err := x.app.PrintJSON(res); err != nil {
 		return err
 	}
 	return x.ended(&api.ExecEnd{ExitCode: res.ExitCode, Signal: res.Signal, TimedOut: res.TimedOut, Reason: res.Reason})
@@ -313,7 +314,7 @@ func (x *executor) result(ctx context.Context, cl *client.Client, t *target, req
 // ended makes the exit code of a command's end, and says what the command could not.
 func (x *executor) ended(end *api.ExecEnd) error {
 	if end.TimedOut {
-		return exitWith(exitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.timeout != "", " of "+x.timeout)))
+		return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.timeout != "", " of "+x.timeout)))
 	}
 	code := end.ExitCode
 	if end.Signal != "" && code < 128 {
@@ -322,30 +323,30 @@ func (x *executor) ended(end *api.ExecEnd) error {
 		}
 	}
 	if code < 0 || code > 255 {
-		code = exitFailed
+		code = cli.ExitFailed
 	}
 	if end.Reason != "" {
 		if code == 0 {
-			code = exitFailed
+			code = cli.ExitFailed
 		}
-		return exitWith(code, fmt.Errorf("the command was ended: %s", end.Reason))
+		return cli.ExitWith(code, fmt.Errorf("the command was ended: %s", end.Reason))
 	}
 	if code == 0 {
 		return nil
 	}
-	return exitSilently(code)
+	return cli.ExitSilently(code)
 }
 
-func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *target) error {
-	list, err := cl.Executions(ctx, t.id)
+func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *cli.Target) error {
+	list, err := cl.Executions(ctx, t.ID)
 	if err != nil {
 		return err
 	}
-	if x.app.json {
-		return x.app.printJSON(list)
+	if x.app.JSON {
+		return x.app.PrintJSON(list)
 	}
 	if len(list.Executions) == 0 {
-		fmt.Fprintf(x.app.stderr, "muster: %s has no executions\n", term.Clean(t.describe()))
+		fmt.Fprintf(x.app.Stderr, "muster: %s has no executions\n", term.Clean(t.Describe()))
 		return nil
 	}
 	now := time.Now()
@@ -378,7 +379,7 @@ func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *ta
 		}
 		rows = append(rows, []string{e.ID, status, kind, took, e.Reason})
 	}
-	x.app.printTable([]string{"EXECUTION", "STATUS", "KIND", "RAN", "REASON"}, rows)
+	x.app.PrintTable([]string{"EXECUTION", "STATUS", "KIND", "RAN", "REASON"}, rows)
 	return nil
 }
 
@@ -395,9 +396,9 @@ func (x *executor) leftText(detached bool, name, sent string) string {
 }
 
 // errPipe says that whoever read our stdout has left: nothing to print, for no one is there.
-var errPipe = exitSilently(exitBrokenPipe)
+var errPipe = cli.ExitSilently(cli.ExitBrokenPipe)
 
 // insideCommands are those about what runs in a sandbox.
-func insideCommands(a *app) []*cobra.Command {
-	return []*cobra.Command{a.execCommand(), a.portCommand(), a.topCommand()}
+func insideCommands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{execCommand(a), portCommand(a), topCommand(a)}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/testwait"
 )
 
@@ -157,7 +158,7 @@ type started struct {
 
 func (s *stub) begin(stdin io.Reader, args ...string) *started {
 	p := &started{signals: make(chan os.Signal, 4), code: make(chan int, 1)}
-	a := &app{stdin: stdin, stdout: &p.out, stderr: &p.errs, signals: p.signals}
+	a := &cli.App{Stdin: stdin, Stdout: &p.out, Stderr: &p.errs, Signals: p.signals}
 	go func() { p.code <- s.execute(a, args...) }()
 	return p
 }
@@ -237,7 +238,7 @@ func TestExecWaitsForTheStart(t *testing.T) {
 	var out, errs lockedBuffer
 	ended := make(chan int)
 	go func() {
-		ended <- s.execute(&app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, startWait: time.Minute}, "exec", "web", "--", "true")
+		ended <- s.execute(&cli.App{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, StartWait: time.Minute}, "exec", "web", "--", "true")
 	}()
 	s.eventually(t, func() bool { return strings.Contains(errs.String(), "waiting for job web to start") })
 	s.do(func() { s.allocs[0].Status = "running" })
@@ -255,7 +256,7 @@ func TestExecBrokenPipe(t *testing.T) {
 	_ = r.Close()
 	defer func() { _ = w.Close() }()
 	var errs lockedBuffer
-	code := s.execute(&app{stdin: strings.NewReader(""), stdout: w, stderr: &errs}, "exec", "web", "--", "yes")
+	code := s.execute(&cli.App{Stdin: strings.NewReader(""), Stdout: w, Stderr: &errs}, "exec", "web", "--", "yes")
 	if code != 141 || errs.String() != "" {
 		t.Errorf("code %d, %q", code, errs.String())
 	}
@@ -283,7 +284,7 @@ func (s *stub) console(t *testing.T, args ...string) *console {
 	c := &console{started: &started{signals: make(chan os.Signal, 4), code: make(chan int, 1)}, master: master, tty: tty}
 	c.was = c.state(t)
 	go func() { _, _ = io.Copy(&c.seen, master) }()
-	a := &app{stdin: tty, stdout: tty, stderr: tty, signals: c.signals}
+	a := &cli.App{Stdin: tty, Stdout: tty, Stderr: tty, Signals: c.signals}
 	go func() { c.code <- s.execute(a, args...) }()
 	return c
 }

@@ -8,28 +8,29 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) explainCommand() *cobra.Command {
-	c := a.command("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
+func explainCommand(a *cli.App) *cobra.Command {
+	c := a.Command("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
 nodes, the largest first; which nodes would be taken and by what; what could be launched and what is in the way; what the
 cloud answered; and when a member may start. Of one member, JOB/INDEX: where it would go now; one that has an allocation is
 told of as if it had none, as what the plan saw that placed it is not kept. Of a node: its dials, who turned them and why,
 what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
 		cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-			cl, err := a.connect()
+			cl, err := a.Connect()
 			if err != nil {
 				return err
 			}
 			if id, ok := cutNode(args[0]); ok {
-				return a.explainNode(ctx, cl, id, nil)
+				return explainNode(a, ctx, cl, id, nil)
 			}
-			key, err := a.jobKey(args[0])
+			key, err := a.JobKey(args[0])
 			if err != nil {
 				// NAMESPACE/JOB/INDEX, or JOB/INDEX beside --namespace.
-				if job, index, ok := cutIndex(args[0]); ok {
-					return a.explainMember(ctx, cl, job, index)
+				if job, index, ok := cli.SplitMember(args[0]); ok {
+					return explainMember(a, ctx, cl, job, index)
 				}
 				return err
 			}
@@ -37,36 +38,36 @@ what runs there, and when it will be ended. A name that is both is a job; node/I
 			if client.IsNotFound(err) {
 				// A server that does not know of environments here refuses the name.
 				if env, failed := cl.ExplainJob(ctx, muster.EnvironmentKey(key.Namespace, key.Name)); failed == nil {
-					return a.printExplanation(env, env.Text)
+					return printExplanation(a, env, env.Text)
 				}
-				if job, index, ok := cutIndex(args[0]); ok {
-					return a.explainMember(ctx, cl, job, index)
+				if job, index, ok := cli.SplitMember(args[0]); ok {
+					return explainMember(a, ctx, cl, job, index)
 				}
-				return a.explainNode(ctx, cl, muster.NodeID(args[0]), err)
+				return explainNode(a, ctx, cl, muster.NodeID(args[0]), err)
 			}
 			if err != nil {
 				return err
 			}
-			return a.printExplanation(e, e.Text)
+			return printExplanation(a, e, e.Text)
 		})
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // explainMember explains one member of a job.
-func (a *app) explainMember(ctx context.Context, cl *client.Client, job string, index int) error {
-	key, err := a.jobKey(job)
+func explainMember(a *cli.App, ctx context.Context, cl *client.Client, job string, index int) error {
+	key, err := a.JobKey(job)
 	if err != nil {
 		return err
 	}
 	e, err := cl.ExplainMember(ctx, key, index)
 	if client.IsNotFound(err) {
-		return withHint(err, jobsHint)
+		return cli.WithHint(err, cli.JobsHint)
 	}
 	if err != nil {
 		return err
 	}
-	return a.printExplanation(e, e.Text)
+	return printExplanation(a, e, e.Text)
 }
 
 func cutNode(name string) (muster.NodeID, bool) {
@@ -78,23 +79,23 @@ func cutNode(name string) (muster.NodeID, bool) {
 }
 
 // explainNode explains a node. noJob is why it is not a job, if that was asked first.
-func (a *app) explainNode(ctx context.Context, cl *client.Client, id muster.NodeID, noJob error) error {
+func explainNode(a *cli.App, ctx context.Context, cl *client.Client, id muster.NodeID, noJob error) error {
 	e, err := cl.ExplainNode(ctx, id)
 	switch {
 	case client.IsNotFound(err) && noJob != nil:
-		return withHint(noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is")
+		return cli.WithHint(noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is")
 	case err != nil:
 		return nodeHint(err)
 	}
-	return a.printExplanation(e, e.Text)
+	return printExplanation(a, e, e.Text)
 }
 
-func (a *app) printExplanation(whole any, text []string) error {
-	if a.json {
-		return a.printJSON(whole)
+func printExplanation(a *cli.App, whole any, text []string) error {
+	if a.JSON {
+		return a.PrintJSON(whole)
 	}
 	for _, line := range text {
-		fmt.Fprintln(a.stdout, term.Clean(line))
+		fmt.Fprintln(a.Stdout, term.Clean(line))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 // follower follows one version of a job to its end: it learns of its allocations
@@ -115,7 +116,7 @@ func (f *follower) follow(ctx context.Context, after string, signals <-chan os.S
 			close(t.printed)
 		case <-signals:
 			if !interrupted() {
-				return errInterrupted
+				return cli.ErrInterrupted
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -164,7 +165,7 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 	for {
 		before, err := f.cl.Job(ctx, f.key)
 		if err != nil {
-			return news{err: jobHint(err)}, 0
+			return news{err: cli.JobHint(err)}, 0
 		}
 		n, index := news{job: before}, uint64(0)
 		for q := (client.AllocQuery{Limit: client.MaxPage}); ; {
@@ -185,7 +186,7 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 		}
 		after, err := f.cl.Job(ctx, f.key)
 		if err != nil {
-			return news{err: jobHint(err)}, 0
+			return news{err: cli.JobHint(err)}, 0
 		}
 		// If it ended in between, that event may lie before index: look again.
 		if after.Stage != string(muster.JobEnded) {
@@ -215,7 +216,7 @@ func (f *follower) take(n news) error {
 
 func (f *follower) takeJob(j *api.Job) error {
 	if j.UID != f.uid || j.Version > f.version {
-		return failure(fmt.Errorf("job %s was submitted again: version %d took the place of version %d", f.key, j.Version, f.version))
+		return cli.Failure(fmt.Errorf("job %s was submitted again: version %d took the place of version %d", f.key, j.Version, f.version))
 	}
 	if j.Version == f.version {
 		f.job = j
@@ -318,22 +319,7 @@ func (f *follower) note(al *api.Alloc) {
 	if f.out.prefix {
 		who = fmt.Sprintf("member %d, attempt %d", al.Index, al.Attempt)
 	}
-	f.out.screen.Say("%s %s: %s", who, al.Outcome, whyOf(al))
-}
-
-// whyOf says why an allocation did not succeed.
-func whyOf(al *api.Alloc) string {
-	switch {
-	case al.Failure != nil && al.Failure.Message != "":
-		return al.Failure.Message
-	case al.Outcome == string(muster.OutcomeStopped) && al.StopCause != "":
-		return al.StopCause
-	case al.Signal != "":
-		return "ended by " + al.Signal
-	case al.ExitCode != nil:
-		return fmt.Sprintf("exit code %d", *al.ExitCode)
-	}
-	return al.Outcome
+	f.out.screen.Say("%s %s: %s", who, al.Outcome, cli.AllocReason(al))
 }
 
 // pump gives what waits to be read to readers, as far as there are places.

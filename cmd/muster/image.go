@@ -14,19 +14,20 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) imageCommand() *cobra.Command {
+func imageCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "image", Short: "See, pull and delete images on nodes",
 		Long: term.Reflow(`See, pull and delete the container images that nodes keep.
 
 A node pulls what a job asks for by itself, and deletes what was not used for longest when there
 is too much. Credentials of registries stay with the server: see docs/files.md.`),
-		Args: cobra.NoArgs, RunE: needsCommand,
+		Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 	}
-	c.AddCommand(a.imageListCommand(), a.imagePullCommand(), a.imagePruneCommand())
+	c.AddCommand(imageListCommand(a), imagePullCommand(a), imagePruneCommand(a))
 	return c
 }
 
@@ -45,7 +46,7 @@ func (n *nodesFlags) flags(c *cobra.Command, what string) {
 func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, error) {
 	if len(n.nodes) > 0 {
 		if n.pool != "" {
-			return nil, usage(errors.New("--node and --pool: give one of them"))
+			return nil, cli.Usage(errors.New("--node and --pool: give one of them"))
 		}
 		return n.nodes, nil
 	}
@@ -61,8 +62,8 @@ func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, err
 }
 
 // noNodes says that there is nobody to ask.
-func (a *app) noNodes(n *nodesFlags) {
-	fmt.Fprintf(a.stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", term.SuffixIf(n.pool != "", " of pool "+n.pool))
+func noNodes(a *cli.App, n *nodesFlags) {
+	fmt.Fprintf(a.Stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", term.SuffixIf(n.pool != "", " of pool "+n.pool))
 }
 
 // nodesAtOnce is how many nodes are spoken to at the same time.
@@ -83,7 +84,7 @@ func each(ids []string, do func(i int, id string)) {
 }
 
 // tellNodes tells what went wrong on nodes; the error is for all of them.
-func (a *app) tellNodes(ids []string, errs []error, what string) error {
+func tellNodes(a *cli.App, ids []string, errs []error, what string) error {
 	failed, unreachable := 0, error(nil)
 	for i, err := range errs {
 		if err == nil {
@@ -95,15 +96,15 @@ func (a *app) tellNodes(ids []string, errs []error, what string) error {
 			continue
 		}
 		if client.IsNotFound(err) && client.Code(err) == string(muster.FaultNotFound) && len(ids) == 1 {
-			err = withHint(err, "`muster node list` shows the nodes")
+			err = cli.WithHint(err, "`muster node list` shows the nodes")
 		}
-		fmt.Fprintf(a.stderr, "muster: node %s: %s\n", term.Clean(ids[i]), term.OneLine(err.Error()))
+		fmt.Fprintf(a.Stderr, "muster: node %s: %s\n", term.Clean(ids[i]), term.OneLine(err.Error()))
 	}
 	switch {
 	case unreachable != nil:
 		return unreachable
 	case failed > 0:
-		return failure(fmt.Errorf("%s on %d of %s", what, failed, muster.Counted(len(ids), "node")))
+		return cli.Failure(fmt.Errorf("%s on %d of %s", what, failed, muster.Counted(len(ids), "node")))
 	}
 	return nil
 }
@@ -114,10 +115,10 @@ type nodeImages struct {
 	*api.ImageList
 }
 
-func (a *app) imageListCommand() *cobra.Command {
+func imageListCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.command("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+	c := a.Command("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -125,8 +126,8 @@ func (a *app) imageListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if len(ids) == 0 && !a.json {
-			a.noNodes(n)
+		if len(ids) == 0 && !a.JSON {
+			noNodes(a, n)
 			return nil
 		}
 		lists, errs := make([]*api.ImageList, len(ids)), make([]error, len(ids))
@@ -134,14 +135,14 @@ func (a *app) imageListCommand() *cobra.Command {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		a.printImages(ids, lists, errs)
-		return a.tellNodes(ids, errs, "the images could not be listed")
+		printImages(a, ids, lists, errs)
+		return tellNodes(a, ids, errs, "the images could not be listed")
 	})
 	n.flags(c, "only of")
 	return c
 }
 
-func (a *app) printImages(ids []string, lists []*api.ImageList, errs []error) {
+func printImages(a *cli.App, ids []string, lists []*api.ImageList, errs []error) {
 	now := time.Now()
 	var rows [][]string
 	shown := []nodeImages{}
@@ -161,15 +162,15 @@ func (a *app) printImages(ids []string, lists []*api.ImageList, errs []error) {
 		}
 		sums = append(sums, fmt.Sprintf("node %s: %s, %s of %s", ids[i], muster.Counted(len(l.Images), "image"), muster.Bytes(l.Used), muster.Bytes(l.Limit)))
 	}
-	if a.json {
-		_ = a.printJSON(shown)
+	if a.JSON {
+		_ = a.PrintJSON(shown)
 		return
 	}
 	if len(rows) > 0 {
-		a.printTable([]string{"NODE", "IMAGE", "DIGEST", "SIZE", "LAYERS", "USED"}, rows)
+		a.PrintTable([]string{"NODE", "IMAGE", "DIGEST", "SIZE", "LAYERS", "USED"}, rows)
 	}
 	for _, s := range sums {
-		fmt.Fprintf(a.stderr, "muster: %s\n", term.Clean(s))
+		fmt.Fprintf(a.Stderr, "muster: %s\n", term.Clean(s))
 	}
 }
 
@@ -189,14 +190,14 @@ type pulledImage struct {
 	Digest string `json:"digest"`
 }
 
-func (a *app) imagePullCommand() *cobra.Command {
+func imagePullCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.command("pull IMAGE", "Pull an image to nodes ahead of its use", `To the nodes of --node, or to all of --pool that serve now. Nodes that are made later pull it when
+	c := a.Command("pull IMAGE", "Pull an image to nodes ahead of its use", `To the nodes of --node, or to all of --pool that serve now. Nodes that are made later pull it when
 they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if len(n.nodes) == 0 && n.pool == "" {
-			return usage(errors.New("where to? give --node NODE or --pool POOL; `muster node list` shows them"))
+			return cli.Usage(errors.New("where to? give --node NODE or --pool POOL; `muster node list` shows them"))
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -205,17 +206,17 @@ they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx
 			return err
 		}
 		if len(ids) == 0 {
-			a.noNodes(n)
-			return exitSilently(exitFailed)
+			noNodes(a, n)
+			return cli.ExitSilently(cli.ExitFailed)
 		}
-		return a.pull(ctx, cl, args[0], ids)
+		return pull(a, ctx, cl, args[0], ids)
 	})
 	n.flags(c, "to")
 	return c
 }
 
-func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []string) error {
-	p := &pulls{screen: term.NewScreen(a.stdout, a.stderr), now: map[string]api.ImageProgress{}}
+func pull(a *cli.App, ctx context.Context, cl *client.Client, ref string, ids []string) error {
+	p := &pulls{screen: term.NewScreen(a.Stdout, a.Stderr), now: map[string]api.ImageProgress{}}
 	done, errs := make([]pulledImage, len(ids)), make([]error, len(ids))
 	each(ids, func(i int, id string) {
 		digest, err := cl.PullImage(ctx, muster.NodeID(id), ref, func(now api.ImageProgress) { p.set(id, &now) })
@@ -232,16 +233,16 @@ func (a *app) pull(ctx context.Context, cl *client.Client, ref string, ids []str
 			good = append(good, done[i])
 		}
 	}
-	if a.json {
-		if err := a.printJSON(good); err != nil {
+	if a.JSON {
+		if err := a.PrintJSON(good); err != nil {
 			return err
 		}
 	} else {
 		for _, g := range good {
-			fmt.Fprintf(a.stdout, "%s %s\n", term.OneLine(g.Node), term.OneLine(g.Digest))
+			fmt.Fprintf(a.Stdout, "%s %s\n", term.OneLine(g.Node), term.OneLine(g.Digest))
 		}
 	}
-	return a.tellNodes(ids, errs, fmt.Sprintf("%s could not be pulled", ref))
+	return tellNodes(a, ids, errs, fmt.Sprintf("%s could not be pulled", ref))
 }
 
 // pulls is how far pulls are that go on at once.
@@ -295,14 +296,14 @@ type prunedNode struct {
 	Freed int64  `json:"freed"`
 }
 
-func (a *app) imagePruneCommand() *cobra.Command {
+func imagePruneCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
 	all := false
-	c := a.command("prune", "Delete images that nothing uses", "From the nodes of --node, or from all of --pool. What a sandbox uses stays.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+	c := a.Command("prune", "Delete images that nothing uses", "From the nodes of --node, or from all of --pool. What a sandbox uses stays.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if len(n.nodes) == 0 && n.pool == "" {
-			return usage(errors.New("where? give --node NODE or --pool POOL; `muster node list` shows them"))
+			return cli.Usage(errors.New("where? give --node NODE or --pool POOL; `muster node list` shows them"))
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -311,7 +312,7 @@ func (a *app) imagePruneCommand() *cobra.Command {
 			return err
 		}
 		if len(ids) == 0 {
-			a.noNodes(n)
+			noNodes(a, n)
 			return nil
 		}
 		done, errs := make([]*api.ImagesPruned, len(ids)), make([]error, len(ids))
@@ -325,16 +326,16 @@ func (a *app) imagePruneCommand() *cobra.Command {
 				good = append(good, prunedNode{ids[i], done[i].Freed})
 			}
 		}
-		if a.json {
-			if err := a.printJSON(good); err != nil {
+		if a.JSON {
+			if err := a.PrintJSON(good); err != nil {
 				return err
 			}
 		} else {
 			for _, g := range good {
-				fmt.Fprintf(a.stdout, "%s %s freed\n", term.Clean(g.Node), muster.Bytes(g.Freed))
+				fmt.Fprintf(a.Stdout, "%s %s freed\n", term.Clean(g.Node), muster.Bytes(g.Freed))
 			}
 		}
-		return a.tellNodes(ids, errs, "images could not be deleted")
+		return tellNodes(a, ids, errs, "images could not be deleted")
 	})
 	n.flags(c, "from")
 	c.Flags().BoolVar(&all, "all", false, "also what was used lately")

@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -25,35 +26,35 @@ type fetched struct {
 	Files  int    `json:"files"`
 }
 
-func (a *app) fetchCommand() *cobra.Command {
+func fetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
-	c := a.command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
+	c := a.Command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
 the folder of --dest; of a job with more members, into a folder for each, named by its
 index. Files that are there already are replaced. Nothing is written outside of an
 output's own path there, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.jobAt(args[0])
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		job, err := cl.Job(ctx, key)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
 		if index >= job.Count {
-			return failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count))
+			return cli.Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count))
 		}
 		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}}
 		return f.run(ctx, job, index)
 	})
 	c.Flags().StringVar(&dest, "dest", dest, "folder to put them into; made if it is not there")
 	c.Flags().IntVar(&index, "index", index, "only of this member, without a folder of its own")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // fetcher brings the outputs of one job.
 type fetcher struct {
-	app    *app
+	app    *cli.App
 	cl     *client.Client
 	key    muster.JobKey
 	dest   string
@@ -81,26 +82,26 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		}
 		if err != nil {
 			f.failed++
-			fmt.Fprintf(f.app.stderr, "muster: member %d: %s\n", m.Index, term.OneLine(err.Error()))
+			fmt.Fprintf(f.app.Stderr, "muster: member %d: %s\n", m.Index, term.OneLine(err.Error()))
 		}
 	}
-	if f.app.json {
-		if err := f.app.printJSON(f.got); err != nil {
+	if f.app.JSON {
+		if err := f.app.PrintJSON(f.got); err != nil {
 			return err
 		}
 	}
 	if without := job.Count - succeeded; without > 0 && len(f.got) > 0 && index < 0 {
-		fmt.Fprintf(f.app.stderr, "muster: job %s: no outputs of %d of %s, which did not succeed\n", f.key, without, muster.Counted(job.Count, "member"))
+		fmt.Fprintf(f.app.Stderr, "muster: job %s: no outputs of %d of %s, which did not succeed\n", f.key, without, muster.Counted(job.Count, "member"))
 	}
 	switch {
 	case f.failed > 0:
-		return failure(fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member")))
-	case len(f.got) > 0 || f.app.json:
+		return cli.Failure(fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member")))
+	case len(f.got) > 0 || f.app.JSON:
 		return nil
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:
-		return failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
+		return cli.Failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
 	}
-	return failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, standing(job)))
+	return cli.Failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, cli.JobStatus(job)))
 }
 
 // member brings the outputs of one member.
@@ -133,11 +134,11 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 			return fmt.Errorf("output %s: %w", out.Path, err)
 		}
 		for _, s := range u.skipped {
-			fmt.Fprintf(f.app.stderr, "muster: member %d: output %s: %s\n", m.Index, term.OneLine(out.Path), term.OneLine(s))
+			fmt.Fprintf(f.app.Stderr, "muster: member %d: output %s: %s\n", m.Index, term.OneLine(out.Path), term.OneLine(s))
 		}
 		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
-		if !f.app.json {
-			fmt.Fprintln(f.app.stdout, term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
+		if !f.app.JSON {
+			fmt.Fprintln(f.app.Stdout, term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))
 		}
 	}
 	return nil

@@ -10,18 +10,19 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) jobListCommand() *cobra.Command {
+func jobListCommand(a *cli.App) *cobra.Command {
 	var stage string
-	c := a.command("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+	c := a.Command("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
 		list := api.JobList{Jobs: []api.Job{}}
-		q := client.JobQuery{Namespace: muster.Namespace(a.namespace), Stage: muster.JobStage(stage), Limit: client.MaxPage}
+		q := client.JobQuery{Namespace: muster.Namespace(a.Namespace), Stage: muster.JobStage(stage), Limit: client.MaxPage}
 		for {
 			page, err := cl.Jobs(ctx, q)
 			if err != nil {
@@ -32,11 +33,11 @@ func (a *app) jobListCommand() *cobra.Command {
 				break
 			}
 		}
-		if a.json {
-			return a.printJSON(list)
+		if a.JSON {
+			return a.PrintJSON(list)
 		}
 		if len(list.Jobs) == 0 {
-			fmt.Fprintln(a.stderr, "muster: no jobs; `muster run -- COMMAND` makes one")
+			fmt.Fprintln(a.Stderr, "muster: no jobs; `muster run -- COMMAND` makes one")
 			return nil
 		}
 		now := time.Now()
@@ -44,14 +45,14 @@ func (a *app) jobListCommand() *cobra.Command {
 		for i := range list.Jobs {
 			j := &list.Jobs[i]
 			rows = append(rows, []string{
-				keyOf(j.Namespace, j.Name).String(), standing(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
+				cli.JobKeyOf(j.Namespace, j.Name).String(), cli.JobStatus(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
 				fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), term.Ago(&j.Submitted, now), j.Reason,
 			})
 		}
-		a.printTable([]string{"JOB", "STATUS", "SUCCEEDED", "RUNNING", "FAILED", "AGE", "REASON"}, rows)
+		a.PrintTable([]string{"JOB", "STATUS", "SUCCEEDED", "RUNNING", "FAILED", "AGE", "REASON"}, rows)
 		return nil
 	})
 	c.Flags().StringVar(&stage, "stage", "", "only jobs in this stage: live, stopping or ended")
-	a.namespaceFlag(c, "only this namespace")
+	a.NamespaceFlag(c, "only this namespace")
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -26,27 +27,27 @@ type logsFlags struct {
 	tail    string
 }
 
-func (a *app) logsCommand() *cobra.Command {
+func logsCommand(a *cli.App) *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
-	c = a.command("logs NAME[/INDEX]", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
+	c = a.Command("logs NAME[/INDEX]", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
 they came; of a job with more members, each line has its member in front, unless
 --index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.
 Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if !c.Flags().Changed("index") {
 			l.index = -1
 		} else if l.index < 0 {
-			return usage(fmt.Errorf("--index is %d; members are counted from 0", l.index))
+			return cli.Usage(fmt.Errorf("--index is %d; members are counted from 0", l.index))
 		}
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		key, job, err := a.logsJob(ctx, cl, args[0], l)
+		key, job, err := logsJob(a, ctx, cl, args[0], l)
 		if err != nil {
 			return err
 		}
-		return a.logs(ctx, cl, key, job, l)
+		return logs(a, ctx, cl, key, job, l)
 	})
 	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on until the job has ended")
 	c.Flags().IntVar(&l.index, "index", 0, "only of this member, without its number in front")
@@ -54,24 +55,24 @@ Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx con
 	c.Flags().BoolVar(&l.stdout, "stdout", false, "only stdout")
 	c.Flags().BoolVar(&l.stderr, "stderr", false, "only stderr")
 	c.Flags().StringVar(&l.tail, "tail", "", "only so much of the end of each stream, as 64KiB")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // logsJob is the job that is named: by its name, or one member of it as other commands take it, JOB/INDEX, which
 // is then l.index. A job of just that name goes first.
-func (a *app) logsJob(ctx context.Context, cl *client.Client, name string, l *logsFlags) (key muster.JobKey, job *api.Job, err error) {
-	if key, err = a.jobKey(name); err == nil {
+func logsJob(a *cli.App, ctx context.Context, cl *client.Client, name string, l *logsFlags) (key muster.JobKey, job *api.Job, err error) {
+	if key, err = a.JobKey(name); err == nil {
 		if job, err = cl.Job(ctx, key); err == nil {
 			return key, job, nil
 		}
-		err = jobHint(err)
+		err = cli.JobHint(err)
 	}
-	member, index, ok := cutIndex(name)
+	member, index, ok := cli.SplitMember(name)
 	if !ok || l.index >= 0 || client.IsUnreachable(err) {
 		return key, nil, err
 	}
-	of, bad := a.jobKey(member)
+	of, bad := a.JobKey(member)
 	if bad != nil {
 		return key, nil, err
 	}
@@ -83,14 +84,14 @@ func (a *app) logsJob(ctx context.Context, cl *client.Client, name string, l *lo
 	return of, found, nil
 }
 
-func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
+func logs(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
 	if l.index >= job.Count {
-		return failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count))
+		return cli.Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count))
 	}
 	if job.Count == 1 {
 		l.index = 0
 	}
-	out := &printer{screen: term.NewScreen(a.stdout, a.stderr), prefix: l.index < 0}
+	out := &printer{screen: term.NewScreen(a.Stdout, a.Stderr), prefix: l.index < 0}
 	if l.stdout || !l.stderr {
 		out.streams = append(out.streams, client.Stdout)
 	}
@@ -100,34 +101,34 @@ func (a *app) logs(ctx context.Context, cl *client.Client, key muster.JobKey, jo
 	if l.tail != "" {
 		tail, err := api.ParseSize(l.tail)
 		if err != nil {
-			return usage(fmt.Errorf("--tail: %w", err))
+			return cli.Usage(fmt.Errorf("--tail: %w", err))
 		}
 		if !strings.ContainsFunc(l.tail, unicode.IsLetter) {
 			// Elsewhere such a number is of lines: better no answer than a wrong one.
-			return usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
+			return cli.Usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
 		}
 		out.tail = int64(tail)
 	}
 	switch {
 	case l.attempt != 0 && l.index < 0:
-		return usage(errors.New("--attempt needs --index: attempts are counted for each member"))
+		return cli.Usage(errors.New("--attempt needs --index: attempts are counted for each member"))
 	case l.attempt < 0:
-		return usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
+		return cli.Usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
 	case l.attempt > 0 || l.index >= 0 && !l.follow:
-		return a.logsOfOne(ctx, cl, key, job, out, l)
+		return logsOfOne(a, ctx, cl, key, job, out, l)
 	case l.follow:
-		f := &follower{cl: cl.Patient(followPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
+		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		// Without it a job that waits, for a node or for the disk of the server, looks like one that hangs.
 		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
 		return f.follow(ctx, "", nil, nil)
 	}
-	return a.logsOfAll(ctx, cl, key, out)
+	return logsOfAll(a, ctx, cl, key, out)
 }
 
 // logsOfOne prints the output of one attempt of one member: the newest of this version of the job, or any that is named.
-func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
+func logsOfOne(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
 	var found *api.Alloc
 	for al, err := range cl.AllJobAllocs(ctx, key, client.AllocQuery{Index: &l.index}) {
 		if err != nil {
@@ -140,19 +141,19 @@ func (a *app) logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKe
 	}
 	switch {
 	case found == nil && l.attempt > 0:
-		return failure(fmt.Errorf("job %s: member %d has no attempt %d", key, l.index, l.attempt))
+		return cli.Failure(fmt.Errorf("job %s: member %d has no attempt %d", key, l.index, l.attempt))
 	case found == nil:
 		out.screen.Say("member %d has not started yet", l.index)
 		return nil
 	}
 	if l.follow {
-		cl = cl.Patient(followPatience)
+		cl = cl.Patient(cli.FollowPatience)
 	}
 	return out.print(ctx, cl, muster.AllocID(found.ID), found.Index, l.follow)
 }
 
 // logsOfAll prints the output of the newest attempt of each member, one after the other.
-func (a *app) logsOfAll(ctx context.Context, cl *client.Client, key muster.JobKey, out *printer) error {
+func logsOfAll(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, out *printer) error {
 	var failed error
 	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{}) {
 		if err != nil {
@@ -173,7 +174,7 @@ func (a *app) logsOfAll(ctx context.Context, cl *client.Client, key muster.JobKe
 		}
 		if err != nil {
 			out.screen.Say("member %d: %v", m.Index, err)
-			failed = exitSilently(exitFailed)
+			failed = cli.ExitSilently(cli.ExitFailed)
 		}
 	}
 	return failed

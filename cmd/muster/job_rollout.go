@@ -11,86 +11,87 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) scaleCommand() *cobra.Command {
+func scaleCommand(a *cli.App) *cobra.Command {
 	var s api.JobScale
-	c := a.command("scale NAME COUNT", "Give a service more or fewer members", `That is a new version, and no member is started anew for it. Those beyond the count are
+	c := a.Command("scale NAME COUNT", "Give a service more or fewer members", `That is a new version, and no member is started anew for it. Those beyond the count are
 asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		count, err := strconv.Atoi(args[1])
 		if err != nil || count < 1 {
-			return usage(fmt.Errorf("COUNT is %q; give a number from 1; `muster job stop %s` ends the service", args[1], args[0]))
+			return cli.Usage(fmt.Errorf("COUNT is %q; give a number from 1; `muster job stop %s` ends the service", args[1], args[0]))
 		}
 		s.Count = count
-		key, cl, err := a.jobAt(args[0])
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		done, err := cl.Scale(ctx, key, s)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
-		return a.printVersion(done, fmt.Sprintf("job %s has %s", key, muster.Counted(count, "member")))
+		return printVersion(a, done, fmt.Sprintf("job %s has %s", key, muster.Counted(count, "member")))
 	})
 	c.Flags().StringVar(&s.Reason, "reason", "", "why, for those who read the history")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
-func (a *app) revertCommand() *cobra.Command {
+func revertCommand(a *cli.App) *cobra.Command {
 	var r api.JobRevert
-	c := a.command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest before the present one that was healthy. It is submitted again as
+	c := a.Command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest before the present one that was healthy. It is submitted again as
 a new version, and rolled out like any other; members that still run it are left alone. How many
 members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), func(ctx context.Context, args []string) error {
 		if len(args) == 2 {
 			v, err := strconv.ParseUint(args[1], 10, 64)
 			if err != nil || v == 0 {
-				return usage(fmt.Errorf("VERSION is %q; give a number that `muster job history %s` lists", args[1], args[0]))
+				return cli.Usage(fmt.Errorf("VERSION is %q; give a number that `muster job history %s` lists", args[1], args[0]))
 			}
 			r.Version = v
 		}
-		key, cl, err := a.jobAt(args[0])
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		done, err := cl.Revert(ctx, key, r)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
-		return a.printVersion(done, fmt.Sprintf("job %s goes back", key))
+		return printVersion(a, done, fmt.Sprintf("job %s goes back", key))
 	})
 	c.Flags().StringVar(&r.Reason, "reason", "", "why, for those who read the history")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // printVersion says what came of a submission.
-func (a *app) printVersion(done *api.JobSubmitted, what string) error {
-	if a.json {
-		return a.printJSON(done)
+func printVersion(a *cli.App, done *api.JobSubmitted, what string) error {
+	if a.JSON {
+		return a.PrintJSON(done)
 	}
 	if done.Unchanged {
-		fmt.Fprintf(a.stderr, "muster: %s already, as version %d says; nothing was done\n", what, done.Version)
+		fmt.Fprintf(a.Stderr, "muster: %s already, as version %d says; nothing was done\n", what, done.Version)
 		return nil
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s: version %d\n", what, done.Version)
+	_, err := fmt.Fprintf(a.Stdout, "%s: version %d\n", what, done.Version)
 	return err
 }
 
-func (a *app) historyCommand() *cobra.Command {
-	c := a.command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
+func historyCommand(a *cli.App) *cobra.Command {
+	c := a.Command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
 --json has their specs.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.jobAt(args[0])
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		h, err := cl.History(ctx, key)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
-		if a.json {
-			return a.printJSON(h)
+		if a.JSON {
+			return a.PrintJSON(h)
 		}
 		now := time.Now()
 		var rows [][]string
@@ -109,10 +110,10 @@ func (a *app) historyCommand() *cobra.Command {
 			}
 			rows = append(rows, []string{number, rollout, term.Ago(&v.Submitted, now), fmt.Sprint(v.Spec.Count), imageOrCommand(v.Spec), why})
 		}
-		a.printTable([]string{"VERSION", "ROLLOUT", "AGE", "COUNT", "RUNS", "WHY"}, rows)
+		a.PrintTable([]string{"VERSION", "ROLLOUT", "AGE", "COUNT", "RUNS", "WHY"}, rows)
 		return nil
 	})
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 

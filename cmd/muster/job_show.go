@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -28,30 +29,30 @@ type shownMember struct {
 	Newest *api.Alloc `json:"newest,omitempty"`
 }
 
-func (a *app) jobShowCommand() *cobra.Command {
+func jobShowCommand(a *cli.App) *cobra.Command {
 	members := 20
-	c := a.command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.jobAt(args[0])
+	c := a.Command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		job, err := cl.Job(ctx, key)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
 		shown, err := membersOf(ctx, cl, key, members)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(shownJob{job, shown})
+		if a.JSON {
+			return a.PrintJSON(shownJob{job, shown})
 		}
-		a.printJob(job, shown)
-		a.printMembers(shown, job.Count)
+		printJob(a, job, shown)
+		printMembers(a, shown, job.Count)
 		return nil
 	})
 	c.Flags().IntVar(&members, "members", members, "how many members to show; 0 shows all")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
@@ -79,7 +80,7 @@ func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most i
 	return shown, nil
 }
 
-func (a *app) printJob(j *api.Job, members []shownMember) {
+func printJob(a *cli.App, j *api.Job, members []shownMember) {
 	now := time.Now()
 	took := ""
 	if j.Ended != nil {
@@ -90,9 +91,9 @@ func (a *app) printJob(j *api.Job, members []shownMember) {
 		command, image = term.ShellWords(j.Spec.Command), imageText(j.Spec.Image, members)
 	}
 	c := j.Counts
-	a.printFields(
-		"Job", keyOf(j.Namespace, j.Name).String(),
-		"Status", standing(j),
+	a.PrintFields(
+		"Job", cli.JobKeyOf(j.Namespace, j.Name).String(),
+		"Status", cli.JobStatus(j),
 		"Reason", j.Reason, "Waits", j.Waits,
 		"Version", fmt.Sprint(j.Version),
 		"Rollout", rolloutText(j.Rollout),
@@ -120,7 +121,7 @@ func imageText(ref string, members []shownMember) string {
 	return fmt.Sprintf("%s (%s)", ref, strings.Join(digests, ", "))
 }
 
-func (a *app) printMembers(shown []shownMember, count int) {
+func printMembers(a *cli.App, shown []shownMember, count int) {
 	if len(shown) == 0 {
 		return
 	}
@@ -131,7 +132,7 @@ func (a *app) printMembers(shown []shownMember, count int) {
 		if al := m.Newest; al != nil {
 			node, exit = al.Node, exitText(al)
 			if m.Status == string(muster.MemberPlaced) {
-				status = statusOf(al)
+				status = cli.AllocStatus(al)
 			}
 			if reason == "" && al.Failure != nil {
 				reason = al.Failure.Message
@@ -150,19 +151,11 @@ func (a *app) printMembers(shown []shownMember, count int) {
 		}
 		rows = append(rows, []string{fmt.Sprint(m.Index), status, fmt.Sprint(m.Attempt), node, exit, took, reason})
 	}
-	fmt.Fprintln(a.stdout)
-	a.printTable([]string{"MEMBER", "STATUS", "ATTEMPT", "NODE", "EXIT", "RAN", "REASON"}, rows)
+	fmt.Fprintln(a.Stdout)
+	a.PrintTable([]string{"MEMBER", "STATUS", "ATTEMPT", "NODE", "EXIT", "RAN", "REASON"}, rows)
 	if count > len(shown) {
-		fmt.Fprintf(a.stdout, "… and %d more; --members 0 shows all\n", count-len(shown))
+		fmt.Fprintf(a.Stdout, "… and %d more; --members 0 shows all\n", count-len(shown))
 	}
-}
-
-// statusOf is an allocation's status for people: of one whose node cannot be reached nobody knows.
-func statusOf(al *api.Alloc) string {
-	if al.Unreachable {
-		return "unreachable"
-	}
-	return al.Status
 }
 
 // exitText is how an allocation's command ended, for tables.

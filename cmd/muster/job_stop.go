@@ -7,31 +7,32 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
-func (a *app) stopCommand() *cobra.Command {
+func stopCommand(a *cli.App) *cobra.Command {
 	reason := ""
-	c := a.command("stop NAME", "Stop a job", `Its members are asked to end with TERM, and killed after their grace time. The command
+	c := a.Command("stop NAME", "Stop a job", `Its members are asked to end with TERM, and killed after their grace time. The command
 does not wait for that: see `+"`muster job show NAME`"+`.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.jobAt(args[0])
+		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
 		}
 		job, err := cl.Stop(ctx, key, reason)
 		if err != nil {
-			return jobHint(err)
+			return cli.JobHint(err)
 		}
-		if a.json {
-			return a.printJSON(job)
+		if a.JSON {
+			return a.PrintJSON(job)
 		}
 		if job.Stage == string(muster.JobEnded) {
-			fmt.Fprintf(a.stdout, "job %s has ended: %s\n", key, standing(job))
+			fmt.Fprintf(a.Stdout, "job %s has ended: %s\n", key, cli.JobStatus(job))
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "job %s is stopping\n", key)
+		fmt.Fprintf(a.Stdout, "job %s is stopping\n", key)
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

@@ -3,80 +3,61 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-func (a *app) submitCommand() *cobra.Command {
+func submitCommand(a *cli.App) *cobra.Command {
 	var ifVersion uint64
 	var replace bool
 	var c *cobra.Command
-	c = a.command("submit FILE", "Submit a job from a file", `The file is YAML or JSON; - is stdin. Files that its inputs name (file: PATH, relative to
+	c = a.Command("submit FILE", "Submit a job from a file", `The file is YAML or JSON; - is stdin. Files that its inputs name (file: PATH, relative to
 the job file) are uploaded first. The job's name is printed. A job that is there
 already with the same content is left as it is.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		s := api.JobSubmission{Replace: replace}
 		if c.Flags().Changed("if-version") {
 			s.IfVersion = &ifVersion
 		}
-		spec, err := specfile.JobAt(args[0], a.stdin)
+		spec, err := specfile.JobAt(args[0], a.Stdin)
 		if err != nil {
 			return err
 		}
-		if err := a.intoNamespace(spec); err != nil {
+		if err := intoNamespace(a, spec); err != nil {
 			return err
 		}
 		s.Spec = *spec
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
-		done, err := submit(ctx, cl, s, folderOf(args[0]))
+		done, err := submit(ctx, cl, s, cli.FolderOf(args[0]))
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(done)
+		if a.JSON {
+			return a.PrintJSON(done)
 		}
-		key := keyOf(done.Namespace, done.Name)
+		key := cli.JobKeyOf(done.Namespace, done.Name)
 		if done.Unchanged {
-			fmt.Fprintf(a.stderr, "muster: job %s is there with the same content (version %d); nothing was done\n", key, done.Version)
+			fmt.Fprintf(a.Stderr, "muster: job %s is there with the same content (version %d); nothing was done\n", key, done.Version)
 		}
-		_, err = fmt.Fprintln(a.stdout, key)
+		_, err = fmt.Fprintln(a.Stdout, key)
 		return err
 	})
 	c.Flags().Uint64Var(&ifVersion, "if-version", 0, "only if the job is at this version; 0: only if it does not exist")
 	c.Flags().BoolVar(&replace, "replace", false, "stop the members of a running job of this name, and run this one instead")
-	a.namespaceFlag(c, "namespace of the job, if the file names none")
+	a.NamespaceFlag(c, "namespace of the job, if the file names none")
 	return c
 }
 
 // intoNamespace puts a job into the namespace of the flag.
-func (a *app) intoNamespace(spec *api.JobSpec) error {
-	return a.intoNamespaceOf(&spec.Namespace, "job")
-}
-
-func (a *app) intoNamespaceOf(namespace *string, noun string) error {
-	switch {
-	case a.namespace == "" || *namespace == a.namespace:
-	case *namespace == "" || *namespace == "default":
-		*namespace = a.namespace
-	default:
-		return usage(fmt.Errorf("the %s is of namespace %s, not of --namespace %s", noun, *namespace, a.namespace))
-	}
-	return nil
-}
-
-// folderOf is what paths in a job file are relative to.
-func folderOf(file string) string {
-	if file == "-" {
-		return "."
-	}
-	return filepath.Dir(file)
+func intoNamespace(a *cli.App, spec *api.JobSpec) error {
+	return a.IntoNamespace(&spec.Namespace, "job")
 }
 
 // submit uploads what a submission's inputs name, and submits it. It is done once,

@@ -8,32 +8,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-func (a *app) validateCommand() *cobra.Command {
+func validateCommand(a *cli.App) *cobra.Command {
 	var local, plan, replace bool
-	c := a.command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
+	c := a.Command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
 offerings. Nothing is submitted or uploaded. With --local the server is not asked. With --plan it is
 asked also what submitting it would do now: what becomes of the job that has the name, where members would go and by what
 each node was chosen, who would give way, what the others would wait for, and what stands between a member and each node,
 by class of equal nodes.
 Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be refused now; 2: the file is wrong.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		spec, err := specfile.JobAt(args[0], a.stdin)
+		spec, err := specfile.JobAt(args[0], a.Stdin)
 		if err != nil {
 			return err
 		}
-		if err := a.intoNamespace(spec); err != nil {
+		if err := intoNamespace(a, spec); err != nil {
 			return err
 		}
 		// Nothing is uploaded, but the files must be there.
-		if _, err := digest(spec, folderOf(args[0])); err != nil {
-			return usage(fmt.Errorf("%s: %w", args[0], err))
+		if _, err := digest(spec, cli.FolderOf(args[0])); err != nil {
+			return cli.Usage(fmt.Errorf("%s: %w", args[0], err))
 		}
 		out := &api.JobValidation{Spec: *spec, Fits: true}
 		if !local {
-			cl, err := a.connect()
+			cl, err := a.Connect()
 			if err == nil {
 				ask := cl.Validate
 				if plan {
@@ -45,24 +46,24 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 				return fmt.Errorf("%s is well-formed, but its fit is not known: %w", args[0], err)
 			}
 		}
-		if a.json {
-			if err := a.printJSON(out); err != nil {
+		if a.JSON {
+			if err := a.PrintJSON(out); err != nil {
 				return err
 			}
 		}
 		switch {
 		case len(out.Problems) > 0:
-			return usage(&api.Problem{Title: args[0] + " would be refused", Errors: out.Problems})
+			return cli.Usage(&api.Problem{Title: args[0] + " would be refused", Errors: out.Problems})
 		case !out.Fits:
-			return failure(fmt.Errorf("%s is well-formed, but fits nowhere: %s", args[0], out.Why))
+			return cli.Failure(fmt.Errorf("%s is well-formed, but fits nowhere: %s", args[0], out.Why))
 		case out.Plan != nil && out.Plan.Refused != "":
-			return failure(fmt.Errorf("%s is well-formed, but would be refused now: %s", args[0], out.Plan.Refused))
-		case a.json:
+			return cli.Failure(fmt.Errorf("%s is well-formed, but would be refused now: %s", args[0], out.Plan.Refused))
+		case a.JSON:
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "%s is well-formed%s\n", args[0], term.Clean(term.SuffixIf(out.Why != "", "; "+out.Why)))
+		fmt.Fprintf(a.Stdout, "%s is well-formed%s\n", args[0], term.Clean(term.SuffixIf(out.Why != "", "; "+out.Why)))
 		if out.Plan != nil {
-			a.printPlan(out.Plan, out.Spec.Name)
+			printPlan(a, out.Plan, out.Spec.Name)
 		}
 		return nil
 	})
@@ -71,7 +72,7 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 	c.Flags().BoolVar(&replace, "replace", false, "with --plan: as submit --replace would")
 	c.MarkFlagsMutuallyExclusive("local", "plan")
 	c.MarkFlagsMutuallyExclusive("local", "replace")
-	a.namespaceFlag(c, "namespace of the job, if the file names none")
+	a.NamespaceFlag(c, "namespace of the job, if the file names none")
 	return c
 }
 
@@ -81,41 +82,41 @@ const linesOfPlan = 20
 // shownStops is how many of those that would be stopped are named.
 const shownStops = 10
 
-func (a *app) printPlan(p *api.JobPlan, name string) {
+func printPlan(a *cli.App, p *api.JobPlan, name string) {
 	switch c := p.Change; {
 	case p.Unchanged:
-		fmt.Fprintf(a.stdout, "job %s is at version %d and says so already: nothing would change\n", term.Clean(name), p.Version)
+		fmt.Fprintf(a.Stdout, "job %s is at version %d and says so already: nothing would change\n", term.Clean(name), p.Version)
 	case c != nil:
-		fmt.Fprintf(a.stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
+		fmt.Fprintf(a.Stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
 		if c.Members > 0 {
-			fmt.Fprintf(a.stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
+			fmt.Fprintf(a.Stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
 		}
 		for i, s := range c.Stops {
 			if i == shownStops {
-				fmt.Fprintf(a.stdout, "  and %d more would be stopped now\n", c.Stopped-i)
+				fmt.Fprintf(a.Stdout, "  and %d more would be stopped now\n", c.Stopped-i)
 				break
 			}
-			fmt.Fprintf(a.stdout, "  member %d would be stopped now: %s\n", s.Member, term.Clean(s.Why))
+			fmt.Fprintf(a.Stdout, "  member %d would be stopped now: %s\n", s.Member, term.Clean(s.Why))
 		}
 	}
 	if p.Paused != "" {
-		fmt.Fprintf(a.stdout, "nothing is placed now: %s; without that:\n", term.Clean(p.Paused))
+		fmt.Fprintf(a.Stdout, "nothing is placed now: %s; without that:\n", term.Clean(p.Paused))
 	}
 	more := ""
 	if p.More {
 		more = ", and maybe more"
 	}
-	fmt.Fprintf(a.stdout, "now %d would be placed%s, %d would wait\n", p.Placed, more, p.Waiting)
+	fmt.Fprintf(a.Stdout, "now %d would be placed%s, %d would wait\n", p.Placed, more, p.Waiting)
 	members := 0
 	for i, n := range p.Nodes {
 		if i < linesOfPlan {
-			fmt.Fprintf(a.stdout, "  %s: %d (%s)\n", term.Clean(n.Node), n.Members, term.Clean(n.Terms))
+			fmt.Fprintf(a.Stdout, "  %s: %d (%s)\n", term.Clean(n.Node), n.Members, term.Clean(n.Terms))
 		} else {
 			members += n.Members
 		}
 	}
 	if members > 0 {
-		fmt.Fprintf(a.stdout, "  and %d on nodes chosen after these\n", members)
+		fmt.Fprintf(a.Stdout, "  and %d on nodes chosen after these\n", members)
 	}
 	left := len(p.GiveWay)
 	for i, v := range p.Evictions {
@@ -123,18 +124,18 @@ func (a *app) printPlan(p *api.JobPlan, name string) {
 			break
 		}
 		left -= len(v.Allocs)
-		fmt.Fprintf(a.stdout, "  on %s %s would give way (%s)\n", term.Clean(v.Node), term.Clean(strings.Join(v.Allocs, ", ")), term.Clean(v.Terms))
+		fmt.Fprintf(a.Stdout, "  on %s %s would give way (%s)\n", term.Clean(v.Node), term.Clean(strings.Join(v.Allocs, ", ")), term.Clean(v.Terms))
 	}
 	if left > 0 {
-		fmt.Fprintf(a.stdout, "  and %d more allocations would give way\n", left)
+		fmt.Fprintf(a.Stdout, "  and %d more allocations would give way\n", left)
 	}
 	if p.Why != "" {
-		fmt.Fprintf(a.stdout, "  %d wait: %s\n", p.Waiting, term.Clean(p.Why))
+		fmt.Fprintf(a.Stdout, "  %d wait: %s\n", p.Waiting, term.Clean(p.Why))
 	}
 	if p.Placed+p.Waiting == 0 {
 		return // the others are where they are
 	}
 	for _, line := range p.Text {
-		fmt.Fprintln(a.stdout, term.Clean(line))
+		fmt.Fprintln(a.Stdout, term.Clean(line))
 	}
 }

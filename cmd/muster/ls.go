@@ -12,45 +12,46 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) lsCommand() *cobra.Command {
+func lsCommand(a *cli.App) *cobra.Command {
 	var long, recursive bool
-	c := a.command("ls ALLOC[:PATH]", "List files in a sandbox", `List what is in a directory of a running allocation's sandbox, or a file. `+targetHelp+`
+	c := a.Command("ls ALLOC[:PATH]", "List files in a sandbox", `List what is in a directory of a running allocation's sandbox, or a file. `+cli.TargetHelp+`
 PATH is absolute, or below the directory where the allocation's command started, which is listed if it is left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		name, dir, ok := strings.Cut(args[0], ":")
 		if name == "" {
-			return errNoAlloc("muster ls JOB:/tmp")
+			return cli.ErrNoAlloc("muster ls JOB:/tmp")
 		}
 		if !ok || dir == "" {
 			dir = "."
 		}
-		cl, t, err := a.running(ctx, name)
+		cl, t, err := a.FindRunning(ctx, name)
 		if err != nil {
 			return err
 		}
-		list, err := cl.ListFiles(ctx, t.id, dir, recursive, api.FileMaxList)
+		list, err := cl.ListFiles(ctx, t.ID, dir, recursive, api.FileMaxList)
 		if err != nil {
-			return t.explain(ctx, cl, err)
+			return t.Explain(ctx, cl, err)
 		}
-		if a.json {
-			return a.printJSON(list)
+		if a.JSON {
+			return a.PrintJSON(list)
 		}
-		a.printFiles(list.Entries, dir, long, recursive)
+		printFiles(a, list.Entries, dir, long, recursive)
 		if list.More {
-			fmt.Fprintf(a.stderr, "muster: there are more than %d; name a directory below %s\n", len(list.Entries), term.Clean(dir))
+			fmt.Fprintf(a.Stderr, "muster: there are more than %d; name a directory below %s\n", len(list.Entries), term.Clean(dir))
 		}
 		return nil
 	})
 	c.Flags().BoolVarP(&long, "long", "l", false, "with permissions, owner, size and time")
 	c.Flags().BoolVarP(&recursive, "recursive", "R", false, "all that is below as well")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // printFiles prints entries in order of their names, or of their paths if they are of a tree.
-func (a *app) printFiles(entries []api.FileEntry, dir string, long, recursive bool) {
+func printFiles(a *cli.App, entries []api.FileEntry, dir string, long, recursive bool) {
 	called := func(e *api.FileEntry) string {
 		if recursive && e.Path != "" {
 			return strings.TrimPrefix(e.Path, strings.TrimSuffix(dir, "/")+"/")
@@ -79,7 +80,7 @@ func (a *app) printFiles(entries []api.FileEntry, dir string, long, recursive bo
 		}
 		b.WriteString(r[5] + "\n")
 	}
-	_, _ = io.WriteString(a.stdout, b.String())
+	_, _ = io.WriteString(a.Stdout, b.String())
 }
 
 // modeText is an entry's kind and permissions, as ls shows them.

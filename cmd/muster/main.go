@@ -12,20 +12,22 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // execute runs the command line and returns its exit code.
 func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := newApp(stdin, stdout, stderr)
-	defer a.end()
-	return a.execute(assemble(a), args)
+	a := cli.NewApp(stdin, stdout, stderr)
+	defer a.End()
+	return a.Execute(assemble(a), args)
 }
 
 // assemble is the command muster with all commands below it.
-func assemble(a *app) *cobra.Command {
-	root := a.root()
+func assemble(a *cli.App) *cobra.Command {
+	root := a.Root()
 	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
 	for _, c := range slices.Concat(jobsCommands(a), insideCommands(a), transferCommands(a), runnersCommands(a), operatorsCommands(a)) {
 		c.GroupID = "work"
@@ -35,7 +37,7 @@ func assemble(a *app) *cobra.Command {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
-	root.AddCommand(a.versionCommand())
+	root.AddCommand(versionCommand(a))
 	root.AddCommand(otherWordCommands()...)
 	return root
 }

@@ -10,18 +10,19 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) namespaceCommand() *cobra.Command {
+func namespaceCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "See what namespaces have and want, and limit them", Long: term.Reflow(`A namespace says whose work a job is. It need not be made: the first job in it does. * stands for all of them together.`)}
-	c.AddCommand(a.namespaceListCommand(), a.namespaceShowCommand(), a.namespaceSetCommand())
+	c.AddCommand(namespaceListCommand(a), namespaceShowCommand(a), namespaceSetCommand(a))
 	return c
 }
 
-func (a *app) namespaceListCommand() *cobra.Command {
-	return a.command("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+func namespaceListCommand(a *cli.App) *cobra.Command {
+	return a.Command("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -29,8 +30,8 @@ func (a *app) namespaceListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(list)
+		if a.JSON {
+			return a.PrintJSON(list)
 		}
 		var rows [][]string
 		for i := range list.Namespaces {
@@ -40,7 +41,7 @@ func (a *app) namespaceListCommand() *cobra.Command {
 				fmt.Sprintf("%g", n.Used.CPU), muster.Bytes(n.Used.Memory).String(), limitsWords(&n.Limits),
 			})
 		}
-		a.printTable([]string{"NAMESPACE", "CLASS", "SHARE", "JOBS", "WAITING", "ALLOCS", "CPU", "MEMORY", "AT MOST"}, rows)
+		a.PrintTable([]string{"NAMESPACE", "CLASS", "SHARE", "JOBS", "WAITING", "ALLOCS", "CPU", "MEMORY", "AT MOST"}, rows)
 		return nil
 	})
 }
@@ -79,9 +80,9 @@ func limitsWords(l *api.NamespaceLimits) string {
 	return strings.Join(out, ", ")
 }
 
-func (a *app) namespaceShowCommand() *cobra.Command {
-	return a.command("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+func namespaceShowCommand(a *cli.App) *cobra.Command {
+	return a.Command("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -89,15 +90,15 @@ func (a *app) namespaceShowCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(n)
+		if a.JSON {
+			return a.PrintJSON(n)
 		}
-		a.printNamespace(n)
+		printNamespace(a, n)
 		return nil
 	})
 }
 
-func (a *app) printNamespace(n *api.Namespace) {
+func printNamespace(a *cli.App, n *api.Namespace) {
 	set := ""
 	if n.LimitSet != nil {
 		set = "by " + n.LimitWho
@@ -113,7 +114,7 @@ func (a *app) printNamespace(n *api.Namespace) {
 	if n.Share > 0 {
 		share = fmt.Sprintf("%.1f %% among the classes that have or want something now", 100*n.Share)
 	}
-	a.printFields(
+	a.PrintFields(
 		"Namespace", n.Name, "Class", class, "Share", share,
 		"Has", fmt.Sprintf("%s not ended, %s with %g cpu and %s memory", muster.Counted(n.Jobs, "job"), muster.Counted(n.Allocs, "allocation"), n.Used.CPU, muster.Bytes(n.Used.Memory)),
 		"Waiting", muster.Counted(n.Waiting, "member"),
@@ -121,7 +122,7 @@ func (a *app) printNamespace(n *api.Namespace) {
 	)
 }
 
-func (a *app) namespaceSetCommand() *cobra.Command {
+func namespaceSetCommand(a *cli.App) *cobra.Command {
 	var (
 		c                      *cobra.Command
 		memory, reason         string
@@ -129,12 +130,12 @@ func (a *app) namespaceSetCommand() *cobra.Command {
 		cpu                    float64
 		none                   bool
 	)
-	c = a.command("set NAME", "Limit what a namespace may have at once", `Limits that are not named stay as they are; 0 lifts one, --none all of them. A limit of jobs refuses
+	c = a.Command("set NAME", "Limit what a namespace may have at once", `Limits that are not named stay as they are; 0 lifts one, --none all of them. A limit of jobs refuses
 the next one; those of allocations, cpu and memory let further members wait. Nothing that runs is ended. * stands for all namespaces together.
 
   muster namespace set team-a --allocations 200 --cpu 64
   muster namespace set '*' --allocations 1000`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -145,7 +146,7 @@ the next one; those of allocations, cpu and memory let further members wait. Not
 		}
 		changed := c.Flags().Changed
 		if !none && !changed("jobs") && !changed("allocations") && !changed("cpu") && !changed("memory") && !changed("max-priority") {
-			return usage(errors.New("say what to set: --jobs, --allocations, --cpu, --memory, --max-priority or --none"))
+			return cli.Usage(errors.New("say what to set: --jobs, --allocations, --cpu, --memory, --max-priority or --none"))
 		}
 		l := before.Limits
 		if none {
@@ -162,7 +163,7 @@ the next one; those of allocations, cpu and memory let further members wait. Not
 		}
 		if changed("memory") {
 			if l.Memory, err = api.ParseSize(memory); err != nil {
-				return usage(fmt.Errorf("--memory: %w", err))
+				return cli.Usage(fmt.Errorf("--memory: %w", err))
 			}
 		}
 		if changed("max-priority") {
@@ -174,10 +175,10 @@ the next one; those of allocations, cpu and memory let further members wait. Not
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(n)
+		if a.JSON {
+			return a.PrintJSON(n)
 		}
-		a.printNamespace(n)
+		printNamespace(a, n)
 		return nil
 	})
 	f := c.Flags()

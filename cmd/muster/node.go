@@ -13,20 +13,21 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) nodeCommand() *cobra.Command {
-	c := &cobra.Command{Use: "node", Short: "See nodes, and say what becomes of them", Long: "See the machines that jobs run on, hold them, and give them back.", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.nodeListCommand(), a.nodeShowCommand(), a.nodeHoldCommand(), a.nodeDrainCommand(), a.nodeRunCommand(), a.nodeDestroyCommand())
+func nodeCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "node", Short: "See nodes, and say what becomes of them", Long: "See the machines that jobs run on, hold them, and give them back.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(nodeListCommand(a), nodeShowCommand(a), nodeHoldCommand(a), nodeDrainCommand(a), nodeRunCommand(a), nodeDestroyCommand(a))
 	return c
 }
 
-func (a *app) nodeListCommand() *cobra.Command {
+func nodeListCommand(a *cli.App) *cobra.Command {
 	var pool, stage string
 	var all bool
-	c := a.command("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+	c := a.Command("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -47,11 +48,11 @@ func (a *app) nodeListCommand() *cobra.Command {
 				break
 			}
 		}
-		if a.json {
-			return a.printJSON(list)
+		if a.JSON {
+			return a.PrintJSON(list)
 		}
 		if len(list.Nodes) == 0 {
-			fmt.Fprintln(a.stderr, "muster: no nodes; they are made when there is work")
+			fmt.Fprintln(a.Stderr, "muster: no nodes; they are made when there is work")
 			return nil
 		}
 		now := time.Now()
@@ -65,7 +66,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 				term.Ago(&n.Launched, now), cmp.Or(n.Trouble, n.Reason),
 			})
 		}
-		a.printTable([]string{"NODE", "POOL", "OFFERING", "STAGE", "HEALTH", "INTENT", "ALLOCS", "CPU", "MEMORY", "AGE", "REASON"}, rows)
+		a.PrintTable([]string{"NODE", "POOL", "OFFERING", "STAGE", "HEALTH", "INTENT", "ALLOCS", "CPU", "MEMORY", "AGE", "REASON"}, rows)
 		return nil
 	})
 	c.Flags().StringVar(&pool, "pool", "", "only nodes of this pool")
@@ -84,9 +85,9 @@ type shownNode struct {
 	LiveAllocs []api.Alloc `json:"live_allocs"`
 }
 
-func (a *app) nodeShowCommand() *cobra.Command {
-	return a.command("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+func nodeShowCommand(a *cli.App) *cobra.Command {
+	return a.Command("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -101,11 +102,11 @@ func (a *app) nodeShowCommand() *cobra.Command {
 			}
 			allocs = append(allocs, al)
 		}
-		if a.json {
-			return a.printJSON(shownNode{n, allocs})
+		if a.JSON {
+			return a.PrintJSON(shownNode{n, allocs})
 		}
-		a.printNode(n)
-		a.printHistory(n)
+		printNode(a, n)
+		printHistory(a, n)
 		if len(allocs) == 0 {
 			return nil
 		}
@@ -113,10 +114,10 @@ func (a *app) nodeShowCommand() *cobra.Command {
 		var rows [][]string
 		for i := range allocs {
 			al := &allocs[i]
-			rows = append(rows, []string{keyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), statusOf(al), term.Ago(al.Started, now)})
+			rows = append(rows, []string{cli.JobKeyOf(al.Namespace, al.Job).String(), fmt.Sprint(al.Index), fmt.Sprint(al.Attempt), cli.AllocStatus(al), term.Ago(al.Started, now)})
 		}
-		fmt.Fprintln(a.stdout)
-		a.printTable([]string{"JOB", "MEMBER", "ATTEMPT", "STATUS", "RAN"}, rows)
+		fmt.Fprintln(a.Stdout)
+		a.PrintTable([]string{"JOB", "MEMBER", "ATTEMPT", "STATUS", "RAN"}, rows)
 		return nil
 	})
 }
@@ -177,7 +178,7 @@ func failuresText(n *api.Node, now time.Time) string {
 	return strings.Join(out, "; ")
 }
 
-func (a *app) printNode(n *api.Node) {
+func printNode(a *cli.App, n *api.Node) {
 	now := time.Now()
 	amount := func(r api.Resources) string {
 		return muster.Resources{CPU: muster.MilliCPU(r.CPU * 1000), Memory: muster.Bytes(r.Memory), Disk: muster.Bytes(r.Disk)}.String()
@@ -193,7 +194,7 @@ func (a *app) printNode(n *api.Node) {
 		attributes = append(attributes, k+"="+v)
 	}
 	sort.Strings(attributes)
-	a.printFields(
+	a.PrintFields(
 		"Node", n.ID, "Pool", n.Pool, "Offering", n.Offering, "Provider", n.Provider, "Zone", n.Zone, "Market", n.Market,
 		"Price", fmt.Sprintf("%g an hour", n.Price), "Instance", n.Instance,
 		"Stage", n.Stage, "Health", n.Health, "Intent", intentText(n, now), "Takes work", map[bool]string{true: "yes", false: "no"}[n.Schedulable], "Reason", n.Reason, "Provider error", n.Trouble,
@@ -206,6 +207,6 @@ func (a *app) printNode(n *api.Node) {
 }
 
 // operatorsCommands are those for who operates a cluster.
-func operatorsCommands(a *app) []*cobra.Command {
-	return []*cobra.Command{a.explainCommand(), a.nodeCommand(), a.poolCommand(), a.namespaceCommand(), a.providerCommand(), a.imageCommand(), a.costCommand(), a.eventsCommand()}
+func operatorsCommands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{explainCommand(a), nodeCommand(a), poolCommand(a), namespaceCommand(a), providerCommand(a), imageCommand(a), costCommand(a), eventsCommand(a)}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -30,16 +31,16 @@ func myself() string {
 
 func nodeHint(err error) error {
 	if client.IsNotFound(err) {
-		return withHint(err, "`muster node list --all` shows the nodes")
+		return cli.WithHint(err, "`muster node list --all` shows the nodes")
 	}
 	return err
 }
 
 // order makes a command that turns a dial of one node and says what it is then.
-func (a *app) order(use, short, long string, act func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error), tell func(n *api.Node) string) *cobra.Command {
+func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error), tell func(n *api.Node) string) *cobra.Command {
 	reason := ""
-	c := a.command(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+	c := a.Command(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -47,27 +48,27 @@ func (a *app) order(use, short, long string, act func(ctx context.Context, cl *c
 		if err != nil {
 			return nodeHint(err)
 		}
-		if a.json {
-			return a.printJSON(n)
+		if a.JSON {
+			return a.PrintJSON(n)
 		}
 		if n.Stage == string(muster.NodeGone) {
-			fmt.Fprintf(a.stdout, "node %s is gone\n", n.ID)
+			fmt.Fprintf(a.Stdout, "node %s is gone\n", n.ID)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "node %s %s\n", n.ID, term.OneLine(tell(n)))
+		fmt.Fprintf(a.Stdout, "node %s %s\n", n.ID, term.OneLine(tell(n)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
 	return c
 }
 
-func (a *app) nodeHoldCommand() *cobra.Command {
+func nodeHoldCommand(a *cli.App) *cobra.Command {
 	var lasts time.Duration
-	c := a.order("hold ID", "Keep a node from new work and from being destroyed", `Nothing automatic ends a node that is held: neither idle time-out, nor broken health, nor a
+	c := order(a, "hold ID", "Keep a node from new work and from being destroyed", `Nothing automatic ends a node that is held: neither idle time-out, nor broken health, nor a
 full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, or the time given with --for.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			if lasts < 0 {
-				return nil, usage(fmt.Errorf("--for is %s; give a time above 0s", lasts))
+				return nil, cli.Usage(fmt.Errorf("--for is %s; give a time above 0s", lasts))
 			}
 			return cl.HoldNode(ctx, id, api.NodeHold{Reason: reason, Who: myself(), For: api.Duration(lasts)})
 		},
@@ -81,14 +82,14 @@ full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, o
 	return c
 }
 
-func (a *app) nodeDrainCommand() *cobra.Command {
+func nodeDrainCommand(a *cli.App) *cobra.Command {
 	var deadline time.Duration
-	c := a.order("drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. With --deadline what still
+	c := order(a, "drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. With --deadline what still
 runs then is stopped, with its kill grace, and runs elsewhere; that uses up no attempt. `+"`muster node run ID`"+` takes
 the drain back, for as long as the node serves.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			if deadline < 0 {
-				return nil, usage(fmt.Errorf("--deadline is %s; give a time above 0s", deadline))
+				return nil, cli.Usage(fmt.Errorf("--deadline is %s; give a time above 0s", deadline))
 			}
 			return cl.DrainNode(ctx, id, api.NodeDrain{Reason: reason, Who: myself(), Deadline: api.Duration(deadline)})
 		}, departure)
@@ -96,8 +97,8 @@ the drain back, for as long as the node serves.`,
 	return c
 }
 
-func (a *app) nodeRunCommand() *cobra.Command {
-	return a.order("run ID", "Let a node have work again", "The end of a hold, or of a drain.",
+func nodeRunCommand(a *cli.App) *cobra.Command {
+	return order(a, "run ID", "Let a node have work again", "The end of a hold, or of a drain.",
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			return cl.RunNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
 		},
@@ -109,9 +110,9 @@ func (a *app) nodeRunCommand() *cobra.Command {
 		})
 }
 
-func (a *app) nodeDestroyCommand() *cobra.Command {
+func nodeDestroyCommand(a *cli.App) *cobra.Command {
 	now := false
-	c := a.order("destroy ID", "Destroy a node", `It gets no new work and is destroyed when nothing runs there any more: as drain, but for good.
+	c := order(a, "destroy ID", "Destroy a node", `It gets no new work and is destroyed when nothing runs there any more: as drain, but for good.
 With --now it is destroyed at once: what runs there is lost, and placed again elsewhere.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			return cl.DestroyNode(ctx, id, api.NodeDestroy{Reason: reason, Who: myself(), Now: now})
@@ -136,7 +137,7 @@ func departure(n *api.Node) string {
 }
 
 // printHistory prints what became of a node.
-func (a *app) printHistory(n *api.Node) {
+func printHistory(a *cli.App, n *api.Node) {
 	if len(n.History) == 0 {
 		return
 	}
@@ -144,9 +145,9 @@ func (a *app) printHistory(n *api.Node) {
 	for _, e := range n.History {
 		rows = append(rows, []string{e.Time.Local().Format(time.DateTime), trimNoun(e.Type), term.OrDash(e.Who), term.OrDash(e.Reason)})
 	}
-	fmt.Fprintln(a.stdout)
-	a.printTable([]string{"TIME", "BECAME", "BY", "REASON"}, rows)
+	fmt.Fprintln(a.Stdout)
+	a.PrintTable([]string{"TIME", "BECAME", "BY", "REASON"}, rows)
 	if n.HistoryLost > 0 {
-		fmt.Fprintf(a.stdout, "%d earlier ones are not kept\n", n.HistoryLost)
+		fmt.Fprintf(a.Stdout, "%d earlier ones are not kept\n", n.HistoryLost)
 	}
 }

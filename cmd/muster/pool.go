@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -22,20 +23,20 @@ func trimNoun(kind string) string {
 
 func poolHint(err error) error {
 	if client.IsNotFound(err) {
-		return withHint(err, "`muster pool list` shows the pools")
+		return cli.WithHint(err, "`muster pool list` shows the pools")
 	}
 	return err
 }
 
-func (a *app) poolCommand() *cobra.Command {
-	c := &cobra.Command{Use: "pool", Short: "See pools, and let them go on", Long: "See the rules by which nodes are made, and what lives by them.", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.poolListCommand(), a.poolShowCommand(), a.poolResumeCommand())
+func poolCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "pool", Short: "See pools, and let them go on", Long: "See the rules by which nodes are made, and what lives by them.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(poolListCommand(a), poolShowCommand(a), poolResumeCommand(a))
 	return c
 }
 
-func (a *app) poolListCommand() *cobra.Command {
-	return a.command("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.connect()
+func poolListCommand(a *cli.App) *cobra.Command {
+	return a.Command("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -43,8 +44,8 @@ func (a *app) poolListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(l)
+		if a.JSON {
+			return a.PrintJSON(l)
 		}
 		var rows [][]string
 		for i := range l.Pools {
@@ -54,7 +55,7 @@ func (a *app) poolListCommand() *cobra.Command {
 				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), poolWord(p),
 			})
 		}
-		a.printTable([]string{"POOL", "PROVIDER", "NODES", "SERVING", "COMING", "IDLE", "LOST", "HELD", "AN HOUR", "MONTH", "BLOCKS", "BREAKER"}, rows)
+		a.PrintTable([]string{"POOL", "PROVIDER", "NODES", "SERVING", "COMING", "IDLE", "LOST", "HELD", "AN HOUR", "MONTH", "BLOCKS", "BREAKER"}, rows)
 		return nil
 	})
 }
@@ -77,9 +78,9 @@ func poolWord(p *api.Pool) string {
 	return word
 }
 
-func (a *app) poolShowCommand() *cobra.Command {
-	return a.command("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+func poolShowCommand(a *cli.App) *cobra.Command {
+	return a.Command("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -87,10 +88,10 @@ func (a *app) poolShowCommand() *cobra.Command {
 		if err != nil {
 			return poolHint(err)
 		}
-		if a.json {
-			return a.printJSON(p)
+		if a.JSON {
+			return a.PrintJSON(p)
 		}
-		a.printPool(p)
+		printPool(a, p)
 		return nil
 	})
 }
@@ -119,7 +120,7 @@ func suspectText(p *api.Pool, now time.Time) string {
 	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", term.Ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
 }
 
-func (a *app) printPool(p *api.Pool) {
+func printPool(a *cli.App, p *api.Pool) {
 	now := time.Now()
 	limit := func(used, most float64, per string) string {
 		if most == 0 {
@@ -141,7 +142,7 @@ func (a *app) printPool(p *api.Pool) {
 	if p.Spent != nil {
 		spent = spentText(p.Spent) + " this month"
 	}
-	a.printFields(
+	a.PrintFields(
 		"Pool", p.Name, "Provider", p.Provider, "Offerings", strings.Join(p.Offerings, ", "),
 		"Limits", fmt.Sprintf("%d to %d nodes, %d launching at once, %d spare", p.Min, p.Max, p.MaxLaunching, p.Spare),
 		"Budget", strings.Join(budget, ", "),
@@ -158,8 +159,8 @@ func (a *app) printPool(p *api.Pool) {
 		for _, w := range p.Warmth {
 			rows = append(rows, []string{w.Key, fmt.Sprint(w.Nodes)})
 		}
-		fmt.Fprintln(a.stdout)
-		a.printTable([]string{"AT HAND", "NODES"}, rows)
+		fmt.Fprintln(a.Stdout)
+		a.PrintTable([]string{"AT HAND", "NODES"}, rows)
 	}
 	if len(p.Blocks) > 0 {
 		var rows [][]string
@@ -170,16 +171,16 @@ func (a *app) printPool(p *api.Pool) {
 			}
 			rows = append(rows, []string{scope(&b), left, b.Why})
 		}
-		fmt.Fprintln(a.stdout)
-		a.printTable([]string{"BLOCKED", "FOR ANOTHER", "WHY"}, rows)
+		fmt.Fprintln(a.Stdout)
+		a.PrintTable([]string{"BLOCKED", "FOR ANOTHER", "WHY"}, rows)
 	}
 	if len(p.Waiting) > 0 {
 		var rows [][]string
 		for _, w := range p.Waiting {
 			rows = append(rows, []string{fmt.Sprint(w.Members), fmt.Sprint(w.Priority), w.Reason})
 		}
-		fmt.Fprintln(a.stdout)
-		a.printTable([]string{"WAITING", "PRIORITY", "WHY"}, rows)
+		fmt.Fprintln(a.Stdout)
+		a.PrintTable([]string{"WAITING", "PRIORITY", "WHY"}, rows)
 	}
 }
 
@@ -237,14 +238,14 @@ func breakerText(p *api.Pool, now time.Time) string {
 	return "closed"
 }
 
-func (a *app) poolResumeCommand() *cobra.Command {
+func poolResumeCommand(a *cli.App) *cobra.Command {
 	reason := ""
-	c := a.command("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
+	c := a.Command("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
 network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.
 
 The blocks of the pool end as well: the provider is asked at once for what it refused before, as after its
 credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.connect()
+		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
@@ -256,14 +257,14 @@ credentials or a quota were corrected. Without this it is asked again when the t
 		if err != nil {
 			return poolHint(err)
 		}
-		if a.json {
-			return a.printJSON(p)
+		if a.JSON {
+			return a.PrintJSON(p)
 		}
 		if before.Breaker.Tripped == nil && p.Unblocked == 0 {
-			fmt.Fprintf(a.stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
+			fmt.Fprintf(a.Stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "pool %s resumed%s\n", p.Name, term.SuffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
+		fmt.Fprintf(a.Stdout, "pool %s resumed%s\n", p.Name, term.SuffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
 		return nil
 	})
 	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")

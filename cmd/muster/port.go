@@ -18,13 +18,14 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) portCommand() *cobra.Command {
+func portCommand(a *cli.App) *cobra.Command {
 	f := &forwarder{app: a}
-	c := a.command("port ALLOC [[LOCAL:]PORT...]", "Reach TCP ports in a sandbox", `Listen here, and pass connections on to a TCP port in the sandbox of a running allocation, until Ctrl-C.
-`+targetHelp+` The port need not be declared; what listens on the sandbox's loopback is reached as well.
+	c := a.Command("port ALLOC [[LOCAL:]PORT...]", "Reach TCP ports in a sandbox", `Listen here, and pass connections on to a TCP port in the sandbox of a running allocation, until Ctrl-C.
+`+cli.TargetHelp+` The port need not be declared; what listens on the sandbox's loopback is reached as well.
 
   muster port web                 the ports that something listens on inside
   muster port web 8000            127.0.0.1:8000 here is port 8000 inside
@@ -36,17 +37,17 @@ It listens on loopback. With --address it can be reached by others, all of them,
 		return f.run(ctx, args)
 	})
 	c.Flags().StringVar(&f.address, "address", "127.0.0.1", "IP address here to listen on")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // forwarder is one use of muster port.
 type forwarder struct {
-	app     *app
+	app     *cli.App
 	address string
 
 	cl     *client.Client
-	target *target
+	target *cli.Target
 	screen *term.Screen
 
 	mu   sync.Mutex
@@ -66,21 +67,21 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 	for _, s := range args[1:] {
 		w, err := parseForward(s)
 		if err != nil {
-			return usage(err)
+			return cli.Usage(err)
 		}
 		forwards = append(forwards, w)
 	}
 	ip := net.ParseIP(f.address)
 	if ip == nil {
-		return usage(fmt.Errorf("--address %s: it is an IP address of this host, as 127.0.0.1", f.address))
+		return cli.Usage(fmt.Errorf("--address %s: it is an IP address of this host, as 127.0.0.1", f.address))
 	}
 	var err error
-	if f.cl, f.target, err = f.app.running(ctx, args[0]); err != nil {
+	if f.cl, f.target, err = f.app.FindRunning(ctx, args[0]); err != nil {
 		return err
 	}
-	f.screen, f.told = term.NewScreen(f.app.stdout, f.app.stderr), map[string]bool{}
+	f.screen, f.told = term.NewScreen(f.app.Stdout, f.app.Stderr), map[string]bool{}
 	if len(forwards) == 0 {
-		return f.target.explain(ctx, f.cl, f.list(ctx))
+		return f.target.Explain(ctx, f.cl, f.list(ctx))
 	}
 	defer func() {
 		for _, w := range forwards {
@@ -133,9 +134,9 @@ func (w *forward) listen(address string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(w.local)))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return failure(fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port))
+		return cli.Failure(fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port))
 	case errors.Is(err, os.ErrPermission):
-		return failure(fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port))
+		return cli.Failure(fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port))
 	case err != nil:
 		return err
 	}
@@ -144,22 +145,22 @@ func (w *forward) listen(address string) error {
 }
 
 func (f *forwarder) list(ctx context.Context) error {
-	list, err := f.cl.Ports(ctx, f.target.id)
+	list, err := f.cl.Ports(ctx, f.target.ID)
 	if err != nil {
 		return err
 	}
-	if f.app.json {
-		return f.app.printJSON(list)
+	if f.app.JSON {
+		return f.app.PrintJSON(list)
 	}
 	if len(list.Ports) == 0 {
-		fmt.Fprintf(f.app.stderr, "muster: nothing listens on a TCP port in %s\n", term.Clean(f.target.describe()))
+		fmt.Fprintf(f.app.Stderr, "muster: nothing listens on a TCP port in %s\n", term.Clean(f.target.Describe()))
 		return nil
 	}
 	var rows [][]string
 	for _, p := range list.Ports {
 		rows = append(rows, []string{fmt.Sprint(p.Port), strings.Join(p.Addresses, " "), map[bool]string{true: "yes", false: "no"}[p.Reachable]})
 	}
-	f.app.printTable([]string{"PORT", "ADDRESSES", "REACHABLE"}, rows)
+	f.app.PrintTable([]string{"PORT", "ADDRESSES", "REACHABLE"}, rows)
 	return nil
 }
 
@@ -167,7 +168,7 @@ func (f *forwarder) list(ctx context.Context) error {
 func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	list, err := f.cl.Ports(ctx, f.target.id)
+	list, err := f.cl.Ports(ctx, f.target.ID)
 	if err != nil {
 		return // connections will say what is the matter
 	}
@@ -175,20 +176,20 @@ func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
 		i := slices.IndexFunc(list.Ports, func(p api.Port) bool { return p.Port == w.Port })
 		switch {
 		case i < 0:
-			f.screen.Say("nothing listens on port %d in %s yet", w.Port, f.target.name)
+			f.screen.Say("nothing listens on port %d in %s yet", w.Port, f.target.Name)
 		case !list.Ports[i].Reachable:
-			f.screen.Say("what listens on port %d in %s does so on %s, and not on its loopback: it is not reached", w.Port, f.target.name, strings.Join(list.Ports[i].Addresses, " "))
+			f.screen.Say("what listens on port %d in %s does so on %s, and not on its loopback: it is not reached", w.Port, f.target.Name, strings.Join(list.Ports[i].Addresses, " "))
 		}
 	}
 }
 
 // announce prints where it listens, once all can be connected to.
 func (f *forwarder) announce(forwards []*forward) error {
-	if f.app.json {
-		return f.app.printJSON(forwards)
+	if f.app.JSON {
+		return f.app.PrintJSON(forwards)
 	}
 	for _, w := range forwards {
-		if _, err := fmt.Fprintf(f.app.stdout, "%s -> %s:%d\n", w.Listen, f.target.name, w.Port); err != nil {
+		if _, err := fmt.Fprintf(f.app.Stdout, "%s -> %s:%d\n", w.Listen, f.target.Name, w.Port); err != nil {
 			return err
 		}
 	}
@@ -235,7 +236,7 @@ const dialTime = 30 * time.Second
 func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) error {
 	defer func() { _ = here.Close() }()
 	one, cancel := context.WithTimeout(ctx, dialTime)
-	inside, err := f.cl.DialPort(one, f.target.id, port)
+	inside, err := f.cl.DialPort(one, f.target.ID, port)
 	cancel()
 	if err != nil {
 		if tcp, ok := here.(*net.TCPConn); ok {
@@ -245,7 +246,7 @@ func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) err
 			return nil
 		}
 		if client.Code(err) == api.CodeEnded {
-			return f.target.explain(ctx, f.cl, err)
+			return f.target.Explain(ctx, f.cl, err)
 		}
 		f.tell(fmt.Sprintf("port %d: %v", port, err))
 		return nil

@@ -12,30 +12,31 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-func (a *app) providerCommand() *cobra.Command {
-	c := &cobra.Command{Use: "provider", Short: "Try out where nodes come from", Long: "Try out the clouds that nodes come from.", Args: cobra.NoArgs, RunE: needsCommand}
-	c.AddCommand(a.providerCheckCommand())
+func providerCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "provider", Short: "Try out where nodes come from", Long: "Try out the clouds that nodes come from.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(providerCheckCommand(a))
 	return c
 }
 
-func (a *app) providerCheckCommand() *cobra.Command {
+func providerCheckCommand(a *cli.App) *cobra.Command {
 	offering, timeout := "", 10*time.Minute
-	c := a.command("check NAME [-- COMMAND...]", "Try a provider out on a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the
+	c := a.Command("check NAME [-- COMMAND...]", "Try a provider out on a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the
 instance, whatever happened before. It costs what such an instance costs for that time. Exit code 0 says that all of it went well.`,
 		cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
 			if timeout <= 0 {
-				return usage(fmt.Errorf("--timeout is %s; give a time above 0s", timeout))
+				return cli.Usage(fmt.Errorf("--timeout is %s; give a time above 0s", timeout))
 			}
-			cl, err := a.connect()
+			cl, err := a.Connect()
 			if err != nil {
 				return err
 			}
 			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
-				if !a.json {
-					fmt.Fprintf(a.stdout, "%-8s %s\n", p.Step, term.OneLine(p.Text))
+				if !a.JSON {
+					fmt.Fprintf(a.Stdout, "%-8s %s\n", p.Step, term.OneLine(p.Text))
 				}
 			})
 			result := api.CheckProgress{Step: "done", Text: "everything went well", OK: true}
@@ -46,17 +47,17 @@ instance, whatever happened before. It costs what such an instance costs for tha
 				}
 				result = api.CheckProgress{Step: "done", Text: p.Detail, Problem: p}
 			}
-			if a.json {
-				if e := a.printJSON(result); e != nil {
+			if a.JSON {
+				if e := a.PrintJSON(result); e != nil {
 					return e
 				}
 			}
 			if err != nil {
 				// Whatever the kind of the fault: the provider does not do.
-				return failure(fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": ")))
+				return cli.Failure(fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": ")))
 			}
-			if !a.json {
-				fmt.Fprintf(a.stdout, "provider %s works\n", args[0])
+			if !a.JSON {
+				fmt.Fprintf(a.Stdout, "provider %s works\n", args[0])
 			}
 			return nil
 		})

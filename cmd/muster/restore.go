@@ -7,25 +7,26 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/server"
 )
 
-func (a *app) restoreCommand() *cobra.Command {
-	return a.command("restore FILE --data-dir DIR", "Make a data directory of a backup", `The directory must have no state yet. A server that is started on it goes
+func restoreCommand(a *cli.App) *cobra.Command {
+	return a.Command("restore FILE --data-dir DIR", "Make a data directory of a backup", `The directory must have no state yet. A server that is started on it goes
 on from the backup in a new epoch: nodes that heard newer words of the old server obey it, and nothing
 is stopped because the backup does not know it. Output is not in a backup: it stays in the blob store; with the
 default one, copy blobs/ of the old directory.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if a.given.DataDir == "" {
-			return usage(errors.New("where to? give the new data directory with --data-dir"))
+		if a.Given.DataDir == "" {
+			return cli.Usage(errors.New("where to? give the new data directory with --data-dir"))
 		}
-		info, err := server.Restore(ctx, args[0], a.given.DataDir)
+		info, err := server.Restore(ctx, args[0], a.Given.DataDir)
 		if err != nil {
 			return err
 		}
-		if a.json {
-			return a.printJSON(info)
+		if a.JSON {
+			return a.PrintJSON(info)
 		}
-		_, err = fmt.Fprintf(a.stdout, "%s: state of %s (log index %d); start a server on it\n", a.given.DataDir, info.Made.Format("2006-01-02 15:04:05Z07:00"), info.Index)
+		_, err = fmt.Fprintf(a.Stdout, "%s: state of %s (log index %d); start a server on it\n", a.Given.DataDir, info.Made.Format("2006-01-02 15:04:05Z07:00"), info.Index)
 		return err
 	})
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/wait"
 )
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(a *cli.App) *cobra.Command {
 	r := &runner{app: a}
 	c := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARGUMENT...]",
@@ -50,14 +51,14 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	r.spec.flags(c)
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and leave")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but what the members print, and errors")
-	c.Flags().DurationVar(&r.patience, "patience", followPatience, "how long to wait for a server that has gone away")
+	c.Flags().DurationVar(&r.patience, "patience", cli.FollowPatience, "how long to wait for a server that has gone away")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c
 }
 
 // runner is one use of muster run.
 type runner struct {
-	app      *app
+	app      *cli.App
 	spec     specFlags
 	detach   bool
 	quiet    bool
@@ -65,11 +66,11 @@ type runner struct {
 }
 
 func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) error {
-	s, folder, err := r.spec.submission(cmd, args, r.app.stdin)
+	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
 		return err
 	}
-	cl, err := r.app.connect()
+	cl, err := r.app.Connect()
 	if err != nil {
 		return err
 	}
@@ -78,20 +79,20 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	if err != nil {
 		return err
 	}
-	key := keyOf(done.Namespace, done.Name)
+	key := cli.JobKeyOf(done.Namespace, done.Name)
 	if hint := namedLikeImage(&s.Spec); hint != "" && !r.quiet {
-		fmt.Fprintf(r.app.stderr, "muster: %s\n", hint)
+		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
 	}
 	if r.detach {
-		if r.app.json {
-			return r.app.printJSON(done)
+		if r.app.JSON {
+			return r.app.PrintJSON(done)
 		}
-		_, err := fmt.Fprintln(r.app.stdout, key)
+		_, err := fmt.Fprintln(r.app.Stdout, key)
 		return err
 	}
 	err = r.follow(ctx, cl, done, &s.Spec)
 	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
-		return exitWith(exitNotFound, errors.New(hint))
+		return cli.ExitWith(cli.ExitNotFound, errors.New(hint))
 	}
 	return err
 }
@@ -109,8 +110,8 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	sent := make(chan struct{})
 	go func() {
 		select {
-		case sig := <-r.app.signals:
-			r.app.signals <- sig
+		case sig := <-r.app.Signals:
+			r.app.Signals <- sig
 		case <-ctx.Done():
 			return
 		}
@@ -130,15 +131,15 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	close(sent)
 	done, err := cl.Submit(ctx, s, client.NewKey())
 	if errors.Is(err, context.Canceled) {
-		return nil, exitWith(exitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there"))
+		return nil, cli.ExitWith(cli.ExitInterrupted, errors.New("interrupted while submitting; `muster job list` tells whether the job is there"))
 	}
 	return done, err
 }
 
 func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {
-	key, began := keyOf(done.Namespace, done.Name), time.Now()
-	out := &printer{screen: term.NewScreen(r.app.stdout, r.app.stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
-	if r.app.json {
+	key, began := cli.JobKeyOf(done.Namespace, done.Name), time.Now()
+	out := &printer{screen: term.NewScreen(r.app.Stdout, r.app.Stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
+	if r.app.JSON {
 		out.streams = nil // stdout is for the job's end
 	}
 	f := &follower{cl: cl, key: key, uid: done.UID, version: done.Version, out: out, index: -1, notes: !r.quiet}
@@ -155,7 +156,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 		go p.run(ctx)
 	}
 	interrupts := 0
-	err := f.follow(ctx, after, r.app.signals, func() bool {
+	err := f.follow(ctx, after, r.app.Signals, func() bool {
 		if interrupts++; interrupts > 1 {
 			out.screen.Say("left; job %s may still be stopping: `muster job show %s`", key, key)
 			return false
@@ -170,14 +171,14 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	})
 	cancel()
 	out.screen.SetBar("")
-	if errors.Is(err, errInterrupted) {
-		return exitSilently(exitInterrupted)
+	if errors.Is(err, cli.ErrInterrupted) {
+		return cli.ExitSilently(cli.ExitInterrupted)
 	}
 	if err != nil {
-		return withHint(err, fmt.Sprintf("the job goes on: `muster job show %s`", key))
+		return cli.WithHint(err, fmt.Sprintf("the job goes on: `muster job show %s`", key))
 	}
-	if r.app.json {
-		if err := r.app.printJSON(f.job); err != nil {
+	if r.app.JSON {
+		if err := r.app.PrintJSON(f.job); err != nil {
 			return err
 		}
 	}
@@ -202,7 +203,7 @@ func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time
 			s.Say("job %s: all %d members succeeded in %s", f.key, j.Count, term.Brief(took))
 		}
 		if interrupted { // it was quicker
-			return exitSilently(exitInterrupted)
+			return cli.ExitSilently(cli.ExitInterrupted)
 		}
 		return nil
 	}
@@ -216,18 +217,18 @@ func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time
 	}
 	switch {
 	case interrupted:
-		return exitSilently(exitInterrupted)
+		return cli.ExitSilently(cli.ExitInterrupted)
 	case one && f.last != nil && j.Outcome == string(muster.JobFailed) && f.last.Failure != nil && f.last.Failure.Reason == string(muster.ReasonCommandNotFound):
 		return errCommandNotFound
 	case one && f.last != nil && j.Outcome == string(muster.JobFailed):
-		return exitSilently(exitCodeOf(f.last))
+		return cli.ExitSilently(exitCodeOf(f.last))
 	}
-	return exitSilently(exitFailed)
+	return cli.ExitSilently(cli.ExitFailed)
 }
 
 // errCommandNotFound says that the job's own program was not found, and not that it exited with 127, as a shell
 // does that did not find another program.
-var errCommandNotFound = exitSilently(exitNotFound)
+var errCommandNotFound = cli.ExitSilently(cli.ExitNotFound)
 
 func exited(al *api.Alloc) bool {
 	return al.ExitCode != nil && *al.ExitCode != 0 || al.Signal != ""
@@ -241,11 +242,11 @@ func exitCodeOf(al *api.Alloc) int {
 	}
 	switch reason {
 	case muster.ReasonTimeout:
-		return exitTimeout
+		return cli.ExitTimeout
 	case muster.ReasonNotExecutable:
-		return exitNotExecutable
+		return cli.ExitNotExecutable
 	case muster.ReasonCommandNotFound:
-		return exitNotFound
+		return cli.ExitNotFound
 	case muster.ReasonOutOfMemory:
 		return 137
 	}
@@ -255,5 +256,5 @@ func exitCodeOf(al *api.Alloc) int {
 	if al.ExitCode != nil && *al.ExitCode > 0 && *al.ExitCode < 256 {
 		return *al.ExitCode
 	}
-	return exitFailed
+	return cli.ExitFailed
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -95,21 +95,21 @@ func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader)
 		if err != nil {
 			return out, "", err
 		}
-		spec, folder = read, folderOf(s.file)
+		spec, folder = read, cli.FolderOf(s.file)
 	}
 	if len(args) > 0 {
 		spec.Command = args
 	}
 	if err := s.apply(spec, c.Flags().Changed); err != nil {
-		return out, "", usage(err)
+		return out, "", cli.Usage(err)
 	}
 	// An image may bring a command of its own.
 	if len(spec.Command) == 0 && spec.Image == "" {
-		return out, "", usage(errors.New("there is no command; write it behind the flags, as in `muster run -- echo hello`"))
+		return out, "", cli.Usage(errors.New("there is no command; write it behind the flags, as in `muster run -- echo hello`"))
 	}
 	spec.Defaults()
 	if problems := spec.ValidateFile(); problems != nil {
-		return out, "", usage(&api.Problem{Title: "the job is wrong", Errors: problems})
+		return out, "", cli.Usage(&api.Problem{Title: "the job is wrong", Errors: problems})
 	}
 	out.Spec = *spec
 	return out, folder, nil
@@ -263,7 +263,7 @@ func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error
 }
 
 func (s *specFlags) environment(spec *api.JobSpec) error {
-	env, err := parseEnv(s.env)
+	env, err := cli.ParseEnv(s.env)
 	if err != nil {
 		return err
 	}
@@ -274,24 +274,6 @@ func (s *specFlags) environment(spec *api.JobSpec) error {
 		spec.Env[name] = value
 	}
 	return nil
-}
-
-// parseEnv reads environment variables as users write them: NAME=VALUE, or NAME to pass on one's own.
-func parseEnv(list []string) (map[string]string, error) {
-	env := map[string]string{}
-	for _, e := range list {
-		name, value, ok := strings.Cut(e, "=")
-		if !ok {
-			if value, ok = os.LookupEnv(name); !ok {
-				return nil, fmt.Errorf("--env %s: it is not set here; give it a value, as %s=VALUE", name, name)
-			}
-		}
-		if name == "" {
-			return nil, fmt.Errorf("--env %s: there is no name before =", e)
-		}
-		env[name] = value
-	}
-	return env, nil
 }
 
 // parseInput reads SOURCE:PATH, or SOURCE alone for the same name in the work directory.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/specfile"
@@ -19,23 +20,23 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-func (a *app) serverCommand() *cobra.Command {
+func serverCommand(a *cli.App) *cobra.Command {
 	file, node := "", ""
-	c := a.command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
+	c := a.Command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
 it, and is found again when it is started on the same data directory. The configuration
 is read strictly: muster config check -c FILE tells what is wrong with it. SIGHUP has it read again: pools,
 providers, retention and quotas change at once, the log says what did and what needs a restart; a wrong file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if file == "" {
-			return usage(errors.New("which configuration? give it with -c, or use `muster dev`"))
+			return cli.Usage(errors.New("which configuration? give it with -c, or use `muster dev`"))
 		}
 		config, err := specfile.ConfigAt(file)
 		if err != nil {
 			return err
 		}
-		reload, stop := a.reloads()
+		reload, stop := reloads(a)
 		defer stop()
 		return serve(ctx, *config, server.Options{
-			Version: version.String(), Logger: newLogger(a.stderr, config.Log), NodeBinary: node,
+			Version: version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
 			Read: func() (*api.ServerConfig, error) { return specfile.ConfigAt(file) }, Reload: reload,
 		})
 	})
@@ -45,9 +46,9 @@ providers, retention and quotas change at once, the log says what did and what n
 }
 
 // reloads is told of each SIGHUP, which then ends nothing any more.
-func (a *app) reloads() (reload <-chan struct{}, stop func()) {
-	signal.Stop(a.signals)
-	signal.Notify(a.signals, os.Interrupt, syscall.SIGTERM)
+func reloads(a *cli.App) (reload <-chan struct{}, stop func()) {
+	signal.Stop(a.Signals)
+	signal.Notify(a.Signals, os.Interrupt, syscall.SIGTERM)
 	hup, out, done := make(chan os.Signal, 1), make(chan struct{}, 1), make(chan struct{})
 	signal.Notify(hup, syscall.SIGHUP)
 	go func() {
@@ -74,10 +75,10 @@ func serve(ctx context.Context, config api.ServerConfig, o server.Options) error
 	// While it runs, the log ends the process itself; this is what it met while it was opened.
 	var disk *raftlog.StorageError
 	if errors.As(err, &disk) || errors.Is(err, raftlog.ErrNewer) {
-		return exitWith(exitStorage, err)
+		return cli.ExitWith(cli.ExitStorage, err)
 	}
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
-		return failure(err)
+		return cli.Failure(err)
 	}
 	return nil
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 // serverCommands are those for who runs a server.
-func serverCommands(a *app) []*cobra.Command {
-	return []*cobra.Command{a.devCommand(), a.serverCommand(), a.configCommand(), a.backupCommand(), a.restoreCommand()}
+func serverCommands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{devCommand(a), serverCommand(a), configCommand(a), backupCommand(a), restoreCommand(a)}
 }

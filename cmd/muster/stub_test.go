@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 // stub answers as a server does, with what a test tells it. What a real server
@@ -42,12 +43,12 @@ type stub struct {
 	onSubmit  func(s *stub)
 	onStop    func(s *stub)
 	url       string
-	commands  func(*app) *cobra.Command // makes what is run
+	commands  func(*cli.App) *cobra.Command // makes what is run
 	inside    sandboxStub
 }
 
 // newServer is a stub for command lines of a root command.
-func newServer(t *testing.T, commands func(*app) *cobra.Command) *stub {
+func newServer(t *testing.T, commands func(*cli.App) *cobra.Command) *stub {
 	s := &stub{t: t, commands: commands, changed: make(chan struct{}), index: 10, output: map[string]*bytes.Buffer{}, uploads: map[string][]byte{}, tars: map[string][][]byte{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/server", func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, api.ServerInfo{Index: s.index}) })
@@ -486,17 +487,17 @@ func (s *stub) muster(signals chan os.Signal, args ...string) result {
 // fed is muster with a stdin.
 func (s *stub) fed(stdin io.Reader, signals chan os.Signal, args ...string) result {
 	var out, errs lockedBuffer
-	a := &app{stdin: stdin, stdout: &out, stderr: &errs, signals: signals}
+	a := &cli.App{Stdin: stdin, Stdout: &out, Stderr: &errs, Signals: signals}
 	code := s.execute(a, args...)
 	return result{code, out.String(), errs.String()}
 }
 
 // execute runs a command line of an app that the test has made.
-func (s *stub) execute(a *app, args ...string) int {
-	if a.signals == nil {
-		a.signals = make(chan os.Signal, 4)
+func (s *stub) execute(a *cli.App, args ...string) int {
+	if a.Signals == nil {
+		a.Signals = make(chan os.Signal, 4)
 	}
-	return a.execute(s.commands(a), append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
+	return a.Execute(s.commands(a), append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
 }
 
 // lockedBuffer is a buffer for writers that are several.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
@@ -22,7 +23,7 @@ const twice = 2 * time.Second
 // session is the time that a user spends with an execution.
 type session struct {
 	x        *executor
-	target   *target
+	target   *cli.Target
 	screen   *term.Screen
 	terminal *term.Terminal // nil if stdin is none
 	tty      bool           // the keys are the command's
@@ -38,8 +39,8 @@ type session struct {
 	e  *client.Execution // the present connection
 }
 
-func newSession(x *executor, t *target) *session {
-	s := &session{x: x, target: t, screen: term.NewScreen(x.app.stdout, x.app.stderr), terminal: term.TerminalOf(x.app.stdin)}
+func newSession(x *executor, t *cli.Target) *session {
+	s := &session{x: x, target: t, screen: term.NewScreen(x.app.Stdout, x.app.Stderr), terminal: term.TerminalOf(x.app.Stdin)}
 	s.tty = x.tty && x.stdin
 	return s
 }
@@ -109,7 +110,7 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 // receive prints what comes, to the end of the execution.
 func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 	// What a terminal's command prints is for the terminal alone: no bar is to be kept out of its way.
-	stdout, stderr := s.x.app.stdout, s.x.app.stderr
+	stdout, stderr := s.x.app.Stdout, s.x.app.Stderr
 	for {
 		e := s.execution()
 		stop := context.AfterFunc(ctx, func() { _ = e.Close() })
@@ -131,7 +132,7 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 // say tells the user something, also on a terminal that is raw.
 func (s *session) say(format string, args ...any) {
 	if s.tty {
-		fmt.Fprintf(s.x.app.stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(s.x.app.Stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
 		return
 	}
 	s.screen.Say(format, args...)
@@ -142,9 +143,9 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 	if end != nil {
 		return s.x.ended(end)
 	}
-	if errors.Is(context.Cause(ctx), errInterrupted) {
-		s.screen.Say("%s", s.x.leftText(s.detached, s.target.name, s.sent))
-		return errInterrupted
+	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
+		s.screen.Say("%s", s.x.leftText(s.detached, s.target.Name, s.sent))
+		return cli.ErrInterrupted
 	}
 	var out *client.OutputError
 	if errors.As(err, &out) {
@@ -156,9 +157,9 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 	if client.IsUnreachable(err) {
 		what := "the command ends with the connection; one that is started with --detach goes on"
 		if s.detached {
-			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.name)
+			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.Name)
 		}
-		return withHint(fmt.Errorf("the connection was lost: %w", err), what)
+		return cli.WithHint(fmt.Errorf("the connection was lost: %w", err), what)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -170,7 +171,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 func (s *session) feed(ctx context.Context) {
 	b := make([]byte, 32<<10)
 	for {
-		n, err := s.x.app.stdin.Read(b)
+		n, err := s.x.app.Stdin.Read(b)
 		for sent := 0; sent < n; {
 			e := s.execution()
 			m, werr := e.Write(b[sent:n])
@@ -227,14 +228,14 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 	for {
 		var sig os.Signal
 		select {
-		case sig = <-s.x.app.signals:
+		case sig = <-s.x.app.Signals:
 		case sig = <-quits:
 		case <-ctx.Done():
 			return
 		}
 		now := time.Now()
 		if sig == syscall.SIGHUP || sig != syscall.SIGQUIT && !last.IsZero() && now.Sub(last) < twice {
-			leave(errInterrupted)
+			leave(cli.ErrInterrupted)
 			return
 		}
 		last = now

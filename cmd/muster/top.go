@@ -15,13 +15,14 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/wait"
 )
 
-func (a *app) topCommand() *cobra.Command {
+func topCommand(a *cli.App) *cobra.Command {
 	t := &watcher{app: a}
-	c := a.command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
+	c := a.Command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
 that are named, by their id, as JOB/INDEX, or as JOB for all of its members. Runners are named by their id, with their environment. 100 % of CPU is one core.
 
 On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and with --once it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
@@ -29,13 +30,13 @@ On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and w
 	})
 	c.Flags().BoolVar(&t.once, "once", false, "print the table once, also on a terminal")
 	c.Flags().DurationVar(&t.every, "every", time.Second, "time between two looks, over which CPU is counted")
-	a.namespaceFlag(c, "namespace of the job")
+	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
 
 // watcher is one use of muster top.
 type watcher struct {
-	app   *app
+	app   *cli.App
 	once  bool
 	every time.Duration
 
@@ -66,23 +67,23 @@ const (
 
 func (w *watcher) run(ctx context.Context, args []string) error {
 	if w.every < 10*time.Millisecond {
-		return usage(fmt.Errorf("--every is %s; it is 10ms or more", w.every))
+		return cli.Usage(fmt.Errorf("--every is %s; it is 10ms or more", w.every))
 	}
 	var err error
-	if w.cl, err = w.app.connect(); err != nil {
+	if w.cl, err = w.app.Connect(); err != nil {
 		return err
 	}
 	w.last = map[string]*api.AllocStats{}
-	live := term.IsTerminal(w.app.stdout) && !w.once && !w.app.json
+	live := term.IsTerminal(w.app.Stdout) && !w.once && !w.app.JSON
 	rows, more, err := w.look(ctx, args)
 	if err != nil {
 		return err
 	}
 	if len(rows) == 0 && !live {
-		if w.app.json {
-			return w.app.printJSON([]used{})
+		if w.app.JSON {
+			return w.app.PrintJSON([]used{})
 		}
-		fmt.Fprintln(w.app.stderr, "muster: no allocation runs")
+		fmt.Fprintln(w.app.Stderr, "muster: no allocation runs")
 		return nil
 	}
 	if live {
@@ -95,13 +96,13 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 	if rows, more, err = w.look(ctx, args); err != nil {
 		return err
 	}
-	if w.app.json {
-		return w.app.printJSON(rows)
+	if w.app.JSON {
+		return w.app.PrintJSON(rows)
 	}
 	headers, cells := w.table(rows)
-	w.app.printTable(headers, cells)
+	w.app.PrintTable(headers, cells)
 	if more > 0 {
-		fmt.Fprintf(w.app.stderr, "muster: … and %d more; name a job\n", more)
+		fmt.Fprintf(w.app.Stderr, "muster: … and %d more; name a job\n", more)
 	}
 	return nil
 }
@@ -109,8 +110,8 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 // watch draws the table again and again.
 func (w *watcher) watch(ctx context.Context, args []string, rows []used, more int) error {
 	const other, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-	_, _ = io.WriteString(w.app.stdout, other)
-	defer func() { _, _ = io.WriteString(w.app.stdout, back) }()
+	_, _ = io.WriteString(w.app.Stdout, other)
+	defer func() { _, _ = io.WriteString(w.app.Stdout, back) }()
 	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
 	problem := ""
@@ -139,7 +140,7 @@ func (w *watcher) watch(ctx context.Context, args []string, rows []used, more in
 
 // draw writes a screen full of it at once.
 func (w *watcher) draw(rows []used, more int, problem string) error {
-	height := term.Height(w.app.stdout)
+	height := term.Height(w.app.Stdout)
 	if room := height - 4; height > 0 && len(rows) > room && room > 0 {
 		more += len(rows) - room
 		rows = rows[:room]
@@ -163,7 +164,7 @@ func (w *watcher) draw(rows []used, more int, problem string) error {
 	}
 	// Each line ends the old one, and the last all below it: nothing flickers.
 	text := "\x1b[H" + strings.ReplaceAll(b.String(), "\n", "\x1b[K\r\n") + "\x1b[J"
-	_, err := io.WriteString(w.app.stdout, text)
+	_, err := io.WriteString(w.app.Stdout, text)
 	return err
 }
 
@@ -247,14 +248,14 @@ func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error
 			if err != nil {
 				return nil, err
 			}
-			if w.app.namespace == "" || al.Namespace == w.app.namespace {
+			if w.app.Namespace == "" || al.Namespace == w.app.Namespace {
 				add(al)
 			}
 		}
 		return out, nil
 	}
 	for _, name := range args {
-		if key, err := w.app.jobKey(name); err == nil {
+		if key, err := w.app.JobKey(name); err == nil {
 			job, err := w.cl.Job(ctx, key)
 			if err == nil {
 				for al, err := range w.cl.AllJobAllocs(ctx, key, client.AllocQuery{}) {
@@ -271,20 +272,20 @@ func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error
 				return nil, err
 			}
 		}
-		t, err := w.app.target(ctx, w.cl, name)
+		t, err := w.app.FindTarget(ctx, w.cl, name)
 		if err != nil {
 			return nil, err
 		}
-		add(*t.alloc)
+		add(*t.Alloc)
 	}
 	return out, nil
 }
 
 // member is what other commands take for it: JOB/INDEX, or the id of a runner, with its environment.
 func (u *used) member() string {
-	key := keyOf(u.Namespace, u.Job)
+	key := cli.JobKeyOf(u.Namespace, u.Job)
 	if environment, is := key.Environment(); is {
-		return fmt.Sprintf("%s (%s)", u.Alloc, fullName(u.Namespace, environment))
+		return fmt.Sprintf("%s (%s)", u.Alloc, cli.EnvironmentName(u.Namespace, environment))
 	}
 	return fmt.Sprintf("%s/%d", key, u.Index)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
 // otherWords are commands that users of Docker type, and what to type instead.
@@ -35,7 +37,7 @@ func otherWordCommands() (list []*cobra.Command) {
 		list = append(list, &cobra.Command{
 			Use: word, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return usage(fmt.Errorf("there is no command %q: %s", word, otherWords[word]))
+				return cli.Usage(fmt.Errorf("there is no command %q: %s", word, otherWords[word]))
 			},
 		})
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -16,26 +16,26 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// targetHelp is how commands about one allocation tell what they take.
-const targetHelp = `ALLOC is an allocation by its id, or a job by its name if only one of its members runs,
+// TargetHelp is how commands about one allocation tell what they take.
+const TargetHelp = `ALLOC is an allocation by its id, or a job by its name if only one of its members runs,
 or one member of it as JOB/INDEX.`
 
-// target is an allocation that a command is about, as it was named.
-type target struct {
-	name  string // as the user wrote it
-	id    muster.AllocID
-	alloc *api.Alloc // nil if only the id is known yet
+// Target is an allocation that a command is about, as it was named.
+type Target struct {
+	Name  string // as the user wrote it
+	ID    muster.AllocID
+	Alloc *api.Alloc // nil if only the id is known yet
 }
 
 // where the members of a job are shown.
-const jobsHint = "`muster job list` shows the jobs, `muster job show NAME` their members"
+const JobsHint = "`muster job list` shows the jobs, `muster job show NAME` their members"
 
-// target finds the allocation that a name stands for: ID, JOB, JOB/INDEX, with NAMESPACE/ before a job.
-func (a *app) target(ctx context.Context, cl *client.Client, name string) (*target, error) {
-	if _, _, _, err := muster.AllocID(name).Parse(); err == nil && a.namespace == "" {
+// FindTarget finds the allocation that a name stands for: ID, JOB, JOB/INDEX, with NAMESPACE/ before a job.
+func (a *App) FindTarget(ctx context.Context, cl *client.Client, name string) (*Target, error) {
+	if _, _, _, err := muster.AllocID(name).Parse(); err == nil && a.Namespace == "" {
 		al, err := cl.Alloc(ctx, muster.AllocID(name))
 		if err == nil {
-			return &target{name, muster.AllocID(name), al}, nil
+			return &Target{name, muster.AllocID(name), al}, nil
 		}
 		if !client.IsNotFound(err) {
 			return nil, err
@@ -43,12 +43,12 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 		// A job may be named like that as well.
 	}
 	job, index := name, -1
-	if before, n, ok := cutIndex(name); ok {
+	if before, n, ok := SplitMember(name); ok {
 		job, index = before, n
 	}
-	key, err := a.jobKey(job)
+	key, err := a.JobKey(job)
 	if err != nil {
-		return nil, withHint(fmt.Errorf("there is no allocation or job %q", name), jobsHint)
+		return nil, WithHint(fmt.Errorf("there is no allocation or job %q", name), JobsHint)
 	}
 	j, err := cl.Job(ctx, key)
 	if client.IsNotFound(err) {
@@ -58,13 +58,13 @@ func (a *app) target(ctx context.Context, cl *client.Client, name string) (*targ
 		return nil, err
 	}
 	if index >= j.Count {
-		return nil, failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count))
+		return nil, Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, j.Count))
 	}
 	al, err := a.startedAlloc(ctx, cl, key, j, index)
 	if err != nil {
 		return nil, err
 	}
-	return &target{name, muster.AllocID(al.ID), al}, nil
+	return &Target{name, muster.AllocID(al.ID), al}, nil
 }
 
 const (
@@ -75,19 +75,19 @@ const (
 )
 
 // startedAlloc is memberAlloc that waits for a while if the member has not started yet.
-func (a *app) startedAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
+func (a *App) startedAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
 	told := false
 	for began := time.Now(); ; {
 		al, err := memberAlloc(ctx, cl, key, j, index)
 		var early *notPlaced
 		starts := errors.As(err, &early) ||
 			err == nil && (al.Status == string(muster.AllocPlaced) || al.Status == string(muster.AllocStarting))
-		if !starts || time.Since(began) >= a.startWait {
+		if !starts || time.Since(began) >= a.StartWait {
 			return al, err
 		}
 		if !told && time.Since(began) > time.Second {
 			told = true
-			_, _ = fmt.Fprintf(a.stderr, "muster: waiting for job %s to start\n", key)
+			_, _ = fmt.Fprintf(a.Stderr, "muster: waiting for job %s to start\n", key)
 		}
 		if !wait.For(ctx, startLook) {
 			return nil, ctx.Err()
@@ -100,13 +100,6 @@ func (a *app) startedAlloc(ctx context.Context, cl *client.Client, key muster.Jo
 
 // notPlaced: no member has been placed yet.
 type notPlaced struct{ error }
-
-func cutLast(s, sep string) (before, after string, ok bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
-}
 
 // memberAlloc is the allocation of a job's member that a command can be about: of one
 // member its newest; of a job the only one that lives, or the newest of its only member.
@@ -137,9 +130,9 @@ func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *a
 			return al, nil
 		}
 	case len(live) > 1:
-		return nil, failure(fmt.Errorf("%d members of job %s run; name one: %s", len(live), key, memberNames(key, live)))
+		return nil, Failure(fmt.Errorf("%d members of job %s run; name one: %s", len(live), key, memberNames(key, live)))
 	case newest == nil && j.Stage == string(muster.JobEnded):
-		return nil, failure(fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, term.SuffixIf(j.Reason != "", ": "+j.Reason)))
+		return nil, Failure(fmt.Errorf("job %s has ended: %s%s", key, j.Outcome, term.SuffixIf(j.Reason != "", ": "+j.Reason)))
 	case newest == nil:
 		return nil, &notPlaced{fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, term.SuffixIf(j.Waits != "", ": "+j.Waits), key)}
 	}
@@ -166,14 +159,14 @@ func memberNames(key muster.JobKey, live map[int]*api.Alloc) string {
 }
 
 // unknownTarget says that there is no such thing, and what is named nearly so.
-func (a *app) unknownTarget(ctx context.Context, cl *client.Client, name string, key muster.JobKey) error {
+func (a *App) unknownTarget(ctx context.Context, cl *client.Client, name string, key muster.JobKey) error {
 	err := fmt.Errorf("there is no allocation or job %s", name)
 	var known []string
 	for j, e := range cl.AllJobs(ctx, client.JobQuery{}) {
 		if e != nil || len(known) >= client.MaxPage {
 			break // it is only a hint
 		}
-		known = append(known, keyOf(j.Namespace, j.Name).String())
+		known = append(known, JobKeyOf(j.Namespace, j.Name).String())
 	}
 	for al, e := range cl.AllAllocs(ctx, client.AllocQuery{Live: true}) {
 		if e != nil || len(known) >= 2*client.MaxPage {
@@ -183,50 +176,14 @@ func (a *app) unknownTarget(ctx context.Context, cl *client.Client, name string,
 	}
 	for _, asked := range []string{name, key.String(), key.Name} {
 		if near := nearest(asked, known); near != "" {
-			return failure(withHint(err, fmt.Sprintf("did you mean %s?", near)))
+			return Failure(WithHint(err, fmt.Sprintf("did you mean %s?", near)))
 		}
 	}
-	return failure(withHint(err, jobsHint))
+	return Failure(WithHint(err, JobsHint))
 }
 
-// nearest is the known name that was probably meant; "" if none is near.
-func nearest(name string, known []string) string {
-	best, least := "", max(1, min(3, len(name)/3))+1
-	for _, k := range known {
-		if len(name) >= 4 && strings.HasPrefix(k, name) && least > 1 {
-			best, least = k, 1 // as ids are shortened elsewhere
-			continue
-		}
-		if d := distance(name, k); d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance is how many bytes must be changed, added or taken away to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
-
-// cutIndex takes JOB/INDEX apart.
-func cutIndex(name string) (job string, index int, ok bool) {
+// SplitMember takes JOB/INDEX apart.
+func SplitMember(name string) (job string, index int, ok bool) {
 	before, last, ok := cutLast(name, "/")
 	if !ok {
 		return name, 0, false
@@ -235,80 +192,80 @@ func cutIndex(name string) (job string, index int, ok bool) {
 	return before, n, err == nil && n >= 0
 }
 
-// live refuses an allocation that does not run, and says how it stands.
-func (t *target) live(now time.Time) error {
-	al := t.alloc
+// CheckRunning refuses an allocation that does not run, and says how it stands.
+func (t *Target) CheckRunning(now time.Time) error {
+	al := t.Alloc
 	if al == nil {
 		return nil
 	}
-	name := t.describe()
+	name := t.Describe()
 	switch al.Status {
 	case string(muster.AllocEnded):
 		how := al.Outcome
-		if why := whyOf(al); why != "" && why != al.Outcome && al.Outcome != string(muster.OutcomeSucceeded) {
+		if why := AllocReason(al); why != "" && why != al.Outcome && al.Outcome != string(muster.OutcomeSucceeded) {
 			how += ": " + why
 		}
 		when := ""
 		if al.Ended != nil {
 			when = fmt.Sprintf(" %s ago", term.Ago(al.Ended, now))
 		}
-		hint := fmt.Sprintf("`muster job logs %s` shows what it printed", keyOf(al.Namespace, al.Job))
-		if env, is := keyOf(al.Namespace, al.Job).Environment(); is {
-			hint = fmt.Sprintf("`muster claim %s` claims another runner", fullName(al.Namespace, env))
+		hint := fmt.Sprintf("`muster job logs %s` shows what it printed", JobKeyOf(al.Namespace, al.Job))
+		if env, is := JobKeyOf(al.Namespace, al.Job).Environment(); is {
+			hint = fmt.Sprintf("`muster claim %s` claims another runner", EnvironmentName(al.Namespace, env))
 		}
-		return failure(withHint(fmt.Errorf("%s has ended%s: %s", name, when, how), hint))
+		return Failure(WithHint(fmt.Errorf("%s has ended%s: %s", name, when, how), hint))
 	case string(muster.AllocPlaced), string(muster.AllocStarting):
-		return failure(fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, term.SuffixIf(al.Detail != "", ": "+al.Detail)))
+		return Failure(fmt.Errorf("%s has not started yet: it is %s%s; try again when it runs", name, al.Status, term.SuffixIf(al.Detail != "", ": "+al.Detail)))
 	}
 	return nil
 }
 
-// describe names the allocation for people.
-func (t *target) describe() string {
-	if t.alloc == nil || t.name == string(t.id) {
-		return "allocation " + string(t.id)
+// Describe names the allocation for people.
+func (t *Target) Describe() string {
+	if t.Alloc == nil || t.Name == string(t.ID) {
+		return "allocation " + string(t.ID)
 	}
-	return fmt.Sprintf("%s (allocation %s)", t.name, t.id)
+	return fmt.Sprintf("%s (allocation %s)", t.Name, t.ID)
 }
 
-// explain makes an error about the allocation say what is the matter with it.
+// Explain makes an error about the allocation say what is the matter with it.
 // What it was asked for is looked at anew: it may have ended meanwhile.
-func (t *target) explain(ctx context.Context, cl *client.Client, err error) error {
+func (t *Target) Explain(ctx context.Context, cl *client.Client, err error) error {
 	code := client.Code(err)
 	if p := (*api.Problem)(nil); errors.As(err, &p) && len(p.Errors) == 1 && p.Errors[0].Location == "query.path" {
-		return fmt.Errorf("%s: %w", t.name, err) // the problem names the path alone
+		return fmt.Errorf("%s: %w", t.Name, err) // the problem names the path alone
 	}
 	if code != api.CodeEnded && code != api.CodeNotRunning && !client.IsGone(err) {
 		return err
 	}
-	al, e := cl.Alloc(ctx, t.id)
+	al, e := cl.Alloc(ctx, t.ID)
 	if e != nil {
 		return err
 	}
-	now := &target{t.name, t.id, al}
-	if e := now.live(time.Now()); e != nil {
+	now := &Target{t.Name, t.ID, al}
+	if e := now.CheckRunning(time.Now()); e != nil {
 		return e
 	}
 	return err
 }
 
-// running finds an allocation by name, and refuses one that does not run.
-func (a *app) running(ctx context.Context, name string) (*client.Client, *target, error) {
-	cl, err := a.connect()
+// FindRunning finds an allocation by name, and refuses one that does not run.
+func (a *App) FindRunning(ctx context.Context, name string) (*client.Client, *Target, error) {
+	cl, err := a.Connect()
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := a.target(ctx, cl, name)
+	t, err := a.FindTarget(ctx, cl, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := t.live(time.Now()); err != nil {
+	if err := t.CheckRunning(time.Now()); err != nil {
 		return nil, nil, err
 	}
 	return cl, t, nil
 }
 
-// errNoAlloc says that the allocation was left out.
-func errNoAlloc(example string) error {
-	return usage(errors.New("which allocation? name it, or its job, as in `" + example + "`"))
+// ErrNoAlloc says that the allocation was left out.
+func ErrNoAlloc(example string) error {
+	return Usage(errors.New("which allocation? name it, or its job, as in `" + example + "`"))
 }

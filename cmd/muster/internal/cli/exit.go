@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -17,20 +17,20 @@ import (
 // Exit codes.
 const (
 	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
+	ExitFailed      = 1
+	ExitUsage       = 2
 	exitUnreachable = 3
-	exitAuth        = 4
-	exitStorage     = 74
-	exitInterrupted = 130
+	ExitAuth        = 4
+	ExitStorage     = 74
+	ExitInterrupted = 130
 )
 
 // Exit codes that stand for how a command ended, where ours is its own.
 const (
-	exitTimeout       = 124
-	exitNotExecutable = 126
-	exitNotFound      = 127
-	exitBrokenPipe    = 141 // 128 + SIGPIPE: whoever read our stdout has left
+	ExitTimeout       = 124
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+	ExitBrokenPipe    = 141 // 128 + SIGPIPE: whoever read our stdout has left
 )
 
 const exitHelp = `
@@ -55,20 +55,20 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// usage is a mistake of who typed the command.
-func usage(err error) error { return exitWith(exitUsage, err) }
+// Usage is a mistake of who typed the command.
+func Usage(err error) error { return ExitWith(ExitUsage, err) }
 
-// failure ends the command with exit code 1, whatever kind of error it is.
-func failure(err error) error { return exitWith(exitFailed, err) }
+// Failure ends the command with exit code 1, whatever kind of error it is.
+func Failure(err error) error { return ExitWith(ExitFailed, err) }
 
-// exitWith ends the command with a code and an error to print.
-func exitWith(code int, err error) error { return &exit{code, err} }
+// ExitWith ends the command with a code and an error to print.
+func ExitWith(code int, err error) error { return &exit{code, err} }
 
-// exitSilently ends the command with a code. Nothing is printed: it was said already, or there is nothing to say.
-func exitSilently(code int) error { return &exit{code: code} }
+// ExitSilently ends the command with a code. Nothing is printed: it was said already, or there is nothing to say.
+func ExitSilently(code int) error { return &exit{code: code} }
 
-// errInterrupted says that a signal ended the command.
-var errInterrupted = exitSilently(exitInterrupted)
+// ErrInterrupted says that a signal ended the command.
+var ErrInterrupted = ExitSilently(ExitInterrupted)
 
 // hinted is an error with what to do about it.
 type hinted struct {
@@ -80,13 +80,13 @@ func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
 
 func (h *hinted) Unwrap() error { return h.err }
 
-// withHint adds to an error what to do about it.
-func withHint(err error, hint string) error { return &hinted{err, hint} }
+// WithHint adds to an error what to do about it.
+func WithHint(err error, hint string) error { return &hinted{err, hint} }
 
-// jobHint says of a job that does not exist where to look.
-func jobHint(err error) error {
+// JobHint says of a job that does not exist where to look.
+func JobHint(err error) error {
 	if client.IsNotFound(err) {
-		return withHint(err, "`muster job list` shows the jobs")
+		return WithHint(err, "`muster job list` shows the jobs")
 	}
 	return err
 }
@@ -105,7 +105,7 @@ func explain(err error) (int, string) {
 	text := err.Error()
 	switch {
 	case errors.Is(err, context.Canceled):
-		return exitInterrupted, ""
+		return ExitInterrupted, ""
 	case errors.Is(err, locate.ErrUnknown):
 		return exitUnreachable, text
 	case client.IsUnreachable(err):
@@ -116,11 +116,11 @@ func explain(err error) (int, string) {
 	case errors.As(err, &p) && p.Code == api.CodeSandbox:
 		return exitUnreachable, text + "; what was attached has ended with it"
 	case client.IsAuth(err):
-		return exitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
+		return ExitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
 	case errors.As(err, &spec):
-		return exitUsage, text
+		return ExitUsage, text
 	case errors.As(err, &p) && (p.Status == http.StatusBadRequest || p.Status == http.StatusForbidden && p.Code == string(muster.FaultInvalid) || p.Status == http.StatusUnprocessableEntity || p.Status == http.StatusRequestEntityTooLarge):
-		return exitUsage, text
+		return ExitUsage, text
 	}
-	return exitFailed, text
+	return ExitFailed, text
 }

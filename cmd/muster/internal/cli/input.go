@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func (a *App) IntoNamespace(namespace *string, noun string) error {
+	switch {
+	case a.Namespace == "" || *namespace == a.Namespace:
+	case *namespace == "" || *namespace == "default":
+		*namespace = a.Namespace
+	default:
+		return Usage(fmt.Errorf("the %s is of namespace %s, not of --namespace %s", noun, *namespace, a.Namespace))
+	}
+	return nil
+}
+
+// FolderOf is what paths in a job file are relative to.
+func FolderOf(file string) string {
+	if file == "-" {
+		return "."
+	}
+	return filepath.Dir(file)
+}
+
+// ParseEnv reads environment variables as users write them: NAME=VALUE, or NAME to pass on one's own.
+func ParseEnv(list []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, e := range list {
+		name, value, ok := strings.Cut(e, "=")
+		if !ok {
+			if value, ok = os.LookupEnv(name); !ok {
+				return nil, fmt.Errorf("--env %s: it is not set here; give it a value, as %s=VALUE", name, name)
+			}
+		}
+		if name == "" {
+			return nil, fmt.Errorf("--env %s: there is no name before =", e)
+		}
+		env[name] = value
+	}
+	return env, nil
+}

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/version"
+)
+
+// FollowPatience is how long what follows a server waits for one that is away.
+const FollowPatience = 10 * time.Minute
+
+// JobAt is the job of that name, and a client to ask the server about it.
+func (a *App) JobAt(name string) (muster.JobKey, *client.Client, error) {
+	key, err := a.JobKey(name)
+	if err != nil {
+		return key, nil, err
+	}
+	cl, err := a.Connect()
+	return key, cl, err
+}
+
+// JobKey reads a job's name as users write it: name, or namespace/name.
+func (a *App) JobKey(name string) (muster.JobKey, error) {
+	key := muster.JobKey{Namespace: muster.Namespace(a.Namespace), Name: name}
+	if ns, rest, ok := strings.Cut(name, "/"); ok {
+		if a.Namespace != "" && a.Namespace != ns {
+			return key, Usage(fmt.Errorf("%q is in another namespace than --namespace %s", name, a.Namespace))
+		}
+		key = muster.JobKey{Namespace: muster.Namespace(ns), Name: rest}
+	}
+	if key.Namespace == "" {
+		key.Namespace = muster.DefaultNamespace
+	}
+	if err := muster.CheckName(string(key.Namespace)); err != nil {
+		return key, Usage(fmt.Errorf("namespace %q %w", key.Namespace, err))
+	}
+	if err := muster.CheckName(key.Name); err != nil {
+		return key, Usage(fmt.Errorf("job name %q %w", key.Name, err))
+	}
+	return key, nil
+}
+
+// Connect makes a client of the server that was meant.
+func (a *App) Connect() (*client.Client, error) {
+	given := a.Given.Environment(os.Getenv)
+	place, err := locate.Find(given)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{
+		Address: place.Address, Token: place.Token, UserAgent: "muster/" + version.String(),
+		// A server that was started again may have come back on another port.
+		Find: func() (string, muster.Secret, error) {
+			p, err := locate.Find(given)
+			return p.Address, p.Token, err
+		},
+	})
+}
