@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,59 +13,8 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
-
-// folderOfFiles makes files: names with / at their end are directories, a value with -> is a link.
-func folderOfFiles(t *testing.T, root string, files map[string]string) {
-	t.Helper()
-	for name, content := range files {
-		at := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if to, ok := strings.CutPrefix(content, "->"); ok {
-			err = os.Symlink(to, at)
-		} else if strings.HasSuffix(name, "/") {
-			err = os.MkdirAll(at, 0o755)
-		} else {
-			err = os.WriteFile(at, []byte(content), 0o640)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// filesOf tells what is below a folder, in the form of folderOfFiles.
-func filesOf(t *testing.T, root string) string {
-	t.Helper()
-	var lines []string
-	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || p == root {
-			return err
-		}
-		rel, _ := filepath.Rel(root, p)
-		switch {
-		case d.IsDir():
-			lines = append(lines, rel+"/")
-		case d.Type()&fs.ModeSymlink != 0:
-			to, _ := os.Readlink(p)
-			lines = append(lines, rel+"->"+to)
-		default:
-			b, err := os.ReadFile(p)
-			if err != nil {
-				return err
-			}
-			lines = append(lines, rel+"="+string(b))
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(lines, " ")
-}
 
 // The rules about what lands where are those of docker cp.
 func TestCp(t *testing.T) {
@@ -104,18 +52,18 @@ func TestCp(t *testing.T) {
 			}
 			s := withJob(t, 1)
 			here := t.TempDir()
-			from, to := s.inside.root, here
+			from, to := s.Inside.Root, here
 			at, dst := "web:", here
 			if into {
-				from, to = here, s.inside.root
+				from, to = here, s.Inside.Root
 				at, dst = here, "web:"
 			}
-			folderOfFiles(t, from, tree)
-			folderOfFiles(t, to, tt.before)
+			clitest.WriteFiles(t, from, tree)
+			clitest.WriteFiles(t, to, tt.before)
 			args := strings.Fields("cp " + strings.NewReplacer("@", at, "%", dst).Replace(tt.args))
-			r := s.muster(nil, args...)
-			r.check(t, tt.code, "", tt.stderr)
-			if got := filesOf(t, to); got != tt.want {
+			r := s.Muster(nil, args...)
+			r.Check(t, tt.code, "", tt.stderr)
+			if got := clitest.FilesIn(t, to); got != tt.want {
 				t.Errorf("%v: there is %q, want %q", args, got, tt.want)
 			}
 		}
@@ -125,7 +73,7 @@ func TestCp(t *testing.T) {
 func TestCpKeepsModesAndTimes(t *testing.T) {
 	s := withJob(t, 1)
 	here, at := t.TempDir(), time.Date(2020, 2, 3, 4, 5, 6, 0, time.UTC)
-	file := filepath.Join(s.inside.root, "tool")
+	file := filepath.Join(s.Inside.Root, "tool")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -137,29 +85,29 @@ func TestCpKeepsModesAndTimes(t *testing.T) {
 			t.Errorf("%v %v", info, err)
 		}
 	}
-	s.muster(nil, "cp", "web:/tool", here).check(t, 0, "", "")
+	s.Muster(nil, "cp", "web:/tool", here).Check(t, 0, "", "")
 	check(filepath.Join(here, "tool"))
-	s.muster(nil, "cp", "-a", filepath.Join(here, "tool"), "web:/back").check(t, 0, "", "")
-	check(filepath.Join(s.inside.root, "back"))
-	if len(s.inside.owners) != 1 || s.inside.owners[0] != "true" {
-		t.Error(s.inside.owners)
+	s.Muster(nil, "cp", "-a", filepath.Join(here, "tool"), "web:/back").Check(t, 0, "", "")
+	check(filepath.Join(s.Inside.Root, "back"))
+	if len(s.Inside.Owners) != 1 || s.Inside.Owners[0] != "true" {
+		t.Error(s.Inside.Owners)
 	}
 }
 
 func TestCpStreams(t *testing.T) {
 	s := withJob(t, 1)
-	folderOfFiles(t, s.inside.root, map[string]string{"app/a": "1"})
-	r := s.muster(nil, "cp", "web:/app", "-")
-	if r.code != 0 || r.stderr != "" {
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"app/a": "1"})
+	r := s.Muster(nil, "cp", "web:/app", "-")
+	if r.Code != 0 || r.Stderr != "" {
 		t.Fatal(r)
 	}
-	h, err := tar.NewReader(strings.NewReader(r.stdout)).Next()
+	h, err := tar.NewReader(strings.NewReader(r.Stdout)).Next()
 	if err != nil || h.Name != "app/" {
 		t.Error(h, err)
 	}
-	folderOfFiles(t, s.inside.root, map[string]string{"to/": ""})
-	s.fed(strings.NewReader(r.stdout), nil, "cp", "-", "web:/to").check(t, 0, "", "")
-	if got := filesOf(t, filepath.Join(s.inside.root, "to")); got != "app/ app/a=1" {
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"to/": ""})
+	s.MusterWithInput(strings.NewReader(r.Stdout), nil, "cp", "-", "web:/to").Check(t, 0, "", "")
+	if got := clitest.FilesIn(t, filepath.Join(s.Inside.Root, "to")); got != "app/ app/a=1" {
 		t.Error(got)
 	}
 }
@@ -177,8 +125,8 @@ func TestCpMistakes(t *testing.T) {
 		"cp - /tmp/x web:/a":        "- is one tar stream",
 		"cp ./web:nothing web:/tmp": "no such file or directory",
 	} {
-		if r := s.muster(nil, strings.Fields(args)...); r.code == 0 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		if r := s.Muster(nil, strings.Fields(args)...); r.Code == 0 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
 		}
 	}
 }
@@ -187,38 +135,38 @@ func TestCpMistakes(t *testing.T) {
 // file that comes in part is not there.
 func TestCpIsSafe(t *testing.T) {
 	s := withJob(t, 1)
-	folderOfFiles(t, s.inside.root, map[string]string{"app/out": "->/etc/passwd", "app/up": "->../../x", "app/in": "->a", "app/a": "1"})
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"app/out": "->/etc/passwd", "app/up": "->../../x", "app/in": "->a", "app/a": "1"})
 	here := t.TempDir()
-	s.muster(nil, "cp", "web:/app", here).check(t, 0, "", "(muster: web:/app: app/(out|up) is left out: [^\n]*\n){2}")
-	if got := filesOf(t, here); got != "app/ app/a=1 app/in->a" {
+	s.Muster(nil, "cp", "web:/app", here).Check(t, 0, "", "(muster: web:/app: app/(out|up) is left out: [^\n]*\n){2}")
+	if got := clitest.FilesIn(t, here); got != "app/ app/a=1 app/in->a" {
 		t.Error(got)
 	}
-	s.muster(nil, "cp", "web:/app/out", here).check(t, 1, "", "muster: web:/app/out: .*\nmuster: web:/app/out was not copied; -L copies what it leads to\n")
+	s.Muster(nil, "cp", "web:/app/out", here).Check(t, 1, "", "muster: web:/app/out: .*\nmuster: web:/app/out was not copied; -L copies what it leads to\n")
 	// A link alone leads to what is beside the copy.
-	s.muster(nil, "cp", "web:/app/in", here).check(t, 1, "", "muster: web:/app/in: .*\nmuster: web:/app/in was not copied; -L copies what it leads to\n")
+	s.Muster(nil, "cp", "web:/app/in", here).Check(t, 1, "", "muster: web:/app/in: .*\nmuster: web:/app/in was not copied; -L copies what it leads to\n")
 	// An archive that ends in the middle of a file.
 	root, err := os.OpenRoot(here)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	whole := tarOf(t, tar.Header{Name: "big", Typeflag: tar.TypeReg, Mode: 0o644, Uname: strings.Repeat("x", 5000)})
+	whole := clitest.Tar(t, tar.Header{Name: "big", Typeflag: tar.TypeReg, Mode: 0o644, Uname: strings.Repeat("x", 5000)})
 	if err := os.WriteFile(filepath.Join(here, "big"), []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&untar{root: root}).unpack(bytes.NewReader(whole[:3000])); err == nil {
 		t.Error("it was taken for whole")
 	}
-	if got := filesOf(t, here); got != "app/ app/a=1 app/in->a big=old" {
+	if got := clitest.FilesIn(t, here); got != "app/ app/a=1 app/in->a big=old" {
 		t.Error(got)
 	}
 	// Names that lead out, also once they have another name.
 	for _, name := range []string{"../evil", "/evil", "a/../../evil"} {
 		u := &untar{root: root, rename: func(string) string { return "../evil" }}
-		if err := u.unpack(bytes.NewReader(tarOf(t, tar.Header{Name: "x", Typeflag: tar.TypeReg}))); err == nil {
+		if err := u.unpack(bytes.NewReader(clitest.Tar(t, tar.Header{Name: "x", Typeflag: tar.TypeReg}))); err == nil {
 			t.Error("a new name leads out")
 		}
-		if err := (&untar{root: root}).unpack(bytes.NewReader(tarOf(t, tar.Header{Name: name, Typeflag: tar.TypeReg}))); err == nil {
+		if err := (&untar{root: root}).unpack(bytes.NewReader(clitest.Tar(t, tar.Header{Name: name, Typeflag: tar.TypeReg}))); err == nil {
 			t.Errorf("%s was unpacked", name)
 		}
 	}
@@ -226,19 +174,19 @@ func TestCpIsSafe(t *testing.T) {
 
 func TestLs(t *testing.T) {
 	s := withJob(t, 1)
-	folderOfFiles(t, s.inside.root, map[string]string{"app/b": "22", "app/a\x1b[31m": "1", "app/a\nb": "1", "app/sub/c": "3", "app/link": "->b"})
-	s.muster(nil, "ls", "web:/app").check(t, 0, "a·b\na·[31m\nb\nlink\nsub\n", "")
-	s.muster(nil, "ls", "-R", "web:/app").check(t, 0, "a·b\na·[31m\nb\nlink\nsub\nsub/c\n", "")
-	s.muster(nil, "ls", "web").check(t, 0, "app\n", "")
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"app/b": "22", "app/a\x1b[31m": "1", "app/a\nb": "1", "app/sub/c": "3", "app/link": "->b"})
+	s.Muster(nil, "ls", "web:/app").Check(t, 0, "a·b\na·[31m\nb\nlink\nsub\n", "")
+	s.Muster(nil, "ls", "-R", "web:/app").Check(t, 0, "a·b\na·[31m\nb\nlink\nsub\nsub/c\n", "")
+	s.Muster(nil, "ls", "web").Check(t, 0, "app\n", "")
 	now := time.Now().Format("2006-01-02")
-	r := s.muster(nil, "ls", "-l", "web:/app")
+	r := s.Muster(nil, "ls", "-l", "web:/app")
 	for _, want := range []string{"-rw-r----- root root    2 " + now, " b\n", "lrwxrwxrwx root root    1 " + now, " link -> b\n", "drwxr-xr-x root root "} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("%q is missing in\n%s", want, r.stdout)
+		if !strings.Contains(r.Stdout, want) {
+			t.Errorf("%q is missing in\n%s", want, r.Stdout)
 		}
 	}
-	s.muster(nil, "ls", "web:/nope").check(t, 1, "", "muster: \"/nope\": no such file or directory\n")
-	if r := s.muster(nil, "ls", "--json", "web:/app/sub"); !strings.Contains(r.stdout, `"path": "/app/sub/c"`) {
+	s.Muster(nil, "ls", "web:/nope").Check(t, 1, "", "muster: \"/nope\": no such file or directory\n")
+	if r := s.Muster(nil, "ls", "--json", "web:/app/sub"); !strings.Contains(r.Stdout, `"path": "/app/sub/c"`) {
 		t.Error(r)
 	}
 }
@@ -247,23 +195,23 @@ func TestLs(t *testing.T) {
 func TestFileProblemsNameTheSandbox(t *testing.T) {
 	s := withJob(t, 1)
 	about := func(status int, code, path, message string) {
-		s.do(func() {
-			s.inside.refuse = &api.Problem{Status: status, Title: http.StatusText(status), Code: code, Detail: fmt.Sprintf("%q: %s", path, message),
+		s.Do(func() {
+			s.Inside.Refuse = &api.Problem{Status: status, Title: http.StatusText(status), Code: code, Detail: fmt.Sprintf("%q: %s", path, message),
 				Errors: []api.ProblemField{{Location: "query.path", Message: message, Value: path}}}
 		})
 	}
 	about(http.StatusNotFound, "not-found", "/nope", "does not exist")
-	s.muster(nil, "ls", "web:/nope").check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
-	s.muster(nil, "cp", "web:/nope", t.TempDir()).check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	s.Muster(nil, "ls", "web:/nope").Check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
+	s.Muster(nil, "cp", "web:/nope", t.TempDir()).Check(t, cli.ExitFailed, "", "muster: web: \"/nope\": does not exist\n")
 	about(http.StatusForbidden, api.CodePermission, "/sys/x", "is on a read-only file system")
-	s.muster(nil, "ls", "web:/sys/x").check(t, cli.ExitFailed, "", "muster: web: \"/sys/x\": is on a read-only file system\n")
+	s.Muster(nil, "ls", "web:/sys/x").Check(t, cli.ExitFailed, "", "muster: web: \"/sys/x\": is on a read-only file system\n")
 	// What the server refuses for the token, and what an environment does not allow.
-	s.do(func() {
-		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: api.CodeForbidden, Detail: "the secret is for runner r1"}
+	s.Do(func() {
+		s.Inside.Refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: api.CodeForbidden, Detail: "the secret is for runner r1"}
 	})
-	s.muster(nil, "ls", "web").check(t, cli.ExitAuth, "", "muster: the secret is for runner r1; the token of a server is .*\n")
-	s.do(func() {
-		s.inside.refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: "invalid", Detail: "environment e: leave user out"}
+	s.Muster(nil, "ls", "web").Check(t, cli.ExitAuth, "", "muster: the secret is for runner r1; the token of a server is .*\n")
+	s.Do(func() {
+		s.Inside.Refuse = &api.Problem{Status: http.StatusForbidden, Title: "Forbidden", Code: "invalid", Detail: "environment e: leave user out"}
 	})
-	s.muster(nil, "ls", "web").check(t, cli.ExitUsage, "", "muster: environment e: leave user out\n")
+	s.Muster(nil, "ls", "web").Check(t, cli.ExitUsage, "", "muster: environment e: leave user out\n")
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
 func TestLogs(t *testing.T) {
@@ -41,41 +43,41 @@ func TestLogs(t *testing.T) {
 		{"a/b/c", 2, "", "muster: job name \"b/c\" has '/' at position 2; a name has lower-case letters, digits, and inside it dots and dashes\n"},
 		{"a/web --namespace b", 2, "", "muster: \"a/web\" is in another namespace than --namespace b\n"},
 	} {
-		s.muster(nil, append([]string{"job", "logs"}, strings.Fields(tt.args)...)...).check(t, tt.code, tt.stdout, regexp.QuoteMeta(tt.stderr))
+		s.Muster(nil, append([]string{"job", "logs"}, strings.Fields(tt.args)...)...).Check(t, tt.code, tt.stdout, regexp.QuoteMeta(tt.stderr))
 	}
 }
 
 func TestLogsFollow(t *testing.T) {
 	s := ran(t)
 	go func() {
-		s.print(2, 1, "stdout", "more\n")
-		s.end(2, 1, 0)
-		s.start(1, 2)
-		s.print(1, 2, "stdout", "again\n")
-		s.end(1, 2, 0)
-		s.endJob("succeeded", "")
+		s.Print(2, 1, "stdout", "more\n")
+		s.End(2, 1, 0)
+		s.Start(1, 2)
+		s.Print(1, 2, "stdout", "again\n")
+		s.End(1, 2, 0)
+		s.EndJob("succeeded", "")
 	}()
-	r := s.muster(nil, "job", "logs", "-f", "web")
+	r := s.Muster(nil, "job", "logs", "-f", "web")
 	for _, want := range []string{"[0] old\n", "[0] out0\n", "[1] out1\n", "[1] again\n", "[2] out2\n", "[2] more\n"} {
-		if strings.Count(r.stdout, want) != 1 {
-			t.Errorf("%q: %d times in %q", want, strings.Count(r.stdout, want), r.stdout)
+		if strings.Count(r.Stdout, want) != 1 {
+			t.Errorf("%q: %d times in %q", want, strings.Count(r.Stdout, want), r.Stdout)
 		}
 	}
-	r.check(t, 0, r.stdout, "\\[0\\] err0\n")
-	s.muster(nil, "job", "logs", "-f", "--index", "1", "web").check(t, 0, "out1again\n", "")
+	r.Check(t, 0, r.Stdout, "\\[0\\] err0\n")
+	s.Muster(nil, "job", "logs", "-f", "--index", "1", "web").Check(t, 0, "out1again\n", "")
 }
 
 func TestLogsOfWhatHasNotStarted(t *testing.T) {
 	s := ran(t)
-	s.do(func() { s.allocs = nil })
-	s.muster(nil, "job", "logs", "--index", "2", "web").check(t, 0, "", "muster: member 2 has not started yet\n")
-	s.muster(nil, "job", "logs", "web").check(t, 0, "", "")
+	s.Do(func() { s.Allocs = nil })
+	s.Muster(nil, "job", "logs", "--index", "2", "web").Check(t, 0, "", "muster: member 2 has not started yet\n")
+	s.Muster(nil, "job", "logs", "web").Check(t, 0, "", "")
 }
 
 func TestJobListShowStop(t *testing.T) {
 	s := ran(t)
-	s.muster(nil, "job", "list").check(t, 0, "JOB  STATUS   SUCCEEDED  RUNNING  FAILED  AGE  REASON\nweb  running  0/3        1        0       3m\n", "")
-	r := s.muster(nil, "job", "show", "web")
+	s.Muster(nil, "job", "list").Check(t, 0, "JOB  STATUS   SUCCEEDED  RUNNING  FAILED  AGE  REASON\nweb  running  0/3        1        0       3m\n", "")
+	r := s.Muster(nil, "job", "show", "web")
 	want := `Job        web
 Status     running
 Version    1
@@ -90,24 +92,24 @@ MEMBER  STATUS     ATTEMPT  NODE  EXIT  RAN +REASON
 2       running    1        n1    -     [0-9ms]+ *
 `
 	want = strings.ReplaceAll(want, " *\n", "\n")
-	if ok, err := regexp.MatchString("^"+want+"$", regexp.MustCompile(`(?m) +$`).ReplaceAllString(r.stdout, "")); !ok || err != nil || r.code != 0 {
-		t.Errorf("got\n%s\nwant\n%s (%v)", r.stdout, want, err)
+	if ok, err := regexp.MatchString("^"+want+"$", regexp.MustCompile(`(?m) +$`).ReplaceAllString(r.Stdout, "")); !ok || err != nil || r.Code != 0 {
+		t.Errorf("got\n%s\nwant\n%s (%v)", r.Stdout, want, err)
 	}
-	if r := s.muster(nil, "job", "show", "web", "--members", "2"); !strings.HasSuffix(r.stdout, "… and 1 more; --members 0 shows all\n") {
-		t.Error(r.stdout)
+	if r := s.Muster(nil, "job", "show", "web", "--members", "2"); !strings.HasSuffix(r.Stdout, "… and 1 more; --members 0 shows all\n") {
+		t.Error(r.Stdout)
 	}
-	if r := s.muster(nil, "job", "show", "--json", "web"); !strings.Contains(r.stdout, `"newest": {`) || r.code != 0 {
+	if r := s.Muster(nil, "job", "show", "--json", "web"); !strings.Contains(r.Stdout, `"newest": {`) || r.Code != 0 {
 		t.Error(r)
 	}
-	s.muster(nil, "job", "stop", "web", "--reason", "enough").check(t, 0, "job web is stopping\n", "")
-	s.endJob("stopped", "enough")
-	s.muster(nil, "job", "stop", "web").check(t, 0, "job web has ended: stopped\n", "")
-	if fmt.Sprintf("%q", s.stopped) != `["enough" ""]` {
-		t.Errorf("%q", s.stopped)
+	s.Muster(nil, "job", "stop", "web", "--reason", "enough").Check(t, 0, "job web is stopping\n", "")
+	s.EndJob("stopped", "enough")
+	s.Muster(nil, "job", "stop", "web").Check(t, 0, "job web has ended: stopped\n", "")
+	if fmt.Sprintf("%q", s.Stopped) != `["enough" ""]` {
+		t.Errorf("%q", s.Stopped)
 	}
-	s.do(func() { s.job = nil })
-	s.muster(nil, "job", "list").check(t, 0, "", "muster: no jobs; `muster run -- COMMAND` makes one\n")
-	s.muster(nil, "job", "list", "--json").check(t, 0, fmt.Sprintf("{\n  \"jobs\": [],\n  \"index\": %d\n}\n", s.index), "")
+	s.Do(func() { s.Job = nil })
+	s.Muster(nil, "job", "list").Check(t, 0, "", "muster: no jobs; `muster run -- COMMAND` makes one\n")
+	s.Muster(nil, "job", "list", "--json").Check(t, 0, fmt.Sprintf("{\n  \"jobs\": [],\n  \"index\": %d\n}\n", s.Index), "")
 }
 
 func TestSubmitAndValidate(t *testing.T) {
@@ -124,43 +126,43 @@ func TestSubmitAndValidate(t *testing.T) {
 	write("bad.yaml", "name: web\ncommand: [a]\nmemroy: 1\n")
 	write("big.yaml", "name: web\ncommand: [a]\nresources: {cpu: 5}\n")
 	s := newStub(t)
-	s.muster(nil, "job", "validate", file).check(t, 0, regexp.QuoteMeta(file)[:0]+file+" is well-formed; a member fits small\n", "")
-	s.muster(nil, "job", "validate", file, "--local").check(t, 0, file+" is well-formed\n", "")
-	s.muster(nil, "job", "validate", filepath.Join(dir, "big.yaml")).check(t, 1, "", "muster: .*/big.yaml is well-formed, but fits nowhere: cpu: 5 wanted, the largest offering has 4\n")
-	s.muster(nil, "job", "validate", filepath.Join(dir, "bad.yaml")).check(t, 2, "", "muster: .*/bad.yaml:3:1: unknown field \"memroy\"; did you mean \"memory\", in resources\\?\n   3 \\| memroy: 1\n     \\| \\^\\^\\^\\^\\^\\^\n")
-	if len(s.uploads) != 0 {
+	s.Muster(nil, "job", "validate", file).Check(t, 0, regexp.QuoteMeta(file)[:0]+file+" is well-formed; a member fits small\n", "")
+	s.Muster(nil, "job", "validate", file, "--local").Check(t, 0, file+" is well-formed\n", "")
+	s.Muster(nil, "job", "validate", filepath.Join(dir, "big.yaml")).Check(t, 1, "", "muster: .*/big.yaml is well-formed, but fits nowhere: cpu: 5 wanted, the largest offering has 4\n")
+	s.Muster(nil, "job", "validate", filepath.Join(dir, "bad.yaml")).Check(t, 2, "", "muster: .*/bad.yaml:3:1: unknown field \"memroy\"; did you mean \"memory\", in resources\\?\n   3 \\| memroy: 1\n     \\| \\^\\^\\^\\^\\^\\^\n")
+	if len(s.Uploads) != 0 {
 		t.Error("validate uploads")
 	}
-	s.muster(nil, "job", "submit", file, "-n", "team").check(t, 0, "team/web\n", "")
-	in := s.submitted[0].Spec.Inputs[0]
-	if in.Digest != "sha256:1307990e6ba5ca145eb35e99182a9bec46531bc54ddf656a602c780fa0240dee" || in.File != "" || in.Mode != "0640" || string(s.uploads[in.Digest]) != "some data" {
+	s.Muster(nil, "job", "submit", file, "-n", "team").Check(t, 0, "team/web\n", "")
+	in := s.Submitted[0].Spec.Inputs[0]
+	if in.Digest != "sha256:1307990e6ba5ca145eb35e99182a9bec46531bc54ddf656a602c780fa0240dee" || in.File != "" || in.Mode != "0640" || string(s.Uploads[in.Digest]) != "some data" {
 		t.Errorf("%+v", in)
 	}
-	s.muster(nil, "job", "submit", file, "-n", "team", "--if-version", "0", "--replace").check(t, 0, "team/web\n", "muster: job team/web is there with the same content \\(version 1\\); nothing was done\n")
-	if sub := s.submitted[1]; sub.IfVersion == nil || *sub.IfVersion != 0 || !sub.Replace {
+	s.Muster(nil, "job", "submit", file, "-n", "team", "--if-version", "0", "--replace").Check(t, 0, "team/web\n", "muster: job team/web is there with the same content \\(version 1\\); nothing was done\n")
+	if sub := s.Submitted[1]; sub.IfVersion == nil || *sub.IfVersion != 0 || !sub.Replace {
 		t.Errorf("%+v", sub)
 	}
 	if err := os.Remove(filepath.Join(dir, "data")); err != nil {
 		t.Fatal(err)
 	}
-	s.muster(nil, "job", "validate", file).check(t, 2, "", "muster: .*/job.yaml: inputs\\[0\\]: open .*/data: no such file or directory\n")
+	s.Muster(nil, "job", "validate", file).Check(t, 2, "", "muster: .*/job.yaml: inputs\\[0\\]: open .*/data: no such file or directory\n")
 }
 
 func TestFetch(t *testing.T) {
 	s := ran(t)
-	s.end(2, 1, 0)
+	s.End(2, 1, 0)
 	file := func(name, content string) tar.Header {
 		return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o640, Uname: content, ModTime: time.Unix(1_600_000_000, 0)}
 	}
-	s.do(func() {
-		s.tars["u-0-2"] = [][]byte{
-			tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "out/", Mode: 0o555}, file("out/a", "A0"), tar.Header{Typeflag: tar.TypeSymlink, Name: "out/b", Linkname: "a"}),
-			tarOf(t, file("log.txt", "log of 0")),
+	s.Do(func() {
+		s.Tars["u-0-2"] = [][]byte{
+			clitest.Tar(t, tar.Header{Typeflag: tar.TypeDir, Name: "out/", Mode: 0o555}, file("out/a", "A0"), tar.Header{Typeflag: tar.TypeSymlink, Name: "out/b", Linkname: "a"}),
+			clitest.Tar(t, file("log.txt", "log of 0")),
 		}
-		s.tars["u-2-1"] = [][]byte{tarOf(t, file("out/a", "A2"))}
+		s.Tars["u-2-1"] = [][]byte{clitest.Tar(t, file("out/a", "A2"))}
 	})
 	dest := t.TempDir()
-	s.muster(nil, "job", "fetch", "web", "--dest", dest).check(t, 0, filepath.Join(dest, "0/out")+"\n"+filepath.Join(dest, "0/log.txt")+"\n"+filepath.Join(dest, "2/out")+"\n", "muster: job web: no outputs of 1 of 3 members, which did not succeed\n")
+	s.Muster(nil, "job", "fetch", "web", "--dest", dest).Check(t, 0, filepath.Join(dest, "0/out")+"\n"+filepath.Join(dest, "0/log.txt")+"\n"+filepath.Join(dest, "2/out")+"\n", "muster: job web: no outputs of 1 of 3 members, which did not succeed\n")
 	for name, want := range map[string]string{"0/out/a": "A0", "0/out/b": "A0", "0/log.txt": "log of 0", "2/out/a": "A2"} {
 		b, err := os.ReadFile(filepath.Join(dest, name))
 		if string(b) != want {
@@ -171,11 +173,11 @@ func TestFetch(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	// Once more, into what is there.
-	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "0", "--json").check(t, 0,
+	s.Muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "0", "--json").Check(t, 0,
 		fmt.Sprintf("[\n  {\n    \"member\": 0,\n    \"path\": \"out\",\n    \"folder\": %q,\n    \"files\": 2\n  },\n  {\n    \"member\": 0,\n    \"path\": \"log.txt\",\n    \"folder\": %q,\n    \"files\": 1\n  }\n]\n", dest, dest), "")
-	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").check(t, 1, "", "muster: job web has no outputs to fetch: .*\n")
-	s.do(func() { s.job.Spec.Outputs = nil })
-	s.muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").check(t, 1, "", "muster: job web declares no outputs; .*\n")
+	s.Muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").Check(t, 1, "", "muster: job web has no outputs to fetch: .*\n")
+	s.Do(func() { s.Job.Spec.Outputs = nil })
+	s.Muster(nil, "job", "fetch", "web", "--dest", dest, "--index", "1").Check(t, 1, "", "muster: job web declares no outputs; .*\n")
 }
 
 func TestUntarStaysInside(t *testing.T) {
@@ -219,7 +221,7 @@ func TestUntarStaysInside(t *testing.T) {
 			}
 			defer func() { _ = root.Close() }()
 			u := &untar{root: root}
-			err = u.unpack(strings.NewReader(string(tarOf(t, tt.archive...))))
+			err = u.unpack(strings.NewReader(string(clitest.Tar(t, tt.archive...))))
 			switch {
 			case tt.err == "*":
 			case tt.err == "" && err != nil, tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
@@ -245,13 +247,13 @@ func TestUntarStaysInside(t *testing.T) {
 func TestBackup(t *testing.T) {
 	s := newStub(t)
 	path := filepath.Join(t.TempDir(), "b")
-	s.muster(nil, "backup", path).check(t, 0, "", "muster: .*/b: 8B\n")
+	s.Muster(nil, "backup", path).Check(t, 0, "", "muster: .*/b: 8B\n")
 	if b, err := os.ReadFile(path); string(b) != "a backup" {
 		t.Errorf("%q, %v", b, err)
 	}
-	s.muster(nil, "backup", "-").check(t, 0, "a backup", "")
-	s.kill()
-	s.muster(nil, "backup", filepath.Join(filepath.Dir(path), "c")).check(t, 3, "", "muster: no server answers at .*\n")
+	s.Muster(nil, "backup", "-").Check(t, 0, "a backup", "")
+	s.Kill()
+	s.Muster(nil, "backup", filepath.Join(filepath.Dir(path), "c")).Check(t, 3, "", "muster: no server answers at .*\n")
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
@@ -259,41 +261,41 @@ func TestBackup(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	s := ran(t)
-	lines := func(r result) string {
+	lines := func(r clitest.Result) string {
 		var types []string
-		for line := range strings.Lines(r.stdout) {
+		for line := range strings.Lines(r.Stdout) {
 			types = append(types, strings.Fields(line)[2])
 		}
 		return strings.Join(types, " ")
 	}
-	r := s.muster(nil, "events")
-	if got := lines(r); got != "alloc.running alloc.ended alloc.running alloc.ended alloc.running alloc.ended alloc.running" || r.code != 0 {
+	r := s.Muster(nil, "events")
+	if got := lines(r); got != "alloc.running alloc.ended alloc.running alloc.ended alloc.running alloc.ended alloc.running" || r.Code != 0 {
 		t.Error(r)
 	}
-	r = s.muster(nil, "events", "--after", "15.0")
-	if got := lines(r); got != "alloc.ended alloc.running" || r.code != 0 {
+	r = s.Muster(nil, "events", "--after", "15.0")
+	if got := lines(r); got != "alloc.ended alloc.running" || r.Code != 0 {
 		t.Error(r)
 	}
-	if r := s.muster(nil, "events", "--json", "--after", "16"); strings.Count(r.stdout, "\n") != 1 || !strings.HasPrefix(r.stdout, `{"id":"17.0","index":17,`) {
+	if r := s.Muster(nil, "events", "--json", "--after", "16"); strings.Count(r.Stdout, "\n") != 1 || !strings.HasPrefix(r.Stdout, `{"id":"17.0","index":17,`) {
 		t.Error(r)
 	}
-	s.do(func() { s.forgotten = 14 })
-	s.muster(nil, "events", "--after", "12").check(t, 1, "", "muster: events after 12 are no longer kept: kept from 14; without --after it begins with the oldest that are kept\n")
-	s.muster(nil, "events", "--node", "nope").check(t, 0, "", "muster: no events of node nope are kept; `muster node list --all` shows the nodes\n")
-	s.muster(nil, "events", "--job", "nope").check(t, 0, "", "muster: no events of job nope are kept; `muster job list` shows the jobs\n")
-	s.muster(nil, "events", "--json", "-n", "nope").check(t, 0, "", "muster: no events of namespace nope are kept; `muster namespace list` shows the namespaces\n")
-	s.muster(nil, "events", "--after", "bogus").check(t, 2, "", "muster: --after: is \"bogus\"; give the id of an event, an index, or oldest\n")
+	s.Do(func() { s.Forgotten = 14 })
+	s.Muster(nil, "events", "--after", "12").Check(t, 1, "", "muster: events after 12 are no longer kept: kept from 14; without --after it begins with the oldest that are kept\n")
+	s.Muster(nil, "events", "--node", "nope").Check(t, 0, "", "muster: no events of node nope are kept; `muster node list --all` shows the nodes\n")
+	s.Muster(nil, "events", "--job", "nope").Check(t, 0, "", "muster: no events of job nope are kept; `muster job list` shows the jobs\n")
+	s.Muster(nil, "events", "--json", "-n", "nope").Check(t, 0, "", "muster: no events of namespace nope are kept; `muster namespace list` shows the namespaces\n")
+	s.Muster(nil, "events", "--after", "bogus").Check(t, 2, "", "muster: --after: is \"bogus\"; give the id of an event, an index, or oldest\n")
 	signals := make(chan os.Signal, 4)
 	go func() {
-		s.start(1, 2)
+		s.Start(1, 2)
 		signals <- os.Interrupt
 	}()
-	s.muster(signals, "events", "-f", "--after", "17").check(t, 130, "", "")
+	s.Muster(signals, "events", "-f", "--after", "17").Check(t, 130, "", "")
 }
 
 func TestAuth(t *testing.T) {
 	s := newStub(t)
-	s.muster(nil, "--token", "wrong", "job", "list").check(t, 4, "", "muster: the token is missing or wrong; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN\n")
+	s.Muster(nil, "--token", "wrong", "job", "list").Check(t, 4, "", "muster: the token is missing or wrong; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN\n")
 }
 
 func TestConfigCheck(t *testing.T) {
@@ -306,7 +308,7 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStub(t)
-	s.muster(nil, "config", "check", "-c", good).check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
-	s.muster(nil, "config", "check", "-c", bad).check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
-	s.muster(nil, "config", "check").check(t, 2, "", "muster: which file\\? give it with -c\n")
+	s.Muster(nil, "config", "check", "-c", good).Check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
+	s.Muster(nil, "config", "check", "-c", bad).Check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
+	s.Muster(nil, "config", "check").Check(t, 2, "", "muster: which file\\? give it with -c\n")
 }

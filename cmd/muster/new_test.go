@@ -2,18 +2,20 @@ package main
 
 import (
 	"testing"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
-func newStub(t *testing.T) *stub { return newServer(t, assemble) }
+func newStub(t *testing.T) *clitest.Server { return clitest.New(t, assemble) }
 
-func withJob(t *testing.T, members int) *stub {
+func withJob(t *testing.T, members int) *clitest.Server {
 	s := newStub(t)
-	s.addJob(members)
+	s.AddJob(members)
 	return s
 }
 
-func ran(t *testing.T) *stub {
+func ran(t *testing.T) *clitest.Server {
 	s := newStub(t)
-	s.addMixedJob()
+	s.AddMixedJob()
 	return s
 }

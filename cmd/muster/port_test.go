@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
 // echo listens, and gives each connection back what it sent, in capitals, once it has sent all.
@@ -39,12 +40,12 @@ func echo(t *testing.T) string {
 
 func TestPort(t *testing.T) {
 	s := withJob(t, 1)
-	s.inside.ports[8000] = echo(t)
-	p := s.begin(nil, "port", "web", "0:8000", "0:9")
-	until(t, "web:9", p.out.String)
-	m := regexp.MustCompile(`^(127\.0\.0\.1:\d+) -> web:8000\n(127\.0\.0\.1:\d+) -> web:9\n$`).FindStringSubmatch(p.out.String())
+	s.Inside.Ports[8000] = echo(t)
+	p := s.Begin(nil, "port", "web", "0:8000", "0:9")
+	clitest.Until(t, "web:9", p.Out.String)
+	m := regexp.MustCompile(`^(127\.0\.0\.1:\d+) -> web:8000\n(127\.0\.0\.1:\d+) -> web:9\n$`).FindStringSubmatch(p.Out.String())
 	if m == nil {
-		t.Fatal(p.out.String())
+		t.Fatal(p.Out.String())
 	}
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -77,12 +78,12 @@ func TestPort(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	p.signals <- syscall.SIGINT
-	if code := p.end(t); code != 130 {
+	p.Signals <- syscall.SIGINT
+	if code := p.End(t); code != 130 {
 		t.Error(code)
 	}
-	if want := "muster: nothing listens on port 9 in web yet\nmuster: port 9: nothing listens on port 9\n"; p.errs.String() != want {
-		t.Errorf("%q", p.errs.String())
+	if want := "muster: nothing listens on port 9 in web yet\nmuster: port 9: nothing listens on port 9\n"; p.Errs.String() != want {
+		t.Errorf("%q", p.Errs.String())
 	}
 	if _, err := net.Dial("tcp", m[1]); err == nil {
 		t.Error("it still listens")
@@ -91,17 +92,17 @@ func TestPort(t *testing.T) {
 
 func TestPortEndsWithTheAllocation(t *testing.T) {
 	s := withJob(t, 1)
-	s.inside.ports[8000] = echo(t)
-	p := s.begin(nil, "port", "web", "0:8000")
-	until(t, "web:8000\n", p.out.String)
-	s.end(0, 1, 0)
-	here, _, _ := strings.Cut(p.out.String(), " ")
+	s.Inside.Ports[8000] = echo(t)
+	p := s.Begin(nil, "port", "web", "0:8000")
+	clitest.Until(t, "web:8000\n", p.Out.String)
+	s.End(0, 1, 0)
+	here, _, _ := strings.Cut(p.Out.String(), " ")
 	if c, err := net.Dial("tcp", here); err == nil {
 		_, _ = io.ReadAll(c)
 		_ = c.Close()
 	}
-	if code := p.end(t); code != 1 || !strings.HasPrefix(p.errs.String(), "muster: web (allocation u-0-1) has ended ") {
-		t.Errorf("code %d, %q", code, p.errs.String())
+	if code := p.End(t); code != 1 || !strings.HasPrefix(p.Errs.String(), "muster: web (allocation u-0-1) has ended ") {
+		t.Errorf("code %d, %q", code, p.Errs.String())
 	}
 }
 
@@ -121,74 +122,74 @@ func TestPortMistakes(t *testing.T) {
 		"port --address all web 80":   "it is an IP address of this host",
 		"port web " + taken + ":8000": "port " + taken + " is in use here; take another one, as ",
 	} {
-		if r := s.muster(nil, strings.Fields(args)...); r.code == 0 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		if r := s.Muster(nil, strings.Fields(args)...); r.Code == 0 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
 		}
 	}
-	s.muster(nil, "port", "web").check(t, 0, "", "muster: nothing listens on a TCP port in web .*\n")
-	s.inside.ports[8000] = l.Addr().String()
-	s.muster(nil, "port", "web").check(t, 0, "PORT  ADDRESSES  REACHABLE\n8000  127.0.0.1  yes\n", "")
+	s.Muster(nil, "port", "web").Check(t, 0, "", "muster: nothing listens on a TCP port in web .*\n")
+	s.Inside.Ports[8000] = l.Addr().String()
+	s.Muster(nil, "port", "web").Check(t, 0, "PORT  ADDRESSES  REACHABLE\n8000  127.0.0.1  yes\n", "")
 }
 
 func TestTop(t *testing.T) {
 	s := withJob(t, 2)
-	s.inside.stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20, Pids: 3, Disk: 1 << 30}
-	s.inside.stats["u-1-1"] = api.AllocStats{CPU: 1, CPUMax: 2, Memory: 1 << 20, MemoryMax: 40 << 20}
-	r := s.muster(nil, "top", "--every", "10ms")
+	s.Inside.Stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20, Pids: 3, Disk: 1 << 30}
+	s.Inside.Stats["u-1-1"] = api.AllocStats{CPU: 1, CPUMax: 2, Memory: 1 << 20, MemoryMax: 40 << 20}
+	r := s.Muster(nil, "top", "--every", "10ms")
 	ran := regexp.MustCompile(` +[0-9.]+m?s\n`)
 	want := `MEMBER  NODE  CPU    CORES        MEMORY / LIMIT  MEM  PIDS  DISK  RAN
 web/0   n1    50.0%  0.5          10MiB / 40MiB   25%  3     1GiB
 web/1   n1    50.0%  1 (at most 2)  1MiB / 40MiB    2%   -     -
 `
-	if got := ran.ReplaceAllString(r.stdout, "\n"); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") || r.code != 0 {
-		t.Errorf("%d %q\n%s", r.code, r.stderr, got)
+	if got := ran.ReplaceAllString(r.Stdout, "\n"); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") || r.Code != 0 {
+		t.Errorf("%d %q\n%s", r.Code, r.Stderr, got)
 	}
-	if r := s.muster(nil, "top", "--every", "10ms", "web/1", "--json"); !strings.Contains(r.stdout, `"cpu_percent": 50`) || strings.Contains(r.stdout, "u-0-1") {
+	if r := s.Muster(nil, "top", "--every", "10ms", "web/1", "--json"); !strings.Contains(r.Stdout, `"cpu_percent": 50`) || strings.Contains(r.Stdout, "u-0-1") {
 		t.Error(r)
 	}
-	s.do(func() { s.allocs[1].Job = "env:python" }) // a runner is named as other commands take it
-	if r := s.muster(nil, "top", "--every", "10ms"); !regexp.MustCompile(`(?m)^u-1-1 \(python\) +n1 `).MatchString(r.stdout) || !regexp.MustCompile(`(?m)^web/0 +n1 `).MatchString(r.stdout) {
+	s.Do(func() { s.Allocs[1].Job = "env:python" }) // a runner is named as other commands take it
+	if r := s.Muster(nil, "top", "--every", "10ms"); !regexp.MustCompile(`(?m)^u-1-1 \(python\) +n1 `).MatchString(r.Stdout) || !regexp.MustCompile(`(?m)^web/0 +n1 `).MatchString(r.Stdout) {
 		t.Error(r)
 	}
-	s.do(func() { s.allocs[1].Job = "web" })
-	s.muster(nil, "top", "nope").check(t, 1, "", "muster: there is no allocation or job nope; .*\n")
-	s.end(0, 1, 0)
-	s.end(1, 1, 0)
-	s.muster(nil, "top").check(t, 0, "", "muster: no allocation runs\n")
+	s.Do(func() { s.Allocs[1].Job = "web" })
+	s.Muster(nil, "top", "nope").Check(t, 1, "", "muster: there is no allocation or job nope; .*\n")
+	s.End(0, 1, 0)
+	s.End(1, 1, 0)
+	s.Muster(nil, "top").Check(t, 0, "", "muster: no allocation runs\n")
 }
 
 // On a terminal it is drawn until Ctrl-C, on a screen of its own.
 func TestTopLive(t *testing.T) {
 	s := withJob(t, 1)
-	s.inside.stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20}
+	s.Inside.Stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20}
 	t.Setenv("TERM", "xterm")
-	c := s.console(t, "top", "--every", "10ms")
-	until(t, "50.0%", c.seen.String)
-	c.signals <- syscall.SIGINT
-	if code := c.end(t); code != 130 {
+	c := s.Console(t, "top", "--every", "10ms")
+	clitest.Until(t, "50.0%", c.Seen.String)
+	c.Signals <- syscall.SIGINT
+	if code := c.End(t); code != 130 {
 		t.Error(code)
 	}
-	until(t, "\x1b[?1049l", c.seen.String)
+	clitest.Until(t, "\x1b[?1049l", c.Seen.String)
 }
 
 func TestImage(t *testing.T) {
 	s := newStub(t)
 	digest := "sha256:" + strings.Repeat("ab", 32)
-	s.inside.images["n1"] = &api.ImageList{Images: []api.Image{{Ref: "python:3.13", Digest: digest, Size: 120 << 20, Layers: 5, InUse: 2}}, Used: 120 << 20, Limit: 10 << 30}
-	s.inside.images["n2"] = &api.ImageList{}
-	s.muster(nil, "image", "list").check(t, 0, "NODE  IMAGE        DIGEST               SIZE    LAYERS  USED\nn1    python:3.13  sha256:abababababab  120MiB  5       by 2 now\n",
+	s.Inside.Images["n1"] = &api.ImageList{Images: []api.Image{{Ref: "python:3.13", Digest: digest, Size: 120 << 20, Layers: 5, InUse: 2}}, Used: 120 << 20, Limit: 10 << 30}
+	s.Inside.Images["n2"] = &api.ImageList{}
+	s.Muster(nil, "image", "list").Check(t, 0, "NODE  IMAGE        DIGEST               SIZE    LAYERS  USED\nn1    python:3.13  sha256:abababababab  120MiB  5       by 2 now\n",
 		"muster: node n1: 1 image, 120MiB of 10GiB\nmuster: node n2: 0 images, 0B of 0B\n")
-	s.muster(nil, "image", "list", "--node", "n9").check(t, 1, "", "muster: node n9: node n9: not found; `muster node list` shows the nodes\nmuster: the images could not be listed on 1 of 1 node\n")
-	s.inside.pulls = []api.ImageProgress{{Done: 1, Total: 2, Layers: 2, LayersDone: 1}, {Digest: digest}}
-	s.muster(nil, "image", "pull", "python:3.13", "--pool", "p").check(t, 0, "n1 "+digest+"\nn2 "+digest+"\n", "")
-	s.muster(nil, "image", "pull", "python:3.13").check(t, 2, "", "muster: where to\\? give --node NODE or --pool POOL.*")
-	s.muster(nil, "image", "pull", "python:3.13", "--pool", "empty").check(t, 1, "", "muster: no node of pool empty serves; .*\n")
-	s.inside.pulls = []api.ImageProgress{{Done: 1}, {Problem: &api.Problem{Status: 404, Detail: "no such image", Code: api.CodeImageNotFound}}}
-	s.muster(nil, "image", "pull", "nope:1", "--node", "n1").check(t, 1, "", "muster: node n1: no such image\nmuster: nope:1 could not be pulled on 1 of 1 node\n")
-	s.inside.pulls = []api.ImageProgress{{Done: 1}} // it breaks off
-	if r := s.muster(nil, "image", "pull", "nope:1", "--node", "n1"); r.code != 3 {
+	s.Muster(nil, "image", "list", "--node", "n9").Check(t, 1, "", "muster: node n9: node n9: not found; `muster node list` shows the nodes\nmuster: the images could not be listed on 1 of 1 node\n")
+	s.Inside.Pulls = []api.ImageProgress{{Done: 1, Total: 2, Layers: 2, LayersDone: 1}, {Digest: digest}}
+	s.Muster(nil, "image", "pull", "python:3.13", "--pool", "p").Check(t, 0, "n1 "+digest+"\nn2 "+digest+"\n", "")
+	s.Muster(nil, "image", "pull", "python:3.13").Check(t, 2, "", "muster: where to\\? give --node NODE or --pool POOL.*")
+	s.Muster(nil, "image", "pull", "python:3.13", "--pool", "empty").Check(t, 1, "", "muster: no node of pool empty serves; .*\n")
+	s.Inside.Pulls = []api.ImageProgress{{Done: 1}, {Problem: &api.Problem{Status: 404, Detail: "no such image", Code: api.CodeImageNotFound}}}
+	s.Muster(nil, "image", "pull", "nope:1", "--node", "n1").Check(t, 1, "", "muster: node n1: no such image\nmuster: nope:1 could not be pulled on 1 of 1 node\n")
+	s.Inside.Pulls = []api.ImageProgress{{Done: 1}} // it breaks off
+	if r := s.Muster(nil, "image", "pull", "nope:1", "--node", "n1"); r.Code != 3 {
 		t.Error(r)
 	}
-	s.muster(nil, "image", "prune", "--node", "n1").check(t, 0, "n1 1MiB freed\n", "")
-	s.muster(nil, "image", "prune", "--all", "--pool", "p").check(t, 0, "n1 3MiB freed\nn2 3MiB freed\n", "")
+	s.Muster(nil, "image", "prune", "--node", "n1").Check(t, 0, "n1 1MiB freed\n", "")
+	s.Muster(nil, "image", "prune", "--all", "--pool", "p").Check(t, 0, "n1 3MiB freed\nn2 3MiB freed\n", "")
 }

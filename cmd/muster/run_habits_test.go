@@ -8,18 +8,19 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
 func TestRunContainerFlags(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.end(0, 1, 0)
-		s.endJob("succeeded", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.End(0, 1, 0)
+		s.EndJob("succeeded", "")
 	}
-	s.muster(nil, "run", "--image", "python:3.13", "--entrypoint", "", "-u", "1000:1000", "-w", "/srv", "--network", "bridge", "--egress", "10.0.0.0/8", "--egress", "192.0.2.1/32",
-		"--port", "80", "--port", "443", "--cpu-max", "1.5", "--pids", "100").check(t, 0, "", "muster: job run-1\n")
-	got := s.submitted[0].Spec
+	s.Muster(nil, "run", "--image", "python:3.13", "--entrypoint", "", "-u", "1000:1000", "-w", "/srv", "--network", "bridge", "--egress", "10.0.0.0/8", "--egress", "192.0.2.1/32",
+		"--port", "80", "--port", "443", "--cpu-max", "1.5", "--pids", "100").Check(t, 0, "", "muster: job run-1\n")
+	got := s.Submitted[0].Spec
 	if got.Image != "python:3.13" || len(got.Command) != 0 || len(got.Entrypoint) != 1 || got.Entrypoint[0] != "" || got.User != "1000:1000" || got.Workdir != "/srv" || got.Network != "bridge" ||
 		strings.Join(got.Egress, " ") != "10.0.0.0/8 192.0.2.1/32" || len(got.Ports) != 2 || got.Resources.CPUMax != 1.5 || got.Resources.Pids != 100 {
 		t.Errorf("%+v", got)
@@ -32,8 +33,8 @@ func TestRunContainerFlags(t *testing.T) {
 		"run --image a --network lan":                 "none, bridge or host",
 		"run --image a --network none --egress 0/0 x": "egress",
 	} {
-		if r := s.muster(nil, strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		if r := s.Muster(nil, strings.Fields(args)...); r.Code != 2 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
 		}
 	}
 }
@@ -51,13 +52,13 @@ func TestRunExclusive(t *testing.T) {
 		"run -f " + file + " --exclusive=false": false,
 	} {
 		s := newStub(t)
-		s.onSubmit = func(s *stub) {
-			s.start(0, 1)
-			s.end(0, 1, 0)
-			s.endJob("succeeded", "")
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, 0)
+			s.EndJob("succeeded", "")
 		}
-		s.muster(nil, strings.Fields(args)...).check(t, 0, "", "muster: job run-1\n")
-		if got := s.submitted[0].Spec.Exclusive; got != want {
+		s.Muster(nil, strings.Fields(args)...).Check(t, 0, "", "muster: job run-1\n")
+		if got := s.Submitted[0].Spec.Exclusive; got != want {
 			t.Errorf("%s: exclusive is %v", args, got)
 		}
 	}
@@ -76,12 +77,12 @@ func TestRunHabits(t *testing.T) {
 		"run --cpus 2 x":                      "muster: --cpus is not for `muster run`: say what is set aside with --cpu, .*\n",
 		"run --nope x":                        "muster: unknown flag: --nope\n",
 	} {
-		r := s.muster(nil, strings.Fields(args)...)
-		if ok, _ := regexp.MatchString("^"+want+"`muster run --help` tells more.\n$", r.stderr); !ok || r.code != 2 {
-			t.Errorf("%s: exit code %d, %q", args, r.code, r.stderr)
+		r := s.Muster(nil, strings.Fields(args)...)
+		if ok, _ := regexp.MatchString("^"+want+"`muster run --help` tells more.\n$", r.Stderr); !ok || r.Code != 2 {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
 		}
 	}
-	if r := s.muster(nil, "run", "--help"); strings.Contains(r.stdout, "--publish") {
+	if r := s.Muster(nil, "run", "--help"); strings.Contains(r.Stdout, "--publish") {
 		t.Error("the help tells of flags that there are not")
 	}
 }
@@ -100,22 +101,22 @@ func TestRunImageHint(t *testing.T) {
 		"run --image alpine:3 a:b":            "",
 	} {
 		s := newStub(t)
-		s.onSubmit = func(s *stub) {
-			s.start(0, 1)
-			s.end(0, 1, 1, missing)
-			s.endJob("failed", "")
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, 1, missing)
+			s.EndJob("failed", "")
 		}
-		s.muster(nil, strings.Fields(args)...).check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+hint)
+		s.Muster(nil, strings.Fields(args)...).Check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+hint)
 	}
 }
 
 // The digest that members were started from is shown.
 func TestJobShowImage(t *testing.T) {
 	s := withJob(t, 1)
-	s.job.Spec = &api.JobSpec{Template: api.Template{Image: "python:3.13", Command: []string{"x"}}}
-	s.allocs[0].Image = "sha256:abc"
-	if r := s.muster(nil, "job", "show", "web"); !strings.Contains(r.stdout, "Image      python:3.13 (sha256:abc)\n") {
-		t.Error(r.stdout)
+	s.Job.Spec = &api.JobSpec{Template: api.Template{Image: "python:3.13", Command: []string{"x"}}}
+	s.Allocs[0].Image = "sha256:abc"
+	if r := s.Muster(nil, "job", "show", "web"); !strings.Contains(r.Stdout, "Image      python:3.13 (sha256:abc)\n") {
+		t.Error(r.Stdout)
 	}
 }
 
@@ -126,25 +127,25 @@ func TestRunNamedLikeImage(t *testing.T) {
 		"run busybox sh": hint, "run -q busybox sh": "", "run python3 x.py": "", "run busybox": "", "run --image busybox busybox sh": "",
 	} {
 		s := newStub(t)
-		s.onSubmit = func(s *stub) {
-			s.start(0, 1)
-			s.end(0, 1, 0)
-			s.endJob("succeeded", "")
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, 0)
+			s.EndJob("succeeded", "")
 		}
 		if !strings.Contains(args, "-q") {
 			says += "muster: job run-1\n"
 		}
-		s.muster(nil, strings.Fields(args)...).check(t, 0, "", says)
+		s.Muster(nil, strings.Fields(args)...).Check(t, 0, "", says)
 	}
 }
 
 // A shell that exits with 127 was found; it is another program that was not.
 func TestRunImageHintIsNotForExitCode127(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.end(0, 1, 127)
-		s.endJob("failed", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.End(0, 1, 127)
+		s.EndJob("failed", "")
 	}
-	s.muster(nil, "run", "--", "sh", "-c", "nope").check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: [^\n]*\n")
+	s.Muster(nil, "run", "--", "sh", "-c", "nope").Check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: [^\n]*\n")
 }

@@ -9,35 +9,26 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
-
-func (r result) check(t *testing.T, code int, stdout, stderr string) {
-	t.Helper()
-	if r.code != code || r.stdout != stdout {
-		t.Errorf("exit code %d, want %d; stdout %q, want %q", r.code, code, r.stdout, stdout)
-	}
-	if ok, err := regexp.MatchString("^(?s:"+stderr+")$", r.stderr); err != nil || !ok {
-		t.Errorf("stderr %q, want %q (%v)", r.stderr, stderr, err)
-	}
-}
 
 func TestRunOne(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "hello \x00\xff")
-		s.print(0, 1, "stderr", "oops\n")
-		s.print(0, 1, "stdout", "world") // no newline at the end, and none is made
-		s.end(0, 1, 0)
-		s.endJob("succeeded", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "hello \x00\xff")
+		s.Print(0, 1, "stderr", "oops\n")
+		s.Print(0, 1, "stdout", "world") // no newline at the end, and none is made
+		s.End(0, 1, 0)
+		s.EndJob("succeeded", "")
 	}
-	s.muster(nil, "run", "--name", "web", "--cpu", "0.5", "--memory", "64MiB", "--env", "A=b=c", "--on", "1,3-5", "--constraint", "os=linux", "--constraint", "zone in a,b", "--constraint", "gpu", "--constraint", "x!=y",
-		"--timeout", "10m", "--output", "out", "--", "echo", "--name", "x").check(t, 0, "hello \x00\xffworld", "muster: job web\noops\n")
+	s.Muster(nil, "run", "--name", "web", "--cpu", "0.5", "--memory", "64MiB", "--env", "A=b=c", "--on", "1,3-5", "--constraint", "os=linux", "--constraint", "zone in a,b", "--constraint", "gpu", "--constraint", "x!=y",
+		"--timeout", "10m", "--output", "out", "--", "echo", "--name", "x").Check(t, 0, "hello \x00\xffworld", "muster: job web\noops\n")
 	want := `{"name":"web","namespace":"default","type":"batch","count":1,"priority":50,"command":["echo","--name","x"],"env":{"A":"b=c"},` +
 		`"resources":{"cpu":0.5,"memory":"64MiB"},"kill_grace":"10s",` +
 		`"constraints":[{"attribute":"os","op":"=","value":"linux"},{"attribute":"zone","op":"in","values":["a","b"]},{"attribute":"gpu","op":"is-set"},{"attribute":"x","op":"!=","value":"y"}],` +
 		`"restart":{"attempts":3,"on":["1","3-5"],"backoff":"1s","backoff_max":"5m","give_up":"1h"},"timeout":"10m","outputs":[{"path":"out"}],"output_limit":"256MiB"}`
-	if got := string(s.submitted[0].Spec.Canonical()); got != want {
+	if got := string(s.Submitted[0].Spec.Canonical()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -72,53 +63,53 @@ func TestRunExitCodes(t *testing.T) {
 		}, 1, "muster: job run-1\nmuster: attempt 1 lost: node n1 is gone\n"},
 	} {
 		s := newStub(t)
-		s.onSubmit = func(s *stub) {
-			s.start(0, 1)
-			s.end(0, 1, tt.code, tt.change)
-			s.endJob("failed", "member 0 failed")
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, tt.code, tt.change)
+			s.EndJob("failed", "member 0 failed")
 		}
-		s.muster(nil, "run", "--", "x").check(t, tt.want, "", tt.stderr)
+		s.Muster(nil, "run", "--", "x").Check(t, tt.want, "", tt.stderr)
 	}
 }
 
 func TestRunThatFitsNowhere(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) { s.endJob("failed", "cpu: 64 wanted, the largest offering has 4") }
-	s.muster(nil, "run", "--cpu", "64", "--", "x").check(t, 1, "", "muster: job run-1\nmuster: job run-1: failed: cpu: 64 wanted, the largest offering has 4\n")
+	s.OnSubmit = func(s *clitest.Server) { s.EndJob("failed", "cpu: 64 wanted, the largest offering has 4") }
+	s.Muster(nil, "run", "--cpu", "64", "--", "x").Check(t, 1, "", "muster: job run-1\nmuster: job run-1: failed: cpu: 64 wanted, the largest offering has 4\n")
 }
 
 func TestRunQuiet(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stderr", "e\n")
-		s.end(0, 1, 7)
-		s.endJob("failed", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stderr", "e\n")
+		s.End(0, 1, 7)
+		s.EndJob("failed", "")
 	}
-	s.muster(nil, "run", "-q", "--", "x").check(t, 7, "", "e\n")
+	s.Muster(nil, "run", "-q", "--", "x").Check(t, 7, "", "e\n")
 }
 
 func TestRunManyPrefixesWholeLines(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.start(1, 1)
-		s.start(2, 1)
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Start(1, 1)
+		s.Start(2, 1)
 		for i := range 100 { // in pieces that are no lines
 			for m := range 3 {
-				s.print(m, 1, "stdout", fmt.Sprintf("%d of", i))
-				s.print(m, 1, "stdout", fmt.Sprintf(" %d\n", m))
+				s.Print(m, 1, "stdout", fmt.Sprintf("%d of", i))
+				s.Print(m, 1, "stdout", fmt.Sprintf(" %d\n", m))
 			}
 		}
-		s.print(1, 1, "stdout", "no end")
-		s.end(0, 1, 0)
-		s.end(1, 1, 0)
-		s.end(2, 1, 4)
-		s.endJob("failed", "1 member failed")
+		s.Print(1, 1, "stdout", "no end")
+		s.End(0, 1, 0)
+		s.End(1, 1, 0)
+		s.End(2, 1, 4)
+		s.EndJob("failed", "1 member failed")
 	}
-	r := s.muster(nil, "run", "--count", "3", "--", "x")
+	r := s.Muster(nil, "run", "--count", "3", "--", "x")
 	next := map[string]int{}
-	for line := range strings.Lines(r.stdout) {
+	for line := range strings.Lines(r.Stdout) {
 		if line == "[1] no end\n" {
 			continue
 		}
@@ -128,41 +119,41 @@ func TestRunManyPrefixesWholeLines(t *testing.T) {
 		}
 		next[member]++
 	}
-	if fmt.Sprint(next) != "map[0:100 1:100 2:100]" || !strings.Contains(r.stdout, "[1] no end\n") {
+	if fmt.Sprint(next) != "map[0:100 1:100 2:100]" || !strings.Contains(r.Stdout, "[1] no end\n") {
 		t.Error(next)
 	}
-	r.stdout = ""
-	r.check(t, 1, "", "muster: job run-1\nmuster: member 2, attempt 1 failed: exit code 4\nmuster: job run-1: failed: 2 of 3 members succeeded, 1 failed, 0 stopped: 1 member failed\n")
+	r.Stdout = ""
+	r.Check(t, 1, "", "muster: job run-1\nmuster: member 2, attempt 1 failed: exit code 4\nmuster: job run-1: failed: 2 of 3 members succeeded, 1 failed, 0 stopped: 1 member failed\n")
 }
 
 // A member's second attempt is printed behind its first, and only the last one's end counts.
 func TestRunSecondAttempt(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "first\n")
-		s.end(0, 1, 5)
-		s.start(0, 2)
-		s.print(0, 2, "stdout", "second\n")
-		s.end(0, 2, 0)
-		s.endJob("succeeded", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "first\n")
+		s.End(0, 1, 5)
+		s.Start(0, 2)
+		s.Print(0, 2, "stdout", "second\n")
+		s.End(0, 2, 0)
+		s.EndJob("succeeded", "")
 	}
-	s.muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").check(t, 0, "first\nsecond\n", "muster: job run-1\nmuster: attempt 1 failed: exit code 5\n")
+	s.Muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").Check(t, 0, "first\nsecond\n", "muster: job run-1\nmuster: attempt 1 failed: exit code 5\n")
 }
 
 // What an attempt printed comes before the line that says how it ended.
 func TestRunPrintsBeforeItTells(t *testing.T) {
 	for range 20 { // which one was first was a matter of chance
 		s := newStub(t)
-		s.onSubmit = func(s *stub) {
+		s.OnSubmit = func(s *clitest.Server) {
 			for attempt := 1; attempt <= 2; attempt++ {
-				s.start(0, attempt)
-				s.print(0, attempt, "stderr", fmt.Sprintf("try %d\n", attempt))
-				s.end(0, attempt, 5)
+				s.Start(0, attempt)
+				s.Print(0, attempt, "stderr", fmt.Sprintf("try %d\n", attempt))
+				s.End(0, attempt, 5)
 			}
-			s.endJob("failed", "")
+			s.EndJob("failed", "")
 		}
-		s.muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").check(t, 5, "",
+		s.Muster(nil, "run", "--attempts", "2", "--on", "any", "--", "x").Check(t, 5, "",
 			"muster: job run-1\ntry 1\nmuster: attempt 1 failed: exit code 5\ntry 2\nmuster: attempt 2 failed: exit code 5\n")
 	}
 }
@@ -171,155 +162,155 @@ func TestRunPrintsBeforeItTells(t *testing.T) {
 // lost, nothing is printed twice, and the exit code is right.
 func TestRunGoesOnOverRestarts(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
 		for i := range 50 {
-			s.print(0, 1, "stdout", fmt.Sprintf("line %d\n", i))
+			s.Print(0, 1, "stdout", fmt.Sprintf("line %d\n", i))
 			if i%10 == 5 {
-				s.kill()
+				s.Kill()
 				time.Sleep(20 * time.Millisecond) // how long it is away
-				s.back()
+				s.Back()
 			}
 		}
-		s.kill()
-		s.end(0, 1, 9)
-		s.endJob("failed", "")
-		s.back()
+		s.Kill()
+		s.End(0, 1, 9)
+		s.EndJob("failed", "")
+		s.Back()
 	}
 	var want strings.Builder
 	for i := range 50 {
 		fmt.Fprintf(&want, "line %d\n", i)
 	}
-	s.muster(nil, "run", "--", "x").check(t, 9, want.String(), "muster: job run-1\nmuster: attempt 1 failed: exit code 9\n")
+	s.Muster(nil, "run", "--", "x").Check(t, 9, want.String(), "muster: job run-1\nmuster: attempt 1 failed: exit code 9\n")
 }
 
 // Events are no longer kept when the server is back: what there is is listed instead.
 func TestRunWhenEventsAreTooOld(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "before\n")
-		s.kill()
-		s.print(0, 1, "stdout", "meanwhile\n")
-		s.end(0, 1, 0)
-		s.start(1, 1)
-		s.print(1, 1, "stdout", "other\n")
-		s.end(1, 1, 0)
-		s.do(func() { s.events, s.forgotten = nil, s.index })
-		s.back()
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "before\n")
+		s.Kill()
+		s.Print(0, 1, "stdout", "meanwhile\n")
+		s.End(0, 1, 0)
+		s.Start(1, 1)
+		s.Print(1, 1, "stdout", "other\n")
+		s.End(1, 1, 0)
+		s.Do(func() { s.Events, s.Forgotten = nil, s.Index })
+		s.Back()
 		time.Sleep(50 * time.Millisecond) // so that some of it is listed while the job lives
-		s.endJob("succeeded", "")
+		s.EndJob("succeeded", "")
 	}
-	r := s.muster(nil, "run", "--count", "2", "--", "x")
+	r := s.Muster(nil, "run", "--count", "2", "--", "x")
 	for _, line := range []string{"[0] before\n[0] meanwhile\n", "[1] other\n"} {
-		if !strings.Contains(r.stdout, line) {
-			t.Errorf("%q is missing in %q", line, r.stdout)
+		if !strings.Contains(r.Stdout, line) {
+			t.Errorf("%q is missing in %q", line, r.Stdout)
 		}
 	}
-	r.check(t, 0, r.stdout, "muster: job run-1\nmuster: job run-1: all 2 members succeeded in [0-9.ms]+\n")
+	r.Check(t, 0, r.Stdout, "muster: job run-1\nmuster: job run-1: all 2 members succeeded in [0-9.ms]+\n")
 }
 
 func TestRunServerThatStaysAway(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.kill()
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Kill()
 	}
-	s.muster(nil, "run", "--patience", "300ms", "--", "x").check(t, 3, "",
+	s.Muster(nil, "run", "--patience", "300ms", "--", "x").Check(t, 3, "",
 		"muster: job run-1\n.*muster: no server answers at 127.0.0.1:[0-9]+: EOF; the job goes on: `muster job show run-1`\n")
 }
 
 func TestRunThatIsInterrupted(t *testing.T) {
 	s := newStub(t)
 	signals := make(chan os.Signal, 4)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "a\n")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "a\n")
 		signals <- os.Interrupt
 	}
-	s.onStop = func(s *stub) {
-		s.print(0, 1, "stdout", "bye\n")
-		s.end(0, 1, 0, func(al *api.Alloc) { al.ExitCode, al.Signal, al.Outcome = nil, "SIGTERM", "stopped" })
-		s.endJob("stopped", "interrupted")
+	s.OnStop = func(s *clitest.Server) {
+		s.Print(0, 1, "stdout", "bye\n")
+		s.End(0, 1, 0, func(al *api.Alloc) { al.ExitCode, al.Signal, al.Outcome = nil, "SIGTERM", "stopped" })
+		s.EndJob("stopped", "interrupted")
 	}
-	s.muster(signals, "run", "--", "x").check(t, 130, "a\nbye\n", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\n.*")
-	if fmt.Sprint(s.stopped) != "[interrupted]" {
-		t.Errorf("stopped: %q", s.stopped)
+	s.Muster(signals, "run", "--", "x").Check(t, 130, "a\nbye\n", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\n.*")
+	if fmt.Sprint(s.Stopped) != "[interrupted]" {
+		t.Errorf("stopped: %q", s.Stopped)
 	}
 }
 
 func TestRunThatIsInterruptedTwice(t *testing.T) {
 	s := newStub(t)
 	signals := make(chan os.Signal, 4)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
 		signals <- os.Interrupt
 	}
-	s.onStop = func(*stub) { signals <- os.Interrupt }
-	s.muster(signals, "run", "--", "x").check(t, 130, "", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\nmuster: left; job run-1 may still be stopping: `muster job show run-1`\n")
+	s.OnStop = func(*clitest.Server) { signals <- os.Interrupt }
+	s.Muster(signals, "run", "--", "x").Check(t, 130, "", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\nmuster: left; job run-1 may still be stopping: `muster job show run-1`\n")
 }
 
 func TestRunDetached(t *testing.T) {
 	s := newStub(t)
-	s.muster(nil, "run", "-d", "--name", "web", "--namespace", "team", "--", "x").check(t, 0, "team/web\n", "")
+	s.Muster(nil, "run", "-d", "--name", "web", "--namespace", "team", "--", "x").Check(t, 0, "team/web\n", "")
 	s = newStub(t)
-	s.muster(nil, "run", "--json", "-d", "--", "x").check(t, 0, "{\n  \"namespace\": \"default\",\n  \"name\": \"run-1\",\n  \"uid\": \"u\",\n  \"version\": 1,\n  \"index\": 11\n}\n", "")
+	s.Muster(nil, "run", "--json", "-d", "--", "x").Check(t, 0, "{\n  \"namespace\": \"default\",\n  \"name\": \"run-1\",\n  \"uid\": \"u\",\n  \"version\": 1,\n  \"index\": 11\n}\n", "")
 }
 
 // A job that is there with the same content is followed from where it is, though it has ended.
 func TestRunUnchanged(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "once\n")
-		s.end(0, 1, 0)
-		s.endJob("succeeded", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "once\n")
+		s.End(0, 1, 0)
+		s.EndJob("succeeded", "")
 	}
-	s.muster(nil, "run", "--name", "web", "--", "x").check(t, 0, "once\n", "muster: job web\n")
-	s.onSubmit = nil
-	s.muster(nil, "run", "--name", "web", "--", "x").check(t, 0, "once\n", "muster: job web is there with the same content \\(version 1\\); following that\n")
+	s.Muster(nil, "run", "--name", "web", "--", "x").Check(t, 0, "once\n", "muster: job web\n")
+	s.OnSubmit = nil
+	s.Muster(nil, "run", "--name", "web", "--", "x").Check(t, 0, "once\n", "muster: job web is there with the same content \\(version 1\\); following that\n")
 }
 
 func TestRunReplacedMeanwhile(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.do(func() {
-			s.job.Version = 2
-			s.eventLocked(api.Event{Type: "job.live", JobNow: s.job})
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Do(func() {
+			s.Job.Version = 2
+			s.EventLocked(api.Event{Type: "job.live", JobNow: s.Job})
 		})
 	}
-	s.muster(nil, "run", "--", "x").check(t, 1, "", "muster: job run-1\nmuster: job run-1 was submitted again: version 2 took the place of version 1; the job goes on: `muster job show run-1`\n")
+	s.Muster(nil, "run", "--", "x").Check(t, 1, "", "muster: job run-1\nmuster: job run-1 was submitted again: version 2 took the place of version 1; the job goes on: `muster job show run-1`\n")
 }
 
 func TestRunTellsWhatIsMissingOfOutput(t *testing.T) {
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
-		s.start(0, 1)
-		s.print(0, 1, "stdout", "half")
-		s.end(0, 1, 0, func(al *api.Alloc) { al.Output.State, al.Output.Why = "incomplete", "its node was lost" })
-		s.endJob("succeeded", "")
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.Print(0, 1, "stdout", "half")
+		s.End(0, 1, 0, func(al *api.Alloc) { al.Output.State, al.Output.Why = "incomplete", "its node was lost" })
+		s.EndJob("succeeded", "")
 	}
-	s.muster(nil, "run", "--", "x").check(t, 0, "half", "muster: job run-1\nmuster: member 0: its stdout is incomplete: its node was lost\nmuster: member 0: its stderr is incomplete: its node was lost\n|"+
+	s.Muster(nil, "run", "--", "x").Check(t, 0, "half", "muster: job run-1\nmuster: member 0: its stdout is incomplete: its node was lost\nmuster: member 0: its stderr is incomplete: its node was lost\n|"+
 		"muster: job run-1\nmuster: member 0: its stderr is incomplete: its node was lost\nmuster: member 0: its stdout is incomplete: its node was lost\n")
 }
 
 func TestRunThousandsOfMembers(t *testing.T) {
 	const n = 1500
 	s := newStub(t)
-	s.onSubmit = func(s *stub) {
+	s.OnSubmit = func(s *clitest.Server) {
 		for i := range n {
-			s.start(i, 1)
+			s.Start(i, 1)
 			if i%100 == 0 {
-				s.print(i, 1, "stdout", "x\n")
+				s.Print(i, 1, "stdout", "x\n")
 			}
-			s.end(i, 1, 0)
+			s.End(i, 1, 0)
 		}
-		s.endJob("succeeded", "")
+		s.EndJob("succeeded", "")
 	}
-	r := s.muster(nil, "run", "--count", fmt.Sprint(n), "--", "true")
-	if r.code != 0 || strings.Count(r.stdout, "\n") != n/100 {
-		t.Errorf("exit code %d, %d lines, %s", r.code, strings.Count(r.stdout, "\n"), r.stderr)
+	r := s.Muster(nil, "run", "--count", fmt.Sprint(n), "--", "true")
+	if r.Code != 0 || strings.Count(r.Stdout, "\n") != n/100 {
+		t.Errorf("exit code %d, %d lines, %s", r.Code, strings.Count(r.Stdout, "\n"), r.Stderr)
 	}
 }
 
@@ -329,16 +320,16 @@ func TestInputsAreUploadedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStub(t)
-	s.onSubmit = func(s *stub) { s.endJob("succeeded", "") }
-	s.muster(nil, "run", "-q", "--input", "tool:bin/tool", "--input", "tool", "--", "x").check(t, 0, "", "")
-	in := s.submitted[0].Spec.Inputs
+	s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
+	s.Muster(nil, "run", "-q", "--input", "tool:bin/tool", "--input", "tool", "--", "x").Check(t, 0, "", "")
+	in := s.Submitted[0].Spec.Inputs
 	const sum = "sha256:a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf"
-	if len(in) != 2 || in[0] != (api.InputSpec{Path: "bin/tool", Digest: sum, Mode: "0755"}) || in[1] != (api.InputSpec{Path: "tool", Digest: sum, Mode: "0755"}) || len(s.uploads) != 1 {
-		t.Errorf("%+v, %d uploads", in, len(s.uploads))
+	if len(in) != 2 || in[0] != (api.InputSpec{Path: "bin/tool", Digest: sum, Mode: "0755"}) || in[1] != (api.InputSpec{Path: "tool", Digest: sum, Mode: "0755"}) || len(s.Uploads) != 1 {
+		t.Errorf("%+v, %d uploads", in, len(s.Uploads))
 	}
-	s.muster(nil, "run", "--input", "nope:x", "--", "x").check(t, 1, "", "muster: inputs\\[0\\]: open .*/nope: no such file or directory\n")
-	s.muster(nil, "run", "--input", ".:x", "--", "x").check(t, 1, "", "muster: inputs\\[0\\]: .* is no plain file; pack a directory first, as with tar\n")
-	s.muster(nil, "run", "--input", "https://x.org/a:b", "--", "x").check(t, 2, "", "muster: --input https://x.org/a:b: an address needs a digest beside it; write it into a job file \\(url and digest\\)\n")
+	s.Muster(nil, "run", "--input", "nope:x", "--", "x").Check(t, 1, "", "muster: inputs\\[0\\]: open .*/nope: no such file or directory\n")
+	s.Muster(nil, "run", "--input", ".:x", "--", "x").Check(t, 1, "", "muster: inputs\\[0\\]: .* is no plain file; pack a directory first, as with tar\n")
+	s.Muster(nil, "run", "--input", "https://x.org/a:b", "--", "x").Check(t, 2, "", "muster: --input https://x.org/a:b: an address needs a digest beside it; write it into a job file \\(url and digest\\)\n")
 }
 
 func TestRunUsage(t *testing.T) {
@@ -358,6 +349,6 @@ func TestRunUsage(t *testing.T) {
 		{[]string{"--env", "=x", "--", "x"}, "--env =x: there is no name before ="},
 		{[]string{"--name", "A", "--", "x"}, "the job is wrong\n  name: has 'A' at position 1; a name has lower-case letters, digits, and inside it dots and dashes"},
 	} {
-		s.muster(nil, append([]string{"run"}, tt.args...)...).check(t, 2, "", regexp.QuoteMeta("muster: "+tt.want+"\n"))
+		s.Muster(nil, append([]string{"run"}, tt.args...)...).Check(t, 2, "", regexp.QuoteMeta("muster: "+tt.want+"\n"))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 	"github.com/musterhq/muster/internal/locate"
 )
 
@@ -47,9 +48,6 @@ func TestScript(t *testing.T) {
 		},
 	})
 }
-
-// patience is how long scripts wait for what should come soon.
-const patience = 60 * time.Second
 
 // setup gives each script a directory $D for a server's data, and muster.yaml, a
 // configuration for a server on it whose nodes go soon when they are idle.
@@ -115,7 +113,7 @@ func alone(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: alone")
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(clitest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		pids := below(ts.Getenv("D"))
 		if len(pids) == 0 {
 			return
@@ -137,7 +135,7 @@ func ready(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 1 {
 		given.DataDir = ts.MkAbs(args[0])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clitest.Patience)
 	defer cancel()
 	for {
 		if given.DataDir == "" { // our own environment is not the script's
@@ -196,7 +194,7 @@ func eventual(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	re, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(clitest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout")
 		if err == nil && re.MatchString(out) {

@@ -9,33 +9,35 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
 // S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a directory of that name.
 func TestCopyTwiceThroughALink(t *testing.T) {
 	s := withJob(t, 1)
 	home := t.TempDir()
-	folderOfFiles(t, home, map[string]string{".ssh/authorized_keys": "mine", "work/": ""})
-	folderOfFiles(t, s.inside.root, map[string]string{"data/l": "->../.ssh", "data/k": "->../work/../.ssh"})
-	s.muster(nil, "cp", "web:/data", home).check(t, 0, "", "(muster: web:/data: data/[lk] is left out: [^\n]*\n){2}")
+	clitest.WriteFiles(t, home, map[string]string{".ssh/authorized_keys": "mine", "work/": ""})
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"data/l": "->../.ssh", "data/k": "->../work/../.ssh"})
+	s.Muster(nil, "cp", "web:/data", home).Check(t, 0, "", "(muster: web:/data: data/[lk] is left out: [^\n]*\n){2}")
 	// As an older version left it.
 	for _, name := range []string{"data/l", "data/m"} {
 		if err := os.Symlink("../.ssh", filepath.Join(home, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(s.inside.root, "data")); err != nil {
+	if err := os.RemoveAll(filepath.Join(s.Inside.Root, "data")); err != nil {
 		t.Fatal(err)
 	}
-	folderOfFiles(t, s.inside.root, map[string]string{"data/l/authorized_keys": "EVIL"})
-	s.muster(nil, "cp", "web:/data", home).check(t, 1, "", "muster: web:/data: data/l: .data/l. is a symbolic link here, and nothing is written through links; .*\n")
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"data/l/authorized_keys": "EVIL"})
+	s.Muster(nil, "cp", "web:/data", home).Check(t, 1, "", "muster: web:/data: data/l: .data/l. is a symbolic link here, and nothing is written through links; .*\n")
 	// Nor is the copy's own name, if it is a link that the user did not write.
 	if err := os.Symlink(".ssh", filepath.Join(home, "d2")); err != nil {
 		t.Fatal(err)
 	}
-	folderOfFiles(t, s.inside.root, map[string]string{"d2/authorized_keys": "EVIL"})
+	clitest.WriteFiles(t, s.Inside.Root, map[string]string{"d2/authorized_keys": "EVIL"})
 	for _, source := range []string{"web:/d2", "web:/d2/"} {
-		if r := s.muster(nil, "cp", source, home); r.code == 0 || !strings.Contains(r.stderr, "nothing is written through links") {
+		if r := s.Muster(nil, "cp", source, home); r.Code == 0 || !strings.Contains(r.Stderr, "nothing is written through links") {
 			t.Errorf("%s: %+v", source, r)
 		}
 	}
@@ -47,7 +49,7 @@ func TestCopyTwiceThroughALink(t *testing.T) {
 // S-M8: outputs are written below their own path only, and twice into one folder is as safe as once.
 func TestOutputsStayBelowTheirPath(t *testing.T) {
 	dir := t.TempDir()
-	folderOfFiles(t, dir, map[string]string{"src/Makefile": "mine"})
+	clitest.WriteFiles(t, dir, map[string]string{"src/Makefile": "mine"})
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -60,9 +62,9 @@ func TestOutputsStayBelowTheirPath(t *testing.T) {
 		{{Typeflag: tar.TypeLink, Name: "out/h", Linkname: "src/Makefile"}},
 		{{Typeflag: tar.TypeDir, Name: "outside", Mode: 0o700}},
 	} {
-		_ = (&untar{root: root, top: "out"}).unpack(bytes.NewReader(tarOf(t, archive...)))
+		_ = (&untar{root: root, top: "out"}).unpack(bytes.NewReader(clitest.Tar(t, archive...)))
 	}
-	if got, want := filesOf(t, dir), "out/ out/a= out/l/ out/l/Makefile=EVIL src/ src/Makefile=mine"; got != want {
+	if got, want := clitest.FilesIn(t, dir), "out/ out/a= out/l/ out/l/Makefile=EVIL src/ src/Makefile=mine"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -77,7 +79,7 @@ func FuzzUntar(f *testing.F) {
 	kinds := []byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		home := t.TempDir()
-		folderOfFiles(t, home, map[string]string{"in/o": "mine", "in/other/o": "mine", "o": "mine", "c/": ""})
+		clitest.WriteFiles(t, home, map[string]string{"in/o": "mine", "in/other/o": "mine", "o": "mine", "c/": ""})
 		outside := func() string {
 			var all strings.Builder
 			err := filepath.WalkDir(home, func(p string, d fs.DirEntry, err error) error {
@@ -124,7 +126,7 @@ func FuzzUntar(f *testing.F) {
 					h.Linkname = ""
 				}
 			}
-			_ = (&untar{root: root, top: "c"}).unpack(bytes.NewReader(tarOf(t, headers...)))
+			_ = (&untar{root: root, top: "c"}).unpack(bytes.NewReader(clitest.Tar(t, headers...)))
 		}
 		_ = filepath.WalkDir(filepath.Join(home, "in/c"), func(p string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {

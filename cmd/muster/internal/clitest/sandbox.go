@@ -1,4 +1,4 @@
-package main
+package clitest
 
 import (
 	"bytes"
@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,46 +24,46 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// sandboxStub is the inside of the stub's allocations: commands are run here, and
+// Sandbox is the inside of the stub's allocations: commands are run here, and
 // files are those of a folder.
-type sandboxStub struct {
-	root     string
-	ports    map[int]string // by port inside: where it is here
-	stats    map[string]api.AllocStats
-	images   map[string]*api.ImageList
-	pulls    []api.ImageProgress
-	refuse   *api.Problem // of every request below an allocation
-	requests []api.ExecRequest
-	attached []api.ExecAttach
-	signals  []string
-	sizes    []string // rows x cols
-	spool    string   // stdout of the detached execution "e1"
-	endless  bool     // what is attached to does not end
-	cut      int      // so many attached connections are cut after a part of it
-	known    []api.Execution
-	owners   []string // of archives: keep_owners
+type Sandbox struct {
+	Root     string
+	Ports    map[int]string // by port inside: where it is here
+	Stats    map[string]api.AllocStats
+	Images   map[string]*api.ImageList
+	Pulls    []api.ImageProgress
+	Refuse   *api.Problem // of every request below an allocation
+	Requests []api.ExecRequest
+	Attached []api.ExecAttach
+	Signals  []string
+	Sizes    []string // rows x cols
+	Spool    string   // stdout of the detached execution "e1"
+	Endless  bool     // what is attached to does not end
+	Cut      int      // so many attached connections are cut after a part of it
+	Known    []api.Execution
+	Owners   []string // of archives: keep_owners
 	pids     []int    // of commands
 	gone     sync.WaitGroup
 }
 
 // endCommands kills what commands of the test may be left, and waits for them.
-func (s *stub) endCommands() {
-	s.do(func() {
-		for _, pid := range s.inside.pids {
+func (s *Server) endCommands() {
+	s.Do(func() {
+		for _, pid := range s.Inside.pids {
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	})
-	s.inside.gone.Wait()
+	s.Inside.gone.Wait()
 }
 
-func (s *stub) sandbox(mux *http.ServeMux) {
-	in := &s.inside
-	in.root, in.ports, in.stats, in.images = s.t.TempDir(), map[int]string{}, map[string]api.AllocStats{}, map[string]*api.ImageList{}
+func (s *Server) sandbox(mux *http.ServeMux) {
+	in := &s.Inside
+	in.Root, in.Ports, in.Stats, in.Images = s.t.TempDir(), map[int]string{}, map[string]api.AllocStats{}, map[string]*api.ImageList{}
 	handle := func(pattern string, h func(w http.ResponseWriter, r *http.Request)) {
 		mux.HandleFunc(pattern, s.withAlloc(func(w http.ResponseWriter, r *http.Request, al *api.Alloc) {
 			switch {
-			case in.refuse != nil:
-				s.problem(w, in.refuse)
+			case in.Refuse != nil:
+				s.problem(w, in.Refuse)
 			case al.Status == "ended":
 				s.problem(w, &api.Problem{Status: 410, Title: "Gone", Detail: "allocation " + al.ID + " has ended", Code: api.CodeEnded})
 			default:
@@ -79,10 +77,10 @@ func (s *stub) sandbox(mux *http.ServeMux) {
 	handle("GET "+one+"/exec", s.execSocket)
 	handle("POST "+one+"/exec", s.execPost)
 	handle("GET "+one+"/executions", func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, 200, api.ExecutionList{Executions: in.known})
+		s.answer(w, 200, api.ExecutionList{Executions: in.Known})
 	})
 	handle("GET "+one+"/executions/{eid}", func(w http.ResponseWriter, r *http.Request) {
-		for _, e := range in.known {
+		for _, e := range in.Known {
 			if e.ID == r.PathValue("eid") {
 				s.answer(w, 200, e)
 				return
@@ -93,7 +91,7 @@ func (s *stub) sandbox(mux *http.ServeMux) {
 	handle("POST "+one+"/executions/{eid}/signal", func(w http.ResponseWriter, r *http.Request) {
 		var b api.ExecutionSignal
 		_ = json.NewDecoder(r.Body).Decode(&b)
-		s.do(func() { in.signals = append(in.signals, b.Signal) })
+		s.Do(func() { in.Signals = append(in.Signals, b.Signal) })
 		w.WriteHeader(204)
 	})
 	handle("GET "+one+"/files", s.listFiles)
@@ -110,7 +108,7 @@ func (s *stub) sandbox(mux *http.ServeMux) {
 	handle("PUT "+one+"/files/archive", s.writeArchive)
 	handle("GET "+one+"/ports", func(w http.ResponseWriter, r *http.Request) {
 		l := api.PortList{Ports: []api.Port{}}
-		for p := range in.ports {
+		for p := range in.Ports {
 			l.Ports = append(l.Ports, api.Port{Port: p, Addresses: []string{"127.0.0.1"}, Reachable: true})
 		}
 		s.answer(w, 200, l)
@@ -119,23 +117,23 @@ func (s *stub) sandbox(mux *http.ServeMux) {
 	handle("GET "+one+"/stats", func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		st := in.stats[r.PathValue("id")]
+		st := in.Stats[r.PathValue("id")]
 		st.CPUSeconds++ // a second of work in two seconds
 		st.At = st.At.Add(2 * time.Second)
-		in.stats[r.PathValue("id")] = st
+		in.Stats[r.PathValue("id")] = st
 		s.answer(w, 200, st)
 	})
 	s.nodes(mux)
 }
 
-func (s *stub) problem(w http.ResponseWriter, p *api.Problem) {
+func (s *Server) problem(w http.ResponseWriter, p *api.Problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p)
 }
 
-func (s *stub) nodes(mux *http.ServeMux) {
-	in := &s.inside
+func (s *Server) nodes(mux *http.ServeMux) {
+	in := &s.Inside
 	mux.HandleFunc("GET /v1/nodes", func(w http.ResponseWriter, r *http.Request) {
 		l := api.NodeList{}
 		for _, id := range []string{"n1", "n2"} {
@@ -148,16 +146,16 @@ func (s *stub) nodes(mux *http.ServeMux) {
 	})
 	known := func(h http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			if in.images[r.PathValue("id")] == nil {
+			if in.Images[r.PathValue("id")] == nil {
 				s.problem(w, &api.Problem{Status: 404, Title: "Not Found", Detail: "node " + r.PathValue("id") + ": not found", Code: "not-found"})
 				return
 			}
 			h(w, r)
 		}
 	}
-	mux.HandleFunc("GET /v1/nodes/{id}/images", known(func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, in.images[r.PathValue("id")]) }))
+	mux.HandleFunc("GET /v1/nodes/{id}/images", known(func(w http.ResponseWriter, r *http.Request) { s.answer(w, 200, in.Images[r.PathValue("id")]) }))
 	mux.HandleFunc("POST /v1/nodes/{id}/images", known(func(w http.ResponseWriter, r *http.Request) {
-		for _, p := range in.pulls {
+		for _, p := range in.Pulls {
 			_ = json.NewEncoder(w).Encode(p)
 		}
 	}))
@@ -171,7 +169,7 @@ func (s *stub) nodes(mux *http.ServeMux) {
 }
 
 // execSocket runs the command here.
-func (s *stub) execSocket(w http.ResponseWriter, r *http.Request) {
+func (s *Server) execSocket(w http.ResponseWriter, r *http.Request) {
 	c, err := websocket.Accept(w, r, nil)
 	if err != nil {
 		return
@@ -196,7 +194,7 @@ func (s *stub) execSocket(w http.ResponseWriter, r *http.Request) {
 	if err := json.Unmarshal(first, &req); err != nil {
 		s.t.Error(err)
 	}
-	s.do(func() { s.inside.requests = append(s.inside.requests, req) })
+	s.Do(func() { s.Inside.Requests = append(s.Inside.Requests, req) })
 	if _, err := exec.LookPath(req.Command[0]); err != nil {
 		code := api.CodeCommandNotFound
 		if errors.Is(err, fs.ErrPermission) {
@@ -210,15 +208,15 @@ func (s *stub) execSocket(w http.ResponseWriter, r *http.Request) {
 		_ = c.Write(ctx, websocket.MessageBinary, []byte("\x01part"))
 		return // the connection breaks
 	}
-	s.inside.gone.Add(1)
-	defer s.inside.gone.Done()
+	s.Inside.gone.Add(1)
+	defer s.Inside.gone.Done()
 	s.command(c, r, &req, tell)
 }
 
-func (s *stub) command(c *websocket.Conn, r *http.Request, req *api.ExecRequest, tell func(api.ExecEvent)) {
+func (s *Server) command(c *websocket.Conn, r *http.Request, req *api.ExecRequest, tell func(api.ExecEvent)) {
 	ctx := r.Context()
 	cmd := exec.Command(req.Command[0], req.Command[1:]...)
-	cmd.Dir = s.inside.root
+	cmd.Dir = s.Inside.Root
 	cmd.Env = os.Environ()
 	cmd.WaitDelay = 5 * time.Second
 	for k, v := range req.Env {
@@ -259,7 +257,7 @@ func (s *stub) command(c *websocket.Conn, r *http.Request, req *api.ExecRequest,
 		s.t.Error(err)
 		return
 	}
-	s.do(func() { s.inside.pids = append(s.inside.pids, cmd.Process.Pid) })
+	s.Do(func() { s.Inside.pids = append(s.Inside.pids, cmd.Process.Pid) })
 	tell(api.ExecEvent{Type: api.ExecEventStarted, ID: "e1"})
 	var out sync.WaitGroup
 	for i, r := range from {
@@ -281,8 +279,8 @@ func (s *stub) command(c *websocket.Conn, r *http.Request, req *api.ExecRequest,
 	}()
 	out.Wait()
 	_ = cmd.Wait() // its state says how it ended
-	s.do(func() {
-		s.inside.pids = slices.DeleteFunc(s.inside.pids, func(pid int) bool { return pid == cmd.Process.Pid })
+	s.Do(func() {
+		s.Inside.pids = slices.DeleteFunc(s.Inside.pids, func(pid int) bool { return pid == cmd.Process.Pid })
 	})
 	end := &api.ExecEnd{ExitCode: cmd.ProcessState.ExitCode()}
 	if st, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() {
@@ -296,7 +294,7 @@ func signalText(sig syscall.Signal) string {
 	return map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL", syscall.SIGHUP: "SIGHUP"}[sig]
 }
 
-func (s *stub) control(cmd *exec.Cmd, in io.WriteCloser, term *os.File, b []byte) {
+func (s *Server) control(cmd *exec.Cmd, in io.WriteCloser, term *os.File, b []byte) {
 	var m api.ExecControl
 	if err := json.Unmarshal(b, &m); err != nil {
 		s.t.Error(err)
@@ -310,9 +308,9 @@ func (s *stub) control(cmd *exec.Cmd, in io.WriteCloser, term *os.File, b []byte
 		}
 	case api.ExecResize:
 		_ = pty.Setsize(term, &pty.Winsize{Rows: uint16(m.Rows), Cols: uint16(m.Cols)})
-		s.do(func() { s.inside.sizes = append(s.inside.sizes, fmt.Sprintf("%dx%d", m.Rows, m.Cols)) })
+		s.Do(func() { s.Inside.Sizes = append(s.Inside.Sizes, fmt.Sprintf("%dx%d", m.Rows, m.Cols)) })
 	case api.ExecSignal:
-		s.do(func() { s.inside.signals = append(s.inside.signals, m.Signal) })
+		s.Do(func() { s.Inside.Signals = append(s.Inside.Signals, m.Signal) })
 		sig := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "QUIT": syscall.SIGQUIT}[m.Signal]
 		_ = syscall.Kill(-cmd.Process.Pid, sig)
 	default:
@@ -321,17 +319,17 @@ func (s *stub) control(cmd *exec.Cmd, in io.WriteCloser, term *os.File, b []byte
 }
 
 // attach gives the spool, some times not all of it.
-func (s *stub) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, tell func(api.ExecEvent)) {
+func (s *Server) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, tell func(api.ExecEvent)) {
 	cut := false
-	s.do(func() {
-		s.inside.attached = append(s.inside.attached, join)
-		if cut = s.inside.cut > 0; cut {
-			s.inside.cut--
+	s.Do(func() {
+		s.Inside.Attached = append(s.Inside.Attached, join)
+		if cut = s.Inside.Cut > 0; cut {
+			s.Inside.Cut--
 		}
 	})
 	from := max(int(join.Stdout), 0)
 	tell(api.ExecEvent{Type: api.ExecEventStarted, ID: join.Attach, Stdout: int64(from)})
-	rest := s.inside.spool[from:]
+	rest := s.Inside.Spool[from:]
 	if cut {
 		rest = rest[:len(rest)/2]
 	}
@@ -339,7 +337,7 @@ func (s *stub) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, t
 	if cut {
 		return // the connection breaks
 	}
-	for s.inside.endless {
+	for s.Inside.Endless {
 		_, b, err := c.Read(r.Context())
 		if err != nil {
 			return
@@ -348,18 +346,18 @@ func (s *stub) attach(c *websocket.Conn, r *http.Request, join api.ExecAttach, t
 		if err := json.Unmarshal(b, &m); err != nil {
 			s.t.Error(err)
 		}
-		s.do(func() { s.inside.signals = append(s.inside.signals, m.Signal) })
+		s.Do(func() { s.Inside.Signals = append(s.Inside.Signals, m.Signal) })
 	}
 	tell(api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &api.ExecEnd{ExitCode: 5}})
 	_ = c.Close(websocket.StatusNormalClosure, "")
 }
 
-func (s *stub) execPost(w http.ResponseWriter, r *http.Request) {
+func (s *Server) execPost(w http.ResponseWriter, r *http.Request) {
 	var req api.ExecRequest
 	if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 		s.t.Error(err)
 	}
-	s.do(func() { s.inside.requests = append(s.inside.requests, req) })
+	s.Do(func() { s.Inside.Requests = append(s.Inside.Requests, req) })
 	if req.Detach {
 		s.answer(w, 202, api.ExecStarted{ID: "e1"})
 		return
@@ -372,107 +370,10 @@ func (s *stub) execPost(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, 200, api.ExecResult{ID: "e1", ExitCode: cmd.ProcessState.ExitCode(), Stdout: out.String(), Stderr: errs.String()})
 }
 
-func (s *stub) at(r *http.Request) string {
-	return filepath.Join(s.inside.root, path.Clean("/"+r.URL.Query().Get("path")))
-}
-
-func (s *stub) fileProblem(w http.ResponseWriter, r *http.Request, err error) {
-	p := &api.Problem{Status: 409, Title: "Conflict", Code: "conflict", Detail: fmt.Sprintf("%q: %v", r.URL.Query().Get("path"), err)}
-	if errors.Is(err, fs.ErrNotExist) {
-		p.Status, p.Code, p.Detail = 404, "not-found", fmt.Sprintf("%q: no such file or directory", r.URL.Query().Get("path"))
-	}
-	s.problem(w, p)
-}
-
-func entryOf(name, at string, info fs.FileInfo) api.FileEntry {
-	e := api.FileEntry{Path: at, Name: name, Type: api.FileRegular, Size: info.Size(), Mode: fmt.Sprintf("%04o", info.Mode().Perm()), Modified: info.ModTime(), User: "root", Group: "root"}
-	switch {
-	case info.IsDir():
-		e.Type = api.FileDirectory
-	case info.Mode()&fs.ModeSymlink != 0:
-		e.Type = api.FileSymlink
-	}
-	return e
-}
-
-func (s *stub) listFiles(w http.ResponseWriter, r *http.Request) {
-	l := api.FileList{Entries: []api.FileEntry{}}
-	root := s.at(r)
-	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if p == root {
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		e := entryOf(d.Name(), strings.TrimSuffix(r.URL.Query().Get("path"), "/")+strings.TrimPrefix(p, root), info)
-		if e.Type == api.FileSymlink {
-			e.Target, _ = os.Readlink(p)
-		}
-		l.Entries = append(l.Entries, e)
-		if d.IsDir() && r.URL.Query().Get("recursive") != "true" {
-			return fs.SkipDir
-		}
-		return nil
-	})
-	if err != nil {
-		s.fileProblem(w, r, err)
-		return
-	}
-	s.answer(w, 200, l)
-}
-
-func (s *stub) statFile(w http.ResponseWriter, r *http.Request) {
-	look := os.Lstat
-	if r.URL.Query().Get("follow") == "true" {
-		look = os.Stat
-	}
-	info, err := look(s.at(r))
-	if err != nil {
-		s.fileProblem(w, r, err)
-		return
-	}
-	s.answer(w, 200, entryOf(info.Name(), r.URL.Query().Get("path"), info))
-}
-
-// readArchive and writeArchive are tar's own, so that nothing of ours is tested against itself.
-func (s *stub) readArchive(w http.ResponseWriter, r *http.Request) {
-	p := s.at(r)
-	args := []string{"-c", "-C", filepath.Dir(p), filepath.Base(p)}
-	if r.URL.Query().Get("contents") == "true" {
-		args = []string{"-c", "-C", p, "."}
-	}
-	cmd := exec.CommandContext(r.Context(), "tar", args...)
-	cmd.Stdout = w
-	if err := cmd.Run(); err != nil {
-		s.fileProblem(w, r, fs.ErrNotExist)
-	}
-}
-
-func (s *stub) writeArchive(w http.ResponseWriter, r *http.Request) {
-	if info, err := os.Stat(s.at(r)); err != nil || !info.IsDir() {
-		_, _ = io.Copy(io.Discard, r.Body)
-		s.fileProblem(w, r, fs.ErrNotExist)
-		return
-	}
-	s.do(func() { s.inside.owners = append(s.inside.owners, r.URL.Query().Get("keep_owners")) })
-	cmd := exec.CommandContext(r.Context(), "tar", "-x", "-p", "-C", s.at(r))
-	cmd.Stdin = r.Body
-	if out, err := cmd.CombinedOutput(); err != nil {
-		s.problem(w, &api.Problem{Status: 422, Title: "Unprocessable Entity", Detail: string(out)})
-		return
-	}
-	w.WriteHeader(204)
-}
-
 // portSocket is a TCP connection to a port here.
-func (s *stub) portSocket(w http.ResponseWriter, r *http.Request) {
+func (s *Server) portSocket(w http.ResponseWriter, r *http.Request) {
 	port, _ := strconv.Atoi(r.PathValue("port"))
-	conn, err := net.Dial("tcp", s.inside.ports[port])
+	conn, err := net.Dial("tcp", s.Inside.Ports[port])
 	if err != nil {
 		s.problem(w, &api.Problem{Status: 502, Title: "Bad Gateway", Detail: fmt.Sprintf("nothing listens on port %d", port), Code: api.CodeNoListener})
 		return
