@@ -86,7 +86,7 @@ fuzz: build
 	$(GO) test -run '^$$' -fuzz FuzzRead -fuzztime $(FUZZTIME) ./internal/specfile
 	$(GO) test -run '^$$' -fuzz FuzzJobSpecValidate -fuzztime $(FUZZTIME) ./api
 	$(GO) test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZTIME) ./internal/httpapi
-	$(GO) test -run '^$$' -fuzz FuzzUntar -fuzztime $(FUZZTIME) ./cmd/muster
+	$(GO) test -run '^$$' -fuzz FuzzUntar -fuzztime $(FUZZTIME) ./cmd/muster/internal/transfer
 	$(GO) test -run '^$$' -fuzz FuzzRecord -fuzztime $(FUZZTIME) ./internal/wire/init
 
 # Everything end to end first, on real binaries; then the parts. Quote medians

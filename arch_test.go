@@ -420,9 +420,9 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 	large := map[string]int{
 		"internal/httpapi":      8288,
 		"internal/state":        7640,
-		"cmd/muster":            7184,
 		"internal/sandbox":      7131,
 		"internal/agent":        6020,
+		"cmd/muster":            5932,
 		"internal/agent/images": 4708,
 		"api":                   4242,
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -56,7 +57,7 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 			return err
 		}
 		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
-		if err := upload(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
+		if err := transfer.UploadInputs(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
 			return err
 		}
 		spec.Inputs = files.Inputs

@@ -5,6 +5,7 @@ import (
 
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 )
 
 func jobCommand(a *cli.App) *cobra.Command {
@@ -16,7 +17,7 @@ Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 --namespace, in others.`),
 		Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 	}
-	c.AddCommand(submitCommand(a), validateCommand(a), jobListCommand(a), jobShowCommand(a), logsCommand(a), fetchCommand(a),
+	c.AddCommand(submitCommand(a), validateCommand(a), jobListCommand(a), jobShowCommand(a), logsCommand(a), transfer.FetchCommand(a),
 		scaleCommand(a), revertCommand(a), historyCommand(a), stopCommand(a))
 	return c
 }

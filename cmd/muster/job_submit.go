@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -63,7 +64,7 @@ func intoNamespace(a *cli.App, spec *api.JobSpec) error {
 // submit uploads what a submission's inputs name, and submits it. It is done once,
 // however often the connection is lost.
 func submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
-	if err := upload(ctx, cl, &s.Spec, folder); err != nil {
+	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
 		return nil, err
 	}
 	return cl.Submit(ctx, s, client.NewKey())

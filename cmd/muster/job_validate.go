@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/specfile"
 )
 
@@ -29,7 +30,7 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 			return err
 		}
 		// Nothing is uploaded, but the files must be there.
-		if _, err := digest(spec, cli.FolderOf(args[0])); err != nil {
+		if _, err := transfer.DigestInputs(spec, cli.FolderOf(args[0])); err != nil {
 			return cli.Usage(fmt.Errorf("%s: %w", args[0], err))
 		}
 		out := &api.JobValidation{Spec: *spec, Fits: true}

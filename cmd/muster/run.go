@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -125,7 +126,7 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	if _, err := cl.Patient(client.DefaultRetryFor).Server(ctx); err != nil {
 		return nil, err
 	}
-	if err := upload(ctx, cl, &s.Spec, folder); err != nil {
+	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
 		return nil, err
 	}
 	close(sent)

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -381,10 +380,7 @@ func modeOf(e *api.FileEntry) fs.FileMode {
 	return mode
 }
 
-// showEvery is how often progress is drawn.
-const showEvery = 200 * time.Millisecond
-
-// transferCommands are those that move files, and list them.
-func transferCommands(a *cli.App) []*cobra.Command {
+// Commands are those that move files, and list them.
+func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{cpCommand(a), lsCommand(a)}
 }

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -13,17 +13,17 @@ import (
 	"github.com/musterhq/muster/client"
 )
 
-// local is a file on this host that an input names.
-type local struct {
+// localFile is a file on this host that an input names.
+type localFile struct {
 	path   string
 	digest string
 	size   int64
 }
 
-// digest puts the digests of the local files that a job's inputs name in place of
+// DigestInputs puts the digests of the local files that a job's inputs name in place of
 // their names, and their permissions where none are given. It tells which files they are.
-func digest(spec *api.JobSpec, folder string) ([]local, error) {
-	var files []local
+func DigestInputs(spec *api.JobSpec, folder string) ([]localFile, error) {
+	var files []localFile
 	for i := range spec.Inputs {
 		in := &spec.Inputs[i]
 		if in.File == "" {
@@ -41,15 +41,15 @@ func digest(spec *api.JobSpec, folder string) ([]local, error) {
 		if in.Mode == "" {
 			in.Mode = fmt.Sprintf("0%03o", mode.Perm())
 		}
-		files = append(files, local{path, digest, size})
+		files = append(files, localFile{path, digest, size})
 	}
 	return files, nil
 }
 
-// upload sends the local files that a job's inputs name, those that the server
+// UploadInputs sends the local files that a job's inputs name, those that the server
 // does not have, and puts their digests in place of their names.
-func upload(ctx context.Context, cl *client.Client, spec *api.JobSpec, folder string) error {
-	files, err := digest(spec, folder)
+func UploadInputs(ctx context.Context, cl *client.Client, spec *api.JobSpec, folder string) error {
+	files, err := DigestInputs(spec, folder)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func upload(ctx context.Context, cl *client.Client, spec *api.JobSpec, folder st
 	return nil
 }
 
-func (f *local) upload(ctx context.Context, cl *client.Client) error {
+func (f *localFile) upload(ctx context.Context, cl *client.Client) error {
 	has, err := cl.HasUpload(ctx, f.digest)
 	if err != nil || has {
 		return err

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type fetched struct {
 	Files  int    `json:"files"`
 }
 
-func fetchCommand(a *cli.App) *cobra.Command {
+func FetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
 	c := a.Command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
 the folder of --dest; of a job with more members, into a folder for each, named by its

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"archive/tar"
@@ -12,6 +12,70 @@ import (
 
 	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
+
+func TestUntarStaysInside(t *testing.T) {
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reg := func(name string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o4777, Uname: "x"}
+	}
+	link := func(name, to string) tar.Header {
+		return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}
+	}
+	for name, tt := range map[string]struct {
+		archive []tar.Header
+		err     string
+		skipped string
+	}{
+		"climbs":                {[]tar.Header{reg("../x")}, `the archive has the name "../x", which leaves the folder`, ""},
+		"absolute":              {[]tar.Header{reg("/etc/x")}, `the archive has the name "/etc/x", which leaves the folder`, ""},
+		"climbs inside":         {[]tar.Header{reg("a/../../x")}, `the archive has the name "a/../../x", which leaves the folder`, ""},
+		"link out":              {[]tar.Header{link("l", outside)}, "", "l is left out: it is a link to"},
+		"relative link out":     {[]tar.Header{link("a/l", "../../x")}, "", "a/l is left out: it is a link to"},
+		"hard link out":         {[]tar.Header{{Typeflag: tar.TypeLink, Name: "h", Linkname: "../secret"}}, "", "h is left out: it is a link to"},
+		"through two links":     {[]tar.Header{link("a", "b/.."), link("b", "."), reg("a/x")}, "", "a is left out: it is a link to b/.."},
+		"through a link":        {[]tar.Header{link("a", "b"), reg("b/y"), reg("a/x")}, `"a" is a symbolic link here`, ""},
+		"up behind a name":      {[]tar.Header{link("d/up", ".."), link("d/out", "up/../../etc")}, "", "d/out is left out: it is a link to"},
+		"device":                {[]tar.Header{{Typeflag: tar.TypeBlock, Name: "d"}}, "", "d is left out: it is neither file, directory nor link"},
+		"file where a link was": {[]tar.Header{link("l", "t"), reg("l")}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := t.TempDir()
+			dir := filepath.Join(parent, "in")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = root.Close() }()
+			u := &untar{root: root}
+			err = u.unpack(strings.NewReader(string(clitest.Tar(t, tt.archive...))))
+			switch {
+			case tt.err == "*":
+			case tt.err == "" && err != nil, tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+				t.Errorf("%v, want %s", err, tt.err)
+			}
+			if got := strings.Join(u.skipped, "\n"); !strings.HasPrefix(got, tt.skipped) || (got == "") != (tt.skipped == "") {
+				t.Errorf("skipped %q", got)
+			}
+			entries, err := os.ReadDir(parent)
+			if err != nil || len(entries) != 1 {
+				t.Errorf("outside: %v, %v", entries, err)
+			}
+			if info, err := os.Stat(filepath.Join(dir, "l")); err == nil && info.Mode() != 0o777 {
+				t.Errorf("mode %v", info.Mode())
+			}
+		})
+	}
+	if b, err := os.ReadFile(secret); string(b) != "secret" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
 
 // S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a directory of that name.
 func TestCopyTwiceThroughALink(t *testing.T) {
