@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/inside"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/specfile"
@@ -362,7 +363,7 @@ func runnerCommand(a *cli.App) *cobra.Command {
 
 func xCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
-	x := &executor{app: a, stdin: true}
+	x := &inside.Executor{App: a, Stdin: true}
 	c := a.Command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, give it back", `The command has your stdin, stdout and stderr, and its exit code is yours:
 
   muster x python -- python3 script.py < in > out
@@ -370,15 +371,15 @@ func xCommand(a *cli.App) *cobra.Command {
 Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	f.add(c)
 	c.Flags().SetInterspersed(false)
-	c.Flags().BoolVarP(&x.tty, "tty", "t", false, "give the command a terminal: yours")
-	c.Flags().StringVarP(&x.user, "user", "u", "", "who runs it in a container (default: as the environment says)")
-	c.Flags().StringVarP(&x.workdir, "workdir", "w", "", "where it starts (default: where the environment says)")
-	c.Flags().StringArrayVarP(&x.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
-	c.Flags().StringVar(&x.timeout, "timeout", "", "end it when it runs longer, as 10m")
+	c.Flags().BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
+	c.Flags().StringVarP(&x.User, "user", "u", "", "who runs it in a container (default: as the environment says)")
+	c.Flags().StringVarP(&x.Workdir, "workdir", "w", "", "where it starts (default: where the environment says)")
+	c.Flags().StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
+	c.Flags().StringVar(&x.Timeout, "timeout", "", "end it when it runs longer, as 10m")
 	a.NamespaceFlag(c, "namespace of the environment")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
-		args, err := argsOf(cmd, args)
+		args, err := inside.ExecArgs(cmd, args)
 		if err != nil {
 			return err
 		}
@@ -403,7 +404,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 				fmt.Fprintf(a.Stderr, "muster: runner %s was not given back, and goes when its claim expires: %v\n", got.Runner, err)
 			}
 		}()
-		return x.run(ctx, append([]string{got.Runner}, args[1:]...))
+		return x.Run(ctx, append([]string{got.Runner}, args[1:]...))
 	}
 	return c
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/inside"
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 )
 
@@ -30,7 +31,7 @@ func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func assemble(a *cli.App) *cobra.Command {
 	root := a.Root()
 	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
-	for _, c := range slices.Concat(jobsCommands(a), insideCommands(a), transfer.Commands(a), runnersCommands(a), operatorsCommands(a)) {
+	for _, c := range slices.Concat(jobsCommands(a), inside.Commands(a), transfer.Commands(a), runnersCommands(a), operatorsCommands(a)) {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}

@@ -1,4 +1,4 @@
-package main
+package inside
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 func execCommand(a *cli.App) *cobra.Command {
-	x := &executor{app: a}
+	x := &Executor{App: a}
 	c := &cobra.Command{
 		Use:   "exec [flags] ALLOC [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command beside a running one",
@@ -51,36 +51,36 @@ command's output and end are printed as one object when it has ended.`),
 	}
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows the command is its own
-	f.BoolVarP(&x.stdin, "interactive", "i", false, "give the command your stdin")
-	f.BoolVarP(&x.tty, "tty", "t", false, "give the command a terminal: yours")
+	f.BoolVarP(&x.Stdin, "interactive", "i", false, "give the command your stdin")
+	f.BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
 	f.BoolVarP(&x.detach, "detach", "d", false, "start it, print its id, and leave; it goes on")
 	f.StringVar(&x.attach, "attach", "", "join this detached execution instead of starting one")
 	f.BoolVar(&x.list, "list", false, "list executions instead of starting one")
 	f.StringVar(&x.signal, "signal", "", "send this signal, as TERM, to the execution of --attach, and leave")
-	f.StringVarP(&x.user, "user", "u", "", "who runs it in a container: NAME, UID, NAME:GROUP or UID:GID (default: as the allocation's command)")
-	f.StringVarP(&x.workdir, "workdir", "w", "", "where it starts (default: where the allocation's command did)")
-	f.StringArrayVarP(&x.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
-	f.StringVar(&x.timeout, "timeout", "", "end it when it runs longer, as 10m")
+	f.StringVarP(&x.User, "user", "u", "", "who runs it in a container: NAME, UID, NAME:GROUP or UID:GID (default: as the allocation's command)")
+	f.StringVarP(&x.Workdir, "workdir", "w", "", "where it starts (default: where the allocation's command did)")
+	f.StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
+	f.StringVar(&x.Timeout, "timeout", "", "end it when it runs longer, as 10m")
 	f.StringVar(&x.killGrace, "kill-grace", "", "time between TERM and KILL")
 	f.StringVar(&x.id, "id", "", "an id of your own for it, to attach to")
 	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that has gone away")
 	a.NamespaceFlag(c, "namespace of the job")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		args, err := argsOf(cmd, args)
+		args, err := ExecArgs(cmd, args)
 		if err != nil {
 			return err
 		}
 		if help, _ := f.GetBool("help"); help {
 			return cmd.Help()
 		}
-		return x.run(cmd.Context(), args)
+		return x.Run(cmd.Context(), args)
 	}
 	return c
 }
 
-// argsOf are the allocation and the command. Flags are taken behind the allocation as
+// ExecArgs are the allocation and the command. Flags are taken behind the allocation as
 // well, up to the command, for that is where one thinks of them; so that `--` may be left out too.
-func argsOf(c *cobra.Command, args []string) ([]string, error) {
+func ExecArgs(c *cobra.Command, args []string) ([]string, error) {
 	if len(args) < 2 || !strings.HasPrefix(args[1], "-") || c.ArgsLenAtDash() == 0 {
 		return args, nil
 	}
@@ -93,25 +93,25 @@ func argsOf(c *cobra.Command, args []string) ([]string, error) {
 	return append([]string{args[0]}, c.Flags().Args()...), nil
 }
 
-// executor is one use of muster exec.
-type executor struct {
-	app       *cli.App
-	stdin     bool
-	tty       bool
+// Executor is one use of muster exec.
+type Executor struct {
+	App       *cli.App
+	Stdin     bool
+	TTY       bool
 	detach    bool
 	list      bool
 	attach    string
 	signal    string
-	user      string
-	workdir   string
-	env       []string
-	timeout   string
+	User      string
+	Workdir   string
+	Env       []string
+	Timeout   string
 	killGrace string
 	id        string
 	patience  time.Duration
 }
 
-func (x *executor) run(ctx context.Context, args []string) error {
+func (x *Executor) Run(ctx context.Context, args []string) error {
 	req, err := x.request(args)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (x *executor) run(ctx context.Context, args []string) error {
 	go func() {
 		defer close(yielded)
 		select {
-		case <-x.app.Signals:
+		case <-x.App.Signals:
 			cancel(cli.ErrInterrupted)
 		case <-started:
 		case <-ctx.Done():
@@ -144,8 +144,8 @@ func (x *executor) run(ctx context.Context, args []string) error {
 }
 
 // request is what the flags and the command ask for.
-func (x *executor) request(args []string) (api.ExecRequest, error) {
-	req := api.ExecRequest{Workdir: x.workdir, User: x.user, TTY: x.tty, Stdin: x.stdin, ID: x.id}
+func (x *Executor) request(args []string) (api.ExecRequest, error) {
+	req := api.ExecRequest{Workdir: x.Workdir, User: x.User, TTY: x.TTY, Stdin: x.Stdin, ID: x.id}
 	other := x.list || x.attach != ""
 	switch {
 	case len(args) == 0:
@@ -160,13 +160,13 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 		return req, cli.Usage(errors.New("the command is an empty word"))
 	}
 	var err error
-	if req.Env, err = cli.ParseEnv(x.env); err != nil {
+	if req.Env, err = cli.ParseEnv(x.Env); err != nil {
 		return req, cli.Usage(err)
 	}
 	for _, q := range []struct {
 		flag, value string
 		to          *api.Duration
-	}{{"timeout", x.timeout, &req.Timeout}, {"kill-grace", x.killGrace, &req.KillGrace}} {
+	}{{"timeout", x.Timeout, &req.Timeout}, {"kill-grace", x.killGrace, &req.KillGrace}} {
 		if q.value == "" {
 			continue
 		}
@@ -178,27 +178,27 @@ func (x *executor) request(args []string) (api.ExecRequest, error) {
 }
 
 // conflicts refuses flags that do not go together.
-func (x *executor) conflicts(args []string) error {
+func (x *Executor) conflicts(args []string) error {
 	switch {
 	case x.signal != "" && x.attach == "":
 		return cli.Usage(errors.New("--signal needs --attach ID: the execution that it is sent to"))
 	case x.detach && x.attach != "":
 		return cli.Usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
-	case x.app.JSON && x.tty:
+	case x.App.JSON && x.TTY:
 		return cli.Usage(errors.New("--json has no terminal; leave -t out"))
-	case x.tty && !x.detach && x.attach == "" && term.TerminalOf(x.app.Stdin) == nil:
+	case x.TTY && !x.detach && x.attach == "" && term.TerminalOf(x.App.Stdin) == nil:
 		return cli.Usage(cli.WithHint(errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])))
 	}
 	return nil
 }
 
 // work does what was asked. Begun is called when an execution runs, to which signals go from then on.
-func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, begun func()) error {
-	cl, err := x.app.Connect()
+func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, begun func()) error {
+	cl, err := x.App.Connect()
 	if err != nil {
 		return err
 	}
-	t, err := x.app.FindTarget(ctx, cl, name)
+	t, err := x.App.FindTarget(ctx, cl, name)
 	if err != nil {
 		return err
 	}
@@ -217,12 +217,12 @@ func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, b
 		if err != nil {
 			return x.failed(ctx, cl, t, &req, err)
 		}
-		if x.app.JSON {
-			return x.app.PrintJSON(done)
+		if x.App.JSON {
+			return x.App.PrintJSON(done)
 		}
-		_, err = fmt.Fprintln(x.app.Stdout, done.ID)
+		_, err = fmt.Fprintln(x.App.Stdout, done.ID)
 		return err
-	case x.app.JSON:
+	case x.App.JSON:
 		return x.result(ctx, cl, t, req)
 	}
 	s := newSession(x, t)
@@ -238,7 +238,7 @@ func (x *executor) work(ctx context.Context, name string, req api.ExecRequest, b
 }
 
 // failed says why a command could not be started, with the exit code that shells have for it.
-func (x *executor) failed(ctx context.Context, cl *client.Client, t *cli.Target, req *api.ExecRequest, err error) error {
+func (x *Executor) failed(ctx context.Context, cl *client.Client, t *cli.Target, req *api.ExecRequest, err error) error {
 	switch client.Code(err) {
 	case api.CodeCommandNotFound:
 		if len(req.Command) == 1 && strings.ContainsAny(req.Command[0], " \t") {
@@ -255,7 +255,7 @@ func (x *executor) failed(ctx context.Context, cl *client.Client, t *cli.Target,
 }
 
 // join follows a detached execution, over lost connections as well.
-func (x *executor) join(ctx context.Context, cl *client.Client, t *cli.Target, begun func()) error {
+func (x *Executor) join(ctx context.Context, cl *client.Client, t *cli.Target, begun func()) error {
 	info, err := cl.Execution(ctx, t.ID, x.attach)
 	if client.IsNotFound(err) {
 		return cli.WithHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.Name))
@@ -265,11 +265,11 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *cli.Target, b
 	}
 	s := newSession(x, t)
 	s.detached = true
-	s.tty = info.TTY && x.stdin && s.terminal != nil // else it is only watched
-	oldest := api.ExecAttach{Attach: x.attach, Stdout: -1, Stderr: -1, Stdin: x.stdin}
+	s.tty = info.TTY && x.Stdin && s.terminal != nil // else it is only watched
+	oldest := api.ExecAttach{Attach: x.attach, Stdout: -1, Stderr: -1, Stdin: x.Stdin}
 	s.again = func(ctx context.Context, e *client.Execution) (*client.Execution, error) {
 		cl := cl.Patient(x.patience)
-		next, err := cl.Attach(ctx, t.ID, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.stdin})
+		next, err := cl.Attach(ctx, t.ID, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.Stdin})
 		if client.Code(err) == string(muster.FaultTooOld) { // somebody else has read on
 			if next, err = cl.Attach(ctx, t.ID, oldest); err == nil {
 				s.say("some of the output is not kept any more: stdout goes on at byte %d and stderr at %d", next.Offset(client.Stdout), next.Offset(client.Stderr))
@@ -289,9 +289,9 @@ func (x *executor) join(ctx context.Context, cl *client.Client, t *cli.Target, b
 }
 
 // result runs a command to its end and prints what it came to as JSON.
-func (x *executor) result(ctx context.Context, cl *client.Client, t *cli.Target, req api.ExecRequest) error {
+func (x *Executor) result(ctx context.Context, cl *client.Client, t *cli.Target, req api.ExecRequest) error {
 	if req.Stdin {
-		in, err := io.ReadAll(io.LimitReader(x.app.Stdin, api.ExecMaxMessage+1))
+		in, err := io.ReadAll(io.LimitReader(x.App.Stdin, api.ExecMaxMessage+1))
 		if err != nil {
 			return fmt.Errorf("stdin: %w", err)
 		}
@@ -305,16 +305,16 @@ func (x *executor) result(ctx context.Context, cl *client.Client, t *cli.Target,
 	if err != nil {
 		return x.failed(ctx, cl, t, &req, err)
 	}
-	if err := x.app.PrintJSON(res); err != nil {
+	if err := x.App.PrintJSON(res); err != nil {
 		return err
 	}
 	return x.ended(&api.ExecEnd{ExitCode: res.ExitCode, Signal: res.Signal, TimedOut: res.TimedOut, Reason: res.Reason})
 }
 
 // ended makes the exit code of a command's end, and says what the command could not.
-func (x *executor) ended(end *api.ExecEnd) error {
+func (x *Executor) ended(end *api.ExecEnd) error {
 	if end.TimedOut {
-		return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.timeout != "", " of "+x.timeout)))
+		return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.Timeout != "", " of "+x.Timeout)))
 	}
 	code := end.ExitCode
 	if end.Signal != "" && code < 128 {
@@ -337,16 +337,16 @@ func (x *executor) ended(end *api.ExecEnd) error {
 	return cli.ExitSilently(code)
 }
 
-func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *cli.Target) error {
+func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cli.Target) error {
 	list, err := cl.Executions(ctx, t.ID)
 	if err != nil {
 		return err
 	}
-	if x.app.JSON {
-		return x.app.PrintJSON(list)
+	if x.App.JSON {
+		return x.App.PrintJSON(list)
 	}
 	if len(list.Executions) == 0 {
-		fmt.Fprintf(x.app.Stderr, "muster: %s has no executions\n", term.Clean(t.Describe()))
+		fmt.Fprintf(x.App.Stderr, "muster: %s has no executions\n", term.Clean(t.Describe()))
 		return nil
 	}
 	now := time.Now()
@@ -379,13 +379,13 @@ func (x *executor) printExecutions(ctx context.Context, cl *client.Client, t *cl
 		}
 		rows = append(rows, []string{e.ID, status, kind, took, e.Reason})
 	}
-	x.app.PrintTable([]string{"EXECUTION", "STATUS", "KIND", "RAN", "REASON"}, rows)
+	x.App.PrintTable([]string{"EXECUTION", "STATUS", "KIND", "RAN", "REASON"}, rows)
 	return nil
 }
 
 // leftText says what becomes of the command after the client has left. Sent is the signal that was passed on to it
 // last, as TERM; "" if none was.
-func (x *executor) leftText(detached bool, name, sent string) string {
+func (x *Executor) leftText(detached bool, name, sent string) string {
 	if detached && sent != "" {
 		return fmt.Sprintf("left; %s was sent to the execution, which may end: `muster exec --attach %s %s`", sent, x.attach, name)
 	}
@@ -398,7 +398,7 @@ func (x *executor) leftText(detached bool, name, sent string) string {
 // errPipe says that whoever read our stdout has left: nothing to print, for no one is there.
 var errPipe = cli.ExitSilently(cli.ExitBrokenPipe)
 
-// insideCommands are those about what runs in a sandbox.
-func insideCommands(a *cli.App) []*cobra.Command {
+// Commands are those about what runs in a sandbox.
+func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{execCommand(a), portCommand(a), topCommand(a)}
 }

@@ -1,4 +1,4 @@
-package main
+package inside
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const twice = 2 * time.Second
 
 // session is the time that a user spends with an execution.
 type session struct {
-	x        *executor
+	x        *Executor
 	target   *cli.Target
 	screen   *term.Screen
 	terminal *term.Terminal // nil if stdin is none
@@ -39,9 +39,9 @@ type session struct {
 	e  *client.Execution // the present connection
 }
 
-func newSession(x *executor, t *cli.Target) *session {
-	s := &session{x: x, target: t, screen: term.NewScreen(x.app.Stdout, x.app.Stderr), terminal: term.TerminalOf(x.app.Stdin)}
-	s.tty = x.tty && x.stdin
+func newSession(x *Executor, t *cli.Target) *session {
+	s := &session{x: x, target: t, screen: term.NewScreen(x.App.Stdout, x.App.Stderr), terminal: term.TerminalOf(x.App.Stdin)}
+	s.tty = x.TTY && x.Stdin
 	return s
 }
 
@@ -86,7 +86,7 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 		}
 		defer s.terminal.Restore()
 	}
-	if s.tty || s.x.tty && s.terminal != nil {
+	if s.tty || s.x.TTY && s.terminal != nil {
 		resized := make(chan os.Signal, 1)
 		signal.Notify(resized, syscall.SIGWINCH)
 		defer signal.Stop(resized)
@@ -99,7 +99,7 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 	signal.Notify(quits, syscall.SIGQUIT)
 	defer signal.Stop(quits)
 	s.begin(func() { s.signals(ctx, cancel, quits) })
-	if s.x.stdin {
+	if s.x.Stdin {
 		s.begin(func() { s.feed(ctx) })
 	}
 	end, err := s.receive(ctx)
@@ -110,7 +110,7 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 // receive prints what comes, to the end of the execution.
 func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 	// What a terminal's command prints is for the terminal alone: no bar is to be kept out of its way.
-	stdout, stderr := s.x.app.Stdout, s.x.app.Stderr
+	stdout, stderr := s.x.App.Stdout, s.x.App.Stderr
 	for {
 		e := s.execution()
 		stop := context.AfterFunc(ctx, func() { _ = e.Close() })
@@ -132,7 +132,7 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 // say tells the user something, also on a terminal that is raw.
 func (s *session) say(format string, args ...any) {
 	if s.tty {
-		fmt.Fprintf(s.x.app.Stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(s.x.App.Stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
 		return
 	}
 	s.screen.Say(format, args...)
@@ -171,7 +171,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 func (s *session) feed(ctx context.Context) {
 	b := make([]byte, 32<<10)
 	for {
-		n, err := s.x.app.Stdin.Read(b)
+		n, err := s.x.App.Stdin.Read(b)
 		for sent := 0; sent < n; {
 			e := s.execution()
 			m, werr := e.Write(b[sent:n])
@@ -228,7 +228,7 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 	for {
 		var sig os.Signal
 		select {
-		case sig = <-s.x.app.Signals:
+		case sig = <-s.x.App.Signals:
 		case sig = <-quits:
 		case <-ctx.Done():
 			return
