@@ -423,7 +423,6 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 		"internal/sandbox":      7131,
 		"internal/agent":        6020,
 		"internal/agent/images": 4708,
-		"cmd/muster":            4658,
 		"api":                   4242,
 	}
 	wide := map[string]int{

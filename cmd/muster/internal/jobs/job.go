@@ -1,4 +1,4 @@
-package main
+package jobs
 
 import (
 	"github.com/spf13/cobra"
@@ -22,7 +22,7 @@ Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 	return c
 }
 
-// jobsCommands are those that run jobs and show them.
-func jobsCommands(a *cli.App) []*cobra.Command {
+// Commands are those that run jobs and show them.
+func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{runCommand(a), jobCommand(a)}
 }

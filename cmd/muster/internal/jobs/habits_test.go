@@ -1,4 +1,4 @@
-package main
+package jobs
 
 import (
 	"os"
@@ -12,7 +12,7 @@ import (
 )
 
 func TestRunContainerFlags(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.End(0, 1, 0)
@@ -51,7 +51,7 @@ func TestRunExclusive(t *testing.T) {
 		"run -f " + file:                        true,
 		"run -f " + file + " --exclusive=false": false,
 	} {
-		s := newStub(t)
+		s := newServer(t)
 		s.OnSubmit = func(s *clitest.Server) {
 			s.Start(0, 1)
 			s.End(0, 1, 0)
@@ -66,7 +66,7 @@ func TestRunExclusive(t *testing.T) {
 
 // What users of Docker type is answered with what to use instead.
 func TestRunHabits(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	for args, want := range map[string]string{
 		"run -it --image python:3.13 python3": "muster: -i is not for `muster run`: a job has no stdin and no terminal; .*muster exec -it JOB -- sh`\n",
 		"run -t x":                            "muster: -t is not for `muster run`: .*\n",
@@ -100,7 +100,7 @@ func TestRunImageHint(t *testing.T) {
 		"run hello-world":                     "muster: hello-world looks like an image: `muster run --image hello-world`\n",
 		"run --image alpine:3 a:b":            "",
 	} {
-		s := newStub(t)
+		s := newServer(t)
 		s.OnSubmit = func(s *clitest.Server) {
 			s.Start(0, 1)
 			s.End(0, 1, 1, missing)
@@ -126,7 +126,7 @@ func TestRunNamedLikeImage(t *testing.T) {
 	for args, says := range map[string]string{
 		"run busybox sh": hint, "run -q busybox sh": "", "run python3 x.py": "", "run busybox": "", "run --image busybox busybox sh": "",
 	} {
-		s := newStub(t)
+		s := newServer(t)
 		s.OnSubmit = func(s *clitest.Server) {
 			s.Start(0, 1)
 			s.End(0, 1, 0)
@@ -141,7 +141,7 @@ func TestRunNamedLikeImage(t *testing.T) {
 
 // A shell that exits with 127 was found; it is another program that was not.
 func TestRunImageHintIsNotForExitCode127(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.End(0, 1, 127)

@@ -1,4 +1,4 @@
-package main
+package jobs
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 )
 
 func TestRunOne(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stdout", "hello \x00\xff")
@@ -62,7 +62,7 @@ func TestRunExitCodes(t *testing.T) {
 			al.ExitCode, al.Outcome, al.Failure = nil, "lost", &api.Failure{Reason: "node-gone", Message: "node n1 is gone"}
 		}, 1, "muster: job run-1\nmuster: attempt 1 lost: node n1 is gone\n"},
 	} {
-		s := newStub(t)
+		s := newServer(t)
 		s.OnSubmit = func(s *clitest.Server) {
 			s.Start(0, 1)
 			s.End(0, 1, tt.code, tt.change)
@@ -73,13 +73,13 @@ func TestRunExitCodes(t *testing.T) {
 }
 
 func TestRunThatFitsNowhere(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) { s.EndJob("failed", "cpu: 64 wanted, the largest offering has 4") }
 	s.Muster(nil, "run", "--cpu", "64", "--", "x").Check(t, 1, "", "muster: job run-1\nmuster: job run-1: failed: cpu: 64 wanted, the largest offering has 4\n")
 }
 
 func TestRunQuiet(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stderr", "e\n")
@@ -90,7 +90,7 @@ func TestRunQuiet(t *testing.T) {
 }
 
 func TestRunManyPrefixesWholeLines(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Start(1, 1)
@@ -128,7 +128,7 @@ func TestRunManyPrefixesWholeLines(t *testing.T) {
 
 // A member's second attempt is printed behind its first, and only the last one's end counts.
 func TestRunSecondAttempt(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stdout", "first\n")
@@ -144,7 +144,7 @@ func TestRunSecondAttempt(t *testing.T) {
 // What an attempt printed comes before the line that says how it ended.
 func TestRunPrintsBeforeItTells(t *testing.T) {
 	for range 20 { // which one was first was a matter of chance
-		s := newStub(t)
+		s := newServer(t)
 		s.OnSubmit = func(s *clitest.Server) {
 			for attempt := 1; attempt <= 2; attempt++ {
 				s.Start(0, attempt)
@@ -161,7 +161,7 @@ func TestRunPrintsBeforeItTells(t *testing.T) {
 // The server goes away again and again, in the middle of everything: nothing is
 // lost, nothing is printed twice, and the exit code is right.
 func TestRunGoesOnOverRestarts(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		for i := range 50 {
@@ -186,7 +186,7 @@ func TestRunGoesOnOverRestarts(t *testing.T) {
 
 // Events are no longer kept when the server is back: what there is is listed instead.
 func TestRunWhenEventsAreTooOld(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stdout", "before\n")
@@ -211,7 +211,7 @@ func TestRunWhenEventsAreTooOld(t *testing.T) {
 }
 
 func TestRunServerThatStaysAway(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Kill()
@@ -221,7 +221,7 @@ func TestRunServerThatStaysAway(t *testing.T) {
 }
 
 func TestRunThatIsInterrupted(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	signals := make(chan os.Signal, 4)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
@@ -240,7 +240,7 @@ func TestRunThatIsInterrupted(t *testing.T) {
 }
 
 func TestRunThatIsInterruptedTwice(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	signals := make(chan os.Signal, 4)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
@@ -251,15 +251,15 @@ func TestRunThatIsInterruptedTwice(t *testing.T) {
 }
 
 func TestRunDetached(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.Muster(nil, "run", "-d", "--name", "web", "--namespace", "team", "--", "x").Check(t, 0, "team/web\n", "")
-	s = newStub(t)
+	s = newServer(t)
 	s.Muster(nil, "run", "--json", "-d", "--", "x").Check(t, 0, "{\n  \"namespace\": \"default\",\n  \"name\": \"run-1\",\n  \"uid\": \"u\",\n  \"version\": 1,\n  \"index\": 11\n}\n", "")
 }
 
 // A job that is there with the same content is followed from where it is, though it has ended.
 func TestRunUnchanged(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stdout", "once\n")
@@ -272,7 +272,7 @@ func TestRunUnchanged(t *testing.T) {
 }
 
 func TestRunReplacedMeanwhile(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Do(func() {
@@ -284,7 +284,7 @@ func TestRunReplacedMeanwhile(t *testing.T) {
 }
 
 func TestRunTellsWhatIsMissingOfOutput(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		s.Start(0, 1)
 		s.Print(0, 1, "stdout", "half")
@@ -297,7 +297,7 @@ func TestRunTellsWhatIsMissingOfOutput(t *testing.T) {
 
 func TestRunThousandsOfMembers(t *testing.T) {
 	const n = 1500
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) {
 		for i := range n {
 			s.Start(i, 1)
@@ -319,7 +319,7 @@ func TestInputsAreUploadedOnce(t *testing.T) {
 	if err := os.WriteFile("tool", []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := newStub(t)
+	s := newServer(t)
 	s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
 	s.Muster(nil, "run", "-q", "--input", "tool:bin/tool", "--input", "tool", "--", "x").Check(t, 0, "", "")
 	in := s.Submitted[0].Spec.Inputs
@@ -333,7 +333,7 @@ func TestInputsAreUploadedOnce(t *testing.T) {
 }
 
 func TestRunUsage(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	for _, tt := range []struct {
 		args []string
 		want string
