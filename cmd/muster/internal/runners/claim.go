@@ -1,0 +1,171 @@
+package runners
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
+)
+
+// claimFlags are those of claim and x.
+type claimFlags struct{ ttl, idle, wait, note, key string }
+
+func (f *claimFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires after so long, as 10m; 0s: never by that (default: as the environment says)")
+	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that (default: as the environment says)")
+	c.Flags().StringVar(&f.wait, "wait", "30s", "how long to wait for a runner if none is warm; 0s: not at all")
+}
+
+// request is what the flags say.
+func (f *claimFlags) request(a *cli.App, env string) (api.ClaimRequest, error) {
+	q := api.ClaimRequest{Note: f.note}
+	q.Namespace, q.Environment = envName(a, env)
+	for _, t := range []struct {
+		flag, value string
+		to          **api.Duration
+	}{{"ttl", f.ttl, &q.TTL}, {"idle", f.idle, &q.Idle}} {
+		if t.value == "" {
+			continue
+		}
+		d, err := api.ParseDuration(t.value)
+		if err != nil {
+			return q, cli.Usage(fmt.Errorf("--%s: %w", t.flag, err))
+		}
+		*t.to = &d
+	}
+	var err error
+	if q.Wait, err = api.ParseDuration(f.wait); err != nil {
+		return q, cli.Usage(fmt.Errorf("--wait: %w", err))
+	}
+	return q, nil
+}
+
+func claimHint(err error, q *api.ClaimRequest) error {
+	if client.IsNoneWarm(err) {
+		return cli.WithHint(err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", cli.EnvironmentName(q.Namespace, q.Environment)))
+	}
+	return envHint(err)
+}
+
+func claimCommand(a *cli.App) *cobra.Command {
+	f := &claimFlags{}
+	c := a.Command("claim ENVIRONMENT", "Claim a warm runner", `Print the id of a runner that is yours until it is released or its claim expires:
+
+  muster claim python --ttl 10m --idle 60s
+  muster exec RUNNER -- python3 -c 'print(1+1)'
+  muster release RUNNER
+
+With --json also the claim's secret, by which who has no token uses the runner, and nothing else.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		q, err := f.request(a, args[0])
+		if err != nil {
+			return err
+		}
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		got, err := cl.Claim(ctx, q, f.key)
+		if err != nil {
+			return claimHint(err, &q)
+		}
+		if a.JSON {
+			return a.PrintJSON(got)
+		}
+		_, err = fmt.Fprintln(a.Stdout, got.Runner)
+		return err
+	})
+	f.add(c)
+	c.Flags().StringVar(&f.note, "note", "", "shown with the claim: what it is for")
+	c.Flags().StringVar(&f.key, "key", "", "any text that is new for each claim meant: asked for again with it, it is the same claim")
+	a.NamespaceFlag(c, "namespace of the environment")
+	return c
+}
+
+func releaseCommand(a *cli.App) *cobra.Command {
+	return a.Command("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		for _, id := range args {
+			if err := cl.Release(ctx, muster.AllocID(id)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func extendCommand(a *cli.App) *cobra.Command {
+	f := &claimFlags{wait: "0s"}
+	c := a.Command("extend RUNNER", "Extend the claim of a runner", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		q, err := f.request(a, "x")
+		if err != nil {
+			return err
+		}
+		if q.TTL == nil && q.Idle == nil {
+			return cli.Usage(fmt.Errorf("say how long: --ttl, --idle, or both"))
+		}
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		got, err := cl.Extend(ctx, muster.AllocID(args[0]), api.ClaimExtension{TTL: q.TTL, Idle: q.Idle})
+		if err != nil || !a.JSON {
+			return err
+		}
+		return a.PrintJSON(got)
+	})
+	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires so long from now, as 10m; 0s: never by that")
+	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that")
+	return c
+}
+
+func runnerCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	var q client.RunnerQuery
+	state := ""
+	list := a.Command("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		q.Namespace, q.State = a.Namespace, muster.RunnerState(state)
+		if len(args) == 1 {
+			q.Namespace, q.Environment = envName(a, args[0])
+		}
+		all := []api.Runner{}
+		var rows [][]string
+		for r, err := range cl.Runners(ctx, q) {
+			if err != nil {
+				return envHint(err)
+			}
+			all = append(all, r)
+			claim, used := "-", "-"
+			if r.Claim != nil {
+				claim = strings.TrimSpace(r.Claim.ID + " " + r.Claim.Note)
+				if r.Claim.Used != nil {
+					used = term.Ago(r.Claim.Used, time.Now())
+				}
+			}
+			rows = append(rows, []string{r.ID, cli.EnvironmentName(r.Namespace, r.Environment), fmt.Sprint(r.Version), r.State, r.Node, term.Ago(&r.Placed, time.Now()), claim, used, r.Why})
+		}
+		if a.JSON {
+			return a.PrintJSON(api.RunnerList{Runners: all})
+		}
+		a.PrintTable([]string{"RUNNER", "ENVIRONMENT", "VERSION", "STATE", "NODE", "AGE", "CLAIM", "USED", "REASON"}, rows)
+		return nil
+	})
+	list.Flags().StringVar(&state, "state", "", "only in this state: starting, warm, claimed or gone")
+	a.NamespaceFlag(list, "namespace of the environment")
+	c.AddCommand(list)
+	return c
+}

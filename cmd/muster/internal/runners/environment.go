@@ -1,0 +1,211 @@
+package runners
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
+	"github.com/musterhq/muster/cmd/muster/internal/transfer"
+	"github.com/musterhq/muster/internal/specfile"
+)
+
+func envCommand(a *cli.App) *cobra.Command {
+	c := &cobra.Command{Use: "env", Short: "Set environments, and see them", Long: "Environments are templates of which runners are kept warm.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c.AddCommand(envApplyCommand(a), envListCommand(a), envShowCommand(a), envDeleteCommand(a))
+	return c
+}
+
+// envName parts NAMESPACE/NAME; the flag's namespace counts where none is given.
+func envName(a *cli.App, s string) (namespace, name string) {
+	def := a.Namespace
+	if def == "" {
+		def = string(muster.DefaultNamespace)
+	}
+	return api.SplitName(s, def)
+}
+
+func envHint(err error) error {
+	if client.IsNotFound(err) {
+		return cli.WithHint(err, "`muster env list` shows the environments")
+	}
+	return err
+}
+
+func envApplyCommand(a *cli.App) *cobra.Command {
+	var ifVersion uint64
+	var c *cobra.Command
+	c = a.Command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. What decides
+how a runner runs makes a new version: warm runners are replaced one by one, claimed ones live on. Another number of warm
+runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		spec, err := specfile.EnvironmentAt(args[0], a.Stdin)
+		if err != nil {
+			return err
+		}
+		if err := a.IntoNamespace(&spec.Namespace, "environment"); err != nil {
+			return err
+		}
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
+		if err := transfer.UploadInputs(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
+			return err
+		}
+		spec.Inputs = files.Inputs
+		s := api.EnvironmentSetting{Spec: *spec}
+		if c.Flags().Changed("if-version") {
+			s.IfVersion = &ifVersion
+		}
+		done, err := cl.SetEnvironment(ctx, s)
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			return a.PrintJSON(done)
+		}
+		name := cli.EnvironmentName(done.Namespace, done.Name)
+		if done.Unchanged {
+			fmt.Fprintf(a.Stderr, "muster: environment %s is there with the same content (version %d); nothing was changed\n", name, done.Version)
+		}
+		_, err = fmt.Fprintln(a.Stdout, name)
+		return err
+	})
+	c.Flags().Uint64Var(&ifVersion, "if-version", 0, "only if the environment is at this version; 0: only if it does not exist")
+	a.NamespaceFlag(c, "namespace of the environment, if the file names none")
+	return c
+}
+
+func envListCommand(a *cli.App) *cobra.Command {
+	c := a.Command("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		all := []api.Environment{}
+		var rows [][]string
+		for e, err := range cl.Environments(ctx, a.Namespace) {
+			if err != nil {
+				return err
+			}
+			all = append(all, e)
+			rows = append(rows, []string{cli.EnvironmentName(e.Namespace, e.Name), e.Stage, fmt.Sprintf("%d/%d", e.Runners.Warm, e.Wanted),
+				fmt.Sprint(e.Runners.Starting), fmt.Sprint(e.Runners.Claimed), fmt.Sprint(e.Waiting), fmt.Sprint(e.Claims), envNote(&e)})
+		}
+		if a.JSON {
+			return a.PrintJSON(api.EnvironmentList{Environments: all})
+		}
+		a.PrintTable([]string{"ENVIRONMENT", "STAGE", "WARM", "STARTING", "CLAIMED", "WAITING", "CLAIMS", "REASON"}, rows)
+		return nil
+	})
+	a.NamespaceFlag(c, "only of this namespace")
+	return c
+}
+
+// envNote is what is most worth knowing.
+func envNote(e *api.Environment) string {
+	switch {
+	case e.RetryAt != nil && e.Failure != "":
+		return e.Failure
+	case e.Alert != nil:
+		return "too few are warm"
+	}
+	return e.Why
+}
+
+func envShowCommand(a *cli.App) *cobra.Command {
+	c := a.Command("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		ns, name := envName(a, args[0])
+		e, err := cl.Environment(ctx, ns, name)
+		if err != nil {
+			return envHint(err)
+		}
+		if a.JSON {
+			return a.PrintJSON(e)
+		}
+		what := e.Spec.Image
+		if what == "" {
+			what = "a process of its node"
+		}
+		say := func(name, format string, args ...any) {
+			fmt.Fprintf(a.Stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+		}
+		say("environment", "%s, version %d, %s", cli.EnvironmentName(e.Namespace, e.Name), e.Version, e.Stage)
+		say("image", "%s", what)
+		say("command", "%s", term.ShellWords(e.Spec.Command))
+		if demands := demandsOf(e.Spec); demands != "" {
+			say("demands", "%s", demands)
+		}
+		say("runners", "%d warm, %d starting, %d claimed, %d gone", e.Runners.Warm, e.Runners.Starting, e.Runners.Claimed, e.Runners.Gone)
+		say("wants", "%d warm: %s", e.Wanted, e.Why)
+		say("claims", "%d so far, %d wait", e.Claims, e.Waiting)
+		if e.Outdated > 0 {
+			say("outdated", "%s of an earlier version", muster.Counted(e.Outdated, "warm runner"))
+		}
+		if e.Waits != "" {
+			say("waits", "%s without a place: %s", muster.Counted(e.Unplaced, "runner"), e.Waits)
+		}
+		if e.Failure != "" {
+			say("failure", "%s", e.Failure)
+		}
+		if e.RetryAt != nil {
+			say("retry", "at %s", e.RetryAt.Local().Format(time.TimeOnly))
+		}
+		if e.Alert != nil {
+			say("alert", "too few warm since %s", e.Alert.Local().Format(time.TimeOnly))
+		}
+		return nil
+	})
+	a.NamespaceFlag(c, "namespace of the environment")
+	return c
+}
+
+// demandsOf is what its runners have beside image and command.
+func demandsOf(s *api.EnvironmentSpec) string {
+	var all []string
+	if s.Isolation != "" {
+		all = append(all, "isolation "+s.Isolation)
+	}
+	if s.Runtime != "" {
+		all = append(all, "runtime "+s.Runtime)
+	}
+	if s.Ready != nil {
+		all = append(all, "ready when "+term.ShellWords(s.Ready.Command)+" exits with 0")
+	}
+	if s.Frozen {
+		all = append(all, "frozen while warm")
+	}
+	return strings.Join(all, ", ")
+}
+
+func envDeleteCommand(a *cli.App) *cobra.Command {
+	claimed := false
+	c := a.Command("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		ns, name := envName(a, args[0])
+		return envHint(cl.DeleteEnvironment(ctx, ns, name, claimed))
+	})
+	c.Flags().BoolVar(&claimed, "claimed", false, "end claimed runners as well")
+	a.NamespaceFlag(c, "namespace of the environment")
+	return c
+}
+
+// Commands are those about environments and their runners.
+func Commands(a *cli.App) []*cobra.Command {
+	return []*cobra.Command{envCommand(a), claimCommand(a), releaseCommand(a), extendCommand(a), runnerCommand(a), xCommand(a)}
+}

@@ -1,0 +1,65 @@
+package runners
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/inside"
+)
+
+func xCommand(a *cli.App) *cobra.Command {
+	f := &claimFlags{}
+	x := &inside.Executor{App: a, Stdin: true}
+	c := a.Command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, give it back", `The command has your stdin, stdout and stderr, and its exit code is yours:
+
+  muster x python -- python3 script.py < in > out
+
+Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
+	f.add(c)
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
+	c.Flags().StringVarP(&x.User, "user", "u", "", "who runs it in a container (default: as the environment says)")
+	c.Flags().StringVarP(&x.Workdir, "workdir", "w", "", "where it starts (default: where the environment says)")
+	c.Flags().StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
+	c.Flags().StringVar(&x.Timeout, "timeout", "", "end it when it runs longer, as 10m")
+	a.NamespaceFlag(c, "namespace of the environment")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		args, err := inside.ExecArgs(cmd, args)
+		if err != nil {
+			return err
+		}
+		q, err := f.request(a, args[0])
+		if err != nil {
+			return err
+		}
+		q.Note = "muster x"
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		got, err := cl.Claim(ctx, q, "")
+		if err != nil {
+			return claimHint(err, &q)
+		}
+		// However it ends, the runner is given back.
+		defer func() {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+			defer cancel()
+			if err := cl.Release(end, muster.AllocID(got.Runner)); err != nil && !client.IsGone(err) {
+				fmt.Fprintf(a.Stderr, "muster: runner %s was not given back, and goes when its claim expires: %v\n", got.Runner, err)
+			}
+		}()
+		return x.Run(ctx, append([]string{got.Runner}, args[1:]...))
+	}
+	return c
+}
+
+// releaseTime bounds how long muster x tries to give its runner back.
+const releaseTime = 10 * time.Second
