@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/inside"
 	"github.com/musterhq/muster/cmd/muster/internal/jobs"
+	"github.com/musterhq/muster/cmd/muster/internal/operators"
 	"github.com/musterhq/muster/cmd/muster/internal/runners"
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 )
@@ -33,7 +34,7 @@ func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func assemble(a *cli.App) *cobra.Command {
 	root := a.Root()
 	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
-	for _, c := range slices.Concat(jobs.Commands(a), inside.Commands(a), transfer.Commands(a), runners.Commands(a), operatorsCommands(a)) {
+	for _, c := range slices.Concat(jobs.Commands(a), inside.Commands(a), transfer.Commands(a), runners.Commands(a), operators.Commands(a)) {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}

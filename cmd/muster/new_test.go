@@ -7,9 +7,3 @@ import (
 )
 
 func newStub(t *testing.T) *clitest.Server { return clitest.New(t, assemble) }
-
-func ran(t *testing.T) *clitest.Server {
-	s := newStub(t)
-	s.AddMixedJob()
-	return s
-}

@@ -1,4 +1,4 @@
-package main
+package operators
 
 import (
 	"cmp"
@@ -206,7 +206,7 @@ func printNode(a *cli.App, n *api.Node) {
 	)
 }
 
-// operatorsCommands are those for who operates a cluster.
-func operatorsCommands(a *cli.App) []*cobra.Command {
+// Commands are those for who operates a cluster.
+func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{explainCommand(a), nodeCommand(a), poolCommand(a), namespaceCommand(a), providerCommand(a), imageCommand(a), costCommand(a), eventsCommand(a)}
 }

@@ -1,4 +1,4 @@
-package main
+package operators
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestImage(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	s.Inside.Images["n1"] = &api.ImageList{Images: []api.Image{{Ref: "python:3.13", Digest: digest, Size: 120 << 20, Layers: 5, InUse: 2}}, Used: 120 << 20, Limit: 10 << 30}
 	s.Inside.Images["n2"] = &api.ImageList{}

@@ -1,0 +1,17 @@
+package operators
+
+import (
+	"testing"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
+)
+
+// newServer is a server without jobs. It runs command lines of this package alone.
+func newServer(t *testing.T) *clitest.Server { return clitest.New(t, clitest.Root(Commands)) }
+
+// withMixedJob is a server with the job web, whose members have come to different ends.
+func withMixedJob(t *testing.T) *clitest.Server {
+	s := newServer(t)
+	s.AddMixedJob()
+	return s
+}
