@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/jobs"
 	"github.com/musterhq/muster/cmd/muster/internal/operators"
 	"github.com/musterhq/muster/cmd/muster/internal/runners"
+	"github.com/musterhq/muster/cmd/muster/internal/serve"
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 )
 
@@ -38,7 +39,7 @@ func assemble(a *cli.App) *cobra.Command {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}
-	for _, c := range serverCommands(a) {
+	for _, c := range serve.Commands(a) {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -3,10 +3,12 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
 
 func TestOtherWords(t *testing.T) {
-	s := newStub(t)
+	s := clitest.New(t, assemble)
 	for word := range otherWords {
 		for _, more := range [][]string{nil, {"-a", "x"}, {"--help"}} {
 			r := s.Muster(nil, append([]string{word}, more...)...)

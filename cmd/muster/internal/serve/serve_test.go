@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"os"
@@ -7,7 +7,7 @@ import (
 )
 
 func TestBackup(t *testing.T) {
-	s := newStub(t)
+	s := newServer(t)
 	path := filepath.Join(t.TempDir(), "b")
 	s.Muster(nil, "backup", path).Check(t, 0, "", "muster: .*/b: 8B\n")
 	if b, err := os.ReadFile(path); string(b) != "a backup" {
@@ -30,7 +30,7 @@ func TestConfigCheck(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("data_dirr: /x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := newStub(t)
+	s := newServer(t)
 	s.Muster(nil, "config", "check", "-c", good).Check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
 	s.Muster(nil, "config", "check", "-c", bad).Check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
 	s.Muster(nil, "config", "check").Check(t, 2, "", "muster: which file\\? give it with -c\n")

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"github.com/spf13/cobra"
@@ -6,7 +6,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
-// serverCommands are those for who runs a server.
-func serverCommands(a *cli.App) []*cobra.Command {
+// Commands are those for who runs a server.
+func Commands(a *cli.App) []*cobra.Command {
 	return []*cobra.Command{devCommand(a), serverCommand(a), configCommand(a), backupCommand(a), restoreCommand(a)}
 }

@@ -1,0 +1,10 @@
+package serve
+
+import (
+	"testing"
+
+	"github.com/musterhq/muster/cmd/muster/internal/clitest"
+)
+
+// newServer is a server without jobs. It runs command lines of this package alone.
+func newServer(t *testing.T) *clitest.Server { return clitest.New(t, clitest.Root(Commands)) }
