@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/version"
@@ -150,6 +151,17 @@ func (a *App) Command(use, short, long string, args cobra.PositionalArgs, work f
 			return err
 		},
 	}
+}
+
+// ClientCommand is Command for work that begins with a client of the server.
+func (a *App) ClientCommand(use, short, long string, args cobra.PositionalArgs, work func(ctx context.Context, cl *client.Client, args []string) error) *cobra.Command {
+	return a.Command(use, short, long, args, func(ctx context.Context, args []string) error {
+		cl, err := a.Connect()
+		if err != nil {
+			return err
+		}
+		return work(ctx, cl, args)
+	})
 }
 
 // NamespaceFlag lets a command be told the namespace.

@@ -16,11 +16,7 @@ import (
 
 func jobListCommand(a *cli.App) *cobra.Command {
 	var stage string
-	c := a.Command("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list := api.JobList{Jobs: []api.Job{}}
 		q := client.JobQuery{Namespace: muster.Namespace(a.Namespace), Stage: muster.JobStage(stage), Limit: client.MaxPage}
 		for {

@@ -18,12 +18,8 @@ import (
 func eventsCommand(a *cli.App) *cobra.Command {
 	var follow bool
 	var after, job, node string
-	c := a.Command("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
-also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
+also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.Namespace), Node: muster.NodeID(node)}
 		if job != "" {
 			key, err := a.JobKey(job)

@@ -13,16 +13,12 @@ import (
 )
 
 func explainCommand(a *cli.App) *cobra.Command {
-	c := a.Command("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
+	c := a.ClientCommand("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
 nodes, the largest first; which nodes would be taken and by what; what could be launched and what is in the way; what the
 cloud answered; and when a member may start. Of one member, JOB/INDEX: where it would go now; one that has an allocation is
 told of as if it had none, as what the plan saw that placed it is not kept. Of a node: its dials, who turned them and why,
 what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
-		cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-			cl, err := a.Connect()
-			if err != nil {
-				return err
-			}
+		cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 			if id, ok := cutNode(args[0]); ok {
 				return explainNode(a, ctx, cl, id, nil)
 			}

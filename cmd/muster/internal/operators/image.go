@@ -117,11 +117,7 @@ type nodeImages struct {
 
 func imageListCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.Command("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		ids, err := n.find(ctx, cl)
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
@@ -21,11 +22,7 @@ func namespaceCommand(a *cli.App) *cobra.Command {
 }
 
 func namespaceListCommand(a *cli.App) *cobra.Command {
-	return a.Command("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list, err := cl.Namespaces(ctx)
 		if err != nil {
 			return err
@@ -81,11 +78,7 @@ func limitsWords(l *api.NamespaceLimits) string {
 }
 
 func namespaceShowCommand(a *cli.App) *cobra.Command {
-	return a.Command("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := cl.Namespace(ctx, muster.Namespace(args[0]))
 		if err != nil {
 			return err
@@ -130,15 +123,11 @@ func namespaceSetCommand(a *cli.App) *cobra.Command {
 		cpu                    float64
 		none                   bool
 	)
-	c = a.Command("set NAME", "Limit what a namespace may have at once", `Limits that are not named stay as they are; 0 lifts one, --none all of them. A limit of jobs refuses
+	c = a.ClientCommand("set NAME", "Limit what a namespace may have at once", `Limits that are not named stay as they are; 0 lifts one, --none all of them. A limit of jobs refuses
 the next one; those of allocations, cpu and memory let further members wait. Nothing that runs is ended. * stands for all namespaces together.
 
   muster namespace set team-a --allocations 200 --cpu 64
-  muster namespace set '*' --allocations 1000`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+  muster namespace set '*' --allocations 1000`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		name := muster.Namespace(args[0])
 		before, err := cl.Namespace(ctx, name)
 		if err != nil {

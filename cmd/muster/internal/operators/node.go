@@ -26,11 +26,7 @@ func nodeCommand(a *cli.App) *cobra.Command {
 func nodeListCommand(a *cli.App) *cobra.Command {
 	var pool, stage string
 	var all bool
-	c := a.Command("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list := api.NodeList{Nodes: []api.Node{}}
 		q := client.NodeQuery{Pool: muster.PoolName(pool), Stage: muster.NodeStage(stage), Limit: client.MaxPage}
 		for {
@@ -86,11 +82,7 @@ type shownNode struct {
 }
 
 func nodeShowCommand(a *cli.App) *cobra.Command {
-	return a.Command("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := cl.Node(ctx, muster.NodeID(args[0]))
 		if err != nil {
 			return nodeHint(err)

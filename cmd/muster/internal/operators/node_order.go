@@ -39,11 +39,7 @@ func nodeHint(err error) error {
 // order makes a command that turns a dial of one node and says what it is then.
 func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error), tell func(n *api.Node) string) *cobra.Command {
 	reason := ""
-	c := a.Command(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := act(ctx, cl, muster.NodeID(args[0]), reason)
 		if err != nil {
 			return nodeHint(err)

@@ -35,11 +35,7 @@ func poolCommand(a *cli.App) *cobra.Command {
 }
 
 func poolListCommand(a *cli.App) *cobra.Command {
-	return a.Command("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		l, err := cl.Pools(ctx)
 		if err != nil {
 			return err
@@ -79,11 +75,7 @@ func poolWord(p *api.Pool) string {
 }
 
 func poolShowCommand(a *cli.App) *cobra.Command {
-	return a.Command("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		p, err := cl.Pool(ctx, muster.PoolName(args[0]))
 		if err != nil {
 			return poolHint(err)
@@ -240,15 +232,11 @@ func breakerText(p *api.Pool, now time.Time) string {
 
 func poolResumeCommand(a *cli.App) *cobra.Command {
 	reason := ""
-	c := a.Command("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
+	c := a.ClientCommand("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
 network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.
 
 The blocks of the pool end as well: the provider is asked at once for what it refused before, as after its
-credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		before, err := cl.Pool(ctx, muster.PoolName(args[0]))
 		if err != nil {
 			return poolHint(err)

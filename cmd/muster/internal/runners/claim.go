@@ -90,11 +90,7 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 }
 
 func releaseCommand(a *cli.App) *cobra.Command {
-	return a.Command("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	return a.ClientCommand("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		for _, id := range args {
 			if err := cl.Release(ctx, muster.AllocID(id)); err != nil {
 				return err
@@ -133,11 +129,7 @@ func runnerCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	var q client.RunnerQuery
 	state := ""
-	list := a.Command("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	list := a.ClientCommand("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		q.Namespace, q.State = a.Namespace, muster.RunnerState(state)
 		if len(args) == 1 {
 			q.Namespace, q.Environment = envName(a, args[0])

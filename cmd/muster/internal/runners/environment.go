@@ -85,11 +85,7 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 }
 
 func envListCommand(a *cli.App) *cobra.Command {
-	c := a.Command("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		all := []api.Environment{}
 		var rows [][]string
 		for e, err := range cl.Environments(ctx, a.Namespace) {
@@ -122,11 +118,7 @@ func envNote(e *api.Environment) string {
 }
 
 func envShowCommand(a *cli.App) *cobra.Command {
-	c := a.Command("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		ns, name := envName(a, args[0])
 		e, err := cl.Environment(ctx, ns, name)
 		if err != nil {
@@ -192,11 +184,7 @@ func demandsOf(s *api.EnvironmentSpec) string {
 
 func envDeleteCommand(a *cli.App) *cobra.Command {
 	claimed := false
-	c := a.Command("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+	c := a.ClientCommand("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		ns, name := envName(a, args[0])
 		return envHint(cl.DeleteEnvironment(ctx, ns, name, claimed))
 	})

@@ -9,20 +9,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/atomicfile"
 )
 
 func backupCommand(a *cli.App) *cobra.Command {
-	return a.Command("backup FILE", "Write a server's whole state to a file", `The server goes on while it is written; - is stdout. The file appears when it is whole;
+	return a.ClientCommand("backup FILE", "Write a server's whole state to a file", `The server goes on while it is written; - is stdout. The file appears when it is whole;
 one of that name is replaced then. It holds all that jobs were given, but neither
 output nor the token: keep it as safe as the data directory, and make a data directory of it with
-muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		cl, err := a.Connect()
-		if err != nil {
-			return err
-		}
+muster restore.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		if args[0] == "-" && term.IsTerminal(a.Stdout) {
 			return cli.Usage(errors.New("a backup is not for a terminal; name a file, or redirect stdout"))
 		}
