@@ -10,9 +10,12 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen keeps apart what members print, what we say, and the progress bar. What
-// members print goes to stdout and stderr as it came; the rest to stderr. Its mutex is held while
-// it writes: a slow reader of ours is to slow down the readers of output.
+// Screen keeps apart three things on one terminal: what members print, what muster says, and the
+// line of progress. What members print goes to stdout and stderr as it came; the rest goes to
+// stderr.
+//
+// The mutex is held while it writes. A slow reader of ours is meant to slow down the readers of
+// output: else what was not read yet would pile up here.
 type Screen struct {
 	mu      sync.Mutex
 	stdout  io.Writer
@@ -25,11 +28,13 @@ type Screen struct {
 	midline bool // a member has begun a line on the terminal that it has not ended
 }
 
+// NewScreen returns a screen on two writers. Each may be a terminal or not.
 func NewScreen(stdout, stderr io.Writer) *Screen {
 	return &Screen{stdout: stdout, stderr: stderr, outTerm: IsTerminal(stdout), errTerm: IsTerminal(stderr)}
 }
 
-// Stream is where a member's stdout or stderr is written.
+// Stream is where a member's output is written: "stderr" goes to stderr, every other name to
+// stdout.
 func (s *Screen) Stream(name string) io.Writer {
 	if name == "stderr" {
 		return writerFunc(func(p []byte) (int, error) { return s.write(s.stderr, s.errTerm, p) })
@@ -37,13 +42,18 @@ func (s *Screen) Stream(name string) io.Writer {
 	return writerFunc(func(p []byte) (int, error) { return s.write(s.stdout, s.outTerm, p) })
 }
 
-// HasBar reports whether there is a line of progress: on a terminal only.
+// HasBar reports whether there is a line of progress. There is one on a terminal only: in a file,
+// each change would be one more line.
 func (s *Screen) HasBar() bool { return s.errTerm }
 
+// writerFunc makes a writer of a function.
 type writerFunc func(p []byte) (int, error)
 
+// Write implements io.Writer.
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
+// write passes output on. The bar is taken off before and drawn again after it, but not in the
+// middle of a line of output: there it would become part of that line.
 func (s *Screen) write(w io.Writer, terminal bool, p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +68,8 @@ func (s *Screen) write(w io.Writer, terminal bool, p []byte) (int, error) {
 	return n, err
 }
 
-// Say tells the user something, on a line of its own.
+// Say tells the user something, on a line of its own that begins with "muster: ". It ends a line of
+// output that has no end yet.
 func (s *Screen) Say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +82,7 @@ func (s *Screen) Say(format string, args ...any) {
 	s.drawLocked()
 }
 
-// SetBar changes the line of progress; "" takes it away. Without a terminal there is none.
+// SetBar changes the line of progress; "" takes it away. Nothing happens if there is no terminal.
 func (s *Screen) SetBar(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,6 +94,7 @@ func (s *Screen) SetBar(text string) {
 	s.drawLocked()
 }
 
+// eraseLocked takes the bar off the terminal. Its text is kept, to be drawn again.
 func (s *Screen) eraseLocked() {
 	if s.drawn {
 		_, _ = io.WriteString(s.stderr, "\r\x1b[K")
@@ -90,6 +102,8 @@ func (s *Screen) eraseLocked() {
 	}
 }
 
+// drawLocked draws the bar, cut to the width of the terminal: a line that wraps could not be
+// erased, because the terminal erases one row only.
 func (s *Screen) drawLocked() {
 	if s.bar == "" || !s.errTerm || s.midline || s.drawn {
 		return
@@ -104,7 +118,8 @@ func (s *Screen) drawLocked() {
 	s.drawn = true
 }
 
-// ProgressBar draws how far a job is.
+// ProgressBar draws how far a job is: members that are done of all, then how many run, wait and
+// failed. The note stands behind it.
 func ProgressBar(done, failed, running, waiting, count int, note string) string {
 	const width = 24
 	filled := 0

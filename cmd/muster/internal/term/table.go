@@ -12,15 +12,20 @@ import (
 	"golang.org/x/term"
 )
 
-// IsTerminal reports whether a person reads what is written there, on something that knows escapes.
+// IsTerminal reports whether a person reads what is written there, on a terminal that knows escape
+// sequences. It is false for a file, a pipe, and a terminal that calls itself dumb.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// maxStyled is how many rows are laid out with style; more of them are for programs anyway.
+// maxStyled is how many rows are laid out with style. A longer table is for a program anyway, and
+// to lay it out takes time that grows faster than its rows.
 const maxStyled = 1000
 
+// WriteTable prints rows under headers: with style on a terminal, else in plain columns. The cells
+// may hold text from elsewhere: each is made one line that holds no escape sequence. It changes the
+// rows that it is given.
 func WriteTable(w io.Writer, headers []string, rows [][]string) {
 	for _, r := range rows {
 		for i := range r {
@@ -32,6 +37,7 @@ func WriteTable(w io.Writer, headers []string, rows [][]string) {
 		return
 	}
 	header, cell := lipgloss.NewStyle().Bold(true).PaddingRight(2), lipgloss.NewStyle().PaddingRight(2)
+	// There are no borders: what is in a table is copied and searched.
 	t := table.New().Border(lipgloss.HiddenBorder()).
 		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
 		Headers(headers...).Rows(rows...).Wrap(false).
@@ -44,7 +50,9 @@ func WriteTable(w io.Writer, headers []string, rows [][]string) {
 	_, _ = lipgloss.Fprintln(w, t.String())
 }
 
-// WritePlainTable prints columns with two spaces between them, nothing at the ends of lines.
+// WritePlainTable prints columns with two spaces between them and nothing at the ends of lines, so
+// that a program can split them. Widths are those that a terminal shows, which are not counts of
+// bytes. The cells are printed as they are: the caller has cleaned them.
 func WritePlainTable(w io.Writer, headers []string, rows [][]string) {
 	widths := make([]int, len(headers))
 	for _, r := range append([][]string{headers}, rows...) {
@@ -63,6 +71,8 @@ func WritePlainTable(w io.Writer, headers []string, rows [][]string) {
 	_, _ = io.WriteString(w, b.String())
 }
 
+// WriteFields prints names and values, a line each. The arguments are pairs of a name and its
+// value. Pairs without a value are left out, because most things lack most fields.
 func WriteFields(w io.Writer, pairs ...string) {
 	width := 0
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -79,7 +89,8 @@ func WriteFields(w io.Writer, pairs ...string) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// colour is that of a word which says how something is.
+// colour is the colour of a word that says how something is: green for what is well, red for what
+// failed, yellow for what is on its way. Other words have none.
 func colour(word string) color.Color {
 	switch word {
 	case "succeeded", "running", "serving", "good":

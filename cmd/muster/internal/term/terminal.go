@@ -11,15 +11,19 @@ import (
 	"golang.org/x/term"
 )
 
-// Terminal is the user's terminal, which a command inside may have for a while.
+// Terminal is the user's terminal, which a command inside a sandbox may have for a while. Its
+// methods may be called from several goroutines: whatever ends a session restores the terminal
+// first.
 type Terminal struct {
 	fd int
 
-	mu  sync.Mutex
-	was *term.State // while it is raw
+	mu sync.Mutex
+	// was is the state from before Raw; nil while the terminal is as the user left it.
+	was *term.State
 }
 
-// TerminalOf is the terminal that stdin is; nil if it is none.
+// TerminalOf is the terminal that stdin is; nil if it is none. Size and Restore may be called on
+// nil.
 func TerminalOf(stdin io.Reader) *Terminal {
 	f, is := stdin.(*os.File)
 	if !is || !term.IsTerminal(int(f.Fd())) {
@@ -28,7 +32,7 @@ func TerminalOf(stdin io.Reader) *Terminal {
 	return &Terminal{fd: int(f.Fd())}
 }
 
-// Size is its rows and columns; 0 where they are not known.
+// Size is how many rows and columns the terminal has; 0 where they are not known.
 func (t *Terminal) Size() (rows, cols int) {
 	if t == nil {
 		return 0, 0
@@ -40,7 +44,8 @@ func (t *Terminal) Size() (rows, cols int) {
 	return rows, cols
 }
 
-// Height is how many lines the terminal has that is written to; 0 if there is none, or it is not known.
+// Height is how many lines the terminal has that is written to; 0 if there is none, or if it is not
+// known.
 func Height(w io.Writer) int {
 	f, is := w.(*os.File)
 	if !is {
@@ -53,7 +58,8 @@ func Height(w io.Writer) int {
 	return height
 }
 
-// Raw gives all keys to the command. Restore must follow, whatever happens.
+// Raw gives all keys to the command, Ctrl-C as well. Restore must follow, whatever happens: a shell
+// on a raw terminal cannot be used.
 func (t *Terminal) Raw() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +71,8 @@ func (t *Terminal) Raw() error {
 	return nil
 }
 
-// Restore makes it as it was. It may be called at any time, by anyone.
+// Restore makes the terminal as it was before Raw. It may be called at any time and by any
+// goroutine; without Raw before, it does nothing.
 func (t *Terminal) Restore() {
 	if t == nil {
 		return
@@ -78,7 +85,8 @@ func (t *Terminal) Restore() {
 	}
 }
 
-// SignalNumber is the number of a signal by its name, as KILL or SIGKILL; 0 if there is none.
+// SignalNumber is the number of a signal by its name, as KILL or SIGKILL; 0 if there is no such
+// signal.
 func SignalNumber(name string) int {
 	if !strings.HasPrefix(name, "SIG") {
 		name = "SIG" + name

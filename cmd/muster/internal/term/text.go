@@ -9,7 +9,8 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// ShellWords writes a command as a shell would take it.
+// ShellWords writes a command as a shell would take it, for hints that can be copied and for
+// tables. It is cut after 400 characters: some commands are whole scripts.
 func ShellWords(words []string) string {
 	out := make([]string, len(words))
 	for i, w := range words {
@@ -27,7 +28,8 @@ func ShellWords(words []string) string {
 	return string([]rune(strings.Join(out, " "))[:most]) + "…"
 }
 
-// Reflow fills the paragraphs of a help text to one width. Indented lines stay as they are.
+// Reflow fills the paragraphs of a help text to 80 columns, so that the source can break its lines
+// anywhere. Indented lines stay as they are: they are examples.
 func Reflow(text string) string {
 	const width = 80
 	var out []string
@@ -50,6 +52,7 @@ func Reflow(text string) string {
 }
 
 // Clean takes out of a text from elsewhere what would move a terminal's cursor or change its state.
+// Line breaks and tabs stay.
 func Clean(s string) string {
 	if !strings.ContainsFunc(s, forbidden) {
 		return s
@@ -62,16 +65,21 @@ func Clean(s string) string {
 	}, s)
 }
 
-// OneLine is clean for what stands in a line of a list: text of others with a line break in it would read as a line of its own.
+// OneLine is Clean for what stands in a line of a list. There a line break in a text of others
+// would read as a line of its own, which says what they like.
 func OneLine(s string) string { return breaks.Replace(Clean(s)) }
 
+// breaks shows where a line break or a tab was.
 var breaks = strings.NewReplacer("\n", "·", "\t", "·")
 
+// forbidden reports whether a character could change what a terminal shows: control characters,
+// those that are invisible or change the direction of text, and the replacement character, which
+// stands for bytes that are no text.
 func forbidden(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || r == unicode.ReplacementChar || muster.Invisible(r)
 }
 
-// Ago is how long before now a moment was, in at most two units.
+// Ago is how long before now a moment was, in at most two units; "-" if there was none.
 func Ago(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
@@ -79,7 +87,9 @@ func Ago(t *time.Time, now time.Time) string {
 	return Brief(now.Sub(*t))
 }
 
-// Brief is a duration for people: 350ms, 4.2s, 3m12s, 5h3m, 2d4h.
+// Brief is a duration for people: 350ms, 4.2s, 3m12s, 5h3m, 2d4h. It has at most two units, because
+// who reads a table compares and does not calculate. A negative duration is 0s: the clocks of two
+// hosts differ a little.
 func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Second:
@@ -94,6 +104,7 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
+// SuffixIf is s if yes, else nothing. It saves a branch where a sentence may have a second part.
 func SuffixIf(yes bool, s string) string {
 	if yes {
 		return s
@@ -101,7 +112,8 @@ func SuffixIf(yes bool, s string) string {
 	return ""
 }
 
-// OrDash shows that there is nothing.
+// OrDash is s, or "-" if s is empty: an empty cell of a table would shift the others for whoever
+// splits lines at spaces.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"
