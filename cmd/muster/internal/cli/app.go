@@ -19,7 +19,9 @@ import (
 	"github.com/musterhq/muster/internal/version"
 )
 
-// NeedsCommand is the work of a command that has only others below it.
+// NeedsCommand is the work of a command that has only others below it: it names them. Without it
+// cobra would print the whole help text and exit with 0, and a script would not notice that it did
+// nothing.
 func NeedsCommand(c *cobra.Command, _ []string) error {
 	var names []string
 	for _, s := range c.Commands() {
@@ -30,25 +32,36 @@ func NeedsCommand(c *cobra.Command, _ []string) error {
 	return Usage(fmt.Errorf("%s needs one of: %s", c.CommandPath(), strings.Join(names, ", ")))
 }
 
-// App is what the commands share: where they print, and what was said of where the server is.
+// App is what all commands share: where they read and print, and what the user said of the server
+// that is meant. There is one for each command line. It is not safe for two commands at once,
+// because flags of one are fields of it.
 type App struct {
+	// Stdin, Stdout and Stderr are those of the process, or a test's. Output of commands and
+	// answers go to Stdout; everything else that is said goes to Stderr.
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
 
-	Given     locate.Given
-	JSON      bool
+	// Given is what flags say of the server. What the environment says is added by Connect, and
+	// counts less.
+	Given locate.Given
+	// JSON is set by --json: answers are printed for programs.
+	JSON bool
+	// Namespace is that of --namespace, "" without it. Each command says what it means.
 	Namespace string
 
-	// started is set when a command's own work begins: errors before it are of usage.
+	// started is set when a command's own work begins. Errors before it are of usage: flags and
+	// arguments.
 	started bool
-	// signals are kept from the commands' context by those that treat them themselves.
+	// Signals has what the process was sent. A command made by Command ends with the first one;
+	// others read them by themselves, to pass them on or to stop what they follow.
 	Signals chan os.Signal
-	// startWait is how long a member that is about to start is waited for; 0: not at all.
+	// StartWait is how long a command waits for a member that is about to start; 0: not at all.
 	StartWait time.Duration
 }
 
-// NewApp is an app of this process. Its end must be called: it takes signals until then.
+// NewApp returns the app of this process, which takes over its signals. End must be called: until
+// then SIGINT and SIGTERM do not end the process by themselves.
 func NewApp(stdin io.Reader, stdout, stderr io.Writer) *App {
 	a := &App{Stdin: stdin, Stdout: stdout, Stderr: stderr, Signals: make(chan os.Signal, 4), StartWait: startWait}
 	signal.Notify(a.Signals, os.Interrupt, syscall.SIGTERM)
@@ -59,9 +72,11 @@ func NewApp(stdin io.Reader, stdout, stderr io.Writer) *App {
 	return a
 }
 
+// End gives the signals back to the system's default.
 func (a *App) End() { signal.Stop(a.Signals) }
 
-// Execute runs a command line and returns its exit code.
+// Execute runs a command line below root, prints an error if there is one, and returns the exit
+// code of the process. It may be called once.
 func (a *App) Execute(root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	root.SetIn(a.Stdin)
@@ -77,7 +92,8 @@ func (a *App) Execute(root *cobra.Command, args []string) int {
 	return a.report(cmd, err)
 }
 
-// report prints an error, and tells the exit code that goes with it.
+// report prints an error and returns the exit code that goes with it. Only who made a mistake with
+// flags or arguments is shown the way to the help text: to others it would say nothing.
 func (a *App) report(cmd *cobra.Command, err error) int {
 	code, text := explain(err)
 	if text != "" {
@@ -89,7 +105,8 @@ func (a *App) report(cmd *cobra.Command, err error) int {
 	return code
 }
 
-// Root is the command muster, without the commands below it.
+// Root is the command muster without the commands below it. The flags that all commands take are
+// those of the app.
 func (a *App) Root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
@@ -120,7 +137,9 @@ another, give --addr and a token, or --data-dir.` + exitHelp),
 	return root
 }
 
-// Command makes a command of its work, whose context ends with the first signal.
+// Command makes a command of its work. The work's context ends with the first signal; a second one
+// ends the process at once, because whoever asks twice does not want to wait for an orderly end.
+// The help text is short, a full stop, and long.
 func (a *App) Command(use, short, long string, args cobra.PositionalArgs, work func(ctx context.Context, args []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: term.Reflow(short + ".\n\n" + long), Args: args,
@@ -153,7 +172,8 @@ func (a *App) Command(use, short, long string, args cobra.PositionalArgs, work f
 	}
 }
 
-// ClientCommand is Command for work that begins with a client of the server.
+// ClientCommand is Command for work that begins with a client of the server, as that of most
+// commands does.
 func (a *App) ClientCommand(use, short, long string, args cobra.PositionalArgs, work func(ctx context.Context, cl *client.Client, args []string) error) *cobra.Command {
 	return a.Command(use, short, long, args, func(ctx context.Context, args []string) error {
 		cl, err := a.Connect()
@@ -164,22 +184,22 @@ func (a *App) ClientCommand(use, short, long string, args cobra.PositionalArgs, 
 	})
 }
 
-// NamespaceFlag lets a command be told the namespace.
+// NamespaceFlag lets a command be told the namespace. What says what the flag means there.
 func (a *App) NamespaceFlag(c *cobra.Command, what string) {
 	c.Flags().StringVarP(&a.Namespace, "namespace", "n", "", what)
 }
 
-// PrintJSON prints a value for programs.
+// PrintJSON prints an answer for programs.
 func (a *App) PrintJSON(v any) error {
 	return term.WriteJSON(a.Stdout, v)
 }
 
-// PrintTable prints rows under headers: with style on a terminal, else in plain columns.
+// PrintTable prints an answer as a table; see term.WriteTable.
 func (a *App) PrintTable(headers []string, rows [][]string) {
 	term.WriteTable(a.Stdout, headers, rows)
 }
 
-// PrintFields prints names and values, a line each, without those that are empty.
+// PrintFields prints an answer as names and values; see term.WriteFields.
 func (a *App) PrintFields(pairs ...string) {
 	term.WriteFields(a.Stdout, pairs...)
 }

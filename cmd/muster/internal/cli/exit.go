@@ -14,7 +14,8 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-// Exit codes.
+// ExitOK and the others are the exit codes of muster itself. Scripts depend on them: none changes
+// its meaning.
 const (
 	exitOK          = 0
 	ExitFailed      = 1
@@ -27,12 +28,16 @@ const (
 
 // Exit codes that stand for how a command ended, where ours is its own.
 const (
-	ExitTimeout       = 124
+	// ExitTimeout is that of timeout(1).
+	ExitTimeout = 124
+	// ExitNotExecutable and ExitNotFound are those of shells.
 	ExitNotExecutable = 126
 	ExitNotFound      = 127
-	ExitBrokenPipe    = 141 // 128 + SIGPIPE: whoever read our stdout has left
+	// ExitBrokenPipe is 128 + SIGPIPE: whoever read our stdout has left.
+	ExitBrokenPipe = 141
 )
 
+// exitHelp is the end of muster's own help text.
 const exitHelp = `
 
 Exit codes: 0 all went well; 1 a job failed, an object does not exist, or anything
@@ -46,6 +51,7 @@ type exit struct {
 	err  error
 }
 
+// Error is the text of the error within.
 func (e *exit) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("exit code %d", e.code)
@@ -53,9 +59,10 @@ func (e *exit) Error() string {
 	return e.err.Error()
 }
 
+// Unwrap is the error within, which may be nil.
 func (e *exit) Unwrap() error { return e.err }
 
-// Usage is a mistake of who typed the command.
+// Usage makes an error a mistake of whoever typed the command: exit code 2.
 func Usage(err error) error { return ExitWith(ExitUsage, err) }
 
 // Failure ends the command with exit code 1, whatever kind of error it is.
@@ -64,26 +71,29 @@ func Failure(err error) error { return ExitWith(ExitFailed, err) }
 // ExitWith ends the command with a code and an error to print.
 func ExitWith(code int, err error) error { return &exit{code, err} }
 
-// ExitSilently ends the command with a code. Nothing is printed: it was said already, or there is nothing to say.
+// ExitSilently ends the command with a code. Nothing is printed: it was said already, or there is
+// nothing to say.
 func ExitSilently(code int) error { return &exit{code: code} }
 
-// ErrInterrupted says that a signal ended the command.
+// ErrInterrupted says that a signal ended the command. It is also the cause of a context that a
+// signal has ended.
 var ErrInterrupted = ExitSilently(ExitInterrupted)
 
-// hinted is an error with what to do about it.
+// hinted is an error with what to do about it. It does not change the exit code.
 type hinted struct {
 	err  error
 	hint string
 }
 
+// Error is the error, then what to do about it.
 func (h *hinted) Error() string { return h.err.Error() + "; " + h.hint }
 
 func (h *hinted) Unwrap() error { return h.err }
 
-// WithHint adds to an error what to do about it.
+// WithHint adds to an error what to do about it: a part of a sentence that stands behind "; ".
 func WithHint(err error, hint string) error { return &hinted{err, hint} }
 
-// JobHint says of a job that does not exist where to look.
+// JobHint adds to an error about a job that does not exist where to look for jobs.
 func JobHint(err error) error {
 	if client.IsNotFound(err) {
 		return WithHint(err, "`muster job list` shows the jobs")
@@ -91,7 +101,9 @@ func JobHint(err error) error {
 	return err
 }
 
-// explain is the exit code of an error, and what to print.
+// explain returns the exit code of an error, and what to print; "" for nothing. An error that
+// carries its own code keeps it. Others are told apart by what the server answered, because a
+// script treats a server that is away otherwise than a job that failed.
 func explain(err error) (int, string) {
 	var e *exit
 	if errors.As(err, &e) {
@@ -113,6 +125,7 @@ func explain(err error) (int, string) {
 			text += "; is it running? `muster dev` starts one"
 		}
 		return exitUnreachable, text
+	// The server is there, and the sandbox went away under the command: an attempt later may do.
 	case errors.As(err, &p) && p.Code == api.CodeSandbox:
 		return exitUnreachable, text + "; what was attached has ended with it"
 	case client.IsAuth(err):

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// IntoNamespace puts what a file describes into the namespace of --namespace. A file that names
+// another one is refused. One in the namespace "default" is not: a file that names none reads like
+// that. The noun names what the file describes.
 func (a *App) IntoNamespace(namespace *string, noun string) error {
 	switch {
 	case a.Namespace == "" || *namespace == a.Namespace:
@@ -18,7 +21,8 @@ func (a *App) IntoNamespace(namespace *string, noun string) error {
 	return nil
 }
 
-// FolderOf is what paths in a job file are relative to.
+// FolderOf is the folder that paths in a job file are relative to. "-" stands for stdin, which lies
+// where the command was typed.
 func FolderOf(file string) string {
 	if file == "-" {
 		return "."
@@ -26,7 +30,8 @@ func FolderOf(file string) string {
 	return filepath.Dir(file)
 }
 
-// ParseEnv reads environment variables as users write them: NAME=VALUE, or NAME to pass on one's own.
+// ParseEnv reads environment variables as users write them: NAME=VALUE, or NAME to pass on their
+// own. A variable that is not set here is refused, because to pass on nothing is what nobody means.
 func ParseEnv(list []string) (map[string]string, error) {
 	env := map[string]string{}
 	for _, e := range list {

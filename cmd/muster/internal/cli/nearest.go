@@ -4,6 +4,7 @@ import (
 	"strings"
 )
 
+// cutLast is strings.Cut at the last separator.
 func cutLast(s, sep string) (before, after string, ok bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true
@@ -11,7 +12,9 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// nearest is the known name that was probably meant; "" if none is near.
+// nearest is the known name that was probably meant; "" if none is near. A name may differ by a
+// third of its length, but by three characters at most. A long enough beginning of a name counts as
+// near too: other tools shorten ids.
 func nearest(name string, known []string) string {
 	best, least := "", max(1, min(3, len(name)/3))+1
 	for _, k := range known {
@@ -26,7 +29,8 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// distance is how many bytes must be changed, added or taken away to make b of a.
+// distance is how many bytes must be changed, added or taken away to make b of a (Levenshtein). It
+// keeps one row of the matrix, for there may be hundreds of names.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -12,10 +12,11 @@ import (
 	"github.com/musterhq/muster/internal/version"
 )
 
-// FollowPatience is how long what follows a server waits for one that is away.
+// FollowPatience is how long a command that follows something waits for a server that has gone
+// away. A restart and an upgrade are shorter; whoever waits longer wants to know.
 const FollowPatience = 10 * time.Minute
 
-// JobAt is the job of that name, and a client to ask the server about it.
+// JobAt reads a job's name as JobKey does, and makes a client to ask the server about it.
 func (a *App) JobAt(name string) (muster.JobKey, *client.Client, error) {
 	key, err := a.JobKey(name)
 	if err != nil {
@@ -25,7 +26,9 @@ func (a *App) JobAt(name string) (muster.JobKey, *client.Client, error) {
 	return key, cl, err
 }
 
-// JobKey reads a job's name as users write it: name, or namespace/name.
+// JobKey reads a job's name as users write it: NAME or NAMESPACE/NAME. Without a namespace in the
+// name, --namespace counts, and then the default one. Two that differ are refused: one of them is a
+// mistake, and nobody knows which.
 func (a *App) JobKey(name string) (muster.JobKey, error) {
 	key := muster.JobKey{Namespace: muster.Namespace(a.Namespace), Name: name}
 	if ns, rest, ok := strings.Cut(name, "/"); ok {
@@ -46,7 +49,10 @@ func (a *App) JobKey(name string) (muster.JobKey, error) {
 	return key, nil
 }
 
-// Connect makes a client of the server that was meant.
+// Connect makes a client of the server that is meant: by flags, by the environment, or the last one
+// that was started on this host. It does not ask the server anything yet. A server that was started
+// again may have come back on another port, so the client looks for it anew when it does not
+// answer.
 func (a *App) Connect() (*client.Client, error) {
 	given := a.Given.Environment(os.Getenv)
 	place, err := locate.Find(given)

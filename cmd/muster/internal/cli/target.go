@@ -16,21 +16,25 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// TargetHelp is how commands about one allocation tell what they take.
+// TargetHelp is how commands about one allocation say what they take.
 const TargetHelp = `ALLOC is an allocation by its id, or a job by its name if only one of its members runs,
 or one member of it as JOB/INDEX.`
 
 // Target is an allocation that a command is about, as it was named.
 type Target struct {
-	Name  string // as the user wrote it
-	ID    muster.AllocID
-	Alloc *api.Alloc // nil if only the id is known yet
+	// Name is what the user wrote. Errors use it, because it is what the user knows.
+	Name string
+	ID   muster.AllocID
+	// Alloc is what was known when it was found; nil if only the id is known.
+	Alloc *api.Alloc
 }
 
-// where the members of a job are shown.
+// JobsHint says where jobs and their members are shown.
 const JobsHint = "`muster job list` shows the jobs, `muster job show NAME` their members"
 
-// FindTarget finds the allocation that a name stands for: ID, JOB, JOB/INDEX, with NAMESPACE/ before a job.
+// FindTarget finds the allocation that a name stands for: ID, JOB, or JOB/INDEX, with NAMESPACE/
+// before a job. An id counts first, unless --namespace says that a job is meant. It waits up to
+// StartWait for a member that is about to start.
 func (a *App) FindTarget(ctx context.Context, cl *client.Client, name string) (*Target, error) {
 	if _, _, _, err := muster.AllocID(name).Parse(); err == nil && a.Namespace == "" {
 		al, err := cl.Alloc(ctx, muster.AllocID(name))
@@ -67,6 +71,9 @@ func (a *App) FindTarget(ctx context.Context, cl *client.Client, name string) (*
 	return &Target{name, muster.AllocID(al.ID), al}, nil
 }
 
+// startWait is how long a command waits for a member that is about to start, and startLook how
+// often it looks: `muster run --detach` answers before its members run, and whoever enters them
+// next should not have to try.
 const (
 	// startWait is how long a command waits for a member that is about to start, startLook how
 	// often it looks: `muster run --detach` answers before its members run.
@@ -74,7 +81,8 @@ const (
 	startLook = 50 * time.Millisecond
 )
 
-// startedAlloc is memberAlloc that waits for a while if the member has not started yet.
+// startedAlloc is memberAlloc, but it waits up to StartWait for a member that has not started yet.
+// It says so after a second: shorter waits are not worth a line.
 func (a *App) startedAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
 	told := false
 	for began := time.Now(); ; {
@@ -98,11 +106,13 @@ func (a *App) startedAlloc(ctx context.Context, cl *client.Client, key muster.Jo
 	}
 }
 
-// notPlaced: no member has been placed yet.
+// notPlaced says that no member has been placed yet. It is told apart from other errors, because to
+// wait helps.
 type notPlaced struct{ error }
 
-// memberAlloc is the allocation of a job's member that a command can be about: of one
-// member its newest; of a job the only one that lives, or the newest of its only member.
+// memberAlloc is the allocation of a job's member that a command can be about. Of one member it is
+// the newest. Of a job it is the only one that lives, or the newest of its only member; if more
+// live, the user has to name one.
 func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *api.Job, index int) (*api.Alloc, error) {
 	q := client.AllocQuery{}
 	if index >= 0 {
@@ -136,10 +146,12 @@ func memberAlloc(ctx context.Context, cl *client.Client, key muster.JobKey, j *a
 	case newest == nil:
 		return nil, &notPlaced{fmt.Errorf("no member of job %s has been placed yet%s; `muster job show %s` tells more", key, term.SuffixIf(j.Waits != "", ": "+j.Waits), key)}
 	}
-	return newest, nil // it has ended: whoever asks says how
+	// It has ended. Whoever asks says so, with how it ended.
+	return newest, nil
 }
 
-// memberNames are names of members, a few of them.
+// memberNames are names of members as users write them: the first few and the last, for a job may
+// have thousands.
 func memberNames(key muster.JobKey, live map[int]*api.Alloc) string {
 	var indexes []int
 	for i := range live {
@@ -158,7 +170,8 @@ func memberNames(key muster.JobKey, live map[int]*api.Alloc) string {
 	return text
 }
 
-// unknownTarget says that there is no such thing, and what is named nearly so.
+// unknownTarget says that there is no such allocation or job, and what is named nearly so. The
+// names of others are only a hint, so an error on the way to them is none of the command.
 func (a *App) unknownTarget(ctx context.Context, cl *client.Client, name string, key muster.JobKey) error {
 	err := fmt.Errorf("there is no allocation or job %s", name)
 	var known []string
@@ -182,7 +195,8 @@ func (a *App) unknownTarget(ctx context.Context, cl *client.Client, name string,
 	return Failure(WithHint(err, JobsHint))
 }
 
-// SplitMember takes JOB/INDEX apart.
+// SplitMember takes JOB/INDEX apart. ok is false if there is no index at the end: then job is the
+// name as it was.
 func SplitMember(name string) (job string, index int, ok bool) {
 	before, last, ok := cutLast(name, "/")
 	if !ok {
@@ -192,7 +206,8 @@ func SplitMember(name string) (job string, index int, ok bool) {
 	return before, n, err == nil && n >= 0
 }
 
-// CheckRunning refuses an allocation that does not run, and says how it stands.
+// CheckRunning refuses an allocation that does not run, and says how it stands: how it ended, or
+// what its start is at. It judges by what is known of it already.
 func (t *Target) CheckRunning(now time.Time) error {
 	al := t.Alloc
 	if al == nil {
@@ -220,7 +235,7 @@ func (t *Target) CheckRunning(now time.Time) error {
 	return nil
 }
 
-// Describe names the allocation for people.
+// Describe names the allocation for people: as they wrote it, with its id.
 func (t *Target) Describe() string {
 	if t.Alloc == nil || t.Name == string(t.ID) {
 		return "allocation " + string(t.ID)
@@ -228,8 +243,9 @@ func (t *Target) Describe() string {
 	return fmt.Sprintf("%s (allocation %s)", t.Name, t.ID)
 }
 
-// Explain makes an error about the allocation say what is the matter with it.
-// What it was asked for is looked at anew: it may have ended meanwhile.
+// Explain makes an error about the allocation say what is the matter with it. The allocation is
+// read again for that: it may have ended since it was found, and "it has ended: exit code 1" helps
+// where "it does not run" does not. Other errors stay as they are.
 func (t *Target) Explain(ctx context.Context, cl *client.Client, err error) error {
 	code := client.Code(err)
 	if p := (*api.Problem)(nil); errors.As(err, &p) && len(p.Errors) == 1 && p.Errors[0].Location == "query.path" {
@@ -249,7 +265,7 @@ func (t *Target) Explain(ctx context.Context, cl *client.Client, err error) erro
 	return err
 }
 
-// FindRunning finds an allocation by name, and refuses one that does not run.
+// FindRunning connects, finds an allocation by name, and refuses one that does not run.
 func (a *App) FindRunning(ctx context.Context, name string) (*client.Client, *Target, error) {
 	cl, err := a.Connect()
 	if err != nil {
@@ -265,7 +281,7 @@ func (a *App) FindRunning(ctx context.Context, name string) (*client.Client, *Ta
 	return cl, t, nil
 }
 
-// ErrNoAlloc says that the allocation was left out.
+// ErrNoAlloc says that the allocation was left out. The example shows a right command line.
 func ErrNoAlloc(example string) error {
 	return Usage(errors.New("which allocation? name it, or its job, as in `" + example + "`"))
 }

@@ -7,11 +7,14 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
+// EnvironmentName writes an environment's name as users do: without the namespace if that is the
+// default.
 func EnvironmentName(namespace, name string) string {
 	return muster.JobKey{Namespace: muster.Namespace(namespace), Name: name}.String()
 }
 
-// AllocReason says why an allocation did not succeed.
+// AllocReason says why an allocation did not succeed: the first of the server's message, who
+// stopped it, the signal, and the exit code that is known.
 func AllocReason(al *api.Alloc) string {
 	switch {
 	case al.Failure != nil && al.Failure.Message != "":
@@ -26,12 +29,14 @@ func AllocReason(al *api.Alloc) string {
 	return al.Outcome
 }
 
-// JobKeyOf is the key of a job that the API has shown.
+// JobKeyOf is the key of a job that the API has shown. Unlike App.JobKey it checks nothing: the
+// server has.
 func JobKeyOf(namespace, name string) muster.JobKey {
 	return muster.JobKey{Namespace: muster.Namespace(namespace), Name: name}
 }
 
-// JobStatus is how a job stands, in one word.
+// JobStatus is how a job stands, in one word: its outcome if it has ended, and of a job that lives
+// whether any member runs.
 func JobStatus(j *api.Job) string {
 	if j.Stage == string(muster.JobEnded) && j.Outcome != "" {
 		return j.Outcome
@@ -45,7 +50,8 @@ func JobStatus(j *api.Job) string {
 	return j.Stage
 }
 
-// AllocStatus is an allocation's status for people: of one whose node cannot be reached nobody knows.
+// AllocStatus is an allocation's status for people. Of one whose node cannot be reached the last
+// known status is no answer: nobody knows.
 func AllocStatus(al *api.Alloc) string {
 	if al.Unreachable {
 		return "unreachable"
