@@ -20,6 +20,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// cpCommand makes muster cp. Its rules about what lands where are those of docker cp, which people
+// know.
 func cpCommand(a *cli.App) *cobra.Command {
 	cp := &copier{app: a}
 	c := a.Command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written
@@ -49,49 +51,59 @@ links that come from a sandbox and lead out of the copy are left out. A file tha
 
 // copier is one use of muster cp.
 type copier struct {
-	app     *cli.App
+	// app is where streams are read and written.
+	app *cli.App
+	// archive keeps owners.
 	archive bool
-	follow  bool
-	quiet   bool
+	// follow copies what a source leads to if it is a link.
+	follow bool
+	// quiet shows no progress.
+	quiet bool
 
+	// What follows is set by run: the sandbox that is on one side of the copy, and how far it is.
 	cl     *client.Client
 	target *cli.Target
 	moved  *moved
 	copied []copied
 }
 
-// copied is what `muster cp --json` tells of one source.
+// copied is what `muster cp --json` prints of one source.
 type copied struct {
 	Source string `json:"source"`
 	To     string `json:"to"`
 	Bytes  int64  `json:"bytes"` // with the headers of the archive in which it travelled
 }
 
-// place is a source or destination as it was written.
+// place is a source or a destination, as it was written. Errors name it by its text.
 type place struct {
 	text  string
 	alloc string // "" for one here
 	path  string
 }
 
+// inside reports whether the place is in a sandbox.
 func (p place) inside() bool { return p.alloc != "" }
 
+// stream reports whether the place is stdin or stdout, where a tar archive is read or written.
 func (p place) stream() bool { return p.alloc == "" && p.path == "-" }
 
-// directory reports whether it must be one, as it is written.
+// directory reports whether the place must be a directory, by how it is written.
 func (p place) directory() bool { return strings.HasSuffix(p.path, "/") || p.contents() }
 
-// contents reports whether what is in it is meant.
+// contents reports whether the files in the directory are meant, and not the directory under its
+// own name.
 func (p place) contents() bool {
 	return p.path == "." || p.path == "/" || strings.HasSuffix(p.path, "/.")
 }
 
-// parsePlace reads ALLOC:PATH, or a path here.
+// parsePlace reads ALLOC:PATH, or a path on this host. A path that begins with / or . is always on
+// this host, so a file with a colon in its name can be written as ./a:b.
 func parsePlace(s string) (place, error) {
 	alloc, in, ok := strings.Cut(s, ":")
 	switch {
 	case s == "":
 		return place{}, cli.Usage(errors.New("a source or destination is empty"))
+	// Nothing before the colon can be an allocation then.
 	case !ok || s[0] == '/' || s[0] == '.':
 		return place{text: s, path: s}, nil
 	case alloc == "":
@@ -102,6 +114,7 @@ func parsePlace(s string) (place, error) {
 	return place{text: s, alloc: alloc, path: in}, nil
 }
 
+// run copies all sources. The first that fails ends it: those before it are copied by then.
 func (cp *copier) run(ctx context.Context, args []string) error {
 	if len(args) < 2 {
 		return cli.Usage(errors.New("what should be copied where? write SRC DST, one of them as ALLOC:PATH, as in `muster cp web:/etc/hosts .`"))
@@ -114,19 +127,13 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 		}
 		all = append(all, p)
 	}
+	// One side is in a sandbox and the other one is here. Two sandboxes are refused: it would be
+	// two copies, and a stream between two commands shows that.
 	sources, dst := all[:len(all)-1], all[len(all)-1]
-	for _, s := range sources {
-		switch {
-		case s.inside() == dst.inside() && dst.inside():
-			return cli.Usage(fmt.Errorf("both %s and %s are in sandboxes; copy through a stream: `muster cp %s - | muster cp - %s`", s.text, dst.text, s.text, dst.text))
-		case s.inside() == dst.inside():
-			return cli.Usage(fmt.Errorf("both %s and %s are here; write the one in a sandbox as ALLOC:PATH", s.text, dst.text))
-		case s.inside() && s.alloc != sources[0].alloc:
-			return cli.Usage(fmt.Errorf("%s and %s are in different sandboxes; copy from one at a time", sources[0].text, s.text))
-		case (s.stream() || dst.stream()) && len(sources) > 1:
-			return cli.Usage(errors.New("- is one tar stream: there is one source with it"))
-		}
+	if err := sides(sources, dst); err != nil {
+		return err
 	}
+	// All sources are of one sandbox here, so the first names it.
 	name := dst.alloc
 	if !dst.inside() {
 		name = sources[0].alloc
@@ -137,6 +144,7 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 	}
 	screen := term.NewScreen(cp.app.Stdout, cp.app.Stderr)
 	cp.moved = &moved{screen: screen}
+	// The bar is drawn beside the copy, and is gone before anything else is printed.
 	if !cp.quiet {
 		stop := cp.moved.show(ctx)
 		defer stop()
@@ -149,24 +157,48 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 			err = cp.out(ctx, s, dst, len(sources) > 1)
 		}
 		if err != nil {
+			// The sandbox may have ended in the middle, which says more than the error.
 			return cp.target.Explain(ctx, cp.cl, err)
 		}
 		cp.copied = append(cp.copied, copied{s.text, dst.text, cp.moved.bytes()})
 	}
+	// With a stream, stdout has the archive.
 	if cp.app.JSON && !dst.stream() {
 		return cp.app.PrintJSON(cp.copied)
 	}
 	return nil
 }
 
-// landing is where a source is put: under a name in a folder, or what is in it into the folder.
+// sides refuses sources and a destination that do not go together: one side of a copy is in one
+// sandbox, and the other one is here.
+func sides(sources []place, dst place) error {
+	for _, s := range sources {
+		switch {
+		case s.inside() == dst.inside() && dst.inside():
+			return cli.Usage(fmt.Errorf("both %s and %s are in sandboxes; copy through a stream: `muster cp %s - | muster cp - %s`", s.text, dst.text, s.text, dst.text))
+		case s.inside() == dst.inside():
+			return cli.Usage(fmt.Errorf("both %s and %s are here; write the one in a sandbox as ALLOC:PATH", s.text, dst.text))
+		case s.inside() && s.alloc != sources[0].alloc:
+			return cli.Usage(fmt.Errorf("%s and %s are in different sandboxes; copy from one at a time", sources[0].text, s.text))
+		case (s.stream() || dst.stream()) && len(sources) > 1:
+			return cli.Usage(errors.New("- is one tar stream: there is one source with it"))
+		}
+	}
+	return nil
+}
+
+// landing is where a source is put: under a name in a folder.
 type landing struct {
 	folder string
 	name   string // "": the contents
 }
 
-// land applies the rules of cp: source is a directory or not, there is what the destination is already.
+// land applies the rules of cp. It is told whether the source is a directory, whether there is
+// something at the destination, whether that is a directory, and whether there are several sources.
+// Base is the source's own name, which it keeps in a directory that is there. An error names both
+// sides as the user wrote them.
 func land(s, dst place, base string, source, exists, isDir, many bool) (landing, error) {
+	// Names in a sandbox have slashes, whatever system this host has.
 	split := func(p string) (string, string) { return path.Dir(p), path.Base(p) }
 	if !dst.inside() {
 		split = func(p string) (string, string) { return filepath.Dir(p), filepath.Base(p) }
@@ -176,16 +208,20 @@ func land(s, dst place, base string, source, exists, isDir, many bool) (landing,
 		clean = "/"
 	}
 	switch {
+	// What is in a directory goes into a directory that is there.
 	case exists && isDir && source && s.contents():
 		return landing{clean, ""}, nil
+	// Otherwise the source keeps its name in it.
 	case exists && isDir:
 		return landing{clean, base}, nil
 	case many:
 		return landing{}, fmt.Errorf("%s is not a directory; several sources need one that is there", dst.text)
+	// From here on there is no directory at the destination. One cannot take the place of a file.
 	case exists && source:
 		return landing{}, fmt.Errorf("%s is not a directory, and %s is one", dst.text, s.text)
 	case exists && dst.directory():
 		return landing{}, fmt.Errorf("%s is not a directory", dst.text)
+	// A / at the end says that it must be a directory, and a file is none.
 	case !exists && dst.directory() && !source:
 		return landing{}, fmt.Errorf("there is no directory %s; make it first, or leave / off its end for a file of that name", dst.text)
 	}
@@ -193,8 +229,9 @@ func land(s, dst place, base string, source, exists, isDir, many bool) (landing,
 	return landing{folder, name}, nil
 }
 
-// out copies from the sandbox to here.
+// out copies from the sandbox to this host.
 func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
+	// A stream is what the server sends. Whoever unpacks it has to be careful by themselves.
 	if dst.stream() {
 		if term.IsTerminal(cp.app.Stdout) {
 			return cli.Usage(errors.New("a tar stream is nothing for a terminal; redirect it: > FILE, or | tar t"))
@@ -207,17 +244,22 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 		_, err = io.Copy(cp.app.Stdout, cp.moved.reader(r))
 		return err
 	}
+	// A / behind a link means what it leads to, as in a shell.
 	follow := cp.follow || s.directory()
 	entry, err := cp.cl.StatFile(ctx, cp.target.ID, s.path, follow)
 	if err != nil {
 		return err
 	}
+	// The destination's link is followed: the user has written its name, and nobody else chose
+	// where it leads.
 	info, err := os.Stat(dst.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	isDir := entry.Type == api.FileDirectory
 	base := path.Base(path.Clean(s.path))
+	// Such a path has no name of its own. The server knows the real one; if that has none either,
+	// what is in it is copied.
 	if base == "." || base == ".." || base == "/" {
 		// Its own name, or none: then what is in it is copied.
 		if base = path.Base(path.Clean(entry.Path)); base == "." || base == ".." || base == "/" {
@@ -228,6 +270,8 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	if err != nil {
 		return cli.Failure(err)
 	}
+	// A link that is followed and a directory that gets another name are sent without their own
+	// name: the archive would have the old one.
 	contents := isDir && (to.name == "" || follow || s.contents())
 	if contents && to.name != "" {
 		// The name is the destination's alone, so the archive need not have one.
@@ -236,16 +280,19 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 		}
 		to = landing{filepath.Join(to.folder, to.name), ""}
 	}
+	// From here on nothing is opened by its path: the root keeps all of it below the folder.
 	root, err := os.OpenRoot(to.folder)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
 	u := &untar{root: root, top: to.name}
+	// An archive of a link has the link. Its file is read by itself.
 	if cp.follow && entry.Type == api.FileRegular {
 		return cp.content(ctx, s, entry, u, to.name)
 	}
 	if !contents {
+		// The archive has the source's own name at the top; here it gets the one that was chosen.
 		u.rename = func(name string) string {
 			_, rest, ok := strings.Cut(name, "/")
 			if !ok {
@@ -262,9 +309,11 @@ func (cp *copier) out(ctx context.Context, s, dst place, many bool) error {
 	return cp.unpack(s, u, cp.moved.reader(r), entry)
 }
 
-// makeFolder makes the directory of a copy. One that is there is used, a link only if the user has written its name: an earlier copy
-// may have left it.
+// makeFolder makes the directory of a copy. A directory that is there is used. A link to one is
+// used only if the user has written its name: an earlier copy may have left it, and then the
+// sandbox chose where it leads.
 func makeFolder(folder string, dst place) error {
+	// Mkdir makes one directory: the one above must be there, as the help text says.
 	err := os.Mkdir(folder, 0o755)
 	if err == nil || !errors.Is(err, fs.ErrExist) {
 		return err
@@ -275,7 +324,7 @@ func makeFolder(folder string, dst place) error {
 	return cli.Failure(fmt.Errorf("%s exists and is not a directory (nothing is written through links); remove it, or copy to another place", folder))
 }
 
-// content copies a regular file that a link leads to.
+// content copies a regular file that a link leads to. An archive would hold the link.
 func (cp *copier) content(ctx context.Context, s place, entry *api.FileEntry, u *untar, name string) error {
 	r, err := cp.cl.ReadFile(ctx, cp.target.ID, s.path, 0)
 	if err != nil {
@@ -288,12 +337,15 @@ func (cp *copier) content(ctx context.Context, s place, entry *api.FileEntry, u 
 	return nil
 }
 
+// unpack unpacks an archive and says what was left out. That nothing of a link or a special file
+// was copied is an error; of a directory, the rest is worth having.
 func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) error {
 	err := u.unpack(r)
 	if err == nil {
 		// The archive's own end is not the stream's: one that is cut after it is still cut.
 		_, err = io.Copy(io.Discard, r)
 	}
+	// What was left out is said also after an error: it may be why.
 	for _, text := range u.skipped {
 		cp.moved.screen.Say("%s: %s", s.text, text)
 	}
@@ -309,7 +361,9 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 	return nil
 }
 
-// into copies from here into the sandbox.
+// into copies from this host into the sandbox. The archive is made while it is sent, so it needs no
+// place of its own. What is wrong with a file here ends what is sent, and is the error to report:
+// the server knows only that the archive broke off.
 func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	w := client.ArchiveWrite{Path: dst.path, KeepOwners: cp.archive}
 	if s.stream() {
@@ -318,6 +372,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 		}
 		return cp.cl.WriteArchive(ctx, cp.target.ID, w, cp.moved.reader(cp.app.Stdin))
 	}
+	// A source that is a link is copied as one, unless the user wants what it leads to.
 	look := os.Lstat
 	if cp.follow || s.directory() {
 		look = os.Stat
@@ -326,12 +381,14 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	if err != nil {
 		return err
 	}
+	// What lands where depends on what is there already.
 	entry, err := cp.cl.StatFile(ctx, cp.target.ID, dst.path, true)
 	if err != nil && client.Code(err) != string(muster.FaultNotFound) {
 		return err
 	}
 	exists := err == nil
 	base := filepath.Base(s.path)
+	// Such a path has no name of its own, so the directory's real one is taken.
 	if base == "." || base == ".." || base == "/" {
 		if abs, err := filepath.Abs(s.path); err == nil {
 			base = filepath.Base(abs)
@@ -344,6 +401,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	w.Path = to.folder
 	p := &packer{root: s.path, follow: cp.follow || s.directory(), name: to.name, owners: cp.archive}
 	r, out := io.Pipe()
+	// The archive is made and sent at the same time. The pipe between them ends both.
 	packed := make(chan error, 1)
 	go func() {
 		err := p.pack(out)
@@ -361,12 +419,15 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	return err
 }
 
-// errPackStopped ends the making of an archive that nobody takes any more.
+// errPackStopped ends the making of an archive that nobody takes any more. The error of the other
+// side is the one to report.
 var errPackStopped = errors.New("the other side has stopped")
 
-// modeOf are the permission bits and the kind of an entry.
+// modeOf returns the permission bits of an entry, with setuid, setgid and the sticky bit as Go
+// writes them. The server sends them as octal digits.
 func modeOf(e *api.FileEntry) fs.FileMode {
 	var bits uint32
+	// A mode that cannot be read has no permissions, which is safe.
 	_, _ = fmt.Sscanf(e.Mode, "%o", &bits)
 	mode := fs.FileMode(bits & 0o777)
 	for _, b := range []struct {
@@ -378,9 +439,4 @@ func modeOf(e *api.FileEntry) fs.FileMode {
 		}
 	}
 	return mode
-}
-
-// Commands are those that move files, and list them.
-func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{cpCommand(a), lsCommand(a)}
 }

@@ -191,7 +191,8 @@ func TestLs(t *testing.T) {
 	}
 }
 
-// An answer about a file names the sandbox and the path, once. What the sandbox's own permissions forbid is no question of the token.
+// An answer about a file names the sandbox and the path, once. What the sandbox's own permissions
+// forbid is no question of the token.
 func TestFileProblemsNameTheSandbox(t *testing.T) {
 	s := withJob(t, 1)
 	about := func(status int, code, path, message string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// fetched is what `muster job fetch --json` tells of one declared output.
+// fetched is what `muster job fetch --json` prints of one declared output.
 type fetched struct {
 	Member int    `json:"member"`
 	Path   string `json:"path"`
@@ -26,6 +26,8 @@ type fetched struct {
 	Files  int    `json:"files"`
 }
 
+// FetchCommand makes muster job fetch. It is here because outputs are unpacked by the same rules as
+// copies: the members that left them are no more trusted than a sandbox.
 func FetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
 	c := a.Command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
@@ -40,6 +42,7 @@ output's own path there, nor through symbolic links; links that lead out of it a
 		if err != nil {
 			return cli.JobHint(err)
 		}
+		// The server would answer with no member at all, which looks like one without outputs.
 		if index >= job.Count {
 			return cli.Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, index, job.Count))
 		}
@@ -54,21 +57,26 @@ output's own path there, nor through symbolic links; links that lead out of it a
 
 // fetcher brings the outputs of one job.
 type fetcher struct {
-	app    *cli.App
-	cl     *client.Client
-	key    muster.JobKey
-	dest   string
-	one    bool // of one member: no folder for each
+	app *cli.App
+	cl  *client.Client
+	key muster.JobKey
+	// dest is the folder for all of them. With one, there is no folder for each member below it.
+	dest string
+	one  bool // of one member: no folder for each
+	// got is what has arrived; failed counts members of which something has not.
 	got    []fetched
 	failed int
 }
 
+// run brings the outputs of all members that have succeeded, or of one. A member whose outputs
+// cannot be had does not keep the others from theirs; only a server that is away ends it.
 func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 	succeeded := 0
 	for m, err := range f.cl.AllMembers(ctx, f.key, client.MemberQuery{Status: muster.MemberSucceeded}) {
 		if err != nil {
 			return err
 		}
+		// A server of another version may not know the filter.
 		if m.Alloc == "" || m.Status != string(muster.MemberSucceeded) || index >= 0 && m.Index != index {
 			continue
 		}
@@ -77,6 +85,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		// The others would fail like this one.
 		if client.IsUnreachable(err) {
 			return err
 		}
@@ -90,6 +99,8 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 			return err
 		}
 	}
+	// Who fetches all should know that some are missing, without it being an error: they failed,
+	// the fetch did not.
 	if without := job.Count - succeeded; without > 0 && len(f.got) > 0 && index < 0 {
 		fmt.Fprintf(f.app.Stderr, "muster: job %s: no outputs of %d of %s, which did not succeed\n", f.key, without, muster.Counted(job.Count, "member"))
 	}
@@ -98,13 +109,15 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 		return cli.Failure(fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member")))
 	case len(f.got) > 0 || f.app.JSON:
 		return nil
+	// Nothing arrived and nothing was wrong: the job declares none, or no member has succeeded yet.
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:
 		return cli.Failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
 	}
 	return cli.Failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, cli.JobStatus(job)))
 }
 
-// member brings the outputs of one member.
+// member brings the outputs of one member. Each is unpacked below its own path only: two outputs
+// cannot overwrite each other's files.
 func (f *fetcher) member(ctx context.Context, m api.Member) error {
 	list, err := f.cl.Outputs(ctx, muster.AllocID(m.Alloc))
 	if err != nil || len(list.Files) == 0 {
@@ -123,7 +136,9 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 	}
 	defer func() { _ = root.Close() }()
 	for n, out := range list.Files {
+		// Only the output's own path may be written, wherever it lies in the folder.
 		u := &untar{root: root, top: path.Clean(out.Path)}
+		// The server has checked it too. What is written to this host is not left to others.
 		if !filepath.IsLocal(filepath.FromSlash(u.top)) {
 			return fmt.Errorf("output %q leaves the folder", out.Path)
 		}
@@ -144,6 +159,7 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 	return nil
 }
 
+// output brings the n-th output of an allocation.
 func (f *fetcher) output(ctx context.Context, id muster.AllocID, n int, u *untar) error {
 	r, err := f.cl.OutputTar(ctx, id, n)
 	if err != nil {
@@ -153,7 +169,7 @@ func (f *fetcher) output(ctx context.Context, id muster.AllocID, n int, u *untar
 	if err := u.unpack(r); err != nil {
 		return err
 	}
-	// The archive's own end is not the stream's: one that is cut after it is still cut.
+	// The archive's own end is not the stream's: a stream that is cut after it is still cut.
 	_, err = io.Copy(io.Discard, r)
 	if errors.Is(err, io.EOF) {
 		return nil

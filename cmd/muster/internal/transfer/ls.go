@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// lsCommand makes muster ls.
 func lsCommand(a *cli.App) *cobra.Command {
 	var long, recursive bool
 	c := a.Command("ls ALLOC[:PATH]", "List files in a sandbox", `List what is in a directory of a running allocation's sandbox, or a file. `+cli.TargetHelp+`
@@ -24,6 +25,7 @@ PATH is absolute, or below the directory where the allocation's command started,
 		if name == "" {
 			return cli.ErrNoAlloc("muster ls JOB:/tmp")
 		}
+		// The directory where the command started is what people look for most.
 		if !ok || dir == "" {
 			dir = "."
 		}
@@ -39,6 +41,7 @@ PATH is absolute, or below the directory where the allocation's command started,
 			return a.PrintJSON(list)
 		}
 		printFiles(a, list.Entries, dir, long, recursive)
+		// The server bounds the list, so that a tree of millions does not take its memory.
 		if list.More {
 			fmt.Fprintf(a.Stderr, "muster: there are more than %d; name a directory below %s\n", len(list.Entries), term.Clean(dir))
 		}
@@ -50,8 +53,10 @@ PATH is absolute, or below the directory where the allocation's command started,
 	return c
 }
 
-// printFiles prints entries in order of their names, or of their paths if they are of a tree.
+// printFiles prints entries in the order of their names, or of their paths if they are of a tree.
+// Columns are as wide as their longest cell, so long lists stay readable without a terminal.
 func printFiles(a *cli.App, entries []api.FileEntry, dir string, long, recursive bool) {
+	// In a tree a name alone does not say where the file is.
 	called := func(e *api.FileEntry) string {
 		if recursive && e.Path != "" {
 			return strings.TrimPrefix(e.Path, strings.TrimSuffix(dir, "/")+"/")
@@ -66,6 +71,7 @@ func printFiles(a *cli.App, entries []api.FileEntry, dir string, long, recursive
 	for i := range entries {
 		e := &entries[i]
 		name := called(e)
+		// The target is text from the sandbox as well, and is cleaned with the name.
 		if long && e.Target != "" {
 			name += " -> " + e.Target
 		}
@@ -83,7 +89,8 @@ func printFiles(a *cli.App, entries []api.FileEntry, dir string, long, recursive
 	_, _ = io.WriteString(a.Stdout, b.String())
 }
 
-// modeText is an entry's kind and permissions, as ls shows them.
+// modeText is an entry's kind and permissions, as ls shows them: setuid, setgid and the sticky bit
+// take the place of an x.
 func modeText(e *api.FileEntry) string {
 	kind := map[string]string{
 		api.FileRegular: "-", api.FileDirectory: "d", api.FileSymlink: "l", api.FileFIFO: "p", api.FileSocket: "s", api.FileBlock: "b", api.FileChar: "c",
@@ -110,6 +117,7 @@ func modeText(e *api.FileEntry) string {
 	return kind + string(bits)
 }
 
+// ownerText is the name of an owner, or the id if the sandbox knows no name for it.
 func ownerText(name string, id int) string {
 	if name != "" {
 		return term.OneLine(name)
@@ -117,7 +125,7 @@ func ownerText(name string, id int) string {
 	return fmt.Sprint(id)
 }
 
-// timeText is a moment: with its hour if it is not long ago.
+// timeText is a moment, with its hour if it is not long ago. Both forms are equally wide.
 func timeText(t, now time.Time) string {
 	if d := now.Sub(t); d > 180*24*time.Hour || d < -24*time.Hour {
 		return t.Local().Format("2006-01-02      ") // as wide

@@ -15,17 +15,20 @@ import (
 // showEvery is how often progress is drawn.
 const showEvery = 200 * time.Millisecond
 
-// moved counts what is copied, and shows it on a terminal.
+// moved counts what is copied, and shows that on a terminal. Bytes are those of the archive,
+// headers included: what is shown is how busy the connection is.
 type moved struct {
 	screen *term.Screen
-	n      atomic.Int64
+	// n is written by the copy and read by show.
+	n atomic.Int64
 
+	// mu guards the two below it.
 	mu    sync.Mutex
 	what  string
 	began time.Time
 }
 
-// begin is the next source.
+// begin says what the next source is, and counts from zero.
 func (m *moved) begin(what string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -33,22 +36,27 @@ func (m *moved) begin(what string) {
 	m.what, m.began = what, time.Now()
 }
 
+// bytes is what was copied of the present source.
 func (m *moved) bytes() int64 { return m.n.Load() }
 
+// reader counts what is read through it.
 func (m *moved) reader(r io.Reader) io.Reader { return &countingReader{r, &m.n} }
 
+// countingReader adds what is read to n.
 type countingReader struct {
 	io.Reader
 	n *atomic.Int64
 }
 
+// Read implements io.Reader.
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.n.Add(int64(n))
 	return n, err
 }
 
-// show draws progress until it is stopped.
+// show draws progress until stop is called, which returns when the bar is gone: what is printed
+// after it must not meet it.
 func (m *moved) show(ctx context.Context) (stop func()) {
 	if !m.screen.HasBar() {
 		return func() {}
@@ -58,6 +66,8 @@ func (m *moved) show(ctx context.Context) (stop func()) {
 	go func() {
 		defer close(over)
 		defer m.screen.SetBar("")
+		// It draws at fixed times and not at each read: there may be thousands of those in a
+		// second.
 		ticker := time.NewTicker(showEvery)
 		defer ticker.Stop()
 		for {

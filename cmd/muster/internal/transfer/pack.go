@@ -12,18 +12,26 @@ import (
 	"time"
 )
 
-// packer makes a tar stream of a file or tree here.
+// packer makes a tar archive of a file or a tree on this host.
 type packer struct {
-	root    string
-	follow  bool   // root is a link: what it leads to is meant
-	name    string // what root is called in the archive; "" for what is in it
-	owners  bool
+	// root is what is packed.
+	root string
+	// follow says that root is a link, and what it leads to is meant.
+	follow bool
+	// name is what root is called in the archive; "" for what is in it.
+	name string // what root is called in the archive; "" for what is in it
+	// owners keeps owners. Otherwise all belongs to whoever unpacks: ids of this host mean nothing
+	// in a sandbox.
+	owners bool
+	// skipped is what was left out, and why; a few of them.
 	skipped []string
 }
 
+// pack writes the archive. Its order is that of the names, so two archives of one tree are alike.
 func (p *packer) pack(w io.Writer) error {
 	root := p.root
 	if p.follow {
+		// Only root's link is followed, not those below it: they may lead anywhere.
 		real, err := filepath.EvalSymlinks(root)
 		if err != nil {
 			return err
@@ -40,6 +48,7 @@ func (p *packer) pack(w io.Writer) error {
 			return err
 		}
 		name := path.Join(p.name, filepath.ToSlash(rel))
+		// What is in the directory has no entry for the directory itself.
 		if name == "." {
 			return nil
 		}
@@ -51,6 +60,8 @@ func (p *packer) pack(w io.Writer) error {
 	return t.Close()
 }
 
+// entry writes one file, directory or link. Sockets, pipes and devices are left out: in a copy they
+// would be of no use.
 func (p *packer) entry(t *tar.Writer, file, name string, d fs.DirEntry) error {
 	switch {
 	case d.Type().IsRegular():
@@ -75,6 +86,8 @@ func (p *packer) entry(t *tar.Writer, file, name string, d fs.DirEntry) error {
 	return p.header(t, info, name, link)
 }
 
+// header writes the header of an entry. The format is PAX, which has times in fractions of a second
+// and names of any length.
 func (p *packer) header(t *tar.Writer, info fs.FileInfo, name, link string) error {
 	h, err := tar.FileInfoHeader(info, link)
 	if err != nil {
@@ -84,7 +97,8 @@ func (p *packer) header(t *tar.Writer, info fs.FileInfo, name, link string) erro
 	if info.IsDir() {
 		h.Name += "/"
 	}
-	h.Format = tar.FormatPAX // whole times
+	// Other formats cut times to seconds.
+	h.Format = tar.FormatPAX
 	h.AccessTime, h.ChangeTime = time.Time{}, time.Time{}
 	if !p.owners {
 		h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
@@ -92,6 +106,8 @@ func (p *packer) header(t *tar.Writer, info fs.FileInfo, name, link string) erro
 	return t.WriteHeader(h)
 }
 
+// file writes a regular file. It is opened before its size is asked, and must have as many bytes as
+// that: a header that says another number breaks the whole archive.
 func (p *packer) file(t *tar.Writer, file, name string) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -16,38 +16,47 @@ import (
 	"time"
 )
 
-// untar unpacks an archive that comes from untrusted ground. It writes the copy and nothing else: names that leave
-// the copy end it, and no link is ever walked, neither one of this archive nor one that an earlier copy has left. Links
-// are kept only if they lead to a place in the copy, wherever other links of it lead.
+// untar unpacks an archive that comes from untrusted ground. It writes the copy and nothing else.
+// Names that leave the copy end it. No link is ever followed, neither one of this archive nor one
+// that an earlier copy has left. Links are kept only if they lead to a place in the copy, wherever
+// other links of it lead.
 type untar struct {
-	// root is the directory that top is in.
+	// root is the directory that top is in. It keeps every path below itself as well: the rules
+	// here are the first of two walls.
 	root *os.Root
 	// top is the copy's own name in root, with / between its parts; "": the copy is all of root.
 	top string
-	// rename, if set, gives entries and what hard links name another name; "" leaves it out.
-	rename  func(name string) string
-	files   int
-	skipped []string // what was left out, and why
+	// rename, if set, gives entries and what hard links name another name; "" leaves an entry out.
+	rename func(name string) string
+	// files counts the files and links that were written.
+	files int
+	// skipped is what was left out, and why; maxSkipped of them.
+	skipped []string
+	// folders are the directories of the archive, with what they get at the end.
 	folders map[string]folder
-	// sure is the directory that was last found to have nothing but directories above it, so that files side by side ask once.
+	// sure is the directory that was last found to have nothing but directories above it, so that
+	// files side by side ask once.
 	sure string
 }
 
-// folder gets its permissions and time at the end: it may forbid writing into itself.
+// folder is what a directory gets at the end: its permissions may forbid writing into it.
 type folder struct {
 	mode fs.FileMode
 	time time.Time
 }
 
-// maxSkipped bounds what is told of what was left out.
+// maxSkipped bounds what is reported of what was left out: an archive may be full of it.
 const maxSkipped = 20
 
+// skip notes what was left out.
 func (u *untar) skip(format string, args ...any) {
 	if len(u.skipped) < maxSkipped {
 		u.skipped = append(u.skipped, fmt.Sprintf(format, args...))
 	}
 }
 
+// unpack unpacks an archive to its end. After an error a part of it is unpacked, but each file is
+// whole.
 func (u *untar) unpack(r io.Reader) error {
 	t := tar.NewReader(r)
 	for {
@@ -62,6 +71,7 @@ func (u *untar) unpack(r io.Reader) error {
 		if err != nil {
 			return err
 		}
+		// It is the copy itself, or the caller does not want it.
 		if name == "" {
 			continue
 		}
@@ -71,7 +81,8 @@ func (u *untar) unpack(r io.Reader) error {
 	}
 }
 
-// name is where in root an entry of this name belongs; "" if nowhere. A name outside of the copy is an error.
+// name is where in root an entry of this name belongs; "" if nowhere. A name outside of the copy is
+// an error, and not left out: Muster's own archives have none, so the archive is hostile or broken.
 func (u *untar) name(of string) (string, error) {
 	name := path.Clean(strings.TrimPrefix(of, "./"))
 	if u.rename != nil && filepath.IsLocal(filepath.FromSlash(name)) {
@@ -86,8 +97,8 @@ func (u *untar) name(of string) (string, error) {
 	return name, nil
 }
 
-// depth is how many directories of the copy are above a name in root: 0 for the copy itself, or for what is in it if it has
-// no name of its own; -1 if it is not in the copy.
+// depth is how many directories of the copy are above a name in root: 0 for the copy itself, or for
+// what is in it if it has no name of its own; -1 if the name is not in the copy.
 func (u *untar) depth(name string) int {
 	if u.top == "" {
 		return strings.Count(name, "/")
@@ -102,8 +113,10 @@ func (u *untar) depth(name string) int {
 	return 1 + strings.Count(rest, "/")
 }
 
+// entry unpacks one entry. The directories above it are made if the archive has none for them.
 func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
-	mode := h.FileInfo().Mode().Perm() // no setuid, no sticky: it was not ours
+	// Permissions are kept, but no setuid and no sticky bit: the file was somebody else's.
+	mode := h.FileInfo().Mode().Perm()
 	if h.Typeflag == tar.TypeDir {
 		if err := u.directory(name); err != nil {
 			return err
@@ -121,7 +134,8 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		// Muster never sends holes: a few bytes of archive would become any number of them on the disk.
+		// Muster never sends holes: a few bytes of archive would become any number of them on the
+		// disk.
 		for key := range h.PAXRecords {
 			if strings.HasPrefix(key, "GNU.sparse.") {
 				return errors.New("the archive has a sparse file, which Muster never writes; the rest is not unpacked")
@@ -145,8 +159,9 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 	return nil
 }
 
-// staysInside reports whether a symbolic link can only lead to places in the copy. It is judged by what the kernel will do, not by the words:
-// ".." at the beginning goes up through directories that are no links, since none is walked; behind a name it may go up from wherever a link leads.
+// staysInside reports whether a symbolic link can only lead to places in the copy. It judges by
+// what the kernel will do, not by the words. ".." at the beginning goes up through directories that
+// are no links, since none is followed; behind a name it may go up from wherever a link leads.
 func (u *untar) staysInside(name, target string) bool {
 	if target == "" || path.IsAbs(target) {
 		return false
@@ -171,7 +186,8 @@ func (u *untar) staysInside(name, target string) bool {
 	return up < u.depth(name)
 }
 
-// hardLink makes another name for a file of the copy.
+// hardLink makes another name for a file of the copy. A hard link to a symbolic link would be one
+// that was never judged.
 func (u *untar) hardLink(name, target string) error {
 	from, err := u.name(target)
 	if err != nil || from == "" {
@@ -198,8 +214,8 @@ func (u *untar) hardLink(name, target string) error {
 	return u.root.Link(from, name)
 }
 
-// directory makes a directory and those above it. What is there already must be a directory and no link: an earlier copy may
-// have left a link that leads anywhere.
+// directory makes a directory and those above it. What is there already must be a directory and no
+// link: an earlier copy may have left a link that leads anywhere.
 func (u *untar) directory(name string) error {
 	if name == u.sure {
 		return nil
@@ -225,7 +241,8 @@ func (u *untar) directory(name string) error {
 	return nil
 }
 
-// clear makes room for a file: what was there is replaced, unless it is a directory with something in it.
+// clear makes room for a file. What was there is replaced, unless it is a directory with something
+// in it.
 func (u *untar) clear(name string) error {
 	u.sure = ""
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -234,7 +251,8 @@ func (u *untar) clear(name string) error {
 	return nil
 }
 
-// file is made under another name, so that none is ever there in part under its own.
+// file writes a file under another name first, and then gives it its own: under its own name none
+// is ever there in part.
 func (u *untar) file(r io.Reader, name string, mode fs.FileMode, modified time.Time) error {
 	partial, f, err := u.create(path.Dir(name))
 	if err != nil {
@@ -261,10 +279,11 @@ func (u *untar) file(r io.Reader, name string, mode fs.FileMode, modified time.T
 	return nil
 }
 
-// create makes a file of no name that anybody would look for.
+// create makes a file of a name that nobody looks for. It tries a few names, for one may be taken.
 func (u *untar) create(folder string) (string, *os.File, error) {
 	for try := 0; ; try++ {
 		name := path.Join(folder, fmt.Sprintf(".muster-%08x.partial", rand.Uint32()))
+		// Nobody else may read it before it has its own permissions.
 		f, err := u.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err == nil || !errors.Is(err, fs.ErrExist) || try == 10 {
 			return name, f, err
@@ -272,7 +291,8 @@ func (u *untar) create(folder string) (string, *os.File, error) {
 	}
 }
 
-// settle gives a file its own name. What has it is replaced, but for a directory with something in it.
+// settle gives a file its own name. What has it is replaced, but for a directory with something in
+// it.
 func (u *untar) settle(partial, name string) error {
 	if info, err := u.root.Lstat(name); err == nil && info.IsDir() {
 		if err := u.clear(name); err != nil {
@@ -282,7 +302,8 @@ func (u *untar) settle(partial, name string) error {
 	return u.root.Rename(partial, name)
 }
 
-// finish gives folders their permissions and times, inner ones first.
+// finish gives directories their permissions and times, inner ones first: to write into a directory
+// changes its time.
 func (u *untar) finish() error {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.folders))) {
 		d := u.folders[name]

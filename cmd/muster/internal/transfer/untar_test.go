@@ -77,7 +77,8 @@ func TestUntarStaysInside(t *testing.T) {
 	}
 }
 
-// S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a directory of that name.
+// S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a
+// directory of that name.
 func TestCopyTwiceThroughALink(t *testing.T) {
 	s := withJob(t, 1)
 	home := t.TempDir()
@@ -110,7 +111,8 @@ func TestCopyTwiceThroughALink(t *testing.T) {
 	}
 }
 
-// S-M8: outputs are written below their own path only, and twice into one folder is as safe as once.
+// S-M8: outputs are written below their own path only, and twice into one folder is as safe as
+// once.
 func TestOutputsStayBelowTheirPath(t *testing.T) {
 	dir := t.TempDir()
 	clitest.WriteFiles(t, dir, map[string]string{"src/Makefile": "mine"})
@@ -133,8 +135,8 @@ func TestOutputsStayBelowTheirPath(t *testing.T) {
 	}
 }
 
-// FuzzUntar unpacks two archives of any entries over each other. Nothing outside of the copy changes by that, nor by writing to
-// everything in the copy afterwards.
+// FuzzUntar unpacks two archives of any entries over each other. Nothing outside of the copy
+// changes by that, nor by writing to everything in the copy afterwards.
 func FuzzUntar(f *testing.F) {
 	f.Add([]byte("\x01\x00\x02\x00\x03\x01"), []byte("\x00\x04\x00"))
 	f.Add([]byte("\x02\x01\x05\x02\x00\x06\x00\x07\x00"), []byte("\x03\x02\x01\x01\x08\x00"))
