@@ -18,6 +18,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// execCommand makes muster exec. It does not go through App.Command: signals are for the command
+// that runs inside, once there is one.
 func execCommand(a *cli.App) *cobra.Command {
 	x := &Executor{App: a}
 	c := &cobra.Command{
@@ -66,6 +68,7 @@ command's output and end are printed as one object when it has ended.`),
 	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that has gone away")
 	a.NamespaceFlag(c, "namespace of the job")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		// -h behind the allocation is a flag like others, and cobra has not seen it.
 		args, err := ExecArgs(cmd, args)
 		if err != nil {
 			return err
@@ -78,12 +81,13 @@ command's output and end are printed as one object when it has ended.`),
 	return c
 }
 
-// ExecArgs are the allocation and the command. Flags are taken behind the allocation as
-// well, up to the command, for that is where one thinks of them; so that `--` may be left out too.
+// ExecArgs returns the allocation and the command. Flags are taken behind the allocation as well,
+// up to the command, because that is where people think of them, and so `--` may be left out too.
 func ExecArgs(c *cobra.Command, args []string) ([]string, error) {
 	if len(args) < 2 || !strings.HasPrefix(args[1], "-") || c.ArgsLenAtDash() == 0 {
 		return args, nil
 	}
+	// `muster exec ALLOC -- COMMAND`: the flags came before.
 	if args[1] == "--" {
 		return slices.Delete(slices.Clone(args), 1, 2), nil
 	}
@@ -93,24 +97,37 @@ func ExecArgs(c *cobra.Command, args []string) ([]string, error) {
 	return append([]string{args[0]}, c.Flags().Args()...), nil
 }
 
-// Executor is one use of muster exec.
+// Executor is one use of muster exec, or of muster x, which sets some of it by flags of its own.
 type Executor struct {
-	App       *cli.App
-	Stdin     bool
-	TTY       bool
-	detach    bool
-	list      bool
-	attach    string
-	signal    string
-	User      string
-	Workdir   string
-	Env       []string
+	// App is where it reads and prints.
+	App *cli.App
+	// Stdin gives the command the user's stdin.
+	Stdin bool
+	// TTY gives the command the user's terminal.
+	TTY bool
+	// detach starts an execution and leaves it. With attach an execution is joined, by its id; with
+	// list those that are known are listed; signal is sent to the one that attach names. At most
+	// one of them is meant.
+	detach bool
+	list   bool
+	attach string
+	signal string
+	// User, Workdir and Env are the command's; "" and nil are as its allocation has them.
+	User    string
+	Workdir string
+	Env     []string
+	// Timeout and killGrace are durations as users write them; "" for none and for the default.
 	Timeout   string
 	killGrace string
-	id        string
-	patience  time.Duration
+	// id is chosen by the user, so that a script can join the execution without reading it; "" lets
+	// the server choose.
+	id string
+	// patience is how long a joined execution waits for a server that is away.
+	patience time.Duration
 }
 
+// Run does what flags and arguments ask for. The first argument names the allocation, the others
+// are the command. The error has the command's exit code.
 func (x *Executor) Run(ctx context.Context, args []string) error {
 	req, err := x.request(args)
 	if err != nil {
@@ -121,7 +138,8 @@ func (x *Executor) Run(ctx context.Context, args []string) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Until something runs that could take signals, they end us.
+	// Until something runs that could take signals, they end this command. begun closes started,
+	// and waits until the goroutine has let go of the signals: none may be lost between the two.
 	started := make(chan struct{})
 	yielded := make(chan struct{})
 	go func() {
@@ -143,9 +161,11 @@ func (x *Executor) Run(ctx context.Context, args []string) error {
 	return err
 }
 
-// request is what the flags and the command ask for.
+// request is what the flags and the command ask for. Mistakes are found here, before the server is
+// asked.
 func (x *Executor) request(args []string) (api.ExecRequest, error) {
 	req := api.ExecRequest{Workdir: x.Workdir, User: x.User, TTY: x.TTY, Stdin: x.Stdin, ID: x.id}
+	// Those two are about executions that there are, and start none.
 	other := x.list || x.attach != ""
 	switch {
 	case len(args) == 0:
@@ -155,7 +175,9 @@ func (x *Executor) request(args []string) (api.ExecRequest, error) {
 	case len(args) == 1 && !other:
 		return req, cli.Usage(fmt.Errorf("there is no command; write it behind the allocation, as in `muster exec -it %s -- sh`", args[0]))
 	}
+	// The words are passed as they are: no shell takes them apart.
 	req.Command = args[1:]
+	// An empty word is a variable that was not set, most often.
 	if len(req.Command) > 0 && req.Command[0] == "" {
 		return req, cli.Usage(errors.New("the command is an empty word"))
 	}
@@ -186,13 +208,15 @@ func (x *Executor) conflicts(args []string) error {
 		return cli.Usage(errors.New("--detach starts an execution and --attach joins one; give one of them"))
 	case x.App.JSON && x.TTY:
 		return cli.Usage(errors.New("--json has no terminal; leave -t out"))
+	// Without a terminal here there is none to give: the command would draw into a file.
 	case x.TTY && !x.detach && x.attach == "" && term.TerminalOf(x.App.Stdin) == nil:
 		return cli.Usage(cli.WithHint(errors.New("-t needs a terminal, and stdin is none"), fmt.Sprintf("leave -t out when stdin is redirected, as in `muster exec -i %s -- …`", args[0])))
 	}
 	return nil
 }
 
-// work does what was asked. Begun is called when an execution runs, to which signals go from then on.
+// work does what was asked. It calls begun when an execution runs: from then on signals are for
+// that. Begun returns when nobody else takes them any more.
 func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, begun func()) error {
 	cl, err := x.App.Connect()
 	if err != nil {
@@ -202,6 +226,7 @@ func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, b
 	if err != nil {
 		return err
 	}
+	// A sandbox that has ended takes nothing, and how it ended is the better answer.
 	if err := t.CheckRunning(time.Now()); err != nil {
 		return err
 	}
@@ -212,6 +237,7 @@ func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, b
 		return t.Explain(ctx, cl, cl.SignalExecution(ctx, t.ID, x.attach, x.signal))
 	case x.attach != "":
 		return x.join(ctx, cl, t, begun)
+	// A detached execution needs nobody: the id is all that is printed.
 	case x.detach:
 		done, err := cl.StartExec(ctx, t.ID, req)
 		if err != nil {
@@ -226,6 +252,7 @@ func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, b
 		return x.result(ctx, cl, t, req)
 	}
 	s := newSession(x, t)
+	// The command's first picture should fit already.
 	if req.TTY {
 		req.Rows, req.Cols = s.terminal.Size()
 	}
@@ -237,7 +264,8 @@ func (x *Executor) work(ctx context.Context, name string, req api.ExecRequest, b
 	return s.run(ctx, e)
 }
 
-// failed says why a command could not be started, with the exit code that shells have for it.
+// failed says why a command could not be started, with the exit code that shells have for it. A
+// command that was given as one quoted word is a frequent mistake, so it is pointed out.
 func (x *Executor) failed(ctx context.Context, cl *client.Client, t *cli.Target, req *api.ExecRequest, err error) error {
 	switch client.Code(err) {
 	case api.CodeCommandNotFound:
@@ -245,17 +273,21 @@ func (x *Executor) failed(ctx context.Context, cl *client.Client, t *cli.Target,
 			err = cli.WithHint(err, fmt.Sprintf("it was given as one word: leave the quotes out, or run a shell, as in `muster exec %s -- sh -c %s`", t.Name, term.ShellWords(req.Command)))
 		}
 		return cli.ExitWith(cli.ExitNotFound, err)
+	// It is there and cannot be run: no permission, or of another kind of machine.
 	case api.CodeNotExecutable:
 		return cli.ExitWith(cli.ExitNotExecutable, err)
 	}
+	// The server did not answer, so the allocation cannot be asked about either.
 	if client.IsUnreachable(err) {
 		return err
 	}
 	return t.Explain(ctx, cl, err)
 }
 
-// join follows a detached execution, over lost connections as well.
+// join follows a detached execution, over lost connections as well. It begins with the oldest
+// output that the node still keeps.
 func (x *Executor) join(ctx context.Context, cl *client.Client, t *cli.Target, begun func()) error {
+	// It is looked up first: whether it has a terminal decides how the keys are treated.
 	info, err := cl.Execution(ctx, t.ID, x.attach)
 	if client.IsNotFound(err) {
 		return cli.WithHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.Name))
@@ -265,8 +297,11 @@ func (x *Executor) join(ctx context.Context, cl *client.Client, t *cli.Target, b
 	}
 	s := newSession(x, t)
 	s.detached = true
-	s.tty = info.TTY && x.Stdin && s.terminal != nil // else it is only watched
+	// Without the user's stdin the execution is only watched, and the keys stay ours.
+	s.tty = info.TTY && x.Stdin && s.terminal != nil
 	oldest := api.ExecAttach{Attach: x.attach, Stdout: -1, Stderr: -1, Stdin: x.Stdin}
+	// A connection that is lost is made again where it broke off. What was read by somebody else
+	// meanwhile may be gone.
 	s.again = func(ctx context.Context, e *client.Execution) (*client.Execution, error) {
 		cl := cl.Patient(x.patience)
 		next, err := cl.Attach(ctx, t.ID, api.ExecAttach{Attach: x.attach, Stdout: e.Offset(client.Stdout), Stderr: e.Offset(client.Stderr), Stdin: x.Stdin})
@@ -277,24 +312,28 @@ func (x *Executor) join(ctx context.Context, cl *client.Client, t *cli.Target, b
 		}
 		return next, err
 	}
+	// The first time all is wanted that is still kept; -1 says so.
 	e, err := cl.Attach(ctx, t.ID, oldest)
 	if err != nil {
 		return t.Explain(ctx, cl, err)
 	}
 	begun()
+	// What was dropped before is said, so that nobody takes the rest for all.
 	if n, m := e.Offset(client.Stdout), e.Offset(client.Stderr); n+m > 0 {
 		s.say("the output begins where it is still kept: stdout at byte %d, stderr at %d", n, m)
 	}
 	return s.run(ctx, e)
 }
 
-// result runs a command to its end and prints what it came to as JSON.
+// result runs a command to its end and prints what it came to as JSON. Stdin is read whole first,
+// for it goes in the request.
 func (x *Executor) result(ctx context.Context, cl *client.Client, t *cli.Target, req api.ExecRequest) error {
 	if req.Stdin {
 		in, err := io.ReadAll(io.LimitReader(x.App.Stdin, api.ExecMaxMessage+1))
 		if err != nil {
 			return fmt.Errorf("stdin: %w", err)
 		}
+		// One request carries all of it, and the server bounds requests.
 		if len(in) > api.ExecMaxMessage {
 			return cli.Usage(errors.New("with --json stdin has at most 1 MiB; leave --json out"))
 		}
@@ -311,21 +350,26 @@ func (x *Executor) result(ctx context.Context, cl *client.Client, t *cli.Target,
 	return x.ended(&api.ExecEnd{ExitCode: res.ExitCode, Signal: res.Signal, TimedOut: res.TimedOut, Reason: res.Reason})
 }
 
-// ended makes the exit code of a command's end, and says what the command could not.
+// ended makes an error with the exit code of how a command ended; nil for 0. It says only what the
+// command itself could not say.
 func (x *Executor) ended(end *api.ExecEnd) error {
+	// timeout(1) has this code for it, and people look for it.
 	if end.TimedOut {
 		return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("the command ran into its time limit%s", term.SuffixIf(x.Timeout != "", " of "+x.Timeout)))
 	}
+	// Shells say 128 + N for a signal; a server may have done so already.
 	code := end.ExitCode
 	if end.Signal != "" && code < 128 {
 		if n := term.SignalNumber(end.Signal); n > 0 {
 			code = 128 + n
 		}
 	}
+	// An exit code of a process has a byte. Others would come out as something else.
 	if code < 0 || code > 255 {
 		code = cli.ExitFailed
 	}
 	if end.Reason != "" {
+		// It was ended by somebody, and a script must not take it for success.
 		if code == 0 {
 			code = cli.ExitFailed
 		}
@@ -337,6 +381,7 @@ func (x *Executor) ended(end *api.ExecEnd) error {
 	return cli.ExitSilently(code)
 }
 
+// printExecutions prints the executions of an allocation that its node knows.
 func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cli.Target) error {
 	list, err := cl.Executions(ctx, t.ID)
 	if err != nil {
@@ -345,6 +390,7 @@ func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cl
 	if x.App.JSON {
 		return x.App.PrintJSON(list)
 	}
+	// A line on stderr, so that a script counts no rows.
 	if len(list.Executions) == 0 {
 		fmt.Fprintf(x.App.Stderr, "muster: %s has no executions\n", term.Clean(t.Describe()))
 		return nil
@@ -353,6 +399,7 @@ func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cl
 	var rows [][]string
 	for i := range list.Executions {
 		e := &list.Executions[i]
+		// How it ended: the time limit says more than the signal, and that more than the code.
 		status, took := "running", "-"
 		if !e.Running {
 			status = "ended"
@@ -373,6 +420,8 @@ func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cl
 			}
 			took = term.Brief(end.Sub(*e.Started))
 		}
+		// An attached one ends with its client, so what is left of it is of interest only for a
+		// while.
 		kind := "attached"
 		if e.Detached {
 			kind = "detached"
@@ -383,9 +432,11 @@ func (x *Executor) printExecutions(ctx context.Context, cl *client.Client, t *cl
 	return nil
 }
 
-// leftText says what becomes of the command after the client has left. Sent is the signal that was passed on to it
-// last, as TERM; "" if none was.
+// leftText says what becomes of the command after the client has left. Sent is the signal that was
+// passed on to it last, as TERM; "" if none was. One that got a signal may end because of it:
+// nothing is promised then.
 func (x *Executor) leftText(detached bool, name, sent string) string {
+	// The hint joins it again: whether it has ended is seen then.
 	if detached && sent != "" {
 		return fmt.Sprintf("left; %s was sent to the execution, which may end: `muster exec --attach %s %s`", sent, x.attach, name)
 	}
@@ -395,10 +446,6 @@ func (x *Executor) leftText(detached bool, name, sent string) string {
 	return "left; the command is ended"
 }
 
-// errPipe says that whoever read our stdout has left: nothing to print, for no one is there.
+// errPipe says that whoever read our stdout has left. Nothing is printed: there is nobody to read
+// it.
 var errPipe = cli.ExitSilently(cli.ExitBrokenPipe)
-
-// Commands are those about what runs in a sandbox.
-func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{execCommand(a), portCommand(a), topCommand(a)}
-}

@@ -270,7 +270,8 @@ func TestExecTerminalIsRestored(t *testing.T) {
 	}
 }
 
-// Two signals leave an execution that was joined. The first was passed on to it: nobody promises that it goes on.
+// Two signals leave an execution that was joined. The first was passed on to it: nobody promises
+// that it goes on.
 func TestLeftAfterSignal(t *testing.T) {
 	s := withJob(t, 1)
 	began := time.Now()

@@ -22,6 +22,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// portCommand makes muster port.
 func portCommand(a *cli.App) *cobra.Command {
 	f := &forwarder{app: a}
 	c := a.Command("port ALLOC [[LOCAL:]PORT...]", "Reach TCP ports in a sandbox", `Listen here, and pass connections on to a TCP port in the sandbox of a running allocation, until Ctrl-C.
@@ -43,18 +44,22 @@ It listens on loopback. With --address it can be reached by others, all of them,
 
 // forwarder is one use of muster port.
 type forwarder struct {
-	app     *cli.App
+	app *cli.App
+	// address is where it listens here.
 	address string
 
+	// What follows is set by run.
 	cl     *client.Client
 	target *cli.Target
 	screen *term.Screen
 
+	// told is what was said of connections that failed. A browser tries again many times a second.
 	mu   sync.Mutex
 	told map[string]bool // what was said of connections that failed
 }
 
-// forward is one port here that stands for one inside.
+// forward is one port on this host that stands for one inside. Its exported fields are what --json
+// prints.
 type forward struct {
 	Listen   string `json:"listen"`
 	Port     int    `json:"port"`
@@ -62,6 +67,8 @@ type forward struct {
 	listener net.Listener
 }
 
+// run listens and passes connections on until a signal. It listens on all ports before it says so:
+// whoever reads the lines may connect at once.
 func (f *forwarder) run(ctx context.Context, args []string) error {
 	var forwards []*forward
 	for _, s := range args[1:] {
@@ -71,6 +78,7 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 		}
 		forwards = append(forwards, w)
 	}
+	// A name could stand for several addresses, some of which others reach.
 	ip := net.ParseIP(f.address)
 	if ip == nil {
 		return cli.Usage(fmt.Errorf("--address %s: it is an IP address of this host, as 127.0.0.1", f.address))
@@ -80,9 +88,11 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 		return err
 	}
 	f.screen, f.told = term.NewScreen(f.app.Stdout, f.app.Stderr), map[string]bool{}
+	// Without a port the question is which there are.
 	if len(forwards) == 0 {
 		return f.target.Explain(ctx, f.cl, f.list(ctx))
 	}
+	// If one port cannot be had, the others are given back.
 	defer func() {
 		for _, w := range forwards {
 			if w.listener != nil {
@@ -95,6 +105,7 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	// Whoever reaches this host reaches the sandbox then, and needs no token.
 	if !ip.IsLoopback() {
 		f.screen.Say("everyone who reaches %s can connect, without a token", f.address)
 	}
@@ -105,12 +116,13 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 	return f.serve(ctx, forwards)
 }
 
-// parseForward reads PORT or LOCAL:PORT.
+// parseForward reads PORT or LOCAL:PORT. An empty LOCAL stands for a free port.
 func parseForward(s string) (*forward, error) {
 	local, inside, ok := strings.Cut(s, ":")
 	if !ok {
 		inside = local
 	}
+	// Docker has an address in front; here it is a flag, because it holds for all ports.
 	if strings.Contains(inside, ":") {
 		return nil, fmt.Errorf("%s: write PORT or LOCAL:PORT, and another address than loopback with --address", s)
 	}
@@ -130,11 +142,14 @@ func parseForward(s string) (*forward, error) {
 	return w, nil
 }
 
+// listen takes the port on this host. What others use is a frequent mistake, so the error has a
+// port that may be free.
 func (w *forward) listen(address string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(w.local)))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return cli.Failure(fmt.Errorf("port %d is in use here; take another one, as %d:%d, or 0:%d for a free one", w.local, w.local%50000+10000, w.Port, w.Port))
+	// Ports below 1024 need privileges on most hosts.
 	case errors.Is(err, os.ErrPermission):
 		return cli.Failure(fmt.Errorf("port %d may not be used here; take a higher one, as %d:%d, or 0:%d for a free one", w.local, w.local+8000, w.Port, w.Port))
 	case err != nil:
@@ -144,6 +159,7 @@ func (w *forward) listen(address string) error {
 	return nil
 }
 
+// list prints the ports on which something listens inside.
 func (f *forwarder) list(ctx context.Context) error {
 	list, err := f.cl.Ports(ctx, f.target.ID)
 	if err != nil {
@@ -158,14 +174,16 @@ func (f *forwarder) list(ctx context.Context) error {
 	}
 	var rows [][]string
 	for _, p := range list.Ports {
+		// What listens on another address than the loopback is not reached, and the table says so.
 		rows = append(rows, []string{fmt.Sprint(p.Port), strings.Join(p.Addresses, " "), map[bool]string{true: "yes", false: "no"}[p.Reachable]})
 	}
 	f.app.PrintTable([]string{"PORT", "ADDRESSES", "REACHABLE"}, rows)
 	return nil
 }
 
-// warn tells of ports on which nothing listens inside. It may yet.
+// warn says on which ports nothing listens inside. It is no error: something may listen later.
 func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
+	// It must not keep the user from what works.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	list, err := f.cl.Ports(ctx, f.target.ID)
@@ -183,7 +201,7 @@ func (f *forwarder) warn(ctx context.Context, forwards []*forward) {
 	}
 }
 
-// announce prints where it listens, once all can be connected to.
+// announce prints where it listens. A port that was chosen by the system is read from there.
 func (f *forwarder) announce(forwards []*forward) error {
 	if f.app.JSON {
 		return f.app.PrintJSON(forwards)
@@ -196,13 +214,15 @@ func (f *forwarder) announce(forwards []*forward) error {
 	return nil
 }
 
-// serve passes connections on until ctx is over or the allocation has ended.
+// serve passes connections on until ctx is over or the allocation has ended. It waits for the
+// connections: none outlives the command.
 func (f *forwarder) serve(ctx context.Context, forwards []*forward) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	for _, w := range forwards {
 		wg.Go(func() {
+			// Accept knows no context: the closed listener ends it.
 			stop := context.AfterFunc(ctx, func() { _ = w.listener.Close() })
 			defer stop()
 			for {
@@ -229,22 +249,27 @@ func (f *forwarder) serve(ctx context.Context, forwards []*forward) error {
 	return ctx.Err()
 }
 
-// dialTime bounds how long a connection may take to be made.
+// dialTime bounds how long a connection inside may take to be made.
 const dialTime = 30 * time.Second
 
-// connection passes one connection on to the port inside. An error is the end of all.
+// connection passes one connection on to the port inside. What is wrong with one connection is said
+// and forgotten. An error means that the allocation has ended, and with it all connections.
 func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) error {
 	defer func() { _ = here.Close() }()
+	// The time limit is for the dial alone. The connection may last for days.
 	one, cancel := context.WithTimeout(ctx, dialTime)
 	inside, err := f.cl.DialPort(one, f.target.ID, port)
 	cancel()
 	if err != nil {
 		if tcp, ok := here.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // refused, not closed: as it would be without us
+			// The client sees a refused connection and not one that was closed, as it would if it
+			// were inside.
+			_ = tcp.SetLinger(0)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
+		// The sandbox is gone, and all ports with it.
 		if client.Code(err) == api.CodeEnded {
 			return f.target.Explain(ctx, f.cl, err)
 		}
@@ -252,6 +277,7 @@ func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) err
 		return nil
 	}
 	defer func() { _ = inside.Close() }()
+	// Both ends are closed when the command ends, which ends the two copies.
 	stop := context.AfterFunc(ctx, func() { _, _ = here.Close(), inside.Close() })
 	defer stop()
 	var wg sync.WaitGroup
@@ -261,10 +287,11 @@ func (f *forwarder) connection(ctx context.Context, here net.Conn, port int) err
 	return nil
 }
 
-// halfCloser is a connection of which one direction can be over.
+// halfCloser is a connection of which one direction can end while the other goes on.
 type halfCloser interface{ CloseWrite() error }
 
-// pass copies one direction of a connection, and ends that direction. What broke ends both.
+// pass copies one direction of a connection, and ends that direction when its source ends. What
+// broke ends both.
 func pass(to, from net.Conn) {
 	_, err := io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{from})
 	if h, ok := to.(halfCloser); ok && err == nil {

@@ -17,28 +17,36 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// twice is within what time a second Ctrl-C means that one wants to leave.
+// twice is within what time a second Ctrl-C means that the user wants to leave.
 const twice = 2 * time.Second
 
-// session is the time that a user spends with an execution.
+// session is the time that a user spends with an execution: what goes between the two, in both
+// directions, until one of them ends.
 type session struct {
-	x        *Executor
-	target   *cli.Target
-	screen   *term.Screen
-	terminal *term.Terminal // nil if stdin is none
-	tty      bool           // the keys are the command's
-	detached bool           // leaving does not end the command
-	// again joins the execution once more after the connection was lost; nil if that cannot be.
+	// x is what the flags say, target the allocation, screen where things are said beside the
+	// output.
+	x      *Executor
+	target *cli.Target
+	screen *term.Screen
+	// terminal is the user's; nil if stdin is none. tty says that its keys are the command's.
+	terminal *term.Terminal
+	tty      bool // the keys are the command's
+	// detached says that to leave does not end the command.
+	detached bool
+	// again joins the execution once more after the connection was lost; nil if that cannot be
+	// done.
 	again func(ctx context.Context, e *client.Execution) (*client.Execution, error)
 
-	// sent is the last signal that was passed on, "" for none. Only signals writes it; it may be read when ctx has ended
-	// by errInterrupted.
+	// sent is the last signal that was passed on, "" for none. Only signals writes it. It may be
+	// read when the context has ended by ErrInterrupted: nothing is written after that.
 	sent string
 
+	// mu guards e, the present connection.
 	mu sync.Mutex
 	e  *client.Execution // the present connection
 }
 
+// newSession returns a session of x with the app's streams. Its fields may be changed before run.
 func newSession(x *Executor, t *cli.Target) *session {
 	s := &session{x: x, target: t, screen: term.NewScreen(x.App.Stdout, x.App.Stderr), terminal: term.TerminalOf(x.App.Stdin)}
 	s.tty = x.TTY && x.Stdin
@@ -52,13 +60,15 @@ func (s *session) execution() *client.Execution {
 	return s.e
 }
 
+// setExecution takes a connection that was made again.
 func (s *session) setExecution(e *client.Execution) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.e = e
 }
 
-// begin starts a goroutine of the session. If it panics, the terminal is not left raw.
+// begin starts a goroutine of the session. If it panics, the terminal is restored first: a raw one
+// would show the trace as stairs, and stay raw.
 func (s *session) begin(f func()) {
 	go func() {
 		defer func() {
@@ -71,14 +81,17 @@ func (s *session) begin(f func()) {
 	}()
 }
 
-// run passes bytes and signals between the user and the execution, to its end.
+// run passes bytes and signals between the user and the execution, to its end. The error has its
+// exit code.
 func (s *session) run(ctx context.Context, e *client.Execution) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.setExecution(e)
 	defer func() { _ = s.execution().Close() }()
-	// A pipe that was closed is told by the error of a write; as a signal it would leave the terminal raw.
+	// A pipe that was closed is reported by the error of a write. As a signal it would end the
+	// process and leave the terminal raw.
 	signal.Ignore(syscall.SIGPIPE)
+	// Whatever comes after this session is ended by a closed pipe, as usual.
 	defer signal.Reset(syscall.SIGPIPE)
 	if s.tty {
 		if err := s.terminal.Raw(); err != nil {
@@ -86,15 +99,18 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 		}
 		defer s.terminal.Restore()
 	}
+	// The size is followed even if the keys are not the command's: what it draws has to fit.
 	if s.tty || s.x.TTY && s.terminal != nil {
 		resized := make(chan os.Signal, 1)
 		signal.Notify(resized, syscall.SIGWINCH)
 		defer signal.Stop(resized)
-		if s.detached { // it has had another terminal, or none
+		// It has had a terminal of another size, or none.
+		if s.detached {
 			resized <- syscall.SIGWINCH
 		}
 		s.begin(func() { s.resize(ctx, resized) })
 	}
+	// Ctrl-\ on a terminal that is not raw is meant for the command.
 	quits := make(chan os.Signal, 1)
 	signal.Notify(quits, syscall.SIGQUIT)
 	defer signal.Stop(quits)
@@ -102,17 +118,20 @@ func (s *session) run(ctx context.Context, e *client.Execution) error {
 	if s.x.Stdin {
 		s.begin(func() { s.feed(ctx) })
 	}
+	// Everything but this runs beside it and ends with the context.
 	end, err := s.receive(ctx)
 	s.terminal.Restore()
 	return s.over(ctx, end, err)
 }
 
-// receive prints what comes, to the end of the execution.
+// receive prints what comes, to the end of the execution, over as many connections as that takes.
 func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
-	// What a terminal's command prints is for the terminal alone: no bar is to be kept out of its way.
+	// What a terminal's command prints is for the terminal alone: no bar has to be kept out of its
+	// way.
 	stdout, stderr := s.x.App.Stdout, s.x.App.Stderr
 	for {
 		e := s.execution()
+		// Wait reads without a context, so a closed connection is what ends it.
 		stop := context.AfterFunc(ctx, func() { _ = e.Close() })
 		end, err := e.Wait(stdout, stderr)
 		stop()
@@ -121,6 +140,7 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 		}
 		_ = e.Close()
 		s.say("the connection was lost; the execution goes on without it, and so does this when the server is back")
+		// It waits for the server by itself, as long as the user's patience lasts.
 		next, err := s.again(ctx, e)
 		if err != nil {
 			return nil, err
@@ -129,7 +149,8 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 	}
 }
 
-// say tells the user something, also on a terminal that is raw.
+// say tells the user something. On a raw terminal a line break alone does not go back to the first
+// column.
 func (s *session) say(format string, args ...any) {
 	if s.tty {
 		fmt.Fprintf(s.x.App.Stderr, "\r\nmuster: %s\r\n", term.Clean(fmt.Sprintf(format, args...)))
@@ -138,11 +159,13 @@ func (s *session) say(format string, args ...any) {
 	s.screen.Say(format, args...)
 }
 
-// over makes an exit code of how it ended.
+// over makes an error of how the session ended: the command's end, the user who left, a reader of
+// our output who left, or a connection that was lost. It says what becomes of the command.
 func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 	if end != nil {
 		return s.x.ended(end)
 	}
+	// The user has left, which is said: what becomes of the command differs.
 	if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
 		s.screen.Say("%s", s.x.leftText(s.detached, s.target.Name, s.sent))
 		return cli.ErrInterrupted
@@ -155,6 +178,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 		return fmt.Errorf("writing to %w", out)
 	}
 	if client.IsUnreachable(err) {
+		// The hint is what the user can do now: with a detached execution, join it again.
 		what := "the command ends with the connection; one that is started with --detach goes on"
 		if s.detached {
 			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.Name)
@@ -167,11 +191,14 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 	return err
 }
 
-// feed gives stdin to the command.
+// feed gives stdin to the command. When the connection is lost, it is not known how much of what
+// was on its way has arrived. So only an execution that is joined again goes on.
 func (s *session) feed(ctx context.Context) {
+	// A stdin that never ends blocks here, also after the session: the process ends anyway.
 	b := make([]byte, 32<<10)
 	for {
 		n, err := s.x.App.Stdin.Read(b)
+		// A part may be sent over one connection and the rest over the next.
 		for sent := 0; sent < n; {
 			e := s.execution()
 			m, werr := e.Write(b[sent:n])
@@ -194,8 +221,9 @@ func (s *session) feed(ctx context.Context) {
 	}
 }
 
-// anew waits until the connection is another one.
+// anew waits until the connection is another one; false when the session is over.
 func (s *session) anew(ctx context.Context, was *client.Execution) bool {
+	// The connection is made by the goroutine that reads, and this one only looks.
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for s.execution() == was {
@@ -208,7 +236,8 @@ func (s *session) anew(ctx context.Context, was *client.Execution) bool {
 	return true
 }
 
-// resize tells the command how large the terminal is, whenever that changes.
+// resize tells the command how large the terminal is, whenever that changes. An error is none of
+// its own: if the connection is lost, whoever reads says so.
 func (s *session) resize(ctx context.Context, resized <-chan os.Signal) {
 	for {
 		select {
@@ -222,7 +251,9 @@ func (s *session) resize(ctx context.Context, resized <-chan os.Signal) {
 	}
 }
 
-// signals passes on to the command what was meant for it. Leaving cancels ctx.
+// signals passes on to the command what was meant for it. HUP leaves, and so does a second Ctrl-C
+// soon after the first: leave is called then. QUIT never leaves, because some commands print their
+// state for it.
 func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, quits <-chan os.Signal) {
 	var last time.Time
 	for {
@@ -239,6 +270,7 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 			return
 		}
 		last = now
+		// Ctrl-C and every signal that is not one of the two below.
 		name := "INT"
 		switch sig {
 		case syscall.SIGTERM:
@@ -246,9 +278,12 @@ func (s *session) signals(ctx context.Context, leave context.CancelCauseFunc, qu
 		case syscall.SIGQUIT:
 			name = "QUIT"
 		}
+		// What was sent last decides what is said when the user leaves.
 		s.sent = name
 		e := s.execution()
-		s.begin(func() { // it may have to wait, and the next signal must not
+		// Each signal is sent by a goroutine of its own: to send may take long, and the next one
+		// must not wait.
+		s.begin(func() {
 			one, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
 			if err := e.Signal(one, name); err != nil && ctx.Err() == nil && !client.IsUnreachable(err) && !client.IsGone(err) && !client.IsNotFound(err) {

@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
+// topCommand makes muster top.
 func topCommand(a *cli.App) *cobra.Command {
 	t := &watcher{app: a}
 	c := a.Command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
@@ -36,28 +37,35 @@ On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and w
 
 // watcher is one use of muster top.
 type watcher struct {
-	app   *cli.App
-	once  bool
+	app *cli.App
+	// once prints one table also on a terminal.
+	once bool
+	// every is the time between two looks, over which the use of a processor is counted.
 	every time.Duration
 
+	// last is what was measured in the look before, by allocation: the use of a processor shows
+	// between two looks.
 	cl   *client.Client
 	last map[string]*api.AllocStats // by allocation
 }
 
-// used is what `muster top --json` tells of one allocation.
+// used is what `muster top --json` prints of one allocation.
 type used struct {
-	Alloc     string          `json:"alloc"`
-	Namespace string          `json:"namespace"`
-	Job       string          `json:"job"`
-	Index     int             `json:"index"`
-	Node      string          `json:"node"`
-	CPU       *float64        `json:"cpu_percent,omitempty"` // of one core; not known at the first look
-	Stats     *api.AllocStats `json:"stats,omitempty"`
-	Problem   string          `json:"problem,omitempty"`
+	Alloc     string `json:"alloc"`
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Index     int    `json:"index"`
+	Node      string `json:"node"`
+	// CPU is in percent of one core; it is not known at the first look.
+	CPU     *float64        `json:"cpu_percent,omitempty"`
+	Stats   *api.AllocStats `json:"stats,omitempty"`
+	Problem string          `json:"problem,omitempty"`
 
 	started *time.Time
 }
 
+// maxTop is how many allocations are shown, because each is asked for by itself; asking is how many
+// are asked for at once.
 const (
 	// maxTop is how many allocations are shown: each is asked for by itself.
 	maxTop = 200
@@ -65,6 +73,7 @@ const (
 	asking = 16
 )
 
+// run prints the table once, or draws it until a signal. Printed once, it takes two looks.
 func (w *watcher) run(ctx context.Context, args []string) error {
 	if w.every < 10*time.Millisecond {
 		return cli.Usage(fmt.Errorf("--every is %s; it is 10ms or more", w.every))
@@ -74,11 +83,13 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 		return err
 	}
 	w.last = map[string]*api.AllocStats{}
+	// A file or a program gets one table.
 	live := term.IsTerminal(w.app.Stdout) && !w.once && !w.app.JSON
 	rows, more, err := w.look(ctx, args)
 	if err != nil {
 		return err
 	}
+	// On a terminal the empty table stays: something may start.
 	if len(rows) == 0 && !live {
 		if w.app.JSON {
 			return w.app.PrintJSON([]used{})
@@ -107,11 +118,13 @@ func (w *watcher) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// watch draws the table again and again.
+// watch draws the table again and again, on the terminal's other screen, so that what was there
+// before comes back. A server that is away is said below the table, and what was known last stays.
 func (w *watcher) watch(ctx context.Context, args []string, rows []used, more int) error {
 	const other, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 	_, _ = io.WriteString(w.app.Stdout, other)
 	defer func() { _, _ = io.WriteString(w.app.Stdout, back) }()
+	// A look that takes longer than that delays the next one, and none is made up for.
 	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
 	problem := ""
@@ -138,9 +151,10 @@ func (w *watcher) watch(ctx context.Context, args []string, rows []used, more in
 	}
 }
 
-// draw writes a screen full of it at once.
+// draw writes a whole screen with one write. Rows that do not fit are counted and left out.
 func (w *watcher) draw(rows []used, more int, problem string) error {
 	height := term.Height(w.app.Stdout)
+	// The headers, the line of what is left out and a problem need room too.
 	if room := height - 4; height > 0 && len(rows) > room && room > 0 {
 		more += len(rows) - room
 		rows = rows[:room]
@@ -162,29 +176,33 @@ func (w *watcher) draw(rows []used, more int, problem string) error {
 	if problem != "" {
 		fmt.Fprintf(&b, "%s\n", term.Clean(problem))
 	}
-	// Each line ends the old one, and the last all below it: nothing flickers.
+	// Each line ends the old one, and the last one all below it: nothing flickers.
 	text := "\x1b[H" + strings.ReplaceAll(b.String(), "\n", "\x1b[K\r\n") + "\x1b[J"
 	_, err := io.WriteString(w.app.Stdout, text)
 	return err
 }
 
-// look asks what is used now. More is how many are not shown.
+// look asks what is used now. More is how many allocations are not shown. One that has ended since
+// it was listed is left out; another error is shown in its row.
 func (w *watcher) look(ctx context.Context, args []string) (rows []used, more int, err error) {
 	allocs, err := w.allocs(ctx, args)
 	if err != nil {
 		return nil, 0, err
 	}
+	// A row stays where it is from look to look, unless others come or go.
 	slices.SortFunc(allocs, func(x, y api.Alloc) int {
 		if c := strings.Compare(x.Namespace+"/"+x.Job, y.Namespace+"/"+y.Job); c != 0 {
 			return c
 		}
 		return x.Index - y.Index
 	})
+	// The first by name are shown, so that it is the same ones each time.
 	if len(allocs) > maxTop {
 		more, allocs = len(allocs)-maxTop, allocs[:maxTop]
 	}
 	rows = make([]used, len(allocs))
 	errs := make([]error, len(allocs))
+	// It bounds the requests that are made at the same time.
 	places := make(chan struct{}, asking)
 	var wg sync.WaitGroup
 	for i := range allocs {
@@ -193,11 +211,13 @@ func (w *watcher) look(ctx context.Context, args []string) (rows []used, more in
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
+			// Each look tries once: the next one is a second away.
 			rows[i].Stats, errs[i] = w.cl.Patient(-1).Stats(ctx, muster.AllocID(al.ID))
 		})
 	}
 	wg.Wait()
 	now := map[string]*api.AllocStats{}
+	// What has ended since is left out.
 	kept := rows[:0]
 	for i := range rows {
 		u := rows[i]
@@ -220,11 +240,13 @@ func (w *watcher) look(ctx context.Context, args []string) (rows []used, more in
 	return kept, more, nil
 }
 
-// percent is how much of one core was used between two looks.
+// percent is how much of one core was used between two looks; nil if there was none before, or no
+// time has passed.
 func percent(before, now *api.AllocStats) *float64 {
 	if before == nil {
 		return nil
 	}
+	// The node's clock counts: it has measured both.
 	took := now.At.Sub(before.At).Seconds()
 	if took <= 0 {
 		return nil
@@ -233,10 +255,12 @@ func percent(before, now *api.AllocStats) *float64 {
 	return &p
 }
 
-// allocs are the running allocations that are meant.
+// allocs are the running allocations that are meant: all, or those that are named. An argument may
+// name a job, and then all of its members are meant.
 func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error) {
 	var out []api.Alloc
 	seen := map[string]bool{}
+	// A job and one of its members may both be named.
 	add := func(al api.Alloc) {
 		if al.Status == string(muster.AllocRunning) && !seen[al.ID] {
 			seen[al.ID] = true
@@ -262,6 +286,7 @@ func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error
 					if err != nil {
 						return nil, err
 					}
+					// Members of an earlier version that still run are on their way out.
 					if al.Version == job.Version {
 						add(al)
 					}
@@ -281,7 +306,7 @@ func (w *watcher) allocs(ctx context.Context, args []string) ([]api.Alloc, error
 	return out, nil
 }
 
-// member is what other commands take for it: JOB/INDEX, or the id of a runner, with its environment.
+// member is what other commands take: JOB/INDEX, or the id of a runner with its environment.
 func (u *used) member() string {
 	key := cli.JobKeyOf(u.Namespace, u.Job)
 	if environment, is := key.Environment(); is {
@@ -290,8 +315,10 @@ func (u *used) member() string {
 	return fmt.Sprintf("%s/%d", key, u.Index)
 }
 
+// table lays out rows. What is not known is "-".
 func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 	now := time.Now()
+	// The limit stands beside what is used, where there is one.
 	of := func(n, most int64) string {
 		if most == 0 {
 			return muster.Bytes(n).String()
@@ -305,6 +332,7 @@ func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 			if u.CPU != nil {
 				line[2] = fmt.Sprintf("%.1f%%", *u.CPU)
 			}
+			// What is set aside, and the most that it may use if that is limited.
 			line[3] = fmt.Sprintf("%g%s", s.CPU, term.SuffixIf(s.CPUMax > 0, fmt.Sprintf(" (at most %g)", s.CPUMax)))
 			line[4] = of(s.Memory, s.MemoryMax)
 			if s.MemoryMax > 0 {
@@ -317,6 +345,7 @@ func (w *watcher) table(rows []used) (headers []string, cells [][]string) {
 				line[7] = of(s.Disk, s.DiskMax)
 			}
 		}
+		// What is wrong with one allocation takes the place of its figures.
 		if u.Problem != "" {
 			line = append(line[:2], "-", "-", u.Problem, "-", "-", "-", line[8])
 		}
