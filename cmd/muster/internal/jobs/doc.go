@@ -5,6 +5,6 @@
 // output while it is made, and goes on over restarts of the server. It must never lose output that
 // it could have printed, nor print any twice.
 //
-// It must never speak to a node or read a server's files: all it knows comes through the client. The
-// program has its commands.
+// It must never speak to a node or read a server's files: all it knows comes through the client.
+// The program has its commands.
 package jobs

@@ -14,72 +14,104 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
-// follower follows one version of a job to its end: it learns of its allocations
-// from events, prints their output while it is made, and goes on over restarts of
-// the server. Its fields are set before follow.
+// follower follows one version of a job to its end. It learns of allocations from events, prints
+// their output while it is made, and goes on over restarts of the server. The fields before job are
+// set before follow.
+//
+// One goroutine decides (follow), one hears events (watch), and one for each allocation that is
+// read prints its output. They meet by channels alone.
 type follower struct {
-	cl      *client.Client
-	key     muster.JobKey
+	// cl waits for a server that goes away, for as long as its owner has chosen.
+	cl  *client.Client
+	key muster.JobKey
+	// uid and version say which submission is followed: the name may be used again.
 	uid     string
 	version uint64
-	out     *printer
-	index   int  // only this member's; -1 for all
-	notes   bool // tell of attempts that failed
+	// out prints what members print, and what is said about them.
+	out *printer
+	// index is the only member that is followed; -1 for all. notes says that attempts that failed
+	// are reported.
+	index int
+	// notes says that attempts that failed are reported.
+	notes bool
 	// detail, if set, is told what the start of an allocation is at; "" when it runs.
 	detail func(text string)
 
-	// All below belongs to follow's goroutine.
-	job      *api.Job   // as it was last told
-	last     *api.Alloc // the newest attempt that was told
-	tracked  map[string]*tracked
-	previous map[int]*tracked // by member: the attempt seen last
-	open     int              // tracked ones that have not ended
-	waiting  []*tracked       // running, but all places are taken
-	ended    []*tracked       // ended before they were read
-	live     int              // read while they run
-	draining int              // read after they have ended
-	done     chan *tracked
-	told     int
+	// All below belongs to follow's goroutine. The job is as it was last heard of.
+	job *api.Job
+	// last is the newest attempt that was heard of.
+	last *api.Alloc
+	// tracked are the allocations by id.
+	tracked map[string]*tracked
+	// previous is the attempt of each member that was seen last.
+	previous map[int]*tracked
+	// open counts tracked allocations that have not ended.
+	open int
+	// waiting are running and have no place to be read yet.
+	waiting []*tracked
+	// ended are those that ended before they were read.
+	ended []*tracked
+	// live counts those that are read while they run.
+	live int
+	// draining counts those that are read after they have ended.
+	draining int
+	// done takes each reader that has come to its end.
+	done chan *tracked
+	// told counts failed attempts that were reported.
+	told int
 }
 
 const (
-	// maxLive is how many members are read while they run; others, when they have ended.
+	// maxLive is how many members are read while they run: each takes a connection, and nobody
+	// reads more lines at once. Others are read when they have ended.
 	maxLive = 64
 	// maxDraining is how many are read at once after they have ended: that is quick.
 	maxDraining = 8
-	// settle is how long one of many must have run before it is read: those that
-	// are shorter print little, and streams of their own would cost more than they show.
+	// settle is how long one of many must have run before it is read. Those that are shorter print
+	// little, and streams of their own would cost more than they show.
 	settle = 100 * time.Millisecond
-	// maxTold is how many failed attempts are told one by one.
+	// maxTold is how many failed attempts are reported one by one.
 	maxTold = 20
 )
 
 // tracked is an allocation whose output is to be printed.
 type tracked struct {
-	id       muster.AllocID
-	index    int
-	previous *tracked // of the same member: its output comes first
-	drain    bool     // read after it has ended
+	id muster.AllocID
+	// index is the only member that is followed; -1 for all.
+	index int
+	// previous is the attempt of the same member before this one: its output comes first.
+	previous *tracked
+	// drain says that it is read after it has ended: such readers have places of their own.
+	drain bool
 
-	alloc   api.Alloc     // not written any more once over is closed
-	over    chan struct{} // closed when it has ended
-	taken   bool          // somebody reads it, has read it, or need not
-	read    bool          // its reader is done
-	untold  bool          // it has ended, and its failure is told when it was read
-	queued  bool          // in waiting
-	printed chan struct{} // closed when all of it is printed
+	// alloc is how it was last heard of. It is not written any more once over is closed, so readers
+	// may look at it then.
+	alloc api.Alloc
+	// over is closed when the allocation has ended.
+	over chan struct{}
+	// taken says that somebody reads it, has read it, or that nobody needs to.
+	taken bool
+	// read says that its reader is done.
+	read bool
+	// untold says that it has ended, and that its failure is reported when its output was read.
+	untold bool
+	// queued says that it is in waiting.
+	queued bool
+	// printed is closed when all of its output is printed.
+	printed chan struct{}
 }
 
-// news is what the watcher tells.
+// news is what the watcher hears: an event, or all that there is, or an error that ends it.
 type news struct {
-	event  *api.Event
-	job    *api.Job    // with allocs: what there is, at a time when events were not to be had
+	event *api.Event
+	// With job and allocs: what there is, at a time when events could not be had.
+	job    *api.Job
 	allocs []api.Alloc // of the job, all that are kept
 	err    error
 }
 
-// follow returns when the job has ended and its output is printed. After is where
-// events of it begin; "" if that is not known. For each signal interrupted is asked whether to go on.
+// follow returns when the job has ended and its output is printed. After is where events of it
+// begin; "" if that is not known. For each signal interrupted is asked whether to go on.
 func (f *follower) follow(ctx context.Context, after string, signals <-chan os.Signal, interrupted func() bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -88,12 +120,14 @@ func (f *follower) follow(ctx context.Context, after string, signals <-chan os.S
 	go f.watch(ctx, after, told)
 	for {
 		f.pump(ctx)
+		// All attempts have ended and are known, since the job ends after them.
 		over := f.job != nil && f.job.Stage == string(muster.JobEnded) && f.open == 0
 		if over && f.live+f.draining+len(f.ended) == 0 {
 			return nil
 		}
 		if over {
-			told = nil // there is nothing more to know
+			// There is nothing more to hear, and the watcher waits for ctx.
+			told = nil
 		}
 		select {
 		case n := <-told:
@@ -124,9 +158,10 @@ func (f *follower) follow(ctx context.Context, after string, signals <-chan os.S
 	}
 }
 
-// watch tells all that happens to the job, beginning with what there is when
-// it cannot be told from events.
+// watch sends all that happens to the job. It begins with what there is when that cannot be learned
+// from events, because they are no longer kept.
 func (f *follower) watch(ctx context.Context, after string, told chan<- news) {
+	// It returns false when nobody listens any more, or after an error, which is the last word.
 	tell := func(n news) bool {
 		select {
 		case told <- n:
@@ -144,6 +179,8 @@ func (f *follower) watch(ctx context.Context, after string, told chan<- news) {
 			after = strconv.FormatUint(index, 10)
 		}
 		for ev, err := range f.cl.Events(ctx, client.EventQuery{After: after, Namespace: f.key.Namespace, Job: f.key.Name}) {
+			// The server was away for long, and has dropped events meanwhile: begin with what there
+			// is.
 			var old *client.TooOld
 			if errors.As(err, &old) {
 				after = ""
@@ -153,14 +190,15 @@ func (f *follower) watch(ctx context.Context, after string, told chan<- news) {
 				return
 			}
 		}
+		// Events end without an error only when ctx has.
 		if after != "" {
 			return // ctx is over
 		}
 	}
 }
 
-// list is what there is now of the job: either all of it, for it has ended, or what
-// there was at index, from where events tell the rest.
+// list is what there is of the job: either all of it, for it has ended, or what there was at index,
+// from where events have the rest.
 func (f *follower) list(ctx context.Context) (news, uint64) {
 	for {
 		before, err := f.cl.Job(ctx, f.key)
@@ -168,6 +206,7 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 			return news{err: cli.JobHint(err)}, 0
 		}
 		n, index := news{job: before}, uint64(0)
+		// All attempts are read, ended ones too: their output may not be printed yet.
 		for q := (client.AllocQuery{Limit: client.MaxPage}); ; {
 			page, err := f.cl.JobAllocs(ctx, f.key, q)
 			if err != nil {
@@ -175,7 +214,9 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 			}
 			n.allocs = append(n.allocs, page.Allocs...)
 			if index == 0 {
-				index = page.Index // the oldest view: events from there on repeat some, and miss none
+				// The first page is the oldest view. Events from there on repeat some of what the
+				// others show, and miss nothing.
+				index = page.Index
 			}
 			if q.After = page.Next; page.Next == "" {
 				break
@@ -188,14 +229,16 @@ func (f *follower) list(ctx context.Context) (news, uint64) {
 		if err != nil {
 			return news{err: cli.JobHint(err)}, 0
 		}
-		// If it ended in between, that event may lie before index: look again.
+		// If the job ended in between, that event may lie before index: look again.
 		if after.Stage != string(muster.JobEnded) {
 			return n, index
 		}
 	}
 }
 
+// take takes in what was heard.
 func (f *follower) take(n news) error {
+	// The job comes first: allocations of another submission are not looked at.
 	if n.job != nil {
 		if err := f.takeJob(n.job); err != nil {
 			return err
@@ -214,6 +257,8 @@ func (f *follower) take(n news) error {
 	return nil
 }
 
+// takeJob takes in how the job is. A newer version of it, or another job of that name, ends the
+// following: nobody would know which output is of which.
 func (f *follower) takeJob(j *api.Job) error {
 	if j.UID != f.uid || j.Version > f.version {
 		return cli.Failure(fmt.Errorf("job %s was submitted again: version %d took the place of version %d", f.key, j.Version, f.version))
@@ -224,8 +269,10 @@ func (f *follower) takeJob(j *api.Job) error {
 	return nil
 }
 
-// see takes what is told of an allocation. It may be told again, and late.
+// see takes in what was heard of an allocation. It may be heard again, and late, so what has ended
+// stays ended.
 func (f *follower) see(al *api.Alloc) {
+	// Events are of all versions of the job.
 	if al.JobUID != f.uid || al.Version != f.version || f.index >= 0 && al.Index != f.index {
 		return
 	}
@@ -240,7 +287,9 @@ func (f *follower) see(al *api.Alloc) {
 	} else if t.alloc.Status == string(muster.AllocEnded) {
 		return
 	}
+	// It is a copy: what is heard later must not change what a reader looks at.
 	t.alloc = *al
+	// With several members the last one that was heard of is shown.
 	if f.detail != nil {
 		f.detail(startText(al, f.out.prefix))
 	}
@@ -257,24 +306,29 @@ func (f *follower) see(al *api.Alloc) {
 		close(t.over)
 		f.open--
 		silent := !t.taken && f.out.silent(al)
-		// What it printed comes before the end that it came to. What a lost node keeps may never come.
+		// Its output is printed before its end is reported. What a lost node keeps may never come,
+		// so that is not waited for.
 		if t.read || silent || al.Outcome == string(muster.OutcomeLost) {
 			f.note(al)
 		} else {
 			t.untold = true
 		}
 		switch {
-		case t.taken: // its reader sees that it is over
+		// Its reader sees by itself that it is over.
+		case t.taken:
+		// There is nothing to read, so no reader is needed; the next attempt must not wait for one.
 		case silent:
 			t.taken = true
 			t.skip()
+		// It ended before anybody read it, and is read now.
 		default:
 			f.ended = append(f.ended, t)
 		}
 	}
 }
 
-// startText is what an allocation's start is at, as the pull of its image; "" if there is nothing to say.
+// startText is what an allocation's start is at, as the pull of its image; "" if there is nothing
+// to say.
 func startText(al *api.Alloc, many bool) string {
 	if al.Detail == "" || al.Status != string(muster.AllocPlaced) && al.Status != string(muster.AllocStarting) {
 		return ""
@@ -285,7 +339,7 @@ func startText(al *api.Alloc, many bool) string {
 	return al.Detail
 }
 
-// skip says that nothing of it needs to be printed, when that is so for what comes before it.
+// skip says that nothing of it needs to be printed, as soon as that is so for what comes before it.
 func (t *tracked) skip() {
 	before := t.previous
 	t.previous = nil
@@ -304,7 +358,7 @@ func (t *tracked) skip() {
 	}
 }
 
-// note tells of an attempt that failed.
+// note reports an attempt that failed. After maxTold it says only that there are more.
 func (f *follower) note(al *api.Alloc) {
 	if !f.notes || al.Outcome != string(muster.OutcomeFailed) && al.Outcome != string(muster.OutcomeLost) {
 		return
@@ -315,6 +369,7 @@ func (f *follower) note(al *api.Alloc) {
 		}
 		return
 	}
+	// With one member only the attempt tells them apart.
 	who := fmt.Sprintf("attempt %d", al.Attempt)
 	if f.out.prefix {
 		who = fmt.Sprintf("member %d, attempt %d", al.Index, al.Attempt)
@@ -327,6 +382,7 @@ func (f *follower) pump(ctx context.Context) {
 	for f.live < maxLive && len(f.waiting) > 0 {
 		t := f.waiting[0]
 		f.waiting = f.waiting[1:]
+		// It has ended while it waited, and is in the other queue.
 		if t.taken || t.alloc.Status == string(muster.AllocEnded) {
 			continue
 		}
@@ -343,15 +399,18 @@ func (f *follower) pump(ctx context.Context) {
 	}
 }
 
-// read prints the output of one allocation, to its end.
+// read prints the output of one allocation, to its end. It waits for the output of the attempt
+// before it.
 func (f *follower) read(ctx context.Context, t *tracked) {
 	defer func() {
 		select {
-		case f.done <- t: // which closes printed, once it has told how it ended
+		// Follow closes printed, once it has said how the allocation ended.
+		case f.done <- t:
 		case <-ctx.Done():
 			close(t.printed)
 		}
 	}()
+	// Short ones are read after their end, with one request.
 	if f.out.prefix && !t.drain {
 		timer := time.NewTimer(settle)
 		defer timer.Stop()
@@ -376,7 +435,8 @@ func (f *follower) read(ctx context.Context, t *tracked) {
 		}
 	default:
 	}
-	// What can be read of others is still worth printing; a server that is gone ends the whole by its events.
+	// What can be read of others is still worth printing. A server that is gone ends the whole by
+	// its events.
 	if err := f.out.print(ctx, f.cl, t.id, t.index, true); err != nil && ctx.Err() == nil {
 		f.out.screen.Say("%v", err)
 	}

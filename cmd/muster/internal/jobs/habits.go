@@ -14,14 +14,18 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// habit is a flag that users of Docker type and that `muster run` does not have:
-// whoever gives it is told what to use instead. It is in no help text.
+// habit is a flag that users of Docker type and that `muster run` does not have. Whoever gives it
+// is told what to use instead, which helps more than "unknown flag". It is in no help text.
 type habit struct {
+	// name and short are as in Docker; short may be "".
 	name, short string
-	takes       bool // a value
-	instead     string
+	// takes says that the flag has a value.
+	takes bool
+	// instead is a sentence that says what to do.
+	instead string
 }
 
+// habits are all of them.
 func habits() []habit {
 	const live = "a job has no stdin and no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
 	return []habit{
@@ -40,11 +44,13 @@ func habits() []habit {
 	}
 }
 
+// addHabits adds the flags to muster run. Each refuses any value.
 func addHabits(f *pflag.FlagSet) {
 	for _, h := range habits() {
 		v := &refusal{flag: h}
 		flag := f.VarPF(v, h.name, h.short, "")
 		flag.Hidden = true
+		// A flag without a value must not take the next word, which is part of the command.
 		if !h.takes {
 			flag.NoOptDefVal = "true"
 		}
@@ -54,15 +60,19 @@ func addHabits(f *pflag.FlagSet) {
 // refusal is the value of a flag that cannot be given.
 type refusal struct{ flag habit }
 
+// String is the default, which is shown nowhere.
 func (r *refusal) String() string { return "" }
 
+// Type is what the flag parser calls the kind of value.
 func (r *refusal) Type() string { return "string" }
 
+// Set refuses the flag.
 func (r *refusal) Set(string) error { return refused{r.flag} }
 
-// refused is what a habit comes to. It is told without what the flag parser says around it.
+// refused is the error of a flag that cannot be given.
 type refused struct{ flag habit }
 
+// Error says what to use instead.
 func (r refused) Error() string {
 	name := "--" + r.flag.name
 	if r.flag.short != "" {
@@ -71,7 +81,8 @@ func (r refused) Error() string {
 	return fmt.Sprintf("%s is not for `muster run`: %s", name, r.flag.instead)
 }
 
-// plainHabit takes off what the flag parser says around a refusal.
+// plainHabit takes off what the flag parser says around a refusal: "invalid argument" is not what
+// is wrong.
 func plainHabit(_ *cobra.Command, err error) error {
 	var r refused
 	if errors.As(err, &r) {
@@ -80,10 +91,11 @@ func plainHabit(_ *cobra.Command, err error) error {
 	return err
 }
 
-// imageWord is how images are written that no program is named like: with a tag, a digest, or a registry before them.
+// imageWord is how images are written that no program is named like: with a tag, a digest, or a
+// registry before them.
 var imageWord = regexp.MustCompile(`^([a-z0-9.-]+(:[0-9]+)?/)?([a-z0-9._-]+/)*[a-z0-9._-]+(:[A-Za-z0-9_][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$|^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9._/-]+$`)
 
-// imageNames are images that everybody knows, some of which are programs of a node as well.
+// imageNames are images that everybody knows. Some are programs of a node as well.
 var imageNames = []string{
 	"alpine", "amazonlinux", "archlinux", "busybox", "centos", "debian", "fedora", "golang", "hello-world", "httpd", "mariadb", "mongo",
 	"mysql", "nginx", "node", "openjdk", "php", "postgres", "python", "redis", "rockylinux", "ruby", "rust", "ubuntu",
@@ -98,7 +110,8 @@ func fromImage(command []string) string {
 	return again
 }
 
-// imageHint is for a command without an image that was not found: it is said where it was looked for.
+// imageHint says where a command without an image was looked for; "" if that is no help. It is
+// shown when the command was not found.
 func imageHint(spec *api.JobSpec) string {
 	switch {
 	case spec.Image != "" || len(spec.Command) == 0:
@@ -106,6 +119,7 @@ func imageHint(spec *api.JobSpec) string {
 	case imageWord.MatchString(spec.Command[0]) || slices.Contains(imageNames, spec.Command[0]):
 		return fmt.Sprintf("%s looks like an image: `%s`", spec.Command[0], fromImage(spec.Command))
 	}
+	// A path was meant for the node, or it is wrong; an image is no help with either.
 	if strings.Contains(spec.Command[0], "/") {
 		return ""
 	}
@@ -113,8 +127,8 @@ func imageHint(spec *api.JobSpec) string {
 		spec.Command[0], term.ShellWords(spec.Command))
 }
 
-// namedLikeImage is for a command that is about to run on the node although its first word is known as an image. One
-// word alone may be meant as either, and is found or not.
+// namedLikeImage is for a command that is about to run on the node although its first word is known
+// as an image; "" for others. One word alone may be meant as either, and is found or not.
 func namedLikeImage(spec *api.JobSpec) string {
 	if spec.Image != "" || len(spec.Command) < 2 || !slices.Contains(imageNames, spec.Command[0]) {
 		return ""

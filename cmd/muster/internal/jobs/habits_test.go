@@ -120,7 +120,8 @@ func TestJobShowImage(t *testing.T) {
 	}
 }
 
-// What is the node's own program and known as an image as well runs, and which of the two it is is said.
+// What is the node's own program and known as an image as well runs, and which of the two it is is
+// said.
 func TestRunNamedLikeImage(t *testing.T) {
 	const hint = "muster: no image was given: busybox is the node's own program; from an image it is `muster run --image busybox -- sh`\n"
 	for args, says := range map[string]string{

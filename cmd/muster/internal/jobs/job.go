@@ -8,6 +8,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 )
 
+// jobCommand makes muster job, with all that is below it. Outputs are fetched by package transfer,
+// whose command is one of them.
 func jobCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "job", Short: "Submit, see and stop jobs",
@@ -20,9 +22,4 @@ Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 	c.AddCommand(submitCommand(a), validateCommand(a), jobListCommand(a), jobShowCommand(a), logsCommand(a), transfer.FetchCommand(a),
 		scaleCommand(a), revertCommand(a), historyCommand(a), stopCommand(a))
 	return c
-}
-
-// Commands are those that run jobs and show them.
-func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{runCommand(a), jobCommand(a)}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// jobListCommand makes muster job list. It reads all pages before it prints: the columns are as
+// wide as their longest cell.
 func jobListCommand(a *cli.App) *cobra.Command {
 	var stage string
 	c := a.ClientCommand("list", "List jobs", "Of all namespaces, unless --namespace names one.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
@@ -24,6 +26,7 @@ func jobListCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// The pages are of slightly different moments. The index is that of the last one.
 			list.Jobs, list.Index = append(list.Jobs, page.Jobs...), page.Index
 			if q.After = page.Next; page.Next == "" {
 				break

@@ -19,14 +19,20 @@ import (
 
 // logsFlags say which output is printed.
 type logsFlags struct {
-	follow  bool
-	index   int
+	// follow goes on until the job has ended.
+	follow bool
+	// index is the member; -1 for all of them.
+	index int
+	// attempt counts from 1; 0 is the newest.
 	attempt int
-	stdout  bool
-	stderr  bool
-	tail    string
+	// stdout and stderr leave the other one out; none of them prints both.
+	stdout bool
+	stderr bool
+	// tail is a size as the user wrote it; "" prints all.
+	tail string
 }
 
+// logsCommand makes muster job logs.
 func logsCommand(a *cli.App) *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
@@ -34,6 +40,7 @@ func logsCommand(a *cli.App) *cobra.Command {
 they came; of a job with more members, each line has its member in front, unless
 --index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.
 Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		// 0 is a member, so no flag is not the same as 0.
 		if !c.Flags().Changed("index") {
 			l.index = -1
 		} else if l.index < 0 {
@@ -43,11 +50,11 @@ Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx con
 		if err != nil {
 			return err
 		}
-		key, job, err := logsJob(a, ctx, cl, args[0], l)
+		key, job, err := logsJob(ctx, a, cl, args[0], l)
 		if err != nil {
 			return err
 		}
-		return logs(a, ctx, cl, key, job, l)
+		return logs(ctx, a, cl, key, job, l)
 	})
 	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on until the job has ended")
 	c.Flags().IntVar(&l.index, "index", 0, "only of this member, without its number in front")
@@ -59,19 +66,21 @@ Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx con
 	return c
 }
 
-// logsJob is the job that is named: by its name, or one member of it as other commands take it, JOB/INDEX, which
-// is then l.index. A job of just that name goes first.
-func logsJob(a *cli.App, ctx context.Context, cl *client.Client, name string, l *logsFlags) (key muster.JobKey, job *api.Job, err error) {
+// logsJob is the job that is named: by its name, or as one member of it, JOB/INDEX, which other
+// commands take as well; the member is put into l.index then. A job of just that name goes first.
+func logsJob(ctx context.Context, a *cli.App, cl *client.Client, name string, l *logsFlags) (key muster.JobKey, job *api.Job, err error) {
 	if key, err = a.JobKey(name); err == nil {
 		if job, err = cl.Job(ctx, key); err == nil {
 			return key, job, nil
 		}
 		err = cli.JobHint(err)
 	}
+	// There is no such job, so the last part may be a member.
 	member, index, ok := cli.SplitMember(name)
 	if !ok || l.index >= 0 || client.IsUnreachable(err) {
 		return key, nil, err
 	}
+	// An error on the way is not the one to report: the user has named a job, and it was not found.
 	of, bad := a.JobKey(member)
 	if bad != nil {
 		return key, nil, err
@@ -84,13 +93,45 @@ func logsJob(a *cli.App, ctx context.Context, cl *client.Client, name string, l 
 	return of, found, nil
 }
 
-func logs(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
+// logs prints the output that the flags ask for. It chooses between one attempt, all members as
+// they are, and following.
+func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, job *api.Job, l *logsFlags) error {
+	// A member that does not exist has no output, which would look like one that printed nothing.
 	if l.index >= job.Count {
 		return cli.Failure(fmt.Errorf("job %s has no member %d: it has %d, counted from 0", key, l.index, job.Count))
 	}
+	// The only member is meant, and its lines need no number in front.
 	if job.Count == 1 {
 		l.index = 0
 	}
+	out, err := logsPrinter(a, l)
+	if err != nil {
+		return err
+	}
+	switch {
+	case l.attempt != 0 && l.index < 0:
+		return cli.Usage(errors.New("--attempt needs --index: attempts are counted for each member"))
+	case l.attempt < 0:
+		return cli.Usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
+	// One attempt is all that is wanted.
+	case l.attempt > 0 || l.index >= 0 && !l.follow:
+		return logsOfOne(ctx, a, cl, key, job, out, l)
+	// A job that was submitted again meanwhile ends the following; see follower.
+	case l.follow:
+		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		// Without it a job that waits, for a node or for the disk of the server, looks like one
+		// that hangs.
+		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
+		return f.follow(ctx, "", nil, nil)
+	}
+	return logsOfAll(ctx, a, cl, key, out)
+}
+
+// logsPrinter returns a printer of the streams and the tail that the flags name. Both streams are
+// printed unless one is named.
+func logsPrinter(a *cli.App, l *logsFlags) (*printer, error) {
 	out := &printer{screen: term.NewScreen(a.Stdout, a.Stderr), prefix: l.index < 0}
 	if l.stdout || !l.stderr {
 		out.streams = append(out.streams, client.Stdout)
@@ -101,39 +142,27 @@ func logs(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey,
 	if l.tail != "" {
 		tail, err := api.ParseSize(l.tail)
 		if err != nil {
-			return cli.Usage(fmt.Errorf("--tail: %w", err))
+			return nil, cli.Usage(fmt.Errorf("--tail: %w", err))
 		}
+		// Elsewhere such a number is of lines: better no answer than a wrong one.
 		if !strings.ContainsFunc(l.tail, unicode.IsLetter) {
 			// Elsewhere such a number is of lines: better no answer than a wrong one.
-			return cli.Usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
+			return nil, cli.Usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
 		}
 		out.tail = int64(tail)
 	}
-	switch {
-	case l.attempt != 0 && l.index < 0:
-		return cli.Usage(errors.New("--attempt needs --index: attempts are counted for each member"))
-	case l.attempt < 0:
-		return cli.Usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
-	case l.attempt > 0 || l.index >= 0 && !l.follow:
-		return logsOfOne(a, ctx, cl, key, job, out, l)
-	case l.follow:
-		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		// Without it a job that waits, for a node or for the disk of the server, looks like one that hangs.
-		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
-		return f.follow(ctx, "", nil, nil)
-	}
-	return logsOfAll(a, ctx, cl, key, out)
+	return out, nil
 }
 
-// logsOfOne prints the output of one attempt of one member: the newest of this version of the job, or any that is named.
-func logsOfOne(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
+// logsOfOne prints the output of one attempt of one member: the newest of this version of the job,
+// or any that is named.
+func logsOfOne(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
 	var found *api.Alloc
 	for al, err := range cl.AllJobAllocs(ctx, key, client.AllocQuery{Index: &l.index}) {
 		if err != nil {
 			return err
 		}
+		// An attempt that is named may be of an earlier version; the newest may not.
 		newest := al.Version == job.Version && (found == nil || al.Attempt > found.Attempt)
 		if al.Index == l.index && (l.attempt == al.Attempt || l.attempt == 0 && newest) {
 			found = &al
@@ -146,23 +175,27 @@ func logsOfOne(a *cli.App, ctx context.Context, cl *client.Client, key muster.Jo
 		out.screen.Say("member %d has not started yet", l.index)
 		return nil
 	}
+	// What follows waits for a server that goes away.
 	if l.follow {
 		cl = cl.Patient(cli.FollowPatience)
 	}
 	return out.print(ctx, cl, muster.AllocID(found.ID), found.Index, l.follow)
 }
 
-// logsOfAll prints the output of the newest attempt of each member, one after the other.
-func logsOfAll(a *cli.App, ctx context.Context, cl *client.Client, key muster.JobKey, out *printer) error {
+// logsOfAll prints the output of the newest attempt of each member, one after the other. What
+// cannot be read of one does not keep the others from being printed.
+func logsOfAll(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, out *printer) error {
 	var failed error
 	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{}) {
 		if err != nil {
 			return err
 		}
+		// A member that has not started has printed nothing.
 		if m.Alloc == "" {
 			continue
 		}
 		al, err := cl.Alloc(ctx, muster.AllocID(m.Alloc))
+		// Most members of a large job print nothing, and each would cost two requests.
 		if err == nil && out.silent(al) {
 			continue
 		}

@@ -13,22 +13,27 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// printer prints the output of allocations: as it came, or line by line with the
-// member in front.
+// printer prints the output of allocations: as it came, or line by line with the member in front.
 type printer struct {
-	screen  *term.Screen
-	streams []string // which ones; none prints nothing
-	prefix  bool
-	tail    int64 // only so many bytes at the end of each stream; 0 for all
+	// screen keeps lines of members and the progress bar apart.
+	screen *term.Screen
+	// streams are those that are printed; with none nothing is.
+	streams []string
+	// prefix puts the member's index before each line.
+	prefix bool
+	// tail prints only so many bytes at the end of each stream; 0 for all.
+	tail int64
 }
 
-// silent reports whether it is known that an allocation has printed nothing.
+// silent reports whether it is known that an allocation has printed nothing. Of many members most
+// print nothing, and to ask for each would be slow.
 func (p *printer) silent(al *api.Alloc) bool {
 	if len(p.streams) == 0 {
 		return true
 	}
 	if al.Output.State == "" || al.Output.State == "open" {
-		return false // some may be on its way
+		// Some may be on its way to the server.
+		return false
 	}
 	for _, s := range p.streams {
 		if s == client.Stdout && al.Output.StdoutBytes > 0 || s == client.Stderr && al.Output.StderrBytes > 0 {
@@ -38,7 +43,9 @@ func (p *printer) silent(al *api.Alloc) bool {
 	return true
 }
 
-// print prints the output of one allocation: what there is, or, when following, until it is complete.
+// print prints the output of one allocation: what there is, or, if it follows, until it is
+// complete. Following, both streams are read at once; else one after the other, so that two runs
+// print the same.
 func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocID, index int, follow bool) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(p.streams))
@@ -49,7 +56,8 @@ func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocI
 				errs[i] = fmt.Errorf("%s of member %d: %w", name, index, err)
 			}
 		}
-		if !follow { // then it is printed in order
+		// Without following it is printed in order: first all of stdout, then stderr.
+		if !follow {
 			one()
 			continue
 		}
@@ -59,17 +67,22 @@ func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocI
 	return errors.Join(errs...)
 }
 
+// stream prints one stream, and says what is missing of it: nothing may be taken for complete that
+// is not.
 func (p *printer) stream(ctx context.Context, cl *client.Client, q client.OutputQuery, index int) error {
 	o, err := cl.Output(ctx, q)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = o.Close() }()
+	// A prefix needs whole lines; without one the bytes are passed on as they come.
 	w := p.screen.Stream(q.Stream)
 	lines := term.NewPrefixed(w, fmt.Sprintf("[%d] ", index))
 	if p.prefix {
 		w = lines
 	}
+	// The wrappers hide other methods, so that the copy is made in pieces of this size and nothing
+	// is held back.
 	_, err = io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{o}, make([]byte, 32<<10))
 	if e := lines.End(); err == nil {
 		err = e
@@ -77,6 +90,8 @@ func (p *printer) stream(ctx context.Context, cl *client.Client, q client.Output
 	if err != nil {
 		return err
 	}
+	// What is missing at the beginning, what may be missing at the end, and why the whole is not
+	// there.
 	if n := o.Dropped(); n > 0 {
 		p.screen.Say("member %d: the oldest %s of its %s were dropped (output_limit)", index, muster.Bytes(n), q.Stream)
 	}

@@ -12,41 +12,50 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// progress tells now and then how far a job is, until ctx is over: as a bar on a
-// terminal, else as a line when something has changed. It only asks; what matters comes by events.
+// progress says now and then how far a job is, until its context ends: as a bar on a terminal, else
+// as a line when something has changed. It only asks the server; what matters comes by events.
 type progress struct {
+	// cl and key are the job's; began is when the command began, which is what the bar counts from.
 	cl     *client.Client
 	key    muster.JobKey
 	screen *term.Screen
 	began  time.Time
-	// reasons: only why it does not go on is told, as a line.
+	// reasons says that only why the job does not go on is said, as a line.
 	reasons bool
-	away    bool
-	told    api.JobCounts
-	reason  string // as told, without times
+	// away is set while the server does not answer, so that this is said once.
+	away bool
+	// told is what was said last of the members.
+	told api.JobCounts
+	// reason is what was said last of why the job waits, without its times.
+	reason string
 
+	// mu guards detail: what a start is at, as the follower has heard.
 	mu     sync.Mutex
 	detail string // what a start is at
 }
 
-// setDetail is told by who follows the job.
+// setDetail is called by whoever follows the job.
 func (p *progress) setDetail(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.detail = text
 }
 
-// How often it asks.
+// barEvery and lineEvery are how often it asks. A bar is looked at, and a log of lines is read
+// later.
 const (
 	barEvery  = 500 * time.Millisecond
 	lineEvery = 10 * time.Second
 )
 
+// run asks and shows, until ctx ends. It does not wait for a server that is away: the follower
+// does.
 func (p *progress) run(ctx context.Context) {
 	every := lineEvery
 	if p.screen.HasBar() && !p.reasons {
 		every = barEvery
 	}
+	// It tries once: the next look comes anyway.
 	cl := p.cl.Patient(-1)
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -57,6 +66,7 @@ func (p *progress) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		// A server that hangs must not keep the bar from being taken off.
 		one, cancel := context.WithTimeout(ctx, 5*time.Second)
 		job, err := cl.Job(one, p.key)
 		cancel()
@@ -67,12 +77,13 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// lengths are the times in a reason, as 1m5s.
+// lengths are the times in a reason, as 1m5s. A countdown would be another reason each time.
 var lengths = regexp.MustCompile(`\b(\d+(\.\d+)?(h|m|s|ms|µs))+\b`)
 
-// show tells what was heard.
+// show shows what was heard of the job.
 func (p *progress) show(job *api.Job, err error) {
 	if client.IsUnreachable(err) {
+		// It is said once when it goes and once when it is back, and not at each look.
 		if !p.away {
 			p.screen.Say("the server does not answer; the job goes on without it, and so does this when it is back")
 		}
@@ -86,33 +97,46 @@ func (p *progress) show(job *api.Job, err error) {
 		p.screen.Say("the server is back")
 	}
 	p.away = false
-	c := job.Counts
-	waiting := c.Waiting + c.Placed
+	waiting := job.Counts.Waiting + job.Counts.Placed
 	why := job.Reason
 	if why == "" && time.Since(p.began) > 3*time.Second {
-		why = job.Waits // not worth a line while a node may be about to join
+		// In the first seconds it is not worth a line: a node may be about to join.
+		why = job.Waits
 	}
 	p.mu.Lock()
+	// What the start is at, as the pull of an image, says more than what the scheduler knows.
 	if p.detail != "" && waiting > 0 {
 		why = p.detail
 	}
 	p.mu.Unlock()
 	if p.screen.HasBar() && !p.reasons {
-		note := term.Brief(time.Since(p.began).Truncate(time.Second))
-		switch {
-		case job.Count > 1 && why != "":
-			p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
-		case job.Count > 1:
-			p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
-		case waiting > 0:
-			p.screen.SetBar("waiting " + note + term.SuffixIf(why != "", ": "+why))
-		case why != "":
-			p.screen.SetBar(note + "  " + why)
-		default:
-			p.screen.SetBar("") // it runs: the terminal is its own
-		}
-		return
+		p.showBar(job, waiting, why)
+	} else {
+		p.showLine(job, waiting, why)
 	}
+}
+
+// showBar draws the bar. Of a job of one member that runs there is none: the terminal is its own.
+func (p *progress) showBar(job *api.Job, waiting int, why string) {
+	c := job.Counts
+	note := term.Brief(time.Since(p.began).Truncate(time.Second))
+	switch {
+	case job.Count > 1 && why != "":
+		p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
+	case job.Count > 1:
+		p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
+	case waiting > 0:
+		p.screen.SetBar("waiting " + note + term.SuffixIf(why != "", ": "+why))
+	case why != "":
+		p.screen.SetBar(note + "  " + why)
+	default:
+		p.screen.SetBar("")
+	}
+}
+
+// showLine says on a line what has changed since the last one.
+func (p *progress) showLine(job *api.Job, waiting int, why string) {
+	c := job.Counts
 	// A countdown is one thing to say, not one for each look.
 	said := lengths.ReplaceAllString(why, "…")
 	if c == p.told && said == p.reason {
@@ -121,6 +145,7 @@ func (p *progress) show(job *api.Job, err error) {
 	if p.reasons && (said == p.reason || job.Stage == string(muster.JobEnded)) {
 		return
 	}
+	// Of many members the counts are the news; of one, what it waits for.
 	p.told, p.reason = c, said
 	if p.reasons {
 		if why != "" {

@@ -15,6 +15,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// scaleCommand makes muster job scale. Only the count changes, so the members that stay are not
+// replaced.
 func scaleCommand(a *cli.App) *cobra.Command {
 	var s api.JobScale
 	c := a.Command("scale NAME COUNT", "Give a service more or fewer members", `That is a new version, and no member is started anew for it. Those beyond the count are
@@ -39,6 +41,8 @@ asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx
 	return c
 }
 
+// revertCommand makes muster job revert. The server makes a new version of the old one; history
+// only grows.
 func revertCommand(a *cli.App) *cobra.Command {
 	var r api.JobRevert
 	c := a.Command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest before the present one that was healthy. It is submitted again as
@@ -66,7 +70,8 @@ members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), 
 	return c
 }
 
-// printVersion says what came of a submission.
+// printVersion says what came of a submission. What begins the sentence, and is true also if
+// nothing had to be done.
 func printVersion(a *cli.App, done *api.JobSubmitted, what string) error {
 	if a.JSON {
 		return a.PrintJSON(done)
@@ -79,6 +84,8 @@ func printVersion(a *cli.App, done *api.JobSubmitted, what string) error {
 	return err
 }
 
+// historyCommand makes muster job history. A row says what ran, how far its rollout came, and why
+// it was submitted.
 func historyCommand(a *cli.App) *cobra.Command {
 	c := a.Command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
 --json has their specs.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
@@ -97,6 +104,8 @@ func historyCommand(a *cli.App) *cobra.Command {
 		var rows [][]string
 		for i := range h.Versions {
 			v := &h.Versions[i]
+			// The version that is meant to run is not always the newest row: a revert is a version
+			// too.
 			number := fmt.Sprint(v.Version)
 			if v.Current {
 				number += " (current)"
@@ -117,6 +126,8 @@ func historyCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
+// imageOrCommand is what tells versions of a job apart in a table: its image, or its command if it
+// has none.
 func imageOrCommand(s *api.JobSpec) string {
 	if s.Image != "" {
 		return s.Image
@@ -124,7 +135,7 @@ func imageOrCommand(s *api.JobSpec) string {
 	return term.ShellWords(s.Command)
 }
 
-// rolloutText is how far a rollout is, for people.
+// rolloutText is how far a rollout is, for people; "" if there is none.
 func rolloutText(r *api.Rollout) string {
 	if r == nil {
 		return ""

@@ -19,6 +19,8 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
+// runCommand makes muster run. It does not go through App.Command: a signal stops the job, and does
+// not end the command.
 func runCommand(a *cli.App) *cobra.Command {
 	r := &runner{app: a}
 	c := &cobra.Command{
@@ -57,15 +59,19 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	return c
 }
 
-// runner is one use of muster run.
+// runner is one use of muster run: what its flags say, and the app.
 type runner struct {
-	app      *cli.App
-	spec     specFlags
-	detach   bool
-	quiet    bool
+	app  *cli.App
+	spec specFlags
+	// detach submits the job and leaves; quiet says nothing but errors.
+	detach bool
+	quiet  bool
+	// patience is how long a server that has gone away is waited for.
 	patience time.Duration
 }
 
+// run submits the job and follows it to its end. The error has the exit code that stands for how
+// the job ended.
 func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) error {
 	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
@@ -75,12 +81,14 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	if err != nil {
 		return err
 	}
+	// All that follows waits for a server that goes away, but not longer than the user wants.
 	cl = cl.Patient(r.patience)
 	done, err := r.submit(ctx, cl, s, folder)
 	if err != nil {
 		return err
 	}
 	key := cli.JobKeyOf(done.Namespace, done.Name)
+	// It is said after the submission: a job that was refused ran nowhere.
 	if hint := namedLikeImage(&s.Spec); hint != "" && !r.quiet {
 		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
 	}
@@ -92,25 +100,29 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 		return err
 	}
 	err = r.follow(ctx, cl, done, &s.Spec)
+	// The follower has said that the command was not found. This adds why.
 	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
 		return cli.ExitWith(cli.ExitNotFound, errors.New(hint))
 	}
 	return err
 }
 
-// answerTime is how long a submission that is on its way may still be answered
-// when a signal comes: then the job is known, and can be stopped.
+// answerTime is how long a submission that is on its way may still be answered when a signal comes.
+// With the answer the job is known, and can be stopped.
 const answerTime = 2 * time.Second
 
-// submit submits. A signal gives it up, unless it can still be answered: then the signal
-// is left to those who follow. The first answer is waited for shortly: a server that is not there
-// from the start is a mistake, not a restart.
+// submit submits the job. A signal gives it up, unless it can still be answered: then the signal is
+// left to those who follow. The server's first answer is waited for shortly only: a server that is
+// not there from the start is a mistake, not a restart.
 func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// It is closed when the submission itself is on its way. Before that nothing has happened on
+	// the server, and a signal can end it.
 	sent := make(chan struct{})
 	go func() {
 		select {
+		// The signal is put back for whoever follows the job.
 		case sig := <-r.app.Signals:
 			r.app.Signals <- sig
 		case <-ctx.Done():
@@ -129,6 +141,7 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
 		return nil, err
 	}
+	// The key makes a submission that is sent twice the same one.
 	close(sent)
 	done, err := cl.Submit(ctx, s, client.NewKey())
 	if errors.Is(err, context.Canceled) {
@@ -137,14 +150,19 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	return done, err
 }
 
+// follow follows the job to its end. The first signal stops the job, and its end is waited for; the
+// second one leaves.
 func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSubmitted, spec *api.JobSpec) error {
 	key, began := cli.JobKeyOf(done.Namespace, done.Name), time.Now()
 	out := &printer{screen: term.NewScreen(r.app.Stdout, r.app.Stderr), streams: []string{client.Stdout, client.Stderr}, prefix: spec.Count > 1}
 	if r.app.JSON {
-		out.streams = nil // stdout is for the job's end
+		// Stdout has the job as JSON at its end, and nothing else.
+		out.streams = nil
 	}
 	f := &follower{cl: cl, key: key, uid: done.UID, version: done.Version, out: out, index: -1, notes: !r.quiet}
+	// Events are heard from the submission on, so none is missed.
 	after := strconv.FormatUint(done.Index, 10)
+	// The job was there before, so its first events may be gone: it begins with what there is.
 	if done.Unchanged {
 		after = ""
 	}
@@ -152,10 +170,13 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	defer cancel()
 	if !r.quiet {
 		r.announce(out.screen, key, done)
+		// The bar asks by itself and knows nothing of signals; it ends with ctx.
 		p := &progress{cl: cl, key: key, screen: out.screen, began: began}
 		f.detail = p.setDetail
 		go p.run(ctx)
 	}
+	// The first signal is an order to stop, and its answer is not waited for: a second signal must
+	// be heard meanwhile.
 	interrupts := 0
 	err := f.follow(ctx, after, r.app.Signals, func() bool {
 		if interrupts++; interrupts > 1 {
@@ -198,17 +219,19 @@ func (r *runner) announce(s *term.Screen, key muster.JobKey, done *api.JobSubmit
 // ending says how the job ended, and makes the exit code of it.
 func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time.Duration) error {
 	j := f.job
+	// With one member the command looks like the job's own command: its output, its exit code.
 	one := j.Count == 1
 	if j.Outcome == string(muster.JobSucceeded) {
 		if !one && !r.quiet {
 			s.Say("job %s: all %d members succeeded in %s", f.key, j.Count, term.Brief(took))
 		}
-		if interrupted { // it was quicker
+		// It ended before the signal reached it.
+		if interrupted {
 			return cli.ExitSilently(cli.ExitInterrupted)
 		}
 		return nil
 	}
-	// Of one member, what its attempt came to was told, and its exit code says it as well.
+	// Of one member, what its attempt came to was said already, and its exit code says it as well.
 	if !one || f.last == nil || f.told == 0 && !exited(f.last) {
 		text := fmt.Sprintf("job %s: %s", f.key, term.OrDash(j.Outcome))
 		if !one {
@@ -227,15 +250,17 @@ func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time
 	return cli.ExitSilently(cli.ExitFailed)
 }
 
-// errCommandNotFound says that the job's own program was not found, and not that it exited with 127, as a shell
-// does that did not find another program.
+// errCommandNotFound says that the job's own program was not found. It is told apart from an exit
+// code of 127, which a shell has that did not find another program.
 var errCommandNotFound = cli.ExitSilently(cli.ExitNotFound)
 
+// exited reports whether a command ended by itself or by a signal, and not well.
 func exited(al *api.Alloc) bool {
 	return al.ExitCode != nil && *al.ExitCode != 0 || al.Signal != ""
 }
 
-// exitCodeOf is the exit code that stands for how a failed attempt ended, as shells and timeout(1) have it.
+// exitCodeOf is the exit code that stands for how a failed attempt ended, as shells and timeout(1)
+// have it.
 func exitCodeOf(al *api.Alloc) int {
 	reason := muster.Reason("")
 	if al.Failure != nil {
@@ -249,6 +274,7 @@ func exitCodeOf(al *api.Alloc) int {
 	case muster.ReasonCommandNotFound:
 		return cli.ExitNotFound
 	case muster.ReasonOutOfMemory:
+		// It is what the kernel's own kill would have left.
 		return 137
 	}
 	if n := unix.SignalNum(al.Signal); n > 0 {

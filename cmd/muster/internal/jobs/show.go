@@ -29,6 +29,8 @@ type shownMember struct {
 	Newest *api.Alloc `json:"newest,omitempty"`
 }
 
+// jobShowCommand makes muster job show. The job is read before its members, so a job that does not
+// exist is one clear error.
 func jobShowCommand(a *cli.App) *cobra.Command {
 	members := 20
 	c := a.Command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
@@ -56,7 +58,9 @@ func jobShowCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// membersOf are the first members of a job, with their newest allocations.
+// membersOf are the first members of a job, with their newest allocations. Each allocation is asked
+// for by itself, so they are few unless the user wants all (most is 0). An allocation that is not
+// kept any more is left out.
 func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most int) ([]shownMember, error) {
 	shown := []shownMember{}
 	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{Limit: min(most, client.MaxPage)}) {
@@ -66,6 +70,7 @@ func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most i
 		s := shownMember{Member: m}
 		if m.Alloc != "" {
 			alloc, err := cl.Alloc(ctx, muster.AllocID(m.Alloc))
+			// The server drops allocations that ended long ago, and keeps their members.
 			if err != nil && !client.IsNotFound(err) {
 				return nil, err
 			}
@@ -80,8 +85,10 @@ func membersOf(ctx context.Context, cl *client.Client, key muster.JobKey, most i
 	return shown, nil
 }
 
+// printJob prints what holds for the job as a whole.
 func printJob(a *cli.App, j *api.Job, members []shownMember) {
 	now := time.Now()
+	// A job that runs has an age, which the line before shows.
 	took := ""
 	if j.Ended != nil {
 		took = term.Brief(j.Ended.Sub(j.Submitted))
@@ -106,8 +113,8 @@ func printJob(a *cli.App, j *api.Job, members []shownMember) {
 	)
 }
 
-// imageText is a job's image with the digests that its members were started from: more
-// than one if its tag was moved meanwhile.
+// imageText is a job's image with the digests that its members were started from: more than one if
+// its tag was moved meanwhile.
 func imageText(ref string, members []shownMember) string {
 	var digests []string
 	for _, m := range members {
@@ -115,12 +122,15 @@ func imageText(ref string, members []shownMember) string {
 			digests = append(digests, m.Newest.Image)
 		}
 	}
+	// A digest that the user has written need not be shown a second time.
 	if len(digests) == 0 || len(digests) == 1 && strings.HasSuffix(ref, digests[0]) {
 		return ref
 	}
 	return fmt.Sprintf("%s (%s)", ref, strings.Join(digests, ", "))
 }
 
+// printMembers prints a row for each member, and how many are not shown. A member is shown by its
+// newest attempt: where it ran, how it ended and why.
 func printMembers(a *cli.App, shown []shownMember, count int) {
 	if len(shown) == 0 {
 		return
@@ -131,12 +141,14 @@ func printMembers(a *cli.App, shown []shownMember, count int) {
 		status, node, exit, took, reason := m.Status, "-", "-", "-", m.Reason
 		if al := m.Newest; al != nil {
 			node, exit = al.Node, exitText(al)
+			// Placed says only that it has a node. What the allocation does there is the answer.
 			if m.Status == string(muster.MemberPlaced) {
 				status = cli.AllocStatus(al)
 			}
 			if reason == "" && al.Failure != nil {
 				reason = al.Failure.Message
 			}
+			// A node that is in trouble explains a member that stands still.
 			reason = cmp.Or(reason, al.NodeProblem)
 			if al.Started != nil {
 				end := now
@@ -146,6 +158,7 @@ func printMembers(a *cli.App, shown []shownMember, count int) {
 				took = term.Brief(end.Sub(*al.Started))
 			}
 		}
+		// A member that failed and is tried again looks like one that failed.
 		if m.RetryAt != nil && m.RetryAt.After(now) {
 			reason = strings.TrimPrefix(fmt.Sprintf("%s; tried again in %s", reason, term.Brief(m.RetryAt.Sub(now))), "; ")
 		}

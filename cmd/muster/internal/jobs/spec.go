@@ -17,20 +17,29 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-// specFlags are the flags that describe a job.
+// specFlags are the flags that describe a job. They are named as in a job file where that has the
+// field.
 type specFlags struct {
-	file        string
-	name        string
-	namespace   string
-	count       int
-	cpu         float64
-	memory      string
-	disk        string
-	env         []string
-	timeout     string
-	killGrace   string
-	priority    int
-	attempts    int
+	// file is the job file; what other flags say takes the place of what it says.
+	file      string
+	name      string
+	namespace string
+	// count, cpu and the like are 0 where the flag was not given, which apply tells from a 0 that
+	// was.
+	count int
+	cpu   float64
+	// memory, disk and outputLimit are sizes as users write them, timeout and killGrace durations.
+	// They stay text until quantities reads them, so that an error can name the flag.
+	memory string
+	disk   string
+	// env, inputs, outputs and constraints may be given several times, and add to those of the
+	// file.
+	env       []string
+	timeout   string
+	killGrace string
+	priority  int
+	attempts  int
+	// on says after which ends an attempt is followed by another one.
 	on          []string
 	inputs      []string
 	outputs     []string
@@ -39,9 +48,12 @@ type specFlags struct {
 	image       string
 	constraints []string
 	outputLimit string
-	replace     bool
-	exclusive   bool
+	// replace stops a running job of this name. It is of the submission and not of the job.
+	replace bool
+	// exclusive asks that no member is ever run by two nodes at once.
+	exclusive bool
 
+	// What follows is about containers.
 	entrypoint string
 	user       string
 	network    string
@@ -51,6 +63,8 @@ type specFlags struct {
 	pids       int
 }
 
+// flags adds them to a command. Defaults are said and not set: the job file or the server has them,
+// and a flag counts only if it was given.
 func (s *specFlags) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVarP(&s.file, "file", "f", "", "job file (YAML or JSON, - is stdin); flags change what it says")
@@ -85,10 +99,12 @@ func (s *specFlags) flags(c *cobra.Command) {
 	addHabits(f)
 }
 
-// submission is the job that flags and arguments describe, checked, and the
-// folder that its local files are relative to.
+// submission is the job that flags and arguments describe, and the folder that its local files are
+// relative to. The job is checked as the server will check it, so that most mistakes are found
+// without one.
 func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader) (api.JobSubmission, string, error) {
 	out := api.JobSubmission{Replace: s.replace}
+	// Without a file the flags are all of it.
 	spec, folder := &api.JobSpec{}, "."
 	if s.file != "" {
 		read, err := specfile.JobAt(s.file, stdin)
@@ -97,6 +113,7 @@ func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader)
 		}
 		spec, folder = read, cli.FolderOf(s.file)
 	}
+	// A command behind the flags takes the place of the file's.
 	if len(args) > 0 {
 		spec.Command = args
 	}
@@ -107,6 +124,7 @@ func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader)
 	if len(spec.Command) == 0 && spec.Image == "" {
 		return out, "", cli.Usage(errors.New("there is no command; write it behind the flags, as in `muster run -- echo hello`"))
 	}
+	// The defaults are set before the check, as the server does it.
 	spec.Defaults()
 	if problems := spec.ValidateFile(); problems != nil {
 		return out, "", cli.Usage(&api.Problem{Title: "the job is wrong", Errors: problems})
@@ -115,8 +133,10 @@ func (s *specFlags) submission(c *cobra.Command, args []string, stdin io.Reader)
 	return out, folder, nil
 }
 
-// apply puts what the flags say into the spec. Given is whether a flag was given.
+// apply puts what the flags say into the spec. Given reports whether a flag was given: a value
+// alone cannot say whether the job file's is meant.
 func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
+	// Texts are taken as they are; what is wrong with one is found when the whole is checked.
 	for _, t := range []struct {
 		flag, value string
 		to          *string
@@ -136,12 +156,14 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 	if given("exclusive") {
 		spec.Exclusive = s.exclusive
 	}
+	// The server would take 0 for its default. Whoever types it means something else.
 	if given("count") {
 		if s.count < 1 {
 			return fmt.Errorf("--count is %d; a job has 1 to %d members", s.count, api.MaxCount)
 		}
 		spec.Count = s.count
 	}
+	// A member needs some of a processor, so 0 is a mistake here too.
 	if given("cpu") {
 		if s.cpu == 0 {
 			return fmt.Errorf("--cpu is 0; give at least %g", api.MinCPU)
@@ -149,6 +171,7 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		spec.Resources.CPU = s.cpu
 	}
 	if given("priority") {
+		// The spec keeps a pointer, and the flag's own variable may be parsed again.
 		p := s.priority
 		spec.Priority = &p
 	}
@@ -158,10 +181,12 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		}
 		spec.Restart.Attempts = s.attempts
 	}
+	// What is tried again decides how often by default.
 	if given("on") {
 		spec.Restart.On = s.on
 		if !given("attempts") && s.file == "" {
-			spec.Restart.Attempts = 0 // the default changes with it
+			// The default changes with --on.
+			spec.Restart.Attempts = 0
 		}
 	}
 	if err := s.container(spec, given); err != nil {
@@ -173,6 +198,8 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 	if err := s.environment(spec); err != nil {
 		return err
 	}
+	// Constraints, inputs and outputs add to those of the file: a list has no name by which one
+	// could be replaced.
 	for _, c := range s.constraints {
 		k, err := parseConstraint(c)
 		if err != nil {
@@ -185,7 +212,7 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		if err != nil {
 			return err
 		}
-		// Relative to where the command was typed, not to the job file.
+		// The file is relative to where the command was typed, not to the job file.
 		if in.File, err = filepath.Abs(in.File); err != nil {
 			return err
 		}
@@ -197,11 +224,13 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 	return nil
 }
 
-// container puts in what is of containers only, and their limits.
+// container puts in what only containers have, and their limits. An empty or zero value is refused
+// where leaving the flag out says the same: whoever gives it means something else.
 func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error {
 	if given("image") && s.image == "" {
 		return errors.New("--image is empty; name one, as python:3.13")
 	}
+	// An empty one takes the image's entrypoint away, so it is not the same as none.
 	if given("entrypoint") {
 		spec.Entrypoint = []string{s.entrypoint}
 	}
@@ -226,6 +255,7 @@ func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error 
 	return nil
 }
 
+// quantities reads sizes and durations.
 func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error {
 	for _, q := range []struct {
 		flag, value string
@@ -235,7 +265,9 @@ func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error
 			continue
 		}
 		v, err := api.ParseSize(q.value)
+		// A disk of 0 is none, which can be meant.
 		if err == nil && v == 0 && q.flag != "disk" {
+			// In a spec 0 stands for the default, so it cannot be asked for.
 			err = errors.New("is 0; leave it out for the default")
 		}
 		if err != nil {
@@ -252,7 +284,8 @@ func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error
 		}
 		v, err := api.ParseDuration(q.value)
 		if err == nil && v == 0 && q.flag == "kill-grace" {
-			v = api.Duration(time.Millisecond) // as good as at once; 0 would stand for the default
+			// A millisecond is as good as at once; 0 would stand for the default.
+			v = api.Duration(time.Millisecond)
 		}
 		if err != nil {
 			return fmt.Errorf("--%s: %w", q.flag, err)
@@ -262,6 +295,7 @@ func (s *specFlags) quantities(spec *api.JobSpec, given func(string) bool) error
 	return nil
 }
 
+// environment adds variables to those of the job file.
 func (s *specFlags) environment(spec *api.JobSpec) error {
 	env, err := cli.ParseEnv(s.env)
 	if err != nil {
@@ -276,7 +310,8 @@ func (s *specFlags) environment(spec *api.JobSpec) error {
 	return nil
 }
 
-// parseInput reads SOURCE:PATH, or SOURCE alone for the same name in the work directory.
+// parseInput reads SOURCE:PATH, or SOURCE alone for the same name in the work directory. The last
+// colon counts: names on this host have more of them than names inside.
 func parseInput(s string) (api.InputSpec, error) {
 	source, to := s, path.Base(filepath.ToSlash(s))
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
@@ -285,18 +320,21 @@ func parseInput(s string) (api.InputSpec, error) {
 	if source == "" || to == "" {
 		return api.InputSpec{}, fmt.Errorf("--input %s: write SOURCE:PATH, a local file and where it goes in the work directory", s)
 	}
+	// What is fetched by a node must be known by its digest, or two members could get two files.
 	if strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://") {
 		return api.InputSpec{}, fmt.Errorf("--input %s: an address needs a digest beside it; write it into a job file (url and digest)", s)
 	}
 	return api.InputSpec{File: source, Path: to}, nil
 }
 
-// parseConstraint reads a constraint as users write it.
+// parseConstraint reads a constraint as users write it: NAME=VALUE, NAME!=VALUE, NAME in A,B, or
+// NAME alone, which asks for any value.
 func parseConstraint(s string) (api.ConstraintSpec, error) {
 	if name, list, ok := strings.Cut(s, " in "); ok {
 		return api.ConstraintSpec{Attribute: strings.TrimSpace(name), Op: muster.OpIn, Values: strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })}, nil
 	}
 	if name, value, ok := strings.Cut(s, "="); ok {
+		// A ! before the = belongs to the operator and not to the name.
 		if before, not := strings.CutSuffix(name, "!"); not {
 			return api.ConstraintSpec{Attribute: strings.TrimSpace(before), Op: muster.OpNotEqual, Value: strings.TrimSpace(value)}, nil
 		}

@@ -10,6 +10,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
+// stopCommand makes muster job stop. It does not wait for the end: that may take as long as the
+// members' grace time.
 func stopCommand(a *cli.App) *cobra.Command {
 	reason := ""
 	c := a.Command("stop NAME", "Stop a job", `Its members are asked to end with TERM, and killed after their grace time. The command

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
+// submitCommand makes muster job submit. It prints the job's name alone, which a script can keep.
 func submitCommand(a *cli.App) *cobra.Command {
 	var ifVersion uint64
 	var replace bool
@@ -21,6 +22,7 @@ func submitCommand(a *cli.App) *cobra.Command {
 the job file) are uploaded first. The job's name is printed. A job that is there
 already with the same content is left as it is.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		s := api.JobSubmission{Replace: replace}
+		// 0 has a meaning of its own: the job must not exist.
 		if c.Flags().Changed("if-version") {
 			s.IfVersion = &ifVersion
 		}
@@ -61,8 +63,8 @@ func intoNamespace(a *cli.App, spec *api.JobSpec) error {
 	return a.IntoNamespace(&spec.Namespace, "job")
 }
 
-// submit uploads what a submission's inputs name, and submits it. It is done once,
-// however often the connection is lost.
+// submit uploads what a submission's inputs name, and submits it. It is done once, however often
+// the connection is lost: the key tells the server that an attempt is the same submission.
 func submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
 	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
 		return nil, err

@@ -14,6 +14,8 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
+// validateCommand makes muster job validate. The file is checked here first, so that a wrong one is
+// found without a server; whether the job fits only the server knows.
 func validateCommand(a *cli.App) *cobra.Command {
 	var local, plan, replace bool
 	c := a.Command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
@@ -37,6 +39,8 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 		if !local {
 			cl, err := a.Connect()
 			if err == nil {
+				// A plan costs the server more than a look at its offerings, so it is made only if
+				// it is asked for.
 				ask := cl.Validate
 				if plan {
 					ask = cl.ValidatePlan
@@ -44,6 +48,7 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 				out, err = ask(ctx, api.JobSubmission{Spec: *spec, Replace: replace})
 			}
 			if err != nil {
+				// That the file is right is worth saying, even if nothing else is known.
 				return fmt.Errorf("%s is well-formed, but its fit is not known: %w", args[0], err)
 			}
 		}
@@ -53,6 +58,8 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 			}
 		}
 		switch {
+		// The worst is said first: the server would refuse it, it fits nowhere, it would be refused
+		// now.
 		case len(out.Problems) > 0:
 			return cli.Usage(&api.Problem{Title: args[0] + " would be refused", Errors: out.Problems})
 		case !out.Fits:
@@ -77,37 +84,26 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 	return c
 }
 
-// linesOfPlan is how many nodes a person is told of; --json has all.
+// linesOfPlan is how many nodes are shown to a person; --json has all.
 const linesOfPlan = 20
 
-// shownStops is how many of those that would be stopped are named.
+// shownStops is how many of the members that would be stopped are named.
 const shownStops = 10
 
+// printPlan prints what a submission would do now: to the job that has the name, then where members
+// would go, which allocations would give way, and why the others would wait.
 func printPlan(a *cli.App, p *api.JobPlan, name string) {
-	switch c := p.Change; {
-	case p.Unchanged:
-		fmt.Fprintf(a.Stdout, "job %s is at version %d and says so already: nothing would change\n", term.Clean(name), p.Version)
-	case c != nil:
-		fmt.Fprintf(a.Stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
-		if c.Members > 0 {
-			fmt.Fprintf(a.Stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
-		}
-		for i, s := range c.Stops {
-			if i == shownStops {
-				fmt.Fprintf(a.Stdout, "  and %d more would be stopped now\n", c.Stopped-i)
-				break
-			}
-			fmt.Fprintf(a.Stdout, "  member %d would be stopped now: %s\n", s.Member, term.Clean(s.Why))
-		}
-	}
+	printChange(a, p, name)
 	if p.Paused != "" {
 		fmt.Fprintf(a.Stdout, "nothing is placed now: %s; without that:\n", term.Clean(p.Paused))
 	}
+	// The server looks at some of the members only: the others may be placed as well.
 	more := ""
 	if p.More {
 		more = ", and maybe more"
 	}
 	fmt.Fprintf(a.Stdout, "now %d would be placed%s, %d would wait\n", p.Placed, more, p.Waiting)
+	// The nodes are in the order in which they were chosen.
 	members := 0
 	for i, n := range p.Nodes {
 		if i < linesOfPlan {
@@ -119,6 +115,45 @@ func printPlan(a *cli.App, p *api.JobPlan, name string) {
 	if members > 0 {
 		fmt.Fprintf(a.Stdout, "  and %d on nodes chosen after these\n", members)
 	}
+	printEvictions(a, p)
+	if p.Why != "" {
+		fmt.Fprintf(a.Stdout, "  %d wait: %s\n", p.Waiting, term.Clean(p.Why))
+	}
+	if p.Placed+p.Waiting == 0 {
+		// The members that are placed stay where they are, so there is nothing to explain.
+		return
+	}
+	for _, line := range p.Text {
+		fmt.Fprintln(a.Stdout, term.Clean(line))
+	}
+}
+
+// printChange prints what would become of the job that has the name: nothing if there is none.
+func printChange(a *cli.App, p *api.JobPlan, name string) {
+	switch c := p.Change; {
+	case p.Unchanged:
+		fmt.Fprintf(a.Stdout, "job %s is at version %d and says so already: nothing would change\n", term.Clean(name), p.Version)
+	case c != nil:
+		fmt.Fprintf(a.Stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
+		// How many at a time is the rollout's pace.
+		if c.Members > 0 {
+			fmt.Fprintf(a.Stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
+		}
+		// A submission with --replace or with fewer members stops some at once.
+		for i, s := range c.Stops {
+			if i == shownStops {
+				fmt.Fprintf(a.Stdout, "  and %d more would be stopped now\n", c.Stopped-i)
+				break
+			}
+			fmt.Fprintf(a.Stdout, "  member %d would be stopped now: %s\n", s.Member, term.Clean(s.Why))
+		}
+	}
+}
+
+// printEvictions prints which allocations would be preempted, by node, with the terms by which they
+// were chosen.
+func printEvictions(a *cli.App, p *api.JobPlan) {
+	// The server names the nodes of the first hundred at most; the others are counted.
 	left := len(p.GiveWay)
 	for i, v := range p.Evictions {
 		if i == linesOfPlan {
@@ -129,14 +164,5 @@ func printPlan(a *cli.App, p *api.JobPlan, name string) {
 	}
 	if left > 0 {
 		fmt.Fprintf(a.Stdout, "  and %d more allocations would give way\n", left)
-	}
-	if p.Why != "" {
-		fmt.Fprintf(a.Stdout, "  %d wait: %s\n", p.Waiting, term.Clean(p.Why))
-	}
-	if p.Placed+p.Waiting == 0 {
-		return // the others are where they are
-	}
-	for _, line := range p.Text {
-		fmt.Fprintln(a.Stdout, term.Clean(line))
 	}
 }
