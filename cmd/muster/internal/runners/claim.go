@@ -15,16 +15,20 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// claimFlags are those of claim and x.
+// claimFlags are the flags of claim, extend and x, as the user wrote them. Durations stay text
+// until request reads them: "" means that the environment decides. Note and key are of claim alone:
+// x and extend have none.
 type claimFlags struct{ ttl, idle, wait, note, key string }
 
+// add adds those that claim and x have. Without a flag the environment's own limits hold.
 func (f *claimFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires after so long, as 10m; 0s: never by that (default: as the environment says)")
 	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that (default: as the environment says)")
 	c.Flags().StringVar(&f.wait, "wait", "30s", "how long to wait for a runner if none is warm; 0s: not at all")
 }
 
-// request is what the flags say.
+// request is the claim that the flags ask for. A limit that was not given is nil, which is not the
+// same as 0s: that lifts it. An error names the flag.
 func (f *claimFlags) request(a *cli.App, env string) (api.ClaimRequest, error) {
 	q := api.ClaimRequest{Note: f.note}
 	q.Namespace, q.Environment = envName(a, env)
@@ -48,6 +52,8 @@ func (f *claimFlags) request(a *cli.App, env string) (api.ClaimRequest, error) {
 	return q, nil
 }
 
+// claimHint adds to an error of a claim what to do about it: most often no runner is warm yet, and
+// a longer wait or a look at the environment helps.
 func claimHint(err error, q *api.ClaimRequest) error {
 	if client.IsNoneWarm(err) {
 		return cli.WithHint(err, fmt.Sprintf("`muster env show %s` says what its runners are at; --wait waits longer", cli.EnvironmentName(q.Namespace, q.Environment)))
@@ -55,6 +61,8 @@ func claimHint(err error, q *api.ClaimRequest) error {
 	return envHint(err)
 }
 
+// claimCommand makes muster claim. It prints the runner's id alone, so that a script can keep it.
+// The secret is printed with --json only: on a screen it would be seen by others.
 func claimCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
 	c := a.Command("claim ENVIRONMENT", "Claim a warm runner", `Print the id of a runner that is yours until it is released or its claim expires:
@@ -84,13 +92,17 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 	})
 	f.add(c)
 	c.Flags().StringVar(&f.note, "note", "", "shown with the claim: what it is for")
+	// A script that is started again asks for the same claim by its key.
 	c.Flags().StringVar(&f.key, "key", "", "any text that is new for each claim meant: asked for again with it, it is the same claim")
 	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
 
+// releaseCommand makes muster release. It stops at the first runner that it cannot release: what
+// follows would most likely fail for the same reason.
 func releaseCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+		// Several runners are one command line, because a script has them in a list.
 		for _, id := range args {
 			if err := cl.Release(ctx, muster.AllocID(id)); err != nil {
 				return err
@@ -100,13 +112,17 @@ func releaseCommand(a *cli.App) *cobra.Command {
 	})
 }
 
+// extendCommand makes muster extend. Both limits count from now, so a script that works longer
+// extends as often as it likes.
 func extendCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{wait: "0s"}
 	c := a.Command("extend RUNNER", "Extend the claim of a runner", "", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		// Only the durations are used: the environment's name is none.
 		q, err := f.request(a, "x")
 		if err != nil {
 			return err
 		}
+		// An extension that extends nothing is a mistake.
 		if q.TTL == nil && q.Idle == nil {
 			return cli.Usage(fmt.Errorf("say how long: --ttl, --idle, or both"))
 		}
@@ -115,6 +131,7 @@ func extendCommand(a *cli.App) *cobra.Command {
 			return err
 		}
 		got, err := cl.Extend(ctx, muster.AllocID(args[0]), api.ClaimExtension{TTL: q.TTL, Idle: q.Idle})
+		// There is nothing to say but when it expires, which the user has just chosen.
 		if err != nil || !a.JSON {
 			return err
 		}
@@ -125,15 +142,18 @@ func extendCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
+// runnerCommand makes muster runner and muster runner list.
 func runnerCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	var q client.RunnerQuery
 	state := ""
 	list := a.ClientCommand("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+		// Without an environment it lists the runners of all, or of those in --namespace.
 		q.Namespace, q.State = a.Namespace, muster.RunnerState(state)
 		if len(args) == 1 {
 			q.Namespace, q.Environment = envName(a, args[0])
 		}
+		// A program gets an empty list rather than null.
 		all := []api.Runner{}
 		var rows [][]string
 		for r, err := range cl.Runners(ctx, q) {
@@ -141,6 +161,7 @@ func runnerCommand(a *cli.App) *cobra.Command {
 				return envHint(err)
 			}
 			all = append(all, r)
+			// Only a claimed runner has a claim, and only one that was used has a time of that.
 			claim, used := "-", "-"
 			if r.Claim != nil {
 				claim = strings.TrimSpace(r.Claim.ID + " " + r.Claim.Note)

@@ -17,13 +17,15 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
+// envCommand makes muster env, with all that is below it.
 func envCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "env", Short: "Set environments, and see them", Long: "Environments are templates of which runners are kept warm.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(envApplyCommand(a), envListCommand(a), envShowCommand(a), envDeleteCommand(a))
 	return c
 }
 
-// envName parts NAMESPACE/NAME; the flag's namespace counts where none is given.
+// envName takes NAMESPACE/NAME apart. Without a namespace in it that of --namespace counts, and
+// then the default one. It checks nothing: the server says what is wrong with a name.
 func envName(a *cli.App, s string) (namespace, name string) {
 	def := a.Namespace
 	if def == "" {
@@ -32,6 +34,7 @@ func envName(a *cli.App, s string) (namespace, name string) {
 	return api.SplitName(s, def)
 }
 
+// envHint adds to an error about an environment that does not exist where to look for them.
 func envHint(err error) error {
 	if client.IsNotFound(err) {
 		return cli.WithHint(err, "`muster env list` shows the environments")
@@ -39,16 +42,20 @@ func envHint(err error) error {
 	return err
 }
 
+// envApplyCommand makes muster env apply. A file with the same content changes nothing and is no
+// error, so a script may apply its files each time.
 func envApplyCommand(a *cli.App) *cobra.Command {
 	var ifVersion uint64
 	var c *cobra.Command
 	c = a.Command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. What decides
 how a runner runs makes a new version: warm runners are replaced one by one, claimed ones live on. Another number of warm
 runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		// The file is read and checked before a server is looked for.
 		spec, err := specfile.EnvironmentAt(args[0], a.Stdin)
 		if err != nil {
 			return err
 		}
+		// The namespace is part of the name, and must be known before anything is uploaded.
 		if err := a.IntoNamespace(&spec.Namespace, "environment"); err != nil {
 			return err
 		}
@@ -56,12 +63,15 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 		if err != nil {
 			return err
 		}
+		// Inputs of an environment are those of a job, and are uploaded like them.
 		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
 		if err := transfer.UploadInputs(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
 			return err
 		}
+		// The inputs have digests now in place of names of files here.
 		spec.Inputs = files.Inputs
 		s := api.EnvironmentSetting{Spec: *spec}
+		// 0 has a meaning of its own: the environment must not exist.
 		if c.Flags().Changed("if-version") {
 			s.IfVersion = &ifVersion
 		}
@@ -73,6 +83,7 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 			return a.PrintJSON(done)
 		}
 		name := cli.EnvironmentName(done.Namespace, done.Name)
+		// The name is printed all the same: it is what a script reads.
 		if done.Unchanged {
 			fmt.Fprintf(a.Stderr, "muster: environment %s is there with the same content (version %d); nothing was changed\n", name, done.Version)
 		}
@@ -84,8 +95,11 @@ runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []s
 	return c
 }
 
+// envListCommand makes muster env list. Of an environment that keeps no runners warm WARM is 0/0,
+// which says that it is meant so.
 func envListCommand(a *cli.App) *cobra.Command {
 	c := a.ClientCommand("list", "List environments", "", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+		// A program gets an empty list rather than null.
 		all := []api.Environment{}
 		var rows [][]string
 		for e, err := range cl.Environments(ctx, a.Namespace) {
@@ -106,7 +120,8 @@ func envListCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
-// envNote is what is most worth knowing.
+// envNote is what is most worth knowing of an environment: what failed if it is tried again, then
+// that too few runners are warm, then why it wants as many as it does. There is one column for it.
 func envNote(e *api.Environment) string {
 	switch {
 	case e.RetryAt != nil && e.Failure != "":
@@ -117,6 +132,8 @@ func envNote(e *api.Environment) string {
 	return e.Why
 }
 
+// envShowCommand makes muster env show. The answer says how many runners it wants warm, and why:
+// that is what people ask when one has to wait.
 func envShowCommand(a *cli.App) *cobra.Command {
 	c := a.ClientCommand("show NAME", "Show an environment: its runners, how many it wants warm, and why", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		ns, name := envName(a, args[0])
@@ -127,44 +144,56 @@ func envShowCommand(a *cli.App) *cobra.Command {
 		if a.JSON {
 			return a.PrintJSON(e)
 		}
-		what := e.Spec.Image
-		if what == "" {
-			what = "a process of its node"
-		}
-		say := func(name, format string, args ...any) {
-			fmt.Fprintf(a.Stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))
-		}
-		say("environment", "%s, version %d, %s", cli.EnvironmentName(e.Namespace, e.Name), e.Version, e.Stage)
-		say("image", "%s", what)
-		say("command", "%s", term.ShellWords(e.Spec.Command))
-		if demands := demandsOf(e.Spec); demands != "" {
-			say("demands", "%s", demands)
-		}
-		say("runners", "%d warm, %d starting, %d claimed, %d gone", e.Runners.Warm, e.Runners.Starting, e.Runners.Claimed, e.Runners.Gone)
-		say("wants", "%d warm: %s", e.Wanted, e.Why)
-		say("claims", "%d so far, %d wait", e.Claims, e.Waiting)
-		if e.Outdated > 0 {
-			say("outdated", "%s of an earlier version", muster.Counted(e.Outdated, "warm runner"))
-		}
-		if e.Waits != "" {
-			say("waits", "%s without a place: %s", muster.Counted(e.Unplaced, "runner"), e.Waits)
-		}
-		if e.Failure != "" {
-			say("failure", "%s", e.Failure)
-		}
-		if e.RetryAt != nil {
-			say("retry", "at %s", e.RetryAt.Local().Format(time.TimeOnly))
-		}
-		if e.Alert != nil {
-			say("alert", "too few warm since %s", e.Alert.Local().Format(time.TimeOnly))
-		}
+		printEnvironment(a, e)
 		return nil
 	})
 	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
 
-// demandsOf is what its runners have beside image and command.
+// printEnvironment prints an environment: what its runners are, how many there are and are wanted,
+// and what is wrong with it. Lines that would say nothing are left out.
+func printEnvironment(a *cli.App, e *api.Environment) {
+	what := e.Spec.Image
+	// Without an image its runners are processes of their nodes.
+	if what == "" {
+		what = "a process of its node"
+	}
+	// The names are padded by hand: the widest is known.
+	say := func(name, format string, args ...any) {
+		fmt.Fprintf(a.Stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	say("environment", "%s, version %d, %s", cli.EnvironmentName(e.Namespace, e.Name), e.Version, e.Stage)
+	say("image", "%s", what)
+	say("command", "%s", term.ShellWords(e.Spec.Command))
+	if demands := demandsOf(e.Spec); demands != "" {
+		say("demands", "%s", demands)
+	}
+	say("runners", "%d warm, %d starting, %d claimed, %d gone", e.Runners.Warm, e.Runners.Starting, e.Runners.Claimed, e.Runners.Gone)
+	say("wants", "%d warm: %s", e.Wanted, e.Why)
+	say("claims", "%d so far, %d wait", e.Claims, e.Waiting)
+	// Claimed runners of an earlier version live on; warm ones are replaced one by one.
+	if e.Outdated > 0 {
+		say("outdated", "%s of an earlier version", muster.Counted(e.Outdated, "warm runner"))
+	}
+	// The rest are lines that most environments do not have.
+	if e.Waits != "" {
+		say("waits", "%s without a place: %s", muster.Counted(e.Unplaced, "runner"), e.Waits)
+	}
+	if e.Failure != "" {
+		say("failure", "%s", e.Failure)
+	}
+	// After a failure no runner is started for a while.
+	if e.RetryAt != nil {
+		say("retry", "at %s", e.RetryAt.Local().Format(time.TimeOnly))
+	}
+	// Too few for long is what an operator should look at.
+	if e.Alert != nil {
+		say("alert", "too few warm since %s", e.Alert.Local().Format(time.TimeOnly))
+	}
+}
+
+// demandsOf is what an environment's runners need beside image and command; "" if nothing.
 func demandsOf(s *api.EnvironmentSpec) string {
 	var all []string
 	if s.Isolation != "" {
@@ -173,6 +202,7 @@ func demandsOf(s *api.EnvironmentSpec) string {
 	if s.Runtime != "" {
 		all = append(all, "runtime "+s.Runtime)
 	}
+	// A runner is warm when this command says so, and not when it has started.
 	if s.Ready != nil {
 		all = append(all, "ready when "+term.ShellWords(s.Ready.Command)+" exits with 0")
 	}
@@ -182,6 +212,8 @@ func demandsOf(s *api.EnvironmentSpec) string {
 	return strings.Join(all, ", ")
 }
 
+// envDeleteCommand makes muster env delete. Claimed runners are somebody's work, so they go only if
+// that is asked for.
 func envDeleteCommand(a *cli.App) *cobra.Command {
 	claimed := false
 	c := a.ClientCommand("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
@@ -191,9 +223,4 @@ func envDeleteCommand(a *cli.App) *cobra.Command {
 	c.Flags().BoolVar(&claimed, "claimed", false, "end claimed runners as well")
 	a.NamespaceFlag(c, "namespace of the environment")
 	return c
-}
-
-// Commands are those about environments and their runners.
-func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{envCommand(a), claimCommand(a), releaseCommand(a), extendCommand(a), runnerCommand(a), xCommand(a)}
 }

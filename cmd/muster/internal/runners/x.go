@@ -13,6 +13,9 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/inside"
 )
 
+// xCommand makes muster x: a claim, an execution and a release. It does not go through App.Command:
+// signals are for the command that runs inside. It has the flags of claim and some of exec; the
+// rest of exec makes no sense for a runner that ends with the command.
 func xCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
 	x := &inside.Executor{App: a, Stdin: true}
@@ -22,6 +25,7 @@ func xCommand(a *cli.App) *cobra.Command {
 
 Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	f.add(c)
+	// What follows the command belongs to the command.
 	c.Flags().SetInterspersed(false)
 	c.Flags().BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
 	c.Flags().StringVarP(&x.User, "user", "u", "", "who runs it in a container (default: as the environment says)")
@@ -31,6 +35,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	a.NamespaceFlag(c, "namespace of the environment")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
+		// Flags may stand behind the environment's name, as with exec.
 		args, err := inside.ExecArgs(cmd, args)
 		if err != nil {
 			return err
@@ -39,16 +44,19 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 		if err != nil {
 			return err
 		}
+		// Whoever lists runners sees what this one is claimed for.
 		q.Note = "muster x"
 		cl, err := a.Connect()
 		if err != nil {
 			return err
 		}
+		// Each x is a claim of its own, so the client draws the key.
 		got, err := cl.Claim(ctx, q, "")
 		if err != nil {
 			return claimHint(err, &q)
 		}
-		// However it ends, the runner is given back.
+		// However it ends, the runner is released, also when a signal has ended the context. If
+		// that fails, the claim's expiry does it.
 		defer func() {
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 			defer cancel()
@@ -61,5 +69,5 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	return c
 }
 
-// releaseTime bounds how long muster x tries to give its runner back.
+// releaseTime bounds how long muster x tries to release its runner.
 const releaseTime = 10 * time.Second
