@@ -15,6 +15,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// costCommand makes muster cost. The server counts and adds up; this only reads what is asked for
+// and lays out the answer.
 func costCommand(a *cli.App) *cobra.Command {
 	var q client.CostQuery
 	var since string
@@ -28,9 +30,11 @@ first day of one.
   muster cost --by pool --since 2026-01
   muster cost --by month --since 2026-01 --json`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		var err error
+		// The months are UTC's, and now is this host's.
 		if q.Since, err = month(since, time.Now()); err != nil {
 			return cli.Usage(err)
 		}
+		// It is checked here, because the server's answer would name a field and not the flag.
 		switch q.By {
 		case "job", "namespace", "pool", "month":
 		default:
@@ -52,11 +56,13 @@ first day of one.
 	})
 	c.Flags().StringVar(&q.By, "by", "job", "what the rows are: job, namespace, pool or month")
 	c.Flags().StringVar(&since, "since", "", "first month, as 2026-09, a day in it, or how long ago, as 720h; default: this month")
+	// More rows than a person reads are added up by the server.
 	c.Flags().IntVar(&q.Limit, "limit", 100, "rows at most; the others are added up")
 	return c
 }
 
-// month reads where to begin: a month, a day in it, or how long before now.
+// month reads where to begin: a month, a day in it, or how long before now; "" leaves it to the
+// server. Cost is kept by month in UTC, so a day stands for its month.
 func month(since string, now time.Time) (string, error) {
 	if since == "" {
 		return "", nil
@@ -72,21 +78,28 @@ func month(since string, now time.Time) (string, error) {
 	return "", fmt.Errorf("--since %q: write a month as 2026-09, a day as 2026-09-01, or a time as 720h", since)
 }
 
+// printCost prints what was spent as a table. The last row is all of it: what no row names has rows
+// of its own, so that the rows add up to the last one.
 func printCost(a *cli.App, c *api.Cost) {
+	// An empty table would not say from when on nothing was spent.
 	if c.Total == (api.CostAmount{}) {
 		fmt.Fprintf(a.Stderr, "muster: no node has cost anything since %s\n", c.Since.UTC().Format(time.DateOnly))
 		return
 	}
+	// Idle time belongs to a pool or a month. No job and no namespace is to blame for it, so there
+	// it is one row for all.
 	withIdle := c.By == "pool" || c.By == "month"
 	headers := []string{strings.ToUpper(c.By), "COST", "NODE TIME", "OF ALL"}
 	if withIdle {
 		headers = append(headers, "IDLE", "OF IT")
 	}
+	// Cost, hours and parts stand in each row alike, whatever the row is about.
 	row := func(name string, s api.CostAmount, idle *api.CostAmount) []string {
 		out := []string{name, few(s.Cost), term.Brief(time.Duration(s.Hours * float64(time.Hour))), costPart(s, c.Total)}
 		if withIdle && idle != nil {
 			out = append(out, few(idle.Cost), costPart(*idle, s))
 		}
+		// A row must have a cell for each header.
 		for len(out) < len(headers) {
 			out = append(out, "")
 		}
@@ -106,13 +119,15 @@ func printCost(a *cli.App, c *api.Cost) {
 	fmt.Fprintf(a.Stdout, "from %s to %s UTC\n", c.Since.UTC().Format(time.DateOnly), c.Until.UTC().Format("2006-01-02 15:04"))
 }
 
-// costName is what a row is about.
+// costName is what a row is about. Old rows may have lost their job or their namespace: the server
+// adds up what is small and long ago.
 func costName(by string, r *api.CostRow) string {
 	switch {
 	case by == "pool":
 		return r.Pool
 	case by == "month":
 		return r.Month
+	// No namespace, and so no job: what was small and long ago, added up.
 	case r.Namespace == "":
 		return "(others)"
 	case by == "namespace":
@@ -123,7 +138,8 @@ func costName(by string, r *api.CostRow) string {
 	return muster.JobKey{Namespace: muster.Namespace(r.Namespace), Name: r.Job}.String()
 }
 
-// costPart is how much of all a part cost; if nothing has a price, how much of the time it was.
+// costPart is how much of all a part cost; if nothing has a price, how much of the time it was. "-"
+// where neither is known.
 func costPart(part, all api.CostAmount) string {
 	p, whole := part.Cost, all.Cost
 	if whole == 0 {
@@ -135,7 +151,8 @@ func costPart(part, all api.CostAmount) string {
 	return fmt.Sprintf("%.1f%%", 100*p/whole)
 }
 
-// few is an amount in few digits: two after the point, and four of what is less than one.
+// few is an amount in few digits: two after the point, and four of what is less than one. An amount
+// that four digits would show as 0 is said to be smaller, because it is not nothing.
 func few(v float64) string {
 	switch {
 	case v == 0:

@@ -2,8 +2,8 @@
 // pool, namespace, provider, image, cost and events.
 //
 // Orders carry who gave them and why, for those who read the history later. The package decides
-// nothing: what a node or a pool is allowed to do is the server's to say, and the package must never
-// work around its answer.
+// nothing: what a node or a pool is allowed to do is the server's to say, and the package must
+// never work around its answer.
 //
 // The program has its commands.
 package operators

@@ -15,6 +15,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// eventsCommand makes muster events. Events are filtered by the server, so what follows a busy
+// cluster does not read all of it.
 func eventsCommand(a *cli.App) *cobra.Command {
 	var follow bool
 	var after, job, node string
@@ -22,19 +24,22 @@ func eventsCommand(a *cli.App) *cobra.Command {
 also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.Namespace), Node: muster.NodeID(node)}
 		if job != "" {
+			// A job may be named with its namespace, as everywhere.
 			key, err := a.JobKey(job)
 			if err != nil {
 				return err
 			}
 			q.Namespace, q.Job = key.Namespace, key.Name
 		}
+		// 0 is before the first index: whoever types it means the beginning.
 		if q.After == "0" {
 			q.After = client.Oldest
 		}
+		// What follows goes on over restarts of the server.
 		if follow {
 			cl = cl.Patient(cli.FollowPatience)
 		}
-		return printEvents(a, ctx, cl, q, follow)
+		return printEvents(ctx, a, cl, q, follow)
 	})
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with events as they come")
 	c.Flags().StringVar(&after, "after", client.Oldest, "begin after this log index or event; \"\" is now")
@@ -44,14 +49,19 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 	return c
 }
 
-func printEvents(a *cli.App, ctx context.Context, cl *client.Client, q client.EventQuery, follow bool) error {
+// printEvents prints events as they come, to the last that is kept, or until a signal if it
+// follows. With --json each event is one line, because a stream has no end at which an array could
+// be closed.
+func printEvents(ctx context.Context, a *cli.App, cl *client.Client, q client.EventQuery, follow bool) error {
 	lines := term.JSONEncoder(a.Stdout)
+	// Nothing at all may be because a name is wrong.
 	printed := false
 	for ev, err := range cl.Events(ctx, q) {
 		var old *client.TooOld
 		switch {
 		case errors.As(err, &old):
 			return cli.WithHint(err, "without --after it begins with the oldest that are kept")
+		// A signal ends it, and the broken connection is only what that looks like.
 		case err != nil && follow && ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
@@ -72,7 +82,8 @@ func printEvents(a *cli.App, ctx context.Context, cl *client.Client, q client.Ev
 	return nil
 }
 
-// noEvents says that nothing is kept of what was asked for: its name may be wrong.
+// noEvents says that nothing is kept of what was asked for: its name may be wrong, and the server
+// cannot tell, because events outlive what they are about.
 func noEvents(a *cli.App, q client.EventQuery) {
 	var of, hint string
 	switch {
@@ -88,7 +99,8 @@ func noEvents(a *cli.App, q client.EventQuery) {
 	fmt.Fprintf(a.Stderr, "muster: no events of %s are kept; %s\n", of, hint)
 }
 
-// afterProblem names the flag that an event to begin after comes from. The client sends it in the query, or as a header.
+// afterProblem names the flag that an event to begin after comes from. The client sends it in the
+// query, or as a header, and the server's answer names that.
 func afterProblem(err error) error {
 	var p *api.Problem
 	if errors.As(err, &p) && len(p.Errors) == 1 && slices.Contains([]string{"query.after", "header.Last-Event-ID"}, p.Errors[0].Location) {

@@ -12,6 +12,9 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// explainCommand makes muster explain. A name may be a job, an environment, a member of a job or a
+// node; they are tried in this order, and node/ID is always a node. The server explains, and sends
+// lines for people beside the data.
 func explainCommand(a *cli.App) *cobra.Command {
 	c := a.ClientCommand("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
 nodes, the largest first; which nodes would be taken and by what; what could be launched and what is in the way; what the
@@ -20,26 +23,28 @@ told of as if it had none, as what the plan saw that placed it is not kept. Of a
 what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
 		cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 			if id, ok := cutNode(args[0]); ok {
-				return explainNode(a, ctx, cl, id, nil)
+				return explainNode(ctx, a, cl, id, nil)
 			}
+			// A name with two slashes, or with one beside --namespace, is no job's name.
 			key, err := a.JobKey(args[0])
 			if err != nil {
 				// NAMESPACE/JOB/INDEX, or JOB/INDEX beside --namespace.
 				if job, index, ok := cli.SplitMember(args[0]); ok {
-					return explainMember(a, ctx, cl, job, index)
+					return explainMember(ctx, a, cl, job, index)
 				}
 				return err
 			}
 			e, err := cl.ExplainJob(ctx, key)
 			if client.IsNotFound(err) {
 				// A server that does not know of environments here refuses the name.
+
 				if env, failed := cl.ExplainJob(ctx, muster.EnvironmentKey(key.Namespace, key.Name)); failed == nil {
 					return printExplanation(a, env, env.Text)
 				}
 				if job, index, ok := cli.SplitMember(args[0]); ok {
-					return explainMember(a, ctx, cl, job, index)
+					return explainMember(ctx, a, cl, job, index)
 				}
-				return explainNode(a, ctx, cl, muster.NodeID(args[0]), err)
+				return explainNode(ctx, a, cl, muster.NodeID(args[0]), err)
 			}
 			if err != nil {
 				return err
@@ -50,8 +55,8 @@ what runs there, and when it will be ended. A name that is both is a job; node/I
 	return c
 }
 
-// explainMember explains one member of a job.
-func explainMember(a *cli.App, ctx context.Context, cl *client.Client, job string, index int) error {
+// explainMember explains one member of a job: where it would go now.
+func explainMember(ctx context.Context, a *cli.App, cl *client.Client, job string, index int) error {
 	key, err := a.JobKey(job)
 	if err != nil {
 		return err
@@ -66,6 +71,8 @@ func explainMember(a *cli.App, ctx context.Context, cl *client.Client, job strin
 	return printExplanation(a, e, e.Text)
 }
 
+// cutNode is the id in node/ID, which names a node even if a job has that name. ok is false for
+// every other name.
 func cutNode(name string) (muster.NodeID, bool) {
 	const prefix = "node/"
 	if len(name) > len(prefix) && name[:len(prefix)] == prefix {
@@ -74,10 +81,12 @@ func cutNode(name string) (muster.NodeID, bool) {
 	return "", false
 }
 
-// explainNode explains a node. noJob is why it is not a job, if that was asked first.
-func explainNode(a *cli.App, ctx context.Context, cl *client.Client, id muster.NodeID, noJob error) error {
+// explainNode explains a node. noJob is why the name is not a job, if that was asked first: it is
+// the error to show, because a job was most likely meant.
+func explainNode(ctx context.Context, a *cli.App, cl *client.Client, id muster.NodeID, noJob error) error {
 	e, err := cl.ExplainNode(ctx, id)
 	switch {
+	// It is neither a job nor a node. The job's error names what was looked for.
 	case client.IsNotFound(err) && noJob != nil:
 		return cli.WithHint(noJob, "nor is there such a node; `muster job list` and `muster node list --all` show what there is")
 	case err != nil:
@@ -86,6 +95,7 @@ func explainNode(a *cli.App, ctx context.Context, cl *client.Client, id muster.N
 	return printExplanation(a, e, e.Text)
 }
 
+// printExplanation prints an explanation: the server's lines, or all of it for programs.
 func printExplanation(a *cli.App, whole any, text []string) error {
 	if a.JSON {
 		return a.PrintJSON(whole)

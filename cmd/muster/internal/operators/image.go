@@ -18,6 +18,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// imageCommand makes muster image, with all that is below it. Its commands ask nodes one by one:
+// images are kept by nodes, and the server has no list of them.
 func imageCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "image", Short: "See, pull and delete images on nodes",
@@ -31,20 +33,26 @@ is too much. Credentials of registries stay with the server: see docs/files.md.`
 	return c
 }
 
-// nodesFlags say which nodes are meant.
+// nodesFlags say which nodes are meant: some by name, or all of a pool. Without them all nodes that
+// serve are meant, where a command allows that.
 type nodesFlags struct {
+	// nodes are named by their ids.
 	nodes []string
-	pool  string
+	// pool stands for all of its nodes that serve. It excludes nodes; find refuses both.
+	pool string
 }
 
+// flags adds them to a command. What begins their help: "to" or "from".
 func (n *nodesFlags) flags(c *cobra.Command, what string) {
 	c.Flags().StringSliceVar(&n.nodes, "node", nil, what+" this node; may be repeated")
 	c.Flags().StringVar(&n.pool, "pool", "", what+" all nodes of this pool that serve")
 }
 
-// find is the nodes that are meant; all that serve, if none are named.
+// find returns the ids of the nodes that are meant, in order; of all that serve if none are named.
+// Nodes that are named are not looked up: each says by itself that it does not exist.
 func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, error) {
 	if len(n.nodes) > 0 {
+		// Both together could mean either of two things.
 		if n.pool != "" {
 			return nil, cli.Usage(errors.New("--node and --pool: give one of them"))
 		}
@@ -61,16 +69,19 @@ func (n *nodesFlags) find(ctx context.Context, cl *client.Client) ([]string, err
 	return ids, nil
 }
 
-// noNodes says that there is nobody to ask.
+// noNodes says that there is no node to ask. It is no error where there is nothing to do: nodes are
+// made when there is work.
 func noNodes(a *cli.App, n *nodesFlags) {
 	fmt.Fprintf(a.Stderr, "muster: no node%s serves; nodes are made when there is work, and `muster pool list` shows the pools\n", term.SuffixIf(n.pool != "", " of pool "+n.pool))
 }
 
-// nodesAtOnce is how many nodes are spoken to at the same time.
+// nodesAtOnce is how many nodes are asked at the same time.
 const nodesAtOnce = 8
 
-// each does something on every node, a few at a time.
+// each does something on every node, a few at a time, and returns when all is done. The index lets
+// the work write its result without a lock.
 func each(ids []string, do func(i int, id string)) {
+	// A place is taken before the goroutine is made, so there are never more of them.
 	places := make(chan struct{}, nodesAtOnce)
 	var wg sync.WaitGroup
 	for i, id := range ids {
@@ -83,8 +94,10 @@ func each(ids []string, do func(i int, id string)) {
 	wg.Wait()
 }
 
-// tellNodes tells what went wrong on nodes; the error is for all of them.
+// tellNodes says what went wrong on which node, and returns one error for all of them. A server
+// that is away is not the fault of a node, and is returned as it is: its exit code is another one.
 func tellNodes(a *cli.App, ids []string, errs []error, what string) error {
+	// Every node's own error is said, and only the last of those of a server that is away.
 	failed, unreachable := 0, error(nil)
 	for i, err := range errs {
 		if err == nil {
@@ -95,6 +108,7 @@ func tellNodes(a *cli.App, ids []string, errs []error, what string) error {
 			unreachable = err
 			continue
 		}
+		// Of many nodes some may be gone by now; of one that was named the name is probably wrong.
 		if client.IsNotFound(err) && client.Code(err) == string(muster.FaultNotFound) && len(ids) == 1 {
 			err = cli.WithHint(err, "`muster node list` shows the nodes")
 		}
@@ -109,12 +123,14 @@ func tellNodes(a *cli.App, ids []string, errs []error, what string) error {
 	return nil
 }
 
-// nodeImages is what `muster image list --json` tells of a node.
+// nodeImages is what `muster image list --json` prints of a node.
 type nodeImages struct {
 	Node string `json:"node"`
 	*api.ImageList
 }
 
+// imageListCommand makes muster image list. Nodes that do not answer are reported after those that
+// do.
 func imageListCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
 	c := a.ClientCommand("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
@@ -122,6 +138,7 @@ func imageListCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		// A program gets an empty list.
 		if len(ids) == 0 && !a.JSON {
 			noNodes(a, n)
 			return nil
@@ -138,6 +155,8 @@ func imageListCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
+// printImages prints what nodes keep; those that did not answer are left out. How full each node's
+// store is goes to stderr: it is no row of the table.
 func printImages(a *cli.App, ids []string, lists []*api.ImageList, errs []error) {
 	now := time.Now()
 	var rows [][]string
@@ -151,6 +170,7 @@ func printImages(a *cli.App, ids []string, lists []*api.ImageList, errs []error)
 		for k := range l.Images {
 			im := &l.Images[k]
 			used := term.Ago(&im.Used, now) + " ago"
+			// An image that is used now is never deleted, so when it was used last does not matter.
 			if im.InUse > 0 {
 				used = fmt.Sprintf("by %d now", im.InUse)
 			}
@@ -170,7 +190,7 @@ func printImages(a *cli.App, ids []string, lists []*api.ImageList, errs []error)
 	}
 }
 
-// shortDigest is enough of a digest to tell images apart.
+// shortDigest is enough of a digest to tell images apart. With --json all of it is there.
 func shortDigest(d string) string {
 	const most = len("sha256:") + 12
 	if strings.HasPrefix(d, "sha256:") && len(d) > most {
@@ -179,13 +199,15 @@ func shortDigest(d string) string {
 	return term.OrDash(d)
 }
 
-// pulledImage is what `muster image pull --json` tells of a node.
+// pulledImage is what `muster image pull --json` prints of a node.
 type pulledImage struct {
 	Node   string `json:"node"`
 	Ref    string `json:"ref"`
 	Digest string `json:"digest"`
 }
 
+// imagePullCommand makes muster image pull. It wants nodes or a pool to be named: an image on every
+// node of a large cluster is seldom meant, and costs disk and time.
 func imagePullCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
 	c := a.Command("pull IMAGE", "Pull an image to nodes ahead of its use", `To the nodes of --node, or to all of --pool that serve now. Nodes that are made later pull it when
@@ -197,21 +219,27 @@ they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx
 		if err != nil {
 			return err
 		}
+		// Nodes of a pool are those that serve now. One that joins later pulls when it needs the
+		// image.
 		ids, err := n.find(ctx, cl)
 		if err != nil {
 			return err
 		}
+		// Nothing was pulled, so what comes after in a script must not run.
 		if len(ids) == 0 {
 			noNodes(a, n)
 			return cli.ExitSilently(cli.ExitFailed)
 		}
-		return pull(a, ctx, cl, args[0], ids)
+		return pull(ctx, a, cl, args[0], ids)
 	})
 	n.flags(c, "to")
 	return c
 }
 
-func pull(a *cli.App, ctx context.Context, cl *client.Client, ref string, ids []string) error {
+// pull pulls an image to nodes, shows how far that is, and prints the digests. A node that fails
+// does not end the pulls of others. The digests are printed also then: what was pulled is there.
+func pull(ctx context.Context, a *cli.App, cl *client.Client, ref string, ids []string) error {
+	// Each node reports by itself, and one bar adds them up.
 	p := &pulls{screen: term.NewScreen(a.Stdout, a.Stderr), now: map[string]api.ImageProgress{}}
 	done, errs := make([]pulledImage, len(ids)), make([]error, len(ids))
 	each(ids, func(i int, id string) {
@@ -219,7 +247,9 @@ func pull(a *cli.App, ctx context.Context, cl *client.Client, ref string, ids []
 		done[i], errs[i] = pulledImage{id, ref, digest}, err
 		p.set(id, nil)
 	})
+	// What follows is printed below the bar's line, so that goes first.
 	p.screen.SetBar("")
+	// The user has left, and what every node says of that is of no use.
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -241,11 +271,13 @@ func pull(a *cli.App, ctx context.Context, cl *client.Client, ref string, ids []
 	return tellNodes(a, ids, errs, fmt.Sprintf("%s could not be pulled", ref))
 }
 
-// pulls is how far pulls are that go on at once.
+// pulls is how far all pulls are that run at once, on one bar.
 type pulls struct {
 	screen *term.Screen
-	mu     sync.Mutex
-	now    map[string]api.ImageProgress // by node
+	// mu guards now: each node's pull reports from a goroutine of its own.
+	mu sync.Mutex
+	// now is what was heard last, by node.
+	now map[string]api.ImageProgress
 }
 
 // set takes what is heard of one; nil when it is over.
@@ -257,6 +289,8 @@ func (p *pulls) set(node string, now *api.ImageProgress) {
 	} else {
 		p.now[node] = *now
 	}
+	// Nodes that are done are not part of it any more, so the bar may go back. It says what still
+	// runs.
 	var sum api.ImageProgress
 	for _, n := range p.now {
 		sum.Done, sum.Total = sum.Done+n.Done, sum.Total+n.Total
@@ -265,7 +299,8 @@ func (p *pulls) set(node string, now *api.ImageProgress) {
 	p.screen.SetBar(pullText(sum, len(p.now)))
 }
 
-// pullText says how far it is.
+// pullText says how far pulls are, those of all nodes added up. What is not known yet is left out:
+// the sizes of an image are known only when its manifest was read.
 func pullText(p api.ImageProgress, nodes int) string {
 	if nodes == 0 {
 		return ""
@@ -286,12 +321,14 @@ func pullText(p api.ImageProgress, nodes int) string {
 	return text
 }
 
-// prunedNode is what `muster image prune --json` tells of a node.
+// prunedNode is what `muster image prune --json` prints of a node.
 type prunedNode struct {
 	Node  string `json:"node"`
 	Freed int64  `json:"freed"`
 }
 
+// imagePruneCommand makes muster image prune. It wants nodes or a pool to be named: by mistake it
+// should not delete the images of all nodes, which would be pulled again for every job.
 func imagePruneCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
 	all := false
@@ -307,6 +344,7 @@ func imagePruneCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		// No node has images that could be deleted, so there is nothing to do.
 		if len(ids) == 0 {
 			noNodes(a, n)
 			return nil

@@ -15,12 +15,16 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// namespaceCommand makes muster namespace, with all that is below it. There is none to make a
+// namespace: the first job in it does.
 func namespaceCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "See what namespaces have and want, and limit them", Long: term.Reflow(`A namespace says whose work a job is. It need not be made: the first job in it does. * stands for all of them together.`)}
 	c.AddCommand(namespaceListCommand(a), namespaceShowCommand(a), namespaceSetCommand(a))
 	return c
 }
 
+// namespaceListCommand makes muster namespace list. The share is what fair scheduling gives the
+// namespace now, which changes with what others want.
 func namespaceListCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list, err := cl.Namespaces(ctx)
@@ -34,6 +38,7 @@ func namespaceListCommand(a *cli.App) *cobra.Command {
 		for i := range list.Namespaces {
 			n := &list.Namespaces[i]
 			rows = append(rows, []string{
+				// Limits stand last: they are words, and of any length.
 				n.Name, n.Class, weightText(n), fmt.Sprint(n.Jobs), fmt.Sprint(n.Waiting), fmt.Sprint(n.Allocs),
 				fmt.Sprintf("%g", n.Used.CPU), muster.Bytes(n.Used.Memory).String(), limitsWords(&n.Limits),
 			})
@@ -43,6 +48,8 @@ func namespaceListCommand(a *cli.App) *cobra.Command {
 	})
 }
 
+// weightText is a namespace's share of the cluster now, or the weight of its class if the share is
+// 0, as when nothing of the class wants anything; "-" without a class.
 func weightText(n *api.Namespace) string {
 	switch {
 	case n.Class == "":
@@ -53,7 +60,8 @@ func weightText(n *api.Namespace) string {
 	return fmt.Sprintf("%.0f %%", 100*n.Share)
 }
 
-// limitsWords are limits in words, "-" if there are none.
+// limitsWords are limits in words, "-" if there are none. Only those that are set are named,
+// because most namespaces have one or two of five.
 func limitsWords(l *api.NamespaceLimits) string {
 	var out []string
 	if l.Jobs > 0 {
@@ -68,6 +76,7 @@ func limitsWords(l *api.NamespaceLimits) string {
 	if l.Memory > 0 {
 		out = append(out, fmt.Sprintf("%s memory", l.Memory.Bytes()))
 	}
+	// A priority of 0 is a limit too, so this one has a pointer.
 	if l.MaxPriority != nil {
 		out = append(out, fmt.Sprintf("priority %d", *l.MaxPriority))
 	}
@@ -77,6 +86,8 @@ func limitsWords(l *api.NamespaceLimits) string {
 	return strings.Join(out, ", ")
 }
 
+// namespaceShowCommand makes muster namespace show. A namespace that has nothing is no error: it
+// need not be made before its first job.
 func namespaceShowCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := cl.Namespace(ctx, muster.Namespace(args[0]))
@@ -91,7 +102,9 @@ func namespaceShowCommand(a *cli.App) *cobra.Command {
 	})
 }
 
+// printNamespace prints what a namespace has, wants and may have, and who set its limits.
 func printNamespace(a *cli.App, n *api.Namespace) {
+	// Who limited a namespace, and why, is what the limited ask first.
 	set := ""
 	if n.LimitSet != nil {
 		set = "by " + n.LimitWho
@@ -99,6 +112,7 @@ func printNamespace(a *cli.App, n *api.Namespace) {
 			set += ": " + n.LimitWhy
 		}
 	}
+	// The class is the operator's, by the server's configuration; most clusters have none.
 	class := ""
 	if n.Class != "" {
 		class = fmt.Sprintf("%s, of weight %d", n.Class, n.Weight)
@@ -115,6 +129,9 @@ func printNamespace(a *cli.App, n *api.Namespace) {
 	)
 }
 
+// namespaceSetCommand makes muster namespace set. Limits are set as a whole, so it reads those that
+// are set and changes some. Two operators at the same moment may undo each other's change; the
+// history shows both.
 func namespaceSetCommand(a *cli.App) *cobra.Command {
 	var (
 		c                      *cobra.Command
@@ -129,14 +146,18 @@ the next one; those of allocations, cpu and memory let further members wait. Not
   muster namespace set team-a --allocations 200 --cpu 64
   muster namespace set '*' --allocations 1000`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		name := muster.Namespace(args[0])
+		// A namespace that has never had a job can be limited too.
 		before, err := cl.Namespace(ctx, name)
 		if err != nil {
 			return err
 		}
+		// A flag counts if it was given: 0 lifts a limit, which is not the same as to leave it.
 		changed := c.Flags().Changed
+		// Without any limit there is nothing to set, and to set nothing would still be recorded.
 		if !none && !changed("jobs") && !changed("allocations") && !changed("cpu") && !changed("memory") && !changed("max-priority") {
 			return cli.Usage(errors.New("say what to set: --jobs, --allocations, --cpu, --memory, --max-priority or --none"))
 		}
+		// With --none all limits that are not named are lifted; those that are named are set.
 		l := before.Limits
 		if none {
 			l = api.NamespaceLimits{}
@@ -156,6 +177,7 @@ the next one; those of allocations, cpu and memory let further members wait. Not
 			}
 		}
 		if changed("max-priority") {
+			// Below 0 there is no priority, so -1 can stand for the default.
 			if l.MaxPriority = &priority; priority < 0 {
 				l.MaxPriority = nil
 			}

@@ -17,12 +17,17 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// nodeCommand makes muster node, with all that is below it. list and show only look; hold, drain,
+// run and destroy give orders (node_order.go).
 func nodeCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "See nodes, and say what becomes of them", Long: "See the machines that jobs run on, hold them, and give them back.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(nodeListCommand(a), nodeShowCommand(a), nodeHoldCommand(a), nodeDrainCommand(a), nodeRunCommand(a), nodeDestroyCommand(a))
 	return c
 }
 
+// nodeListCommand makes muster node list. It reads all pages before it prints: the columns are as
+// wide as their longest cell. Nodes that are gone are kept for a while by the server, and are more
+// than those that live on a busy cluster; so they are left out unless the user wants them.
 func nodeListCommand(a *cli.App) *cobra.Command {
 	var pool, stage string
 	var all bool
@@ -34,11 +39,13 @@ func nodeListCommand(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// A stage that is asked for is what the user wants, gone or not.
 			for _, n := range page.Nodes {
 				if all || stage != "" || n.Stage != string(muster.NodeGone) {
 					list.Nodes = append(list.Nodes, n)
 				}
 			}
+			// The pages are of slightly different moments. The index is that of the last one.
 			list.Index = page.Index
 			if q.After = page.Next; page.Next == "" {
 				break
@@ -47,6 +54,7 @@ func nodeListCommand(a *cli.App) *cobra.Command {
 		if a.JSON {
 			return a.PrintJSON(list)
 		}
+		// On a cluster without work this is the normal state, so it says what will change it.
 		if len(list.Nodes) == 0 {
 			fmt.Fprintln(a.Stderr, "muster: no nodes; they are made when there is work")
 			return nil
@@ -71,16 +79,20 @@ func nodeListCommand(a *cli.App) *cobra.Command {
 	return c
 }
 
+// intent is a node's intent, or "-" for run: that is what nearly all have.
 func intent(n *api.Node) string {
 	return term.OrDash(strings.TrimPrefix(n.Intent, string(muster.NodeRun)))
 }
 
-// shownNode is what `muster node show --json` prints.
+// shownNode is what `muster node show --json` prints: the node as the API has it, with what runs
+// there beside it.
 type shownNode struct {
 	*api.Node
 	LiveAllocs []api.Alloc `json:"live_allocs"`
 }
 
+// nodeShowCommand makes muster node show. What runs on the node is asked for after the node: a node
+// that does not exist is then one clear error.
 func nodeShowCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("show ID", "Show a node and what runs on it", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := cl.Node(ctx, muster.NodeID(args[0]))
@@ -99,6 +111,7 @@ func nodeShowCommand(a *cli.App) *cobra.Command {
 		}
 		printNode(a, n)
 		printHistory(a, n)
+		// An empty table would be a line of headers that says nothing.
 		if len(allocs) == 0 {
 			return nil
 		}
@@ -114,7 +127,8 @@ func nodeShowCommand(a *cli.App) *cobra.Command {
 	})
 }
 
-// usageOf is what runs on a node uses now.
+// usageOf is what the agent of a node uses for itself, as it measured that last; "" if it has not
+// yet. Memory and disk are what an operator looks at when a small node behaves oddly.
 func usageOf(u *api.NodeUsage) string {
 	if u == nil {
 		return ""
@@ -122,7 +136,9 @@ func usageOf(u *api.NodeUsage) string {
 	return fmt.Sprintf("%.1f cpu seconds so far, %s memory; %s disk free", u.CPUSeconds, muster.Bytes(u.Memory), muster.Bytes(u.FreeDisk))
 }
 
-// containersOf is what makes containers on a node that has been reached.
+// containersOf says which containers a node can run, and by what. Before a node has joined nobody
+// knows. That it runs none is said in a sentence, because jobs with an image then wait for no
+// reason that can be seen elsewhere.
 func containersOf(n *api.Node) string {
 	if n.Joined == nil {
 		return ""
@@ -133,7 +149,7 @@ func containersOf(n *api.Node) string {
 	return "none: jobs with an image do not run here" + term.SuffixIf(len(n.Problems) > 0, "; see the problems")
 }
 
-// intentText is what the operator wants of a node, who that was, and until when.
+// intentText is a node's intent: who set it and when, when it ends, and why it was set.
 func intentText(n *api.Node, now time.Time) string {
 	text := n.Intent
 	if n.IntentWho != "" {
@@ -141,6 +157,7 @@ func intentText(n *api.Node, now time.Time) string {
 	}
 	if n.IntentUntil != nil {
 		left := term.Brief(n.IntentUntil.Sub(now))
+		// The end of a drain is a deadline for what runs there; the end of a hold is only its end.
 		if n.Intent == string(muster.NodeDrain) {
 			text += fmt.Sprintf(", what still runs in %s is stopped", left)
 		} else {
@@ -153,7 +170,8 @@ func intentText(n *api.Node, now time.Time) string {
 	return text
 }
 
-// sidelinedText is for how long a flaky node gets no work.
+// sidelinedText is for how long a quarantined node gets no work; "" if it is not. The time may be
+// over a moment before the server ends it.
 func sidelinedText(n *api.Node, now time.Time) string {
 	if n.Sidelined == nil {
 		return ""
@@ -161,7 +179,7 @@ func sidelinedText(n *api.Node, now time.Time) string {
 	return "for another " + term.Brief(max(n.Sidelined.Sub(now), 0))
 }
 
-// failuresText is what a node failed at by its own doing lately.
+// failuresText is at what a node failed lately by its own fault, which is what quarantines it.
 func failuresText(n *api.Node, now time.Time) string {
 	var out []string
 	for _, f := range n.Failures {
@@ -170,11 +188,15 @@ func failuresText(n *api.Node, now time.Time) string {
 	return strings.Join(out, "; ")
 }
 
+// printNode prints all that is known of a node. What a node does not have is left out, so a new
+// node is a few lines and a broken one shows what is the matter.
 func printNode(a *cli.App, n *api.Node) {
 	now := time.Now()
+	// Resources are written as everywhere else in Muster, and not as the numbers of the API.
 	amount := func(r api.Resources) string {
 		return muster.Resources{CPU: muster.MilliCPU(r.CPU * 1000), Memory: muster.Bytes(r.Memory), Disk: muster.Bytes(r.Disk)}.String()
 	}
+	// A moment is shown with its age, which is what people compare.
 	at := func(t *time.Time) string {
 		if t == nil || t.IsZero() {
 			return ""
@@ -185,6 +207,7 @@ func printNode(a *cli.App, n *api.Node) {
 	for k, v := range n.Attributes {
 		attributes = append(attributes, k+"="+v)
 	}
+	// A map has no order, and two looks at one node should be alike.
 	sort.Strings(attributes)
 	a.PrintFields(
 		"Node", n.ID, "Pool", n.Pool, "Offering", n.Offering, "Provider", n.Provider, "Zone", n.Zone, "Market", n.Market,
@@ -196,9 +219,4 @@ func printNode(a *cli.App, n *api.Node) {
 		"Lease", leaseText(n.Lease), "Boot error", n.BootError, "Sidelined", sidelinedText(n, now), "Own failures", failuresText(n, now), "Warm", strings.Join(n.Warm, " "),
 		"Launched", at(&n.Launched), "Joined", at(n.Joined), "Gone", at(n.Gone),
 	)
-}
-
-// Commands are those for who operates a cluster.
-func Commands(a *cli.App) []*cobra.Command {
-	return []*cobra.Command{explainCommand(a), nodeCommand(a), poolCommand(a), namespaceCommand(a), providerCommand(a), imageCommand(a), costCommand(a), eventsCommand(a)}
 }

@@ -16,9 +16,11 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// myself is who asks, for those who read the history later.
+// myself is who gives an order, as user@host, for those who read the history later. It is no proof:
+// the server knows the token, not the person. What cannot be found out is left out.
 func myself() string {
 	name := os.Getenv("USER")
+	// The environment may say anything; the system knows better, if it knows.
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
@@ -29,6 +31,7 @@ func myself() string {
 	return name + "@" + host
 }
 
+// nodeHint adds to an error about a node that does not exist where to look for nodes.
 func nodeHint(err error) error {
 	if client.IsNotFound(err) {
 		return cli.WithHint(err, "`muster node list --all` shows the nodes")
@@ -36,10 +39,17 @@ func nodeHint(err error) error {
 	return err
 }
 
-// order makes a command that turns a dial of one node and says what it is then.
+// order makes a command that gives one node an order, and says how the node is then. Act gives the
+// order; tell makes the words behind the node's name.
+//
+// The answer is the node after the order. A node may be gone by then, whatever was ordered, so that
+// is said first.
 func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error), tell func(n *api.Node) string) *cobra.Command {
 	reason := ""
+	// The reason is optional: an order at night should not fail for want of one.
 	c := a.ClientCommand(use, short, long, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+		// The order is given once. A client that tries again asks for the same state, so that does
+		// no harm.
 		n, err := act(ctx, cl, muster.NodeID(args[0]), reason)
 		if err != nil {
 			return nodeHint(err)
@@ -58,17 +68,22 @@ func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl
 	return c
 }
 
+// nodeHoldCommand makes muster node hold. Without an end a hold stays until somebody ends it: to
+// look into a broken node may take days, and a node that vanishes meanwhile takes the reason with
+// it.
 func nodeHoldCommand(a *cli.App) *cobra.Command {
 	var lasts time.Duration
 	c := order(a, "hold ID", "Keep a node from new work and from being destroyed", `Nothing automatic ends a node that is held: neither idle time-out, nor broken health, nor a
 full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, or the time given with --for.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			// 0 stands for no end, so only a time below it is a mistake that can be found here.
 			if lasts < 0 {
 				return nil, cli.Usage(fmt.Errorf("--for is %s; give a time above 0s", lasts))
 			}
 			return cl.HoldNode(ctx, id, api.NodeHold{Reason: reason, Who: myself(), For: api.Duration(lasts)})
 		},
 		func(n *api.Node) string {
+			// The answer is the server's, so it shows the end that the server has reckoned.
 			if n.IntentUntil == nil {
 				return "is held until it is set to run"
 			}
@@ -78,12 +93,15 @@ full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, o
 	return c
 }
 
+// nodeDrainCommand makes muster node drain. Without a deadline it waits for what runs there,
+// however long that takes: nothing is stopped by an order that did not say so.
 func nodeDrainCommand(a *cli.App) *cobra.Command {
 	var deadline time.Duration
 	c := order(a, "drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. With --deadline what still
 runs then is stopped, with its kill grace, and runs elsewhere; that uses up no attempt. `+"`muster node run ID`"+` takes
 the drain back, for as long as the node serves.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
+			// 0 stands for no deadline.
 			if deadline < 0 {
 				return nil, cli.Usage(fmt.Errorf("--deadline is %s; give a time above 0s", deadline))
 			}
@@ -93,12 +111,15 @@ the drain back, for as long as the node serves.`,
 	return c
 }
 
+// nodeRunCommand makes muster node run.
 func nodeRunCommand(a *cli.App) *cobra.Command {
 	return order(a, "run ID", "Let a node have work again", "The end of a hold, or of a drain.",
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			return cl.RunNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
 		},
 		func(n *api.Node) string {
+			// The order is only one of three things that decide: the node must serve and be in good
+			// health too.
 			if n.Schedulable {
 				return "takes work"
 			}
@@ -106,6 +127,8 @@ func nodeRunCommand(a *cli.App) *cobra.Command {
 		})
 }
 
+// nodeDestroyCommand makes muster node destroy. It does not ask whether that is meant: scripts use
+// it, and without --now nothing that runs is lost.
 func nodeDestroyCommand(a *cli.App) *cobra.Command {
 	now := false
 	c := order(a, "destroy ID", "Destroy a node", `It gets no new work and is destroyed when nothing runs there any more: as drain, but for good.
@@ -117,11 +140,13 @@ With --now it is destroyed at once: what runs there is lost, and placed again el
 	return c
 }
 
-// departure says how far a node that is to go has got.
+// departure says how far a node is that drains or is destroyed: what it waits for is what the user
+// wants to know.
 func departure(n *api.Node) string {
 	switch {
 	case n.Stage == string(muster.NodeTerminating):
 		return "is being destroyed"
+	// A deadline ends the wait, so it is what the user should know.
 	case n.Allocs > 0 && n.Intent == string(muster.NodeDrain) && n.IntentUntil != nil:
 		return fmt.Sprintf("gets no new work; what still runs there at %s is stopped and runs elsewhere, and then it is destroyed", n.IntentUntil.Local().Format(time.DateTime))
 	case n.Allocs == 1:
@@ -132,7 +157,8 @@ func departure(n *api.Node) string {
 	return "is empty, and will be destroyed"
 }
 
-// printHistory prints what became of a node.
+// printHistory prints what became of a node, by whom and why. The server drops old entries; their
+// number is printed, so that nobody takes the first line for the beginning.
 func printHistory(a *cli.App, n *api.Node) {
 	if len(n.History) == 0 {
 		return

@@ -15,12 +15,15 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// trimNoun takes the noun off the type of an event.
+// trimNoun takes the noun off the type of an event: in a node's history it is always "node". What
+// an intent became reads as a word of its own, too.
 func trimNoun(kind string) string {
 	_, verb, _ := strings.Cut(kind, ".")
 	return strings.TrimPrefix(verb, "intent-")
 }
 
+// poolHint adds to an error about a pool that does not exist where to look for pools. A pool's name
+// comes from the configuration, and is easily mistyped.
 func poolHint(err error) error {
 	if client.IsNotFound(err) {
 		return cli.WithHint(err, "`muster pool list` shows the pools")
@@ -28,12 +31,16 @@ func poolHint(err error) error {
 	return err
 }
 
+// poolCommand makes muster pool, with all that is below it. Pools are made by the server's
+// configuration, so there is no command to make one.
 func poolCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "pool", Short: "See pools, and let them go on", Long: "See the rules by which nodes are made, and what lives by them.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(poolListCommand(a), poolShowCommand(a), poolResumeCommand(a))
 	return c
 }
 
+// poolListCommand makes muster pool list. The columns are those that differ when something is
+// wrong: nodes that do not come, that are lost or held, blocks, and a breaker that has tripped.
 func poolListCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("list", "List pools", "", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		l, err := cl.Pools(ctx)
@@ -47,6 +54,7 @@ func poolListCommand(a *cli.App) *cobra.Command {
 		for i := range l.Pools {
 			p := &l.Pools[i]
 			rows = append(rows, []string{
+				// Adopted nodes count as coming: they exist, and do not serve yet.
 				p.Name, p.Provider, fmt.Sprintf("%d/%d", p.Nodes.Live, p.Max), fmt.Sprint(p.Nodes.Serving), fmt.Sprint(p.Nodes.Launching + p.Nodes.Booting + p.Nodes.Adopted),
 				fmt.Sprint(p.Nodes.Idle), fmt.Sprint(p.Nodes.Lost), fmt.Sprint(p.Nodes.Held), fmt.Sprintf("%g", p.Price), spentText(p.Spent), fmt.Sprint(len(p.Blocks)), poolWord(p),
 			})
@@ -56,6 +64,8 @@ func poolListCommand(a *cli.App) *cobra.Command {
 	})
 }
 
+// spentText is an amount of money; "-" where the pool has no price. No price is not 0: nobody knows
+// what such a node costs.
 func spentText(f *float64) string {
 	if f == nil {
 		return "-"
@@ -63,6 +73,8 @@ func spentText(f *float64) string {
 	return fmt.Sprintf("%.2f", *f)
 }
 
+// poolWord is a pool's breaker in a table, and whether many of its nodes failed at once. Both mean
+// that the server has stopped to do something by itself.
 func poolWord(p *api.Pool) string {
 	word := "closed"
 	if p.Breaker.Tripped != nil {
@@ -74,6 +86,8 @@ func poolWord(p *api.Pool) string {
 	return word
 }
 
+// poolShowCommand makes muster pool show. Everything that the server knows of the pool is one
+// answer, so that the parts fit together.
 func poolShowCommand(a *cli.App) *cobra.Command {
 	return a.ClientCommand("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		p, err := cl.Pool(ctx, muster.PoolName(args[0]))
@@ -88,7 +102,8 @@ func poolShowCommand(a *cli.App) *cobra.Command {
 	})
 }
 
-// surplusText says that a pool has more nodes than it may, as after its maximum was lowered.
+// surplusText says that a pool has more nodes than it may, as after its maximum was lowered; "" if
+// not. It says what happens to them, because a number above its limit looks like a fault.
 func surplusText(p *api.Pool) string {
 	if p.Nodes.Live <= p.Max {
 		return ""
@@ -96,7 +111,8 @@ func surplusText(p *api.Pool) string {
 	return fmt.Sprintf("%d nodes, at most %d: the rest is drained, and destroyed when its work has ended; nodes that are held, or adopted and not in service yet, are not drained", p.Nodes.Live, p.Max)
 }
 
-// leaseText is when a node ends itself.
+// leaseText says when a node without a server ends itself; "" if it never does. Node and pool show
+// it alike.
 func leaseText(d api.Duration) string {
 	if d == 0 {
 		return ""
@@ -104,7 +120,8 @@ func leaseText(d api.Duration) string {
 	return fmt.Sprintf("%s: a node that hears from no server for so long ends itself", term.Brief(d.Std()))
 }
 
-// suspectText is why a pool is suspect.
+// suspectText says why a pool is suspect; "" if it is not. If many of its nodes fail at once, the
+// nodes are seldom what is broken: so few are quarantined, and the operator has to look.
 func suspectText(p *api.Pool, now time.Time) string {
 	if p.Suspect == nil {
 		return ""
@@ -112,24 +129,14 @@ func suspectText(p *api.Pool, now time.Time) string {
 	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", term.Ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
 }
 
+// printPool prints a pool: its limits, what lives, and what its provider refuses. Then come the
+// tables, each only if it has rows.
 func printPool(a *cli.App, p *api.Pool) {
 	now := time.Now()
-	limit := func(used, most float64, per string) string {
-		if most == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%.4g of %g %s", used, most, per)
-	}
-	var budget []string
-	for _, s := range []string{limit(p.Budget.Hour, p.Budget.PerHour, "an hour"), limit(p.Budget.Month, p.Budget.PerMonth, "a month")} {
-		if s != "" {
-			budget = append(budget, s)
-		}
-	}
-	if p.Budget.Alert > 0 {
-		budget = append(budget, fmt.Sprintf("%d %% are reached", p.Budget.Alert))
-	}
+	// The stages of nodes are counted on one line, and what is the matter with some of them on the
+	// next.
 	n := p.Nodes
+	// A pool without a price has no budget that could be used up.
 	spent := ""
 	if p.Spent != nil {
 		spent = spentText(p.Spent) + " this month"
@@ -137,7 +144,7 @@ func printPool(a *cli.App, p *api.Pool) {
 	a.PrintFields(
 		"Pool", p.Name, "Provider", p.Provider, "Offerings", strings.Join(p.Offerings, ", "),
 		"Limits", fmt.Sprintf("%d to %d nodes, %d launching at once, %d spare", p.Min, p.Max, p.MaxLaunching, p.Spare),
-		"Budget", strings.Join(budget, ", "),
+		"Budget", budgetText(p),
 		"Time-outs", fmt.Sprintf("idle %s, boot %s, grace %s", term.Brief(p.IdleTimeout.Std()), term.Brief(p.BootTimeout.Std()), term.Brief(p.Grace.Std())),
 		"Lease", leaseText(p.Lease),
 		"Nodes", fmt.Sprintf("%d: %d launching, %d booting, %d adopted, %d serving, %d draining, %d terminating", n.Live, n.Launching, n.Booting, n.Adopted, n.Serving, n.Draining, n.Terminating),
@@ -146,6 +153,35 @@ func printPool(a *cli.App, p *api.Pool) {
 		"Costs", fmt.Sprintf("%g an hour now", p.Price), "Spent", spent,
 		"Breaker", breakerText(p, now), "Provider's list", blindText(p, now), "Provider's offers", unsoldText(p, now), "Provider errors", troublesText(p),
 	)
+	printPoolTables(a, p, now)
+}
+
+// budgetText is how much of a pool's budget is used; "" without one.
+func budgetText(p *api.Pool) string {
+	// Four digits are enough to see how near the limit is.
+	limit := func(used, most float64, per string) string {
+		if most == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.4g of %g %s", used, most, per)
+	}
+	var budget []string
+	// A budget may have a limit for the hour, for the month, for both, or for none.
+	for _, s := range []string{limit(p.Budget.Hour, p.Budget.PerHour, "an hour"), limit(p.Budget.Month, p.Budget.PerMonth, "a month")} {
+		if s != "" {
+			budget = append(budget, s)
+		}
+	}
+	// The alert is a share of the budget that was passed, in percent.
+	if p.Budget.Alert > 0 {
+		budget = append(budget, fmt.Sprintf("%d %% are reached", p.Budget.Alert))
+	}
+	return strings.Join(budget, ", ")
+}
+
+// printPoolTables prints the lists that a pool has, each only if it has rows.
+func printPoolTables(a *cli.App, p *api.Pool, now time.Time) {
+	// What nodes keep (images and data) decides where the scheduler likes to place members.
 	if len(p.Warmth) > 0 {
 		var rows [][]string
 		for _, w := range p.Warmth {
@@ -154,10 +190,12 @@ func printPool(a *cli.App, p *api.Pool) {
 		fmt.Fprintln(a.Stdout)
 		a.PrintTable([]string{"AT HAND", "NODES"}, rows)
 	}
+	// A block is what the provider refused lately, and for how long it is not asked again.
 	if len(p.Blocks) > 0 {
 		var rows [][]string
 		for _, b := range p.Blocks {
 			left := "tried with care"
+			// A block whose time is over is not gone: the next launch tries it, with care.
 			if !b.Over {
 				left = term.Brief(b.Until.Sub(now))
 			}
@@ -166,6 +204,7 @@ func printPool(a *cli.App, p *api.Pool) {
 		fmt.Fprintln(a.Stdout)
 		a.PrintTable([]string{"BLOCKED", "FOR ANOTHER", "WHY"}, rows)
 	}
+	// What waits for this pool, and why no node is launched for it.
 	if len(p.Waiting) > 0 {
 		var rows [][]string
 		for _, w := range p.Waiting {
@@ -176,7 +215,8 @@ func printPool(a *cli.App, p *api.Pool) {
 	}
 }
 
-// blindText says that the provider does not tell what it has.
+// blindText says that the provider cannot be asked what it has; "" if it can. Until it can, a node
+// that is missing is not known to be gone, so the server takes none for destroyed.
 func blindText(p *api.Pool, now time.Time) string {
 	if p.Blind == nil {
 		return ""
@@ -185,7 +225,8 @@ func blindText(p *api.Pool, now time.Time) string {
 		term.Brief(now.Sub(p.Blind.Since)), p.Blind.Error, p.Provider)
 }
 
-// unsoldText says that the provider does not tell what it sells.
+// unsoldText says that the provider cannot be asked what it sells; "" if it can. The offers that
+// were read before are used meanwhile, and may be wrong by now.
 func unsoldText(p *api.Pool, now time.Time) string {
 	if p.Unsold == nil {
 		return ""
@@ -194,7 +235,8 @@ func unsoldText(p *api.Pool, now time.Time) string {
 		term.Brief(now.Sub(p.Unsold.Since)), p.Unsold.Error, p.Provider)
 }
 
-// troublesText says for which nodes the provider does not do what it was asked to.
+// troublesText says for which nodes the provider did not do what it was asked to. The server asks
+// again; an operator may see why it fails.
 func troublesText(p *api.Pool) string {
 	var out []string
 	for _, t := range p.Troubles {
@@ -203,9 +245,11 @@ func troublesText(p *api.Pool) string {
 	return strings.Join(out, "; ")
 }
 
-// scope is what a block names.
+// scope is what a block is about: the narrowest that was learned from the provider's answer, or all
+// of the provider if the answer named nothing.
 func scope(b *api.Block) string {
 	var out []string
+	// A block may name several of these, and holds where all of them hold.
 	for _, f := range [][2]string{{"offering", b.Offering}, {"family", b.Family}, {"zone", b.Zone}, {"market", b.Market}} {
 		if f[1] != "" {
 			out = append(out, f[0]+" "+f[1])
@@ -217,11 +261,14 @@ func scope(b *api.Block) string {
 	return strings.Join(out, ", ")
 }
 
+// breakerText is the state of a pool's breaker: what it waits for if it has tripped, and otherwise
+// what was close to it.
 func breakerText(p *api.Pool, now time.Time) string {
 	b := &p.Breaker
 	switch {
 	case b.Tripped != nil:
 		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` lets it go on", term.Ago(b.Tripped, now), b.Reason, p.Name)
+	// It has not tripped, but nodes went that nothing explains: more of them would trip it.
 	case b.Unexplained > 0:
 		return fmt.Sprintf("closed; %d destroyed without an explanation in the last 10m", b.Unexplained)
 	case b.Resumed != nil:
@@ -230,6 +277,8 @@ func breakerText(p *api.Pool, now time.Time) string {
 	return "closed"
 }
 
+// poolResumeCommand makes muster pool resume. It reads the pool before, because the answer alone
+// does not say whether there was anything to resume; and an order that did nothing should say so.
 func poolResumeCommand(a *cli.App) *cobra.Command {
 	reason := ""
 	c := a.ClientCommand("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
@@ -237,6 +286,7 @@ network or the provider's API fails. Look at the nodes first: what is out of con
 
 The blocks of the pool end as well: the provider is asked at once for what it refused before, as after its
 credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+		// A breaker that had not tripped and nothing that was blocked: the order changes nothing.
 		before, err := cl.Pool(ctx, muster.PoolName(args[0]))
 		if err != nil {
 			return poolHint(err)
@@ -248,6 +298,7 @@ credentials or a quota were corrected. Without this it is asked again when the t
 		if a.JSON {
 			return a.PrintJSON(p)
 		}
+		// It is no error: the pool is as the user wants it.
 		if before.Breaker.Tripped == nil && p.Unblocked == 0 {
 			fmt.Fprintf(a.Stdout, "the breaker of pool %s had not tripped, and nothing was blocked; nothing was done\n", p.Name)
 			return nil

@@ -16,17 +16,23 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
+// providerCommand makes muster provider, with what is below it. Providers are made by the server's
+// configuration.
 func providerCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "provider", Short: "Try out where nodes come from", Long: "Try out the clouds that nodes come from.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(providerCheckCommand(a))
 	return c
 }
 
+// providerCheckCommand makes muster provider check. The server does the work and reports each step;
+// the whole may take minutes, so steps are printed as they come. It costs money, which the help
+// text says before anything else.
 func providerCheckCommand(a *cli.App) *cobra.Command {
 	offering, timeout := "", 10*time.Minute
 	c := a.Command("check NAME [-- COMMAND...]", "Try a provider out on a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the
 instance, whatever happened before. It costs what such an instance costs for that time. Exit code 0 says that all of it went well.`,
 		cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+			// The server would take 0 for its own default, which nobody asks for by writing 0.
 			if timeout <= 0 {
 				return cli.Usage(fmt.Errorf("--timeout is %s; give a time above 0s", timeout))
 			}
@@ -35,13 +41,16 @@ instance, whatever happened before. It costs what such an instance costs for tha
 				return err
 			}
 			err = cl.CheckProvider(ctx, muster.ProviderName(args[0]), api.ProviderCheck{Offering: offering, Command: args[1:], Timeout: api.Duration(timeout)}, func(p api.CheckProgress) {
+				// The text is the provider's own, and may be anything.
 				if !a.JSON {
 					fmt.Fprintf(a.Stdout, "%-8s %s\n", p.Step, term.OneLine(p.Text))
 				}
 			})
+			// With --json only the end is printed, as one object that says whether it went well.
 			result := api.CheckProgress{Step: "done", Text: "everything went well", OK: true}
 			var p *api.Problem
 			if err != nil {
+				// That the server cannot be asked says nothing of the provider.
 				if !errors.As(err, &p) || client.IsAuth(err) {
 					return err
 				}
@@ -53,7 +62,9 @@ instance, whatever happened before. It costs what such an instance costs for tha
 				}
 			}
 			if err != nil {
-				// Whatever the kind of the fault: the provider does not do.
+				// Whatever kind of fault it is: the provider does not work. The exit code is 1, not
+				// that of the fault.
+
 				return cli.Failure(fmt.Errorf("provider %s: %s", args[0], strings.TrimPrefix(p.Detail, "provider "+args[0]+": ")))
 			}
 			if !a.JSON {
