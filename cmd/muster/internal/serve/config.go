@@ -18,6 +18,8 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
+// configCommand makes muster config and muster config check. The file is what is checked. A server
+// that cannot be asked is no error: what would change is then unknown, and that is said.
 func configCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check a server's configuration", Long: "Check a server's configuration.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	file := ""
@@ -33,13 +35,16 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 			return err
 		}
 		checked := api.ConfigCheck{Config: config}
-		if err := compare(a, ctx, &checked); err != nil {
+		if err := compare(ctx, a, &checked); err != nil {
 			checked.Why = err.Error()
 			if errors.Is(err, locate.ErrUnknown) && a.Given.DataDir == "" {
+				// Nothing was said of a server, so none is expected to run: a new configuration is
+				// checked most often.
 				checked.Why = fmt.Sprintf("no server has run in %s yet; `muster server -c %s` starts one", config.DataDir, file)
 			}
 		}
 		if a.JSON {
+			// Answers for programs end up in logs, so secrets are not printed.
 			checked.Config = config.Masked()
 			return a.PrintJSON(checked)
 		}
@@ -50,9 +55,12 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 	return c
 }
 
-// compare finds out what would change on the running server. An error says why that is not known.
-func compare(a *cli.App, ctx context.Context, c *api.ConfigCheck) error {
+// compare finds out what would change on the running server: the one on the file's data directory,
+// unless another one was named. An error says why that is not known. The server is asked once and
+// not waited for: the file is the point, not the server.
+func compare(ctx context.Context, a *cli.App, c *api.ConfigCheck) error {
 	given := a.Given
+	// The environment is not looked at: it may name a server that has nothing to do with the file.
 	if given.Address == "" && given.DataDir == "" {
 		given.DataDir = c.Config.DataDir
 	}
@@ -70,6 +78,7 @@ func compare(a *cli.App, ctx context.Context, c *api.ConfigCheck) error {
 	}
 	c.Server = cl.Address()
 	// The server knows its directory as an absolute path, and prints secrets as stars.
+
 	next := *c.Config
 	if next.DataDir, err = filepath.Abs(next.DataDir); err != nil {
 		return err
@@ -84,7 +93,9 @@ func compare(a *cli.App, ctx context.Context, c *api.ConfigCheck) error {
 	return nil
 }
 
-// stranded says which providers are taken out and still have nodes; "" if none: a server refuses to reload such a file.
+// stranded says which providers are taken out and still have nodes; "" if none. A server refuses to
+// reload such a file, because nobody could destroy those nodes any more. It is found out here with
+// the same rule, so that the operator learns of it before the reload.
 func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerConfig) (string, error) {
 	var out []string
 	for i := range running.Providers {
@@ -96,6 +107,7 @@ func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerC
 	if len(out) == 0 {
 		return "", nil
 	}
+	// Nodes that are gone are kept for a while, and need no provider any more.
 	nodes := map[string]int{}
 	for n, err := range cl.AllNodes(ctx, client.NodeQuery{}) {
 		if err != nil {
@@ -114,7 +126,10 @@ func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerC
 	return strings.Join(why, "; "), nil
 }
 
+// printCheck prints what a check has found: that the file is right, what a reload would change, and
+// what a server would refuse.
 func printCheck(a *cli.App, file string, c *api.ConfigCheck) error {
+	// What is right is said first, then what would change, then what stands against it.
 	lines := []string{fmt.Sprintf("%s is right: %s, %s, listening on %s", file, muster.Counted(len(c.Config.Providers), "provider"), muster.Counted(len(c.Config.Pools), "pool"), c.Config.Listen)}
 	switch {
 	case c.Why != "":

@@ -16,6 +16,8 @@ import (
 	"github.com/musterhq/muster/internal/version"
 )
 
+// devCommand makes muster dev. It is muster server with a configuration that is made up: one
+// provider, whose instances are processes of this host.
 func devCommand(a *cli.App) *cobra.Command {
 	listen, level, node, noAuth := "", "", "", false
 	c := a.Command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
@@ -30,12 +32,15 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 		o := server.Options{Version: version.String(), NodeBinary: node, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
 		}}
+		// Without --data-dir nothing is worth keeping, and there are no leftovers to clean up by
+		// hand.
 		if config.DataDir == "" {
 			// Short, because the paths of sockets below it are bounded.
 			if config.DataDir, err = os.MkdirTemp("", "muster-"); err != nil {
 				return err
 			}
 			o.Ephemeral = true
+			// What the server made is the user's, and nothing of it is worth keeping.
 			defer func() {
 				if e := os.RemoveAll(config.DataDir); e != nil {
 					fmt.Fprintf(a.Stderr, "muster: %v\n", e)
@@ -43,6 +48,7 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 			}()
 		}
 		config.Defaults()
+		// A made-up configuration can be wrong only by the flags that went into it.
 		if problems := config.Validate(); len(problems) > 0 {
 			return cli.Usage(&api.Problem{Title: "that does not go together", Errors: problems})
 		}
@@ -51,12 +57,14 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 	})
 	c.Flags().StringVar(&listen, "listen", api.DefaultListen, "address of the HTTP API; port 0 takes a free one")
 	c.Flags().BoolVar(&noAuth, "no-auth", false, "ask for no token")
+	// A person reads this log in a terminal, between other things.
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	nodeFlag(c, &node)
 	return c
 }
 
-// devConfig is the configuration for this host.
+// devConfig is the configuration of a server whose nodes are made of this host. Its offerings are
+// shares of the host's cores and memory.
 func devConfig() (api.ServerConfig, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -20,12 +20,15 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
+// serverCommand makes muster server. The file is read again at each SIGHUP, by the same strict
+// reader; a wrong file changes nothing.
 func serverCommand(a *cli.App) *cobra.Command {
 	file, node := "", ""
 	c := a.Command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
 it, and is found again when it is started on the same data directory. The configuration
 is read strictly: muster config check -c FILE tells what is wrong with it. SIGHUP has it read again: pools,
 providers, retention and quotas change at once, the log says what did and what needs a restart; a wrong file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+		// There is no default place: which configuration a server has is too much to guess.
 		if file == "" {
 			return cli.Usage(errors.New("which configuration? give it with -c, or use `muster dev`"))
 		}
@@ -45,8 +48,12 @@ providers, retention and quotas change at once, the log says what did and what n
 	return c
 }
 
-// reloads is told of each SIGHUP, which then ends nothing any more.
+// reloads returns a channel that has something after each SIGHUP, which ends nothing any more, and
+// a function to call at the end. Several signals in a row may be one: the file is read after the
+// last of them. Other commands end with SIGHUP, as the terminal goes away with which they were
+// started.
 func reloads(a *cli.App) (reload <-chan struct{}, stop func()) {
+	// The app's channel must not hear SIGHUP any more, or the server would end.
 	signal.Stop(a.Signals)
 	signal.Notify(a.Signals, os.Interrupt, syscall.SIGTERM)
 	hup, out, done := make(chan os.Signal, 1), make(chan struct{}, 1), make(chan struct{})
@@ -64,12 +71,16 @@ func reloads(a *cli.App) (reload <-chan struct{}, stop func()) {
 	return out, func() { signal.Stop(hup); close(done) }
 }
 
-// nodeFlag lets a server be told where the program for nodes is.
+// nodeFlag lets a server be told where the program for nodes is. The default is right for a package
+// that was installed and for a build directory.
 func nodeFlag(c *cobra.Command, node *string) {
 	c.Flags().StringVar(node, "node-binary", "", "the muster-node program (default: beside this one, else in PATH)")
 }
 
-// serve runs a server until a signal comes; that is a good end.
+// serve runs a server until a signal comes, which is a good end. An error of the server's storage
+// has an exit code of its own, so that whatever supervises it does not start it again: that would
+// not help. All other errors are exit code 1, because the codes that commands have for a server's
+// answers would say something else here.
 func serve(ctx context.Context, config api.ServerConfig, o server.Options) error {
 	err := server.Run(ctx, config, o)
 	// While it runs, the log ends the process itself; this is what it met while it was opened.
@@ -77,13 +88,14 @@ func serve(ctx context.Context, config api.ServerConfig, o server.Options) error
 	if errors.As(err, &disk) || errors.Is(err, raftlog.ErrNewer) {
 		return cli.ExitWith(cli.ExitStorage, err)
 	}
+	// A signal ends the context, and whatever error comes of that is no error.
 	if err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return cli.Failure(err)
 	}
 	return nil
 }
 
-// newLogger logs as the configuration says.
+// newLogger logs as the configuration says. A level that is not known was refused before.
 func newLogger(w io.Writer, c api.LogConfig) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // checked; info if it is not given
