@@ -17,13 +17,16 @@ import (
 	"github.com/musterhq/muster/internal/testwait"
 )
 
-// Process is a muster that runs beside the test.
+// Process is a muster that runs beside the test. Signals stand for those of the process.
 type Process struct {
+	// Out and Errs are what it has printed so far.
 	Out, Errs Buffer
 	Signals   chan os.Signal
 	code      chan int
 }
 
+// Begin runs a command line beside the test. It returns before the command has done anything: Until
+// waits for that.
 func (s *Server) Begin(stdin io.Reader, args ...string) *Process {
 	p := &Process{Signals: make(chan os.Signal, 4), code: make(chan int, 1)}
 	a := &cli.App{Stdin: stdin, Stdout: &p.Out, Stderr: &p.Errs, Signals: p.Signals}
@@ -31,7 +34,8 @@ func (s *Server) Begin(stdin io.Reader, args ...string) *Process {
 	return p
 }
 
-// Until waits for what a command prints.
+// Until waits for what a command prints. Now returns all that it has printed. The test ends if it
+// never comes.
 func Until(t *testing.T, what string, now func() string) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !strings.Contains(now(), what); time.Sleep(5 * time.Millisecond) {
@@ -41,6 +45,8 @@ func Until(t *testing.T, what string, now func() string) {
 	}
 }
 
+// End waits for the end of the command, and returns its exit code. The test ends if the command
+// does not.
 func (p *Process) End(t *testing.T) int {
 	t.Helper()
 	select {
@@ -52,6 +58,7 @@ func (p *Process) End(t *testing.T) int {
 	}
 }
 
+// Eventually waits until something is so on the server. It looks with the lock held.
 func (s *Server) Eventually(t *testing.T, is func() bool) {
 	t.Helper()
 	testwait.Within(t, Patience, "what the test waits for", func() (ok bool) {
@@ -60,7 +67,8 @@ func (s *Server) Eventually(t *testing.T, is func() bool) {
 	})
 }
 
-// Console is a terminal with muster on it.
+// Console is a terminal with muster on it. It notes how the terminal was before, and all that was
+// shown on it.
 type Console struct {
 	*Process
 	Master *os.File
@@ -69,8 +77,11 @@ type Console struct {
 	Seen   Buffer
 }
 
+// Console runs a command line on a terminal of its own, of 33 rows and 99 columns. The test is
+// skipped where there are no terminals.
 func (s *Server) Console(t *testing.T, args ...string) *Console {
 	t.Helper()
+	// Some build machines have no terminals to give.
 	master, tty, err := pty.Open()
 	if err != nil {
 		t.Skipf("no terminal is to be had here: %v", err)
@@ -80,13 +91,16 @@ func (s *Server) Console(t *testing.T, args ...string) *Console {
 		t.Fatal(err)
 	}
 	c := &Console{Process: &Process{Signals: make(chan os.Signal, 4), code: make(chan int, 1)}, Master: master, tty: tty}
+	// Whatever the command does to the terminal, it must be undone at its end.
 	c.was = c.state(t)
+	// A terminal that nobody reads would block who writes to it.
 	go func() { _, _ = io.Copy(&c.Seen, master) }()
 	a := &cli.App{Stdin: tty, Stdout: tty, Stderr: tty, Signals: c.Signals}
 	go func() { c.code <- s.Execute(a, args...) }()
 	return c
 }
 
+// state is how the terminal is now.
 func (c *Console) state(t *testing.T) unix.Termios {
 	t.Helper()
 	now, err := unix.IoctlGetTermios(int(c.tty.Fd()), unix.TCGETS)
@@ -96,6 +110,7 @@ func (c *Console) state(t *testing.T) unix.Termios {
 	return *now
 }
 
+// End waits for the end of the command, and fails the test if the terminal is not as it was before.
 func (c *Console) End(t *testing.T) int {
 	t.Helper()
 	code := c.Process.End(t)
@@ -105,19 +120,24 @@ func (c *Console) End(t *testing.T) int {
 	return code
 }
 
+// Raw reports whether the command has all keys of the terminal.
 func (c *Console) Raw(t *testing.T) bool { return c.state(t).Lflag&unix.ICANON == 0 }
 
+// Check fails the test if the command came to something else. The wanted stderr is a regular
+// expression for all of it.
 func (r Result) Check(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.Code != code || r.Stdout != stdout {
 		t.Errorf("exit code %d, want %d; stdout %q, want %q", r.Code, code, r.Stdout, stdout)
 	}
+	// Stderr has addresses and paths, which differ.
 	if ok, err := regexp.MatchString("^(?s:"+stderr+")$", r.Stderr); err != nil || !ok {
 		t.Errorf("stderr %q, want %q (%v)", r.Stderr, stderr, err)
 	}
 }
 
-// Patience is how long scripts wait for what should come soon.
+// Patience is how long tests wait for what should come soon. It is long, because a machine may be
+// busy.
 const Patience = 60 * time.Second
 
 // Result is what a command came to.
@@ -126,39 +146,44 @@ type Result struct {
 	Stdout, Stderr string
 }
 
-// Muster runs a command line against the stub. Signals, if not nil, stand for the process's.
+// Muster runs a command line against the server to its end. Signals, if not nil, stand for those of
+// the process; what is in the channel already counts as sent.
 func (s *Server) Muster(signals chan os.Signal, args ...string) Result {
 	return s.MusterWithInput(strings.NewReader(""), signals, args...)
 }
 
-// MusterWithInput is muster with a stdin.
+// MusterWithInput is Muster with a stdin.
 func (s *Server) MusterWithInput(stdin io.Reader, signals chan os.Signal, args ...string) Result {
+	// Both may be written by several goroutines of the command.
 	var out, errs Buffer
 	a := &cli.App{Stdin: stdin, Stdout: &out, Stderr: &errs, Signals: signals}
 	code := s.Execute(a, args...)
 	return Result{code, out.String(), errs.String()}
 }
 
-// Execute runs a command line of an app that the test has made.
+// Execute runs a command line with an app that the test has made, and returns the exit code.
 func (s *Server) Execute(a *cli.App, args ...string) int {
+	// A command waits for signals even if the test sends none.
 	if a.Signals == nil {
 		a.Signals = make(chan os.Signal, 4)
 	}
 	return a.Execute(s.commands(a), append([]string{"--addr", s.url, "--token", "stub-token"}, args...))
 }
 
-// Buffer is a buffer for writers that are several.
+// Buffer is a buffer that several goroutines may write and read.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
+// Write implements io.Writer.
 func (l *Buffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
+// String is all that was written.
 func (l *Buffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

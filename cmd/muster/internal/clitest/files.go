@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// WriteFiles makes files: names with / at their end are directories, a value with -> is a link.
+// WriteFiles makes files below root. A name with / at its end is a directory, and a value that
+// begins with -> is a link to what follows. Directories above a name are made as well.
 func WriteFiles(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -20,6 +21,7 @@ func WriteFiles(t *testing.T, root string, files map[string]string) {
 			t.Fatal(err)
 		}
 		var err error
+		// Links may lead anywhere, also out of the folder: that is what tests are about.
 		if to, ok := strings.CutPrefix(content, "->"); ok {
 			err = os.Symlink(to, at)
 		} else if strings.HasSuffix(name, "/") {
@@ -33,7 +35,8 @@ func WriteFiles(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// FilesIn tells what is below a folder, in the form of folderOfFiles.
+// FilesIn lists what is below root, in the form that WriteFiles takes, in the order of the names.
+// One text is easier to compare, and to read when it differs.
 func FilesIn(t *testing.T, root string) string {
 	t.Helper()
 	var lines []string
@@ -41,6 +44,7 @@ func FilesIn(t *testing.T, root string) string {
 		if err != nil || p == root {
 			return err
 		}
+		// Only names below the folder are listed: where it is differs from test to test.
 		rel, _ := filepath.Rel(root, p)
 		switch {
 		case d.IsDir():
@@ -63,7 +67,8 @@ func FilesIn(t *testing.T, root string) string {
 	return strings.Join(lines, " ")
 }
 
-// Tar packs files.
+// Tar packs entries as they are, with names that a packer would refuse. The content of a file is
+// its Uname, for short.
 func Tar(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer

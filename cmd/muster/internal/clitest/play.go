@@ -10,6 +10,8 @@ import (
 
 // What tests tell.
 
+// Do changes the server with its lock held, and wakes all requests that wait. Fields are read in it
+// too while a command runs.
 func (s *Server) Do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,9 +19,11 @@ func (s *Server) Do(f func()) {
 	s.changeLocked()
 }
 
+// allocID is the id of an attempt of a member. It has the form of a real one, which commands tell
+// from a job's name.
 func allocID(index, attempt int) string { return fmt.Sprintf("u-%d-%d", index, attempt) }
 
-// Start makes an attempt of a member run.
+// Start makes an attempt of a member run, and says so in an event.
 func (s *Server) Start(index, attempt int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,12 +31,14 @@ func (s *Server) Start(index, attempt int) {
 	al := &api.Alloc{ID: allocID(index, attempt), Namespace: s.Job.Namespace, Job: s.Job.Name, JobUID: s.Job.UID, Version: s.Job.Version, Index: index, Attempt: attempt, Node: "n1", Desired: "run", Status: "running", Placed: now, Started: &now}
 	al.Output.State = "open"
 	s.Allocs = append(s.Allocs, al)
+	// A second attempt of a member does not wait for the first time.
 	s.Job.Counts.Waiting = max(s.Job.Counts.Waiting-1, 0)
 	s.Job.Counts.Running++
 	c := *al
 	s.EventLocked(api.Event{Type: "alloc.running", Text: "runs", AllocNow: &c})
 }
 
+// Print adds to an attempt's output. Readers that follow see it at once.
 func (s *Server) Print(index, attempt int, stream, text string) {
 	s.Do(func() {
 		k := allocID(index, attempt) + "/" + stream
@@ -43,7 +49,8 @@ func (s *Server) Print(index, attempt int, stream, text string) {
 	})
 }
 
-// End ends an attempt: with an exit code, or otherwise if change says so.
+// End ends an attempt: with an exit code, or otherwise if change says so. Its output is complete
+// then.
 func (s *Server) End(index, attempt, code int, change ...func(al *api.Alloc)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,6 +64,7 @@ func (s *Server) End(index, attempt, code int, change ...func(al *api.Alloc)) {
 			al.Outcome = "failed"
 			al.Failure = &api.Failure{Class: "user", Reason: "exit", Message: fmt.Sprintf("exit code %d", code)}
 		}
+		// The sizes are known then, as from a node.
 		al.Output.State = "complete"
 		for stream, n := range map[string]*int64{"stdout": &al.Output.StdoutBytes, "stderr": &al.Output.StderrBytes} {
 			if b := s.output[al.ID+"/"+stream]; b != nil {
@@ -74,12 +82,13 @@ func (s *Server) End(index, attempt, code int, change ...func(al *api.Alloc)) {
 	s.t.Errorf("no attempt %d of member %d", attempt, index)
 }
 
-// EndJob ends the job.
+// EndJob ends the job with an outcome and a reason. Counts are those of the newest attempts.
 func (s *Server) EndJob(outcome, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.Job.Stage, s.Job.Outcome, s.Job.Reason, s.Job.Ended = "ended", outcome, reason, &now
+	// The counts are made anew of what became of the attempts.
 	s.Job.Counts = api.JobCounts{}
 	for _, al := range s.Allocs {
 		switch al.Outcome {
@@ -92,12 +101,15 @@ func (s *Server) EndJob(outcome, reason string) {
 	s.EventLocked(api.Event{Type: "job.ended", Text: "ended", JobNow: s.Job})
 }
 
-// Kill takes the server away in the middle of all it does, for a while.
+// Kill takes the server away in the middle of all that it does, until Back. Connections that wait
+// are cut.
 func (s *Server) Kill() { s.Do(func() { s.down = true }) }
 
+// Back lets the server answer again.
 func (s *Server) Back() { s.Do(func() { s.down = false }) }
 
-// AddJob makes the job web, of which so many members run.
+// AddJob makes the job web, of which so many members run. Commands that are left in their sandboxes
+// are killed when the test ends.
 func (s *Server) AddJob(members int) {
 	s.Job = &api.Job{Namespace: "default", Name: "web", UID: "u", Version: 1, Count: members, Stage: "live", Spec: &api.JobSpec{}}
 	for i := range members {
@@ -106,7 +118,8 @@ func (s *Server) AddJob(members int) {
 	s.t.Cleanup(s.endCommands)
 }
 
-// AddMixedJob makes the job web of three members: 0 succeeded at its second attempt, 1 failed, 2 runs.
+// AddMixedJob makes the job web of three members: 0 succeeded at its second attempt, 1 failed, 2
+// runs. It declares two outputs.
 func (s *Server) AddMixedJob() {
 	spec := api.JobSpec{Name: "web", Count: 3, Template: api.Template{Command: []string{"sh", "-c", "echo 'hi'"}}, Outputs: []api.OutputSpec{{Path: "out"}, {Path: "log.txt"}}}
 	spec.Defaults()
@@ -115,6 +128,7 @@ func (s *Server) AddMixedJob() {
 	s.Start(0, 1)
 	s.Print(0, 1, "stdout", "old\n")
 	s.End(0, 1, 1)
+	// Its second attempt succeeds: only its output is shown by default.
 	s.Start(0, 2)
 	s.Print(0, 2, "stdout", "out0\n")
 	s.Print(0, 2, "stderr", "err0\n")
