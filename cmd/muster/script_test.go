@@ -79,7 +79,8 @@ pools:
 	return os.WriteFile(filepath.Join(e.WorkDir, "muster.yaml"), []byte(config), 0o600)
 }
 
-// tight writes muster.yaml so that the server takes work, and finds too little of the disk free to store output.
+// tight writes muster.yaml so that the server takes work, and finds too little of the disk free to
+// store output.
 func tight(ts *testscript.TestScript, neg bool, args []string) {
 	var st syscall.Statfs_t
 	ts.Check(syscall.Statfs(ts.Getenv("D"), &st))

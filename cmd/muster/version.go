@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster/internal/version"
 )
 
+// versionCommand makes muster version. It asks no server.
 func versionCommand(a *cli.App) *cobra.Command {
 	return a.Command("version", "Print the version", "", cobra.NoArgs, func(context.Context, []string) error {
 		if a.JSON {

@@ -10,7 +10,8 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
-// otherWords are commands that users of Docker type, and what to type instead.
+// otherWords are commands that users of Docker type, and what to type instead. Whoever types one
+// gets an answer that helps, and not only that there is no such command.
 var otherWords = map[string]string{
 	"ps":      "`muster job list` shows the jobs, `muster top` what runs and what it uses",
 	"rm":      "`muster job stop JOB` ends a job; what has ended is deleted by itself after a time",
@@ -31,7 +32,8 @@ var otherWords = map[string]string{
 	"network": "a sandbox's network is `muster run --network none`, bridge or host",
 }
 
-// otherWordCommands answer those words. They are in no help text.
+// otherWordCommands answer those words. They are in no help text. They take every flag, since the
+// answer does not depend on it.
 func otherWordCommands() (list []*cobra.Command) {
 	for _, word := range slices.Sorted(maps.Keys(otherWords)) {
 		list = append(list, &cobra.Command{
