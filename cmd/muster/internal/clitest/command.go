@@ -2,6 +2,7 @@ package clitest
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -38,11 +39,12 @@ func (s *Server) Begin(stdin io.Reader, args ...string) *Process {
 // never comes.
 func Until(t *testing.T, what string, now func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !strings.Contains(now(), what); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%q never came: %q", what, now())
+	t.Cleanup(func() {
+		if t.Failed() && !strings.Contains(now(), what) {
+			t.Logf("%q never came: %q", what, now())
 		}
-	}
+	})
+	testwait.Within(t, Patience, fmt.Sprintf("%q is printed", what), func() bool { return strings.Contains(now(), what) })
 }
 
 // End waits for the end of the command, and returns its exit code. The test ends if the command
