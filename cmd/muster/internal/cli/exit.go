@@ -30,9 +30,10 @@ const (
 const (
 	// ExitTimeout is that of timeout(1).
 	ExitTimeout = 124
-	// ExitNotExecutable and ExitNotFound are those of shells.
+	// ExitNotExecutable is that of shells.
 	ExitNotExecutable = 126
-	ExitNotFound      = 127
+	// ExitNotFound is that of shells.
+	ExitNotFound = 127
 	// ExitBrokenPipe is 128 + SIGPIPE: whoever read our stdout has left.
 	ExitBrokenPipe = 141
 )

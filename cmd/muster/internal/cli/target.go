@@ -195,8 +195,7 @@ func (a *App) unknownTarget(ctx context.Context, cl *client.Client, name string,
 	return Failure(WithHint(err, JobsHint))
 }
 
-// SplitMember takes JOB/INDEX apart. ok is false if there is no index at the end: then job is the
-// name as it was.
+// SplitMember takes JOB/INDEX apart. ok is false if there is no index at the end.
 func SplitMember(name string) (job string, index int, ok bool) {
 	before, last, ok := cutLast(name, "/")
 	if !ok {

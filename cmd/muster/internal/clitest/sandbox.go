@@ -48,7 +48,7 @@ type Sandbox struct {
 	// Sizes are those of terminals, as rows x columns.
 	Sizes []string
 	// Spool is the stdout of the detached execution "e1".
-	Spool string // stdout of the detached execution "e1"
+	Spool string
 	// Endless says that what is attached to does not end.
 	Endless bool
 	// Cut is how many attached connections are cut after a part of the output.

@@ -28,9 +28,10 @@ type session struct {
 	x      *Executor
 	target *cli.Target
 	screen *term.Screen
-	// terminal is the user's; nil if stdin is none. tty says that its keys are the command's.
+	// terminal is the user's; nil if stdin is none.
 	terminal *term.Terminal
-	tty      bool // the keys are the command's
+	// tty says that the terminal's keys are the command's.
+	tty bool
 	// detached says that to leave does not end the command.
 	detached bool
 	// again joins the execution once more after the connection was lost; nil if that cannot be

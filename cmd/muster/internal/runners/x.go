@@ -13,9 +13,9 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/inside"
 )
 
-// xCommand makes muster x: a claim, an execution and a release. It does not go through App.Command:
-// signals are for the command that runs inside. It has the flags of claim and some of exec; the
-// rest of exec makes no sense for a runner that ends with the command.
+// xCommand makes muster x: a claim, an execution and a release. It has work of its own in place of
+// that of App.Command, because signals are for the command that runs inside. It has the flags of
+// claim and some of exec; the rest of exec makes no sense for a runner that ends with the command.
 func xCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
 	x := &inside.Executor{App: a, Stdin: true}

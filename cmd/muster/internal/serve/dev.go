@@ -40,7 +40,7 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 				return err
 			}
 			o.Ephemeral = true
-			// What the server made is the user's, and nothing of it is worth keeping.
+			// What is left is removed, also after an error.
 			defer func() {
 				if e := os.RemoveAll(config.DataDir); e != nil {
 					fmt.Fprintf(a.Stderr, "muster: %v\n", e)

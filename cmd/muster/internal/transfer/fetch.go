@@ -60,11 +60,13 @@ type fetcher struct {
 	app *cli.App
 	cl  *client.Client
 	key muster.JobKey
-	// dest is the folder for all of them. With one, there is no folder for each member below it.
+	// dest is the folder for all of them.
 	dest string
-	one  bool // of one member: no folder for each
-	// got is what has arrived; failed counts members of which something has not.
-	got    []fetched
+	// one says that there is no folder for each member below dest.
+	one bool
+	// got is what has arrived.
+	got []fetched
+	// failed counts members of which something has not arrived.
 	failed int
 }
 

@@ -19,7 +19,7 @@ type packer struct {
 	// follow says that root is a link, and what it leads to is meant.
 	follow bool
 	// name is what root is called in the archive; "" for what is in it.
-	name string // what root is called in the archive; "" for what is in it
+	name string
 	// owners keeps owners. Otherwise all belongs to whoever unpacks: ids of this host mean nothing
 	// in a sandbox.
 	owners bool
