@@ -84,7 +84,7 @@ func (a *App) Execute(root *cobra.Command, args []string) int {
 	root.SetErr(a.Stderr)
 	cmd, err := root.ExecuteContextC(context.Background())
 	if err == nil {
-		return exitOK
+		return ExitOK
 	}
 	if !a.started {
 		err = Usage(err)

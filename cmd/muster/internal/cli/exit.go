@@ -14,15 +14,22 @@ import (
 	"github.com/musterhq/muster/internal/specfile"
 )
 
-// ExitOK and the others are the exit codes of muster itself. Scripts depend on them: none changes
-// its meaning.
+// The exit codes of muster itself. Scripts depend on them: none changes its meaning.
 const (
-	exitOK          = 0
-	ExitFailed      = 1
-	ExitUsage       = 2
-	exitUnreachable = 3
-	ExitAuth        = 4
-	ExitStorage     = 74
+	// ExitOK is that of a command that did what it was asked for.
+	ExitOK = 0
+	// ExitFailed is that of a job that failed, of an object that does not exist, and of everything
+	// that has no code of its own.
+	ExitFailed = 1
+	// ExitUsage is that of wrong flags and files, and of what the server refuses as wrong.
+	ExitUsage = 2
+	// ExitUnreachable is that of a server that cannot be reached.
+	ExitUnreachable = 3
+	// ExitAuth is that of a server that does not let the user in.
+	ExitAuth = 4
+	// ExitStorage is that of a server whose storage failed, or was written by a newer version.
+	ExitStorage = 74
+	// ExitInterrupted is 128 + SIGINT.
 	ExitInterrupted = 130
 )
 
@@ -120,15 +127,15 @@ func explain(err error) (int, string) {
 	case errors.Is(err, context.Canceled):
 		return ExitInterrupted, ""
 	case errors.Is(err, locate.ErrUnknown):
-		return exitUnreachable, text
+		return ExitUnreachable, text
 	case client.IsUnreachable(err):
 		if h := (*hinted)(nil); !errors.As(err, &h) {
 			text += "; is it running? `muster dev` starts one"
 		}
-		return exitUnreachable, text
+		return ExitUnreachable, text
 	// The server is there, and the sandbox went away under the command: an attempt later may do.
 	case errors.As(err, &p) && p.Code == api.CodeSandbox:
-		return exitUnreachable, text + "; what was attached has ended with it"
+		return ExitUnreachable, text + "; what was attached has ended with it"
 	case client.IsAuth(err):
 		return ExitAuth, strings.TrimRight(text, ". ") + "; the token of a server is in its data directory: give --data-dir, or MUSTER_TOKEN"
 	case errors.As(err, &spec):
