@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkExec(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
 		buf := make([]byte, 10)
 		quantiles(b, func() {
-			r, w, err := pipe()
+			r, w, err := system.Pipe()
 			must(b, err)
 			must(b, syscall.SetNonblock(r, false))
 			pid, err := syscall.ForkExec(command[0], command, &syscall.ProcAttr{Files: []uintptr{0, uintptr(w), 2}})

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -20,13 +21,13 @@ func (s *sandbox) begin() *initwire.Failed {
 	if failed := s.settle(); failed != nil {
 		return failed
 	}
-	outR, outW, err := pipe()
+	outR, outW, err := system.Pipe()
 	if err != nil {
-		return nodeFault("make a pipe for the output: " + err.Error())
+		return initwire.NodeFault("make a pipe for the output: " + err.Error())
 	}
-	errR, errW, err := pipe()
+	errR, errW, err := system.Pipe()
 	if err != nil {
-		return nodeFault("make a pipe for the output: " + err.Error())
+		return initwire.NodeFault("make a pipe for the output: " + err.Error())
 	}
 	p := &program{
 		command: s.start.Command, env: s.start.Env, work: s.start.Work, user: s.start.User,
@@ -40,13 +41,13 @@ func (s *sandbox) begin() *initwire.Failed {
 		return failed
 	}
 	s.pidfd = pidfd
-	born, _ := stat(pid, s.scratch)
+	born, _ := system.ReadStat(pid, s.scratch)
 	s.command = initwire.Process{Pid: pid, Start: born.Start}
 	s.stdout = newStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
 	s.stderr = newStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
 	s.stdout.fd, s.stderr.fd = outR, errR
 	for _, to := range []*stream{s.stdout, s.stderr} {
-		to.disk, to.brief = s.gates.disk, s.gates.brief
+		to.disk, to.brief = s.gates.Disk, s.gates.Brief
 	}
 	// What was read to start the command is not needed any more, and could be megabytes. Executions get the environment too.
 	s.env = strings.Join(s.start.Env, "\x00")
@@ -58,7 +59,7 @@ func (s *sandbox) begin() *initwire.Failed {
 func (s *sandbox) settle() *initwire.Failed {
 	if s.start.Contained {
 		if err := hide(); err != nil {
-			return nodeFault("hide from the command: " + err.Error())
+			return initwire.NodeFault("hide from the command: " + err.Error())
 		}
 		if s.start.Work == "" {
 			s.start.Work = "/"
@@ -66,21 +67,21 @@ func (s *sandbox) settle() *initwire.Failed {
 	}
 	// From here on: orphans become our children, nobody ends us by asking.
 	if err := becomeSubreaper(); err != nil {
-		return nodeFault("take in orphans: " + err.Error())
+		return initwire.NodeFault("take in orphans: " + err.Error())
 	}
 	if err := ignoreSignals(); err != nil {
-		return nodeFault("ignore signals: " + err.Error())
+		return initwire.NodeFault("ignore signals: " + err.Error())
 	}
 	if os.Getpid() == 1 {
 		if err := deafen(); err != nil {
-			return nodeFault("ignore signals: " + err.Error())
+			return initwire.NodeFault("ignore signals: " + err.Error())
 		}
 	}
 	if err := limit(s.start.OpenFiles); err != nil {
-		return nodeFault("set limits: " + err.Error())
+		return initwire.NodeFault("set limits: " + err.Error())
 	}
 	if s.start.ResetOOM {
-		setOOMScore("self", "0")
+		system.SetOOMScore("self", "0")
 	}
 	syscall.Umask(0o022)
 	return nil
@@ -100,7 +101,7 @@ func find(p *program) (path string, failed *initwire.Failed) {
 		case syscall.EACCES:
 			return "", notExecutable(name, "it is not a file that may be executed")
 		default:
-			return "", userFault(initwire.ReasonCommandNotFound, "command "+quote(name)+": "+err.Error())
+			return "", initwire.UserFault(initwire.ReasonCommandNotFound, "command "+strconv.Quote(name)+": "+err.Error())
 		}
 	}
 	search, set := lookup(p.env, "PATH")
@@ -125,27 +126,27 @@ func find(p *program) (path string, failed *initwire.Failed) {
 	if denied != "" {
 		return "", notExecutable(denied, "it is not a file that may be executed")
 	}
-	from := "PATH " + quote(search)
+	from := "PATH " + strconv.Quote(search)
 	if !set {
 		from = "the default path " + search + " (the environment has no PATH)"
 	}
-	return "", userFault(initwire.ReasonCommandNotFound, "command "+quote(name)+" was not found in "+from)
+	return "", initwire.UserFault(initwire.ReasonCommandNotFound, "command "+strconv.Quote(name)+" was not found in "+from)
 }
 
 func (p *program) checkWork() *initwire.Failed {
 	var st syscall.Stat_t
 	if err := p.stat(p.work, &st); err != nil {
-		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(p.work)+": "+err.Error())
+		return initwire.UserFault(initwire.ReasonNoWorkdir, "work directory "+strconv.Quote(p.work)+": "+err.Error())
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(p.work)+": not a directory")
+		return initwire.UserFault(initwire.ReasonNoWorkdir, "work directory "+strconv.Quote(p.work)+": not a directory")
 	}
 	return nil
 }
 
 func (p *program) stat(path string, st *syscall.Stat_t) error {
 	if p.who != nil {
-		return statInside(path, st)
+		return system.StatInside(path, st)
 	}
 	return syscall.Stat(path, st)
 }
@@ -200,14 +201,14 @@ func explain(p *program, path string, err error) *initwire.Failed {
 		return notExecutable(path, err.Error())
 	case syscall.EAGAIN:
 		if p.beside {
-			return userFault(initwire.ReasonProcessLimit, "command "+quote(path)+" cannot be started: the sandbox has as many processes and threads as it may have (resources.pids)")
+			return initwire.UserFault(initwire.ReasonProcessLimit, "command "+strconv.Quote(path)+" cannot be started: the sandbox has as many processes and threads as it may have (resources.pids)")
 		}
 	case syscall.E2BIG:
-		return userFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(p.size())+" bytes, more than the system takes")
+		return initwire.UserFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(p.size())+" bytes, more than the system takes")
 	case syscall.ENAMETOOLONG:
-		return userFault(initwire.ReasonCommandNotFound, "command "+quote(path)+": "+err.Error())
+		return initwire.UserFault(initwire.ReasonCommandNotFound, "command "+strconv.Quote(path)+": "+err.Error())
 	}
-	return nodeFault("start the process of command " + quote(path) + ": " + err.Error())
+	return initwire.NodeFault("start the process of command " + strconv.Quote(path) + ": " + err.Error())
 }
 
 func (p *program) size() (n int) {
@@ -230,15 +231,5 @@ func lookup(env []string, name string) (value string, set bool) {
 }
 
 func notExecutable(path, why string) *initwire.Failed {
-	return userFault(initwire.ReasonNotExecutable, "command "+quote(path)+" cannot be executed: "+why)
+	return initwire.UserFault(initwire.ReasonNotExecutable, "command "+strconv.Quote(path)+" cannot be executed: "+why)
 }
-
-func userFault(reason, message string) *initwire.Failed {
-	return &initwire.Failed{Class: initwire.ClassUser, Reason: reason, Message: message}
-}
-
-func nodeFault(message string) *initwire.Failed {
-	return &initwire.Failed{Class: initwire.ClassNode, Reason: initwire.ReasonNodeFault, Message: message}
-}
-
-func quote(s string) string { return strconv.Quote(s) }

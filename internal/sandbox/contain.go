@@ -4,10 +4,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -108,58 +108,11 @@ func cut(mask uint64) error {
 	return nil
 }
 
-// groupsDenied reports whether this user namespace may not set groups, as one that an ordinary user made. That does not change
-// once it has a map, and is asked for each execution.
-var groupsDenied = sync.OnceValue(func() bool {
-	b, err := os.ReadFile("/proc/self/setgroups")
-	return err == nil && strings.TrimSpace(string(b)) == "deny"
-})
-
-// openInside opens a path of the container as its programs see it, but never through one of the kernel's
-// magic links: to those of /proc/self/fd we are at home, and they lead out to what init holds.
-func openInside(path string, flags int) (int, error) {
-	how := struct{ flags, mode, resolve uint64 }{flags: uint64(flags | syscall.O_CLOEXEC), resolve: resolveNoMagicLinks}
-	name, err := syscall.BytePtrFromString(path)
-	if err != nil {
-		return -1, err
-	}
-	for {
-		fd, _, errno := syscall.Syscall6(sysOpenat2, atCwd, uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
-		switch errno {
-		case 0:
-			return int(fd), nil
-		case syscall.EINTR, syscall.EAGAIN:
-		case syscall.ENOSYS:
-			// Linux before 5.6. What init holds there is only what an image may see of itself: that is up to the runtime.
-			return syscall.Open(path, flags|syscall.O_CLOEXEC, 0)
-		default:
-			return -1, errno
-		}
-	}
-}
-
-const (
-	sysOpenat2          = 437 // the same number on every architecture
-	resolveNoMagicLinks = 0x02
-	atCwd               = ^uintptr(99) // AT_FDCWD, −100
-	oPath               = 0x200000
-)
-
-// statInside is stat by openInside.
-func statInside(path string, st *syscall.Stat_t) error {
-	fd, err := openInside(path, oPath)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = syscall.Close(fd) }()
-	return syscall.Fstat(fd, st)
-}
-
 // makeWork makes a work directory that the image does not have, as images expect it, with all that
 // is missing above it. Every step is from a descriptor of the one before.
 func makeWork(work string, id *identity) *initwire.Failed {
 	var st syscall.Stat_t
-	if err := statInside(work, &st); err != syscall.ENOENT {
+	if err := system.StatInside(work, &st); err != syscall.ENOENT {
 		return nil // it is there, or checkWork says what is wrong with it
 	}
 	made := ""
@@ -168,11 +121,11 @@ func makeWork(work string, id *identity) *initwire.Failed {
 			continue
 		}
 		made += "/" + part
-		if err := statInside(made, &st); err != syscall.ENOENT {
+		if err := system.StatInside(made, &st); err != syscall.ENOENT {
 			continue
 		}
 		if err := makeInside(made, id); err != nil {
-			return userFault(initwire.ReasonNoWorkdir, "work directory "+quote(work)+" cannot be made: "+quote(made)+": "+err.Error())
+			return initwire.UserFault(initwire.ReasonNoWorkdir, "work directory "+strconv.Quote(work)+" cannot be made: "+strconv.Quote(made)+": "+err.Error())
 		}
 	}
 	return nil
@@ -180,7 +133,7 @@ func makeWork(work string, id *identity) *initwire.Failed {
 
 func makeInside(path string, id *identity) error {
 	slash := strings.LastIndexByte(path, '/')
-	parent, err := openInside(path[:slash+1], oPath|syscall.O_DIRECTORY)
+	parent, err := system.OpenInside(path[:slash+1], system.OPath|syscall.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -200,7 +153,7 @@ func makeInside(path string, id *identity) error {
 // give makes a user the owner of a directory and of all that is in it. Nothing but init runs in the container yet, and
 // no link is followed all the same.
 func give(path string, id *identity) error {
-	fd, err := openInside(path, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	fd, err := system.OpenInside(path, syscall.O_RDONLY|syscall.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -220,9 +173,9 @@ func giveTree(dir *os.File, id *identity) error {
 	for _, e := range entries {
 		if e.IsDir() {
 			const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW
-			fd, err := openAt(int(dir.Fd()), e.Name(), flags)
+			fd, err := system.OpenAt(int(dir.Fd()), e.Name(), flags)
 			if err != nil {
-				return &fault{e.Name(), err.Error()}
+				return &system.PathError{Path: e.Name(), Why: err.Error()}
 			}
 			if err := giveTree(os.NewFile(uintptr(fd), e.Name()), id); err != nil {
 				return err
@@ -231,11 +184,8 @@ func giveTree(dir *os.File, id *identity) error {
 		}
 		const atSymlinkNoFollow = 0x100
 		if err := syscall.Fchownat(int(dir.Fd()), e.Name(), int(id.uid), int(id.gid), atSymlinkNoFollow); err != nil {
-			return &fault{e.Name(), err.Error()}
+			return &system.PathError{Path: e.Name(), Why: err.Error()}
 		}
 	}
 	return nil
 }
-
-// selfFD is a path to what a descriptor of this process is open on; a child has it as well until its exec.
-func selfFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -49,7 +50,7 @@ type execution struct {
 	// pid of its leader, whose session and group have the same number.
 	pid int
 	// stdin is our end of what it reads, nil if it has none; of a terminal the same as prints[0].
-	stdin *endpoint
+	stdin *system.Endpoint
 	// prints are what comes out: stdout and stderr, or a terminal.
 	prints []*source
 	// midLine: the last that was fed to its terminal was no end of a line.
@@ -176,16 +177,16 @@ func (x *executions) endLocked(e *execution, why string, signals ...syscall.Sign
 // admit takes an id.
 func (x *executions) admit(s *sandbox, want *initwire.Exec) (*execution, *initwire.Failed) {
 	if want.ID != "" && !initwire.ExecID(want.ID) {
-		return nil, userFault(initwire.ReasonSpec, "execution "+quote(want.ID)+": an id is 1 to "+strconv.Itoa(initwire.MaxExecID)+" of a-z, A-Z, 0-9, dot, dash and underscore")
+		return nil, initwire.UserFault(initwire.ReasonSpec, "execution "+strconv.Quote(want.ID)+": an id is 1 to "+strconv.Itoa(initwire.MaxExecID)+" of a-z, A-Z, 0-9, dot, dash and underscore")
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed != "" {
-		return nil, userFault(initwire.ReasonEnding, x.closed)
+		return nil, initwire.UserFault(initwire.ReasonEnding, x.closed)
 	}
 	for want.ID == "" || x.byID[want.ID] != nil {
 		if want.ID != "" {
-			return nil, userFault(initwire.ReasonExecExists, "execution "+quote(want.ID)+" exists already")
+			return nil, initwire.UserFault(initwire.ReasonExecExists, "execution "+strconv.Quote(want.ID)+" exists already")
 		}
 		x.made++
 		if id := "exec-" + strconv.Itoa(x.made); x.byID[id] == nil {
@@ -212,7 +213,7 @@ func (x *executions) find(id string) (*execution, *initwire.Failed) {
 	if e := x.byID[id]; e != nil && e.pid != 0 {
 		return e, nil
 	}
-	return nil, userFault(initwire.ReasonNoExec, "no execution "+quote(id)+" is known")
+	return nil, initwire.UserFault(initwire.ReasonNoExec, "no execution "+strconv.Quote(id)+" is known")
 }
 
 // forked is told before a launch begins, and ran or failed after it.
@@ -233,7 +234,7 @@ func (x *executions) ran(e *execution, pid, pidfd int) {
 	e.pid, e.pidfd = pid, pidfd
 	x.byPid[pid] = e
 	if e.s.start.ShieldOOM {
-		setOOMScore(strconv.Itoa(pid), "0") // it inherits the shield that init has by now
+		system.SetOOMScore(strconv.Itoa(pid), "0") // it inherits the shield that init has by now
 	}
 	if x.deaths >= 0 {
 		// If it fails, the loop sees the death when it looks for orphans.
@@ -267,7 +268,7 @@ func (x *executions) killLeftovers(e *execution) {
 	defer x.mu.Unlock()
 	// A number cannot be used again as long as there is a group of it. A child in that group proves that there
 	// is one, as nobody reaps meanwhile; and a child of that very number, that it is another's.
-	if hasChild(pPid, e.pid) || !hasChild(pPgid, e.pid) {
+	if system.HasChild(system.ByPid, e.pid) || !system.HasChild(system.ByGroup, e.pid) {
 		return
 	}
 	_ = syscall.Kill(-e.pid, syscall.SIGKILL)

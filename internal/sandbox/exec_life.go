@@ -2,10 +2,12 @@ package sandbox
 
 import (
 	"io"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -33,7 +35,7 @@ func (s *sandbox) release(b *chunk) { s.pool.Put(b) }
 // source is our end of one stream that an execution prints to.
 type source struct {
 	s   *sandbox
-	end *endpoint
+	end *system.Endpoint
 	// cut is closed when reading goes no further than what is there.
 	cut chan struct{}
 	// last is what may still be read then.
@@ -41,7 +43,7 @@ type source struct {
 }
 
 func (s *sandbox) source(fd int, name string) (*source, error) {
-	l, err := newEndpoint(fd, name, s.gates.brief)
+	l, err := system.NewEndpoint(fd, name, s.gates.Brief)
 	if err != nil {
 		return nil, err
 	}
@@ -58,19 +60,19 @@ func (r *source) read() (*chunk, error) {
 		if b == nil {
 			b = r.s.chunk()
 		}
-		if n, err = rawRead(fd, b.room()); err == syscall.EAGAIN {
+		if n, err = system.RawRead(fd, b.room()); err == syscall.EAGAIN {
 			r.s.release(b)
 			b = nil
 			return false
 		}
 		return true
 	}
-	if waited := r.end.whenReadable(try); waited != nil {
+	if waited := r.end.WhenReadable(try); waited != nil {
 		if !isClosedChan(r.cut) || r.last <= 0 {
 			return nil, waited
 		}
 		err = syscall.EAGAIN
-		if wrong := r.end.control(func(fd uintptr) { try(fd) }); wrong != nil {
+		if wrong := r.end.Control(func(fd uintptr) { try(fd) }); wrong != nil {
 			return nil, wrong
 		}
 		r.last -= max(n, 0)
@@ -93,13 +95,13 @@ func (r *source) release(b *chunk) { r.s.release(b) }
 // cutOff ends the waiting. Called once.
 func (r *source) cutOff() {
 	close(r.cut)
-	_ = r.end.file.SetReadDeadline(time.Unix(1, 0))
+	_ = r.end.SetReadDeadline(time.Unix(1, 0))
 }
 
 // start makes what it reads from and prints to, and launches it.
 func (e *execution) start() *initwire.Failed {
-	e.s.gates.launches.enter()
-	defer e.s.gates.launches.leave()
+	e.s.gates.Launches.Enter()
+	defer e.s.gates.Launches.Leave()
 	want := e.want
 	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User, beside: true, account: want.Account, own: want.Env}
 	if p.work == "" {
@@ -108,7 +110,7 @@ func (e *execution) start() *initwire.Failed {
 	if p.user == "" {
 		p.user = e.s.start.User
 	} else if !e.s.start.Contained {
-		return userFault(initwire.ReasonSpec, "user "+quote(p.user)+": only in a container can one be chosen")
+		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.user)+": only in a container can one be chosen")
 	}
 	theirs, err := e.connect(p)
 	defer func() {
@@ -118,7 +120,7 @@ func (e *execution) start() *initwire.Failed {
 	}()
 	if err != nil {
 		e.disconnect()
-		return nodeFault("make the streams of the execution: " + err.Error())
+		return initwire.NodeFault("make the streams of the execution: " + err.Error())
 	}
 	e.started = time.Now().UnixNano()
 	e.s.execs.forked()
@@ -159,7 +161,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 		}
 	} else {
 		if e.want.Stdin {
-			r, w, err := pipe()
+			r, w, err := system.Pipe()
 			if err != nil {
 				return theirs, err
 			}
@@ -168,7 +170,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 			_ = syscall.SetNonblock(r, false)
 			_ = syscall.SetNonblock(w, true)
 			p.files[0] = r
-			if e.stdin, err = newEndpoint(w, "stdin of "+e.id, e.s.gates.brief); err != nil {
+			if e.stdin, err = system.NewEndpoint(w, "stdin of "+e.id, e.s.gates.Brief); err != nil {
 				return theirs, err
 			}
 		}
@@ -184,7 +186,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 	if e.want.Detached {
 		for i := range e.prints {
 			p := newSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
-			p.disk = e.s.gates.disk
+			p.disk = e.s.gates.Disk
 			e.spools = append(e.spools, p)
 		}
 	}
@@ -193,7 +195,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 
 // output makes a pipe that is read for output. w is the program's end.
 func (e *execution) output() (w int, err error) {
-	r, w, err := pipe()
+	r, w, err := system.Pipe()
 	if err != nil {
 		return -1, err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -106,7 +107,7 @@ func (o *operation) pass(from *source, kind initwire.Kind) error {
 
 // send is writeBytes for as long as the client takes: its slowness is what the program is to feel.
 func (o *operation) send(kind initwire.Kind, frame []byte) error {
-	_ = o.conn.file.SetWriteDeadline(time.Time{})
+	_ = o.conn.SetWriteDeadline(time.Time{})
 	initwire.PutHead(frame, kind)
 	_, err := o.conn.Write(frame)
 	return err
@@ -150,7 +151,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 // nobody will read any more is thrown away.
 func (o *operation) feed(e *execution, p []byte) bool {
 	for len(p) > 0 {
-		_ = e.stdin.file.SetWriteDeadline(time.Now().Add(stdinLook))
+		_ = e.stdin.SetWriteDeadline(time.Now().Add(stdinLook))
 		n, err := e.stdin.Write(p)
 		if n > 0 {
 			e.midLine.Store(p[n-1] != '\n' && p[n-1] != '\r')
@@ -170,13 +171,13 @@ func (o *operation) feed(e *execution, p []byte) bool {
 }
 
 // hungUp reports whether the other side has left, though there may still be something to read of it.
-func hungUp(conn *endpoint) (yes bool) {
+func hungUp(conn *system.Endpoint) (yes bool) {
 	const pollRdHup = 0x2000
 	const gone = pollRdHup | 0x10 | 0x08 // or HUP, or ERR
-	err := conn.control(func(fd uintptr) {
-		look := []pollFD{{fd: int32(fd), events: pollRdHup}}
-		_, _ = poll(look, 0)
-		yes = look[0].revents&gone != 0
+	err := conn.Control(func(fd uintptr) {
+		look := []system.PollFD{{FD: int32(fd), Events: pollRdHup}}
+		_, _ = system.Poll(look, 0)
+		yes = look[0].Revents&gone != 0
 	})
 	return yes || err != nil
 }
@@ -189,7 +190,7 @@ func (o *operation) attachExec(fields []byte) {
 	}
 	e, failed := o.s.execs.find(a.ID)
 	if failed == nil && !e.want.Detached {
-		failed = userFault(initwire.ReasonSpec, "execution "+quote(a.ID)+" is not detached: its output goes to the client that started it")
+		failed = initwire.UserFault(initwire.ReasonSpec, "execution "+strconv.Quote(a.ID)+" is not detached: its output goes to the client that started it")
 	}
 	var from [2]int64
 	if failed == nil {
@@ -217,7 +218,7 @@ func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire
 			offset = first
 		}
 		if offset < first || offset > end {
-			return from, userFault(initwire.ReasonOutputGone, "execution "+quote(e.id)+": byte "+strconv.FormatInt(offset, 10)+" of "+
+			return from, initwire.UserFault(initwire.ReasonOutputGone, "execution "+strconv.Quote(e.id)+": byte "+strconv.FormatInt(offset, 10)+" of "+
 				[]string{initwire.Stdout, initwire.Stderr}[i]+" is not to be had, but "+strconv.FormatInt(first, 10)+" to "+strconv.FormatInt(end, 10))
 		}
 		from[i] = offset
@@ -252,7 +253,7 @@ func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
 			}
 			if err == errNotKept {
 				broken.Do(func() {
-					o.refuse("execution " + quote(e.id) + ": what follows was taken by another client, or is too old")
+					o.refuse("execution " + strconv.Quote(e.id) + ": what follows was taken by another client, or is too old")
 				})
 			}
 			leave()
@@ -302,7 +303,7 @@ func (o *operation) signalExec(fields []byte) {
 	case err != nil:
 		o.refuse("signal " + strconv.Itoa(int(want.Signal)) + ": " + err.Error())
 	case !sent:
-		o.fail(userFault(initwire.ReasonExecEnded, "execution "+quote(e.id)+" has ended"))
+		o.fail(initwire.UserFault(initwire.ReasonExecEnded, "execution "+strconv.Quote(e.id)+" has ended"))
 	default:
 		_ = o.done()
 	}

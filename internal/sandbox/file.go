@@ -37,9 +37,9 @@ type files struct {
 // serveFile is one operation on files.
 func (o *operation) serveFile(kind initwire.Kind, fields []byte) {
 	f := &files{o: o, work: o.s.start.Work, out: outflow{o: o}}
-	o.slot = o.s.gates.files
-	o.slot.enter()
-	defer o.slot.leave()
+	o.slot = o.s.gates.Files
+	o.slot.Enter()
+	defer o.slot.Leave()
 	err := f.serve(kind, fields)
 	if err == nil {
 		err = f.out.frame(initwire.KindDone, nil)
@@ -94,7 +94,7 @@ const discardTime = 5 * time.Second
 // discard reads what a client still sends until it has seen the answer: a connection that is closed before
 // may take the answer with it on its way through tunnels.
 func (o *operation) discard() {
-	_ = o.conn.file.SetReadDeadline(time.Now().Add(discardTime))
+	_ = o.conn.SetReadDeadline(time.Now().Add(discardTime))
 	for {
 		if _, _, err := o.read(); err != nil {
 			return
@@ -239,7 +239,7 @@ func (w *outflow) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	_ = w.o.conn.file.SetWriteDeadline(time.Now().Add(stallTime))
+	_ = w.o.conn.SetWriteDeadline(time.Now().Add(stallTime))
 	w.o.pause()
 	_, err := w.o.conn.Write(w.buf)
 	w.buf = w.buf[:0]
@@ -268,7 +268,7 @@ func (r *inflow) take(limit int64) ([]byte, error) {
 		if r.over {
 			return nil, nil
 		}
-		_ = r.o.conn.file.SetReadDeadline(time.Now().Add(stallTime))
+		_ = r.o.conn.SetReadDeadline(time.Now().Add(stallTime))
 		kind, body, err := r.o.read()
 		switch {
 		case err != nil:

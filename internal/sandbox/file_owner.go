@@ -23,7 +23,7 @@ func (f *files) owner(user string) (owner, error) {
 	}
 	known, err := readAccounts()
 	if err != nil {
-		return whoever, wrong(initwire.FileInvalid, "", "user "+quote(user)+": "+err.Error())
+		return whoever, wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
 	}
 	who, failed := known.who(user)
 	if failed != nil {

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
@@ -43,7 +44,7 @@ func TestOpenBySteps(t *testing.T) {
 			return err.Error()
 		}
 		defer func() { _ = unix.Close(fd) }()
-		path, err := os.Readlink(selfFD(fd))
+		path, err := os.Readlink(system.SelfFD(fd))
 		if err != nil {
 			return err.Error()
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -158,7 +159,7 @@ func readUpTo(fd, limit int) (string, error) {
 	var text []byte
 	buf := make([]byte, 4<<10)
 	for len(text) < limit {
-		n, err := fdStream(fd).Read(buf[:min(len(buf), limit-len(text))])
+		n, err := system.FD(fd).Read(buf[:min(len(buf), limit-len(text))])
 		text = append(text, buf[:n]...)
 		if err == io.EOF {
 			break

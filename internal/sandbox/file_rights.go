@@ -3,9 +3,11 @@ package sandbox
 import (
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -17,11 +19,11 @@ func (f *files) with(user string, do func() error) error {
 		return do()
 	}
 	if !f.o.s.start.Contained {
-		return wrong(initwire.FileInvalid, "", "user "+quote(user)+": only in a container can one be chosen")
+		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": only in a container can one be chosen")
 	}
 	known, err := readAccounts()
 	if err != nil {
-		return wrong(initwire.FileInvalid, "", "user "+quote(user)+": "+err.Error())
+		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
 	}
 	who, failed := known.who(user)
 	if failed != nil {
@@ -33,7 +35,7 @@ func (f *files) with(user string, do func() error) error {
 	f.o.as = &rights{int(who.uid), int(who.gid), who.groups}
 	if err := f.o.assume(); err != nil {
 		f.o.as = nil
-		return wrong(initwire.FileFault, "", "take the rights of user "+quote(user)+": "+err.Error())
+		return wrong(initwire.FileFault, "", "take the rights of user "+strconv.Quote(user)+": "+err.Error())
 	}
 	defer func() {
 		f.o.giveBack()
@@ -89,7 +91,7 @@ func myRights() (rights, error) {
 // take gives them to this thread. The kernel takes from a thread whose user is not root the capabilities that cross
 // permissions, and gives them back with root.
 func (r rights) take() error {
-	if !groupsDenied() {
+	if !system.GroupsDenied() {
 		// Of this thread alone, as the calls of package syscall are not.
 		var first unsafe.Pointer
 		if len(r.groups) > 0 {

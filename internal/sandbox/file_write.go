@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -153,7 +154,7 @@ func (f *files) fill(fd int, q *initwire.FileWrite) error {
 		if q.Sized && written > q.Size {
 			return notSized(q, "more")
 		}
-		if _, err := fdStream(fd).Write(b); err != nil {
+		if _, err := system.FD(fd).Write(b); err != nil {
 			return blame(q.Path, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/musterhq/muster/internal/sandbox/system"
 )
 
 // endLeftovers kills and reaps every descendant of this process; false if some
@@ -13,7 +15,7 @@ import (
 func (s *sandbox) endLeftovers(deadline time.Time) bool {
 	pause := time.Millisecond
 	for {
-		if _, err := deadChild(); err == syscall.ECHILD {
+		if _, err := system.DeadChild(); err == syscall.ECHILD {
 			return true // nearly always at once
 		}
 		s.reap()
@@ -25,7 +27,7 @@ func (s *sandbox) endLeftovers(deadline time.Time) bool {
 			}
 		}
 		s.reap()
-		if _, err := deadChild(); err == syscall.ECHILD {
+		if _, err := system.DeadChild(); err == syscall.ECHILD {
 			return true
 		}
 		if time.Now().After(deadline) {
@@ -70,7 +72,7 @@ func scanChildren() (all []int) {
 		if err != nil {
 			continue
 		}
-		if st, ok := stat(pid, buf); ok && st.Parent == self {
+		if st, ok := system.ReadStat(pid, buf); ok && st.Parent == self {
 			all = append(all, pid)
 		}
 	}

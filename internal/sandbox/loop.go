@@ -3,8 +3,8 @@ package sandbox
 import (
 	"syscall"
 	"time"
-	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -37,41 +37,41 @@ const (
 // runtime's poller under them cost a tenth of the start of a sandbox. Only a stream with much output gets its own.
 func (s *sandbox) turn(until time.Time) (ended bool) {
 	fds := append(s.fds[:0],
-		pollFD{fd: int32(s.pidfd), events: pollIn},
-		pollFD{fd: int32(s.stdout.fd), events: pollIn},
-		pollFD{fd: int32(s.stderr.fd), events: pollIn},
-		pollFD{fd: -1, events: pollIn},
-		pollFD{fd: int32(s.execs.deaths), events: pollIn})
+		system.PollFD{FD: int32(s.pidfd), Events: system.PollIn},
+		system.PollFD{FD: int32(s.stdout.fd), Events: system.PollIn},
+		system.PollFD{FD: int32(s.stderr.fd), Events: system.PollIn},
+		system.PollFD{FD: -1, Events: system.PollIn},
+		system.PollFD{FD: int32(s.execs.deaths), Events: system.PollIn})
 	if len(s.conns) < initwire.MaxConns {
-		fds[atListener].fd = int32(s.listener)
+		fds[atListener].FD = int32(s.listener)
 	}
 	for _, c := range s.conns {
-		fds = append(fds, pollFD{fd: int32(c.fd), events: pollIn})
+		fds = append(fds, system.PollFD{FD: int32(c.fd), Events: system.PollIn})
 	}
 	s.fds = fds
-	some, err := poll(fds, s.patience(until))
+	some, err := system.Poll(fds, s.patience(until))
 	if err != nil {
 		s.crash("poll: " + err.Error())
 	}
 	s.busy = some
-	if fds[atStdout].revents != 0 {
+	if fds[atStdout].Revents != 0 {
 		s.stdout.take(s.scratch)
 	}
-	if fds[atStderr].revents != 0 {
+	if fds[atStderr].Revents != 0 {
 		s.stderr.take(s.scratch)
 	}
 	// From the end, because those that are done with are taken out.
 	for i := len(s.conns) - 1; i >= 0; i-- {
-		s.attend(i, fds[atConns+i].revents != 0)
+		s.attend(i, fds[atConns+i].Revents != 0)
 	}
-	if fds[atListener].revents != 0 {
+	if fds[atListener].Revents != 0 {
 		s.accept()
 	}
 	s.fire()
 	if s.reap() {
 		s.busy = true
 	}
-	return fds[atCommand].revents != 0
+	return fds[atCommand].Revents != 0
 }
 
 // patience is how long to wait for the next event; negative: for ever.
@@ -131,7 +131,7 @@ func (s *sandbox) reap() (some bool) {
 		return true
 	}
 	for {
-		pid, _ := deadChild()
+		pid, _ := system.DeadChild()
 		if pid <= 0 || pid == s.command.Pid && s.pidfd >= 0 {
 			return some
 		}
@@ -140,38 +140,4 @@ func (s *sandbox) reap() (some bool) {
 		}
 		some = true
 	}
-}
-
-// pollFD is the kernel's struct.
-type pollFD struct {
-	fd              int32
-	events, revents int16
-}
-
-const pollIn = 1
-
-// poll waits until one of fds is ready; a descriptor below 0 never is. It tells
-// whether anything came, a signal included: SIGCHLD is what brings us to orphans.
-func poll(fds []pollFD, wait time.Duration) (some bool, err error) {
-	var limit *syscall.Timespec
-	if wait >= 0 {
-		ts := syscall.NsecToTimespec(int64(wait))
-		limit = &ts
-	}
-	call := syscall.Syscall6
-	if wait == 0 {
-		call = syscall.RawSyscall6 // it does not block
-	}
-	n, _, errno := call(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
-		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
-	switch errno {
-	case 0:
-		return n > 0, nil
-	case syscall.EINTR:
-		for i := range fds {
-			fds[i].revents = 0
-		}
-		return true, nil
-	}
-	return false, errno
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -15,9 +16,6 @@ const (
 	// stallTime is how long a client may leave an answer unread. Minutes, because the client at
 	// the far end of the tunnel may be a person's terminal that is held up.
 	stallTime = 10 * time.Minute
-	// processors that init uses once it serves operations: the loop waits in a
-	// system call with one of them, so with only one nobody else would run before the runtime's monitor notices.
-	processors = 2
 	// firstRead is the room for what a client sends; it grows to a whole frame only for those who send so much.
 	firstRead = 512
 )
@@ -29,12 +27,12 @@ const (
 type operation struct {
 	s *sandbox
 	// conn is the connection.
-	conn *endpoint
+	conn *system.Endpoint
 	// in[from:] has come and is not yet read; at first, what came with the request.
 	in   []byte
 	from int
 	// slot is the gate that its goroutine has entered, unless it waits for the client; nil: none.
-	slot gate
+	slot system.Gate
 	// as is whose rights its thread has meanwhile, and mine those that it had before; nil: its own.
 	as   *rights
 	mine rights
@@ -43,12 +41,12 @@ type operation struct {
 // pause gives up what others may need, before its goroutine waits for the client.
 func (o *operation) pause() {
 	o.giveBack()
-	o.slot.leave()
+	o.slot.Leave()
 }
 
 // resume takes it again. After an error the operation must do nothing more.
 func (o *operation) resume() error {
-	o.slot.enter()
+	o.slot.Enter()
 	return o.assume()
 }
 
@@ -72,12 +70,12 @@ func (s *sandbox) handOver(c *conn, kind initwire.Kind, fields, rest []byte) {
 	}
 	if !s.serving {
 		s.serving = true
-		if runtime.GOMAXPROCS(0) < processors {
-			runtime.GOMAXPROCS(processors)
+		if runtime.GOMAXPROCS(0) < system.Processors {
+			runtime.GOMAXPROCS(system.Processors)
 		}
 		s.execs.open()
 	}
-	conn, err := newEndpoint(c.fd, "operation", s.gates.brief)
+	conn, err := system.NewEndpoint(c.fd, "operation", s.gates.Brief)
 	c.fd = -1
 	if err != nil {
 		s.operations.Add(-1)
@@ -157,7 +155,7 @@ func (o *operation) makeRoom() {
 
 // write sends a frame, and gives up on a client that takes nothing for stallTime.
 func (o *operation) write(kind initwire.Kind, payload []byte) error {
-	_ = o.conn.file.SetWriteDeadline(time.Now().Add(stallTime))
+	_ = o.conn.SetWriteDeadline(time.Now().Add(stallTime))
 	return initwire.WriteFrame(o.conn, kind, payload)
 }
 

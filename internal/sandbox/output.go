@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -19,7 +20,7 @@ type stream struct {
 
 	// fd is the pipe as long as take reads it, else -1.
 	fd   int
-	pipe *endpoint
+	pipe *system.Endpoint
 	done chan struct{}
 
 	// segments are those on disk, oldest first; the last one is open as file.
@@ -27,7 +28,7 @@ type stream struct {
 	file     int
 	kept     int64
 	// disk and brief are for the goroutine; the loop needs no slot.
-	disk, brief gate
+	disk, brief system.Gate
 	// end is the stream offset of the next byte.
 	end int64
 	// lost is how many bytes the disk would not take.
@@ -70,7 +71,7 @@ func (s *stream) take(buf []byte) {
 func (s *stream) follow(pipe int) {
 	s.done = make(chan struct{})
 	var err error
-	if s.pipe, err = newEndpoint(pipe, s.name, s.brief); err != nil {
+	if s.pipe, err = system.NewEndpoint(pipe, s.name, s.brief); err != nil {
 		close(s.done)
 		return
 	}
@@ -80,9 +81,9 @@ func (s *stream) follow(pipe int) {
 		buf := make([]byte, size)
 		for {
 			n, err := s.pipe.Read(buf)
-			s.disk.enter()
+			s.disk.Enter()
 			s.write(buf[:n])
-			s.disk.leave()
+			s.disk.Leave()
 			if err != nil {
 				return
 			}
@@ -97,7 +98,7 @@ func (s *stream) follow(pipe int) {
 // finish ends the reading; a goroutine gets until the deadline to read to the end of the pipe.
 func (s *stream) finish(deadline time.Time) {
 	if s.pipe != nil {
-		_ = s.pipe.file.SetReadDeadline(deadline)
+		_ = s.pipe.SetReadDeadline(deadline)
 		<-s.done
 	}
 	if s.fd >= 0 {
@@ -142,7 +143,7 @@ func (s *stream) last() *segment { return &s.segments[len(s.segments)-1] }
 
 // put appends to the open segment and says how much of p is there.
 func (s *stream) put(p []byte) int {
-	n, err := fdStream(s.file).Write(p)
+	n, err := system.FD(s.file).Write(p)
 	if n > 0 {
 		s.last().size += int64(n)
 		s.kept += int64(n)
@@ -155,7 +156,7 @@ func (s *stream) put(p []byte) int {
 // roll opens the next segment. The new one is there before an old one goes, so a
 // reader always finds the end of the stream.
 func (s *stream) roll() bool {
-	fd, err := openAt(s.dir, initwire.SegmentName(s.name, s.end), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+	fd, err := system.OpenAt(s.dir, initwire.SegmentName(s.name, s.end), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return false
 	}
@@ -171,7 +172,7 @@ func (s *stream) dropOldest() {
 	oldest := s.segments[0]
 	s.segments = append(s.segments[:0], s.segments[1:]...)
 	s.kept -= oldest.size
-	removeAt(s.dir, initwire.SegmentName(s.name, oldest.offset))
+	system.RemoveAt(s.dir, initwire.SegmentName(s.name, oldest.offset))
 }
 
 // lose gives up n bytes. The next that can be written begins a segment of its
@@ -185,7 +186,7 @@ func (s *stream) lose(n int) {
 	_ = syscall.Close(s.file)
 	s.file = -1
 	if s.last().size == 0 {
-		removeAt(s.dir, initwire.SegmentName(s.name, s.last().offset))
+		system.RemoveAt(s.dir, initwire.SegmentName(s.name, s.last().offset))
 		s.segments = s.segments[:len(s.segments)-1]
 	}
 }

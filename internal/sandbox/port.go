@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -28,9 +29,9 @@ func (o *operation) servePort(kind initwire.Kind, fields []byte) {
 	case initwire.KindConnect:
 		o.connect(fields)
 	case initwire.KindPorts:
-		o.s.gates.brief.enter()
+		o.s.gates.Brief.Enter()
 		list, err := listening()
-		o.s.gates.brief.leave()
+		o.s.gates.Brief.Leave()
 		if err != nil {
 			o.refuse("list of ports: " + err.Error())
 			return
@@ -48,7 +49,7 @@ func (o *operation) connect(fields []byte) {
 		o.refuse("port " + strconv.FormatInt(port, 10) + " is none: ports are 1 to 65535")
 		return
 	}
-	inside, why := dialInside(int(port), o.s.gates.brief)
+	inside, why := dialInside(int(port), o.s.gates.Brief)
 	if inside == nil {
 		o.refuse("port " + strconv.FormatInt(port, 10) + ": " + why)
 		return
@@ -57,7 +58,7 @@ func (o *operation) connect(fields []byte) {
 	if o.write(initwire.KindConnected, nil) != nil {
 		return
 	}
-	_ = o.conn.file.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
+	_ = o.conn.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
 	early := o.in[o.from:]
 	if len(early) > 0 {
 		if _, err := inside.Write(early); err != nil {
@@ -76,7 +77,7 @@ func (o *operation) connect(fields []byte) {
 
 // pass copies until the end of from, and then ends to. If either breaks, both are ended, each way: whoever
 // passes in the other direction has nobody any more.
-func pass(to, from *endpoint) {
+func pass(to, from *system.Endpoint) {
 	buf := make([]byte, portBuffer)
 	for {
 		n, err := from.Read(buf)
@@ -99,14 +100,14 @@ func pass(to, from *endpoint) {
 	}
 }
 
-func shut(l *endpoint, how int) {
-	l.brief.enter()
-	defer l.brief.leave()
-	_ = l.control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
+func shut(l *system.Endpoint, how int) {
+	l.Brief.Enter()
+	defer l.Brief.Leave()
+	_ = l.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
 }
 
 // dialInside connects to whoever listens on the loopback addresses.
-func dialInside(port int, brief gate) (conn *endpoint, why string) {
+func dialInside(port int, brief system.Gate) (conn *system.Endpoint, why string) {
 	conn, err := dialTCP(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}, brief)
 	if err == nil {
 		return conn, ""
@@ -125,7 +126,7 @@ func dialInside(port int, brief gate) (conn *endpoint, why string) {
 	return nil, err.Error()
 }
 
-func dialTCP(family int, to syscall.Sockaddr, brief gate) (*endpoint, error) {
+func dialTCP(family int, to syscall.Sockaddr, brief system.Gate) (*system.Endpoint, error) {
 	conn, made, err := beginTCP(family, to, brief)
 	if err != nil || made {
 		return conn, err
@@ -138,9 +139,9 @@ func dialTCP(family int, to syscall.Sockaddr, brief gate) (*endpoint, error) {
 }
 
 // beginTCP begins a connection. made: it is there already.
-func beginTCP(family int, to syscall.Sockaddr, brief gate) (conn *endpoint, made bool, err error) {
-	brief.enter()
-	defer brief.leave()
+func beginTCP(family int, to syscall.Sockaddr, brief system.Gate) (conn *system.Endpoint, made bool, err error) {
+	brief.Enter()
+	defer brief.Leave()
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, false, err
@@ -152,19 +153,19 @@ func beginTCP(family int, to syscall.Sockaddr, brief gate) (conn *endpoint, made
 		return nil, false, err
 	}
 	made = err == nil
-	conn, err = newEndpoint(fd, "port", brief)
+	conn, err = system.NewEndpoint(fd, "port", brief)
 	return conn, made, err
 }
 
 // connected waits until a connection is made, or says why not.
-func connected(conn *endpoint) error {
-	_ = conn.file.SetWriteDeadline(time.Now().Add(connectTime))
+func connected(conn *system.Endpoint) error {
+	_ = conn.SetWriteDeadline(time.Now().Add(connectTime))
 	var broken error
-	err := conn.raw.Write(func(fd uintptr) (done bool) {
+	err := conn.WhenWritable(func(fd uintptr) (done bool) {
 		var errno int
-		conn.brief.enter()
+		conn.Brief.Enter()
 		errno, broken = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
-		conn.brief.leave()
+		conn.Brief.Leave()
 		if broken != nil || errno != 0 {
 			if broken == nil {
 				broken = syscall.Errno(errno)
@@ -174,7 +175,7 @@ func connected(conn *endpoint) error {
 		_, err := syscall.Getpeername(int(fd))
 		return err == nil
 	})
-	_ = conn.file.SetWriteDeadline(time.Time{})
+	_ = conn.SetWriteDeadline(time.Time{})
 	if broken != nil {
 		return broken
 	}

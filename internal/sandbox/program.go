@@ -3,9 +3,11 @@ package sandbox
 import (
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -34,7 +36,7 @@ type program struct {
 // It may be called by several goroutines at once, but whoever reaps must know that children are being made, see executions.
 func (s *sandbox) launch(p *program) (pid, pidfd int, failed *initwire.Failed) {
 	if len(p.command) == 0 || p.command[0] == "" {
-		return 0, -1, userFault(initwire.ReasonSpec, "the command is empty")
+		return 0, -1, initwire.UserFault(initwire.ReasonSpec, "the command is empty")
 	}
 	attr := &syscall.ProcAttr{
 		Dir: p.work, Env: p.env,
@@ -52,17 +54,17 @@ func (s *sandbox) launch(p *program) (pid, pidfd int, failed *initwire.Failed) {
 		return 0, -1, failed
 	}
 	if s.start.Contained {
-		work, err := openInside(p.work, oPath|syscall.O_DIRECTORY)
+		work, err := system.OpenInside(p.work, system.OPath|syscall.O_DIRECTORY)
 		if err != nil {
 			return 0, -1, explain(p, path, err)
 		}
 		defer func() { _ = syscall.Close(work) }()
 		// Not by its name: until its exec the child has our descriptors, and a link in that name could lead through them.
-		attr.Dir = selfFD(work)
+		attr.Dir = system.SelfFD(work)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cut(s.start.Capabilities); err != nil {
-			return 0, -1, nodeFault("take capabilities from the command: " + err.Error())
+			return 0, -1, initwire.NodeFault("take capabilities from the command: " + err.Error())
 		}
 	}
 	usualTimerSlack()
@@ -73,7 +75,7 @@ func (s *sandbox) launch(p *program) (pid, pidfd int, failed *initwire.Failed) {
 	}
 	if pidfd < 0 {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
-		return 0, -1, nodeFault("watch the command: this kernel gives no descriptor of a process")
+		return 0, -1, initwire.NodeFault("watch the command: this kernel gives no descriptor of a process")
 	}
 	return pid, pidfd, nil
 }
@@ -82,14 +84,14 @@ func (s *sandbox) launch(p *program) (pid, pidfd int, failed *initwire.Failed) {
 func (s *sandbox) enter(p *program, attr *syscall.ProcAttr) *initwire.Failed {
 	accounts, err := readAccounts()
 	if err != nil {
-		return userFault(initwire.ReasonSpec, "user "+quote(p.user)+": "+err.Error())
+		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.user)+": "+err.Error())
 	}
 	who, failed := accounts.who(p.user)
 	if failed != nil {
 		return failed
 	}
 	p.who = who
-	attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups, NoSetGroups: groupsDenied()}
+	attr.Sys.Credential = &syscall.Credential{Uid: who.uid, Gid: who.gid, Groups: who.groups, NoSetGroups: system.GroupsDenied()}
 	if p.account {
 		p.env = withAccount(p.env, p.own, who)
 	} else if _, set := lookup(p.env, "HOME"); !set {
@@ -97,7 +99,7 @@ func (s *sandbox) enter(p *program, attr *syscall.ProcAttr) *initwire.Failed {
 	}
 	if p.give != "" && (who.uid != 0 || who.gid != 0) {
 		if err := give(p.give, who); err != nil {
-			return nodeFault("give " + quote(p.give) + " to user " + quote(p.user) + ": " + err.Error())
+			return initwire.NodeFault("give " + strconv.Quote(p.give) + " to user " + strconv.Quote(p.user) + ": " + err.Error())
 		}
 	}
 	if p.makeWork {

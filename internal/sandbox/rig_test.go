@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/programtest"
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -262,9 +263,9 @@ func alive(pid int) bool {
 }
 
 // endpointOf is the endpoint that a file of a test is.
-func endpointOf(t testing.TB, f *os.File) *endpoint {
+func endpointOf(t testing.TB, f *os.File) *system.Endpoint {
 	t.Helper()
-	raw, err := f.SyscallConn()
+	l, err := system.EndpointOf(f, nil)
 	must(t, err)
-	return &endpoint{file: f, raw: raw}
+	return l
 }

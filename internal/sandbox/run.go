@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -46,7 +47,7 @@ type sandbox struct {
 
 	listener int // -1: closed
 	conns    []*conn
-	fds      []pollFD
+	fds      []system.PollFD
 	scratch  []byte
 	// busy: something happened in the last turn.
 	busy bool
@@ -63,7 +64,7 @@ type sandbox struct {
 	spooled atomic.Int64
 	// serving: the process is prepared for operations.
 	serving bool
-	gates   gates
+	gates   system.Gates
 }
 
 // Run is the life of one sandbox, from the descriptors that the agent left
@@ -77,8 +78,8 @@ func Run() int {
 	}
 	closeFrom(initwire.FDOutput + 1)
 	// Now, because the agent has things to do before it sends the start.
-	startThreads(startedThreads)
-	kind, fields, err := initwire.ReadFrame(fdStream(initwire.FDControl), initwire.MaxStart)
+	system.StartThreads(system.StartedThreads)
+	kind, fields, err := initwire.ReadFrame(system.FD(initwire.FDControl), initwire.MaxStart)
 	if err == io.EOF {
 		return 0 // the agent thought better of it, or died
 	}
@@ -91,11 +92,11 @@ func Run() int {
 		say("start from the agent: " + err.Error() + "\n")
 		return 1
 	}
-	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true, gates: newGates()}
+	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true, gates: system.NewGates()}
 	s.execs.deaths = -1
 	if failed := s.begin(); failed != nil {
 		record(failed.Line())
-		_ = initwire.WriteFrame(fdStream(initwire.FDControl), initwire.KindFailed, failed.Fields())
+		_ = initwire.WriteFrame(system.FD(initwire.FDControl), initwire.KindFailed, failed.Fields())
 		return 0
 	}
 	s.answerStarted()
@@ -112,12 +113,12 @@ func Run() int {
 func (s *sandbox) answerStarted() {
 	record(initwire.ProcessLine("command", s.command, s.result.Started))
 	started := initwire.Started{Command: s.command, At: s.result.Started}
-	_ = initwire.WriteFrame(fdStream(initwire.FDControl), initwire.KindStarted, started.Fields())
+	_ = initwire.WriteFrame(system.FD(initwire.FDControl), initwire.KindStarted, started.Fields())
 	_ = syscall.Close(initwire.FDControl)
 	if s.start.ShieldOOM {
 		// Not −1000: if even the dead command's files in memory hold its limit, the
 		// kernel must be able to end this sandbox.
-		setOOMScore("self", "-999")
+		system.SetOOMScore("self", "-999")
 	}
 }
 

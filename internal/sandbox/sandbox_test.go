@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"pgregory.net/rapid"
 )
@@ -172,7 +173,7 @@ func TestFullDisk(t *testing.T) {
 func TestFollow(t *testing.T) {
 	for _, closed := range []bool{true, false} {
 		dir := t.TempDir()
-		r, w, err := pipe()
+		r, w, err := system.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}

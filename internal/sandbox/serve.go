@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -149,7 +150,7 @@ func (s *sandbox) quiet() {
 // reply answers. The frame is small and the only one: it fits into the
 // connection's buffer, or the client is none that wants it.
 func (s *sandbox) reply(c *conn, kind initwire.Kind, fields []byte) {
-	_ = initwire.WriteFrame(fdStream(c.fd), kind, fields)
+	_ = initwire.WriteFrame(system.FD(c.fd), kind, fields)
 }
 
 func (s *sandbox) refuse(c *conn, why string) {

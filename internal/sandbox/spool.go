@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -34,7 +35,7 @@ type spool struct {
 	// makeRoom drops what others hold that is needed least; nil: nothing is. The writer's own.
 	makeRoom func()
 	// disk is the gate of whoever reads or writes files here.
-	disk gate
+	disk system.Gate
 
 	// file is the last segment, open for appending; the writer's own.
 	file int
@@ -69,9 +70,9 @@ func (p *spool) keep(from *source) {
 		from.release(b)
 	}
 	if p.file >= 0 {
-		p.disk.enter()
+		p.disk.Enter()
 		_ = syscall.Close(p.file)
-		p.disk.leave()
+		p.disk.Leave()
 		p.file = -1
 	}
 	p.update(func() { p.finished = true })
@@ -124,8 +125,8 @@ func (p *spool) write(b []byte, cut <-chan struct{}) {
 
 // put appends what it can to the last segment, or to a new one.
 func (p *spool) put(b []byte) int {
-	p.disk.enter()
-	defer p.disk.leave()
+	p.disk.Enter()
+	defer p.disk.Leave()
 	p.mu.Lock()
 	end := p.end
 	full := p.file < 0 || p.segments[len(p.segments)-1].size >= p.whole
@@ -135,7 +136,7 @@ func (p *spool) put(b []byte) int {
 	}
 	p.mu.Unlock()
 	if full {
-		fd, err := openAt(p.dir, initwire.SegmentName(p.name, end), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
+		fd, err := system.OpenAt(p.dir, initwire.SegmentName(p.name, end), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND)
 		if err != nil {
 			return 0
 		}
@@ -145,7 +146,7 @@ func (p *spool) put(b []byte) int {
 		p.file = fd
 		p.update(func() { p.segments = append(p.segments, segment{offset: end}) })
 	}
-	n, _ := fdStream(p.file).Write(b[:min(int64(len(b)), room)])
+	n, _ := system.FD(p.file).Write(b[:min(int64(len(b)), room)])
 	if n > 0 {
 		p.all.Add(int64(n))
 		p.update(func() {
@@ -194,10 +195,10 @@ func (p *spool) unlink(gone []segment) {
 	if len(gone) == 0 {
 		return
 	}
-	p.disk.enter()
-	defer p.disk.leave()
+	p.disk.Enter()
+	defer p.disk.Leave()
 	for _, s := range gone {
-		removeAt(p.dir, initwire.SegmentName(p.name, s.offset))
+		system.RemoveAt(p.dir, initwire.SegmentName(p.name, s.offset))
 	}
 }
 
@@ -304,9 +305,9 @@ func (r *spoolReader) open(s segment) error {
 		return nil
 	}
 	r.close()
-	r.p.disk.enter()
-	defer r.p.disk.leave()
-	fd, err := openAt(r.p.dir, initwire.SegmentName(r.p.name, s.offset), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
+	r.p.disk.Enter()
+	defer r.p.disk.Leave()
+	fd, err := system.OpenAt(r.p.dir, initwire.SegmentName(r.p.name, s.offset), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
 	if err != nil {
 		return errNotKept
 	}
@@ -316,9 +317,9 @@ func (r *spoolReader) open(s segment) error {
 
 // read reads after wait.
 func (r *spoolReader) read(b []byte) (int, error) {
-	r.p.disk.enter()
+	r.p.disk.Enter()
 	n, err := syscall.Pread(r.file, b[:min(int64(len(b)), r.until-r.offset)], r.offset-r.segment)
-	r.p.disk.leave()
+	r.p.disk.Leave()
 	if err == nil && n == 0 {
 		err = errNotKept // somebody made it shorter
 	}
@@ -328,9 +329,9 @@ func (r *spoolReader) read(b []byte) (int, error) {
 
 func (r *spoolReader) close() {
 	if r.file >= 0 {
-		r.p.disk.enter()
+		r.p.disk.Enter()
 		_ = syscall.Close(r.file)
-		r.p.disk.leave()
+		r.p.disk.Leave()
 		r.file = -1
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -33,7 +34,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	// Others that run hold the rest, and as much more as only two of the ended ones have.
 	others := int64(initwire.SpoolsLimit - 6*each + 2*each + 1)
 	s.spooled.Add(others)
-	r, w, err := pipe()
+	r, w, err := system.Pipe()
 	must(t, err)
 	printer := os.NewFile(uintptr(w), "printer")
 	from, err := s.source(r, "output")
@@ -43,7 +44,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	must(t, printer.Close())
 	p := newSpool(&s.spooled, fd, "exec-runs.stdout")
 	p.keep(from)
-	must(t, from.end.file.Close())
+	must(t, from.end.Close())
 
 	if p.size() != int64(len("what it prints")) || p.lostBytes() != 0 {
 		t.Errorf("keeps %d, lost %d", p.size(), p.lostBytes())

@@ -2,55 +2,21 @@ package sandbox
 
 import (
 	"errors"
-	"io"
 	"os"
-	"strconv"
 	"syscall"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// fdStream reads and writes a blocking descriptor without the poller, whose set-up costs more than these few calls.
-type fdStream int
-
-func (f fdStream) Read(p []byte) (int, error) {
-	for {
-		n, err := syscall.Read(int(f), p)
-		switch {
-		case err == syscall.EINTR:
-		case err != nil:
-			return 0, err
-		case n == 0 && len(p) > 0:
-			return 0, io.EOF
-		default:
-			return n, nil
-		}
-	}
-}
-
-func (f fdStream) Write(p []byte) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := syscall.Write(int(f), p[done:])
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil {
-			return done, err
-		}
-		done += n
-	}
-	return done, nil
-}
-
 // record appends a line to the record. There is nobody to tell if that fails: the agent sees a sandbox without a result.
 func record(line string) {
-	_, _ = fdStream(initwire.FDRecord).Write([]byte(line))
+	_, _ = system.FD(initwire.FDRecord).Write([]byte(line))
 }
 
 // say is for last words.
-func say(text string) { _, _ = fdStream(2).Write([]byte(text)) }
+func say(text string) { _, _ = system.FD(2).Write([]byte(text)) }
 
 func setCloseOnExec(fd int) error {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC)
@@ -167,96 +133,6 @@ func usualTimerSlack() {
 	)
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetTimerSlack, usual, 0, 0, 0, 0)
 }
-
-// setOOMScore is best effort: shielding needs a capability, and without it the out-of-memory killer chooses by size.
-func setOOMScore(pid, score string) {
-	fd, err := syscall.Open("/proc/"+pid+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
-	if err == nil {
-		_, _ = fdStream(fd).Write([]byte(score))
-		_ = syscall.Close(fd)
-	}
-}
-
-// stat reads /proc/PID/stat, by a buffer that is not on the stack: growing that once more costs
-// as much as all of this.
-func stat(pid int, buf []byte) (initwire.Stat, bool) {
-	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return initwire.Stat{}, false
-	}
-	n, err := fdStream(fd).Read(buf)
-	_ = syscall.Close(fd)
-	if err != nil {
-		return initwire.Stat{}, false
-	}
-	return initwire.ParseStat(string(buf[:n]))
-}
-
-// pipe makes a pipe whose reading end does not block and whose writing end does, as programs expect.
-func pipe() (r, w int, err error) {
-	var p [2]int
-	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
-		return 0, 0, err
-	}
-	if err := syscall.SetNonblock(p[0], true); err != nil {
-		return 0, 0, err
-	}
-	return p[0], p[1], nil
-}
-
-// deadChild is a child that has died and is not reaped yet; 0 if there is none. ECHILD: there are no children at all.
-func deadChild() (pid int, err error) {
-	const (
-		pAll    = 0
-		wNoWait = 0x01000000
-	)
-	// siginfo of a SIGCHLD on 64-bit machines; 128 bytes in all.
-	var info struct {
-		signo, errno, code, _ int32
-		pid                   int32
-		_                     [108]byte
-	}
-	for {
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info)), syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
-		switch errno {
-		case 0:
-			return int(info.pid), nil
-		case syscall.EINTR:
-		default:
-			return 0, errno
-		}
-	}
-}
-
-// Kinds of hasChild.
-const (
-	pPid  = 1
-	pPgid = 2
-)
-
-// hasChild reports whether a child of ours, dead or not, has this pid, or is in this process group. As long as
-// it is not reaped, that number is its own.
-func hasChild(kind uintptr, number int) bool {
-	const wNoWait = 0x01000000
-	for {
-		_, _, errno := syscall.RawSyscall6(syscall.SYS_WAITID, kind, uintptr(number), 0, syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
-		if errno != syscall.EINTR {
-			return errno == 0
-		}
-	}
-}
-
-// openAt opens a file in a directory; O_CLOEXEC always.
-func openAt(dir int, name string, flags int) (int, error) {
-	for {
-		fd, err := syscall.Openat(dir, name, flags|syscall.O_CLOEXEC, 0o600)
-		if err != syscall.EINTR {
-			return fd, err
-		}
-	}
-}
-
-func removeAt(dir int, name string) { _ = syscall.Unlinkat(dir, name) }
 
 var errNoChildren = errors.New("the kernel does not list children")
 

@@ -60,7 +60,7 @@ func (n notTar) Error() string {
 	if n.name == "" {
 		return "the tar " + n.why
 	}
-	return "the tar's entry " + quote(n.name) + " " + n.why
+	return "the tar's entry " + strconv.Quote(n.name) + " " + n.why
 }
 
 // byteSource is where a tar comes from, see inflow.

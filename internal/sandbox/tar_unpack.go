@@ -1,9 +1,11 @@
 package sandbox
 
 import (
+	"strconv"
 	"strings"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -155,7 +157,7 @@ func (u *unpacker) unpack(e *tarEntry, name string) error {
 	case tarChar, tarBlock:
 		return notTar{e.name, "is a device, and those are not made"}
 	}
-	return notTar{e.name, "is of type " + quote(string(rune(e.kind))) + ", which is not taken"}
+	return notTar{e.name, "is of type " + strconv.Quote(string(rune(e.kind))) + ", which is not taken"}
 }
 
 func parentOf(name string) string {
@@ -268,7 +270,7 @@ func (u *unpacker) fill(e *tarEntry, fd int) error {
 		if err != nil || len(b) == 0 {
 			return err
 		}
-		if _, err := fdStream(fd).Write(b); err != nil {
+		if _, err := system.FD(fd).Write(b); err != nil {
 			return err
 		}
 	}
@@ -319,7 +321,7 @@ func (u *unpacker) settle(n int) {
 func (u *unpacker) hardLink(e *tarEntry, base string) error {
 	to, err := below(e.link)
 	if err != nil || to == "" {
-		return notTar{e.name, "is a hard link to " + quote(e.link) + ", which is not below the directory"}
+		return notTar{e.name, "is a hard link to " + strconv.Quote(e.link) + ", which is not below the directory"}
 	}
 	dir, err := u.openDirectory(parentOf(to))
 	if err != nil {
@@ -340,7 +342,7 @@ func (u *unpacker) hardLink(e *tarEntry, base string) error {
 }
 
 func linkFault(e *tarEntry, err error) error {
-	return notTar{e.name, "is a hard link to " + quote(e.link) + ": " + err.Error()}
+	return notTar{e.name, "is a hard link to " + strconv.Quote(e.link) + ": " + err.Error()}
 }
 
 func (u *unpacker) pipe(e *tarEntry, as string) error {
@@ -356,7 +358,7 @@ func (u *unpacker) pipe(e *tarEntry, as string) error {
 		return err
 	}
 	// By the descriptor, because chmod by name follows what may be a link by now.
-	return unix.Chmod(selfFD(fd), e.mode)
+	return unix.Chmod(system.SelfFD(fd), e.mode)
 }
 
 // dressAt gives a name its owner and time.

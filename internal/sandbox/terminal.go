@@ -4,21 +4,23 @@ import (
 	"strconv"
 	"syscall"
 	"unsafe"
+
+	"github.com/musterhq/muster/internal/sandbox/system"
 )
 
 // openTerminal makes a terminal: our side, which does not block, and the program's.
 func openTerminal(rows, cols int) (master, slave int, err error) {
 	const path = "/dev/ptmx"
-	master, err = openInside(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK)
+	master, err = system.OpenInside(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK)
 	if err != nil {
-		return -1, -1, &fault{path, err.Error()}
+		return -1, -1, &system.PathError{Path: path, Why: err.Error()}
 	}
 	// What stands at this path in a container may have been put there by anybody.
 	var st syscall.Stat_t
 	const multiplexer = 5<<8 | 2
 	if err := syscall.Fstat(master, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != multiplexer {
 		_ = syscall.Close(master)
-		return -1, -1, &fault{path, "not the device of that name"}
+		return -1, -1, &system.PathError{Path: path, Why: "not the device of that name"}
 	}
 	slave, err = openSlave(master)
 	if err == nil {
@@ -37,7 +39,7 @@ func openTerminal(rows, cols int) (master, slave int, err error) {
 func openSlave(master int) (int, error) {
 	var number, locked int32
 	if err := ioctl(master, syscall.TIOCSPTLCK, unsafe.Pointer(&locked)); err != nil {
-		return -1, &fault{"unlock a terminal", err.Error()}
+		return -1, &system.PathError{Path: "unlock a terminal", Why: err.Error()}
 	}
 	// By the descriptor, not by a name below /dev/pts, where something else could stand.
 	const getPeer = 0x5441 // TIOCGPTPEER
@@ -46,12 +48,12 @@ func openSlave(master int) (int, error) {
 		return int(fd), nil
 	}
 	if err := ioctl(master, syscall.TIOCGPTN, unsafe.Pointer(&number)); err != nil {
-		return -1, &fault{"number of a terminal", err.Error()}
+		return -1, &system.PathError{Path: "number of a terminal", Why: err.Error()}
 	}
 	path := "/dev/pts/" + strconv.Itoa(int(number))
 	slave, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return -1, &fault{path, err.Error()}
+		return -1, &system.PathError{Path: path, Why: err.Error()}
 	}
 	return slave, nil
 }
@@ -66,10 +68,10 @@ func setSize(fd, rows, cols int) error {
 	return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
 }
 
-func resize(master *endpoint, rows, cols int) (err error) {
-	master.brief.enter()
-	defer master.brief.leave()
-	if wrong := master.control(func(fd uintptr) { err = setSize(int(fd), rows, cols) }); wrong != nil {
+func resize(master *system.Endpoint, rows, cols int) (err error) {
+	master.Brief.Enter()
+	defer master.Brief.Leave()
+	if wrong := master.Control(func(fd uintptr) { err = setSize(int(fd), rows, cols) }); wrong != nil {
 		return wrong
 	}
 	return err
@@ -77,12 +79,12 @@ func resize(master *endpoint, rows, cols int) (err error) {
 
 // endOfInput types the character that means so, which ends the input only at the
 // beginning of a line; in the middle of one the first ends that. A program that reads keys one by one sees a key.
-func endOfInput(master *endpoint, midLine bool) {
+func endOfInput(master *system.Endpoint, midLine bool) {
 	var mode syscall.Termios
 	var err error
-	master.brief.enter()
-	wrong := master.control(func(fd uintptr) { err = ioctl(int(fd), syscall.TCGETS, unsafe.Pointer(&mode)) })
-	master.brief.leave()
+	master.Brief.Enter()
+	wrong := master.Control(func(fd uintptr) { err = ioctl(int(fd), syscall.TCGETS, unsafe.Pointer(&mode)) })
+	master.Brief.Leave()
 	if wrong != nil || err != nil {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -131,7 +132,7 @@ func TestSilentClientsHoldNothing(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(b.dir, "file"), make([]byte, 8<<20), 0o644))
 	must(t, os.Chmod(b.dir, 0o755))
 	b.noMore()
-	for i := range 4 * (fileSlots + launchSlots) {
+	for i := range 4 * (system.FileSlots + system.LaunchSlots) {
 		conn := b.dial()
 		defer func() { _ = conn.Close() }()
 		var err error
@@ -155,7 +156,7 @@ func TestThreadsAreStartedAhead(t *testing.T) {
 	}
 	// Its first one, the monitor and the template thread of the runtime; and now and then it starts another early.
 	const others = 3
-	if n := threads(); n < startedThreads+others || n > startedThreads+others+2 {
-		t.Errorf("init has %d threads; %d are started ahead", n, startedThreads)
+	if n := threads(); n < system.StartedThreads+others || n > system.StartedThreads+others+2 {
+		t.Errorf("init has %d threads; %d are started ahead", n, system.StartedThreads)
 	}
 }

@@ -3,8 +3,8 @@ package sandbox
 import (
 	"strconv"
 	"strings"
-	"syscall"
 
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -32,10 +32,10 @@ type accounts struct{ passwd, group string }
 func readAccounts() (accounts, error) {
 	var a accounts
 	var err error
-	if a.passwd, err = readBounded(passwdFile, maxAccounts); err != nil {
+	if a.passwd, err = system.ReadBounded(passwdFile, maxAccounts); err != nil {
 		return a, err
 	}
-	a.group, err = readBounded(groupFile, maxAccounts)
+	a.group, err = system.ReadBounded(groupFile, maxAccounts)
 	return a, err
 }
 
@@ -69,12 +69,12 @@ func (a accounts) who(spec string) (*identity, *initwire.Failed) {
 	case numeric:
 		id.uid = number
 	default:
-		return nil, userFault(initwire.ReasonSpec, "user "+quote(user)+" is not in "+passwdFile+" of the container")
+		return nil, initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(user)+" is not in "+passwdFile+" of the container")
 	}
 	if named && group != "" {
 		gid, ok := a.groupID(group)
 		if !ok {
-			return nil, userFault(initwire.ReasonSpec, "group "+quote(group)+" is not in "+groupFile+" of the container")
+			return nil, initwire.UserFault(initwire.ReasonSpec, "group "+strconv.Quote(group)+" is not in "+groupFile+" of the container")
 		}
 		id.gid = gid
 		return id, nil
@@ -131,42 +131,3 @@ func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n < 1<<32-1
 }
-
-// readBounded reads a regular file of the container; one that is not there is empty. It never
-// waits: what stands at that path is the image's choice, and could be a pipe.
-func readBounded(path string, limit int) (string, error) {
-	fd, err := openInside(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY)
-	switch err {
-	case nil:
-	case syscall.ENOENT, syscall.ENOTDIR:
-		return "", nil
-	default:
-		return "", &fault{path, err.Error()}
-	}
-	defer func() { _ = syscall.Close(fd) }()
-	var st syscall.Stat_t
-	if err := syscall.Fstat(fd, &st); err != nil {
-		return "", &fault{path, err.Error()}
-	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return "", &fault{path, "not a regular file"}
-	}
-	if st.Size > int64(limit) {
-		return "", &fault{path, "larger than " + strconv.Itoa(limit) + " bytes"}
-	}
-	b := make([]byte, st.Size)
-	n := 0
-	for n < len(b) {
-		m, err := fdStream(fd).Read(b[n:])
-		if err != nil {
-			break // shorter by now
-		}
-		n += m
-	}
-	return string(b[:n]), nil
-}
-
-// fault is what is wrong with a file.
-type fault struct{ path, why string }
-
-func (f *fault) Error() string { return f.path + ": " + f.why }

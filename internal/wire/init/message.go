@@ -168,6 +168,16 @@ func ParseStarted(fields []byte) (*Started, error) {
 // Failed answers Start: the command could not be started.
 type Failed struct{ Class, Reason, Message string }
 
+// UserFault is a failure that the job or the request caused. The reason is one of the Reason constants.
+func UserFault(reason, message string) *Failed {
+	return &Failed{Class: ClassUser, Reason: reason, Message: message}
+}
+
+// NodeFault is a failure of the node: another attempt may succeed elsewhere.
+func NodeFault(message string) *Failed {
+	return &Failed{Class: ClassNode, Reason: ReasonNodeFault, Message: message}
+}
+
 // Fields encodes it.
 func (f *Failed) Fields() []byte {
 	b := appendString(nil, 1, clip(f.Class, 64))
