@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/program"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -103,14 +104,14 @@ func (e *execution) start() *initwire.Failed {
 	e.s.gates.Launches.Enter()
 	defer e.s.gates.Launches.Leave()
 	want := e.want
-	p := &program{command: want.Command, env: e.s.environment(want), work: want.Work, user: want.User, beside: true, account: want.Account, own: want.Env}
-	if p.work == "" {
-		p.work = e.s.start.Work
+	p := &program.Program{Command: want.Command, Env: program.Environment(e.s.env, want), Work: want.Work, User: want.User, Beside: true, Account: want.Account, Own: want.Env}
+	if p.Work == "" {
+		p.Work = e.s.start.Work
 	}
-	if p.user == "" {
-		p.user = e.s.start.User
+	if p.User == "" {
+		p.User = e.s.start.User
 	} else if !e.s.start.Contained {
-		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.user)+": only in a container can one be chosen")
+		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.User)+": only in a container can one be chosen")
 	}
 	theirs, err := e.connect(p)
 	defer func() {
@@ -124,7 +125,7 @@ func (e *execution) start() *initwire.Failed {
 	}
 	e.started = time.Now().UnixNano()
 	e.s.execs.forked()
-	pid, pidfd, failed := e.s.launch(p)
+	pid, pidfd, failed := e.s.launcher().Launch(p)
 	e.s.execs.ran(e, pid, pidfd)
 	if failed != nil {
 		e.disconnect()
@@ -135,13 +136,13 @@ func (e *execution) start() *initwire.Failed {
 }
 
 // connect makes the streams. theirs are the ends that are the program's.
-func (e *execution) connect(p *program) (theirs []int, err error) {
+func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 	if e.want.TTY {
 		master, slave, err := openTerminal(e.want.Rows, e.want.Cols)
 		if err != nil {
 			return nil, err
 		}
-		p.files, p.terminal = [3]int{slave, slave, slave}, true
+		p.Files, p.Terminal = [3]int{slave, slave, slave}, true
 		theirs = []int{slave}
 		screen, err := e.s.source(master, "terminal of "+e.id)
 		if err != nil {
@@ -157,7 +158,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 				return theirs, err
 			}
 			theirs = append(theirs, w)
-			p.files[2] = w
+			p.Files[2] = w
 		}
 	} else {
 		if e.want.Stdin {
@@ -169,7 +170,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 			// The other way round than output: the program's end waits, ours does not.
 			_ = syscall.SetNonblock(r, false)
 			_ = syscall.SetNonblock(w, true)
-			p.files[0] = r
+			p.Files[0] = r
 			if e.stdin, err = system.NewEndpoint(w, "stdin of "+e.id, e.s.gates.Brief); err != nil {
 				return theirs, err
 			}
@@ -180,7 +181,7 @@ func (e *execution) connect(p *program) (theirs []int, err error) {
 				return theirs, err
 			}
 			theirs = append(theirs, w)
-			p.files[1+i] = w
+			p.Files[1+i] = w
 		}
 	}
 	if e.want.Detached {

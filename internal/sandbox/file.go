@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/account"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +32,7 @@ type files struct {
 	work string
 	out  outflow
 	// names of owners, read when first needed.
-	names *names
+	names *account.Names
 }
 
 // serveFile is one operation on files.

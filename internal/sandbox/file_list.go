@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/musterhq/muster/internal/sandbox/account"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -108,9 +109,9 @@ func (f *files) entry(dir int, name, path string, st *unix.Stat_t) *initwire.Fil
 		ModTime: st.Mtim.Nano(), UID: int(st.Uid), GID: int(st.Gid),
 	}
 	if f.names == nil {
-		f.names = readNames()
+		f.names = account.ReadNames()
 	}
-	e.User, e.Group = f.names.users[e.UID], f.names.groups[e.GID]
+	e.User, e.Group = f.names.Users[e.UID], f.names.Groups[e.GID]
 	if e.Type == initwire.TypeLink && dir >= 0 {
 		e.Target, _ = readLink(dir, name) // gone meanwhile: a link to nowhere
 	}

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"strconv"
 
+	"github.com/musterhq/muster/internal/sandbox/account"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -21,35 +22,15 @@ func (f *files) owner(user string) (owner, error) {
 		}
 		user = f.o.s.start.User
 	}
-	known, err := readAccounts()
+	known, err := account.Read()
 	if err != nil {
 		return whoever, wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
 	}
-	who, failed := known.who(user)
+	who, failed := known.Who(user)
 	if failed != nil {
 		return whoever, wrong(initwire.FileInvalid, "", failed.Message)
 	}
-	return owner{int(who.uid), int(who.gid)}, nil
-}
-
-// names are users and groups by the sandbox's own files.
-type names struct{ users, groups map[int]string }
-
-func readNames() *names {
-	known, _ := readAccounts() // if it cannot be read, nobody has a name
-	return &names{users: byNumber(known.passwd), groups: byNumber(known.group)}
-}
-
-func byNumber(text string) map[int]string {
-	m := map[int]string{}
-	each(text, 3, func(fields []string) bool {
-		id, ok := parseID(fields[2])
-		if _, twice := m[int(id)]; ok && !twice {
-			m[int(id)] = fields[0]
-		}
-		return true
-	})
-	return m
+	return owner{int(who.UID), int(who.GID)}, nil
 }
 
 // give gives a file that is open to its owner. It comes before the mode, because it takes set-id bits away.

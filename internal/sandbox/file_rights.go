@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/sandbox/account"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
@@ -21,18 +22,18 @@ func (f *files) with(user string, do func() error) error {
 	if !f.o.s.start.Contained {
 		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": only in a container can one be chosen")
 	}
-	known, err := readAccounts()
+	known, err := account.Read()
 	if err != nil {
 		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
 	}
-	who, failed := known.who(user)
+	who, failed := known.Who(user)
 	if failed != nil {
 		return wrong(initwire.FileInvalid, "", failed.Message)
 	}
 	if f.names == nil {
-		f.names = readNames() // which the user need not be allowed to
+		f.names = account.ReadNames() // which the user need not be allowed to
 	}
-	f.o.as = &rights{int(who.uid), int(who.gid), who.groups}
+	f.o.as = &rights{int(who.UID), int(who.GID), who.Groups}
 	if err := f.o.assume(); err != nil {
 		f.o.as = nil
 		return wrong(initwire.FileFault, "", "take the rights of user "+strconv.Quote(user)+": "+err.Error())

@@ -125,15 +125,6 @@ func limit(openFiles int64) error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &have)
 }
 
-// usualTimerSlack gives this thread, and so the command, the kernel's own: the agent starts us with more.
-func usualTimerSlack() {
-	const (
-		prSetTimerSlack = 29
-		usual           = 50_000 // nanoseconds
-	)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetTimerSlack, usual, 0, 0, 0, 0)
-}
-
 var errNoChildren = errors.New("the kernel does not list children")
 
 // children are the direct children of a process, by any of its threads.

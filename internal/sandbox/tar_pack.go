@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/musterhq/muster/internal/sandbox/account"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -231,11 +232,11 @@ func readMadeUp(fd int) (string, error) {
 
 func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tarEntry {
 	if p.f.names == nil {
-		p.f.names = readNames()
+		p.f.names = account.ReadNames()
 	}
 	return &tarEntry{
 		kind: kind, name: strings.TrimPrefix(as, "/"), mode: st.Mode & modeBits, uid: int64(st.Uid), gid: int64(st.Gid), seconds: st.Mtim.Sec,
-		user: p.f.names.users[int(st.Uid)], group: p.f.names.groups[int(st.Gid)],
+		user: p.f.names.Users[int(st.Uid)], group: p.f.names.Groups[int(st.Gid)],
 	}
 }
 

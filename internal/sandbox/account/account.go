@@ -1,4 +1,4 @@
-package sandbox
+package account
 
 import (
 	"strconv"
@@ -8,14 +8,15 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// identity is who a program in a container runs as.
-type identity struct {
-	uid, gid uint32
-	groups   []uint32
-	// home is its home directory; "/" if nobody knows.
-	home string
-	// name and shell are those of its entry; empty if it has none.
-	name, shell string
+// User is the user that a program in a container runs as.
+type User struct {
+	UID, GID uint32
+	// Groups are further groups, which count for rights on files as GID does.
+	Groups []uint32
+	// Home is its home directory; "/" if the files do not say.
+	Home string
+	// Name and shell come from its entry in the files; empty if it has none.
+	Name, Shell string
 }
 
 const (
@@ -25,49 +26,49 @@ const (
 	maxAccounts = 4 << 20
 )
 
-// accounts are the users and groups of a container, as its own files have them.
-type accounts struct{ passwd, group string }
+// Files are the texts of a container's /etc/passwd and /etc/group.
+type Files struct{ Passwd, Group string }
 
-// readAccounts reads them; an image may have none.
-func readAccounts() (accounts, error) {
-	var a accounts
+// Read reads the files of the container that this process is in. A missing file is empty, because an image need not have one.
+func Read() (Files, error) {
+	var a Files
 	var err error
-	if a.passwd, err = system.ReadBounded(passwdFile, maxAccounts); err != nil {
+	if a.Passwd, err = system.ReadBounded(passwdFile, maxAccounts); err != nil {
 		return a, err
 	}
-	a.group, err = system.ReadBounded(groupFile, maxAccounts)
+	a.Group, err = system.ReadBounded(groupFile, maxAccounts)
 	return a, err
 }
 
-// who resolves NAME, UID, NAME:GROUP or UID:GID; empty is root. A number needs no entry, a name does.
-// Further groups come with a user whose group is not named, as images expect it.
-func (a accounts) who(spec string) (*identity, *initwire.Failed) {
+// Who resolves NAME, UID, NAME:GROUP or UID:GID; empty is root. A number needs no entry, a name does. The user's further
+// groups are added only if the text names no group, as images expect it. The failure is always the user's.
+func (a Files) Who(spec string) (*User, *initwire.Failed) {
 	user, group, named := strings.Cut(spec, ":")
 	if user == "" {
 		user = "0"
 	}
-	id := &identity{home: "/"}
+	id := &User{Home: "/"}
 	found := false
 	number, numeric := parseID(user)
-	each(a.passwd, 7, func(f []string) bool {
+	each(a.Passwd, 7, func(f []string) bool {
 		uid, ok := parseID(f[2])
 		if !ok || f[0] != user && !(numeric && uid == number) {
 			return true
 		}
 		gid, _ := parseID(f[3])
-		id.uid, id.gid, id.name, found = uid, gid, f[0], true
+		id.UID, id.GID, id.Name, found = uid, gid, f[0], true
 		if strings.HasPrefix(f[5], "/") {
-			id.home = f[5]
+			id.Home = f[5]
 		}
-		if id.shell = f[6]; id.shell == "" {
-			id.shell = "/bin/sh" // as passwd(5) has it
+		if id.Shell = f[6]; id.Shell == "" {
+			id.Shell = "/bin/sh" // as passwd(5) has it
 		}
 		return false
 	})
 	switch {
 	case found:
 	case numeric:
-		id.uid = number
+		id.UID = number
 	default:
 		return nil, initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(user)+" is not in "+passwdFile+" of the container")
 	}
@@ -76,17 +77,17 @@ func (a accounts) who(spec string) (*identity, *initwire.Failed) {
 		if !ok {
 			return nil, initwire.UserFault(initwire.ReasonSpec, "group "+strconv.Quote(group)+" is not in "+groupFile+" of the container")
 		}
-		id.gid = gid
+		id.GID = gid
 		return id, nil
 	}
 	if found {
-		id.groups = a.groupsOf(id.name, id.gid)
+		id.Groups = a.groupsOf(id.Name, id.GID)
 	}
 	return id, nil
 }
 
-func (a accounts) groupID(group string) (gid uint32, ok bool) {
-	each(a.group, 4, func(f []string) bool {
+func (a Files) groupID(group string) (gid uint32, ok bool) {
+	each(a.Group, 4, func(f []string) bool {
 		if f[0] == group {
 			gid, ok = parseID(f[2])
 		}
@@ -98,10 +99,10 @@ func (a accounts) groupID(group string) (gid uint32, ok bool) {
 	return gid, ok
 }
 
-// groupsOf are the groups that list a user, but its first.
-func (a accounts) groupsOf(user string, first uint32) (all []uint32) {
+// groupsOf are the groups that list a user, without its first.
+func (a Files) groupsOf(user string, first uint32) (all []uint32) {
 	const most = 65536 // NGROUPS_MAX
-	each(a.group, 4, func(f []string) bool {
+	each(a.Group, 4, func(f []string) bool {
 		for member := range strings.SplitSeq(f[3], ",") {
 			if gid, ok := parseID(f[2]); ok && member == user && gid != first {
 				all = append(all, gid)
@@ -126,7 +127,7 @@ func each(text string, n int, f func(fields []string) bool) {
 	}
 }
 
-// parseID reads a number of a user or group; the highest means "leave it" to the kernel, and is nobody's.
+// parseID reads the number of a user or group. The highest one is refused: to the kernel it means "leave the owner alone".
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n < 1<<32-1
