@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/program"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -38,11 +39,11 @@ func (s *sandbox) begin() *initwire.Failed {
 	s.pidfd = pidfd
 	born, _ := system.ReadStat(pid, s.scratch)
 	s.command = initwire.Process{Pid: pid, Start: born.Start}
-	s.stdout = newStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
-	s.stderr = newStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
-	s.stdout.fd, s.stderr.fd = outR, errR
-	for _, to := range []*stream{s.stdout, s.stderr} {
-		to.disk, to.brief = s.gates.Disk, s.gates.Brief
+	s.stdout = output.NewStream(initwire.FDOutput, initwire.Stdout, s.start.OutputLimit)
+	s.stderr = output.NewStream(initwire.FDOutput, initwire.Stderr, s.start.OutputLimit)
+	s.stdout.FD, s.stderr.FD = outR, errR
+	for _, to := range []*output.Stream{s.stdout, s.stderr} {
+		to.Disk, to.Brief = s.gates.Disk, s.gates.Brief
 	}
 	// What was read to start the command is not needed any more, and could be megabytes. Executions get the environment too.
 	s.env = strings.Join(s.start.Env, "\x00")

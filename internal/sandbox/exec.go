@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -52,13 +53,13 @@ type execution struct {
 	// stdin is our end of what it reads, nil if it has none; of a terminal the same as prints[0].
 	stdin *system.Endpoint
 	// prints are what comes out: stdout and stderr, or a terminal.
-	prints []*source
+	prints []*output.Source
 	// midLine: the last that was fed to its terminal was no end of a line.
 	midLine atomic.Bool
 	// timedOut is supervise's own.
 	timedOut bool
 	// spools keep what a detached one prints, one for each of prints.
-	spools []*spool
+	spools []*output.Spool
 
 	// pidfd of the leader, -1 once reaped, and why we ended it: under executions.mu.
 	pidfd int
@@ -279,7 +280,7 @@ func (x *executions) retire(e *execution) {
 	out := x.retired(e)
 	for _, old := range out {
 		for _, p := range old.spools {
-			p.remove()
+			p.Remove()
 		}
 	}
 }
@@ -294,7 +295,7 @@ func (x *executions) retired(e *execution) (out []*execution) {
 		e.end.Exit = e.status.ExitStatus()
 	}
 	for _, p := range e.spools {
-		e.end.Lost += p.lostBytes()
+		e.end.Lost += p.Lost()
 	}
 	close(e.over)
 	x.ended = append(x.ended, e)
@@ -302,7 +303,7 @@ func (x *executions) retired(e *execution) (out []*execution) {
 	keep := len(x.ended)
 	for keep > 0 && len(x.ended)-keep < initwire.MaxExecs {
 		for _, p := range x.ended[keep-1].spools {
-			size += p.size()
+			size += p.Size()
 		}
 		if size > keptSpools {
 			break
@@ -346,4 +347,29 @@ func (e *execution) isOver() bool {
 	default:
 		return false
 	}
+}
+
+// makeRoom drops the output of the executions that ended first, while spools
+// hold all that they may. How those ended stays known.
+func (s *sandbox) makeRoom() {
+	unlink := s.execs.untieEnded(func() bool { return s.spooled.Load() >= initwire.SpoolsLimit })
+	for _, f := range unlink {
+		f()
+	}
+}
+
+// untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
+// as the bytes count no more when mu is free again, each drops only what those before it left full.
+func (x *executions) untieEnded(full func() bool) (unlink []func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, e := range x.ended {
+		if !full() {
+			break
+		}
+		for _, p := range e.spools {
+			unlink = append(unlink, p.Abandon())
+		}
+	}
+	return unlink
 }

@@ -1,103 +1,16 @@
 package sandbox
 
 import (
-	"io"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/program"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
-
-// lastRead bounds what is read of a stream when nobody waits for it any more: a pipe is not larger.
-const lastRead = 1 << 20
-
-// chunk is a buffer for a frame of output: room for the head, then n bytes.
-type chunk struct {
-	b [initwire.HeadSize + initwire.MaxBytes]byte
-	n int
-}
-
-func (b *chunk) room() []byte  { return b.b[initwire.HeadSize:] }
-func (b *chunk) frame() []byte { return b.b[:initwire.HeadSize+b.n] }
-
-func (s *sandbox) chunk() *chunk {
-	if b, ok := s.pool.Get().(*chunk); ok {
-		return b
-	}
-	return new(chunk)
-}
-
-func (s *sandbox) release(b *chunk) { s.pool.Put(b) }
-
-// source is our end of one stream that an execution prints to.
-type source struct {
-	s   *sandbox
-	end *system.Endpoint
-	// cut is closed when reading goes no further than what is there.
-	cut chan struct{}
-	// last is what may still be read then.
-	last int
-}
-
-func (s *sandbox) source(fd int, name string) (*source, error) {
-	l, err := system.NewEndpoint(fd, name, s.gates.Brief)
-	if err != nil {
-		return nil, err
-	}
-	return &source{s: s, end: l, cut: make(chan struct{}), last: lastRead}, nil
-}
-
-// read waits for what comes next; any error is the end. Release what it returns. There is a buffer only while
-// there is something in it: hundreds may wait.
-func (r *source) read() (*chunk, error) {
-	var b *chunk
-	var n int
-	var err error
-	try := func(fd uintptr) bool {
-		if b == nil {
-			b = r.s.chunk()
-		}
-		if n, err = system.RawRead(fd, b.room()); err == syscall.EAGAIN {
-			r.s.release(b)
-			b = nil
-			return false
-		}
-		return true
-	}
-	if waited := r.end.WhenReadable(try); waited != nil {
-		if !isClosedChan(r.cut) || r.last <= 0 {
-			return nil, waited
-		}
-		err = syscall.EAGAIN
-		if wrong := r.end.Control(func(fd uintptr) { try(fd) }); wrong != nil {
-			return nil, wrong
-		}
-		r.last -= max(n, 0)
-	}
-	if err == nil && n > 0 {
-		b.n = n
-		return b, nil
-	}
-	if b != nil {
-		r.s.release(b)
-	}
-	if err == nil {
-		err = io.EOF
-	}
-	return nil, err
-}
-
-func (r *source) release(b *chunk) { r.s.release(b) }
-
-// cutOff ends the waiting. Called once.
-func (r *source) cutOff() {
-	close(r.cut)
-	_ = r.end.SetReadDeadline(time.Unix(1, 0))
-}
 
 // start makes what it reads from and prints to, and launches it.
 func (e *execution) start() *initwire.Failed {
@@ -144,13 +57,13 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 		}
 		p.Files, p.Terminal = [3]int{slave, slave, slave}, true
 		theirs = []int{slave}
-		screen, err := e.s.source(master, "terminal of "+e.id)
+		screen, err := output.NewSource(master, "terminal of "+e.id, &e.s.pool, e.s.gates.Brief)
 		if err != nil {
 			return theirs, err
 		}
-		e.prints = []*source{screen}
+		e.prints = []*output.Source{screen}
 		if e.want.Stdin {
-			e.stdin = screen.end
+			e.stdin = screen.Endpoint
 		}
 		if e.want.OwnStderr {
 			w, err := e.output()
@@ -186,8 +99,8 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 	}
 	if e.want.Detached {
 		for i := range e.prints {
-			p := newSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
-			p.disk = e.s.gates.Disk
+			p := output.NewSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
+			p.Disk, p.MakeRoom = e.s.gates.Disk, e.s.makeRoom
 			e.spools = append(e.spools, p)
 		}
 	}
@@ -200,7 +113,7 @@ func (e *execution) output() (w int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	from, err := e.s.source(r, "output of "+e.id)
+	from, err := output.NewSource(r, "output of "+e.id, &e.s.pool, e.s.gates.Brief)
 	if err != nil {
 		_ = syscall.Close(w)
 		return -1, err
@@ -214,18 +127,18 @@ func (e *execution) disconnect() {
 		_ = e.stdin.Close()
 	}
 	for _, from := range e.prints {
-		_ = from.end.Close()
+		_ = from.Endpoint.Close()
 	}
 }
 
 // runDetached keeps what it prints until it is over.
 func (e *execution) runDetached() {
-	e.supervise(nil, func(i int, from *source) { e.spools[i].keep(from) })
+	e.supervise(nil, func(i int, from *output.Source) { e.spools[i].Keep(from) })
 }
 
 // supervise is the life of an execution after its start: it ends it when its time
 // is over or its client has left, waits for its end and for the rest of what it printed, which take reads, and retires it.
-func (e *execution) supervise(left <-chan struct{}, take func(i int, from *source)) {
+func (e *execution) supervise(left <-chan struct{}, take func(i int, from *output.Source)) {
 	x := &e.s.execs
 	var all sync.WaitGroup
 	for i, from := range e.prints {
@@ -283,7 +196,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *sourc
 	}
 	x.killLeftovers(e)
 	for _, from := range e.prints {
-		from.cutOff()
+		from.CutOff()
 	}
 	<-printed
 	e.disconnect()

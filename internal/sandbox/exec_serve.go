@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -78,7 +79,7 @@ func (o *operation) runAttached(e *execution, hasLeft bool) {
 		defer leave()
 		o.hear(e, e.want.Stdin)
 	}()
-	e.supervise(left, func(i int, from *source) {
+	e.supervise(left, func(i int, from *output.Source) {
 		if o.pass(from, initwire.KindStdout+initwire.Kind(i)) != nil {
 			leave()
 		}
@@ -91,14 +92,14 @@ func (o *operation) tellEnd(e *execution) {
 }
 
 // pass hands on what comes, as fast as the client takes it.
-func (o *operation) pass(from *source, kind initwire.Kind) error {
+func (o *operation) pass(from *output.Source, kind initwire.Kind) error {
 	for {
-		b, err := from.read()
+		b, err := from.Read()
 		if err != nil {
 			return nil // the end of it
 		}
-		err = o.send(kind, b.frame())
-		from.release(b)
+		err = o.send(kind, b.Frame())
+		from.Release(b)
 		if err != nil {
 			return err
 		}
@@ -131,7 +132,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 			}
 		case initwire.KindResize:
 			if size, err := initwire.ParseSize(payload); err == nil && e.want.TTY {
-				_ = resize(e.prints[0].end, size.Rows, size.Cols)
+				_ = resize(e.prints[0].Endpoint, size.Rows, size.Cols)
 			}
 		case initwire.KindExecSignal:
 			if sig, err := initwire.ParseExecSignal(payload); err == nil && sig.Signal > 0 && sig.Signal <= 64 {
@@ -213,7 +214,7 @@ func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire
 		if i >= len(e.spools) {
 			continue // a terminal has but one
 		}
-		first, end := e.spools[i].bounds()
+		first, end := e.spools[i].Bounds()
 		if offset == initwire.FromKept {
 			offset = first
 		}
@@ -230,7 +231,7 @@ func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire
 func (e *execution) taken(a *initwire.Attach) {
 	for i, offset := range []int64{a.StdoutOffset, a.StderrOffset} {
 		if i < len(e.spools) {
-			e.spools[i].take(offset)
+			e.spools[i].Take(offset)
 		}
 	}
 }
@@ -251,7 +252,7 @@ func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
 			if err == io.EOF {
 				return
 			}
-			if err == errNotKept {
+			if err == output.ErrNotKept {
 				broken.Do(func() {
 					o.refuse("execution " + strconv.Quote(e.id) + ": what follows was taken by another client, or is too old")
 				})
@@ -268,20 +269,20 @@ func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
 }
 
 // replay sends a stream from an offset to its end, which is io.EOF.
-func (o *operation) replay(p *spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
-	r := spoolReader{p: p, offset: offset, file: -1}
-	defer r.close()
+func (o *operation) replay(p *output.Spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
+	r := p.Reader(offset)
+	defer r.Close()
 	for {
-		if err := r.wait(left); err != nil {
+		if err := r.Wait(left); err != nil {
 			return err
 		}
-		b := o.s.chunk()
-		n, err := r.read(b.room())
-		b.n = n
+		b := o.s.pool.Get()
+		n, err := r.Read(b.Room())
+		b.N = n
 		if err == nil {
-			err = o.send(kind, b.frame())
+			err = o.send(kind, b.Frame())
 		}
-		o.s.release(b)
+		o.s.pool.Put(b)
 		if err != nil {
 			return err
 		}
@@ -327,14 +328,4 @@ func shorten(s string) string { return s[:min(len(s), 100)] }
 
 func sortByStart(all initwire.ExecList) {
 	slices.SortFunc(all, func(a, b initwire.ExecState) int { return int(a.Ended.Started - b.Ended.Started) })
-}
-
-// isClosedChan reports whether a channel that only is closed was.
-func isClosedChan(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

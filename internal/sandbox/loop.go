@@ -38,8 +38,8 @@ const (
 func (s *sandbox) turn(until time.Time) (ended bool) {
 	fds := append(s.fds[:0],
 		system.PollFD{FD: int32(s.pidfd), Events: system.PollIn},
-		system.PollFD{FD: int32(s.stdout.fd), Events: system.PollIn},
-		system.PollFD{FD: int32(s.stderr.fd), Events: system.PollIn},
+		system.PollFD{FD: int32(s.stdout.FD), Events: system.PollIn},
+		system.PollFD{FD: int32(s.stderr.FD), Events: system.PollIn},
 		system.PollFD{FD: -1, Events: system.PollIn},
 		system.PollFD{FD: int32(s.execs.deaths), Events: system.PollIn})
 	if len(s.conns) < initwire.MaxConns {
@@ -55,10 +55,10 @@ func (s *sandbox) turn(until time.Time) (ended bool) {
 	}
 	s.busy = some
 	if fds[atStdout].Revents != 0 {
-		s.stdout.take(s.scratch)
+		s.stdout.Take(s.scratch)
 	}
 	if fds[atStderr].Revents != 0 {
-		s.stderr.take(s.scratch)
+		s.stderr.Take(s.scratch)
 	}
 	// From the end, because those that are done with are taken out.
 	for i := len(s.conns) - 1; i >= 0; i-- {

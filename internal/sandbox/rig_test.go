@@ -269,3 +269,13 @@ func endpointOf(t testing.TB, f *os.File) *system.Endpoint {
 	must(t, err)
 	return l
 }
+
+// written is what the tests write from an offset of a stream on.
+func written(offset, n int64) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		at := offset + int64(i)
+		b[i] = byte(at ^ at>>8 ^ at>>16)
+	}
+	return b
+}

@@ -4,11 +4,11 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -30,8 +30,8 @@ type sandbox struct {
 	command initwire.Process
 	// pidfd of the command; -1 once it was reaped.
 	pidfd  int
-	stdout *stream
-	stderr *stream
+	stdout *output.Stream
+	stderr *output.Stream
 
 	// result grows: Started at once, Stopped or TimedOut when that happens, the rest at the end.
 	result initwire.Result
@@ -59,7 +59,7 @@ type sandbox struct {
 	// operations is how many connections have left the loop and are not over.
 	operations atomic.Int32
 	// pool has buffers of operations.
-	pool sync.Pool
+	pool output.Pool
 	// spooled is how many bytes all spools have on disk.
 	spooled atomic.Int64
 	// serving: the process is prepared for operations.
@@ -212,15 +212,15 @@ func (s *sandbox) finish() {
 	s.execs.close(s.why())
 	s.result.Leftovers = !s.endLeftovers(time.Now().Add(leftoverTime))
 	deadline := time.Now().Add(drainTime)
-	for (s.stdout.fd >= 0 || s.stderr.fd >= 0) && time.Now().Before(deadline) {
+	for (s.stdout.FD >= 0 || s.stderr.FD >= 0) && time.Now().Before(deadline) {
 		s.turn(deadline)
 	}
-	s.stdout.finish(deadline)
-	s.stderr.finish(deadline)
+	s.stdout.Finish(deadline)
+	s.stderr.Finish(deadline)
 
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_CHILDREN, &usage)
-	s.result.Lost = s.stdout.lost + s.stderr.lost
+	s.result.Lost = s.stdout.Lost + s.stderr.Lost
 	s.result.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	s.result.Memory = usage.Maxrss << 10
 	record(s.result.Line())

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -20,9 +21,9 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	for _, id := range []string{"oldest", "older", "young"} {
 		e := &execution{s: s, id: id, want: &initwire.Exec{}, over: make(chan struct{})}
 		for _, stream := range []string{initwire.Stdout, initwire.Stderr} {
-			p := newSpool(&s.spooled, fd, "exec-"+id+"."+stream)
-			p.write(written(0, each), nil)
-			p.update(func() { p.finished = true })
+			p := output.NewSpool(&s.spooled, fd, "exec-"+id+"."+stream)
+			p.Write(written(0, each), nil)
+			p.Finish()
 			e.spools = append(e.spools, p)
 		}
 		close(e.over)
@@ -37,17 +38,18 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	r, w, err := system.Pipe()
 	must(t, err)
 	printer := os.NewFile(uintptr(w), "printer")
-	from, err := s.source(r, "output")
+	from, err := output.NewSource(r, "output", &s.pool, s.gates.Brief)
 	must(t, err)
 	_, err = printer.WriteString("what it prints")
 	must(t, err)
 	must(t, printer.Close())
-	p := newSpool(&s.spooled, fd, "exec-runs.stdout")
-	p.keep(from)
-	must(t, from.end.Close())
+	p := output.NewSpool(&s.spooled, fd, "exec-runs.stdout")
+	p.MakeRoom = s.makeRoom
+	p.Keep(from)
+	must(t, from.Endpoint.Close())
 
-	if p.size() != int64(len("what it prints")) || p.lostBytes() != 0 {
-		t.Errorf("keeps %d, lost %d", p.size(), p.lostBytes())
+	if p.Size() != int64(len("what it prints")) || p.Lost() != 0 {
+		t.Errorf("keeps %d, lost %d", p.Size(), p.Lost())
 	}
 	var left []string
 	files, err := os.ReadDir(dir)
@@ -59,7 +61,7 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	if got := strings.Join(left, " "); got != "runs young young" {
 		t.Errorf("left: %s", got)
 	}
-	if n := s.spooled.Load() - others; n != 2*each+p.size() {
+	if n := s.spooled.Load() - others; n != 2*each+p.Size() {
 		t.Errorf("%d bytes are counted", n)
 	}
 	// How they ended is known all the same.

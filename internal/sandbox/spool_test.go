@@ -1,172 +1,19 @@
 package sandbox
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
-	"pgregory.net/rapid"
 )
-
-// TestSpool: whatever is written, read and taken in whatever order, what is kept is
-// all that was not taken, in segments of bounded size.
-func TestSpool(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp("", "spool-")
-		must(t, err)
-		defer func() { _ = os.RemoveAll(dir) }()
-		fd, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-		must(t, err)
-		defer func() { _ = syscall.Close(fd) }()
-		p := newSpool(new(atomic.Int64), fd, "exec-x.stdout")
-		p.whole = rapid.Int64Range(1000, 3000).Draw(rt, "segment")
-		cut := make(chan struct{})
-		var end, taken int64
-		reader := spoolReader{p: p, file: -1}
-		defer reader.close()
-		rt.Repeat(map[string]func(*rapid.T){
-			"write": func(rt *rapid.T) {
-				n := rapid.Int64Range(0, 4000).Draw(rt, "n")
-				p.write(written(end, n), cut)
-				end += n
-			},
-			"take": func(rt *rapid.T) {
-				offset := rapid.Int64Range(-1, end+5).Draw(rt, "offset")
-				p.take(offset)
-				taken = max(taken, min(offset, end))
-			},
-			"read": func(rt *rapid.T) {
-				if reader.offset == end {
-					return
-				}
-				if err := reader.wait(nil); err != nil {
-					if reader.offset >= taken {
-						rt.Fatalf("at %d of %d: %v", reader.offset, end, err)
-					}
-					reader.offset = taken
-					return
-				}
-				buf := make([]byte, rapid.IntRange(1, 4000).Draw(rt, "buffer"))
-				at := reader.offset
-				n, err := reader.read(buf)
-				if err != nil || n == 0 {
-					if at < taken {
-						reader.offset = taken
-						return
-					}
-					rt.Fatalf("%d, %v", n, err)
-				}
-				if !bytes.Equal(buf[:n], written(at, int64(n))) {
-					rt.Fatalf("what is at %d is not what was written", at)
-				}
-			},
-			"": func(rt *rapid.T) {
-				first, last := p.bounds()
-				if last != end || first > taken && end > taken || taken-first > 2*p.whole {
-					rt.Fatalf("keeps %d to %d of %d, taken %d", first, last, end, taken)
-				}
-				var size int64
-				entries, err := os.ReadDir(dir)
-				must(t, err)
-				for _, f := range entries {
-					info, err := f.Info()
-					must(t, err)
-					if info.Size() > p.whole {
-						rt.Fatalf("%s has %d bytes", f.Name(), info.Size())
-					}
-					size += info.Size()
-				}
-				if p.all.Load() != size {
-					rt.Fatalf("%d bytes are counted, %d are on disk", p.all.Load(), size)
-				}
-				if size != end-first {
-					rt.Fatalf("%d bytes on disk, %d to %d are kept", size, first, end)
-				}
-			},
-		})
-		if p.file >= 0 {
-			_ = syscall.Close(p.file)
-		}
-		p.update(func() { p.finished = true })
-		p.remove()
-		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-			rt.Fatalf("left: %v, %v", entries, err)
-		}
-	})
-}
-
-// TestSpoolFullDisk: the program waits for the disk, and nothing is lost.
-func TestSpoolFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("mounting a small disk needs root")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("mount: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	ballast := filepath.Join(dir, "ballast")
-	must(t, os.WriteFile(ballast, make([]byte, 900<<10), 0o600))
-	p := newSpool(new(atomic.Int64), openDir(t, dir), "exec-x.stdout")
-	cut := make(chan struct{})
-	wrote := make(chan struct{})
-	go func() {
-		p.write(written(0, 600<<10), cut)
-		close(wrote)
-	}()
-	testwait.Within(t, patience, "nothing fits", func() bool { return p.size() > 0 })
-	select {
-	case <-wrote:
-		t.Fatal("600 kB fit into 100")
-	case <-time.After(100 * time.Millisecond):
-	}
-	must(t, os.Remove(ballast))
-	<-wrote
-	if _, end := p.bounds(); end != 600<<10 || p.lostBytes() != 0 {
-		t.Errorf("%d, lost %d", end, p.lostBytes())
-	}
-	must(t, os.WriteFile(ballast, make([]byte, 400<<10), 0o600))
-	close(cut)
-	p.write(written(600<<10, 1<<20), cut)
-	if _, end := p.bounds(); end+p.lostBytes() != 600<<10+1<<20 || p.lostBytes() == 0 {
-		t.Errorf("%d, lost %d", end, p.lostBytes())
-	}
-}
-
-// TestSpoolsFull: when the spools of others hold all that may be held, a program waits until they hold less.
-func TestSpoolsFull(t *testing.T) {
-	all := new(atomic.Int64)
-	all.Store(initwire.SpoolsLimit)
-	p := newSpool(all, openDir(t, t.TempDir()), "exec-x.stdout")
-	room := make(chan bool)
-	go func() { room <- p.waitForRoom(nil) }()
-	select {
-	case <-room:
-		t.Fatal("there was room")
-	case <-time.After(50 * time.Millisecond):
-	}
-	all.Add(-1)
-	if !<-room {
-		t.Error("no room")
-	}
-	// The little that is left at the end is kept whatever there is.
-	all.Store(initwire.SpoolsLimit)
-	cut := make(chan struct{})
-	close(cut)
-	if !p.waitForRoom(cut) {
-		t.Error("no room for the rest")
-	}
-}
 
 // TestDetached: goes on without a client, and its output can be had from any offset, as often as wanted, while and after it runs.
 func TestDetached(t *testing.T) {

@@ -1,4 +1,4 @@
-package sandbox
+package output
 
 import (
 	"errors"
@@ -16,34 +16,33 @@ import (
 // spoolRetry is how long to wait for room on a full disk before trying again.
 const spoolRetry = time.Second
 
-// Ends of the reading of a spool, beside io.EOF.
+// Why reading a spool ends, beside io.EOF.
 var (
-	errNotKept = errors.New("not kept")
+	ErrNotKept = errors.New("not kept")
 	errLeft    = errors.New("left")
 )
 
-// spool keeps one stream of a detached execution in segment files. Other than
-// a job's output it drops nothing that no reader has taken: when it is full the program waits, and
-// the same when the disk is.
-type spool struct {
+// Spool keeps one stream of a detached execution in segment files. Unlike a Stream it drops nothing that no reader has taken:
+// when the spool or the disk is full, the program waits. One goroutine writes it, and any number may read it.
+type Spool struct {
 	dir   int
 	name  string
 	limit int64
 	whole int64 // of a full segment
-	// all is what every spool of the sandbox holds.
+	// all is how many bytes all spools of the sandbox hold together.
 	all *atomic.Int64
-	// makeRoom drops what others hold that is needed least; nil: nothing is. The writer's own.
-	makeRoom func()
-	// disk is the gate of whoever reads or writes files here.
-	disk system.Gate
+	// MakeRoom drops output that is needed least, when all spools together are full; nil: nothing is dropped. The writer calls it.
+	MakeRoom func()
+	// Disk is the gate for reading and writing files here.
+	Disk system.Gate
 
-	// file is the last segment, open for appending; the writer's own.
+	// file is the last segment, open for appending. Only the writer uses it.
 	file int
 
 	mu sync.Mutex
 	// segments on disk, oldest first.
 	segments []segment
-	// end is the offset of the next byte; what is before taken need not be kept.
+	// end is the offset of the next byte. Bytes before taken need not be kept.
 	end, taken int64
 	lost       int64
 	finished   bool
@@ -51,43 +50,48 @@ type spool struct {
 	changed chan struct{}
 }
 
-func newSpool(all *atomic.Int64, dir int, name string) *spool {
-	return &spool{
+// NewSpool makes an empty one: segments in the directory dir begin with name, and all counts the bytes.
+func NewSpool(all *atomic.Int64, dir int, name string) *Spool {
+	return &Spool{
 		all: all, dir: dir, name: name, limit: initwire.SpoolLimit, whole: initwire.SegmentSize(initwire.SpoolLimit),
 		file: -1, changed: make(chan struct{}),
 	}
 }
 
-// keep writes all that comes.
-func (p *spool) keep(from *source) {
-	p.makeRoom = from.s.makeRoom
+// Keep writes all that a source prints, to its end.
+func (p *Spool) Keep(from *Source) {
 	for p.waitForRoom(from.cut) {
-		b, err := from.read()
+		b, err := from.Read()
 		if err != nil {
 			break
 		}
-		p.write(b.room()[:b.n], from.cut)
-		from.release(b)
+		p.Write(b.Room()[:b.N], from.cut)
+		from.Release(b)
 	}
 	if p.file >= 0 {
-		p.disk.Enter()
+		p.Disk.Enter()
 		_ = syscall.Close(p.file)
-		p.disk.Leave()
+		p.Disk.Leave()
 		p.file = -1
 	}
+	p.Finish()
+}
+
+// Finish notes that nothing more will come.
+func (p *Spool) Finish() {
 	p.update(func() { p.finished = true })
 	p.drop()
 }
 
 // waitForRoom waits until readers have taken enough. At the end there always is room for the little that is left.
-func (p *spool) waitForRoom(cut <-chan struct{}) bool {
+func (p *Spool) waitForRoom(cut <-chan struct{}) bool {
 	for {
 		p.mu.Lock()
 		room, changed := p.end-p.taken < p.limit, p.changed
 		p.mu.Unlock()
 		full := p.all.Load() >= initwire.SpoolsLimit
-		if room && full && p.makeRoom != nil {
-			p.makeRoom()
+		if room && full && p.MakeRoom != nil {
+			p.MakeRoom()
 			full = p.all.Load() >= initwire.SpoolsLimit
 		}
 		if room && !full {
@@ -106,8 +110,8 @@ func (p *spool) waitForRoom(cut <-chan struct{}) bool {
 	}
 }
 
-// write appends; it waits for the disk to have room, until cut.
-func (p *spool) write(b []byte, cut <-chan struct{}) {
+// Write appends b. It waits for room on the disk until cut is closed; then what is left of b is lost, and counted.
+func (p *Spool) Write(b []byte, cut <-chan struct{}) {
 	for len(b) > 0 {
 		n := p.put(b)
 		b = b[n:]
@@ -124,9 +128,9 @@ func (p *spool) write(b []byte, cut <-chan struct{}) {
 }
 
 // put appends what it can to the last segment, or to a new one.
-func (p *spool) put(b []byte) int {
-	p.disk.Enter()
-	defer p.disk.Leave()
+func (p *Spool) put(b []byte) int {
+	p.Disk.Enter()
+	defer p.Disk.Leave()
 	p.mu.Lock()
 	end := p.end
 	full := p.file < 0 || p.segments[len(p.segments)-1].size >= p.whole
@@ -157,8 +161,8 @@ func (p *spool) put(b []byte) int {
 	return n
 }
 
-// update changes what is under mu, and tells everybody who waits.
-func (p *spool) update(change func()) {
+// update makes a change under mu, and wakes everybody who waits for one.
+func (p *Spool) update(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
@@ -166,17 +170,17 @@ func (p *spool) update(change func()) {
 	p.changed = make(chan struct{})
 }
 
-// take notes that everything before an offset is safe elsewhere.
-func (p *spool) take(offset int64) {
+// Take notes that everything before an offset is safe elsewhere, and deletes the segments that hold nothing else.
+func (p *Spool) Take(offset int64) {
 	p.update(func() { p.taken = max(p.taken, min(offset, p.end)) })
 	p.drop()
 }
 
 // drop deletes the segments that nobody needs.
-func (p *spool) drop() { p.unlink(p.untie()) }
+func (p *Spool) drop() { p.unlink(p.untie()) }
 
-// untie lets go of the segments that nobody needs. They count no more; unlink is to delete them.
-func (p *spool) untie() (gone []segment) {
+// untie gives up the segments that nobody needs, which no longer count from then on. The caller deletes them by unlink.
+func (p *Spool) untie() (gone []segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.segments) > 0 {
@@ -191,49 +195,30 @@ func (p *spool) untie() (gone []segment) {
 	return gone
 }
 
-func (p *spool) unlink(gone []segment) {
+// unlink deletes segments that untie has given up.
+func (p *Spool) unlink(gone []segment) {
 	if len(gone) == 0 {
 		return
 	}
-	p.disk.Enter()
-	defer p.disk.Leave()
+	p.Disk.Enter()
+	defer p.Disk.Leave()
 	for _, s := range gone {
 		system.RemoveAt(p.dir, initwire.SegmentName(p.name, s.offset))
 	}
 }
 
-// makeRoom drops the output of the executions that ended first, while spools
-// hold all that they may. How those ended stays known.
-func (s *sandbox) makeRoom() {
-	unlink := s.execs.untieEnded(func() bool { return s.spooled.Load() >= initwire.SpoolsLimit })
-	for _, f := range unlink {
-		f()
-	}
+// Abandon gives up all that is kept, which no longer counts from then on. The answer deletes the files, which may block.
+func (p *Spool) Abandon() (unlink func()) {
+	p.update(func() { p.taken = p.end })
+	gone := p.untie()
+	return func() { p.unlink(gone) }
 }
 
-// untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
-// as the bytes count no more when mu is free again, each drops only what those before it left full.
-func (x *executions) untieEnded(full func() bool) (unlink []func()) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, e := range x.ended {
-		if !full() {
-			break
-		}
-		for _, p := range e.spools {
-			p.update(func() { p.taken = p.end })
-			gone := p.untie()
-			unlink = append(unlink, func() { p.unlink(gone) })
-		}
-	}
-	return unlink
-}
+// Remove deletes all of it.
+func (p *Spool) Remove() { p.Take(1<<63 - 1) }
 
-// remove deletes all of it.
-func (p *spool) remove() { p.take(1<<63 - 1) }
-
-// bounds are the offsets of the first byte that is kept, and of the end.
-func (p *spool) bounds() (first, end int64) {
+// Bounds are the offsets of the first byte that is kept, and of the end.
+func (p *Spool) Bounds() (first, end int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.segments) == 0 {
@@ -242,24 +227,25 @@ func (p *spool) bounds() (first, end int64) {
 	return p.segments[0].offset, p.end
 }
 
-// size is how much is on disk.
-func (p *spool) size() int64 {
-	first, end := p.bounds()
+// Size is how much is on disk.
+func (p *Spool) Size() int64 {
+	first, end := p.Bounds()
 	return end - first
 }
 
-func (p *spool) lostBytes() int64 {
+// Lost is how many bytes the disk would not take before the end.
+func (p *Spool) Lost() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost
 }
 
 // segmentAt is the segment that holds an offset, if there is one; end is the end of the stream.
-func (p *spool) segmentAt(offset int64) (s segment, end int64, finished bool, changed <-chan struct{}, err error) {
+func (p *Spool) segmentAt(offset int64) (s segment, end int64, finished bool, changed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if offset < p.end {
-		err = errNotKept
+		err = ErrNotKept
 		for _, s = range p.segments {
 			if offset >= s.offset && offset < s.offset+s.size {
 				err = nil
@@ -270,17 +256,18 @@ func (p *spool) segmentAt(offset int64) (s segment, end int64, finished bool, ch
 	return s, p.end, p.finished, p.changed, err
 }
 
-// spoolReader reads a spool from an offset on.
-type spoolReader struct {
-	p      *spool
+// Reader reads a spool from an offset on, while it is written. Each client has its own.
+type Reader struct {
+	p      *Spool
 	offset int64
-	// file is the segment that holds the offset, from segment on to until at least; -1: none is open.
+	// file is the segment that is open, with the bytes from segment to until at least; -1: none is.
 	file           int
 	segment, until int64
 }
 
-// wait waits until there is something to read. io.EOF: never again.
-func (r *spoolReader) wait(left <-chan struct{}) error {
+// Wait waits until there is something to read. It answers io.EOF at the end, ErrNotKept if what comes next was dropped, and
+// ErrLeft once left is closed.
+func (r *Reader) Wait(left <-chan struct{}) error {
 	for {
 		s, end, finished, changed, err := r.p.segmentAt(r.offset)
 		switch {
@@ -299,39 +286,45 @@ func (r *spoolReader) wait(left <-chan struct{}) error {
 	}
 }
 
-func (r *spoolReader) open(s segment) error {
+// Reader begins to read at an offset. The caller closes the reader.
+func (p *Spool) Reader(offset int64) *Reader {
+	return &Reader{p: p, offset: offset, file: -1}
+}
+
+func (r *Reader) open(s segment) error {
 	r.until = s.offset + s.size
 	if r.file >= 0 && r.segment == s.offset {
 		return nil
 	}
-	r.close()
-	r.p.disk.Enter()
-	defer r.p.disk.Leave()
+	r.Close()
+	r.p.Disk.Enter()
+	defer r.p.Disk.Leave()
 	fd, err := system.OpenAt(r.p.dir, initwire.SegmentName(r.p.name, s.offset), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
 	if err != nil {
-		return errNotKept
+		return ErrNotKept
 	}
 	r.file, r.segment = fd, s.offset
 	return nil
 }
 
-// read reads after wait.
-func (r *spoolReader) read(b []byte) (int, error) {
-	r.p.disk.Enter()
+// Read reads some bytes. Call it only after Wait has answered nil.
+func (r *Reader) Read(b []byte) (int, error) {
+	r.p.Disk.Enter()
 	n, err := syscall.Pread(r.file, b[:min(int64(len(b)), r.until-r.offset)], r.offset-r.segment)
-	r.p.disk.Leave()
+	r.p.Disk.Leave()
 	if err == nil && n == 0 {
-		err = errNotKept // somebody made it shorter
+		err = ErrNotKept // somebody made it shorter
 	}
 	r.offset += int64(max(n, 0))
 	return max(n, 0), err
 }
 
-func (r *spoolReader) close() {
+// Close closes the segment that is open.
+func (r *Reader) Close() {
 	if r.file >= 0 {
-		r.p.disk.Enter()
+		r.p.Disk.Enter()
 		_ = syscall.Close(r.file)
-		r.p.disk.Leave()
+		r.p.Disk.Leave()
 		r.file = -1
 	}
 }

@@ -1,4 +1,4 @@
-package sandbox
+package output
 
 import (
 	"os"
@@ -9,69 +9,70 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// stream keeps one stream of the command: a pipe on one side, segment files on
-// the other. It is read by take, until there is so much of it that it gets a
-// goroutine of its own, which owns it until done is closed: a slow disk then holds up nothing else.
-type stream struct {
+// Stream keeps one stream of the command: a pipe on one side, segment files on the other. The loop reads it by Take, until
+// there is so much of it that it gets a goroutine of its own, which owns it until done is closed. A slow disk then holds up
+// nothing else.
+type Stream struct {
 	dir   int
 	name  string
 	limit int64
 	size  int64 // of a full segment
 
-	// fd is the pipe as long as take reads it, else -1.
-	fd   int
+	// FD is the pipe as long as Take reads it, else -1.
+	FD   int
 	pipe *system.Endpoint
 	done chan struct{}
 
-	// segments are those on disk, oldest first; the last one is open as file.
+	// segments are on disk, oldest first. The last one is open as file.
 	segments []segment
 	file     int
 	kept     int64
-	// disk and brief are for the goroutine; the loop needs no slot.
-	disk, brief system.Gate
+	// Disk and Brief are gates for the goroutine. The loop needs no slot.
+	Disk, Brief system.Gate
 	// end is the stream offset of the next byte.
 	end int64
-	// lost is how many bytes the disk would not take.
-	lost int64
+	// Lost is how many bytes the disk refused. It is final after Finish.
+	Lost int64
 }
 
 type segment struct{ offset, size int64 }
 
 const (
-	// Sizes of a read; the larger is what a pipe holds.
+	// Sizes of a read. The larger one is what a pipe holds.
 	smallRead = 4 << 10
 	largeRead = 64 << 10
-	// muchOutput is from when on a stream has a goroutine of its own.
+	// muchOutput is how many bytes a stream has printed when it gets a goroutine of its own.
 	muchOutput = 64 << 10
 )
 
-func newStream(dir int, name string, limit int64) *stream {
+// NewStream makes an empty one, without a pipe: segments in the directory dir begin with name and hold at most limit bytes.
+func NewStream(dir int, name string, limit int64) *Stream {
 	limit = max(limit, initwire.MinOutputLimit)
-	return &stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), fd: -1, file: -1}
+	return &Stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), FD: -1, file: -1}
 }
 
-// take keeps what is in the pipe now, as much as a buffer holds.
-func (s *stream) take(buf []byte) {
-	n, err := syscall.Read(s.fd, buf)
+// Take keeps what is in the pipe now, at most as much as buf holds.
+func (s *Stream) Take(buf []byte) {
+	n, err := syscall.Read(s.FD, buf)
 	switch {
 	case n > 0:
 		s.write(buf[:n])
 		if s.end >= muchOutput {
-			s.follow(s.fd)
-			s.fd = -1
+			s.follow(s.FD)
+			s.FD = -1
 		}
 	case err == syscall.EAGAIN || err == syscall.EINTR:
 	default:
-		_ = syscall.Close(s.fd)
-		s.fd = -1
+		_ = syscall.Close(s.FD)
+		s.FD = -1
 	}
 }
 
-// follow keeps all that comes out of the pipe from now on.
-func (s *stream) follow(pipe int) {
+// follow starts the goroutine that keeps all that comes out of the pipe from now on.
+func (s *Stream) follow(pipe int) {
 	s.done = make(chan struct{})
 	var err error
-	if s.pipe, err = system.NewEndpoint(pipe, s.name, s.brief); err != nil {
+	if s.pipe, err = system.NewEndpoint(pipe, s.name, s.Brief); err != nil {
 		close(s.done)
 		return
 	}
@@ -81,9 +82,9 @@ func (s *stream) follow(pipe int) {
 		buf := make([]byte, size)
 		for {
 			n, err := s.pipe.Read(buf)
-			s.disk.Enter()
+			s.Disk.Enter()
 			s.write(buf[:n])
-			s.disk.Leave()
+			s.Disk.Leave()
 			if err != nil {
 				return
 			}
@@ -95,24 +96,24 @@ func (s *stream) follow(pipe int) {
 	}()
 }
 
-// finish ends the reading; a goroutine gets until the deadline to read to the end of the pipe.
-func (s *stream) finish(deadline time.Time) {
+// Finish ends the reading. If there is a goroutine, it has until the deadline to read the pipe to its end.
+func (s *Stream) Finish(deadline time.Time) {
 	if s.pipe != nil {
 		_ = s.pipe.SetReadDeadline(deadline)
 		<-s.done
 	}
-	if s.fd >= 0 {
-		_ = syscall.Close(s.fd)
-		s.fd = -1
+	if s.FD >= 0 {
+		_ = syscall.Close(s.FD)
+		s.FD = -1
 	}
 	if s.file >= 0 {
 		_ = syscall.Close(s.file)
 	}
 }
 
-// write keeps p. It never fails: what the disk refuses is lost and counted,
-// because a full disk must not block the command or end it.
-func (s *stream) write(p []byte) {
+// write keeps p. It never fails: what the disk refuses is lost and counted, because a full disk must not block or end the
+// command.
+func (s *Stream) write(p []byte) {
 	for len(p) > 0 {
 		if s.file < 0 || s.last().size >= s.size {
 			if !s.roll() {
@@ -139,10 +140,10 @@ func (s *stream) write(p []byte) {
 	}
 }
 
-func (s *stream) last() *segment { return &s.segments[len(s.segments)-1] }
+func (s *Stream) last() *segment { return &s.segments[len(s.segments)-1] }
 
-// put appends to the open segment and says how much of p is there.
-func (s *stream) put(p []byte) int {
+// put appends to the open segment and answers how much of p was written.
+func (s *Stream) put(p []byte) int {
 	n, err := system.FD(s.file).Write(p)
 	if n > 0 {
 		s.last().size += int64(n)
@@ -153,9 +154,8 @@ func (s *stream) put(p []byte) int {
 	return n
 }
 
-// roll opens the next segment. The new one is there before an old one goes, so a
-// reader always finds the end of the stream.
-func (s *stream) roll() bool {
+// roll opens the next segment. It does so before an old one is deleted, so that a reader always finds the end of the stream.
+func (s *Stream) roll() bool {
 	fd, err := system.OpenAt(s.dir, initwire.SegmentName(s.name, s.end), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return false
@@ -168,17 +168,17 @@ func (s *stream) roll() bool {
 	return true
 }
 
-func (s *stream) dropOldest() {
+func (s *Stream) dropOldest() {
 	oldest := s.segments[0]
 	s.segments = append(s.segments[:0], s.segments[1:]...)
 	s.kept -= oldest.size
 	system.RemoveAt(s.dir, initwire.SegmentName(s.name, oldest.offset))
 }
 
-// lose gives up n bytes. The next that can be written begins a segment of its
-// own, and a reader sees the gap; an empty segment is not left behind.
-func (s *stream) lose(n int) {
-	s.lost += int64(n)
+// lose gives up n bytes. The next byte that can be written begins a segment of its own, so that a reader sees the gap. No empty
+// segment is left behind.
+func (s *Stream) lose(n int) {
+	s.Lost += int64(n)
 	s.end += int64(n)
 	if s.file < 0 {
 		return
