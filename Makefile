@@ -127,7 +127,7 @@ bench-sandbox: build
 	$(GO) test -run '^$$' -bench Many -benchtime 20x -timeout 30m ./internal/agent/oci
 	$(GO) test -run '^$$' -bench 'Take|Release' -benchtime 100x -timeout 30m ./internal/agent/network
 	$(GO) test -run '^$$' -bench Pull100MB -benchtime 3x -timeout 30m ./internal/agent/images
-	$(GO) test -run '^$$' -bench 'Exec|Port|File|Tar' -timeout 30m ./internal/sandbox
+	$(GO) test -run '^$$' -bench 'Exec|Port|File|Tar' -timeout 30m ./internal/sandbox/...
 
 # Claims and first output of runners, beside crun exec and the log alone in the same run. Needs root and crun. CLAIMS is how long 1,000 claims each second are made.
 CLAIMS ?= 60s

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -387,9 +388,9 @@ func testContainedEnds(t *testing.T, how starter) {
 		}
 		return all
 	}
-	testwait.Within(t, patience, "it does not begin", func() bool { return strings.Contains(text(), "ready") })
+	testwait.Within(t, sandboxtest.Patience, "it does not begin", func() bool { return strings.Contains(text(), "ready") })
 	x := b.exec(&initwire.Exec{Command: []string{"sleep", "100000"}})
-	must(t, initwire.Client{Dir: b.dir}.Stop(t.Context(), patience))
+	must(t, initwire.Client{Dir: b.dir}.Stop(t.Context(), sandboxtest.Patience))
 	if h, err := listen(x); err != nil || h.ended.Signal != 9 || h.ended.Why == "" {
 		t.Errorf("%+v, %v", h, err)
 	}

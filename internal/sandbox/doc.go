@@ -11,11 +11,11 @@
 //
 // One goroutine, the loop (loop.go), does all that a sandbox needs which is only run: turn after turn,
 // on the thread that the process began with; only a stream with much output is read by one of its own. Whatever takes
-// longer than a question and an answer leaves the loop as an operation (operation.go) with goroutines of its own:
-// executions (exec*.go), files and ports. Reaping does not leave it: see executions for why no exit status is ever lost.
+// longer than a question and an answer leaves the loop as an operation (handover.go) with goroutines of its own: packages
+// execs, files and ports. Reaping does not leave the loop: see execs.Executions for why no exit status is ever lost.
 //
-// It starts all threads before the command, because the sandbox may be full of processes later (threads.go): every system call in an operation
-// either needs a slot of a gate, or is a raw one that does not block (endpoint.go).
+// It starts all threads before the command, because the sandbox may be full of processes later (package system): every system
+// call in an operation either needs a slot of a gate, or is a raw one that does not block.
 //
 // As process 1 of a container (contain.go) init has more rights than anything inside, and it is asked by
 // a stranger's programs only through what they leave in its way: names in /etc/passwd, links, signals, what is in /proc. So every

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -117,7 +118,7 @@ func TestExecRefused(t *testing.T) {
 		t.Errorf("an id used twice: %v", err)
 	}
 	conn := b.dial()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(sandboxtest.Patience))
 	must(t, initwire.WriteFrame(conn, initwire.Kind(47), nil))
 	if kind, _, err := initwire.ReadFrame(conn, initwire.MaxFrame); err != nil || kind != initwire.KindRefused {
 		t.Errorf("unknown operation: %v, %v", kind, err)
@@ -188,7 +189,7 @@ func TestExecSlowReader(t *testing.T) {
 		return n
 	}
 	last := -1
-	testwait.Within(t, patience, "the program goes on although nobody reads", func() bool {
+	testwait.Within(t, sandboxtest.Patience, "the program goes on although nobody reads", func() bool {
 		before := written()
 		time.Sleep(100 * time.Millisecond)
 		last = written()
@@ -223,10 +224,10 @@ func TestExecFullStdin(t *testing.T) {
 	// The same, but the client leaves, unseen behind all that it sent.
 	x = b.exec(&initwire.Exec{ID: "deaf2", Command: []string{"sleep", "100000"}, Stdin: true})
 	go func() { sent <- x.WriteStdin(make([]byte, 10<<20)) }()
-	testwait.Within(t, patience, "it runs", func() bool { return b.running("deaf2") })
+	testwait.Within(t, sandboxtest.Patience, "it runs", func() bool { return b.running("deaf2") })
 	time.Sleep(50 * time.Millisecond)
 	must(t, x.Close())
-	testwait.Within(t, patience, "it goes on without its client", func() bool { return !b.running("deaf2") })
+	testwait.Within(t, sandboxtest.Patience, "it goes on without its client", func() bool { return !b.running("deaf2") })
 }
 
 func (b *box) running(id string) bool {
@@ -256,7 +257,7 @@ func TestExecLeft(t *testing.T) {
 		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
-	testwait.Within(t, patience, "it goes on", func() bool { return !b.running("left") })
+	testwait.Within(t, sandboxtest.Patience, "it goes on", func() bool { return !b.running("left") })
 	text, _ := os.ReadFile(said)
 	if !strings.Contains(string(text), "term") {
 		t.Errorf("it was told %q", text)
@@ -271,7 +272,7 @@ func TestExecLeft(t *testing.T) {
 		t.Fatal(string(data), err)
 	}
 	must(t, x.Close())
-	testwait.Within(t, patience, "it goes on", func() bool { return !b.running("stubborn") })
+	testwait.Within(t, sandboxtest.Patience, "it goes on", func() bool { return !b.running("stubborn") })
 	if e, _ := b.listed("stubborn"); e.Ended.Signal != 9 {
 		t.Errorf("%+v", e)
 	}
@@ -293,7 +294,7 @@ func TestExecTimeout(t *testing.T) {
 	}
 	for _, word := range strings.Fields(h.stdout) {
 		pid, _ := strconv.Atoi(word)
-		testwait.Within(t, patience, "a process of the group lives on", func() bool { return !alive(pid) })
+		testwait.Within(t, sandboxtest.Patience, "a process of the group lives on", func() bool { return !alive(pid) })
 	}
 	h = b.all(&initwire.Exec{Command: []string{"sh", "-c", "sleep 100000"}, Timeout: 50 * time.Millisecond, KillGrace: -1})
 	if !h.ended.TimedOut || h.ended.Signal != 9 {
@@ -324,7 +325,7 @@ func TestExecLeftovers(t *testing.T) {
 		h := b.all(e)
 		pid, err := strconv.Atoi(strings.TrimSpace(h.stdout))
 		must(t, err)
-		testwait.Within(t, patience, script+": it lives on", func() bool { return !alive(pid) })
+		testwait.Within(t, sandboxtest.Patience, script+": it lives on", func() bool { return !alive(pid) })
 	}
 	// One that left the group is nobody's: it is told from the output and lives on.
 	h = b.all(sh("setsid sleep 100000 & sleep 0.1; echo done"))
@@ -421,7 +422,7 @@ func TestExecTerminal(t *testing.T) {
 	}
 	x = b.exec(&initwire.Exec{ID: "hangup", Command: []string{"cat"}, TTY: true, Stdin: true})
 	must(t, x.Close())
-	testwait.Within(t, patience, "it goes on without its terminal", func() bool { return !b.running("hangup") })
+	testwait.Within(t, sandboxtest.Patience, "it goes on without its terminal", func() bool { return !b.running("hangup") })
 }
 
 // TestExecTerminalWithoutStderr: what goes to stderr is no part of the terminal, detached or not.
@@ -509,7 +510,7 @@ func TestExecStatuses(t *testing.T) {
 		})
 	}
 	all.Wait()
-	testwait.Within(t, patience, "dead orphans are not reaped", func() bool {
+	testwait.Within(t, sandboxtest.Patience, "dead orphans are not reaped", func() bool {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", b.cmd.Process.Pid, b.cmd.Process.Pid))
 		return err == nil && len(strings.Fields(string(text))) == 1
 	})
@@ -535,7 +536,7 @@ func TestExecSandboxEnds(t *testing.T) {
 	_ = unread.Close()
 	stopped := plain(t)
 	x := stopped.exec(&initwire.Exec{Command: []string{"sleep", "100000"}})
-	must(t, initwire.Client{Dir: stopped.dir}.Stop(t.Context(), patience))
+	must(t, initwire.Client{Dir: stopped.dir}.Stop(t.Context(), sandboxtest.Patience))
 	if h, err := listen(x); err != nil || h.ended.Why != "the sandbox was stopped" {
 		t.Errorf("%+v, %v", h.ended, err)
 	}
@@ -569,7 +570,7 @@ func TestExecBounds(t *testing.T) {
 	for _, x := range held {
 		_ = x.Close()
 	}
-	testwait.Within(t, patience, "no room after all have left", func() bool {
+	testwait.Within(t, sandboxtest.Patience, "no room after all have left", func() bool {
 		x, err := b.tryExec(&initwire.Exec{Command: []string{"true"}})
 		if err != nil {
 			return false
@@ -578,7 +579,7 @@ func TestExecBounds(t *testing.T) {
 		return err == nil
 	})
 	// The oldest that have ended are forgotten.
-	testwait.Within(t, patience, "more are remembered than said", func() bool {
+	testwait.Within(t, sandboxtest.Patience, "more are remembered than said", func() bool {
 		list, err := initwire.ListExecs(t.Context(), b.dial())
 		must(t, err)
 		return len(list) <= initwire.MaxExecs+1

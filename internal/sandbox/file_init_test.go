@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -24,7 +25,7 @@ func TestFilesOfInit(t *testing.T) {
 	b := plain(t)
 	dir := t.TempDir()
 	ctx := context.Background()
-	l, port := listenOn(t, "tcp4", "127.0.0.1:0")
+	l, port := sandboxtest.ListenOn(t, "tcp4", "127.0.0.1:0")
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -41,7 +42,7 @@ func TestFilesOfInit(t *testing.T) {
 	for n := range 30 {
 		all.Go(func() {
 			path := filepath.Join(dir, strconv.Itoa(n), "file")
-			content := written(int64(n), 500_000)
+			content := sandboxtest.Written(int64(n), 500_000)
 			if err := initwire.WriteFile(ctx, b.dial(), initwire.FileWrite{Path: path, Parents: true}, bytes.NewReader(content)); err != nil {
 				t.Error(err)
 				return
@@ -84,7 +85,7 @@ func TestFilesOfInit(t *testing.T) {
 	}
 	all.Wait()
 	for n := range 30 {
-		if got, err := os.ReadFile(filepath.Join(dir, "copy", strconv.Itoa(n), "file")); err != nil || !bytes.Equal(got, written(int64(n), 500_000)) {
+		if got, err := os.ReadFile(filepath.Join(dir, "copy", strconv.Itoa(n), "file")); err != nil || !bytes.Equal(got, sandboxtest.Written(int64(n), 500_000)) {
 			t.Errorf("copy %d: %d bytes, %v", n, len(got), err)
 		}
 	}
@@ -99,7 +100,7 @@ func TestFilesMemory(t *testing.T) {
 	move := func(size int64) {
 		t.Helper()
 		path := filepath.Join(dir, "big")
-		zeros := io.LimitReader(readerFunc(func(p []byte) (int, error) { return len(p), nil }), size)
+		zeros := io.LimitReader(sandboxtest.ReaderFunc(func(p []byte) (int, error) { return len(p), nil }), size)
 		if err := initwire.WriteFile(ctx, b.dial(), initwire.FileWrite{Path: path}, zeros); err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +215,7 @@ func TestInitKeepsItself(t *testing.T) {
 	}
 	for _, path := range []string{"/proc/1/environ", "/proc/1/mem", "/proc/1/maps", "/proc/1/cmdline", "/proc/1/task/1/status"} {
 		_, _, err := initwire.ReadFile(ctx, b.dial(), initwire.FileRead{Path: path})
-		wantCode(t, path, err, initwire.FilePermission, path)
+		sandboxtest.WantCode(t, path, err, initwire.FilePermission, path)
 	}
 	// What is not init's is there, and so are the owners that an operation of process 1 gives.
 	if _, err := initwire.StatFile(ctx, b.dial(), initwire.FileStat{Path: "/proc/meminfo"}); err != nil {
@@ -266,10 +267,10 @@ func TestFilesInUserNamespace(t *testing.T) {
 	must(t, initwire.WriteFile(ctx, b.dial(), initwire.FileWrite{Path: "own/file", Parents: true}, strings.NewReader("x")))
 	must(t, initwire.WriteFile(ctx, b.dial(), initwire.FileWrite{Path: "other", User: "1234:5678", Mode: 0o4711}, strings.NewReader("x")))
 	must(t, initwire.MakeDirectory(ctx, b.dial(), initwire.FileMake{Path: "shared", User: "0:0", Mode: 0o1777}))
-	pipe := member{tar.Header{Typeflag: tar.TypeFifo, Name: "pipe", Mode: 0o642, Uid: 5, Gid: 6}, ""}
-	symlink := link(tar.TypeSymlink, "link", "file")
+	pipe := sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeFifo, Name: "pipe", Mode: 0o642, Uid: 5, Gid: 6}}
+	symlink := sandboxtest.Link(tar.TypeSymlink, "link", "file")
 	symlink.Uid = 9
-	must(t, initwire.WriteTar(ctx, b.dial(), initwire.TarWrite{Path: "tar", Make: true, KeepOwners: true}, bytes.NewReader(tarOf(t, pipe, symlink))))
+	must(t, initwire.WriteTar(ctx, b.dial(), initwire.TarWrite{Path: "tar", Make: true, KeepOwners: true}, bytes.NewReader(sandboxtest.TarOf(t, pipe, symlink))))
 	for name, want := range map[string]struct {
 		uid, gid uint32
 		mode     os.FileMode
@@ -288,16 +289,16 @@ func TestFilesInUserNamespace(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
 	}
-	stranger := file("stranger", "x")
+	stranger := sandboxtest.File("stranger", "x")
 	stranger.Uid = 70_000
-	err = initwire.WriteTar(ctx, b.dial(), initwire.TarWrite{Path: "tar", KeepOwners: true}, bytes.NewReader(tarOf(t, stranger)))
-	wantCode(t, "an owner that is none here", err, initwire.FilePermission, "tar/stranger")
+	err = initwire.WriteTar(ctx, b.dial(), initwire.TarWrite{Path: "tar", KeepOwners: true}, bytes.NewReader(sandboxtest.TarOf(t, stranger)))
+	sandboxtest.WantCode(t, "an owner that is none here", err, initwire.FilePermission, "tar/stranger")
 	// What belongs to nobody inside cannot be changed from there, not by init either.
 	must(t, os.WriteFile(filepath.Join(dir, "roots"), []byte("kept"), 0o600))
 	_, _, err = initwire.ReadFile(ctx, b.dial(), initwire.FileRead{Path: "roots"})
-	wantCode(t, "a file of the node's root", err, initwire.FilePermission, "roots")
+	sandboxtest.WantCode(t, "a file of the node's root", err, initwire.FilePermission, "roots")
 	_, _, err = initwire.ReadFile(ctx, b.dial(), initwire.FileRead{Path: "/proc/1/environ"})
-	wantCode(t, "init's own", err, initwire.FilePermission, "/proc/1/environ")
+	sandboxtest.WantCode(t, "init's own", err, initwire.FilePermission, "/proc/1/environ")
 	must(t, initwire.DeleteFile(ctx, b.dial(), initwire.FileDelete{Path: "tar", Recursive: true}))
 	if _, err := initwire.ListPorts(ctx, b.dial()); err != nil {
 		t.Error(err)

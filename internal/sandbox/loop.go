@@ -41,7 +41,7 @@ func (s *sandbox) turn(until time.Time) (ended bool) {
 		system.PollFD{FD: int32(s.stdout.FD), Events: system.PollIn},
 		system.PollFD{FD: int32(s.stderr.FD), Events: system.PollIn},
 		system.PollFD{FD: -1, Events: system.PollIn},
-		system.PollFD{FD: int32(s.execs.deaths), Events: system.PollIn})
+		system.PollFD{FD: int32(s.execs.Deaths()), Events: system.PollIn})
 	if len(s.conns) < initwire.MaxConns {
 		fds[atListener].FD = int32(s.listener)
 	}
@@ -118,26 +118,11 @@ func (s *sandbox) fire() {
 	}
 }
 
-// reap reaps every child that has died, but for the command: a pid that is not
-// yet reaped is nobody else's, so that no signal of ours can hit a stranger. Nothing else in this program
-// reaps but wait, for the command. It tells whether there was something, or may be soon.
+// reap reaps every child that has died, but for the command.
 func (s *sandbox) reap() (some bool) {
-	x := &s.execs
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	some = x.reapLeadersLocked()
-	// A child that we do not know may be the leader of an execution that is just being started.
-	if x.forking > 0 {
-		return true
+	command := 0
+	if s.pidfd >= 0 {
+		command = s.command.Pid
 	}
-	for {
-		pid, _ := system.DeadChild()
-		if pid <= 0 || pid == s.command.Pid && s.pidfd >= 0 {
-			return some
-		}
-		if !x.reapLocked(pid) {
-			return some
-		}
-		some = true
-	}
+	return s.execs.Reap(command)
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/programtest"
-	"github.com/musterhq/muster/internal/sandbox/system"
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -57,9 +57,6 @@ func initProgram() (string, error) {
 	})
 	return built.program, built.err
 }
-
-// patience is how long a test waits for what must happen; the machine may be busy.
-const patience = 2 * time.Minute
 
 // box is a sandbox with a real init, spoken to over its real socket.
 type box struct {
@@ -139,7 +136,7 @@ func tryBox(t testing.TB, start *initwire.Start, how starter) (*box, *initwire.F
 
 // stop ends the sandbox, and checks that init had nothing to complain of.
 func (b *box) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), sandboxtest.Patience)
 	defer cancel()
 	_ = initwire.Client{Dir: b.dir}.Stop(ctx, 0)
 	select {
@@ -163,7 +160,7 @@ func (b *box) record() *initwire.Record {
 
 func (b *box) dial() net.Conn {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(sandboxtest.Patience); ; {
 		conn, err := net.Dial("unix", b.socket)
 		if err == nil {
 			return conn
@@ -260,22 +257,4 @@ func alive(pid int) bool {
 	}
 	st, ok := initwire.ParseStat(string(b))
 	return ok && !st.Dead()
-}
-
-// endpointOf is the endpoint that a file of a test is.
-func endpointOf(t testing.TB, f *os.File) *system.Endpoint {
-	t.Helper()
-	l, err := system.EndpointOf(f, nil)
-	must(t, err)
-	return l
-}
-
-// written is what the tests write from an offset of a stream on.
-func written(offset, n int64) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		at := offset + int64(i)
-		b[i] = byte(at ^ at>>8 ^ at>>16)
-	}
-	return b
 }

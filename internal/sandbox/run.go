@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/execs"
 	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -55,13 +56,9 @@ type sandbox struct {
 	// env is the command's environment, its variables parted by zero bytes: executions get it.
 	env string
 	// execs are the executions.
-	execs executions
+	execs execs.Executions
 	// operations is how many connections have left the loop and are not over.
 	operations atomic.Int32
-	// pool has buffers of operations.
-	pool output.Pool
-	// spooled is how many bytes all spools have on disk.
-	spooled atomic.Int64
 	// serving: the process is prepared for operations.
 	serving bool
 	gates   system.Gates
@@ -93,7 +90,6 @@ func Run() int {
 		return 1
 	}
 	s := &sandbox{start: start, pidfd: -1, listener: initwire.FDListener, scratch: make([]byte, scratchSize), busy: true, gates: system.NewGates()}
-	s.execs.deaths = -1
 	if failed := s.begin(); failed != nil {
 		record(failed.Line())
 		_ = initwire.WriteFrame(system.FD(initwire.FDControl), initwire.KindFailed, failed.Fields())
@@ -209,7 +205,7 @@ func (s *sandbox) crash(why string) {
 
 // finish ends what the command left behind, waits for the rest of the output, and writes the result.
 func (s *sandbox) finish() {
-	s.execs.close(s.why())
+	s.execs.Close(s.why())
 	s.result.Leftovers = !s.endLeftovers(time.Now().Add(leftoverTime))
 	deadline := time.Now().Add(drainTime)
 	for (s.stdout.FD >= 0 || s.stderr.FD >= 0) && time.Now().Before(deadline) {
@@ -227,7 +223,7 @@ func (s *sandbox) finish() {
 	s.over = true
 	s.answerWaiting()
 	s.quiet()
-	s.execs.conclude(drainTime)
+	s.execs.Conclude(drainTime)
 }
 
 // why is what ended everything else in the sandbox.

@@ -9,16 +9,6 @@ import (
 	"testing"
 )
 
-func openDir(t testing.TB, dir string) int {
-	t.Helper()
-	fd, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	return fd
-}
-
 // TestIgnoreSignals: a child gets the default dispositions although this process ignores them.
 func TestIgnoreSignals(t *testing.T) {
 	if err := ignoreSignals(); err != nil {

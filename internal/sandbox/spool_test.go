@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -111,7 +112,7 @@ func TestDetachedFull(t *testing.T) {
 		}
 		return n
 	}
-	testwait.Within(t, patience, "the spool does not fill", func() bool { return kept() >= initwire.SpoolLimit })
+	testwait.Within(t, sandboxtest.Patience, "the spool does not fill", func() bool { return kept() >= initwire.SpoolLimit })
 	time.Sleep(200 * time.Millisecond)
 	if n := kept(); n > initwire.SpoolLimit+initwire.MaxBytes || !b.running("full") {
 		t.Fatalf("%d bytes are kept, it runs: %v", n, b.running("full"))

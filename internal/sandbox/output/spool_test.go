@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"pgregory.net/rapid"
@@ -33,7 +34,7 @@ func TestSpool(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"write": func(rt *rapid.T) {
 				n := rapid.Int64Range(0, 4000).Draw(rt, "n")
-				p.Write(written(end, n), cut)
+				p.Write(sandboxtest.Written(end, n), cut)
 				end += n
 			},
 			"take": func(rt *rapid.T) {
@@ -62,7 +63,7 @@ func TestSpool(t *testing.T) {
 					}
 					rt.Fatalf("%d, %v", n, err)
 				}
-				if !bytes.Equal(buf[:n], written(at, int64(n))) {
+				if !bytes.Equal(buf[:n], sandboxtest.Written(at, int64(n))) {
 					rt.Fatalf("what is at %d is not what was written", at)
 				}
 			},
@@ -113,14 +114,14 @@ func TestSpoolFullDisk(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	ballast := filepath.Join(dir, "ballast")
 	must(t, os.WriteFile(ballast, make([]byte, 900<<10), 0o600))
-	p := NewSpool(new(atomic.Int64), openDir(t, dir), "exec-x.stdout")
+	p := NewSpool(new(atomic.Int64), sandboxtest.OpenDir(t, dir), "exec-x.stdout")
 	cut := make(chan struct{})
 	wrote := make(chan struct{})
 	go func() {
-		p.Write(written(0, 600<<10), cut)
+		p.Write(sandboxtest.Written(0, 600<<10), cut)
 		close(wrote)
 	}()
-	testwait.Within(t, patience, "nothing fits", func() bool { return p.Size() > 0 })
+	testwait.Within(t, sandboxtest.Patience, "nothing fits", func() bool { return p.Size() > 0 })
 	select {
 	case <-wrote:
 		t.Fatal("600 kB fit into 100")
@@ -133,7 +134,7 @@ func TestSpoolFullDisk(t *testing.T) {
 	}
 	must(t, os.WriteFile(ballast, make([]byte, 400<<10), 0o600))
 	close(cut)
-	p.Write(written(600<<10, 1<<20), cut)
+	p.Write(sandboxtest.Written(600<<10, 1<<20), cut)
 	if _, end := p.Bounds(); end+p.Lost() != 600<<10+1<<20 || p.Lost() == 0 {
 		t.Errorf("%d, lost %d", end, p.Lost())
 	}
@@ -143,7 +144,7 @@ func TestSpoolFullDisk(t *testing.T) {
 func TestSpoolsFull(t *testing.T) {
 	all := new(atomic.Int64)
 	all.Store(initwire.SpoolsLimit)
-	p := NewSpool(all, openDir(t, t.TempDir()), "exec-x.stdout")
+	p := NewSpool(all, sandboxtest.OpenDir(t, t.TempDir()), "exec-x.stdout")
 	room := make(chan bool)
 	go func() { room <- p.waitForRoom(nil) }()
 	select {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"pgregory.net/rapid"
@@ -60,7 +61,7 @@ func TestStream(t *testing.T) {
 		limit = max(limit, initwire.MinOutputLimit)
 		end := int64(0)
 		for _, n := range rapid.SliceOfN(rapid.Int64Range(0, 65536), 0, 30).Draw(rt, "writes") {
-			s.write(written(end, n))
+			s.write(sandboxtest.Written(end, n))
 			end += n
 		}
 		if s.file >= 0 {
@@ -78,7 +79,7 @@ func TestStream(t *testing.T) {
 			if i > 0 && segments[i-1].offset+int64(len(segments[i-1].data)) != g.offset {
 				rt.Fatalf("gap before %d", g.offset)
 			}
-			if !bytes.Equal(g.data, written(g.offset, int64(len(g.data)))) {
+			if !bytes.Equal(g.data, sandboxtest.Written(g.offset, int64(len(g.data)))) {
 				rt.Fatalf("segment at %d is not what was written there", g.offset)
 			}
 			total += int64(len(g.data))
@@ -114,12 +115,12 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 600<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := NewStream(openDir(t, dir), initwire.Stdout, 4<<20) // segments of 512 KiB
+	s := NewStream(sandboxtest.OpenDir(t, dir), initwire.Stdout, 4<<20) // segments of 512 KiB
 	end := int64(0)
 	write := func(n int64) {
 		for n > 0 {
 			part := min(n, 50_000)
-			s.write(written(end, part))
+			s.write(sandboxtest.Written(end, part))
 			end += part
 			n -= part
 		}
@@ -139,7 +140,7 @@ func TestFullDisk(t *testing.T) {
 	write(200_000)
 	after := kept(t, dir)
 	last := after[len(after)-1]
-	if s.Lost != lost || last.offset+int64(len(last.data)) != end || !bytes.Equal(last.data, written(last.offset, int64(len(last.data)))) {
+	if s.Lost != lost || last.offset+int64(len(last.data)) != end || !bytes.Equal(last.data, sandboxtest.Written(last.offset, int64(len(last.data)))) {
 		t.Errorf("lost %d more, the last segment is at %d to %d of %d", s.Lost-lost, last.offset, last.offset+int64(len(last.data)), end)
 	}
 	if s.end != end {
@@ -155,7 +156,7 @@ func TestFollow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := NewStream(openDir(t, dir), initwire.Stdout, 1<<20)
+		s := NewStream(sandboxtest.OpenDir(t, dir), initwire.Stdout, 1<<20)
 		s.follow(r)
 		if _, err := syscall.Write(w, []byte("hello")); err != nil {
 			t.Fatal(err)

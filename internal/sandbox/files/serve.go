@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"strconv"
@@ -6,42 +6,55 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/account"
+	"github.com/musterhq/muster/internal/sandbox/operation"
+	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
 
-// Operations on files are done by init itself, which in a container can do more there than the programs
-// inside can. What must hold against a program that changes links and directories under an operation:
-//
-//   - In a container, its root is the root of every path, because init lives in it. So the worst that
-//     such a program gets is an operation on another file of its own container.
-//   - Nothing of init itself comes out: no path leads through a magic link of proc, and what proc has
-//     of init's own threads is refused (file_path.go).
-//   - Trees are deleted, listed, packed and unpacked by descriptors, from directory to directory, and
-//     no link in them is followed. A file is replaced by a rename, never opened to be written.
-//   - Nothing blocks on opening: only regular files are opened, and never so that it could wait.
-//
-// In a sandbox without a root of its own (runtime process), a path means what it means to the
-// command, which has the same rights on the node: links are followed wherever the kernel
-// follows them, and only the trees are safe from links.
+// Service is what operations on files have to know of their sandbox.
+type Service struct {
+	// Work is the directory that relative paths are relative to.
+	Work string
+	// User is the sandbox's user, who owns new files unless a client says otherwise.
+	User string
+	// Contained: the sandbox has a root and users of its own.
+	Contained bool
+	// Gate bounds how many operations are in system calls at once.
+	Gate system.Gate
+}
 
 // files is one operation on files.
 type files struct {
-	o *operation
-	// work is what relative paths are relative to.
-	work string
-	out  outflow
+	Service
+	o   *operation.Conn
+	out outflow
 	// names of owners, read when first needed.
 	names *account.Names
+	// as are the rights that its thread has meanwhile, and mine those that it had before; nil: its own.
+	as   *rights
+	mine rights
 }
 
-// serveFile is one operation on files.
-func (o *operation) serveFile(kind initwire.Kind, fields []byte) {
-	f := &files{o: o, work: o.s.start.Work, out: outflow{o: o}}
-	o.slot = o.s.gates.Files
-	o.slot.Enter()
-	defer o.slot.Leave()
-	err := f.serve(kind, fields)
+// Release gives up the slot, and the rights of a user.
+func (f *files) Release() {
+	f.giveBack()
+	f.Gate.Leave()
+}
+
+// Acquire takes them again.
+func (f *files) Acquire() error {
+	f.Gate.Enter()
+	return f.assume()
+}
+
+// Serve is one operation on files, to its end.
+func (s Service) Serve(o *operation.Conn, kind initwire.Kind, fields []byte) {
+	f := &files{Service: s, o: o, out: outflow{o: o}}
+	o.Hold = f
+	s.Gate.Enter()
+	defer s.Gate.Leave()
+	err := f.do(kind, fields)
 	if err == nil {
 		err = f.out.frame(initwire.KindDone, nil)
 	}
@@ -52,13 +65,12 @@ func (o *operation) serveFile(kind initwire.Kind, fields []byte) {
 		err = f.out.flush()
 	}
 	if err == nil && (kind == initwire.KindFileWrite || kind == initwire.KindTarWrite) {
-		o.discard()
+		discard(o)
 	}
 }
 
-// serve does it. What is wrong comes as *initwire.FileError; any other error means that
-// the connection is of no use any more.
-func (f *files) serve(kind initwire.Kind, fields []byte) error {
+// do does it. What is wrong comes as *initwire.FileError. Any other error means that the connection is of no use any more.
+func (f *files) do(kind initwire.Kind, fields []byte) error {
 	switch kind {
 	case initwire.KindFileList:
 		return parsed(f.list)(initwire.ParseFileList(fields))
@@ -94,10 +106,10 @@ const discardTime = 5 * time.Second
 
 // discard reads what a client still sends until it has seen the answer: a connection that is closed before
 // may take the answer with it on its way through tunnels.
-func (o *operation) discard() {
-	_ = o.conn.SetReadDeadline(time.Now().Add(discardTime))
+func discard(o *operation.Conn) {
+	_ = o.Endpoint.SetReadDeadline(time.Now().Add(discardTime))
 	for {
-		if _, _, err := o.read(); err != nil {
+		if _, _, err := o.ReadFrame(); err != nil {
 			return
 		}
 	}
@@ -156,7 +168,7 @@ func blame(path string, err error) error {
 
 // outflow collects frames, so that many of them go out by one write.
 type outflow struct {
-	o   *operation
+	o   *operation.Conn
 	buf []byte
 	// open is one more than where the frame of bytes begins that is still being filled; 0: there is none.
 	open int
@@ -240,11 +252,11 @@ func (w *outflow) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	_ = w.o.conn.SetWriteDeadline(time.Now().Add(stallTime))
-	w.o.pause()
-	_, err := w.o.conn.Write(w.buf)
+	_ = w.o.Endpoint.SetWriteDeadline(time.Now().Add(operation.StallTime))
+	w.o.Pause()
+	_, err := w.o.Endpoint.Write(w.buf)
 	w.buf = w.buf[:0]
-	if resumed := w.o.resume(); err == nil {
+	if resumed := w.o.Resume(); err == nil {
 		err = resumed
 	}
 	return err
@@ -252,7 +264,7 @@ func (w *outflow) flush() error {
 
 // inflow are the bytes that a client sends, up to their end.
 type inflow struct {
-	o *operation
+	o *operation.Conn
 	// body is what is left of the frame that came last.
 	body []byte
 	over bool
@@ -269,8 +281,8 @@ func (r *inflow) take(limit int64) ([]byte, error) {
 		if r.over {
 			return nil, nil
 		}
-		_ = r.o.conn.SetReadDeadline(time.Now().Add(stallTime))
-		kind, body, err := r.o.read()
+		_ = r.o.Endpoint.SetReadDeadline(time.Now().Add(operation.StallTime))
+		kind, body, err := r.o.ReadFrame()
 		switch {
 		case err != nil:
 			return nil, brokenOff{err.Error()}

@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"strconv"
@@ -17,10 +17,10 @@ var whoever = owner{-1, -1}
 // user. Where sandboxes have no users of their own, that is whoever init is.
 func (f *files) owner(user string) (owner, error) {
 	if user == "" {
-		if !f.o.s.start.Contained {
+		if !f.Contained {
 			return whoever, nil
 		}
-		user = f.o.s.start.User
+		user = f.User
 	}
 	known, err := account.Read()
 	if err != nil {

@@ -1,4 +1,4 @@
-package sandbox
+package execs
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/operation"
 	"github.com/musterhq/muster/internal/sandbox/output"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -17,10 +18,17 @@ import (
 // stdinLook is how often somebody who waits for a program to read looks whether its client is still there.
 const stdinLook = time.Second
 
-// serveExec is one operation on executions.
-func (o *operation) serveExec(kind initwire.Kind, fields []byte) {
-	o.s.execs.serving(1)
-	defer o.s.execs.serving(-1)
+// client is one operation on executions.
+type client struct {
+	*operation.Conn
+	x *Executions
+}
+
+// Serve is one operation on executions, to its end.
+func (x *Executions) Serve(conn *operation.Conn, kind initwire.Kind, fields []byte) {
+	x.serving(1)
+	defer x.serving(-1)
+	o := &client{conn, x}
 	switch kind {
 	case initwire.KindExec:
 		o.startExec(fields)
@@ -31,35 +39,31 @@ func (o *operation) serveExec(kind initwire.Kind, fields []byte) {
 	case initwire.KindExecs:
 		o.listExecs()
 	default:
-		o.refuse("no operation of kind " + strconv.Itoa(int(kind)))
+		o.Refuse("no operation of kind " + strconv.Itoa(int(kind)))
 	}
 }
 
-func (o *operation) fail(failed *initwire.Failed) {
-	_ = o.write(initwire.KindFailed, failed.Fields())
-}
-
-func (o *operation) startExec(fields []byte) {
+func (o *client) startExec(fields []byte) {
 	want, err := initwire.ParseExec(fields)
 	if err != nil {
-		o.refuse("exec: " + err.Error())
+		o.Refuse("exec: " + err.Error())
 		return
 	}
-	e, failed := o.s.execs.admit(o.s, want)
+	e, failed := o.x.admit(want)
 	if failed == nil {
 		if failed = e.start(); failed != nil {
-			o.s.execs.forget(e)
+			o.x.forget(e)
 		}
 	}
 	if failed != nil {
-		o.fail(failed)
+		o.Fail(failed)
 		return
 	}
 	detached := want.Detached
 	if detached {
 		go e.runDetached()
 	}
-	err = o.write(initwire.KindExecStarted, (&initwire.ExecStarted{ID: e.id, At: e.started}).Fields())
+	err = o.WriteFrame(initwire.KindExecStarted, (&initwire.ExecStarted{ID: e.id, At: e.started}).Fields())
 	switch {
 	case !detached:
 		o.runAttached(e, err != nil)
@@ -69,7 +73,7 @@ func (o *operation) startExec(fields []byte) {
 }
 
 // runAttached passes what an execution prints on to its client until both are over.
-func (o *operation) runAttached(e *execution, hasLeft bool) {
+func (o *client) runAttached(e *execution, hasLeft bool) {
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { close(left) })
 	if hasLeft {
@@ -87,12 +91,12 @@ func (o *operation) runAttached(e *execution, hasLeft bool) {
 	o.tellEnd(e)
 }
 
-func (o *operation) tellEnd(e *execution) {
-	_ = o.write(initwire.KindExecEnded, e.end.Fields())
+func (o *client) tellEnd(e *execution) {
+	_ = o.WriteFrame(initwire.KindExecEnded, e.end.Fields())
 }
 
 // pass hands on what comes, as fast as the client takes it.
-func (o *operation) pass(from *output.Source, kind initwire.Kind) error {
+func (o *client) pass(from *output.Source, kind initwire.Kind) error {
 	for {
 		b, err := from.Read()
 		if err != nil {
@@ -107,17 +111,17 @@ func (o *operation) pass(from *output.Source, kind initwire.Kind) error {
 }
 
 // send is writeBytes for as long as the client takes: its slowness is what the program is to feel.
-func (o *operation) send(kind initwire.Kind, frame []byte) error {
-	_ = o.conn.SetWriteDeadline(time.Time{})
+func (o *client) send(kind initwire.Kind, frame []byte) error {
+	_ = o.Endpoint.SetWriteDeadline(time.Time{})
 	initwire.PutHead(frame, kind)
-	_, err := o.conn.Write(frame)
+	_, err := o.Endpoint.Write(frame)
 	return err
 }
 
 // hear does what the client of an execution says, until it has left.
-func (o *operation) hear(e *execution, stdin bool) {
+func (o *client) hear(e *execution, stdin bool) {
 	for {
-		kind, payload, err := o.read()
+		kind, payload, err := o.ReadFrame()
 		if err != nil {
 			return
 		}
@@ -136,7 +140,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 			}
 		case initwire.KindExecSignal:
 			if sig, err := initwire.ParseExecSignal(payload); err == nil && sig.Signal > 0 && sig.Signal <= 64 {
-				_, _ = o.s.execs.signal(e, sig.Signal)
+				_, _ = o.x.signal(e, sig.Signal)
 			}
 		case initwire.KindAttach:
 			if a, err := initwire.ParseAttach(payload); err == nil {
@@ -150,7 +154,7 @@ func (o *operation) hear(e *execution, stdin bool) {
 
 // feed writes to the program, as fast as it reads; false if the client has left meanwhile. What
 // nobody will read any more is thrown away.
-func (o *operation) feed(e *execution, p []byte) bool {
+func (o *client) feed(e *execution, p []byte) bool {
 	for len(p) > 0 {
 		_ = e.stdin.SetWriteDeadline(time.Now().Add(stdinLook))
 		n, err := e.stdin.Write(p)
@@ -161,7 +165,7 @@ func (o *operation) feed(e *execution, p []byte) bool {
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if hungUp(o.conn) {
+			if hungUp(o.Endpoint) {
 				return false
 			}
 		default:
@@ -183,13 +187,13 @@ func hungUp(conn *system.Endpoint) (yes bool) {
 	return yes || err != nil
 }
 
-func (o *operation) attachExec(fields []byte) {
+func (o *client) attachExec(fields []byte) {
 	a, err := initwire.ParseAttach(fields)
 	if err != nil {
-		o.refuse("attach: " + err.Error())
+		o.Refuse("attach: " + err.Error())
 		return
 	}
-	e, failed := o.s.execs.find(a.ID)
+	e, failed := o.x.find(a.ID)
 	if failed == nil && !e.want.Detached {
 		failed = initwire.UserFault(initwire.ReasonSpec, "execution "+strconv.Quote(a.ID)+" is not detached: its output goes to the client that started it")
 	}
@@ -198,12 +202,12 @@ func (o *operation) attachExec(fields []byte) {
 		from, failed = e.offsets(a)
 	}
 	if failed != nil {
-		o.fail(failed)
+		o.Fail(failed)
 		return
 	}
 	e.taken(a)
 	started := initwire.ExecStarted{ID: e.id, At: e.started, Stdout: from[0], Stderr: from[1]}
-	if o.write(initwire.KindExecStarted, started.Fields()) == nil {
+	if o.WriteFrame(initwire.KindExecStarted, started.Fields()) == nil {
 		o.follow(e, from, a.Stdin && e.want.Stdin)
 	}
 }
@@ -237,7 +241,7 @@ func (e *execution) taken(a *initwire.Attach) {
 }
 
 // follow tells a client what a detached execution prints, from these offsets on, and how it ended.
-func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
+func (o *client) follow(e *execution, from [2]int64, stdin bool) {
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { close(left) })
 	go func() {
@@ -254,7 +258,7 @@ func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
 			}
 			if err == output.ErrNotKept {
 				broken.Do(func() {
-					o.refuse("execution " + strconv.Quote(e.id) + ": what follows was taken by another client, or is too old")
+					o.Refuse("execution " + strconv.Quote(e.id) + ": what follows was taken by another client, or is too old")
 				})
 			}
 			leave()
@@ -269,59 +273,59 @@ func (o *operation) follow(e *execution, from [2]int64, stdin bool) {
 }
 
 // replay sends a stream from an offset to its end, which is io.EOF.
-func (o *operation) replay(p *output.Spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
+func (o *client) replay(p *output.Spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
 	r := p.Reader(offset)
 	defer r.Close()
 	for {
 		if err := r.Wait(left); err != nil {
 			return err
 		}
-		b := o.s.pool.Get()
+		b := o.x.pool.Get()
 		n, err := r.Read(b.Room())
 		b.N = n
 		if err == nil {
 			err = o.send(kind, b.Frame())
 		}
-		o.s.pool.Put(b)
+		o.x.pool.Put(b)
 		if err != nil {
 			return err
 		}
 	}
 }
 
-func (o *operation) signalExec(fields []byte) {
+func (o *client) signalExec(fields []byte) {
 	want, err := initwire.ParseExecSignal(fields)
 	if err != nil || want.Signal < 1 || want.Signal > 64 {
-		o.refuse("no signal has the number " + strconv.Itoa(int(want.Signal)))
+		o.Refuse("no signal has the number " + strconv.Itoa(int(want.Signal)))
 		return
 	}
-	e, failed := o.s.execs.find(want.ID)
+	e, failed := o.x.find(want.ID)
 	if failed != nil {
-		o.fail(failed)
+		o.Fail(failed)
 		return
 	}
-	switch sent, err := o.s.execs.signal(e, want.Signal); {
+	switch sent, err := o.x.signal(e, want.Signal); {
 	case err != nil:
-		o.refuse("signal " + strconv.Itoa(int(want.Signal)) + ": " + err.Error())
+		o.Refuse("signal " + strconv.Itoa(int(want.Signal)) + ": " + err.Error())
 	case !sent:
-		o.fail(initwire.UserFault(initwire.ReasonExecEnded, "execution "+strconv.Quote(e.id)+" has ended"))
+		o.Fail(initwire.UserFault(initwire.ReasonExecEnded, "execution "+strconv.Quote(e.id)+" has ended"))
 	default:
-		_ = o.done()
+		_ = o.Done()
 	}
 }
 
-func (o *operation) listExecs() {
+func (o *client) listExecs() {
 	const perFrame = 200 // of them, with the longest of ids and reasons, fit into one
-	all := o.s.execs.list()
+	all := o.x.list()
 	for some := range slices.Chunk(all, perFrame) {
 		for i := range some {
 			some[i].Ended.Why = shorten(some[i].Ended.Why)
 		}
-		if o.write(initwire.KindExecList, some.Fields()) != nil {
+		if o.WriteFrame(initwire.KindExecList, some.Fields()) != nil {
 			return
 		}
 	}
-	_ = o.done()
+	_ = o.Done()
 }
 
 func shorten(s string) string { return s[:min(len(s), 100)] }

@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"strconv"
@@ -28,7 +28,7 @@ func (f *files) at(path string) (string, error) {
 	case strings.IndexByte(path, 0) >= 0:
 		return "", wrong(initwire.FileInvalid, path, "the path has a NUL in it")
 	case path[0] != '/':
-		return f.work + "/" + path, nil
+		return f.Work + "/" + path, nil
 	}
 	return path, nil
 }

@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"os"
@@ -19,7 +19,7 @@ func (f *files) with(user string, do func() error) error {
 	if user == "" {
 		return do()
 	}
-	if !f.o.s.start.Contained {
+	if !f.Contained {
 		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": only in a container can one be chosen")
 	}
 	known, err := account.Read()
@@ -33,43 +33,43 @@ func (f *files) with(user string, do func() error) error {
 	if f.names == nil {
 		f.names = account.ReadNames() // which the user need not be allowed to
 	}
-	f.o.as = &rights{int(who.UID), int(who.GID), who.Groups}
-	if err := f.o.assume(); err != nil {
-		f.o.as = nil
+	f.as = &rights{int(who.UID), int(who.GID), who.Groups}
+	if err := f.assume(); err != nil {
+		f.as = nil
 		return wrong(initwire.FileFault, "", "take the rights of user "+strconv.Quote(user)+": "+err.Error())
 	}
 	defer func() {
-		f.o.giveBack()
-		f.o.as = nil
+		f.giveBack()
+		f.as = nil
 	}()
 	return do()
 }
 
 // assume gives this thread the rights that the operation is to have, and locks the goroutine to it. After an error it has its own.
-func (o *operation) assume() (err error) {
-	if o.as == nil {
+func (f *files) assume() (err error) {
+	if f.as == nil {
 		return nil
 	}
 	runtime.LockOSThread()
-	if o.mine, err = myRights(); err != nil {
+	if f.mine, err = myRights(); err != nil {
 		runtime.UnlockOSThread()
-		o.as = nil
+		f.as = nil
 		return err
 	}
-	if err = o.as.take(); err != nil {
-		o.giveBack()
-		o.as = nil
+	if err = f.as.take(); err != nil {
+		f.giveBack()
+		f.as = nil
 	}
 	return err
 }
 
 // giveBack gives this thread its own rights back.
-func (o *operation) giveBack() {
-	if o.as == nil {
+func (f *files) giveBack() {
+	if f.as == nil {
 		return
 	}
 	// If that fails, the thread is in an unknown state: it stays locked and ends with its goroutine.
-	if o.mine.take() == nil {
+	if f.mine.take() == nil {
 		runtime.UnlockOSThread()
 	}
 }

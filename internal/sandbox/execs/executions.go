@@ -1,4 +1,4 @@
-package sandbox
+package execs
 
 import (
 	"strconv"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/output"
+	"github.com/musterhq/muster/internal/sandbox/program"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -15,14 +16,34 @@ import (
 // keptSpools is how much output of ended executions is kept in all; the oldest goes first.
 const keptSpools = 1 << 30
 
-// executions are all that are known. The zero value has none and takes none, see open.
+// Config is what executions have to know of their sandbox.
+type Config struct {
+	// Work and User are those of the sandbox's command, for executions that name none.
+	Work, User string
+	// Contained and ShieldOOM are as in Start.
+	Contained, ShieldOOM bool
+	// Launcher starts them.
+	Launcher program.Launcher
+	// Env is the environment of the sandbox's command, its variables parted by zero bytes.
+	Env string
+	// Dir is a descriptor of the directory of their output.
+	Dir   int
+	Gates system.Gates
+}
+
+// Executions are all that are known. The zero value has none and takes none, see open.
 //
-// Who reaps: only the loop (sandbox.reap), under mu. A leader is in byPid before its end can
+// Who reaps: only the loop (reap), under mu. A leader is in byPid before its end can
 // be lost, because no child that is not there is reaped while forking counts; and once it is reaped it is not
 // there any more, so that under mu every pid in byPid is a process of ours, and may be signalled.
-type executions struct {
+type Executions struct {
 	// deaths is an epoll descriptor with the pidfd of every leader: the loop waits for it.
 	deaths int
+	cfg    Config
+	// pool has buffers for all output.
+	pool output.Pool
+	// spooled is how many bytes all spools have on disk.
+	spooled atomic.Int64
 
 	mu sync.Mutex
 	// forking is how many launches are under way.
@@ -43,7 +64,7 @@ type executions struct {
 
 // execution is one command that runs beside the sandbox's own, or did.
 type execution struct {
-	s  *sandbox
+	x  *Executions
 	id string
 	// want is what was asked for, without command and environment once it runs.
 	want    *initwire.Exec
@@ -74,8 +95,9 @@ type execution struct {
 	end  initwire.ExecEnded
 }
 
-// open begins to take executions. For the loop, before the first operation.
-func (x *executions) open() {
+// Open begins to take executions. For the loop, before the first operation.
+func (x *Executions) Open(cfg Config) {
+	x.cfg, x.deaths = cfg, -1
 	x.byID, x.byPid = make(map[string]*execution), make(map[int]*execution)
 	x.idle = make(chan struct{})
 	// Without it deaths are seen a little later.
@@ -84,8 +106,16 @@ func (x *executions) open() {
 	}
 }
 
-// close ends all executions, and takes no more.
-func (x *executions) close(why string) {
+// Deaths is readable when a leader has died; -1 if there is no such descriptor.
+func (x *Executions) Deaths() int {
+	if x.byID == nil {
+		return -1
+	}
+	return x.deaths
+}
+
+// Close ends all executions, and takes no more.
+func (x *Executions) Close(why string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed != "" {
@@ -98,15 +128,15 @@ func (x *executions) close(why string) {
 	x.idleLocked()
 }
 
-func (x *executions) idleLocked() {
+func (x *Executions) idleLocked() {
 	if x.idle != nil && !x.idled && x.served == 0 && x.closed != "" {
 		x.idled = true
 		close(x.idle)
 	}
 }
 
-// conclude gives those who are connected some time to learn of the end.
-func (x *executions) conclude(atMost time.Duration) {
+// Conclude gives those who are connected some time to learn of the end.
+func (x *Executions) Conclude(atMost time.Duration) {
 	if x.idle == nil {
 		return
 	}
@@ -116,15 +146,38 @@ func (x *executions) conclude(atMost time.Duration) {
 	}
 }
 
-func (x *executions) serving(n int) {
+func (x *Executions) serving(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.served += n
 	x.idleLocked()
 }
 
+// Reap reaps every child that has died, but for the command: a pid that is not yet reaped is nobody else's, so that no signal
+// of init's can hit a stranger. Nothing else in this program reaps but the loop, for the command, whose pid this is as long
+// as it is not reaped; then it is 0. It reports whether there was something, or may be soon.
+func (x *Executions) Reap(command int) (some bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	some = x.reapLeadersLocked()
+	// A child that is not known may be the leader of an execution that is just being started.
+	if x.forking > 0 {
+		return true
+	}
+	for {
+		pid, _ := system.DeadChild()
+		if pid <= 0 || pid == command {
+			return some
+		}
+		if !x.reapLocked(pid) {
+			return some
+		}
+		some = true
+	}
+}
+
 // reapLeadersLocked reaps the leaders that have died.
-func (x *executions) reapLeadersLocked() (some bool) {
+func (x *Executions) reapLeadersLocked() (some bool) {
 	if len(x.byPid) == 0 || x.deaths < 0 {
 		return false
 	}
@@ -139,7 +192,7 @@ func (x *executions) reapLeadersLocked() (some bool) {
 }
 
 // reapLocked reaps a child, if it is dead.
-func (x *executions) reapLocked(pid int) bool {
+func (x *Executions) reapLocked(pid int) bool {
 	var status syscall.WaitStatus
 	for {
 		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
@@ -163,7 +216,7 @@ func (x *executions) reapLocked(pid int) bool {
 }
 
 // endLocked signals an execution that still runs. The first reason is the one that is told.
-func (x *executions) endLocked(e *execution, why string, signals ...syscall.Signal) {
+func (x *Executions) endLocked(e *execution, why string, signals ...syscall.Signal) {
 	if x.byPid[e.pid] != e {
 		return
 	}
@@ -176,7 +229,7 @@ func (x *executions) endLocked(e *execution, why string, signals ...syscall.Sign
 }
 
 // admit takes an id.
-func (x *executions) admit(s *sandbox, want *initwire.Exec) (*execution, *initwire.Failed) {
+func (x *Executions) admit(want *initwire.Exec) (*execution, *initwire.Failed) {
 	if want.ID != "" && !initwire.ExecID(want.ID) {
 		return nil, initwire.UserFault(initwire.ReasonSpec, "execution "+strconv.Quote(want.ID)+": an id is 1 to "+strconv.Itoa(initwire.MaxExecID)+" of a-z, A-Z, 0-9, dot, dash and underscore")
 	}
@@ -195,20 +248,20 @@ func (x *executions) admit(s *sandbox, want *initwire.Exec) (*execution, *initwi
 			break
 		}
 	}
-	e := &execution{s: s, id: want.ID, want: want, pidfd: -1, dead: make(chan struct{}), over: make(chan struct{})}
+	e := &execution{x: x, id: want.ID, want: want, pidfd: -1, dead: make(chan struct{}), over: make(chan struct{})}
 	x.byID[e.id] = e
 	return e, nil
 }
 
 // forget gives up one that did not start.
-func (x *executions) forget(e *execution) {
+func (x *Executions) forget(e *execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.byID, e.id)
 }
 
 // find is the execution of an id that runs or ran.
-func (x *executions) find(id string) (*execution, *initwire.Failed) {
+func (x *Executions) find(id string) (*execution, *initwire.Failed) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if e := x.byID[id]; e != nil && e.pid != 0 {
@@ -218,14 +271,14 @@ func (x *executions) find(id string) (*execution, *initwire.Failed) {
 }
 
 // forked is told before a launch begins, and ran or failed after it.
-func (x *executions) forked() {
+func (x *Executions) forked() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.forking++
 }
 
 // ran takes in what was launched; without a pid, nothing was.
-func (x *executions) ran(e *execution, pid, pidfd int) {
+func (x *Executions) ran(e *execution, pid, pidfd int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.forking--
@@ -234,7 +287,7 @@ func (x *executions) ran(e *execution, pid, pidfd int) {
 	}
 	e.pid, e.pidfd = pid, pidfd
 	x.byPid[pid] = e
-	if e.s.start.ShieldOOM {
+	if x.cfg.ShieldOOM {
 		system.SetOOMScore(strconv.Itoa(pid), "0") // it inherits the shield that init has by now
 	}
 	if x.deaths >= 0 {
@@ -247,7 +300,7 @@ func (x *executions) ran(e *execution, pid, pidfd int) {
 }
 
 // signal sends a signal to an execution's process group; false if it has ended.
-func (x *executions) signal(e *execution, sig syscall.Signal) (sent bool, err error) {
+func (x *Executions) signal(e *execution, sig syscall.Signal) (sent bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.byPid[e.pid] != e {
@@ -257,14 +310,14 @@ func (x *executions) signal(e *execution, sig syscall.Signal) (sent bool, err er
 }
 
 // finish ends an execution, why being told if nothing was before.
-func (x *executions) finish(e *execution, why string, signals ...syscall.Signal) {
+func (x *Executions) finish(e *execution, why string, signals ...syscall.Signal) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.endLocked(e, why, signals...)
 }
 
 // killLeftovers kills what is left of the group of a leader that was reaped.
-func (x *executions) killLeftovers(e *execution) {
+func (x *Executions) killLeftovers(e *execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	// A number cannot be used again as long as there is a group of it. A child in that group proves that there
@@ -276,7 +329,7 @@ func (x *executions) killLeftovers(e *execution) {
 }
 
 // retire writes down how an execution ended, and lets go of the oldest.
-func (x *executions) retire(e *execution) {
+func (x *Executions) retire(e *execution) {
 	out := x.retired(e)
 	for _, old := range out {
 		for _, p := range old.spools {
@@ -285,7 +338,7 @@ func (x *executions) retire(e *execution) {
 	}
 }
 
-func (x *executions) retired(e *execution) (out []*execution) {
+func (x *Executions) retired(e *execution) (out []*execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e.end = initwire.ExecEnded{Started: e.started, Ended: e.died, TimedOut: e.timedOut, Why: e.why}
@@ -319,7 +372,7 @@ func (x *executions) retired(e *execution) (out []*execution) {
 }
 
 // list is what is known of all.
-func (x *executions) list() (all initwire.ExecList) {
+func (x *Executions) list() (all initwire.ExecList) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	one := func(e *execution, running bool) {
@@ -351,8 +404,8 @@ func (e *execution) isOver() bool {
 
 // makeRoom drops the output of the executions that ended first, while spools
 // hold all that they may. How those ended stays known.
-func (s *sandbox) makeRoom() {
-	unlink := s.execs.untieEnded(func() bool { return s.spooled.Load() >= initwire.SpoolsLimit })
+func (x *Executions) makeRoom() {
+	unlink := x.untieEnded(func() bool { return x.spooled.Load() >= initwire.SpoolsLimit })
 	for _, f := range unlink {
 		f()
 	}
@@ -360,7 +413,7 @@ func (s *sandbox) makeRoom() {
 
 // untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
 // as the bytes count no more when mu is free again, each drops only what those before it left full.
-func (x *executions) untieEnded(full func() bool) (unlink []func()) {
+func (x *Executions) untieEnded(full func() bool) (unlink []func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, e := range x.ended {

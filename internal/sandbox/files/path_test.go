@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -33,7 +34,7 @@ func TestOpenBySteps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	top := openDir(t, dir)
+	top := sandboxtest.OpenDir(t, dir)
 	if fd, err := unix.Openat2(top, ".", &unix.OpenHow{Flags: unix.O_PATH}); err != nil {
 		t.Skipf("openat2: %v", err)
 	} else {

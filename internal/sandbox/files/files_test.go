@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"bytes"
@@ -14,37 +14,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/operation"
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// inside is a sandbox that serves operations below a directory, and nothing else of one.
+// inside is a sandbox that serves operations on files below a directory, and nothing else of one.
 type inside struct {
 	t    testing.TB
-	s    *sandbox
+	s    Service
 	work string
 }
 
 func newInside(t testing.TB) *inside {
 	t.Helper()
 	dir := t.TempDir()
-	return &inside{t: t, s: &sandbox{start: &initwire.Start{Work: dir}}, work: dir}
-}
-
-// pair are the two ends of a connection.
-func pair(t testing.TB) (a, b *os.File) {
-	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return os.NewFile(uintptr(fds[0]), "client"), os.NewFile(uintptr(fds[1]), "init")
+	return &inside{t: t, s: Service{Work: dir}, work: dir}
 }
 
 // dial is a connection whose one operation is served.
 func (i *inside) dial() *os.File {
 	i.t.Helper()
-	client, server := pair(i.t)
+	client, server := sandboxtest.Pair(i.t)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -53,7 +45,7 @@ func (i *inside) dial() *os.File {
 		if err != nil {
 			return
 		}
-		(&operation{s: i.s, conn: endpointOf(i.t, server)}).serve(kind, fields)
+		i.s.Serve(operation.New(sandboxtest.Endpoint(i.t, server), nil), kind, fields)
 	}()
 	i.t.Cleanup(func() {
 		_ = client.Close()
@@ -137,24 +129,9 @@ func (i *inside) mkdir(q initwire.FileMake) error {
 	return initwire.MakeDirectory(context.Background(), i.dial(), q)
 }
 
-// wantCode checks the code of an error and that it names the path.
-func wantCode(t testing.TB, what string, err error, code, path string) {
-	t.Helper()
-	var wrong *initwire.FileError
-	if code == "" {
-		if err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-		return
-	}
-	if !errors.As(err, &wrong) || wrong.Code != code || wrong.Path != path || wrong.Message == "" {
-		t.Errorf("%s: %#v, want %s of %q", what, err, code, path)
-	}
-}
-
 func TestWriteAndRead(t *testing.T) {
 	i := newInside(t)
-	big := string(written(0, 300_000))
+	big := string(sandboxtest.Written(0, 300_000))
 	for _, path := range []string{"a", "new/deep/b", i.path("c"), "./d", "new/../e", "sp ace\n\xffü"} {
 		if err := i.write(initwire.FileWrite{Path: path, Parents: true, Mode: 0o750, Sized: true, Size: int64(len(big))}, big); err != nil {
 			t.Fatal(err)
@@ -259,7 +236,7 @@ func TestWriteByLink(t *testing.T) {
 	if got := i.names("real"); !slices.Equal(got, []string{"file", "none"}) {
 		t.Errorf("left %q", got)
 	}
-	wantCode(t, "loop", i.write(initwire.FileWrite{Path: "loop"}, ""), initwire.FileLoop, "loop")
+	sandboxtest.WantCode(t, "loop", i.write(initwire.FileWrite{Path: "loop"}, ""), initwire.FileLoop, "loop")
 }
 
 func TestFileErrors(t *testing.T) {
@@ -353,10 +330,10 @@ func TestFileErrors(t *testing.T) {
 		case "untar":
 			err = initwire.WriteTar(context.Background(), i.dial(), initwire.TarWrite{Path: c.path}, bytes.NewReader(nil))
 		}
-		wantCode(t, c.do+" "+c.path[:min(len(c.path), 40)], err, c.code, c.path[:min(len(c.path), initwire.MaxPath)])
+		sandboxtest.WantCode(t, c.do+" "+c.path[:min(len(c.path), 40)], err, c.code, c.path[:min(len(c.path), initwire.MaxPath)])
 	}
-	wantCode(t, "unknown user", i.write(initwire.FileWrite{Path: "file", User: "nobody-of-that-name"}, ""), initwire.FileInvalid, "file")
-	wantCode(t, "negative offset", second(i.read(initwire.FileRead{Path: "file", Offset: -1})), initwire.FileInvalid, "file")
+	sandboxtest.WantCode(t, "unknown user", i.write(initwire.FileWrite{Path: "file", User: "nobody-of-that-name"}, ""), initwire.FileInvalid, "file")
+	sandboxtest.WantCode(t, "negative offset", second(i.read(initwire.FileRead{Path: "file", Offset: -1})), initwire.FileInvalid, "file")
 	i.has("file", "x")
 }
 
@@ -395,12 +372,12 @@ func TestWriteBrokenOff(t *testing.T) {
 	}
 	for _, size := range []int64{3, 5, 100_000} {
 		err := i.write(initwire.FileWrite{Path: "file", Sized: true, Size: size}, "four")
-		wantCode(t, "size "+strconv.FormatInt(size, 10), err, initwire.FileInvalid, "file")
+		sandboxtest.WantCode(t, "size "+strconv.FormatInt(size, 10), err, initwire.FileInvalid, "file")
 		left("wrong size")
 	}
 	// The source breaks: the end of bytes never comes.
 	broken := errors.New("broken")
-	source := io.MultiReader(bytes.NewReader(written(0, 100_000)), readerFunc(func([]byte) (int, error) { return 0, broken }))
+	source := io.MultiReader(bytes.NewReader(sandboxtest.Written(0, 100_000)), sandboxtest.ReaderFunc(func([]byte) (int, error) { return 0, broken }))
 	if err := initwire.WriteFile(context.Background(), i.dial(), initwire.FileWrite{Path: "file"}, source); !errors.Is(err, broken) {
 		t.Errorf("a broken source: %v", err)
 	}
@@ -424,25 +401,21 @@ func TestWriteBrokenOff(t *testing.T) {
 			}
 		}
 		_ = conn.Close()
-		testwait.Within(t, patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
+		testwait.Within(t, sandboxtest.Patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
 		left("client left")
 	}
 	// And when the context ends.
 	ctx, cancel := context.WithCancelCause(context.Background())
-	source = readerFunc(func(p []byte) (int, error) {
+	source = sandboxtest.ReaderFunc(func(p []byte) (int, error) {
 		cancel(broken)
 		return len(p), nil
 	})
 	if err := initwire.WriteFile(ctx, i.dial(), initwire.FileWrite{Path: "file"}, source); !errors.Is(err, broken) {
 		t.Errorf("a context that ended: %v", err)
 	}
-	testwait.Within(t, patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
+	testwait.Within(t, sandboxtest.Patience, "the file beside is gone", func() bool { return len(i.names(".")) == 1 })
 	left("context")
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // TestNoSpace: a full disk is said to be one, and what did not fit is not left.
 func TestNoSpace(t *testing.T) {
@@ -454,9 +427,9 @@ func TestNoSpace(t *testing.T) {
 		t.Skipf("mount: %v", err)
 	}
 	defer func() { _ = syscall.Unmount(i.work, syscall.MNT_DETACH) }()
-	big := string(written(0, 3<<20))
-	wantCode(t, "write", i.write(initwire.FileWrite{Path: "big"}, big), initwire.FileNoSpace, "big")
-	wantCode(t, "tar", i.untar(initwire.TarWrite{Path: "."}, tarOf(t, file("small", "x"), file("big", big))), initwire.FileNoSpace, "./big")
+	big := string(sandboxtest.Written(0, 3<<20))
+	sandboxtest.WantCode(t, "write", i.write(initwire.FileWrite{Path: "big"}, big), initwire.FileNoSpace, "big")
+	sandboxtest.WantCode(t, "tar", i.untar(initwire.TarWrite{Path: "."}, sandboxtest.TarOf(t, sandboxtest.File("small", "x"), sandboxtest.File("big", big))), initwire.FileNoSpace, "./big")
 	if got := i.names("."); !slices.Equal(got, []string{"small"}) {
 		t.Errorf("left %q", got)
 	}
@@ -465,7 +438,7 @@ func TestNoSpace(t *testing.T) {
 // TestReadShrinks: a file that becomes shorter under the read is no whole answer.
 func TestReadShrinks(t *testing.T) {
 	i := newInside(t)
-	i.make("file", string(written(0, 4<<20)))
+	i.make("file", string(sandboxtest.Written(0, 4<<20)))
 	e, r, err := initwire.ReadFile(context.Background(), i.dial(), initwire.FileRead{Path: "file"})
 	if err != nil || e.Size != 4<<20 {
 		t.Fatal(e, err)
@@ -475,7 +448,7 @@ func TestReadShrinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = io.Copy(io.Discard, r)
-	wantCode(t, "read", err, initwire.FileBusy, "file")
+	sandboxtest.WantCode(t, "read", err, initwire.FileBusy, "file")
 }
 
 func TestList(t *testing.T) {
@@ -578,8 +551,8 @@ func TestMake(t *testing.T) {
 		}
 	}
 	i.make("a/file", "")
-	wantCode(t, "below a file", i.mkdir(initwire.FileMake{Path: "a/file/x", Parents: true}), initwire.FileNotDirectory, "a/file/x")
-	wantCode(t, "a file", i.mkdir(initwire.FileMake{Path: "a/file", Parents: true}), initwire.FileNotDirectory, "a/file")
+	sandboxtest.WantCode(t, "below a file", i.mkdir(initwire.FileMake{Path: "a/file/x", Parents: true}), initwire.FileNotDirectory, "a/file/x")
+	sandboxtest.WantCode(t, "a file", i.mkdir(initwire.FileMake{Path: "a/file", Parents: true}), initwire.FileNotDirectory, "a/file")
 	i.link("b/later", "a/dangling")
 	if err := i.mkdir(initwire.FileMake{Path: "a/dangling/x", Parents: true}); err != nil {
 		t.Error(err)
@@ -610,7 +583,7 @@ func TestOwners(t *testing.T) {
 		t.Errorf("mode %o", e.Mode)
 	}
 	// In a container, an empty user is the sandbox's.
-	i.s.start.Contained, i.s.start.User = true, "77:88"
+	i.s.Contained, i.s.User = true, "77:88"
 	if err := i.write(initwire.FileWrite{Path: "own"}, "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -623,11 +596,11 @@ func TestOwners(t *testing.T) {
 func BenchmarkFile(b *testing.B) {
 	const size = 256 << 20
 	i := newInside(b)
-	content := written(0, 1<<20)
+	content := sandboxtest.Written(0, 1<<20)
 	b.Run("write", func(b *testing.B) {
 		defer perGB(b, size)()
 		for b.Loop() {
-			src := io.LimitReader(readerFunc(func(p []byte) (int, error) { return copy(p, content), nil }), size)
+			src := io.LimitReader(sandboxtest.ReaderFunc(func(p []byte) (int, error) { return copy(p, content), nil }), size)
 			if err := initwire.WriteFile(context.Background(), i.dial(), initwire.FileWrite{Path: "big"}, src); err != nil {
 				b.Fatal(err)
 			}

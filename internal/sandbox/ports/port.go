@@ -1,4 +1,4 @@
-package sandbox
+package ports
 
 import (
 	"encoding/binary"
@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/operation"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -23,55 +24,53 @@ const (
 	portBuffer = 32 << 10
 )
 
-// servePort is one operation on ports.
-func (o *operation) servePort(kind initwire.Kind, fields []byte) {
+// Serve is one operation on ports.
+func Serve(o *operation.Conn, brief system.Gate, kind initwire.Kind, fields []byte) {
 	switch kind {
 	case initwire.KindConnect:
-		o.connect(fields)
+		connect(o, brief, fields)
 	case initwire.KindPorts:
-		o.s.gates.Brief.Enter()
+		brief.Enter()
 		list, err := listening()
-		o.s.gates.Brief.Leave()
+		brief.Leave()
 		if err != nil {
-			o.refuse("list of ports: " + err.Error())
+			o.Refuse("list of ports: " + err.Error())
 			return
 		}
-		_ = o.write(initwire.KindPortList, list.Fields())
+		_ = o.WriteFrame(initwire.KindPortList, list.Fields())
 	default:
-		o.refuse("no operation on ports has the kind " + strconv.Itoa(int(kind)))
+		o.Refuse("no operation on ports has the kind " + strconv.Itoa(int(kind)))
 	}
 }
 
 // connect makes this connection one to a port inside.
-func (o *operation) connect(fields []byte) {
+func connect(o *operation.Conn, brief system.Gate, fields []byte) {
 	port, err := initwire.ParseNumber(fields)
 	if err != nil || port < 1 || port > 65535 {
-		o.refuse("port " + strconv.FormatInt(port, 10) + " is none: ports are 1 to 65535")
+		o.Refuse("port " + strconv.FormatInt(port, 10) + " is none: ports are 1 to 65535")
 		return
 	}
-	inside, why := dialInside(int(port), o.s.gates.Brief)
+	inside, why := dialInside(int(port), brief)
 	if inside == nil {
-		o.refuse("port " + strconv.FormatInt(port, 10) + ": " + why)
+		o.Refuse("port " + strconv.FormatInt(port, 10) + ": " + why)
 		return
 	}
 	defer func() { _ = inside.Close() }()
-	if o.write(initwire.KindConnected, nil) != nil {
+	if o.WriteFrame(initwire.KindConnected, nil) != nil {
 		return
 	}
-	_ = o.conn.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
-	early := o.in[o.from:]
-	if len(early) > 0 {
+	_ = o.Endpoint.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
+	if early := o.Early(); len(early) > 0 {
 		if _, err := inside.Write(early); err != nil {
 			return
 		}
 	}
-	o.in = nil
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
-		pass(o.conn, inside)
+		pass(o.Endpoint, inside)
 	}()
-	pass(inside, o.conn)
+	pass(inside, o.Endpoint)
 	<-back
 }
 

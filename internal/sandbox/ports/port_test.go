@@ -1,4 +1,4 @@
-package sandbox
+package ports
 
 import (
 	"bytes"
@@ -13,29 +13,44 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/operation"
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-func listenOn(t testing.TB, network, address string) (*net.TCPListener, int) {
-	t.Helper()
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Skipf("listen on %s: %v", address, err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l.(*net.TCPListener), l.Addr().(*net.TCPAddr).Port
+// portInside is a sandbox that serves operations on ports, and nothing else of one.
+type portInside struct{ t testing.TB }
+
+// dial is a connection whose one operation is served.
+func (i portInside) dial() *os.File {
+	i.t.Helper()
+	client, server := sandboxtest.Pair(i.t)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		defer func() { _ = server.Close() }()
+		kind, fields, err := initwire.ReadFrame(server, initwire.MaxFrame)
+		if err == nil {
+			Serve(operation.New(sandboxtest.Endpoint(i.t, server), nil), nil, kind, fields)
+		}
+	}()
+	i.t.Cleanup(func() {
+		_ = client.Close()
+		<-served
+	})
+	return client
 }
 
 func TestConnect(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0", "0.0.0.0:0"} {
 		t.Run(address, func(t *testing.T) {
-			i := newInside(t)
+			i := portInside{t}
 			network := "tcp4"
 			if strings.Contains(address, "::") {
 				network = "tcp6"
 			}
-			l, port := listenOn(t, network, address)
+			l, port := sandboxtest.ListenOn(t, network, address)
 			const size = 20 << 20
 			heard := make(chan error, 1)
 			go func() {
@@ -47,10 +62,10 @@ func TestConnect(t *testing.T) {
 					}
 					defer func() { _ = c.Close() }()
 					b, err := io.ReadAll(c)
-					if err != nil || !bytes.Equal(b, written(1, size)) {
+					if err != nil || !bytes.Equal(b, sandboxtest.Written(1, size)) {
 						return errors.Join(err, errors.New("heard "+strconv.Itoa(len(b))+" bytes"))
 					}
-					_, err = c.Write(written(2, size))
+					_, err = c.Write(sandboxtest.Written(2, size))
 					return err
 				}()
 			}()
@@ -58,12 +73,12 @@ func TestConnect(t *testing.T) {
 			if err := initwire.ConnectPort(context.Background(), conn, port); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := conn.Write(written(1, size)); err != nil {
+			if _, err := conn.Write(sandboxtest.Written(1, size)); err != nil {
 				t.Fatal(err)
 			}
-			shut(endpointOf(t, conn), syscall.SHUT_WR)
+			shut(sandboxtest.Endpoint(t, conn), syscall.SHUT_WR)
 			b, err := io.ReadAll(conn)
-			if err != nil || !bytes.Equal(b, written(2, size)) {
+			if err != nil || !bytes.Equal(b, sandboxtest.Written(2, size)) {
 				t.Errorf("answer of %d bytes, %v", len(b), err)
 			}
 			if err := <-heard; err != nil {
@@ -75,8 +90,7 @@ func TestConnect(t *testing.T) {
 
 // TestConnectServerFirst: the other half-close, and bytes that come with the request.
 func TestConnectServerFirst(t *testing.T) {
-	i := newInside(t)
-	l, port := listenOn(t, "tcp4", "127.0.0.1:0")
+	l, port := sandboxtest.ListenOn(t, "tcp4", "127.0.0.1:0")
 	heard := make(chan string, 1)
 	go func() {
 		c, err := l.Accept()
@@ -90,11 +104,11 @@ func TestConnectServerFirst(t *testing.T) {
 		b, err := io.ReadAll(c)
 		heard <- string(b) + ", " + strconv.FormatBool(err == nil)
 	}()
-	client, server := pair(t)
+	client, server := sandboxtest.Pair(t)
 	defer func() { _ = client.Close() }()
 	go func() {
 		defer func() { _ = server.Close() }()
-		(&operation{s: i.s, conn: endpointOf(t, server), in: []byte("early ")}).serve(initwire.KindConnect, initwire.NumberFields(int64(port)))
+		Serve(operation.New(sandboxtest.Endpoint(t, server), []byte("early ")), nil, initwire.KindConnect, initwire.NumberFields(int64(port)))
 	}()
 	if kind, _, err := initwire.ReadFrame(client, initwire.MaxFrame); err != nil || kind != initwire.KindConnected {
 		t.Fatal(kind, err)
@@ -105,7 +119,7 @@ func TestConnectServerFirst(t *testing.T) {
 	if _, err := io.WriteString(client, "late"); err != nil {
 		t.Error(err)
 	}
-	shut(endpointOf(t, client), syscall.SHUT_WR)
+	shut(sandboxtest.Endpoint(t, client), syscall.SHUT_WR)
 	if got := <-heard; got != "early late, true" {
 		t.Errorf("heard %q", got)
 	}
@@ -113,8 +127,8 @@ func TestConnectServerFirst(t *testing.T) {
 
 // TestConnectionBreaks: when one side goes away, the other is not left waiting.
 func TestConnectionBreaks(t *testing.T) {
-	i := newInside(t)
-	l, port := listenOn(t, "tcp4", "127.0.0.1:0")
+	i := portInside{t}
+	l, port := sandboxtest.ListenOn(t, "tcp4", "127.0.0.1:0")
 	for _, who := range []string{"client", "program"} {
 		conn := i.dial()
 		if err := initwire.ConnectPort(context.Background(), conn, port); err != nil {
@@ -130,7 +144,7 @@ func TestConnectionBreaks(t *testing.T) {
 				t.Errorf("the program reads %q, %v", b, err)
 			}
 			// It may go on talking for a moment, but not for ever.
-			testwait.Within(t, patience, "writing to nobody ends", func() bool {
+			testwait.Within(t, sandboxtest.Patience, "writing to nobody ends", func() bool {
 				_, err := c.Write(make([]byte, 1<<16))
 				return err != nil
 			})
@@ -140,7 +154,7 @@ func TestConnectionBreaks(t *testing.T) {
 			if b, _ := io.ReadAll(conn); len(b) > 0 {
 				t.Errorf("the client reads %q", b)
 			}
-			testwait.Within(t, patience, "writing to nobody ends", func() bool {
+			testwait.Within(t, sandboxtest.Patience, "writing to nobody ends", func() bool {
 				_, err := conn.Write(make([]byte, 1<<16))
 				return err != nil
 			})
@@ -150,8 +164,8 @@ func TestConnectionBreaks(t *testing.T) {
 }
 
 func TestConnectRefused(t *testing.T) {
-	i := newInside(t)
-	l, port := listenOn(t, "tcp4", "127.0.0.1:0")
+	i := portInside{t}
+	l, port := sandboxtest.ListenOn(t, "tcp4", "127.0.0.1:0")
 	_ = l.Close()
 	for port, says := range map[int]string{port: "nothing listens", 0: "ports are 1 to 65535", 65536: "ports are", -1: "ports are"} {
 		err := initwire.ConnectPort(context.Background(), i.dial(), port)
@@ -162,10 +176,10 @@ func TestConnectRefused(t *testing.T) {
 }
 
 func TestPorts(t *testing.T) {
-	i := newInside(t)
-	_, one := listenOn(t, "tcp4", "127.0.0.1:0")
-	_, two := listenOn(t, "tcp4", "127.0.0.2:0")
-	_, all := listenOn(t, "tcp4", "0.0.0.0:0")
+	i := portInside{t}
+	_, one := sandboxtest.ListenOn(t, "tcp4", "127.0.0.1:0")
+	_, two := sandboxtest.ListenOn(t, "tcp4", "127.0.0.2:0")
+	_, all := sandboxtest.ListenOn(t, "tcp4", "0.0.0.0:0")
 	list, err := initwire.ListPorts(context.Background(), i.dial())
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +195,7 @@ func TestPorts(t *testing.T) {
 			t.Errorf("%+v is not in %v", want, list)
 		}
 	}
-	_, six := listenOn(t, "tcp6", "[::1]:0")
+	_, six := sandboxtest.ListenOn(t, "tcp6", "[::1]:0")
 	if list, err = initwire.ListPorts(context.Background(), i.dial()); err != nil {
 		t.Fatal(err)
 	}
@@ -207,8 +221,8 @@ func FuzzParseListening(f *testing.F) {
 
 func BenchmarkPort(b *testing.B) {
 	const size = 64 << 20
-	i := newInside(b)
-	l, port := listenOn(b, "tcp4", "127.0.0.1:0")
+	i := portInside{b}
+	l, port := sandboxtest.ListenOn(b, "tcp4", "127.0.0.1:0")
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -233,7 +247,7 @@ func BenchmarkPort(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		shut(endpointOf(b, conn), syscall.SHUT_WR)
+		shut(sandboxtest.Endpoint(b, conn), syscall.SHUT_WR)
 		if _, err := io.ReadAll(conn); err != nil {
 			b.Fatal(err)
 		}

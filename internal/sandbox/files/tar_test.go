@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"archive/tar"
@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -35,45 +36,12 @@ func (i *inside) untar(q initwire.TarWrite, b []byte) error {
 	return initwire.WriteTar(context.Background(), i.dial(), q, bytes.NewReader(b))
 }
 
-// member of a tar that archive/tar writes.
-type member struct {
-	tar.Header
-	content string
-}
-
-func file(name, content string) member {
-	return member{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644}, content}
-}
-
-func link(kind byte, name, target string) member {
-	return member{tar.Header{Typeflag: kind, Name: name, Linkname: target, Mode: 0o777}, ""}
-}
-
-func tarOf(t testing.TB, members ...member) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, m := range members {
-		m.Size = int64(len(m.content))
-		if err := w.WriteHeader(&m.Header); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(w, m.content); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 // zoo fills a directory with what tars find hard.
 func (i *inside) zoo(dir string) {
 	t := i.t
 	t.Helper()
 	for _, n := range []int64{0, 1, 511, 512, 513, 32767, 32768, 100_001} {
-		i.make(dir+"/size/"+strconv.FormatInt(n, 10), string(written(n, n)))
+		i.make(dir+"/size/"+strconv.FormatInt(n, 10), string(sandboxtest.Written(n, n)))
 	}
 	long := strings.Repeat("lang", 20)
 	for _, name := range []string{
@@ -147,7 +115,7 @@ func picture(t testing.TB, dir string) map[string]string {
 				return err
 			}
 			text += " " + strconv.Quote(string(b[:min(len(b), 40)])) + strconv.Itoa(len(b))
-			if n := int64(len(b)); strings.HasPrefix(name, "size/") && !bytes.Equal(b, written(n, n)) {
+			if n := int64(len(b)); strings.HasPrefix(name, "size/") && !bytes.Equal(b, sandboxtest.Written(n, n)) {
 				text += " damaged"
 			}
 			if st.Nlink > 1 {
@@ -328,9 +296,9 @@ func TestTarOfSome(t *testing.T) {
 		}
 	}
 	_, err := initwire.ReadTar(context.Background(), i.dial(), initwire.TarRead{Paths: []string{"a", "none"}})
-	wantCode(t, "the second is missing", err, initwire.FileNotFound, "none")
+	sandboxtest.WantCode(t, "the second is missing", err, initwire.FileNotFound, "none")
 	_, err = initwire.ReadTar(context.Background(), i.dial(), initwire.TarRead{})
-	wantCode(t, "of nothing", err, initwire.FileInvalid, "")
+	sandboxtest.WantCode(t, "of nothing", err, initwire.FileInvalid, "")
 	if b, err := i.tar("/proc/sys/kernel/ostype"); err != nil || !bytes.Contains(b, []byte("Linux\n")) {
 		t.Errorf("what the kernel makes up: %v", err)
 	}
@@ -338,8 +306,8 @@ func TestTarOfSome(t *testing.T) {
 
 // TestEvilTar: nothing is written outside, nothing through a link, and the entry is named.
 func TestEvilTar(t *testing.T) {
-	device := member{tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}, ""}
-	huge := append(tarOf(t, file("huge", "x"))[:tarBlockSize:tarBlockSize], 'x')
+	device := sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}}
+	huge := append(sandboxtest.TarOf(t, sandboxtest.File("huge", "x"))[:tarBlockSize:tarBlockSize], 'x')
 	negative := slices.Clone(huge)
 	for at, size := range map[int][]byte{0: {0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 1: {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0}} {
 		b := [][]byte{huge, negative}[at]
@@ -349,35 +317,35 @@ func TestEvilTar(t *testing.T) {
 	pax := func(records string) []byte {
 		b := appendBlock(nil, &tarEntry{kind: tarPax, name: "x", size: int64(len(records))}, "")
 		b = append(append(b, records...), make([]byte, -len(records)&(tarBlockSize-1))...)
-		return append(b, tarOf(t, file("file", "x"))...)
+		return append(b, sandboxtest.TarOf(t, sandboxtest.File("file", "x"))...)
 	}
 	for name, c := range map[string]struct {
 		tar  []byte
 		code string
 	}{
-		"up":                    {tarOf(t, file("../out", "evil")), initwire.FileInvalid},
-		"up inside":             {tarOf(t, file("a/../../out", "evil")), initwire.FileInvalid},
-		"absolute":              {tarOf(t, file("/tmp/muster-evil", "evil")), initwire.FileInvalid},
-		"through own link":      {tarOf(t, link(tar.TypeSymlink, "l", "../outside"), file("l/evil", "evil")), initwire.FileNotDirectory},
-		"through absolute link": {tarOf(t, link(tar.TypeSymlink, "l", "/"), file("l/tmp/muster-evil", "evil")), initwire.FileNotDirectory},
-		"deep through link":     {tarOf(t, link(tar.TypeSymlink, "l", ".."), file("l/outside/deep/evil", "evil")), initwire.FileNotDirectory},
-		"directory by link":     {tarOf(t, link(tar.TypeSymlink, "l", "../outside"), member{tar.Header{Typeflag: tar.TypeDir, Name: "l/", Mode: 0o777}, ""}), initwire.FileNotDirectory},
-		"through found link":    {tarOf(t, file("found/evil", "evil")), initwire.FileNotDirectory},
-		"over found link":       {tarOf(t, file("found", "mine")), ""},
-		"over own link":         {tarOf(t, link(tar.TypeSymlink, "l", "../outside/kept"), file("l", "mine")), ""},
-		"hard link outside":     {tarOf(t, link(tar.TypeLink, "h", "../outside/kept"), file("h", "evil")), initwire.FileInvalid},
-		"hard link absolute":    {tarOf(t, link(tar.TypeLink, "h", "/etc/passwd")), initwire.FileInvalid},
-		"hard link by link":     {tarOf(t, link(tar.TypeSymlink, "l", "../outside"), link(tar.TypeLink, "h", "l/kept"), file("h", "evil")), initwire.FileInvalid},
-		"hard link to a link":   {tarOf(t, link(tar.TypeSymlink, "l", "../outside/kept"), link(tar.TypeLink, "h", "l"), file("h", "mine")), ""},
-		"over a hard link":      {tarOf(t, file("one", "1"), link(tar.TypeLink, "two", "one"), file("two", "2")), ""},
-		"device":                {tarOf(t, device), initwire.FileInvalid},
+		"up":                    {sandboxtest.TarOf(t, sandboxtest.File("../out", "evil")), initwire.FileInvalid},
+		"up inside":             {sandboxtest.TarOf(t, sandboxtest.File("a/../../out", "evil")), initwire.FileInvalid},
+		"absolute":              {sandboxtest.TarOf(t, sandboxtest.File("/tmp/muster-evil", "evil")), initwire.FileInvalid},
+		"through own link":      {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "../outside"), sandboxtest.File("l/evil", "evil")), initwire.FileNotDirectory},
+		"through absolute link": {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "/"), sandboxtest.File("l/tmp/muster-evil", "evil")), initwire.FileNotDirectory},
+		"deep through link":     {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", ".."), sandboxtest.File("l/outside/deep/evil", "evil")), initwire.FileNotDirectory},
+		"directory by link":     {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "../outside"), sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeDir, Name: "l/", Mode: 0o777}}), initwire.FileNotDirectory},
+		"through found link":    {sandboxtest.TarOf(t, sandboxtest.File("found/evil", "evil")), initwire.FileNotDirectory},
+		"over found link":       {sandboxtest.TarOf(t, sandboxtest.File("found", "mine")), ""},
+		"over own link":         {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "../outside/kept"), sandboxtest.File("l", "mine")), ""},
+		"hard link outside":     {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeLink, "h", "../outside/kept"), sandboxtest.File("h", "evil")), initwire.FileInvalid},
+		"hard link absolute":    {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeLink, "h", "/etc/passwd")), initwire.FileInvalid},
+		"hard link by link":     {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "../outside"), sandboxtest.Link(tar.TypeLink, "h", "l/kept"), sandboxtest.File("h", "evil")), initwire.FileInvalid},
+		"hard link to a link":   {sandboxtest.TarOf(t, sandboxtest.Link(tar.TypeSymlink, "l", "../outside/kept"), sandboxtest.Link(tar.TypeLink, "h", "l"), sandboxtest.File("h", "mine")), ""},
+		"over a hard link":      {sandboxtest.TarOf(t, sandboxtest.File("one", "1"), sandboxtest.Link(tar.TypeLink, "two", "one"), sandboxtest.File("two", "2")), ""},
+		"device":                {sandboxtest.TarOf(t, device), initwire.FileInvalid},
 		"huge":                  {huge, initwire.FileInvalid},
 		"negative":              {negative, initwire.FileInvalid},
-		"over a directory":      {tarOf(t, file("dir", "x")), initwire.FileIsDirectory},
-		"below a file":          {tarOf(t, file("kept/x", "x")), initwire.FileNotDirectory},
+		"over a directory":      {sandboxtest.TarOf(t, sandboxtest.File("dir", "x")), initwire.FileIsDirectory},
+		"below a file":          {sandboxtest.TarOf(t, sandboxtest.File("kept/x", "x")), initwire.FileNotDirectory},
 		"no tar":                {bytes.Repeat([]byte("no tar"), 1000), initwire.FileInvalid},
-		"cut":                   {tarOf(t, file("cut", strings.Repeat("x", 10_000)))[:5000], initwire.FileInvalid},
-		"cut header":            {tarOf(t, file("cut", ""))[:300], initwire.FileInvalid},
+		"cut":                   {sandboxtest.TarOf(t, sandboxtest.File("cut", strings.Repeat("x", 10_000)))[:5000], initwire.FileInvalid},
+		"cut header":            {sandboxtest.TarOf(t, sandboxtest.File("cut", ""))[:300], initwire.FileInvalid},
 		"pax garbage":           {pax("garbage"), initwire.FileInvalid},
 		"pax length":            {pax("99999 path=x\n"), initwire.FileInvalid},
 		"pax overlap":           {pax("5 a=b\n"), initwire.FileInvalid},
@@ -390,7 +358,7 @@ func TestEvilTar(t *testing.T) {
 		"long name":             {pax(paxLine("path", strings.Repeat("x/", 3000))), initwire.FileInvalid},
 		"sparse":                {appendBlock(nil, &tarEntry{kind: 'S', name: "x"}, ""), initwire.FileInvalid},
 		"empty":                 {nil, ""},
-		"without an end":        {tarOf(t, file("one", "1"))[:1024], ""},
+		"without an end":        {sandboxtest.TarOf(t, sandboxtest.File("one", "1"))[:1024], ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newInside(t)
@@ -443,7 +411,7 @@ func summed(b []byte) {
 // TestUntarBrokenOff: whole files stay, half of one does not.
 func TestUntarBrokenOff(t *testing.T) {
 	i := newInside(t)
-	b := tarOf(t, file("one", "1"), file("two", strings.Repeat("2", 100_000)))
+	b := sandboxtest.TarOf(t, sandboxtest.File("one", "1"), sandboxtest.File("two", strings.Repeat("2", 100_000)))
 	conn := i.dial()
 	if err := initwire.WriteFrame(conn, initwire.KindTarWrite, (&initwire.TarWrite{Path: "."}).Fields()); err != nil {
 		t.Fatal(err)
@@ -451,9 +419,9 @@ func TestUntarBrokenOff(t *testing.T) {
 	if err := initwire.WriteFrame(conn, initwire.KindBytes, b[:20_000]); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Within(t, patience, "the second file is begun", func() bool { return len(i.names(".")) == 2 })
+	testwait.Within(t, sandboxtest.Patience, "the second file is begun", func() bool { return len(i.names(".")) == 2 })
 	_ = conn.Close()
-	testwait.Within(t, patience, "half of it is gone", func() bool { return len(i.names(".")) == 1 })
+	testwait.Within(t, sandboxtest.Patience, "half of it is gone", func() bool { return len(i.names(".")) == 1 })
 	i.has("one", "1")
 }
 
@@ -461,11 +429,11 @@ func TestUntarBrokenOff(t *testing.T) {
 func TestUntarRace(t *testing.T) {
 	i := newInside(t)
 	outside := t.TempDir()
-	var members []member
+	var members []sandboxtest.Member
 	for n := range 50 {
-		members = append(members, file("d"+strconv.Itoa(n%5)+"/e/f"+strconv.Itoa(n), "x"))
+		members = append(members, sandboxtest.File("d"+strconv.Itoa(n%5)+"/e/f"+strconv.Itoa(n), "x"))
 	}
-	b := tarOf(t, members...)
+	b := sandboxtest.TarOf(t, members...)
 	stop := make(chan struct{})
 	swapped := make(chan struct{})
 	go func() {
@@ -510,7 +478,7 @@ func BenchmarkTar(b *testing.B) {
 	const files, size = 64, 4 << 20
 	i := newInside(b)
 	for n := range files {
-		i.make("tree/"+strconv.Itoa(n%8)+"/"+strconv.Itoa(n), string(written(int64(n), size)))
+		i.make("tree/"+strconv.Itoa(n%8)+"/"+strconv.Itoa(n), string(sandboxtest.Written(int64(n), size)))
 	}
 	packed, err := i.tar("tree")
 	if err != nil {

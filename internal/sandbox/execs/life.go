@@ -1,4 +1,4 @@
-package sandbox
+package execs
 
 import (
 	"strconv"
@@ -12,18 +12,21 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
+// printTime is how long an execution's output may stay open after its end: only processes that outlived it still hold it.
+const printTime = 2 * time.Second
+
 // start makes what it reads from and prints to, and launches it.
 func (e *execution) start() *initwire.Failed {
-	e.s.gates.Launches.Enter()
-	defer e.s.gates.Launches.Leave()
+	e.x.cfg.Gates.Launches.Enter()
+	defer e.x.cfg.Gates.Launches.Leave()
 	want := e.want
-	p := &program.Program{Command: want.Command, Env: program.Environment(e.s.env, want), Work: want.Work, User: want.User, Beside: true, Account: want.Account, Own: want.Env}
+	p := &program.Program{Command: want.Command, Env: program.Environment(e.x.cfg.Env, want), Work: want.Work, User: want.User, Beside: true, Account: want.Account, Own: want.Env}
 	if p.Work == "" {
-		p.Work = e.s.start.Work
+		p.Work = e.x.cfg.Work
 	}
 	if p.User == "" {
-		p.User = e.s.start.User
-	} else if !e.s.start.Contained {
+		p.User = e.x.cfg.User
+	} else if !e.x.cfg.Contained {
 		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.User)+": only in a container can one be chosen")
 	}
 	theirs, err := e.connect(p)
@@ -37,9 +40,9 @@ func (e *execution) start() *initwire.Failed {
 		return initwire.NodeFault("make the streams of the execution: " + err.Error())
 	}
 	e.started = time.Now().UnixNano()
-	e.s.execs.forked()
-	pid, pidfd, failed := e.s.launcher().Launch(p)
-	e.s.execs.ran(e, pid, pidfd)
+	e.x.forked()
+	pid, pidfd, failed := e.x.cfg.Launcher.Launch(p)
+	e.x.ran(e, pid, pidfd)
 	if failed != nil {
 		e.disconnect()
 		return failed
@@ -57,7 +60,7 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 		}
 		p.Files, p.Terminal = [3]int{slave, slave, slave}, true
 		theirs = []int{slave}
-		screen, err := output.NewSource(master, "terminal of "+e.id, &e.s.pool, e.s.gates.Brief)
+		screen, err := output.NewSource(master, "terminal of "+e.id, &e.x.pool, e.x.cfg.Gates.Brief)
 		if err != nil {
 			return theirs, err
 		}
@@ -84,7 +87,7 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 			_ = syscall.SetNonblock(r, false)
 			_ = syscall.SetNonblock(w, true)
 			p.Files[0] = r
-			if e.stdin, err = system.NewEndpoint(w, "stdin of "+e.id, e.s.gates.Brief); err != nil {
+			if e.stdin, err = system.NewEndpoint(w, "stdin of "+e.id, e.x.cfg.Gates.Brief); err != nil {
 				return theirs, err
 			}
 		}
@@ -99,8 +102,8 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 	}
 	if e.want.Detached {
 		for i := range e.prints {
-			p := output.NewSpool(&e.s.spooled, initwire.FDOutput, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
-			p.Disk, p.MakeRoom = e.s.gates.Disk, e.s.makeRoom
+			p := output.NewSpool(&e.x.spooled, e.x.cfg.Dir, "exec-"+e.id+"."+[]string{initwire.Stdout, initwire.Stderr}[i])
+			p.Disk, p.MakeRoom = e.x.cfg.Gates.Disk, e.x.makeRoom
 			e.spools = append(e.spools, p)
 		}
 	}
@@ -113,7 +116,7 @@ func (e *execution) output() (w int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	from, err := output.NewSource(r, "output of "+e.id, &e.s.pool, e.s.gates.Brief)
+	from, err := output.NewSource(r, "output of "+e.id, &e.x.pool, e.x.cfg.Gates.Brief)
 	if err != nil {
 		_ = syscall.Close(w)
 		return -1, err
@@ -139,7 +142,7 @@ func (e *execution) runDetached() {
 // supervise is the life of an execution after its start: it ends it when its time
 // is over or its client has left, waits for its end and for the rest of what it printed, which take reads, and retires it.
 func (e *execution) supervise(left <-chan struct{}, take func(i int, from *output.Source)) {
-	x := &e.s.execs
+	x := e.x
 	var all sync.WaitGroup
 	for i, from := range e.prints {
 		all.Go(func() { take(i, from) })
@@ -188,7 +191,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 	if e.stdin != nil && !e.want.TTY {
 		_ = e.stdin.Close()
 	}
-	rest := time.NewTimer(drainTime)
+	rest := time.NewTimer(printTime)
 	defer rest.Stop()
 	select {
 	case <-printed:

@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"io"

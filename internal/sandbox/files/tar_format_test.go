@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"archive/tar"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"pgregory.net/rapid"
 )
 
@@ -69,7 +70,7 @@ func TestTarHeaders(t *testing.T) {
 		case tarFile:
 			e.size = rapid.Int64Range(0, 2000).Draw(rt, "size")
 		}
-		content := string(written(0, e.size))
+		content := string(sandboxtest.Written(0, e.size))
 		b := append(append(appendTarHeader(nil, &e), content...), make([]byte, -e.size&(tarBlockSize-1)+2*tarBlockSize)...)
 		h, err := tar.NewReader(bytes.NewReader(b)).Next()
 		if err != nil {
@@ -89,7 +90,7 @@ func TestTarHeaders(t *testing.T) {
 		if h.Format == tar.FormatGNU {
 			h.ModTime = h.ModTime.Truncate(time.Second)
 		}
-		theirs := tarOf(t, member{*h, content})
+		theirs := sandboxtest.TarOf(t, sandboxtest.Member{Header: *h, Content: content})
 		got, _, err = readTar(theirs, 512)
 		if err != nil || len(got) != 1 || got[0].name != e.name || got[0].link != e.link || got[0].uid != e.uid || got[0].gid != e.gid || got[0].size != e.size ||
 			got[0].kind != e.kind || got[0].seconds != h.ModTime.Unix() || got[0].nanoseconds != int64(h.ModTime.Nanosecond()) {
@@ -100,9 +101,9 @@ func TestTarHeaders(t *testing.T) {
 
 // FuzzTar: whatever comes, reading ends, in pieces as at once, and unpacking leaves what is beside alone.
 func FuzzTar(f *testing.F) {
-	f.Add(tarOf(f, file("a/b", "x"), link(tar.TypeSymlink, "l", ".."), file("l/x", "x"), link(tar.TypeLink, "h", "a/b")))
-	f.Add(tarOf(f, file(strings.Repeat("long/", 60)+"x", "x"), file("../x", "y")))
-	f.Add(tarOf(f, member{tar.Header{Typeflag: tar.TypeReg, Name: "gnu" + strings.Repeat("x", 200), Format: tar.FormatGNU, Uid: 1 << 40}, "x"}))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File("a/b", "x"), sandboxtest.Link(tar.TypeSymlink, "l", ".."), sandboxtest.File("l/x", "x"), sandboxtest.Link(tar.TypeLink, "h", "a/b")))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File(strings.Repeat("long/", 60)+"x", "x"), sandboxtest.File("../x", "y")))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeReg, Name: "gnu" + strings.Repeat("x", 200), Format: tar.FormatGNU, Uid: 1 << 40}, Content: "x"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		one, contents, err := readTar(b, 1<<20)
 		two, again, err2 := readTar(b, 7)
@@ -113,7 +114,7 @@ func FuzzTar(f *testing.F) {
 		if err := os.Mkdir(filepath.Join(dir, "to"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		u := &unpacker{from: tarReader{from: &bytesSource{b, 1 << 20}}, top: openDir(t, filepath.Join(dir, "to")), dir: -1, who: whoever}
+		u := &unpacker{from: tarReader{from: &bytesSource{b, 1 << 20}}, top: sandboxtest.OpenDir(t, filepath.Join(dir, "to")), dir: -1, who: whoever}
 		u.top, _ = syscall.Dup(u.top)
 		_ = u.run()
 		u.close()
@@ -126,8 +127,8 @@ func FuzzTar(f *testing.F) {
 
 // FuzzTarLikeTheirs: what archive/tar and we both take has the same names and contents.
 func FuzzTarLikeTheirs(f *testing.F) {
-	f.Add(tarOf(f, file("a/b", "x"), link(tar.TypeSymlink, "l", ".."), member{tar.Header{Typeflag: tar.TypeDir, Name: "d/"}, ""}))
-	f.Add(tarOf(f, file(strings.Repeat("long/", 60)+"x", "x")))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File("a/b", "x"), sandboxtest.Link(tar.TypeSymlink, "l", ".."), sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeDir, Name: "d/"}}))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File(strings.Repeat("long/", 60)+"x", "x")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ours, contents, err := readTar(b, 1<<20)
 		if err != nil {

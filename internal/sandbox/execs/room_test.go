@@ -1,4 +1,4 @@
-package sandbox
+package execs
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster/internal/sandbox/output"
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	"github.com/musterhq/muster/internal/sandbox/system"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -15,36 +16,36 @@ import (
 func TestSpoolsFullOfEnded(t *testing.T) {
 	const each = 1000
 	dir := t.TempDir()
-	fd := openDir(t, dir)
-	s := &sandbox{}
-	s.execs.open()
+	fd := sandboxtest.OpenDir(t, dir)
+	x := &Executions{}
+	x.Open(Config{})
 	for _, id := range []string{"oldest", "older", "young"} {
-		e := &execution{s: s, id: id, want: &initwire.Exec{}, over: make(chan struct{})}
+		e := &execution{x: x, id: id, want: &initwire.Exec{}, over: make(chan struct{})}
 		for _, stream := range []string{initwire.Stdout, initwire.Stderr} {
-			p := output.NewSpool(&s.spooled, fd, "exec-"+id+"."+stream)
-			p.Write(written(0, each), nil)
+			p := output.NewSpool(&x.spooled, fd, "exec-"+id+"."+stream)
+			p.Write(sandboxtest.Written(0, each), nil)
 			p.Finish()
 			e.spools = append(e.spools, p)
 		}
 		close(e.over)
-		s.execs.byID[id], s.execs.ended = e, append(s.execs.ended, e)
+		x.byID[id], x.ended = e, append(x.ended, e)
 	}
-	if n := s.spooled.Load(); n != 6*each {
+	if n := x.spooled.Load(); n != 6*each {
 		t.Fatalf("%d bytes are counted", n)
 	}
 	// Others that run hold the rest, and as much more as only two of the ended ones have.
 	others := int64(initwire.SpoolsLimit - 6*each + 2*each + 1)
-	s.spooled.Add(others)
+	x.spooled.Add(others)
 	r, w, err := system.Pipe()
 	must(t, err)
 	printer := os.NewFile(uintptr(w), "printer")
-	from, err := output.NewSource(r, "output", &s.pool, s.gates.Brief)
+	from, err := output.NewSource(r, "output", &x.pool, nil)
 	must(t, err)
 	_, err = printer.WriteString("what it prints")
 	must(t, err)
 	must(t, printer.Close())
-	p := output.NewSpool(&s.spooled, fd, "exec-runs.stdout")
-	p.MakeRoom = s.makeRoom
+	p := output.NewSpool(&x.spooled, fd, "exec-runs.stdout")
+	p.MakeRoom = x.makeRoom
 	p.Keep(from)
 	must(t, from.Endpoint.Close())
 
@@ -61,11 +62,11 @@ func TestSpoolsFullOfEnded(t *testing.T) {
 	if got := strings.Join(left, " "); got != "runs young young" {
 		t.Errorf("left: %s", got)
 	}
-	if n := s.spooled.Load() - others; n != 2*each+p.Size() {
+	if n := x.spooled.Load() - others; n != 2*each+p.Size() {
 		t.Errorf("%d bytes are counted", n)
 	}
 	// How they ended is known all the same.
-	if got := s.execs.list(); len(got) != 3 || got[0].ID != "oldest" {
+	if got := x.list(); len(got) != 3 || got[0].ID != "oldest" {
 		t.Errorf("%+v", got)
 	}
 }

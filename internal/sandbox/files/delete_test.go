@@ -1,4 +1,4 @@
-package sandbox
+package files
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -131,8 +132,8 @@ func TestDeleteMounted(t *testing.T) {
 		t.Skipf("mount: %v", err)
 	}
 	defer func() { _ = syscall.Unmount(i.path("tree/m"), syscall.MNT_DETACH) }()
-	wantCode(t, "tree", i.delete(initwire.FileDelete{Path: "tree", Recursive: true}), initwire.FileBusy, "tree/m")
-	wantCode(t, "mount", i.delete(initwire.FileDelete{Path: "tree/m", Recursive: true}), initwire.FileBusy, "tree/m")
+	sandboxtest.WantCode(t, "tree", i.delete(initwire.FileDelete{Path: "tree", Recursive: true}), initwire.FileBusy, "tree/m")
+	sandboxtest.WantCode(t, "mount", i.delete(initwire.FileDelete{Path: "tree/m", Recursive: true}), initwire.FileBusy, "tree/m")
 	if got := i.names("tree"); !slices.Equal(got, []string{"m"}) {
 		t.Errorf("left %q", got)
 	}
@@ -140,7 +141,7 @@ func TestDeleteMounted(t *testing.T) {
 		t.Error(err)
 	}
 	// EmptyMount is for the path itself, not for what is mounted below it.
-	wantCode(t, "tree", i.delete(initwire.FileDelete{Path: "tree", Recursive: true, EmptyMount: true}), initwire.FileBusy, "tree/m")
+	sandboxtest.WantCode(t, "tree", i.delete(initwire.FileDelete{Path: "tree", Recursive: true, EmptyMount: true}), initwire.FileBusy, "tree/m")
 	i.link(kept, "to-kept")
 	if err := i.delete(initwire.FileDelete{Path: "to-kept", Recursive: true, EmptyMount: true}); err != nil {
 		t.Error(err) // the link goes, and what it leads to stays
