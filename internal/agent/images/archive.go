@@ -17,6 +17,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // archive is a tar as `docker save` writes it, as a source. It has no manifest
@@ -55,9 +57,15 @@ func stampOf(path string) (string, error) {
 	return fmt.Sprintf("%d:%d:%d:%d.%09d:%d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec), nil
 }
 
+// tmpRoom is asked before bytes are written for a while, for a piece at a time.
+type tmpRoom interface {
+	Reserve(ctx context.Context, n int64) error
+	Piece() int64
+}
+
 // openArchive reads the table of an archive. A compressed one is unpacked into
 // a file without a name in tmp first; room is asked before each piece of that.
-func openArchive(ctx context.Context, path, tmp string, room room) (*archive, error) {
+func openArchive(ctx context.Context, path, tmp string, room tmpRoom) (*archive, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
@@ -75,27 +83,27 @@ func openArchive(ctx context.Context, path, tmp string, room room) (*archive, er
 }
 
 // flatten replaces a compressed file by a plain one.
-func (a *archive) flatten(ctx context.Context, tmp string, room room) error {
+func (a *archive) flatten(ctx context.Context, tmp string, room tmpRoom) error {
 	r, compressed, err := decompress(a.f)
 	if err != nil {
-		return unusable("%s cannot be decompressed: %s", a.path, bounded(err.Error()))
+		return failure.Unusable("%s cannot be decompressed: %s", a.path, failure.Bounded(err.Error()))
 	}
 	defer r.Close()
 	if !compressed {
 		_, err := a.f.Seek(0, io.SeekStart)
-		return naming(a.path, err)
+		return failure.Naming(a.path, err)
 	}
 	plain, err := os.CreateTemp(tmp, "archive-")
 	if err != nil {
-		return nodeFault("image store: %v", err)
+		return failure.Node("image store: %v", err)
 	}
 	_ = os.Remove(plain.Name())
-	piece := room.piece()
+	piece := room.Piece()
 	for {
 		if err = ctx.Err(); err != nil {
 			break
 		}
-		if err = room.room(ctx, piece); err != nil {
+		if err = room.Reserve(ctx, piece); err != nil {
 			break
 		}
 		var n int64
@@ -104,17 +112,17 @@ func (a *archive) flatten(ctx context.Context, tmp string, room room) error {
 			_ = a.f.Close()
 			a.f = plain
 			_, err = plain.Seek(0, io.SeekStart)
-			return naming(a.path, err)
+			return failure.Naming(a.path, err)
 		}
 		if err != nil && n < piece {
-			if !isSystem(err) {
-				err = unusable("%s cannot be decompressed: %s", a.path, bounded(err.Error()))
+			if !failure.IsSystem(err) {
+				err = failure.Unusable("%s cannot be decompressed: %s", a.path, failure.Bounded(err.Error()))
 			}
 			break
 		}
 	}
 	_ = plain.Close()
-	return naming(a.path, err)
+	return failure.Naming(a.path, err)
 }
 
 func (a *archive) scan(ctx context.Context) error {
@@ -125,13 +133,13 @@ func (a *archive) scan(ctx context.Context) error {
 			return nil
 		}
 		if err == nil && n > maxArchiveEntries {
-			return unusable("%s has more than %d entries", a.path, maxArchiveEntries)
+			return failure.Unusable("%s has more than %d entries", a.path, maxArchiveEntries)
 		}
 		if err != nil || ctx.Err() != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return unusable("%s is not a tar of an image: %s", a.path, bounded(err.Error()))
+			return failure.Unusable("%s is not a tar of an image: %s", a.path, failure.Bounded(err.Error()))
 		}
 		name := path.Clean(h.Name)
 		switch h.Typeflag {
@@ -139,7 +147,7 @@ func (a *archive) scan(ctx context.Context) error {
 			// The reader takes from the file exactly what it hands out, so this is where the content begins.
 			off, err := a.f.Seek(0, io.SeekCurrent)
 			if err != nil {
-				return nodeFault("%s: %v", a.path, err)
+				return failure.Node("%s: %v", a.path, err)
 			}
 			a.entries[name] = span{off, h.Size}
 		case tar.TypeSymlink:
@@ -163,7 +171,7 @@ func (a *archive) entry(name string) (span, error) {
 		}
 		at = to
 	}
-	return span{}, unusable("%s has no %s", a.path, bounded(name))
+	return span{}, failure.Unusable("%s has no %s", a.path, failure.Bounded(name))
 }
 
 func (a *archive) read(name string, most int64) ([]byte, error) {
@@ -171,15 +179,15 @@ func (a *archive) read(name string, most int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := readAll(io.NewSectionReader(a.f, s.off, s.size), most, bounded(name))
-	return b, naming(a.path, err)
+	b, err := readAll(io.NewSectionReader(a.f, s.off, s.size), most, failure.Bounded(name))
+	return b, failure.Naming(a.path, err)
 }
 
 // find makes the content of the image of a name, or of the only one.
 func (a *archive) find(which string, want Platform) (*content, error) {
 	if _, ok := a.entries["manifest.json"]; !ok {
 		if _, ok := a.entries["oci-layout"]; ok {
-			return nil, unusable("%s is a tar of an OCI layout: unpack it and name the directory with oci:", a.path)
+			return nil, failure.Unusable("%s is a tar of an OCI layout: unpack it and name the directory with oci:", a.path)
 		}
 	}
 	data, err := a.read("manifest.json", maxManifest)
@@ -188,7 +196,7 @@ func (a *archive) find(which string, want Platform) (*content, error) {
 	}
 	var list []saved
 	if err := json.Unmarshal(data, &list); err != nil {
-		return nil, unusable("%s: its manifest.json cannot be read: %s", a.path, bounded(err.Error()))
+		return nil, failure.Unusable("%s: its manifest.json cannot be read: %s", a.path, failure.Bounded(err.Error()))
 	}
 	names := map[string]bool{}
 	var found []saved
@@ -207,11 +215,11 @@ func (a *archive) find(which string, want Platform) (*content, error) {
 	sorted := slices.Sorted(maps.Keys(names))
 	switch {
 	case len(found) == 0 && which != "":
-		return nil, notFound("there is no %s in %s; it has: %s", which, a.path, listed(sorted))
+		return nil, failure.NotFound("there is no %s in %s; it has: %s", which, a.path, listed(sorted))
 	case len(found) == 0:
-		return nil, notFound("%s has no image", a.path)
+		return nil, failure.NotFound("%s has no image", a.path)
 	case len(found) > 1 && which == "":
-		return nil, unusable("%s has %d images: name one of: %s", a.path, len(found), listed(sorted))
+		return nil, failure.Unusable("%s has %d images: name one of: %s", a.path, len(found), listed(sorted))
 	}
 	return a.content(found[len(found)-1], want)
 }
@@ -223,10 +231,10 @@ func (a *archive) content(im saved, want Platform) (*content, error) {
 	}
 	c, err := v1.ParseConfigFile(bytes.NewReader(config))
 	if err != nil {
-		return nil, unusable("%s: its configuration cannot be read: %s", a.path, bounded(err.Error()))
+		return nil, failure.Unusable("%s: its configuration cannot be read: %s", a.path, failure.Bounded(err.Error()))
 	}
 	if len(c.RootFS.DiffIDs) != len(im.Layers) {
-		return nil, unusable("%s: its manifest has %d layers, its configuration %d", a.path, len(im.Layers), len(c.RootFS.DiffIDs))
+		return nil, failure.Unusable("%s: its manifest has %d layers, its configuration %d", a.path, len(im.Layers), len(c.RootFS.DiffIDs))
 	}
 	sum := sha256.Sum256(config)
 	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
@@ -242,7 +250,7 @@ func (a *archive) content(im saved, want Platform) (*content, error) {
 	}
 	data, err := json.Marshal(m)
 	if err != nil {
-		return nil, nodeFault("%s: %v", a.path, err)
+		return nil, failure.Node("%s: %v", a.path, err)
 	}
 	doc, err := newDocument(data, types.DockerManifestSchema2, v1.Hash{})
 	if err != nil {
@@ -259,13 +267,13 @@ func (a *archive) content(im saved, want Platform) (*content, error) {
 }
 
 func (a *archive) document(_ context.Context, d v1.Descriptor) (document, error) {
-	return document{}, unusable("%s has no manifest %s", a.path, d.Digest)
+	return document{}, failure.Unusable("%s has no manifest %s", a.path, d.Digest)
 }
 
 func (a *archive) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	s, ok := a.blobs[d.Digest]
 	if !ok {
-		return nil, unusable("%s has no layer %s", a.path, d.Digest)
+		return nil, failure.Unusable("%s has no layer %s", a.path, d.Digest)
 	}
 	if from > s.size {
 		from = s.size

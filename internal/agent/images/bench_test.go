@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
 
 // hundred is an image whose layers have 100 MB together: as many files as such
@@ -18,7 +20,7 @@ func hundred(b *testing.B) built {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var list []blob
 	for l := range layers {
-		var items []item
+		var items []layertest.Item
 		for f := range files {
 			body := make([]byte, size)
 			for i := range body {
@@ -26,7 +28,7 @@ func hundred(b *testing.B) built {
 					body[i] = byte(rnd.Uint32())
 				}
 			}
-			items = append(items, item{name: fmt.Sprintf("usr/lib/d%d/%d/f%d", l, f%20, f), body: string(body)})
+			items = append(items, layertest.Item{Name: fmt.Sprintf("usr/lib/d%d/%d/f%d", l, f%20, f), Body: string(body)})
 		}
 		list = append(list, gzLayer(b, items...))
 	}
@@ -36,7 +38,7 @@ func hundred(b *testing.B) built {
 // Pull is a pull of a 100 MB image from a registry on loopback into an empty
 // store; Copy is the download of the same bytes into files, and nothing else.
 func BenchmarkPull100MB(b *testing.B) {
-	needRoot(b)
+	layertest.NeedRoot(b)
 	r := newReg(b)
 	img := hundred(b)
 	ref := r.push(b, "hundred", "1", img)

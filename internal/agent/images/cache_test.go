@@ -15,15 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/layertest"
+	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
 // sized is an image with one layer of about n bytes on disk, and one file that names it.
 func sized(t testing.TB, name string, n int) built {
-	return build(t, nil, gzLayer(t, item{name: name, body: name}, item{name: "big", body: strings.Repeat(name, n/len(name))}))
+	return build(t, nil, gzLayer(t, layertest.Item{Name: name, Body: name}, layertest.Item{Name: "big", Body: strings.Repeat(name, n/len(name))}))
 }
 
 func TestEviction(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	const one = 1 << 20
 	refs := map[string]string{}
@@ -75,7 +78,7 @@ func TestEviction(t *testing.T) {
 	for _, info := range s.List() {
 		old := time.Now().Add(-time.Hour)
 		if !strings.Contains(info.Refs[0], "/d:") {
-			for _, name := range names(t, s.path(recordsDir)) {
+			for _, name := range layertest.Names(t, s.path(recordsDir)) {
 				if s.layers[name].record.Diff == s.images[imageKey{info.Digest, 0}].record.Layers[0] {
 					_ = os.Chtimes(s.path(recordsDir, name), old, old)
 				}
@@ -97,20 +100,20 @@ func TestEviction(t *testing.T) {
 
 // Compression of a thousand to one: the room is asked for before it is taken.
 func TestBombs(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	s := newStore(t, func(c *Config) { c.Limit = 8 << 20 })
 	zeros := strings.Repeat("\x00", 64<<20)
-	refused(t, s, r.push(t, "bomb", "1", build(t, nil, gzLayer(t, item{name: "a", body: zeros}))),
+	refused(t, s, r.push(t, "bomb", "1", build(t, nil, gzLayer(t, layertest.Item{Name: "a", Body: zeros}))),
 		muster.FailureUser, muster.ReasonImage, "image store of this node")
-	var many []item
+	var many []layertest.Item
 	for i := range 30_000 {
-		many = append(many, item{name: fmt.Sprint("f", i)})
+		many = append(many, layertest.Item{Name: fmt.Sprint("f", i)})
 	}
 	refused(t, s, r.push(t, "many", "1", build(t, nil, gzLayer(t, many...))),
 		muster.FailureUser, muster.ReasonImage, "image store of this node")
 	// A size that is only said.
-	said := tarOf(t, item{name: "a"})
+	said := layertest.TarOf(t, layertest.Item{Name: "a"})
 	copy(said[124:136], "77777777777\x00")
 	sum := 0
 	copy(said[148:156], "        ")
@@ -118,11 +121,11 @@ func TestBombs(t *testing.T) {
 		sum += int(c)
 	}
 	copy(said[148:156], fmt.Sprintf("%06o\x00 ", sum))
-	refused(t, s, r.push(t, "said", "1", build(t, nil, blob{gz(t, said), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(said)})),
+	refused(t, s, r.push(t, "said", "1", build(t, nil, blob{layertest.Gz(t, said), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(said)})),
 		muster.FailureUser, muster.ReasonImage, "image store of this node")
 	// Noughts after the end of the tar, without end.
-	tail := append(tarOf(t, item{name: "a"}), make([]byte, maxTrailing+1<<20)...)
-	refused(t, s, r.push(t, "tail", "1", build(t, nil, blob{gz(t, tail), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(tail)})),
+	tail := append(layertest.TarOf(t, layertest.Item{Name: "a"}), make([]byte, unpack.MaxTrailing+1<<20)...)
+	refused(t, s, r.push(t, "tail", "1", build(t, nil, blob{layertest.Gz(t, tail), "application/vnd.docker.image.rootfs.diff.tar.gzip", hashOf(tail)})),
 		muster.FailureNode, muster.ReasonNodeFault)
 	if used, _ := s.Usage(); used != 0 {
 		t.Errorf("%d bytes are used", used)
@@ -131,14 +134,14 @@ func TestBombs(t *testing.T) {
 
 // What a killed process leaves is cleaned, and what was whole stays.
 func TestLeftovers(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref, other := r.push(t, "a", "1", simple(t, "one")), r.push(t, "b", "1", sized(t, "b", 5000))
 	s := newStore(t, nil)
 	open(t, s, ref).Release()
 	open(t, s, other).Release()
 	used, _ := s.Usage()
-	layers := names(t, s.LayersDir())
+	layers := layertest.Names(t, s.LayersDir())
 	for path, body := range map[string]string{"tmp/layer-1/a/b": "x", "tmp/file-1": "x", "l/NORECORD/x": "x", "r/NOLAYER": "{}",
 		"b/" + strings.Repeat("0", 64): "x", "i/x": "x", "t/x": "x", "l/file": "x"} {
 		if err := os.MkdirAll(filepath.Dir(s.path(path)), 0o700); err != nil {
@@ -149,11 +152,11 @@ func TestLeftovers(t *testing.T) {
 		}
 	}
 	s = again(t, s)
-	if got := names(t, s.LayersDir()); !slices.Equal(got, layers) {
+	if got := layertest.Names(t, s.LayersDir()); !slices.Equal(got, layers) {
 		t.Errorf("layers %v, want %v", got, layers)
 	}
 	for dir, n := range map[string]int{tmpDir: 0, recordsDir: 3, blobsDir: 4, imagesDir: 2, refsDir: 2} {
-		if got := names(t, s.path(dir)); len(got) != n {
+		if got := layertest.Names(t, s.path(dir)); len(got) != n {
 			t.Errorf("%s has %v, want %d", dir, got, n)
 		}
 	}
@@ -167,7 +170,7 @@ func TestLeftovers(t *testing.T) {
 	}
 	// Any one of the records gone or torn: the rest goes on, and what misses it is fetched again.
 	for _, dir := range []string{recordsDir, imagesDir, refsDir, blobsDir, layersDir} {
-		for _, name := range names(t, s.path(dir)) {
+		for _, name := range layertest.Names(t, s.path(dir)) {
 			for _, how := range []string{"gone", "torn"} {
 				path := s.path(dir, name)
 				if _, err := os.Lstat(path); err != nil {
@@ -182,7 +185,7 @@ func TestLeftovers(t *testing.T) {
 				for _, ref := range []string{ref, other} {
 					im := open(t, s, ref)
 					for _, dir := range im.Layers {
-						if len(names(t, dir)) == 0 {
+						if len(layertest.Names(t, dir)) == 0 {
 							t.Errorf("%s %s: an empty layer", path, how)
 						}
 					}
@@ -195,7 +198,7 @@ func TestLeftovers(t *testing.T) {
 }
 
 func TestCorruption(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref := r.push(t, "a", "1", simple(t, "one"))
 	s := newStore(t, nil)
@@ -210,7 +213,7 @@ func TestCorruption(t *testing.T) {
 		"mode":      func(dir string) error { return os.Chmod(dir+"/app/text", 0o777) },
 		"owner":     func(dir string) error { return os.Chown(dir+"/app/text", 1, 1) },
 		"whiteout":  func(dir string) error { return os.Remove(dir + "/etc/os") },
-		"opaque":    func(dir string) error { return unix.Setxattr(dir+"/app", opaqueAttr, []byte("y"), 0) },
+		"opaque":    func(dir string) error { return unix.Setxattr(dir+"/app", "trusted.overlay.opaque", []byte("y"), 0) },
 		"emptied":   os.RemoveAll,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +225,7 @@ func TestCorruption(t *testing.T) {
 			im := open(t, s, ref)
 			defer im.Release()
 			top = im.Layers[0]
-			if got := look(t, top+"/app/text") + look(t, top+"/app/more") + look(t, top+"/etc/os") + look(t, top+"/app"); got != "file 644 7:8 onenonewhiteoutdir 755 0:0" {
+			if got := layertest.Look(t, top+"/app/text") + layertest.Look(t, top+"/app/more") + layertest.Look(t, top+"/etc/os") + layertest.Look(t, top+"/app"); got != "file 644 7:8 onenonewhiteoutdir 755 0:0" {
 				t.Errorf("after repair: %s", got)
 			}
 			if n := r.asked("GET", "/blobs/"); n != 1 && name != "emptied" {
@@ -241,8 +244,8 @@ func TestCorruption(t *testing.T) {
 		t.Errorf("verify: %v %v", bad, err)
 	}
 	next := open(t, s, ref)
-	if next.Layers[0] == user.Layers[0] || look(t, next.Layers[0]+"/app/text") != "file 644 7:8 one" {
-		t.Errorf("the next one got %s", look(t, next.Layers[0]+"/app/text"))
+	if next.Layers[0] == user.Layers[0] || layertest.Look(t, next.Layers[0]+"/app/text") != "file 644 7:8 one" {
+		t.Errorf("the next one got %s", layertest.Look(t, next.Layers[0]+"/app/text"))
 	}
 	next.Release()
 	// A new process: the sandbox lives on, and its layers stay.
@@ -252,11 +255,11 @@ func TestCorruption(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, s, ref).Release()
-	if got := look(t, user.Layers[0]+"/app/text"); got != "file 644 7:8 bad" {
+	if got := layertest.Look(t, user.Layers[0]+"/app/text"); got != "file 644 7:8 bad" {
 		t.Errorf("what a sandbox uses is %s", got)
 	}
 	held.Release()
-	if got := look(t, user.Layers[0]); got != "none" {
+	if got := layertest.Look(t, user.Layers[0]); got != "none" {
 		t.Errorf("the bad layer is still there: %s", got)
 	}
 	if bad, err := s.Verify(context.Background(), ""); err != nil || len(bad) != 0 {
@@ -266,7 +269,7 @@ func TestCorruption(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref := r.push(t, "a", "1", sized(t, "a", 1<<20))
 	other := r.push(t, "b", "1", sized(t, "b", 1<<20))
@@ -281,7 +284,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("held %+v, was %+v", held, im)
 	}
 	refused(t, s, other, muster.FailureNode, muster.ReasonNodeFull, "in use")
-	if _, err := s.Prune(context.Background(), true); err != nil || look(t, im.Layers[0]+"/a") == "none" {
+	if _, err := s.Prune(context.Background(), true); err != nil || layertest.Look(t, im.Layers[0]+"/a") == "none" {
 		t.Errorf("pruned while in use: %v", err)
 	}
 	if _, err := s.Hold("sha256:" + strings.Repeat("0", 64)); err == nil {
@@ -294,7 +297,7 @@ func TestHold(t *testing.T) {
 
 // Another shift: nothing of the old owners is used again, but sandboxes of before keep theirs.
 func TestAnotherShift(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref := r.push(t, "a", "1", simple(t, "one"))
 	s := newStore(t, nil)
@@ -304,10 +307,10 @@ func TestAnotherShift(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := open(t, s, ref)
-	if got := look(t, im.Layers[0]+"/app/text"); got != "file 644 200007:200008 one" {
+	if got := layertest.Look(t, im.Layers[0]+"/app/text"); got != "file 644 200007:200008 one" {
 		t.Errorf("shifted: %s", got)
 	}
-	if got := look(t, old.Layers[0]+"/app/text"); got != "file 644 7:8 one" {
+	if got := layertest.Look(t, old.Layers[0]+"/app/text"); got != "file 644 7:8 one" {
 		t.Errorf("in use since before: %s", got)
 	}
 	s = again(t, s)
@@ -316,11 +319,11 @@ func TestAnotherShift(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, s, ref).Release()
-	if got := look(t, old.Layers[0]+"/app/text"); got != "file 644 7:8 one" {
+	if got := layertest.Look(t, old.Layers[0]+"/app/text"); got != "file 644 7:8 one" {
 		t.Errorf("in use since before: %s", got)
 	}
 	held.Release()
-	if got := look(t, old.Layers[0]); got != "none" {
+	if got := layertest.Look(t, old.Layers[0]); got != "none" {
 		t.Errorf("of the old shift is left: %s", got)
 	}
 	unused(t, s)
@@ -328,7 +331,7 @@ func TestAnotherShift(t *testing.T) {
 
 // A full disk: what is not in use goes first, then it is told as the node's.
 func TestFullDisk(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m,mode=700"); err != nil {
 		t.Skip("a small disk needs the right to mount:", err)
@@ -359,22 +362,11 @@ func TestFullDisk(t *testing.T) {
 	}
 	open(t, s, refs["a"]).Release()
 	unused(t, s)
-	// The disk fills between the question and the write.
-	u, err := openTree(t.TempDir(), 0, func() bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer u.close()
-	calls := 0
-	u.full = func() bool { calls++; return calls < 3 }
-	if err := u.retry(func() error { return unix.ENOSPC }); err != unix.ENOSPC || calls != 3 {
-		t.Errorf("%v after %d calls", err, calls)
-	}
 }
 
 // Eviction, pulls and uses at the same time: never is a layer taken from who has it.
 func TestEvictionRaces(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	var refs []string
 	for i := range 6 {
@@ -387,7 +379,7 @@ func TestEvictionRaces(t *testing.T) {
 			for i := range 12 {
 				n := (g*5 + i*i) % len(refs)
 				im, err := s.Open(context.Background(), refs[n], nil)
-				if isClass(err, muster.FailureNode) {
+				if failure.Is(err, muster.FailureNode) {
 					continue // all room in use
 				}
 				if err != nil {
@@ -420,7 +412,7 @@ func TestEvictionRaces(t *testing.T) {
 
 // A connection that breaks goes on where it broke, whatever the registry understands of parts.
 func TestResume(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	for _, c := range []struct {
 		name string
 		// part gives where an answer begins, or the status that refuses what is asked for.
@@ -448,7 +440,7 @@ func TestResume(t *testing.T) {
 			for i := range noise {
 				noise[i] = byte(i * i * 31 >> 7)
 			}
-			b := build(t, nil, plainLayer(t, item{name: "noise", body: string(noise)}))
+			b := build(t, nil, plainLayer(t, layertest.Item{Name: "noise", Body: string(noise)}))
 			ref := r.push(t, "a", "1", b)
 			digest := b.blobs[0].diff.String()
 			var mu sync.Mutex

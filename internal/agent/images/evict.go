@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
 // floor is how much of the disk stays free: 1 GiB, on small disks 5 %.
@@ -218,12 +221,12 @@ type reservation struct {
 	total int64
 }
 
-// room takes bytes from what the store may have and from what the disk has
+// Reserve takes bytes from what the store may have and from what the disk has
 // free, and evicts layers for them. It fails if all that is left is in use.
-func (r *reservation) room(ctx context.Context, n int64) error {
+func (r *reservation) Reserve(ctx context.Context, n int64) error {
 	s := r.s
 	if r.total+n > s.Limit {
-		return unusable("it needs more than the %d MiB that the image store of this node may have", s.Limit>>20)
+		return failure.Unusable("it needs more than the %d MiB that the image store of this node may have", s.Limit>>20)
 	}
 	for taken := false; ; {
 		if ctx.Err() != nil {
@@ -236,23 +239,23 @@ func (r *reservation) room(ctx context.Context, n int64) error {
 			taken = true
 		}
 		s.mu.Unlock()
-		fits, err := s.fits(n, r.piece())
+		fits, err := s.fits(n, r.Piece())
 		switch {
 		case err != nil:
-			return nodeFault("image store: %v", err)
+			return failure.Node("image store: %v", err)
 		case taken && fits:
 			return nil
 		case s.evictOne():
 		case taken:
-			return nodeFull("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use")
+			return failure.NodeFull("the disk of the image store is nearly full, and no image can be evicted: all that are left are in use")
 		default:
-			return nodeFull("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls", s.Limit>>20)
+			return failure.NodeFull("the image store of this node is full: its %d MiB are in use by sandboxes and other pulls", s.Limit>>20)
 		}
 	}
 }
 
-// piece is how much room is asked for at a time.
-func (r *reservation) piece() int64 { return max(min(r.s.Limit/64, roomPiece), 64<<10) }
+// Piece is how much room is asked for at a time.
+func (r *reservation) Piece() int64 { return max(min(r.s.Limit/64, unpack.RoomPiece), 64<<10) }
 
 // end gives the room back; the layer counts from now on by what it has.
 func (r *reservation) end() {
@@ -284,5 +287,5 @@ func freeByFiles(st *unix.Statfs_t) int64 {
 	if st.Files == 0 {
 		return math.MaxInt64
 	}
-	return (int64(st.Ffree) - int64(st.Files/20)) * perEntry
+	return (int64(st.Ffree) - int64(st.Files/20)) * unpack.PerEntry
 }

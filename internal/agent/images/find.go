@@ -11,6 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 const (
@@ -116,7 +117,7 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 	if at = time.Now(); at.Sub(known.At) < fresh {
 		return known.Digest, known.At, nil
 	}
-	wait, cancel := context.WithTimeoutCause(ctx, askFor, outside("its registry does not answer"))
+	wait, cancel := context.WithTimeoutCause(ctx, askFor, failure.Outside("its registry does not answer"))
 	defer cancel()
 	h, ok, err := src.head(wait)
 	switch {
@@ -126,13 +127,13 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 		return "", at, nil
 	case ctx.Err() != nil:
 		return "", at, context.Cause(ctx)
-	case isClass(err, muster.FailureOutside) && at.Sub(known.At) < askAgain:
+	case failure.Is(err, muster.FailureOutside) && at.Sub(known.At) < askAgain:
 		s.Logger.Warn("registry does not say what a tag means, so it means what it meant", "image", r.canonical,
 			"digest", known.Digest, "asked", known.At, "error", err)
 		return known.Digest, known.At, nil
-	case isClass(err, muster.FailureOutside):
+	case failure.Is(err, muster.FailureOutside):
 		return "", at, err
-	case isNotFound(err):
+	case failure.IsNotFound(err):
 		return "", at, err
 	}
 	return "", at, nil // some registries know no HEAD
@@ -142,7 +143,7 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 func (s *Store) try(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
-		if err == nil || n == smallTries || !isClass(err, muster.FailureOutside) {
+		if err == nil || n == smallTries || !failure.Is(err, muster.FailureOutside) {
 			return err
 		}
 		if err := pause(ctx, s.pace, n, err); err != nil {
@@ -155,7 +156,7 @@ func (s *Store) try(ctx context.Context, do func() error) error {
 func (s *Store) complete(ctx context.Context, src source, doc document) (*content, error) {
 	for n := 0; doc.mediaType.IsIndex(); n++ {
 		if n == maxNesting {
-			return nil, unusable("its index leads to an index, again and again")
+			return nil, failure.Unusable("its index leads to an index, again and again")
 		}
 		d, err := choose(doc, s.Platform)
 		if err != nil {
@@ -186,7 +187,7 @@ func (s *Store) complete(ctx context.Context, src source, doc document) (*conten
 
 // config reads a configuration and checks its digest.
 func (s *Store) config(ctx context.Context, src source, d v1.Descriptor) (document, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, stallAfter, outside("its configuration does not come"))
+	ctx, cancel := context.WithTimeoutCause(ctx, stallAfter, failure.Outside("its configuration does not come"))
 	defer cancel()
 	body, err := src.blob(ctx, d, 0)
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *Store) config(ctx context.Context, src source, d v1.Descriptor) (docume
 	}
 	h, _, err := v1.SHA256(bytes.NewReader(data))
 	if err != nil || h != d.Digest {
-		return document{}, outside("its configuration does not have the digest %s", d.Digest)
+		return document{}, failure.Outside("its configuration does not have the digest %s", d.Digest)
 	}
 	return document{digest: h, mediaType: d.MediaType, data: data}, nil
 }
@@ -279,7 +280,7 @@ type lateArchive struct {
 }
 
 func (l *lateArchive) document(context.Context, v1.Descriptor) (document, error) {
-	return document{}, unusable("%s has no manifests", l.ref.path)
+	return document{}, failure.Unusable("%s has no manifests", l.ref.path)
 }
 
 func (l *lateArchive) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
@@ -293,7 +294,7 @@ func (l *lateArchive) blob(ctx context.Context, d v1.Descriptor, from int64) (io
 func (l *lateArchive) broken(_ context.Context, err error) error { return brokenFile(l.ref.path, err) }
 
 func (l *lateArchive) close() {
-	l.once.Do(func() { l.err = nodeFault("%s: closed", l.ref.path) })
+	l.once.Do(func() { l.err = failure.Node("%s: closed", l.ref.path) })
 	if l.a != nil {
 		l.a.close()
 	}

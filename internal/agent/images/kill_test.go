@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
 
 const (
@@ -51,7 +53,7 @@ func pullForEver(dir string, refs []string) {
 
 // A process killed at any time leaves a store that works, with whole layers only.
 func TestKilled(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	var refs []string
 	for i := range 4 {
@@ -85,11 +87,11 @@ func TestKilled(t *testing.T) {
 		if bad, err := s.Verify(context.Background(), ""); err != nil || len(bad) > 0 {
 			t.Errorf("after a kill: %v %v", bad, err)
 		}
-		if a, b := len(names(t, s.LayersDir())), len(names(t, s.path(recordsDir))); a != b {
+		if a, b := len(layertest.Names(t, s.LayersDir())), len(layertest.Names(t, s.path(recordsDir))); a != b {
 			t.Errorf("%d layers, %d records", a, b)
 		}
 		im := open(t, s, refs[0])
-		if got := look(t, im.Layers[0]+"/i0"); got != "file 644 0:0 i0" {
+		if got := layertest.Look(t, im.Layers[0]+"/i0"); got != "file 644 0:0 i0" {
 			t.Errorf("layer: %s", got)
 		}
 		im.Release()

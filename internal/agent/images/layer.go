@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
 // fetch is one layer on its way, for all pulls that wait for it.
@@ -145,13 +147,13 @@ func (s *Store) bring(f *fetch, src source) (*layer, error) {
 	if errors.Is(err, errDigest) {
 		s.Logger.Warn("image layer came with other bytes than its digest says, tried once more", "layer", f.blob.desc.Digest)
 		if l, err = s.fetchLayer(f, src); errors.Is(err, errDigest) {
-			err = local(outside("its bytes are not those of its digest"))
+			err = local(failure.Outside("its bytes are not those of its digest"))
 			if _, ok := src.(*registry); ok {
-				err = outside("the registry sends other bytes than the digest says, twice")
+				err = failure.Outside("the registry sends other bytes than the digest says, twice")
 			}
 		}
 	}
-	return l, naming("layer "+f.blob.desc.Digest.String(), err)
+	return l, failure.Naming("layer "+f.blob.desc.Digest.String(), err)
 }
 
 // check compares a layer with its record; who calls holds it. Not being able to look is an error.
@@ -162,7 +164,7 @@ func (s *Store) check(ctx context.Context, l *layer) (whole bool, err error) {
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
-	sum, err := measure(ctx, s.layerPath(l))
+	sum, err := unpack.Measure(ctx, s.layerPath(l))
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
@@ -205,7 +207,7 @@ func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
 	defer res.end()
 	dir, err := os.MkdirTemp(s.path(tmpDir), "layer-")
 	if err != nil {
-		return nil, nodeFault("image store: %v", err)
+		return nil, failure.Node("image store: %v", err)
 	}
 	defer func() {
 		if err != nil {
@@ -215,19 +217,19 @@ func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
 	if err := s.pour(f, src, dir, res); err != nil {
 		return nil, err
 	}
-	sum, err := measure(f.ctx, dir)
+	sum, err := unpack.Measure(f.ctx, dir)
 	if err != nil {
-		return nil, nodeFault("image store: %v", err)
+		return nil, failure.Node("image store: %v", err)
 	}
 	l := &layer{name: rand.Text()[:12], checked: true, refs: 1, used: time.Now(),
 		record: layerRecord{Version: recordVersion, Diff: f.blob.diff.String(), Shift: s.Shift, Tree: sum}}
 	// Into place first, its record last: without one it is rubbish.
 	if err := os.Rename(dir, s.layerPath(l)); err != nil {
-		return nil, nodeFault("image store: %v", err)
+		return nil, failure.Node("image store: %v", err)
 	}
 	dir = s.layerPath(l)
 	if err := s.writeRecord(s.path(recordsDir, l.name), l.record); err != nil {
-		return nil, nodeFault("image store: %v", err)
+		return nil, failure.Node("image store: %v", err)
 	}
 	s.mu.Lock()
 	s.layers[l.name] = l
@@ -249,17 +251,17 @@ func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
 		if t.err != nil && t.err != io.EOF {
 			return t.err
 		}
-		return unusable("it cannot be decompressed: %s", bounded(err.Error()))
+		return failure.Unusable("it cannot be decompressed: %s", failure.Bounded(err.Error()))
 	}
 	sum := sha256.New()
-	stream := &meter{r: io.TeeReader(plain, sum), left: s.Limit + maxTrailing}
-	notes, err := unpack(ctx, dir, stream, s.Shift, res, s.evictOne)
+	stream := &meter{r: io.TeeReader(plain, sum), left: s.Limit + unpack.MaxTrailing}
+	notes, err := unpack.Unpack(ctx, dir, stream, s.Shift, res, s.evictOne)
 	if err == nil {
 		// Writers pad the end; the diff id is of the padding too.
-		stream.left = min(stream.left, maxTrailing)
+		stream.left = min(stream.left, unpack.MaxTrailing)
 		_, err = io.Copy(io.Discard, stream)
 	}
-	if f := (*muster.Failure)(nil); err != nil && (errors.As(err, &f) || isSystem(err) || ctx.Err() != nil) {
+	if f := (*muster.Failure)(nil); err != nil && (errors.As(err, &f) || failure.IsSystem(err) || ctx.Err() != nil) {
 		cancel() // what reads ahead need not wait for more
 	}
 	_ = plain.Close()
@@ -269,8 +271,8 @@ func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
 	case err == nil:
 	case t.err != nil && t.err != io.EOF && ctx.Err() == nil:
 		return t.err // the layer broke off because the transfer did
-	case isSystem(err):
-		return nodeFault("unpacking into the image store: %v", err)
+	case failure.IsSystem(err):
+		return failure.Node("unpacking into the image store: %v", err)
 	default:
 		return s.whyNot(err, t)
 	}
@@ -278,9 +280,9 @@ func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != f.blob.diff.Hex {
-		return unusable("its content has the diff id sha256:%s where the image's configuration says %s", got, f.blob.diff)
+		return failure.Unusable("its content has the diff id sha256:%s where the image's configuration says %s", got, f.blob.diff)
 	}
-	if notes != (unpackNotes{}) {
+	if notes != (unpack.Notes{}) {
 		s.Logger.Info("image layer unpacked, not all as it says", "layer", f.blob.diff,
 			"devices left out", notes.Devices, "attributes dropped", notes.Attributes, "owners out of range", notes.Owners)
 	}
@@ -296,14 +298,14 @@ func (s *Store) whyNot(err error, t *transfer) error {
 	if e := t.verify(); e != nil {
 		return e
 	}
-	var bad *entryError
+	var bad *unpack.EntryError
 	switch {
 	case errors.As(err, &bad):
-		return unusable("it cannot be unpacked safely: %s", bad.why)
+		return failure.Unusable("it cannot be unpacked safely: %s", bad.Why)
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
-		return unusable("it is not a whole tar: %v", err)
+		return failure.Unusable("it is not a whole tar: %v", err)
 	}
-	return unusable("it cannot be unpacked: %s", bounded(err.Error()))
+	return failure.Unusable("it cannot be unpacked: %s", failure.Bounded(err.Error()))
 }
 
 // meter ends a stream that never ends.
@@ -315,7 +317,7 @@ type meter struct {
 func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	if m.left -= int64(n); m.left < 0 {
-		return n, nodeFault("it has more than the image store of this node may hold")
+		return n, failure.Node("it has more than the image store of this node may hold")
 	}
 	return n, err
 }

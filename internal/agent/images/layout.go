@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // layout is an OCI layout directory as a source. Links in it do not lead out of it.
@@ -36,13 +37,13 @@ func openLayout(path string) (*layout, error) {
 // localFault: a path of this node that somebody named. Its content is never told.
 func localFault(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return notFound("%s does not exist on this node", path)
+		return failure.NotFound("%s does not exist on this node", path)
 	}
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err
 	}
-	return unusable("%s cannot be read on this node: %v", path, err)
+	return failure.Unusable("%s cannot be read on this node: %v", path, err)
 }
 
 func (l *layout) close() { _ = l.root.Close() }
@@ -51,8 +52,8 @@ func (l *layout) close() { _ = l.root.Close() }
 func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
 	data, err := l.read("index.json", maxManifest)
 	if err != nil {
-		if isNotFound(err) {
-			return v1.Descriptor{}, unusable("%s is not an OCI layout: it has no index.json", l.path)
+		if failure.IsNotFound(err) {
+			return v1.Descriptor{}, failure.Unusable("%s is not an OCI layout: it has no index.json", l.path)
 		}
 		return v1.Descriptor{}, err
 	}
@@ -63,7 +64,7 @@ func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
 	}
 	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.data)))
 	if err != nil {
-		return v1.Descriptor{}, unusable("its index.json cannot be read: %s", bounded(err.Error()))
+		return v1.Descriptor{}, failure.Unusable("its index.json cannot be read: %s", failure.Bounded(err.Error()))
 	}
 	var names []string
 	var found []v1.Descriptor
@@ -81,13 +82,13 @@ func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
 	}
 	switch {
 	case len(found) == 0 && which != "":
-		return v1.Descriptor{}, notFound("there is no %q in %s; it has: %s", which, l.path, listed(names))
+		return v1.Descriptor{}, failure.NotFound("there is no %q in %s; it has: %s", which, l.path, listed(names))
 	case len(found) == 0:
-		return v1.Descriptor{}, notFound("%s has no image", l.path)
+		return v1.Descriptor{}, failure.NotFound("%s has no image", l.path)
 	case len(found) == 1:
 		return found[0], nil
 	case which == "" && len(names) > 1 || slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Platform == nil }):
-		return v1.Descriptor{}, unusable("%s has %d images: name one of: %s", l.path, len(found), listed(names))
+		return v1.Descriptor{}, failure.Unusable("%s has %d images: name one of: %s", l.path, len(found), listed(names))
 	}
 	return chooseFrom(found, want)
 }
@@ -96,7 +97,7 @@ func listed(names []string) string {
 	if len(names) == 0 {
 		return "none that has a name"
 	}
-	return bounded(strings.Join(names, ", "))
+	return failure.Bounded(strings.Join(names, ", "))
 }
 
 func (l *layout) read(path string, most int64) ([]byte, error) {
@@ -107,7 +108,7 @@ func (l *layout) read(path string, most int64) ([]byte, error) {
 	defer func() { _ = f.Close() }()
 	b, err := readAll(f, most, path)
 	if err != nil {
-		return nil, naming(l.path+"/"+path, err)
+		return nil, failure.Naming(l.path+"/"+path, err)
 	}
 	return b, nil
 }
@@ -128,9 +129,9 @@ func regular(f *os.File, err error, path string) (*os.File, error) {
 	}
 	_ = f.Close()
 	if err != nil {
-		return nil, nodeFault("%s: %v", path, err)
+		return nil, failure.Node("%s: %v", path, err)
 	}
-	return nil, unusable("%s is not a regular file", path)
+	return nil, failure.Unusable("%s is not a regular file", path)
 }
 
 // openRegular opens a file that somebody named, and nothing else: to open a
@@ -144,10 +145,10 @@ func openRegular(path string) (*os.File, error) {
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, nodeFault("%s: %v", path, err)
+		return nil, failure.Node("%s: %v", path, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, unusable("%s is not a regular file", path)
+		return nil, failure.Unusable("%s is not a regular file", path)
 	}
 	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	return regular(f, err, path)
@@ -157,7 +158,7 @@ func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
 func (l *layout) document(_ context.Context, d v1.Descriptor) (document, error) {
 	if d.Digest.Algorithm != "sha256" {
-		return document{}, unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
+		return document{}, failure.Unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
 	}
 	data, err := l.read(blobPath(d.Digest), maxManifest)
 	if err != nil {
@@ -169,8 +170,8 @@ func (l *layout) document(_ context.Context, d v1.Descriptor) (document, error) 
 
 // local: what is wrong on a disk does not pass by waiting.
 func local(err error) error {
-	if isClass(err, muster.FailureOutside) {
-		return unusable("%s", err.Error())
+	if failure.Is(err, muster.FailureOutside) {
+		return failure.Unusable("%s", err.Error())
 	}
 	return err
 }
@@ -183,7 +184,7 @@ func (l *layout) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCl
 	}
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
 		_ = f.Close()
-		return nil, nodeFault("%s/%s: %v", l.path, path, err)
+		return nil, failure.Node("%s/%s: %v", l.path, path, err)
 	}
 	return f, nil
 }
@@ -193,7 +194,7 @@ func (l *layout) broken(_ context.Context, err error) error { return brokenFile(
 // brokenFile is a read from a file of this node that ended before it should.
 func brokenFile(path string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return unusable("%s has less than its manifest says", path)
+		return failure.Unusable("%s has less than its manifest says", path)
 	}
-	return nodeFault("%s: %v", path, err)
+	return failure.Node("%s: %v", path, err)
 }

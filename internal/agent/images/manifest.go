@@ -16,6 +16,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // Platform is what an image must have been built for.
@@ -66,7 +68,7 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document
 	sum := sha256.Sum256(data)
 	d := document{digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, data: data}
 	if want != (v1.Hash{}) && want != d.digest {
-		return d, outside("its manifest has the digest %s where %s was asked for", d.digest, want)
+		return d, failure.Outside("its manifest has the digest %s where %s was asked for", d.digest, want)
 	}
 	var head struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -75,7 +77,7 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document
 		Layers        json.RawMessage `json:"layers"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return d, unusable("its manifest is not JSON of a manifest: %s", bounded(err.Error()))
+		return d, failure.Unusable("its manifest is not JSON of a manifest: %s", failure.Bounded(err.Error()))
 	}
 	// What the document says of itself is under its digest; a header is not.
 	if head.MediaType != "" {
@@ -83,9 +85,9 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document
 	}
 	switch {
 	case head.SchemaVersion == 1 || d.mediaType == types.DockerManifestSchema1 || d.mediaType == types.DockerManifestSchema1Signed:
-		return d, unusable("its manifest has the old form (schema 1): push it again with a newer tool")
+		return d, failure.Unusable("its manifest has the old form (schema 1): push it again with a newer tool")
 	case head.Manifests != nil && head.Layers != nil:
-		return d, unusable("its manifest is both an image and an index")
+		return d, failure.Unusable("its manifest is both an image and an index")
 	case d.mediaType.IsIndex() && head.Layers == nil, d.mediaType.IsImage() && head.Manifests == nil:
 		return d, nil
 	case head.Manifests != nil && head.MediaType == "":
@@ -93,7 +95,7 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document
 	case head.Layers != nil && head.MediaType == "":
 		d.mediaType = types.OCIManifestSchema1
 	default:
-		return d, unusable("its manifest has the media type %q, which is not an image", bounded(string(d.mediaType)))
+		return d, failure.Unusable("its manifest has the media type %q, which is not an image", failure.Bounded(string(d.mediaType)))
 	}
 	return d, nil
 }
@@ -108,7 +110,7 @@ func isAttestation(d v1.Descriptor) bool {
 func choose(index document, want Platform) (v1.Descriptor, error) {
 	m, err := v1.ParseIndexManifest(bytes.NewReader(index.data))
 	if err != nil {
-		return v1.Descriptor{}, unusable("its index cannot be read: %s", bounded(err.Error()))
+		return v1.Descriptor{}, failure.Unusable("its index cannot be read: %s", failure.Bounded(err.Error()))
 	}
 	return chooseFrom(m.Manifests, want)
 }
@@ -133,9 +135,9 @@ func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
 	}
 	if best == nil {
 		if len(exist) == 0 {
-			return v1.Descriptor{}, unusable("its index names no image")
+			return v1.Descriptor{}, failure.Unusable("its index names no image")
 		}
-		return v1.Descriptor{}, unusable("there is none for %s, only for %s", want, bounded(strings.Join(slices.Sorted(maps.Keys(exist)), ", ")))
+		return v1.Descriptor{}, failure.Unusable("there is none for %s, only for %s", want, failure.Bounded(strings.Join(slices.Sorted(maps.Keys(exist)), ", ")))
 	}
 	return *best, nil
 }
@@ -191,15 +193,15 @@ type layerBlob struct {
 func readManifest(d document) (*v1.Manifest, error) {
 	m, err := v1.ParseManifest(bytes.NewReader(d.data))
 	if err != nil {
-		return nil, unusable("its manifest cannot be read: %s", bounded(err.Error()))
+		return nil, failure.Unusable("its manifest cannot be read: %s", failure.Bounded(err.Error()))
 	}
 	switch t := m.Config.MediaType; {
 	case t != types.OCIConfigJSON && t != types.DockerConfigJSON:
-		return nil, unusable("it is not an image to run: its configuration has the media type %q", bounded(string(t)))
+		return nil, failure.Unusable("it is not an image to run: its configuration has the media type %q", failure.Bounded(string(t)))
 	case m.Config.Size < 0 || m.Config.Size > maxConfig:
-		return nil, unusable("its configuration is said to have %d bytes, %d at most", m.Config.Size, maxConfig)
+		return nil, failure.Unusable("its configuration is said to have %d bytes, %d at most", m.Config.Size, maxConfig)
 	case len(m.Layers) > maxLayers:
-		return nil, unusable("it has %d layers, %d at most", len(m.Layers), maxLayers)
+		return nil, failure.Unusable("it has %d layers, %d at most", len(m.Layers), maxLayers)
 	}
 	for _, l := range m.Layers {
 		if err := checkLayer(l); err != nil {
@@ -214,12 +216,12 @@ func checkLayer(l v1.Descriptor) error {
 	case types.DockerLayer, types.DockerUncompressedLayer, dockerZstdLayer,
 		types.OCILayer, types.OCIUncompressedLayer, types.OCILayerZStd:
 	case types.DockerForeignLayer, types.OCIRestrictedLayer, types.OCIUncompressedRestrictedLayer:
-		return unusable("its layer %s may not be distributed by registries (%s) and cannot be had here", l.Digest, l.MediaType)
+		return failure.Unusable("its layer %s may not be distributed by registries (%s) and cannot be had here", l.Digest, l.MediaType)
 	default:
-		return unusable("its layer %s has the media type %q, which cannot be unpacked here", l.Digest, bounded(string(l.MediaType)))
+		return failure.Unusable("its layer %s has the media type %q, which cannot be unpacked here", l.Digest, failure.Bounded(string(l.MediaType)))
 	}
 	if l.Size < 0 || l.Size > 1<<42 {
-		return unusable("its layer %s is said to have %d bytes", l.Digest, l.Size)
+		return failure.Unusable("its layer %s is said to have %d bytes", l.Digest, l.Size)
 	}
 	return nil
 }
@@ -232,19 +234,19 @@ func newContent(manifest, config document, want Platform) (*content, error) {
 	}
 	c, err := v1.ParseConfigFile(bytes.NewReader(config.data))
 	if err != nil {
-		return nil, unusable("its configuration cannot be read: %s", bounded(err.Error()))
+		return nil, failure.Unusable("its configuration cannot be read: %s", failure.Bounded(err.Error()))
 	}
 	have := Platform{OS: c.OS, Architecture: c.Architecture, Variant: c.Variant}
 	if have.OS != "" && have.Architecture != "" && fits(have, want) == 0 {
-		return nil, unusable("it is for %s, and this node is %s", bounded(have.String()), want)
+		return nil, failure.Unusable("it is for %s, and this node is %s", failure.Bounded(have.String()), want)
 	}
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
-		return nil, unusable("its manifest has %d layers, its configuration %d", len(m.Layers), len(c.RootFS.DiffIDs))
+		return nil, failure.Unusable("its manifest has %d layers, its configuration %d", len(m.Layers), len(c.RootFS.DiffIDs))
 	}
 	ct := &content{manifest: manifest, config: config, image: imageConfig(c)}
 	for i, l := range m.Layers {
 		if c.RootFS.DiffIDs[i].Algorithm != "sha256" || l.Digest.Algorithm != "sha256" {
-			return nil, unusable("its layer %s: only sha256 digests can be checked here", l.Digest)
+			return nil, failure.Unusable("its layer %s: only sha256 digests can be checked here", l.Digest)
 		}
 		ct.layers = append(ct.layers, layerBlob{diff: c.RootFS.DiffIDs[i], desc: l})
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // Image is an image in use: its layers stay as they are until Release.
@@ -101,7 +103,7 @@ func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, naming("image "+ref, err)
+		return nil, failure.Naming("image "+ref, err)
 	}
 	return s.newImage(ref, p.content, p.image, p.layers), nil
 }
@@ -229,7 +231,7 @@ func (s *Store) pull(p *pull) (*content, *image, []*layer, error) {
 	im, err := s.keep(found, wanted)
 	if err != nil {
 		s.release(nil, layers)
-		return nil, nil, nil, nodeFault("image store: %v", err)
+		return nil, nil, nil, failure.Node("image store: %v", err)
 	}
 	s.touch(im, layers)
 	return found.content, im, layers, nil
@@ -363,7 +365,7 @@ func (s *Store) Hold(digest string) (*Image, error) {
 	}
 	if im == nil {
 		s.mu.Unlock()
-		return nil, nodeFault("image %s is not in the image store of this node", digest)
+		return nil, failure.Node("image %s is not in the image store of this node", digest)
 	}
 	im.refs++
 	for _, l := range layers {

@@ -8,19 +8,21 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
 
 // The layers as the kernel's overlay shows them, mounted by their short names:
 // what each upper one hides is hidden.
 func TestOverlay(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref := r.push(t, "a", "1", build(t, nil,
-		gzLayer(t, item{name: "gone", body: "1"}, item{name: "kept", body: "1"}, item{name: "dir/old", body: "1"}, item{name: "anew/old", body: "1"},
-			item{name: "emptied/old", body: "1"}, item{name: "changed", body: "1"}, item{name: "dirgone/x", body: "1"}),
-		gzLayer(t, item{name: ".wh.gone"}, item{name: "dir/new", body: "2"}, item{name: ".wh.anew"}, item{name: "anew/new", body: "2"},
-			item{name: "emptied/.wh..wh..opq"}, item{name: "changed", body: "2"}, item{name: ".wh.dirgone"}),
-		gzLayer(t, item{name: "gone", body: "3"}, item{name: "dirgone/y", body: "3"}),
+		gzLayer(t, layertest.Item{Name: "gone", Body: "1"}, layertest.Item{Name: "kept", Body: "1"}, layertest.Item{Name: "dir/old", Body: "1"}, layertest.Item{Name: "anew/old", Body: "1"},
+			layertest.Item{Name: "emptied/old", Body: "1"}, layertest.Item{Name: "changed", Body: "1"}, layertest.Item{Name: "dirgone/x", Body: "1"}),
+		gzLayer(t, layertest.Item{Name: ".wh.gone"}, layertest.Item{Name: "dir/new", Body: "2"}, layertest.Item{Name: ".wh.anew"}, layertest.Item{Name: "anew/new", Body: "2"},
+			layertest.Item{Name: "emptied/.wh..wh..opq"}, layertest.Item{Name: "changed", Body: "2"}, layertest.Item{Name: ".wh.dirgone"}),
+		gzLayer(t, layertest.Item{Name: "gone", Body: "3"}, layertest.Item{Name: "dirgone/y", Body: "3"}),
 	))
 	s := newStore(t, nil)
 	im := open(t, s, ref)
@@ -58,7 +60,7 @@ func TestOverlay(t *testing.T) {
 		}
 		got := map[string]string{}
 		for _, path := range []string{"gone", "kept", "dir/old", "dir/new", "anew/old", "anew/new", "emptied", "emptied/old", "changed", "dirgone/x", "dirgone/y"} {
-			got[path] = look(t, dir+"/merged/"+path)
+			got[path] = layertest.Look(t, dir+"/merged/"+path)
 		}
 		answers <- answer{got: got}
 	}()

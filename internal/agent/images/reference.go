@@ -12,6 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // kind says where an image comes from.
@@ -55,11 +56,11 @@ func parseReference(given string) (reference, error) {
 	r := reference{given: given}
 	switch {
 	case given == "":
-		return r, unusable("the image reference is empty")
+		return r, failure.Unusable("the image reference is empty")
 	case len(given) > maxReference:
-		return r, unusable("the image reference has %d characters, %d at most", len(given), maxReference)
+		return r, failure.Unusable("the image reference has %d characters, %d at most", len(given), maxReference)
 	case !utf8.ValidString(given), strings.IndexFunc(given, func(r rune) bool { return r <= ' ' || r == 0x7f }) >= 0:
-		return r, unusable("image reference %q has characters that no image name has", given)
+		return r, failure.Unusable("image reference %q has characters that no image name has", given)
 	}
 	if rest, ok := strings.CutPrefix(given, layoutPrefix); ok {
 		r.kind = fromLayout
@@ -77,15 +78,15 @@ func (r reference) local(prefix, rest string) (reference, error) {
 	path, which, named := strings.Cut(rest, ":")
 	switch {
 	case !filepath.IsAbs(path):
-		return r, unusable("%s%s: the path after %s must be absolute", prefix, rest, prefix)
+		return r, failure.Unusable("%s%s: the path after %s must be absolute", prefix, rest, prefix)
 	case named && which == "":
-		return r, unusable("%s%s: nothing follows the last colon", prefix, rest)
+		return r, failure.Unusable("%s%s: nothing follows the last colon", prefix, rest)
 	}
 	r.path, r.name = filepath.Clean(path), which
 	if r.kind == fromArchive && which != "" {
 		n, err := parseRemote(which)
 		if err != nil || n.digest != nil {
-			return r, unusable("%s%s: %q is not the name of an image", prefix, rest, which)
+			return r, failure.Unusable("%s%s: %q is not the name of an image", prefix, rest, which)
 		}
 		r.name = n.canonical
 	}
@@ -108,16 +109,16 @@ func (r reference) remote() (reference, error) {
 func parseRemote(s string) (reference, error) {
 	r := reference{kind: fromRegistry, given: s}
 	if strings.Contains(s, "://") {
-		return r, unusable("image reference %q is a URL: leave out the part before the registry's name", s)
+		return r, failure.Unusable("image reference %q is a URL: leave out the part before the registry's name", s)
 	}
 	ref, err := name.ParseReference(s)
 	if err != nil {
-		return r, unusable("image reference %q is malformed: it is [REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@sha256:DIGEST, in lower case", s)
+		return r, failure.Unusable("image reference %q is malformed: it is [REGISTRY/]NAME[:TAG] or [REGISTRY/]NAME@sha256:DIGEST, in lower case", s)
 	}
 	r.repo = ref.Context()
 	for part := range strings.SplitSeq(r.repo.RepositoryStr(), "/") {
 		if !repositoryPart.MatchString(part) {
-			return r, unusable("image reference %q is malformed: %q cannot be a part of a repository's name", s, part)
+			return r, failure.Unusable("image reference %q is malformed: %q cannot be a part of a repository's name", s, part)
 		}
 	}
 	registry := r.repo.RegistryStr()
@@ -129,7 +130,7 @@ func parseRemote(s string) (reference, error) {
 	case name.Digest:
 		h, err := v1.NewHash(ref.DigestStr())
 		if err != nil || h.Algorithm != "sha256" {
-			return r, unusable("image reference %q: only sha256 digests can be checked here", s)
+			return r, failure.Unusable("image reference %q: only sha256 digests can be checked here", s)
 		}
 		r.digest = &h
 		r.canonical += "@" + h.String()

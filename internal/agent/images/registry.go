@@ -20,6 +20,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // Grant is the right to pull one image for a short time. It comes from the
@@ -88,21 +89,21 @@ func (r *registry) connect(ctx context.Context) (*session, error) {
 			if f := (*muster.Failure)(nil); errors.As(err, &f) || ctx.Err() != nil {
 				return nil, err
 			}
-			return nil, outside("the right to pull was not had: %s", said(err))
+			return nil, failure.Outside("the right to pull was not had: %s", said(err))
 		}
 	}
 	if g.Ref != "" {
 		var err error
 		if target, err = parseRemote(g.Ref); err != nil {
-			return nil, outside("the server sends it elsewhere: %v", err)
+			return nil, failure.Outside("the server sends it elsewhere: %v", err)
 		}
 	}
 	host := target.repo.RegistryStr()
 	switch {
 	case isForbidden(r.destinations, hostOf(host)):
-		return nil, unusable("registry %s: it is an address that no registry uses", host)
+		return nil, failure.Unusable("registry %s: it is an address that no registry uses", host)
 	case isHere(hostOf(host)) && !g.Insecure:
-		return nil, unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
+		return nil, failure.Unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
 	}
 	s := &session{target: target, until: g.Until}
 	if s.until.IsZero() {
@@ -127,7 +128,7 @@ func (r *registry) authorize(ctx context.Context, target reference, header strin
 	}
 	reg, err := name.NewRegistry(host, opts...)
 	if err != nil {
-		return nil, "", unusable("registry %q: %v", host, err)
+		return nil, "", failure.Unusable("registry %q: %v", host, err)
 	}
 	if header == "" {
 		rt, err := transport.NewWithContext(ctx, reg, authn.Anonymous, base, []string{target.repo.Scope(transport.PullScope)})
@@ -211,21 +212,21 @@ func (r *registry) answer(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, errSlow):
-		return outside("registry %s sends too slowly", host)
+		return failure.Outside("registry %s sends too slowly", host)
 	case errors.As(err, &untrusted), !errors.As(err, &a):
-		return outside("registry %s cannot be reached: %s", host, said(err))
+		return failure.Outside("registry %s cannot be reached: %s", host, said(err))
 	}
 	switch c := a.StatusCode; {
 	case c == http.StatusUnauthorized, c == http.StatusForbidden:
-		return notFound("not found or no access: check the spelling, the tag, and the credentials for %s in the server's configuration", host)
+		return failure.NotFound("not found or no access: check the spelling, the tag, and the credentials for %s in the server's configuration", host)
 	case c == http.StatusNotFound:
-		return notFound("it does not exist in %s: check the spelling and the tag", host)
+		return failure.NotFound("it does not exist in %s: check the spelling and the tag", host)
 	case c == http.StatusTooManyRequests:
-		return outside("registry %s wants fewer requests: %s", host, status(a))
+		return failure.Outside("registry %s wants fewer requests: %s", host, status(a))
 	case c >= 500, c == http.StatusRequestTimeout, c == http.StatusTooEarly:
-		return outside("registry %s is out of order: %s", host, status(a))
+		return failure.Outside("registry %s is out of order: %s", host, status(a))
 	}
-	return unusable("registry %s refuses: %s", host, status(a))
+	return failure.Unusable("registry %s refuses: %s", host, status(a))
 }
 
 // do sends a request for something in the repository. A grant that is over or
@@ -239,7 +240,7 @@ func (r *registry) do(ctx context.Context, method, path string, header http.Head
 		}
 		req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
 		if err != nil {
-			return nil, unusable("%s", said(err))
+			return nil, failure.Unusable("%s", said(err))
 		}
 		for k, v := range header {
 			req.Header[k] = v
@@ -275,7 +276,7 @@ type pauseError struct {
 func (e pauseError) Unwrap() error { return e.error }
 
 func withPause(err error, retryAfter string) error {
-	if n, e := strconv.Atoi(retryAfter); e == nil && n > 0 && isClass(err, muster.FailureOutside) {
+	if n, e := strconv.Atoi(retryAfter); e == nil && n > 0 && failure.Is(err, muster.FailureOutside) {
 		return pauseError{err, time.Duration(min(n, 3600)) * time.Second}
 	}
 	return err
@@ -366,7 +367,7 @@ func (r *registry) close() {}
 func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(b)) > most {
-		return nil, unusable("its %s has more than %d bytes", what, most)
+		return nil, failure.Unusable("its %s has more than %d bytes", what, most)
 	}
 	return b, err
 }
@@ -384,8 +385,8 @@ func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 		resp, err = r.blobPart(ctx, d, "")
 	}
 	if err != nil {
-		if isNotFound(err) {
-			return nil, unusable("its manifest names %s, which the registry does not give", d.Digest)
+		if failure.IsNotFound(err) {
+			return nil, failure.Unusable("its manifest names %s, which the registry does not give", d.Digest)
 		}
 		return nil, err
 	}
@@ -394,7 +395,7 @@ func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 	}
 	if resp.StatusCode == http.StatusPartialContent {
 		_ = resp.Body.Close()
-		return nil, outside("registry %s sends another part of %s than it was asked for", r.ref.repo.RegistryStr(), d.Digest)
+		return nil, failure.Outside("registry %s sends another part of %s than it was asked for", r.ref.repo.RegistryStr(), d.Digest)
 	}
 	if _, err := io.CopyN(io.Discard, resp.Body, from); err != nil {
 		_ = resp.Body.Close()
@@ -417,9 +418,4 @@ func startsAt(contentRange string, from int64) bool {
 	first, _, found := strings.Cut(rest, "-")
 	n, err := strconv.ParseInt(first, 10, 64)
 	return ok && found && err == nil && n == from
-}
-
-func isNotFound(err error) bool {
-	var f *muster.Failure
-	return errors.As(err, &f) && f.Reason == muster.ReasonImageNotFound
 }

@@ -1,18 +1,14 @@
 package images
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,25 +19,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/klauspost/compress/zstd"
-	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
-
-// needRoot skips where layers cannot be unpacked.
-func needRoot(t testing.TB) {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mknod(filepath.Join(dir, "w"), unix.S_IFCHR, 0); err != nil {
-		t.Skip("unpacking layers needs the right to make device nodes:", err)
-	}
-	if err := unix.Setxattr(dir, opaqueAttr, []byte("y"), 0); err != nil {
-		t.Skip("unpacking layers needs the right to set trusted attributes:", err)
-	}
-	if err := os.Chown(dir, 12345, 12345); err != nil {
-		t.Skip("unpacking layers needs the right to change owners:", err)
-	}
-}
 
 // reg is a registry on loopback that can be told to misbehave.
 type reg struct {
@@ -117,70 +98,6 @@ func (r *reg) put(t testing.TB, path, contentType string, body []byte) {
 	}
 }
 
-// item is an entry of a layer's tar, short to write.
-type item struct {
-	name  string
-	typ   byte // 0: file, or directory if the name ends in a slash
-	body  string
-	link  string
-	mode  int64
-	uid   int
-	gid   int
-	xattr map[string]string
-}
-
-var someTime = time.Unix(1_700_000_000, 0)
-
-func tarOf(t testing.TB, items ...item) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, it := range items {
-		h := &tar.Header{Name: it.name, Typeflag: it.typ, Linkname: it.link, Mode: it.mode, Uid: it.uid, Gid: it.gid, ModTime: someTime, Size: int64(len(it.body))}
-		switch {
-		case it.typ == 0 && strings.HasSuffix(it.name, "/"):
-			h.Typeflag = tar.TypeDir
-		case it.typ == 0:
-			h.Typeflag = tar.TypeReg
-		}
-		if h.Mode == 0 {
-			h.Mode = 0o644
-			if h.Typeflag == tar.TypeDir {
-				h.Mode = 0o755
-			}
-		}
-		for k, v := range it.xattr {
-			if h.PAXRecords == nil {
-				h.PAXRecords = map[string]string{}
-			}
-			h.PAXRecords[xattrRecord+k] = v
-		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write([]byte(it.body)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func gz(t testing.TB, b []byte) []byte {
-	t.Helper()
-	var out bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
-	if _, err := w.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
-}
-
 func zst(t testing.TB, b []byte) []byte {
 	t.Helper()
 	w, err := zstd.NewWriter(nil)
@@ -202,9 +119,9 @@ type blob struct {
 	diff      v1.Hash
 }
 
-func gzLayer(t testing.TB, items ...item) blob {
-	plain := tarOf(t, items...)
-	return blob{gz(t, plain), types.DockerLayer, hashOf(plain)}
+func gzLayer(t testing.TB, items ...layertest.Item) blob {
+	plain := layertest.TarOf(t, items...)
+	return blob{layertest.Gz(t, plain), types.DockerLayer, hashOf(plain)}
 }
 
 type built struct {
@@ -316,7 +233,7 @@ func refused(t *testing.T, s *Store, ref string, class muster.FailureClass, reas
 // clean checks that nothing is left of what did not come to be.
 func clean(t *testing.T, s *Store) {
 	t.Helper()
-	if left := names(t, s.path(tmpDir)); len(left) > 0 {
+	if left := layertest.Names(t, s.path(tmpDir)); len(left) > 0 {
 		t.Errorf("left in tmp: %v", left)
 	}
 	s.mu.Lock()
@@ -352,47 +269,4 @@ func unused(t *testing.T, s *Store) {
 			t.Errorf("image %s has %d uses", im.record.Digest, im.refs)
 		}
 	}
-}
-
-func names(t testing.TB, dir string) []string {
-	t.Helper()
-	list, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []string
-	for _, e := range list {
-		out = append(out, e.Name())
-	}
-	return out
-}
-
-// look describes what is at a path of a layer in a few words.
-func look(t testing.TB, path string) string {
-	t.Helper()
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return "none"
-	}
-	owner := fmt.Sprintf("%o %d:%d", st.Mode&0o7777, st.Uid, st.Gid)
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		var y [1]byte
-		if n, _ := unix.Lgetxattr(path, opaqueAttr, y[:]); n == 1 {
-			return "opaque dir " + owner
-		}
-		return "dir " + owner
-	case unix.S_IFLNK:
-		to, _ := os.Readlink(path)
-		return "link " + to
-	case unix.S_IFREG:
-		b, _ := os.ReadFile(path)
-		return "file " + owner + " " + string(b)
-	case unix.S_IFIFO:
-		return "fifo " + owner
-	}
-	if isWhiteout(&st) {
-		return "whiteout"
-	}
-	return "other"
 }

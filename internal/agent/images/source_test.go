@@ -19,26 +19,17 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
-
-func write(t testing.TB, path string, data []byte) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func ociBuild(t testing.TB, text string) built {
 	return build(t, func(_ *v1.ConfigFile, m *v1.Manifest) {
 		m.MediaType, m.Config.MediaType = types.OCIManifestSchema1, types.OCIConfigJSON
-	}, gzLayer(t, item{name: "text", body: text}))
+	}, gzLayer(t, layertest.Item{Name: "text", Body: text}))
 }
 
 // layoutOf writes images as an OCI layout, by name.
@@ -52,11 +43,11 @@ func layoutOf(t testing.TB, dir string, images map[string]built) {
 		}
 		index.Manifests = append(index.Manifests, d)
 		for _, data := range append([][]byte{b.manifest, b.config}, b.blobs[0].data) {
-			write(t, filepath.Join(dir, blobPath(hashOf(data))), data)
+			layertest.Write(t, filepath.Join(dir, blobPath(hashOf(data))), data)
 		}
 	}
-	write(t, filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`))
-	write(t, filepath.Join(dir, "index.json"), mustJSON(t, index))
+	layertest.Write(t, filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`))
+	layertest.Write(t, filepath.Join(dir, "index.json"), mustJSON(t, index))
 }
 
 func textOf(t testing.TB, im *Image) string {
@@ -69,7 +60,7 @@ func textOf(t testing.TB, im *Image) string {
 }
 
 func TestLayouts(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	dir := t.TempDir()
 	s := newStore(t, nil)
 	user, img, none := muster.FailureUser, muster.ReasonImage, muster.ReasonImageNotFound
@@ -94,9 +85,9 @@ func TestLayouts(t *testing.T) {
 	evil := ociBuild(t, "evil")
 	layoutOf(t, dir, map[string]built{"": evil})
 	layer := filepath.Join(dir, blobPath(hashOf(evil.blobs[0].data)))
-	write(t, layer, []byte("others"))
+	layertest.Write(t, layer, []byte("others"))
 	refused(t, s, "oci:"+dir, user, img, "less than")
-	write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].data)))
+	layertest.Write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].data)))
 	refused(t, s, "oci:"+dir, user, img, "bytes")
 	if err := os.Remove(layer); err != nil {
 		t.Fatal(err)
@@ -106,7 +97,7 @@ func TestLayouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, s, "oci:"+dir, user, img)
-	write(t, filepath.Join(dir, "index.json"), []byte("root:x:0:0"))
+	layertest.Write(t, filepath.Join(dir, "index.json"), []byte("root:x:0:0"))
 	refused(t, s, "oci:"+dir, user, img, "JSON")
 	unused(t, s)
 }
@@ -114,53 +105,53 @@ func TestLayouts(t *testing.T) {
 // archiveOf is what docker save writes; the second image's layer is a link to the first's.
 func archiveOf(t testing.TB, images ...built) []byte {
 	t.Helper()
-	var items []item
+	var items []layertest.Item
 	var list []saved
 	for i, b := range images {
 		im := saved{Config: fmt.Sprint(i, ".json"), RepoTags: []string{fmt.Sprint("img", i, ":1")}}
-		items = append(items, item{name: im.Config, body: string(b.config)})
+		items = append(items, layertest.Item{Name: im.Config, Body: string(b.config)})
 		for j, l := range b.blobs {
 			name := fmt.Sprint(i, "-", j, "/layer.tar")
 			im.Layers = append(im.Layers, name)
 			if i > 0 && l.diff == images[0].blobs[0].diff {
-				items = append(items, item{name: name, typ: tar.TypeSymlink, link: "../0-0/layer.tar"})
+				items = append(items, layertest.Item{Name: name, Type: tar.TypeSymlink, Link: "../0-0/layer.tar"})
 				continue
 			}
-			items = append(items, item{name: name, body: string(l.data)})
+			items = append(items, layertest.Item{Name: name, Body: string(l.data)})
 		}
 		list = append(list, im)
 	}
-	return tarOf(t, append(items, item{name: "manifest.json", body: string(mustJSON(t, list))})...)
+	return layertest.TarOf(t, append(items, layertest.Item{Name: "manifest.json", Body: string(mustJSON(t, list))})...)
 }
 
-func plainLayer(t testing.TB, items ...item) blob {
-	data := tarOf(t, items...)
+func plainLayer(t testing.TB, items ...layertest.Item) blob {
+	data := layertest.TarOf(t, items...)
 	return blob{data, types.DockerUncompressedLayer, hashOf(data)}
 }
 
 func TestArchives(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "a.tar")
 	ref := "docker-archive:" + path
 	s := newStore(t, nil)
 	user, img, none := muster.FailureUser, muster.ReasonImage, muster.ReasonImageNotFound
 	refused(t, s, ref, user, none, "does not exist")
-	write(t, path, []byte("root:x:0:0:root:/root:/bin/sh\n"))
+	layertest.Write(t, path, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	refused(t, s, ref, user, img, "not a tar of an image")
-	write(t, path, tarOf(t, item{name: "x"}))
+	layertest.Write(t, path, layertest.TarOf(t, layertest.Item{Name: "x"}))
 	refused(t, s, ref, user, img, "manifest.json")
-	base := plainLayer(t, item{name: "base", body: "base"})
-	one := build(t, nil, base, plainLayer(t, item{name: "text", body: "one"}))
-	write(t, path, archiveOf(t, one))
+	base := plainLayer(t, layertest.Item{Name: "base", Body: "base"})
+	one := build(t, nil, base, plainLayer(t, layertest.Item{Name: "text", Body: "one"}))
+	layertest.Write(t, path, archiveOf(t, one))
 	first := open(t, s, ref)
 	if textOf(t, first) != "one" {
 		t.Error(textOf(t, first))
 	}
 	first.Release()
 	// Compressed, and with layers that are compressed: the same image.
-	for name, data := range map[string][]byte{"gzip": gz(t, archiveOf(t, one)), "zstd": zst(t, archiveOf(t, one)),
-		"layers": archiveOf(t, build(t, nil, base, blob{gz(t, one.blobs[1].data), types.DockerLayer, one.blobs[1].diff}))} {
-		write(t, path, data)
+	for name, data := range map[string][]byte{"gzip": layertest.Gz(t, archiveOf(t, one)), "zstd": zst(t, archiveOf(t, one)),
+		"layers": archiveOf(t, build(t, nil, base, blob{layertest.Gz(t, one.blobs[1].data), types.DockerLayer, one.blobs[1].diff}))} {
+		layertest.Write(t, path, data)
 		other := newStore(t, nil)
 		im := open(t, other, ref)
 		if textOf(t, im) != "one" || name != "layers" && im.Digest != first.Digest {
@@ -169,12 +160,12 @@ func TestArchives(t *testing.T) {
 		im.Release()
 		unused(t, other)
 	}
-	two := build(t, nil, base, plainLayer(t, item{name: "text", body: "two"}))
-	write(t, path, archiveOf(t, one, two))
+	two := build(t, nil, base, plainLayer(t, layertest.Item{Name: "text", Body: "two"}))
+	layertest.Write(t, path, archiveOf(t, one, two))
 	refused(t, s, ref, user, img, "2 images", "img0:1", "img1:1")
 	refused(t, s, ref+":img2:1", user, none, "img0:1")
 	im := open(t, s, ref+":img1:1")
-	if textOf(t, im) != "two" || look(t, im.Layers[1]+"/base") != "file 644 0:0 base" {
+	if textOf(t, im) != "two" || layertest.Look(t, im.Layers[1]+"/base") != "file 644 0:0 base" {
 		t.Error(textOf(t, im))
 	}
 	im.Release()
@@ -190,7 +181,7 @@ func TestArchives(t *testing.T) {
 	im.Release()
 	// A layer that is not what the configuration says.
 	bad := build(t, nil, blob{base.data, base.mediaType, hashOf([]byte("x"))})
-	write(t, path, archiveOf(t, bad))
+	layertest.Write(t, path, archiveOf(t, bad))
 	refused(t, s, ref, user, img, "diff id")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -202,7 +193,7 @@ func TestArchives(t *testing.T) {
 // A registry that wants a token, and sends to another host for blobs: the grant
 // reaches the one and not the other, is asked for again when it is over, and is never told.
 func TestGrant(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	r.push(t, "mirror/app", "1", b)
@@ -339,7 +330,7 @@ func TestPlainHTTP(t *testing.T) {
 					c.Grant = func(context.Context, string) (Grant, error) { return g, nil }
 				})
 				_, err := s.Open(context.Background(), ref, nil)
-				if !isClass(err, want) {
+				if !failure.Is(err, want) {
 					t.Errorf("%s, insecure %v, mirror %v: %v", host, plain, mirror, err)
 				}
 				if got := slices.Contains(schemes, "http"); got != (plain && want == out) || want == user && len(schemes) > 0 {
@@ -353,7 +344,7 @@ func TestPlainHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Open(context.Background(), "127.0.0.1:5000/x:1", nil); !isClass(err, user) || len(schemes) > 0 {
+	if _, err := s.Open(context.Background(), "127.0.0.1:5000/x:1", nil); !failure.Is(err, user) || len(schemes) > 0 {
 		t.Errorf("without grants: %v, %v", err, schemes)
 	}
 }
@@ -428,11 +419,11 @@ func TestArchiveOpensFilesOnly(t *testing.T) {
 		return err == nil
 	}
 	for _, path := range []string{pipe, link} {
-		a, err := openArchive(context.Background(), path, dir, endless{})
+		a, err := openArchive(context.Background(), path, dir, roomy{})
 		if err == nil {
 			a.close()
 		}
-		if !isClass(err, muster.FailureUser) || !strings.Contains(err.Error(), "not a regular file") {
+		if !failure.Is(err, muster.FailureUser) || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("%s: %v", path, err)
 		}
 		if opened() {
@@ -447,7 +438,7 @@ func TestArchiveOpensFilesOnly(t *testing.T) {
 	if !opened() {
 		t.Error("the watch sees nothing")
 	}
-	if _, err := openArchive(context.Background(), dir+"/none", dir, endless{}); !isNotFound(err) {
+	if _, err := openArchive(context.Background(), dir+"/none", dir, roomy{}); !failure.IsNotFound(err) {
 		t.Errorf("a name of nothing: %v", err)
 	}
 	if err := os.WriteFile(dir+"/file", []byte("x"), 0o600); err != nil {
@@ -469,7 +460,7 @@ func (f tripper) RoundTrip(req *http.Request) (*http.Response, error) { return f
 
 // An anonymous registry that hands out tokens, over TLS.
 func TestAnonymousToken(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	r.push(t, "app", "1", b)
@@ -513,3 +504,9 @@ func TestAnonymousToken(t *testing.T) {
 	s = newStore(t, nil)
 	refused(t, s, host+"/app:1", muster.FailureOutside, muster.ReasonImage, "certificate")
 }
+
+// roomy has room for everything.
+type roomy struct{}
+
+func (roomy) Reserve(context.Context, int64) error { return nil }
+func (roomy) Piece() int64                         { return 1 << 20 }

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // drip is an answer that brings a piece at a time; it ends with its request.
@@ -72,7 +73,7 @@ func TestSlowRegistry(t *testing.T) {
 				if took := time.Since(began); took > c.most {
 					t.Errorf("it took %v", took)
 				}
-				if c.ok && (err != nil || n != c.size) || !c.ok && !isClass(err, muster.FailureOutside) {
+				if c.ok && (err != nil || n != c.size) || !c.ok && !failure.Is(err, muster.FailureOutside) {
 					t.Errorf("%d bytes, %v", n, err)
 				}
 				if !c.ok {
@@ -88,7 +89,7 @@ func TestSlowRegistry(t *testing.T) {
 		})
 		s := newStore(t, func(c *Config) { c.HTTP = rt })
 		began := time.Now()
-		if _, err := s.Open(t.Context(), "registry.example/x:1", nil); !isClass(err, muster.FailureOutside) || time.Since(began) > time.Hour {
+		if _, err := s.Open(t.Context(), "registry.example/x:1", nil); !failure.Is(err, muster.FailureOutside) || time.Since(began) > time.Hour {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

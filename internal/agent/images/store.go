@@ -21,6 +21,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // Config is what a store needs.
@@ -333,7 +334,7 @@ func (s *Store) Verify(ctx context.Context, digest string) (bad []string, err er
 	}
 	s.mu.Unlock()
 	if !found {
-		return nil, notFound("image %s is not on this node", digest)
+		return nil, failure.NotFound("image %s is not on this node", digest)
 	}
 	for i, l := range list {
 		whole, e := s.check(ctx, l)

@@ -18,18 +18,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
 func simple(t testing.TB, text string) built {
 	return build(t, nil,
-		gzLayer(t, item{name: "etc/"}, item{name: "etc/os", body: "base"}, item{name: "bin/"}, item{name: "bin/su", body: "x", mode: 0o4755}),
-		gzLayer(t, item{name: "app/"}, item{name: "app/text", body: text, uid: 7, gid: 8}, item{name: "etc/.wh.os"}))
+		gzLayer(t, layertest.Item{Name: "etc/"}, layertest.Item{Name: "etc/os", Body: "base"}, layertest.Item{Name: "bin/"}, layertest.Item{Name: "bin/su", Body: "x", Mode: 0o4755}),
+		gzLayer(t, layertest.Item{Name: "app/"}, layertest.Item{Name: "app/text", Body: text, UID: 7, GID: 8}, layertest.Item{Name: "etc/.wh.os"}))
 }
 
 func TestOpenFromRegistry(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	ref := r.push(t, "team/app", "v1", b)
@@ -55,11 +56,11 @@ func TestOpenFromRegistry(t *testing.T) {
 	for path, want := range map[string]string{
 		"app/text": "file 644 7:8 one", "app": "dir 755 0:0", "etc/os": "whiteout", "etc": "dir 755 0:0",
 	} {
-		if got := look(t, filepath.Join(im.Layers[0], path)); got != want {
+		if got := layertest.Look(t, filepath.Join(im.Layers[0], path)); got != want {
 			t.Errorf("top layer has %s: %s, want %s", path, got, want)
 		}
 	}
-	if got := look(t, filepath.Join(im.Layers[1], "bin/su")); got != "file 4755 0:0 x" {
+	if got := layertest.Look(t, filepath.Join(im.Layers[1], "bin/su")); got != "file 4755 0:0 x" {
 		t.Errorf("setuid file: %s", got)
 	}
 	c := im.Config
@@ -99,7 +100,7 @@ func TestOpenFromRegistry(t *testing.T) {
 
 // TestFresh: a tag that was asked for lately is not asked for again, but when it is pulled on purpose.
 func TestFresh(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	one := simple(t, "one")
 	ref := r.push(t, "app", "latest", one)
@@ -125,7 +126,7 @@ func TestFresh(t *testing.T) {
 }
 
 func TestTagMovesAndRegistryAway(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	ref := r.push(t, "app", "latest", simple(t, "one"))
 	s := newStore(t, nil)
@@ -174,17 +175,17 @@ func TestTagMovesAndRegistryAway(t *testing.T) {
 	if freed, err := s.Prune(context.Background(), true); err != nil || freed == 0 || len(s.List()) != 0 {
 		t.Errorf("prune all: %d %v", freed, err)
 	}
-	if used, _ := s.Usage(); used != 0 || len(names(t, s.LayersDir())) != 0 || len(names(t, s.path(blobsDir))) != 0 || len(names(t, s.path(refsDir))) != 0 {
+	if used, _ := s.Usage(); used != 0 || len(layertest.Names(t, s.LayersDir())) != 0 || len(layertest.Names(t, s.path(blobsDir))) != 0 || len(layertest.Names(t, s.path(refsDir))) != 0 {
 		t.Errorf("%d bytes are used after all was pruned", used)
 	}
 	unused(t, s)
 }
 
 func TestRefusals(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	s := newStore(t, nil)
-	good := gzLayer(t, item{name: "a", body: "a"})
+	good := gzLayer(t, layertest.Item{Name: "a", Body: "a"})
 	push := func(name string, change func(*v1.ConfigFile, *v1.Manifest), layers ...blob) string {
 		return r.push(t, name, "1", build(t, change, layers...))
 	}
@@ -201,8 +202,8 @@ func TestRefusals(t *testing.T) {
 	}, good), user, img, "helm")
 	refused(t, s, push("count", func(c *v1.ConfigFile, _ *v1.Manifest) { c.RootFS.DiffIDs = nil }, good), user, img, "layers")
 	refused(t, s, push("diff", nil, blob{good.data, good.mediaType, hashOf([]byte("other"))}), user, img, "diff id")
-	cut := tarOf(t, item{name: "a", body: strings.Repeat("a", 5000)})[:3000]
-	refused(t, s, push("cut", nil, blob{gz(t, cut), types.DockerLayer, hashOf(cut)}), user, img, "whole tar")
+	cut := layertest.TarOf(t, layertest.Item{Name: "a", Body: strings.Repeat("a", 5000)})[:3000]
+	refused(t, s, push("cut", nil, blob{layertest.Gz(t, cut), types.DockerLayer, hashOf(cut)}), user, img, "whole tar")
 	refused(t, s, push("cutgz", nil, blob{good.data[:len(good.data)-9], types.DockerLayer, good.diff}), user, img)
 	refused(t, s, push("noise", nil, blob{[]byte("\x1f\x8bnoise and noise"), types.DockerLayer, good.diff}), user, img)
 	many := make([]blob, maxLayers+1)
@@ -231,14 +232,14 @@ func TestRefusals(t *testing.T) {
 // The bytes of a layer are not those of its digest: the way or the registry is
 // to blame, and the layer is tried once more.
 func TestWrongBytes(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	ref := r.push(t, "app", "1", b)
 	digest := hashOf(b.blobs[1].data).String()
 	times := 0
 	always := false
-	other := gzLayer(t, item{name: "evil", body: "x"})
+	other := gzLayer(t, layertest.Item{Name: "evil", Body: "x"})
 	r.meddle(func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != http.MethodGet || !strings.HasSuffix(req.URL.Path, digest) {
 			return false
@@ -257,7 +258,7 @@ func TestWrongBytes(t *testing.T) {
 	refused(t, s, ref, muster.FailureOutside, muster.ReasonImage, "bytes")
 	times, always = 0, false
 	im := open(t, s, ref)
-	if got := look(t, filepath.Join(im.Layers[0], "evil")); got != "none" {
+	if got := layertest.Look(t, filepath.Join(im.Layers[0], "evil")); got != "none" {
 		t.Errorf("evil: %s", got)
 	}
 	im.Release()
@@ -265,7 +266,7 @@ func TestWrongBytes(t *testing.T) {
 }
 
 func TestPlatforms(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	add := func(arch, variant, text string) built {
@@ -273,7 +274,7 @@ func TestPlatforms(t *testing.T) {
 			c.Architecture, c.Variant = arch, variant
 			m.MediaType = types.OCIManifestSchema1
 			m.Config.MediaType = types.OCIConfigJSON
-		}, gzLayer(t, item{name: "text", body: text}))
+		}, gzLayer(t, layertest.Item{Name: "text", Body: text}))
 		r.push(t, "multi", "tmp-"+arch+variant, b)
 		index.Manifests = append(index.Manifests, v1.Descriptor{MediaType: b.mediaType, Size: int64(len(b.manifest)), Digest: b.digest,
 			Platform: &v1.Platform{OS: "linux", Architecture: arch, Variant: variant}})
@@ -298,7 +299,7 @@ func TestPlatforms(t *testing.T) {
 	} {
 		s := newStore(t, func(c *Config) { c.Platform = platform })
 		im := open(t, s, r.host+"/multi:1")
-		if got := look(t, filepath.Join(im.Layers[0], "text")); !strings.HasSuffix(got, " "+want) {
+		if got := layertest.Look(t, filepath.Join(im.Layers[0], "text")); !strings.HasSuffix(got, " "+want) {
 			t.Errorf("%s got %s, want %s", platform, got, want)
 		}
 		if im.Digest != hashOf(data).String() {
@@ -313,25 +314,27 @@ func TestPlatforms(t *testing.T) {
 
 // Layers that an image has twice are mounted once, the upper one.
 func TestSameLayerTwice(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
-	a, b := gzLayer(t, item{name: "a", body: "a"}), gzLayer(t, item{name: "b", body: "b"})
+	a, b := gzLayer(t, layertest.Item{Name: "a", Body: "a"}), gzLayer(t, layertest.Item{Name: "b", Body: "b"})
 	ref := r.push(t, "twice", "1", build(t, nil, a, b, a))
 	s := newStore(t, nil)
 	im := open(t, s, ref)
 	defer im.Release()
-	if len(im.Layers) != 2 || look(t, im.Layers[0]+"/a") != "file 644 0:0 a" || look(t, im.Layers[1]+"/b") != "file 644 0:0 b" {
+	if len(im.Layers) != 2 || layertest.Look(t, im.Layers[0]+"/a") != "file 644 0:0 a" || layertest.Look(t, im.Layers[1]+"/b") != "file 644 0:0 b" {
 		t.Errorf("layers %v", im.Layers)
 	}
 }
 
 func TestMediaTypesAndCompressions(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	s := newStore(t, nil)
-	plain := func(n string) []byte { return tarOf(t, item{name: n, body: strings.Repeat(n, 100_000)}) }
+	plain := func(n string) []byte {
+		return layertest.TarOf(t, layertest.Item{Name: n, Body: strings.Repeat(n, 100_000)})
+	}
 	layers := []blob{
-		{gz(t, plain("1")), types.OCILayer, hashOf(plain("1"))},
+		{layertest.Gz(t, plain("1")), types.OCILayer, hashOf(plain("1"))},
 		{zst(t, plain("2")), types.OCILayerZStd, hashOf(plain("2"))},
 		{plain("3"), types.OCIUncompressedLayer, hashOf(plain("3"))},
 		{plain("4"), types.DockerUncompressedLayer, hashOf(plain("4"))},
@@ -344,7 +347,7 @@ func TestMediaTypesAndCompressions(t *testing.T) {
 	defer im.Release()
 	for i, dir := range im.Layers {
 		name := string(rune('5' - i))
-		if got := look(t, dir+"/"+name); got != "file 644 0:0 "+strings.Repeat(name, 100_000) {
+		if got := layertest.Look(t, dir+"/"+name); got != "file 644 0:0 "+strings.Repeat(name, 100_000) {
 			t.Errorf("layer %s: %.40s", name, got)
 		}
 	}
@@ -352,7 +355,7 @@ func TestMediaTypesAndCompressions(t *testing.T) {
 
 // Many at once: each layer is fetched once, and everything is given back.
 func TestManyAtOnce(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	refs := []string{r.push(t, "a", "1", simple(t, "one")), r.push(t, "b", "1", simple(t, "two")), r.push(t, "c", "1", simple(t, "one"))}
 	s := newStore(t, nil)
@@ -388,7 +391,7 @@ func TestManyAtOnce(t *testing.T) {
 	for _, ref := range refs {
 		open(t, s, ref).Release()
 	}
-	if n := len(names(t, s.LayersDir())); n != 3 {
+	if n := len(layertest.Names(t, s.LayersDir())); n != 3 {
 		t.Errorf("%d layers, want 3", n)
 	}
 	again(t, s)
@@ -396,7 +399,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // Who opens together shares one pull.
 func TestSingleFlight(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	refs := []string{r.push(t, "a", "1", simple(t, "one")), r.push(t, "b", "1", simple(t, "one"))}
 	started, go_ := make(chan struct{}, 100), make(chan struct{})
@@ -431,7 +434,7 @@ func TestSingleFlight(t *testing.T) {
 }
 
 func TestCancelEndsThePull(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	r := newReg(t)
 	b := simple(t, "one")
 	ref := r.push(t, "a", "1", b)

@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -115,7 +116,7 @@ func (t *transfer) again(err error) error {
 		return context.Cause(t.ctx)
 	}
 	t.failed++
-	if t.failed >= tries || !isClass(err, muster.FailureOutside) {
+	if t.failed >= tries || !failure.Is(err, muster.FailureOutside) {
 		return err
 	}
 	t.log.Warn("layer transfer broke, goes on", "layer", t.blob.desc.Digest, "at", t.at, "of", t.blob.desc.Size, "error", err)

@@ -1,19 +1,19 @@
-package images
+package unpack
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// tree makes entries below one directory and never outside of it. Names are
-// resolved by hand, part by part: a link in a layer means a place in the layer,
-// also when it is absolute or leads upwards, as it will inside the sandbox. Nobody
-// else writes in the directory, so what was looked at stays as it was.
+// tree makes entries below one directory and never outside of it. It resolves names by hand, part by part: a link in a layer
+// means a place in the layer, also when it is absolute or leads upwards, as it will inside the sandbox. Nobody else writes in
+// the directory, so what was looked at stays as it was.
 type tree struct {
 	dir   string // absolute
 	root  int    // descriptor of dir
@@ -35,13 +35,16 @@ const (
 	maxPath  = 3500 // below PATH_MAX, with our own directory before it
 )
 
-// entryError is what is wrong with an entry of a layer: it can be unpacked nowhere.
-type entryError struct{ why string }
+// EntryError says what is wrong with an entry of a layer that can be unpacked nowhere.
+type EntryError struct{ Why string }
 
-func (e *entryError) Error() string { return e.why }
+// Error is Why.
+func (e *EntryError) Error() string { return e.Why }
 
-func evil(format string, args ...any) error { return &entryError{fmt.Sprintf(format, args...)} }
+// evil makes an EntryError.
+func evil(format string, args ...any) error { return &EntryError{fmt.Sprintf(format, args...)} }
 
+// openTree opens a directory as a tree. The caller closes it.
 func openTree(dir string, shift int, full func() bool) (*tree, error) {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
 	if err != nil {
@@ -50,12 +53,13 @@ func openTree(dir string, shift int, full func() bool) (*tree, error) {
 	return &tree{dir: dir, root: fd, shift: shift, full: full, fd: -1, opaque: map[string]bool{}, kept: kept{most: maxNames}}, nil
 }
 
+// close closes its descriptors.
 func (t *tree) close() {
 	t.forget()
 	_ = unix.Close(t.root)
 }
 
-// forget drops the entered directory: something was removed, and it may be that.
+// forget gives up the directory that was entered last, because something was removed, and it may be that.
 func (t *tree) forget() {
 	if t.fd >= 0 {
 		_ = unix.Close(t.fd)
@@ -63,7 +67,7 @@ func (t *tree) forget() {
 	t.fd, t.asked, t.at = -1, "", ""
 }
 
-// retry does what may meet a full disk.
+// retry calls do again as long as the disk is full and full has made room.
 func (t *tree) retry(do func() error) error {
 	for {
 		err := do()
@@ -77,8 +81,8 @@ func (t *tree) retry(do func() error) error {
 	}
 }
 
-// enter gives a descriptor of the directory of a clean name and its true path,
-// and makes the directories that are missing if create is set.
+// enter answers a descriptor of the directory of a clean name, and its path without links. It makes missing directories if
+// create is set. The descriptor stays the tree's.
 func (t *tree) enter(dir string, create bool) (fd int, at string, err error) {
 	if t.fd >= 0 && t.asked == dir {
 		return t.fd, t.at, nil
@@ -104,7 +108,7 @@ func dot(at string) string {
 	return at
 }
 
-// resolve follows a clean name to the directory it means; no part of the answer is a link.
+// resolve follows a clean name to the directory that it means. No part of the answer is a link.
 func (t *tree) resolve(dir string, create bool) (string, error) {
 	at := ""
 	rest := dir
@@ -121,7 +125,7 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 		}
 		next := path.Join(at, part)
 		if len(next) > maxPath {
-			return "", evil("the path %s is too long", bounded(next))
+			return "", evil("the path %s is too long", failure.Bounded(next))
 		}
 		var st unix.Stat_t
 		err := unix.Fstatat(t.root, next, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -129,17 +133,17 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 		case err == unix.ENOENT && create:
 			err = t.makeDir(next)
 		case err == unix.ENOENT:
-			return "", evil("%s is not in this layer", bounded(next))
+			return "", evil("%s is not in this layer", failure.Bounded(next))
 		case err != nil:
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		case st.Mode&unix.S_IFMT == unix.S_IFLNK:
 			if links++; links > maxLinks {
-				return "", evil("%s goes through too many links", bounded(dir))
+				return "", evil("%s goes through too many links", failure.Bounded(dir))
 			}
 			var to string
 			if to, err = readlink(t.root, next); err == nil {
 				if len(to)+len(rest) > 2*maxPath {
-					return "", evil("the path %s is too long", bounded(next))
+					return "", evil("the path %s is too long", failure.Bounded(next))
 				}
 				if strings.HasPrefix(to, "/") {
 					at = ""
@@ -156,7 +160,7 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 				err = t.hide(next)
 			}
 		default:
-			return "", evil("%s is not a directory", bounded(next))
+			return "", evil("%s is not a directory", failure.Bounded(next))
 		}
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", next, err)
@@ -166,6 +170,7 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 	return at, nil
 }
 
+// parent is the directory of a path, empty for the root.
 func parent(at string) string {
 	if i := strings.LastIndexByte(at, '/'); i >= 0 {
 		return at[:i]
@@ -173,10 +178,12 @@ func parent(at string) string {
 	return ""
 }
 
+// isWhiteout reports whether this is a whiteout of the overlay file system.
 func isWhiteout(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
+// readlink is the target of a link, by its path below the root.
 func readlink(root int, at string) (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(root, at, buf)
@@ -210,7 +217,7 @@ func (t *tree) remove(at string) error {
 	return os.RemoveAll(t.dir + "/" + at)
 }
 
-// hide makes a directory opaque: those of the same name in lower layers do not show in it.
+// hide makes a directory opaque: what directories of the same name in lower layers hold does not show in it.
 func (t *tree) hide(at string) error {
 	if t.opaque[at] {
 		return nil
@@ -223,6 +230,7 @@ func (t *tree) hide(at string) error {
 	return t.kept.keep(at)
 }
 
+// path is a name below the root as an absolute one, for calls that know no descriptors.
 func (t *tree) path(at string) string {
 	if at == "" {
 		return t.dir
@@ -232,8 +240,8 @@ func (t *tree) path(at string) string {
 
 const opaqueAttr = "trusted.overlay.opaque"
 
-// whiteout hides a name of lower layers. What this layer itself has there stays:
-// a directory becomes opaque, anything else hides what is below anyway.
+// whiteout hides a name of lower layers. What this layer itself has there stays: a directory becomes opaque, and anything else
+// hides what is below anyway.
 func (t *tree) whiteout(dirFD int, dir, name string) error {
 	err := t.retry(func() error { return unix.Mknodat(dirFD, name, unix.S_IFCHR, 0) })
 	if err != unix.EEXIST {
@@ -249,8 +257,8 @@ func (t *tree) whiteout(dirFD int, dir, name string) error {
 	return nil
 }
 
-// clear makes way for an entry, unless both are directories. hidden says that
-// there was a whiteout, so that a directory made there must hide too.
+// clear removes what is in the way of an entry, unless both are directories. hidden says that there was a whiteout, so that a
+// directory made there must hide what is below too.
 func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dirFD, path.Base(at), &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -265,19 +273,8 @@ func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, er
 	return false, isWhiteout(&st), t.remove(at)
 }
 
-// isSystem says whether an error is the machine's and not the layer's.
-func isSystem(err error) bool {
-	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE, unix.ENFILE, unix.ENOMEM,
-		unix.EPERM, unix.EACCES, unix.EBADF, unix.ESTALE, unix.EOPNOTSUPP, unix.ENOSYS} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-// cleanName is an entry's or link's name as a path below the root, without dots;
-// empty for the root itself. ok is false if it leads upwards.
+// cleanName is the name of an entry, or the target of a link, as a path below the root without dots; empty for the root itself.
+// ok is false if it leads upwards.
 func cleanName(name string) (clean string, ok bool) {
 	var parts []string
 	for part := range strings.SplitSeq(name, "/") {

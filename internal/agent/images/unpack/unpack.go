@@ -1,4 +1,4 @@
-package images
+package unpack
 
 import (
 	"archive/tar"
@@ -13,29 +13,32 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
 // unpacker writes the entries of one layer's tar into a tree.
 type unpacker struct {
 	ctx  context.Context
 	tree *tree
-	// shift is added to owners; ids beyond the range that a user namespace has become nobody.
+	// shift is added to owners. Ids beyond the range of a user namespace become nobody.
 	shift int
-	room  room
+	room  Room
 
 	granted int64 // of room, not yet used
 	entries int
 	dirs    map[string]unix.Timespec // times of directories, set when nothing is made in them any more
 	leftOut map[string]bool          // device nodes
 	buf     []byte
-	notes   unpackNotes
+	notes   Notes
 	kept    kept // of dirs and leftOut
 }
 
-// kept counts the bytes of the paths that are kept in memory until the layer
-// is unpacked: their number is bounded, but each may be long.
+// kept counts the bytes of the paths that are kept in memory until the layer is unpacked. The number of entries bounds how
+// many there are, but each may be long.
 type kept struct{ size, most int }
 
+// keep counts a path, or refuses the layer.
 func (n *kept) keep(path string) error {
 	if n.size += len(path); n.size > n.most {
 		return evil("the names of its directories and devices have more than %d bytes together", n.most)
@@ -43,19 +46,25 @@ func (n *kept) keep(path string) error {
 	return nil
 }
 
+// drop counts a path that is no longer kept.
 func (n *kept) drop(path string) { n.size -= len(path) }
 
-// room is asked before bytes are written, for a piece at a time.
-type room interface {
-	room(ctx context.Context, n int64) error
-	piece() int64
+// Room is asked for room on the disk before bytes are written.
+type Room interface {
+	// Reserve takes room for n bytes, or says why there is none. It may wait while other layers are deleted.
+	Reserve(ctx context.Context, n int64) error
+	// Piece is how many bytes to ask for at a time, at least.
+	Piece() int64
 }
 
-// unpackNotes are what was done differently from what the layer says.
-type unpackNotes struct {
-	Devices    int // left out
-	Attributes int // extended attributes that were dropped
-	Owners     int // beyond the range, given to nobody
+// Notes count what was done differently from what the layer says.
+type Notes struct {
+	// Devices are device nodes, which are left out.
+	Devices int
+	// Attributes are extended attributes that mean something elsewhere only, or did not fit.
+	Attributes int
+	// Owners are those beyond the range, whose files belong to nobody.
+	Owners int
 }
 
 // Bounds and constants of layers.
@@ -63,10 +72,10 @@ const (
 	maxEntries  = 1_000_000
 	idRange     = 65536
 	nobody      = 65534
-	perEntry    = 512     // what an entry counts beside its content
+	PerEntry    = 512     // what an entry counts beside its content
 	block       = 4096    // what content is rounded up to
-	roomPiece   = 8 << 20 // how much room is asked for at a time, at most
-	maxTrailing = 64 << 20
+	RoomPiece   = 8 << 20 // how much room is asked for at a time, at most
+	MaxTrailing = 64 << 20
 	maxNames    = 64 << 20 // bytes of names that are kept
 
 	whiteoutPrefix = ".wh."
@@ -76,12 +85,13 @@ const (
 	capability     = "security.capability"
 )
 
-// unpack writes a tar into dir, which is empty and nobody else's. An *entryError
-// is the layer's fault; of other errors isSystem tells which are the machine's.
-func unpack(ctx context.Context, dir string, r io.Reader, shift int, room room, full func() bool) (unpackNotes, error) {
+// Unpack writes a tar into dir, which is empty and which nobody else uses. Every owner is moved by shift. When the disk is full,
+// it asks full whether there is room now. An *EntryError is the layer's fault. Of other errors, failure.IsSystem tells which are
+// the machine's.
+func Unpack(ctx context.Context, dir string, r io.Reader, shift int, room Room, full func() bool) (Notes, error) {
 	t, err := openTree(dir, shift, full)
 	if err != nil {
-		return unpackNotes{}, err
+		return Notes{}, err
 	}
 	defer t.close()
 	u := newUnpacker(ctx, t, shift, room)
@@ -89,7 +99,8 @@ func unpack(ctx context.Context, dir string, r io.Reader, shift int, room room, 
 	return u.notes, err
 }
 
-func newUnpacker(ctx context.Context, t *tree, shift int, room room) *unpacker {
+// newUnpacker makes one for a tree that is empty.
+func newUnpacker(ctx context.Context, t *tree, shift int, room Room) *unpacker {
 	return &unpacker{ctx: ctx, tree: t, shift: shift, room: room,
 		dirs: map[string]unix.Timespec{}, leftOut: map[string]bool{}, buf: make([]byte, 256<<10), kept: kept{most: maxNames}}
 }
@@ -112,17 +123,17 @@ func (u *unpacker) all(r io.Reader) error {
 			return err
 		}
 		if err := u.entry(h, tr); err != nil {
-			var e *entryError
+			var e *EntryError
 			if errors.As(err, &e) {
-				return evil("entry %q: %s", bounded(h.Name), e.why)
+				return evil("entry %q: %s", failure.Bounded(h.Name), e.Why)
 			}
-			return fmt.Errorf("entry %q: %w", bounded(h.Name), err)
+			return fmt.Errorf("entry %q: %w", failure.Bounded(h.Name), err)
 		}
 	}
 	return u.finish()
 }
 
-// start gives the root its owner and mode; the layer may name it and say otherwise.
+// start gives the root its owner and mode. The layer may have an entry for the root that says otherwise.
 func (u *unpacker) start() error {
 	err := unix.Fchmod(u.tree.root, 0o755)
 	if err == nil {
@@ -145,6 +156,7 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
+// setTime sets both times of a name in a directory, even if it is a link.
 func setTime(dirFD int, name string, t unix.Timespec) error {
 	return unix.UtimesNanoAt(dirFD, name, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW)
 }
@@ -152,8 +164,8 @@ func setTime(dirFD int, name string, t unix.Timespec) error {
 // use takes room for an entry.
 func (u *unpacker) use(n int64) error {
 	if n > u.granted {
-		ask := max(n-u.granted, u.room.piece())
-		if err := u.room.room(u.ctx, ask); err != nil {
+		ask := max(n-u.granted, u.room.Piece())
+		if err := u.room.Reserve(u.ctx, ask); err != nil {
 			return err
 		}
 		u.granted += ask
@@ -162,6 +174,7 @@ func (u *unpacker) use(n int64) error {
 	return nil
 }
 
+// entry unpacks one entry, whatever it is.
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -179,7 +192,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if len(name) > maxPath {
 		return evil("its name is too long")
 	}
-	cost := int64(perEntry)
+	cost := int64(PerEntry)
 	if h.Typeflag == tar.TypeDir {
 		cost += block
 	}
@@ -203,7 +216,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return u.make(h, content, fd, base, path.Join(at, base))
 }
 
-// whiteout handles names that hide something; done is false for all others.
+// whiteout handles names that hide something in lower layers. It answers false for all other names.
 func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
 	if strings.HasPrefix(dir, whiteoutMeta) || strings.Contains(dir, "/"+whiteoutMeta) {
 		return true, nil // bookkeeping of an old file system
@@ -228,7 +241,7 @@ func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
 	return true, u.tree.whiteout(fd, at, hidden)
 }
 
-// make makes one entry; at is its path without links.
+// make makes one entry. fd is its directory, base its name there, and at its path below the root, which has no links in it.
 func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at string) error {
 	if len(at) > maxPath {
 		return evil("its name is too long")
@@ -281,7 +294,7 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 	return u.meta(h, fd, base, at)
 }
 
-// leave notes what is left out, for links to it.
+// leave notes an entry that is left out, so that hard links to it are left out too.
 func (u *unpacker) leave(at string) error {
 	if u.leftOut[at] {
 		return nil
@@ -290,17 +303,17 @@ func (u *unpacker) leave(at string) error {
 	return u.kept.keep(at)
 }
 
-// again enters the directory of a path without links.
+// again enters the directory of a path, after it was forgotten.
 func (u *unpacker) again(at string) (int, error) {
 	fd, _, err := u.tree.enter(parent(at), true)
 	return fd, err
 }
 
-// link makes a hard link to what this layer has already.
+// link makes a hard link to a file of this layer.
 func (u *unpacker) link(h *tar.Header, at string) error {
 	target, ok := cleanName(h.Linkname)
 	if !ok || target == "" {
-		return evil("a link to %q, which leads out of the layer", bounded(h.Linkname))
+		return evil("a link to %q, which leads out of the layer", failure.Bounded(h.Linkname))
 	}
 	targetDir, targetBase := split(target)
 	targetAt, err := u.tree.resolve(targetDir, false)
@@ -315,11 +328,11 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 	err = unix.Fstatat(u.tree.root, from, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case err == unix.ENOENT:
-		return evil("a link to %q, which is not in this layer", bounded(h.Linkname))
+		return evil("a link to %q, which is not in this layer", failure.Bounded(h.Linkname))
 	case err != nil:
 		return err
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR || isWhiteout(&st):
-		return evil("a link to %q, which is not a file", bounded(h.Linkname))
+		return evil("a link to %q, which is not a file", failure.Bounded(h.Linkname))
 	case from == at:
 		return nil
 	case strings.HasPrefix(from, at+"/"):
@@ -337,7 +350,7 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 
 // file writes a regular file.
 func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base, at string) error {
-	// Before anything is written: a header may say any size.
+	// Before anything is written, because a header may say any size.
 	if err := u.use((h.Size + block - 1) / block * block); err != nil {
 		return err
 	}
@@ -365,6 +378,7 @@ func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base, at strin
 	return err
 }
 
+// copy writes the content of a file.
 func (u *unpacker) copy(f int, content io.Reader) error {
 	for {
 		n, err := content.Read(u.buf)
@@ -383,6 +397,7 @@ func (u *unpacker) copy(f int, content io.Reader) error {
 	}
 }
 
+// write writes all of p.
 func (u *unpacker) write(f int, p []byte) error {
 	for len(p) > 0 {
 		var n int
@@ -398,7 +413,7 @@ func (u *unpacker) write(f int, p []byte) error {
 	return nil
 }
 
-// meta gives owner, mode, attributes and time to what is not a regular file.
+// meta gives an entry that is not a regular file its owner, mode, attributes and time.
 func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
 	if err := u.owner(h, fd, base, at); err != nil {
 		return err
@@ -415,8 +430,8 @@ func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
 	return setTime(fd, base, timeOf(h))
 }
 
-// owner sets owner and mode, in this order: a change of owner takes setuid away.
-// base is empty if fd is the entry itself.
+// owner sets owner and mode, in this order, because a change of the owner takes setuid away. base is empty if fd is the entry
+// itself.
 func (u *unpacker) owner(h *tar.Header, fd int, base, at string) error {
 	uid, err := u.id(h.Uid)
 	if err != nil {
@@ -440,7 +455,7 @@ func (u *unpacker) owner(h *tar.Header, fd int, base, at string) error {
 	return err
 }
 
-// id shifts an owner.
+// id moves an owner into the range of the node's user namespace.
 func (u *unpacker) id(id int) (int, error) {
 	if id < 0 || id >= 1<<32-1 {
 		return 0, evil("the owner %d", id)
@@ -455,6 +470,7 @@ func (u *unpacker) id(id int) (int, error) {
 	return id + u.shift, nil
 }
 
+// timeOf is the time of an entry; 1970 if it has none.
 func timeOf(h *tar.Header) unix.Timespec {
 	if h.ModTime.IsZero() {
 		return unix.Timespec{}
@@ -462,8 +478,8 @@ func timeOf(h *tar.Header) unix.Timespec {
 	return unix.Timespec{Sec: h.ModTime.Unix(), Nsec: int64(h.ModTime.Nanosecond())}
 }
 
-// attributes sets the extended attributes that mean the same everywhere. The
-// others are labels of the machine that made the image, or words to our overlay.
+// attributes sets the extended attributes that mean the same everywhere. The others are labels of the machine that made the
+// image, or would change what the overlay shows.
 func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) error {
 	for record, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(record, xattrRecord)
@@ -484,14 +500,13 @@ func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) err
 		case unix.EOPNOTSUPP, unix.E2BIG, unix.ERANGE, unix.EINVAL, unix.ENOSPC: // ENOSPC: more than an inode holds
 			u.notes.Attributes++
 		default:
-			return fmt.Errorf("attribute %s: %w", bounded(name), err)
+			return fmt.Errorf("attribute %s: %w", failure.Bounded(name), err)
 		}
 	}
 	return nil
 }
 
-// shiftCapability moves the owner in the third form of file capabilities; the
-// others have none.
+// shiftCapability moves the owner in the third form of file capabilities. The other forms have no owner.
 func shiftCapability(b []byte, shift int) []byte {
 	const third, length, at = 0x03, 24, 20
 	if len(b) != length || b[3] != third {

@@ -1,4 +1,4 @@
-package images
+package unpack
 
 import (
 	"bytes"
@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/musterhq/muster/internal/agent/images/layertest"
 )
 
 // What the system's tar packs, in each of its formats, comes out of unpack as it
 // comes out of the system's tar.
 func TestLikeTar(t *testing.T) {
-	needRoot(t)
+	layertest.NeedRoot(t)
 	tar, err := exec.LookPath("tar")
 	if err != nil {
 		t.Skip("there is no tar to compare with")
@@ -23,7 +25,7 @@ func TestLikeTar(t *testing.T) {
 	from := filepath.Join(dir, "from")
 	long := "a-name-that-is-long/" + string(bytes.Repeat([]byte("x"), 120)) + "/" + string(bytes.Repeat([]byte("y"), 120))
 	for path, body := range map[string]string{"a": "a", "d/b": "b", "é ü\n": "strange", long: "long"} {
-		write(t, filepath.Join(from, path), []byte(body))
+		layertest.Write(t, filepath.Join(from, path), []byte(body))
 	}
 	holes, err := os.Create(filepath.Join(from, "holes"))
 	if err != nil {
@@ -66,15 +68,15 @@ func TestLikeTar(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := unpack(context.Background(), ours, f, 0, endless{}, func() bool { return false }); err != nil {
+		if _, err := Unpack(context.Background(), ours, f, 0, endless{}, func() bool { return false }); err != nil {
 			t.Errorf("%s: %v", format, err)
 		}
 		_ = f.Close()
-		a, err := measure(context.Background(), theirs)
+		a, err := Measure(context.Background(), theirs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := measure(context.Background(), ours)
+		b, err := Measure(context.Background(), ours)
 		if err != nil {
 			t.Fatal(err)
 		}
