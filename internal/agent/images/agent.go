@@ -5,6 +5,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/images/source"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -71,12 +72,12 @@ func (a Agent) Prune(ctx context.Context, all bool) (muster.Bytes, error) {
 }
 
 // Granted is how an agent's way to ask for grants is a Store's.
-func Granted(ask func(ctx context.Context, ref string) (wire.Grant, error)) func(context.Context, string) (Grant, error) {
-	return func(ctx context.Context, ref string) (Grant, error) {
+func Granted(ask func(ctx context.Context, ref string) (wire.Grant, error)) func(context.Context, string) (source.Grant, error) {
+	return func(ctx context.Context, ref string) (source.Grant, error) {
 		g, err := ask(ctx, ref)
 		if err != nil {
-			return Grant{}, err
+			return source.Grant{}, err
 		}
-		return Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}, nil
+		return source.Grant{Ref: g.Pull, Authorization: g.Authorization, Insecure: g.Insecure, Until: g.Until.Std()}, nil
 	}
 }

@@ -1,16 +1,11 @@
-// Package images is the node's image store: it pulls images from registries,
-// OCI layout directories and docker-archive files, and keeps their layers
-// unpacked, by diff id, for as long as there is room.
+// Package images is the node's image store: it gets images from their sources (package source), unpacks their layers (package
+// unpack), and keeps them, by diff id, for as long as there is room.
 //
-// Each layer is unpacked for itself, once, in the form that the kernel's
-// overlay file system wants (whiteouts as character devices 0/0, opaque
-// directories by an extended attribute), so that images share layers and a
-// sandbox needs only a mount. What is in use is never deleted and never changed.
+// Each layer is unpacked for itself, once, in the form that the kernel's overlay file system wants, so that images share layers
+// and a sandbox needs only a mount. What is in use is never deleted and never changed.
 //
-// It must never trust what it is given: digests and diff ids are checked while
-// the bytes stream by, sizes are bounded, and no entry of a layer reaches
-// outside of the layer's own directory. It must never print a credential, nor a
-// URL, which may carry one. It mounts nothing and runs nothing.
+// It must never trust what it is given: the store compares the diff id of each layer with what was unpacked, and bounds how much
+// is kept. It must never print a credential, nor a URL, which may carry one. It mounts nothing and runs nothing.
 //
 // In its directory:
 //

@@ -1,9 +1,7 @@
 package images
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"time"
@@ -12,22 +10,23 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 const (
 	// askAgain: a tag whose registry does not answer means for so long what it meant.
 	askAgain = 24 * time.Hour
+	// maxSessions is how many repositories are remembered with their sessions.
+	maxSessions = 256
 	// askFor is how long a registry is waited for when the answer is at hand.
 	askFor = 10 * time.Second
-	// smallTries is for manifests and configurations.
-	smallTries = 3
 )
 
 // found is what a reference means, and where its layers are to be had.
 type found struct {
-	content *content
+	content *source.Content
 	held    *image // it is here, and in use until the pull ends; nil if the content was fetched
-	src     source
+	src     source.Source
 	ref     string
 	digest  string
 	at      time.Time // when it was asked
@@ -35,21 +34,21 @@ type found struct {
 }
 
 // find resolves a reference.
-func (s *Store) find(ctx context.Context, r reference, fresh time.Duration) (*found, error) {
-	switch r.kind {
-	case fromLayout:
+func (s *Store) find(ctx context.Context, r source.Reference, fresh time.Duration) (*found, error) {
+	switch r.Kind {
+	case source.FromLayout:
 		return s.findInLayout(ctx, r)
-	case fromArchive:
+	case source.FromArchive:
 		return s.findInArchive(ctx, r)
 	}
 	return s.findInRegistry(ctx, r, fresh)
 }
 
-func (s *Store) findInRegistry(ctx context.Context, r reference, fresh time.Duration) (*found, error) {
-	src := s.source(r)
-	f := &found{src: src, ref: r.canonical, at: time.Now()}
+func (s *Store) findInRegistry(ctx context.Context, r source.Reference, fresh time.Duration) (*found, error) {
+	src := s.registryOf(r)
+	f := &found{src: src, ref: r.Canonical, at: time.Now()}
 	s.mu.Lock()
-	known := s.refs[r.canonical]
+	known := s.refs[r.Canonical]
 	s.mu.Unlock()
 	if known != nil {
 		done, err := s.recall(ctx, f, src, r, known, fresh)
@@ -57,24 +56,24 @@ func (s *Store) findInRegistry(ctx context.Context, r reference, fresh time.Dura
 			return f, err
 		}
 	}
-	var doc document
-	err := s.try(ctx, func() (err error) {
-		doc, err = src.byTag(ctx)
+	var doc source.Document
+	err := s.resolver.Try(ctx, func() (err error) {
+		doc, err = src.ByTag(ctx)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	f.digest = doc.digest.String()
+	f.digest = doc.Digest.String()
 	if f.held, f.content = s.cached(f.digest); f.held != nil {
 		return f, nil // by another name
 	}
-	f.content, err = s.complete(ctx, src, doc)
+	f.content, err = s.resolver.Complete(ctx, src, doc)
 	return f, err
 }
 
 // recall answers from what is here, if it is here and the reference still means it.
-func (s *Store) recall(ctx context.Context, f *found, src *registry, r reference, known *refRecord, fresh time.Duration) (done bool, err error) {
+func (s *Store) recall(ctx context.Context, f *found, src *source.Registry, r source.Reference, known *refRecord, fresh time.Duration) (done bool, err error) {
 	f.held, f.content = s.cached(known.Digest)
 	if f.held == nil {
 		return false, nil
@@ -92,17 +91,17 @@ func (s *Store) recall(ctx context.Context, f *found, src *registry, r reference
 	return f.held != nil, nil
 }
 
-// source gives the repository of a reference, with the session it had last.
-func (s *Store) source(r reference) *registry {
+// registryOf gives the repository of a reference, with the session it had last.
+func (s *Store) registryOf(r source.Reference) *source.Registry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	src := s.sources[r.canonical]
+	src := s.sources[r.Canonical]
 	if src == nil {
 		if len(s.sources) >= maxSessions {
 			clear(s.sources)
 		}
-		src = &registry{ref: r, grant: s.Grant, http: s.HTTP, destinations: s.Destinations}
-		s.sources[r.canonical] = src
+		src = source.NewRegistry(r, s.Grant, s.HTTP, s.Destinations)
+		s.sources[r.Canonical] = src
 	}
 	return src
 }
@@ -110,8 +109,8 @@ func (s *Store) source(r reference) *registry {
 // ask finds out what a reference that is known means now: a digest always the
 // same, a tag what its registry says, or what it said within the last day if that does not answer.
 // An empty digest: the registry does not say it without sending all.
-func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refRecord, fresh time.Duration) (digest string, at time.Time, err error) {
-	if r.digest != nil {
+func (s *Store) ask(ctx context.Context, src *source.Registry, r source.Reference, known *refRecord, fresh time.Duration) (digest string, at time.Time, err error) {
+	if r.Digest != nil {
 		return known.Digest, known.At, nil
 	}
 	if at = time.Now(); at.Sub(known.At) < fresh {
@@ -119,7 +118,7 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, askFor, failure.Outside("its registry does not answer"))
 	defer cancel()
-	h, ok, err := src.head(wait)
+	h, ok, err := src.Head(wait)
 	switch {
 	case err == nil && ok:
 		return h.String(), at, nil
@@ -128,7 +127,7 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 	case ctx.Err() != nil:
 		return "", at, context.Cause(ctx)
 	case failure.Is(err, muster.FailureOutside) && at.Sub(known.At) < askAgain:
-		s.Logger.Warn("registry does not say what a tag means, so it means what it meant", "image", r.canonical,
+		s.Logger.Warn("registry does not say what a tag means, so it means what it meant", "image", r.Canonical,
 			"digest", known.Digest, "asked", known.At, "error", err)
 		return known.Digest, known.At, nil
 	case failure.Is(err, muster.FailureOutside):
@@ -139,130 +138,61 @@ func (s *Store) ask(ctx context.Context, src *registry, r reference, known *refR
 	return "", at, nil // some registries know no HEAD
 }
 
-// try calls do again while the outside is out of order.
-func (s *Store) try(ctx context.Context, do func() error) error {
-	for n := 1; ; n++ {
-		err := do()
-		if err == nil || n == smallTries || !failure.Is(err, muster.FailureOutside) {
-			return err
-		}
-		if err := pause(ctx, s.pace, n, err); err != nil {
-			return err
-		}
-	}
-}
-
-// complete gets what a document leads to: the manifest for this platform and its configuration.
-func (s *Store) complete(ctx context.Context, src source, doc document) (*content, error) {
-	for n := 0; doc.mediaType.IsIndex(); n++ {
-		if n == maxNesting {
-			return nil, failure.Unusable("its index leads to an index, again and again")
-		}
-		d, err := choose(doc, s.Platform)
-		if err != nil {
-			return nil, err
-		}
-		err = s.try(ctx, func() (err error) {
-			doc, err = src.document(ctx, d)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	m, err := readManifest(doc)
+func (s *Store) findInLayout(ctx context.Context, r source.Reference) (*found, error) {
+	l, err := source.OpenLayout(r.Path)
 	if err != nil {
 		return nil, err
 	}
-	var config document
-	err = s.try(ctx, func() (err error) {
-		config, err = s.config(ctx, src, m.Config)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return newContent(doc, config, s.Platform)
-}
-
-// config reads a configuration and checks its digest.
-func (s *Store) config(ctx context.Context, src source, d v1.Descriptor) (document, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, stallAfter, failure.Outside("its configuration does not come"))
-	defer cancel()
-	body, err := src.blob(ctx, d, 0)
-	if err != nil {
-		return document{}, err
-	}
-	defer func() { _ = body.Close() }()
-	data, err := readAll(body, d.Size, "configuration")
-	if err != nil {
-		if f := (*muster.Failure)(nil); errors.As(err, &f) {
-			return document{}, err
-		}
-		return document{}, src.broken(ctx, err)
-	}
-	h, _, err := v1.SHA256(bytes.NewReader(data))
-	if err != nil || h != d.Digest {
-		return document{}, failure.Outside("its configuration does not have the digest %s", d.Digest)
-	}
-	return document{digest: h, mediaType: d.MediaType, data: data}, nil
-}
-
-func (s *Store) findInLayout(ctx context.Context, r reference) (*found, error) {
-	l, err := openLayout(r.path)
-	if err != nil {
-		return nil, err
-	}
-	f := &found{src: l, ref: r.canonical, at: time.Now()}
-	d, err := l.find(r.name, s.Platform)
+	f := &found{src: l, ref: r.Canonical, at: time.Now()}
+	d, err := l.Find(r.Name, s.Platform)
 	if err == nil {
 		f.digest = d.Digest.String()
 		if f.held, f.content = s.cached(f.digest); f.held != nil {
 			return f, nil
 		}
-		var doc document
-		if doc, err = l.document(ctx, d); err == nil {
-			f.content, err = s.complete(ctx, l, doc)
+		var doc source.Document
+		if doc, err = l.Document(ctx, d); err == nil {
+			f.content, err = s.resolver.Complete(ctx, l, doc)
 		}
 	}
 	if err != nil {
-		l.close()
-		return nil, local(err)
+		l.Close()
+		return nil, source.LocalError(err)
 	}
 	return f, nil
 }
 
-func (s *Store) findInArchive(ctx context.Context, r reference) (*found, error) {
-	stamp, err := stampOf(r.path)
+func (s *Store) findInArchive(ctx context.Context, r source.Reference) (*found, error) {
+	stamp, err := source.StampOf(r.Path)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	known := s.refs[r.canonical]
+	known := s.refs[r.Canonical]
 	s.mu.Unlock()
 	if known != nil && known.Stamp == stamp {
 		if im, ct := s.cached(known.Digest); im != nil {
-			return &found{content: ct, held: im, src: &lateArchive{s: s, ref: r}, ref: r.canonical, digest: known.Digest, at: known.At, stamp: stamp}, nil
+			return &found{content: ct, held: im, src: &lateArchive{s: s, ref: r}, ref: r.Canonical, digest: known.Digest, at: known.At, stamp: stamp}, nil
 		}
 	}
 	a, ct, err := s.readArchive(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return &found{content: ct, src: a, ref: r.canonical, digest: ct.manifest.digest.String(), at: time.Now(), stamp: stamp}, nil
+	return &found{content: ct, src: a, ref: r.Canonical, digest: ct.Manifest.Digest.String(), at: time.Now(), stamp: stamp}, nil
 }
 
 // readArchive opens an archive and finds the image in it.
-func (s *Store) readArchive(ctx context.Context, r reference) (*archive, *content, error) {
+func (s *Store) readArchive(ctx context.Context, r source.Reference) (*source.Archive, *source.Content, error) {
 	res := &reservation{s: s}
 	defer res.end()
-	a, err := openArchive(ctx, r.path, s.path(tmpDir), res)
+	a, err := source.OpenArchive(ctx, r.Path, s.path(tmpDir), res)
 	if err != nil {
 		return nil, nil, err
 	}
-	ct, err := a.find(r.name, s.Platform)
+	ct, err := a.Find(r.Name, s.Platform)
 	if err != nil {
-		a.close()
+		a.Close()
 		return nil, nil, err
 	}
 	return a, ct, nil
@@ -272,30 +202,32 @@ func (s *Store) readArchive(ctx context.Context, r reference) (*archive, *conten
 // that was here turns out to be missing or bad.
 type lateArchive struct {
 	s   *Store
-	ref reference
+	ref source.Reference
 
 	once sync.Once
-	a    *archive
+	a    *source.Archive
 	err  error
 }
 
-func (l *lateArchive) document(context.Context, v1.Descriptor) (document, error) {
-	return document{}, failure.Unusable("%s has no manifests", l.ref.path)
+func (l *lateArchive) Document(context.Context, v1.Descriptor) (source.Document, error) {
+	return source.Document{}, failure.Unusable("%s has no manifests", l.ref.Path)
 }
 
-func (l *lateArchive) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+func (l *lateArchive) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	l.once.Do(func() { l.a, _, l.err = l.s.readArchive(ctx, l.ref) })
 	if l.err != nil {
 		return nil, l.err
 	}
-	return l.a.blob(ctx, d, from)
+	return l.a.Blob(ctx, d, from)
 }
 
-func (l *lateArchive) broken(_ context.Context, err error) error { return brokenFile(l.ref.path, err) }
+func (l *lateArchive) Broken(_ context.Context, err error) error {
+	return source.BrokenFile(l.ref.Path, err)
+}
 
-func (l *lateArchive) close() {
-	l.once.Do(func() { l.err = failure.Node("%s: closed", l.ref.path) })
+func (l *lateArchive) Close() {
+	l.once.Do(func() { l.err = failure.Node("%s: closed", l.ref.Path) })
 	if l.a != nil {
-		l.a.close()
+		l.a.Close()
 	}
 }

@@ -13,13 +13,14 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/source"
 	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
 // fetch is one layer on its way, for all pulls that wait for it.
 type fetch struct {
-	blob   layerBlob
-	gauge  gauge
+	blob   source.Layer
+	gauge  source.Gauge
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -31,8 +32,8 @@ type fetch struct {
 
 // acquire gives a layer, in use, from the cache or the source. begun is called
 // with the gauge of what is fetched, if anything is.
-func (s *Store) acquire(ctx context.Context, src source, blob layerBlob, begun func(*gauge)) (*layer, error) {
-	diff := blob.diff.String()
+func (s *Store) acquire(ctx context.Context, src source.Source, blob source.Layer, begun func(*source.Gauge)) (*layer, error) {
+	diff := blob.Diff.String()
 	for {
 		s.mu.Lock()
 		if l := s.current[diff]; l != nil && l.checked {
@@ -47,7 +48,7 @@ func (s *Store) acquire(ctx context.Context, src source, blob layerBlob, begun f
 			f.ctx, f.cancel = context.WithCancel(context.WithoutCancel(ctx))
 			s.fetches[diff] = f
 			if s.current[diff] == nil {
-				f.gauge.total.Store(blob.desc.Size)
+				f.gauge.Total.Store(blob.Descriptor.Size)
 			}
 			go s.runFetch(f, src)
 		}
@@ -72,8 +73,8 @@ func (s *Store) await(ctx context.Context, f *fetch) (*layer, error) {
 	s.mu.Lock()
 	f.waiters--
 	last := f.waiters == 0
-	if last && s.fetches[f.blob.diff.String()] == f {
-		delete(s.fetches, f.blob.diff.String())
+	if last && s.fetches[f.blob.Diff.String()] == f {
+		delete(s.fetches, f.blob.Diff.String())
 	}
 	ended := isClosed(f.done)
 	s.mu.Unlock()
@@ -96,12 +97,12 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-func (s *Store) runFetch(f *fetch, src source) {
+func (s *Store) runFetch(f *fetch, src source.Source) {
 	defer f.cancel()
 	l, err := s.bring(f, src)
 	s.mu.Lock()
-	if s.fetches[f.blob.diff.String()] == f {
-		delete(s.fetches, f.blob.diff.String())
+	if s.fetches[f.blob.Diff.String()] == f {
+		delete(s.fetches, f.blob.Diff.String())
 	}
 	f.layer, f.err = l, err
 	waiters := f.waiters
@@ -116,9 +117,9 @@ func (s *Store) runFetch(f *fetch, src source) {
 }
 
 // bring finds the layer on the disk and compares it, or fetches it. It comes back in use.
-func (s *Store) bring(f *fetch, src source) (*layer, error) {
+func (s *Store) bring(f *fetch, src source.Source) (*layer, error) {
 	s.mu.Lock()
-	l := s.current[f.blob.diff.String()]
+	l := s.current[f.blob.Diff.String()]
 	if l != nil {
 		l.refs++
 	}
@@ -130,7 +131,7 @@ func (s *Store) bring(f *fetch, src source) (*layer, error) {
 		}
 		if err == nil {
 			s.retire(l)
-			f.gauge.total.Store(f.blob.desc.Size)
+			f.gauge.Total.Store(f.blob.Descriptor.Size)
 		}
 		s.release(nil, []*layer{l})
 		if err != nil {
@@ -144,16 +145,16 @@ func (s *Store) bring(f *fetch, src source) (*layer, error) {
 		return nil, context.Cause(f.ctx)
 	}
 	l, err := s.fetchLayer(f, src)
-	if errors.Is(err, errDigest) {
-		s.Logger.Warn("image layer came with other bytes than its digest says, tried once more", "layer", f.blob.desc.Digest)
-		if l, err = s.fetchLayer(f, src); errors.Is(err, errDigest) {
-			err = local(failure.Outside("its bytes are not those of its digest"))
-			if _, ok := src.(*registry); ok {
+	if errors.Is(err, source.ErrDigest) {
+		s.Logger.Warn("image layer came with other bytes than its digest says, tried once more", "layer", f.blob.Descriptor.Digest)
+		if l, err = s.fetchLayer(f, src); errors.Is(err, source.ErrDigest) {
+			err = source.LocalError(failure.Outside("its bytes are not those of its digest"))
+			if _, ok := src.(*source.Registry); ok {
 				err = failure.Outside("the registry sends other bytes than the digest says, twice")
 			}
 		}
 	}
-	return l, failure.Naming("layer "+f.blob.desc.Digest.String(), err)
+	return l, failure.Naming("layer "+f.blob.Descriptor.Digest.String(), err)
 }
 
 // check compares a layer with its record; who calls holds it. Not being able to look is an error.
@@ -202,7 +203,7 @@ func (s *Store) retire(l *layer) {
 
 // fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes
 // back in use. errDigest if the bytes are not those of the digest.
-func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
+func (s *Store) fetchLayer(f *fetch, src source.Source) (_ *layer, err error) {
 	res := &reservation{s: s}
 	defer res.end()
 	dir, err := os.MkdirTemp(s.path(tmpDir), "layer-")
@@ -222,7 +223,7 @@ func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
 		return nil, failure.Node("image store: %v", err)
 	}
 	l := &layer{name: rand.Text()[:12], checked: true, refs: 1, used: time.Now(),
-		record: layerRecord{Version: recordVersion, Diff: f.blob.diff.String(), Shift: s.Shift, Tree: sum}}
+		record: layerRecord{Version: recordVersion, Diff: f.blob.Diff.String(), Shift: s.Shift, Tree: sum}}
 	// Into place first, its record last: without one it is rubbish.
 	if err := os.Rename(dir, s.layerPath(l)); err != nil {
 		return nil, failure.Node("image store: %v", err)
@@ -241,15 +242,15 @@ func (s *Store) fetchLayer(f *fetch, src source) (_ *layer, err error) {
 }
 
 // pour streams a layer from its source into a directory.
-func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
+func (s *Store) pour(f *fetch, src source.Source, dir string, res *reservation) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
-	t := s.newTransfer(ctx, src, f.blob, &f.gauge)
-	defer t.close()
-	plain, _, err := decompress(t)
+	t := source.NewTransfer(ctx, src, f.blob, &f.gauge, s.Logger, s.resolver.Pace)
+	defer t.Close()
+	plain, _, err := source.Decompress(t)
 	if err != nil {
-		if t.err != nil && t.err != io.EOF {
-			return t.err
+		if t.Broke() != nil {
+			return t.Broke()
 		}
 		return failure.Unusable("it cannot be decompressed: %s", failure.Bounded(err.Error()))
 	}
@@ -269,33 +270,33 @@ func (s *Store) pour(f *fetch, src source, dir string, res *reservation) error {
 	case f.ctx.Err() != nil:
 		return context.Cause(f.ctx)
 	case err == nil:
-	case t.err != nil && t.err != io.EOF && ctx.Err() == nil:
-		return t.err // the layer broke off because the transfer did
+	case t.Broke() != nil && ctx.Err() == nil:
+		return t.Broke() // the layer broke off because the transfer did
 	case failure.IsSystem(err):
 		return failure.Node("unpacking into the image store: %v", err)
 	default:
 		return s.whyNot(err, t)
 	}
-	if err := t.verify(); err != nil {
+	if err := t.Verify(); err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != f.blob.diff.Hex {
-		return failure.Unusable("its content has the diff id sha256:%s where the image's configuration says %s", got, f.blob.diff)
+	if got := hex.EncodeToString(sum.Sum(nil)); got != f.blob.Diff.Hex {
+		return failure.Unusable("its content has the diff id sha256:%s where the image's configuration says %s", got, f.blob.Diff)
 	}
 	if notes != (unpack.Notes{}) {
-		s.Logger.Info("image layer unpacked, not all as it says", "layer", f.blob.diff,
+		s.Logger.Info("image layer unpacked, not all as it says", "layer", f.blob.Diff,
 			"devices left out", notes.Devices, "attributes dropped", notes.Attributes, "owners out of range", notes.Owners)
 	}
 	return nil
 }
 
 // whyNot tells a layer that is wrong from bytes that came wrong.
-func (s *Store) whyNot(err error, t *transfer) error {
+func (s *Store) whyNot(err error, t *source.Transfer) error {
 	var f *muster.Failure
 	if errors.As(err, &f) {
 		return f
 	}
-	if e := t.verify(); e != nil {
+	if e := t.Verify(); e != nil {
 		return e
 	}
 	var bad *unpack.EntryError

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 // Image is an image in use: its layers stay as they are until Release.
@@ -17,7 +18,7 @@ type Image struct {
 	// Layers are absolute directories in the order of overlay's lowerdir, top
 	// first. Short are the same relative to LayersDir. An image may have none.
 	Layers, Short []string
-	Config        ImageConfig
+	Config        source.ImageConfig
 
 	store  *Store
 	image  *image
@@ -44,7 +45,7 @@ const progressEvery = 200 * time.Millisecond
 // pull is one reference on its way, for all that opened it at the same time.
 type pull struct {
 	key string
-	ref reference
+	ref source.Reference
 	// fresh is how old an answer of the registry may be.
 	fresh  time.Duration
 	ctx    context.Context
@@ -53,7 +54,7 @@ type pull struct {
 
 	waiters int // guarded by Store.mu
 	// valid after done
-	content *content
+	content *source.Content
 	image   *image
 	layers  []*layer // bottom first
 	err     error
@@ -61,7 +62,7 @@ type pull struct {
 	mu     sync.Mutex // guards what follows
 	known  int        // layers of the image; 0: not known yet
 	ready  int
-	gauges map[int]*gauge // of layers that are not here, by position
+	gauges map[int]*source.Gauge // of layers that are not here, by position
 }
 
 // Open makes an image ready and in use. A tag is asked for at its registry unless that was done
@@ -78,21 +79,21 @@ func (s *Store) Pull(ctx context.Context, ref string, tell func(Progress)) (*Ima
 }
 
 func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell func(Progress)) (*Image, error) {
-	r, err := parseReference(ref)
+	r, err := source.Parse(ref)
 	if err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	key := r.canonical
+	key := r.Canonical
 	if fresh == 0 {
 		key += " now"
 	}
 	s.mu.Lock()
 	p := s.pulls[key]
 	if p == nil {
-		p = &pull{key: key, ref: r, fresh: fresh, done: make(chan struct{}), gauges: map[int]*gauge{}}
+		p = &pull{key: key, ref: r, fresh: fresh, done: make(chan struct{}), gauges: map[int]*source.Gauge{}}
 		p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		s.pulls[key] = p
 		go s.runPull(p)
@@ -108,8 +109,8 @@ func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell 
 	return s.newImage(ref, p.content, p.image, p.layers), nil
 }
 
-func (s *Store) newImage(ref string, ct *content, im *image, layers []*layer) *Image {
-	out := &Image{Ref: ref, Digest: im.record.Digest, Config: ct.image, store: s, image: im, layers: layers}
+func (s *Store) newImage(ref string, ct *source.Content, im *image, layers []*layer) *Image {
+	out := &Image{Ref: ref, Digest: im.record.Digest, Config: ct.Image, store: s, image: im, layers: layers}
 	c := &out.Config
 	for _, list := range []*[]string{&c.Entrypoint, &c.Cmd, &c.Env, &c.Volumes, &c.ExposedPorts} {
 		*list = slices.Clone(*list) // others have the same configuration
@@ -179,8 +180,8 @@ func (p *pull) progress(ref string) Progress {
 	defer p.mu.Unlock()
 	pr := Progress{Ref: ref, Layers: p.known, LayersDone: p.ready}
 	for _, g := range p.gauges {
-		pr.Total += g.total.Load()
-		pr.Done += min(g.done.Load(), g.total.Load())
+		pr.Total += g.Total.Load()
+		pr.Done += min(g.Done.Load(), g.Total.Load())
 	}
 	pr.Unpacking = pr.Total > 0 && pr.Done == pr.Total && pr.LayersDone < pr.Layers
 	return pr
@@ -209,18 +210,18 @@ func (s *Store) runPull(p *pull) {
 }
 
 // pull resolves the reference and brings all layers. They come back in use.
-func (s *Store) pull(p *pull) (*content, *image, []*layer, error) {
+func (s *Store) pull(p *pull) (*source.Content, *image, []*layer, error) {
 	ctx := p.ctx
 	s.sweep()
 	found, err := s.find(ctx, p.ref, p.fresh)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	defer found.src.close()
+	defer found.src.Close()
 	if found.held != nil {
 		defer s.release(found.held, nil)
 	}
-	wanted := found.content.diffs()
+	wanted := found.content.Diffs()
 	p.mu.Lock()
 	p.known = len(wanted)
 	p.mu.Unlock()
@@ -238,14 +239,14 @@ func (s *Store) pull(p *pull) (*content, *image, []*layer, error) {
 }
 
 // bringAll acquires layers at the same time; all or none.
-func (s *Store) bringAll(ctx context.Context, p *pull, src source, wanted []layerBlob) ([]*layer, error) {
+func (s *Store) bringAll(ctx context.Context, p *pull, src source.Source, wanted []source.Layer) ([]*layer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	layers := make([]*layer, len(wanted))
 	errs := make(chan error)
 	for i, blob := range wanted {
 		go func() {
-			l, err := s.acquire(ctx, src, blob, func(g *gauge) {
+			l, err := s.acquire(ctx, src, blob, func(g *source.Gauge) {
 				p.mu.Lock()
 				p.gauges[i] = g
 				p.mu.Unlock()
@@ -274,13 +275,13 @@ func (s *Store) bringAll(ctx context.Context, p *pull, src source, wanted []laye
 }
 
 // keep records a whole image and what its reference means; it comes back in use.
-func (s *Store) keep(found *found, wanted []layerBlob) (*image, error) {
+func (s *Store) keep(found *found, wanted []source.Layer) (*image, error) {
 	ct := found.content
 	record := imageRecord{Version: recordVersion, Digest: found.digest, Shift: s.Shift,
-		Manifest: ct.manifest.digest.String(), Config: ct.config.digest.String()}
+		Manifest: ct.Manifest.Digest.String(), Config: ct.Config.Digest.String()}
 	for _, l := range wanted {
-		record.Layers = append(record.Layers, l.diff.String())
-		record.Unsaid = record.Unsaid || l.unsaid
+		record.Layers = append(record.Layers, l.Diff.String())
+		record.Unsaid = record.Unsaid || l.DiffOnly
 	}
 	ref := &refRecord{Version: recordVersion, Ref: found.ref, Digest: found.digest, At: found.at, Stamp: found.stamp}
 	s.mu.Lock()
@@ -299,9 +300,9 @@ func (s *Store) keep(found *found, wanted []layerBlob) (*image, error) {
 	s.mu.Unlock()
 	var err error
 	if found.held == nil {
-		for _, d := range []document{ct.manifest, ct.config} {
+		for _, d := range []source.Document{ct.Manifest, ct.Config} {
 			if err == nil {
-				err = s.writeFile(s.path(blobsDir, d.digest.Hex), d.data)
+				err = s.writeFile(s.path(blobsDir, d.Digest.Hex), d.Data)
 			}
 		}
 		if err == nil {
@@ -375,7 +376,7 @@ func (s *Store) Hold(digest string) (*Image, error) {
 	ct, err := s.readContent(im.record)
 	if err != nil {
 		s.Logger.Warn("image in use has lost its configuration", "image", digest, "error", err)
-		ct = &content{}
+		ct = &source.Content{}
 	}
 	return s.newImage(digest, ct, im, layers), nil
 }

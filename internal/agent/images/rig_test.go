@@ -22,6 +22,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/layertest"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 // reg is a registry on loopback that can be told to misbehave.
@@ -171,10 +172,12 @@ func (r *reg) push(t testing.TB, repo, tag string, b built) string {
 	return r.host + "/" + repo + ":" + tag
 }
 
-var testPlatform = Platform{OS: "linux", Architecture: "amd64"}
+var testPlatform = source.Platform{OS: "linux", Architecture: "amd64"}
 
 // insecure is the grant for registries of tests, which are on loopback.
-func insecure(context.Context, string) (Grant, error) { return Grant{Insecure: true}, nil }
+func insecure(context.Context, string) (source.Grant, error) {
+	return source.Grant{Insecure: true}, nil
+}
 
 func newStore(t testing.TB, change func(*Config)) *Store {
 	t.Helper()
@@ -189,7 +192,7 @@ func newStore(t testing.TB, change func(*Config)) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.pace = time.Millisecond
+	s.resolver.Pace = time.Millisecond
 	return s
 }
 

@@ -19,11 +19,11 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/layertest"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 func ociBuild(t testing.TB, text string) built {
@@ -39,11 +39,11 @@ func layoutOf(t testing.TB, dir string, images map[string]built) {
 	for name, b := range images {
 		d := v1.Descriptor{MediaType: b.mediaType, Size: int64(len(b.manifest)), Digest: b.digest}
 		if name != "" {
-			d.Annotations = map[string]string{refNameAnnotation: name}
+			d.Annotations = map[string]string{"org.opencontainers.image.ref.name": name}
 		}
 		index.Manifests = append(index.Manifests, d)
 		for _, data := range append([][]byte{b.manifest, b.config}, b.blobs[0].data) {
-			layertest.Write(t, filepath.Join(dir, blobPath(hashOf(data))), data)
+			layertest.Write(t, filepath.Join(dir, "blobs/sha256", hashOf(data).Hex), data)
 		}
 	}
 	layertest.Write(t, filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`))
@@ -84,7 +84,7 @@ func TestLayouts(t *testing.T) {
 	// What it names is not what is there, or leads elsewhere.
 	evil := ociBuild(t, "evil")
 	layoutOf(t, dir, map[string]built{"": evil})
-	layer := filepath.Join(dir, blobPath(hashOf(evil.blobs[0].data)))
+	layer := filepath.Join(dir, source.BlobPath(hashOf(evil.blobs[0].data)))
 	layertest.Write(t, layer, []byte("others"))
 	refused(t, s, "oci:"+dir, user, img, "less than")
 	layertest.Write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].data)))
@@ -106,6 +106,10 @@ func TestLayouts(t *testing.T) {
 func archiveOf(t testing.TB, images ...built) []byte {
 	t.Helper()
 	var items []layertest.Item
+	type saved struct {
+		Config           string
+		RepoTags, Layers []string
+	}
 	var list []saved
 	for i, b := range images {
 		im := saved{Config: fmt.Sprint(i, ".json"), RepoTags: []string{fmt.Sprint("img", i, ":1")}}
@@ -236,14 +240,14 @@ func TestGrant(t *testing.T) {
 	asked := 0
 	s := newStore(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&locked{w: &logs}, nil))
-		c.Grant = func(_ context.Context, ref string) (Grant, error) {
+		c.Grant = func(_ context.Context, ref string) (source.Grant, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked++
 			if ref != "example.com/team/app:1" {
-				return Grant{}, fmt.Errorf("asked for %s", ref)
+				return source.Grant{}, fmt.Errorf("asked for %s", ref)
 			}
-			return Grant{Ref: r.host + "/mirror/app:1", Authorization: valid, Insecure: true, Until: time.Now().Add(time.Hour)}, nil
+			return source.Grant{Ref: r.host + "/mirror/app:1", Authorization: valid, Insecure: true, Until: time.Now().Add(time.Hour)}, nil
 		}
 	})
 	const ref = "example.com/team/app:1"
@@ -321,13 +325,13 @@ func TestPlainHTTP(t *testing.T) {
 		for plain, want := range map[bool]muster.FailureClass{false: c.secure, true: c.insecure} {
 			for _, mirror := range []bool{false, true} {
 				schemes = nil
-				ref, g := host+"/x:1", Grant{Insecure: plain}
+				ref, g := host+"/x:1", source.Grant{Insecure: plain}
 				if mirror {
 					ref, g.Ref = "registry.example/x:1", ref
 				}
 				s := newStore(t, func(c *Config) {
 					c.HTTP = rt
-					c.Grant = func(context.Context, string) (Grant, error) { return g, nil }
+					c.Grant = func(context.Context, string) (source.Grant, error) { return g, nil }
 				})
 				_, err := s.Open(context.Background(), ref, nil)
 				if !failure.Is(err, want) {
@@ -381,7 +385,7 @@ func TestSentElsewhere(t *testing.T) {
 				})
 				s := newStore(t, func(c *Config) {
 					c.HTTP = rt
-					c.Grant = func(context.Context, string) (Grant, error) { return Grant{Insecure: plain}, nil }
+					c.Grant = func(context.Context, string) (source.Grant, error) { return source.Grant{Insecure: plain}, nil }
 				})
 				if im, err := s.Open(context.Background(), "registry.example/x:1", nil); err == nil {
 					im.Release()
@@ -393,64 +397,6 @@ func TestSentElsewhere(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// What is named as an archive and is none is not even opened: a device may do something then.
-func TestArchiveOpensFilesOnly(t *testing.T) {
-	dir := t.TempDir()
-	pipe, link := dir+"/pipe", dir+"/link"
-	if err := unix.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(pipe, link); err != nil {
-		t.Fatal(err)
-	}
-	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Skip("watching for opens:", err)
-	}
-	defer func() { _ = unix.Close(watch) }()
-	if _, err := unix.InotifyAddWatch(watch, pipe, unix.IN_OPEN); err != nil {
-		t.Skip("watching for opens:", err)
-	}
-	opened := func() bool {
-		_, err := unix.Read(watch, make([]byte, 4096))
-		return err == nil
-	}
-	for _, path := range []string{pipe, link} {
-		a, err := openArchive(context.Background(), path, dir, roomy{})
-		if err == nil {
-			a.close()
-		}
-		if !failure.Is(err, muster.FailureUser) || !strings.Contains(err.Error(), "not a regular file") {
-			t.Errorf("%s: %v", path, err)
-		}
-		if opened() {
-			t.Errorf("%s was opened", path)
-		}
-	}
-	f, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = f.Close()
-	if !opened() {
-		t.Error("the watch sees nothing")
-	}
-	if _, err := openArchive(context.Background(), dir+"/none", dir, roomy{}); !failure.IsNotFound(err) {
-		t.Errorf("a name of nothing: %v", err)
-	}
-	if err := os.WriteFile(dir+"/file", []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err = openRegular(dir + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	if b, err := io.ReadAll(f); string(b) != "x" || err != nil {
-		t.Errorf("a file has %q, %v", b, err)
 	}
 }
 
@@ -504,9 +450,3 @@ func TestAnonymousToken(t *testing.T) {
 	s = newStore(t, nil)
 	refused(t, s, host+"/app:1", muster.FailureOutside, muster.ReasonImage, "certificate")
 }
-
-// roomy has room for everything.
-type roomy struct{}
-
-func (roomy) Reserve(context.Context, int64) error { return nil }
-func (roomy) Piece() int64                         { return 1 << 20 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 // Config is what a store needs.
@@ -36,12 +37,12 @@ type Config struct {
 	Shift int
 	// Grant asks the server how to pull a reference, which is given in its full
 	// form ("docker.io/library/busybox:latest"). nil: anonymously.
-	Grant func(ctx context.Context, ref string) (Grant, error)
+	Grant func(ctx context.Context, ref string) (source.Grant, error)
 	// Fresh is for how long a registry's answer what a tag means is good: a start need not wait for
 	// it. 0: it is asked each time.
 	Fresh time.Duration
 	// Platform is what images are chosen for; zero is this machine's.
-	Platform Platform
+	Platform source.Platform
 	Logger   *slog.Logger      // nil: discarded
 	HTTP     http.RoundTripper // nil: one of its own
 	// Destinations are where registries may be and send to, beside those on the node itself that the server's configuration calls insecure.
@@ -69,18 +70,18 @@ type Store struct {
 
 	fetchers chan struct{}
 	checkers chan struct{}
-	pace     time.Duration // first pause between tries
+	resolver source.Resolver
 
 	mu      sync.Mutex
-	layers  map[string]*layer     // by name; those of other shifts and bad ones too
-	current map[string]*layer     // by diff id: those that new sandboxes may have
-	images  map[imageKey]*image   // whole ones
-	refs    map[string]*refRecord // by canonical reference
-	sources map[string]*registry  // by canonical reference, with their sessions
-	pulls   map[string]*pull      // by canonical reference
-	fetches map[string]*fetch     // by diff id
-	used    int64                 // bytes of all layers
-	pending int64                 // bytes that are being unpacked
+	layers  map[string]*layer           // by name; those of other shifts and bad ones too
+	current map[string]*layer           // by diff id: those that new sandboxes may have
+	images  map[imageKey]*image         // whole ones
+	refs    map[string]*refRecord       // by canonical reference
+	sources map[string]*source.Registry // by canonical reference, with their sessions
+	pulls   map[string]*pull            // by canonical reference
+	fetches map[string]*fetch           // by diff id
+	used    int64                       // bytes of all layers
+	pending int64                       // bytes that are being unpacked
 }
 
 type imageKey struct {
@@ -113,8 +114,8 @@ func New(cfg Config) (*Store, error) {
 	if cfg.Limit == 0 {
 		cfg.Limit = defaultLimit
 	}
-	if cfg.Platform == (Platform{}) {
-		cfg.Platform = Platform{OS: "linux", Architecture: runtime.GOARCH}
+	if cfg.Platform == (source.Platform{}) {
+		cfg.Platform = source.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -129,9 +130,9 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		Config:   cfg,
-		fetchers: make(chan struct{}, fetchers), checkers: make(chan struct{}, checkers), pace: firstPause,
+		fetchers: make(chan struct{}, fetchers), checkers: make(chan struct{}, checkers), resolver: source.Resolver{Platform: cfg.Platform, Pace: source.FirstPause},
 		layers: map[string]*layer{}, current: map[string]*layer{}, images: map[imageKey]*image{}, refs: map[string]*refRecord{},
-		sources: map[string]*registry{}, pulls: map[string]*pull{}, fetches: map[string]*fetch{},
+		sources: map[string]*source.Registry{}, pulls: map[string]*pull{}, fetches: map[string]*fetch{},
 	}
 	if err := s.load(); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
@@ -359,13 +360,13 @@ func (s *Store) readBlob(digest string) ([]byte, error) {
 	}
 	sum := sha256.Sum256(data)
 	if hex.EncodeToString(sum[:]) != hexOf(digest) {
-		return nil, fmt.Errorf("%s: %w", digest, errDigest)
+		return nil, fmt.Errorf("%s: %w", digest, source.ErrDigest)
 	}
 	return data, nil
 }
 
 // cached is an image that is here, in use, and its content; nil if it is not, or not as it was.
-func (s *Store) cached(digest string) (*image, *content) {
+func (s *Store) cached(digest string) (*image, *source.Content) {
 	s.mu.Lock()
 	im := s.images[imageKey{digest, s.Shift}]
 	if im == nil {
@@ -383,21 +384,21 @@ func (s *Store) cached(digest string) (*image, *content) {
 	return im, ct
 }
 
-func (s *Store) readContent(r imageRecord) (*content, error) {
-	var docs [2]document
+func (s *Store) readContent(r imageRecord) (*source.Content, error) {
+	var docs [2]source.Document
 	for i, digest := range []string{r.Manifest, r.Config} {
 		data, err := s.readBlob(digest)
 		if err != nil {
 			return nil, err
 		}
-		docs[i] = document{digest: v1.Hash{Algorithm: "sha256", Hex: hexOf(digest)}, data: data}
+		docs[i] = source.Document{Digest: v1.Hash{Algorithm: "sha256", Hex: hexOf(digest)}, Data: data}
 	}
-	ct, err := newContent(docs[0], docs[1], s.Platform)
+	ct, err := source.NewContent(docs[0], docs[1], s.Platform)
 	if err != nil {
 		return nil, err
 	}
-	for i := range ct.layers {
-		ct.layers[i].unsaid = r.Unsaid
+	for i := range ct.Layers {
+		ct.Layers[i].DiffOnly = r.Unsaid
 	}
 	return ct, nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/images/layertest"
+	"github.com/musterhq/muster/internal/agent/images/source"
 )
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
@@ -206,7 +207,7 @@ func TestRefusals(t *testing.T) {
 	refused(t, s, push("cut", nil, blob{layertest.Gz(t, cut), types.DockerLayer, hashOf(cut)}), user, img, "whole tar")
 	refused(t, s, push("cutgz", nil, blob{good.data[:len(good.data)-9], types.DockerLayer, good.diff}), user, img)
 	refused(t, s, push("noise", nil, blob{[]byte("\x1f\x8bnoise and noise"), types.DockerLayer, good.diff}), user, img)
-	many := make([]blob, maxLayers+1)
+	many := make([]blob, 240+1)
 	for i := range many {
 		many[i] = good
 	}
@@ -290,7 +291,7 @@ func TestPlatforms(t *testing.T) {
 		Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"}, Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}
 	data := mustJSON(t, index)
 	r.put(t, "multi/manifests/1", string(index.MediaType), data)
-	for platform, want := range map[Platform]string{
+	for platform, want := range map[source.Platform]string{
 		{OS: "linux", Architecture: "amd64"}:                "right",
 		{OS: "linux", Architecture: "amd64", Variant: "v4"}: "too new",
 		{OS: "linux", Architecture: "arm64"}:                "arm",

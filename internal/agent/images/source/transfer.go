@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"bufio"
@@ -24,7 +24,7 @@ import (
 // Times and counts of transfers.
 const (
 	tries        = 6 // of the same byte
-	firstPause   = 500 * time.Millisecond
+	FirstPause   = 500 * time.Millisecond
 	longestPause = 15 * time.Second
 	// enough is how much must come for the tries to begin again: one byte per connection is no progress.
 	enough = 1 << 20
@@ -32,13 +32,13 @@ const (
 	maxWindow = 64 << 20 // of zstd
 )
 
-// transfer reads the compressed bytes of a blob. A connection that breaks is
+// Transfer reads the compressed bytes of a blob. A connection that breaks is
 // opened again where it broke, so whoever reads sees one stream.
-type transfer struct {
+type Transfer struct {
 	ctx   context.Context
-	src   source
-	blob  layerBlob
-	gauge *gauge
+	src   Source
+	blob  Layer
+	gauge *Gauge
 	log   *slog.Logger
 	pace  time.Duration // first pause between tries
 
@@ -50,20 +50,29 @@ type transfer struct {
 	err    error // sticky: what Read said last
 }
 
-// gauge is how far a layer is; read from other goroutines. total stays 0 for a layer that is here.
-type gauge struct{ done, total atomic.Int64 }
+// Gauge is how far a layer is; read from other goroutines. total stays 0 for a layer that is here.
+type Gauge struct{ Done, Total atomic.Int64 }
 
-func (s *Store) newTransfer(ctx context.Context, src source, blob layerBlob, g *gauge) *transfer {
-	g.done.Store(0)
-	return &transfer{ctx: ctx, src: src, blob: blob, gauge: g, log: s.Logger, pace: s.pace, sum: sha256.New()}
+// NewTransfer begins to read a layer. The gauge shows how far it is; pace is the first pause between tries.
+func NewTransfer(ctx context.Context, src Source, blob Layer, g *Gauge, log *slog.Logger, pace time.Duration) *Transfer {
+	g.Done.Store(0)
+	return &Transfer{ctx: ctx, src: src, blob: blob, gauge: g, log: log, pace: pace, sum: sha256.New()}
 }
 
-func (t *transfer) Read(p []byte) (int, error) {
+// Broke is why it broke off before its end; nil if it did not.
+func (t *Transfer) Broke() error {
+	if t.err == io.EOF {
+		return nil
+	}
+	return t.err
+}
+
+func (t *Transfer) Read(p []byte) (int, error) {
 	if t.err != nil {
 		return 0, t.err
 	}
 	for {
-		left := t.blob.desc.Size - t.at
+		left := t.blob.Descriptor.Size - t.at
 		if left == 0 {
 			t.err = io.EOF
 			return 0, io.EOF
@@ -76,16 +85,16 @@ func (t *transfer) Read(p []byte) (int, error) {
 		n, err := t.body.Read(p[:min(int64(len(p)), left)])
 		t.sum.Write(p[:n])
 		t.at += int64(n)
-		t.gauge.done.Store(t.at)
+		t.gauge.Done.Store(t.at)
 		if t.at-t.since > enough {
 			t.failed, t.since = 0, t.at
 		}
-		if err != nil && t.at < t.blob.desc.Size {
+		if err != nil && t.at < t.blob.Descriptor.Size {
 			t.drop()
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
-			if err = t.again(t.src.broken(t.ctx, err)); err != nil {
+			if err = t.again(t.src.Broken(t.ctx, err)); err != nil {
 				t.err = err
 				return n, err
 			}
@@ -97,9 +106,9 @@ func (t *transfer) Read(p []byte) (int, error) {
 }
 
 // open opens the blob where the last connection broke.
-func (t *transfer) open() error {
+func (t *Transfer) open() error {
 	for {
-		body, err := t.src.blob(t.ctx, t.blob.desc, t.at)
+		body, err := t.src.Blob(t.ctx, t.blob.Descriptor, t.at)
 		if err == nil {
 			t.body = body
 			return nil
@@ -111,7 +120,7 @@ func (t *transfer) open() error {
 }
 
 // again waits for the next try, or says why there is none.
-func (t *transfer) again(err error) error {
+func (t *Transfer) again(err error) error {
 	if t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
 	}
@@ -119,7 +128,7 @@ func (t *transfer) again(err error) error {
 	if t.failed >= tries || !failure.Is(err, muster.FailureOutside) {
 		return err
 	}
-	t.log.Warn("layer transfer broke, goes on", "layer", t.blob.desc.Digest, "at", t.at, "of", t.blob.desc.Size, "error", err)
+	t.log.Warn("layer transfer broke, goes on", "layer", t.blob.Descriptor.Digest, "at", t.at, "of", t.blob.Descriptor.Size, "error", err)
 	return pause(t.ctx, t.pace, t.failed, err)
 }
 
@@ -141,31 +150,31 @@ func pause(ctx context.Context, first time.Duration, failed int, err error) erro
 	return nil
 }
 
-func (t *transfer) drop() {
+func (t *Transfer) drop() {
 	if t.body != nil {
 		_ = t.body.Close()
 		t.body = nil
 	}
 }
 
-func (t *transfer) close() { t.drop() }
+func (t *Transfer) Close() { t.drop() }
 
-// verify reads what is left and compares the digest. It says nothing about a blob without one.
-func (t *transfer) verify() error {
+// Verify reads what is left and compares the digest. It says nothing about a blob without one.
+func (t *Transfer) Verify() error {
 	if _, err := io.Copy(io.Discard, t); err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(t.sum.Sum(nil)); !t.blob.unsaid && got != t.blob.desc.Digest.Hex {
-		return errDigest
+	if got := hex.EncodeToString(t.sum.Sum(nil)); !t.blob.DiffOnly && got != t.blob.Descriptor.Digest.Hex {
+		return ErrDigest
 	}
 	return nil
 }
 
-var errDigest = errors.New("its bytes are not those of its digest")
+var ErrDigest = errors.New("its bytes are not those of its digest")
 
-// decompress gives the plain bytes, by what the stream itself begins with:
+// Decompress gives the plain bytes, by what the stream itself begins with:
 // media types are often wrong about it, and the diff id is checked in any case.
-func decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
+func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	head, err := b.Peek(4)
 	if err != nil && err != io.EOF {

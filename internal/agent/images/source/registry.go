@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"context"
@@ -39,12 +39,11 @@ type Grant struct {
 const (
 	// defaultUntil is how long a session is used again whose grant does not say so, or that has none.
 	defaultUntil = time.Minute
-	maxSessions  = 256
 )
 
-// registry is one repository of a registry, as a source.
-type registry struct {
-	ref   reference
+// Registry is one repository of a registry, as a source.
+type Registry struct {
+	ref   Reference
 	grant func(context.Context, string) (Grant, error) // may be nil
 	http  http.RoundTripper
 	// destinations are where it may be and send to.
@@ -54,16 +53,21 @@ type registry struct {
 	sess *session
 }
 
+// NewRegistry makes a source of the repository of a reference. grant may be nil: then it pulls anonymously.
+func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), http http.RoundTripper, destinations agent.Destinations) *Registry {
+	return &Registry{ref: ref, grant: grant, http: http, destinations: destinations}
+}
+
 // session is a way to a repository that was opened with a grant, or without any.
 type session struct {
 	client *http.Client
 	base   string // URL of the repository
-	target reference
+	target Reference
 	until  time.Time
 }
 
 // open gives the session, a new one if the old one is over or was refused.
-func (r *registry) open(ctx context.Context, refused *session) (*session, error) {
+func (r *Registry) open(ctx context.Context, refused *session) (*session, error) {
 	r.mu.Lock()
 	s := r.sess
 	r.mu.Unlock()
@@ -80,12 +84,12 @@ func (r *registry) open(ctx context.Context, refused *session) (*session, error)
 	return s, nil
 }
 
-func (r *registry) connect(ctx context.Context) (*session, error) {
+func (r *Registry) connect(ctx context.Context) (*session, error) {
 	var g Grant
 	target := r.ref
 	if r.grant != nil {
 		var err error
-		if g, err = r.grant(ctx, r.ref.canonical); err != nil {
+		if g, err = r.grant(ctx, r.ref.Canonical); err != nil {
 			if f := (*muster.Failure)(nil); errors.As(err, &f) || ctx.Err() != nil {
 				return nil, err
 			}
@@ -119,7 +123,7 @@ func (r *registry) connect(ctx context.Context) (*session, error) {
 }
 
 // authorize finds out how the registry wants to be spoken to.
-func (r *registry) authorize(ctx context.Context, target reference, header string, plain bool) (http.RoundTripper, string, error) {
+func (r *Registry) authorize(ctx context.Context, target Reference, header string, plain bool) (http.RoundTripper, string, error) {
 	host := target.repo.RegistryStr()
 	base := guard{inner: r.http, destinations: r.destinations, plain: plain, local: plain && isHere(hostOf(host))}
 	var opts []name.Option
@@ -202,7 +206,7 @@ func checkRedirect(_ *http.Request, via []*http.Request) error {
 }
 
 // answer makes a failure of what a registry, or the way to it, said.
-func (r *registry) answer(ctx context.Context, err error) error {
+func (r *Registry) answer(ctx context.Context, err error) error {
 	var a *transport.Error
 	var untrusted *tls.CertificateVerificationError
 	host := r.ref.repo.RegistryStr()
@@ -231,7 +235,7 @@ func (r *registry) answer(ctx context.Context, err error) error {
 
 // do sends a request for something in the repository. A grant that is over or
 // was taken back is asked for once more.
-func (r *registry) do(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
+func (r *Registry) do(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
 	var refused *session
 	for {
 		s, err := r.open(ctx, refused)
@@ -297,19 +301,19 @@ var acceptManifest = http.Header{"Accept": {
 }}
 
 // ident is what to ask the repository for: the tag or digest, perhaps the mirror's.
-func (r *registry) ident(ctx context.Context) (string, error) {
+func (r *Registry) ident(ctx context.Context) (string, error) {
 	s, err := r.open(ctx, nil)
 	if err != nil {
 		return "", err
 	}
-	if s.target.digest != nil {
-		return s.target.digest.String(), nil
+	if s.target.Digest != nil {
+		return s.target.Digest.String(), nil
 	}
 	return s.target.tag, nil
 }
 
-// head asks what a tag means now; ok is false if the registry does not say it this way.
-func (r *registry) head(ctx context.Context) (h v1.Hash, ok bool, err error) {
+// Head asks what a tag means now; ok is false if the registry does not say it this way.
+func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 	id, err := r.ident(ctx)
 	if err != nil {
 		return h, false, err
@@ -323,46 +327,46 @@ func (r *registry) head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 	return h, err == nil && h.Algorithm == "sha256", nil
 }
 
-// byTag gets what the reference means.
-func (r *registry) byTag(ctx context.Context) (document, error) {
+// ByTag gets what the reference means.
+func (r *Registry) ByTag(ctx context.Context) (Document, error) {
 	id, err := r.ident(ctx)
 	if err != nil {
-		return document{}, err
+		return Document{}, err
 	}
 	var want v1.Hash
-	if r.ref.digest != nil {
-		want = *r.ref.digest
+	if r.ref.Digest != nil {
+		want = *r.ref.Digest
 	}
 	return r.get(ctx, id, want)
 }
 
-func (r *registry) document(ctx context.Context, d v1.Descriptor) (document, error) {
+func (r *Registry) Document(ctx context.Context, d v1.Descriptor) (Document, error) {
 	return r.get(ctx, d.Digest.String(), d.Digest)
 }
 
-func (r *registry) get(ctx context.Context, id string, want v1.Hash) (document, error) {
+func (r *Registry) get(ctx context.Context, id string, want v1.Hash) (Document, error) {
 	resp, err := r.do(ctx, http.MethodGet, "manifests/"+id, acceptManifest)
 	if err != nil {
-		return document{}, err
+		return Document{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	data, err := readAll(resp.Body, maxManifest, "manifest")
 	if err != nil {
-		return document{}, r.broken(ctx, err)
+		return Document{}, r.Broken(ctx, err)
 	}
 	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return newDocument(data, types.MediaType(strings.TrimSpace(mediaType)), want)
 }
 
-// broken is a transfer that ended in the middle.
-func (r *registry) broken(ctx context.Context, err error) error {
+// Broken is a transfer that ended in the middle.
+func (r *Registry) Broken(ctx context.Context, err error) error {
 	if f := (*muster.Failure)(nil); errors.As(err, &f) {
 		return err
 	}
 	return r.answer(ctx, err)
 }
 
-func (r *registry) close() {}
+func (r *Registry) Close() {}
 
 func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
@@ -372,10 +376,10 @@ func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	return b, err
 }
 
-// blob opens a blob at an byte. A part is asked for with its end: there are
+// Blob opens a blob at an byte. A part is asked for with its end: there are
 // registries that refuse one that is open with 416. Whoever refuses that, too, or
 // knows no parts, sends all of it, and what was read already is passed over.
-func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	part := ""
 	if from > 0 && from < d.Size {
 		part = fmt.Sprintf("bytes=%d-%d", from, d.Size-1)
@@ -405,7 +409,7 @@ func (r *registry) blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 }
 
 // blobPart asks for a part of a blob; for all of it if part is empty.
-func (r *registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (*http.Response, error) {
+func (r *Registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (*http.Response, error) {
 	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the bytes as they are stored
 	if part != "" {
 		header.Set("Range", part)

@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"bytes"
@@ -43,32 +43,32 @@ const (
 // dockerZstdLayer is written by some tools and not in the library's list.
 const dockerZstdLayer types.MediaType = "application/vnd.docker.image.rootfs.diff.tar.zstd"
 
-// document is a manifest or an index as it is stored, with its digest.
-type document struct {
-	digest    v1.Hash
+// Document is a manifest or an index as it is stored, with its digest.
+type Document struct {
+	Digest    v1.Hash
 	mediaType types.MediaType
-	data      []byte
+	Data      []byte
 }
 
-// source is where an image comes from. Failures of class outside may pass when
+// Source is where an image comes from. Failures of class outside may pass when
 // the call is made again. Methods may be called from many goroutines.
-type source interface {
-	// document gives a manifest or index; the bytes have that digest, or it is a failure.
-	document(ctx context.Context, d v1.Descriptor) (document, error)
-	// blob opens a configuration or layer at an offset. What it gives is not checked.
-	blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error)
-	// broken says what an error in the middle of a blob means.
-	broken(ctx context.Context, err error) error
-	// close is called when its image is there or not to be had.
-	close()
+type Source interface {
+	// Document gives a manifest or index; the bytes have that digest, or it is a failure.
+	Document(ctx context.Context, d v1.Descriptor) (Document, error)
+	// Blob opens a configuration or layer at an offset. What it gives is not checked.
+	Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error)
+	// Broken says what an error in the middle of a blob means.
+	Broken(ctx context.Context, err error) error
+	// Close is called when its image is there or not to be had.
+	Close()
 }
 
 // newDocument checks what a source gave. want is empty if it was asked for by tag.
-func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (document, error) {
+func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (Document, error) {
 	sum := sha256.Sum256(data)
-	d := document{digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, data: data}
-	if want != (v1.Hash{}) && want != d.digest {
-		return d, failure.Outside("its manifest has the digest %s where %s was asked for", d.digest, want)
+	d := Document{Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, Data: data}
+	if want != (v1.Hash{}) && want != d.Digest {
+		return d, failure.Outside("its manifest has the digest %s where %s was asked for", d.Digest, want)
 	}
 	var head struct {
 		SchemaVersion int             `json:"schemaVersion"`
@@ -107,8 +107,8 @@ func isAttestation(d v1.Descriptor) bool {
 }
 
 // choose takes the image for a platform out of an index.
-func choose(index document, want Platform) (v1.Descriptor, error) {
-	m, err := v1.ParseIndexManifest(bytes.NewReader(index.data))
+func choose(index Document, want Platform) (v1.Descriptor, error) {
+	m, err := v1.ParseIndexManifest(bytes.NewReader(index.Data))
 	if err != nil {
 		return v1.Descriptor{}, failure.Unusable("its index cannot be read: %s", failure.Bounded(err.Error()))
 	}
@@ -173,25 +173,25 @@ func level(p Platform) (int, bool) {
 	return n, true
 }
 
-// content is what an image is made of.
-type content struct {
-	manifest document
-	config   document
-	layers   []layerBlob // bottom first
-	image    ImageConfig
+// Content is what an image is made of.
+type Content struct {
+	Manifest Document
+	Config   Document
+	Layers   []Layer // bottom first
+	Image    ImageConfig
 }
 
-// layerBlob is a layer as its image names it.
-type layerBlob struct {
-	diff v1.Hash // of the tar
-	desc v1.Descriptor
-	// unsaid: desc does not say what the compressed bytes are; only diff can be checked.
-	unsaid bool
+// Layer is a layer as its image names it.
+type Layer struct {
+	Diff       v1.Hash // of the tar
+	Descriptor v1.Descriptor
+	// DiffOnly: desc does not say what the compressed bytes are; only diff can be checked.
+	DiffOnly bool
 }
 
 // readManifest checks a manifest of an image; its descriptors' sizes are sane afterwards.
-func readManifest(d document) (*v1.Manifest, error) {
-	m, err := v1.ParseManifest(bytes.NewReader(d.data))
+func readManifest(d Document) (*v1.Manifest, error) {
+	m, err := v1.ParseManifest(bytes.NewReader(d.Data))
 	if err != nil {
 		return nil, failure.Unusable("its manifest cannot be read: %s", failure.Bounded(err.Error()))
 	}
@@ -226,13 +226,13 @@ func checkLayer(l v1.Descriptor) error {
 	return nil
 }
 
-// newContent joins a manifest and its configuration.
-func newContent(manifest, config document, want Platform) (*content, error) {
+// NewContent joins a manifest and its configuration.
+func NewContent(manifest, config Document, want Platform) (*Content, error) {
 	m, err := readManifest(manifest)
 	if err != nil {
 		return nil, err
 	}
-	c, err := v1.ParseConfigFile(bytes.NewReader(config.data))
+	c, err := v1.ParseConfigFile(bytes.NewReader(config.Data))
 	if err != nil {
 		return nil, failure.Unusable("its configuration cannot be read: %s", failure.Bounded(err.Error()))
 	}
@@ -243,24 +243,24 @@ func newContent(manifest, config document, want Platform) (*content, error) {
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
 		return nil, failure.Unusable("its manifest has %d layers, its configuration %d", len(m.Layers), len(c.RootFS.DiffIDs))
 	}
-	ct := &content{manifest: manifest, config: config, image: imageConfig(c)}
+	ct := &Content{Manifest: manifest, Config: config, Image: imageConfig(c)}
 	for i, l := range m.Layers {
 		if c.RootFS.DiffIDs[i].Algorithm != "sha256" || l.Digest.Algorithm != "sha256" {
 			return nil, failure.Unusable("its layer %s: only sha256 digests can be checked here", l.Digest)
 		}
-		ct.layers = append(ct.layers, layerBlob{diff: c.RootFS.DiffIDs[i], desc: l})
+		ct.Layers = append(ct.Layers, Layer{Diff: c.RootFS.DiffIDs[i], Descriptor: l})
 	}
 	return ct, nil
 }
 
-// diffs are the layers to mount, bottom first, each once: an overlay refuses the
+// Diffs are the layers to mount, bottom first, each once: an overlay refuses the
 // same directory twice, and a layer hides whatever it did further down.
-func (c *content) diffs() []layerBlob {
-	var list []layerBlob
+func (c *Content) Diffs() []Layer {
+	var list []Layer
 	seen := map[v1.Hash]bool{}
-	for _, l := range slices.Backward(c.layers) {
-		if !seen[l.diff] {
-			seen[l.diff] = true
+	for _, l := range slices.Backward(c.Layers) {
+		if !seen[l.Diff] {
+			seen[l.Diff] = true
 			list = append(list, l)
 		}
 	}

@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"net/netip"
@@ -15,30 +15,30 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// kind says where an image comes from.
-type kind int
+// Kind says where an image comes from.
+type Kind int
 
 const (
-	fromRegistry kind = iota
-	fromLayout
-	fromArchive
+	fromRegistry Kind = iota
+	FromLayout
+	FromArchive
 )
 
-// reference is a parsed image reference.
-type reference struct {
-	kind  kind
+// Reference is a parsed image reference.
+type Reference struct {
+	Kind  Kind
 	given string // as the user wrote it
-	// canonical is the same for all ways to write the same reference.
-	canonical string
+	// Canonical is the same for all ways to write the same reference.
+	Canonical string
 
 	// of a registry
 	repo   name.Repository
 	tag    string
-	digest *v1.Hash // instead of a tag
+	Digest *v1.Hash // instead of a tag
 
 	// of a layout or archive
-	path string // absolute
-	name string // which of the images in it; empty: the only one
+	Path string // absolute
+	Name string // which of the images in it; empty: the only one
 }
 
 const (
@@ -51,9 +51,9 @@ const (
 // repositoryPart is one part of a repository's name between slashes.
 var repositoryPart = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
 
-// parseReference reads a reference as a user of Docker would mean it.
-func parseReference(given string) (reference, error) {
-	r := reference{given: given}
+// Parse reads a reference as a user of Docker would mean it.
+func Parse(given string) (Reference, error) {
+	r := Reference{given: given}
 	switch {
 	case given == "":
 		return r, failure.Unusable("the image reference is empty")
@@ -63,18 +63,18 @@ func parseReference(given string) (reference, error) {
 		return r, failure.Unusable("image reference %q has characters that no image name has", given)
 	}
 	if rest, ok := strings.CutPrefix(given, layoutPrefix); ok {
-		r.kind = fromLayout
+		r.Kind = FromLayout
 		return r.local(layoutPrefix, rest)
 	}
 	if rest, ok := strings.CutPrefix(given, archivePrefix); ok {
-		r.kind = fromArchive
+		r.Kind = FromArchive
 		return r.local(archivePrefix, rest)
 	}
 	return r.remote()
 }
 
 // local splits PATH[:NAME]. The path ends at the first colon, because names have colons.
-func (r reference) local(prefix, rest string) (reference, error) {
+func (r Reference) local(prefix, rest string) (Reference, error) {
 	path, which, named := strings.Cut(rest, ":")
 	switch {
 	case !filepath.IsAbs(path):
@@ -82,22 +82,22 @@ func (r reference) local(prefix, rest string) (reference, error) {
 	case named && which == "":
 		return r, failure.Unusable("%s%s: nothing follows the last colon", prefix, rest)
 	}
-	r.path, r.name = filepath.Clean(path), which
-	if r.kind == fromArchive && which != "" {
+	r.Path, r.Name = filepath.Clean(path), which
+	if r.Kind == FromArchive && which != "" {
 		n, err := parseRemote(which)
-		if err != nil || n.digest != nil {
+		if err != nil || n.Digest != nil {
 			return r, failure.Unusable("%s%s: %q is not the name of an image", prefix, rest, which)
 		}
-		r.name = n.canonical
+		r.Name = n.Canonical
 	}
-	r.canonical = prefix + r.path
-	if r.name != "" {
-		r.canonical += ":" + r.name
+	r.Canonical = prefix + r.Path
+	if r.Name != "" {
+		r.Canonical += ":" + r.Name
 	}
 	return r, nil
 }
 
-func (r reference) remote() (reference, error) {
+func (r Reference) remote() (Reference, error) {
 	p, err := parseRemote(r.given)
 	if err != nil {
 		return r, err
@@ -106,8 +106,8 @@ func (r reference) remote() (reference, error) {
 	return p, nil
 }
 
-func parseRemote(s string) (reference, error) {
-	r := reference{kind: fromRegistry, given: s}
+func parseRemote(s string) (Reference, error) {
+	r := Reference{Kind: fromRegistry, given: s}
 	if strings.Contains(s, "://") {
 		return r, failure.Unusable("image reference %q is a URL: leave out the part before the registry's name", s)
 	}
@@ -125,18 +125,18 @@ func parseRemote(s string) (reference, error) {
 	if registry == name.DefaultRegistry {
 		registry = hub
 	}
-	r.canonical = registry + "/" + r.repo.RepositoryStr()
+	r.Canonical = registry + "/" + r.repo.RepositoryStr()
 	switch ref := ref.(type) {
 	case name.Digest:
 		h, err := v1.NewHash(ref.DigestStr())
 		if err != nil || h.Algorithm != "sha256" {
 			return r, failure.Unusable("image reference %q: only sha256 digests can be checked here", s)
 		}
-		r.digest = &h
-		r.canonical += "@" + h.String()
+		r.Digest = &h
+		r.Canonical += "@" + h.String()
 	case name.Tag:
 		r.tag = ref.TagStr()
-		r.canonical += ":" + r.tag
+		r.Canonical += ":" + r.tag
 	}
 	return r, nil
 }

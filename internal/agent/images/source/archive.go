@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"archive/tar"
@@ -21,10 +21,10 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// archive is a tar as `docker save` writes it, as a source. It has no manifest
+// Archive is a tar as `docker save` writes it, as a source. It has no manifest
 // of the kind that registries have: one is made, with the diff ids in place of
 // the digests, so that the same image always has the same digest.
-type archive struct {
+type Archive struct {
 	path    string
 	f       *os.File
 	entries map[string]span
@@ -48,8 +48,8 @@ type saved struct {
 	Layers   []string
 }
 
-// stampOf tells a changed file from the same one.
-func stampOf(path string) (string, error) {
+// StampOf tells a changed file from the same one.
+func StampOf(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return "", localFault(path, err)
@@ -57,34 +57,34 @@ func stampOf(path string) (string, error) {
 	return fmt.Sprintf("%d:%d:%d:%d.%09d:%d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec), nil
 }
 
-// tmpRoom is asked before bytes are written for a while, for a piece at a time.
-type tmpRoom interface {
+// Room is asked before bytes are written for a while, for a piece at a time.
+type Room interface {
 	Reserve(ctx context.Context, n int64) error
 	Piece() int64
 }
 
-// openArchive reads the table of an archive. A compressed one is unpacked into
+// OpenArchive reads the table of an archive. A compressed one is unpacked into
 // a file without a name in tmp first; room is asked before each piece of that.
-func openArchive(ctx context.Context, path, tmp string, room tmpRoom) (*archive, error) {
+func OpenArchive(ctx context.Context, path, tmp string, room Room) (*Archive, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	a := &archive{path: path, f: f, entries: map[string]span{}, links: map[string]string{}, blobs: map[v1.Hash]span{}}
+	a := &Archive{path: path, f: f, entries: map[string]span{}, links: map[string]string{}, blobs: map[v1.Hash]span{}}
 	if err := a.flatten(ctx, tmp, room); err != nil {
-		a.close()
+		a.Close()
 		return nil, err
 	}
 	if err := a.scan(ctx); err != nil {
-		a.close()
+		a.Close()
 		return nil, err
 	}
 	return a, nil
 }
 
 // flatten replaces a compressed file by a plain one.
-func (a *archive) flatten(ctx context.Context, tmp string, room tmpRoom) error {
-	r, compressed, err := decompress(a.f)
+func (a *Archive) flatten(ctx context.Context, tmp string, room Room) error {
+	r, compressed, err := Decompress(a.f)
 	if err != nil {
 		return failure.Unusable("%s cannot be decompressed: %s", a.path, failure.Bounded(err.Error()))
 	}
@@ -125,7 +125,7 @@ func (a *archive) flatten(ctx context.Context, tmp string, room tmpRoom) error {
 	return failure.Naming(a.path, err)
 }
 
-func (a *archive) scan(ctx context.Context) error {
+func (a *Archive) scan(ctx context.Context) error {
 	tr := tar.NewReader(a.f)
 	for n := 0; ; n++ {
 		h, err := tr.Next()
@@ -159,7 +159,7 @@ func (a *archive) scan(ctx context.Context) error {
 }
 
 // entry finds the content of a name in the archive.
-func (a *archive) entry(name string) (span, error) {
+func (a *Archive) entry(name string) (span, error) {
 	at := path.Clean(name)
 	for range maxArchiveLinks {
 		if s, ok := a.entries[at]; ok {
@@ -174,7 +174,7 @@ func (a *archive) entry(name string) (span, error) {
 	return span{}, failure.Unusable("%s has no %s", a.path, failure.Bounded(name))
 }
 
-func (a *archive) read(name string, most int64) ([]byte, error) {
+func (a *Archive) read(name string, most int64) ([]byte, error) {
 	s, err := a.entry(name)
 	if err != nil {
 		return nil, err
@@ -183,8 +183,8 @@ func (a *archive) read(name string, most int64) ([]byte, error) {
 	return b, failure.Naming(a.path, err)
 }
 
-// find makes the content of the image of a name, or of the only one.
-func (a *archive) find(which string, want Platform) (*content, error) {
+// Find makes the content of the image of a name, or of the only one.
+func (a *Archive) Find(which string, want Platform) (*Content, error) {
 	if _, ok := a.entries["manifest.json"]; !ok {
 		if _, ok := a.entries["oci-layout"]; ok {
 			return nil, failure.Unusable("%s is a tar of an OCI layout: unpack it and name the directory with oci:", a.path)
@@ -204,7 +204,7 @@ func (a *archive) find(which string, want Platform) (*content, error) {
 		match := which == ""
 		for _, tag := range im.RepoTags {
 			names[tag] = true
-			if r, err := parseRemote(tag); err == nil && r.canonical == which {
+			if r, err := parseRemote(tag); err == nil && r.Canonical == which {
 				match = true
 			}
 		}
@@ -224,7 +224,7 @@ func (a *archive) find(which string, want Platform) (*content, error) {
 	return a.content(found[len(found)-1], want)
 }
 
-func (a *archive) content(im saved, want Platform) (*content, error) {
+func (a *Archive) content(im saved, want Platform) (*Content, error) {
 	config, err := a.read(im.Config, maxConfig)
 	if err != nil {
 		return nil, err
@@ -256,21 +256,21 @@ func (a *archive) content(im saved, want Platform) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	ct, err := newContent(doc, document{digest: digest, mediaType: types.DockerConfigJSON, data: config}, want)
+	ct, err := NewContent(doc, Document{Digest: digest, mediaType: types.DockerConfigJSON, Data: config}, want)
 	if err != nil {
 		return nil, err
 	}
-	for i := range ct.layers {
-		ct.layers[i].unsaid = true
+	for i := range ct.Layers {
+		ct.Layers[i].DiffOnly = true
 	}
 	return ct, nil
 }
 
-func (a *archive) document(_ context.Context, d v1.Descriptor) (document, error) {
-	return document{}, failure.Unusable("%s has no manifest %s", a.path, d.Digest)
+func (a *Archive) Document(_ context.Context, d v1.Descriptor) (Document, error) {
+	return Document{}, failure.Unusable("%s has no manifest %s", a.path, d.Digest)
 }
 
-func (a *archive) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+func (a *Archive) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	s, ok := a.blobs[d.Digest]
 	if !ok {
 		return nil, failure.Unusable("%s has no layer %s", a.path, d.Digest)
@@ -281,6 +281,6 @@ func (a *archive) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadC
 	return io.NopCloser(io.NewSectionReader(a.f, s.off+from, s.size-from)), nil
 }
 
-func (a *archive) broken(_ context.Context, err error) error { return brokenFile(a.path, err) }
+func (a *Archive) Broken(_ context.Context, err error) error { return BrokenFile(a.path, err) }
 
-func (a *archive) close() { _ = a.f.Close() }
+func (a *Archive) Close() { _ = a.f.Close() }

@@ -1,9 +1,11 @@
-package images
+package source
 
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
@@ -32,8 +35,17 @@ func (d drip) Read(p []byte) (int, error) {
 
 func (drip) Close() error { return nil }
 
+// trip is a transport that is a function.
+type trip func(*http.Request) (*http.Response, error)
+
+func (f trip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
 // A registry must send, and at a least rate; what it sends slowly is not held for hours.
 func TestSlowRegistry(t *testing.T) {
+	nothing, _, err := v1.SHA256(strings.NewReader(""))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		every time.Duration
 		piece int
@@ -50,9 +62,9 @@ func TestSlowRegistry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rt := tripper(func(req *http.Request) (*http.Response, error) {
+				rt := trip(func(req *http.Request) (*http.Response, error) {
 					resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: req}
-					if req.URL.Path == "/v2/x/blobs/sha256:"+hashOf(nil).Hex {
+					if req.URL.Path == "/v2/x/blobs/sha256:"+nothing.Hex {
 						resp.Body = drip{req.Context(), c.every, c.piece}
 						if from := req.Header.Get("Range"); from != "" {
 							resp.StatusCode = http.StatusPartialContent
@@ -61,15 +73,15 @@ func TestSlowRegistry(t *testing.T) {
 					}
 					return resp, nil
 				})
-				s := newStore(t, func(c *Config) { c.HTTP = rt })
-				ref, err := parseReference("registry.example/x:1")
+				ref, err := Parse("registry.example/x:1")
 				if err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				tr := s.newTransfer(t.Context(), s.source(ref), layerBlob{desc: v1.Descriptor{Size: c.size, Digest: hashOf(nil)}}, &gauge{})
+				src := NewRegistry(ref, nil, rt, agent.Destinations{})
+				tr := NewTransfer(t.Context(), src, Layer{Descriptor: v1.Descriptor{Size: c.size, Digest: nothing}}, &Gauge{}, slog.New(slog.DiscardHandler), FirstPause)
 				n, err := io.Copy(writeOnly{io.Discard}, readOnly{tr}) // in large pieces
-				tr.close()
+				tr.Close()
 				if took := time.Since(began); took > c.most {
 					t.Errorf("it took %v", took)
 				}
@@ -82,15 +94,4 @@ func TestSlowRegistry(t *testing.T) {
 			})
 		})
 	}
-	// The same holds for what is not a layer.
-	synctest.Test(t, func(t *testing.T) {
-		rt := tripper(func(req *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: drip{req.Context(), 50 * time.Second, 1}, Request: req}, nil
-		})
-		s := newStore(t, func(c *Config) { c.HTTP = rt })
-		began := time.Now()
-		if _, err := s.Open(t.Context(), "registry.example/x:1", nil); !failure.Is(err, muster.FailureOutside) || time.Since(began) > time.Hour {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package images
+package source
 
 import (
 	"context"
@@ -18,20 +18,20 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// layout is an OCI layout directory as a source. Links in it do not lead out of it.
-type layout struct {
+// Layout is an OCI layout directory as a source. Links in it do not lead out of it.
+type Layout struct {
 	path string
 	root *os.Root
 }
 
 const refNameAnnotation = "org.opencontainers.image.ref.name"
 
-func openLayout(path string) (*layout, error) {
+func OpenLayout(path string) (*Layout, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, localFault(path, err)
 	}
-	return &layout{path: path, root: root}, nil
+	return &Layout{path: path, root: root}, nil
 }
 
 // localFault: a path of this node that somebody named. Its content is never told.
@@ -46,10 +46,10 @@ func localFault(path string, err error) error {
 	return failure.Unusable("%s cannot be read on this node: %v", path, err)
 }
 
-func (l *layout) close() { _ = l.root.Close() }
+func (l *Layout) Close() { _ = l.root.Close() }
 
-// find is the image of a name, or the only one.
-func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
+// Find is the image of a name, or the only one.
+func (l *Layout) Find(which string, want Platform) (v1.Descriptor, error) {
 	data, err := l.read("index.json", maxManifest)
 	if err != nil {
 		if failure.IsNotFound(err) {
@@ -62,7 +62,7 @@ func (l *layout) find(which string, want Platform) (v1.Descriptor, error) {
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
-	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.data)))
+	m, err := v1.ParseIndexManifest(strings.NewReader(string(index.Data)))
 	if err != nil {
 		return v1.Descriptor{}, failure.Unusable("its index.json cannot be read: %s", failure.Bounded(err.Error()))
 	}
@@ -100,7 +100,7 @@ func listed(names []string) string {
 	return failure.Bounded(strings.Join(names, ", "))
 }
 
-func (l *layout) read(path string, most int64) ([]byte, error) {
+func (l *Layout) read(path string, most int64) ([]byte, error) {
 	f, err := l.open(path)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (l *layout) read(path string, most int64) ([]byte, error) {
 	return b, nil
 }
 
-func (l *layout) open(path string) (*os.File, error) {
+func (l *Layout) open(path string) (*os.File, error) {
 	f, err := l.root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	return regular(f, err, l.path+"/"+path)
 }
@@ -154,30 +154,30 @@ func openRegular(path string) (*os.File, error) {
 	return regular(f, err, path)
 }
 
-func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+func BlobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-func (l *layout) document(_ context.Context, d v1.Descriptor) (document, error) {
+func (l *Layout) Document(_ context.Context, d v1.Descriptor) (Document, error) {
 	if d.Digest.Algorithm != "sha256" {
-		return document{}, failure.Unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
+		return Document{}, failure.Unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
 	}
-	data, err := l.read(blobPath(d.Digest), maxManifest)
+	data, err := l.read(BlobPath(d.Digest), maxManifest)
 	if err != nil {
-		return document{}, err
+		return Document{}, err
 	}
 	doc, err := newDocument(data, d.MediaType, d.Digest)
-	return doc, local(err)
+	return doc, LocalError(err)
 }
 
-// local: what is wrong on a disk does not pass by waiting.
-func local(err error) error {
+// LocalError: what is wrong on a disk does not pass by waiting.
+func LocalError(err error) error {
 	if failure.Is(err, muster.FailureOutside) {
 		return failure.Unusable("%s", err.Error())
 	}
 	return err
 }
 
-func (l *layout) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
-	path := blobPath(d.Digest)
+func (l *Layout) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
+	path := BlobPath(d.Digest)
 	f, err := l.open(path)
 	if err != nil {
 		return nil, err
@@ -189,10 +189,10 @@ func (l *layout) blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCl
 	return f, nil
 }
 
-func (l *layout) broken(_ context.Context, err error) error { return brokenFile(l.path, err) }
+func (l *Layout) Broken(_ context.Context, err error) error { return BrokenFile(l.path, err) }
 
-// brokenFile is a read from a file of this node that ended before it should.
-func brokenFile(path string, err error) error {
+// BrokenFile is a read from a file of this node that ended before it should.
+func BrokenFile(path string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return failure.Unusable("%s has less than its manifest says", path)
 	}
