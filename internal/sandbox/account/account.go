@@ -19,6 +19,7 @@ type User struct {
 	Name, Shell string
 }
 
+// The files, and the bound of what is read of each.
 const (
 	passwdFile = "/etc/passwd"
 	groupFile  = "/etc/group"
@@ -86,6 +87,7 @@ func (a Files) Who(spec string) (*User, *initwire.Failed) {
 	return id, nil
 }
 
+// groupID is the number of a group, by name or as a number.
 func (a Files) groupID(group string) (gid uint32, ok bool) {
 	each(a.Group, 4, func(f []string) bool {
 		if f[0] == group {

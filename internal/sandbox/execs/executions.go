@@ -13,7 +13,8 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// keptSpools is how much output of ended executions is kept in all; the oldest goes first.
+// keptSpools is how many bytes of output of ended executions are kept in all. The oldest goes
+// first.
 const keptSpools = 1 << 30
 
 // Config is what executions have to know of their sandbox.
@@ -22,22 +23,25 @@ type Config struct {
 	Work, User string
 	// Contained and ShieldOOM are as in Start.
 	Contained, ShieldOOM bool
-	// Launcher starts them.
+	// Launcher starts the commands of executions.
 	Launcher program.Launcher
 	// Env is the environment of the sandbox's command, its variables parted by zero bytes.
 	Env string
-	// Dir is a descriptor of the directory of their output.
-	Dir   int
+	// Dir is a descriptor of the directory that keeps the output of detached executions.
+	Dir int
+	// Gates are those of the sandbox: executions use all but that for files.
 	Gates system.Gates
 }
 
-// Executions are all that are known. The zero value has none and takes none, see open.
+// Executions are all executions that a sandbox knows: those that run, and as many that have ended
+// as the bounds allow. The zero value knows none and starts none, see Open.
 //
-// Who reaps: only the loop (reap), under mu. A leader is in byPid before its end can
-// be lost, because no child that is not there is reaped while forking counts; and once it is reaped it is not
-// there any more, so that under mu every pid in byPid is a process of ours, and may be signalled.
+// Only the loop reaps, by Reap, under mu. A leader is in byPid before its end can be lost, because
+// Reap leaves unknown children alone while forking counts a launch. Once a leader is reaped it is
+// not in byPid any more. So, under mu, every pid in byPid is a process of this sandbox and may be
+// signalled.
 type Executions struct {
-	// deaths is an epoll descriptor with the pidfd of every leader: the loop waits for it.
+	// deaths is an epoll descriptor with the pidfd of every leader. The loop waits for it.
 	deaths int
 	cfg    Config
 	// pool has buffers for all output.
@@ -48,15 +52,17 @@ type Executions struct {
 	mu sync.Mutex
 	// forking is how many launches are under way.
 	forking int
-	byID    map[string]*execution
-	byPid   map[int]*execution
-	// ended are those of byID that are over, oldest first.
+	// byID has all that are known, byPid the leaders that are not reaped.
+	byID  map[string]*execution
+	byPid map[int]*execution
+	// ended are those of byID that are over, the oldest first.
 	ended []*execution
-	// closed says why no more are started; empty: they are.
+	// closed says why no more executions are started; empty: they are.
 	closed string
-	// made is how many ids were made here.
+	// made is how many ids were made here, for clients that gave none.
 	made int
-	// served is how many operations go on; idle is closed when there are none after closed, or for the first time then.
+	// served is how many operations go on. idle is closed when there are none after the end of the
+	// sandbox, and idled says that it was.
 	served int
 	idle   chan struct{}
 	idled  bool
@@ -66,47 +72,50 @@ type Executions struct {
 type execution struct {
 	x  *Executions
 	id string
-	// want is what was asked for, without command and environment once it runs.
+	// want is what the client asked for. Once it runs, command and environment are dropped, because
+	// they may be large.
 	want    *initwire.Exec
 	started int64
-	// pid of its leader, whose session and group have the same number.
+	// pid is that of its leader. Its session and its process group have the same number.
 	pid int
-	// stdin is our end of what it reads, nil if it has none; of a terminal the same as prints[0].
+	// stdin is init's end of what it reads; nil if it reads nothing. Of a terminal it is the same
+	// as prints[0].
 	stdin *system.Endpoint
-	// prints are what comes out: stdout and stderr, or a terminal.
+	// prints are the streams that it prints to: stdout and stderr, or a terminal.
 	prints []*output.Source
-	// midLine: the last that was fed to its terminal was no end of a line.
+	// midLine: what was last written to its terminal did not end a line.
 	midLine atomic.Bool
-	// timedOut is supervise's own.
+	// timedOut: its time limit is over. Only supervise uses it before the end.
 	timedOut bool
-	// spools keep what a detached one prints, one for each of prints.
+	// spools keep what a detached execution prints, one for each of prints.
 	spools []*output.Spool
 
-	// pidfd of the leader, -1 once reaped, and why we ended it: under executions.mu.
+	// pidfd is that of the leader, -1 once it is reaped. why is why init ended it. Both are guarded
+	// by Executions.mu.
 	pidfd int
 	why   string
 
-	// dead is closed when the leader was reaped, status and died are set then.
+	// dead is closed when the leader was reaped. status and died are set before that.
 	dead   chan struct{}
 	status syscall.WaitStatus
 	died   int64
-	// over is closed when all is over, end is set then.
+	// over is closed when nothing more happens. end is set before that.
 	over chan struct{}
 	end  initwire.ExecEnded
 }
 
-// Open begins to take executions. For the loop, before the first operation.
+// Open begins to take executions. The loop calls it once, before the first operation.
 func (x *Executions) Open(cfg Config) {
 	x.cfg, x.deaths = cfg, -1
 	x.byID, x.byPid = make(map[string]*execution), make(map[int]*execution)
 	x.idle = make(chan struct{})
-	// Without it deaths are seen a little later.
+	// Without the descriptor, deaths are seen a little later.
 	if fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC); err == nil {
 		x.deaths = fd
 	}
 }
 
-// Deaths is readable when a leader has died; -1 if there is no such descriptor.
+// Deaths is a descriptor that is readable when a leader has died; -1 if there is none.
 func (x *Executions) Deaths() int {
 	if x.byID == nil {
 		return -1
@@ -114,7 +123,8 @@ func (x *Executions) Deaths() int {
 	return x.deaths
 }
 
-// Close ends all executions, and takes no more.
+// Close ends all executions and starts no more. why is told to the clients of both. Only the first
+// call counts.
 func (x *Executions) Close(why string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -128,6 +138,7 @@ func (x *Executions) Close(why string) {
 	x.idleLocked()
 }
 
+// idleLocked closes idle when the sandbox ends and no operation is left.
 func (x *Executions) idleLocked() {
 	if x.idle != nil && !x.idled && x.served == 0 && x.closed != "" {
 		x.idled = true
@@ -135,7 +146,8 @@ func (x *Executions) idleLocked() {
 	}
 }
 
-// Conclude gives those who are connected some time to learn of the end.
+// Conclude waits until the clients that are connected have learned of the end, but not longer than
+// atMost.
 func (x *Executions) Conclude(atMost time.Duration) {
 	if x.idle == nil {
 		return
@@ -146,6 +158,7 @@ func (x *Executions) Conclude(atMost time.Duration) {
 	}
 }
 
+// serving counts operations: 1 begins, -1 ends one.
 func (x *Executions) serving(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -153,9 +166,12 @@ func (x *Executions) serving(n int) {
 	x.idleLocked()
 }
 
-// Reap reaps every child that has died, but for the command: a pid that is not yet reaped is nobody else's, so that no signal
-// of init's can hit a stranger. Nothing else in this program reaps but the loop, for the command, whose pid this is as long
-// as it is not reaped; then it is 0. It reports whether there was something, or may be soon.
+// Reap reaps every child that has died, but for the sandbox's command. command is that command's
+// pid as long as it is not reaped, then 0: the loop reaps it itself. Nothing else in this program
+// reaps, and a pid that is not reaped is nobody else's, so that no signal of init's can hit a
+// stranger.
+//
+// It reports whether there was something to reap, or may be soon.
 func (x *Executions) Reap(command int) (some bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -176,7 +192,7 @@ func (x *Executions) Reap(command int) (some bool) {
 	}
 }
 
-// reapLeadersLocked reaps the leaders that have died.
+// reapLeadersLocked reaps the leaders that have died, and reports whether there were any.
 func (x *Executions) reapLeadersLocked() (some bool) {
 	if len(x.byPid) == 0 || x.deaths < 0 {
 		return false
@@ -191,7 +207,7 @@ func (x *Executions) reapLeadersLocked() (some bool) {
 	return some
 }
 
-// reapLocked reaps a child, if it is dead.
+// reapLocked reaps a child, if it is dead, and reports whether it was.
 func (x *Executions) reapLocked(pid int) bool {
 	var status syscall.WaitStatus
 	for {
@@ -215,7 +231,8 @@ func (x *Executions) reapLocked(pid int) bool {
 	return true
 }
 
-// endLocked signals an execution that still runs. The first reason is the one that is told.
+// endLocked sends signals to an execution that still runs. The first reason that anybody gave is
+// the one that is told.
 func (x *Executions) endLocked(e *execution, why string, signals ...syscall.Signal) {
 	if x.byPid[e.pid] != e {
 		return
@@ -228,7 +245,8 @@ func (x *Executions) endLocked(e *execution, why string, signals ...syscall.Sign
 	}
 }
 
-// admit takes an id.
+// admit takes the id that a client wants, or makes one. It fails when the id is in use, and when
+// the sandbox ends.
 func (x *Executions) admit(want *initwire.Exec) (*execution, *initwire.Failed) {
 	if want.ID != "" && !initwire.ExecID(want.ID) {
 		return nil, initwire.UserFault(initwire.ReasonSpec, "execution "+strconv.Quote(want.ID)+": an id is 1 to "+strconv.Itoa(initwire.MaxExecID)+" of a-z, A-Z, 0-9, dot, dash and underscore")
@@ -253,14 +271,14 @@ func (x *Executions) admit(want *initwire.Exec) (*execution, *initwire.Failed) {
 	return e, nil
 }
 
-// forget gives up one that did not start.
+// forget gives up the id of an execution that did not start.
 func (x *Executions) forget(e *execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.byID, e.id)
 }
 
-// find is the execution of an id that runs or ran.
+// find is the execution of an id, whether it runs or has ended.
 func (x *Executions) find(id string) (*execution, *initwire.Failed) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -270,14 +288,14 @@ func (x *Executions) find(id string) (*execution, *initwire.Failed) {
 	return nil, initwire.UserFault(initwire.ReasonNoExec, "no execution "+strconv.Quote(id)+" is known")
 }
 
-// forked is told before a launch begins, and ran or failed after it.
+// forked must be called before a launch begins, and ran after it, also when it failed.
 func (x *Executions) forked() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.forking++
 }
 
-// ran takes in what was launched; without a pid, nothing was.
+// ran takes over a process that was launched. Without a pid, nothing was.
 func (x *Executions) ran(e *execution, pid, pidfd int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -299,7 +317,8 @@ func (x *Executions) ran(e *execution, pid, pidfd int) {
 	}
 }
 
-// signal sends a signal to an execution's process group; false if it has ended.
+// signal sends a signal to an execution's process group. It answers false if the execution has
+// ended.
 func (x *Executions) signal(e *execution, sig syscall.Signal) (sent bool, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -309,26 +328,28 @@ func (x *Executions) signal(e *execution, sig syscall.Signal) (sent bool, err er
 	return true, syscall.Kill(-e.pid, sig)
 }
 
-// finish ends an execution, why being told if nothing was before.
+// finish sends signals to end an execution. why is told to its client, unless there was a reason
+// before.
 func (x *Executions) finish(e *execution, why string, signals ...syscall.Signal) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.endLocked(e, why, signals...)
 }
 
-// killLeftovers kills what is left of the group of a leader that was reaped.
+// killLeftovers kills what is left of the process group of a leader that was reaped.
 func (x *Executions) killLeftovers(e *execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	// A number cannot be used again as long as there is a group of it. A child in that group proves that there
-	// is one, as nobody reaps meanwhile; and a child of that very number, that it is another's.
+	// The kernel does not use a number again as long as a group has it. A child in the group proves
+	// that there is one, because nobody reaps meanwhile. A child with that very pid proves that the
+	// group is another's.
 	if system.HasChild(system.ByPid, e.pid) || !system.HasChild(system.ByGroup, e.pid) {
 		return
 	}
 	_ = syscall.Kill(-e.pid, syscall.SIGKILL)
 }
 
-// retire writes down how an execution ended, and lets go of the oldest.
+// retire writes down how an execution ended, and deletes the output of those that it displaces.
 func (x *Executions) retire(e *execution) {
 	out := x.retired(e)
 	for _, old := range out {
@@ -338,6 +359,8 @@ func (x *Executions) retire(e *execution) {
 	}
 }
 
+// retired does what retire does under mu. It answers the executions that are forgotten, because
+// deleting their output may block.
 func (x *Executions) retired(e *execution) (out []*execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -371,7 +394,7 @@ func (x *Executions) retired(e *execution) (out []*execution) {
 	return out
 }
 
-// list is what is known of all.
+// list is what is known of all: those that have ended, then those that run, both the oldest first.
 func (x *Executions) list() (all initwire.ExecList) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -393,6 +416,7 @@ func (x *Executions) list() (all initwire.ExecList) {
 	return all
 }
 
+// isOver reports whether nothing more happens to it.
 func (e *execution) isOver() bool {
 	select {
 	case <-e.over:
@@ -402,8 +426,8 @@ func (e *execution) isOver() bool {
 	}
 }
 
-// makeRoom drops the output of the executions that ended first, while spools
-// hold all that they may. How those ended stays known.
+// makeRoom drops the output of the executions that ended first, as long as spools hold all that
+// they may. How those executions ended stays known.
 func (x *Executions) makeRoom() {
 	unlink := x.untieEnded(func() bool { return x.spooled.Load() >= initwire.SpoolsLimit })
 	for _, f := range unlink {
@@ -411,8 +435,9 @@ func (x *Executions) makeRoom() {
 	}
 }
 
-// untieEnded answers what deletes the files, which takes its time. All who wait for room come at once:
-// as the bytes count no more when mu is free again, each drops only what those before it left full.
+// untieEnded is makeRoom without deleting the files, which the answers do, because that may block.
+// All writers that wait for room come at once. The bytes no longer count when mu is free again, so
+// that each drops only what those before it left full.
 func (x *Executions) untieEnded(full func() bool) (unlink []func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -12,10 +12,11 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// printTime is how long an execution's output may stay open after its end: only processes that outlived it still hold it.
+// printTime is how long the output of an execution may stay open after the end of its leader: only
+// processes that outlived it still hold it.
 const printTime = 2 * time.Second
 
-// start makes what it reads from and prints to, and launches it.
+// start makes the streams of an execution and launches its command.
 func (e *execution) start() *initwire.Failed {
 	e.x.cfg.Gates.Launches.Enter()
 	defer e.x.cfg.Gates.Launches.Leave()
@@ -51,7 +52,7 @@ func (e *execution) start() *initwire.Failed {
 	return nil
 }
 
-// connect makes the streams. theirs are the ends that are the program's.
+// connect makes the streams. theirs are the program's ends, which the caller closes in any case.
 func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 	if e.want.TTY {
 		master, slave, err := openTerminal(e.want.Rows, e.want.Cols)
@@ -83,7 +84,7 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 				return theirs, err
 			}
 			theirs = append(theirs, r)
-			// The other way round than output: the program's end waits, ours does not.
+			// The other way round than with output: the program's end waits, init's end does not.
 			_ = syscall.SetNonblock(r, false)
 			_ = syscall.SetNonblock(w, true)
 			p.Files[0] = r
@@ -110,7 +111,7 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 	return theirs, nil
 }
 
-// output makes a pipe that is read for output. w is the program's end.
+// output makes a pipe that the program prints to, and adds it to prints. w is the program's end.
 func (e *execution) output() (w int, err error) {
 	r, w, err := system.Pipe()
 	if err != nil {
@@ -125,6 +126,7 @@ func (e *execution) output() (w int, err error) {
 	return w, nil
 }
 
+// disconnect closes init's ends of all streams.
 func (e *execution) disconnect() {
 	if e.stdin != nil {
 		_ = e.stdin.Close()
@@ -134,13 +136,14 @@ func (e *execution) disconnect() {
 	}
 }
 
-// runDetached keeps what it prints until it is over.
+// runDetached is the life of a detached execution: it keeps what the program prints.
 func (e *execution) runDetached() {
 	e.supervise(nil, func(i int, from *output.Source) { e.spools[i].Keep(from) })
 }
 
-// supervise is the life of an execution after its start: it ends it when its time
-// is over or its client has left, waits for its end and for the rest of what it printed, which take reads, and retires it.
+// supervise is the life of an execution after its start. It ends the execution when its time limit
+// is over or left is closed, which means that its client has left. It waits for the end and for the
+// rest of the output, and retires the execution. take reads one stream to its end.
 func (e *execution) supervise(left <-chan struct{}, take func(i int, from *output.Source)) {
 	x := e.x
 	var all sync.WaitGroup
@@ -167,7 +170,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 		if grace < 0 {
 			signals = []syscall.Signal{syscall.SIGKILL}
 		}
-		// A stopped process does not see them before it goes on.
+		// A stopped process sees no signal before it goes on.
 		x.finish(e, why, append(signals, syscall.SIGCONT)...)
 		if kill == nil && grace > 0 {
 			kill = time.After(grace)
@@ -206,7 +209,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 	x.retire(e)
 }
 
-// closeStdin tells the program that nothing more will come.
+// closeStdin tells the program that no more input will come.
 func (e *execution) closeStdin() {
 	switch {
 	case e.stdin == nil:

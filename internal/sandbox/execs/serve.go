@@ -15,16 +15,17 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// stdinLook is how often somebody who waits for a program to read looks whether its client is still there.
+// stdinLook is how often init looks whether a client is still there, while its program reads
+// nothing.
 const stdinLook = time.Second
 
-// client is one operation on executions.
+// client is one operation on executions: a connection, and what it is about.
 type client struct {
 	*operation.Conn
 	x *Executions
 }
 
-// Serve is one operation on executions, to its end.
+// Serve serves one operation on executions to its end. Any number may go on at once.
 func (x *Executions) Serve(conn *operation.Conn, kind initwire.Kind, fields []byte) {
 	x.serving(1)
 	defer x.serving(-1)
@@ -43,6 +44,7 @@ func (x *Executions) Serve(conn *operation.Conn, kind initwire.Kind, fields []by
 	}
 }
 
+// startExec starts an execution and stays with it until its end, or until the client leaves.
 func (o *client) startExec(fields []byte) {
 	want, err := initwire.ParseExec(fields)
 	if err != nil {
@@ -72,7 +74,8 @@ func (o *client) startExec(fields []byte) {
 	}
 }
 
-// runAttached passes what an execution prints on to its client until both are over.
+// runAttached passes on what an execution prints, until the execution is over. If the client
+// leaves, the execution is ended.
 func (o *client) runAttached(e *execution, hasLeft bool) {
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { close(left) })
@@ -91,11 +94,13 @@ func (o *client) runAttached(e *execution, hasLeft bool) {
 	o.tellEnd(e)
 }
 
+// tellEnd tells how an execution ended.
 func (o *client) tellEnd(e *execution) {
 	_ = o.WriteFrame(initwire.KindExecEnded, e.end.Fields())
 }
 
-// pass hands on what comes, as fast as the client takes it.
+// pass hands on what a stream prints, as fast as the client takes it. It fails only when the client
+// has left.
 func (o *client) pass(from *output.Source, kind initwire.Kind) error {
 	for {
 		b, err := from.Read()
@@ -110,7 +115,7 @@ func (o *client) pass(from *output.Source, kind initwire.Kind) error {
 	}
 }
 
-// send is writeBytes for as long as the client takes: its slowness is what the program is to feel.
+// send sends a frame without a time limit: a slow client is to slow its program down.
 func (o *client) send(kind initwire.Kind, frame []byte) error {
 	_ = o.Endpoint.SetWriteDeadline(time.Time{})
 	initwire.PutHead(frame, kind)
@@ -118,7 +123,8 @@ func (o *client) send(kind initwire.Kind, frame []byte) error {
 	return err
 }
 
-// hear does what the client of an execution says, until it has left.
+// hear does what the client of an execution says, until the client has left. stdin: it may write to
+// the program.
 func (o *client) hear(e *execution, stdin bool) {
 	for {
 		kind, payload, err := o.ReadFrame()
@@ -152,8 +158,8 @@ func (o *client) hear(e *execution, stdin bool) {
 	}
 }
 
-// feed writes to the program, as fast as it reads; false if the client has left meanwhile. What
-// nobody will read any more is thrown away.
+// feed writes input to the program, as fast as it reads. It answers false if the client has left
+// meanwhile. Input that nobody reads any more is thrown away.
 func (o *client) feed(e *execution, p []byte) bool {
 	for len(p) > 0 {
 		_ = e.stdin.SetWriteDeadline(time.Now().Add(stdinLook))
@@ -175,7 +181,7 @@ func (o *client) feed(e *execution, p []byte) bool {
 	return true
 }
 
-// hungUp reports whether the other side has left, though there may still be something to read of it.
+// hungUp reports whether the other side has left, even if there is still something to read.
 func hungUp(conn *system.Endpoint) (yes bool) {
 	const pollRdHup = 0x2000
 	const gone = pollRdHup | 0x10 | 0x08 // or HUP, or ERR
@@ -187,6 +193,7 @@ func hungUp(conn *system.Endpoint) (yes bool) {
 	return yes || err != nil
 }
 
+// attachExec follows a detached execution from the offsets that the client gives.
 func (o *client) attachExec(fields []byte) {
 	a, err := initwire.ParseAttach(fields)
 	if err != nil {
@@ -212,7 +219,7 @@ func (o *client) attachExec(fields []byte) {
 	}
 }
 
-// offsets are where an attachment begins.
+// offsets are where an attachment begins. It fails if that part of the output is not kept.
 func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire.Failed) {
 	for i, offset := range []int64{a.StdoutOffset, a.StderrOffset} {
 		if i >= len(e.spools) {
@@ -231,7 +238,7 @@ func (e *execution) offsets(a *initwire.Attach) (from [2]int64, failed *initwire
 	return from, nil
 }
 
-// taken is told what of the output is safe elsewhere.
+// taken lets go of output that a client has stored elsewhere.
 func (e *execution) taken(a *initwire.Attach) {
 	for i, offset := range []int64{a.StdoutOffset, a.StderrOffset} {
 		if i < len(e.spools) {
@@ -240,7 +247,8 @@ func (e *execution) taken(a *initwire.Attach) {
 	}
 }
 
-// follow tells a client what a detached execution prints, from these offsets on, and how it ended.
+// follow sends what a detached execution prints, from these offsets on, and then how it ended. The
+// execution goes on when the client leaves.
 func (o *client) follow(e *execution, from [2]int64, stdin bool) {
 	left := make(chan struct{})
 	leave := sync.OnceFunc(func() { close(left) })
@@ -272,7 +280,7 @@ func (o *client) follow(e *execution, from [2]int64, stdin bool) {
 	}
 }
 
-// replay sends a stream from an offset to its end, which is io.EOF.
+// replay sends one stream from an offset on. Its error is io.EOF after the end of the stream.
 func (o *client) replay(p *output.Spool, offset int64, kind initwire.Kind, left <-chan struct{}) error {
 	r := p.Reader(offset)
 	defer r.Close()
@@ -293,6 +301,7 @@ func (o *client) replay(p *output.Spool, offset int64, kind initwire.Kind, left 
 	}
 }
 
+// signalExec sends a signal to an execution's process group.
 func (o *client) signalExec(fields []byte) {
 	want, err := initwire.ParseExecSignal(fields)
 	if err != nil || want.Signal < 1 || want.Signal > 64 {
@@ -314,6 +323,7 @@ func (o *client) signalExec(fields []byte) {
 	}
 }
 
+// listExecs sends what is known of all executions.
 func (o *client) listExecs() {
 	const perFrame = 200 // of them, with the longest of ids and reasons, fit into one
 	all := o.x.list()
@@ -328,8 +338,10 @@ func (o *client) listExecs() {
 	_ = o.Done()
 }
 
+// shorten bounds a reason, so that a frame of them stays small.
 func shorten(s string) string { return s[:min(len(s), 100)] }
 
+// sortByStart puts the execution first that was started first.
 func sortByStart(all initwire.ExecList) {
 	slices.SortFunc(all, func(a, b initwire.ExecState) int { return int(a.Ended.Started - b.Ended.Started) })
 }

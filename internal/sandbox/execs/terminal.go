@@ -8,14 +8,14 @@ import (
 	"github.com/musterhq/muster/internal/sandbox/system"
 )
 
-// openTerminal makes a terminal: our side, which does not block, and the program's.
+// openTerminal makes a terminal of a size: init's side, which does not block, and the program's.
 func openTerminal(rows, cols int) (master, slave int, err error) {
 	const path = "/dev/ptmx"
 	master, err = system.OpenInside(path, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK)
 	if err != nil {
 		return -1, -1, &system.PathError{Path: path, Why: err.Error()}
 	}
-	// What stands at this path in a container may have been put there by anybody.
+	// Anybody in a container may have put something else at this path.
 	var st syscall.Stat_t
 	const multiplexer = 5<<8 | 2
 	if err := syscall.Fstat(master, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != multiplexer {
@@ -36,12 +36,13 @@ func openTerminal(rows, cols int) (master, slave int, err error) {
 	return master, slave, nil
 }
 
+// openSlave opens the program's side of a terminal.
 func openSlave(master int) (int, error) {
 	var number, locked int32
 	if err := ioctl(master, syscall.TIOCSPTLCK, unsafe.Pointer(&locked)); err != nil {
 		return -1, &system.PathError{Path: "unlock a terminal", Why: err.Error()}
 	}
-	// By the descriptor, not by a name below /dev/pts, where something else could stand.
+	// By the descriptor, and not by a name below /dev/pts, where something else could stand.
 	const getPeer = 0x5441 // TIOCGPTPEER
 	fd, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(master), getPeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
 	if errno == 0 {
@@ -58,7 +59,8 @@ func openSlave(master int) (int, error) {
 	return slave, nil
 }
 
-// setSize sets what a program sees as the size; the kernel tells it by WINCH. Without one it stays unknown.
+// setSize sets the size that a program sees. The kernel tells the program by WINCH. Without rows
+// and columns the size stays unknown.
 func setSize(fd, rows, cols int) error {
 	if rows <= 0 && cols <= 0 {
 		return nil
@@ -68,6 +70,7 @@ func setSize(fd, rows, cols int) error {
 	return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size))
 }
 
+// resize is setSize for a terminal in use.
 func resize(master *system.Endpoint, rows, cols int) (err error) {
 	master.Brief.Enter()
 	defer master.Brief.Leave()
@@ -77,8 +80,9 @@ func resize(master *system.Endpoint, rows, cols int) (err error) {
 	return err
 }
 
-// endOfInput types the character that means so, which ends the input only at the
-// beginning of a line; in the middle of one the first ends that. A program that reads keys one by one sees a key.
+// endOfInput types the character that ends the input. The terminal takes it for the end only at the
+// beginning of a line: in the middle of a line the first one ends that line, so it is typed twice.
+// A program that reads single keys sees a key.
 func endOfInput(master *system.Endpoint, midLine bool) {
 	var mode syscall.Termios
 	var err error
@@ -96,6 +100,7 @@ func endOfInput(master *system.Endpoint, midLine bool) {
 	_, _ = master.Write(typed)
 }
 
+// ioctl is the system call, for calls that do not block.
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
 	if errno != 0 {

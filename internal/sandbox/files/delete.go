@@ -20,6 +20,7 @@ func (f *files) delete(q *initwire.FileDelete) error {
 	return blame(q.Path, err)
 }
 
+// remove is delete for a path that is checked. Its errors are the kernel's.
 func (f *files) remove(q *initwire.FileDelete, path string) error {
 	if q.Contents {
 		dir, err := openPath(path, unix.O_RDONLY|unix.O_DIRECTORY)
@@ -72,33 +73,39 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 	return err
 }
 
+// Bounds of deleting a tree. A program may make it deeper, or fill it, while it is deleted.
 const (
-	// maxDepth is how many directories are open at once. What lies deeper is first moved up.
+	// maxDepth is how many directories are open at once. What lies deeper is moved up first.
 	maxDepth = 64
-	// maxUnmoved is the depth where that cannot be done, as with directories of an image's layers.
+	// maxUnmoved is the depth for directories that cannot be moved, such as those of an image's
+	// layers.
 	maxUnmoved = 1024
-	// maxMoves bounds that, and maxPasses how often a directory is looked through: a program may fill it as fast as we empty it.
+	// maxMoves bounds how often that is done, and maxPasses how often a directory is looked
+	// through.
 	maxMoves  = 1 << 20
 	maxPasses = 1000
 )
 
-// remover removes what is in one directory.
+// remover removes what is in one directory. It goes on after an error, so that as much as possible
+// is removed.
 type remover struct {
 	path  string
 	top   int
 	dev   uint64
 	moves int
-	// first is the first thing that went wrong; the rest is removed nevertheless.
+	// first is the first error. The rest is removed nevertheless.
 	first error
 }
 
+// removal makes a remover. The path is for errors only.
 func removal(path string) *remover { return &remover{path: path} }
 
+// mounted is the error for a directory of another file system.
 func mounted(path string) error {
 	return wrong(initwire.FileBusy, path, "is where something is mounted, which is not entered")
 }
 
-// empty removes all that is in a directory.
+// empty removes all that is in a directory, which stays open. It refuses the root of everything.
 func (r *remover) empty(dir int) error {
 	var st, root unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -115,8 +122,9 @@ func (r *remover) empty(dir int) error {
 	return r.first
 }
 
-// sweep removes what is in a directory, until nothing is there or something cannot be removed. Some file systems
-// leave out names when others are removed while they are listed, so it looks until there are none.
+// sweep removes what is in a directory, until nothing is there or something cannot be removed. Some
+// file systems leave out names when others are removed while they are listed, so it looks again
+// until there are none.
 func (r *remover) sweep(dir, depth int, path string) {
 	for pass := 0; pass < maxPasses && r.moves < maxMoves; {
 		moves := r.moves
@@ -137,7 +145,8 @@ func (r *remover) sweep(dir, depth int, path string) {
 	r.note(path, wrong(initwire.FileBusy, path, "is being filled while it is emptied"))
 }
 
-// pass looks through a directory once: was there something, and is all of it gone?
+// pass looks through a directory once. It reports whether something was there, and whether all of
+// that is gone.
 func (r *remover) pass(dir, depth int, path string) (some, all bool, err error) {
 	if _, err := unix.Seek(dir, 0, unix.SEEK_SET); err != nil {
 		return false, false, err
@@ -160,6 +169,7 @@ func (r *remover) pass(dir, depth int, path string) (some, all bool, err error) 
 	}
 }
 
+// note remembers the first error.
 func (r *remover) note(path string, err error) {
 	if r.first == nil {
 		r.first = blame(path, err)
@@ -194,6 +204,7 @@ func (r *remover) removeIn(dir int, name string, depth int, path string) error {
 	return err
 }
 
+// gone is an error of removing, but for one: that somebody else was faster.
 func gone(err error) error {
 	if err == unix.ENOENT {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stat answers one entry.
+// stat answers one entry. A link is followed if the client asks for it, or its path ends in a
+// slash.
 func (f *files) stat(q *initwire.FileStat) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -38,11 +39,13 @@ func (f *files) say(e *initwire.FileEntry) error {
 	return f.out.frame(initwire.KindFileEntry, e.Fields())
 }
 
-// list answers what is in a directory, or the one entry of something else.
+// list answers what is in a directory, or the one entry of something else, with the rights of the
+// client's user.
 func (f *files) list(q *initwire.FileList) error {
 	return f.with(q.User, func() error { return f.listed(q) })
 }
 
+// listed is list, once the thread has these rights.
 func (f *files) listed(q *initwire.FileList) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -72,17 +75,19 @@ func (f *files) listed(q *initwire.FileList) error {
 	return w.run(&st)
 }
 
-// lister says every entry of a walk.
+// lister sends an entry for all that a walk finds, up to a limit; a negative one is none.
 type lister struct {
 	f    *files
 	base string
 	left int64
 }
 
+// other sends an entry that is no directory.
 func (l *lister) other(dir int, below, name string, st *unix.Stat_t) error {
 	return l.say(l.f.entry(dir, name, joined(l.base, below), st))
 }
 
+// directory sends an entry of a directory, with what is wrong with it. The top has none.
 func (l *lister) directory(below string, st *unix.Stat_t, problem error) error {
 	if below == "" {
 		return problem
@@ -94,6 +99,7 @@ func (l *lister) directory(below string, st *unix.Stat_t, problem error) error {
 	return l.say(e)
 }
 
+// say sends an entry, unless there were enough.
 func (l *lister) say(e *initwire.FileEntry) error {
 	if l.left == 0 {
 		return errEnough
@@ -102,7 +108,8 @@ func (l *lister) say(e *initwire.FileEntry) error {
 	return l.f.say(e)
 }
 
-// entry describes a file; name in dir is only needed for a link, and is empty if dir is the link itself.
+// entry describes a file. dir and name are needed only for a link, to read its target. name is
+// empty if dir is the link itself.
 func (f *files) entry(dir int, name, path string, st *unix.Stat_t) *initwire.FileEntry {
 	e := &initwire.FileEntry{
 		Path: path, Name: lastName(path), Type: letter(st.Mode), Size: st.Size, Mode: st.Mode & 0o7777,
@@ -118,6 +125,7 @@ func (f *files) entry(dir int, name, path string, st *unix.Stat_t) *initwire.Fil
 	return e
 }
 
+// letter is the letter of a type of file.
 func letter(mode uint32) byte {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -136,7 +144,7 @@ func letter(mode uint32) byte {
 	return initwire.TypeFile
 }
 
-// lastName of a path; of / it is /.
+// lastName is the last name of a path. That of / is /.
 func lastName(path string) string {
 	trimmed := strings.TrimRight(path, "/")
 	if trimmed == "" {
@@ -145,6 +153,7 @@ func lastName(path string) string {
 	return trimmed[strings.LastIndexByte(trimmed, '/')+1:]
 }
 
+// joined is a path below another one.
 func joined(base, below string) string {
 	if strings.HasSuffix(base, "/") {
 		return base + below
@@ -155,43 +164,51 @@ func joined(base, below string) string {
 // errEnough ends a walk before its end.
 var errEnough = errorText("enough")
 
+// errorText is an error that is a constant.
 type errorText string
 
+// Error is the text.
 func (e errorText) Error() string { return string(e) }
 
 // visitor is told what a walk finds. Its errors end the walk.
 type visitor interface {
-	// other is anything but a directory: name in dir, which lies below the top.
+	// other is called for anything but a directory: name in dir, whose path from the top is below.
 	other(dir int, below, name string, st *unix.Stat_t) error
-	// directory comes before what is in it; below is empty for the top. A problem says why nothing of it will come.
+	// directory is called before what is in it. below is empty for the top. A problem says why
+	// nothing of it will come.
 	directory(below string, st *unix.Stat_t, problem error) error
 }
 
-// walk goes through a tree: a directory, what is in it but directories, by name, then each directory in it.
+// walk goes through a tree: a directory, what is in it but directories, by name, then each
+// directory in it.
 //
-// It has one directory open at a time and finds the next by its path from the top, without any link, so that neither
-// depth nor width of a tree costs descriptors, and a program that moves things about leads it nowhere else.
+// It has one directory open at a time and finds the next by its path from the top, without any
+// link. So neither depth nor width of a tree costs descriptors, and a program that moves things
+// about leads it nowhere else.
 type walk struct {
 	// top is opened by path only; it stays the caller's.
 	top  int
 	base string
-	// flat: only what is in the top; directories in it come among the rest.
+	// flat: only what is in the top is visited, and directories in it come among the rest.
 	flat bool
 	// noHidden leaves out names that begin with a dot, but for the top.
 	noHidden bool
 	visit    visitor
 
+	// pending are the directories that come next, the last one first.
 	pending []pendingDirectory
-	// size of the paths of pending, which are bounded.
+	// size is how many bytes the paths of pending have together.
 	size int
 }
 
+// pendingDirectory is a directory that a walk has still to go to.
 type pendingDirectory struct {
 	below string
 	// dev of the directory that it is in.
 	dev uint64
 }
 
+// Bounds of a walk.
 const (
 	// maxPending bounds the paths of the directories that a walk has still to go to.
 	maxPending = 8 << 20
@@ -199,6 +216,7 @@ const (
 	namesAtOnce = 4096
 )
 
+// run visits the top, whose stat is given, and all below it.
 func (w *walk) run(st *unix.Stat_t) error {
 	w.pending = []pendingDirectory{{dev: st.Dev}}
 	for len(w.pending) > 0 {
@@ -251,7 +269,7 @@ func (w *walk) enter(d pendingDirectory) error {
 	return w.content(dir, d.below, st.Dev)
 }
 
-// content visits what is in a directory.
+// content visits what is in a directory, and notes the directories in it for later.
 func (w *walk) content(dir int, below string, dev uint64) error {
 	names := nameReader{dir: dir}
 	for {
@@ -297,7 +315,7 @@ func (w *walk) content(dir int, below string, dev uint64) error {
 	}
 }
 
-// madeUp tells whether the kernel makes up what is in a directory's file system: there is no end of it.
+// madeUp reports whether the kernel makes up what is in a file system: there is no end of that.
 func madeUp(dir int) bool {
 	var fs unix.Statfs_t
 	if err := ignoringEINTR(func() error { return unix.Fstatfs(dir, &fs) }); err != nil {
@@ -318,7 +336,7 @@ type nameReader struct {
 	over bool
 }
 
-// next are some more names, about as many as are asked for, in order; none at the end.
+// next are some more names, about as many as are asked for, in order. There are none at the end.
 func (r *nameReader) next(about int) ([]string, error) {
 	if r.buf == nil {
 		r.buf = make([]byte, 16<<10)

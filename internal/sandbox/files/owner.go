@@ -8,13 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owner is who shall own a file; -1: who owns it anyway.
+// owner is the user and group that a file is given to; -1: who has it keeps it.
 type owner struct{ uid, gid int }
 
+// whoever leaves a file to whoever has it.
 var whoever = owner{-1, -1}
 
-// owner finds who is meant by a client: NAME, UID, NAME:GROUP or UID:GID by the sandbox's own files; empty is the sandbox's
-// user. Where sandboxes have no users of their own, that is whoever init is.
+// owner finds who is meant by a client: NAME, UID, NAME:GROUP or UID:GID by the sandbox's own
+// files. Empty is the sandbox's user. Where sandboxes have no users of their own, files stay with
+// the user that init runs as.
 func (f *files) owner(user string) (owner, error) {
 	if user == "" {
 		if !f.Contained {
@@ -33,7 +35,8 @@ func (f *files) owner(user string) (owner, error) {
 	return owner{int(who.UID), int(who.GID)}, nil
 }
 
-// give gives a file that is open to its owner. It comes before the mode, because it takes set-id bits away.
+// give gives a file that is open to its owner. It must come before the mode, because it takes
+// set-id bits away.
 func (w owner) give(fd int) error {
 	if w == whoever {
 		return nil
@@ -55,6 +58,7 @@ type notOwned struct {
 	err error
 }
 
+// Error names the owner and the reason.
 func (n notOwned) Error() string {
 	why := n.err.Error()
 	if n.err == unix.EINVAL {
@@ -63,6 +67,7 @@ func (n notOwned) Error() string {
 	return "cannot be given to " + strconv.Itoa(n.uid) + ":" + strconv.Itoa(n.gid) + ": " + why
 }
 
+// because makes a notOwned of an error.
 func (w owner) because(err error) error {
 	if err == nil {
 		return nil

@@ -9,16 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// How paths are followed.
 const (
 	// maxLinks is how many links one path may go through, as in the kernel.
 	maxLinks = 40
-	// beneath: nothing but directories on the way, and never up.
+	// beneath allows nothing but directories on the way, and never leads up.
 	beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-	// byLinks: links count, but for those of proc, which lead to where no name leads.
+	// byLinks follows links, but for those of proc that lead to where no name leads.
 	byLinks = unix.RESOLVE_NO_MAGICLINKS
 )
 
-// at is the path that a client means.
+// at is the path that a client means. A relative one is relative to the work directory.
 func (f *files) at(path string) (string, error) {
 	switch {
 	case path == "":
@@ -33,12 +34,12 @@ func (f *files) at(path string) (string, error) {
 	return path, nil
 }
 
-// openPath opens what a path leads to, for a client: nothing of init's own.
+// openPath opens what a path leads to, for a client, and nothing of init's own.
 func openPath(path string, flags int) (int, error) {
 	return openChecked(unix.AT_FDCWD, path, flags, byLinks)
 }
 
-// openChecked opens below a directory, and nothing of init's own.
+// openChecked is openBelow, but opens nothing of init's own.
 func openChecked(dir int, path string, flags int, resolve uint64) (int, error) {
 	fd, err := openBelow(dir, path, flags, resolve)
 	if err != nil {
@@ -51,8 +52,8 @@ func openChecked(dir int, path string, flags int, resolve uint64) (int, error) {
 	return fd, nil
 }
 
-// foreign refuses what proc has of this process: who is init may see its memory, its
-// environment and what it has open, and that is nobody else's.
+// foreign refuses what proc has of this process. Init may see its memory, its environment and what
+// it has open, and nobody else may.
 func foreign(fd int) error {
 	var fs unix.Statfs_t
 	if err := ignoringEINTR(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
@@ -69,11 +70,12 @@ func foreign(fd int) error {
 	return nil
 }
 
+// errOwn is the error of foreign.
 const errOwn = errorText("is of the init of this sandbox, and shown to nobody")
 
-// own tells whether a path of proc belongs to this process: to one of its threads, because each of
-// them has a directory there. Other places may have numbers for names too, but where proc is mounted as
-// usual only the first name counts.
+// own reports whether a path of proc belongs to this process, by any of its threads, because each
+// of them has a directory there. Other file systems may have numbers for names too. Where proc is
+// mounted as usual, only the first name counts.
 func own(path string, isThread func(id string) bool) bool {
 	rest, usual := strings.CutPrefix(path, "/proc/")
 	parts := strings.Split(rest, "/")
@@ -90,12 +92,13 @@ func own(path string, isThread func(id string) bool) bool {
 	return false
 }
 
+// isThread reports whether this process has a thread of this id. If it cannot be told, it has.
 func isThread(id string) bool {
 	var st unix.Stat_t
 	return unix.Lstat("/proc/self/task/"+id, &st) != unix.ENOENT
 }
 
-// openBelow is openat2, or the same by small steps where there is none.
+// openBelow is openat2. Where the kernel has none, it does the same by small steps.
 func openBelow(dir int, path string, flags int, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
 	for range maxLinks {
@@ -118,7 +121,7 @@ func openBelow(dir int, path string, flags int, resolve uint64) (int, error) {
 	return -1, unix.EAGAIN
 }
 
-// openBySteps opens a path name by name, and so sees every link before it is followed.
+// openBySteps opens a path name by name, so that it sees every link before it is followed.
 func openBySteps(dir int, path string, flags int, resolve uint64) (int, error) {
 	if path == "" {
 		return -1, unix.ENOENT
@@ -139,7 +142,7 @@ func openBySteps(dir int, path string, flags int, resolve uint64) (int, error) {
 	return s.open(path, flags)
 }
 
-// steps is where a walk has come to.
+// steps is how far a walk along a path has come.
 type steps struct {
 	dir int
 	// mine: dir is to be closed.
@@ -148,17 +151,20 @@ type steps struct {
 	links   int
 }
 
+// leave closes the directory, if it is the walk's own.
 func (s *steps) leave() {
 	if s.mine {
 		_ = unix.Close(s.dir)
 	}
 }
 
+// enter goes on in a directory, which the walk owns from then on.
 func (s *steps) enter(dir int) {
 	s.leave()
 	s.dir, s.mine = dir, true
 }
 
+// open walks along a path, and opens its last name.
 func (s *steps) open(path string, flags int) (int, error) {
 	for {
 		name, rest, more := strings.Cut(strings.TrimLeft(path, "/"), "/")
@@ -207,7 +213,7 @@ func (s *steps) link(name string) (string, error) {
 	return "", err
 }
 
-// follow is what path is left after a link.
+// follow is the path that is left after a link was followed.
 func (s *steps) follow(target, rest string, more bool) (string, error) {
 	if s.links++; s.links > maxLinks || s.resolve&unix.RESOLVE_NO_SYMLINKS != 0 {
 		return "", unix.ELOOP
@@ -232,6 +238,7 @@ func (s *steps) follow(target, rest string, more bool) (string, error) {
 	return target, nil
 }
 
+// onProc reports whether a directory is one of proc. If it cannot be told, it is.
 func onProc(dir int) bool {
 	var fs unix.Statfs_t
 	err := ignoringEINTR(func() error {
@@ -243,17 +250,19 @@ func onProc(dir int) bool {
 	return err != nil || fs.Type == unix.PROC_SUPER_MAGIC
 }
 
-// spot is a name in a directory that is open.
+// spot is a name in a directory that is open, whether or not anything is there.
 type spot struct {
 	dir  int
 	name string
-	// directory: the path ends in a slash, and so can mean nothing else.
+	// directory: the path ends in a slash, so that only a directory can be meant.
 	directory bool
 }
 
+// close closes the directory.
 func (p spot) close() { _ = unix.Close(p.dir) }
 
-// spotOf opens the directory that a path's last name is in. What this name is, is not looked at.
+// spotOf opens the directory that the last name of a path is in. It does not look at what has that
+// name.
 func spotOf(dir int, path string) (spot, error) {
 	trimmed := strings.TrimRight(path, "/")
 	p := spot{directory: trimmed != path}
@@ -272,7 +281,7 @@ func spotOf(dir int, path string) (spot, error) {
 	return p, err
 }
 
-// followed goes on to where a link leads, even if nothing is there.
+// followed goes on to where a link leads, even if nothing is there. It closes p.
 func (p spot) followed() (spot, error) {
 	for range maxLinks {
 		target, err := readLink(p.dir, p.name)
@@ -298,9 +307,10 @@ func (p spot) followed() (spot, error) {
 	return p, unix.ELOOP
 }
 
-// stat is what is there; a link is not followed.
+// stat tells what is there. It does not follow a link.
 func (p spot) stat(st *unix.Stat_t) error { return statAt(p.dir, p.name, st) }
 
+// statAt tells what a name in a directory is. It does not follow a link.
 func statAt(dir int, name string, st *unix.Stat_t) error {
 	return ignoringEINTR(func() error { return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW) })
 }
@@ -318,6 +328,7 @@ func readLink(dir int, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
+// openAtFlags is openat, always closed on exec.
 func openAtFlags(dir int, name string, flags int, mode uint32) (fd int, err error) {
 	err = ignoringEINTR(func() error {
 		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
@@ -326,6 +337,7 @@ func openAtFlags(dir int, name string, flags int, mode uint32) (fd int, err erro
 	return fd, err
 }
 
+// ignoringEINTR calls f again as long as a signal interrupts it.
 func ignoringEINTR(f func() error) error {
 	for {
 		if err := f(); err != syscall.EINTR {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// read answers a file's bytes.
+// read answers the bytes of a file, with the rights of the client's user.
 func (f *files) read(q *initwire.FileRead) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -55,11 +55,12 @@ func (f *files) read(q *initwire.FileRead) error {
 	return err
 }
 
+// shorter is the error for a file that became shorter while it was read.
 func shorter(path string, left int64) error {
 	return wrong(initwire.FileBusy, path, "became shorter while it was read: "+strconv.FormatInt(left, 10)+" bytes are missing")
 }
 
-// send sends so many bytes, and tells how many there were not.
+// send sends up to want bytes of a file. left is how many of them there were not.
 func (f *files) send(fd int, path string, want int64) (left int64, err error) {
 	for want > 0 {
 		room, err := f.out.room()
@@ -86,14 +87,15 @@ func (f *files) send(fd int, path string, want int64) (left int64, err error) {
 	return 0, nil
 }
 
-// unsized tells whether a file's size is not what can be read of it.
+// unsized reports whether the size of a file does not tell how much can be read of it.
 func unsized(fd int, st *unix.Stat_t) bool { return st.Size == 0 || madeUp(fd) }
 
-// errNotRegular: there is something, but opening it could wait, or do something.
+// errNotRegular is the error for something that is there, but opening it could wait, or do
+// something.
 const errNotRegular = errorText("is no regular file")
 
-// openRegular opens a regular file to read it. Whatever it is, nothing waits: first it is looked at without
-// being opened, and a pipe that has come there in between does not make us wait either.
+// openRegular opens a regular file to read it. It never waits: it first looks at what is there
+// without opening it, and a pipe that comes there in between does not make it wait either.
 func openRegular(path string) (int, *unix.Stat_t, error) {
 	var st unix.Stat_t
 	look, err := openPath(path, unix.O_PATH)
@@ -118,6 +120,7 @@ func regularIn(dir int, name string) (int, *unix.Stat_t, error) {
 	return regular(fd, err)
 }
 
+// regular checks that what was opened is a regular file, or closes it.
 func regular(fd int, err error) (int, *unix.Stat_t, error) {
 	if err != nil {
 		return -1, nil, err
@@ -133,6 +136,7 @@ func regular(fd int, err error) (int, *unix.Stat_t, error) {
 	return fd, st, nil
 }
 
+// mustBeRegular says what is wrong if something is no regular file.
 func mustBeRegular(st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -143,7 +147,7 @@ func mustBeRegular(st *unix.Stat_t) error {
 	return errNotRegular
 }
 
-// regularBlame is blame for those who wanted a regular file.
+// regularBlame is blame for what had to be a regular file.
 func regularBlame(path string, err error) error {
 	switch err {
 	case errNotRegular:

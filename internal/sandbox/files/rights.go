@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// with does something with the rights that a user has on files; empty: with init's. They are of the
-// thread that does it, and taken back after it and while it waits for the client. do must stay on its goroutine.
+// with calls do with the rights that a user has on files; empty: with init's. The thread gets these
+// rights, gives them back while it waits for the client, and after do. do must stay on its
+// goroutine.
 func (f *files) with(user string, do func() error) error {
 	if user == "" {
 		return do()
@@ -45,7 +46,8 @@ func (f *files) with(user string, do func() error) error {
 	return do()
 }
 
-// assume gives this thread the rights that the operation is to have, and locks the goroutine to it. After an error it has its own.
+// assume gives this thread the rights that the operation is to have, and locks the goroutine to it.
+// After an error the thread has its own rights.
 func (f *files) assume() (err error) {
 	if f.as == nil {
 		return nil
@@ -74,12 +76,13 @@ func (f *files) giveBack() {
 	}
 }
 
-// rights are what decides about files.
+// rights are what the kernel decides about files by.
 type rights struct {
 	uid, gid int
 	groups   []uint32
 }
 
+// myRights are those of this process.
 func myRights() (rights, error) {
 	r := rights{uid: os.Geteuid(), gid: os.Getegid()}
 	all, err := syscall.Getgroups()
@@ -89,8 +92,8 @@ func myRights() (rights, error) {
 	return r, err
 }
 
-// take gives them to this thread. The kernel takes from a thread whose user is not root the capabilities that cross
-// permissions, and gives them back with root.
+// take gives these rights to this thread. From a thread whose user is not root the kernel takes the
+// capabilities that override permissions, and gives them back with root.
 func (r rights) take() error {
 	if !system.GroupsDenied() {
 		// Of this thread alone, as the calls of package syscall are not.

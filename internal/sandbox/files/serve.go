@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Service is what operations on files have to know of their sandbox.
+// Service is what operations on files have to know of their sandbox. It is the same for all of
+// them.
 type Service struct {
 	// Work is the directory that relative paths are relative to.
 	Work string
@@ -24,31 +25,33 @@ type Service struct {
 	Gate system.Gate
 }
 
-// files is one operation on files.
+// files is one operation on files. While its goroutine does not wait for the client, it holds a
+// slot of the gate and, if the client named a user, a thread that has the rights of this user.
 type files struct {
 	Service
 	o   *operation.Conn
 	out outflow
-	// names of owners, read when first needed.
+	// names of owners, read when they are first needed.
 	names *account.Names
-	// as are the rights that its thread has meanwhile, and mine those that it had before; nil: its own.
+	// as are the rights of the user that the client named; nil: init's own. mine are init's, to be
+	// given back.
 	as   *rights
 	mine rights
 }
 
-// Release gives up the slot, and the rights of a user.
+// Release gives up the slot and the rights of a user, before a wait.
 func (f *files) Release() {
 	f.giveBack()
 	f.Gate.Leave()
 }
 
-// Acquire takes them again.
+// Acquire takes them again, after a wait.
 func (f *files) Acquire() error {
 	f.Gate.Enter()
 	return f.assume()
 }
 
-// Serve is one operation on files, to its end.
+// Serve serves one operation on files to its end.
 func (s Service) Serve(o *operation.Conn, kind initwire.Kind, fields []byte) {
 	f := &files{Service: s, o: o, out: outflow{o: o}}
 	o.Hold = f
@@ -69,7 +72,9 @@ func (s Service) Serve(o *operation.Conn, kind initwire.Kind, fields []byte) {
 	}
 }
 
-// do does it. What is wrong comes as *initwire.FileError. Any other error means that the connection is of no use any more.
+// do does what the client asks for. What is wrong with the request, or with a file, is an
+// *initwire.FileError, which the client gets. Any other error means that the connection is of no
+// use any more.
 func (f *files) do(kind initwire.Kind, fields []byte) error {
 	switch kind {
 	case initwire.KindFileList:
@@ -92,6 +97,7 @@ func (f *files) do(kind initwire.Kind, fields []byte) error {
 	return wrong(initwire.FileInvalid, "", "no operation on files has the kind "+strconv.Itoa(int(kind)))
 }
 
+// parsed is a function of a request that also takes the error of parsing it.
 func parsed[T any](do func(*T) error) func(*T, error) error {
 	return func(request *T, err error) error {
 		if err != nil {
@@ -104,8 +110,8 @@ func parsed[T any](do func(*T) error) func(*T, error) error {
 // discardTime is how long a client may go on sending after its answer.
 const discardTime = 5 * time.Second
 
-// discard reads what a client still sends until it has seen the answer: a connection that is closed before
-// may take the answer with it on its way through tunnels.
+// discard reads what a client still sends until it has seen the answer. If init closed the
+// connection before, tunnels on the way to the client could lose the answer.
 func discard(o *operation.Conn) {
 	_ = o.Endpoint.SetReadDeadline(time.Now().Add(discardTime))
 	for {
@@ -115,11 +121,13 @@ func discard(o *operation.Conn) {
 	}
 }
 
+// wrong is what is wrong with a path.
 func wrong(code, path, message string) *initwire.FileError {
 	return &initwire.FileError{Code: code, Path: path, Message: message}
 }
 
-// blame says what an error of the kernel means for a path. Errors that are said already are left as they are.
+// blame says what an error of the kernel means for a path. Other errors say it already, and stay as
+// they are.
 func blame(path string, err error) error {
 	if _, ok := err.(notOwned); ok || err == errOwn {
 		return wrong(initwire.FilePermission, path, err.Error())
@@ -166,14 +174,15 @@ func blame(path string, err error) error {
 	return wrong(code, path, message)
 }
 
-// outflow collects frames, so that many of them go out by one write.
+// outflow collects frames for the client, so that many of them go out by one write.
 type outflow struct {
 	o   *operation.Conn
 	buf []byte
-	// open is one more than where the frame of bytes begins that is still being filled; 0: there is none.
+	// open is one more than where the frame of bytes begins that is being filled; 0: there is none.
 	open int
 }
 
+// Sizes of an outflow.
 const (
 	// byteFrame is a whole frame of bytes.
 	byteFrame = initwire.HeadSize + initwire.MaxBytes
@@ -181,7 +190,7 @@ const (
 	outflowSize = 4 * byteFrame
 )
 
-// frame adds a frame without bytes. Bytes that were there before go first.
+// frame adds a frame that has fields and no bytes. Bytes that were there before go first.
 func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
 	w.seal()
 	n := initwire.HeadSize + len(fields)
@@ -197,7 +206,8 @@ func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
 	return nil
 }
 
-// room is where the next bytes may be put, at least one; used tells how many were.
+// room is where the next bytes may be put, at least one. The caller tells by used how many it has
+// put there.
 func (w *outflow) room() ([]byte, error) {
 	if w.open > 0 && len(w.buf) >= w.open+byteFrame-1 {
 		w.seal()
@@ -217,6 +227,7 @@ func (w *outflow) room() ([]byte, error) {
 	return w.buf[len(w.buf) : w.open-1+byteFrame], nil
 }
 
+// used takes in n bytes that were put into room.
 func (w *outflow) used(n int) { w.buf = w.buf[:len(w.buf)+n] }
 
 // seal ends the frame of bytes that is being filled.
@@ -233,7 +244,7 @@ func (w *outflow) seal() {
 	w.open = 0
 }
 
-// Write adds bytes.
+// Write adds bytes. They go out when the buffer is full, or by flush.
 func (w *outflow) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		room, err := w.room()
@@ -247,6 +258,8 @@ func (w *outflow) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// flush sends what was collected. It waits for the client for operation.StallTime at most, and
+// holds nothing meanwhile.
 func (w *outflow) flush() error {
 	w.seal()
 	if len(w.buf) == 0 {
@@ -262,7 +275,7 @@ func (w *outflow) flush() error {
 	return err
 }
 
-// inflow are the bytes that a client sends, up to their end.
+// inflow reads the bytes that a client sends, up to their end.
 type inflow struct {
 	o *operation.Conn
 	// body is what is left of the frame that came last.
@@ -270,12 +283,15 @@ type inflow struct {
 	over bool
 }
 
-// brokenOff: the client left, or sent what it must not, before the end of its bytes.
+// brokenOff says why the bytes did not come to their end: the client left, or sent what it must
+// not.
 type brokenOff struct{ why string }
 
+// Error is the reason.
 func (b brokenOff) Error() string { return b.why }
 
-// take is what comes next, at least one byte and at most limit; nothing at the end. It is good until the next take.
+// take is what comes next: at least one byte and at most limit, or nothing at the end. It is good
+// until the next take.
 func (r *inflow) take(limit int64) ([]byte, error) {
 	for len(r.body) == 0 {
 		if r.over {

@@ -30,6 +30,7 @@ const (
 )
 
 const (
+	// tarBlockSize is the unit of a tar: headers have it, and contents are filled up to it.
 	tarBlockSize = 512
 	// maxRecords bounds what one entry says about itself beside its header.
 	maxRecords = 1 << 20
@@ -40,22 +41,23 @@ const (
 	prefixSize                                  = 155
 )
 
-// tarEntry is the header of an entry.
+// tarEntry is the header of an entry, with what came before it about it.
 type tarEntry struct {
 	kind       byte
 	name, link string
 	mode       uint32
 	uid, gid   int64
 	size       int64
-	// seconds and nanoseconds since 1970.
+	// seconds and nanoseconds are its time, since 1970.
 	seconds, nanoseconds int64
 	user, group          string
 	major, minor         uint32
 }
 
-// notTar is what is wrong with a tar.
+// notTar is what is wrong with a tar, or with one of its entries.
 type notTar struct{ name, why string }
 
+// Error names the entry, if there is one.
 func (n notTar) Error() string {
 	if n.name == "" {
 		return "the tar " + n.why
@@ -68,15 +70,16 @@ type byteSource interface {
 	take(limit int64) ([]byte, error)
 }
 
-// tarReader reads entries. What an entry has in it must be taken before the next.
+// tarReader reads entries. The content of an entry must be taken before the next entry, or is
+// skipped.
 type tarReader struct {
 	from byteSource
-	// left is how much of the entry has not been taken yet; padding comes behind it.
+	// left is how much of the entry has not been taken yet. padding comes behind it.
 	left, padding int64
 	block         [tarBlockSize]byte
 }
 
-// next is the next entry, nil at the end.
+// next is the next entry; nil at the end.
 func (r *tarReader) next() (*tarEntry, error) {
 	var later later
 	for {
@@ -123,7 +126,7 @@ func (r *tarReader) next() (*tarEntry, error) {
 	}
 }
 
-// header reads a header, nil at the end.
+// header reads a header; nil at the end.
 func (r *tarReader) header() (*tarEntry, error) {
 	n, err := r.full(r.block[:])
 	switch {
@@ -140,7 +143,7 @@ func (r *tarReader) header() (*tarEntry, error) {
 	return parseHeader(&r.block)
 }
 
-// full fills p, unless the end comes first.
+// full fills p. It reads less only at the end of the tar.
 func (r *tarReader) full(p []byte) (n int, err error) {
 	for n < len(p) {
 		b, err := r.from.take(int64(len(p) - n))
@@ -155,7 +158,8 @@ func (r *tarReader) full(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// content is some of what is in the entry; nothing at its end.
+// content is some of the content of the entry, of which name is for errors only; nothing at its
+// end.
 func (r *tarReader) content(name string) ([]byte, error) {
 	if r.left == 0 {
 		return nil, nil
@@ -188,7 +192,7 @@ func (r *tarReader) skip() error {
 	return nil
 }
 
-// text is what is in an entry that is about another one.
+// text is the content of an entry that is about another one. It is bounded.
 func (r *tarReader) text(e *tarEntry) (string, error) {
 	if e.size > maxRecords {
 		return "", notTar{e.name, "says more about a file than " + strconv.Itoa(maxRecords) + " bytes"}
@@ -202,6 +206,7 @@ func (r *tarReader) text(e *tarEntry) (string, error) {
 	return string(b), err
 }
 
+// parseHeader reads a header block, and checks its sum.
 func parseHeader(b *[tarBlockSize]byte) (*tarEntry, error) {
 	e := &tarEntry{kind: b[atType], name: cString(b[:atMode]), link: cString(b[atLinkName:atMagic])}
 	sum, signed := int64(0), int64(0)
@@ -254,12 +259,13 @@ func parseHeader(b *[tarBlockSize]byte) (*tarEntry, error) {
 	return e, nil
 }
 
+// cString is a text that a NUL ends.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
 }
 
-// parseTarNumber reads octal digits, or the binary form that GNU has for large numbers.
+// parseTarNumber reads octal digits, or the binary form that GNU tar has for large numbers.
 func parseTarNumber(b []byte) (n int64, ok bool) {
 	if len(b) > 0 && b[0]&0x80 != 0 {
 		negative := b[0]&0x40 != 0
@@ -301,8 +307,10 @@ type later struct {
 	pax        []paxRecord
 }
 
+// paxRecord is one record of a pax header.
 type paxRecord struct{ key, value string }
 
+// take adds the content of an entry of such a kind.
 func (l *later) take(kind byte, text string) error {
 	l.some = true
 	if l.size += len(text); l.size > maxRecords {
@@ -383,6 +391,7 @@ func (l *later) put(e *tarEntry) error {
 	return nil
 }
 
+// parsePaxNumber reads a number of a record.
 func parsePaxNumber(s string) (int64, bool) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err == nil
@@ -411,7 +420,7 @@ func parsePaxTime(s string) (seconds, nanoseconds int64, ok bool) {
 	return seconds, nanoseconds, true
 }
 
-// appendTarHeader adds the header of an entry, and before it what does not fit there.
+// appendTarHeader adds the header of an entry, and before it a pax header with what does not fit.
 func appendTarHeader(b []byte, e *tarEntry) []byte {
 	pax := ""
 	name, prefix, ok := splitName(e.name)
@@ -443,7 +452,7 @@ func appendTarHeader(b []byte, e *tarEntry) []byte {
 	return appendBlock(b, &head, prefix)
 }
 
-// last n bytes of a text.
+// last is the last n bytes of a text.
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // splitName parts a long name in two, at a slash, as ustar has it.
@@ -477,6 +486,7 @@ func paxLine(key, value string) string {
 	}
 }
 
+// appendBlock adds a header block, with its sum.
 func appendBlock(b []byte, e *tarEntry, prefix string) []byte {
 	at := len(b)
 	b = append(b, make([]byte, tarBlockSize)...)
@@ -506,7 +516,7 @@ func appendBlock(b []byte, e *tarEntry, prefix string) []byte {
 	return b
 }
 
-// putOctal fills all of b but its last byte, which stays zero, with digits.
+// putOctal fills all of b but its last byte, which stays zero, with octal digits.
 func putOctal(b []byte, n int64) {
 	for i := len(b) - 2; i >= 0; i-- {
 		b[i] = '0' + byte(n&7)

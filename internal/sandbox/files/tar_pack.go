@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tarRead packs files and trees.
+// tarRead sends a tar of files and trees.
 func (f *files) tarRead(q *initwire.TarRead) error {
 	if len(q.Paths) == 0 || len(q.Paths) > initwire.MaxPaths {
 		return wrong(initwire.FileInvalid, "", "a tar is made of 1 to "+strconv.Itoa(initwire.MaxPaths)+" paths, and not of "+strconv.Itoa(len(q.Paths)))
@@ -36,23 +36,28 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 type packer struct {
 	f      *files
 	follow bool
-	// base is the path that is being packed, and prefix what it is called in the tar: "" or ending in a slash.
+	// base is the path that is being packed, and prefix what it is called in the tar: "" or ending
+	// in a slash.
 	base, prefix string
-	// links are the names of files with more than one, which come once; linksSize is about their size.
+	// links are the names of files that have several, and come once. linksSize is about how many
+	// bytes that takes.
 	links     map[inode]string
 	linksSize int
 	header    []byte
-	// dev is where the last file lay, devMadeUp whether that is made up.
+	// dev is where the last file lay, and devMadeUp whether the kernel makes that up. Neighbours
+	// are asked about once.
 	dev                 uint64
 	devKnown, devMadeUp bool
 }
 
+// inode is what makes two names one file.
 type inode struct{ dev, ino uint64 }
 
-// maxLinked bounds what is remembered of files with several names. Past it, each name gets a file of its own.
+// maxLinked bounds what is remembered of files with several names. Beyond it, each name gets a file
+// of its own.
 const maxLinked = 4 << 20
 
-// find is where a client's path is, and its last name, which a link that is followed does not change.
+// find is where a client's path is, and its last name, which following a link does not change.
 func (p *packer) find(asked string, st *unix.Stat_t) (s spot, name string, err error) {
 	path, err := p.f.at(asked)
 	if err != nil {
@@ -97,7 +102,7 @@ func (p *packer) pack(asked string) error {
 	return w.run(&st)
 }
 
-// directory packs a directory; what the kernel makes up is left out.
+// directory packs a directory. Those whose content the kernel makes up are left out.
 func (p *packer) directory(below string, st *unix.Stat_t, problem error) error {
 	if wrong, ok := problem.(*initwire.FileError); ok && (below == "" || wrong.Code != initwire.FileInvalid) {
 		return problem
@@ -109,6 +114,7 @@ func (p *packer) directory(below string, st *unix.Stat_t, problem error) error {
 	return p.send(p.describe(tarDirectory, name, st))
 }
 
+// other packs what a walk finds beside directories.
 func (p *packer) other(dir int, below, name string, st *unix.Stat_t) error {
 	return p.entry(dir, p.prefix+below, name, joined(p.base, below), st)
 }
@@ -153,7 +159,8 @@ func (p *packer) entry(dir int, as, name, path string, st *unix.Stat_t) error {
 	return p.send(e)
 }
 
-// unlessGone: what has gone since it was listed is left out.
+// unlessGone is an error, unless it says that something has gone since it was listed: that is left
+// out.
 func unlessGone(path string, err error) error {
 	switch err {
 	case unix.ENOENT, unix.EINVAL, unix.ELOOP, errNotRegular, unix.EISDIR, unix.ENXIO:
@@ -162,6 +169,7 @@ func unlessGone(path string, err error) error {
 	return blame(path, err)
 }
 
+// remember notes a file that has several names.
 func (p *packer) remember(as string, st *unix.Stat_t) {
 	if st.Nlink < 2 || p.linksSize > maxLinked {
 		return
@@ -208,7 +216,7 @@ func (p *packer) file(dir int, as, name, path string) error {
 	return err
 }
 
-// madeUp asks only once for neighbours.
+// madeUp is whether the kernel makes up a file.
 func (p *packer) madeUp(fd int, st *unix.Stat_t) bool {
 	if !p.devKnown || p.dev != st.Dev {
 		p.dev, p.devKnown, p.devMadeUp = st.Dev, true, madeUp(fd)
@@ -216,9 +224,10 @@ func (p *packer) madeUp(fd int, st *unix.Stat_t) bool {
 	return p.devMadeUp
 }
 
-// maxMadeUp is how much is packed of a file whose size is only known once it was read.
+// maxMadeUp is how much is packed of a file whose size is known only once it was read.
 const maxMadeUp = 1 << 20
 
+// readMadeUp reads such a file, unless it is init's own.
 func readMadeUp(fd int) (string, error) {
 	if err := foreign(fd); err != nil {
 		return "", err
@@ -230,6 +239,7 @@ func readMadeUp(fd int) (string, error) {
 	return text, err
 }
 
+// describe is the header of a file.
 func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tarEntry {
 	if p.f.names == nil {
 		p.f.names = account.ReadNames()
@@ -240,6 +250,7 @@ func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tarEntry {
 	}
 }
 
+// send sends a header.
 func (p *packer) send(e *tarEntry) error {
 	p.header = appendTarHeader(p.header[:0], e)
 	_, err := p.f.out.Write(p.header)

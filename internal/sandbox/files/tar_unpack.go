@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tarWrite unpacks what the client sends below a directory.
+// tarWrite unpacks the tar that the client sends below a directory.
 func (f *files) tarWrite(q *initwire.TarWrite) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -39,34 +39,37 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 	return tarFault(q.Path, err)
 }
 
-// unpacker makes files of a tar's entries. Every step starts at a descriptor and goes through directories only, so that
-// neither the tar nor a program that changes the tree meanwhile leads it out of the top; and nothing that
-// is there already is ever opened to be written, so that it leads into no file either.
+// unpacker makes files of a tar's entries. Every step starts at a descriptor and goes through
+// directories only, so that neither the tar nor a program that changes the tree meanwhile leads it
+// out of the top. It never opens to write what is there already, so that it leads into no file
+// either.
 type unpacker struct {
 	from tarReader
-	// path is the top's, for what is said.
+	// path is that of the top, for what is said.
 	path string
 	top  int
 	who  owner
 	keep bool
 
-	// dir is the directory of the last entry, named by in; -1: none.
+	// dir is the directory of the last entry, whose path is in; -1: none.
 	dir int
 	in  string
-	// left are directories whose modes and times come last, because what is still put into them changes
-	// those; leftSize is how long their paths are together.
+	// left are directories whose modes and times come last, because what is still put into them
+	// changes those. leftSize is how many bytes their paths have together.
 	left     []leftDirectory
 	leftSize int
 }
 
+// leftDirectory is such a directory, and what the tar says of it.
 type leftDirectory struct {
 	name string
 	e    tarEntry
 }
 
-// maxLeft bounds what is remembered of directories. Past it, the older half gets its times early.
+// maxLeft bounds what is remembered of directories. Beyond it, the older half gets its times early.
 const maxLeft = 4 << 20
 
+// close gives directories their modes and times, and closes descriptors.
 func (u *unpacker) close() {
 	u.settle(len(u.left))
 	if u.dir >= 0 {
@@ -75,6 +78,7 @@ func (u *unpacker) close() {
 	_ = unix.Close(u.top)
 }
 
+// run unpacks the whole tar.
 func (u *unpacker) run() error {
 	for {
 		e, err := u.from.next()
@@ -91,7 +95,8 @@ func (u *unpacker) run() error {
 	}
 }
 
-// below is the clean name of an entry, or of what it is a hard link to, if it is below the top at all.
+// below is the clean name of an entry, or of the target of a hard link. It fails if that is not
+// below the top.
 func below(name string) (string, error) {
 	switch {
 	case name == "":
@@ -160,6 +165,7 @@ func (u *unpacker) unpack(e *tarEntry, name string) error {
 	return notTar{e.name, "is of type " + strconv.Quote(string(rune(e.kind))) + ", which is not taken"}
 }
 
+// parentOf is the path of the directory of a clean name, empty for the top.
 func parentOf(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i]
@@ -167,7 +173,7 @@ func parentOf(name string) string {
 	return ""
 }
 
-// goTo opens the directory that the next entry is in, and makes what of it is missing.
+// goTo opens the directory that the next entry is in, and makes what is missing of it.
 func (u *unpacker) goTo(name string) error {
 	if u.dir >= 0 && name == u.in {
 		return nil
@@ -190,6 +196,7 @@ func (u *unpacker) goTo(name string) error {
 	return nil
 }
 
+// openDirectory opens a directory by its path from the top, without any link.
 func (u *unpacker) openDirectory(name string) (int, error) {
 	if name == "" {
 		name = "."
@@ -218,7 +225,8 @@ func (u *unpacker) makeMissing(name string) (int, error) {
 	return dir, nil
 }
 
-// place makes something under its name, or, if there is something already, beside it and then moves it there.
+// place makes something under its name. If something is there already, it makes it beside that and
+// then moves it there.
 func (u *unpacker) place(base string, make func(as string) error) error {
 	err := make(base)
 	if err != unix.EEXIST {
@@ -240,7 +248,7 @@ func (u *unpacker) place(base string, make func(as string) error) error {
 	return err
 }
 
-// file makes a regular file. A half of it is never left.
+// file makes a regular file. Half a file is never left.
 func (u *unpacker) file(e *tarEntry, base string) error {
 	return u.place(base, func(as string) error {
 		fd, err := openAtFlags(u.dir, as, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
@@ -264,6 +272,7 @@ func (u *unpacker) file(e *tarEntry, base string) error {
 	})
 }
 
+// fill writes the content of a file.
 func (u *unpacker) fill(e *tarEntry, fd int) error {
 	for {
 		b, err := u.from.content(e.name)
@@ -301,7 +310,8 @@ func (u *unpacker) directory(e *tarEntry, name, base string) error {
 	return nil
 }
 
-// settle gives the first n directories their modes and times. Those that have gone do not need them.
+// settle gives the first n directories their modes and times. Those that have gone do not need
+// them.
 func (u *unpacker) settle(n int) {
 	for i := n - 1; i >= 0; i-- {
 		d := u.left[i]
@@ -317,7 +327,7 @@ func (u *unpacker) settle(n int) {
 	u.left = append(u.left[:0], u.left[n:]...)
 }
 
-// hardLink gives a file below the top another name. A link is linked itself.
+// hardLink gives a file below the top another name. A link is linked itself, and not followed.
 func (u *unpacker) hardLink(e *tarEntry, base string) error {
 	to, err := below(e.link)
 	if err != nil || to == "" {
@@ -341,10 +351,12 @@ func (u *unpacker) hardLink(e *tarEntry, base string) error {
 	})
 }
 
+// linkFault is the error for a hard link that cannot be made.
 func linkFault(e *tarEntry, err error) error {
 	return notTar{e.name, "is a hard link to " + strconv.Quote(e.link) + ": " + err.Error()}
 }
 
+// pipe makes a named pipe.
 func (u *unpacker) pipe(e *tarEntry, as string) error {
 	if err := unix.Mknodat(u.dir, as, unix.S_IFIFO|0o600, 0); err != nil {
 		return err
@@ -369,6 +381,7 @@ func (u *unpacker) dressAt(e *tarEntry, as string) error {
 	return setTime(u.dir, as, e)
 }
 
+// owner is who an entry is given to.
 func (u *unpacker) owner(e *tarEntry) owner {
 	if u.keep {
 		return owner{int(e.uid), int(e.gid)}
@@ -379,7 +392,7 @@ func (u *unpacker) owner(e *tarEntry) owner {
 // maxOwner is the highest number of a user or a group.
 const maxOwner = 1<<32 - 2
 
-// setTime sets when something was changed: a name in a directory, or with no name what is open.
+// setTime sets when something was changed: a name in a directory, or, with no name, what is open.
 func setTime(fd int, name string, e *tarEntry) error {
 	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Sec: e.seconds, Nsec: e.nanoseconds}}
 	if name == "" {

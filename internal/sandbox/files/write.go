@@ -12,13 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Modes that files get unless a client gives one, and the bits of a mode.
 const (
 	usualFileMode      = 0o644
 	usualDirectoryMode = 0o755
 	modeBits           = 0o7777
 )
 
-// write makes or replaces a file by what the client sends: into a file beside it, which then takes its name.
+// write makes or replaces a file by what the client sends. The bytes go into a file beside it,
+// which then takes its name.
 func (f *files) write(q *initwire.FileWrite) error {
 	path, err := f.at(q.Path)
 	if err != nil {
@@ -60,7 +62,7 @@ func (f *files) write(q *initwire.FileWrite) error {
 	return err
 }
 
-// about says which path an error without one was about.
+// about names the path that an error without one was about.
 func about(path string, err error) error {
 	if wrong, ok := err.(*initwire.FileError); ok && wrong.Path == "" {
 		wrong.Path = path
@@ -68,7 +70,8 @@ func about(path string, err error) error {
 	return err
 }
 
-// spotToWrite is where the file will be, behind all links unless those are to be replaced.
+// spotToWrite is where the file will be: behind all links, unless the client wants links replaced.
+// It makes missing directories if the client wants that.
 func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot, error) {
 	p, err := spotOf(unix.AT_FDCWD, path)
 	if err == unix.ENOENT && q.Parents {
@@ -93,7 +96,8 @@ func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot
 	return p, err
 }
 
-// modeToWrite is the mode of the new file, if there may be one.
+// modeToWrite is the mode of the new file. It fails if something stands there that may not be
+// replaced.
 func modeToWrite(q *initwire.FileWrite, p spot) (uint32, error) {
 	mode := q.Mode & modeBits
 	var st unix.Stat_t
@@ -138,7 +142,7 @@ func tempFile(dir int) (name string, fd int, err error) {
 	return "", -1, err
 }
 
-// fill writes what the client sends.
+// fill writes what the client sends, and checks the size if the client gave one.
 func (f *files) fill(fd int, q *initwire.FileWrite) error {
 	in := inflow{o: f.o}
 	written := int64(0)
@@ -164,6 +168,7 @@ func (f *files) fill(fd int, q *initwire.FileWrite) error {
 	return nil
 }
 
+// notSized is the error for bytes that are more or fewer than announced.
 func notSized(q *initwire.FileWrite, came string) error {
 	return wrong(initwire.FileInvalid, q.Path, strconv.FormatInt(q.Size, 10)+" bytes were announced and "+came+" came")
 }
@@ -207,7 +212,8 @@ func (f *files) make(q *initwire.FileMake) error {
 	return blame(q.Path, makeIn(p.dir, p.name, mode, who))
 }
 
-// makeIn makes a directory in another.
+// makeIn makes a directory in another one. Nobody else may enter it before it has its owner and
+// mode.
 func makeIn(dir int, name string, mode uint32, who owner) error {
 	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
 		return err
@@ -221,7 +227,8 @@ func makeIn(dir int, name string, mode uint32, who owner) error {
 	return err
 }
 
-// makeReplacing makes a directory in place of whatever is there and is none, and gives one that is there its owner and mode.
+// makeReplacing makes a directory in place of whatever is there and is none. A directory that is
+// there gets the owner and mode.
 func makeReplacing(path string, mode uint32, who owner, parents bool) error {
 	trimmed := strings.TrimRight(path, "/")
 	if i := strings.LastIndexByte(trimmed, '/'); parents && i > 0 {
@@ -255,7 +262,7 @@ func makeReplacing(path string, mode uint32, who owner, parents bool) error {
 	return unix.EEXIST
 }
 
-// makeAll makes a directory and all above it that are missing. What is there is left as it is.
+// makeAll makes a directory and all above it that are missing. It leaves what is there as it is.
 func makeAll(path string, mode uint32, who owner) error {
 	fd, err := openPath(path, unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {

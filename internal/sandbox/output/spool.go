@@ -291,6 +291,7 @@ func (p *Spool) Reader(offset int64) *Reader {
 	return &Reader{p: p, offset: offset, file: -1}
 }
 
+// open opens the segment, unless it is open.
 func (r *Reader) open(s segment) error {
 	r.until = s.offset + s.size
 	if r.file >= 0 && r.segment == s.offset {

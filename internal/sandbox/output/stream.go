@@ -35,8 +35,11 @@ type Stream struct {
 	Lost int64
 }
 
+// segment is a file with some of a stream: where in the stream it begins, and how many bytes it
+// holds.
 type segment struct{ offset, size int64 }
 
+// Bounds of reading.
 const (
 	// Sizes of a read. The larger one is what a pipe holds.
 	smallRead = 4 << 10
@@ -140,6 +143,7 @@ func (s *Stream) write(p []byte) {
 	}
 }
 
+// last is the segment that is written.
 func (s *Stream) last() *segment { return &s.segments[len(s.segments)-1] }
 
 // put appends to the open segment and answers how much of p was written.
@@ -168,6 +172,7 @@ func (s *Stream) roll() bool {
 	return true
 }
 
+// dropOldest deletes the oldest segment.
 func (s *Stream) dropOldest() {
 	oldest := s.segments[0]
 	s.segments = append(s.segments[:0], s.segments[1:]...)

@@ -17,14 +17,16 @@ import (
 // Connections to ports inside are made by system calls and not by package net, which would cost
 // init a tenth of its start.
 
+// The bounds of connections to ports.
 const (
-	// connectTime is how long a connection inside may take. It is answered at once, or the listener's backlog is full.
+	// connectTime is how long a connection inside may take. The kernel answers at once, unless the
+	// listener's backlog is full.
 	connectTime = 5 * time.Second
-	// portBuffer is how much goes at once.
+	// portBuffer is how many bytes are passed on at a time.
 	portBuffer = 32 << 10
 )
 
-// Serve is one operation on ports.
+// Serve serves one operation on ports to its end. brief is the gate for its short system calls.
 func Serve(o *operation.Conn, brief system.Gate, kind initwire.Kind, fields []byte) {
 	switch kind {
 	case initwire.KindConnect:
@@ -43,7 +45,7 @@ func Serve(o *operation.Conn, brief system.Gate, kind initwire.Kind, fields []by
 	}
 }
 
-// connect makes this connection one to a port inside.
+// connect makes the client's connection one to a port inside, until both ends have closed it.
 func connect(o *operation.Conn, brief system.Gate, fields []byte) {
 	port, err := initwire.ParseNumber(fields)
 	if err != nil || port < 1 || port > 65535 {
@@ -59,6 +61,7 @@ func connect(o *operation.Conn, brief system.Gate, fields []byte) {
 	if o.WriteFrame(initwire.KindConnected, nil) != nil {
 		return
 	}
+	// From here on there is no time limit: silence is up to the two ends.
 	_ = o.Endpoint.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
 	if early := o.Early(); len(early) > 0 {
 		if _, err := inside.Write(early); err != nil {
@@ -74,8 +77,8 @@ func connect(o *operation.Conn, brief system.Gate, fields []byte) {
 	<-back
 }
 
-// pass copies until the end of from, and then ends to. If either breaks, both are ended, each way: whoever
-// passes in the other direction has nobody any more.
+// pass copies from one connection to the other, to the end of from, and then ends to. If either
+// breaks, it ends both in both directions, because what goes the other way has no reader any more.
 func pass(to, from *system.Endpoint) {
 	buf := make([]byte, portBuffer)
 	for {
@@ -99,13 +102,15 @@ func pass(to, from *system.Endpoint) {
 	}
 }
 
+// shut closes one direction of a connection, or both.
 func shut(l *system.Endpoint, how int) {
 	l.Brief.Enter()
 	defer l.Brief.Leave()
 	_ = l.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), how) })
 }
 
-// dialInside connects to whoever listens on the loopback addresses.
+// dialInside connects to a port on the loopback addresses, first IPv4, then IPv6. If it fails, why
+// is a reason for the client.
 func dialInside(port int, brief system.Gate) (conn *system.Endpoint, why string) {
 	conn, err := dialTCP(syscall.AF_INET, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}, brief)
 	if err == nil {
@@ -125,6 +130,7 @@ func dialInside(port int, brief system.Gate) (conn *system.Endpoint, why string)
 	return nil, err.Error()
 }
 
+// dialTCP connects to one address, and waits for connectTime at most.
 func dialTCP(family int, to syscall.Sockaddr, brief system.Gate) (*system.Endpoint, error) {
 	conn, made, err := beginTCP(family, to, brief)
 	if err != nil || made {
@@ -137,7 +143,7 @@ func dialTCP(family int, to syscall.Sockaddr, brief system.Gate) (*system.Endpoi
 	return conn, nil
 }
 
-// beginTCP begins a connection. made: it is there already.
+// beginTCP begins a connection. made: it exists already, and need not be waited for.
 func beginTCP(family int, to syscall.Sockaddr, brief system.Gate) (conn *system.Endpoint, made bool, err error) {
 	brief.Enter()
 	defer brief.Leave()
@@ -156,7 +162,7 @@ func beginTCP(family int, to syscall.Sockaddr, brief system.Gate) (conn *system.
 	return conn, made, err
 }
 
-// connected waits until a connection is made, or says why not.
+// connected waits until a connection exists, or says why it does not.
 func connected(conn *system.Endpoint) error {
 	_ = conn.SetWriteDeadline(time.Now().Add(connectTime))
 	var broken error
@@ -184,7 +190,7 @@ func connected(conn *system.Endpoint) error {
 	return err
 }
 
-// listening are the ports that the kernel knows listeners of.
+// listening lists the listeners that the kernel knows, up to initwire.MaxListening.
 func listening() (*initwire.PortList, error) {
 	list := &initwire.PortList{}
 	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
@@ -209,7 +215,8 @@ func listening() (*initwire.PortList, error) {
 	return list, nil
 }
 
-// eachLine calls f for each line, however many there are, until it answers false.
+// eachLine calls f for each line of r until f answers false. A line longer than the buffer is
+// skipped.
 func eachLine(r io.Reader, f func(line string) bool) error {
 	buf := make([]byte, 0, 8<<10)
 	for {
@@ -239,8 +246,8 @@ func eachLine(r io.Reader, f func(line string) bool) error {
 	}
 }
 
-// parseListening reads a line of /proc/net/tcp: addresses are in hexadecimal, in words of
-// the machine's own byte order.
+// parseListening reads a line of /proc/net/tcp. Addresses there are hexadecimal, in words of the
+// machine's own byte order.
 func parseListening(line string) (l initwire.Listening, ok bool) {
 	const listen = "0A"
 	fields := strings.Fields(line)

@@ -14,8 +14,8 @@ import (
 // defaultPath is searched when the environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// find is the path of the command's program: looked for in the PATH of the
-// sandbox's environment, from its work directory.
+// find is the path of the program's file. A name without a slash is looked for in the PATH of the
+// program's environment, from its work directory.
 func find(p *Program) (path string, failed *initwire.Failed) {
 	if failed := p.checkWork(); failed != nil {
 		return "", failed
@@ -60,6 +60,7 @@ func find(p *Program) (path string, failed *initwire.Failed) {
 	return "", initwire.UserFault(initwire.ReasonCommandNotFound, "command "+strconv.Quote(name)+" was not found in "+from)
 }
 
+// checkWork says what is wrong with the work directory, if anything is.
 func (p *Program) checkWork() *initwire.Failed {
 	var st syscall.Stat_t
 	if err := p.stat(p.Work, &st); err != nil {
@@ -71,6 +72,7 @@ func (p *Program) checkWork() *initwire.Failed {
 	return nil
 }
 
+// stat is the system call. In a container it follows none of the kernel's magic links.
 func (p *Program) stat(path string, st *syscall.Stat_t) error {
 	if p.who != nil {
 		return system.StatInside(path, st)
@@ -78,7 +80,8 @@ func (p *Program) stat(path string, st *syscall.Stat_t) error {
 	return syscall.Stat(path, st)
 }
 
-// executable is nil, or EACCES if there is something that cannot be executed, or why there is nothing.
+// executable answers nil if a path can be executed, EACCES if what is there cannot, and else why
+// nothing is there.
 func (p *Program) executable(path string) error {
 	if !strings.HasPrefix(path, "/") {
 		path = p.Work + "/" + path
@@ -93,6 +96,8 @@ func (p *Program) executable(path string) error {
 	return nil
 }
 
+// mayExecute reports whether the mode of a file lets the program's user execute it. In a container
+// init has all rights, so that the kernel cannot be asked.
 func (p *Program) mayExecute(path string, st *syscall.Stat_t) bool {
 	if p.who == nil {
 		return syscall.Access(path, 1) == nil
@@ -109,7 +114,7 @@ func (p *Program) mayExecute(path string, st *syscall.Stat_t) bool {
 	return st.Mode&0o001 != 0
 }
 
-// explain says why a command whose program was found did not start.
+// explain says why a program that was found did not start, and whose fault that is.
 func explain(p *Program, path string, err error) *initwire.Failed {
 	// The directory may have gone since it was looked at, and the kernel does not say which step failed.
 	if failed := p.checkWork(); failed != nil {
@@ -138,6 +143,7 @@ func explain(p *Program, path string, err error) *initwire.Failed {
 	return initwire.NodeFault("start the process of command " + strconv.Quote(path) + ": " + err.Error())
 }
 
+// size is how many bytes command and environment have together, as the kernel counts them.
 func (p *Program) size() (n int) {
 	for _, list := range [][]string{p.Command, p.Env} {
 		for _, v := range list {
@@ -147,7 +153,7 @@ func (p *Program) size() (n int) {
 	return n
 }
 
-// lookup is the last value of a variable, as a shell would see it.
+// lookup is the last value of a variable, because that is the one that a shell sees.
 func lookup(env []string, name string) (value string, set bool) {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
@@ -157,6 +163,7 @@ func lookup(env []string, name string) (value string, set bool) {
 	return value, set
 }
 
+// notExecutable is the failure of a user whose program cannot be executed.
 func notExecutable(path, why string) *initwire.Failed {
 	return initwire.UserFault(initwire.ReasonNotExecutable, "command "+strconv.Quote(path)+" cannot be executed: "+why)
 }

@@ -12,6 +12,7 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
+// What package syscall does not have of capabilities.
 const (
 	prCapBSetDrop    = 24
 	prCapAmbient     = 47
