@@ -84,7 +84,7 @@ func TestLayouts(t *testing.T) {
 	// What it names is not what is there, or leads elsewhere.
 	evil := ociBuild(t, "evil")
 	layoutOf(t, dir, map[string]built{"": evil})
-	layer := filepath.Join(dir, source.BlobPath(hashOf(evil.blobs[0].data)))
+	layer := filepath.Join(dir, "blobs/sha256", hashOf(evil.blobs[0].data).Hex)
 	layertest.Write(t, layer, []byte("others"))
 	refused(t, s, "oci:"+dir, user, img, "less than")
 	layertest.Write(t, layer, bytes.Repeat([]byte{'x'}, len(evil.blobs[0].data)))

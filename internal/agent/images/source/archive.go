@@ -21,34 +21,39 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// Archive is a tar as `docker save` writes it, as a source. It has no manifest
-// of the kind that registries have: one is made, with the diff ids in place of
-// the digests, so that the same image always has the same digest.
+// Archive is a tar as `docker save` writes it, as a source. It has no manifest of the kind that
+// registries have. So one is made, with the diff ids in place of the digests: the same image always
+// has the same digest.
 type Archive struct {
-	path    string
-	f       *os.File
+	path string
+	f    *os.File
+	// entries are the regular files in it, by their names.
 	entries map[string]span
-	links   map[string]string // old writers link layers that are equal
-	blobs   map[v1.Hash]span  // of the image that was found
+	// links are its links, because old writers link layers that are equal.
+	links map[string]string
+	// blobs are the layers of the image that was found, by their diff ids.
+	blobs map[v1.Hash]span
 }
 
-// span is where an entry's content is in the file.
+// span is where the content of an entry is in the file.
 type span struct{ off, size int64 }
 
 // Bounds of an archive.
 const (
+	// maxArchiveEntries is how many entries an archive may have.
 	maxArchiveEntries = 100_000
-	maxArchiveLinks   = 8
+	// maxArchiveLinks is how many links lead from one to the next.
+	maxArchiveLinks = 8
 )
 
-// saved is an image in an archive's manifest.json.
+// saved is an image in the manifest.json of an archive.
 type saved struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-// StampOf tells a changed file from the same one.
+// StampOf is a text that changes when a file does. Its errors are failures.
 func StampOf(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -57,14 +62,16 @@ func StampOf(path string) (string, error) {
 	return fmt.Sprintf("%d:%d:%d:%d.%09d:%d.%09d", st.Dev, st.Ino, st.Size, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec), nil
 }
 
-// Room is asked before bytes are written for a while, for a piece at a time.
+// Room is asked for room on the disk before a compressed archive is unpacked.
 type Room interface {
+	// Reserve takes room for n bytes, or says why there is none.
 	Reserve(ctx context.Context, n int64) error
+	// Piece is how many bytes to ask for at a time.
 	Piece() int64
 }
 
-// OpenArchive reads the table of an archive. A compressed one is unpacked into
-// a file without a name in tmp first; room is asked before each piece of that.
+// OpenArchive reads the table of an archive. It first unpacks a compressed one into a file without
+// a name in tmp, and asks for room before each piece of that. The caller closes the archive.
 func OpenArchive(ctx context.Context, path, tmp string, room Room) (*Archive, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -125,6 +132,7 @@ func (a *Archive) flatten(ctx context.Context, tmp string, room Room) error {
 	return failure.Naming(a.path, err)
 }
 
+// scan notes where the content of each entry is.
 func (a *Archive) scan(ctx context.Context) error {
 	tr := tar.NewReader(a.f)
 	for n := 0; ; n++ {
@@ -158,7 +166,7 @@ func (a *Archive) scan(ctx context.Context) error {
 	}
 }
 
-// entry finds the content of a name in the archive.
+// entry finds the content of a name, through links.
 func (a *Archive) entry(name string) (span, error) {
 	at := path.Clean(name)
 	for range maxArchiveLinks {
@@ -174,6 +182,7 @@ func (a *Archive) entry(name string) (span, error) {
 	return span{}, failure.Unusable("%s has no %s", a.path, failure.Bounded(name))
 }
 
+// read reads a small entry of at most so many bytes.
 func (a *Archive) read(name string, most int64) ([]byte, error) {
 	s, err := a.entry(name)
 	if err != nil {
@@ -183,7 +192,7 @@ func (a *Archive) read(name string, most int64) ([]byte, error) {
 	return b, failure.Naming(a.path, err)
 }
 
-// Find makes the content of the image of a name, or of the only one.
+// Find makes the content of the image of a name; without a name, of the only image.
 func (a *Archive) Find(which string, want Platform) (*Content, error) {
 	if _, ok := a.entries["manifest.json"]; !ok {
 		if _, ok := a.entries["oci-layout"]; ok {
@@ -224,6 +233,7 @@ func (a *Archive) Find(which string, want Platform) (*Content, error) {
 	return a.content(found[len(found)-1], want)
 }
 
+// content makes the content of an image: a manifest and its configuration.
 func (a *Archive) content(im saved, want Platform) (*Content, error) {
 	config, err := a.read(im.Config, maxConfig)
 	if err != nil {
@@ -266,10 +276,12 @@ func (a *Archive) content(im saved, want Platform) (*Content, error) {
 	return ct, nil
 }
 
+// Document fails: an archive has no manifests.
 func (a *Archive) Document(_ context.Context, d v1.Descriptor) (Document, error) {
 	return Document{}, failure.Unusable("%s has no manifest %s", a.path, d.Digest)
 }
 
+// Blob opens a layer at an offset.
 func (a *Archive) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	s, ok := a.blobs[d.Digest]
 	if !ok {
@@ -281,6 +293,8 @@ func (a *Archive) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadC
 	return io.NopCloser(io.NewSectionReader(a.f, s.off+from, s.size-from)), nil
 }
 
+// Broken is the failure of a read from the file.
 func (a *Archive) Broken(_ context.Context, err error) error { return BrokenFile(a.path, err) }
 
+// Close closes the file. A plain form of it goes with that.
 func (a *Archive) Close() { _ = a.f.Close() }

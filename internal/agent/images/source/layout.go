@@ -24,8 +24,10 @@ type Layout struct {
 	root *os.Root
 }
 
+// refNameAnnotation is where an index has the names of its images.
 const refNameAnnotation = "org.opencontainers.image.ref.name"
 
+// OpenLayout opens a directory. The caller closes the layout.
 func OpenLayout(path string) (*Layout, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -34,7 +36,8 @@ func OpenLayout(path string) (*Layout, error) {
 	return &Layout{path: path, root: root}, nil
 }
 
-// localFault: a path of this node that somebody named. Its content is never told.
+// localFault is the failure for a path of this node that somebody named. It says nothing of what is
+// there.
 func localFault(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.NotFound("%s does not exist on this node", path)
@@ -46,9 +49,10 @@ func localFault(path string, err error) error {
 	return failure.Unusable("%s cannot be read on this node: %v", path, err)
 }
 
+// Close closes the directory.
 func (l *Layout) Close() { _ = l.root.Close() }
 
-// Find is the image of a name, or the only one.
+// Find is the image of a name; without a name, the only image.
 func (l *Layout) Find(which string, want Platform) (v1.Descriptor, error) {
 	data, err := l.read("index.json", maxManifest)
 	if err != nil {
@@ -93,6 +97,7 @@ func (l *Layout) Find(which string, want Platform) (v1.Descriptor, error) {
 	return chooseFrom(found, want)
 }
 
+// listed are names for a sentence.
 func listed(names []string) string {
 	if len(names) == 0 {
 		return "none that has a name"
@@ -100,6 +105,7 @@ func listed(names []string) string {
 	return failure.Bounded(strings.Join(names, ", "))
 }
 
+// read reads a file of the layout of at most so many bytes.
 func (l *Layout) read(path string, most int64) ([]byte, error) {
 	f, err := l.open(path)
 	if err != nil {
@@ -113,12 +119,14 @@ func (l *Layout) read(path string, most int64) ([]byte, error) {
 	return b, nil
 }
 
+// open opens a regular file of the layout. It never waits.
 func (l *Layout) open(path string) (*os.File, error) {
 	f, err := l.root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	return regular(f, err, l.path+"/"+path)
 }
 
-// regular checks what was opened: reading a pipe would hang, a device never end.
+// regular checks that what was opened is a regular file: reading a pipe would hang, and a device
+// never ends.
 func regular(f *os.File, err error, path string) (*os.File, error) {
 	if err != nil {
 		return nil, localFault(path, err)
@@ -134,9 +142,9 @@ func regular(f *os.File, err error, path string) (*os.File, error) {
 	return nil, failure.Unusable("%s is not a regular file", path)
 }
 
-// openRegular opens a file that somebody named, and nothing else: to open a
-// device may already do something, such as starting a watchdog. So the name is
-// looked up without opening what it means, and the file that was found is opened.
+// openRegular opens a file that somebody named, if it is a regular one. Opening a device may
+// already do something, such as starting a watchdog. So it looks the name up without opening what
+// is there, and then opens the file that it found.
 func openRegular(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -154,13 +162,15 @@ func openRegular(path string) (*os.File, error) {
 	return regular(f, err, path)
 }
 
-func BlobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+// blobPath is where a layout has a blob.
+func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
+// Document reads a manifest or an index, and checks its digest.
 func (l *Layout) Document(_ context.Context, d v1.Descriptor) (Document, error) {
 	if d.Digest.Algorithm != "sha256" {
 		return Document{}, failure.Unusable("only sha256 digests can be checked here, and its index names %s", d.Digest)
 	}
-	data, err := l.read(BlobPath(d.Digest), maxManifest)
+	data, err := l.read(blobPath(d.Digest), maxManifest)
 	if err != nil {
 		return Document{}, err
 	}
@@ -168,7 +178,8 @@ func (l *Layout) Document(_ context.Context, d v1.Descriptor) (Document, error) 
 	return doc, LocalError(err)
 }
 
-// LocalError: what is wrong on a disk does not pass by waiting.
+// LocalError is an error of reading from this node. What is wrong on a disk does not pass by
+// waiting, so that a failure of the outside becomes one of the user.
 func LocalError(err error) error {
 	if failure.Is(err, muster.FailureOutside) {
 		return failure.Unusable("%s", err.Error())
@@ -176,8 +187,9 @@ func LocalError(err error) error {
 	return err
 }
 
+// Blob opens a configuration or layer at an offset.
 func (l *Layout) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
-	path := BlobPath(d.Digest)
+	path := blobPath(d.Digest)
 	f, err := l.open(path)
 	if err != nil {
 		return nil, err
@@ -189,9 +201,10 @@ func (l *Layout) Blob(_ context.Context, d v1.Descriptor, from int64) (io.ReadCl
 	return f, nil
 }
 
+// Broken is the failure of a read from a file of the layout.
 func (l *Layout) Broken(_ context.Context, err error) error { return BrokenFile(l.path, err) }
 
-// BrokenFile is a read from a file of this node that ended before it should.
+// BrokenFile is the failure of a read from a file of this node that ended before it should.
 func BrokenFile(path string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return failure.Unusable("%s has less than its manifest says", path)

@@ -25,6 +25,7 @@ type Platform struct {
 	OS, Architecture, Variant string
 }
 
+// String is as "linux/arm64/v8".
 func (p Platform) String() string {
 	if p.Variant == "" {
 		return p.OS + "/" + p.Architecture
@@ -34,32 +35,37 @@ func (p Platform) String() string {
 
 // Bounds of what an image may be made of.
 const (
+	// maxManifest and maxConfig are bytes of these documents.
 	maxManifest = 4 << 20
 	maxConfig   = 8 << 20
-	maxLayers   = 240 // an overlay takes 500; their names must fit a page of mount options
-	maxNesting  = 3   // indexes in indexes
+	// maxLayers is below the 500 that an overlay takes, because the names of the layers must fit into
+	// a page of mount options.
+	maxLayers = 240
+	// maxNesting is how deep indexes may be in indexes.
+	maxNesting = 3
 )
 
-// dockerZstdLayer is written by some tools and not in the library's list.
+// dockerZstdLayer is a media type that some tools write and that is not in the library's list.
 const dockerZstdLayer types.MediaType = "application/vnd.docker.image.rootfs.diff.tar.zstd"
 
 // Document is a manifest or an index as it is stored, with its digest.
 type Document struct {
-	Digest    v1.Hash
+	Digest v1.Hash
+	// mediaType is what the document says of itself, or else what its source said.
 	mediaType types.MediaType
 	Data      []byte
 }
 
-// Source is where an image comes from. Failures of class outside may pass when
-// the call is made again. Methods may be called from many goroutines.
+// Source is where an image comes from. A failure of class outside may pass when the call is made
+// again. Methods may be called from many goroutines.
 type Source interface {
-	// Document gives a manifest or index; the bytes have that digest, or it is a failure.
+	// Document gives a manifest or index. Its bytes have that digest, or it is a failure.
 	Document(ctx context.Context, d v1.Descriptor) (Document, error)
 	// Blob opens a configuration or layer at an offset. What it gives is not checked.
 	Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error)
 	// Broken says what an error in the middle of a blob means.
 	Broken(ctx context.Context, err error) error
-	// Close is called when its image is there or not to be had.
+	// Close is called when its image is on this node, or cannot be had.
 	Close()
 }
 
@@ -79,7 +85,7 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (Document
 	if err := json.Unmarshal(data, &head); err != nil {
 		return d, failure.Unusable("its manifest is not JSON of a manifest: %s", failure.Bounded(err.Error()))
 	}
-	// What the document says of itself is under its digest; a header is not.
+	// What the document says of itself is under its digest. A header of the answer is not.
 	if head.MediaType != "" {
 		d.mediaType = head.MediaType
 	}
@@ -100,7 +106,8 @@ func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (Document
 	return d, nil
 }
 
-// isAttestation: build tools put statements about images beside them in the index.
+// isAttestation reports whether an entry of an index is a statement about an image, as build tools
+// put beside it.
 func isAttestation(d v1.Descriptor) bool {
 	return d.Annotations["vnd.docker.reference.type"] == "attestation-manifest" ||
 		d.Platform != nil && d.Platform.OS == "unknown" && d.Platform.Architecture == "unknown"
@@ -115,6 +122,7 @@ func choose(index Document, want Platform) (v1.Descriptor, error) {
 	return chooseFrom(m.Manifests, want)
 }
 
+// chooseFrom takes the entry that serves a platform best. It passes over statements about images.
 func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
 	var best *v1.Descriptor
 	bestScore := 0
@@ -142,11 +150,12 @@ func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
 	return *best, nil
 }
 
+// platformOf is the platform that an index names.
 func platformOf(p v1.Platform) Platform {
 	return Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}
 }
 
-// fits says how well an image's platform serves a wanted one; 0 not at all.
+// fits is how well the platform of an image serves a wanted one; 0: not at all.
 func fits(have, want Platform) int {
 	if have.OS != want.OS || have.Architecture != want.Architecture {
 		return 0
@@ -162,7 +171,7 @@ func fits(have, want Platform) int {
 	return 10 + haveLevel // the newest that the machine has
 }
 
-// level orders the variants of an architecture; without a variant it is the oldest common one.
+// level orders the variants of an architecture. No variant is the oldest common one.
 func level(p Platform) (int, bool) {
 	defaults := map[string]string{"amd64": "v1", "arm64": "v8", "arm": "v7"}
 	v, ok := strings.CutPrefix(cmp.Or(p.Variant, defaults[p.Architecture], "v0"), "v")
@@ -177,19 +186,23 @@ func level(p Platform) (int, bool) {
 type Content struct {
 	Manifest Document
 	Config   Document
-	Layers   []Layer // bottom first
-	Image    ImageConfig
+	// Layers come bottom first. The same one may come twice.
+	Layers []Layer
+	Image  ImageConfig
 }
 
 // Layer is a layer as its image names it.
 type Layer struct {
-	Diff       v1.Hash // of the tar
+	// Diff is the diff id: the digest of its tar.
+	Diff v1.Hash
+	// Descriptor says what its compressed bytes are: their digest, size and media type.
 	Descriptor v1.Descriptor
-	// DiffOnly: desc does not say what the compressed bytes are; only diff can be checked.
+	// DiffOnly: Descriptor does not say what the compressed bytes are, so that only Diff can be
+	// checked.
 	DiffOnly bool
 }
 
-// readManifest checks a manifest of an image; its descriptors' sizes are sane afterwards.
+// readManifest checks the manifest of an image. The sizes of its descriptors are sane afterwards.
 func readManifest(d Document) (*v1.Manifest, error) {
 	m, err := v1.ParseManifest(bytes.NewReader(d.Data))
 	if err != nil {
@@ -211,6 +224,7 @@ func readManifest(d Document) (*v1.Manifest, error) {
 	return m, nil
 }
 
+// checkLayer says whether a layer can be had and unpacked here.
 func checkLayer(l v1.Descriptor) error {
 	switch l.MediaType {
 	case types.DockerLayer, types.DockerUncompressedLayer, dockerZstdLayer,
@@ -226,7 +240,8 @@ func checkLayer(l v1.Descriptor) error {
 	return nil
 }
 
-// NewContent joins a manifest and its configuration.
+// NewContent joins a manifest and its configuration, and checks that they belong together and fit
+// the platform.
 func NewContent(manifest, config Document, want Platform) (*Content, error) {
 	m, err := readManifest(manifest)
 	if err != nil {
@@ -253,8 +268,8 @@ func NewContent(manifest, config Document, want Platform) (*Content, error) {
 	return ct, nil
 }
 
-// Diffs are the layers to mount, bottom first, each once: an overlay refuses the
-// same directory twice, and a layer hides whatever it did further down.
+// Diffs are the layers to mount, bottom first, each once. An overlay refuses the same directory
+// twice, and a layer hides whatever it did further down.
 func (c *Content) Diffs() []Layer {
 	var list []Layer
 	seen := map[v1.Hash]bool{}
@@ -277,6 +292,7 @@ type ImageConfig struct {
 	OS, Architecture             string
 }
 
+// imageConfig takes that from a configuration.
 func imageConfig(c *v1.ConfigFile) ImageConfig {
 	ic := ImageConfig{
 		Entrypoint: c.Config.Entrypoint, Cmd: c.Config.Cmd, Env: c.Config.Env,

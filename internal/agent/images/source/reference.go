@@ -18,29 +18,36 @@ import (
 // Kind says where an image comes from.
 type Kind int
 
+// Kinds of references.
 const (
-	fromRegistry Kind = iota
+	// FromRegistry is NAME[:TAG] or NAME@DIGEST.
+	FromRegistry Kind = iota
+	// FromLayout is oci:PATH[:NAME], an OCI layout directory of this node.
 	FromLayout
+	// FromArchive is docker-archive:PATH[:NAME], a file of this node.
 	FromArchive
 )
 
 // Reference is a parsed image reference.
 type Reference struct {
-	Kind  Kind
-	given string // as the user wrote it
-	// Canonical is the same for all ways to write the same reference.
+	Kind Kind
+	// given is what the user wrote.
+	given string
+	// Canonical is the same text for all ways to write the same reference.
 	Canonical string
 
-	// of a registry
+	// repo, tag and Digest are of a registry. Digest comes instead of a tag.
 	repo   name.Repository
 	tag    string
-	Digest *v1.Hash // instead of a tag
+	Digest *v1.Hash
 
-	// of a layout or archive
-	Path string // absolute
-	Name string // which of the images in it; empty: the only one
+	// Path is of a layout or archive. It is absolute.
+	Path string
+	// Name says which of the images there is meant; empty: the only one.
+	Name string
 }
 
+// What references begin with, how long they may be, and where a name without a registry is.
 const (
 	layoutPrefix  = "oci:"
 	archivePrefix = "docker-archive:"
@@ -51,7 +58,8 @@ const (
 // repositoryPart is one part of a repository's name between slashes.
 var repositoryPart = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*$`)
 
-// Parse reads a reference as a user of Docker would mean it.
+// Parse reads a reference as a user of Docker would mean it. It fails for a text that no image can
+// have.
 func Parse(given string) (Reference, error) {
 	r := Reference{given: given}
 	switch {
@@ -97,6 +105,7 @@ func (r Reference) local(prefix, rest string) (Reference, error) {
 	return r, nil
 }
 
+// remote reads a reference to a registry.
 func (r Reference) remote() (Reference, error) {
 	p, err := parseRemote(r.given)
 	if err != nil {
@@ -106,8 +115,9 @@ func (r Reference) remote() (Reference, error) {
 	return p, nil
 }
 
+// parseRemote is remote for a text alone.
 func parseRemote(s string) (Reference, error) {
-	r := Reference{Kind: fromRegistry, given: s}
+	r := Reference{Kind: FromRegistry, given: s}
 	if strings.Contains(s, "://") {
 		return r, failure.Unusable("image reference %q is a URL: leave out the part before the registry's name", s)
 	}
@@ -146,21 +156,22 @@ func hostOf(registry string) string {
 	return (&url.URL{Host: registry}).Hostname()
 }
 
-// addressOf reads a host that is an address; else it is not valid.
+// addressOf reads a host that is an address. For any other it is not valid.
 func addressOf(host string) netip.Addr {
 	a, _ := netip.ParseAddr(host)
 	return a.Unmap().WithZone("")
 }
 
-// isHere says whether a host is this machine, by its name alone.
+// isHere reports whether a host is this machine, by its name alone.
 func isHere(host string) bool {
 	name := strings.ToLower(strings.TrimSuffix(host, "."))
 	a := addressOf(host)
 	return name == "localhost" || strings.HasSuffix(name, ".localhost") || a.IsLoopback() || a.IsUnspecified()
 }
 
-// isForbidden says whether a host is one that no registry has, by its name alone: where clouds tell their machines secrets, among others. What
-// a name resolves to is looked at when a connection is made, by the same destinations.
+// isForbidden reports whether no registry has this host, by its name alone. Among others these are
+// hosts where clouds tell their machines secrets. When a connection is made, what a name resolves
+// to is checked by the same destinations.
 func isForbidden(d agent.Destinations, host string) bool {
 	if a := addressOf(host); a.IsValid() {
 		return !isHere(host) && d.Refuses(a)

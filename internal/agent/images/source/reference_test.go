@@ -16,10 +16,10 @@ func FuzzReference(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.Kind == fromRegistry && (strings.Contains(r.repo.RepositoryStr(), "..") || r.Digest == nil && r.tag == "" || r.Digest != nil && r.tag != "") {
+		if r.Kind == FromRegistry && (strings.Contains(r.repo.RepositoryStr(), "..") || r.Digest == nil && r.tag == "" || r.Digest != nil && r.tag != "") {
 			t.Errorf("%q → %+v", given, r)
 		}
-		if r.Kind != fromRegistry && (!filepath.IsAbs(r.Path) || strings.Contains(r.Path, "/../") || strings.Contains(r.Path, ":")) {
+		if r.Kind != FromRegistry && (!filepath.IsAbs(r.Path) || strings.Contains(r.Path, "/../") || strings.Contains(r.Path, ":")) {
 			t.Errorf("%q → path %q", given, r.Path)
 		}
 		// The canonical form means the same.

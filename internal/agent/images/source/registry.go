@@ -23,10 +23,10 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// Grant is the right to pull one image for a short time. It comes from the
-// server, which keeps the credentials that it was made from.
+// Grant is the right to pull one image for a short time. It comes from the server, which keeps the
+// credentials that it was made from.
 type Grant struct {
-	// Ref is where to pull from instead: a mirror, or the same by digest. Empty: as asked.
+	// Ref is where to pull from instead: a mirror, or the same image by digest. Empty: as asked.
 	Ref string
 	// Authorization is the value of that header for this repository, as "Bearer …". Empty: anonymous.
 	Authorization string
@@ -43,17 +43,21 @@ const (
 
 // Registry is one repository of a registry, as a source.
 type Registry struct {
-	ref   Reference
-	grant func(context.Context, string) (Grant, error) // may be nil
-	http  http.RoundTripper
-	// destinations are where it may be and send to.
+	ref Reference
+	// grant asks the server for the right to pull a reference; nil: it pulls anonymously.
+	grant func(context.Context, string) (Grant, error)
+	// http is what all requests go through, behind a guard.
+	http http.RoundTripper
+	// destinations are where the registry may be, and where it may send this node.
 	destinations agent.Destinations
 
+	// sess is the session that is used again; nil: none was opened yet.
 	mu   sync.Mutex
 	sess *session
 }
 
-// NewRegistry makes a source of the repository of a reference. grant may be nil: then it pulls anonymously.
+// NewRegistry makes a source of the repository of a reference. If grant is nil, it pulls
+// anonymously.
 func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), http http.RoundTripper, destinations agent.Destinations) *Registry {
 	return &Registry{ref: ref, grant: grant, http: http, destinations: destinations}
 }
@@ -61,12 +65,15 @@ func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, erro
 // session is a way to a repository that was opened with a grant, or without any.
 type session struct {
 	client *http.Client
-	base   string // URL of the repository
+	// base is the URL of the repository.
+	base string
+	// target is what is pulled: the reference itself, or what the grant names instead.
 	target Reference
-	until  time.Time
+	// until is when a new session is to be opened.
+	until time.Time
 }
 
-// open gives the session, a new one if the old one is over or was refused.
+// open gives the session: a new one if the old one is over or was refused.
 func (r *Registry) open(ctx context.Context, refused *session) (*session, error) {
 	r.mu.Lock()
 	s := r.sess
@@ -84,6 +91,7 @@ func (r *Registry) open(ctx context.Context, refused *session) (*session, error)
 	return s, nil
 }
 
+// connect opens a session: it asks for a grant, and finds out how the registry wants to be asked.
 func (r *Registry) connect(ctx context.Context) (*session, error) {
 	var g Grant
 	target := r.ref
@@ -122,7 +130,8 @@ func (r *Registry) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// authorize finds out how the registry wants to be spoken to.
+// authorize finds out how the registry wants to be spoken to: by which scheme, and with which
+// tokens.
 func (r *Registry) authorize(ctx context.Context, target Reference, header string, plain bool) (http.RoundTripper, string, error) {
 	host := target.repo.RegistryStr()
 	base := guard{inner: r.http, destinations: r.destinations, plain: plain, local: plain && isHere(hostOf(host))}
@@ -152,13 +161,14 @@ func (r *Registry) authorize(ctx context.Context, target Reference, header strin
 	return granted{inner: base, scheme: scheme, host: host, header: header}, scheme, nil
 }
 
-// granted sends the header to its registry and nowhere else: a registry sends
-// its clients to other hosts for blobs.
+// granted sends the header to its registry and nowhere else, because a registry sends its clients
+// to other hosts for blobs.
 type granted struct {
 	inner                http.RoundTripper
 	scheme, host, header string
 }
 
+// RoundTrip sends a request.
 func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host == g.host && req.URL.Scheme == g.scheme {
 		req = req.Clone(req.Context())
@@ -167,17 +177,17 @@ func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 	return g.inner.RoundTrip(req)
 }
 
-// guard keeps a registry from sending this node where it should not go, wherever
-// the request comes from: redirects and the realms of tokens are the registry's
-// words. It refuses plain http where it was not allowed (the library tries it for
-// addresses of private networks, too), the services of this machine for all
-// registries but those on it, and the metadata addresses of clouds always.
+// guard keeps a registry from sending this node where it should not go, wherever the request comes
+// from: redirects and the realms of tokens are the registry's words. It refuses plain http where it
+// was not allowed (the library tries it for addresses of private networks, too), the services of
+// this machine for all registries but those on it, and the metadata addresses of clouds always.
 type guard struct {
 	inner        http.RoundTripper
 	destinations agent.Destinations
 	plain, local bool
 }
 
+// RoundTrip sends a request, or refuses it.
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	host := req.URL.Hostname()
 	switch {
@@ -197,7 +207,7 @@ var (
 	errRedirect = errors.New("it sends to an address that no registry uses")
 )
 
-// checkRedirect bounds redirects; where they lead is the guard's.
+// checkRedirect bounds the number of redirects. The guard decides where they may lead.
 func checkRedirect(_ *http.Request, via []*http.Request) error {
 	if len(via) > 5 {
 		return errors.New("it sends from one address to the next")
@@ -233,8 +243,8 @@ func (r *Registry) answer(ctx context.Context, err error) error {
 	return failure.Unusable("registry %s refuses: %s", host, status(a))
 }
 
-// do sends a request for something in the repository. A grant that is over or
-// was taken back is asked for once more.
+// do sends a request for something in the repository. If the grant is over or was taken back, it
+// asks for a new one, once.
 func (r *Registry) do(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
 	var refused *session
 	for {
@@ -271,14 +281,16 @@ func (r *Registry) do(ctx context.Context, method, path string, header http.Head
 	}
 }
 
-// pauseError is a failure with the time that the registry wants to be left alone.
+// pauseError is a failure with the time for which the registry wants to be left alone.
 type pauseError struct {
 	error
 	pause time.Duration
 }
 
+// Unwrap is the failure.
 func (e pauseError) Unwrap() error { return e.error }
 
+// withPause adds the time that an answer asks for to a failure.
 func withPause(err error, retryAfter string) error {
 	if n, e := strconv.Atoi(retryAfter); e == nil && n > 0 && failure.Is(err, muster.FailureOutside) {
 		return pauseError{err, time.Duration(min(n, 3600)) * time.Second}
@@ -286,16 +298,19 @@ func withPause(err error, retryAfter string) error {
 	return err
 }
 
-// partError is the answer of a registry that does not give the part it was asked for.
+// partError is the answer of a registry that does not give the part that it was asked for.
 type partError struct{ error }
 
+// Unwrap is the failure.
 func (e partError) Unwrap() error { return e.error }
 
+// isPartRefused reports whether the registry gave no part.
 func isPartRefused(err error) bool {
 	var p partError
 	return errors.As(err, &p)
 }
 
+// acceptManifest names the kinds of manifests that can be read here.
 var acceptManifest = http.Header{"Accept": {
 	string(types.OCIImageIndex), string(types.DockerManifestList), string(types.OCIManifestSchema1), string(types.DockerManifestSchema2),
 }}
@@ -312,7 +327,7 @@ func (r *Registry) ident(ctx context.Context) (string, error) {
 	return s.target.tag, nil
 }
 
-// Head asks what a tag means now; ok is false if the registry does not say it this way.
+// Head asks what a tag means now. ok is false if the registry does not say it this way.
 func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 	id, err := r.ident(ctx)
 	if err != nil {
@@ -327,7 +342,7 @@ func (r *Registry) Head(ctx context.Context) (h v1.Hash, ok bool, err error) {
 	return h, err == nil && h.Algorithm == "sha256", nil
 }
 
-// ByTag gets what the reference means.
+// ByTag gets the manifest or index that the reference means.
 func (r *Registry) ByTag(ctx context.Context) (Document, error) {
 	id, err := r.ident(ctx)
 	if err != nil {
@@ -340,10 +355,12 @@ func (r *Registry) ByTag(ctx context.Context) (Document, error) {
 	return r.get(ctx, id, want)
 }
 
+// Document gets a manifest or index by its digest.
 func (r *Registry) Document(ctx context.Context, d v1.Descriptor) (Document, error) {
 	return r.get(ctx, d.Digest.String(), d.Digest)
 }
 
+// get gets a manifest or index. If want is not empty, it must have this digest.
 func (r *Registry) get(ctx context.Context, id string, want v1.Hash) (Document, error) {
 	resp, err := r.do(ctx, http.MethodGet, "manifests/"+id, acceptManifest)
 	if err != nil {
@@ -358,7 +375,7 @@ func (r *Registry) get(ctx context.Context, id string, want v1.Hash) (Document, 
 	return newDocument(data, types.MediaType(strings.TrimSpace(mediaType)), want)
 }
 
-// Broken is a transfer that ended in the middle.
+// Broken is the failure of a transfer that ended in the middle.
 func (r *Registry) Broken(ctx context.Context, err error) error {
 	if f := (*muster.Failure)(nil); errors.As(err, &f) {
 		return err
@@ -366,8 +383,10 @@ func (r *Registry) Broken(ctx context.Context, err error) error {
 	return r.answer(ctx, err)
 }
 
+// Close does nothing: the session is used again.
 func (r *Registry) Close() {}
 
+// readAll reads at most so many bytes of what the image has, and fails if there are more.
 func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(b)) > most {
@@ -376,9 +395,9 @@ func readAll(r io.Reader, most int64, what string) ([]byte, error) {
 	return b, err
 }
 
-// Blob opens a blob at an byte. A part is asked for with its end: there are
-// registries that refuse one that is open with 416. Whoever refuses that, too, or
-// knows no parts, sends all of it, and what was read already is passed over.
+// Blob opens a blob at a byte. It asks for a part with its end, because there are registries that
+// refuse an open one with 416. A registry that refuses that too, or knows no parts, sends all of
+// it, and what was read already is passed over.
 func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.ReadCloser, error) {
 	part := ""
 	if from > 0 && from < d.Size {
@@ -408,7 +427,7 @@ func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 	return resp.Body, nil
 }
 
-// blobPart asks for a part of a blob; for all of it if part is empty.
+// blobPart asks for a part of a blob, or for all of it if part is empty.
 func (r *Registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (*http.Response, error) {
 	header := http.Header{"Accept-Encoding": {"identity"}} // the digest is of the bytes as they are stored
 	if part != "" {
@@ -417,6 +436,7 @@ func (r *Registry) blobPart(ctx context.Context, d v1.Descriptor, part string) (
 	return r.do(ctx, http.MethodGet, "blobs/"+d.Digest.String(), header)
 }
 
+// startsAt reports whether an answer begins at this byte.
 func startsAt(contentRange string, from int64) bool {
 	rest, ok := strings.CutPrefix(contentRange, "bytes ")
 	first, _, found := strings.Cut(rest, "-")

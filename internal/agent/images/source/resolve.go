@@ -23,7 +23,7 @@ type Resolver struct {
 	Pace time.Duration
 }
 
-// Try calls do again while the outside is out of order.
+// Try calls do again, a few times, while it fails because the outside is out of order.
 func (r Resolver) Try(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
@@ -36,7 +36,7 @@ func (r Resolver) Try(ctx context.Context, do func() error) error {
 	}
 }
 
-// Complete gets what a document leads to: the manifest for this platform and its configuration.
+// Complete gets what a document leads to: the manifest for this platform, and its configuration.
 func (r Resolver) Complete(ctx context.Context, src Source, doc Document) (*Content, error) {
 	for n := 0; doc.mediaType.IsIndex(); n++ {
 		if n == maxNesting {

@@ -13,8 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// said is what an error of the network says, without the URL: the query of a
-// URL may be a credential.
+// said is what an error of the network says, without the URL, whose query may be a credential.
 func said(err error) string {
 	var u *url.Error
 	var answer *transport.Error

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// What an answer must bring to be waited for. An answer holds a place that
-// others want: one that brings an byte now and then would hold it for hours.
+// What an answer must bring to be waited for. An answer holds a place that others want: one that
+// brings a byte now and then would hold it for hours.
 const (
 	stallAfter = time.Minute // without an byte; also the window of the rate
 	leastRate  = 64 << 10    // bytes in each window but the first
 )
 
+// errSlow is the error of an answer that brings too little.
 var errSlow = errors.New("it sends too slowly")
 
-// steady is the body of an answer that ends with errSlow if too little comes.
-// Only the time in which it is waited for counts: a slow disk of ours is not
-// the sender's fault.
+// steady is the body of an answer that ends with errSlow if too little comes. Only the time in
+// which somebody waits for it counts, because a slow disk of this node is not the sender's fault.
 type steady struct {
 	body   io.ReadCloser
 	cancel context.CancelFunc // of the request
@@ -45,6 +45,7 @@ func steadily(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// Read reads some of the answer, or ends it.
 func (s *steady) Read(p []byte) (int, error) {
 	if s.err != nil {
 		return 0, s.err
@@ -73,6 +74,7 @@ func (s *steady) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// Close ends the request.
 func (s *steady) Close() error {
 	s.stall.Stop()
 	err := s.body.Close()

@@ -23,37 +23,47 @@ import (
 
 // Times and counts of transfers.
 const (
-	tries        = 6 // of the same byte
+	// tries is how often the same byte is asked for.
+	tries = 6
+	// FirstPause and longestPause are the pauses between tries.
 	FirstPause   = 500 * time.Millisecond
 	longestPause = 15 * time.Second
-	// enough is how much must come for the tries to begin again: one byte per connection is no progress.
+	// enough is how many bytes must come for the tries to begin again: one byte per connection is
+	// no progress.
 	enough = 1 << 20
 
-	maxWindow = 64 << 20 // of zstd
+	// maxWindow is how much memory one frame of zstd may ask for.
+	maxWindow = 64 << 20
 )
 
-// Transfer reads the compressed bytes of a blob. A connection that breaks is
-// opened again where it broke, so whoever reads sees one stream.
+// Transfer reads the compressed bytes of a layer. It opens a connection that breaks again where it
+// broke, so that its reader sees one stream.
 type Transfer struct {
 	ctx   context.Context
 	src   Source
 	blob  Layer
 	gauge *Gauge
 	log   *slog.Logger
-	pace  time.Duration // first pause between tries
+	// pace is the first pause between tries.
+	pace time.Duration
 
-	body   io.ReadCloser
-	at     int64
-	sum    hash.Hash
-	failed int   // since enough came
-	since  int64 // at, when the tries began
-	err    error // sticky: what Read said last
+	// body is the connection; nil: none is open. at is how many bytes have come, and sum their digest.
+	body io.ReadCloser
+	at   int64
+	sum  hash.Hash
+	// failed is how many tries have failed since enough came. since is where the tries began.
+	failed int
+	since  int64
+	// err is what Read said last. It says so again.
+	err error
 }
 
-// Gauge is how far a layer is; read from other goroutines. total stays 0 for a layer that is here.
+// Gauge is how far a layer is, for other goroutines to read. Total stays 0 for a layer that is on
+// this node.
 type Gauge struct{ Done, Total atomic.Int64 }
 
-// NewTransfer begins to read a layer. The gauge shows how far it is; pace is the first pause between tries.
+// NewTransfer begins to read a layer. The gauge shows how far it is. pace is the first pause
+// between tries.
 func NewTransfer(ctx context.Context, src Source, blob Layer, g *Gauge, log *slog.Logger, pace time.Duration) *Transfer {
 	g.Done.Store(0)
 	return &Transfer{ctx: ctx, src: src, blob: blob, gauge: g, log: log, pace: pace, sum: sha256.New()}
@@ -67,6 +77,7 @@ func (t *Transfer) Broke() error {
 	return t.err
 }
 
+// Read reads some bytes. It waits and tries again while the source is out of order.
 func (t *Transfer) Read(p []byte) (int, error) {
 	if t.err != nil {
 		return 0, t.err
@@ -132,8 +143,8 @@ func (t *Transfer) again(err error) error {
 	return pause(t.ctx, t.pace, t.failed, err)
 }
 
-// pause waits before the next try: longer each time, or for as long as the
-// registry asked. What asks for much is told instead, so that others may go first.
+// pause waits before the next try: longer each time, or for as long as the registry asked. A pause
+// that is too long is the answer instead, so that others may go first.
 func pause(ctx context.Context, first time.Duration, failed int, err error) error {
 	d := min(first<<min(failed-1, 10), longestPause)
 	d = d/2 + rand.N(d/2+1)
@@ -150,6 +161,7 @@ func pause(ctx context.Context, first time.Duration, failed int, err error) erro
 	return nil
 }
 
+// drop closes the connection.
 func (t *Transfer) drop() {
 	if t.body != nil {
 		_ = t.body.Close()
@@ -157,9 +169,11 @@ func (t *Transfer) drop() {
 	}
 }
 
+// Close ends the transfer.
 func (t *Transfer) Close() { t.drop() }
 
-// Verify reads what is left and compares the digest. It says nothing about a blob without one.
+// Verify reads what is left and compares the digest. It answers ErrDigest if the bytes are others.
+// It says nothing about a layer of which only the diff id is known.
 func (t *Transfer) Verify() error {
 	if _, err := io.Copy(io.Discard, t); err != nil {
 		return err
@@ -170,10 +184,11 @@ func (t *Transfer) Verify() error {
 	return nil
 }
 
+// ErrDigest is the error for bytes that are not those of their digest.
 var ErrDigest = errors.New("its bytes are not those of its digest")
 
-// Decompress gives the plain bytes, by what the stream itself begins with:
-// media types are often wrong about it, and the diff id is checked in any case.
+// Decompress gives the plain bytes. It goes by what the stream itself begins with, because media
+// types are often wrong about it, and the diff id is checked in any case. The caller closes it.
 func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	b := bufio.NewReaderSize(r, 256<<10)
 	head, err := b.Peek(4)
@@ -199,8 +214,8 @@ func Decompress(r io.Reader) (plain io.ReadCloser, compressed bool, err error) {
 	return io.NopCloser(b), false, nil
 }
 
-// ahead decompresses in a goroutine of its own, because unpacking is about as
-// much work. Closing it ends the goroutine and waits for it.
+// ahead decompresses in a goroutine of its own, because unpacking is about as much work. Closing it
+// ends the goroutine and waits for it.
 func ahead(z io.ReadCloser) io.ReadCloser {
 	pr, pw := io.Pipe()
 	done := make(chan struct{})
@@ -213,11 +228,13 @@ func ahead(z io.ReadCloser) io.ReadCloser {
 	return &aheadReader{PipeReader: pr, done: done}
 }
 
+// aheadReader is the reader of ahead. done is closed when its goroutine has ended.
 type aheadReader struct {
 	*io.PipeReader
 	done chan struct{}
 }
 
+// Close ends the goroutine.
 func (a *aheadReader) Close() error {
 	_ = a.PipeReader.Close()
 	<-a.done

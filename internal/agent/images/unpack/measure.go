@@ -17,20 +17,25 @@ import (
 // TreeSum stands for a whole directory: with equal sums, all names, types, modes, owners, sizes, times and targets of links are
 // equal. Content is not read, because what changes a file's content changes its time as well.
 type TreeSum struct {
+	// Entries is how many files and directories there are, with the directory itself.
 	Entries int
-	Bytes   int64 // on disk, about
-	Digest  string
+	// Bytes is about how many bytes they take on the disk.
+	Bytes int64
+	// Digest is of all that is compared, in hexadecimal digits.
+	Digest string
 }
 
 // measurer walks a directory.
 type measurer struct {
-	ctx   context.Context
+	ctx context.Context
+	// dir is the directory, and root a descriptor of it.
 	root  int
 	dir   string
 	sum   hash.Hash
 	total TreeSum
-	seen  map[uint64]bool // inodes with more names than one
-	buf   []byte
+	// seen are inodes that have several names: their content counts once.
+	seen map[uint64]bool
+	buf  []byte
 }
 
 // Measure sums up a directory and all below it.

@@ -15,24 +15,30 @@ import (
 // means a place in the layer, also when it is absolute or leads upwards, as it will inside the sandbox. Nobody else writes in
 // the directory, so what was looked at stays as it was.
 type tree struct {
-	dir   string // absolute
-	root  int    // descriptor of dir
+	// dir is the directory, as an absolute path, and root a descriptor of it.
+	dir  string
+	root int
+	// shift is added to the owners of directories that the layer did not name.
 	shift int
 	// full is asked when the disk is full: whether there is room now.
 	full func() bool
 
-	// The directory entered last, which most often is the next one too.
-	asked  string
-	at     string
-	fd     int
-	opaque map[string]bool // directories that hide those below
-	kept   kept            // of opaque
+	// asked is the directory that was entered last, which most often is the next one too. at is its
+	// path without links, and fd its descriptor; -1: none.
+	asked string
+	at    string
+	fd    int
+	// opaque are directories that hide what lower layers have in them. kept counts their paths.
+	opaque map[string]bool
+	kept   kept
 }
 
 // Bounds of names.
 const (
+	// maxLinks is how many links one path may go through, as in the kernel.
 	maxLinks = 40
-	maxPath  = 3500 // below PATH_MAX, with our own directory before it
+	// maxPath is below PATH_MAX, because the directory of the layer comes before it.
+	maxPath = 3500
 )
 
 // EntryError says what is wrong with an entry of a layer that can be unpacked nowhere.
@@ -119,7 +125,8 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 		switch part {
 		case "", ".":
 			continue
-		case "..": // only from links: above the root is the root
+		case "..":
+			// This comes from links only. Above the root is the root.
 			at = parent(at)
 			continue
 		}
@@ -148,6 +155,7 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 				if strings.HasPrefix(to, "/") {
 					at = ""
 				}
+				// The target is followed from here, or from the root, like the rest of the name.
 				rest = to + "/" + rest
 				continue
 			}
@@ -238,6 +246,7 @@ func (t *tree) path(at string) string {
 	return t.dir + "/" + at
 }
 
+// opaqueAttr is the attribute by which the overlay file system knows an opaque directory.
 const opaqueAttr = "trusted.overlay.opaque"
 
 // whiteout hides a name of lower layers. What this layer itself has there stays: a directory becomes opaque, and anything else

@@ -25,13 +25,19 @@ type unpacker struct {
 	shift int
 	room  Room
 
-	granted int64 // of room, not yet used
+	// granted is how many bytes of room were granted and not yet used.
+	granted int64
+	// entries is how many entries came, which is bounded.
 	entries int
-	dirs    map[string]unix.Timespec // times of directories, set when nothing is made in them any more
-	leftOut map[string]bool          // device nodes
-	buf     []byte
-	notes   Notes
-	kept    kept // of dirs and leftOut
+	// dirs are the times of directories. They are set when nothing is made in them any more.
+	dirs map[string]unix.Timespec
+	// leftOut are the paths of device nodes, which are not made.
+	leftOut map[string]bool
+	// buf is what contents are copied by.
+	buf   []byte
+	notes Notes
+	// kept counts the paths of dirs and leftOut.
+	kept kept
 }
 
 // kept counts the bytes of the paths that are kept in memory until the layer is unpacked. The number of entries bounds how
@@ -69,20 +75,30 @@ type Notes struct {
 
 // Bounds and constants of layers.
 const (
-	maxEntries  = 1_000_000
-	idRange     = 65536
-	nobody      = 65534
-	PerEntry    = 512     // what an entry counts beside its content
-	block       = 4096    // what content is rounded up to
-	RoomPiece   = 8 << 20 // how much room is asked for at a time, at most
+	// maxEntries is how many entries a layer may have.
+	maxEntries = 1_000_000
+	// idRange is how many ids a user namespace of a node has, and nobody one of them.
+	idRange = 65536
+	nobody  = 65534
+	// PerEntry is how many bytes an entry counts beside its content, and block what content is
+	// rounded up to.
+	PerEntry = 512
+	block    = 4096
+	// RoomPiece is how much room is asked for at a time, at most.
+	RoomPiece = 8 << 20
+	// MaxTrailing is how many bytes may come behind the end of a layer's tar.
 	MaxTrailing = 64 << 20
-	maxNames    = 64 << 20 // bytes of names that are kept
+	// maxNames is how many bytes of names are kept in memory.
+	maxNames = 64 << 20
 
+	// whiteoutPrefix begins names that hide a name of lower layers, whiteoutOpaque hides all that
+	// lower layers have in a directory, and what else begins with whiteoutMeta is bookkeeping.
 	whiteoutPrefix = ".wh."
 	whiteoutMeta   = ".wh..wh."
 	whiteoutOpaque = ".wh..wh..opq"
-	xattrRecord    = "SCHILY.xattr."
-	capability     = "security.capability"
+	// xattrRecord begins pax records of extended attributes, and capability is one of those.
+	xattrRecord = "SCHILY.xattr."
+	capability  = "security.capability"
 )
 
 // Unpack writes a tar into dir, which is empty and which nobody else uses. Every owner is moved by shift. When the disk is full,
@@ -185,6 +201,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if h.Size < 0 || h.Size > 1<<50 {
 		return evil("a size of %d bytes", h.Size)
 	}
+	// The name may say anything: it is cleaned, and then followed part by part.
 	name, ok := cleanName(h.Name)
 	if !ok {
 		return evil("its name leads upwards")
@@ -192,6 +209,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if len(name) > maxPath {
 		return evil("its name is too long")
 	}
+	// Each entry takes room, even one without content: an inode, and a name in its directory.
 	cost := int64(PerEntry)
 	if h.Typeflag == tar.TypeDir {
 		cost += block
@@ -219,7 +237,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 // whiteout handles names that hide something in lower layers. It answers false for all other names.
 func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
 	if strings.HasPrefix(dir, whiteoutMeta) || strings.Contains(dir, "/"+whiteoutMeta) {
-		return true, nil // bookkeeping of an old file system
+		// This is bookkeeping of an old file system.
+		return true, nil
 	}
 	if !strings.HasPrefix(base, whiteoutPrefix) {
 		return false, nil
