@@ -45,7 +45,8 @@ func (s *sandbox) begin() *initwire.Failed {
 	for _, to := range []*output.Stream{s.stdout, s.stderr} {
 		to.Disk, to.Brief = s.gates.Disk, s.gates.Brief
 	}
-	// What was read to start the command is not needed any more, and could be megabytes. Executions get the environment too.
+	// What was read to start the command is not needed any more, and could be megabytes. Executions
+	// get the environment too.
 	s.env = strings.Join(s.start.Env, "\x00")
 	s.start.Env, s.start.Command = nil, nil
 	return nil

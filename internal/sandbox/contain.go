@@ -2,12 +2,13 @@ package sandbox
 
 import "syscall"
 
-// What init does about itself as process 1 of a container. It has more capabilities than anything else inside, so that
-// nothing else can trace it or look into it. It keeps them from its children in three ways: package program cuts the set that
-// an exec can give at most (bounding) on the thread that forks, nothing is inheritable, and init is not dumpable.
+// What init does about itself as process 1 of a container. It has more capabilities than anything
+// else inside, so that nothing else can trace it or look into it. It keeps them from its children
+// in three ways: package program cuts the set that an exec can give at most (bounding) on the
+// thread that forks, nothing is inheritable, and init is not dumpable.
 
-// hide keeps every process without more capabilities from tracing this one, and from reading its environment, memory and
-// descriptors.
+// hide keeps every process without more capabilities from tracing this one, and from reading its
+// environment, memory and descriptors.
 func hide() error {
 	const prSetDumpable = 4
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetDumpable, 0, 0, 0, 0, 0); errno != 0 {
@@ -17,13 +18,14 @@ func hide() error {
 }
 
 // deafen makes this process, as process 1, one that no signal from inside ends. The kernel drops
-// those for which it has no handler, and with the Go runtime's a kill -SEGV would be a crash: they are given up. A true
-// fault still ends us; without last words, but nobody inside can cause those.
+// those for which it has no handler, and with the Go runtime's a kill -SEGV would be a crash: they
+// are given up. A true fault still ends us; without last words, but nobody inside can cause those.
 //
-// That is not enough for signals whose default is to end without a core: while another one's handler blocks
-// such a one on the first thread, the kernel (seen on Linux 6.1) keeps it, and ends all for it when another thread takes it. They
-// are the ones that the runtime leaves alone, which the loop finds, and STKFLT. They get a handler that does nothing;
-// ignored they would stay so in the command, but a handler ends with the exec.
+// That is not enough for signals whose default is to end without a core: while another one's
+// handler blocks such a one on the first thread, the kernel (seen on Linux 6.1) keeps it, and ends
+// all for it when another thread takes it. They are the ones that the runtime leaves alone, which
+// the loop finds, and STKFLT. They get a handler that does nothing; ignored they would stay so in
+// the command, but a handler ends with the exec.
 func deafen() error {
 	var usual sigaction
 	for _, sig := range []syscall.Signal{
@@ -52,5 +54,6 @@ func deafen() error {
 	return nil
 }
 
-// nothingAt is the address of the handler in nothing.s. Not a Go function: that would want a goroutine.
+// nothingAt is the address of the handler in nothing.s. Not a Go function: that would want a
+// goroutine.
 var nothingAt uintptr

@@ -54,7 +54,8 @@ func (s *sandbox) handOver(c *conn, kind initwire.Kind, fields, rest []byte) {
 		defer func() { _ = conn.Close() }()
 		s.serve(operation.New(conn, rest), kind, fields)
 	}()
-	// It goes first, on this thread: waking another for it costs a twentieth of an execution's start.
+	// It goes first, on this thread: waking another for it costs a twentieth of an execution's
+	// start.
 	runtime.Gosched()
 }
 

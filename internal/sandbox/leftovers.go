@@ -9,9 +9,10 @@ import (
 	"github.com/musterhq/muster/internal/sandbox/system"
 )
 
-// endLeftovers kills and reaps every descendant of this process; false if some
-// would not die in time. Whoever loses its parent becomes our child, so
-// killing children again and again reaches everything. Meanwhile everybody is served. What executions left is theirs to name, so only reap reaps.
+// endLeftovers kills and reaps every descendant of this process; false if some would not die in
+// time. Whoever loses its parent becomes our child, so killing children again and again reaches
+// everything. Meanwhile everybody is served. What executions left is theirs to name, so only reap
+// reaps.
 func (s *sandbox) endLeftovers(deadline time.Time) bool {
 	pause := time.Millisecond
 	for {
@@ -40,9 +41,9 @@ func (s *sandbox) endLeftovers(deadline time.Time) bool {
 	}
 }
 
-// descendants are all of them, children before their children. A pid here
-// cannot have become a stranger's while its parent, who has not reaped it, is ours;
-// for deeper ones that is a race of microseconds within our own tree.
+// descendants are all of them, children before their children. A pid here cannot have become a
+// stranger's while its parent, who has not reaped it, is ours; for deeper ones that is a race of
+// microseconds within our own tree.
 func descendants() []int {
 	self := strconv.Itoa(os.Getpid())
 	level, err := children(self)

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// lookAgain is how long after the last event we look for dead orphans once
-	// more: one whose signal came between a look and the wait after it was not seen.
+	// lookAgain is how long after the last event we look for dead orphans once more: one whose
+	// signal came between a look and the wait after it was not seen.
 	lookAgain = 100 * time.Millisecond
-	// lookOften is how often we look if this is not the main thread: SIGCHLD goes
-	// there first. Locking ourselves to it would cost a thread more; and only where a stream has
-	// a goroutine of its own can we ever leave it.
+	// lookOften is how often we look if this is not the main thread: SIGCHLD goes there first.
+	// Locking ourselves to it would cost a thread more; and only where a stream has a goroutine of
+	// its own can we ever leave it.
 	lookOften = time.Second
 	// scratchSize is the size of the buffer that all reading shares.
 	scratchSize = 4 << 10
@@ -30,11 +30,12 @@ const (
 	atConns
 )
 
-// turn waits until something happens or until comes (zero: it never does), and
-// deals with it. It tells whether the command has ended, which is for the caller to deal with.
+// turn waits until something happens or until comes (zero: it never does), and deals with it. It
+// tells whether the command has ended, which is for the caller to deal with.
 //
-// Everything here is done by this one goroutine, in one thread: goroutines with the
-// runtime's poller under them cost a tenth of the start of a sandbox. Only a stream with much output gets its own.
+// Everything here is done by this one goroutine, in one thread: goroutines with the runtime's
+// poller under them cost a tenth of the start of a sandbox. Only a stream with much output gets its
+// own.
 func (s *sandbox) turn(until time.Time) (ended bool) {
 	fds := append(s.fds[:0],
 		system.PollFD{FD: int32(s.pidfd), Events: system.PollIn},

@@ -10,9 +10,10 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// OpenOwners makes a user namespace for each map of ids and sends its descriptor to initwire.FDOwners.
-// Creating a namespace takes a fork that copies the tables of the caller's memory: from here that is 1 MiB, from an agent 100.
-// It returns the exit code; before it fails, it sends the cause as text.
+// OpenOwners makes a user namespace for each map of ids and sends its descriptor to
+// initwire.FDOwners. Creating a namespace takes a fork that copies the tables of the caller's
+// memory: from here that is 1 MiB, from an agent 100. It returns the exit code; before it fails, it
+// sends the cause as text.
 func OpenOwners(maps []string) int {
 	for _, text := range maps {
 		if err := openOwners(text); err != nil {
@@ -32,7 +33,8 @@ func openOwners(text string) error {
 	for i, r := range ranges {
 		m[i] = syscall.SysProcIDMap{ContainerID: r.Inside, HostID: r.Outside, Size: r.Size}
 	}
-	// The child stops at its first instruction for the thread that traces it: it is only there to have a namespace.
+	// The child stops at its first instruction for the thread that traces it: it is only there to
+	// have a namespace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"muster-init"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{

@@ -18,8 +18,8 @@ import (
 const (
 	// leftoverTime is how long processes that outlived the command get to die from KILL.
 	leftoverTime = 5 * time.Second
-	// drainTime is how long the output may stay open after that: only a process
-	// that is no descendant of ours can still hold it.
+	// drainTime is how long the output may stay open after that: only a process that is no
+	// descendant of ours can still hold it.
 	drainTime = 2 * time.Second
 	// answerTime is how long answers may take to those who wait for the end.
 	answerTime = time.Second
@@ -42,7 +42,8 @@ type sandbox struct {
 	over bool
 	// limitAt is the time limit; zero: none, or it has fired.
 	limitAt time.Time
-	// killAt is when everything is killed, once somebody has asked for the end; killArmed until that has happened.
+	// killAt is when everything is killed, once somebody has asked for the end; killArmed until
+	// that has happened.
 	killAt    time.Time
 	killArmed bool
 
@@ -64,8 +65,8 @@ type sandbox struct {
 	gates   system.Gates
 }
 
-// Run is the life of one sandbox, from the descriptors that the agent left
-// behind to the exit status of muster-init, which tells only whether it did its work.
+// Run is the life of one sandbox, from the descriptors that the agent left behind to the exit
+// status of muster-init, which tells only whether it did its work.
 func Run() int {
 	for fd := initwire.FDControl; fd <= initwire.FDOutput; fd++ {
 		if err := setCloseOnExec(fd); err != nil {
@@ -104,16 +105,16 @@ func Run() int {
 	return 0
 }
 
-// answerStarted writes the command down before it tells the agent, so that
-// whoever comes later finds it even if both of us die now.
+// answerStarted writes the command down before it tells the agent, so that whoever comes later
+// finds it even if both of us die now.
 func (s *sandbox) answerStarted() {
 	record(initwire.ProcessLine("command", s.command, s.result.Started))
 	started := initwire.Started{Command: s.command, At: s.result.Started}
 	_ = initwire.WriteFrame(system.FD(initwire.FDControl), initwire.KindStarted, started.Fields())
 	_ = syscall.Close(initwire.FDControl)
 	if s.start.ShieldOOM {
-		// Not −1000: if even the dead command's files in memory hold its limit, the
-		// kernel must be able to end this sandbox.
+		// Not −1000: if even the dead command's files in memory hold its limit, the kernel must be
+		// able to end this sandbox.
 		system.SetOOMScore("self", "-999")
 	}
 }
@@ -203,7 +204,8 @@ func (s *sandbox) crash(why string) {
 	os.Exit(1)
 }
 
-// finish ends what the command left behind, waits for the rest of the output, and writes the result.
+// finish ends what the command left behind, waits for the rest of the output, and writes the
+// result.
 func (s *sandbox) finish() {
 	s.execs.Close(s.why())
 	s.result.Leftovers = !s.endLeftovers(time.Now().Add(leftoverTime))

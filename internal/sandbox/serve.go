@@ -36,7 +36,8 @@ func (s *sandbox) accept() {
 	}
 }
 
-// attend reads of the i-th connection if there is something, and drops it when nothing more is to be done.
+// attend reads of the i-th connection if there is something, and drops it when nothing more is to
+// be done.
 func (s *sandbox) attend(i int, ready bool) {
 	c := s.conns[i]
 	done := false
@@ -147,8 +148,8 @@ func (s *sandbox) quiet() {
 	}
 }
 
-// reply answers. The frame is small and the only one: it fits into the
-// connection's buffer, or the client is none that wants it.
+// reply answers. The frame is small and the only one: it fits into the connection's buffer, or the
+// client is none that wants it.
 func (s *sandbox) reply(c *conn, kind initwire.Kind, fields []byte) {
 	_ = initwire.WriteFrame(system.FD(c.fd), kind, fields)
 }

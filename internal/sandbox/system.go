@@ -10,7 +10,8 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// record appends a line to the record. There is nobody to tell if that fails: the agent sees a sandbox without a result.
+// record appends a line to the record. There is nobody to tell if that fails: the agent sees a
+// sandbox without a result.
 func record(line string) {
 	_, _ = system.FD(initwire.FDRecord).Write([]byte(line))
 }
@@ -26,9 +27,9 @@ func setCloseOnExec(fd int) error {
 	return nil
 }
 
-// closeFrom closes what the agent had open without close-on-exec, mostly by
-// inheritance itself: this process lives longer and would hold it open, and the command would get it. Called
-// before anything of ours opens a descriptor.
+// closeFrom closes what the agent had open without close-on-exec, mostly by inheritance itself:
+// this process lives longer and would hold it open, and the command would get it. Called before
+// anything of ours opens a descriptor.
 func closeFrom(fd int) {
 	const sysCloseRange = 436 // the same number on every architecture
 	_, _, _ = syscall.RawSyscall(sysCloseRange, uintptr(fd), uintptr(^uint32(0)), 0)
@@ -63,15 +64,15 @@ func setAction(sig syscall.Signal, to *sigaction) error {
 	return nil
 }
 
-// ignoreSignals makes this process deaf to requests to end. Not by os/signal: an
-// ignored signal would stay ignored in the command, and Notify costs a thread.
-// Behind the back of the Go runtime, it still believes in its own handlers, and
-// so resets them to the default in every child between fork and exec.
+// ignoreSignals makes this process deaf to requests to end. Not by os/signal: an ignored signal
+// would stay ignored in the command, and Notify costs a thread. Behind the back of the Go runtime,
+// it still believes in its own handlers, and so resets them to the default in every child between
+// fork and exec.
 //
-// What whoever started us ignored is set to the default first: the runtime leaves
-// real-time signals as they are, and the command would inherit that. Of HUP and INT it does not even
-// believe that they are its own if they were ignored when it began (nohup does that), and so resets them in no child: those get a
-// handler that does nothing, which ends with the exec.
+// What whoever started us ignored is set to the default first: the runtime leaves real-time signals
+// as they are, and the command would inherit that. Of HUP and INT it does not even believe that
+// they are its own if they were ignored when it began (nohup does that), and so resets them in no
+// child: those get a handler that does nothing, which ends with the exec.
 func ignoreSignals() error {
 	const sigIgn = 1
 	var usual sigaction
@@ -99,8 +100,8 @@ func ignoreSignals() error {
 	return nil
 }
 
-// quietly is a handler that does nothing, as the runtime's own: on the stack for signals, since a goroutine's has no
-// room, and with calls begun again.
+// quietly is a handler that does nothing, as the runtime's own: on the stack for signals, since a
+// goroutine's has no room, and with calls begun again.
 func quietly() (sigaction, error) {
 	quiet, err := action(syscall.SIGURG)
 	quiet.handler = uint64(nothingAt)
@@ -120,8 +121,8 @@ func limit(openFiles int64) error {
 	if openFiles > 0 {
 		have.Cur = min(have.Max, uint64(openFiles))
 	}
-	// Set in any case: the agent gave us next to none, and otherwise the command
-	// gets what the Go runtime thinks was there before it raised it.
+	// Set in any case: the agent gave us next to none, and otherwise the command gets what the Go
+	// runtime thinks was there before it raised it.
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &have)
 }
 

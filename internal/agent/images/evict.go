@@ -24,8 +24,8 @@ type rubbish struct {
 	bytes int64
 }
 
-// removeLayerLocked takes a layer that nobody uses out of the tables, and the
-// images that are not whole without it.
+// removeLayerLocked takes a layer that nobody uses out of the tables, and the images that are not
+// whole without it.
 func (s *Store) removeLayerLocked(l *layer, out *rubbish) {
 	delete(s.layers, l.name)
 	if s.current[l.record.Diff] == l {
@@ -43,8 +43,8 @@ func (s *Store) removeLayerLocked(l *layer, out *rubbish) {
 	out.dirs = append(out.dirs, s.layerPath(l))
 }
 
-// wholeLocked says whether all layers of an image are here. A pull may hold one that
-// is not, while it brings what is missing.
+// wholeLocked says whether all layers of an image are here. A pull may hold one that is not, while
+// it brings what is missing.
 func (s *Store) wholeLocked(im *image) bool {
 	for _, diff := range im.record.Layers {
 		have := im.record.Shift == s.Shift && s.current[diff] != nil
@@ -84,8 +84,8 @@ func (s *Store) removeImageLocked(im *image, out *rubbish) {
 	}
 }
 
-// delete deletes what was taken out of the tables. A directory leaves its place
-// by a rename first, so that a killed process leaves no half layer in it.
+// delete deletes what was taken out of the tables. A directory leaves its place by a rename first,
+// so that a killed process leaves no half layer in it.
 func (s *Store) delete(out *rubbish) {
 	for _, f := range out.files {
 		_ = os.Remove(f)
@@ -105,8 +105,8 @@ func (s *Store) delete(out *rubbish) {
 // uselessLocked: no new sandbox can have it.
 func (s *Store) uselessLocked(l *layer) bool { return s.current[l.record.Diff] != l }
 
-// evictOne deletes the layer that is worth least: one that no sandbox can have
-// any more, else the least recently used. False if all are in use.
+// evictOne deletes the layer that is worth least: one that no sandbox can have any more, else the
+// least recently used. False if all are in use.
 func (s *Store) evictOne() bool {
 	s.mu.Lock()
 	var worst *layer
@@ -159,8 +159,8 @@ func (s *Store) sweep() {
 	}
 }
 
-// Prune deletes what is of no use and not in use: layers without an image, and
-// images that no reference means any more; with all, everything that is not in use.
+// Prune deletes what is of no use and not in use: layers without an image, and images that no
+// reference means any more; with all, everything that is not in use.
 func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	var out rubbish
 	s.mu.Lock()
@@ -221,8 +221,8 @@ type reservation struct {
 	total int64
 }
 
-// Reserve takes bytes from what the store may have and from what the disk has
-// free, and evicts layers for them. It fails if all that is left is in use.
+// Reserve takes bytes from what the store may have and from what the disk has free, and evicts
+// layers for them. It fails if all that is left is in use.
 func (r *reservation) Reserve(ctx context.Context, n int64) error {
 	s := r.s
 	if r.total+n > s.Limit {
@@ -274,15 +274,17 @@ func (s *Store) fits(n, piece int64) (bool, error) {
 	return holds(&st, n, piece), nil
 }
 
-// holds reports whether a file system has room for n more bytes beside the floor, and for the entries that may be among them:
-// an image of many empty files takes hardly a byte, and can take the last inode. What is more than a piece is the content of one file.
+// holds reports whether a file system has room for n more bytes beside the floor, and for the
+// entries that may be among them: an image of many empty files takes hardly a byte, and can take
+// the last inode. What is more than a piece is the content of one file.
 func holds(st *unix.Statfs_t, n, piece int64) bool {
 	total := int64(st.Blocks) * st.Bsize
 	free := int64(st.Bavail)*st.Bsize - min(floor, total/20)
 	return free >= n && freeByFiles(st) >= min(n, piece)
 }
 
-// freeByFiles is how many bytes entries without content may still be counted as; file systems without a bound on files tell none.
+// freeByFiles is how many bytes entries without content may still be counted as; file systems
+// without a bound on files tell none.
 func freeByFiles(st *unix.Statfs_t) int64 {
 	if st.Files == 0 {
 		return math.MaxInt64

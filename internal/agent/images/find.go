@@ -106,9 +106,9 @@ func (s *Store) registryOf(r source.Reference) *source.Registry {
 	return src
 }
 
-// ask finds out what a reference that is known means now: a digest always the
-// same, a tag what its registry says, or what it said within the last day if that does not answer.
-// An empty digest: the registry does not say it without sending all.
+// ask finds out what a reference that is known means now: a digest always the same, a tag what its
+// registry says, or what it said within the last day if that does not answer. An empty digest: the
+// registry does not say it without sending all.
 func (s *Store) ask(ctx context.Context, src *source.Registry, r source.Reference, known *refRecord, fresh time.Duration) (digest string, at time.Time, err error) {
 	if r.Digest != nil {
 		return known.Digest, known.At, nil
@@ -198,8 +198,8 @@ func (s *Store) readArchive(ctx context.Context, r source.Reference) (*source.Ar
 	return a, ct, nil
 }
 
-// lateArchive is an archive that has not changed: it is read only if a layer
-// that was here turns out to be missing or bad.
+// lateArchive is an archive that has not changed: it is read only if a layer that was here turns
+// out to be missing or bad.
 type lateArchive struct {
 	s   *Store
 	ref source.Reference

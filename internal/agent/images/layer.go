@@ -30,8 +30,8 @@ type fetch struct {
 	err     error  // valid after done
 }
 
-// acquire gives a layer, in use, from the cache or the source. begun is called
-// with the gauge of what is fetched, if anything is.
+// acquire gives a layer, in use, from the cache or the source. begun is called with the gauge of
+// what is fetched, if anything is.
 func (s *Store) acquire(ctx context.Context, src source.Source, blob source.Layer, begun func(*source.Gauge)) (*layer, error) {
 	diff := blob.Diff.String()
 	for {
@@ -180,8 +180,8 @@ func (s *Store) check(ctx context.Context, l *layer) (whole bool, err error) {
 	return true, nil
 }
 
-// retire takes a bad layer out of use for new sandboxes; who calls holds it. It
-// goes when the last one that has it lets go.
+// retire takes a bad layer out of use for new sandboxes; who calls holds it. It goes when the last
+// one that has it lets go.
 func (s *Store) retire(l *layer) {
 	s.mu.Lock()
 	if s.current[l.record.Diff] == l {
@@ -201,8 +201,8 @@ func (s *Store) retire(l *layer) {
 	}
 }
 
-// fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes
-// back in use. errDigest if the bytes are not those of the digest.
+// fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes back in use.
+// errDigest if the bytes are not those of the digest.
 func (s *Store) fetchLayer(f *fetch, src source.Source) (_ *layer, err error) {
 	res := &reservation{s: s}
 	defer res.end()

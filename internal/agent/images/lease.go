@@ -19,15 +19,16 @@ const (
 	leaseLock  = "lock"
 	ownerName  = "owner"
 	cachesName = "cache-"
-	// maxCaches bounds the search: a host with more agents gives the rest caches that nobody takes over.
+	// maxCaches bounds the search: a host with more agents gives the rest caches that nobody takes
+	// over.
 	maxCaches = 1000
 )
 
-// Lease finds a cache below parent for an agent, for hosts where agents come
-// and go: who comes takes over what one that is gone has left there, so that images are not pulled for each anew.
+// Lease finds a cache below parent for an agent, for hosts where agents come and go: who comes
+// takes over what one that is gone has left there, so that images are not pulled for each anew.
 //
-// A cache belongs to an agent as long as that agent's directory exists, whether
-// the agent runs or not: its sandboxes may. The answer for one agent's directory is always the same.
+// A cache belongs to an agent as long as that agent's directory exists, whether the agent runs or
+// not: its sandboxes may. The answer for one agent's directory is always the same.
 func Lease(parent, agentDir string) (dir string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return "", err

@@ -15,8 +15,8 @@ import (
 type Image struct {
 	// Ref is as it was asked for; Digest is what it was resolved to, an index where there is one.
 	Ref, Digest string
-	// Layers are absolute directories in the order of overlay's lowerdir, top
-	// first. Short are the same relative to LayersDir. An image may have none.
+	// Layers are absolute directories in the order of overlay's lowerdir, top first. Short are the
+	// same relative to LayersDir. An image may have none.
 	Layers, Short []string
 	Config        source.ImageConfig
 
@@ -67,8 +67,8 @@ type pull struct {
 
 // Open makes an image ready and in use. A tag is asked for at its registry unless that was done
 // within Config.Fresh. tell, which may be nil, is called in this goroutine while something is
-// fetched. An error is a *muster.Failure, or that of ctx. Calls for one
-// reference at the same time share one pull.
+// fetched. An error is a *muster.Failure, or that of ctx. Calls for one reference at the same time
+// share one pull.
 func (s *Store) Open(ctx context.Context, ref string, tell func(Progress)) (*Image, error) {
 	return s.open(ctx, ref, s.Fresh, tell)
 }
@@ -343,8 +343,8 @@ func (s *Store) touch(im *image, layers []*layer) {
 	}
 }
 
-// Hold puts an image into use for a sandbox that an earlier process started,
-// without looking at its layers: they are mounted, whatever they are. All Holds come before the first Open.
+// Hold puts an image into use for a sandbox that an earlier process started, without looking at its
+// layers: they are mounted, whatever they are. All Holds come before the first Open.
 func (s *Store) Hold(digest string) (*Image, error) {
 	s.mu.Lock()
 	var im *image

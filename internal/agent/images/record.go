@@ -13,7 +13,8 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
-// recordVersion is of all records. Those of another version are rubbish: images can be pulled again.
+// recordVersion is of all records. Those of another version are rubbish: images can be pulled
+// again.
 const recordVersion = 1
 
 // layerRecord is what is known of an unpacked layer.
@@ -47,8 +48,8 @@ type refRecord struct {
 	Stamp   string `json:",omitempty"` // of the file it was read from
 }
 
-// writeRecord writes a record whole or not at all, with a sum over itself: a
-// power cut may leave a file of the right name with anything in it.
+// writeRecord writes a record whole or not at all, with a sum over itself: a power cut may leave a
+// file of the right name with anything in it.
 func (s *Store) writeRecord(path string, record any) error {
 	b, err := json.Marshal(record)
 	if err != nil {

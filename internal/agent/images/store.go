@@ -31,12 +31,11 @@ type Config struct {
 	Dir string
 	// Limit is of the bytes of unpacked layers; 0 is 20 GiB.
 	Limit int64
-	// Shift is added to every owner while unpacking: the first id of the node's
-	// user namespace. Layers that were unpacked with another one are not used
-	// again and go when nobody uses them.
+	// Shift is added to every owner while unpacking: the first id of the node's user namespace.
+	// Layers that were unpacked with another one are not used again and go when nobody uses them.
 	Shift int
-	// Grant asks the server how to pull a reference, which is given in its full
-	// form ("docker.io/library/busybox:latest"). nil: anonymously.
+	// Grant asks the server how to pull a reference, which is given in its full form
+	// ("docker.io/library/busybox:latest"). nil: anonymously.
 	Grant func(ctx context.Context, ref string) (source.Grant, error)
 	// Fresh is for how long a registry's answer what a tag means is good: a start need not wait for
 	// it. 0: it is asked each time.
@@ -45,7 +44,8 @@ type Config struct {
 	Platform source.Platform
 	Logger   *slog.Logger      // nil: discarded
 	HTTP     http.RoundTripper // nil: one of its own
-	// Destinations are where registries may be and send to, beside those on the node itself that the server's configuration calls insecure.
+	// Destinations are where registries may be and send to, beside those on the node itself that
+	// the server's configuration calls insecure.
 	Destinations agent.Destinations
 }
 
@@ -59,7 +59,8 @@ const (
 	refsDir    = "t"
 	tmpDir     = "tmp"
 
-	// fetchers is how many layers are pulled at once, checkers how many are compared with their records.
+	// fetchers is how many layers are pulled at once, checkers how many are compared with their
+	// records.
 	fetchers = 4
 	checkers = 2
 )
@@ -89,8 +90,8 @@ type imageKey struct {
 	shift  int
 }
 
-// layer is an unpacked layer. Fields are guarded by Store.mu, but for name and
-// the record, which change only in retire.
+// layer is an unpacked layer. Fields are guarded by Store.mu, but for name and the record, which
+// change only in retire.
 type layer struct {
 	name    string
 	record  layerRecord
@@ -108,8 +109,8 @@ type image struct {
 	stamped time.Time // used, as the disk has it
 }
 
-// New opens a store and cleans what an earlier process left half done. It
-// deletes no layer: sandboxes may live on them until Hold says so.
+// New opens a store and cleans what an earlier process left half done. It deletes no layer:
+// sandboxes may live on them until Hold says so.
 func New(cfg Config) (*Store, error) {
 	if cfg.Limit == 0 {
 		cfg.Limit = defaultLimit
@@ -306,17 +307,17 @@ func (s *Store) List() []Info {
 	return list
 }
 
-// Usage is how many bytes the unpacked layers have, those being unpacked
-// included, and how many they may have.
+// Usage is how many bytes the unpacked layers have, those being unpacked included, and how many
+// they may have.
 func (s *Store) Usage() (used, limit int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used + s.pending, s.Limit
 }
 
-// Verify compares the layers of an image with their records now; of all images
-// if digest is empty. It names the diff ids of those that are not what they
-// were: they are fetched again when they are wanted next.
+// Verify compares the layers of an image with their records now; of all images if digest is empty.
+// It names the diff ids of those that are not what they were: they are fetched again when they are
+// wanted next.
 func (s *Store) Verify(ctx context.Context, digest string) (bad []string, err error) {
 	s.mu.Lock()
 	var list []*layer

@@ -30,7 +30,8 @@ const (
 // Files are the texts of a container's /etc/passwd and /etc/group.
 type Files struct{ Passwd, Group string }
 
-// Read reads the files of the container that this process is in. A missing file is empty, because an image need not have one.
+// Read reads the files of the container that this process is in. A missing file is empty, because
+// an image need not have one.
 func Read() (Files, error) {
 	var a Files
 	var err error
@@ -41,8 +42,9 @@ func Read() (Files, error) {
 	return a, err
 }
 
-// Who resolves NAME, UID, NAME:GROUP or UID:GID; empty is root. A number needs no entry, a name does. The user's further
-// groups are added only if the text names no group, as images expect it. The failure is always the user's.
+// Who resolves NAME, UID, NAME:GROUP or UID:GID; empty is root. A number needs no entry, a name
+// does. The user's further groups are added only if the text names no group, as images expect it.
+// The failure is always the user's.
 func (a Files) Who(spec string) (*User, *initwire.Failed) {
 	user, group, named := strings.Cut(spec, ":")
 	if user == "" {
@@ -129,7 +131,8 @@ func each(text string, n int, f func(fields []string) bool) {
 	}
 }
 
-// parseID reads the number of a user or group. The highest one is refused: to the kernel it means "leave the owner alone".
+// parseID reads the number of a user or group. The highest one is refused: to the kernel it means
+// "leave the owner alone".
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n < 1<<32-1

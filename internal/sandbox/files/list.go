@@ -212,7 +212,8 @@ type pendingDirectory struct {
 const (
 	// maxPending bounds the paths of the directories that a walk has still to go to.
 	maxPending = 8 << 20
-	// namesAtOnce is how many names are sorted at once; in a larger directory only parts are in order.
+	// namesAtOnce is how many names are sorted at once; in a larger directory only parts are in
+	// order.
 	namesAtOnce = 4096
 )
 

@@ -70,7 +70,8 @@ func (f *files) giveBack() {
 	if f.as == nil {
 		return
 	}
-	// If that fails, the thread is in an unknown state: it stays locked and ends with its goroutine.
+	// If that fails, the thread is in an unknown state: it stays locked and ends with its
+	// goroutine.
 	if f.mine.take() == nil {
 		runtime.UnlockOSThread()
 	}

@@ -7,9 +7,10 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// The tar format, as far as files of a sandbox need it: ustar, with pax records for what does not fit, and read also as
-// GNU and old ones write it. It is ours because archive/tar, with what it imports, made the start of init 3 to 9 %
-// slower, and every sandbox starts one. The tests hold it against archive/tar and against the tar program.
+// The tar format, as far as files of a sandbox need it: ustar, with pax records for what does not
+// fit, and read also as GNU and old ones write it. It is ours because archive/tar, with what it
+// imports, made the start of init 3 to 9 % slower, and every sandbox starts one. The tests hold it
+// against archive/tar and against the tar program.
 
 // Types of entries.
 const (

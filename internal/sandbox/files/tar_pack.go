@@ -15,7 +15,8 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 		return wrong(initwire.FileInvalid, "", "a tar is made of 1 to "+strconv.Itoa(initwire.MaxPaths)+" paths, and not of "+strconv.Itoa(len(q.Paths)))
 	}
 	p := &packer{f: f, follow: q.Follow}
-	// All of them are looked at first: once bytes are on their way, nobody can be told that there is no such path.
+	// All of them are looked at first: once bytes are on their way, nobody can be told that there
+	// is no such path.
 	for _, path := range q.Paths {
 		s, _, err := p.find(path, &unix.Stat_t{})
 		if err != nil {

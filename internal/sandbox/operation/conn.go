@@ -9,17 +9,19 @@ import (
 )
 
 const (
-	// StallTime is how long a client may leave an answer unread. It is minutes, because the client at the far end of the
-	// tunnel may be a person's terminal that is held up.
+	// StallTime is how long a client may leave an answer unread. It is minutes, because the client
+	// at the far end of the tunnel may be a person's terminal that is held up.
 	StallTime = 10 * time.Minute
-	// firstRead is the room for what a client sends. It grows to a whole frame only for clients who send so much.
+	// firstRead is the room for what a client sends. It grows to a whole frame only for clients who
+	// send so much.
 	firstRead = 512
 )
 
-// Conn is one connection whose operation is more than a question and an answer. It has left the loop: a goroutine of its
-// own serves it to the end.
+// Conn is one connection whose operation is more than a question and an answer. It has left the
+// loop: a goroutine of its own serves it to the end.
 //
-// Only one goroutine may read at a time. Any may write: a frame goes out by one Write of the endpoint, and those do not mix.
+// Only one goroutine may read at a time. Any may write: a frame goes out by one Write of the
+// endpoint, and those do not mix.
 type Conn struct {
 	// Endpoint is the connection.
 	Endpoint *system.Endpoint
@@ -30,7 +32,8 @@ type Conn struct {
 	from int
 }
 
-// Holder is what the goroutine of an operation holds and others may need: a slot of a gate, a thread with the rights of a user.
+// Holder is what the goroutine of an operation holds and others may need: a slot of a gate, a
+// thread with the rights of a user.
 type Holder interface {
 	// Release gives it up, before the goroutine waits for the client.
 	Release()
@@ -65,9 +68,9 @@ func (o *Conn) Early() []byte {
 	return early
 }
 
-// ReadFrame is the next frame after the request. What it returns is overwritten by the next read. io.EOF
-// means that the client has nothing more to say, or has left. It waits as long as the client is silent, unless
-// there is a deadline on conn.
+// ReadFrame is the next frame after the request. What it returns is overwritten by the next read.
+// io.EOF means that the client has nothing more to say, or has left. It waits as long as the client
+// is silent, unless there is a deadline on conn.
 func (o *Conn) ReadFrame() (initwire.Kind, []byte, error) {
 	for {
 		kind, payload, whole, err := initwire.CutFrame(o.in[o.from:], initwire.MaxFrame)

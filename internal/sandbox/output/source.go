@@ -49,7 +49,8 @@ type Source struct {
 	last int
 }
 
-// NewSource takes init's end of a pipe or a terminal, which must not block. The name is for errors only.
+// NewSource takes init's end of a pipe or a terminal, which must not block. The name is for errors
+// only.
 func NewSource(fd int, name string, pool *Pool, brief system.Gate) (*Source, error) {
 	l, err := system.NewEndpoint(fd, name, brief)
 	if err != nil {
@@ -58,8 +59,8 @@ func NewSource(fd int, name string, pool *Pool, brief system.Gate) (*Source, err
 	return &Source{pool: pool, Endpoint: l, cut: make(chan struct{}), last: lastRead}, nil
 }
 
-// Read waits for what comes next. Any error is the end. The caller releases what it returns. A source has a buffer only while
-// there is something to read, because hundreds of them may wait.
+// Read waits for what comes next. Any error is the end. The caller releases what it returns. A
+// source has a buffer only while there is something to read, because hundreds of them may wait.
 func (r *Source) Read() (*Chunk, error) {
 	var b *Chunk
 	var n int

@@ -22,8 +22,9 @@ var (
 	errLeft    = errors.New("left")
 )
 
-// Spool keeps one stream of a detached execution in segment files. Unlike a Stream it drops nothing that no reader has taken:
-// when the spool or the disk is full, the program waits. One goroutine writes it, and any number may read it.
+// Spool keeps one stream of a detached execution in segment files. Unlike a Stream it drops nothing
+// that no reader has taken: when the spool or the disk is full, the program waits. One goroutine
+// writes it, and any number may read it.
 type Spool struct {
 	dir   int
 	name  string
@@ -31,7 +32,8 @@ type Spool struct {
 	whole int64 // of a full segment
 	// all is how many bytes all spools of the sandbox hold together.
 	all *atomic.Int64
-	// MakeRoom drops output that is needed least, when all spools together are full; nil: nothing is dropped. The writer calls it.
+	// MakeRoom drops output that is needed least, when all spools together are full; nil: nothing
+	// is dropped. The writer calls it.
 	MakeRoom func()
 	// Disk is the gate for reading and writing files here.
 	Disk system.Gate
@@ -50,7 +52,8 @@ type Spool struct {
 	changed chan struct{}
 }
 
-// NewSpool makes an empty one: segments in the directory dir begin with name, and all counts the bytes.
+// NewSpool makes an empty one: segments in the directory dir begin with name, and all counts the
+// bytes.
 func NewSpool(all *atomic.Int64, dir int, name string) *Spool {
 	return &Spool{
 		all: all, dir: dir, name: name, limit: initwire.SpoolLimit, whole: initwire.SegmentSize(initwire.SpoolLimit),
@@ -83,7 +86,8 @@ func (p *Spool) Finish() {
 	p.drop()
 }
 
-// waitForRoom waits until readers have taken enough. At the end there always is room for the little that is left.
+// waitForRoom waits until readers have taken enough. At the end there always is room for the little
+// that is left.
 func (p *Spool) waitForRoom(cut <-chan struct{}) bool {
 	for {
 		p.mu.Lock()
@@ -110,7 +114,8 @@ func (p *Spool) waitForRoom(cut <-chan struct{}) bool {
 	}
 }
 
-// Write appends b. It waits for room on the disk until cut is closed; then what is left of b is lost, and counted.
+// Write appends b. It waits for room on the disk until cut is closed; then what is left of b is
+// lost, and counted.
 func (p *Spool) Write(b []byte, cut <-chan struct{}) {
 	for len(b) > 0 {
 		n := p.put(b)
@@ -170,7 +175,8 @@ func (p *Spool) update(change func()) {
 	p.changed = make(chan struct{})
 }
 
-// Take notes that everything before an offset is safe elsewhere, and deletes the segments that hold nothing else.
+// Take notes that everything before an offset is safe elsewhere, and deletes the segments that hold
+// nothing else.
 func (p *Spool) Take(offset int64) {
 	p.update(func() { p.taken = max(p.taken, min(offset, p.end)) })
 	p.drop()
@@ -179,7 +185,8 @@ func (p *Spool) Take(offset int64) {
 // drop deletes the segments that nobody needs.
 func (p *Spool) drop() { p.unlink(p.untie()) }
 
-// untie gives up the segments that nobody needs, which no longer count from then on. The caller deletes them by unlink.
+// untie gives up the segments that nobody needs, which no longer count from then on. The caller
+// deletes them by unlink.
 func (p *Spool) untie() (gone []segment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +214,8 @@ func (p *Spool) unlink(gone []segment) {
 	}
 }
 
-// Abandon gives up all that is kept, which no longer counts from then on. The answer deletes the files, which may block.
+// Abandon gives up all that is kept, which no longer counts from then on. The answer deletes the
+// files, which may block.
 func (p *Spool) Abandon() (unlink func()) {
 	p.update(func() { p.taken = p.end })
 	gone := p.untie()
@@ -265,8 +273,8 @@ type Reader struct {
 	segment, until int64
 }
 
-// Wait waits until there is something to read. It answers io.EOF at the end, ErrNotKept if what comes next was dropped, and
-// ErrLeft once left is closed.
+// Wait waits until there is something to read. It answers io.EOF at the end, ErrNotKept if what
+// comes next was dropped, and ErrLeft once left is closed.
 func (r *Reader) Wait(left <-chan struct{}) error {
 	for {
 		s, end, finished, changed, err := r.p.segmentAt(r.offset)

@@ -9,9 +9,9 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Stream keeps one stream of the command: a pipe on one side, segment files on the other. The loop reads it by Take, until
-// there is so much of it that it gets a goroutine of its own, which owns it until done is closed. A slow disk then holds up
-// nothing else.
+// Stream keeps one stream of the command: a pipe on one side, segment files on the other. The loop
+// reads it by Take, until there is so much of it that it gets a goroutine of its own, which owns it
+// until done is closed. A slow disk then holds up nothing else.
 type Stream struct {
 	dir   int
 	name  string
@@ -48,7 +48,8 @@ const (
 	muchOutput = 64 << 10
 )
 
-// NewStream makes an empty one, without a pipe: segments in the directory dir begin with name and hold at most limit bytes.
+// NewStream makes an empty one, without a pipe: segments in the directory dir begin with name and
+// hold at most limit bytes.
 func NewStream(dir int, name string, limit int64) *Stream {
 	limit = max(limit, initwire.MinOutputLimit)
 	return &Stream{dir: dir, name: name, limit: limit, size: initwire.SegmentSize(limit), FD: -1, file: -1}
@@ -99,7 +100,8 @@ func (s *Stream) follow(pipe int) {
 	}()
 }
 
-// Finish ends the reading. If there is a goroutine, it has until the deadline to read the pipe to its end.
+// Finish ends the reading. If there is a goroutine, it has until the deadline to read the pipe to
+// its end.
 func (s *Stream) Finish(deadline time.Time) {
 	if s.pipe != nil {
 		_ = s.pipe.SetReadDeadline(deadline)
@@ -114,8 +116,8 @@ func (s *Stream) Finish(deadline time.Time) {
 	}
 }
 
-// write keeps p. It never fails: what the disk refuses is lost and counted, because a full disk must not block or end the
-// command.
+// write keeps p. It never fails: what the disk refuses is lost and counted, because a full disk
+// must not block or end the command.
 func (s *Stream) write(p []byte) {
 	for len(p) > 0 {
 		if s.file < 0 || s.last().size >= s.size {
@@ -158,7 +160,8 @@ func (s *Stream) put(p []byte) int {
 	return n
 }
 
-// roll opens the next segment. It does so before an old one is deleted, so that a reader always finds the end of the stream.
+// roll opens the next segment. It does so before an old one is deleted, so that a reader always
+// finds the end of the stream.
 func (s *Stream) roll() bool {
 	fd, err := system.OpenAt(s.dir, initwire.SegmentName(s.name, s.end), os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
@@ -180,8 +183,8 @@ func (s *Stream) dropOldest() {
 	system.RemoveAt(s.dir, initwire.SegmentName(s.name, oldest.offset))
 }
 
-// lose gives up n bytes. The next byte that can be written begins a segment of its own, so that a reader sees the gap. No empty
-// segment is left behind.
+// lose gives up n bytes. The next byte that can be written begins a segment of its own, so that a
+// reader sees the gap. No empty segment is left behind.
 func (s *Stream) lose(n int) {
 	s.Lost += int64(n)
 	s.end += int64(n)

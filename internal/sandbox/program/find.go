@@ -116,7 +116,8 @@ func (p *Program) mayExecute(path string, st *syscall.Stat_t) bool {
 
 // explain says why a program that was found did not start, and whose fault that is.
 func explain(p *Program, path string, err error) *initwire.Failed {
-	// The directory may have gone since it was looked at, and the kernel does not say which step failed.
+	// The directory may have gone since it was looked at, and the kernel does not say which step
+	// failed.
 	if failed := p.checkWork(); failed != nil {
 		return failed
 	}

@@ -23,11 +23,14 @@ type Program struct {
 	Terminal bool
 	// MakeWork: a work directory that a container does not have is made.
 	MakeWork bool
-	// Give is a directory of the container whose owner the user becomes, with all that is in it; empty: none.
+	// Give is a directory of the container whose owner the user becomes, with all that is in it;
+	// empty: none.
 	Give string
-	// Beside: it is started beside the sandbox's command. That decides who is to blame for a full process limit.
+	// Beside: it is started beside the sandbox's command. That decides who is to blame for a full
+	// process limit.
 	Beside bool
-	// Account: USER, LOGNAME, HOME and SHELL are set as at a login of the user, but for those that Own sets.
+	// Account: USER, LOGNAME, HOME and SHELL are set as at a login of the user, but for those that
+	// Own sets.
 	Account bool
 	Own     []string
 
@@ -45,7 +48,8 @@ type Launcher struct {
 
 // Launch starts a program in a session of its own. The caller must close its pidfd, and reap it.
 //
-// Several goroutines may call it at once, but whoever reaps must know that children are being made, see package execs.
+// Several goroutines may call it at once, but whoever reaps must know that children are being made,
+// see package execs.
 func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		return 0, -1, initwire.UserFault(initwire.ReasonSpec, "the command is empty")
@@ -71,7 +75,8 @@ func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 			return 0, -1, explain(p, path, err)
 		}
 		defer func() { _ = syscall.Close(work) }()
-		// Not by its name: until its exec the child has init's descriptors, and a link in that name could lead through them.
+		// Not by its name: until its exec the child has init's descriptors, and a link in that name
+		// could lead through them.
 		attr.Dir = system.SelfFD(work)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -92,7 +97,8 @@ func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 	return pid, pidfd, nil
 }
 
-// enter resolves the program's user, and gives this user what it must find: its variables, its work directory, its streams.
+// enter resolves the program's user, and gives this user what it must find: its variables, its work
+// directory, its streams.
 func enter(p *Program, attr *syscall.ProcAttr) *initwire.Failed {
 	accounts, err := account.Read()
 	if err != nil {
@@ -130,7 +136,8 @@ func enter(p *Program, attr *syscall.ProcAttr) *initwire.Failed {
 	return nil
 }
 
-// withAccount is an environment with the variables that a login sets, for a user, but for those that own sets.
+// withAccount is an environment with the variables that a login sets, for a user, but for those
+// that own sets.
 func withAccount(env, own []string, who *account.User) []string {
 	out := slices.Clone(env)
 	for _, v := range [][2]string{{"USER", who.Name}, {"LOGNAME", who.Name}, {"HOME", who.Home}, {"SHELL", who.Shell}} {
@@ -145,8 +152,9 @@ func withAccount(env, own []string, who *account.User) []string {
 	return out
 }
 
-// Environment is that of an execution: the sandbox's, whose variables are parted by zero bytes, but for the names that the
-// execution sets itself. A name comes once, because most programs see only the first of several.
+// Environment is that of an execution: the sandbox's, whose variables are parted by zero bytes, but
+// for the names that the execution sets itself. A name comes once, because most programs see only
+// the first of several.
 func Environment(sandbox string, e *initwire.Exec) []string {
 	given := make(map[string]int, len(e.Env)+1)
 	var env []string

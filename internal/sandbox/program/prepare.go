@@ -21,8 +21,8 @@ const (
 	highestCap       = 63
 )
 
-// cut leaves this thread's children at most the capabilities of mask. The thread keeps its own. The caller's goroutine must be
-// locked to the thread, and the cut is for good.
+// cut leaves this thread's children at most the capabilities of mask. The thread keeps its own. The
+// caller's goroutine must be locked to the thread, and the cut is for good.
 func cut(mask uint64) error {
 	for c := uintptr(0); c <= highestCap; c++ {
 		if mask>>c&1 != 0 {
@@ -56,8 +56,8 @@ func cut(mask uint64) error {
 	return nil
 }
 
-// makeWork makes a work directory that the image does not have, as images expect it, with all directories that are missing
-// above it.
+// makeWork makes a work directory that the image does not have, as images expect it, with all
+// directories that are missing above it.
 func makeWork(work string, id *account.User) *initwire.Failed {
 	var st syscall.Stat_t
 	if err := system.StatInside(work, &st); err != syscall.ENOENT {
@@ -99,8 +99,8 @@ func makeInside(path string, id *account.User) error {
 	return syscall.Fchownat(parent, name, int(id.UID), int(id.GID), atSymlinkNoFollow)
 }
 
-// give makes a user the owner of a directory and of all that is in it. It follows no link, although nothing but init runs in
-// the container yet.
+// give makes a user the owner of a directory and of all that is in it. It follows no link, although
+// nothing but init runs in the container yet.
 func give(path string, id *account.User) error {
 	fd, err := system.OpenInside(path, syscall.O_RDONLY|syscall.O_DIRECTORY)
 	if err != nil {
@@ -139,7 +139,8 @@ func giveTree(dir *os.File, id *account.User) error {
 	return nil
 }
 
-// usualTimerSlack gives this thread, and so the command, the kernel's usual timer slack. The agent starts init with more.
+// usualTimerSlack gives this thread, and so the command, the kernel's usual timer slack. The agent
+// starts init with more.
 func usualTimerSlack() {
 	const (
 		prSetTimerSlack = 29

@@ -43,7 +43,8 @@ type ReaderFunc func([]byte) (int, error)
 // Read calls f.
 func (f ReaderFunc) Read(p []byte) (int, error) { return f(p) }
 
-// ListenOn listens until the end of the test, and says on which port. It skips the test where the address cannot be had.
+// ListenOn listens until the end of the test, and says on which port. It skips the test where the
+// address cannot be had.
 func ListenOn(t testing.TB, network, address string) (*net.TCPListener, int) {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -67,7 +68,8 @@ func Endpoint(t testing.TB, f *os.File) *system.Endpoint {
 	return l
 }
 
-// Written are n bytes of a stream from an offset on. Each byte follows from its offset, so that a test sees what was lost or moved.
+// Written are n bytes of a stream from an offset on. Each byte follows from its offset, so that a
+// test sees what was lost or moved.
 func Written(offset, n int64) []byte {
 	b := make([]byte, n)
 	for i := range b {

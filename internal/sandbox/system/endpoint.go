@@ -10,19 +10,23 @@ import (
 	"unsafe"
 )
 
-// Endpoint is a descriptor that does not block: a socket, a pipe or a terminal. Reads and writes wait in the runtime's poller,
-// and their system calls are raw, see threads.go. Several goroutines may use one.
+// Endpoint is a descriptor that does not block: a socket, a pipe or a terminal. Reads and writes
+// wait in the runtime's poller, and their system calls are raw, see threads.go. Several goroutines
+// may use one.
 type Endpoint struct {
 	file *os.File
 	raw  syscall.RawConn
-	// Brief is the gate for short system calls on it, which the caller of Control enters where the call wakes another process.
+	// Brief is the gate for short system calls on it, which the caller of Control enters where the
+	// call wakes another process.
 	Brief  Gate
 	closed atomic.Bool
-	// use is held for reading by whoever uses the descriptor, so that Close closes it itself and not the last user, who has no slot.
+	// use is held for reading by whoever uses the descriptor, so that Close closes it itself and
+	// not the last user, who has no slot.
 	use sync.RWMutex
 }
 
-// NewEndpoint takes a descriptor that does not block, and closes it if it fails. The name is for errors only.
+// NewEndpoint takes a descriptor that does not block, and closes it if it fails. The name is for
+// errors only.
 func NewEndpoint(fd int, name string, brief Gate) (*Endpoint, error) {
 	file := os.NewFile(uintptr(fd), name)
 	l, err := EndpointOf(file, brief)
@@ -112,7 +116,8 @@ func (l *Endpoint) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close ends all waiting and closes the descriptor once nobody uses it. Called again, it does nothing.
+// Close ends all waiting and closes the descriptor once nobody uses it. Called again, it does
+// nothing.
 func (l *Endpoint) Close() error {
 	if l.closed.Swap(true) {
 		return nil

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// FD reads and writes a blocking descriptor without the runtime's poller, whose set-up would cost more than these few calls.
+// FD reads and writes a blocking descriptor without the runtime's poller, whose set-up would cost
+// more than these few calls.
 type FD int
 
 // Read reads some bytes; io.EOF at the end.

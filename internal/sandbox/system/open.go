@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// OpenInside opens a path of the container as the container's programs see it, but never through one of the kernel's magic
-// links. Init itself would follow those of /proc/self/fd to what it holds outside of the container. The descriptor is closed
-// on exec.
+// OpenInside opens a path of the container as the container's programs see it, but never through
+// one of the kernel's magic links. Init itself would follow those of /proc/self/fd to what it holds
+// outside of the container. The descriptor is closed on exec.
 func OpenInside(path string, flags int) (int, error) {
 	how := struct{ flags, mode, resolve uint64 }{flags: uint64(flags | syscall.O_CLOEXEC), resolve: resolveNoMagicLinks}
 	name, err := syscall.BytePtrFromString(path)
@@ -22,7 +22,8 @@ func OpenInside(path string, flags int) (int, error) {
 			return int(fd), nil
 		case syscall.EINTR, syscall.EAGAIN:
 		case syscall.ENOSYS:
-			// Linux before 5.6. What init holds there is only what an image may see of itself: that is up to the runtime.
+			// Linux before 5.6. What init holds there is only what an image may see of itself: that
+			// is up to the runtime.
 			return syscall.Open(path, flags|syscall.O_CLOEXEC, 0)
 		default:
 			return -1, errno
@@ -48,7 +49,8 @@ func StatInside(path string, st *syscall.Stat_t) error {
 	return syscall.Fstat(fd, st)
 }
 
-// SelfFD is a path to what a descriptor of this process is open on. It holds in a child as well, until its exec.
+// SelfFD is a path to what a descriptor of this process is open on. It holds in a child as well,
+// until its exec.
 func SelfFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // Pipe makes a pipe. Its reading end does not block, its writing end does, as programs expect.
@@ -76,8 +78,9 @@ func OpenAt(dir int, name string, flags int) (int, error) {
 // RemoveAt removes a file in a directory. An error is ignored: nobody could do anything about it.
 func RemoveAt(dir int, name string) { _ = syscall.Unlinkat(dir, name) }
 
-// ReadBounded reads a regular file of the container of at most limit bytes. A missing file reads as empty. It never waits:
-// the image decides what stands at that path, and it could be a pipe. Its errors are of type *PathError.
+// ReadBounded reads a regular file of the container of at most limit bytes. A missing file reads as
+// empty. It never waits: the image decides what stands at that path, and it could be a pipe. Its
+// errors are of type *PathError.
 func ReadBounded(path string, limit int) (string, error) {
 	fd, err := OpenInside(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY)
 	switch err {

@@ -15,8 +15,8 @@ type PollFD struct {
 // PollIn is the event that there is something to read.
 const PollIn = 1
 
-// Poll waits until one of fds is ready; a descriptor below 0 never is. A negative wait has no end. Poll reports whether
-// anything came, a signal included: SIGCHLD announces dead orphans.
+// Poll waits until one of fds is ready; a descriptor below 0 never is. A negative wait has no end.
+// Poll reports whether anything came, a signal included: SIGCHLD announces dead orphans.
 func Poll(fds []PollFD, wait time.Duration) (some bool, err error) {
 	var limit *syscall.Timespec
 	if wait >= 0 {

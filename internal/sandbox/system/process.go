@@ -8,8 +8,8 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// SetOOMScore sets how readily the out-of-memory killer chooses a process: a pid, or "self". Errors are ignored: a lower score
-// needs a capability, and without it the killer chooses by size.
+// SetOOMScore sets how readily the out-of-memory killer chooses a process: a pid, or "self". Errors
+// are ignored: a lower score needs a capability, and without it the killer chooses by size.
 func SetOOMScore(pid, score string) {
 	fd, err := syscall.Open("/proc/"+pid+"/oom_score_adj", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err == nil {
@@ -18,8 +18,8 @@ func SetOOMScore(pid, score string) {
 	}
 }
 
-// ReadStat reads /proc/PID/stat by the caller's buffer. A buffer on the stack would make the stack grow, which costs as much
-// as all of this.
+// ReadStat reads /proc/PID/stat by the caller's buffer. A buffer on the stack would make the stack
+// grow, which costs as much as all of this.
 func ReadStat(pid int, buf []byte) (initwire.Stat, bool) {
 	fd, err := syscall.Open("/proc/"+strconv.Itoa(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -33,8 +33,8 @@ func ReadStat(pid int, buf []byte) (initwire.Stat, bool) {
 	return initwire.ParseStat(string(buf[:n]))
 }
 
-// DeadChild is the pid of a child that has died and is not reaped yet, or 0 if there is none. ECHILD: this process has no
-// children at all.
+// DeadChild is the pid of a child that has died and is not reaped yet, or 0 if there is none.
+// ECHILD: this process has no children at all.
 func DeadChild() (pid int, err error) {
 	const (
 		pAll    = 0
@@ -64,8 +64,8 @@ const (
 	ByGroup = 2
 )
 
-// HasChild reports whether a child of this process, dead or not, has this pid or is in this process group. Until the child is
-// reaped, nobody else can have that number.
+// HasChild reports whether a child of this process, dead or not, has this pid or is in this process
+// group. Until the child is reaped, nobody else can have that number.
 func HasChild(kind uintptr, number int) bool {
 	const wNoWait = 0x01000000
 	for {

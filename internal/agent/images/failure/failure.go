@@ -34,7 +34,8 @@ func Node(format string, args ...any) *muster.Failure {
 	return because(muster.FailureNode, muster.ReasonNodeFault, format, args...)
 }
 
-// NodeFull is a failure for want of room: images that are in use fill it. The node is sound, and another one may have room.
+// NodeFull is a failure for want of room: images that are in use fill it. The node is sound, and
+// another one may have room.
 func NodeFull(format string, args ...any) *muster.Failure {
 	return because(muster.FailureNode, muster.ReasonNodeFull, format, args...)
 }
@@ -45,8 +46,8 @@ func Is(err error, class muster.FailureClass) bool {
 	return errors.As(err, &f) && f.Class == class
 }
 
-// Naming puts the object's name before the sentence of a failure. An error that is no failure is the end of a context, which
-// stays as it is, or a fault of this node.
+// Naming puts the object's name before the sentence of a failure. An error that is no failure is
+// the end of a context, which stays as it is, or a fault of this node.
 func Naming(object string, err error) error {
 	var f *muster.Failure
 	switch {
@@ -64,7 +65,8 @@ func Naming(object string, err error) error {
 	return Node("%s: %v", object, err)
 }
 
-// Bounded makes text that others wrote fit for a sentence: one line of valid UTF-8, at most 240 bytes long.
+// Bounded makes text that others wrote fit for a sentence: one line of valid UTF-8, at most 240
+// bytes long.
 func Bounded(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

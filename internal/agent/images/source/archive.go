@@ -152,7 +152,8 @@ func (a *Archive) scan(ctx context.Context) error {
 		name := path.Clean(h.Name)
 		switch h.Typeflag {
 		case tar.TypeReg:
-			// The reader takes from the file exactly what it hands out, so this is where the content begins.
+			// The reader takes from the file exactly what it hands out, so this is where the
+			// content begins.
 			off, err := a.f.Seek(0, io.SeekCurrent)
 			if err != nil {
 				return failure.Node("%s: %v", a.path, err)

@@ -38,8 +38,8 @@ const (
 	// maxManifest and maxConfig are bytes of these documents.
 	maxManifest = 4 << 20
 	maxConfig   = 8 << 20
-	// maxLayers is below the 500 that an overlay takes, because the names of the layers must fit into
-	// a page of mount options.
+	// maxLayers is below the 500 that an overlay takes, because the names of the layers must fit
+	// into a page of mount options.
 	maxLayers = 240
 	// maxNesting is how deep indexes may be in indexes.
 	maxNesting = 3

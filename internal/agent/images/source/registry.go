@@ -28,7 +28,8 @@ import (
 type Grant struct {
 	// Ref is where to pull from instead: a mirror, or the same image by digest. Empty: as asked.
 	Ref string
-	// Authorization is the value of that header for this repository, as "Bearer …". Empty: anonymous.
+	// Authorization is the value of that header for this repository, as "Bearer …". Empty:
+	// anonymous.
 	Authorization string
 	// Insecure allows plain http, and registries of this machine.
 	Insecure bool
@@ -37,7 +38,8 @@ type Grant struct {
 }
 
 const (
-	// defaultUntil is how long a session is used again whose grant does not say so, or that has none.
+	// defaultUntil is how long a session is used again whose grant does not say so, or that has
+	// none.
 	defaultUntil = time.Minute
 )
 

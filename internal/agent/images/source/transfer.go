@@ -47,7 +47,8 @@ type Transfer struct {
 	// pace is the first pause between tries.
 	pace time.Duration
 
-	// body is the connection; nil: none is open. at is how many bytes have come, and sum their digest.
+	// body is the connection; nil: none is open. at is how many bytes have come, and sum their
+	// digest.
 	body io.ReadCloser
 	at   int64
 	sum  hash.Hash

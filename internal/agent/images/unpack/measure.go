@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TreeSum stands for a whole directory: with equal sums, all names, types, modes, owners, sizes, times and targets of links are
-// equal. Content is not read, because what changes a file's content changes its time as well.
+// TreeSum stands for a whole directory: with equal sums, all names, types, modes, owners, sizes,
+// times and targets of links are equal. Content is not read, because what changes a file's content
+// changes its time as well.
 type TreeSum struct {
 	// Entries is how many files and directories there are, with the directory itself.
 	Entries int
@@ -60,8 +61,8 @@ func Measure(ctx context.Context, dir string) (TreeSum, error) {
 	return m.total, nil
 }
 
-// walk adds what is in a directory, sorted, then what is below. It keeps no directory open on its way down, because a layer may
-// be deep.
+// walk adds what is in a directory, sorted, then what is below. It keeps no directory open on its
+// way down, because a layer may be deep.
 func (m *measurer) walk(dir string) error {
 	if m.ctx.Err() != nil {
 		return context.Cause(m.ctx)

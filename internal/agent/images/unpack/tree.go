@@ -11,9 +11,10 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
-// tree makes entries below one directory and never outside of it. It resolves names by hand, part by part: a link in a layer
-// means a place in the layer, also when it is absolute or leads upwards, as it will inside the sandbox. Nobody else writes in
-// the directory, so what was looked at stays as it was.
+// tree makes entries below one directory and never outside of it. It resolves names by hand, part
+// by part: a link in a layer means a place in the layer, also when it is absolute or leads upwards,
+// as it will inside the sandbox. Nobody else writes in the directory, so what was looked at stays
+// as it was.
 type tree struct {
 	// dir is the directory, as an absolute path, and root a descriptor of it.
 	dir  string
@@ -65,7 +66,8 @@ func (t *tree) close() {
 	_ = unix.Close(t.root)
 }
 
-// forget gives up the directory that was entered last, because something was removed, and it may be that.
+// forget gives up the directory that was entered last, because something was removed, and it may be
+// that.
 func (t *tree) forget() {
 	if t.fd >= 0 {
 		_ = unix.Close(t.fd)
@@ -87,8 +89,8 @@ func (t *tree) retry(do func() error) error {
 	}
 }
 
-// enter answers a descriptor of the directory of a clean name, and its path without links. It makes missing directories if
-// create is set. The descriptor stays the tree's.
+// enter answers a descriptor of the directory of a clean name, and its path without links. It makes
+// missing directories if create is set. The descriptor stays the tree's.
 func (t *tree) enter(dir string, create bool) (fd int, at string, err error) {
 	if t.fd >= 0 && t.asked == dir {
 		return t.fd, t.at, nil
@@ -225,7 +227,8 @@ func (t *tree) remove(at string) error {
 	return os.RemoveAll(t.dir + "/" + at)
 }
 
-// hide makes a directory opaque: what directories of the same name in lower layers hold does not show in it.
+// hide makes a directory opaque: what directories of the same name in lower layers hold does not
+// show in it.
 func (t *tree) hide(at string) error {
 	if t.opaque[at] {
 		return nil
@@ -249,8 +252,8 @@ func (t *tree) path(at string) string {
 // opaqueAttr is the attribute by which the overlay file system knows an opaque directory.
 const opaqueAttr = "trusted.overlay.opaque"
 
-// whiteout hides a name of lower layers. What this layer itself has there stays: a directory becomes opaque, and anything else
-// hides what is below anyway.
+// whiteout hides a name of lower layers. What this layer itself has there stays: a directory
+// becomes opaque, and anything else hides what is below anyway.
 func (t *tree) whiteout(dirFD int, dir, name string) error {
 	err := t.retry(func() error { return unix.Mknodat(dirFD, name, unix.S_IFCHR, 0) })
 	if err != unix.EEXIST {
@@ -266,8 +269,8 @@ func (t *tree) whiteout(dirFD int, dir, name string) error {
 	return nil
 }
 
-// clear removes what is in the way of an entry, unless both are directories. hidden says that there was a whiteout, so that a
-// directory made there must hide what is below too.
+// clear removes what is in the way of an entry, unless both are directories. hidden says that there
+// was a whiteout, so that a directory made there must hide what is below too.
 func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dirFD, path.Base(at), &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -282,8 +285,8 @@ func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, er
 	return false, isWhiteout(&st), t.remove(at)
 }
 
-// cleanName is the name of an entry, or the target of a link, as a path below the root without dots; empty for the root itself.
-// ok is false if it leads upwards.
+// cleanName is the name of an entry, or the target of a link, as a path below the root without
+// dots; empty for the root itself. ok is false if it leads upwards.
 func cleanName(name string) (clean string, ok bool) {
 	var parts []string
 	for part := range strings.SplitSeq(name, "/") {

@@ -40,8 +40,8 @@ type unpacker struct {
 	kept kept
 }
 
-// kept counts the bytes of the paths that are kept in memory until the layer is unpacked. The number of entries bounds how
-// many there are, but each may be long.
+// kept counts the bytes of the paths that are kept in memory until the layer is unpacked. The
+// number of entries bounds how many there are, but each may be long.
 type kept struct{ size, most int }
 
 // keep counts a path, or refuses the layer.
@@ -57,7 +57,8 @@ func (n *kept) drop(path string) { n.size -= len(path) }
 
 // Room is asked for room on the disk before bytes are written.
 type Room interface {
-	// Reserve takes room for n bytes, or says why there is none. It may wait while other layers are deleted.
+	// Reserve takes room for n bytes, or says why there is none. It may wait while other layers are
+	// deleted.
 	Reserve(ctx context.Context, n int64) error
 	// Piece is how many bytes to ask for at a time, at least.
 	Piece() int64
@@ -101,9 +102,9 @@ const (
 	capability  = "security.capability"
 )
 
-// Unpack writes a tar into dir, which is empty and which nobody else uses. Every owner is moved by shift. When the disk is full,
-// it asks full whether there is room now. An *EntryError is the layer's fault. Of other errors, failure.IsSystem tells which are
-// the machine's.
+// Unpack writes a tar into dir, which is empty and which nobody else uses. Every owner is moved by
+// shift. When the disk is full, it asks full whether there is room now. An *EntryError is the
+// layer's fault. Of other errors, failure.IsSystem tells which are the machine's.
 func Unpack(ctx context.Context, dir string, r io.Reader, shift int, room Room, full func() bool) (Notes, error) {
 	t, err := openTree(dir, shift, full)
 	if err != nil {
@@ -149,7 +150,8 @@ func (u *unpacker) all(r io.Reader) error {
 	return u.finish()
 }
 
-// start gives the root its owner and mode. The layer may have an entry for the root that says otherwise.
+// start gives the root its owner and mode. The layer may have an entry for the root that says
+// otherwise.
 func (u *unpacker) start() error {
 	err := unix.Fchmod(u.tree.root, 0o755)
 	if err == nil {
@@ -260,7 +262,8 @@ func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
 	return true, u.tree.whiteout(fd, at, hidden)
 }
 
-// make makes one entry. fd is its directory, base its name there, and at its path below the root, which has no links in it.
+// make makes one entry. fd is its directory, base its name there, and at its path below the root,
+// which has no links in it.
 func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at string) error {
 	if len(at) > maxPath {
 		return evil("its name is too long")
@@ -449,8 +452,8 @@ func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
 	return setTime(fd, base, timeOf(h))
 }
 
-// owner sets owner and mode, in this order, because a change of the owner takes setuid away. base is empty if fd is the entry
-// itself.
+// owner sets owner and mode, in this order, because a change of the owner takes setuid away. base
+// is empty if fd is the entry itself.
 func (u *unpacker) owner(h *tar.Header, fd int, base, at string) error {
 	uid, err := u.id(h.Uid)
 	if err != nil {
@@ -497,8 +500,8 @@ func timeOf(h *tar.Header) unix.Timespec {
 	return unix.Timespec{Sec: h.ModTime.Unix(), Nsec: int64(h.ModTime.Nanosecond())}
 }
 
-// attributes sets the extended attributes that mean the same everywhere. The others are labels of the machine that made the
-// image, or would change what the overlay shows.
+// attributes sets the extended attributes that mean the same everywhere. The others are labels of
+// the machine that made the image, or would change what the overlay shows.
 func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) error {
 	for record, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(record, xattrRecord)
@@ -525,7 +528,8 @@ func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) err
 	return nil
 }
 
-// shiftCapability moves the owner in the third form of file capabilities. The other forms have no owner.
+// shiftCapability moves the owner in the third form of file capabilities. The other forms have no
+// owner.
 func shiftCapability(b []byte, shift int) []byte {
 	const third, length, at = 0x03, 24, 20
 	if len(b) != length || b[3] != third {
