@@ -161,7 +161,8 @@ func TestDeleteMounted(t *testing.T) {
 	}
 }
 
-// TestOverlay: the same on what containers have for a root, where directories of an image cannot be moved.
+// TestOverlay: the same on what containers have for a root, where directories of an image cannot be
+// moved.
 func TestOverlay(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")

@@ -65,7 +65,8 @@ func TestOpenBySteps(t *testing.T) {
 		want := where(unix.Openat2(top, path, &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}))
 		got := where(openBySteps(top, path, flags|unix.O_CLOEXEC, resolve))
 		if got != want {
-			// Going up is allowed beneath only as long as it stays there, and by steps never: nobody here needs it.
+			// Going up is allowed beneath only as long as it stays there, and by steps never:
+			// nobody here needs it.
 			if resolve == beneath && strings.Contains(path, "..") && got == unix.EXDEV.Error() {
 				return
 			}

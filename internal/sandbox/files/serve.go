@@ -290,9 +290,9 @@ type brokenOff struct{ why string }
 // Error is the reason.
 func (b brokenOff) Error() string { return b.why }
 
-// take is what comes next: at least one byte and at most limit, or nothing at the end. It is good
+// Take is what comes next: at least one byte and at most limit, or nothing at the end. It is good
 // until the next take.
-func (r *inflow) take(limit int64) ([]byte, error) {
+func (r *inflow) Take(limit int64) ([]byte, error) {
 	for len(r.body) == 0 {
 		if r.over {
 			return nil, nil

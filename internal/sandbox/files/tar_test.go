@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
+	"github.com/musterhq/muster/internal/sandbox/ustar"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -307,16 +309,16 @@ func TestTarOfSome(t *testing.T) {
 // TestEvilTar: nothing is written outside, nothing through a link, and the entry is named.
 func TestEvilTar(t *testing.T) {
 	device := sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}}
-	huge := append(sandboxtest.TarOf(t, sandboxtest.File("huge", "x"))[:tarBlockSize:tarBlockSize], 'x')
+	huge := append(sandboxtest.TarOf(t, sandboxtest.File("huge", "x"))[:ustar.BlockSize:ustar.BlockSize], 'x')
 	negative := slices.Clone(huge)
 	for at, size := range map[int][]byte{0: {0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 1: {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0}} {
 		b := [][]byte{huge, negative}[at]
-		copy(b[atSize:], size)
+		copy(b[124:], size)
 		summed(b)
 	}
 	pax := func(records string) []byte {
-		b := appendBlock(nil, &tarEntry{kind: tarPax, name: "x", size: int64(len(records))}, "")
-		b = append(append(b, records...), make([]byte, -len(records)&(tarBlockSize-1))...)
+		b := ustar.AppendHeader(nil, &ustar.Entry{Kind: 'x', Name: "x", Size: int64(len(records))})
+		b = append(append(b, records...), make([]byte, -len(records)&(ustar.BlockSize-1))...)
 		return append(b, sandboxtest.TarOf(t, sandboxtest.File("file", "x"))...)
 	}
 	for name, c := range map[string]struct {
@@ -349,14 +351,14 @@ func TestEvilTar(t *testing.T) {
 		"pax garbage":           {pax("garbage"), initwire.FileInvalid},
 		"pax length":            {pax("99999 path=x\n"), initwire.FileInvalid},
 		"pax overlap":           {pax("5 a=b\n"), initwire.FileInvalid},
-		"pax up":                {pax(paxLine("path", "../out")), initwire.FileInvalid},
-		"pax size":              {pax(paxLine("size", "-1")), initwire.FileInvalid},
-		"pax sparse":            {pax(paxLine("GNU.sparse.major", "1")), initwire.FileInvalid},
-		"pax NUL":               {pax(paxLine("path", "a\x00b")), initwire.FileInvalid},
-		"pax without an entry":  {pax("")[:tarBlockSize], initwire.FileInvalid},
-		"pax huge":              {appendBlock(nil, &tarEntry{kind: tarPax, name: "x", size: 1 << 30}, ""), initwire.FileInvalid},
-		"long name":             {pax(paxLine("path", strings.Repeat("x/", 3000))), initwire.FileInvalid},
-		"sparse":                {appendBlock(nil, &tarEntry{kind: 'S', name: "x"}, ""), initwire.FileInvalid},
+		"pax up":                {pax(paxOf("path", "../out")), initwire.FileInvalid},
+		"pax size":              {pax(paxOf("size", "-1")), initwire.FileInvalid},
+		"pax sparse":            {pax(paxOf("GNU.sparse.major", "1")), initwire.FileInvalid},
+		"pax NUL":               {pax(paxOf("path", "a\x00b")), initwire.FileInvalid},
+		"pax without an entry":  {pax("")[:ustar.BlockSize], initwire.FileInvalid},
+		"pax huge":              {ustar.AppendHeader(nil, &ustar.Entry{Kind: 'x', Name: "x", Size: 1 << 30}), initwire.FileInvalid},
+		"long name":             {pax(paxOf("path", strings.Repeat("x/", 3000))), initwire.FileInvalid},
+		"sparse":                {ustar.AppendHeader(nil, &ustar.Entry{Kind: 'S', Name: "x"}), initwire.FileInvalid},
 		"empty":                 {nil, ""},
 		"without an end":        {sandboxtest.TarOf(t, sandboxtest.File("one", "1"))[:1024], ""},
 	} {
@@ -400,12 +402,20 @@ func TestEvilTar(t *testing.T) {
 
 // summed gives a header its sum.
 func summed(b []byte) {
-	copy(b[atSum:atType], "        ")
+	const at, size = 148, 8
+	copy(b[at:], strings.Repeat(" ", size))
 	sum := int64(0)
-	for _, c := range b[:tarBlockSize] {
+	for _, c := range b[:ustar.BlockSize] {
 		sum += int64(c)
 	}
-	putOctal(b[atSum:atType-1], sum)
+	copy(b[at:], fmt.Sprintf("%06o\x00", sum))
+}
+
+// paxOf is a pax record, whose length has as many digits as that of all but the digits.
+func paxOf(key, value string) string {
+	n := len(key) + len(value) + len(" =\n")
+	n += len(strconv.Itoa(n + 1))
+	return strconv.Itoa(n) + " " + key + "=" + value + "\n"
 }
 
 // TestUntarBrokenOff: whole files stay, half of one does not.
@@ -462,7 +472,8 @@ func TestUntarRace(t *testing.T) {
 	}
 }
 
-// perGB reports the CPU time of both ends, which other load on the machine changes less than the time on the wall.
+// perGB reports the CPU time of both ends, which other load on the machine changes less than the
+// time on the wall.
 func perGB(b *testing.B, size int64) (report func()) {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -522,4 +533,35 @@ func BenchmarkTar(b *testing.B) {
 			_ = r.Close()
 		}
 	})
+}
+
+// FuzzUntar: whatever comes, unpacking ends, and leaves what is beside alone.
+func FuzzUntar(f *testing.F) {
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File("a/b", "x"), sandboxtest.Link(tar.TypeSymlink, "l", ".."), sandboxtest.File("l/x", "x"), sandboxtest.Link(tar.TypeLink, "h", "a/b")))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.File(strings.Repeat("long/", 60)+"x", "x"), sandboxtest.File("../x", "y")))
+	f.Add(sandboxtest.TarOf(f, sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeReg, Name: "gnu" + strings.Repeat("x", 200), Format: tar.FormatGNU, Uid: 1 << 40}, Content: "x"}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "to"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		u := &unpacker{from: ustar.NewReader(&pieces{b}), top: sandboxtest.OpenDir(t, filepath.Join(dir, "to")), dir: -1, who: whoever}
+		u.top, _ = syscall.Dup(u.top)
+		_ = u.run()
+		u.close()
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 1 {
+			t.Errorf("beside: %v, %v", entries, err)
+		}
+	})
+}
+
+// pieces gives a tar in pieces.
+type pieces struct{ b []byte }
+
+func (s *pieces) Take(limit int64) ([]byte, error) {
+	n := min(limit, int64(len(s.b)), 1<<20)
+	b := s.b[:n]
+	s.b = s.b[n:]
+	return b, nil
 }

@@ -147,7 +147,7 @@ func (f *files) fill(fd int, q *initwire.FileWrite) error {
 	in := inflow{o: f.o}
 	written := int64(0)
 	for {
-		b, err := in.take(math.MaxInt64)
+		b, err := in.Take(math.MaxInt64)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster/internal/sandbox/account"
+	"github.com/musterhq/muster/internal/sandbox/ustar"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 			return err
 		}
 	}
-	_, err := f.out.Write(make([]byte, 2*tarBlockSize))
+	_, err := f.out.Write(make([]byte, 2*ustar.BlockSize))
 	return err
 }
 
@@ -112,7 +113,7 @@ func (p *packer) directory(below string, st *unix.Stat_t, problem error) error {
 	if below != "" {
 		name += below + "/"
 	}
-	return p.send(p.describe(tarDirectory, name, st))
+	return p.send(p.describe(ustar.Directory, name, st))
 }
 
 // other packs what a walk finds beside directories.
@@ -122,39 +123,39 @@ func (p *packer) other(dir int, below, name string, st *unix.Stat_t) error {
 
 // entry packs anything but a directory, called as in the tar and found by its name in dir.
 func (p *packer) entry(dir int, as, name, path string, st *unix.Stat_t) error {
-	kind := byte(tarFile)
+	kind := byte(ustar.File)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFSOCK:
 		return nil // means nothing without who listens
 	case unix.S_IFLNK:
-		kind = tarLink
+		kind = ustar.Link
 	case unix.S_IFIFO:
-		kind = tarPipe
+		kind = ustar.Pipe
 	case unix.S_IFCHR:
-		kind = tarChar
+		kind = ustar.Char
 	case unix.S_IFBLK:
-		kind = tarBlock
+		kind = ustar.Block
 	}
 	if st.Nlink > 1 {
 		if first, ok := p.links[inode{st.Dev, st.Ino}]; ok {
-			e := p.describe(tarHardLink, as, st)
-			e.link = first
+			e := p.describe(ustar.HardLink, as, st)
+			e.Target = first
 			return p.send(e)
 		}
 	}
-	if kind == tarFile {
+	if kind == ustar.File {
 		return p.file(dir, as, name, path)
 	}
 	e := p.describe(kind, as, st)
 	switch kind {
-	case tarLink:
+	case ustar.Link:
 		target, err := readLink(dir, name)
 		if err != nil {
 			return unlessGone(path, err)
 		}
-		e.link = target
-	case tarChar, tarBlock:
-		e.major, e.minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
+		e.Target = target
+	case ustar.Char, ustar.Block:
+		e.Major, e.Minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
 	}
 	p.remember(as, st)
 	return p.send(e)
@@ -189,14 +190,14 @@ func (p *packer) file(dir int, as, name, path string) error {
 		return unlessGone(path, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	e := p.describe(tarFile, as, st)
-	e.size = st.Size
+	e := p.describe(ustar.File, as, st)
+	e.Size = st.Size
 	made := ""
 	if p.madeUp(fd, st) {
 		if made, err = readMadeUp(fd); err != nil {
 			return blame(path, err)
 		}
-		e.size = int64(len(made))
+		e.Size = int64(len(made))
 	}
 	p.remember(as, st)
 	if err := p.send(e); err != nil {
@@ -206,13 +207,13 @@ func (p *packer) file(dir int, as, name, path string) error {
 	if made != "" {
 		_, err = p.f.out.Write([]byte(made))
 	} else {
-		left, err = p.f.send(fd, path, e.size)
+		left, err = p.f.send(fd, path, e.Size)
 	}
 	if err == nil && left > 0 {
 		err = shorter(path, left)
 	}
 	if err == nil {
-		_, err = p.f.out.Write(make([]byte, -e.size&(tarBlockSize-1)))
+		_, err = p.f.out.Write(make([]byte, -e.Size&(ustar.BlockSize-1)))
 	}
 	return err
 }
@@ -241,19 +242,19 @@ func readMadeUp(fd int) (string, error) {
 }
 
 // describe is the header of a file.
-func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tarEntry {
+func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *ustar.Entry {
 	if p.f.names == nil {
 		p.f.names = account.ReadNames()
 	}
-	return &tarEntry{
-		kind: kind, name: strings.TrimPrefix(as, "/"), mode: st.Mode & modeBits, uid: int64(st.Uid), gid: int64(st.Gid), seconds: st.Mtim.Sec,
-		user: p.f.names.Users[int(st.Uid)], group: p.f.names.Groups[int(st.Gid)],
+	return &ustar.Entry{
+		Kind: kind, Name: strings.TrimPrefix(as, "/"), Mode: st.Mode & modeBits, UID: int64(st.Uid), GID: int64(st.Gid), Seconds: st.Mtim.Sec,
+		User: p.f.names.Users[int(st.Uid)], Group: p.f.names.Groups[int(st.Gid)],
 	}
 }
 
 // send sends a header.
-func (p *packer) send(e *tarEntry) error {
-	p.header = appendTarHeader(p.header[:0], e)
+func (p *packer) send(e *ustar.Entry) error {
+	p.header = ustar.AppendHeader(p.header[:0], e)
 	_, err := p.f.out.Write(p.header)
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/musterhq/muster/internal/sandbox/system"
+	"github.com/musterhq/muster/internal/sandbox/ustar"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -30,11 +31,11 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 		return blame(q.Path, err)
 	}
 	in := &inflow{o: f.o}
-	u := &unpacker{from: tarReader{from: in}, path: q.Path, top: top, dir: -1, who: who, keep: q.KeepOwners}
+	u := &unpacker{from: ustar.NewReader(in), path: q.Path, top: top, dir: -1, who: who, keep: q.KeepOwners}
 	err = u.run()
 	u.close()
 	for err == nil && !in.over {
-		_, err = in.take(initwire.MaxBytes) // what fills up a tar's last record
+		_, err = in.Take(initwire.MaxBytes) // what fills up a tar's last record
 	}
 	return tarFault(q.Path, err)
 }
@@ -44,7 +45,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 // out of the top. It never opens to write what is there already, so that it leads into no file
 // either.
 type unpacker struct {
-	from tarReader
+	from *ustar.Reader
 	// path is that of the top, for what is said.
 	path string
 	top  int
@@ -63,7 +64,7 @@ type unpacker struct {
 // leftDirectory is such a directory, and what the tar says of it.
 type leftDirectory struct {
 	name string
-	e    tarEntry
+	e    ustar.Entry
 }
 
 // maxLeft bounds what is remembered of directories. Beyond it, the older half gets its times early.
@@ -81,11 +82,11 @@ func (u *unpacker) close() {
 // run unpacks the whole tar.
 func (u *unpacker) run() error {
 	for {
-		e, err := u.from.next()
+		e, err := u.from.Next()
 		if e == nil || err != nil {
 			return err
 		}
-		name, err := below(e.name)
+		name, err := below(e.Name)
 		if err != nil {
 			return err
 		}
@@ -100,11 +101,11 @@ func (u *unpacker) run() error {
 func below(name string) (string, error) {
 	switch {
 	case name == "":
-		return "", notTar{name, "has no name"}
+		return "", ustar.Error{Name: name, Why: "has no name"}
 	case name[0] == '/':
-		return "", notTar{name, "has an absolute name"}
+		return "", ustar.Error{Name: name, Why: "has an absolute name"}
 	case strings.IndexByte(name, 0) >= 0:
-		return "", notTar{name, "has a NUL in its name"}
+		return "", ustar.Error{Name: name, Why: "has a NUL in its name"}
 	}
 	clean := make([]byte, 0, len(name))
 	for part := range strings.SplitSeq(name, "/") {
@@ -112,7 +113,7 @@ func below(name string) (string, error) {
 		case "", ".":
 			continue
 		case "..":
-			return "", notTar{name, "leads out of the directory"}
+			return "", ustar.Error{Name: name, Why: "leads out of the directory"}
 		}
 		if len(clean) > 0 {
 			clean = append(clean, '/')
@@ -120,49 +121,49 @@ func below(name string) (string, error) {
 		clean = append(clean, part...)
 	}
 	if len(clean) > initwire.MaxPath {
-		return "", notTar{name[:100] + "…", "has a name that is longer than the system takes"}
+		return "", ustar.Error{Name: name[:100] + "…", Why: "has a name that is longer than the system takes"}
 	}
 	return string(clean), nil
 }
 
 // unpack makes what an entry says.
-func (u *unpacker) unpack(e *tarEntry, name string) error {
+func (u *unpacker) unpack(e *ustar.Entry, name string) error {
 	if name == "" {
-		if e.kind == tarDirectory {
+		if e.Kind == ustar.Directory {
 			return nil // the top is the client's, and stays as it is
 		}
-		return notTar{e.name, "has no name"}
+		return ustar.Error{Name: e.Name, Why: "has no name"}
 	}
-	if u.keep && (e.uid < 0 || e.uid > maxOwner || e.gid < 0 || e.gid > maxOwner) {
-		return notTar{e.name, "has an owner that cannot be"}
+	if u.keep && (e.UID < 0 || e.UID > maxOwner || e.GID < 0 || e.GID > maxOwner) {
+		return ustar.Error{Name: e.Name, Why: "has an owner that cannot be"}
 	}
 	if err := u.goTo(parentOf(name)); err != nil {
 		return err
 	}
 	base := lastName(name)
-	switch e.kind {
-	case tarFile:
+	switch e.Kind {
+	case ustar.File:
 		return u.file(e, base)
-	case tarDirectory:
+	case ustar.Directory:
 		return u.directory(e, name, base)
-	case tarLink:
-		if e.link == "" || len(e.link) > initwire.MaxPath || strings.IndexByte(e.link, 0) >= 0 {
-			return notTar{e.name, "is a link to nothing that could be"}
+	case ustar.Link:
+		if e.Target == "" || len(e.Target) > initwire.MaxPath || strings.IndexByte(e.Target, 0) >= 0 {
+			return ustar.Error{Name: e.Name, Why: "is a link to nothing that could be"}
 		}
 		return u.place(base, func(as string) error {
-			if err := unix.Symlinkat(e.link, u.dir, as); err != nil {
+			if err := unix.Symlinkat(e.Target, u.dir, as); err != nil {
 				return err
 			}
 			return u.dressAt(e, as)
 		})
-	case tarHardLink:
+	case ustar.HardLink:
 		return u.hardLink(e, base)
-	case tarPipe:
+	case ustar.Pipe:
 		return u.place(base, func(as string) error { return u.pipe(e, as) })
-	case tarChar, tarBlock:
-		return notTar{e.name, "is a device, and those are not made"}
+	case ustar.Char, ustar.Block:
+		return ustar.Error{Name: e.Name, Why: "is a device, and those are not made"}
 	}
-	return notTar{e.name, "is of type " + strconv.Quote(string(rune(e.kind))) + ", which is not taken"}
+	return ustar.Error{Name: e.Name, Why: "is of type " + strconv.Quote(string(rune(e.Kind))) + ", which is not taken"}
 }
 
 // parentOf is the path of the directory of a clean name, empty for the top.
@@ -249,7 +250,7 @@ func (u *unpacker) place(base string, make func(as string) error) error {
 }
 
 // file makes a regular file. Half a file is never left.
-func (u *unpacker) file(e *tarEntry, base string) error {
+func (u *unpacker) file(e *ustar.Entry, base string) error {
 	return u.place(base, func(as string) error {
 		fd, err := openAtFlags(u.dir, as, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
@@ -257,7 +258,7 @@ func (u *unpacker) file(e *tarEntry, base string) error {
 		}
 		err = u.fill(e, fd)
 		if err == nil {
-			err = dress(fd, u.owner(e), e.mode)
+			err = dress(fd, u.owner(e), e.Mode)
 		}
 		if err == nil {
 			err = setTime(fd, "", e)
@@ -273,9 +274,9 @@ func (u *unpacker) file(e *tarEntry, base string) error {
 }
 
 // fill writes the content of a file.
-func (u *unpacker) fill(e *tarEntry, fd int) error {
+func (u *unpacker) fill(e *ustar.Entry, fd int) error {
 	for {
-		b, err := u.from.content(e.name)
+		b, err := u.from.Content(e.Name)
 		if err != nil || len(b) == 0 {
 			return err
 		}
@@ -286,7 +287,7 @@ func (u *unpacker) fill(e *tarEntry, fd int) error {
 }
 
 // directory makes a directory, or takes one that is there.
-func (u *unpacker) directory(e *tarEntry, name, base string) error {
+func (u *unpacker) directory(e *ustar.Entry, name, base string) error {
 	made := unix.Mkdirat(u.dir, base, 0o700)
 	if made != nil && made != unix.EEXIST {
 		return made
@@ -300,7 +301,7 @@ func (u *unpacker) directory(e *tarEntry, name, base string) error {
 		return nil // it was there, and is not for a tar to change: think of one with usr/bin in it
 	}
 	// For now it must let in whoever unpacks.
-	if err := dress(fd, u.owner(e), e.mode|0o700); err != nil {
+	if err := dress(fd, u.owner(e), e.Mode|0o700); err != nil {
 		return err
 	}
 	u.left = append(u.left, leftDirectory{name, *e})
@@ -320,7 +321,7 @@ func (u *unpacker) settle(n int) {
 		if err != nil {
 			continue
 		}
-		_ = unix.Fchmod(fd, d.e.mode)
+		_ = unix.Fchmod(fd, d.e.Mode)
 		_ = setTime(fd, "", &d.e)
 		_ = unix.Close(fd)
 	}
@@ -328,10 +329,10 @@ func (u *unpacker) settle(n int) {
 }
 
 // hardLink gives a file below the top another name. A link is linked itself, and not followed.
-func (u *unpacker) hardLink(e *tarEntry, base string) error {
-	to, err := below(e.link)
+func (u *unpacker) hardLink(e *ustar.Entry, base string) error {
+	to, err := below(e.Target)
 	if err != nil || to == "" {
-		return notTar{e.name, "is a hard link to " + strconv.Quote(e.link) + ", which is not below the directory"}
+		return ustar.Error{Name: e.Name, Why: "is a hard link to " + strconv.Quote(e.Target) + ", which is not below the directory"}
 	}
 	dir, err := u.openDirectory(parentOf(to))
 	if err != nil {
@@ -352,12 +353,12 @@ func (u *unpacker) hardLink(e *tarEntry, base string) error {
 }
 
 // linkFault is the error for a hard link that cannot be made.
-func linkFault(e *tarEntry, err error) error {
-	return notTar{e.name, "is a hard link to " + strconv.Quote(e.link) + ": " + err.Error()}
+func linkFault(e *ustar.Entry, err error) error {
+	return ustar.Error{Name: e.Name, Why: "is a hard link to " + strconv.Quote(e.Target) + ": " + err.Error()}
 }
 
 // pipe makes a named pipe.
-func (u *unpacker) pipe(e *tarEntry, as string) error {
+func (u *unpacker) pipe(e *ustar.Entry, as string) error {
 	if err := unix.Mknodat(u.dir, as, unix.S_IFIFO|0o600, 0); err != nil {
 		return err
 	}
@@ -370,11 +371,11 @@ func (u *unpacker) pipe(e *tarEntry, as string) error {
 		return err
 	}
 	// By the descriptor, because chmod by name follows what may be a link by now.
-	return unix.Chmod(system.SelfFD(fd), e.mode)
+	return unix.Chmod(system.SelfFD(fd), e.Mode)
 }
 
 // dressAt gives a name its owner and time.
-func (u *unpacker) dressAt(e *tarEntry, as string) error {
+func (u *unpacker) dressAt(e *ustar.Entry, as string) error {
 	if err := u.owner(e).giveAt(u.dir, as); err != nil {
 		return err
 	}
@@ -382,9 +383,9 @@ func (u *unpacker) dressAt(e *tarEntry, as string) error {
 }
 
 // owner is who an entry is given to.
-func (u *unpacker) owner(e *tarEntry) owner {
+func (u *unpacker) owner(e *ustar.Entry) owner {
 	if u.keep {
-		return owner{int(e.uid), int(e.gid)}
+		return owner{int(e.UID), int(e.GID)}
 	}
 	return u.who
 }
@@ -393,8 +394,8 @@ func (u *unpacker) owner(e *tarEntry) owner {
 const maxOwner = 1<<32 - 2
 
 // setTime sets when something was changed: a name in a directory, or, with no name, what is open.
-func setTime(fd int, name string, e *tarEntry) error {
-	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Sec: e.seconds, Nsec: e.nanoseconds}}
+func setTime(fd int, name string, e *ustar.Entry) error {
+	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Sec: e.Seconds, Nsec: e.Nanoseconds}}
 	if name == "" {
 		_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times[0])), 0, 0, 0)
 		if errno != 0 {
@@ -403,4 +404,12 @@ func setTime(fd int, name string, e *tarEntry) error {
 		return nil
 	}
 	return unix.UtimesNanoAt(fd, name, times, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// tarFault says what is wrong with a tar, or with the path that it was to be unpacked in.
+func tarFault(path string, err error) error {
+	if n, ok := err.(ustar.Error); ok {
+		return wrong(initwire.FileInvalid, path, n.Error())
+	}
+	return blame(path, err)
 }

@@ -1,87 +1,102 @@
-package files
+package ustar
 
 import (
 	"strconv"
 	"strings"
-
-	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// The tar format, as far as files of a sandbox need it: ustar, with pax records for what does not
-// fit, and read also as GNU and old ones write it. It is ours because archive/tar, with what it
-// imports, made the start of init 3 to 9 % slower, and every sandbox starts one. The tests hold it
-// against archive/tar and against the tar program.
-
-// Types of entries.
+// Kinds of entries that a Reader answers. It answers others too, which only its caller knows.
 const (
-	tarFile       = '0'
-	tarHardLink   = '1'
-	tarLink       = '2'
-	tarChar       = '3'
-	tarBlock      = '4'
-	tarDirectory  = '5'
-	tarPipe       = '6'
-	tarContiguous = '7'
-	tarPax        = 'x'
-	tarPaxGlobal  = 'g'
-	tarLongName   = 'L'
-	tarLongLink   = 'K'
-	tarLabel      = 'V'
-	tarOldFile    = 0
+	// File is a regular file.
+	File = '0'
+	// HardLink is another name of an entry that came before it.
+	HardLink = '1'
+	// Link is a symbolic link.
+	Link = '2'
+	// Char and Block are devices.
+	Char  = '3'
+	Block = '4'
+	// Directory is a directory.
+	Directory = '5'
+	// Pipe is a named pipe.
+	Pipe = '6'
 )
 
+// Kinds of entries that a Reader deals with itself: old names of a regular file, what is about the
+// next entry, and what is about the whole tar.
 const (
-	// tarBlockSize is the unit of a tar: headers have it, and contents are filled up to it.
-	tarBlockSize = 512
+	kindOldFile    = 0
+	kindContiguous = '7'
+	kindPax        = 'x'
+	kindPaxGlobal  = 'g'
+	kindLongName   = 'L'
+	kindLongLink   = 'K'
+	kindLabel      = 'V'
+)
+
+// Sizes and places.
+const (
+	// BlockSize is the unit of a tar: headers have it, and contents are filled up to it.
+	BlockSize = 512
 	// maxRecords bounds what one entry says about itself beside its header.
 	maxRecords = 1 << 20
-	// Places in a header.
+	// Places in a header, and the size of what ustar puts before a long name.
 	atMode, atUID, atGID, atSize, atTime, atSum = 100, 108, 116, 124, 136, 148
 	atType, atLinkName, atMagic, atUser         = 156, 157, 257, 265
 	atGroup, atMajor, atMinor, atPrefix         = 297, 329, 337, 345
 	prefixSize                                  = 155
 )
 
-// tarEntry is the header of an entry, with what came before it about it.
-type tarEntry struct {
-	kind       byte
-	name, link string
-	mode       uint32
-	uid, gid   int64
-	size       int64
-	// seconds and nanoseconds are its time, since 1970.
-	seconds, nanoseconds int64
-	user, group          string
-	major, minor         uint32
+// Entry is the header of an entry, with what came before it about it.
+type Entry struct {
+	// Kind is one of the kinds above, or another byte.
+	Kind byte
+	// Name is as the tar has it: it may lead anywhere. Target is what a link leads to.
+	Name, Target string
+	// Mode has the bits of 07777 only.
+	Mode     uint32
+	UID, GID int64
+	// Size is how many bytes of content follow. Only regular files have any.
+	Size int64
+	// Seconds and Nanoseconds are its time, since 1970. Nanoseconds are not written.
+	Seconds, Nanoseconds int64
+	// User and Group are names, if the tar has them.
+	User, Group string
+	// Major and Minor are of devices.
+	Major, Minor uint32
 }
 
-// notTar is what is wrong with a tar, or with one of its entries.
-type notTar struct{ name, why string }
+// Error is what is wrong with a tar, or with one of its entries.
+type Error struct{ Name, Why string }
 
 // Error names the entry, if there is one.
-func (n notTar) Error() string {
-	if n.name == "" {
-		return "the tar " + n.why
+func (n Error) Error() string {
+	if n.Name == "" {
+		return "the tar " + n.Why
 	}
-	return "the tar's entry " + strconv.Quote(n.name) + " " + n.why
+	return "the tar's entry " + strconv.Quote(n.Name) + " " + n.Why
 }
 
-// byteSource is where a tar comes from, see inflow.
-type byteSource interface {
-	take(limit int64) ([]byte, error)
+// Source is where a tar comes from.
+type Source interface {
+	// Take is what comes next: at least one byte and at most limit, or nothing at the end. It is
+	// good until the next Take.
+	Take(limit int64) ([]byte, error)
 }
 
-// tarReader reads entries. The content of an entry must be taken before the next entry, or is
-// skipped.
-type tarReader struct {
-	from byteSource
+// Reader reads entries. The content of an entry must be taken before the next entry, or is skipped.
+type Reader struct {
+	from Source
 	// left is how much of the entry has not been taken yet. padding comes behind it.
 	left, padding int64
-	block         [tarBlockSize]byte
+	block         [BlockSize]byte
 }
 
-// next is the next entry; nil at the end.
-func (r *tarReader) next() (*tarEntry, error) {
+// NewReader begins to read a tar.
+func NewReader(from Source) *Reader { return &Reader{from: from} }
+
+// Next is the next entry; nil at the end.
+func (r *Reader) Next() (*Entry, error) {
 	var later later
 	for {
 		if err := r.skip(); err != nil {
@@ -90,64 +105,64 @@ func (r *tarReader) next() (*tarEntry, error) {
 		e, err := r.header()
 		if e == nil || err != nil {
 			if e == nil && err == nil && later.some {
-				err = notTar{"", "ends where an entry should come"}
+				err = Error{"", "ends where an entry should come"}
 			}
 			return nil, err
 		}
-		r.left, r.padding = e.size, -e.size&(tarBlockSize-1)
-		switch e.kind {
-		case tarPax, tarLongName, tarLongLink:
+		r.left, r.padding = e.Size, -e.Size&(BlockSize-1)
+		switch e.Kind {
+		case kindPax, kindLongName, kindLongLink:
 			text, err := r.text(e)
 			if err == nil {
-				err = later.take(e.kind, text)
+				err = later.take(e.Kind, text)
 			}
 			if err != nil {
 				return nil, err
 			}
 			continue
-		case tarPaxGlobal, tarLabel:
+		case kindPaxGlobal, kindLabel:
 			continue
 		}
 		if err := later.put(e); err != nil {
 			return nil, err
 		}
-		switch e.kind {
-		case tarOldFile, tarContiguous:
-			e.kind = tarFile
+		switch e.Kind {
+		case kindOldFile, kindContiguous:
+			e.Kind = File
 		}
-		if e.kind == tarFile && strings.HasSuffix(e.name, "/") {
-			e.kind = tarDirectory // how tars of old say it
+		if e.Kind == File && strings.HasSuffix(e.Name, "/") {
+			e.Kind = Directory // how tars of old say it
 		}
-		if e.kind != tarFile {
+		if e.Kind != File {
 			// Some give links the size of what they lead to, and nothing comes.
-			e.size = 0
+			e.Size = 0
 		}
-		r.left, r.padding = e.size, -e.size&(tarBlockSize-1)
+		r.left, r.padding = e.Size, -e.Size&(BlockSize-1)
 		return e, nil
 	}
 }
 
 // header reads a header; nil at the end.
-func (r *tarReader) header() (*tarEntry, error) {
+func (r *Reader) header() (*Entry, error) {
 	n, err := r.full(r.block[:])
 	switch {
 	case err != nil:
 		return nil, err
 	case n == 0:
 		return nil, nil // without the end that it should have, as some write it
-	case n < tarBlockSize:
-		return nil, notTar{"", "is cut short in a header"}
+	case n < BlockSize:
+		return nil, Error{"", "is cut short in a header"}
 	}
-	if r.block == [tarBlockSize]byte{} {
+	if r.block == [BlockSize]byte{} {
 		return nil, nil
 	}
 	return parseHeader(&r.block)
 }
 
 // full fills p. It reads less only at the end of the tar.
-func (r *tarReader) full(p []byte) (n int, err error) {
+func (r *Reader) full(p []byte) (n int, err error) {
 	for n < len(p) {
-		b, err := r.from.take(int64(len(p) - n))
+		b, err := r.from.Take(int64(len(p) - n))
 		if err != nil {
 			return n, err
 		}
@@ -159,34 +174,34 @@ func (r *tarReader) full(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// content is some of the content of the entry, of which name is for errors only; nothing at its
+// Content is some of the content of the entry, of which name is for errors only; nothing at its
 // end.
-func (r *tarReader) content(name string) ([]byte, error) {
+func (r *Reader) Content(name string) ([]byte, error) {
 	if r.left == 0 {
 		return nil, nil
 	}
-	b, err := r.from.take(r.left)
+	b, err := r.from.Take(r.left)
 	if err == nil && len(b) == 0 {
-		err = notTar{name, "is cut short"}
+		err = Error{name, "is cut short"}
 	}
 	r.left -= int64(len(b))
 	return b, err
 }
 
 // skip goes to where the next header is.
-func (r *tarReader) skip() error {
+func (r *Reader) skip() error {
 	for r.left > 0 {
-		if _, err := r.content(""); err != nil {
+		if _, err := r.Content(""); err != nil {
 			return err
 		}
 	}
 	for r.padding > 0 {
-		b, err := r.from.take(r.padding)
+		b, err := r.from.Take(r.padding)
 		if err != nil {
 			return err
 		}
 		if len(b) == 0 {
-			return notTar{"", "is cut short"}
+			return Error{"", "is cut short"}
 		}
 		r.padding -= int64(len(b))
 	}
@@ -194,22 +209,22 @@ func (r *tarReader) skip() error {
 }
 
 // text is the content of an entry that is about another one. It is bounded.
-func (r *tarReader) text(e *tarEntry) (string, error) {
-	if e.size > maxRecords {
-		return "", notTar{e.name, "says more about a file than " + strconv.Itoa(maxRecords) + " bytes"}
+func (r *Reader) text(e *Entry) (string, error) {
+	if e.Size > maxRecords {
+		return "", Error{e.Name, "says more about a file than " + strconv.Itoa(maxRecords) + " bytes"}
 	}
-	b := make([]byte, e.size)
+	b := make([]byte, e.Size)
 	n, err := r.full(b)
 	r.left -= int64(n)
 	if err == nil && n < len(b) {
-		err = notTar{e.name, "is cut short"}
+		err = Error{e.Name, "is cut short"}
 	}
 	return string(b), err
 }
 
 // parseHeader reads a header block, and checks its sum.
-func parseHeader(b *[tarBlockSize]byte) (*tarEntry, error) {
-	e := &tarEntry{kind: b[atType], name: cString(b[:atMode]), link: cString(b[atLinkName:atMagic])}
+func parseHeader(b *[BlockSize]byte) (*Entry, error) {
+	e := &Entry{Kind: b[atType], Name: cString(b[:atMode]), Target: cString(b[atLinkName:atMagic])}
 	sum, signed := int64(0), int64(0)
 	for i, c := range b {
 		if i >= atSum && i < atType {
@@ -220,7 +235,7 @@ func parseHeader(b *[tarBlockSize]byte) (*tarEntry, error) {
 	}
 	said, ok := parseTarNumber(b[atSum:atType])
 	if !ok || said != sum && said != signed {
-		return nil, notTar{"", "is none, or is damaged: a header's sum is wrong"}
+		return nil, Error{"", "is none, or is damaged: a header's sum is wrong"}
 	}
 	var mode, major, minor int64
 	for _, field := range []struct {
@@ -229,32 +244,32 @@ func parseHeader(b *[tarBlockSize]byte) (*tarEntry, error) {
 		what      string
 	}{
 		{&mode, atMode, atUID, "mode"},
-		{&e.uid, atUID, atGID, "owner"},
-		{&e.gid, atGID, atSize, "group"},
-		{&e.size, atSize, atTime, "size"},
-		{&e.seconds, atTime, atSum, "time"},
+		{&e.UID, atUID, atGID, "owner"},
+		{&e.GID, atGID, atSize, "group"},
+		{&e.Size, atSize, atTime, "size"},
+		{&e.Seconds, atTime, atSum, "time"},
 	} {
 		n, ok := parseTarNumber(b[field.from:field.to_])
 		if !ok {
-			return nil, notTar{e.name, "has a " + field.what + " that is no number"}
+			return nil, Error{e.Name, "has a " + field.what + " that is no number"}
 		}
 		*field.to = n
 	}
-	if e.size < 0 {
-		return nil, notTar{e.name, "has a negative size"}
+	if e.Size < 0 {
+		return nil, Error{e.Name, "has a negative size"}
 	}
-	e.mode = uint32(mode) & modeBits
+	e.Mode = uint32(mode) & 0o7777
 	magic := string(b[atMagic:atUser])
 	if strings.HasPrefix(magic, "ustar") {
-		e.user, e.group = cString(b[atUser:atGroup]), cString(b[atGroup:atMajor])
+		e.User, e.Group = cString(b[atUser:atGroup]), cString(b[atGroup:atMajor])
 		major, _ = parseTarNumber(b[atMajor:atMinor])
 		minor, _ = parseTarNumber(b[atMinor:atPrefix])
-		e.major, e.minor = uint32(major), uint32(minor)
+		e.Major, e.Minor = uint32(major), uint32(minor)
 	}
 	// GNU's own magic has something else there.
 	if strings.HasPrefix(magic, "ustar\x00") {
 		if prefix := cString(b[atPrefix : atPrefix+prefixSize]); prefix != "" {
-			e.name = prefix + "/" + e.name
+			e.Name = prefix + "/" + e.Name
 		}
 	}
 	return e, nil
@@ -315,19 +330,19 @@ type paxRecord struct{ key, value string }
 func (l *later) take(kind byte, text string) error {
 	l.some = true
 	if l.size += len(text); l.size > maxRecords {
-		return notTar{"", "says more about one file than " + strconv.Itoa(maxRecords) + " bytes"}
+		return Error{"", "says more about one file than " + strconv.Itoa(maxRecords) + " bytes"}
 	}
 	switch kind {
-	case tarLongName:
+	case kindLongName:
 		name := cString([]byte(text))
 		l.name = &name
-	case tarLongLink:
+	case kindLongLink:
 		link := cString([]byte(text))
 		l.link = &link
 	default:
 		records, ok := parsePax(text)
 		if !ok {
-			return notTar{"", "has damaged pax records"}
+			return Error{"", "has damaged pax records"}
 		}
 		l.pax = append(l.pax, records...)
 	}
@@ -353,40 +368,40 @@ func parsePax(text string) (all []paxRecord, ok bool) {
 }
 
 // put puts it into the entry.
-func (l *later) put(e *tarEntry) error {
+func (l *later) put(e *Entry) error {
 	if l.name != nil {
-		e.name = *l.name
+		e.Name = *l.name
 	}
 	if l.link != nil {
-		e.link = *l.link
+		e.Target = *l.link
 	}
 	for _, p := range l.pax {
 		ok := true
 		switch p.key {
 		case "path":
-			e.name = p.value
+			e.Name = p.value
 		case "linkpath":
-			e.link = p.value
+			e.Target = p.value
 		case "uname":
-			e.user = p.value
+			e.User = p.value
 		case "gname":
-			e.group = p.value
+			e.Group = p.value
 		case "uid":
-			e.uid, ok = parsePaxNumber(p.value)
+			e.UID, ok = parsePaxNumber(p.value)
 		case "gid":
-			e.gid, ok = parsePaxNumber(p.value)
+			e.GID, ok = parsePaxNumber(p.value)
 		case "size":
-			e.size, ok = parsePaxNumber(p.value)
-			ok = ok && e.size >= 0
+			e.Size, ok = parsePaxNumber(p.value)
+			ok = ok && e.Size >= 0
 		case "mtime":
-			e.seconds, e.nanoseconds, ok = parsePaxTime(p.value)
+			e.Seconds, e.Nanoseconds, ok = parsePaxTime(p.value)
 		default:
 			if strings.HasPrefix(p.key, "GNU.sparse.") {
-				return notTar{e.name, "is a sparse file in GNU's form, which is not taken"}
+				return Error{e.Name, "is a sparse file in GNU's form, which is not taken"}
 			}
 		}
 		if !ok {
-			return notTar{e.name, "has a damaged record of its " + p.key}
+			return Error{e.Name, "has a damaged record of its " + p.key}
 		}
 	}
 	return nil
@@ -421,15 +436,15 @@ func parsePaxTime(s string) (seconds, nanoseconds int64, ok bool) {
 	return seconds, nanoseconds, true
 }
 
-// appendTarHeader adds the header of an entry, and before it a pax header with what does not fit.
-func appendTarHeader(b []byte, e *tarEntry) []byte {
+// AppendHeader adds the header of an entry, and before it a pax header with what does not fit.
+func AppendHeader(b []byte, e *Entry) []byte {
 	pax := ""
-	name, prefix, ok := splitName(e.name)
+	name, prefix, ok := splitName(e.Name)
 	if !ok {
-		pax = paxLine("path", e.name)
-		name = e.name[:100]
+		pax = paxLine("path", e.Name)
+		name = e.Name[:100]
 	}
-	link := e.link
+	link := e.Target
 	if len(link) > atMagic-atLinkName {
 		pax += paxLine("linkpath", link)
 		link = link[:atMagic-atLinkName]
@@ -442,13 +457,13 @@ func appendTarHeader(b []byte, e *tarEntry) []byte {
 		return 0
 	}
 	head := *e
-	head.name, head.link = name, link
-	head.uid, head.gid = fitting(e.uid, "uid", 7), fitting(e.gid, "gid", 7)
-	head.size, head.seconds = fitting(e.size, "size", 11), fitting(e.seconds, "mtime", 11)
+	head.Name, head.Target = name, link
+	head.UID, head.GID = fitting(e.UID, "uid", 7), fitting(e.GID, "gid", 7)
+	head.Size, head.Seconds = fitting(e.Size, "size", 11), fitting(e.Seconds, "mtime", 11)
 	if pax != "" {
-		b = appendBlock(b, &tarEntry{kind: tarPax, name: "PaxHeaders/" + last(e.name, 80), mode: 0o644, size: int64(len(pax))}, "")
+		b = appendBlock(b, &Entry{Kind: kindPax, Name: "PaxHeaders/" + last(e.Name, 80), Mode: 0o644, Size: int64(len(pax))}, "")
 		b = append(b, pax...)
-		b = append(b, make([]byte, -len(pax)&(tarBlockSize-1))...)
+		b = append(b, make([]byte, -len(pax)&(BlockSize-1))...)
 	}
 	return appendBlock(b, &head, prefix)
 }
@@ -488,24 +503,24 @@ func paxLine(key, value string) string {
 }
 
 // appendBlock adds a header block, with its sum.
-func appendBlock(b []byte, e *tarEntry, prefix string) []byte {
+func appendBlock(b []byte, e *Entry, prefix string) []byte {
 	at := len(b)
-	b = append(b, make([]byte, tarBlockSize)...)
+	b = append(b, make([]byte, BlockSize)...)
 	h := b[at:]
-	copy(h, e.name)
-	putOctal(h[atMode:atUID], int64(e.mode))
-	putOctal(h[atUID:atGID], e.uid)
-	putOctal(h[atGID:atSize], e.gid)
-	putOctal(h[atSize:atTime], e.size)
-	putOctal(h[atTime:atSum], e.seconds)
-	h[atType] = e.kind
-	copy(h[atLinkName:atMagic], e.link)
+	copy(h, e.Name)
+	putOctal(h[atMode:atUID], int64(e.Mode))
+	putOctal(h[atUID:atGID], e.UID)
+	putOctal(h[atGID:atSize], e.GID)
+	putOctal(h[atSize:atTime], e.Size)
+	putOctal(h[atTime:atSum], e.Seconds)
+	h[atType] = e.Kind
+	copy(h[atLinkName:atMagic], e.Target)
 	copy(h[atMagic:], "ustar\x0000")
-	copy(h[atUser:atGroup-1], e.user)
-	copy(h[atGroup:atMajor-1], e.group)
-	if e.kind == tarChar || e.kind == tarBlock {
-		putOctal(h[atMajor:atMinor], int64(e.major))
-		putOctal(h[atMinor:atPrefix], int64(e.minor))
+	copy(h[atUser:atGroup-1], e.User)
+	copy(h[atGroup:atMajor-1], e.Group)
+	if e.Kind == Char || e.Kind == Block {
+		putOctal(h[atMajor:atMinor], int64(e.Major))
+		putOctal(h[atMinor:atPrefix], int64(e.Minor))
 	}
 	copy(h[atPrefix:], prefix)
 	sum := int64(8 * ' ')
@@ -523,14 +538,4 @@ func putOctal(b []byte, n int64) {
 		b[i] = '0' + byte(n&7)
 		n >>= 3
 	}
-}
-
-var _ byteSource = (*inflow)(nil)
-
-// tarFault says what is wrong with a tar, or with the path that it was to be unpacked in.
-func tarFault(path string, err error) error {
-	if n, ok := err.(notTar); ok {
-		return wrong(initwire.FileInvalid, path, n.Error())
-	}
-	return blame(path, err)
 }
