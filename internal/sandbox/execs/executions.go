@@ -153,6 +153,7 @@ func (x *Executions) Conclude(atMost time.Duration) {
 		return
 	}
 	select {
+	// All clients have been told.
 	case <-x.idle:
 	case <-time.After(atMost):
 	}
@@ -197,6 +198,7 @@ func (x *Executions) reapLeadersLocked() (some bool) {
 	if len(x.byPid) == 0 || x.deaths < 0 {
 		return false
 	}
+	// More leaders than fit here are seen at the next turn.
 	var events [64]syscall.EpollEvent
 	n, _ := syscall.EpollWait(x.deaths, events[:], 0)
 	for i := range max(n, 0) {
@@ -256,6 +258,7 @@ func (x *Executions) admit(want *initwire.Exec) (*execution, *initwire.Failed) {
 	if x.closed != "" {
 		return nil, initwire.UserFault(initwire.ReasonEnding, x.closed)
 	}
+	// An id that init makes may be one that a client has taken.
 	for want.ID == "" || x.byID[want.ID] != nil {
 		if want.ID != "" {
 			return nil, initwire.UserFault(initwire.ReasonExecExists, "execution "+strconv.Quote(want.ID)+" exists already")
@@ -304,6 +307,7 @@ func (x *Executions) ran(e *execution, pid, pidfd int) {
 		return
 	}
 	e.pid, e.pidfd = pid, pidfd
+	// From here on the loop reaps it as the leader of this execution.
 	x.byPid[pid] = e
 	if x.cfg.ShieldOOM {
 		system.SetOOMScore(strconv.Itoa(pid), "0") // it inherits the shield that init has by now
@@ -364,6 +368,7 @@ func (x *Executions) retire(e *execution) {
 func (x *Executions) retired(e *execution) (out []*execution) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	// The end is whole before anybody is told of it.
 	e.end = initwire.ExecEnded{Started: e.started, Ended: e.died, TimedOut: e.timedOut, Why: e.why}
 	if e.status.Signaled() {
 		e.end.Signal = int(e.status.Signal())
@@ -377,6 +382,7 @@ func (x *Executions) retired(e *execution) (out []*execution) {
 	x.ended = append(x.ended, e)
 	var size int64
 	keep := len(x.ended)
+	// From the newest on: as many as the bounds allow are kept.
 	for keep > 0 && len(x.ended)-keep < initwire.MaxExecs {
 		for _, p := range x.ended[keep-1].spools {
 			size += p.Size()

@@ -30,6 +30,7 @@ func (e *execution) start() *initwire.Failed {
 	} else if !e.x.cfg.Contained {
 		return initwire.UserFault(initwire.ReasonSpec, "user "+strconv.Quote(p.User)+": only in a container can one be chosen")
 	}
+	// The program has its own descriptors of its ends once it runs.
 	theirs, err := e.connect(p)
 	defer func() {
 		for _, fd := range theirs {
@@ -69,6 +70,7 @@ func (e *execution) connect(p *program.Program) (theirs []int, err error) {
 		if e.want.Stdin {
 			e.stdin = screen.Endpoint
 		}
+		// What it prints to stderr does not go through the terminal then.
 		if e.want.OwnStderr {
 			w, err := e.output()
 			if err != nil {
@@ -156,6 +158,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 		close(printed)
 	}()
 
+	// A channel that is nil never fires: there is no limit, and nothing to kill yet.
 	var limit, kill <-chan time.Time
 	if e.want.Timeout > 0 {
 		timer := time.NewTimer(time.Until(time.Unix(0, e.started).Add(e.want.Timeout)))
@@ -167,6 +170,7 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 		if grace == 0 {
 			grace = initwire.DefaultExecGrace
 		}
+		// A negative grace means none at all.
 		if grace < 0 {
 			signals = []syscall.Signal{syscall.SIGKILL}
 		}
@@ -191,9 +195,11 @@ func (e *execution) supervise(left <-chan struct{}, take func(i int, from *outpu
 			x.finish(e, "", syscall.SIGKILL)
 		}
 	}
+	// A terminal is closed later, as it has output too.
 	if e.stdin != nil && !e.want.TTY {
 		_ = e.stdin.Close()
 	}
+	// What it has left in its pipes is read to the end, unless something else holds them open.
 	rest := time.NewTimer(printTime)
 	defer rest.Stop()
 	select {

@@ -22,6 +22,7 @@ const stdinLook = time.Second
 // client is one operation on executions: a connection, and what it is about.
 type client struct {
 	*operation.Conn
+	// x are the executions of the sandbox.
 	x *Executions
 }
 
@@ -62,6 +63,7 @@ func (o *client) startExec(fields []byte) {
 		return
 	}
 	detached := want.Detached
+	// A detached execution lives on its own, whatever becomes of this connection.
 	if detached {
 		go e.runDetached()
 	}
@@ -260,6 +262,7 @@ func (o *client) follow(e *execution, from [2]int64, stdin bool) {
 	var broken sync.Once
 	for i, p := range e.spools {
 		all.Go(func() {
+			// Each stream goes at its own pace. The end of one is not the end of the other.
 			err := o.replay(p, from[i], initwire.KindStdout+initwire.Kind(i), left)
 			if err == io.EOF {
 				return
@@ -274,6 +277,7 @@ func (o *client) follow(e *execution, from [2]int64, stdin bool) {
 	}
 	all.Wait()
 	select {
+	// The client has left, and nobody is to be told.
 	case <-left:
 	case <-e.over:
 		o.tellEnd(e)
@@ -313,6 +317,7 @@ func (o *client) signalExec(fields []byte) {
 		o.Fail(failed)
 		return
 	}
+	// A signal that comes too late is told, because the client may count on it.
 	switch sent, err := o.x.signal(e, want.Signal); {
 	case err != nil:
 		o.Refuse("signal " + strconv.Itoa(int(want.Signal)) + ": " + err.Error())
@@ -325,6 +330,7 @@ func (o *client) signalExec(fields []byte) {
 
 // listExecs sends what is known of all executions.
 func (o *client) listExecs() {
+	// So many, with the longest of ids and reasons, fit into a frame.
 	const perFrame = 200 // of them, with the longest of ids and reasons, fit into one
 	all := o.x.list()
 	for some := range slices.Chunk(all, perFrame) {

@@ -22,6 +22,7 @@ func (f *files) delete(q *initwire.FileDelete) error {
 
 // remove is delete for a path that is checked. Its errors are the kernel's.
 func (f *files) remove(q *initwire.FileDelete, path string) error {
+	// The directory itself stays, so it may also be one that a link leads to.
 	if q.Contents {
 		dir, err := openPath(path, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
@@ -35,6 +36,7 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 		return err
 	}
 	defer p.close()
+	// The path ends in a dot, or is the root.
 	if p.name == "." {
 		return wrong(initwire.FileInvalid, q.Path, "has no name that could be deleted")
 	}
@@ -42,6 +44,7 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 	if err := p.stat(&st); err != nil {
 		return err
 	}
+	// Anything but a directory goes with its name. A link is not followed.
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		if p.directory {
 			return unix.ENOTDIR
@@ -51,6 +54,7 @@ func (f *files) remove(q *initwire.FileDelete, path string) error {
 	if q.Recursive {
 		const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW
 		dir, err := openChecked(p.dir, p.name, flags, beneath|unix.RESOLVE_NO_XDEV)
+		// What is mounted here is emptied only if the client says so.
 		if err == unix.EXDEV && q.EmptyMount {
 			dir, err = openChecked(p.dir, p.name, flags, beneath)
 		}
@@ -89,9 +93,12 @@ const (
 // remover removes what is in one directory. It goes on after an error, so that as much as possible
 // is removed.
 type remover struct {
-	path  string
-	top   int
-	dev   uint64
+	// path is that of the directory, for errors only.
+	path string
+	// top is a descriptor of the directory, and dev its file system, which is not left.
+	top int
+	dev uint64
+	// moves is how many directories were moved into the top.
 	moves int
 	// first is the first error. The rest is removed nevertheless.
 	first error
@@ -114,6 +121,7 @@ func (r *remover) empty(dir int) error {
 	if err := unix.Stat("/", &root); err != nil {
 		return err
 	}
+	// Whatever path led here, it must not be the root.
 	if st.Dev == root.Dev && st.Ino == root.Ino {
 		return wrong(initwire.FileInvalid, r.path, "is the root of everything, which is not emptied")
 	}
@@ -148,6 +156,7 @@ func (r *remover) sweep(dir, depth int, path string) {
 // pass looks through a directory once. It reports whether something was there, and whether all of
 // that is gone.
 func (r *remover) pass(dir, depth int, path string) (some, all bool, err error) {
+	// Each pass reads the directory from its beginning.
 	if _, err := unix.Seek(dir, 0, unix.SEEK_SET); err != nil {
 		return false, false, err
 	}
@@ -178,6 +187,7 @@ func (r *remover) note(path string, err error) {
 
 // removeIn removes a name in a directory, whatever it is.
 func (r *remover) removeIn(dir int, name string, depth int, path string) error {
+	// Most names are of files, so a file is what it is taken for first.
 	err := gone(unix.Unlinkat(dir, name, 0))
 	// The kernel has two words for "it is a directory", and one of them has another meaning too.
 	if err != unix.EISDIR && err != unix.EPERM {
@@ -221,6 +231,7 @@ func (r *remover) enter(dir, fd int, name string, depth int, path string) error 
 	if st.Dev != r.dev {
 		return mounted(path) // on a kernel that cannot tell when it opens
 	}
+	// One descriptor is open for each level on the way down, and there are not many.
 	if depth >= maxDepth {
 		err := r.moveUp(dir, name)
 		if err != unix.EXDEV || depth >= maxUnmoved {
@@ -235,7 +246,9 @@ func (r *remover) enter(dir, fd int, name string, depth int, path string) error 
 func (r *remover) moveUp(dir int, name string) error {
 	for range 100 {
 		r.moves++
+		// The name has its place for a moment only.
 		aside := ".muster-delete-" + strconv.Itoa(r.moves)
+		// The name may be taken by what the program puts there. Then the next one is tried.
 		err := unix.Renameat2(dir, name, r.top, aside, unix.RENAME_NOREPLACE)
 		if err != unix.EEXIST {
 			return err

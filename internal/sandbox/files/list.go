@@ -17,6 +17,7 @@ func (f *files) stat(q *initwire.FileStat) error {
 		return err
 	}
 	p, err := spotOf(unix.AT_FDCWD, path)
+	// A slash at the end asks for the directory behind a link, as the kernel has it.
 	if err == nil && (q.Follow || p.directory && p.name != ".") {
 		p, err = p.followed()
 	}
@@ -52,6 +53,7 @@ func (f *files) listed(q *initwire.FileList) error {
 		return err
 	}
 	flags := unix.O_PATH
+	// The last name of the path is then taken as it is, even if it is a link.
 	if q.NoFollow {
 		flags |= unix.O_NOFOLLOW
 	}
@@ -67,6 +69,7 @@ func (f *files) listed(q *initwire.FileList) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return f.say(f.entry(top, "", q.Path, &st))
 	}
+	// A limit of 0 or less means none.
 	l := &lister{f: f, base: q.Path, left: q.Limit}
 	if q.Limit <= 0 {
 		l.left = -1
@@ -77,8 +80,10 @@ func (f *files) listed(q *initwire.FileList) error {
 
 // lister sends an entry for all that a walk finds, up to a limit; a negative one is none.
 type lister struct {
-	f    *files
+	f *files
+	// base is the path that the client gave, which the paths of entries begin with.
 	base string
+	// left is how many entries may still be sent.
 	left int64
 }
 
@@ -93,6 +98,7 @@ func (l *lister) directory(below string, st *unix.Stat_t, problem error) error {
 		return problem
 	}
 	e := l.f.entry(-1, "", joined(l.base, below), st)
+	// The entry is sent all the same, with the reason why nothing of it comes.
 	if wrong, ok := problem.(*initwire.FileError); ok {
 		e.Problem = wrong.Message
 	}
@@ -130,6 +136,7 @@ func letter(mode uint32) byte {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return initwire.TypeDirectory
+	// A link is told as such, wherever it leads.
 	case unix.S_IFLNK:
 		return initwire.TypeLink
 	case unix.S_IFIFO:
@@ -187,13 +194,15 @@ type visitor interface {
 // about leads it nowhere else.
 type walk struct {
 	// top is opened by path only; it stays the caller's.
-	top  int
+	top int
+	// base is its path, for errors only.
 	base string
 	// flat: only what is in the top is visited, and directories in it come among the rest.
 	flat bool
 	// noHidden leaves out names that begin with a dot, but for the top.
 	noHidden bool
-	visit    visitor
+	// visit is told of everything.
+	visit visitor
 
 	// pending are the directories that come next, the last one first.
 	pending []pendingDirectory
@@ -203,6 +212,7 @@ type walk struct {
 
 // pendingDirectory is a directory that a walk has still to go to.
 type pendingDirectory struct {
+	// below is its path from the top.
 	below string
 	// dev of the directory that it is in.
 	dev uint64
@@ -222,6 +232,7 @@ func (w *walk) run(st *unix.Stat_t) error {
 	w.pending = []pendingDirectory{{dev: st.Dev}}
 	for len(w.pending) > 0 {
 		last := len(w.pending) - 1
+		// The last one is taken first, so that a tree is visited in order of its paths.
 		next := w.pending[last]
 		w.pending = w.pending[:last]
 		w.size -= len(next.below)
@@ -256,9 +267,11 @@ func (w *walk) enter(d pendingDirectory) error {
 	if err := unix.Fstat(place, &st); err != nil {
 		return blame(path, err)
 	}
+	// Only where another file system begins is it asked which one that is.
 	if st.Dev != d.dev && madeUp(place) {
 		return w.visit.directory(d.below, &st, wrong(initwire.FileInvalid, path, "what the kernel makes up is not gone through"))
 	}
+	// It is opened for reading only now, because opening it may be forbidden where looking is not.
 	dir, err := openChecked(place, ".", unix.O_RDONLY|unix.O_DIRECTORY, beneath)
 	if err != nil {
 		return w.visit.directory(d.below, &st, blame(path, err))
@@ -291,6 +304,7 @@ func (w *walk) content(dir int, below string, dev uint64) error {
 				path = below + "/" + name
 			}
 			var st unix.Stat_t
+			// What has gone since it was listed is left out.
 			err := statAt(dir, name, &st)
 			switch {
 			case err == unix.ENOENT:
@@ -332,7 +346,9 @@ func madeUp(dir int) bool {
 
 // nameReader reads the names in a directory.
 type nameReader struct {
-	dir  int
+	// dir is a descriptor of the directory, open for reading.
+	dir int
+	// buf is what the kernel fills with names, and over says that there are no more.
 	buf  []byte
 	over bool
 }
@@ -358,6 +374,7 @@ func (r *nameReader) next(about int) ([]string, error) {
 		r.over = n == 0
 		_, _, names = unix.ParseDirent(r.buf[:n], -1, names)
 	}
+	// The kernel has names in any order.
 	slices.Sort(names)
 	return names, nil
 }

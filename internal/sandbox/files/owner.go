@@ -18,12 +18,14 @@ var whoever = owner{-1, -1}
 // files. Empty is the sandbox's user. Where sandboxes have no users of their own, files stay with
 // the user that init runs as.
 func (f *files) owner(user string) (owner, error) {
+	// The client has named nobody.
 	if user == "" {
 		if !f.Contained {
 			return whoever, nil
 		}
 		user = f.User
 	}
+	// They are read anew each time: a program of the sandbox may have changed them.
 	known, err := account.Read()
 	if err != nil {
 		return whoever, wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
@@ -38,6 +40,7 @@ func (f *files) owner(user string) (owner, error) {
 // give gives a file that is open to its owner. It must come before the mode, because it takes
 // set-id bits away.
 func (w owner) give(fd int) error {
+	// Nothing is changed, which needs no rights.
 	if w == whoever {
 		return nil
 	}
@@ -55,12 +58,14 @@ func (w owner) giveAt(dir int, name string) error {
 // notOwned says why a file could not be given to somebody.
 type notOwned struct {
 	owner
+	// err is the kernel's.
 	err error
 }
 
 // Error names the owner and the reason.
 func (n notOwned) Error() string {
 	why := n.err.Error()
+	// A user namespace knows a range of numbers, and no others.
 	if n.err == unix.EINVAL {
 		why = "there are no such numbers in this sandbox"
 	}

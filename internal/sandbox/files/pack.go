@@ -36,7 +36,8 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 
 // packer sends a tar of what walks find.
 type packer struct {
-	f      *files
+	f *files
+	// follow: links that the client names are followed. Links below them never are.
 	follow bool
 	// base is the path that is being packed, and prefix what it is called in the tar: "" or ending
 	// in a slash.
@@ -45,7 +46,8 @@ type packer struct {
 	// bytes that takes.
 	links     map[inode]string
 	linksSize int
-	header    []byte
+	// header is the buffer of the next header.
+	header []byte
 	// dev is where the last file lay, and devMadeUp whether the kernel makes that up. Neighbours
 	// are asked about once.
 	dev                 uint64
@@ -94,6 +96,7 @@ func (p *packer) pack(asked string) error {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return p.entry(s.dir, name, s.name, asked, &st)
 	}
+	// The walk finds everything from this descriptor.
 	top, err := openChecked(s.dir, s.name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, byLinks)
 	if err != nil {
 		return blame(asked, err)
@@ -136,6 +139,7 @@ func (p *packer) entry(dir int, as, name, path string, st *unix.Stat_t) error {
 	case unix.S_IFBLK:
 		kind = ustar.Block
 	}
+	// Of a file with several names the content comes once. Other names refer to the first.
 	if st.Nlink > 1 {
 		if first, ok := p.links[inode{st.Dev, st.Ino}]; ok {
 			e := p.describe(ustar.HardLink, as, st)
@@ -192,6 +196,7 @@ func (p *packer) file(dir int, as, name, path string) error {
 	defer func() { _ = unix.Close(fd) }()
 	e := p.describe(ustar.File, as, st)
 	e.Size = st.Size
+	// The kernel says a size of 0 for what it makes up, so that it must be read to know its size.
 	made := ""
 	if p.madeUp(fd, st) {
 		if made, err = readMadeUp(fd); err != nil {
@@ -203,6 +208,7 @@ func (p *packer) file(dir int, as, name, path string) error {
 	if err := p.send(e); err != nil {
 		return err
 	}
+	// The header has announced so many bytes. A file that became shorter breaks off the tar.
 	left := int64(0)
 	if made != "" {
 		_, err = p.f.out.Write([]byte(made))

@@ -59,10 +59,12 @@ func foreign(fd int) error {
 	if err := ignoringEINTR(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
 		return err
 	}
+	// Only proc knows of processes.
 	if fs.Type != unix.PROC_SUPER_MAGIC {
 		return nil
 	}
 	buf := make([]byte, initwire.MaxPath+1)
+	// The kernel tells the path by which an open file is known, whatever path led to it.
 	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
 	if err != nil || own(string(buf[:n]), isThread) {
 		return errOwn // or it cannot be told
@@ -100,6 +102,7 @@ func isThread(id string) bool {
 
 // openBelow is openat2. Where the kernel has none, it does the same by small steps.
 func openBelow(dir int, path string, flags int, resolve uint64) (int, error) {
+	// The kernel follows the path by itself, and holds to these rules on its way.
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
 	for range maxLinks {
 		fd, err := unix.Openat2(dir, path, &how)
@@ -137,6 +140,7 @@ func openBySteps(dir int, path string, flags int, resolve uint64) (int, error) {
 		defer func() { _ = unix.Close(root) }()
 		dir = root
 	}
+	// From here on each name is looked at before it is followed.
 	s := steps{dir: dir, resolve: resolve}
 	defer s.leave()
 	return s.open(path, flags)
@@ -146,7 +150,8 @@ func openBySteps(dir int, path string, flags int, resolve uint64) (int, error) {
 type steps struct {
 	dir int
 	// mine: dir is to be closed.
-	mine    bool
+	mine bool
+	// resolve are the rules, as openat2 has them. links is how many were followed.
 	resolve uint64
 	links   int
 }
@@ -172,6 +177,7 @@ func (s *steps) open(path string, flags int) (int, error) {
 		if name == "" {
 			name = "."
 		}
+		// Up is out of what is allowed, even where it would lead back into it.
 		if name == ".." && s.resolve&unix.RESOLVE_BENEATH != 0 {
 			return -1, unix.EXDEV
 		}
@@ -222,6 +228,7 @@ func (s *steps) follow(target, rest string, more bool) (string, error) {
 	if onProc(s.dir) {
 		return "", unix.ELOOP
 	}
+	// An absolute target begins at the root of the sandbox.
 	if target[0] == '/' {
 		root, err := openAtFlags(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err != nil {
@@ -252,6 +259,7 @@ func onProc(dir int) bool {
 
 // spot is a name in a directory that is open, whether or not anything is there.
 type spot struct {
+	// dir is a descriptor of the directory. name has no slash, and is "." for the directory itself.
 	dir  int
 	name string
 	// directory: the path ends in a slash, so that only a directory can be meant.
@@ -276,6 +284,7 @@ func spotOf(dir int, path string) (spot, error) {
 		// Such a name has no place of its own: what it means is a directory, by itself.
 		parent, p.name, p.directory = path, ".", true
 	}
+	// The directory is opened by path only: whoever may not list it may know names in it.
 	fd, err := openChecked(dir, parent, unix.O_PATH|unix.O_DIRECTORY, byLinks)
 	p.dir = fd
 	return p, err

@@ -36,11 +36,13 @@ func (f *files) read(q *initwire.FileRead) error {
 	if err := f.say(e); err != nil {
 		return err
 	}
+	// The entry went first, so that the client knows the size before the bytes.
 	if q.Offset > 0 {
 		if _, err := unix.Seek(fd, q.Offset, unix.SEEK_SET); err != nil {
 			return blame(q.Path, err)
 		}
 	}
+	// Without a size that can be trusted, all is sent that can be read.
 	want := int64(math.MaxInt64)
 	if !e.Unsized {
 		want = max(st.Size-q.Offset, 0)
@@ -48,6 +50,7 @@ func (f *files) read(q *initwire.FileRead) error {
 	if q.Length > 0 {
 		want = min(want, q.Length)
 	}
+	// The client was told a size. Fewer bytes than that are an error.
 	left, err := f.send(fd, q.Path, want)
 	if err == nil && left > 0 && !e.Unsized {
 		err = shorter(q.Path, left)
@@ -110,6 +113,7 @@ func openRegular(path string) (int, *unix.Stat_t, error) {
 	if err != nil {
 		return -1, nil, err
 	}
+	// The path is followed a second time, so what it leads to is checked again.
 	fd, err := openPath(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	return regular(fd, err)
 }

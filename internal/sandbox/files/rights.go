@@ -23,6 +23,7 @@ func (f *files) with(user string, do func() error) error {
 	if !f.Contained {
 		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": only in a container can one be chosen")
 	}
+	// They are read with init's rights, and anew each time.
 	known, err := account.Read()
 	if err != nil {
 		return wrong(initwire.FileInvalid, "", "user "+strconv.Quote(user)+": "+err.Error())
@@ -31,6 +32,7 @@ func (f *files) with(user string, do func() error) error {
 	if failed != nil {
 		return wrong(initwire.FileInvalid, "", failed.Message)
 	}
+	// Names are read with init's own rights.
 	if f.names == nil {
 		f.names = account.ReadNames() // which the user need not be allowed to
 	}
@@ -52,6 +54,7 @@ func (f *files) assume() (err error) {
 	if f.as == nil {
 		return nil
 	}
+	// The rights are of one thread, so the goroutine must not leave it.
 	runtime.LockOSThread()
 	if f.mine, err = myRights(); err != nil {
 		runtime.UnlockOSThread()
@@ -80,7 +83,8 @@ func (f *files) giveBack() {
 // rights are what the kernel decides about files by.
 type rights struct {
 	uid, gid int
-	groups   []uint32
+	// groups are further groups.
+	groups []uint32
 }
 
 // myRights are those of this process.

@@ -29,6 +29,7 @@ type Service struct {
 // slot of the gate and, if the client named a user, a thread that has the rights of this user.
 type files struct {
 	Service
+	// o is the connection, and out what is sent on it.
 	o   *operation.Conn
 	out outflow
 	// names of owners, read when they are first needed.
@@ -61,12 +62,14 @@ func (s Service) Serve(o *operation.Conn, kind initwire.Kind, fields []byte) {
 	if err == nil {
 		err = f.out.frame(initwire.KindDone, nil)
 	}
+	// The client gets what is wrong as a frame. After any other error nobody is there to be told.
 	if wrong, ok := err.(*initwire.FileError); ok {
 		err = f.out.frame(initwire.KindFileError, wrong.Fields())
 	}
 	if err == nil {
 		err = f.out.flush()
 	}
+	// Of these two a client may still be sending.
 	if err == nil && (kind == initwire.KindFileWrite || kind == initwire.KindTarWrite) {
 		discard(o)
 	}
@@ -129,6 +132,7 @@ func wrong(code, path, message string) *initwire.FileError {
 // blame says what an error of the kernel means for a path. Other errors say it already, and stay as
 // they are.
 func blame(path string, err error) error {
+	// These two are permissions that the kernel knows nothing of.
 	if _, ok := err.(notOwned); ok || err == errOwn {
 		return wrong(initwire.FilePermission, path, err.Error())
 	}
@@ -136,6 +140,8 @@ func blame(path string, err error) error {
 	if !ok {
 		return err
 	}
+	// The code is for programs. The message is for people, where the kernel's own words say too
+	// little.
 	code, message := initwire.FileFault, errno.Error()
 	switch errno {
 	case unix.ENOENT:
@@ -176,7 +182,8 @@ func blame(path string, err error) error {
 
 // outflow collects frames for the client, so that many of them go out by one write.
 type outflow struct {
-	o   *operation.Conn
+	o *operation.Conn
+	// buf has frames that were not sent yet.
 	buf []byte
 	// open is one more than where the frame of bytes begins that is being filled; 0: there is none.
 	open int
@@ -209,6 +216,7 @@ func (w *outflow) frame(kind initwire.Kind, fields []byte) error {
 // room is where the next bytes may be put, at least one. The caller tells by used how many it has
 // put there.
 func (w *outflow) room() ([]byte, error) {
+	// A full frame ends, and the next one begins.
 	if w.open > 0 && len(w.buf) >= w.open+byteFrame-1 {
 		w.seal()
 	}
@@ -218,6 +226,7 @@ func (w *outflow) room() ([]byte, error) {
 				return nil, err
 			}
 		}
+		// Only what sends bytes needs the whole buffer: most answers are one small frame.
 		if cap(w.buf) < outflowSize {
 			w.buf = append(make([]byte, 0, outflowSize), w.buf...)
 		}
@@ -236,6 +245,7 @@ func (w *outflow) seal() {
 		return
 	}
 	at := w.open - 1
+	// A frame into which nothing was put is taken back.
 	if len(w.buf) == at+initwire.HeadSize {
 		w.buf = w.buf[:at]
 	} else {
@@ -265,6 +275,7 @@ func (w *outflow) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
+	// The write may wait for a slow client for minutes: what others need is given up meanwhile.
 	_ = w.o.Endpoint.SetWriteDeadline(time.Now().Add(operation.StallTime))
 	w.o.Pause()
 	_, err := w.o.Endpoint.Write(w.buf)
@@ -280,6 +291,7 @@ type inflow struct {
 	o *operation.Conn
 	// body is what is left of the frame that came last.
 	body []byte
+	// over: the end of the bytes has come.
 	over bool
 }
 
@@ -304,6 +316,7 @@ func (r *inflow) Take(limit int64) ([]byte, error) {
 			return nil, brokenOff{err.Error()}
 		case kind == initwire.KindBytesEnd:
 			r.over = true
+		// Nothing else may come before the end of the bytes.
 		case kind != initwire.KindBytes || len(body) > initwire.MaxBytes:
 			return nil, brokenOff{"frame of kind " + strconv.Itoa(int(kind)) + " among bytes"}
 		default:

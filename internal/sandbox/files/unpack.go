@@ -21,6 +21,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 	if err != nil {
 		return about(q.Path, err)
 	}
+	// The directory and those above it belong to the same user as what is unpacked.
 	if q.Make {
 		if err := makeAll(path, usualDirectoryMode, who); err != nil {
 			return blame(q.Path, err)
@@ -30,6 +31,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 	if err != nil {
 		return blame(q.Path, err)
 	}
+	// Bytes are unpacked as they come. Nothing is kept of the tar.
 	in := &inflow{o: f.o}
 	u := &unpacker{from: ustar.NewReader(in), path: q.Path, top: top, dir: -1, who: who, keep: q.KeepOwners}
 	err = u.run()
@@ -49,6 +51,7 @@ type unpacker struct {
 	// path is that of the top, for what is said.
 	path string
 	top  int
+	// who owns all that is unpacked, unless keep: then the tar says who.
 	who  owner
 	keep bool
 
@@ -134,9 +137,11 @@ func (u *unpacker) unpack(e *ustar.Entry, name string) error {
 		}
 		return ustar.Error{Name: e.Name, Why: "has no name"}
 	}
+	// A tar may have any number, and the kernel takes some to mean nobody in particular.
 	if u.keep && (e.UID < 0 || e.UID > maxOwner || e.GID < 0 || e.GID > maxOwner) {
 		return ustar.Error{Name: e.Name, Why: "has an owner that cannot be"}
 	}
+	// Entries of one directory mostly come one after the other, so it stays open.
 	if err := u.goTo(parentOf(name)); err != nil {
 		return err
 	}
@@ -184,6 +189,7 @@ func (u *unpacker) goTo(name string) error {
 		u.dir = -1
 	}
 	dir, err := u.openDirectory(name)
+	// Tars need not have entries for directories.
 	if err == unix.ENOENT {
 		dir, err = u.makeMissing(name)
 	}
@@ -234,6 +240,7 @@ func (u *unpacker) place(base string, make func(as string) error) error {
 		return err
 	}
 	for range 100 {
+		// Somebody else's file may have this name by chance. Then another one is tried.
 		as := tempName()
 		err = make(as)
 		if err == unix.EEXIST {

@@ -42,10 +42,12 @@ func (f *files) write(q *initwire.FileWrite) error {
 	if err != nil {
 		return err
 	}
+	// It lies in the same directory, because a rename works within one file system only.
 	temp, fd, err := tempFile(p.dir)
 	if err != nil {
 		return blame(q.Path, err)
 	}
+	// Mode and owner come when all bytes are there. Until then nobody else can open the file.
 	err = f.fill(fd, q)
 	if err == nil {
 		err = blame(q.Path, dress(fd, who, mode))
@@ -57,6 +59,7 @@ func (f *files) write(q *initwire.FileWrite) error {
 		err = blame(q.Path, ignoringEINTR(func() error { return unix.Renameat(p.dir, temp, p.dir, p.name) }))
 	}
 	if err != nil {
+		// Half a file is not left.
 		_ = unix.Unlinkat(p.dir, temp, 0)
 	}
 	return err
@@ -74,6 +77,7 @@ func about(path string, err error) error {
 // It makes missing directories if the client wants that.
 func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot, error) {
 	p, err := spotOf(unix.AT_FDCWD, path)
+	// The directory of the file is missing. It is made, and then looked up again.
 	if err == unix.ENOENT && q.Parents {
 		trimmed := strings.TrimRight(path, "/")
 		parent := trimmed[:strings.LastIndexByte(trimmed, '/')+1]
@@ -86,6 +90,7 @@ func (f *files) spotToWrite(q *initwire.FileWrite, path string, who owner) (spot
 		}
 		p, err = spotOf(unix.AT_FDCWD, path)
 	}
+	// Without this a link would be replaced by the file.
 	if err == nil && !q.Replace {
 		p, err = p.followed()
 	}
@@ -155,6 +160,7 @@ func (f *files) fill(fd int, q *initwire.FileWrite) error {
 			break
 		}
 		written += int64(len(b))
+		// More bytes than announced are not written.
 		if q.Sized && written > q.Size {
 			return notSized(q, "more")
 		}
@@ -215,6 +221,7 @@ func (f *files) make(q *initwire.FileMake) error {
 // makeIn makes a directory in another one. Nobody else may enter it before it has its owner and
 // mode.
 func makeIn(dir int, name string, mode uint32, who owner) error {
+	// With this mode nobody but init enters it before it is given away.
 	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
 		return err
 	}
@@ -231,6 +238,7 @@ func makeIn(dir int, name string, mode uint32, who owner) error {
 // there gets the owner and mode.
 func makeReplacing(path string, mode uint32, who owner, parents bool) error {
 	trimmed := strings.TrimRight(path, "/")
+	// All above it is made first.
 	if i := strings.LastIndexByte(trimmed, '/'); parents && i > 0 {
 		if err := makeAll(trimmed[:i], mode, who); err != nil {
 			return err

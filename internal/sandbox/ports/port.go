@@ -33,6 +33,7 @@ func Serve(o *operation.Conn, brief system.Gate, kind initwire.Kind, fields []by
 		connect(o, brief, fields)
 	case initwire.KindPorts:
 		brief.Enter()
+		// The kernel writes the list while it is read, which takes microseconds.
 		list, err := listening()
 		brief.Leave()
 		if err != nil {
@@ -63,11 +64,13 @@ func connect(o *operation.Conn, brief system.Gate, fields []byte) {
 	}
 	// From here on there is no time limit: silence is up to the two ends.
 	_ = o.Endpoint.SetDeadline(time.Time{}) // from here on, silence is the two ends' own affair
+	// The client may have sent bytes for the port right behind its request.
 	if early := o.Early(); len(early) > 0 {
 		if _, err := inside.Write(early); err != nil {
 			return
 		}
 	}
+	// Each direction has a goroutine, and both must have ended before the connection is closed.
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
@@ -83,6 +86,7 @@ func pass(to, from *system.Endpoint) {
 	buf := make([]byte, portBuffer)
 	for {
 		n, err := from.Read(buf)
+		// What came is passed on even if an error came with it.
 		if n > 0 {
 			if _, err := to.Write(buf[:n]); err != nil {
 				shut(to, syscall.SHUT_RDWR)
@@ -118,12 +122,14 @@ func dialInside(port int, brief system.Gate) (conn *system.Endpoint, why string)
 	}
 	v6 := &syscall.SockaddrInet6{Port: port}
 	v6.Addr[15] = 1
+	// Some programs listen on the address of IPv6 only.
 	conn, err6 := dialTCP(syscall.AF_INET6, v6, brief)
 	switch {
 	case err6 == nil:
 		return conn, ""
 	case err == syscall.ECONNREFUSED:
 		return nil, "nothing listens on it inside"
+	// The kernel does not answer for a listener whose backlog is full.
 	case err == os.ErrDeadlineExceeded:
 		return nil, "who listens on it inside does not accept connections"
 	}
@@ -147,10 +153,12 @@ func dialTCP(family int, to syscall.Sockaddr, brief system.Gate) (*system.Endpoi
 func beginTCP(family int, to syscall.Sockaddr, brief system.Gate) (conn *system.Endpoint, made bool, err error) {
 	brief.Enter()
 	defer brief.Leave()
+	// It never blocks: waiting is the poller's.
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, false, err
 	}
+	// Small packets must not wait: what is passed on may be keystrokes.
 	_ = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	err = syscall.Connect(fd, to)
 	if err != nil && err != syscall.EINPROGRESS && err != syscall.EINTR {
@@ -177,6 +185,7 @@ func connected(conn *system.Endpoint) error {
 			}
 			return true
 		}
+		// Without an error and without a peer, the connection is still under way.
 		_, err := syscall.Getpeername(int(fd))
 		return err == nil
 	})
@@ -195,6 +204,7 @@ func listening() (*initwire.PortList, error) {
 	list := &initwire.PortList{}
 	for _, path := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		f, err := os.Open(path)
+		// Only the file of IPv6 may be missing.
 		if os.IsNotExist(err) && len(path) > len("/proc/self/net/tcp") {
 			continue // a kernel without it
 		}
@@ -233,6 +243,7 @@ func eachLine(r io.Reader, f func(line string) bool) error {
 			}
 			text = rest
 		}
+		// The buffer is full of one line without an end.
 		if len(text) == cap(buf) {
 			text = "" // no line of ours is so long
 		}
@@ -249,6 +260,7 @@ func eachLine(r io.Reader, f func(line string) bool) error {
 // parseListening reads a line of /proc/net/tcp. Addresses there are hexadecimal, in words of the
 // machine's own byte order.
 func parseListening(line string) (l initwire.Listening, ok bool) {
+	// The state TCP_LISTEN, as the kernel writes it.
 	const listen = "0A"
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[3] != listen {
@@ -258,6 +270,7 @@ func parseListening(line string) (l initwire.Listening, ok bool) {
 	if !found || len(address) != 8 && len(address) != 32 {
 		return l, false
 	}
+	// An address of IPv6 has four such words.
 	for ; address != ""; address = address[8:] {
 		word, err := strconv.ParseUint(address[:8], 16, 32)
 		if err != nil {

@@ -35,8 +35,10 @@ func find(p *Program) (path string, failed *initwire.Failed) {
 	if !set {
 		search = defaultPath
 	}
+	// A file that may not be executed is the better reason, if nothing else is found.
 	denied := ""
 	for dir := range strings.SplitSeq(search, ":") {
+		// An empty part of PATH is the work directory.
 		if dir == "" {
 			dir = "."
 		}
@@ -136,6 +138,7 @@ func explain(p *Program, path string, err error) *initwire.Failed {
 		if p.Beside {
 			return initwire.UserFault(initwire.ReasonProcessLimit, "command "+strconv.Quote(path)+" cannot be started: the sandbox has as many processes and threads as it may have (resources.pids)")
 		}
+	// The kernel does not say how much would fit.
 	case syscall.E2BIG:
 		return initwire.UserFault(initwire.ReasonSpec, "command and environment together are "+strconv.Itoa(p.size())+" bytes, more than the system takes")
 	case syscall.ENAMETOOLONG:

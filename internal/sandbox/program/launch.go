@@ -70,6 +70,7 @@ func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 		return 0, -1, failed
 	}
 	if l.Contained {
+		// The work directory is looked up here, where no magic link is followed.
 		work, err := system.OpenInside(p.Work, system.OPath|syscall.O_DIRECTORY)
 		if err != nil {
 			return 0, -1, explain(p, path, err)
@@ -84,12 +85,14 @@ func (l Launcher) Launch(p *Program) (pid, pidfd int, failed *initwire.Failed) {
 			return 0, -1, initwire.NodeFault("take capabilities from the command: " + err.Error())
 		}
 	}
+	// The program inherits the timer slack of the thread that forks it.
 	usualTimerSlack()
 	attr.Env = p.Env
 	pid, err := syscall.ForkExec(path, p.Command, attr)
 	if err != nil {
 		return 0, -1, explain(p, path, err)
 	}
+	// Without a pidfd its death could not be told from that of a stranger with the same number.
 	if pidfd < 0 {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		return 0, -1, initwire.NodeFault("watch the command: this kernel gives no descriptor of a process")
@@ -141,6 +144,7 @@ func enter(p *Program, attr *syscall.ProcAttr) *initwire.Failed {
 func withAccount(env, own []string, who *account.User) []string {
 	out := slices.Clone(env)
 	for _, v := range [][2]string{{"USER", who.Name}, {"LOGNAME", who.Name}, {"HOME", who.Home}, {"SHELL", who.Shell}} {
+		// What the job or the client sets itself counts.
 		if _, set := lookup(own, v[0]); set {
 			continue
 		}

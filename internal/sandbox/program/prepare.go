@@ -46,6 +46,7 @@ func cut(mask uint64) error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CAPGET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
 		return errno
 	}
+	// Nothing is inheritable, as is usual: then there is nothing to take away.
 	if sets[0].inheritable|sets[1].inheritable == 0 {
 		return nil
 	}

@@ -127,6 +127,7 @@ func (r *Reader) Next() (*Entry, error) {
 			return nil, err
 		}
 		switch e.Kind {
+		// These are names of old for a regular file.
 		case kindOldFile, kindContiguous:
 			e.Kind = File
 		}
@@ -153,6 +154,7 @@ func (r *Reader) header() (*Entry, error) {
 	case n < BlockSize:
 		return nil, Error{"", "is cut short in a header"}
 	}
+	// A block of zeros is the end. What comes behind it does not matter.
 	if r.block == [BlockSize]byte{} {
 		return nil, nil
 	}
@@ -162,6 +164,7 @@ func (r *Reader) header() (*Entry, error) {
 // full fills p. It reads less only at the end of the tar.
 func (r *Reader) full(p []byte) (n int, err error) {
 	for n < len(p) {
+		// A source may give less than is asked for.
 		b, err := r.from.Take(int64(len(p) - n))
 		if err != nil {
 			return n, err
@@ -233,6 +236,7 @@ func parseHeader(b *[BlockSize]byte) (*Entry, error) {
 		sum += int64(c)
 		signed += int64(int8(c))
 	}
+	// Some old programs summed up signed bytes.
 	said, ok := parseTarNumber(b[atSum:atType])
 	if !ok || said != sum && said != signed {
 		return nil, Error{"", "is none, or is damaged: a header's sum is wrong"}
@@ -307,6 +311,7 @@ func parseTarNumber(b []byte) (n int64, ok bool) {
 		}
 		return int64(u), len(b) <= 8 || (int64(u) < 0) == negative
 	}
+	// Programs fill up the field with spaces or NULs, on either side.
 	text := strings.Trim(string(b), " \x00")
 	if text == "" {
 		return 0, true
@@ -329,6 +334,7 @@ type paxRecord struct{ key, value string }
 // take adds the content of an entry of such a kind.
 func (l *later) take(kind byte, text string) error {
 	l.some = true
+	// Several of them may come before one entry.
 	if l.size += len(text); l.size > maxRecords {
 		return Error{"", "says more about one file than " + strconv.Itoa(maxRecords) + " bytes"}
 	}
@@ -352,6 +358,7 @@ func (l *later) take(kind byte, text string) error {
 // parsePax reads records: length, space, key, equals sign, value, newline.
 func parsePax(text string) (all []paxRecord, ok bool) {
 	for text != "" {
+		// The length counts itself and the newline.
 		digits, _, found := strings.Cut(text, " ")
 		n, err := strconv.ParseUint(digits, 10, 31)
 		if !found || err != nil || n < uint64(len(digits))+4 || n > uint64(len(text)) || text[n-1] != '\n' {
@@ -369,6 +376,7 @@ func parsePax(text string) (all []paxRecord, ok bool) {
 
 // put puts it into the entry.
 func (l *later) put(e *Entry) error {
+	// What comes later is written over what came before.
 	if l.name != nil {
 		e.Name = *l.name
 	}
@@ -378,6 +386,7 @@ func (l *later) put(e *Entry) error {
 	for _, p := range l.pax {
 		ok := true
 		switch p.key {
+		// Records of a pax header win over the header.
 		case "path":
 			e.Name = p.value
 		case "linkpath":
@@ -456,6 +465,7 @@ func AppendHeader(b []byte, e *Entry) []byte {
 		pax += paxLine(key, strconv.FormatInt(n, 10))
 		return 0
 	}
+	// What does not fit is cut here, and whole in the pax header before it.
 	head := *e
 	head.Name, head.Target = name, link
 	head.UID, head.GID = fitting(e.UID, "uid", 7), fitting(e.GID, "gid", 7)
@@ -483,6 +493,7 @@ func splitName(s string) (name, prefix string, ok bool) {
 	// The leftmost slash that leaves a name which fits; a last slash is the name's own.
 	for i := len(s) - nameSize - 1; i < len(s)-1 && i <= prefixSize; i++ {
 		if i > 0 && s[i] == '/' {
+			// The slash itself is in neither part: readers put it there.
 			return s[i+1:], s[:i], true
 		}
 	}
@@ -492,6 +503,7 @@ func splitName(s string) (name, prefix string, ok bool) {
 // paxLine is a record, which begins with its own length.
 func paxLine(key, value string) string {
 	rest := " " + key + "=" + value + "\n"
+	// The number of digits depends on the length, and the length on the number of digits.
 	n := len(rest)
 	for {
 		line := strconv.Itoa(n) + rest
@@ -523,6 +535,7 @@ func appendBlock(b []byte, e *Entry, prefix string) []byte {
 		putOctal(h[atMinor:atPrefix], int64(e.Minor))
 	}
 	copy(h[atPrefix:], prefix)
+	// The field of the sum counts as spaces.
 	sum := int64(8 * ' ')
 	for _, c := range h {
 		sum += int64(c)

@@ -18,6 +18,7 @@ import (
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	dir := t.TempDir()
+	// These are what whiteouts, opaque directories and owners take.
 	if err := unix.Mknod(filepath.Join(dir, "w"), unix.S_IFCHR, 0); err != nil {
 		t.Skip("unpacking layers needs the right to make device nodes:", err)
 	}
@@ -31,13 +32,20 @@ func NeedRoot(t testing.TB) {
 
 // Item is an entry of a layer's tar, short to write.
 type Item struct {
-	Name  string
-	Type  byte // 0: file, or directory if the name ends in a slash
-	Body  string
-	Link  string
-	Mode  int64
-	UID   int
-	GID   int
+	// Name ends in a slash if it is a directory and has no type.
+	Name string
+	// Type is one of archive/tar; 0: a file, or a directory by its name.
+	Type byte
+	// Body is the content of a file.
+	Body string
+	// Link is the target of a link.
+	Link string
+	// Mode is the usual one if it is 0.
+	Mode int64
+	// UID and GID are its owners.
+	UID int
+	GID int
+	// Xattr are extended attributes, by their names.
 	Xattr map[string]string
 }
 
@@ -52,6 +60,7 @@ func TarOf(t testing.TB, items ...Item) []byte {
 	for _, it := range items {
 		h := &tar.Header{Name: it.Name, Typeflag: it.Type, Linkname: it.Link, Mode: it.Mode, Uid: it.UID, Gid: it.GID, ModTime: Time, Size: int64(len(it.Body))}
 		switch {
+		// Without a type the name tells it.
 		case it.Type == 0 && strings.HasSuffix(it.Name, "/"):
 			h.Typeflag = tar.TypeDir
 		case it.Type == 0:
@@ -67,6 +76,7 @@ func TarOf(t testing.TB, items ...Item) []byte {
 			if h.PAXRecords == nil {
 				h.PAXRecords = map[string]string{}
 			}
+			// This is how tar programs write them.
 			h.PAXRecords["SCHILY.xattr."+k] = v
 		}
 		if err := w.WriteHeader(h); err != nil {
@@ -86,6 +96,7 @@ func TarOf(t testing.TB, items ...Item) []byte {
 func Gz(t testing.TB, b []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
+	// Tests need it to be fast, not small.
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
 	if _, err := w.Write(b); err != nil {
 		t.Fatal(err)
@@ -134,6 +145,7 @@ func Look(t testing.TB, path string) string {
 	case unix.S_IFIFO:
 		return "fifo " + owner
 	}
+	// Overlay's whiteout is the device 0/0.
 	if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
 		return "whiteout"
 	}

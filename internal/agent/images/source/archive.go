@@ -25,6 +25,7 @@ import (
 // registries have. So one is made, with the diff ids in place of the digests: the same image always
 // has the same digest.
 type Archive struct {
+	// path is what the user named, and f the file, or a plain form of it.
 	path string
 	f    *os.File
 	// entries are the regular files in it, by their names.
@@ -82,6 +83,7 @@ func OpenArchive(ctx context.Context, path, tmp string, room Room) (*Archive, er
 		a.Close()
 		return nil, err
 	}
+	// Its content is read later, when a layer is asked for.
 	if err := a.scan(ctx); err != nil {
 		a.Close()
 		return nil, err
@@ -96,14 +98,17 @@ func (a *Archive) flatten(ctx context.Context, tmp string, room Room) error {
 		return failure.Unusable("%s cannot be decompressed: %s", a.path, failure.Bounded(err.Error()))
 	}
 	defer r.Close()
+	// It can be read where it lies.
 	if !compressed {
 		_, err := a.f.Seek(0, io.SeekStart)
 		return failure.Naming(a.path, err)
 	}
+	// Only a plain file can be read at any place.
 	plain, err := os.CreateTemp(tmp, "archive-")
 	if err != nil {
 		return failure.Node("image store: %v", err)
 	}
+	// Without a name it goes with this process, however that ends.
 	_ = os.Remove(plain.Name())
 	piece := room.Piece()
 	for {

@@ -20,6 +20,7 @@ import (
 
 // Layout is an OCI layout directory as a source. Links in it do not lead out of it.
 type Layout struct {
+	// path is what the user named, and root keeps all reading below it.
 	path string
 	root *os.Root
 }
@@ -85,12 +86,14 @@ func (l *Layout) Find(which string, want Platform) (v1.Descriptor, error) {
 		}
 	}
 	switch {
+	// A name that is wrong is told with those that there are.
 	case len(found) == 0 && which != "":
 		return v1.Descriptor{}, failure.NotFound("there is no %q in %s; it has: %s", which, l.path, listed(names))
 	case len(found) == 0:
 		return v1.Descriptor{}, failure.NotFound("%s has no image", l.path)
 	case len(found) == 1:
 		return found[0], nil
+	// Several images are one only if they are for several platforms.
 	case which == "" && len(names) > 1 || slices.ContainsFunc(found, func(d v1.Descriptor) bool { return d.Platform == nil }):
 		return v1.Descriptor{}, failure.Unusable("%s has %d images: name one of: %s", l.path, len(found), listed(names))
 	}
@@ -121,6 +124,7 @@ func (l *Layout) read(path string, most int64) ([]byte, error) {
 
 // open opens a regular file of the layout. It never waits.
 func (l *Layout) open(path string) (*os.File, error) {
+	// A pipe in its place must not be waited for.
 	f, err := l.root.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	return regular(f, err, l.path+"/"+path)
 }

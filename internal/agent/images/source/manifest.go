@@ -22,6 +22,7 @@ import (
 
 // Platform is what an image must have been built for.
 type Platform struct {
+	// They are as Go and OCI call them. Variant may be empty.
 	OS, Architecture, Variant string
 }
 
@@ -71,6 +72,7 @@ type Source interface {
 
 // newDocument checks what a source gave. want is empty if it was asked for by tag.
 func newDocument(data []byte, mediaType types.MediaType, want v1.Hash) (Document, error) {
+	// The digest is of the bytes as they came, before anything in them is believed.
 	sum := sha256.Sum256(data)
 	d := Document{Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}, mediaType: mediaType, Data: data}
 	if want != (v1.Hash{}) && want != d.Digest {
@@ -141,6 +143,7 @@ func chooseFrom(list []v1.Descriptor, want Platform) (v1.Descriptor, error) {
 			best, bestScore = d, score
 		}
 	}
+	// The reason names what there is, so that the user can see what to build.
 	if best == nil {
 		if len(exist) == 0 {
 			return v1.Descriptor{}, failure.Unusable("its index names no image")
@@ -165,6 +168,7 @@ func fits(have, want Platform) int {
 	switch {
 	case have.Variant == want.Variant:
 		return 1000
+	// A newer variant than the machine has cannot run on it.
 	case !haveKnown || !wantKnown || haveLevel > wantLevel:
 		return 0
 	}
@@ -255,6 +259,7 @@ func NewContent(manifest, config Document, want Platform) (*Content, error) {
 	if have.OS != "" && have.Architecture != "" && fits(have, want) == 0 {
 		return nil, failure.Unusable("it is for %s, and this node is %s", failure.Bounded(have.String()), want)
 	}
+	// Each layer needs its diff id, which alone says what must be unpacked.
 	if len(c.RootFS.DiffIDs) != len(m.Layers) {
 		return nil, failure.Unusable("its manifest has %d layers, its configuration %d", len(m.Layers), len(c.RootFS.DiffIDs))
 	}
@@ -287,9 +292,9 @@ func (c *Content) Diffs() []Layer {
 type ImageConfig struct {
 	Entrypoint, Cmd, Env         []string
 	User, WorkingDir, StopSignal string
-	Volumes                      []string // sorted
-	ExposedPorts                 []string // as "80/tcp", sorted
-	OS, Architecture             string
+	// Volumes and ExposedPorts (as "80/tcp") are sorted.
+	Volumes, ExposedPorts []string
+	OS, Architecture      string
 }
 
 // imageConfig takes that from a configuration.

@@ -67,6 +67,7 @@ func Parse(given string) (Reference, error) {
 		return r, failure.Unusable("the image reference is empty")
 	case len(given) > maxReference:
 		return r, failure.Unusable("the image reference has %d characters, %d at most", len(given), maxReference)
+	// References are shown to users and written to logs.
 	case !utf8.ValidString(given), strings.IndexFunc(given, func(r rune) bool { return r <= ' ' || r == 0x7f }) >= 0:
 		return r, failure.Unusable("image reference %q has characters that no image name has", given)
 	}

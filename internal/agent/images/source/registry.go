@@ -106,6 +106,7 @@ func (r *Registry) connect(ctx context.Context) (*session, error) {
 			return nil, failure.Outside("the right to pull was not had: %s", said(err))
 		}
 	}
+	// The server may send the node to a mirror.
 	if g.Ref != "" {
 		var err error
 		if target, err = parseRemote(g.Ref); err != nil {
@@ -116,6 +117,7 @@ func (r *Registry) connect(ctx context.Context) (*session, error) {
 	switch {
 	case isForbidden(r.destinations, hostOf(host)):
 		return nil, failure.Unusable("registry %s: it is an address that no registry uses", host)
+	// Services of the node itself are none that a user may reach by an image.
 	case isHere(hostOf(host)) && !g.Insecure:
 		return nil, failure.Unusable("registry %s is on the node itself: that is allowed only to registries that the server's configuration calls insecure", host)
 	}
@@ -145,6 +147,7 @@ func (r *Registry) authorize(ctx context.Context, target Reference, header strin
 	if err != nil {
 		return nil, "", failure.Unusable("registry %q: %v", host, err)
 	}
+	// Without a header of the server's, tokens are got as anybody gets them.
 	if header == "" {
 		rt, err := transport.NewWithContext(ctx, reg, authn.Anonymous, base, []string{target.repo.Scope(transport.PullScope)})
 		// The transport puts the scheme that it found in place of this one.
@@ -152,6 +155,7 @@ func (r *Registry) authorize(ctx context.Context, target Reference, header strin
 	}
 	scheme := "https"
 	if plain {
+		// Whether it speaks https or http is seen by trying.
 		ch, err := transport.Ping(ctx, reg, base)
 		if err != nil {
 			return nil, "", r.answer(ctx, err)
@@ -166,13 +170,15 @@ func (r *Registry) authorize(ctx context.Context, target Reference, header strin
 // granted sends the header to its registry and nowhere else, because a registry sends its clients
 // to other hosts for blobs.
 type granted struct {
-	inner                http.RoundTripper
+	inner http.RoundTripper
+	// scheme and host are the registry's, and header is for these alone.
 	scheme, host, header string
 }
 
 // RoundTrip sends a request.
 func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Host == g.host && req.URL.Scheme == g.scheme {
+		// A transport must not change the request that it is given.
 		req = req.Clone(req.Context())
 		req.Header.Set("Authorization", g.header)
 	}
@@ -186,6 +192,7 @@ func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 type guard struct {
 	inner        http.RoundTripper
 	destinations agent.Destinations
+	// plain allows plain http, and local the services of this machine.
 	plain, local bool
 }
 
@@ -227,6 +234,7 @@ func (r *Registry) answer(ctx context.Context, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	// The reasons that are most helpful come first.
 	case errors.Is(err, errSlow):
 		return failure.Outside("registry %s sends too slowly", host)
 	case errors.As(err, &untrusted), !errors.As(err, &a):
@@ -261,6 +269,7 @@ func (r *Registry) do(ctx context.Context, method, path string, header http.Head
 		for k, v := range header {
 			req.Header[k] = v
 		}
+		// Registries tell by this who asks them.
 		req.Header.Set("User-Agent", "muster-node")
 		resp, err := s.client.Do(req)
 		if err != nil {
@@ -275,6 +284,7 @@ func (r *Registry) do(ctx context.Context, method, path string, header http.Head
 		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 			return nil, partError{r.answer(ctx, err)}
 		}
+		// A grant may end between two requests. A new one is asked for once.
 		if resp.StatusCode == http.StatusUnauthorized && r.grant != nil && refused == nil {
 			refused = s
 			continue
@@ -294,6 +304,7 @@ func (e pauseError) Unwrap() error { return e.error }
 
 // withPause adds the time that an answer asks for to a failure.
 func withPause(err error, retryAfter string) error {
+	// A date is possible too, and nobody sends one.
 	if n, e := strconv.Atoi(retryAfter); e == nil && n > 0 && failure.Is(err, muster.FailureOutside) {
 		return pauseError{err, time.Duration(min(n, 3600)) * time.Second}
 	}
@@ -415,6 +426,7 @@ func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 		}
 		return nil, err
 	}
+	// This is what was asked for.
 	if from == 0 || resp.StatusCode == http.StatusPartialContent && startsAt(resp.Header.Get("Content-Range"), from) {
 		return resp.Body, nil
 	}
@@ -422,6 +434,7 @@ func (r *Registry) Blob(ctx context.Context, d v1.Descriptor, from int64) (io.Re
 		_ = resp.Body.Close()
 		return nil, failure.Outside("registry %s sends another part of %s than it was asked for", r.ref.repo.RegistryStr(), d.Digest)
 	}
+	// All of it comes. What is here already is read and thrown away.
 	if _, err := io.CopyN(io.Discard, resp.Body, from); err != nil {
 		_ = resp.Body.Close()
 		return nil, r.answer(ctx, err)

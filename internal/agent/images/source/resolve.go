@@ -38,6 +38,7 @@ func (r Resolver) Try(ctx context.Context, do func() error) error {
 
 // Complete gets what a document leads to: the manifest for this platform, and its configuration.
 func (r Resolver) Complete(ctx context.Context, src Source, doc Document) (*Content, error) {
+	// An index leads to an image, or to another index.
 	for n := 0; doc.mediaType.IsIndex(); n++ {
 		if n == maxNesting {
 			return nil, failure.Unusable("its index leads to an index, again and again")

@@ -11,8 +11,10 @@ import (
 // What an answer must bring to be waited for. An answer holds a place that others want: one that
 // brings a byte now and then would hold it for hours.
 const (
-	stallAfter = time.Minute // without an byte; also the window of the rate
-	leastRate  = 64 << 10    // bytes in each window but the first
+	// stallAfter is how long it may bring no byte. It is also the window of the rate.
+	stallAfter = time.Minute
+	// leastRate is how many bytes it must bring in each window but the first.
+	leastRate = 64 << 10
 )
 
 // errSlow is the error of an answer that brings too little.
@@ -21,14 +23,18 @@ var errSlow = errors.New("it sends too slowly")
 // steady is the body of an answer that ends with errSlow if too little comes. Only the time in
 // which somebody waits for it counts, because a slow disk of this node is not the sender's fault.
 type steady struct {
-	body   io.ReadCloser
-	cancel context.CancelFunc // of the request
+	body io.ReadCloser
+	// cancel ends the request, and stall calls it.
+	cancel context.CancelFunc
 	stall  *time.Timer
 
-	waited  time.Duration // in this window
-	got     int           // in this window
-	started bool          // the first window is over
-	err     error         // sticky
+	// waited is how long was waited in this window, and got how many bytes came in it.
+	waited time.Duration
+	got    int
+	// started: the first window is over.
+	started bool
+	// err is the last error, which is answered again.
+	err error
 }
 
 // steadily sends a request and watches over its answer.

@@ -98,9 +98,11 @@ func (t *Transfer) Read(p []byte) (int, error) {
 		t.sum.Write(p[:n])
 		t.at += int64(n)
 		t.gauge.Done.Store(t.at)
+		// It goes on well, so that earlier failures no longer count.
 		if t.at-t.since > enough {
 			t.failed, t.since = 0, t.at
 		}
+		// The next bytes come over a new connection.
 		if err != nil && t.at < t.blob.Descriptor.Size {
 			t.drop()
 			if err == io.EOF {
@@ -148,6 +150,7 @@ func (t *Transfer) again(err error) error {
 // that is too long is the answer instead, so that others may go first.
 func pause(ctx context.Context, first time.Duration, failed int, err error) error {
 	d := min(first<<min(failed-1, 10), longestPause)
+	// Not all nodes shall come back at the same moment.
 	d = d/2 + rand.N(d/2+1)
 	var p pauseError
 	if errors.As(err, &p) {

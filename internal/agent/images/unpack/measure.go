@@ -64,6 +64,7 @@ func Measure(ctx context.Context, dir string) (TreeSum, error) {
 // walk adds what is in a directory, sorted, then what is below. It keeps no directory open on its
 // way down, because a layer may be deep.
 func (m *measurer) walk(dir string) error {
+	// A large layer takes seconds.
 	if m.ctx.Err() != nil {
 		return context.Cause(m.ctx)
 	}
@@ -77,6 +78,7 @@ func (m *measurer) walk(dir string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", dot(dir), err)
 	}
+	// The sum must not depend on the order in which the file system has them.
 	slices.Sort(names)
 	var below []string
 	for _, name := range names {
@@ -137,6 +139,7 @@ func (m *measurer) add(at string, st *unix.Stat_t) error {
 	default:
 		return nil
 	}
+	// The content of several names is on the disk once.
 	if st.Nlink > 1 {
 		if m.seen[st.Ino] {
 			return nil

@@ -133,6 +133,7 @@ func (t *tree) resolve(dir string, create bool) (string, error) {
 			continue
 		}
 		next := path.Join(at, part)
+		// Links may make a path as long as they like.
 		if len(next) > maxPath {
 			return "", evil("the path %s is too long", failure.Bounded(next))
 		}

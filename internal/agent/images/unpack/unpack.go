@@ -153,6 +153,7 @@ func (u *unpacker) all(r io.Reader) error {
 // start gives the root its owner and mode. The layer may have an entry for the root that says
 // otherwise.
 func (u *unpacker) start() error {
+	// MkdirTemp has made it for nobody else.
 	err := unix.Fchmod(u.tree.root, 0o755)
 	if err == nil {
 		err = unix.Fchown(u.tree.root, u.shift, u.shift)
@@ -182,6 +183,7 @@ func setTime(dirFD int, name string, t unix.Timespec) error {
 // use takes room for an entry.
 func (u *unpacker) use(n int64) error {
 	if n > u.granted {
+		// Asking for each entry would take the store's lock each time.
 		ask := max(n-u.granted, u.room.Piece())
 		if err := u.room.Reserve(u.ctx, ask); err != nil {
 			return err
@@ -255,6 +257,7 @@ func (u *unpacker) whiteout(dir, base string) (done bool, err error) {
 	if base == whiteoutOpaque {
 		return true, u.tree.hide(at)
 	}
+	// The rest of the name is what is hidden.
 	hidden := strings.TrimPrefix(base, whiteoutPrefix)
 	if hidden == "" || hidden == "." || hidden == ".." {
 		return true, evil("it hides %q, which is no name", hidden)
@@ -269,6 +272,7 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 		return evil("its name is too long")
 	}
 	switch h.Typeflag {
+	// A device of the image's would be one of the node's.
 	case tar.TypeChar, tar.TypeBlock:
 		u.notes.Devices++
 		return u.leave(at)
@@ -342,6 +346,7 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 	if err != nil {
 		return err
 	}
+	// The directory is followed through links, the last name is not.
 	from := path.Join(targetAt, targetBase)
 	if u.leftOut[from] {
 		return u.leave(at)
@@ -353,6 +358,7 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 		return evil("a link to %q, which is not in this layer", failure.Bounded(h.Linkname))
 	case err != nil:
 		return err
+	// Neither of these can have a second name.
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR || isWhiteout(&st):
 		return evil("a link to %q, which is not a file", failure.Bounded(h.Linkname))
 	case from == at:
@@ -485,6 +491,7 @@ func (u *unpacker) id(id int) (int, error) {
 	if u.shift == 0 {
 		return id, nil
 	}
+	// The user namespace has no such id.
 	if id >= idRange {
 		u.notes.Owners++
 		id = nobody
@@ -510,6 +517,7 @@ func (u *unpacker) attributes(h *tar.Header, set func(string, []byte) error) err
 		}
 		data := []byte(value)
 		switch {
+		// Capabilities of a file count only with the owner of its user namespace.
 		case name == capability && h.Typeflag != tar.TypeDir:
 			data = shiftCapability(data, u.shift)
 		case strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay."):
