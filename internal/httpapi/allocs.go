@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -34,7 +35,7 @@ func (p *AllocPath) find(snap *state.Snapshot) (*state.Alloc, error) {
 	if al := snap.Alloc(muster.AllocID(p.ID)); al != nil {
 		return al, nil
 	}
-	return nil, notFound("allocation %s: not found", clip(p.ID))
+	return nil, problem.NotFound("allocation %s: not found", problem.Clip(p.ID))
 }
 
 type allocOut struct{ Body api.Alloc }

@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -235,8 +236,6 @@ func (a *API) Server() *http.Server {
 // or when the server is shut down.
 func (a *API) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(a.stopping, func() { cancel(errStopping) })
+	unhook := context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })
 	return ctx, func() { unhook(); cancel(nil) }
 }
-
-var errStopping = muster.Faultf(muster.FaultUnavailable, "the server is stopping")

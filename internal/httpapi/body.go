@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/fields"
+	"github.com/musterhq/muster/internal/problem"
 )
 
 // RequestBody takes the JSON body that the guard has read. It is a field of the
@@ -47,9 +48,9 @@ const (
 // decode reads a JSON body strictly into v: no unknown or misspelt field, none
 // given twice, no null, nothing of another type, and no 0 where 0 would be
 // taken for "left out".
-func decode(raw []byte, v any) *problem {
-	bad := func(format string, args ...any) *problem {
-		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "the body is not JSON",
+func decode(raw []byte, v any) *problem.Problem {
+	bad := func(format string, args ...any) *problem.Problem {
+		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the body is not JSON",
 			api.ProblemField{Location: "body", Message: fmt.Sprintf(format, args...)})
 	}
 	if len(bytes.TrimSpace(raw)) == 0 {
@@ -65,13 +66,13 @@ func decode(raw []byte, v any) *problem {
 			line, column := position(raw, int(syntax.Offset))
 			return bad("line %d, column %d: %s", line, column, syntax)
 		}
-		return bad("%s", clip(err.Error()))
+		return bad("%s", problem.Clip(err.Error()))
 	}
 	c := &shape{dec: json.NewDecoder(bytes.NewReader(raw))}
 	c.dec.UseNumber()
 	c.value(reflect.TypeOf(v).Elem(), "", "body", 0)
 	if len(c.problems) > 0 {
-		return wrong(c.problems)
+		return problem.Wrong(c.problems)
 	}
 	if err := json.Unmarshal(raw, v); err != nil {
 		where := "body"
@@ -79,7 +80,7 @@ func decode(raw []byte, v any) *problem {
 		if errors.As(err, &wrongType) && wrongType.Field != "" {
 			where += "." + wrongType.Field
 		}
-		return invalid(clip(where), "%s", clip(err.Error()))
+		return problem.Invalid(problem.Clip(where), "%s", problem.Clip(err.Error()))
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ type shape struct {
 
 func (c *shape) add(path, format string, args ...any) {
 	if len(c.problems) < maxProblems {
-		c.problems = append(c.problems, api.ProblemField{Location: clip(path), Message: fmt.Sprintf(format, args...)})
+		c.problems = append(c.problems, api.ProblemField{Location: problem.Clip(path), Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -113,7 +114,7 @@ var (
 func (c *shape) value(t reflect.Type, tag reflect.StructTag, path string, depth int) {
 	token, err := c.dec.Token()
 	if err != nil {
-		c.add(path, "cannot be read: %s", clip(err.Error()))
+		c.add(path, "cannot be read: %s", problem.Clip(err.Error()))
 		return
 	}
 	if depth > maxDepth {
@@ -148,11 +149,11 @@ func (c *shape) object(t reflect.Type, path string, depth int) {
 	for c.dec.More() {
 		token, err := c.dec.Token()
 		if err != nil {
-			c.add(path, "cannot be read: %s", clip(err.Error()))
+			c.add(path, "cannot be read: %s", problem.Clip(err.Error()))
 			return
 		}
 		name, _ := token.(string)
-		at := path + "." + clip(name)
+		at := path + "." + problem.Clip(name)
 		if seen[name] {
 			c.add(at, "is given twice")
 		}
@@ -203,7 +204,7 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 			b, _ := json.Marshal(token)
 			v := reflect.New(t)
 			if err := json.Unmarshal(b, v.Interface()); err != nil {
-				c.add(path, "%s", clip(err.Error()))
+				c.add(path, "%s", problem.Clip(err.Error()))
 				return
 			}
 			zero = v.Elem().IsZero()
@@ -249,9 +250,9 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 func described(token json.Token) string {
 	switch v := token.(type) {
 	case string:
-		return "the text " + strconv.QuoteToGraphic(clip(v))
+		return "the text " + strconv.QuoteToGraphic(problem.Clip(v))
 	case json.Number:
-		return "the number " + clip(v.String())
+		return "the number " + problem.Clip(v.String())
 	}
 	return fmt.Sprint(token)
 }

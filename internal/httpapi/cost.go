@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -34,7 +35,7 @@ func (a *API) showCost(_ context.Context, in *costIn) (*costOut, error) {
 	if in.Since != "" {
 		at, err := time.Parse("2006-01", in.Since)
 		if err != nil {
-			return nil, invalid("query.since", "%q is not a month as 2026-09", clip(in.Since))
+			return nil, problem.Invalid("query.since", "%q is not a month as 2026-09", problem.Clip(in.Since))
 		}
 		since = state.MonthOf(muster.At(at))
 	}

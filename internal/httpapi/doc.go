@@ -1,6 +1,5 @@
 // Package httpapi is the HTTP API under /v1: handlers, one file per noun, that
-// turn state rows into api types and requests into facts. It is the one place
-// where a fault kind becomes a status code, and it guards the door: Host, Origin, token,
+// turn state rows into api types and requests into facts. It guards the door: Host, Origin, token,
 // content type, strict bodies.
 //
 // It must never let a row or a fact out, decide anything, or answer 5xx to

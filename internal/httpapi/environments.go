@@ -11,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -42,10 +43,10 @@ type EnvironmentPath struct {
 }
 
 func (p *EnvironmentPath) find(snap *state.Snapshot) (*state.Job, error) {
-	if err := checkNames("path.namespace", p.Namespace); err != nil {
+	if err := problem.Names("path.namespace", p.Namespace); err != nil {
 		return nil, err
 	}
-	if err := checkNames("path.name", p.Name); err != nil {
+	if err := problem.Names("path.name", p.Name); err != nil {
 		return nil, err
 	}
 	return environment(snap, p.Namespace, p.Name)
@@ -55,7 +56,7 @@ func environment(snap *state.Snapshot, namespace, name string) (*state.Job, erro
 	if j := snap.Environment(muster.Namespace(namespace), name); j != nil {
 		return j, nil
 	}
-	return nil, notFound("environment %s: not found", muster.JobKey{Namespace: muster.Namespace(namespace), Name: name})
+	return nil, problem.NotFound("environment %s: not found", muster.JobKey{Namespace: muster.Namespace(namespace), Name: name})
 }
 
 type setEnvironmentOut struct {
@@ -115,7 +116,7 @@ func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec,
 		for i := range problems {
 			problems[i].Location = joined("body.spec", problems[i].Location)
 		}
-		return nil, wrong(problems)
+		return nil, problem.Wrong(problems)
 	}
 	f.Key, f.UID, f.Spec = muster.EnvironmentKey(muster.Namespace(spec.Namespace), spec.Name), muster.JobUID(random(10)), spec
 	_, changed, err := state.Propose(ctx, a.cfg.Proposer, &f)
@@ -131,7 +132,7 @@ type environmentListOut struct{ Body api.EnvironmentList }
 
 func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*environmentListOut, error) {
 	if in.Namespace != "" {
-		if err := checkNames("query.namespace", in.Namespace); err != nil {
+		if err := problem.Names("query.namespace", in.Namespace); err != nil {
 			return nil, err
 		}
 	}
@@ -139,7 +140,7 @@ func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*envi
 	if in.After != "" {
 		ns, name, ok := strings.Cut(in.After, "/")
 		if !ok || muster.CheckName(ns) != nil || muster.CheckName(name) != nil {
-			return nil, invalid("query.after", "is %q; pass next of the page before, as namespace/name", clip(in.After))
+			return nil, problem.Invalid("query.after", "is %q; pass next of the page before, as namespace/name", problem.Clip(in.After))
 		}
 		after = muster.EnvironmentKey(muster.Namespace(ns), name)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -107,7 +108,7 @@ func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
 	}
 	pos, ok := present.ParseEventID(from)
 	if !ok {
-		return pos, invalid(where, "is %q; give the id of an event, an index, or oldest", clip(from))
+		return pos, problem.Invalid(where, "is %q; give the id of an event, an index, or oldest", problem.Clip(from))
 	}
 	if last := feed.Last(); pos.Index > last {
 		return pos, muster.Faultf(muster.FaultTooOld, "index %d is ahead of this server, which is at %d: it was restored from a backup; list again and go on from the list's index", pos.Index, last)
@@ -192,7 +193,7 @@ func (e *eventStream) write(id, kind string, data []byte) error {
 
 // tooOld tells a reader that fell out of the feed, and ends.
 func (e *eventStream) tooOld(err error) error {
-	b, jerr := json.Marshal(&problemOf(err).Problem)
+	b, jerr := json.Marshal(&problem.Of(err).Problem)
 	if jerr != nil {
 		return jerr
 	}

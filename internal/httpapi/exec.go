@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -91,7 +92,7 @@ func wantedExec(r *api.ExecRequest) (*initwire.Exec, error) {
 		v := r.Env[k]
 		size += len(k) + len(v)
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			refuse("env", "has the name %q; a name is not empty and has no =, and nothing has a zero byte", clip(k))
+			refuse("env", "has the name %q; a name is not empty and has no =, and nothing has a zero byte", problem.Clip(k))
 		}
 		e.Env = append(e.Env, k+"="+v)
 	}
@@ -104,7 +105,7 @@ func wantedExec(r *api.ExecRequest) (*initwire.Exec, error) {
 		}
 	}
 	if r.ID != "" && !initwire.ExecID(r.ID) {
-		refuse("id", "is %q; it has 1 to %d letters, digits and . _ -", clip(r.ID), initwire.MaxExecID)
+		refuse("id", "is %q; it has 1 to %d letters, digits and . _ -", problem.Clip(r.ID), initwire.MaxExecID)
 	}
 	if !terminalSize(r.Rows, r.Cols) {
 		refuse("rows", "and cols are %d and %d; a terminal has at most 65535 of each", r.Rows, r.Cols)
@@ -116,7 +117,7 @@ func wantedExec(r *api.ExecRequest) (*initwire.Exec, error) {
 		refuse("kill_grace", "is %s; it is 0s (the default, 5s) to %s", r.KillGrace, api.MaxKillGrace)
 	}
 	if len(bad) > 0 {
-		return nil, wrong(bad)
+		return nil, problem.Wrong(bad)
 	}
 	if e.TTY && e.Rows == 0 && e.Cols == 0 {
 		e.Rows, e.Cols = 24, 80
@@ -130,7 +131,7 @@ func terminalSize(rows, cols int) bool {
 
 // endOf is the end of an execution as init tells it, within what can be true.
 func endOf(e *initwire.ExecEnded) api.ExecEnd {
-	end := api.ExecEnd{ExitCode: e.Exit & 0xff, Signal: signalName(e.Signal), TimedOut: e.TimedOut, Reason: said(e.Why)}
+	end := api.ExecEnd{ExitCode: e.Exit & 0xff, Signal: signalName(e.Signal), TimedOut: e.TimedOut, Reason: problem.Printable(e.Why)}
 	if end.Signal != "" {
 		end.ExitCode = 128 + e.Signal
 	}
@@ -161,13 +162,13 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 	}
 	switch {
 	case want.Input != "" && len(want.InputBase64) > 0:
-		return nil, invalid("body.input", "is given together with input_base64; give one of them")
+		return nil, problem.Invalid("body.input", "is given together with input_base64; give one of them")
 	case want.Detach && len(input) > 0:
-		return nil, invalid("body.detach", "goes without input; use the WebSocket, or write a file first")
+		return nil, problem.Invalid("body.detach", "goes without input; use the WebSocket, or write a file first")
 	case want.Stdin:
-		return nil, invalid("body.stdin", "is for the WebSocket; here the input is in input or input_base64")
+		return nil, problem.Invalid("body.stdin", "is for the WebSocket; here the input is in input or input_base64")
 	case want.TTY:
-		return nil, invalid("body.tty", "is for the WebSocket")
+		return nil, problem.Invalid("body.tty", "is for the WebSocket")
 	}
 	if err := a.mayBe(in.ID, "body.user", e.User); err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 		result, err := a.collect(ctx, x, input)
 		if err != nil {
 			a.cfg.Metrics.execution("broken")
-			a.fail(ctx, "run-execution", a.broke(ctx, x.al, err)).write(w)
+			a.fail(ctx, "run-execution", a.broke(ctx, x.al, err)).Write(w)
 			return
 		}
 		answerJSON(w, http.StatusOK, result)
@@ -244,7 +245,7 @@ func WantedExec(r *api.ExecRequest) (*initwire.Exec, error) { return wantedExec(
 func execFrame(e *initwire.Exec) ([]byte, error) {
 	request, err := initwire.Frame(initwire.KindExec, e.Fields())
 	if err != nil {
-		return nil, invalid("body.command", "%v", err)
+		return nil, problem.Invalid("body.command", "%v", err)
 	}
 	return request, nil
 }
@@ -336,7 +337,7 @@ func (a *API) execs(ctx context.Context, in *AllocPath) (*state.Alloc, []api.Exe
 	out := make([]api.Execution, 0, len(list))
 	for i := range list {
 		e := &list[i]
-		one := api.Execution{ID: said(e.ID), Running: e.Running, Detached: e.Detached, TTY: e.TTY, Started: nanos(e.Ended.Started)}
+		one := api.Execution{ID: problem.Printable(e.ID), Running: e.Running, Detached: e.Detached, TTY: e.TTY, Started: nanos(e.Ended.Started)}
 		if !e.Running {
 			end := endOf(&e.Ended)
 			one.Ended, one.ExitCode = nanos(e.Ended.Ended), &end.ExitCode
@@ -376,7 +377,7 @@ func (a *API) getExec(ctx context.Context, in *ExecPath) (*execOut, error) {
 			return &execOut{list[i]}, nil
 		}
 	}
-	return nil, notFound("allocation %s has no execution %s, or does not remember it any more", al.ID, clip(in.EID))
+	return nil, problem.NotFound("allocation %s has no execution %s, or does not remember it any more", al.ID, problem.Clip(in.EID))
 }
 
 type signalExecIn struct {
@@ -391,7 +392,7 @@ func (a *API) signalExec(ctx context.Context, in *signalExecIn) (*struct{}, erro
 	}
 	sig, ok := parseSignal(want.Signal)
 	if !ok {
-		return nil, invalid("body.signal", "is %q; give a name or a number, as TERM or 15", clip(want.Signal))
+		return nil, problem.Invalid("body.signal", "is %q; give a name or a number, as TERM or 15", problem.Clip(want.Signal))
 	}
 	if err := a.SignalExec(ctx, in.ID, in.EID, sig); err != nil {
 		return nil, err

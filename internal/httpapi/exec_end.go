@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -140,7 +141,7 @@ func (a *API) gone(al *state.Alloc) string {
 	if now == nil || now.Runner != muster.RunnerGone {
 		return ""
 	}
-	var p *problem
+	var p *problem.Problem
 	if _, err := a.Claimed(string(al.ID)); errors.As(err, &p) {
 		return p.Detail
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -32,12 +33,12 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(a.stopping, func() { cancel(errStopping) })()
+		defer context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })()
 		// Before the upgrade, so that what is in the way is told as by every other request.
 		e := &execSocket{a: a, inner: inner, cancel: cancel, entered: time.Now()}
 		err := e.enter(in, w, r.Header.Get(api.ExecFirst))
 		if err != nil {
-			a.fail(ctx, "open-execution", err).write(w)
+			a.fail(ctx, "open-execution", err).Write(w)
 			return
 		}
 		defer e.leave()
@@ -79,7 +80,7 @@ func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(first)
 	if err != nil || len(first) > api.ExecMaxFirst {
-		return invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d bytes", api.ExecMaxFirst)
+		return problem.Invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d bytes", api.ExecMaxFirst)
 	}
 	request, err := e.request(raw)
 	if err != nil {
@@ -182,7 +183,7 @@ func (e *execSocket) request(raw []byte) ([]byte, error) {
 		return nil, p
 	}
 	if want.Input != "" || len(want.InputBase64) > 0 {
-		return nil, invalid("body.input", "is for POST; here the input comes as binary messages")
+		return nil, problem.Invalid("body.input", "is for POST; here the input comes as binary messages")
 	}
 	exec, err := wantedExec(&want)
 	if err != nil {
@@ -203,7 +204,7 @@ func (e *execSocket) attach(raw []byte) ([]byte, error) {
 		return nil, p
 	}
 	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
-		return nil, invalid("body.stdout", "and stderr are offsets; -1 is the oldest byte that is kept")
+		return nil, problem.Invalid("body.stdout", "and stderr are offsets; -1 is the oldest byte that is kept")
 	}
 	e.stdin, e.how = want.Stdin, execJoined
 	a := &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin}
@@ -212,7 +213,7 @@ func (e *execSocket) attach(raw []byte) ([]byte, error) {
 
 // finish sends the last message, if there is anybody to send it to, and closes.
 func (e *execSocket) finish(last *api.ExecEvent) {
-	stopping := errors.Is(context.Cause(e.inner), errStopping)
+	stopping := errors.Is(context.Cause(e.inner), problem.ErrStopping)
 	e.cancel(errClientGone) // wakes whoever waits for the command to take its input
 	if last == nil {
 		return
@@ -227,8 +228,8 @@ func (e *execSocket) finish(last *api.ExecEvent) {
 
 // failed is the last message about an error; nil if nobody is there to read it.
 func (e *execSocket) failed(err error) *api.ExecEvent {
-	if errors.Is(context.Cause(e.inner), errStopping) {
-		err = errStopping
+	if errors.Is(context.Cause(e.inner), problem.ErrStopping) {
+		err = problem.ErrStopping
 	}
 	if errors.Is(err, errClientGone) {
 		return nil
@@ -348,7 +349,7 @@ func (e *execSocket) takeStdin(r io.Reader) error {
 		n, err := r.Read(buf[:])
 		if n > 0 {
 			if !e.stdin || e.closed {
-				return invalid("message", "is input, and the execution has none: ask for it with stdin, and do not close it before")
+				return problem.Invalid("message", "is input, and the execution has none: ask for it with stdin, and do not close it before")
 			}
 			if e.inner.Err() == nil {
 				_ = e.x.WriteStdin(buf[:n])
@@ -371,7 +372,7 @@ func (e *execSocket) control(kind websocket.MessageType, r io.Reader) error {
 	var c api.ExecControl
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if err := dec.Decode(&c); err != nil {
-		return invalid("message", "cannot be read: %s", clip(err.Error()))
+		return problem.Invalid("message", "cannot be read: %s", problem.Clip(err.Error()))
 	}
 	switch c.Type {
 	case api.ExecCloseStdin:
@@ -379,17 +380,17 @@ func (e *execSocket) control(kind websocket.MessageType, r io.Reader) error {
 		_ = e.x.CloseStdin()
 	case api.ExecResize:
 		if !terminalSize(c.Rows, c.Cols) {
-			return invalid("message.rows", "and cols are %d and %d; a terminal has at most 65535 of each", c.Rows, c.Cols)
+			return problem.Invalid("message.rows", "and cols are %d and %d; a terminal has at most 65535 of each", c.Rows, c.Cols)
 		}
 		_ = e.x.Resize(initwire.Size{Rows: c.Rows, Cols: c.Cols})
 	case api.ExecSignal:
 		sig, ok := parseSignal(c.Signal)
 		if !ok {
-			return invalid("message.signal", "is %q; give a name or a number, as INT or 2", clip(c.Signal))
+			return problem.Invalid("message.signal", "is %q; give a name or a number, as INT or 2", problem.Clip(c.Signal))
 		}
 		_ = e.x.Signal(sig)
 	default:
-		return invalid("message.type", "is %q; it is one of %s, %s, %s", clip(c.Type), api.ExecCloseStdin, api.ExecResize, api.ExecSignal)
+		return problem.Invalid("message.type", "is %q; it is one of %s, %s, %s", problem.Clip(c.Type), api.ExecCloseStdin, api.ExecResize, api.ExecSignal)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -45,7 +46,7 @@ func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, er
 			return nil, err
 		}
 	}
-	var first *problem
+	var first *problem.Problem
 	var fields []api.ProblemField
 	failed := func(location, path string, err error) error {
 		var file *initwire.FileError
@@ -55,7 +56,7 @@ func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, er
 		if first == nil {
 			first = fileProblem(file)
 		}
-		fields = append(fields, api.ProblemField{Location: location, Message: said(file.Message), Value: said(path)})
+		fields = append(fields, api.ProblemField{Location: location, Message: problem.Printable(file.Message), Value: problem.Printable(path)})
 		return nil
 	}
 	for i, path := range q.Delete {
@@ -84,7 +85,7 @@ func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, er
 }
 
 // wrongChange refuses what nothing of is done.
-func wrongChange(q *api.FileChange) *problem {
+func wrongChange(q *api.FileChange) *problem.Problem {
 	var bad []api.ProblemField
 	check := func(location, path string) {
 		switch {
@@ -101,7 +102,7 @@ func wrongChange(q *api.FileChange) *problem {
 		w, at := &q.Write[i], fmt.Sprintf("body.write[%d]", i)
 		check(at+".path", w.Path)
 		if _, err := fileMode(w.Mode); err != nil {
-			bad = append(bad, api.ProblemField{Location: at + ".mode", Message: fmt.Sprintf("is %q; write permission bits in octal, as 0644", clip(w.Mode))})
+			bad = append(bad, api.ProblemField{Location: at + ".mode", Message: fmt.Sprintf("is %q; write permission bits in octal, as 0644", problem.Clip(w.Mode))})
 		}
 		if w.Content != "" && len(w.ContentBase64) > 0 {
 			bad = append(bad, api.ProblemField{Location: at, Message: "has content twice; give one of content and content_base64"})
@@ -116,7 +117,7 @@ func wrongChange(q *api.FileChange) *problem {
 	if len(bad) == 0 {
 		return nil
 	}
-	return wrong(bad[:min(len(bad), 50)])
+	return problem.Wrong(bad[:min(len(bad), 50)])
 }
 
 func (a *API) deleteOne(ctx context.Context, al *state.Alloc, path string) error {

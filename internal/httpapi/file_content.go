@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -63,7 +64,7 @@ func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamRespons
 	want, isRange := parseRange(in.Range)
 	switch {
 	case in.Offset.Given && isRange:
-		return nil, invalid("query.offset", "is given together with a Range; give one of them")
+		return nil, problem.Invalid("query.offset", "is given together with a Range; give one of them")
 	case in.Offset.Given:
 		want = span{partly: in.Offset.Value > 0, from: in.Offset.Value}
 	case isRange:
@@ -87,7 +88,7 @@ func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamRespons
 			return
 		}
 		if err := a.sendFile(ctx, w, r, al, in.Path, want); err != nil {
-			a.fail(ctx, "read-file", err).write(w)
+			a.fail(ctx, "read-file", err).Write(w)
 		}
 	}}, nil
 }
@@ -97,12 +98,12 @@ func (a *API) headFile(ctx context.Context, w http.ResponseWriter, al *state.All
 	switch {
 	case err != nil:
 	case e.Type == initwire.TypeDirectory:
-		err = newProblem(http.StatusConflict, api.CodeIsDirectory, fmt.Sprintf("%q: is a directory", said(path)))
+		err = problem.New(http.StatusConflict, api.CodeIsDirectory, fmt.Sprintf("%q: is a directory", problem.Printable(path)))
 	case e.Type != initwire.TypeFile:
-		err = newProblem(http.StatusUnprocessableEntity, string(muster.FaultInvalid), fmt.Sprintf("%q: is no regular file", said(path)))
+		err = problem.New(http.StatusUnprocessableEntity, string(muster.FaultInvalid), fmt.Sprintf("%q: is no regular file", problem.Printable(path)))
 	}
 	if err != nil {
-		a.fail(ctx, "read-file", err).write(w)
+		a.fail(ctx, "read-file", err).Write(w)
 		return
 	}
 	fileHeaders(w.Header(), e)
@@ -132,9 +133,9 @@ func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	size := max(e.Size, 0)
 	if !e.Unsized && want.partly && want.from >= size && (size > 0 || want.from > 0) {
 		_ = from.Close()
-		p := newProblem(http.StatusRequestedRangeNotSatisfiable, string(muster.FaultInvalid),
-			fmt.Sprintf("%q has %d bytes, and %d was asked for", said(path), size, want.from))
-		p.headers.Set("Content-Range", "bytes */"+strconv.FormatInt(size, 10))
+		p := problem.New(http.StatusRequestedRangeNotSatisfiable, string(muster.FaultInvalid),
+			fmt.Sprintf("%q has %d bytes, and %d was asked for", problem.Printable(path), size, want.from))
+		p.Headers.Set("Content-Range", "bytes */"+strconv.FormatInt(size, 10))
 		return p
 	}
 	fileHeaders(w.Header(), e)

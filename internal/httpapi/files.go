@@ -13,6 +13,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -82,7 +83,7 @@ func fileMode(s string) (uint32, error) {
 	}
 	m, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || m == 0 || m > 0o7777 {
-		return 0, invalid("query.mode", "is %q; write permission bits in octal, as 0644", clip(s))
+		return 0, problem.Invalid("query.mode", "is %q; write permission bits in octal, as 0644", problem.Clip(s))
 	}
 	return uint32(m), nil
 }
@@ -372,7 +373,7 @@ func (a *API) download(w http.ResponseWriter, r *http.Request, status int, from 
 	}
 	o := &outputAnswer{w: w, begun: true}
 	if _, err := o.copy(&part{ReadCloser: from}); err != nil {
-		a.logger.DebugContext(r.Context(), "answer broken off", "path", clip(r.URL.Path), "error", err)
+		a.logger.DebugContext(r.Context(), "answer broken off", "path", problem.Clip(r.URL.Path), "error", err)
 		o.abort()
 	}
 	endWrite(w)

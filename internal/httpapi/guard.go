@@ -22,6 +22,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/conns"
+	"github.com/musterhq/muster/internal/problem"
 )
 
 // bodyTimeout is how long a client may take to send a JSON body.
@@ -41,7 +42,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		took := time.Since(began)
 		a.cfg.Metrics.request(route, rec.code())
 		if a.logger.Enabled(r.Context(), slog.LevelDebug) {
-			a.logger.Debug("request", "method", r.Method, "path", clip(r.URL.Path), "status", rec.code(), "bytes", rec.bytes, "took", took, "remote", r.RemoteAddr)
+			a.logger.Debug("request", "method", r.Method, "path", problem.Clip(r.URL.Path), "status", rec.code(), "bytes", rec.bytes, "took", took, "remote", r.RemoteAddr)
 		}
 		if what == http.ErrAbortHandler {
 			panic(what)
@@ -62,7 +63,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if p := a.admit(r); p != nil {
 		hurry()
-		p.write(rec)
+		p.Write(rec)
 		return
 	}
 	if open(r.URL.Path) {
@@ -77,18 +78,18 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	route = pattern
 	if p := a.checkRequest(rec, r, pattern); p != nil {
-		p.write(rec)
+		p.Write(rec)
 		return
 	}
 	if strings.HasPrefix(r.URL.Path, "/v1/") {
 		if err := a.cfg.CaughtUp(); err != nil {
-			problemOf(err).write(rec)
+			problem.Of(err).Write(rec)
 			return
 		}
 	}
 	end, p := a.enterRunner(r.URL.Path)
 	if p != nil {
-		p.write(rec)
+		p.Write(rec)
 		return
 	}
 	defer end()
@@ -102,20 +103,20 @@ func (a *API) recovered(rec *response, r *http.Request, what any) {
 		return
 	}
 	if r.Context().Err() != nil {
-		rec.status = statusGone
+		rec.status = problem.StatusGone
 		return
 	}
-	a.logger.Error("request panicked", "method", r.Method, "path", clip(r.URL.Path), "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
+	a.logger.Error("request panicked", "method", r.Method, "path", problem.Clip(r.URL.Path), "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 	if rec.status != 0 {
 		// Half an answer is on its way: the only honest end is a broken one.
 		panic(http.ErrAbortHandler)
 	}
-	p := problemOf(muster.Faultf(muster.FaultInternal, "panic"))
+	p := problem.Of(muster.Faultf(muster.FaultInternal, "panic"))
 	if m := a.mounted(r.URL.Path); m != nil {
 		m.refuse(rec, r, p)
 		return
 	}
-	p.write(rec)
+	p.Write(rec)
 }
 
 // response notes what was answered.
@@ -161,7 +162,7 @@ func open(path string) bool {
 }
 
 // admit lets a request in by its Host, its Origin and its token, in this order.
-func (a *API) admit(r *http.Request) *problem {
+func (a *API) admit(r *http.Request) *problem.Problem {
 	if p := a.admitFrom(r); p != nil {
 		return p
 	}
@@ -175,22 +176,22 @@ func (a *API) admit(r *http.Request) *problem {
 }
 
 // admitFrom lets a request in by where it was sent to, and by which page.
-func (a *API) admitFrom(r *http.Request) *problem {
+func (a *API) admitFrom(r *http.Request) *problem.Problem {
 	if r.RequestURI == "*" {
-		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "ask for a path, not for *")
+		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "ask for a path, not for *")
 	}
 	if !a.hostAllowed(r) {
-		return newProblem(http.StatusMisdirectedRequest, api.CodeForbidden, fmt.Sprintf(
-			"this server does not answer to the host name %q; use a loopback address, or add the name to allowed_hosts in its configuration", clip(r.Host)))
+		return problem.New(http.StatusMisdirectedRequest, api.CodeForbidden, fmt.Sprintf(
+			"this server does not answer to the host name %q; use a loopback address, or add the name to allowed_hosts in its configuration", problem.Clip(r.Host)))
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r) {
-		return newProblem(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("requests of the web page %q are refused", clip(origin)))
+		return problem.New(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("requests of the web page %q are refused", problem.Clip(origin)))
 	}
 	return nil
 }
 
 // checkToken compares digests, in the same time whatever they are.
-func (a *API) checkToken(r *http.Request) *problem {
+func (a *API) checkToken(r *http.Request) *problem.Problem {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
 		return unauthorized("a token is needed; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
@@ -239,12 +240,12 @@ func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	h.ServeHTTP(said, r)
 	if said.status == http.StatusMethodNotAllowed {
 		allow := said.Header().Get("Allow")
-		p := newProblem(http.StatusMethodNotAllowed, string(muster.FaultInvalid), fmt.Sprintf("%s is not for this path; it takes %s", clip(r.Method), allow))
-		p.headers.Set("Allow", allow)
-		p.write(w)
+		p := problem.New(http.StatusMethodNotAllowed, string(muster.FaultInvalid), fmt.Sprintf("%s is not for this path; it takes %s", problem.Clip(r.Method), allow))
+		p.Headers.Set("Allow", allow)
+		p.Write(w)
 		return
 	}
-	newProblem(http.StatusNotFound, string(muster.FaultNotFound), fmt.Sprintf("there is nothing at %s; see /docs", clip(r.URL.Path))).write(w)
+	problem.New(http.StatusNotFound, string(muster.FaultNotFound), fmt.Sprintf("there is nothing at %s; see /docs", problem.Clip(r.URL.Path))).Write(w)
 }
 
 // discard is a ResponseWriter that keeps the headers only.
@@ -257,20 +258,20 @@ func (d discard) WriteHeader(int)             {}
 // checkRequest checks what is the same for every route: the query can be read,
 // and the body is whole, small, and of the one content type. It leaves a
 // buffered body for the handler.
-func (a *API) checkRequest(w http.ResponseWriter, r *http.Request, pattern string) *problem {
+func (a *API) checkRequest(w http.ResponseWriter, r *http.Request, pattern string) *problem.Problem {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "the query cannot be read", api.ProblemField{Location: "query", Message: clip(err.Error())})
+		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the query cannot be read", api.ProblemField{Location: "query", Message: problem.Clip(err.Error())})
 	}
 	var twice []api.ProblemField
 	for k, v := range query {
 		if len(v) > 1 {
-			twice = append(twice, api.ProblemField{Location: "query." + clip(k), Message: fmt.Sprintf("is given %d times", len(v))})
+			twice = append(twice, api.ProblemField{Location: "query." + problem.Clip(k), Message: fmt.Sprintf("is given %d times", len(v))})
 		}
 	}
 	if len(twice) > 0 {
 		slices.SortFunc(twice, func(a, b api.ProblemField) int { return strings.Compare(a.Location, b.Location) })
-		return wrong(twice)
+		return problem.Wrong(twice)
 	}
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
@@ -291,16 +292,16 @@ func (a *API) checkRequest(w http.ResponseWriter, r *http.Request, pattern strin
 
 // checkContentType refuses the content types that forms of foreign web pages
 // can send, and everything else but the one.
-func checkContentType(r *http.Request, want string, mayMiss bool) *problem {
+func checkContentType(r *http.Request, want string, mayMiss bool) *problem.Problem {
 	given := r.Header.Get("Content-Type")
-	refuse := func(what string) *problem {
+	refuse := func(what string) *problem.Problem {
 		how := "-H 'Content-Type: " + want + "'"
-		p := newProblem(http.StatusUnsupportedMediaType, string(muster.FaultInvalid), fmt.Sprintf("%s; this request takes %s (with curl: %s)", what, want, how))
-		p.headers.Set("Accept", want)
+		p := problem.New(http.StatusUnsupportedMediaType, string(muster.FaultInvalid), fmt.Sprintf("%s; this request takes %s (with curl: %s)", what, want, how))
+		p.Headers.Set("Accept", want)
 		return p
 	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return refuse(fmt.Sprintf("the body has the content encoding %q", clip(enc)))
+		return refuse(fmt.Sprintf("the body has the content encoding %q", problem.Clip(enc)))
 	}
 	if given == "" {
 		if mayMiss {
@@ -311,7 +312,7 @@ func checkContentType(r *http.Request, want string, mayMiss bool) *problem {
 	kind, params, err := mime.ParseMediaType(given)
 	charset := strings.ToLower(params["charset"])
 	if err != nil || kind != want || len(r.Header.Values("Content-Type")) > 1 || charset != "" && charset != "utf-8" {
-		return refuse(fmt.Sprintf("the body has the content type %q", clip(given)))
+		return refuse(fmt.Sprintf("the body has the content type %q", problem.Clip(given)))
 	}
 	return nil
 }
@@ -326,9 +327,9 @@ func (*buffered) Close() error { return nil }
 
 // readBody reads a JSON body before any handler: whatever is wrong with it on
 // the wire is the client's doing and gets a 4xx.
-func readBody(w http.ResponseWriter, r *http.Request) *problem {
+func readBody(w http.ResponseWriter, r *http.Request) *problem.Problem {
 	if r.ContentLength > maxBody {
-		return problemOf(&http.MaxBytesError{Limit: maxBody})
+		return problem.Of(&http.MaxBytesError{Limit: maxBody})
 	}
 	control := http.NewResponseController(w)
 	// Not every ResponseWriter has deadlines; those of a real connection do.
@@ -343,16 +344,16 @@ func readBody(w http.ResponseWriter, r *http.Request) *problem {
 }
 
 // brokenBody is the problem of a body that did not come whole, within a time for it.
-func brokenBody(err error, within time.Duration) *problem {
+func brokenBody(err error, within time.Duration) *problem.Problem {
 	var late net.Error
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return problemOf(err)
+		return problem.Of(err)
 	case errors.As(err, &late) && late.Timeout():
-		return newProblem(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", within))
+		return problem.New(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", within))
 	case errors.Is(err, context.Canceled):
-		return problemOf(err)
+		return problem.Of(err)
 	}
-	return newProblem(http.StatusBadRequest, string(muster.FaultInvalid), "the body broke off", api.ProblemField{Location: "body", Message: clip(err.Error())})
+	return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the body broke off", api.ProblemField{Location: "body", Message: problem.Clip(err.Error())})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -38,9 +39,9 @@ func (a *API) liveNode(in *NodePath) (muster.NodeID, error) {
 	n := a.cfg.State.Latest().Node(muster.NodeID(in.ID))
 	switch {
 	case n == nil:
-		return "", notFound("node %s: not found", clip(in.ID))
+		return "", problem.NotFound("node %s: not found", problem.Clip(in.ID))
 	case !n.Stage.Live():
-		return "", newProblem(http.StatusGone, api.CodeEnded, "node "+string(n.ID)+" is gone")
+		return "", problem.New(http.StatusGone, api.CodeEnded, "node "+string(n.ID)+" is gone")
 	}
 	return n.ID, nil
 }
@@ -77,7 +78,7 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 		return nil, p
 	}
 	if want.Ref == "" || len(want.Ref) > 1024 {
-		return nil, invalid("body.ref", "is %q; name an image, as python:3.13", clip(want.Ref))
+		return nil, problem.Invalid("body.ref", "is %q; name an image, as python:3.13", problem.Clip(want.Ref))
 	}
 	id, err := a.liveNode(&in.NodePath)
 	if err != nil {
@@ -92,7 +93,7 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
 			switch {
 			case err != nil && !begun:
-				a.fail(ctx, "pull-image", err).write(w)
+				a.fail(ctx, "pull-image", err).Write(w)
 				return
 			case err != nil:
 				line.Problem = &a.fail(ctx, "pull-image", err).Problem
@@ -118,15 +119,15 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 }
 
 // imageProblem is the problem of an image that could not be pulled.
-func imageProblem(p wire.PullProgress) *problem {
+func imageProblem(p wire.PullProgress) *problem.Problem {
 	f := p.Failure
 	switch {
 	case f.Reason == muster.ReasonImageNotFound:
-		return newProblem(http.StatusNotFound, api.CodeImageNotFound, said(f.Message))
+		return problem.New(http.StatusNotFound, api.CodeImageNotFound, problem.Printable(f.Message))
 	case f.Class == muster.FailureUser:
-		return newProblem(http.StatusUnprocessableEntity, string(muster.FaultInvalid), said(f.Message))
+		return problem.New(http.StatusUnprocessableEntity, string(muster.FaultInvalid), problem.Printable(f.Message))
 	}
-	return newProblem(http.StatusServiceUnavailable, string(muster.FaultUnavailable), said(f.Message))
+	return problem.New(http.StatusServiceUnavailable, string(muster.FaultUnavailable), problem.Printable(f.Message))
 }
 
 type pruneIn struct {

@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -71,17 +72,17 @@ type JobPath struct {
 }
 
 func (p *JobPath) find(snap *state.Snapshot) (*state.Job, error) {
-	if err := checkNames("path.namespace", p.Namespace); err != nil {
+	if err := problem.Names("path.namespace", p.Namespace); err != nil {
 		return nil, err
 	}
-	if err := checkNames("path.name", p.Name); err != nil {
+	if err := problem.Names("path.name", p.Name); err != nil {
 		return nil, err
 	}
 	key := muster.JobKey{Namespace: muster.Namespace(p.Namespace), Name: p.Name}
 	if j := snap.Job(key); j != nil {
 		return j, nil
 	}
-	return nil, notFound("job %s: not found", key)
+	return nil, problem.NotFound("job %s: not found", key)
 }
 
 type jobOut struct {
@@ -132,7 +133,7 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 		for i := range problems {
 			problems[i].Location = joined("body.spec", problems[i].Location)
 		}
-		return nil, wrong(problems)
+		return nil, problem.Wrong(problems)
 	}
 	unnamed := s.Spec.Name == ""
 	if unnamed {
@@ -279,7 +280,7 @@ type jobListOut struct{ Body api.JobList }
 
 func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 	if in.Namespace != "" {
-		if err := checkNames("query.namespace", in.Namespace); err != nil {
+		if err := problem.Names("query.namespace", in.Namespace); err != nil {
 			return nil, err
 		}
 	}
@@ -287,7 +288,7 @@ func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 	if in.After != "" {
 		ns, name, ok := strings.Cut(in.After, "/")
 		if !ok || muster.CheckName(ns) != nil || muster.CheckName(name) != nil {
-			return nil, invalid("query.after", "is %q; pass next of the page before, as namespace/name", clip(in.After))
+			return nil, problem.Invalid("query.after", "is %q; pass next of the page before, as namespace/name", problem.Clip(in.After))
 		}
 		after = muster.JobKey{Namespace: muster.Namespace(ns), Name: name}
 	}
@@ -381,7 +382,7 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 	if in.After != "" {
 		n, err := strconv.Atoi(in.After)
 		if err != nil || n < 0 {
-			return nil, invalid("query.after", "is %q; pass next of the page before, an index", clip(in.After))
+			return nil, problem.Invalid("query.after", "is %q; pass next of the page before, an index", problem.Clip(in.After))
 		}
 		from = min(n, math.MaxInt-1) + 1 // not bounded by the count: a service that has fewer now has members beyond it
 	}
@@ -454,7 +455,7 @@ func (a *API) listJobAllocs(_ context.Context, in *listJobAllocsIn) (*allocListO
 	if in.After != "" {
 		uid, index, attempt, err := muster.AllocID(in.After).Parse()
 		if err != nil || uid != j.UID {
-			return nil, invalid("query.after", "is %q; pass next of the page before, an allocation of this job", clip(in.After))
+			return nil, problem.Invalid("query.after", "is %q; pass next of the page before, an allocation of this job", problem.Clip(in.After))
 		}
 		if index >= from {
 			from, afterAttempt = index, attempt

@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -47,7 +48,7 @@ func (a *API) serveMount(m *Mount, w http.ResponseWriter, r *http.Request) (rout
 	}
 	a.awaitStart(r.Context())
 	if err := a.cfg.CaughtUp(); err != nil {
-		m.refuse(w, r, problemOf(err))
+		m.refuse(w, r, problem.Of(err))
 		return "none"
 	}
 	m.Handler.ServeHTTP(w, r)
@@ -77,8 +78,8 @@ func (a *API) awaitStart(ctx context.Context) {
 	}
 }
 
-func (m *Mount) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
-	for k, v := range p.headers {
+func (m *Mount) refuse(w http.ResponseWriter, r *http.Request, p *problem.Problem) {
+	for k, v := range p.Headers {
 		w.Header()[k] = v
 	}
 	m.Refuse(w, r, &p.Problem)
@@ -123,11 +124,6 @@ func EachStep(w http.ResponseWriter) { extendWrite(w) }
 
 // EndSteps takes the time away again: the connection may serve other requests.
 func EndSteps(w http.ResponseWriter) { endWrite(w) }
-
-// IsInvalid reports whether an error says that what was asked for cannot be.
-func IsInvalid(err error) bool {
-	return err != nil && problemOf(err).Code == string(muster.FaultInvalid)
-}
 
 // EndOf is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
 func (a *API) EndOf(ctx context.Context, x *Execution, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/policy"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -39,7 +40,7 @@ func (p *NamespacePath) namespace() (muster.Namespace, error) {
 	if p.Name == string(muster.AllNamespaces) {
 		return muster.AllNamespaces, nil
 	}
-	if err := checkNames("path.name", p.Name); err != nil {
+	if err := problem.Names("path.name", p.Name); err != nil {
 		return "", err
 	}
 	return muster.Namespace(p.Name), nil
@@ -94,7 +95,7 @@ func (a *API) limitNamespace(ctx context.Context, in *limitIn) (*namespaceOut, e
 	}
 	l := b.Limits
 	if problems := wrongLimits(&l); len(problems) > 0 {
-		return nil, wrong(problems)
+		return nil, problem.Wrong(problems)
 	}
 	row := state.NamespaceLimits{
 		Name: ns, Jobs: l.Jobs, Allocs: l.Allocs, CPU: muster.MilliCPU(math.Ceil(l.CPU * 1000)), Memory: l.Memory.Bytes(), Who: b.Who, Reason: b.Reason,

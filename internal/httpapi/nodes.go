@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -61,7 +62,7 @@ type nodeOut struct{ Body api.Node }
 func (a *API) findNode(in *NodePath) (*state.Node, error) {
 	n := a.cfg.State.Latest().Node(muster.NodeID(in.ID))
 	if n == nil {
-		return nil, notFound("node %s: not found", clip(in.ID))
+		return nil, problem.NotFound("node %s: not found", problem.Clip(in.ID))
 	}
 	return n, nil
 }
@@ -142,9 +143,9 @@ func (in *nodeOrderIn) order(v any) error {
 func checkSaid(reason, who string) error {
 	switch {
 	case len(reason) > maxSaid:
-		return invalid("body.reason", "has %d bytes; at most %d", len(reason), maxSaid)
+		return problem.Invalid("body.reason", "has %d bytes; at most %d", len(reason), maxSaid)
 	case len(who) > maxWho:
-		return invalid("body.who", "has %d bytes; at most %d", len(who), maxWho)
+		return problem.Invalid("body.who", "has %d bytes; at most %d", len(who), maxWho)
 	}
 	return nil
 }
@@ -165,7 +166,7 @@ func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 func (a *API) untilAfter(field string, d api.Duration) (muster.Time, error) {
 	switch {
 	case d.Std() < 0 || d.Std() > longestHold:
-		return 0, invalid(field, "is %s; give a time above 0s and below ten years, or leave it out", d)
+		return 0, problem.Invalid(field, "is %s; give a time above 0s and below ten years, or leave it out", d)
 	case d == 0:
 		return 0, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 )
 
@@ -206,14 +205,4 @@ func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
 type Page struct {
 	After string `query:"after" maxLength:"200" doc:"Where the page begins: next of the page before."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many at most."`
-}
-
-// checkNames refuses path parameters that cannot name anything.
-func checkNames(location string, names ...string) error {
-	for _, n := range names {
-		if err := muster.CheckName(n); err != nil {
-			return invalid(location, "%v", err)
-		}
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -72,7 +73,7 @@ type outputIn struct {
 
 func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
 	if in.Offset.Given && in.Tail.Given {
-		return nil, invalid("query.tail", "is given together with offset; give one of them")
+		return nil, problem.Invalid("query.tail", "is given together with offset; give one of them")
 	}
 	al, err := in.find(a.cfg.State.Latest())
 	if err != nil {
@@ -237,7 +238,7 @@ func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
 	}
 	o.begin(al, o.s.pos)
 	if o.s.why != nil {
-		o.w.Header().Set(headerNote, clip(o.s.why.Error()))
+		o.w.Header().Set(headerNote, problem.Clip(o.s.why.Error()))
 	}
 	endWrite(o.w)
 }
@@ -250,7 +251,7 @@ func (o *outputAnswer) broken(ctx context.Context, err error) {
 	if o.begun || errors.Is(err, errClientGone) {
 		o.abort()
 	}
-	o.s.a.fail(ctx, "get-output", err).write(o.w)
+	o.s.a.fail(ctx, "get-output", err).Write(o.w)
 }
 
 // abort breaks the answer off. What was written goes out first, or the client
@@ -334,7 +335,7 @@ func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.Stre
 		return nil, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is not kept any more: %s", al.ID, al.Output.Why)
 	}
 	if in.N >= len(al.Output.Files) {
-		return nil, notFound("allocation %s has %d stored outputs, and no output %d", al.ID, len(al.Output.Files), in.N)
+		return nil, problem.NotFound("allocation %s has %d stored outputs, and no output %d", al.ID, len(al.Output.Files), in.N)
 	}
 	file := al.Output.Files[in.N]
 	from, err := a.cfg.Blobs.Open(ctx, blob.OutputKey(al.Run.Key.Namespace, al.UID, al.ID, in.N), 0)

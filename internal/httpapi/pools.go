@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -69,7 +70,7 @@ func (a *API) showPool(in *PoolPath) (*poolOut, error) {
 	snap, now := a.cfg.State.Latest(), a.cfg.Clock.Now()
 	p := snap.Pool(muster.PoolName(in.Name))
 	if p == nil {
-		return nil, notFound("pool %s: not found", clip(in.Name))
+		return nil, problem.NotFound("pool %s: not found", problem.Clip(in.Name))
 	}
 	d, blocks := a.cfg.Insight.Fleet()
 	out := &poolOut{a.poolOf(snap, p, d, blocks, now)}
@@ -125,7 +126,7 @@ func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 	}
 	name := muster.PoolName(in.Name)
 	if a.cfg.State.Latest().Pool(name) == nil {
-		return nil, notFound("pool %s: not found", clip(in.Name))
+		return nil, problem.NotFound("pool %s: not found", problem.Clip(in.Name))
 	}
 	if _, _, err := a.cfg.Proposer.Propose(ctx, &state.PoolResumed{Pool: name, Who: b.Who, Reason: b.Reason}); err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -86,10 +87,10 @@ func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamRespons
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(a.stopping, func() { cancel(errStopping) })()
+		defer context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })()
 		conn, err := a.connect(inner, in)
 		if err != nil {
-			a.fail(ctx, "open-port", err).write(w)
+			a.fail(ctx, "open-port", err).Write(w)
 			return
 		}
 		defer func() { _ = conn.Close() }()
@@ -126,7 +127,7 @@ func (a *API) ConnectPort(ctx context.Context, id string, port int) (Conn, error
 }
 
 func noListener(al *state.Alloc, port int, err error) error {
-	return newProblem(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, said(err.Error())))
+	return problem.New(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, problem.Printable(err.Error())))
 }
 
 // portSocket is a TCP connection and its client. Each direction has one buffer.
@@ -164,15 +165,15 @@ func (p *portSocket) run() {
 			continue
 		}
 		// Whoever breaks first says why; errors of the other direction follow from that.
-		stopping := errors.Is(context.Cause(p.inner), errStopping)
+		stopping := errors.Is(context.Cause(p.inner), problem.ErrStopping)
 		p.cancel(err)
 		_ = p.conn.Close()
 		switch {
 		case errors.Is(err, errClientGone):
 		case stopping:
-			p.s.end(websocket.StatusGoingAway, errStopping.Error())
+			p.s.end(websocket.StatusGoingAway, problem.ErrStopping.Error())
 		default:
-			p.s.end(websocket.StatusInternalError, said(err.Error()))
+			p.s.end(websocket.StatusInternalError, problem.Printable(err.Error()))
 		}
 		return
 	}
@@ -228,7 +229,7 @@ func (p *portSocket) write(r io.Reader) error {
 		n, err := r.Read(buf[:])
 		if n > 0 {
 			if p.halved == nil {
-				return invalid("message", "comes after %s", api.PortCloseWrite)
+				return problem.Invalid("message", "comes after %s", api.PortCloseWrite)
 			}
 			if _, err := p.conn.Write(buf[:n]); err != nil {
 				return err
@@ -250,7 +251,7 @@ func (p *portSocket) closeWrite(kind websocket.MessageType, r io.Reader) error {
 	}
 	var c api.PortControl
 	if json.Unmarshal(raw, &c) != nil || c.Type != api.PortCloseWrite {
-		return invalid("message.type", "is %q; it is %s", clip(c.Type), api.PortCloseWrite)
+		return problem.Invalid("message.type", "is %q; it is %s", problem.Clip(c.Type), api.PortCloseWrite)
 	}
 	if p.halved == nil {
 		return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 )
 
 func (a *API) providerRoutes() {
@@ -43,7 +44,7 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 	}
 	switch {
 	case want.Timeout < 0 || want.Timeout.Std() > 24*time.Hour:
-		return nil, invalid("body.timeout", "is %s; give a time above 0s and up to 24h", want.Timeout)
+		return nil, problem.Invalid("body.timeout", "is %s; give a time above 0s and up to 24h", want.Timeout)
 	case a.cfg.Check == nil:
 		return nil, muster.Faultf(muster.FaultUnavailable, "providers cannot be checked here")
 	}
@@ -74,16 +75,16 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 			_ = http.NewResponseController(w).Flush()
 		}
 		err := a.cfg.Check(ctx, muster.ProviderName(in.Name), want, func(step, text string) {
-			send(api.CheckProgress{Step: step, Text: said(text)})
+			send(api.CheckProgress{Step: step, Text: problem.Printable(text)})
 		})
 		switch {
 		case err != nil && !begun:
-			a.fail(ctx, "check-provider", err).write(w)
+			a.fail(ctx, "check-provider", err).Write(w)
 			return
 		case err != nil:
-			p := problemOf(err).Problem
+			p := problem.Of(err).Problem
 			// What the provider or its instance said is what was asked for, whatever its kind.
-			p.Detail = said(err.Error())
+			p.Detail = problem.Printable(err.Error())
 			send(api.CheckProgress{Step: "done", Text: p.Detail, Problem: &p})
 		default:
 			send(api.CheckProgress{Step: "done", Text: "everything went well", OK: true})

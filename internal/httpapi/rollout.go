@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -95,7 +96,7 @@ func (a *API) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uin
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d", f.Key, *f.IfVersion, *demanded)
 	}
 	if problems := a.policy(f.Spec.Namespace).Problems(f.Spec); len(problems) > 0 {
-		return nil, wrong(problems)
+		return nil, problem.Wrong(problems)
 	}
 	_, done, err := state.Propose(ctx, a.cfg.Proposer, f)
 	if err != nil {
@@ -115,7 +116,7 @@ func (a *API) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
 		return nil, p
 	}
 	if s.Count < 1 || s.Count > api.MaxCount {
-		return nil, invalid("body.count", "is %d; a service has 1 to %d members; stop it to have none", s.Count, api.MaxCount)
+		return nil, problem.Invalid("body.count", "is %d; a service has 1 to %d members; stop it to have none", s.Count, api.MaxCount)
 	}
 	j, err := a.service(&in.JobPath, "scaled", false)
 	if err != nil {
@@ -162,9 +163,9 @@ func (a *API) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
 	case r.Version == j.Version:
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d", j.Key, j.Version)
 	case to == nil && known == "":
-		return nil, invalid("body.version", "is %d; no earlier version of job %s is remembered", r.Version, j.Key)
+		return nil, problem.Invalid("body.version", "is %d; no earlier version of job %s is remembered", r.Version, j.Key)
 	case to == nil:
-		return nil, invalid("body.version", "is %d; of job %s are remembered:%s", r.Version, j.Key, known)
+		return nil, problem.Invalid("body.version", "is %d; of job %s are remembered:%s", r.Version, j.Key, known)
 	}
 	return a.resubmit(ctx, roll.Revert(j, to, cmp.Or(r.Reason, fmt.Sprintf("back to version %d", to.Version))), r.IfVersion)
 }

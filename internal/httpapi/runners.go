@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/present"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -95,13 +96,13 @@ func (a *API) holder(r *http.Request) (id muster.ClaimID, shown, right bool) {
 }
 
 // admitHolder lets the holder of a claim to its runner, and nowhere else.
-func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *problem {
+func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *problem.Problem {
 	if !right {
 		return unauthorized("the claim's secret is wrong")
 	}
 	c := a.cfg.State.Latest().Claim(id)
 	if c == nil {
-		return newProblem(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf("claim %s is no more", id))
+		return problem.New(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf("claim %s is no more", id))
 	}
 	for _, path := range []string{"/v1/runners/" + string(c.Runner), "/v1/claims/" + string(id), "/v1/allocations/" + string(c.Runner)} {
 		if r.URL.Path != path && !strings.HasPrefix(r.URL.Path, path+"/") {
@@ -110,23 +111,23 @@ func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *probl
 		again := c.State == muster.ClaimReleased && r.Method == http.MethodDelete && r.URL.Path == "/v1/runners/"+string(c.Runner)
 		if c.State != muster.ClaimHeld && !strings.HasPrefix(path, "/v1/claims/") && !again {
 			_, err := a.Claimed(string(c.Runner))
-			return problemOf(err)
+			return problem.Of(err)
 		}
 		return nil
 	}
-	return newProblem(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("the secret of claim %s is for runner %s and for nothing else", id, c.Runner))
+	return problem.New(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("the secret of claim %s is for runner %s and for nothing else", id, c.Runner))
 }
 
-func unauthorized(detail string) *problem {
-	p := newProblem(http.StatusUnauthorized, api.CodeAuth, detail)
-	p.headers.Set("Www-Authenticate", `Bearer realm="muster"`)
+func unauthorized(detail string) *problem.Problem {
+	p := problem.New(http.StatusUnauthorized, api.CodeAuth, detail)
+	p.Headers.Set("Www-Authenticate", `Bearer realm="muster"`)
 	return p
 }
 
 // enterRunner checks that what is asked below /v1/runners/{id}/ is of a claimed
 // runner, and notes its use until end is called. Into the sandbox of a runner an operator gets by
 // its allocation as well, in whatever state it is; that is use, too.
-func (a *API) enterRunner(path string) (end func(), p *problem) {
+func (a *API) enterRunner(path string) (end func(), p *problem.Problem) {
 	rest, is := strings.CutPrefix(path, "/v1/runners/")
 	as, isAlloc := strings.CutPrefix(path, "/v1/allocations/")
 	id, _, below := strings.Cut(rest, "/")
@@ -139,7 +140,7 @@ func (a *API) enterRunner(path string) (end func(), p *problem) {
 	case is && below:
 		c, err := a.Claimed(id)
 		if err != nil {
-			return nil, problemOf(err)
+			return nil, problem.Of(err)
 		}
 		return a.cfg.Runners.Use(c.ID), nil
 	}
@@ -150,11 +151,11 @@ func (a *API) enterRunner(path string) (end func(), p *problem) {
 func (a *API) Claimed(runner string) (*state.Claim, error) {
 	snap := a.cfg.State.Latest()
 	gone := func(format string, args ...any) error {
-		return newProblem(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf(format, args...))
+		return problem.New(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf(format, args...))
 	}
 	al := snap.Alloc(muster.AllocID(runner))
 	if al == nil || al.Runner == "" {
-		return nil, gone("runner %s does not exist, or its end is no longer kept; `muster runner list` shows the runners", clip(runner))
+		return nil, gone("runner %s does not exist, or its end is no longer kept; `muster runner list` shows the runners", problem.Clip(runner))
 	}
 	c := snap.Claim(al.Claim)
 	switch {
@@ -194,7 +195,7 @@ func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 		return nil, p
 	}
 	c, err := a.Claim(ctx, &q, in.Key)
-	if p := (*problem)(nil); errors.As(err, &p) && p.Code == api.CodeNoneWarm && q.Wait == 0 {
+	if p := (*problem.Problem)(nil); errors.As(err, &p) && p.Code == api.CodeNoneWarm && q.Wait == 0 {
 		p.Detail += "; claim with a wait, or keep more runners warm"
 	}
 	if err != nil {
@@ -210,10 +211,10 @@ func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*stat
 	if q.Namespace == "" {
 		q.Namespace = string(muster.DefaultNamespace)
 	}
-	if err := checkNames("body.environment", q.Environment); err != nil {
+	if err := problem.Names("body.environment", q.Environment); err != nil {
 		return nil, err
 	}
-	if err := checkNames("body.namespace", q.Namespace); err != nil {
+	if err := problem.Names("body.namespace", q.Namespace); err != nil {
 		return nil, err
 	}
 	if p := wrongTimes(q.TTL, q.Idle, q.Wait); p != nil {
@@ -221,7 +222,7 @@ func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*stat
 	}
 	j, err := environment(a.cfg.State.Latest(), q.Namespace, q.Environment)
 	if err == nil && j.Stage != muster.JobLive {
-		err = notFound("environment %s is being deleted", q.Environment)
+		err = problem.NotFound("environment %s is being deleted", q.Environment)
 	}
 	if err != nil {
 		return nil, err
@@ -248,7 +249,7 @@ func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*stat
 	}
 	c, err := a.cfg.Runners.Claim(ctx, w)
 	if muster.IsKind(err, muster.FaultCapacity) {
-		return nil, newProblem(http.StatusServiceUnavailable, api.CodeNoneWarm, fmt.Sprintf("environment %s: %s%s", q.Environment, err, whyNoneWarm(a.cfg.State.Latest(), w.Environment)))
+		return nil, problem.New(http.StatusServiceUnavailable, api.CodeNoneWarm, fmt.Sprintf("environment %s: %s%s", q.Environment, err, whyNoneWarm(a.cfg.State.Latest(), w.Environment)))
 	}
 	return c, err
 }
@@ -285,7 +286,7 @@ func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
 }
 
 // wrongTimes refuses time-outs that no claim can have.
-func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem {
+func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem.Problem {
 	var bad []api.ProblemField
 	for _, t := range []struct {
 		name string
@@ -299,7 +300,7 @@ func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem {
 	if len(bad) == 0 {
 		return nil
 	}
-	p := wrong(bad)
+	p := problem.Wrong(bad)
 	p.Status, p.Title = http.StatusBadRequest, http.StatusText(http.StatusBadRequest)
 	return p
 }
@@ -337,7 +338,7 @@ func (a *API) getClaim(_ context.Context, in *claimPath) (*claimOut, error) {
 	if c := snap.Claim(muster.ClaimID(in.Claim)); c != nil {
 		return &claimOut{present.Claim(snap, c)}, nil
 	}
-	return nil, notFound("claim %s: not found", clip(in.Claim))
+	return nil, problem.NotFound("claim %s: not found", problem.Clip(in.Claim))
 }
 
 type listRunnersIn struct {
@@ -378,7 +379,7 @@ func (a *API) listRunners(_ context.Context, in *listRunnersIn) (*runnerListOut,
 	}
 	after, from, attempt, err := muster.AllocID(in.After).Parse()
 	if err != nil && in.After != "" {
-		return nil, invalid("query.after", "is %q; pass next of the page before, the id of a runner", clip(in.After))
+		return nil, problem.Invalid("query.after", "is %q; pass next of the page before, the id of a runner", problem.Clip(in.After))
 	}
 	snap.Environments(func(j *state.Job) bool {
 		if only != "" && j.UID != only || j.UID < after {
@@ -402,7 +403,7 @@ func (a *API) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
 	snap := a.cfg.State.Latest()
 	al := snap.Alloc(muster.AllocID(in.ID))
 	if al == nil || al.Runner == "" {
-		return nil, notFound("runner %s: not found", clip(in.ID))
+		return nil, problem.NotFound("runner %s: not found", problem.Clip(in.ID))
 	}
 	return &runnerOut{present.Runner(snap, al)}, nil
 }
@@ -460,8 +461,8 @@ func (a *API) mayBe(runner, at, user string) error {
 		return nil
 	}
 	name, _ := j.Key.Environment()
-	p := newProblem(http.StatusForbidden, string(muster.FaultInvalid), fmt.Sprintf("environment %s allows only its own user (lock_user); leave out %s", name, at))
-	p.Errors = []api.ProblemField{{Location: at, Message: fmt.Sprintf("is %q, which lock_user of environment %s does not allow", clip(user), name)}}
+	p := problem.New(http.StatusForbidden, string(muster.FaultInvalid), fmt.Sprintf("environment %s allows only its own user (lock_user); leave out %s", name, at))
+	p.Errors = []api.ProblemField{{Location: at, Message: fmt.Sprintf("is %q, which lock_user of environment %s does not allow", problem.Clip(user), name)}}
 	return p
 }
 

@@ -7,14 +7,13 @@ import (
 	"io"
 	"iter"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -88,7 +87,7 @@ func (a *API) tunnel(ctx context.Context, al *state.Alloc, first []byte) (Conn, 
 	if err != nil {
 		if why := a.gone(al); why != "" {
 			// Its node may know before the log, or the other way round: its holder is told the reason all the same.
-			return nil, newProblem(http.StatusGone, api.CodeNotClaimed, why)
+			return nil, problem.New(http.StatusGone, api.CodeNotClaimed, why)
 		}
 		return nil, notEntered(err)
 	}
@@ -99,9 +98,9 @@ func (a *API) tunnel(ctx context.Context, al *state.Alloc, first []byte) (Conn, 
 func notEntered(err error) error {
 	switch muster.KindOf(err) {
 	case muster.FaultConflict:
-		return newProblem(http.StatusConflict, api.CodeNotRunning, err.Error())
+		return problem.New(http.StatusConflict, api.CodeNotRunning, err.Error())
 	case muster.FaultTooOld:
-		return newProblem(http.StatusGone, api.CodeEnded, err.Error())
+		return problem.New(http.StatusGone, api.CodeEnded, err.Error())
 	}
 	return err
 }
@@ -118,7 +117,7 @@ func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 // broke makes a problem of what an operation in a sandbox met. What init says is not
 // to be trusted: it is bounded, and harms nobody but its own sandbox.
 func (a *API) broke(ctx context.Context, al *state.Alloc, err error) error {
-	var p *problem
+	var p *problem.Problem
 	var file *initwire.FileError
 	var failed *initwire.Failed
 	switch {
@@ -131,7 +130,7 @@ func (a *API) broke(ctx context.Context, al *state.Alloc, err error) error {
 	case errors.As(err, &failed):
 		return execProblem(failed)
 	case errors.Is(err, initwire.ErrRefused):
-		return newProblem(http.StatusServiceUnavailable, string(muster.FaultUnavailable), fmt.Sprintf("allocation %s: %s", al.ID, said(err.Error())))
+		return problem.New(http.StatusServiceUnavailable, string(muster.FaultUnavailable), fmt.Sprintf("allocation %s: %s", al.ID, problem.Printable(err.Error())))
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, errLate):
@@ -139,29 +138,15 @@ func (a *API) broke(ctx context.Context, al *state.Alloc, err error) error {
 	}
 	// The connection broke, or makes no sense. Most often because the sandbox has ended.
 	if why := a.gone(al); why != "" {
-		return newProblem(http.StatusGone, api.CodeNotClaimed, why)
+		return problem.New(http.StatusGone, api.CodeNotClaimed, why)
 	}
 	if now := a.cfg.State.Latest().Alloc(al.ID); now != nil && !now.Live() {
-		return newProblem(http.StatusGone, api.CodeEnded, fmt.Sprintf("allocation %s has ended meanwhile", al.ID))
+		return problem.New(http.StatusGone, api.CodeEnded, fmt.Sprintf("allocation %s has ended meanwhile", al.ID))
 	}
-	return newProblem(http.StatusBadGateway, api.CodeSandbox, fmt.Sprintf("connection into the sandbox of allocation %s: %s", al.ID, said(err.Error())))
+	return problem.New(http.StatusBadGateway, api.CodeSandbox, fmt.Sprintf("connection into the sandbox of allocation %s: %s", al.ID, problem.Printable(err.Error())))
 }
 
-// said is what came out of a sandbox, fit to be repeated in a sentence.
-func said(s string) string {
-	const most = 1000
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '\ufffd'
-	}, s)
-}
-
-func execProblem(f *initwire.Failed) *problem {
+func execProblem(f *initwire.Failed) *problem.Problem {
 	status, code := http.StatusUnprocessableEntity, string(muster.FaultInvalid)
 	switch f.Reason {
 	case initwire.ReasonCommandNotFound:
@@ -183,10 +168,10 @@ func execProblem(f *initwire.Failed) *problem {
 			status, code = http.StatusServiceUnavailable, string(muster.FaultUnavailable)
 		}
 	}
-	return newProblem(status, code, said(f.Message))
+	return problem.New(status, code, problem.Printable(f.Message))
 }
 
-func fileProblem(f *initwire.FileError) *problem {
+func fileProblem(f *initwire.FileError) *problem.Problem {
 	status, code := http.StatusUnprocessableEntity, string(muster.FaultInvalid)
 	switch f.Code {
 	case initwire.FileNotFound:
@@ -203,7 +188,7 @@ func fileProblem(f *initwire.FileError) *problem {
 		status, code = http.StatusServiceUnavailable, string(muster.FaultUnavailable)
 	}
 	if f.Path == "" {
-		return newProblem(status, code, said(f.Message))
+		return problem.New(status, code, problem.Printable(f.Message))
 	}
-	return newProblem(status, code, said(f.Error()), api.ProblemField{Location: "query.path", Message: said(f.Message), Value: said(f.Path)})
+	return problem.New(status, code, problem.Printable(f.Error()), api.ProblemField{Location: "query.path", Message: problem.Printable(f.Message), Value: problem.Printable(f.Path)})
 }

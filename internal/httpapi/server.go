@@ -74,7 +74,7 @@ func (a *API) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
 	b, err := encode(a.cfg.Running().Masked())
 	if err != nil {
-		a.fail(ctx.Context(), "get-config", err).write(w)
+		a.fail(ctx.Context(), "get-config", err).Write(w)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -114,7 +114,7 @@ func (a *API) backup(ctx huma.Context) {
 		if out.begun {
 			panic(http.ErrAbortHandler)
 		}
-		p.write(w)
+		p.Write(w)
 		return
 	}
 	out.begin()

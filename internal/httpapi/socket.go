@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/musterhq/muster/internal/problem"
 )
 
 // patience is how long a socket waits for its client, and a visit for init.
@@ -60,10 +62,10 @@ func upgradable(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return true
 	}
-	p := newProblem(http.StatusUpgradeRequired, "invalid", "this is asked as a WebSocket (Connection: Upgrade, Upgrade: websocket)")
-	p.headers.Set("Upgrade", "websocket")
-	p.headers.Set("Connection", "Upgrade")
-	p.write(w)
+	p := problem.New(http.StatusUpgradeRequired, "invalid", "this is asked as a WebSocket (Connection: Upgrade, Upgrade: websocket)")
+	p.Headers.Set("Upgrade", "websocket")
+	p.Headers.Set("Connection", "Upgrade")
+	p.Write(w)
 	return false
 }
 
@@ -98,14 +100,14 @@ func (s *socket) sendJSON(v any) error {
 // text reads a message that must be short text; r is of ws.Reader.
 func text(kind websocket.MessageType, r io.Reader, most int64) ([]byte, error) {
 	if kind != websocket.MessageText {
-		return nil, invalid("message", "is binary where text is expected")
+		return nil, problem.Invalid("message", "is binary where text is expected")
 	}
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	switch {
 	case err != nil:
 		return nil, errClientGone
 	case int64(len(b)) > most:
-		return nil, invalid("message", "has more than %d bytes", most)
+		return nil, problem.Invalid("message", "has more than %d bytes", most)
 	}
 	return b, nil
 }

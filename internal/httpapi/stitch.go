@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -48,7 +49,7 @@ func (s *stitch) alloc() (*state.Alloc, error) {
 	if al := s.a.cfg.State.Latest().Alloc(s.id); al != nil {
 		return al, nil
 	}
-	return nil, notFound("allocation %s: not found", clip(string(s.id)))
+	return nil, problem.NotFound("allocation %s: not found", problem.Clip(string(s.id)))
 }
 
 func streamOf(al *state.Alloc, stream string) *state.Stream {
@@ -103,7 +104,7 @@ func (s *stitch) next(ctx context.Context) (p *part, al *state.Alloc, err error)
 		return p, al, err
 	case al.Output.Stage == state.OutputComplete && st.Start < st.Size:
 		// The row says that it is there: an end here would not be one.
-		return nil, al, notFound("output of allocation %s: bytes %d to %d are missing in the store", al.ID, s.pos, st.Size)
+		return nil, al, problem.NotFound("output of allocation %s: bytes %d to %d are missing in the store", al.ID, s.pos, st.Size)
 	case al.Output.Stage == state.OutputComplete:
 		s.pos = st.Size // nothing of it was kept
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/problem"
 )
 
 // stall is how long a client may keep a transfer waiting.
@@ -41,7 +42,7 @@ type UploadPath struct {
 
 func (p *UploadPath) check() error {
 	if err := blob.CheckDigest(p.Digest); err != nil {
-		return invalid("path.digest", "%v", err)
+		return problem.Invalid("path.digest", "%v", err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -93,7 +94,7 @@ func (p *Poseidon) as(c *state.Claim, privileged bool, again func() bool, do fun
 		return do(rootUser)
 	}
 	err := do(plainUser)
-	if httpapi.IsInvalid(err) && again() {
+	if problem.IsInvalid(err) && again() {
 		return do(plainNumber)
 	}
 	return err
@@ -220,7 +221,7 @@ func (p *Poseidon) readFile(w http.ResponseWriter, r *http.Request, c *state.Cla
 	return p.as(c, privileged, always, func(user string) error {
 		e, from, err := p.api.ReadFile(ctx, string(c.Runner), initwire.FileRead{Path: name, User: user})
 		if err != nil {
-			if httpapi.IsInvalid(err) && user == plainUser {
+			if problem.IsInvalid(err) && user == plainUser {
 				return err
 			}
 			return p.notRead(ctx, err)
