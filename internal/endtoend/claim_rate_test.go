@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/raftlog"
@@ -47,11 +48,11 @@ func (s *stockroom) Propose(ctx context.Context, f state.Fact) (uint64, any, err
 
 func (s *stockroom) Snapshot() (raftlog.Image, error) { return s.Image(), nil }
 
-// handsOut is runners.Runners as the API takes it.
+// handsOut is runners.Runners as the service takes it.
 type handsOut struct{ *runners.Runners }
 
-func (h handsOut) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, error) {
-	return h.Runners.Claim(ctx, runners.Request{UID: w.Environment, TTL: w.TTL, Idle: w.Idle, Wait: w.Wait, Note: w.Note, Key: w.Key, Digest: w.Digest})
+func (h handsOut) Claim(ctx context.Context, r claim.Request) (*state.Claim, error) {
+	return h.Runners.Claim(ctx, runners.Request(r))
 }
 
 // nobody follows outputs here.
@@ -106,8 +107,10 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 	blobs, err := blob.New(blob.Config{Dir: b.TempDir()})
 	fail(err)
 	token := muster.NewSecret("a token")
+	claims, err := claim.New(claim.Config{State: st, Proposer: s, Runners: func() claim.Runners { return handsOut{s.runners} }, Key: muster.NewSecret("a key")})
+	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Output: nobody{}, Runners: handsOut{s.runners}, ClaimKey: muster.NewSecret("a key"), Token: token,
+		State: st, Proposer: s, Blobs: blobs, Output: nobody{}, Claims: claims, Token: token,
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: st, Version: "bench"}),

@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -59,9 +60,8 @@ type Config struct {
 	Output LiveOutput
 	// Sandboxes reaches into sandboxes and nodes. Optional: without, none can be reached.
 	Sandboxes Sandboxes
-	// Runners hands out runners, and ClaimKey is what the secrets of claims are derived from. Optional: without, there are no claims.
-	Runners  Runners
-	ClaimKey muster.Secret
+	// Claims hands out runners.
+	Claims *claim.Service
 	// Fits says whether some offering or node can hold a member of a job, and
 	// in one sentence where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
@@ -149,12 +149,10 @@ type API struct {
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Output == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, output, fits, backup and ready are needed")
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Output == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, output, claims, fits, backup and ready are needed")
 	case c.Token.IsZero() && !c.NoAuth:
 		return nil, errors.New("http api: there is no token, and no-auth is not set")
-	case c.Runners != nil && c.ClaimKey.IsZero():
-		return nil, errors.New("http api: there are runners, and no key for the secrets of claims")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -167,9 +165,6 @@ func New(c Config) (*API, error) {
 	}
 	if c.Sandboxes == nil {
 		c.Sandboxes = noSandboxes{}
-	}
-	if c.Runners == nil {
-		c.Runners = noRunners{}
 	}
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }

@@ -196,7 +196,7 @@ func TestHoldersAreToldWhyARunnerIsGone(t *testing.T) {
 		t.Errorf("told was %q", p.Detail)
 	}
 	// A claim that nobody knows any more, by a secret that is right.
-	gone := b.api.Secret("c99").Reveal()
+	gone := b.parts.Claims.Secret("c99").Reveal()
 	b.problem(b.do("GET", "/v1/runners/"+c.Runner+"/stats", "", bearer(gone)), 410, api.CodeNotClaimed)
 }
 

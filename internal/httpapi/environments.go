@@ -157,7 +157,7 @@ func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*envi
 			out.Body.Next = last.Namespace + "/" + last.Name
 			return false
 		}
-		out.Body.Environments = append(out.Body.Environments, present.Environment(snap, j, a.cfg.Runners.Waiting(j.UID)))
+		out.Body.Environments = append(out.Body.Environments, present.Environment(snap, j, a.cfg.Claims.Waiting(j.UID)))
 		return true
 	})
 	return out, nil
@@ -171,7 +171,7 @@ func (a *API) getEnvironment(_ context.Context, in *EnvironmentPath) (*environme
 	if err != nil {
 		return nil, err
 	}
-	out := &environmentOut{present.Environment(snap, j, a.cfg.Runners.Waiting(j.UID))}
+	out := &environmentOut{present.Environment(snap, j, a.cfg.Claims.Waiting(j.UID))}
 	out.Body.Spec = j.Env.Spec
 	out.Body.Waits = a.explainer(snap).Waits(j)
 	return out, nil

@@ -142,7 +142,7 @@ func (a *API) gone(al *state.Alloc) string {
 		return ""
 	}
 	var p *problem.Problem
-	if _, err := a.Claimed(string(al.ID)); errors.As(err, &p) {
+	if _, err := a.cfg.Claims.Claimed(string(al.ID)); errors.As(err, &p) {
 		return p.Detail
 	}
 	return ""

@@ -135,7 +135,7 @@ func TestGuard(t *testing.T) {
 }
 
 func TestNoAuth(t *testing.T) {
-	b := newBench(t, 100, func(c *Config) { c.NoAuth, c.Token = true, muster.Secret{} })
+	b := newBench(t, 100, func(c *parts) { c.NoAuth, c.Token = true, muster.Secret{} })
 	none := func(r *http.Request) { r.Header.Del("Authorization") }
 	if a := b.do("GET", "/v1/server", "", none); a.StatusCode != 200 {
 		t.Errorf("%d", a.StatusCode)
@@ -188,7 +188,7 @@ func TestServerAndHealth(t *testing.T) {
 
 // TestPanic: a defect is logged and answered, and the server lives on.
 func TestPanic(t *testing.T) {
-	b := newBench(t, 100, func(c *Config) {
+	b := newBench(t, 100, func(c *parts) {
 		c.Fits = func(*api.JobSpec, *state.Snapshot) (bool, string) { panic("fits: " + errSecret.Error()) }
 	})
 	a := b.do("POST", "/v1/jobs/validate", simple)

@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/testwait"
@@ -105,6 +106,7 @@ func (l *log) refuse(err error) {
 type bench struct {
 	testing.TB
 	api    *API
+	parts  *parts
 	log    *log
 	state  *state.State
 	blobs  *blob.Store
@@ -134,8 +136,28 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// parts is what a bench is made of: the configurations of the API and of the services behind it, in one.
+type parts struct {
+	Config
+	Runners  claim.Runners
+	ClaimKey muster.Secret
+}
+
+// build makes the services, and an API of them.
+func (p *parts) build() (*API, error) {
+	c := claim.Config{State: p.State, Proposer: p.Proposer, Clock: p.Clock, Key: p.ClaimKey}
+	if p.Runners != nil {
+		c.Runners = func() claim.Runners { return p.Runners }
+	}
+	var err error
+	if p.Claims, err = claim.New(c); err != nil {
+		return nil, err
+	}
+	return New(p.Config)
+}
+
 // newBench makes one whose feed keeps so many changes; change may adapt the configuration.
-func newBench(t testing.TB, feed int, change ...func(*Config)) *bench {
+func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	t.Helper()
 	s, err := state.New(feed)
 	if err != nil {
@@ -147,7 +169,7 @@ func newBench(t testing.TB, feed int, change ...func(*Config)) *bench {
 	}
 	t.Cleanup(func() { _ = blobs.Close() })
 	b := &bench{TB: t, state: s, log: &log{state: s}, blobs: blobs, nodes: &liveNodes{}, logged: &buffer{}}
-	c := Config{
+	c := parts{Config: Config{
 		State: s, Proposer: b.log, Blobs: blobs, Output: b.nodes,
 		Fits: func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) {
 			return spec.Resources.CPU <= 4, "the largest offering, big, has 4 cores"
@@ -163,11 +185,12 @@ func newBench(t testing.TB, feed int, change ...func(*Config)) *bench {
 		Metrics: NewMetrics(MetricsConfig{State: s, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version: "v-test",
 		Logger:  slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	}
+	}}
 	for _, f := range change {
 		f(&c)
 	}
-	if b.api, err = New(c); err != nil {
+	b.parts = &c
+	if b.api, err = c.build(); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := b.log.entry(&state.TermBegan{Term: 1, Cluster: "c1"}); err != nil {

@@ -12,7 +12,7 @@ import (
 // F-U7: pools and nodes show their lease; a node that is held has none.
 func TestLeaseIsShown(t *testing.T) {
 	lease := api.Duration(time.Hour)
-	b := newBench(t, 1000, func(c *Config) {
+	b := newBench(t, 1000, func(c *parts) {
 		c.Running = func() *api.ServerConfig {
 			return &api.ServerConfig{Pools: []api.PoolSpec{{Name: "p", Lease: lease}}}
 		}

@@ -101,9 +101,6 @@ func (a *API) Authorized(token string) bool {
 // Open reports whether no token is asked for.
 func (a *API) Open() bool { return a.cfg.NoAuth }
 
-// Use notes that a claim's runner is used until end is called.
-func (a *API) Use(id muster.ClaimID) (end func()) { return a.cfg.Runners.Use(id) }
-
 // Problem is an error of one of this API's functions as it is told to a client, with a line in the log for what is a defect of ours.
 func (a *API) Problem(ctx context.Context, what string, err error) *api.Problem {
 	return &a.fail(ctx, what, err).Problem

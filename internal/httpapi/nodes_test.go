@@ -122,7 +122,7 @@ func TestO2OrdersOfAnOperator(t *testing.T) {
 // The failures of a node that are shown are the recent ones by the log's clock, wherever the system's is.
 func TestFailuresOfNodeGoByTheLogsClock(t *testing.T) {
 	var now func() muster.Time
-	b := newBench(t, 100, func(c *Config) { c.Clock = func() muster.Time { return now() } })
+	b := newBench(t, 100, func(c *parts) { c.Clock = func() muster.Time { return now() } })
 	after := time.Second
 	now = func() muster.Time { return b.state.Latest().Meta().Time.Add(after) }
 	b.node("n1")
@@ -189,7 +189,7 @@ func withPool(b *bench) {
 
 func TestPools(t *testing.T) {
 	s := &sight{}
-	b := newBench(t, 1000, func(c *Config) { c.Insight = s })
+	b := newBench(t, 1000, func(c *parts) { c.Insight = s })
 	withPool(b)
 	b.node("n1")
 	b.node("n2")
@@ -253,7 +253,7 @@ func TestPools(t *testing.T) {
 // However many pools and nodes there are, the loops are asked once for what is wrong with the nodes.
 func TestTroublesAreAskedForOncePerRequest(t *testing.T) {
 	s := &sight{trouble: map[muster.NodeID]string{"n1": "destroy failed"}}
-	b := newBench(t, 1000, func(c *Config) { c.Insight = s })
+	b := newBench(t, 1000, func(c *parts) { c.Insight = s })
 	b.propose(&state.PoolsSet{Pools: []state.Pool{{Name: "o", Provider: "local", Max: 1}, {Name: "p", Provider: "local", Max: 9}, {Name: "q", Provider: "local", Max: 1}}})
 	for i := range 5 {
 		b.node(muster.NodeID(fmt.Sprint("n", i)))
@@ -278,7 +278,7 @@ func says(t *testing.T, text []string, want ...string) {
 
 func TestExplainJob(t *testing.T) {
 	s := &sight{}
-	b := newBench(t, 1000, func(c *Config) { c.Insight = s })
+	b := newBench(t, 1000, func(c *parts) { c.Insight = s })
 	withPool(b)
 	b.submit("default", "first", 3)
 	uid := b.submit("default", "j", 4)

@@ -447,7 +447,7 @@ func TestDeclaredOutputs(t *testing.T) {
 }
 
 func TestUploads(t *testing.T) {
-	b := newBench(t, 100, func(c *Config) { c.UploadLimit = 1000 })
+	b := newBench(t, 100, func(c *parts) { c.UploadLimit = 1000 })
 	rawHeader := header("Content-Type", "application/octet-stream")
 	digest := digestOf("content")
 	path := "/v1/uploads/" + digest
@@ -489,7 +489,7 @@ func TestUploadOnLowDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, 100, func(c *Config) { c.Blobs = low })
+	b := newBench(t, 100, func(c *parts) { c.Blobs = low })
 	p := b.problem(b.do("PUT", "/v1/uploads/"+digestOf("x"), "x", header("Content-Type", "application/octet-stream")), 507, "disk-low")
 	if p.Detail != "the disk has 3MiB free" {
 		t.Errorf("%q", p.Detail)
@@ -501,11 +501,11 @@ func TestBackup(t *testing.T) {
 	if a := b.do("GET", "/v1/backup", ""); a.StatusCode != 200 || a.body != "backup\x00" || !strings.Contains(a.Header.Get("Content-Disposition"), "attachment") {
 		t.Errorf("%d %q", a.StatusCode, a.body)
 	}
-	b = newBench(t, 100, func(c *Config) {
+	b = newBench(t, 100, func(c *parts) {
 		c.Backup = func(context.Context, io.Writer) error { return muster.Faultf(muster.FaultUnavailable, "does not lead") }
 	})
 	b.problem(b.do("GET", "/v1/backup", ""), 503, "unavailable")
-	b = newBench(t, 100, func(c *Config) {
+	b = newBench(t, 100, func(c *parts) {
 		c.Backup = func(_ context.Context, w io.Writer) error {
 			_, _ = w.Write(make([]byte, 100_000))
 			return errors.New("disk")

@@ -10,7 +10,7 @@ import (
 // A policy holds for whatever is submitted: jobs, their checks and earlier versions, and environments.
 func TestPoliciesAreAskedOfSubmissions(t *testing.T) {
 	running := &api.ServerConfig{}
-	b := newBench(t, 256, func(c *Config) { c.Running = func() *api.ServerConfig { return running } })
+	b := newBench(t, 256, func(c *parts) { c.Running = func() *api.ServerConfig { return running } })
 	service := func(namespace, command string) string {
 		return `{"spec": {"name": "s", "type": "service", "namespace": "` + namespace + `", "command": ["` + command + `"]}}`
 	}

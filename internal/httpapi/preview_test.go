@@ -82,7 +82,7 @@ func TestPlanOfSubmission(t *testing.T) {
 
 // While the scheduler is paused, nobody is promised a place; and a job that was put aside is told as that.
 func TestPlansOfPausedAndParked(t *testing.T) {
-	b := newBench(t, 100, func(c *Config) { c.Insight = pausedInsight{} })
+	b := newBench(t, 100, func(c *parts) { c.Insight = pausedInsight{} })
 	b.node("n1")
 	v := as[api.JobValidation](b, b.do(http.MethodPost, "/v1/jobs/validate?plan=true", `{"spec": {"name": "web", "command": ["a"]}}`))
 	if v.Plan.Paused != "a test" || v.Plan.Placed != 1 {

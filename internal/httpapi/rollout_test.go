@@ -43,7 +43,7 @@ func web(b *bench, count int, command string) muster.JobUID {
 
 func TestScale(t *testing.T) {
 	m := &meddler{}
-	b := newBench(t, 1000, func(c *Config) { m.Proposer, c.Proposer = c.Proposer, m })
+	b := newBench(t, 1000, func(c *parts) { m.Proposer, c.Proposer = c.Proposer, m })
 	web(b, 3, "a")
 	now := func() *state.Job {
 		t.Helper()
@@ -109,7 +109,7 @@ func TestScale(t *testing.T) {
 
 func TestRevert(t *testing.T) {
 	m := &meddler{}
-	b := newBench(t, 1000, func(c *Config) { m.Proposer, c.Proposer = c.Proposer, m })
+	b := newBench(t, 1000, func(c *parts) { m.Proposer, c.Proposer = c.Proposer, m })
 	web(b, 3, "a")
 	now := func() *state.Job {
 		t.Helper()

@@ -2,15 +2,10 @@ package httpapi
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -18,32 +13,6 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
-
-// ClaimWant is a wish for a runner; 0 is none.
-type ClaimWant struct {
-	Environment     muster.JobUID
-	TTL, Idle, Wait time.Duration
-	Note            string
-	Key, Digest     string
-}
-
-// Runners hands out runners while this server leads. Its methods may be called from any goroutine.
-type Runners interface {
-	// Claim faults: capacity (none is warm), not-found, conflict, unavailable, and those of the log.
-	Claim(ctx context.Context, w ClaimWant) (*state.Claim, error)
-	// Use notes that a claim's runner is used until end is called.
-	Use(id muster.ClaimID) (end func())
-	// Waiting is how many claims wait for a runner of an environment.
-	Waiting(environment muster.JobUID) int
-}
-
-type noRunners struct{}
-
-func (noRunners) Claim(context.Context, ClaimWant) (*state.Claim, error) {
-	return nil, muster.Faultf(muster.FaultUnavailable, "this server hands out no runners")
-}
-func (noRunners) Use(muster.ClaimID) func() { return func() {} }
-func (noRunners) Waiting(muster.JobUID) int { return 0 }
 
 func (a *API) runnerRoutes() {
 	claim := operation(http.MethodPost, "/v1/claims", "claim-runner", tagRunners, "Claim a runner",
@@ -71,28 +40,14 @@ func (a *API) runnerRoutes() {
 	register(a, extend, a.extendClaim)
 }
 
-// claimSecret begins what the holder of a claim shows in place of the token.
-const claimSecret = "mcs-"
-
-// Secret lets its holder use a claim's runner. It is derived and kept nowhere, so that a
-// claim that is asked for again has the same one.
-func (a *API) Secret(id muster.ClaimID) muster.Secret {
-	h := hmac.New(sha256.New, []byte(a.cfg.ClaimKey.Reveal()))
-	_, _ = h.Write([]byte(id))
-	return muster.NewSecret(claimSecret + string(id) + "-" + hex.EncodeToString(h.Sum(nil)[:20]))
-}
-
 // holder is the claim whose secret a request shows, if it shows one that is right.
 func (a *API) holder(r *http.Request) (id muster.ClaimID, shown, right bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
-	rest, is := strings.CutPrefix(token, claimSecret)
-	if !ok || !strings.EqualFold(scheme, "bearer") || !is {
+	if !ok || !strings.EqualFold(scheme, "bearer") {
 		return "", false, false
 	}
-	name, _, _ := strings.Cut(rest, "-")
-	id = muster.ClaimID(name)
-	return id, true, hmac.Equal([]byte(token), []byte(a.Secret(id).Reveal()))
+	return a.cfg.Claims.Holder(token)
 }
 
 // admitHolder lets the holder of a claim to its runner, and nowhere else.
@@ -110,7 +65,7 @@ func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *probl
 		}
 		again := c.State == muster.ClaimReleased && r.Method == http.MethodDelete && r.URL.Path == "/v1/runners/"+string(c.Runner)
 		if c.State != muster.ClaimHeld && !strings.HasPrefix(path, "/v1/claims/") && !again {
-			_, err := a.Claimed(string(c.Runner))
+			_, err := a.cfg.Claims.Claimed(string(c.Runner))
 			return problem.Of(err)
 		}
 		return nil
@@ -135,51 +90,16 @@ func (a *API) enterRunner(path string) (end func(), p *problem.Problem) {
 	case isAlloc:
 		id, _, below := strings.Cut(as, "/")
 		if al := a.cfg.State.Latest().Alloc(muster.AllocID(id)); below && al != nil && al.Runner == muster.RunnerClaimed {
-			return a.cfg.Runners.Use(al.Claim), nil
+			return a.cfg.Claims.Use(al.Claim), nil
 		}
 	case is && below:
-		c, err := a.Claimed(id)
+		c, err := a.cfg.Claims.Claimed(id)
 		if err != nil {
 			return nil, problem.Of(err)
 		}
-		return a.cfg.Runners.Use(c.ID), nil
+		return a.cfg.Claims.Use(c.ID), nil
 	}
 	return func() {}, nil
-}
-
-// Claimed is the claim that has a runner now; a problem with status 410 says why there is none.
-func (a *API) Claimed(runner string) (*state.Claim, error) {
-	snap := a.cfg.State.Latest()
-	gone := func(format string, args ...any) error {
-		return problem.New(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf(format, args...))
-	}
-	al := snap.Alloc(muster.AllocID(runner))
-	if al == nil || al.Runner == "" {
-		return nil, gone("runner %s does not exist, or its end is no longer kept; `muster runner list` shows the runners", problem.Clip(runner))
-	}
-	c := snap.Claim(al.Claim)
-	switch {
-	case al.Runner == muster.RunnerClaimed && c != nil:
-		return c, nil
-	case c != nil:
-		return nil, gone("runner %s is gone: %s", al.ID, claimEnd(c))
-	case al.Runner == muster.RunnerGone:
-		return nil, gone("runner %s is gone%s", al.ID, muster.Because(present.RunnerEnd(al)))
-	}
-	return nil, gone("runner %s is %s, and not claimed", al.ID, al.Runner)
-}
-
-// claimEnd says how a claim ended.
-func claimEnd(c *state.Claim) string {
-	// The reason of a released claim begins with that word.
-	why := muster.Because(strings.TrimPrefix(strings.TrimPrefix(c.Reason, string(c.State)), ": "))
-	switch c.State {
-	case muster.ClaimExpired:
-		return "its claim expired" + why
-	case muster.ClaimLost:
-		return "it ended" + why // by itself, or with its node
-	}
-	return "it was " + string(c.State) + why
 }
 
 type claimIn struct {
@@ -194,7 +114,7 @@ func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 	if p := decode(in.JSON, &q); p != nil {
 		return nil, p
 	}
-	c, err := a.Claim(ctx, &q, in.Key)
+	c, err := a.cfg.Claims.Claim(ctx, &q, in.Key)
 	if p := (*problem.Problem)(nil); errors.As(err, &p) && p.Code == api.CodeNoneWarm && q.Wait == 0 {
 		p.Detail += "; claim with a wait, or keep more runners warm"
 	}
@@ -202,107 +122,8 @@ func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 		return nil, err
 	}
 	out := &claimOut{present.Claim(a.cfg.State.Latest(), c)}
-	out.Body.Secret = a.Secret(c.ID).Reveal()
+	out.Body.Secret = a.cfg.Claims.Secret(c.ID).Reveal()
 	return out, nil
-}
-
-// Claim makes a claim. Errors are problems and faults.
-func (a *API) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*state.Claim, error) {
-	if q.Namespace == "" {
-		q.Namespace = string(muster.DefaultNamespace)
-	}
-	if err := problem.Names("body.environment", q.Environment); err != nil {
-		return nil, err
-	}
-	if err := problem.Names("body.namespace", q.Namespace); err != nil {
-		return nil, err
-	}
-	if p := wrongTimes(q.TTL, q.Idle, q.Wait); p != nil {
-		return nil, p
-	}
-	j, err := environment(a.cfg.State.Latest(), q.Namespace, q.Environment)
-	if err == nil && j.Stage != muster.JobLive {
-		err = problem.NotFound("environment %s is being deleted", q.Environment)
-	}
-	if err != nil {
-		return nil, err
-	}
-	spec := j.Env.Spec
-	w := ClaimWant{Environment: j.UID, TTL: spec.TTL.Std(), Idle: spec.Idle.Std(), Wait: q.Wait.Std(), Note: q.Note, Key: key}
-	if q.TTL != nil {
-		w.TTL = q.TTL.Std()
-	}
-	w.TTL = within(spec, w.TTL, 0)
-	if q.Idle != nil {
-		w.Idle = q.Idle.Std()
-	}
-	if key != "" {
-		// How long the client waits is no part of what it wants.
-		asked := *q
-		asked.Wait = 0
-		b, err := json.Marshal(&asked)
-		if err != nil {
-			return nil, fmt.Errorf("digest of claim: %w", err)
-		}
-		sum := sha256.Sum256(b)
-		w.Digest = hex.EncodeToString(sum[:])
-	}
-	c, err := a.cfg.Runners.Claim(ctx, w)
-	if muster.IsKind(err, muster.FaultCapacity) {
-		return nil, problem.New(http.StatusServiceUnavailable, api.CodeNoneWarm, fmt.Sprintf("environment %s: %s%s", q.Environment, err, whyNoneWarm(a.cfg.State.Latest(), w.Environment)))
-	}
-	return c, err
-}
-
-// whyNoneWarm says what keeps an environment from having a warm runner: the last failure of one, or what one that starts is
-// at. It costs the same however many there are.
-func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
-	j := snap.JobByUID(uid)
-	if j == nil || j.Env == nil {
-		return ""
-	}
-	if j.Env.Failures > 0 && j.Env.Failure != "" {
-		return "; the last runner that was started failed: " + j.Env.Failure
-	}
-	why := ""
-	snap.Retries(uid).Due(1<<62, func(m *state.Member) bool {
-		why = m.Reason
-		return false
-	})
-	if why != "" {
-		return "; the last runner that was started failed: " + why
-	}
-	snap.Runners(uid, muster.RunnerStarting, func(al *state.Alloc) bool {
-		why = al.Detail
-		return false
-	})
-	switch {
-	case why != "":
-		return "; the first that is starting: " + why
-	case j.Waiting() > 0:
-		return fmt.Sprintf("; %s without a place on a node", muster.Counted(j.Waiting(), "runner"))
-	}
-	return ""
-}
-
-// wrongTimes refuses time-outs that no claim can have.
-func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem.Problem {
-	var bad []api.ProblemField
-	for _, t := range []struct {
-		name string
-		d    *api.Duration
-		most api.Duration
-	}{{"ttl", ttl, api.MaxClaimTime}, {"idle", idle, api.MaxClaimTime}, {"wait", &wait, api.MaxClaimWait}} {
-		if t.d != nil && (*t.d < 0 || *t.d > t.most) {
-			bad = append(bad, api.ProblemField{Location: "body." + t.name, Message: fmt.Sprintf("is %s; it is 0s to %s", t.d, t.most)})
-		}
-	}
-	if len(bad) == 0 {
-		return nil
-	}
-	p := problem.Wrong(bad)
-	p.Status, p.Title = http.StatusBadRequest, http.StatusText(http.StatusBadRequest)
-	return p
 }
 
 type listClaimsIn struct {
@@ -409,43 +230,7 @@ func (a *API) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
 }
 
 func (a *API) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, error) {
-	return nil, a.Release(ctx, in.ID)
-}
-
-// Release ends the claim of a runner. One that was released before stays so: a client whose first answer was lost repeats it.
-func (a *API) Release(ctx context.Context, runner string) error {
-	c, err := a.Claimed(runner)
-	if err == nil {
-		_, _, err = a.cfg.Proposer.Propose(ctx, &state.ClaimReleased{Claim: c.ID})
-	}
-	if err == nil || a.released(runner) {
-		return nil
-	}
-	return err
-}
-
-// released reports whether the claim of a runner ended by a release.
-func (a *API) released(runner string) bool {
-	snap := a.cfg.State.Latest()
-	al := snap.Alloc(muster.AllocID(runner))
-	if al == nil {
-		return false
-	}
-	c := snap.Claim(al.Claim)
-	return c != nil && c.State == muster.ClaimReleased
-}
-
-// within is the time that a claim gets from now on when it asks for ttl, 0 for no end, having lived so long already:
-// never more than its environment lets claims live. One that has lived so long is left a moment, and expires.
-func within(spec *api.EnvironmentSpec, ttl, lived time.Duration) time.Duration {
-	if spec.MaxTTL == 0 {
-		return ttl
-	}
-	left := max(spec.MaxTTL.Std()-lived, time.Microsecond)
-	if ttl == 0 {
-		return left
-	}
-	return min(ttl, left)
+	return nil, a.cfg.Claims.Release(ctx, in.ID)
 }
 
 // mayBe refuses to act in an allocation's sandbox as a user whom the environment of a runner does not allow. at is where
@@ -476,25 +261,7 @@ func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) 
 	if p := decode(in.JSON, &q); p != nil {
 		return nil, p
 	}
-	if p := wrongTimes(q.TTL, q.Idle, 0); p != nil {
-		return nil, p
-	}
-	c, err := a.Claimed(in.ID)
-	if err != nil {
-		return nil, err
-	}
-	f := &state.ClaimExtended{Claim: c.ID, TTL: -1, Idle: -1}
-	if q.TTL != nil {
-		ttl := q.TTL.Std()
-		if j := a.cfg.State.Latest().JobByUID(c.UID); j != nil && j.Env != nil {
-			ttl = within(j.Env.Spec, ttl, a.cfg.Clock.Now().Sub(c.Made))
-		}
-		f.TTL = muster.Time(ttl.Microseconds())
-	}
-	if q.Idle != nil {
-		f.Idle = muster.Time(q.Idle.Std().Microseconds())
-	}
-	_, c, err = state.Propose(ctx, a.cfg.Proposer, f)
+	c, err := a.cfg.Claims.Extend(ctx, in.ID, &q)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -24,16 +25,16 @@ type handsOut struct {
 	used []muster.ClaimID
 }
 
-func (h *handsOut) Claim(ctx context.Context, w ClaimWant) (*state.Claim, error) {
+func (h *handsOut) Claim(ctx context.Context, w claim.Request) (*state.Claim, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var id muster.AllocID
-	h.b.state.Latest().Runners(w.Environment, muster.RunnerWarm, func(a *state.Alloc) bool { id = a.ID; return false })
-	if id == "" && h.b.state.Latest().ClaimByKey(w.Environment, w.Key) == nil {
+	h.b.state.Latest().Runners(w.UID, muster.RunnerWarm, func(a *state.Alloc) bool { id = a.ID; return false })
+	if id == "" && h.b.state.Latest().ClaimByKey(w.UID, w.Key) == nil {
 		return nil, muster.Faultf(muster.FaultCapacity, "no runner is warm")
 	}
 	h.made++
-	_, v, err := h.b.log.Propose(ctx, &state.RunnerClaimed{Claim: muster.ClaimID(fmt.Sprintf("c%d", h.made)), UID: w.Environment, Runner: id,
+	_, v, err := h.b.log.Propose(ctx, &state.RunnerClaimed{Claim: muster.ClaimID(fmt.Sprintf("c%d", h.made)), UID: w.UID, Runner: id,
 		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds()), Note: w.Note, Idempotency: w.Key, Digest: w.Digest})
 	if err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func (h *handsOut) Waiting(muster.JobUID) int { return 0 }
 // stocked is a bench with environment e of which n runners are warm.
 func stocked(t *testing.T, n int) (*bench, *handsOut) {
 	h := &handsOut{}
-	b := newBench(t, 256, func(c *Config) { c.Runners, c.ClaimKey = h, muster.NewSecret("a key") })
+	b := newBench(t, 256, func(c *parts) { c.Runners, c.ClaimKey = h, muster.NewSecret("a key") })
 	h.b = b
 	if a := b.do("POST", "/v1/environments", `{"spec": {"name": "e", "resources": {"cpu": 0.01, "memory": "1MiB"}}}`); a.StatusCode != 201 {
 		t.Fatalf("%d %s", a.StatusCode, a.body)

@@ -136,7 +136,7 @@ type insideBench struct {
 }
 
 // newInside starts a muster-init of its own for a command that runs until the end of the test.
-func newInside(t testing.TB, change ...func(*Config)) *insideBench {
+func newInside(t testing.TB, change ...func(*parts)) *insideBench {
 	t.Helper()
 	if initPath == "" {
 		t.Skip("muster-init could not be built")
@@ -148,10 +148,10 @@ func newInside(t testing.TB, change ...func(*Config)) *insideBench {
 }
 
 // prepareInside is without an init: nothing listens on its socket yet.
-func prepareInside(t testing.TB, change ...func(*Config)) *insideBench {
+func prepareInside(t testing.TB, change ...func(*parts)) *insideBench {
 	t.Helper()
 	i := &inits{}
-	b := newBench(t, 1000, append([]func(*Config){func(c *Config) { c.Sandboxes = i }}, change...)...)
+	b := newBench(t, 1000, append([]func(*parts){func(c *parts) { c.Sandboxes = i }}, change...)...)
 	b.node("n1")
 	id := b.place(b.submit("default", "j", 1), "n1", 0, 1)[0]
 	b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocRunning, Started: 1})

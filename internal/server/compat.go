@@ -13,7 +13,7 @@ import (
 )
 
 // mountCompat adds the APIs of other systems that the configuration asks for.
-func (s *Server) mountCompat(a *httpapi.API) error {
+func (s *Server) mountCompat(a *httpapi.API, services *services) error {
 	c := s.cfg.Compat.Poseidon
 	if c == nil {
 		return nil
@@ -22,7 +22,7 @@ func (s *Server) mountCompat(a *httpapi.API) error {
 	if err != nil {
 		return err
 	}
-	p, err := poseidon.New(a, poseidon.Config{Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
+	p, err := poseidon.New(a, poseidon.Config{Claims: services.claims, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,6 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	err = g.Wait()
 	s.leading.Store(false)
 	s.live.link.Store(nil)
-	s.live.runners.Store(nil)
 	s.stats.set(nil)
 	return err
 }
@@ -76,7 +75,6 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 		return false, err
 	}
 	s.live.link.Store(lps.link)
-	s.live.runners.Store(lps.runners)
 	s.stats.set(lps)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

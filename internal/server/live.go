@@ -8,7 +8,6 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/link"
-	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -17,31 +16,7 @@ import (
 // nodes reaches output, sandboxes and images on nodes, through the links of the
 // present leadership.
 type nodes struct {
-	link    atomic.Pointer[link.Link]
-	runners atomic.Pointer[runners.Runners]
-}
-
-// Claim is runners.Runners', as are the two that follow.
-func (n *nodes) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, error) {
-	r := n.runners.Load()
-	if r == nil {
-		return nil, muster.Faultf(muster.FaultUnavailable, "the server hands out no runners now")
-	}
-	return r.Claim(ctx, runners.Request{UID: w.Environment, TTL: w.TTL, Idle: w.Idle, Wait: w.Wait, Note: w.Note, Key: w.Key, Digest: w.Digest})
-}
-
-func (n *nodes) Use(id muster.ClaimID) func() {
-	if r := n.runners.Load(); r != nil {
-		return r.Use(id)
-	}
-	return func() {}
-}
-
-func (n *nodes) Waiting(environment muster.JobUID) int {
-	if r := n.runners.Load(); r != nil {
-		return r.Waiting(environment)
-	}
-	return 0
+	link atomic.Pointer[link.Link]
 }
 
 func (n *nodes) links() (*link.Link, error) {

@@ -376,15 +376,19 @@ func (s *Server) countBlobs(ctx context.Context) error {
 }
 
 func (s *Server) api() (*http.Server, error) {
+	services, err := s.newServices()
+	if err != nil {
+		return nil, err
+	}
 	a, err := httpapi.New(httpapi.Config{
 		State:    s.state,
-		Proposer: users{ledger{s.state, s.raft.ProposeUser, s.times.commits}, ledger{s.state, s.raft.ProposeFreeing, s.times.commits}},
+		Proposer: s.users(),
 		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
 		Output:   &s.live, Sandboxes: &s.live,
-		Runners: &s.live, ClaimKey: s.claimKey,
-		Fits:  fits,
-		Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
+		Claims: services.claims,
+		Fits:   fits,
+		Token:  s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
 		Backup: func(ctx context.Context, w io.Writer) error {
 			_, err := s.raft.Backup(ctx, w)
 			return err
@@ -404,7 +408,7 @@ func (s *Server) api() (*http.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mountCompat(a); err != nil {
+	if err := s.mountCompat(a, services); err != nil {
 		return nil, err
 	}
 	return a.Server(), nil

@@ -25,6 +25,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
@@ -75,7 +76,7 @@ type bench struct {
 	late   error // of the start
 	socket string
 	kills  int64
-	own    httpapi.Config
+	own    *parts
 	wait   time.Duration // of the last claim
 	// beforeSet is called before an environment is set, once.
 	beforeSet func()
@@ -129,7 +130,7 @@ func (b *bench) propose(f state.Fact) any {
 }
 
 // Claim hands out the first warm runner.
-func (b *bench) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, error) {
+func (b *bench) Claim(ctx context.Context, w claim.Request) (*state.Claim, error) {
 	b.mu.Lock()
 	err := b.full
 	b.wait = w.Wait
@@ -137,14 +138,14 @@ func (b *bench) Claim(ctx context.Context, w httpapi.ClaimWant) (*state.Claim, e
 	id := muster.ClaimID(fmt.Sprintf("c%d", b.made))
 	b.mu.Unlock()
 	var runner muster.AllocID
-	b.state.Latest().Runners(w.Environment, muster.RunnerWarm, func(a *state.Alloc) bool { runner = a.ID; return false })
+	b.state.Latest().Runners(w.UID, muster.RunnerWarm, func(a *state.Alloc) bool { runner = a.ID; return false })
 	switch {
 	case err != nil:
 		return nil, err
 	case runner == "":
 		return nil, muster.Faultf(muster.FaultCapacity, "no runner is warm")
 	}
-	_, v, err := b.Propose(ctx, &state.RunnerClaimed{Claim: id, UID: w.Environment, Runner: runner, Note: w.Note,
+	_, v, err := b.Propose(ctx, &state.RunnerClaimed{Claim: id, UID: w.UID, Runner: runner, Note: w.Note,
 		TTL: muster.Time(w.TTL.Microseconds()), Idle: muster.Time(w.Idle.Microseconds())})
 	if err != nil {
 		return nil, err
@@ -255,7 +256,24 @@ func (b *bench) set(f func()) {
 	f()
 }
 
-func newBench(t testing.TB, change ...func(*httpapi.Config, *Config)) *bench {
+// parts is what a bench is made of: the configurations of the server's own API and of the services behind both, in one.
+type parts struct {
+	httpapi.Config
+	Runners  claim.Runners
+	ClaimKey muster.Secret
+}
+
+// build makes the services, and the server's own API of them.
+func (p *parts) build() (*httpapi.API, error) {
+	var err error
+	p.Claims, err = claim.New(claim.Config{State: p.State, Proposer: p.Proposer, Clock: p.Clock, Runners: func() claim.Runners { return p.Runners }, Key: p.ClaimKey})
+	if err != nil {
+		return nil, err
+	}
+	return httpapi.New(p.Config)
+}
+
+func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	t.Helper()
 	s, err := state.New(256)
 	if err != nil {
@@ -267,23 +285,24 @@ func newBench(t testing.TB, change ...func(*httpapi.Config, *Config)) *bench {
 	}
 	b := &bench{TB: t, state: s, log: &bytes.Buffer{}}
 	t.Cleanup(func() { b.conns.Wait(); _ = blobs.Close() })
-	own := httpapi.Config{
-		State: b, Proposer: b, Blobs: blobs, Output: b, Sandboxes: b, Runners: b, ClaimKey: muster.NewSecret("a key"),
+	own := &parts{Runners: b, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
+		State: b, Proposer: b, Blobs: blobs, Output: b, Sandboxes: b,
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Token:  muster.NewSecret("t0ken-of-the-server"),
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		CaughtUp: func() error { b.mu.Lock(); defer b.mu.Unlock(); return b.late },
 		Metrics:  httpapi.NewMetrics(httpapi.MetricsConfig{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version:  "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	}
+	}}
 	c := Config{Token: muster.NewSecret(token), Namespace: "default", Logger: own.Logger}
 	for _, f := range change {
-		f(&own, &c)
+		f(own, &c)
 	}
 	b.own = own
-	if b.api, err = httpapi.New(own); err != nil {
+	if b.api, err = own.build(); err != nil {
 		t.Fatal(err)
 	}
+	c.Claims = own.Claims
 	if b.p, err = New(b.api, c); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +398,7 @@ func environ(edit ...func(map[string]any)) string {
 }
 
 // stocked has environment 7 with so many warm runners; without an image, unless it is contained.
-func stocked(t testing.TB, n int, contained bool, change ...func(*httpapi.Config, *Config)) *bench {
+func stocked(t testing.TB, n int, contained bool, change ...func(*parts, *Config)) *bench {
 	t.Helper()
 	b := newBench(t, change...)
 	spec := api.EnvironmentSpec{Name: "7", Template: api.Template{Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}

@@ -117,7 +117,7 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 	if _, err := p.claimed(runner); err != nil {
 		return
 	}
-	endUse := sync.OnceFunc(p.api.Use(claim))
+	endUse := sync.OnceFunc(p.cfg.Claims.Use(claim))
 	defer endUse()
 	in, err := p.api.ConnectPort(ctx, runner, port)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/httpapi"
 )
@@ -24,6 +25,8 @@ const tokenHeader = "Poseidon-Token"
 
 // Config of the API.
 type Config struct {
+	// Claims hands out runners.
+	Claims *claim.Service
 	// Token that clients send; if there is none, they send the server's own.
 	Token muster.Secret
 	// Namespace of its environments.
@@ -51,8 +54,8 @@ type Poseidon struct {
 
 // New makes one on top of our own API. It starts nothing.
 func New(a *httpapi.API, c Config) (*Poseidon, error) {
-	if a == nil || c.Namespace == "" {
-		return nil, errors.New("poseidon: an api and a namespace are needed")
+	if a == nil || c.Claims == nil || c.Namespace == "" {
+		return nil, errors.New("poseidon: an api, claims and a namespace are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -39,7 +39,7 @@ func TestVersion(t *testing.T) {
 	if a := b.do("GET", "version", "", header("Poseidon-Token", "")); a.StatusCode != 200 || a.body != "\"v-test\"\n" {
 		t.Errorf("%d %q", a.StatusCode, a.body)
 	}
-	b = newBench(t, func(c *httpapi.Config, _ *Config) { c.Version = "" })
+	b = newBench(t, func(c *parts, _ *Config) { c.Version = "" })
 	b.want(b.do("GET", "version", ""), 404, "")
 }
 
@@ -76,18 +76,18 @@ func TestR26TokensOfPoseidon(t *testing.T) {
 	}
 
 	// Without one of its own, the server's.
-	b = newBench(t, func(_ *httpapi.Config, c *Config) { c.Token = muster.Secret{} })
+	b = newBench(t, func(_ *parts, c *Config) { c.Token = muster.Secret{} })
 	b.want(b.do("GET", "execution-environments", ""), 401, "")
 	b.want(b.do("GET", "execution-environments", "", header("Poseidon-Token", "t0ken-of-the-server")), 200, "")
 	// With none at all, what a foreign web page's form can send is refused.
-	b = newBench(t, func(h *httpapi.Config, c *Config) {
+	b = newBench(t, func(h *parts, c *Config) {
 		c.Token, h.Token, h.NoAuth = muster.Secret{}, muster.Secret{}, true
 	})
 	b.want(b.do("GET", "execution-environments", "", header("Poseidon-Token", "")), 200, "")
 	b.want(b.do("POST", "runners", "{}", header("Content-Type", "text/plain")), 415, "")
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 1}`, header("Content-Type", "application/json; charset=utf-8")), 404, "")
 	// Who has a token of his own asks for it, even so.
-	b = newBench(t, func(h *httpapi.Config, c *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
+	b = newBench(t, func(h *parts, c *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
 	b.want(b.do("GET", "execution-environments", "", header("Poseidon-Token", "")), 401, "")
 }
 
@@ -103,7 +103,7 @@ func TestRequestsWaitForTheStart(t *testing.T) {
 	for _, starts := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			started := make(chan struct{})
-			b := stocked(t, 1, true, func(h *httpapi.Config, _ *Config) { h.Started = started })
+			b := stocked(t, 1, true, func(h *parts, _ *Config) { h.Started = started })
 			b.set(func() { b.late = late })
 			began := time.Now()
 			go func() {
@@ -364,7 +364,7 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 	if a.body != fmt.Sprintf("{\"runnerId\":%q,\"mappedPorts\":[]}\n", r.RunnerID) {
 		t.Errorf("%s", a.body)
 	}
-	c, err := b.api.Claimed(r.RunnerID)
+	c, err := b.own.Claims.Claimed(r.RunnerID)
 	if err != nil || c.Idle != 60e6 || c.Deadline != 0 {
 		t.Fatalf("%+v %v", c, err)
 	}
@@ -372,7 +372,7 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	second := decoded[runner](b, b.do("POST", "runners", `{"executionEnvironmentId": 7}`))
-	if c, err := b.api.Claimed(second.RunnerID); err != nil || c.Idle != 0 || c.Deadline != 0 || second.RunnerID == r.RunnerID {
+	if c, err := b.own.Claims.Claimed(second.RunnerID); err != nil || c.Idle != 0 || c.Deadline != 0 || second.RunnerID == r.RunnerID {
 		t.Fatalf("%+v %v", c, err)
 	}
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 7}`), 500, codeOverload)
@@ -381,7 +381,7 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 // R2: whether a client waits for a runner is the operator's choice, as it cannot say so itself.
 func TestR2Wait(t *testing.T) {
 	for _, wait := range []time.Duration{0, 3 * time.Second} {
-		b := stocked(t, 1, true, func(_ *httpapi.Config, c *Config) { c.Wait = wait })
+		b := stocked(t, 1, true, func(_ *parts, c *Config) { c.Wait = wait })
 		if b.provided(); b.wait != wait {
 			t.Errorf("waits %s, want %s", b.wait, wait)
 		}
@@ -400,8 +400,8 @@ func TestRunnerOfAClientThatHasLeft(t *testing.T) {
 }
 
 func TestOnlyWhereItIsMounted(t *testing.T) {
-	b := newBench(t, func(h *httpapi.Config, _ *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
-	a, err := httpapi.New(b.own)
+	b := newBench(t, func(h *parts, _ *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
+	a, err := httpapi.New(b.own.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +439,7 @@ func TestR4R5RunnersThatAreNot(t *testing.T) {
 	var warm muster.AllocID
 	b.state.Latest().Runners(b.state.Latest().Environment("default", "7").UID, muster.RunnerWarm, func(a *state.Alloc) bool { warm = a.ID; return false })
 	// One that was claimed by others is not for who has this token.
-	c, err := b.api.Claim(t.Context(), &api.ClaimRequest{Environment: "7"}, "")
+	c, err := b.own.Claims.Claim(t.Context(), &api.ClaimRequest{Environment: "7"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func TestR4R5RunnersThatAreNot(t *testing.T) {
 	if m := b.want(b.do("DELETE", path, ""), 410, ""); !strings.Contains(m.Message, "released") {
 		t.Errorf("told was %q", m.Message)
 	}
-	if _, err := b.api.Claimed(string(c.Runner)); err != nil {
+	if _, err := b.own.Claims.Claimed(string(c.Runner)); err != nil {
 		t.Error(err)
 	}
 }

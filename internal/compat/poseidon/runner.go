@@ -57,7 +57,7 @@ func (p *Poseidon) provide(w http.ResponseWriter, r *http.Request) error {
 		return noEnvironment(id)
 	}
 	forever := api.Duration(0)
-	c, err := p.api.Claim(r.Context(), &api.ClaimRequest{
+	c, err := p.cfg.Claims.Claim(r.Context(), &api.ClaimRequest{
 		Namespace: p.cfg.Namespace, Environment: strconv.Itoa(id), Idle: &idle, TTL: &forever, Wait: api.Duration(p.cfg.Wait), Note: note,
 	}, "")
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Poseidon) provide(w http.ResponseWriter, r *http.Request) error {
 		// Nobody will ever know its id, and it may have no time-out.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), releaseTime)
 		defer cancel()
-		if err := p.api.Release(ctx, string(c.Runner)); err != nil {
+		if err := p.cfg.Claims.Release(ctx, string(c.Runner)); err != nil {
 			p.logger.Warn("runner of a client that has left not given back", "runner", c.Runner, "error", err)
 		}
 		return err
@@ -94,7 +94,7 @@ func (p *Poseidon) held(h onRunner) handler {
 		if err != nil {
 			return err
 		}
-		end := p.api.Use(c.ID)
+		end := p.cfg.Claims.Use(c.ID)
 		defer end()
 		err = h(w, r, c)
 		if err == nil {
@@ -112,7 +112,7 @@ func (p *Poseidon) held(h onRunner) handler {
 }
 
 func (p *Poseidon) claimed(id string) (*state.Claim, error) {
-	c, err := p.api.Claimed(id)
+	c, err := p.cfg.Claims.Claimed(id)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (p *Poseidon) claimed(id string) (*state.Claim, error) {
 }
 
 func (p *Poseidon) release(w http.ResponseWriter, r *http.Request, c *state.Claim) error {
-	if err := p.api.Release(r.Context(), string(c.Runner)); err != nil {
+	if err := p.cfg.Claims.Release(r.Context(), string(c.Runner)); err != nil {
 		return fmt.Errorf("runner %s: %w", c.Runner, err)
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -241,7 +241,7 @@ func (v *conversation) force() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), v.p.patience.give)
 	defer cancel()
-	err := v.p.api.Release(ctx, v.runner)
+	err := v.p.cfg.Claims.Release(ctx, v.runner)
 	v.p.logger.Warn("runner destroyed, as an execution in it could not be ended", "runner", v.runner, "execution", v.exec.ID, "error", err)
 }
 

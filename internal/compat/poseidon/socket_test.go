@@ -16,7 +16,6 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -140,7 +139,7 @@ func (s *session) end() (r result) {
 }
 
 // inside is a claimed runner that a real init keeps, on the node's own files.
-func inside(t *testing.T, change ...func(*httpapi.Config, *Config)) (b *bench, path, work string, stop func()) {
+func inside(t *testing.T, change ...func(*parts, *Config)) (b *bench, path, work string, stop func()) {
 	t.Helper()
 	b = stocked(t, 2, false, change...)
 	b.host = b.serve().Listener.Addr().String()
@@ -342,7 +341,7 @@ func TestRunnerWhoseProcessDoesNotEndIsDestroyed(t *testing.T) {
 	b.set(func() { b.reach = muster.Faultf(muster.FaultUnavailable, "no node") })
 	_ = s.ws.CloseNow()
 	b.eventually("the runner is given back", func() bool {
-		_, err := b.api.Claimed(strings.TrimPrefix(path, "runners/"))
+		_, err := b.own.Claims.Claimed(strings.TrimPrefix(path, "runners/"))
 		return err != nil
 	})
 }
