@@ -21,6 +21,7 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -53,13 +54,6 @@ type handsOut struct{ *runners.Runners }
 
 func (h handsOut) Claim(ctx context.Context, r claim.Request) (*state.Claim, error) {
 	return h.Runners.Claim(ctx, runners.Request(r))
-}
-
-// nobody follows outputs here.
-type nobody struct{}
-
-func (nobody) OpenOutput(context.Context, *state.Alloc, string, int64, bool) (io.ReadCloser, int64, error) {
-	return nil, 0, muster.Faultf(muster.FaultNotFound, "there is none")
 }
 
 func newStockroom(b *testing.B, warm int) *stockroom {
@@ -109,8 +103,12 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 	token := muster.NewSecret("a token")
 	claims, err := claim.New(claim.Config{State: st, Proposer: s, Runners: func() claim.Runners { return handsOut{s.runners} }, Key: muster.NewSecret("a key")})
 	fail(err)
+	in, err := inside.New(inside.Config{State: st, Store: blobs, Claims: claims, Link: func() (inside.Link, error) {
+		return nil, muster.Faultf(muster.FaultNotFound, "there is none")
+	}})
+	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Output: nobody{}, Claims: claims, Token: token,
+		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Token: token,
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: st, Version: "bench"}),

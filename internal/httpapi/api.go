@@ -21,8 +21,9 @@ import (
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/explain"
-	"github.com/musterhq/muster/internal/problem"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // State is what is read.
@@ -33,21 +34,9 @@ type State interface {
 
 // Blobs is the store of output and uploads. Errors are faults.
 type Blobs interface {
-	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
-	List(ctx context.Context, prefix string) ([]blob.Info, error)
 	PutUpload(ctx context.Context, digest string, r io.Reader, limit int64) (int64, error)
 	// Upload tells whether an upload is here, and keeps it for a while if it is.
 	Upload(ctx context.Context, digest string) (blob.Info, error)
-}
-
-// LiveOutput reads output that is still on its node.
-type LiveOutput interface {
-	// OpenOutput reads a stream from offset on; start is the offset of the first
-	// byte, later than asked for if bytes were dropped. Without follow the
-	// reader ends where the stream ends now; with it, a clean io.EOF says that
-	// the stream has ended for ever. Faults: not-found (the node does not know
-	// the allocation, or not yet), unavailable (the node cannot be reached).
-	OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (r io.ReadCloser, start int64, err error)
 }
 
 // Config of an API. All but those marked optional are needed.
@@ -55,11 +44,12 @@ type Config struct {
 	State    State
 	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
-	Clock  clock.Clock
-	Blobs  Blobs
-	Output LiveOutput
-	// Sandboxes reaches into sandboxes and nodes. Optional: without, none can be reached.
-	Sandboxes Sandboxes
+	Clock clock.Clock
+	Blobs Blobs
+	// Inside is what can be done in sandboxes.
+	Inside *inside.Service
+	// Images are of nodes' caches. Optional: without, none can be reached.
+	Images Images
 	// Claims hands out runners.
 	Claims *claim.Service
 	// Fits says whether some offering or node can hold a member of a job, and
@@ -97,8 +87,12 @@ type Config struct {
 	Metrics *Metrics
 	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
 	UploadLimit int64
-	Version     string
-	Logger      *slog.Logger // optional
+	// Stopping ends streams, with the cause that clients are told. Stop ends Stopping; the HTTP server calls it when it is shut
+	// down. Optional.
+	Stopping context.Context
+	Stop     func()
+	Version  string
+	Logger   *slog.Logger // optional
 }
 
 // Insight is what loops know beside the state: for explanations, and more.
@@ -139,18 +133,14 @@ type API struct {
 	openapi []byte
 	// patience of sockets.
 	patience patience
-	endings  endings
 	planning planning
-	// stopping ends streams when the server is shut down.
-	stopping context.Context
-	stop     context.CancelFunc
 }
 
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Output == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, output, claims, fits, backup and ready are needed")
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Inside == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, inside, claims, fits, backup and ready are needed")
 	case c.Token.IsZero() && !c.NoAuth:
 		return nil, errors.New("http api: there is no token, and no-auth is not set")
 	}
@@ -163,8 +153,11 @@ func New(c Config) (*API, error) {
 	if c.Insight == nil {
 		c.Insight = noInsight{}
 	}
-	if c.Sandboxes == nil {
-		c.Sandboxes = noSandboxes{}
+	if c.Images == nil {
+		c.Images = noImages{}
+	}
+	if c.Stopping == nil {
+		c.Stopping = context.Background()
 	}
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }
@@ -179,7 +172,6 @@ func New(c Config) (*API, error) {
 	for _, h := range c.AllowedHosts {
 		a.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true
 	}
-	a.stopping, a.stop = context.WithCancel(context.Background())
 	a.describe()
 	a.serverRoutes()
 	a.jobRoutes()
@@ -223,14 +215,14 @@ func (a *API) Server() *http.Server {
 		ConnContext:       conns.Context,
 		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
 	}
-	s.RegisterOnShutdown(a.stop)
+	if a.cfg.Stop != nil {
+		s.RegisterOnShutdown(a.cfg.Stop)
+	}
 	return s
 }
 
 // streaming is a context for an answer without end: it ends with the request,
 // or when the server is shut down.
 func (a *API) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })
-	return ctx, func() { unhook(); cancel(nil) }
+	return wait.Either(ctx, a.cfg.Stopping)
 }

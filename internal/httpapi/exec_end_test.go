@@ -75,9 +75,11 @@ func TestOutOfMemoryIsOfOneExecution(t *testing.T) {
 	own("after one that was joined late")
 
 	// Another server knows nothing of it, and says nothing that may be wrong.
-	in.api.endings.mu.Lock()
-	in.api.endings.detached = nil
-	in.api.endings.mu.Unlock()
+	var err error
+	if in.api, err = in.parts.build(); err != nil {
+		t.Fatal(err)
+	}
+	in.srv = in.serve()
 	x = in.open(t, api.ExecAttach{Attach: "late"})
 	x.started()
 	killed(x.ended(), false)

@@ -222,7 +222,7 @@ func TestExecServerStops(t *testing.T) {
 	in := newInside(t)
 	x := in.open(t, shell("sleep 1000"))
 	x.started()
-	in.api.stop()
+	in.stop()
 	x.failed(503, "unavailable")
 }
 

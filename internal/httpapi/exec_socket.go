@@ -16,8 +16,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
-	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -33,9 +33,9 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })()
+		defer context.AfterFunc(a.cfg.Stopping, func() { cancel(problem.ErrStopping) })()
 		// Before the upgrade, so that what is in the way is told as by every other request.
-		e := &execSocket{a: a, inner: inner, cancel: cancel, entered: time.Now()}
+		e := &execSocket{a: a, inner: inner, cancel: cancel}
 		err := e.enter(in, w, r.Header.Get(api.ExecFirst))
 		if err != nil {
 			a.fail(ctx, "open-execution", err).Write(w)
@@ -43,7 +43,7 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 		}
 		defer e.leave()
 		if e.s, err = a.accept(w, r); err == nil {
-			e.run()
+			e.run(in.ID)
 		}
 	}}, nil
 }
@@ -53,61 +53,59 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 // Two goroutines carry: one what the client says to init, one what init says to
 // the client. Neither keeps more than one buffer, so whoever is slow slows the other side down.
 type execSocket struct {
-	a  *API
-	s  *socket
-	al *state.Alloc
+	a *API
+	s *socket
 	// inner ends the connection to init, with the reason.
-	inner   context.Context
-	cancel  context.CancelCauseFunc
-	entered time.Time
+	inner  context.Context
+	cancel context.CancelCauseFunc
 
-	// conn has asked nothing yet; nil once there is x.
-	conn Conn
-	x    *Execution
+	// door is open until there is x.
+	door *inside.Door
+	x    *inside.Execution
 	// stdin: bytes of the client are for the command. Of the receiving goroutine, as is closed.
 	stdin, closed bool
-	how           manner
+	// detached: the execution may be joined again.
+	detached bool
 }
 
 // enter connects to init. A first message that came with the request goes along.
 func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (err error) {
-	if e.al, err = in.find(e.a.cfg.State.Latest()); err != nil {
-		return err
-	}
+	executions := e.a.cfg.Inside.Executions
 	if first == "" {
-		e.conn, err = e.a.tunnel(e.inner, e.al, nil)
+		e.door, err = executions.Open(e.inner, in.ID)
 		return err
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(first)
 	if err != nil || len(first) > api.ExecMaxFirst {
 		return problem.Invalid("header."+api.ExecFirst, "is not base64 for URLs without padding, of at most %d bytes", api.ExecMaxFirst)
 	}
-	request, err := e.request(raw)
+	ask, err := e.request(in.ID, raw)
 	if err != nil {
 		return err
 	}
 	w.Header().Set(api.ExecFirst, api.ExecFirstTaken)
-	return e.start(request)
+	e.x, err = executions.Start(e.inner, in.ID, ask)
+	return err
 }
 
 func (e *execSocket) leave() {
 	e.cancel(errClientGone)
-	if e.conn != nil {
-		_ = e.conn.Close()
+	if e.door != nil {
+		e.door.Close()
 	}
 	if e.x != nil {
 		_ = e.x.Close()
 	}
 }
 
-func (e *execSocket) run() {
+func (e *execSocket) run(id string) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.s.abort()
 	defer e.leave()
 	e.s.ws.SetReadLimit(api.ExecMaxText + 1)
 	if e.x == nil {
-		if err := e.begin(); err != nil {
+		if err := e.begin(id); err != nil {
 			e.finish(e.failed(err))
 			return
 		}
@@ -123,7 +121,7 @@ func (e *execSocket) run() {
 }
 
 // begin takes the first message and does what it asks.
-func (e *execSocket) begin() error {
+func (e *execSocket) begin(id string) error {
 	ctx, cancel := context.WithTimeout(e.s.ctx, e.s.patience.first)
 	defer cancel()
 	// A stop of the server does not wait for a client that says nothing.
@@ -136,42 +134,16 @@ func (e *execSocket) begin() error {
 	if err != nil {
 		return err
 	}
-	request, err := e.request(raw)
+	ask, err := e.request(id, raw)
 	if err != nil {
 		return err
 	}
-	return e.start(request)
+	e.x, err = e.door.Start(e.inner, ask)
+	return err
 }
 
-// start sends the request to init and waits for the answer.
-func (e *execSocket) start(request []byte) (err error) {
-	conn := e.conn
-	e.conn = nil
-	if conn != nil && time.Since(e.entered) > e.s.patience.fresh {
-		_ = conn.Close() // init does not wait long for a request
-		conn = nil
-	}
-	if conn == nil {
-		conn, err = e.a.tunnel(e.inner, e.al, request)
-	} else {
-		// Who closed before reading it may have said why: that is read.
-		_, _ = conn.Write(request)
-	}
-	if err != nil {
-		return err
-	}
-	ctx, cancel := soon(e.inner)
-	defer cancel()
-	x, err := initwire.Asked(ctx, conn)
-	if err != nil {
-		return e.a.broke(e.inner, e.al, err)
-	}
-	e.x = e.a.begun(e.al, x, conn, e.how)
-	return nil
-}
-
-// request is the client's first message as init takes it.
-func (e *execSocket) request(raw []byte) ([]byte, error) {
+// request is the client's first message as the service takes it.
+func (e *execSocket) request(id string, raw []byte) (*inside.Ask, error) {
 	var which struct {
 		Attach *string `json:"attach"`
 	}
@@ -185,30 +157,24 @@ func (e *execSocket) request(raw []byte) ([]byte, error) {
 	if want.Input != "" || len(want.InputBase64) > 0 {
 		return nil, problem.Invalid("body.input", "is for POST; here the input comes as binary messages")
 	}
-	exec, err := wantedExec(&want)
+	exec, err := inside.Wanted(&want)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.a.mayBe(string(e.al.ID), "body.user", want.User); err != nil {
+	if err := e.a.cfg.Inside.MayActAs(id, "body.user", want.User); err != nil {
 		return nil, err
 	}
-	if e.stdin = want.Stdin; want.Detach {
-		e.how = execDetached
-	}
-	return execFrame(exec)
+	e.stdin, e.detached = want.Stdin, want.Detach
+	return inside.AskStart(exec)
 }
 
-func (e *execSocket) attach(raw []byte) ([]byte, error) {
+func (e *execSocket) attach(raw []byte) (*inside.Ask, error) {
 	var want api.ExecAttach
 	if p := decode(raw, &want); p != nil {
 		return nil, p
 	}
-	if want.Stdout < initwire.FromKept || want.Stderr < initwire.FromKept {
-		return nil, problem.Invalid("body.stdout", "and stderr are offsets; -1 is the oldest byte that is kept")
-	}
-	e.stdin, e.how = want.Stdin, execJoined
-	a := &initwire.Attach{ID: want.Attach, StdoutOffset: want.Stdout, StderrOffset: want.Stderr, Stdin: want.Stdin}
-	return initwire.Frame(initwire.KindAttach, a.Fields())
+	e.stdin, e.detached = want.Stdin, true
+	return inside.AskAttach(&want)
 }
 
 // finish sends the last message, if there is anybody to send it to, and closes.
@@ -252,18 +218,17 @@ func (e *execSocket) forward() *api.ExecEvent {
 		kind, data, ended, err := e.x.Next()
 		if !said && err == nil && ended == nil {
 			said = true
-			e.a.putOut(e.al)
+			e.x.PutOut()
 		}
 		switch {
 		case err != nil:
-			e.a.cfg.Metrics.execution("broken")
+			err = e.x.Broken(e.inner, err)
 			if cause := context.Cause(e.inner); cause != nil {
-				return e.failed(cause)
+				err = cause
 			}
-			return e.failed(e.a.broke(e.inner, e.al, err))
+			return e.failed(err)
 		case ended != nil:
-			end := endOf(ended)
-			e.a.ended(e.inner, e.x, &end)
+			end, _ := e.x.End(e.inner, ended)
 			return &api.ExecEvent{Type: api.ExecEventEnded, ExecEnd: &end}
 		}
 		stream := api.ExecStdout
@@ -274,7 +239,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 		if e.s.send(websocket.MessageBinary, buf) != nil {
 			return nil
 		}
-		if e.how != execAttached {
+		if e.detached {
 			spool.add(stream, len(data))
 		}
 	}
@@ -379,12 +344,12 @@ func (e *execSocket) control(kind websocket.MessageType, r io.Reader) error {
 		e.closed = true
 		_ = e.x.CloseStdin()
 	case api.ExecResize:
-		if !terminalSize(c.Rows, c.Cols) {
+		if !inside.TerminalSize(c.Rows, c.Cols) {
 			return problem.Invalid("message.rows", "and cols are %d and %d; a terminal has at most 65535 of each", c.Rows, c.Cols)
 		}
 		_ = e.x.Resize(initwire.Size{Rows: c.Rows, Cols: c.Cols})
 	case api.ExecSignal:
-		sig, ok := parseSignal(c.Signal)
+		sig, ok := inside.ParseSignal(c.Signal)
 		if !ok {
 			return problem.Invalid("message.signal", "is %q; give a name or a number, as INT or 2", problem.Clip(c.Signal))
 		}

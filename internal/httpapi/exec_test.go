@@ -364,8 +364,7 @@ func TestExecSocketRefuses(t *testing.T) {
 
 // TestExecSlowFirst: a client that takes its time with the first message is served by a fresh connection.
 func TestExecSlowFirst(t *testing.T) {
-	in := newInside(t)
-	in.api.patience.fresh = 0
+	in := newInside(t, func(c *parts) { c.Fresh = 1 })
 	x := in.open(t, shell("echo ok"))
 	x.started()
 	x.ended()
@@ -377,22 +376,6 @@ func TestExecSlowFirst(t *testing.T) {
 	}
 	if _, _, err := c.Read(t.Context()); err == nil {
 		t.Error("waited for ever")
-	}
-}
-
-func TestSignalNames(t *testing.T) {
-	for s, want := range map[string]int{"TERM": 15, "sigkill": 9, "2": 2, "64": 64, "HUP": 1, "SYS": 31} {
-		if got, ok := parseSignal(s); !ok || int(got) != want {
-			t.Errorf("%s: %d %v", s, got, ok)
-		}
-	}
-	for _, s := range []string{"", "SIG", "0", "65", "-1", "TERMX"} {
-		if got, ok := parseSignal(s); ok {
-			t.Errorf("%q: %d", s, got)
-		}
-	}
-	if signalName(9) != "SIGKILL" || signalName(40) != "40" || signalName(0) != "" || signalName(-3) != "" || signalName(1000) != "" {
-		t.Error("names")
 	}
 }
 

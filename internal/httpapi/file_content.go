@@ -13,7 +13,6 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
-	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -57,8 +56,7 @@ func parseRange(s string) (span, bool) {
 }
 
 func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamResponse, error) {
-	al, err := in.find(a.cfg.State.Latest())
-	if err != nil {
+	if _, err := in.find(a.cfg.State.Latest()); err != nil {
 		return nil, err
 	}
 	want, isRange := parseRange(in.Range)
@@ -69,7 +67,7 @@ func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamRespons
 		want = span{partly: in.Offset.Value > 0, from: in.Offset.Value}
 	case isRange:
 		// How long it is has to be known before a part can be named.
-		e, err := a.stat(ctx, al, in.Path, true)
+		e, err := a.cfg.Inside.Files.Stat(ctx, in.ID, in.Path, true)
 		if err != nil {
 			return nil, err
 		}
@@ -84,17 +82,17 @@ func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamRespons
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
 		if r.Method == http.MethodHead {
-			a.headFile(ctx, w, al, in.Path)
+			a.headFile(ctx, w, in.ID, in.Path)
 			return
 		}
-		if err := a.sendFile(ctx, w, r, al, in.Path, want); err != nil {
+		if err := a.sendFile(ctx, w, r, in.ID, in.Path, want); err != nil {
 			a.fail(ctx, "read-file", err).Write(w)
 		}
 	}}, nil
 }
 
-func (a *API) headFile(ctx context.Context, w http.ResponseWriter, al *state.Alloc, path string) {
-	e, err := a.stat(ctx, al, path, true)
+func (a *API) headFile(ctx context.Context, w http.ResponseWriter, id, path string) {
+	e, err := a.cfg.Inside.Files.Stat(ctx, id, path, true)
 	switch {
 	case err != nil:
 	case e.Type == initwire.TypeDirectory:
@@ -125,8 +123,8 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 }
 
 // sendFile answers with the bytes; an error is answered by the caller.
-func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, al *state.Alloc, path string, want span) error {
-	e, from, err := a.ReadFile(ctx, string(al.ID), initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
+func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, id, path string, want span) error {
+	e, from, err := a.cfg.Inside.Files.Read(ctx, id, initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
 	if err != nil {
 		return err
 	}

@@ -6,22 +6,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
-	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 func (a *API) fileRoutes() {
 	fileErrors := []int{http.StatusForbidden, http.StatusInsufficientStorage}
 	op := func(method, path, id, summary, description string) huma.Operation {
-		return inside(method, path, id, summary, description, fileErrors...)
+		return sandboxOperation(method, path, id, summary, description, fileErrors...)
 	}
 	register(a, op(http.MethodGet, "/files", "list-files", "List a directory", "What is in a directory; of anything else, the thing itself. Links are not followed below the path."), a.listFiles)
 	register(a, op(http.MethodGet, "/files/stat", "stat-file", "Show a file", ""), a.statFile)
@@ -78,14 +77,11 @@ type FilePath struct {
 
 // fileMode reads permission bits; 0 if none are given.
 func fileMode(s string) (uint32, error) {
-	if s == "" {
-		return 0, nil
-	}
-	m, err := strconv.ParseUint(s, 8, 32)
-	if err != nil || m == 0 || m > 0o7777 {
+	m, ok := inside.ParseMode(s)
+	if !ok {
 		return 0, problem.Invalid("query.mode", "is %q; write permission bits in octal, as 0644", problem.Clip(s))
 	}
-	return uint32(m), nil
+	return m, nil
 }
 
 func entryOf(e *initwire.FileEntry) api.FileEntry {
@@ -121,7 +117,7 @@ func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, err
 	out := &fileListOut{api.FileList{Entries: []api.FileEntry{}}}
 	size := 0
 	// One more than is wanted tells whether there are more.
-	err := a.ListFiles(ctx, in.ID, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
+	err := a.cfg.Inside.Files.List(ctx, in.ID, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
 		size += len(e.Path) + len(e.Name) + len(e.Target) + len(e.Problem)
 		if len(out.Body.Entries) == in.Limit || size > maxListBytes {
 			out.Body.More = true
@@ -136,61 +132,6 @@ func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, err
 	return out, nil
 }
 
-// ListFiles calls each for every entry of a directory in an allocation's sandbox, and ends with its error. Other errors, as
-// those of the operations that follow, are problems and faults.
-func (a *API) ListFiles(ctx context.Context, id string, list initwire.FileList, each func(*initwire.FileEntry) error) error {
-	v, err := a.visit(ctx, &AllocPath{id})
-	if err != nil {
-		return err
-	}
-	defer v.end()
-	var enough error
-	err = initwire.ListFiles(v.ctx, v, list, func(e *initwire.FileEntry) error {
-		v.heard()
-		enough = each(e)
-		return enough
-	})
-	if enough != nil {
-		return enough
-	}
-	return a.broke(v.ctx, v.al, err)
-}
-
-// ReadFile is the entry of a regular file, and its bytes, until ctx ends.
-func (a *API) ReadFile(ctx context.Context, id string, read initwire.FileRead) (*initwire.FileEntry, io.ReadCloser, error) {
-	al, conn, err := a.enter(ctx, &AllocPath{id})
-	if err != nil {
-		return nil, nil, err
-	}
-	e, from, err := initwire.ReadFile(ctx, conn, read)
-	return e, from, a.broke(ctx, al, err)
-}
-
-// WriteFile makes or replaces a file.
-func (a *API) WriteFile(ctx context.Context, id string, write initwire.FileWrite, src io.Reader) error {
-	return a.during(ctx, id, func(v *visit) error { return initwire.WriteFile(v.ctx, v, write, src) })
-}
-
-// DeleteFile removes a file, or a directory.
-func (a *API) DeleteFile(ctx context.Context, id string, del initwire.FileDelete) error {
-	return a.during(ctx, id, func(v *visit) error { return initwire.DeleteFile(v.ctx, v, del) })
-}
-
-// MakeDirectory makes a directory.
-func (a *API) MakeDirectory(ctx context.Context, id string, mk initwire.FileMake) error {
-	return a.during(ctx, id, func(v *visit) error { return initwire.MakeDirectory(v.ctx, v, mk) })
-}
-
-// during is an operation that takes as long as it does.
-func (a *API) during(ctx context.Context, id string, do func(*visit) error) error {
-	v, err := a.visit(ctx, &AllocPath{id})
-	if err != nil {
-		return err
-	}
-	defer v.end()
-	return a.broke(v.ctx, v.al, do(v))
-}
-
 type statFileIn struct {
 	FilePath
 	Follow bool `query:"follow" doc:"Of a link: what it leads to."`
@@ -199,26 +140,16 @@ type statFileIn struct {
 type fileOut struct{ Body api.FileEntry }
 
 func (a *API) statFile(ctx context.Context, in *statFileIn) (*fileOut, error) {
-	al, err := in.find(a.cfg.State.Latest())
-	if err != nil {
-		return nil, err
-	}
-	e, err := a.stat(ctx, al, in.Path, in.Follow)
+	return a.showFile(ctx, in.ID, in.Path, in.Follow)
+}
+
+// showFile shows a file as it is now.
+func (a *API) showFile(ctx context.Context, id, path string, follow bool) (*fileOut, error) {
+	e, err := a.cfg.Inside.Files.Stat(ctx, id, path, follow)
 	if err != nil {
 		return nil, err
 	}
 	return &fileOut{entryOf(e)}, nil
-}
-
-func (a *API) stat(ctx context.Context, al *state.Alloc, path string, follow bool) (*initwire.FileEntry, error) {
-	conn, err := a.tunnel(ctx, al, nil)
-	if err != nil {
-		return nil, err
-	}
-	bounded, cancel := soon(ctx)
-	defer cancel()
-	e, err := initwire.StatFile(bounded, conn, initwire.FileStat{Path: path, Follow: follow})
-	return e, a.broke(ctx, al, err)
 }
 
 type writeFileIn struct {
@@ -234,56 +165,25 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := a.mayBe(in.ID, "query.user", in.User); err != nil {
+	if err := a.cfg.Inside.MayActAs(in.ID, "query.user", in.User); err != nil {
 		return nil, err
 	}
-	al, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
-		return initwire.WriteFile(ctx, conn, initwire.FileWrite{
-			Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
-		}, body)
-	})
+	err = a.cfg.Inside.Files.Write(ctx, in.ID, initwire.FileWrite{
+		Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
+	}, clientBody{in.from})
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.stat(ctx, al, in.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	return &fileOut{entryOf(e)}, nil
+	return a.showFile(ctx, in.ID, in.Path, true)
 }
 
-// upload hands the body of a request to an operation.
-func (a *API) upload(ctx context.Context, in *FilePath, data *ByteBody, do func(context.Context, Conn, io.Reader) error) (*state.Alloc, error) {
-	v, err := a.visit(ctx, &in.AllocPath)
-	if err != nil {
-		return nil, err
-	}
-	defer v.end()
-	defer context.AfterFunc(v.ctx, data.from.cutOff)()
-	body := &sentBody{r: data.from, came: v.heard}
-	if err := do(v.ctx, v, body); err != nil {
-		// Unless the body was cut off here, its end is the client's doing; a client that leaves only cancels.
-		if cause := context.Cause(v.ctx); body.err != nil && (cause == nil || cause == context.Canceled) {
-			return nil, body.err
-		}
-		return nil, a.broke(v.ctx, v.al, err)
-	}
-	return v.al, nil
-}
+// clientBody is a body whose errors are problems.
+type clientBody struct{ *patient }
 
-// sentBody keeps what went wrong with the body, which is the client's doing.
-type sentBody struct {
-	r io.Reader
-	// came is called after each read: while the client is waited for, init may be silent.
-	came func()
-	err  error
-}
-
-func (b *sentBody) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	b.came()
-	if err != nil && err != io.EOF && b.err == nil {
-		b.err = brokenBody(err, stall)
+func (b clientBody) Read(p []byte) (int, error) {
+	n, err := b.patient.Read(p)
+	if err != nil && err != io.EOF {
+		err = brokenBody(err, stall)
 	}
 	return n, err
 }
@@ -296,7 +196,7 @@ type deleteFileIn struct {
 }
 
 func (a *API) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
-	err := a.DeleteFile(ctx, in.ID, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
+	err := a.cfg.Inside.Files.Delete(ctx, in.ID, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
 	if err != nil {
 		return nil, err
 	}
@@ -315,21 +215,13 @@ func (a *API) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut,
 	if err != nil {
 		return nil, err
 	}
-	if err := a.mayBe(in.ID, "query.user", in.User); err != nil {
+	if err := a.cfg.Inside.MayActAs(in.ID, "query.user", in.User); err != nil {
 		return nil, err
 	}
-	if err := a.MakeDirectory(ctx, in.ID, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
+	if err := a.cfg.Inside.Files.MakeDirectory(ctx, in.ID, initwire.FileMake{Path: in.Path, Mode: mode, Parents: in.Parents, User: in.User}); err != nil {
 		return nil, err
 	}
-	al, err := in.find(a.cfg.State.Latest())
-	if err != nil {
-		return nil, err
-	}
-	e, err := a.stat(ctx, al, in.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	return &fileOut{entryOf(e)}, nil
+	return a.showFile(ctx, in.ID, in.Path, true)
 }
 
 type readArchiveIn struct {
@@ -344,15 +236,10 @@ func (a *API) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamR
 		path += "/."
 	}
 	ctx, cancel := a.streaming(ctx)
-	al, conn, err := a.enter(ctx, &in.AllocPath)
+	from, err := a.cfg.Inside.Files.ReadArchive(ctx, in.ID, initwire.TarRead{Paths: []string{path}, Follow: in.Follow})
 	if err != nil {
 		cancel()
 		return nil, err
-	}
-	from, err := initwire.ReadTar(ctx, conn, initwire.TarRead{Paths: []string{path}, Follow: in.Follow})
-	if err != nil {
-		defer cancel()
-		return nil, a.broke(ctx, al, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		defer cancel()
@@ -371,10 +258,9 @@ func (a *API) download(w http.ResponseWriter, r *http.Request, status int, from 
 	if r.Method == http.MethodHead {
 		return
 	}
-	o := &outputAnswer{w: w, begun: true}
-	if _, err := o.copy(&part{ReadCloser: from}); err != nil {
+	if err := send(w, from, false, nil); err != nil {
 		a.logger.DebugContext(r.Context(), "answer broken off", "path", problem.Clip(r.URL.Path), "error", err)
-		o.abort()
+		abort(w)
 	}
 	endWrite(w)
 }
@@ -392,12 +278,10 @@ func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, 
 	if in.KeepOwners && owner == "" {
 		owner = "owners of the archive"
 	}
-	if err := a.mayBe(in.ID, "query.user", owner); err != nil {
+	if err := a.cfg.Inside.MayActAs(in.ID, "query.user", owner); err != nil {
 		return nil, err
 	}
-	_, err := a.upload(ctx, &in.FilePath, &in.ByteBody, func(ctx context.Context, conn Conn, body io.Reader) error {
-		return initwire.WriteTar(ctx, conn, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, body)
-	})
+	err := a.cfg.Inside.Files.WriteArchive(ctx, in.ID, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, clientBody{in.from})
 	if err != nil {
 		return nil, err
 	}

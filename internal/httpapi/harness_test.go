@@ -18,6 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/problem"
+	wire "github.com/musterhq/muster/internal/wire/agent"
+
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
@@ -107,6 +111,7 @@ type bench struct {
 	testing.TB
 	api    *API
 	parts  *parts
+	stop   func()
 	log    *log
 	state  *state.State
 	blobs  *blob.Store
@@ -141,6 +146,36 @@ type parts struct {
 	Config
 	Runners  claim.Runners
 	ClaimKey muster.Secret
+	// Sandboxes reaches into sandboxes, and Output reads what is still on its node.
+	Sandboxes      sandboxes
+	Output         liveOutput
+	Store          inside.Store
+	Silence, Fresh time.Duration
+}
+
+type sandboxes interface {
+	Tunnel(ctx context.Context, a *state.Alloc, first []byte) (inside.Conn, error)
+	AllocStats(ctx context.Context, a *state.Alloc) (wire.Stats, error)
+}
+
+type liveOutput interface {
+	OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (io.ReadCloser, int64, error)
+}
+
+// link is what a bench has of one.
+type link struct {
+	sandboxes
+	liveOutput
+}
+
+type noSandboxes struct{}
+
+func (noSandboxes) Tunnel(context.Context, *state.Alloc, []byte) (inside.Conn, error) {
+	return nil, errNoImages
+}
+
+func (noSandboxes) AllocStats(context.Context, *state.Alloc) (wire.Stats, error) {
+	return wire.Stats{}, errNoImages
 }
 
 // build makes the services, and an API of them.
@@ -151,6 +186,13 @@ func (p *parts) build() (*API, error) {
 	}
 	var err error
 	if p.Claims, err = claim.New(c); err != nil {
+		return nil, err
+	}
+	p.Inside, err = inside.New(inside.Config{
+		State: p.State, Clock: p.Clock, Store: p.Store, Claims: p.Claims, Counters: p.Metrics, Stopping: p.Stopping, Silence: p.Silence, Fresh: p.Fresh,
+		Link: func() (inside.Link, error) { return link{p.Sandboxes, p.Output}, nil },
+	})
+	if err != nil {
 		return nil, err
 	}
 	return New(p.Config)
@@ -169,8 +211,10 @@ func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	}
 	t.Cleanup(func() { _ = blobs.Close() })
 	b := &bench{TB: t, state: s, log: &log{state: s}, blobs: blobs, nodes: &liveNodes{}, logged: &buffer{}}
-	c := parts{Config: Config{
-		State: s, Proposer: b.log, Blobs: blobs, Output: b.nodes,
+	stopping, stop := context.WithCancelCause(context.Background())
+	b.stop = func() { stop(problem.ErrStopping) }
+	c := parts{Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
+		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping, Stop: b.stop,
 		Fits: func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) {
 			return spec.Resources.CPU <= 4, "the largest offering, big, has 4 cores"
 		},

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"reflect"
 
@@ -53,7 +54,7 @@ func (a *API) listImages(ctx context.Context, in *NodePath) (*imageListOut, erro
 	if err != nil {
 		return nil, err
 	}
-	list, err := a.cfg.Sandboxes.Images(ctx, id)
+	list, err := a.cfg.Images.Images(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
 		begun := false
-		for p, err := range a.cfg.Sandboxes.PullImage(ctx, id, want.Ref) {
+		for p, err := range a.cfg.Images.PullImage(ctx, id, want.Ref) {
 			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
 			switch {
 			case err != nil && !begun:
@@ -142,9 +143,30 @@ func (a *API) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut, error) 
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.cfg.Sandboxes.PruneImages(ctx, id, in.All)
+	p, err := a.cfg.Images.PruneImages(ctx, id, in.All)
 	if err != nil {
 		return nil, err
 	}
 	return &prunedOut{api.ImagesPruned{Freed: int64(p.Freed)}}, nil
+}
+
+// Images are the images in nodes' caches. All methods may be called at once. Faults: not-found, unavailable.
+type Images interface {
+	Images(ctx context.Context, id muster.NodeID) (wire.ImageList, error)
+	PullImage(ctx context.Context, id muster.NodeID, ref string) iter.Seq2[wire.PullProgress, error]
+	PruneImages(ctx context.Context, id muster.NodeID, all bool) (wire.Pruned, error)
+}
+
+type noImages struct{}
+
+var errNoImages = muster.Faultf(muster.FaultUnavailable, "this server reaches no sandboxes")
+
+func (noImages) Images(context.Context, muster.NodeID) (wire.ImageList, error) {
+	return wire.ImageList{}, errNoImages
+}
+func (noImages) PullImage(context.Context, muster.NodeID, string) iter.Seq2[wire.PullProgress, error] {
+	return func(yield func(wire.PullProgress, error) bool) { yield(wire.PullProgress{}, errNoImages) }
+}
+func (noImages) PruneImages(context.Context, muster.NodeID, bool) (wire.Pruned, error) {
+	return wire.Pruned{}, errNoImages
 }

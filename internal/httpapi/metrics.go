@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -200,5 +202,32 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(descFeed, float64(c.cfg.State.Feed().Oldest().Index))
 	if c.cfg.BlobBytes != nil {
 		gauge(descBlobs, float64(c.cfg.BlobBytes()))
+	}
+}
+
+func executionMetrics() (*prometheus.CounterVec, prometheus.Histogram) {
+	results := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "muster_executions_total", Help: "Executions that somebody saw the end of, by how they ended.",
+	}, []string{"result"})
+	for _, r := range inside.Results() {
+		results.WithLabelValues(r)
+	}
+	return results, prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "muster_claim_first_output_seconds", Help: "From a claim to the first output of an execution in its runner.",
+		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 5, 30, 120},
+	})
+}
+
+// Execution counts an execution that somebody saw the end of.
+func (m *Metrics) Execution(result string) {
+	if m != nil {
+		m.executions.WithLabelValues(result).Inc()
+	}
+}
+
+// FirstOutput is told how long it took from a claim to the first output of an execution in its runner.
+func (m *Metrics) FirstOutput(took time.Duration) {
+	if m != nil {
+		m.firstOutput.Observe(took.Seconds())
 	}
 }

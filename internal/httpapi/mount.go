@@ -8,11 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
-	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // Mount is another system's API below a path of its own. The guard checks Host and Origin, holds requests until the
@@ -121,17 +119,3 @@ func EachStep(w http.ResponseWriter) { extendWrite(w) }
 
 // EndSteps takes the time away again: the connection may serve other requests.
 func EndSteps(w http.ResponseWriter) { endWrite(w) }
-
-// EndOf is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
-func (a *API) EndOf(ctx context.Context, x *Execution, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
-	end = endOf(e)
-	outOfMemory = a.ended(ctx, x, &end) == resultOutOfMemory
-	return end, outOfMemory
-}
-
-// PutOut notes that an execution has put out something, for the first time.
-func (a *API) PutOut(id string) {
-	if al := a.Snapshot().Alloc(muster.AllocID(id)); al != nil {
-		a.putOut(al)
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -84,12 +83,12 @@ func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
 		o := &outputAnswer{
-			w: w, head: r.Method == http.MethodHead,
-			s: stitch{a: a, id: al.ID, stream: in.Stream, follow: in.Follow, pos: in.Offset.Value},
+			w: w, head: r.Method == http.MethodHead, a: a, stream: in.Stream, follow: in.Follow,
+			s: a.cfg.Inside.Output.Stream(al.ID, in.Stream, in.Offset.Value, in.Follow),
 		}
 		var first []byte
 		if in.Tail.Given {
-			if first, err = o.s.tail(ctx, in.Tail.Value); err != nil {
+			if first, err = o.s.Tail(ctx, in.Tail.Value); err != nil {
 				o.broken(ctx, err)
 				return
 			}
@@ -100,10 +99,11 @@ func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse
 
 // outputAnswer is one answer on its way.
 type outputAnswer struct {
-	w     http.ResponseWriter
-	s     stitch
-	head  bool
-	begun bool
+	w                   http.ResponseWriter
+	a                   *API
+	s                   *inside.Stream
+	head, follow, begun bool
+	stream              string
 	// failures since the last byte.
 	failures int
 }
@@ -111,34 +111,34 @@ type outputAnswer struct {
 // run sends first, which ends at the position, and everything from there on.
 func (o *outputAnswer) run(ctx context.Context, first []byte) {
 	if len(first) > 0 {
-		al, err := o.s.alloc()
+		al, err := o.s.Alloc()
 		if err != nil {
 			o.broken(ctx, err)
 			return
 		}
-		o.begin(al, o.s.pos-int64(len(first)))
-		if _, err := o.write(first, true); err != nil || o.head {
+		o.begin(al, o.s.Pos-int64(len(first)))
+		if _, err := write(o.w, first, true); err != nil || o.head {
 			return
 		}
 	}
 	for {
-		p, al, err := o.s.next(ctx)
+		p, al, err := o.s.Next(ctx)
 		switch {
 		case err == io.EOF:
 			o.finish(ctx, al)
 			return
-		case err == errWait:
+		case err == inside.ErrWait:
 			// The client is told that it is served, before anything is there.
-			o.begin(al, o.s.pos)
+			o.begin(al, o.s.Pos)
 			_ = http.NewResponseController(o.w).Flush()
 			if o.head {
 				return
 			}
 			var most time.Duration
-			if o.s.why != nil {
+			if o.s.Why != nil {
 				most = o.pause()
 			}
-			if err := o.s.wait(ctx, al, most); err != nil {
+			if err := o.s.Wait(ctx, al, most); err != nil {
 				o.broken(ctx, err)
 				return
 			}
@@ -150,14 +150,14 @@ func (o *outputAnswer) run(ctx context.Context, first []byte) {
 			}
 			continue
 		}
-		if o.begun && p.start != o.s.pos {
+		if o.begun && p.Start != o.s.Pos {
 			// What comes next was dropped before it could be sent: only a new
 			// answer can say where it begins.
 			_ = p.Close()
-			o.abort()
+			abort(o.w)
 		}
-		o.begin(al, p.start)
-		o.s.pos = p.start
+		o.begin(al, p.Start)
+		o.s.Pos = p.Start
 		if o.head {
 			_ = p.Close()
 			return
@@ -185,11 +185,11 @@ func (o *outputAnswer) again(ctx context.Context, err error) bool {
 	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, errClientGone) || ctx.Err() != nil {
 		return false
 	}
-	if al, _ := o.s.alloc(); al == nil {
+	if al, _ := o.s.Alloc(); al == nil {
 		return false
 	}
 	pause := o.pause()
-	if o.failures > retries && !(o.s.follow && o.begun) {
+	if o.failures > retries && !(o.follow && o.begun) {
 		return false
 	}
 	timer := time.NewTimer(pause)
@@ -212,7 +212,7 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set(headerStart, strconv.FormatInt(start, 10))
 	h.Set(headerState, present.OutputStage(&al.Output))
-	st := streamOf(al, o.s.stream)
+	st := inside.StreamOf(al, o.stream)
 	switch al.Output.Stage {
 	case state.OutputOpen:
 		h.Set("Trailer", headerNote)
@@ -221,7 +221,7 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 		// With a length the client notices by itself when bytes are missing.
 		h.Set("Content-Length", strconv.FormatInt(max(st.Size-start, 0), 10))
 	case state.OutputIncomplete:
-		end := o.s.end()
+		end := o.s.End()
 		if st.Inline != nil {
 			end = st.Start + int64(len(st.Inline))
 		}
@@ -231,14 +231,14 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 
 // finish ends an answer that is whole.
 func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
-	if !o.begun && o.s.why != nil {
+	if !o.begun && o.s.Why != nil {
 		// Nothing is stored and the node cannot be asked: not the same as nothing.
-		o.broken(ctx, &muster.Fault{Kind: muster.FaultUnavailable, Message: "output of allocation " + string(al.ID) + " on node " + string(al.Node), Err: plain(o.s.why)})
+		o.broken(ctx, &muster.Fault{Kind: muster.FaultUnavailable, Message: "output of allocation " + string(al.ID) + " on node " + string(al.Node), Err: plain(o.s.Why)})
 		return
 	}
-	o.begin(al, o.s.pos)
-	if o.s.why != nil {
-		o.w.Header().Set(headerNote, problem.Clip(o.s.why.Error()))
+	o.begin(al, o.s.Pos)
+	if o.s.Why != nil {
+		o.w.Header().Set(headerNote, problem.Clip(o.s.Why.Error()))
 	}
 	endWrite(o.w)
 }
@@ -249,62 +249,25 @@ func plain(err error) error { return errors.New(err.Error()) }
 // broken ends an answer that is not whole.
 func (o *outputAnswer) broken(ctx context.Context, err error) {
 	if o.begun || errors.Is(err, errClientGone) {
-		o.abort()
+		abort(o.w)
 	}
-	o.s.a.fail(ctx, "get-output", err).Write(o.w)
+	o.a.fail(ctx, "get-output", err).Write(o.w)
 }
-
-// abort breaks the answer off. What was written goes out first, or the client
-// would ask for the same again and get no further.
-func (o *outputAnswer) abort() {
-	extendWrite(o.w)
-	_ = http.NewResponseController(o.w).Flush()
-	panic(http.ErrAbortHandler)
-}
-
-var errClientGone = errors.New("the client does not take the answer")
-
-var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // copy sends a part, with one buffer however slow the client is. done says
 // that the stream ends with it.
-func (o *outputAnswer) copy(p *part) (done bool, err error) {
+func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 	defer func() { _ = p.Close() }()
-	buf := copyBuffers.Get().(*[32 << 10]byte)
-	defer copyBuffers.Put(buf)
-	for {
-		n, err := p.Read(buf[:])
-		if n > 0 {
-			o.failures = 0
-			sent, werr := o.write(buf[:n], p.live)
-			o.s.pos += int64(sent)
-			if werr != nil {
-				return false, errClientGone
-			}
-		}
-		switch {
-		case err == io.EOF && p.live:
-			// Followed: the stream has ended for ever. Otherwise: this is all there is now.
-			endWrite(o.w)
-			return true, nil
-		case err == io.EOF:
-			return false, nil
-		case err != nil:
-			return false, err
-		}
+	err = send(o.w, p, p.Live, func(n int) {
+		o.failures = 0
+		o.s.Pos += int64(n)
+	})
+	if err != nil || !p.Live {
+		return false, err
 	}
-}
-
-func (o *outputAnswer) write(b []byte, flush bool) (int, error) {
-	extendWrite(o.w)
-	n, err := o.w.Write(b)
-	if err == nil && flush {
-		err = http.NewResponseController(o.w).Flush()
-		if errors.Is(err, http.ErrNotSupported) {
-			err = nil
-		}
-	}
-	return n, err
+	// Followed: the stream has ended for ever. Otherwise: this is all there is now.
+	endWrite(o.w)
+	return true, nil
 }
 
 type outputListOut struct{ Body api.OutputFileList }
@@ -327,18 +290,7 @@ type declaredIn struct {
 }
 
 func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.StreamResponse, error) {
-	al, err := in.find(a.cfg.State.Latest())
-	if err != nil {
-		return nil, err
-	}
-	if al.Output.Stage == state.OutputPruned {
-		return nil, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is not kept any more: %s", al.ID, al.Output.Why)
-	}
-	if in.N >= len(al.Output.Files) {
-		return nil, problem.NotFound("allocation %s has %d stored outputs, and no output %d", al.ID, len(al.Output.Files), in.N)
-	}
-	file := al.Output.Files[in.N]
-	from, err := a.cfg.Blobs.Open(ctx, blob.OutputKey(al.Run.Key.Namespace, al.UID, al.ID, in.N), 0)
+	size, from, err := a.cfg.Inside.Output.Declared(ctx, in.ID, in.N)
 	if err != nil {
 		return nil, err
 	}
@@ -346,12 +298,11 @@ func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.Stre
 		defer func() { _ = from.Close() }()
 		r, w := humago.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/x-tar")
-		w.Header().Set("Content-Length", strconv.FormatInt(file.Size, 10))
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 		if r.Method == http.MethodHead {
 			return
 		}
-		o := &outputAnswer{w: w, begun: true}
-		if _, err := o.copy(&part{ReadCloser: from}); err != nil {
+		if send(w, from, false, nil) != nil {
 			panic(http.ErrAbortHandler)
 		}
 		endWrite(w)

@@ -387,8 +387,8 @@ func TestOutputSlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	counted := &counting{LiveOutput: b.nodes}
-	b.api.cfg.Output = counted
+	counted := &counting{liveOutput: b.nodes}
+	b.parts.Output = counted
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -406,14 +406,14 @@ func TestOutputSlowReader(t *testing.T) {
 }
 
 type counting struct {
-	LiveOutput
+	liveOutput
 	mu buffer
 }
 
 func (c *counting) read() int { return len(c.mu.String()) }
 
 func (c *counting) OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (io.ReadCloser, int64, error) {
-	r, start, err := c.LiveOutput.OpenOutput(ctx, a, stream, offset, follow)
+	r, start, err := c.liveOutput.OpenOutput(ctx, a, stream, offset, follow)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -489,7 +489,7 @@ func TestUploadOnLowDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBench(t, 100, func(c *parts) { c.Blobs = low })
+	b := newBench(t, 100, func(c *parts) { c.Blobs, c.Store = low, low })
 	p := b.problem(b.do("PUT", "/v1/uploads/"+digestOf("x"), "x", header("Content-Type", "application/octet-stream")), 507, "disk-low")
 	if p.Detail != "the disk has 3MiB free" {
 		t.Errorf("%q", p.Detail)

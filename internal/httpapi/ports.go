@@ -1,18 +1,12 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"reflect"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -20,15 +14,14 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
-	"github.com/musterhq/muster/internal/state"
-	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 func (a *API) portRoutes() {
-	register(a, inside(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
+	register(a, sandboxOperation(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
 
-	open := inside(http.MethodGet, "/ports/{port}", "open-port", "Connect to a TCP port",
+	open := sandboxOperation(http.MethodGet, "/ports/{port}", "open-port", "Connect to a TCP port",
 		"A WebSocket that is one TCP connection to the port, on the sandbox's own loopback. Binary messages are its bytes, cut anywhere; "+
 			"a PortControl `close-write` as text, from either side, says that no more come from there. 502 with the code no-listener if nothing listens.", http.StatusUpgradeRequired)
 	open.DefaultStatus = http.StatusSwitchingProtocols
@@ -39,36 +32,11 @@ func (a *API) portRoutes() {
 type portListOut struct{ Body api.PortList }
 
 func (a *API) listPorts(ctx context.Context, in *AllocPath) (*portListOut, error) {
-	al, conn, err := a.enter(ctx, in)
+	list, err := a.cfg.Inside.Ports.List(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := soon(ctx)
-	defer cancel()
-	list, err := initwire.ListPorts(bounded, conn)
-	if err != nil {
-		return nil, a.broke(ctx, al, err)
-	}
-	ports := map[int]*api.Port{}
-	for i := range list {
-		l := &list[i]
-		p := ports[l.Port]
-		if p == nil {
-			p = &api.Port{Port: l.Port}
-			ports[l.Port] = p
-		}
-		if ip, ok := netip.AddrFromSlice(l.IP); ok && !slices.Contains(p.Addresses, ip.String()) {
-			p.Addresses = append(p.Addresses, ip.String())
-		}
-		p.Reachable = p.Reachable || l.Reachable()
-	}
-	out := &portListOut{api.PortList{Ports: []api.Port{}}}
-	for _, p := range ports {
-		slices.Sort(p.Addresses)
-		out.Body.Ports = append(out.Body.Ports, *p)
-	}
-	slices.SortFunc(out.Body.Ports, func(x, y api.Port) int { return cmp.Compare(x.Port, y.Port) })
-	return out, nil
+	return &portListOut{api.PortList{Ports: list}}, nil
 }
 
 type openPortIn struct {
@@ -87,8 +55,8 @@ func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamRespons
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(a.stopping, func() { cancel(problem.ErrStopping) })()
-		conn, err := a.connect(inner, in)
+		defer context.AfterFunc(a.cfg.Stopping, func() { cancel(problem.ErrStopping) })()
+		conn, err := a.cfg.Inside.Ports.Connect(inner, in.ID, in.Port)
 		if err != nil {
 			a.fail(ctx, "open-port", err).Write(w)
 			return
@@ -103,37 +71,10 @@ func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamRespons
 	}}, nil
 }
 
-// connect is a TCP connection to a port inside.
-func (a *API) connect(ctx context.Context, in *openPortIn) (Conn, error) {
-	al, conn, err := a.enter(ctx, &in.AllocPath)
-	if err != nil {
-		return nil, err
-	}
-	bounded, cancel := soon(ctx)
-	defer cancel()
-	switch err := initwire.ConnectPort(bounded, conn, in.Port); {
-	case err == nil:
-		return conn, nil
-	case errors.Is(err, initwire.ErrRefused) && strings.Contains(err.Error(), "port "+strconv.Itoa(in.Port)):
-		return nil, noListener(al, in.Port, err)
-	default:
-		return nil, a.broke(ctx, al, err)
-	}
-}
-
-// ConnectPort is a TCP connection to a port inside an allocation's sandbox, until ctx ends. Errors are problems and faults.
-func (a *API) ConnectPort(ctx context.Context, id string, port int) (Conn, error) {
-	return a.connect(ctx, &openPortIn{AllocPath{id}, port})
-}
-
-func noListener(al *state.Alloc, port int, err error) error {
-	return problem.New(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, problem.Printable(err.Error())))
-}
-
 // portSocket is a TCP connection and its client. Each direction has one buffer.
 type portSocket struct {
 	s      *socket
-	conn   Conn
+	conn   inside.Conn
 	inner  context.Context
 	cancel context.CancelCauseFunc
 	// halved is closed when the client has said that nothing more comes, and then nil: of the receiving goroutine.

@@ -174,7 +174,7 @@ func TestPortEnds(t *testing.T) {
 
 	// The server stops.
 	c = dial(waits)
-	in.api.stop()
+	in.stop()
 	if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != websocket.StatusGoingAway {
 		t.Error(err)
 	}

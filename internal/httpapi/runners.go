@@ -233,24 +233,6 @@ func (a *API) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, erro
 	return nil, a.cfg.Claims.Release(ctx, in.ID)
 }
 
-// mayBe refuses to act in an allocation's sandbox as a user whom the environment of a runner does not allow. at is where
-// the request names the user, "" if it names nobody.
-func (a *API) mayBe(runner, at, user string) error {
-	snap := a.cfg.State.Latest()
-	al := snap.Alloc(muster.AllocID(runner))
-	if user == "" || al == nil || al.Runner == "" {
-		return nil
-	}
-	j := snap.JobByUID(al.UID)
-	if j == nil || j.Env == nil || !j.Env.Spec.LockUser || user == j.Env.Spec.User {
-		return nil
-	}
-	name, _ := j.Key.Environment()
-	p := problem.New(http.StatusForbidden, string(muster.FaultInvalid), fmt.Sprintf("environment %s allows only its own user (lock_user); leave out %s", name, at))
-	p.Errors = []api.ProblemField{{Location: at, Message: fmt.Sprintf("is %q, which lock_user of environment %s does not allow", problem.Clip(user), name)}}
-	return p
-}
-
 type extendIn struct {
 	AllocPath
 	RequestBody

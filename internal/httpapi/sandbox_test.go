@@ -19,6 +19,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -39,7 +40,7 @@ type inits struct {
 	open atomic.Int64 // connections
 }
 
-func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (Conn, error) {
+func (i *inits) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (inside.Conn, error) {
 	i.mu.Lock()
 	socket, err, kills, told := i.socket, i.err, i.stats.OOMKills, !i.untold
 	if !told {
@@ -151,7 +152,7 @@ func newInside(t testing.TB, change ...func(*parts)) *insideBench {
 func prepareInside(t testing.TB, change ...func(*parts)) *insideBench {
 	t.Helper()
 	i := &inits{}
-	b := newBench(t, 1000, append([]func(*parts){func(c *parts) { c.Sandboxes = i }}, change...)...)
+	b := newBench(t, 1000, append([]func(*parts){func(c *parts) { c.Sandboxes, c.Images = i, i }}, change...)...)
 	b.node("n1")
 	id := b.place(b.submit("default", "j", 1), "n1", 0, 1)[0]
 	b.report("n1", state.AllocUpdate{ID: id, Status: muster.AllocRunning, Started: 1})

@@ -27,16 +27,12 @@ type patience struct {
 	quiet time.Duration
 	// pong is how long the answer to a ping is waited for, before the next may be sent.
 	pong time.Duration
-	// fresh is how old a connection to init may be that has asked nothing yet.
-	fresh time.Duration
 	// last is how long a client may take for the last message when the server stops.
 	last time.Duration
-	// silence is how long init may say nothing and take nothing while it works on files.
-	silence time.Duration
 }
 
 func usualPatience() patience {
-	return patience{first: 10 * time.Second, stall: time.Hour, quiet: 15 * time.Second, pong: 15 * time.Second, fresh: 2 * time.Second, last: 5 * time.Second, silence: 2 * time.Minute}
+	return patience{first: 10 * time.Second, stall: time.Hour, quiet: 15 * time.Second, pong: 15 * time.Second, last: 5 * time.Second}
 }
 
 const (

@@ -89,8 +89,8 @@ func (p *patient) deadline(t time.Time) {
 	}
 }
 
-// cutOff ends a read that waits, and lets no other wait: the rest of the body is not wanted.
-func (p *patient) cutOff() {
+// CutOff ends a read that waits, and lets no other wait: the rest of the body is not wanted.
+func (p *patient) CutOff() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = true
@@ -127,14 +127,4 @@ func (a *API) hasUpload(ctx context.Context, in *UploadPath) (*hasUploadOut, err
 		return nil, err
 	}
 	return &hasUploadOut{strconv.FormatInt(info.Size, 10)}, nil
-}
-
-// extendWrite gives the next write of a stream a time of its own.
-func extendWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stall))
-}
-
-// endWrite takes the time away again: the connection may serve other requests.
-func endWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

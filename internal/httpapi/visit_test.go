@@ -26,8 +26,7 @@ func mute(c *net.UnixConn, _ initwire.Kind, _ []byte) { _, _ = io.Copy(io.Discar
 
 // TestSilentInit: an init that says nothing, or takes nothing, holds no request.
 func TestSilentInit(t *testing.T) {
-	in := prepareInside(t)
-	in.api.patience.silence = 50 * time.Millisecond
+	in := prepareInside(t, func(c *parts) { c.Silence = 50 * time.Millisecond })
 	left := make(chan struct{})
 	in.playInit(t, func(c *net.UnixConn, kind initwire.Kind, fields []byte) {
 		if w, err := initwire.ParseFileWrite(fields); kind == initwire.KindFileWrite && err == nil && w.Path == "/deaf" {
@@ -51,9 +50,8 @@ func TestSlowInit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("lasts seconds")
 	}
-	in := prepareInside(t)
 	const silence, entries = 2 * time.Second, 8
-	in.api.patience.silence = silence
+	in := prepareInside(t, func(c *parts) { c.Silence = silence })
 	in.playInit(t, func(c *net.UnixConn, _ initwire.Kind, _ []byte) {
 		for range entries {
 			<-time.After(silence / 7)
@@ -91,7 +89,7 @@ func TestStopEndsVisits(t *testing.T) {
 		bytesOf(req)
 		go func() {
 			<-began
-			in.api.stop()
+			in.stop()
 		}()
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {

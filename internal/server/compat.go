@@ -22,7 +22,7 @@ func (s *Server) mountCompat(a *httpapi.API, services *services) error {
 	if err != nil {
 		return err
 	}
-	p, err := poseidon.New(a, poseidon.Config{Claims: services.claims, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
+	p, err := poseidon.New(a, poseidon.Config{Claims: services.claims, Inside: services.inside, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
 	if err != nil {
 		return err
 	}

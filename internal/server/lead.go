@@ -59,7 +59,6 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 	})
 	err = g.Wait()
 	s.leading.Store(false)
-	s.live.link.Store(nil)
 	s.stats.set(nil)
 	return err
 }
@@ -74,7 +73,6 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 	if err != nil {
 		return false, err
 	}
-	s.live.link.Store(lps.link)
 	s.stats.set(lps)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -66,7 +66,6 @@ type Server struct {
 	state *state.State
 	raft  *raftlog.Log
 	blobs *blob.Store
-	live  nodes
 	// grants are the rights to pull images that nodes get.
 	grants *registry.Registries
 	// leading is set while the loops run; caughtUp once all that was confirmed
@@ -385,7 +384,8 @@ func (s *Server) api() (*http.Server, error) {
 		Proposer: s.users(),
 		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
-		Output:   &s.live, Sandboxes: &s.live,
+		Inside:   services.inside, Images: images{s},
+		Stopping: services.stopping, Stop: services.stop,
 		Claims: services.claims,
 		Fits:   fits,
 		Token:  s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,

@@ -3,8 +3,12 @@ package server
 import (
 	"context"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/claim"
+	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/runners"
+	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -12,6 +16,10 @@ import (
 // with the loops of the present leadership.
 type services struct {
 	claims *claim.Service
+	inside *inside.Service
+	// stopping ends when the API is shut down, by stop.
+	stopping context.Context
+	stop     func()
 }
 
 func (s *Server) newServices() (*services, error) {
@@ -19,7 +27,13 @@ func (s *Server) newServices() (*services, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &services{claims: claims}, nil
+	stopping, stop := context.WithCancelCause(context.Background())
+	in, err := inside.New(inside.Config{State: s.state, Clock: s.raft.Now, Store: s.blobs, Link: s.linked, Claims: claims, Counters: s.metrics, Stopping: stopping})
+	if err != nil {
+		stop(err)
+		return nil, err
+	}
+	return &services{claims: claims, inside: in, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
 }
 
 // users takes what is proposed for users: it is refused while the disk is nearly full, but for what makes room.
@@ -41,4 +55,32 @@ type handsOut struct{ *runners.Runners }
 
 func (h handsOut) Claim(ctx context.Context, r claim.Request) (*state.Claim, error) {
 	return h.Runners.Claim(ctx, runners.Request(r))
+}
+
+// nodes is the link of the present leadership, by which nodes are reached.
+func (s *Server) nodes() (*link.Link, error) {
+	if l := s.stats.now.Load(); l != nil {
+		return l.link, nil
+	}
+	return nil, muster.Faultf(muster.FaultUnavailable, "the server has no links to nodes now")
+}
+
+// linked is the link of the present leadership as services take it.
+func (s *Server) linked() (inside.Link, error) {
+	l, err := s.nodes()
+	if err != nil {
+		return nil, err
+	}
+	return linked{l}, nil
+}
+
+// linked gives sandboxes the tunnels of a link.
+type linked struct{ *link.Link }
+
+func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (inside.Conn, error) {
+	t, err := l.Link.Tunnel(ctx, a, first)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }

@@ -34,3 +34,10 @@ func Drain(c <-chan struct{}) {
 	default:
 	}
 }
+
+// Either returns a context that ends with ctx, or when other ends: then with the cause of other. cancel must be called.
+func Either(ctx, other context.Context) (_ context.Context, cancel context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(other, func() { end(context.Cause(other)) })
+	return ctx, func() { unhook(); end(nil) }
+}

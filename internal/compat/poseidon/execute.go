@@ -10,7 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -42,7 +42,7 @@ func (p *Poseidon) execute(w http.ResponseWriter, r *http.Request, c *state.Clai
 	if err != nil {
 		return err
 	}
-	e, err := httpapi.WantedExec(&api.ExecRequest{
+	e, err := inside.Wanted(&api.ExecRequest{
 		ID: newID(), Command: []string{"/bin/sh", "-c", byBash, "sh", want.Command}, Env: want.Environment, TTY: true, Stdin: true,
 		Timeout: limit, KillGrace: api.Duration(killGrace),
 	})

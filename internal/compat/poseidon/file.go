@@ -50,7 +50,7 @@ func (p *Poseidon) listFiles(w http.ResponseWriter, r *http.Request, c *state.Cl
 	recursive := lenient(r, "recursive", true)
 	l := &listing{w: w, top: name, recursive: recursive}
 	err := p.as(c, privileged, l.untouched, func(user string) error {
-		return p.api.ListFiles(r.Context(), string(c.Runner), initwire.FileList{
+		return p.cfg.Inside.Files.List(r.Context(), string(c.Runner), initwire.FileList{
 			Path: name, Recursive: recursive, User: user, NoFollow: true, NoHidden: true,
 		}, l.add)
 	})
@@ -219,7 +219,7 @@ func (p *Poseidon) readFile(w http.ResponseWriter, r *http.Request, c *state.Cla
 	ctx, cancel := p.api.Streaming(r.Context())
 	defer cancel()
 	return p.as(c, privileged, always, func(user string) error {
-		e, from, err := p.api.ReadFile(ctx, string(c.Runner), initwire.FileRead{Path: name, User: user})
+		e, from, err := p.cfg.Inside.Files.Read(ctx, string(c.Runner), initwire.FileRead{Path: name, User: user})
 		if err != nil {
 			if problem.IsInvalid(err) && user == plainUser {
 				return err
@@ -317,14 +317,14 @@ func (p *Poseidon) deleteFile(r *http.Request, c *state.Claim, name string) erro
 		// The only pattern; Poseidon quotes all other paths, so that * is a name in them.
 		del = initwire.FileDelete{Path: ".", Contents: true, MissingOK: true}
 	}
-	return p.api.DeleteFile(r.Context(), string(c.Runner), del)
+	return p.cfg.Inside.Files.Delete(r.Context(), string(c.Runner), del)
 }
 
 func (p *Poseidon) writeFile(r *http.Request, c *state.Claim, f *fileCopy) error {
 	if strings.HasSuffix(f.Path, "/") {
-		return p.api.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: cleaned(f.Path), Mode: directoryMode, Parents: true, User: p.owner(c), Replace: true})
+		return p.cfg.Inside.Files.MakeDirectory(r.Context(), string(c.Runner), initwire.FileMake{Path: cleaned(f.Path), Mode: directoryMode, Parents: true, User: p.owner(c), Replace: true})
 	}
-	return p.api.WriteFile(r.Context(), string(c.Runner), initwire.FileWrite{
+	return p.cfg.Inside.Files.Write(r.Context(), string(c.Runner), initwire.FileWrite{
 		Path: cleaned(f.Path), Mode: fileMode, User: p.owner(c), Parents: true, ParentMode: directoryMode, Sized: true, Size: int64(len(f.Content)), Replace: true,
 	}, bytes.NewReader(f.Content))
 }

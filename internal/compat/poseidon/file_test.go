@@ -17,7 +17,7 @@ import (
 )
 
 func TestR14FilesAreChanged(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(work, name)), 0o755); err != nil {
@@ -142,7 +142,7 @@ func TestR14FilesAreChanged(t *testing.T) {
 }
 
 func TestLargeFiles(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	content := strings.Repeat("0123456789abcdef", 1<<20) // 16 MiB
 	body := `{"copy": [{"path": "large", "content": "` + base64.StdEncoding.EncodeToString([]byte(content)) + `"}]}`
 	b.want(b.do("PATCH", path+"/files", body), 204, "")
@@ -159,7 +159,7 @@ func TestLargeFiles(t *testing.T) {
 }
 
 func TestR15FilesAreListed(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	for _, f := range []string{"file", "dir/below", "dir/deeper/still", "with space", "dir/ü\n\""} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(work, f)), 0o755); err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func TestR15FilesAreListed(t *testing.T) {
 
 // P10: names are those of `ls -l --literal`, which leaves out dot files and lists a link that it is given, not what the link leads to.
 func TestListingIsThatOfLs(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	for _, f := range []string{"d/x", "d/.hidden", ".cache/tool/x", ".profile"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(work, f)), 0o755); err != nil {
 			t.Fatal(err)
@@ -280,7 +280,7 @@ func TestListingIsThatOfLs(t *testing.T) {
 }
 
 func TestFilesAreFetched(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	if err := os.WriteFile(filepath.Join(work, "a \"b\".bin"), []byte("\x00\xff\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestVolumeIsEmptied(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	volume := filepath.Join(work, "volume")
 	if err := os.Mkdir(volume, 0o755); err != nil {
 		t.Fatal(err)

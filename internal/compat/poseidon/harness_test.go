@@ -27,6 +27,8 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/testwait"
@@ -202,7 +204,7 @@ func (t *tunnel) drop() {
 func (t *tunnel) Close() error            { t.unhook(); t.drop(); return nil }
 func (t *tunnel) OOMKills() (int64, bool) { return t.kills, true }
 
-func (b *bench) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (httpapi.Conn, error) {
+func (b *bench) Tunnel(ctx context.Context, _ *state.Alloc, first []byte) (inside.Conn, error) {
 	b.mu.Lock()
 	socket, err, kills := b.socket, b.reach, b.kills
 	b.mu.Unlock()
@@ -259,6 +261,8 @@ func (b *bench) set(f func()) {
 // parts is what a bench is made of: the configurations of the server's own API and of the services behind both, in one.
 type parts struct {
 	httpapi.Config
+	bench    *bench
+	Store    inside.Store
 	Runners  claim.Runners
 	ClaimKey muster.Secret
 }
@@ -267,6 +271,13 @@ type parts struct {
 func (p *parts) build() (*httpapi.API, error) {
 	var err error
 	p.Claims, err = claim.New(claim.Config{State: p.State, Proposer: p.Proposer, Clock: p.Clock, Runners: func() claim.Runners { return p.Runners }, Key: p.ClaimKey})
+	if err != nil {
+		return nil, err
+	}
+	p.Inside, err = inside.New(inside.Config{
+		State: p.State, Clock: p.Clock, Store: p.Store, Claims: p.Claims, Counters: p.Metrics, Stopping: p.Stopping,
+		Link: func() (inside.Link, error) { return p.bench, nil },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -285,8 +296,9 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	}
 	b := &bench{TB: t, state: s, log: &bytes.Buffer{}}
 	t.Cleanup(func() { b.conns.Wait(); _ = blobs.Close() })
-	own := &parts{Runners: b, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
-		State: b, Proposer: b, Blobs: blobs, Output: b, Sandboxes: b,
+	stopping, stop := context.WithCancelCause(context.Background())
+	own := &parts{bench: b, Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
+		State: b, Proposer: b, Blobs: blobs, Images: b, Stopping: stopping, Stop: func() { stop(problem.ErrStopping) },
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Token:  muster.NewSecret("t0ken-of-the-server"),
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
@@ -302,7 +314,7 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	if b.api, err = own.build(); err != nil {
 		t.Fatal(err)
 	}
-	c.Claims = own.Claims
+	c.Claims, c.Inside = own.Claims, own.Inside
 	if b.p, err = New(b.api, c); err != nil {
 		t.Fatal(err)
 	}

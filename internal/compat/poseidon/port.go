@@ -119,7 +119,7 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 	}
 	endUse := sync.OnceFunc(p.cfg.Claims.Use(claim))
 	defer endUse()
-	in, err := p.api.ConnectPort(ctx, runner, port)
+	in, err := p.cfg.Inside.Ports.Connect(ctx, runner, port)
 	if err != nil {
 		p.logger.Debug("connection not forwarded", "runner", runner, "port", port, "error", err)
 		_ = out.SetLinger(0) // refused, as far as can be told now

@@ -40,7 +40,7 @@ func (b *bench) exposed(port int) (path, address string) {
 }
 
 func TestR27ExposedPorts(t *testing.T) {
-	b, _, _, _ := inside(t)
+	b, _, _, _ := inRunner(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestR27ExposedPorts(t *testing.T) {
 
 // P9: a client that has closed its connection does not use the runner, whether or not the program inside closes the other side.
 func TestHalfClosedConnectionIsNoUse(t *testing.T) {
-	b, _, _, _ := inside(t)
+	b, _, _, _ := inRunner(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestHalfClosedConnectionIsNoUse(t *testing.T) {
 
 // P9: connections that only the program inside holds are ended after some time, so that they do not use up all that a port may have.
 func TestHalfClosedConnectionEnds(t *testing.T) {
-	b, _, _, _ := inside(t)
+	b, _, _, _ := inRunner(t)
 	b.p.patience.halfClosed = 20 * time.Millisecond
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -171,7 +171,7 @@ func TestHalfClosedConnectionEnds(t *testing.T) {
 }
 
 func TestPortOnWhichNothingListens(t *testing.T) {
-	b, _, _, _ := inside(t)
+	b, _, _, _ := inRunner(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

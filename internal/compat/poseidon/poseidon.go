@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/inside"
 )
 
 // prefix of all paths.
@@ -27,6 +28,8 @@ const tokenHeader = "Poseidon-Token"
 type Config struct {
 	// Claims hands out runners.
 	Claims *claim.Service
+	// Inside is what can be done in runners.
+	Inside *inside.Service
 	// Token that clients send; if there is none, they send the server's own.
 	Token muster.Secret
 	// Namespace of its environments.
@@ -54,8 +57,8 @@ type Poseidon struct {
 
 // New makes one on top of our own API. It starts nothing.
 func New(a *httpapi.API, c Config) (*Poseidon, error) {
-	if a == nil || c.Claims == nil || c.Namespace == "" {
-		return nil, errors.New("poseidon: an api, claims and a namespace are needed")
+	if a == nil || c.Claims == nil || c.Inside == nil || c.Namespace == "" {
+		return nil, errors.New("poseidon: an api, claims, the inside of runners and a namespace are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

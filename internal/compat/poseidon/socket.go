@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/httpapi"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -74,9 +74,13 @@ func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Clai
 	inner, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	v := &conversation{p: p, runner: string(c.Runner), claim: c.ID, exec: e.exec, cancel: cancel, over: make(chan struct{}), left: make(chan struct{}), frames: make(chan frame)}
-	err := p.as(c, e.privileged, always, func(user string) (err error) {
+	err := p.as(c, e.privileged, always, func(user string) error {
 		e.exec.User = user
-		v.x, err = p.api.StartExec(inner, v.runner, e.exec)
+		ask, err := inside.AskStart(e.exec)
+		if err != nil {
+			return err
+		}
+		v.x, err = p.cfg.Inside.Executions.Start(inner, v.runner, ask)
 		return err
 	})
 	if err != nil {
@@ -123,7 +127,7 @@ type conversation struct {
 	runner string
 	claim  muster.ClaimID
 	exec   *initwire.Exec
-	x      *httpapi.Execution
+	x      *inside.Execution
 	cancel func()
 	ws     *websocket.Conn
 
@@ -191,7 +195,7 @@ func (v *conversation) run(stopping context.Context) {
 func (v *conversation) signal(sig syscall.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), v.p.patience.grace)
 	defer cancel()
-	if err := v.p.api.SignalExec(ctx, v.runner, v.exec.ID, sig); err != nil {
+	if err := v.p.cfg.Inside.Executions.Signal(ctx, v.runner, v.exec.ID, sig); err != nil {
 		v.p.logger.Debug("execution not signalled", "runner", v.runner, "signal", sig.String(), "error", err)
 	}
 }
@@ -258,7 +262,7 @@ func (v *conversation) pass(f *frame) {
 		}
 		if !v.printed {
 			v.printed = true
-			v.p.api.PutOut(v.runner)
+			v.x.PutOut()
 		}
 		v.send(said{kind, string(b)})
 	}
@@ -284,7 +288,7 @@ func (v *conversation) conclude(f *frame) {
 		v.last(said{Type: typeError, Data: v.lost(f.err)})
 		return
 	}
-	end, outOf := v.p.api.EndOf(context.Background(), v.x, f.ended)
+	end, outOf := v.x.End(context.Background(), f.ended)
 	exit := said{Type: typeExit, Data: end.ExitCode}
 	switch {
 	case end.TimedOut:

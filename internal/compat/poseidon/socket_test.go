@@ -138,8 +138,8 @@ func (s *session) end() (r result) {
 	return r
 }
 
-// inside is a claimed runner that a real init keeps, on the node's own files.
-func inside(t *testing.T, change ...func(*parts, *Config)) (b *bench, path, work string, stop func()) {
+// inRunner is a claimed runner that a real init keeps, on the node's own files.
+func inRunner(t *testing.T, change ...func(*parts, *Config)) (b *bench, path, work string, stop func()) {
 	t.Helper()
 	b = stocked(t, 2, false, change...)
 	b.host = b.serve().Listener.Addr().String()
@@ -148,7 +148,7 @@ func inside(t *testing.T, change ...func(*parts, *Config)) (b *bench, path, work
 }
 
 func TestR8R13Executions(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	for _, c := range []struct {
 		request map[string]any
 		want    result
@@ -184,7 +184,7 @@ func TestLinesRunInBash(t *testing.T) {
 	if _, err := os.Stat("/bin/bash"); err != nil {
 		t.Skip(err)
 	}
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	for line, want := range map[string]string{
 		`echo {1..3}`: "1 2 3\r\n", `echo "a\nb"`: "a\\nb\r\n", `[[ abc == a* ]] && cat <<< yes`: "yes\r\n", `a=(x y); echo ${a[1]} ${#a[@]}`: "y 2\r\n",
 		`set -o pipefail; false | true; echo $?`: "1\r\n", `v=abcdef; echo ${v:0:2}; echo "it's $0"`: "ab\r\nit's /bin/bash\r\n",
@@ -196,7 +196,7 @@ func TestLinesRunInBash(t *testing.T) {
 }
 
 func TestExecutionsAreCounted(t *testing.T) {
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	for _, command := range []string{"echo x", "exit 3", "kill -TERM $$"} {
 		b.run(path, map[string]any{"command": command}).end()
 	}
@@ -209,7 +209,7 @@ func TestExecutionsAreCounted(t *testing.T) {
 }
 
 func TestStdinIsATerminal(t *testing.T) {
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	s := b.run(path, map[string]any{"command": "read a; read b; echo $b-$a"})
 	s.enter("one\ntw")
 	s.enter("o\n")
@@ -231,7 +231,7 @@ func TestStdinIsATerminal(t *testing.T) {
 }
 
 func TestR9OneConnection(t *testing.T) {
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	other := b.provided()
 	url := b.asked(path, map[string]any{"command": "cat"})
 	// It is the runner's own.
@@ -275,7 +275,7 @@ func (s *session) ended() result {
 
 func TestR10TimeLimit(t *testing.T) {
 	t.Parallel()
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	for _, command := range []string{
 		"echo $$ > pid; sleep 100",
 		"trap '' TERM HUP QUIT; echo $$ > pid; while :; do sleep 0.1; done", // to be made to
@@ -310,7 +310,7 @@ func (b *bench) gone(work string) {
 
 func TestClientThatLeavesEndsItsExecution(t *testing.T) {
 	t.Parallel()
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	for _, c := range []struct{ command, note string }{
 		{"trap 'echo asked > note; exit' QUIT; echo $$ > pid; echo ready; while :; do sleep 0.05; done", "asked\n"},
 		{"trap '' TERM HUP QUIT INT; echo $$ > pid; echo ready; while :; do sleep 0.1; done", ""},
@@ -333,7 +333,7 @@ func TestClientThatLeavesEndsItsExecution(t *testing.T) {
 }
 
 func TestRunnerWhoseProcessDoesNotEndIsDestroyed(t *testing.T) {
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	b.p.patience.grace, b.p.patience.give = 20*time.Millisecond, 20*time.Millisecond
 	s := b.run(path, map[string]any{"command": "trap '' QUIT; echo ready; while :; do sleep 1; done"})
 	s.next()
@@ -347,7 +347,7 @@ func TestRunnerWhoseProcessDoesNotEndIsDestroyed(t *testing.T) {
 }
 
 func TestR11ReleasedDuringAnExecution(t *testing.T) {
-	b, path, _, stop := inside(t)
+	b, path, _, stop := inRunner(t)
 	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
 	s.next()
 	b.want(b.do("DELETE", path, ""), 204, "")
@@ -358,7 +358,7 @@ func TestR11ReleasedDuringAnExecution(t *testing.T) {
 }
 
 func TestR12OutOfMemory(t *testing.T) {
-	b, path, _, stop := inside(t)
+	b, path, _, stop := inRunner(t)
 	s := b.run(path, map[string]any{"command": "echo ready; read x; kill -KILL $$"})
 	s.next()
 	b.set(func() { b.kills++ })
@@ -384,7 +384,7 @@ func TestR12OutOfMemory(t *testing.T) {
 }
 
 func TestServerThatStopsSaysSo(t *testing.T) {
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
 	s.next()
 	go b.shutdown()
@@ -394,7 +394,7 @@ func TestServerThatStopsSaysSo(t *testing.T) {
 }
 
 func TestExecutionThatCannotStart(t *testing.T) {
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	if err := os.RemoveAll(work); err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestExecutionThatCannotStart(t *testing.T) {
 // A client that does not read slows its program down, and loses nothing.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
-	b, path, _, _ := inside(t)
+	b, path, _, _ := inRunner(t)
 	s := b.run(path, map[string]any{"command": "seq 1 300000"})
 	<-time.After(200 * time.Millisecond)
 	got := s.end()
@@ -427,7 +427,7 @@ func TestSlowReader(t *testing.T) {
 // Input that the program does not take does not keep the client's leaving from being seen.
 func TestClientLeavesBehindItsInput(t *testing.T) {
 	t.Parallel()
-	b, path, work, _ := inside(t)
+	b, path, work, _ := inRunner(t)
 	b.p.patience.quiet = 50 * time.Millisecond
 	s := b.run(path, map[string]any{"command": "stty -icanon -echo; echo $$ > pid; echo ready; exec sleep 100"})
 	s.next()
@@ -483,7 +483,7 @@ func TestFetchedExecutionsAreNotHeld(t *testing.T) {
 
 // Where nobody knows why a connection broke, the client is told which one it was.
 func TestLostConnectionIsNamed(t *testing.T) {
-	b, path, _, stop := inside(t)
+	b, path, _, stop := inRunner(t)
 	b.p.patience.reason = 20 * time.Millisecond
 	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
 	s.next()

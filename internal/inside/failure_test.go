@@ -1,4 +1,4 @@
-package httpapi
+package inside
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package httpapi
+package inside
 
 import (
 	"strconv"
@@ -17,8 +17,8 @@ var signals = [...]string{
 // maxSignal is the last real-time signal.
 const maxSignal = 64
 
-// parseSignal reads a name, with or without SIG, or a number.
-func parseSignal(s string) (syscall.Signal, bool) {
+// ParseSignal reads a name, with or without SIG, or a number.
+func ParseSignal(s string) (syscall.Signal, bool) {
 	if n, err := strconv.Atoi(s); err == nil {
 		return syscall.Signal(n), n >= 1 && n <= maxSignal
 	}

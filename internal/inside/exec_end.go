@@ -1,21 +1,17 @@
-package httpapi
+package inside
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
-	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // What is said of the end of an execution that cannot be seen from inside of its sandbox, and what is counted.
@@ -39,13 +35,28 @@ const (
 	askedFor   = 2 * time.Second
 )
 
-// resultOutOfMemory is one of execResults.
-const resultOutOfMemory = "out-of-memory"
+// How executions end, as they are counted.
+const (
+	ResultSuccess      = "exit-0"
+	ResultExit         = "other-exit"
+	ResultSignal       = "signal"
+	ResultTimeout      = "time-out"
+	ResultOutOfMemory  = "out-of-memory"
+	ResultSandboxEnded = "sandbox-ended"
+	// ResultBroken is the connection's end before the execution's.
+	ResultBroken = "broken"
+)
+
+// Results are all of them.
+func Results() []string {
+	return []string{ResultSuccess, ResultExit, ResultSignal, ResultTimeout, ResultOutOfMemory, ResultSandboxEnded, ResultBroken}
+}
 
 // Execution is one in an allocation's sandbox, with what its end is judged by.
 type Execution struct {
 	*initwire.Execution
 
+	of *Executions
 	al *state.Alloc
 	// before is how many processes there the kernel had killed for want of memory when it was started, but for those that
 	// explain the end of another execution.
@@ -62,16 +73,16 @@ const (
 )
 
 // begun notes what was before an execution that conn has brought about.
-func (a *API) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
+func (s *Executions) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
 	kills, _ := conn.OOMKills() // of an agent that does not tell, all there ever were may be its own
-	e := &a.endings
+	e := &s.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := max(kills-e.blamed[al.ID], 0) // less is told where the agent does not tell, or counts anew
 	id := x.Started.ID
 	switch at, known := e.detached[al.ID][id]; {
 	case how == execDetached:
-		e.forget(a.cfg.State.Latest())
+		e.forget(s.cfg.State.Latest())
 		if e.detached == nil {
 			e.detached = map[muster.AllocID]map[string]int64{}
 		}
@@ -85,7 +96,7 @@ func (a *API) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manne
 	case how == execJoined && known:
 		before = at
 	}
-	return &Execution{Execution: x, al: al, before: before}
+	return &Execution{Execution: x, of: s, al: al, before: before}
 }
 
 // forget makes room if there is much. Whoever joins an execution of which nothing is remembered may not
@@ -107,63 +118,48 @@ func (e *endings) forget(now *state.Snapshot) {
 	}
 }
 
-// ended completes the end of an execution and counts it, as one of execResults.
-func (a *API) ended(ctx context.Context, x *Execution, end *api.ExecEnd) (result string) {
+// End is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
+func (x *Execution) End(ctx context.Context, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
+	end = endOf(e)
 	al := x.al
-	result = "other-exit"
+	result := ResultExit
 	switch {
 	case end.TimedOut:
-		result = "time-out"
+		result = ResultTimeout
 	case end.Reason != "":
-		result = "sandbox-ended"
-		if why := a.gone(al); why != "" {
+		result = ResultSandboxEnded
+		if why := x.of.gone(al); why != "" {
 			end.Reason = why
 		}
-	case end.ExitCode == 128+9 && a.outOfMemory(ctx, x):
-		result = resultOutOfMemory
+	case end.ExitCode == 128+9 && x.of.outOfMemory(ctx, x):
+		result = ResultOutOfMemory
 		most := al.Run.Spec.Resources
 		end.Reason = fmt.Sprintf("out of memory: the limit is %s", max(most.Memory, most.MemoryMax))
 	case end.Signal != "":
-		result = "signal"
+		result = ResultSignal
 	case end.ExitCode == 0:
-		result = "exit-0"
+		result = ResultSuccess
 	}
-	a.cfg.Metrics.execution(result)
-	return result
-}
-
-// gone is why a runner is gone; empty if it is not, or is none.
-func (a *API) gone(al *state.Alloc) string {
-	if al.Runner == "" {
-		return ""
-	}
-	now := a.cfg.State.Latest().Alloc(al.ID)
-	if now == nil || now.Runner != muster.RunnerGone {
-		return ""
-	}
-	var p *problem.Problem
-	if _, err := a.cfg.Claims.Claimed(string(al.ID)); errors.As(err, &p) {
-		return p.Detail
-	}
-	return ""
+	x.of.cfg.Counters.Execution(result)
+	return end, result == ResultOutOfMemory
 }
 
 // outOfMemory reports whether the kernel has killed something there for want of memory since the execution was started that
 // no other execution's end is explained by. Of two that were killed at once each had its own.
-func (a *API) outOfMemory(ctx context.Context, x *Execution) bool {
+func (s *Executions) outOfMemory(ctx context.Context, x *Execution) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askedFor)
 	defer cancel()
-	s, err := a.cfg.Sandboxes.AllocStats(ctx, x.al)
+	stats, err := s.measure(ctx, x.al)
 	if err != nil {
 		return false
 	}
-	e := &a.endings
+	e := &s.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s.OOMKills-e.blamed[x.al.ID] <= x.before {
+	if stats.OOMKills-e.blamed[x.al.ID] <= x.before {
 		return false
 	}
-	if now := a.cfg.State.Latest(); len(e.blamed) >= maxEndings {
+	if now := s.cfg.State.Latest(); len(e.blamed) >= maxEndings {
 		maps.DeleteFunc(e.blamed, func(id muster.AllocID, _ int64) bool {
 			al := now.Alloc(id)
 			return al == nil || !al.Live()
@@ -176,12 +172,13 @@ func (a *API) outOfMemory(ctx context.Context, x *Execution) bool {
 	return true
 }
 
-// putOut notes that an execution has put out something.
-func (a *API) putOut(al *state.Alloc) {
-	if al.Runner != muster.RunnerClaimed || a.cfg.Metrics == nil {
+// PutOut notes that an execution has put out something. What counts is the first time for a claim.
+func (x *Execution) PutOut() {
+	al, s := x.al, x.of
+	if al.Runner != muster.RunnerClaimed {
 		return
 	}
-	e := &a.endings
+	e := &s.endings
 	e.mu.Lock()
 	again := e.answered[al.Claim]
 	if e.answered == nil || len(e.answered) > maxEndings {
@@ -189,29 +186,13 @@ func (a *API) putOut(al *state.Alloc) {
 	}
 	e.answered[al.Claim] = true
 	e.mu.Unlock()
-	if c := a.cfg.State.Latest().Claim(al.Claim); !again && c != nil {
-		a.cfg.Metrics.firstOutput.Observe(max(a.cfg.Clock.Now().Sub(c.Made), 0).Seconds())
+	if c := s.cfg.State.Latest().Claim(al.Claim); !again && c != nil {
+		s.cfg.Counters.FirstOutput(max(s.cfg.Clock.Now().Sub(c.Made), 0))
 	}
 }
 
-// Ends of executions, as they are counted.
-var execResults = strings.Fields("exit-0 other-exit signal time-out out-of-memory sandbox-ended broken")
-
-func executionMetrics() (*prometheus.CounterVec, prometheus.Histogram) {
-	results := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_executions_total", Help: "Executions that somebody saw the end of, by how they ended.",
-	}, []string{"result"})
-	for _, r := range execResults {
-		results.WithLabelValues(r)
-	}
-	return results, prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "muster_claim_first_output_seconds", Help: "From a claim to the first output of an execution in its runner.",
-		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 5, 30, 120},
-	})
-}
-
-func (m *Metrics) execution(result string) {
-	if m != nil {
-		m.executions.WithLabelValues(result).Inc()
-	}
+// Broken is what a client is told whose connection into the sandbox broke before the execution ended. It is counted.
+func (x *Execution) Broken(ctx context.Context, err error) error {
+	x.of.cfg.Counters.Execution(ResultBroken)
+	return x.of.broke(ctx, x.al, err)
 }
