@@ -96,9 +96,10 @@ var rules = []rule{
 	{place: "internal/problem", may: []string{".", "api"}},
 	{place: "internal/claim", may: services},
 	{place: "internal/inside", may: services},
-	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
+	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/prometheus/client_golang", "github.com/coder/websocket"}},
-	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/present", "internal/problem", "internal/claim", "internal/inside", "internal/httpapi", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
+	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/present", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/httpapi", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
 	{place: "internal/sim", may: []string{".", "api", "client", "internal/..."}, third: []string{"*"}},
 	{place: "cmd/muster-init", may: []string{"internal/sandbox", "internal/wire/init"}},
@@ -440,12 +441,12 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 	const mostLines, mostMethods = 4000, 60
 	large := map[string]int{
 		"internal/state":   7640,
-		"internal/httpapi": 6560,
 		"internal/agent":   6020,
+		"internal/httpapi": 5569,
 		"api":              4242,
 	}
 	wide := map[string]int{
-		"internal/httpapi.API": 141,
+		"internal/httpapi.API": 118,
 		"internal/agent.Agent": 98,
 	}
 	lines, methods := map[string]int{}, map[string]int{}

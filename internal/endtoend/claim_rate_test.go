@@ -20,6 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/runners"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/raftlog"
@@ -107,8 +108,10 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 		return nil, muster.Faultf(muster.FaultNotFound, "there is none")
 	}})
 	fail(err)
+	d, err := door.New(door.Config{State: st, Claims: claims, Token: token})
+	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Token: token,
+		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d,
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: st, Version: "bench"}),
@@ -116,7 +119,7 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 	fail(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	fail(err)
-	srv := &http.Server{Handler: a}
+	srv := &http.Server{Handler: a.Handler()}
 	g.Go(func() error { _ = srv.Serve(l); return nil })
 	s.cl, err = client.New(client.Config{Address: "http://" + l.Addr().String(), Token: token})
 	fail(err)

@@ -2,14 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -18,8 +15,8 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/clock"
-	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
@@ -57,23 +54,12 @@ type Config struct {
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
 	// Insight tells of single nodes and jobs what is not in the state. Optional.
 	Insight Insight
-	// Token that every request has to carry, unless NoAuth.
-	Token  muster.Secret
-	NoAuth bool
-	// AllowedHosts are host names beside loopback ones under which the API may
-	// be asked, with or without a port. Optional.
-	AllowedHosts []string
+	// Door lets requests in. The API registers its routes there.
+	Door *door.Door
 	// Backup writes a backup of the state.
 	Backup func(ctx context.Context, w io.Writer) error
 	// Ready says why the server cannot serve writes now, or nil.
 	Ready func() error
-	// CaughtUp says why what is read here may be older than what this server
-	// confirmed before it was started again, or nil. Until then nothing under /v1
-	// is answered: a job that was accepted must never be "not found". Optional.
-	CaughtUp func() error
-	// Started is closed when the server serves for the first time. Requests to mounted APIs wait for it, for 30 s at most,
-	// and only then ask CaughtUp. Optional: without it they do not wait.
-	Started <-chan struct{}
 	// Leads says whether this server leads; nil: it does when it is ready. Optional.
 	Leads func() bool
 	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and
@@ -87,10 +73,8 @@ type Config struct {
 	Metrics *Metrics
 	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
 	UploadLimit int64
-	// Stopping ends streams, with the cause that clients are told. Stop ends Stopping; the HTTP server calls it when it is shut
-	// down. Optional.
+	// Stopping ends streams when the server is shut down, with the cause that clients are told. Optional.
 	Stopping context.Context
-	Stop     func()
 	Version  string
 	Logger   *slog.Logger // optional
 }
@@ -114,22 +98,13 @@ func (noInsight) Troubles() func(*state.Node) string              { return func(
 func (noInsight) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
 func (noInsight) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
 
-const (
-	defaultUploadLimit = 4 << 30
-	// maxBody bounds every JSON body. A job of api.MaxSpecBytes fits with room to spare.
-	maxBody = 2 << 20
-)
+const defaultUploadLimit = 4 << 30
 
 // API serves requests.
 type API struct {
 	cfg     Config
 	logger  *slog.Logger
-	mux     *http.ServeMux
 	huma    huma.API
-	token   [sha256.Size]byte
-	hosts   map[string]bool
-	raw     map[string]bool // patterns whose body is bytes, read by the handler
-	mounts  []Mount
 	openapi []byte
 	// patience of sockets.
 	patience patience
@@ -139,10 +114,8 @@ type API struct {
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Inside == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, inside, claims, fits, backup and ready are needed")
-	case c.Token.IsZero() && !c.NoAuth:
-		return nil, errors.New("http api: there is no token, and no-auth is not set")
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, fits, backup and ready are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -159,19 +132,10 @@ func New(c Config) (*API, error) {
 	if c.Stopping == nil {
 		c.Stopping = context.Background()
 	}
-	if c.CaughtUp == nil {
-		c.CaughtUp = func() error { return nil }
-	}
 	if c.Leads == nil {
 		c.Leads = func() bool { return c.Ready() == nil }
 	}
-	a := &API{
-		cfg: c, logger: c.Logger, mux: http.NewServeMux(),
-		token: sha256.Sum256([]byte(c.Token.Reveal())), hosts: map[string]bool{}, raw: map[string]bool{}, patience: usualPatience(), planning: newPlanning(),
-	}
-	for _, h := range c.AllowedHosts {
-		a.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true
-	}
+	a := &API{cfg: c, logger: c.Logger, patience: usualPatience(), planning: newPlanning()}
 	a.describe()
 	a.serverRoutes()
 	a.jobRoutes()
@@ -199,27 +163,8 @@ func New(c Config) (*API, error) {
 	return a, nil
 }
 
-// Handler serves the API.
-func (a *API) Handler() http.Handler { return a }
-
-// Server is an HTTP server for the API with the time-outs that it needs. Its
-// Shutdown ends streams (events, followed output); other requests are waited for.
-func (a *API) Server() *http.Server {
-	s := &http.Server{
-		Handler: a,
-		// No read or write time-out for the whole of a request: streams and uploads
-		// may take hours. Handlers set a deadline for each step instead.
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ConnContext:       conns.Context,
-		ErrorLog:          slog.NewLogLogger(a.logger.Handler(), slog.LevelDebug),
-	}
-	if a.cfg.Stop != nil {
-		s.RegisterOnShutdown(a.cfg.Stop)
-	}
-	return s
-}
+// Handler serves the API: it is the door.
+func (a *API) Handler() http.Handler { return a.cfg.Door }
 
 // streaming is a context for an answer without end: it ends with the request,
 // or when the server is shut down.

@@ -20,11 +20,11 @@ func (a *API) docsRoutes() error {
 	if err := a.finishDescription(); err != nil {
 		return err
 	}
-	a.mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+	a.cfg.Door.Mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/openapi+json")
 		_, _ = w.Write(a.openapi)
 	})
-	a.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+	a.cfg.Door.Mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/docs", http.StatusFound)
 	})
 	for name, kind := range map[string]string{
@@ -40,7 +40,7 @@ func (a *API) docsRoutes() error {
 		if name == "docs.html" {
 			at = "GET /docs"
 		}
-		a.mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
+		a.cfg.Door.Mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
 			h := w.Header()
 			h.Set("Content-Type", kind)
 			h.Set("Content-Security-Policy", docsPolicy)

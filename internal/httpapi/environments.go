@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -66,7 +67,7 @@ type setEnvironmentOut struct {
 
 func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*setEnvironmentOut, error) {
 	var s api.EnvironmentSetting
-	if p := decode(in.JSON, &s); p != nil {
+	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
 	done, err := a.SetEnvironment(ctx, &s)

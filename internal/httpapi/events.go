@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -79,7 +81,7 @@ func (a *API) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamRespon
 		if err := e.run(ctx, pos); err != nil {
 			a.logger.DebugContext(ctx, "event stream ended", "error", err)
 		}
-		endWrite(w)
+		door.EndWrite(w)
 	}}, nil
 }
 
@@ -137,7 +139,7 @@ func (e *eventStream) run(ctx context.Context, pos state.Position) error {
 		}
 		for i := range changes {
 			if ev := e.in.event(&changes[i]); ev != nil {
-				extendWrite(e.w) // the buffer may fill
+				door.ExtendWrite(e.w) // the buffer may fill
 				if err := e.send(ev); err != nil {
 					return err
 				}
@@ -168,7 +170,7 @@ func (e *eventStream) run(ctx context.Context, pos state.Position) error {
 }
 
 func (e *eventStream) flush() error {
-	extendWrite(e.w)
+	door.ExtendWrite(e.w)
 	if err := e.out.Flush(); err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ func (e *eventStream) tooOld(err error) error {
 	if jerr != nil {
 		return jerr
 	}
-	extendWrite(e.w)
+	door.ExtendWrite(e.w)
 	if werr := e.write("", eventTooOld, b); werr != nil {
 		return werr
 	}

@@ -287,7 +287,7 @@ func TestEventsHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, 1000)
 		client, server := net.Pipe()
-		srv := b.api.Server()
+		srv := b.parts.Door.Server(b.stop)
 		l := &oneConn{conn: server, done: make(chan struct{})}
 		served := make(chan error)
 		go func() { served <- srv.Serve(l) }()
@@ -366,7 +366,7 @@ func TestEventsSlowReader(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.api.ServeHTTP(w, req)
+		b.api.Handler().ServeHTTP(w, req)
 	}()
 	<-w.reached // the first write hangs
 	for i := range 200 {

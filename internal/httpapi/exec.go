@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"reflect"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -66,7 +68,7 @@ type runExecIn struct {
 // runExec is the plain form: a request and a result.
 func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse, error) {
 	var want api.ExecRequest
-	if p := decode(in.JSON, &want); p != nil {
+	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
 	}
 	e, err := inside.Wanted(&want)
@@ -121,9 +123,9 @@ func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse,
 func answerJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	extendWrite(w)
+	door.ExtendWrite(w)
 	_ = marshal(w, v)
-	endWrite(w)
+	door.EndWrite(w)
 }
 
 type execListOut struct{ Body api.ExecutionList }
@@ -153,7 +155,7 @@ type signalExecIn struct {
 
 func (a *API) signalExec(ctx context.Context, in *signalExecIn) (*struct{}, error) {
 	var want api.ExecutionSignal
-	if p := decode(in.JSON, &want); p != nil {
+	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
 	}
 	sig, ok := inside.ParseSignal(want.Signal)

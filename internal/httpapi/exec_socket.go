@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -89,7 +90,7 @@ func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (
 }
 
 func (e *execSocket) leave() {
-	e.cancel(errClientGone)
+	e.cancel(door.ErrClientGone)
 	if e.door != nil {
 		e.door.Close()
 	}
@@ -116,7 +117,7 @@ func (e *execSocket) run(id string) {
 		return
 	}
 	wg.Go(func() { e.cancel(e.receive()) })
-	wg.Go(func() { e.s.keepAwake(func() { e.cancel(errClientGone) }) })
+	wg.Go(func() { e.s.keepAwake(func() { e.cancel(door.ErrClientGone) }) })
 	e.finish(e.forward())
 }
 
@@ -128,7 +129,7 @@ func (e *execSocket) begin(id string) error {
 	defer context.AfterFunc(e.inner, cancel)()
 	kind, r, err := e.s.ws.Reader(ctx)
 	if err != nil {
-		return errClientGone
+		return door.ErrClientGone
 	}
 	raw, err := text(kind, r, api.ExecMaxText)
 	if err != nil {
@@ -151,7 +152,7 @@ func (e *execSocket) request(id string, raw []byte) (*inside.Ask, error) {
 		return e.attach(raw)
 	}
 	var want api.ExecRequest
-	if p := decode(raw, &want); p != nil {
+	if p := door.Decode(raw, &want); p != nil {
 		return nil, p
 	}
 	if want.Input != "" || len(want.InputBase64) > 0 {
@@ -170,7 +171,7 @@ func (e *execSocket) request(id string, raw []byte) (*inside.Ask, error) {
 
 func (e *execSocket) attach(raw []byte) (*inside.Ask, error) {
 	var want api.ExecAttach
-	if p := decode(raw, &want); p != nil {
+	if p := door.Decode(raw, &want); p != nil {
 		return nil, p
 	}
 	e.stdin, e.detached = want.Stdin, true
@@ -180,7 +181,7 @@ func (e *execSocket) attach(raw []byte) (*inside.Ask, error) {
 // finish sends the last message, if there is anybody to send it to, and closes.
 func (e *execSocket) finish(last *api.ExecEvent) {
 	stopping := errors.Is(context.Cause(e.inner), problem.ErrStopping)
-	e.cancel(errClientGone) // wakes whoever waits for the command to take its input
+	e.cancel(door.ErrClientGone) // wakes whoever waits for the command to take its input
 	if last == nil {
 		return
 	}
@@ -197,7 +198,7 @@ func (e *execSocket) failed(err error) *api.ExecEvent {
 	if errors.Is(context.Cause(e.inner), problem.ErrStopping) {
 		err = problem.ErrStopping
 	}
-	if errors.Is(err, errClientGone) {
+	if errors.Is(err, door.ErrClientGone) {
 		return nil
 	}
 	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.ctx, "open-execution", err).Problem}
@@ -213,7 +214,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 	spool := spooled{x: e.x.Execution, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
 	defer spool.wait()
 	// Waiting for the one who tells the spool needs the connection to have ended.
-	defer e.cancel(errClientGone)
+	defer e.cancel(door.ErrClientGone)
 	for said := false; ; {
 		kind, data, ended, err := e.x.Next()
 		if !said && err == nil && ended == nil {
@@ -287,13 +288,13 @@ func (s *spooled) wait() {
 	}
 }
 
-// receive brings what the client says to init until the client has left: errClientGone, or what
+// receive brings what the client says to init until the client has left: door.ErrClientGone, or what
 // it did wrong.
 func (e *execSocket) receive() error {
 	for {
 		kind, r, err := e.s.ws.Reader(e.s.ctx)
 		if err != nil {
-			return errClientGone
+			return door.ErrClientGone
 		}
 		if kind == websocket.MessageBinary {
 			err = e.takeStdin(r)
@@ -308,8 +309,8 @@ func (e *execSocket) receive() error {
 
 // takeStdin passes a message on as it comes. What the command does not take any more is thrown away.
 func (e *execSocket) takeStdin(r io.Reader) error {
-	buf := copyBuffers.Get().(*[32 << 10]byte)
-	defer copyBuffers.Put(buf)
+	buf := door.Buffers.Get().(*[32 << 10]byte)
+	defer door.Buffers.Put(buf)
 	for {
 		n, err := r.Read(buf[:])
 		if n > 0 {
@@ -324,7 +325,7 @@ func (e *execSocket) takeStdin(r io.Reader) error {
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return errClientGone
+			return door.ErrClientGone
 		}
 	}
 }

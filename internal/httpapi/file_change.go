@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 )
 
 func (a *API) fileChange(op func(method, path, id, summary, description string) huma.Operation) {
@@ -24,7 +25,7 @@ type changeFilesIn struct {
 
 func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, error) {
 	var q api.FileChange
-	if p := decode(in.JSON, &q); p != nil {
+	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p
 	}
 	if err := a.cfg.Inside.Files.Change(ctx, in.ID, &q); err != nil {

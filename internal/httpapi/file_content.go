@@ -149,6 +149,6 @@ func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Reque
 			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", want.from, want.from+length-1, size))
 		}
 	}
-	a.download(w, r, status, from)
+	a.cfg.Door.Download(w, r, status, from)
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -66,7 +66,7 @@ func (a *API) byteBody(op *huma.Operation, types ...string) {
 		op.RequestBody.Content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
 	}
 	op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
-	a.raw[op.Method+" "+op.Path] = true
+	a.cfg.Door.TakeBytes(op.Method + " " + op.Path)
 }
 
 // FilePath names a file in a sandbox.
@@ -170,22 +170,11 @@ func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) 
 	}
 	err = a.cfg.Inside.Files.Write(ctx, in.ID, initwire.FileWrite{
 		Path: in.Path, Mode: mode, User: in.User, Parents: in.Parents, Sized: in.length >= 0, Size: max(in.length, 0),
-	}, clientBody{in.from})
+	}, door.ClientBody{Patient: in.from})
 	if err != nil {
 		return nil, err
 	}
 	return a.showFile(ctx, in.ID, in.Path, true)
-}
-
-// clientBody is a body whose errors are problems.
-type clientBody struct{ *patient }
-
-func (b clientBody) Read(p []byte) (int, error) {
-	n, err := b.patient.Read(p)
-	if err != nil && err != io.EOF {
-		err = brokenBody(err, stall)
-	}
-	return n, err
 }
 
 type deleteFileIn struct {
@@ -245,24 +234,8 @@ func (a *API) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamR
 		defer cancel()
 		r, w := humago.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/x-tar")
-		a.download(w, r, http.StatusOK, from)
+		a.cfg.Door.Download(w, r, http.StatusOK, from)
 	}}, nil
-}
-
-// download sends bytes whose headers are set. One that is not whole breaks off.
-func (a *API) download(w http.ResponseWriter, r *http.Request, status int, from io.ReadCloser) {
-	defer func() { _ = from.Close() }()
-	if status != http.StatusOK {
-		w.WriteHeader(status)
-	}
-	if r.Method == http.MethodHead {
-		return
-	}
-	if err := send(w, from, false, nil); err != nil {
-		a.logger.DebugContext(r.Context(), "answer broken off", "path", problem.Clip(r.URL.Path), "error", err)
-		abort(w)
-	}
-	endWrite(w)
 }
 
 type writeArchiveIn struct {
@@ -281,7 +254,7 @@ func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, 
 	if err := a.cfg.Inside.MayActAs(in.ID, "query.user", owner); err != nil {
 		return nil, err
 	}
-	err := a.cfg.Inside.Files.WriteArchive(ctx, in.ID, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, clientBody{in.from})
+	err := a.cfg.Inside.Files.WriteArchive(ctx, in.ID, initwire.TarWrite{Path: in.Path, User: in.User, KeepOwners: in.KeepOwners, Make: in.Parents}, door.ClientBody{Patient: in.from})
 	if err != nil {
 		return nil, err
 	}

@@ -150,9 +150,8 @@ func TestNewNeeds(t *testing.T) {
 		t.Error("of nothing")
 	}
 	b := newBench(t, 100)
-	c := b.api.cfg
-	c.Token = muster.Secret{}
-	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "token") {
+	b.parts.Token = muster.Secret{}
+	if _, err := b.parts.door(); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("without a token: %v", err)
 	}
 }
@@ -210,7 +209,7 @@ func TestUnixSocketNeedsNoHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := b.api.Server()
+	srv := b.parts.Door.Server(b.stop)
 	served := make(chan error)
 	go func() { served <- srv.Serve(l) }()
 	conn, err := net.Dial("unix", l.Addr().String())
@@ -339,7 +338,7 @@ func FuzzRequests(f *testing.F) {
 					panic(r)
 				}
 			}()
-			shared.api.ServeHTTP(rec, req.WithContext(ctx))
+			shared.api.Handler().ServeHTTP(rec, req.WithContext(ctx))
 		}()
 		if rec.Code >= 500 || strings.Contains(shared.logged.String(), "panicked") {
 			t.Fatalf("%s %q?%q: %d %s\n%s", method, path, query, rec.Code, rec.Body, shared.logged.String())

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -144,6 +145,13 @@ func (b *buffer) String() string {
 // parts is what a bench is made of: the configurations of the API and of the services behind it, in one.
 type parts struct {
 	Config
+	// Of the door.
+	Token        muster.Secret
+	NoAuth       bool
+	AllowedHosts []string
+	CaughtUp     func() error
+	Started      chan struct{}
+	// Of the services.
 	Runners  claim.Runners
 	ClaimKey muster.Secret
 	// Sandboxes reaches into sandboxes, and Output reads what is still on its node.
@@ -195,7 +203,17 @@ func (p *parts) build() (*API, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.Door, err = p.door(); err != nil {
+		return nil, err
+	}
 	return New(p.Config)
+}
+
+func (p *parts) door() (*door.Door, error) {
+	return door.New(door.Config{
+		State: p.State, Claims: p.Claims, Token: p.Token, NoAuth: p.NoAuth, AllowedHosts: p.AllowedHosts, CaughtUp: p.CaughtUp, Started: p.Started,
+		Requests: p.Metrics, Logger: p.Logger,
+	})
 }
 
 // newBench makes one whose feed keeps so many changes; change may adapt the configuration.
@@ -213,14 +231,12 @@ func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	b := &bench{TB: t, state: s, log: &log{state: s}, blobs: blobs, nodes: &liveNodes{}, logged: &buffer{}}
 	stopping, stop := context.WithCancelCause(context.Background())
 	b.stop = func() { stop(problem.ErrStopping) }
-	c := parts{Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
-		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping, Stop: b.stop,
+	c := parts{Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
+		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping,
 		Fits: func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) {
 			return spec.Resources.CPU <= 4, "the largest offering, big, has 4 cores"
 		},
-		Token:        muster.NewSecret(token),
-		AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"},
-		Backup:       func(_ context.Context, w io.Writer) error { _, err := w.Write([]byte("backup\x00")); return err },
+		Backup: func(_ context.Context, w io.Writer) error { _, err := w.Write([]byte("backup\x00")); return err },
 		Ready: func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -484,7 +500,7 @@ func (r *liveReader) Close() error { return nil }
 // serve runs the API on a real connection.
 func (b *bench) serve() *httptest.Server {
 	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = b.api.Server()
+	srv.Config = b.parts.Door.Server(b.stop)
 	srv.Start()
 	b.Cleanup(srv.Close)
 	return srv
@@ -495,6 +511,13 @@ func (b *bench) eventually(what string, cond func() bool) {
 	b.Helper()
 	testwait.Until(b, what, cond)
 }
+
+// discard is a ResponseWriter that keeps the headers only.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
 
 var errSecret = errors.New("dial tcp 10.1.2.3: password hunter2 refused")
 

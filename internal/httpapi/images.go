@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"reflect"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -75,7 +77,7 @@ type pullImageIn struct {
 
 func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamResponse, error) {
 	var want api.ImagePull
-	if p := decode(in.JSON, &want); p != nil {
+	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
 	}
 	if want.Ref == "" || len(want.Ref) > 1024 {
@@ -105,7 +107,7 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 				begun = true
 				w.Header().Set("Content-Type", "application/x-ndjson")
 			}
-			extendWrite(w)
+			door.ExtendWrite(w)
 			b, err := encode(line)
 			if err != nil {
 				break
@@ -115,7 +117,7 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 			}
 			_ = http.NewResponseController(w).Flush()
 		}
-		endWrite(w)
+		door.EndWrite(w)
 	}}, nil
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -102,7 +103,7 @@ type submitOut struct {
 
 func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	var s api.JobSubmission
-	if p := decode(in.JSON, &s); p != nil {
+	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
 	if i := strings.IndexFunc(in.Key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
@@ -246,7 +247,7 @@ type validateIn struct {
 
 func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, error) {
 	var s api.JobSubmission
-	if p := decode(in.JSON, &s); p != nil {
+	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
 	s.Spec.Defaults()
@@ -336,7 +337,7 @@ type stopIn struct {
 func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 	var s api.JobStop
 	if len(in.JSON) > 0 {
-		if p := decode(in.JSON, &s); p != nil {
+		if p := door.Decode(in.JSON, &s); p != nil {
 			return nil, p
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
@@ -201,7 +203,7 @@ func TestLargeJob(t *testing.T) {
 	if a := b.do("POST", "/v1/jobs", string(spec)); a.StatusCode != 201 {
 		t.Errorf("a job of %d bytes: %d %.300s", len(spec), a.StatusCode, a.body)
 	}
-	b.problem(b.do("POST", "/v1/jobs", `{"spec":{"name":"`+strings.Repeat("a", maxBody)+`"}}`), 413, "invalid")
+	b.problem(b.do("POST", "/v1/jobs", `{"spec":{"name":"`+strings.Repeat("a", door.MaxBody)+`"}}`), 413, "invalid")
 	p := b.problem(b.do("POST", "/v1/jobs", `{"spec":{"name":"x","command":["a","`+strings.Repeat("b", 1<<20)+`"]}}`), 422, "invalid")
 	if len(p.Errors) == 0 {
 		t.Errorf("%+v", p)

@@ -60,7 +60,8 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
-func (m *Metrics) request(route string, code int) {
+// Request counts a request.
+func (m *Metrics) Request(route string, code int) {
 	if m != nil {
 		m.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
 	}

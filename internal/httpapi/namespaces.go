@@ -10,6 +10,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/policy"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
@@ -84,7 +85,7 @@ func (a *API) limitNamespace(ctx context.Context, in *limitIn) (*namespaceOut, e
 		return nil, err
 	}
 	var b api.NamespaceSet
-	if p := decode(in.JSON, &b); p != nil {
+	if p := door.Decode(in.JSON, &b); p != nil {
 		return nil, p
 	}
 	if err := checkSaid(b.Reason, b.Who); err != nil {

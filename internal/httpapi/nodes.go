@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -133,7 +134,7 @@ func (in *nodeOrderIn) order(v any) error {
 	if len(in.JSON) == 0 {
 		return nil
 	}
-	if p := decode(in.JSON, v); p != nil {
+	if p := door.Decode(in.JSON, v); p != nil {
 		return p
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 )
 
 // schemaNames keeps the names of component schemas those of package api.
@@ -47,7 +48,7 @@ func (a *API) describe() {
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Duration](), reflect.TypeFor[durationSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[huma.ErrorModel](), reflect.TypeFor[api.Problem]())
 	jsonFormat := huma.Format{Marshal: marshal, Unmarshal: json.Unmarshal}
-	a.huma = humago.New(a.mux, huma.Config{
+	a.huma = humago.New(a.cfg.Door.Mux, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
@@ -123,7 +124,9 @@ func register[I, O any](a *API, op huma.Operation, handle func(context.Context, 
 	})
 	if below, is := strings.CutPrefix(op.Path, sandboxPath); is && op.Tags[0] == tagSandbox {
 		// The same of runners, by their holders; the guard sees to that.
-		a.raw[op.Method+" "+runnerPath+below] = a.raw[op.Method+" "+op.Path]
+		if a.cfg.Door.TakesBytes(op.Method + " " + op.Path) {
+			a.cfg.Door.TakeBytes(op.Method + " " + runnerPath + below)
+		}
 		op.Path, op.OperationID, op.Tags = runnerPath+below, op.OperationID+"-of-runner", []string{tagRunners}
 		op.Responses = maps.Clone(op.Responses)
 		register(a, op, handle)
@@ -141,7 +144,7 @@ func jsonBody[T any](a *API, op *huma.Operation, required bool) {
 	}
 	// The guard has read the body within its limits already.
 	op.SkipValidateBody = true
-	op.MaxBodyBytes = maxBody + 1
+	op.MaxBodyBytes = door.MaxBody + 1
 	op.BodyReadTimeout = -1
 	op.Errors = append(op.Errors, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
@@ -117,7 +118,7 @@ func (o *outputAnswer) run(ctx context.Context, first []byte) {
 			return
 		}
 		o.begin(al, o.s.Pos-int64(len(first)))
-		if _, err := write(o.w, first, true); err != nil || o.head {
+		if _, err := door.Write(o.w, first, true); err != nil || o.head {
 			return
 		}
 	}
@@ -154,7 +155,7 @@ func (o *outputAnswer) run(ctx context.Context, first []byte) {
 			// What comes next was dropped before it could be sent: only a new
 			// answer can say where it begins.
 			_ = p.Close()
-			abort(o.w)
+			door.Abort(o.w)
 		}
 		o.begin(al, p.Start)
 		o.s.Pos = p.Start
@@ -182,7 +183,7 @@ func (o *outputAnswer) pause() time.Duration {
 // again waits before another try, if there is to be one.
 func (o *outputAnswer) again(ctx context.Context, err error) bool {
 	var f *muster.Fault
-	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, errClientGone) || ctx.Err() != nil {
+	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, door.ErrClientGone) || ctx.Err() != nil {
 		return false
 	}
 	if al, _ := o.s.Alloc(); al == nil {
@@ -240,7 +241,7 @@ func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
 	if o.s.Why != nil {
 		o.w.Header().Set(headerNote, problem.Clip(o.s.Why.Error()))
 	}
-	endWrite(o.w)
+	door.EndWrite(o.w)
 }
 
 // plain drops the kind of an error that is given another.
@@ -248,8 +249,8 @@ func plain(err error) error { return errors.New(err.Error()) }
 
 // broken ends an answer that is not whole.
 func (o *outputAnswer) broken(ctx context.Context, err error) {
-	if o.begun || errors.Is(err, errClientGone) {
-		abort(o.w)
+	if o.begun || errors.Is(err, door.ErrClientGone) {
+		door.Abort(o.w)
 	}
 	o.a.fail(ctx, "get-output", err).Write(o.w)
 }
@@ -258,7 +259,7 @@ func (o *outputAnswer) broken(ctx context.Context, err error) {
 // that the stream ends with it.
 func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 	defer func() { _ = p.Close() }()
-	err = send(o.w, p, p.Live, func(n int) {
+	err = door.Send(o.w, p, p.Live, func(n int) {
 		o.failures = 0
 		o.s.Pos += int64(n)
 	})
@@ -266,7 +267,7 @@ func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 		return false, err
 	}
 	// Followed: the stream has ended for ever. Otherwise: this is all there is now.
-	endWrite(o.w)
+	door.EndWrite(o.w)
 	return true, nil
 }
 
@@ -302,9 +303,9 @@ func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.Stre
 		if r.Method == http.MethodHead {
 			return
 		}
-		if send(w, from, false, nil) != nil {
+		if door.Send(w, from, false, nil) != nil {
 			panic(http.ErrAbortHandler)
 		}
-		endWrite(w)
+		door.EndWrite(w)
 	}}, nil
 }

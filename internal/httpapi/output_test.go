@@ -392,7 +392,7 @@ func TestOutputSlowReader(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.api.ServeHTTP(w, req)
+		b.api.Handler().ServeHTTP(w, req)
 	}()
 	<-w.reached
 	if n := counted.read(); n > 64<<10 {

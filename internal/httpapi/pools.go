@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/fit"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -114,7 +115,7 @@ type resumeIn struct {
 func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 	var b api.PoolResume
 	if len(in.JSON) > 0 {
-		if p := decode(in.JSON, &b); p != nil {
+		if p := door.Decode(in.JSON, &b); p != nil {
 			return nil, p
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 )
@@ -86,10 +87,10 @@ func (p *portSocket) run() {
 	defer wg.Wait()
 	defer p.s.abort()
 	// Wakes those that wait for what is inside; the deferred before it those that wait for the client.
-	defer func() { p.cancel(errClientGone); _ = p.conn.Close() }()
+	defer func() { p.cancel(door.ErrClientGone); _ = p.conn.Close() }()
 	p.s.ws.SetReadLimit(-1) // passed on as it comes
 	received, sent, halved := make(chan error, 1), make(chan error, 1), p.halved
-	wg.Go(func() { p.s.keepAwake(func() { p.cancel(errClientGone) }) })
+	wg.Go(func() { p.s.keepAwake(func() { p.cancel(door.ErrClientGone) }) })
 	wg.Go(func() { received <- p.receive() })
 	wg.Go(func() { sent <- p.forward() })
 
@@ -110,7 +111,7 @@ func (p *portSocket) run() {
 		p.cancel(err)
 		_ = p.conn.Close()
 		switch {
-		case errors.Is(err, errClientGone):
+		case errors.Is(err, door.ErrClientGone):
 		case stopping:
 			p.s.end(websocket.StatusGoingAway, problem.ErrStopping.Error())
 		default:
@@ -123,19 +124,19 @@ func (p *portSocket) run() {
 
 // forward brings what comes from inside to the client, until its end.
 func (p *portSocket) forward() error {
-	buf := copyBuffers.Get().(*[32 << 10]byte)
-	defer copyBuffers.Put(buf)
+	buf := door.Buffers.Get().(*[32 << 10]byte)
+	defer door.Buffers.Put(buf)
 	for {
 		n, err := p.conn.Read(buf[:])
 		if n > 0 {
 			if p.s.send(websocket.MessageBinary, buf[:n]) != nil {
-				return errClientGone
+				return door.ErrClientGone
 			}
 		}
 		switch {
 		case err == io.EOF:
 			if p.s.sendJSON(api.PortControl{Type: api.PortCloseWrite}) != nil {
-				return errClientGone
+				return door.ErrClientGone
 			}
 			return nil
 		case err != nil:
@@ -149,7 +150,7 @@ func (p *portSocket) receive() error {
 	for {
 		kind, r, err := p.s.ws.Reader(p.s.ctx)
 		if err != nil {
-			return errClientGone
+			return door.ErrClientGone
 		}
 		if kind == websocket.MessageText {
 			err = p.closeWrite(kind, r)
@@ -164,8 +165,8 @@ func (p *portSocket) receive() error {
 
 // write passes a message on as it comes.
 func (p *portSocket) write(r io.Reader) error {
-	buf := copyBuffers.Get().(*[32 << 10]byte)
-	defer copyBuffers.Put(buf)
+	buf := door.Buffers.Get().(*[32 << 10]byte)
+	defer door.Buffers.Put(buf)
 	for {
 		n, err := r.Read(buf[:])
 		if n > 0 {
@@ -180,7 +181,7 @@ func (p *portSocket) write(r io.Reader) error {
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return errClientGone
+			return door.ErrClientGone
 		}
 	}
 }

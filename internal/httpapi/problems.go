@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -11,19 +10,6 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 )
-
-// fail is problem.Of with a line in the log for what is our defect.
-func (a *API) fail(ctx context.Context, what string, err error) *problem.Problem {
-	p := problem.Of(err)
-	switch p.Status {
-	case http.StatusBadGateway:
-		// A sandbox or its node died under the request: that is life, and the client is told.
-		a.logger.InfoContext(ctx, "request broken off", "request", what, "error", err)
-	case http.StatusInternalServerError:
-		a.logger.ErrorContext(ctx, "request failed", "request", what, "error", err)
-	}
-	return p
-}
 
 // ownProblems turns the error model of huma into ours.
 func ownProblems(_ huma.Context, _ string, v any) (any, error) {
@@ -59,4 +45,9 @@ func echo(v any) any {
 		return v
 	}
 	return nil
+}
+
+// fail is the problem of an error, with a line in the log for what is a defect of ours.
+func (a *API) fail(ctx context.Context, what string, err error) *problem.Problem {
+	return a.cfg.Door.Fail(ctx, what, err)
 }

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -38,7 +40,7 @@ const checkTimeout = 10 * time.Minute
 func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamResponse, error) {
 	var want api.ProviderCheck
 	if len(in.JSON) > 0 {
-		if p := decode(in.JSON, &want); p != nil {
+		if p := door.Decode(in.JSON, &want); p != nil {
 			return nil, p
 		}
 	}
@@ -64,7 +66,7 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 				begun = true
 				w.Header().Set("Content-Type", "application/x-ndjson")
 			}
-			extendWrite(w)
+			door.ExtendWrite(w)
 			b, err := encode(line)
 			if err != nil {
 				return
@@ -89,6 +91,6 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 		default:
 			send(api.CheckProgress{Step: "done", Text: "everything went well", OK: true})
 		}
-		endWrite(w)
+		door.EndWrite(w)
 	}}, nil
 }

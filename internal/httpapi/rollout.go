@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/roll"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -112,7 +113,7 @@ type scaleIn struct {
 
 func (a *API) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
 	var s api.JobScale
-	if p := decode(in.JSON, &s); p != nil {
+	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
 	if s.Count < 1 || s.Count > api.MaxCount {
@@ -137,7 +138,7 @@ type revertIn struct {
 func (a *API) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
 	var r api.JobRevert
 	if len(in.JSON) > 0 {
-		if p := decode(in.JSON, &r); p != nil {
+		if p := door.Decode(in.JSON, &r); p != nil {
 			return nil, p
 		}
 	}

@@ -3,12 +3,11 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -40,68 +39,6 @@ func (a *API) runnerRoutes() {
 	register(a, extend, a.extendClaim)
 }
 
-// holder is the claim whose secret a request shows, if it shows one that is right.
-func (a *API) holder(r *http.Request) (id muster.ClaimID, shown, right bool) {
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	token = strings.TrimSpace(token)
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return "", false, false
-	}
-	return a.cfg.Claims.Holder(token)
-}
-
-// admitHolder lets the holder of a claim to its runner, and nowhere else.
-func (a *API) admitHolder(r *http.Request, id muster.ClaimID, right bool) *problem.Problem {
-	if !right {
-		return unauthorized("the claim's secret is wrong")
-	}
-	c := a.cfg.State.Latest().Claim(id)
-	if c == nil {
-		return problem.New(http.StatusGone, api.CodeNotClaimed, fmt.Sprintf("claim %s is no more", id))
-	}
-	for _, path := range []string{"/v1/runners/" + string(c.Runner), "/v1/claims/" + string(id), "/v1/allocations/" + string(c.Runner)} {
-		if r.URL.Path != path && !strings.HasPrefix(r.URL.Path, path+"/") {
-			continue
-		}
-		again := c.State == muster.ClaimReleased && r.Method == http.MethodDelete && r.URL.Path == "/v1/runners/"+string(c.Runner)
-		if c.State != muster.ClaimHeld && !strings.HasPrefix(path, "/v1/claims/") && !again {
-			_, err := a.cfg.Claims.Claimed(string(c.Runner))
-			return problem.Of(err)
-		}
-		return nil
-	}
-	return problem.New(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("the secret of claim %s is for runner %s and for nothing else", id, c.Runner))
-}
-
-func unauthorized(detail string) *problem.Problem {
-	p := problem.New(http.StatusUnauthorized, api.CodeAuth, detail)
-	p.Headers.Set("Www-Authenticate", `Bearer realm="muster"`)
-	return p
-}
-
-// enterRunner checks that what is asked below /v1/runners/{id}/ is of a claimed
-// runner, and notes its use until end is called. Into the sandbox of a runner an operator gets by
-// its allocation as well, in whatever state it is; that is use, too.
-func (a *API) enterRunner(path string) (end func(), p *problem.Problem) {
-	rest, is := strings.CutPrefix(path, "/v1/runners/")
-	as, isAlloc := strings.CutPrefix(path, "/v1/allocations/")
-	id, _, below := strings.Cut(rest, "/")
-	switch {
-	case isAlloc:
-		id, _, below := strings.Cut(as, "/")
-		if al := a.cfg.State.Latest().Alloc(muster.AllocID(id)); below && al != nil && al.Runner == muster.RunnerClaimed {
-			return a.cfg.Claims.Use(al.Claim), nil
-		}
-	case is && below:
-		c, err := a.cfg.Claims.Claimed(id)
-		if err != nil {
-			return nil, problem.Of(err)
-		}
-		return a.cfg.Claims.Use(c.ID), nil
-	}
-	return func() {}, nil
-}
-
 type claimIn struct {
 	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text that is new for each claim meant. A request that is repeated with it gets the first one's claim; another request with it is refused with 409."`
 	RequestBody
@@ -111,7 +48,7 @@ type claimOut struct{ Body api.Claim }
 
 func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 	var q api.ClaimRequest
-	if p := decode(in.JSON, &q); p != nil {
+	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p
 	}
 	c, err := a.cfg.Claims.Claim(ctx, &q, in.Key)
@@ -240,7 +177,7 @@ type extendIn struct {
 
 func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) {
 	var q api.ClaimExtension
-	if p := decode(in.JSON, &q); p != nil {
+	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p
 	}
 	c, err := a.cfg.Claims.Extend(ctx, in.ID, &q)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -90,9 +92,8 @@ func (a *API) readyz(_ context.Context, in *readyzIn) (*healthOut, error) {
 	if err == nil {
 		return &healthOut{Health{"ok"}}, nil
 	}
-	asker := &http.Request{Header: http.Header{"Authorization": {in.Authorization}}}
 	why := muster.Faultf(muster.FaultUnavailable, "the server is not ready")
-	if a.cfg.NoAuth || a.checkToken(asker) == nil {
+	if a.cfg.Door.AuthorizedBy(in.Authorization) {
 		why.Err = err
 	}
 	return nil, why
@@ -118,7 +119,7 @@ func (a *API) backup(ctx huma.Context) {
 		return
 	}
 	out.begin()
-	endWrite(w)
+	door.EndWrite(w)
 }
 
 // lateHeader sets headers with the first byte, so that an error before it can
@@ -138,6 +139,6 @@ func (l *lateHeader) begin() {
 
 func (l *lateHeader) Write(p []byte) (int, error) {
 	l.begin()
-	extendWrite(l.w)
+	door.ExtendWrite(l.w)
 	return l.w.Write(p)
 }

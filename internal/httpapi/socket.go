@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/problem"
 )
 
@@ -101,7 +102,7 @@ func text(kind websocket.MessageType, r io.Reader, most int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	switch {
 	case err != nil:
-		return nil, errClientGone
+		return nil, door.ErrClientGone
 	case int64(len(b)) > most:
 		return nil, problem.Invalid("message", "has more than %d bytes", most)
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/musterhq/muster/internal/door"
 )
 
 // watched is a listener that notes the deadlines of its connections, as how long they left when they were set.
@@ -68,7 +70,7 @@ func TestRefusedRequestsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := &watched{Listener: ln}
-		srv := b.api.Server()
+		srv := b.parts.Door.Server(b.stop)
 		srv.ReadHeaderTimeout, srv.IdleTimeout = time.Second, time.Second // so that their deadlines are none of those looked for
 		go func() { _ = srv.Serve(l) }()
 		c, err := net.Dial("tcp", ln.Addr().String())
@@ -82,8 +84,8 @@ func TestRefusedRequestsEnd(t *testing.T) {
 		}
 		_ = a.Body.Close()
 		for what, left := range map[string]time.Duration{"the body is read": l.longest(&l.read), "the answer is written": l.longest(&l.write)} {
-			if left <= time.Second || left > strangerTimeout {
-				t.Errorf("%s: %s for %s, want about %s", path, what, left, strangerTimeout)
+			if left <= time.Second || left > door.StrangerTimeout {
+				t.Errorf("%s: %s for %s, want about %s", path, what, left, door.StrangerTimeout)
 			}
 		}
 		_ = c.Close()

@@ -5,19 +5,13 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/problem"
 )
-
-// stall is how long a client may keep a transfer waiting.
-const stall = time.Minute
 
 func (a *API) uploadRoutes() {
 	const path = "/v1/uploads/{digest}"
@@ -27,7 +21,7 @@ func (a *API) uploadRoutes() {
 		"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
 	put.Errors = append(put.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	a.raw[put.Method+" "+put.Path] = true
+	a.cfg.Door.TakeBytes(put.Method + " " + put.Path)
 	register(a, put, a.putUpload)
 
 	head := operation(http.MethodHead, path, "has-upload", tagUploads, "Ask whether an input is uploaded",
@@ -50,51 +44,6 @@ func (p *UploadPath) check() error {
 type putUploadIn struct {
 	UploadPath
 	ByteBody
-}
-
-// ByteBody is the body of a request as it comes from the wire.
-type ByteBody struct {
-	from   *patient
-	length int64 // -1: not said
-}
-
-// Resolve is called by huma before the handler.
-func (b *ByteBody) Resolve(ctx huma.Context) []error {
-	r, w := humago.Unwrap(ctx)
-	b.from, b.length = &patient{r: r.Body, control: http.NewResponseController(w)}, r.ContentLength
-	return nil
-}
-
-// patient gives each read a time of its own.
-type patient struct {
-	r       io.Reader
-	control *http.ResponseController
-
-	mu  sync.Mutex
-	cut bool
-}
-
-func (p *patient) Read(b []byte) (int, error) {
-	p.deadline(time.Now().Add(stall))
-	n, err := p.r.Read(b)
-	p.deadline(time.Time{})
-	return n, err
-}
-
-func (p *patient) deadline(t time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.cut {
-		_ = p.control.SetReadDeadline(t)
-	}
-}
-
-// CutOff ends a read that waits, and lets no other wait: the rest of the body is not wanted.
-func (p *patient) CutOff() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cut = true
-	_ = p.control.SetReadDeadline(time.Unix(1, 0))
 }
 
 type uploadOut struct{ Body api.Upload }

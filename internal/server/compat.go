@@ -22,11 +22,12 @@ func (s *Server) mountCompat(a *httpapi.API, services *services) error {
 	if err != nil {
 		return err
 	}
-	p, err := poseidon.New(a, poseidon.Config{Claims: services.claims, Inside: services.inside, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
+	p, err := poseidon.New(a, poseidon.Config{
+		State: s.state, Door: services.door, Claims: services.claims, Inside: services.inside, Stopping: services.stopping, Version: s.opts.Version, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
 	if err != nil {
 		return err
 	}
-	a.Mount(p.Mount())
+	services.door.Mount(p.Mount())
 	return nil
 }
 

@@ -385,25 +385,22 @@ func (s *Server) api() (*http.Server, error) {
 		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
 		Inside:   services.inside, Images: images{s},
-		Stopping: services.stopping, Stop: services.stop,
+		Door: services.door, Stopping: services.stopping,
 		Claims: services.claims,
 		Fits:   fits,
-		Token:  s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
 		Backup: func(ctx context.Context, w io.Writer) error {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
-		Insight:  insight{&s.stats},
-		Unblock:  insight{&s.stats}.unblock,
-		Check:    s.check,
-		Running:  s.config,
-		Ready:    s.ready,
-		CaughtUp: s.isCaughtUp,
-		Started:  s.started,
-		Leads:    s.raft.IsLeader,
-		Metrics:  s.metrics,
-		Version:  s.opts.Version,
-		Logger:   s.log,
+		Insight: insight{&s.stats},
+		Unblock: insight{&s.stats}.unblock,
+		Check:   s.check,
+		Running: s.config,
+		Ready:   s.ready,
+		Leads:   s.raft.IsLeader,
+		Metrics: s.metrics,
+		Version: s.opts.Version,
+		Logger:  s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -411,7 +408,7 @@ func (s *Server) api() (*http.Server, error) {
 	if err := s.mountCompat(a, services); err != nil {
 		return nil, err
 	}
-	return a.Server(), nil
+	return services.door.Server(services.stop), nil
 }
 
 // fits asks whether a job could ever run.

@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/runners"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -17,6 +18,7 @@ import (
 type services struct {
 	claims *claim.Service
 	inside *inside.Service
+	door   *door.Door
 	// stopping ends when the API is shut down, by stop.
 	stopping context.Context
 	stop     func()
@@ -33,7 +35,15 @@ func (s *Server) newServices() (*services, error) {
 		stop(err)
 		return nil, err
 	}
-	return &services{claims: claims, inside: in, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
+	d, err := door.New(door.Config{
+		State: s.state, Claims: claims, Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
+		CaughtUp: s.isCaughtUp, Started: s.started, Requests: s.metrics, Logger: s.log,
+	})
+	if err != nil {
+		stop(err)
+		return nil, err
+	}
+	return &services{claims: claims, inside: in, door: d, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
 }
 
 // users takes what is proposed for users: it is refused while the disk is nearly full, but for what makes room.

@@ -57,7 +57,7 @@ func (p *Poseidon) fail(w http.ResponseWriter, r *http.Request, err error) {
 		tell(w, a.status, a.message)
 		return
 	}
-	p.refuse(w, p.api.Problem(r.Context(), r.Pattern, err))
+	p.refuse(w, p.problem(r.Context(), r.Pattern, err))
 }
 
 // refuse tells a problem of ours as Poseidon's clients read it. This is the one place where one becomes the other.

@@ -51,7 +51,7 @@ func number(name string) (int, bool) {
 func (p *Poseidon) environments() iter.Seq2[int, *state.Job] {
 	return func(yield func(int, *state.Job) bool) {
 		ns := muster.Namespace(p.cfg.Namespace)
-		p.api.Snapshot().Jobs(muster.JobKey{Namespace: ns}, func(j *state.Job) bool {
+		p.cfg.State.Latest().Jobs(muster.JobKey{Namespace: ns}, func(j *state.Job) bool {
 			if j.Key.Namespace != ns {
 				return j.Key.Namespace < ns
 			}
@@ -73,7 +73,7 @@ func (p *Poseidon) find(r *http.Request) (int, *state.Job, error) {
 }
 
 func (p *Poseidon) environment(id int) *state.Job {
-	j := p.api.Snapshot().Environment(muster.Namespace(p.cfg.Namespace), strconv.Itoa(id))
+	j := p.cfg.State.Latest().Environment(muster.Namespace(p.cfg.Namespace), strconv.Itoa(id))
 	if j == nil || j.Stage != muster.JobLive {
 		return nil
 	}
@@ -91,7 +91,7 @@ func (p *Poseidon) statistics(w http.ResponseWriter, _ *http.Request) error {
 		all[strconv.Itoa(id)] = statistic{id, size(j.Env.Spec), c.Warm, c.Claimed}
 	}
 	// One that was deleted and set again has the runners that its clients still use.
-	p.api.Snapshot().Environments(func(j *state.Job) bool {
+	p.cfg.State.Latest().Environments(func(j *state.Job) bool {
 		name, _ := j.Key.Environment()
 		if j.Stage != muster.JobLive && j.Key.Namespace == muster.Namespace(p.cfg.Namespace) {
 			if s, ok := all[name]; ok {

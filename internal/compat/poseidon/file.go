@@ -12,8 +12,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/musterhq/muster/internal/door"
+
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -68,7 +69,7 @@ func (p *Poseidon) listFiles(w http.ResponseWriter, r *http.Request, c *state.Cl
 
 // notRead is 424 for what is the fault of the files, and of no server.
 func (p *Poseidon) notRead(ctx context.Context, err error) error {
-	switch pr := p.api.Problem(ctx, "read files", err); pr.Status {
+	switch pr := p.problem(ctx, "read files", err); pr.Status {
 	case http.StatusNotFound, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusConflict:
 		if pr.Code != api.CodeNotRunning {
 			return refused(http.StatusFailedDependency, "%s", pr.Detail)
@@ -104,7 +105,7 @@ func always() bool { return true }
 
 // contained reports whether a claim's runner is a container.
 func (p *Poseidon) contained(c *state.Claim) bool {
-	al := p.api.Snapshot().Alloc(c.Runner)
+	al := p.cfg.State.Latest().Alloc(c.Runner)
 	return al == nil || al.Run.Spec.Image != ""
 }
 
@@ -167,7 +168,7 @@ func (l *listing) flush() error {
 		l.w.Header().Set("Content-Type", "application/json")
 		l.w.WriteHeader(http.StatusOK)
 	}
-	httpapi.EachStep(l.w)
+	door.ExtendWrite(l.w)
 	_, err := l.w.Write(l.buf.Bytes())
 	l.buf.Reset()
 	return err
@@ -179,7 +180,7 @@ func (l *listing) end() {
 	}
 	l.buf.WriteString("]}\n")
 	_ = l.flush() // whoever asked may have left
-	httpapi.EndSteps(l.w)
+	door.EndWrite(l.w)
 }
 
 // letter is the type as ls shows it. What init says is not believed beyond its own sandbox.
@@ -216,7 +217,7 @@ func permissions(mode uint32) string {
 
 func (p *Poseidon) readFile(w http.ResponseWriter, r *http.Request, c *state.Claim) error {
 	name, privileged := where(r)
-	ctx, cancel := p.api.Streaming(r.Context())
+	ctx, cancel := p.streaming(r.Context())
 	defer cancel()
 	return p.as(c, privileged, always, func(user string) error {
 		e, from, err := p.cfg.Inside.Files.Read(ctx, string(c.Runner), initwire.FileRead{Path: name, User: user})
@@ -232,7 +233,7 @@ func (p *Poseidon) readFile(w http.ResponseWriter, r *http.Request, c *state.Cla
 		if !e.Unsized {
 			h.Set("Content-Length", strconv.FormatInt(max(e.Size, 0), 10))
 		}
-		p.api.Download(w, r, from)
+		p.cfg.Door.Download(w, r, http.StatusOK, from)
 		return nil
 	})
 }
@@ -270,7 +271,7 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 		if _, gone := p.claimed(string(c.Runner)); gone != nil || r.Context().Err() != nil {
 			return false
 		}
-		pr := p.api.Problem(r.Context(), "change files", err)
+		pr := p.problem(r.Context(), "change files", err)
 		if pr.Status >= 500 && pr.Status != http.StatusInsufficientStorage || pr.Code == api.CodeNotRunning {
 			return false // the sandbox, not the file: the others would fare no better
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
@@ -262,6 +263,10 @@ func (b *bench) set(f func()) {
 type parts struct {
 	httpapi.Config
 	bench    *bench
+	stop     func()
+	Token    muster.Secret
+	NoAuth   bool
+	Started  chan struct{}
 	Store    inside.Store
 	Runners  claim.Runners
 	ClaimKey muster.Secret
@@ -277,6 +282,13 @@ func (p *parts) build() (*httpapi.API, error) {
 	p.Inside, err = inside.New(inside.Config{
 		State: p.State, Clock: p.Clock, Store: p.Store, Claims: p.Claims, Counters: p.Metrics, Stopping: p.Stopping,
 		Link: func() (inside.Link, error) { return p.bench, nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Door, err = door.New(door.Config{
+		State: p.State, Claims: p.Claims, Token: p.Token, NoAuth: p.NoAuth, Started: p.Started, Requests: p.Metrics, Logger: p.Logger,
+		CaughtUp: func() error { p.bench.mu.Lock(); defer p.bench.mu.Unlock(); return p.bench.late },
 	})
 	if err != nil {
 		return nil, err
@@ -297,16 +309,14 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	b := &bench{TB: t, state: s, log: &bytes.Buffer{}}
 	t.Cleanup(func() { b.conns.Wait(); _ = blobs.Close() })
 	stopping, stop := context.WithCancelCause(context.Background())
-	own := &parts{bench: b, Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
-		State: b, Proposer: b, Blobs: blobs, Images: b, Stopping: stopping, Stop: func() { stop(problem.ErrStopping) },
+	own := &parts{bench: b, stop: func() { stop(problem.ErrStopping) }, Token: muster.NewSecret("t0ken-of-the-server"), Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
+		State: b, Proposer: b, Blobs: blobs, Images: b, Stopping: stopping,
 		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
-		Token:  muster.NewSecret("t0ken-of-the-server"),
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
-		CaughtUp: func() error { b.mu.Lock(); defer b.mu.Unlock(); return b.late },
-		Metrics:  httpapi.NewMetrics(httpapi.MetricsConfig{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
-		Version:  "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
+		Version: "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}}
-	c := Config{Token: muster.NewSecret(token), Namespace: "default", Logger: own.Logger}
+	c := Config{Version: "v-test", Token: muster.NewSecret(token), Namespace: "default", Logger: own.Logger}
 	for _, f := range change {
 		f(own, &c)
 	}
@@ -314,11 +324,11 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	if b.api, err = own.build(); err != nil {
 		t.Fatal(err)
 	}
-	c.Claims, c.Inside = own.Claims, own.Inside
+	c.State, c.Door, c.Claims, c.Inside, c.Stopping = b, own.Door, own.Claims, own.Inside, own.Stopping
 	if b.p, err = New(b.api, c); err != nil {
 		t.Fatal(err)
 	}
-	b.api.Mount(b.p.Mount())
+	own.Door.Mount(b.p.Mount())
 	b.propose(&state.TermBegan{Term: 1, Cluster: "c1"})
 	capacity := muster.Resources{CPU: 64000, Memory: 64 * muster.GiB, Disk: muster.TiB}
 	b.propose(&state.NodeLaunching{ID: "n1", Token: "t-n1", Pool: "p", Offering: muster.Offering{Provider: "local", Name: "big", Price: 500_000, Capacity: capacity, Market: muster.OnDemand}})
@@ -449,7 +459,7 @@ func (b *bench) provided() string {
 // serve runs the API on a real connection.
 func (b *bench) serve() *httptest.Server {
 	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = b.api.Server()
+	srv.Config = b.own.Door.Server(b.own.stop)
 	srv.Start()
 	b.shutdown = func() { _ = srv.Config.Shutdown(context.Background()) }
 	b.Cleanup(func() { b.shutdown(); srv.Close() })

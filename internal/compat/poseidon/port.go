@@ -27,7 +27,7 @@ const (
 // claimed and this server runs: whoever reaches that address reaches them. What cannot be opened is left out, and logged.
 func (p *Poseidon) mapPorts(r *http.Request, c *state.Claim) []mappedPort {
 	out := []mappedPort{}
-	al := p.api.Snapshot().Alloc(c.Runner)
+	al := p.cfg.State.Latest().Alloc(c.Runner)
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if al == nil || !ok || len(al.Run.Spec.Ports) == 0 {
 		return out
@@ -37,7 +37,7 @@ func (p *Poseidon) mapPorts(r *http.Request, c *state.Claim) []mappedPort {
 		host = strings.Trim(r.Host, "[]")
 	}
 	// The request ends soon, the server later.
-	ctx, stop := p.api.Streaming(context.WithoutCancel(r.Context()))
+	ctx, stop := p.streaming(context.WithoutCancel(r.Context()))
 	var all []net.Listener
 	for _, port := range al.Run.Spec.Ports {
 		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: local.IP, Zone: local.Zone})

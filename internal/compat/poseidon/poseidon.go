@@ -1,6 +1,7 @@
 package poseidon
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -14,8 +15,11 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/conns"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // prefix of all paths.
@@ -26,6 +30,10 @@ const tokenHeader = "Poseidon-Token"
 
 // Config of the API.
 type Config struct {
+	// State is what is read.
+	State State
+	// Door lets requests in, and ends streams.
+	Door *door.Door
 	// Claims hands out runners.
 	Claims *claim.Service
 	// Inside is what can be done in runners.
@@ -38,7 +46,16 @@ type Config struct {
 	Wait time.Duration
 	// MemoryReserve is what is set aside for a runner, of its limit at most. 0: api.DefaultMemoryReserve.
 	MemoryReserve api.Size
-	Logger        *slog.Logger // optional
+	// Stopping ends what goes on for as long as its client stays, when the server is shut down. Optional.
+	Stopping context.Context
+	// Version of the server; empty: it does not know.
+	Version string
+	Logger  *slog.Logger // optional
+}
+
+// State is what is read.
+type State interface {
+	Latest() *state.Snapshot
 }
 
 // Poseidon serves the API.
@@ -57,8 +74,11 @@ type Poseidon struct {
 
 // New makes one on top of our own API. It starts nothing.
 func New(a *httpapi.API, c Config) (*Poseidon, error) {
-	if a == nil || c.Claims == nil || c.Inside == nil || c.Namespace == "" {
-		return nil, errors.New("poseidon: an api, claims, the inside of runners and a namespace are needed")
+	if a == nil || c.State == nil || c.Door == nil || c.Claims == nil || c.Inside == nil || c.Namespace == "" {
+		return nil, errors.New("poseidon: an api, state, a door, claims, the inside of runners and a namespace are needed")
+	}
+	if c.Stopping == nil {
+		c.Stopping = context.Background()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -84,12 +104,22 @@ func New(a *httpapi.API, c Config) (*Poseidon, error) {
 	return p, nil
 }
 
-// Mount is how our own API takes it in.
-func (p *Poseidon) Mount() httpapi.Mount {
-	return httpapi.Mount{Prefix: prefix, Handler: p, Refuse: func(w http.ResponseWriter, _ *http.Request, pr *api.Problem) { p.refuse(w, pr) }}
+// Mount is how the door takes it in.
+func (p *Poseidon) Mount() door.Mount {
+	return door.Mount{Prefix: prefix, Handler: p, Refuse: func(w http.ResponseWriter, _ *http.Request, pr *api.Problem) { p.refuse(w, pr) }}
 }
 
-// handler answers, or returns what is wrong: an *answer, or an error of httpapi's functions.
+// problem is an error of a service as a client is told it, with a line in the log for what is a defect of ours.
+func (p *Poseidon) problem(ctx context.Context, what string, err error) *api.Problem {
+	return &p.cfg.Door.Fail(ctx, what, err).Problem
+}
+
+// streaming is a context for what goes on for as long as its client stays: it ends with ctx, or when the server is shut down.
+func (p *Poseidon) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
+	return wait.Either(ctx, p.cfg.Stopping)
+}
+
+// handler answers, or returns what is wrong: an *answer, or an error of a service.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (p *Poseidon) route(method, path string, h handler) {
@@ -127,14 +157,14 @@ func (p *Poseidon) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Poseidon) authorized(r *http.Request) bool {
 	shown := r.Header.Get(tokenHeader)
 	if p.cfg.Token.IsZero() {
-		return p.api.Authorized(shown)
+		return p.cfg.Door.Authorized(shown)
 	}
 	got := sha256.Sum256([]byte(shown))
 	return subtle.ConstantTimeCompare(got[:], p.token[:]) == 1
 }
 
 // anyone reports whether requests need no token at all.
-func (p *Poseidon) anyone() bool { return p.cfg.Token.IsZero() && p.api.Open() }
+func (p *Poseidon) anyone() bool { return p.cfg.Token.IsZero() && p.cfg.Door.Unlocked() }
 
 // noRoute tells an unknown path from a method that it does not take.
 func (p *Poseidon) noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -178,7 +208,7 @@ func (p *Poseidon) health(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (p *Poseidon) version(w http.ResponseWriter, _ *http.Request) error {
-	v := p.api.Version()
+	v := p.cfg.Version
 	if v == "" {
 		return refused(http.StatusNotFound, "this server does not know its release")
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -39,7 +38,7 @@ func TestVersion(t *testing.T) {
 	if a := b.do("GET", "version", "", header("Poseidon-Token", "")); a.StatusCode != 200 || a.body != "\"v-test\"\n" {
 		t.Errorf("%d %q", a.StatusCode, a.body)
 	}
-	b = newBench(t, func(c *parts, _ *Config) { c.Version = "" })
+	b = newBench(t, func(_ *parts, c *Config) { c.Version = "" })
 	b.want(b.do("GET", "version", ""), 404, "")
 }
 
@@ -401,7 +400,7 @@ func TestRunnerOfAClientThatHasLeft(t *testing.T) {
 
 func TestOnlyWhereItIsMounted(t *testing.T) {
 	b := newBench(t, func(h *parts, _ *Config) { h.Token, h.NoAuth = muster.Secret{}, true })
-	a, err := httpapi.New(b.own.Config)
+	a, err := b.own.build()
 	if err != nil {
 		t.Fatal(err)
 	}

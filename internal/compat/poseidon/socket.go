@@ -84,7 +84,7 @@ func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Clai
 		return err
 	})
 	if err != nil {
-		if pr := p.api.Problem(r.Context(), "start execution", err); pr.Status != http.StatusUnprocessableEntity {
+		if pr := p.problem(r.Context(), "start execution", err); pr.Status != http.StatusUnprocessableEntity {
 			return err
 		}
 	}
@@ -100,10 +100,10 @@ func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Clai
 	v.send(said{Type: typeStart})
 	if err != nil {
 		// The image has no shell, or the like: that is how this execution ended.
-		v.last(said{Type: typeError, Data: p.api.Problem(r.Context(), "start execution", err).Detail}, said{Type: typeExit, Data: 127})
+		v.last(said{Type: typeError, Data: p.problem(r.Context(), "start execution", err).Detail}, said{Type: typeExit, Data: 127})
 		return nil
 	}
-	stopping, stop := p.api.Streaming(inner)
+	stopping, stop := p.streaming(inner)
 	defer stop()
 	v.run(stopping)
 	return nil
@@ -337,11 +337,11 @@ func (v *conversation) lost(err error) string {
 	defer late.Stop()
 	for {
 		if _, gone := v.p.claimed(v.runner); gone != nil {
-			al := v.p.api.Snapshot().Alloc(muster.AllocID(v.runner))
+			al := v.p.cfg.State.Latest().Alloc(muster.AllocID(v.runner))
 			if al != nil && al.Failure != nil && al.Failure.Reason == muster.ReasonOutOfMemory {
 				return outOfMemory
 			}
-			return v.p.api.Problem(context.Background(), "execution", gone).Detail
+			return v.p.problem(context.Background(), "execution", gone).Detail
 		}
 		select {
 		case <-tick.C:
@@ -350,7 +350,7 @@ func (v *conversation) lost(err error) string {
 		case <-late.C:
 		}
 		why := clip(err.Error())
-		if al := v.p.api.Snapshot().Alloc(muster.AllocID(v.runner)); al != nil {
+		if al := v.p.cfg.State.Latest().Alloc(muster.AllocID(v.runner)); al != nil {
 			return fmt.Sprintf("the connection to runner %s on node %s was lost, and no reason was reported within %s: %s", v.runner, al.Node, v.p.patience.reason, why)
 		}
 		return "the execution was ended: " + why

@@ -1,0 +1,82 @@
+package door
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
+)
+
+// Mount is another system's API below a path of its own. The guard checks Host and Origin, holds requests until the
+// server has started, counts, and answers for a handler that panics. Tokens, bodies, and who may use which runner are the
+// mounted API's own business.
+type Mount struct {
+	// Prefix of its paths, with a slash at both ends.
+	Prefix string
+	// Handler sets the request's Pattern, as http.ServeMux does.
+	Handler http.Handler
+	// Refuse answers what the guard refuses, in the form that clients of this API read.
+	Refuse func(w http.ResponseWriter, r *http.Request, p *api.Problem)
+}
+
+// Mount adds an API. Before the first request only.
+func (d *Door) Mount(m Mount) { d.mounts = append(d.mounts, m) }
+
+// mounted is the API that a path belongs to, or nil.
+func (d *Door) mounted(path string) *Mount {
+	for i := range d.mounts {
+		if strings.HasPrefix(path, d.mounts[i].Prefix) {
+			return &d.mounts[i]
+		}
+	}
+	return nil
+}
+
+// serveMount answers with the pattern that took the request.
+func (d *Door) serveMount(m *Mount, w http.ResponseWriter, r *http.Request) (route string) {
+	if p := d.admitFrom(r); p != nil {
+		m.refuse(w, r, p)
+		return "none"
+	}
+	d.awaitStart(r.Context())
+	if err := d.cfg.CaughtUp(); err != nil {
+		m.refuse(w, r, problem.Of(err))
+		return "none"
+	}
+	m.Handler.ServeHTTP(w, r)
+	return cmp.Or(r.Pattern, "none")
+}
+
+// maxStartWait is how long a request to a mounted API waits for a server that starts.
+const maxStartWait = 30 * time.Second
+
+// awaitStart waits until the server has started. The clients of other systems do not retry, so a restart must look to them
+// like a slow request.
+func (d *Door) awaitStart(ctx context.Context) {
+	select {
+	case <-d.cfg.Started:
+		return
+	default:
+	}
+	if d.cfg.Started == nil {
+		return
+	}
+	late := time.NewTimer(maxStartWait)
+	defer late.Stop()
+	select {
+	case <-d.cfg.Started:
+	case <-late.C:
+	case <-ctx.Done():
+	}
+}
+
+func (m *Mount) refuse(w http.ResponseWriter, r *http.Request, p *problem.Problem) {
+	for k, v := range p.Headers {
+		w.Header()[k] = v
+	}
+	m.Refuse(w, r, &p.Problem)
+}

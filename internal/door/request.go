@@ -1,0 +1,137 @@
+package door
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/problem"
+)
+
+// MaxBody bounds every JSON body, in bytes. A job of api.MaxSpecBytes fits with room to spare.
+const MaxBody = 2 << 20
+
+// Body is the JSON body of a request, which the door has read whole; nil if there is none.
+func Body(r *http.Request) []byte {
+	if in, ok := r.Body.(*buffered); ok {
+		return in.all
+	}
+	return nil
+}
+
+// bodyTimeout is how long a client may take to send a JSON body.
+const bodyTimeout = 30 * time.Second
+
+// checkRequest checks what is the same for every route: the query can be read,
+// and the body is whole, small, and of the one content type. It leaves a
+// buffered body for the handler.
+func (d *Door) checkRequest(w http.ResponseWriter, r *http.Request, pattern string) *problem.Problem {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the query cannot be read", api.ProblemField{Location: "query", Message: problem.Clip(err.Error())})
+	}
+	var twice []api.ProblemField
+	for k, v := range query {
+		if len(v) > 1 {
+			twice = append(twice, api.ProblemField{Location: "query." + problem.Clip(k), Message: fmt.Sprintf("is given %d times", len(v))})
+		}
+	}
+	if len(twice) > 0 {
+		slices.SortFunc(twice, func(a, b api.ProblemField) int { return strings.Compare(a.Location, b.Location) })
+		return problem.Wrong(twice)
+	}
+	switch {
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return nil // a body says nothing there
+	case d.bytes[pattern] && r.Header.Get("Content-Type") == "application/x-tar":
+		return checkContentType(r, "application/x-tar", false) // an archive's own name
+	case d.bytes[pattern]:
+		return checkContentType(r, "application/octet-stream", true)
+	case r.ContentLength == 0:
+		r.Body = &buffered{Reader: bytes.NewReader(nil)}
+		return nil
+	}
+	if p := checkContentType(r, "application/json", false); p != nil {
+		return p
+	}
+	return readBody(w, r)
+}
+
+// checkContentType refuses the content types that forms of foreign web pages
+// can send, and everything else but the one.
+func checkContentType(r *http.Request, want string, mayMiss bool) *problem.Problem {
+	given := r.Header.Get("Content-Type")
+	refuse := func(what string) *problem.Problem {
+		how := "-H 'Content-Type: " + want + "'"
+		p := problem.New(http.StatusUnsupportedMediaType, string(muster.FaultInvalid), fmt.Sprintf("%s; this request takes %s (with curl: %s)", what, want, how))
+		p.Headers.Set("Accept", want)
+		return p
+	}
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return refuse(fmt.Sprintf("the body has the content encoding %q", problem.Clip(enc)))
+	}
+	if given == "" {
+		if mayMiss {
+			return nil
+		}
+		return refuse("the body has no content type")
+	}
+	kind, params, err := mime.ParseMediaType(given)
+	charset := strings.ToLower(params["charset"])
+	if err != nil || kind != want || len(r.Header.Values("Content-Type")) > 1 || charset != "" && charset != "utf-8" {
+		return refuse(fmt.Sprintf("the body has the content type %q", problem.Clip(given)))
+	}
+	return nil
+}
+
+// buffered is a body that has been read whole.
+type buffered struct {
+	*bytes.Reader
+	all []byte
+}
+
+func (*buffered) Close() error { return nil }
+
+// readBody reads a JSON body before any handler: whatever is wrong with it on
+// the wire is the client's doing and gets a 4xx.
+func readBody(w http.ResponseWriter, r *http.Request) *problem.Problem {
+	if r.ContentLength > MaxBody {
+		return problem.Of(&http.MaxBytesError{Limit: MaxBody})
+	}
+	control := http.NewResponseController(w)
+	// Not every ResponseWriter has deadlines; those of a real connection do.
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	all, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	_ = control.SetReadDeadline(time.Time{})
+	if err == nil {
+		r.Body = &buffered{Reader: bytes.NewReader(all), all: all}
+		return nil
+	}
+	return BrokenBody(err, bodyTimeout)
+}
+
+// BrokenBody is the problem of a body that did not come whole, within a time for it.
+func BrokenBody(err error, within time.Duration) *problem.Problem {
+	var late net.Error
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return problem.Of(err)
+	case errors.As(err, &late) && late.Timeout():
+		return problem.New(http.StatusRequestTimeout, string(muster.FaultInvalid), fmt.Sprintf("the body did not come within %s", within))
+	case errors.Is(err, context.Canceled):
+		return problem.Of(err)
+	}
+	return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the body broke off", api.ProblemField{Location: "body", Message: problem.Clip(err.Error())})
+}

@@ -1,0 +1,141 @@
+package door
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/musterhq/muster/internal/problem"
+)
+
+// stall is how long a client may keep a transfer waiting.
+const stall = time.Minute
+
+// Patient gives each read of a body a time of its own, a minute.
+type Patient struct {
+	r       io.Reader
+	control *http.ResponseController
+
+	mu  sync.Mutex
+	cut bool
+}
+
+func (p *Patient) Read(b []byte) (int, error) {
+	p.deadline(time.Now().Add(stall))
+	n, err := p.r.Read(b)
+	p.deadline(time.Time{})
+	return n, err
+}
+
+func (p *Patient) deadline(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.cut {
+		_ = p.control.SetReadDeadline(t)
+	}
+}
+
+// CutOff ends a read that waits, and lets no other wait: the rest of the body is not wanted.
+func (p *Patient) CutOff() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	_ = p.control.SetReadDeadline(time.Unix(1, 0))
+}
+
+// NewPatient makes one of the body of a request that is answered by w.
+func NewPatient(w http.ResponseWriter, r *http.Request) *Patient {
+	return &Patient{r: r.Body, control: http.NewResponseController(w)}
+}
+
+// ClientBody is a body whose errors are problems: what the client did wrong.
+type ClientBody struct{ *Patient }
+
+// Read is the Patient's.
+func (b ClientBody) Read(p []byte) (int, error) {
+	n, err := b.Patient.Read(p)
+	if err != nil && err != io.EOF {
+		err = BrokenBody(err, stall)
+	}
+	return n, err
+}
+
+// ErrClientGone says that the client does not take the answer, or has left.
+var ErrClientGone = errors.New("the client does not take the answer")
+
+// Buffers are for copying, so that a stream needs one only while it moves. Each is a *[32 << 10]byte.
+var Buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// Send sends bytes to their end, with one buffer however slow the client is. Each piece is flushed if asked; then sent, which may
+// be nil, is told how much of it the client took. The error is ErrClientGone, or the source's.
+func Send(w http.ResponseWriter, from io.Reader, flush bool, sent func(n int)) error {
+	buf := Buffers.Get().(*[32 << 10]byte)
+	defer Buffers.Put(buf)
+	for {
+		n, err := from.Read(buf[:])
+		if n > 0 {
+			taken, werr := Write(w, buf[:n], flush)
+			if sent != nil {
+				sent(taken)
+			}
+			if werr != nil {
+				return ErrClientGone
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// Write writes a piece of an answer, in a time of its own.
+func Write(w http.ResponseWriter, b []byte, flush bool) (int, error) {
+	ExtendWrite(w)
+	n, err := w.Write(b)
+	if err == nil && flush {
+		err = http.NewResponseController(w).Flush()
+		if errors.Is(err, http.ErrNotSupported) {
+			err = nil
+		}
+	}
+	return n, err
+}
+
+// Abort breaks an answer off. What was written goes out first, or the client
+// would ask for the same again and get no further.
+func Abort(w http.ResponseWriter) {
+	ExtendWrite(w)
+	_ = http.NewResponseController(w).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// ExtendWrite gives the next write of a stream a time of its own.
+func ExtendWrite(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stall))
+}
+
+// EndWrite takes the time away again: the connection may serve other requests.
+func EndWrite(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+}
+
+// Download sends bytes whose headers are set. One that is not whole breaks off.
+func (d *Door) Download(w http.ResponseWriter, r *http.Request, status int, from io.ReadCloser) {
+	defer func() { _ = from.Close() }()
+	if status != http.StatusOK {
+		w.WriteHeader(status)
+	}
+	if r.Method == http.MethodHead {
+		return
+	}
+	if err := Send(w, from, false, nil); err != nil {
+		d.cfg.Logger.DebugContext(r.Context(), "answer broken off", "path", problem.Clip(r.URL.Path), "error", err)
+		Abort(w)
+	}
+	EndWrite(w)
+}
