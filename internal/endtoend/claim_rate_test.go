@@ -12,6 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/submit"
+
+	"github.com/musterhq/muster/internal/metrics"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
@@ -108,13 +112,14 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 		return nil, muster.Faultf(muster.FaultNotFound, "there is none")
 	}})
 	fail(err)
+	sub, err := submit.New(submit.Config{State: st, Proposer: s, Uploads: blobs, Fits: func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" }})
+	fail(err)
 	d, err := door.New(door.Config{State: st, Claims: claims, Token: token})
 	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d,
-		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
+		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d, Submit: sub,
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
-		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: st, Version: "bench"}),
+		Metrics: metrics.New(metrics.Config{State: st, Version: "bench"}),
 	})
 	fail(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,6 +8,10 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/musterhq/muster/internal/submit"
+
+	"github.com/musterhq/muster/internal/metrics"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster"
@@ -49,9 +53,10 @@ type Config struct {
 	Images Images
 	// Claims hands out runners.
 	Claims *claim.Service
-	// Fits says whether some offering or node can hold a member of a job, and
-	// in one sentence where, or what it is short of. The spec has its defaults.
-	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
+	// Submit takes in jobs and environments.
+	Submit *submit.Service
+	// Planning lets those who compute where members would be placed do so one at a time.
+	Planning *wait.Turn
 	// Insight tells of single nodes and jobs what is not in the state. Optional.
 	Insight Insight
 	// Door lets requests in. The API registers its routes there.
@@ -70,7 +75,7 @@ type Config struct {
 	// Running is the configuration that the server runs with now. Optional.
 	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.
-	Metrics *Metrics
+	Metrics *metrics.Metrics
 	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
 	UploadLimit int64
 	// Stopping ends streams when the server is shut down, with the cause that clients are told. Optional.
@@ -108,14 +113,13 @@ type API struct {
 	openapi []byte
 	// patience of sockets.
 	patience patience
-	planning planning
 }
 
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Fits == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, fits, backup and ready are needed")
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, submit, backup and ready are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -129,13 +133,16 @@ func New(c Config) (*API, error) {
 	if c.Images == nil {
 		c.Images = noImages{}
 	}
+	if c.Planning == nil {
+		c.Planning = wait.NewTurn()
+	}
 	if c.Stopping == nil {
 		c.Stopping = context.Background()
 	}
 	if c.Leads == nil {
 		c.Leads = func() bool { return c.Ready() == nil }
 	}
-	a := &API{cfg: c, logger: c.Logger, patience: usualPatience(), planning: newPlanning()}
+	a := &API{cfg: c, logger: c.Logger, patience: usualPatience()}
 	a.describe()
 	a.serverRoutes()
 	a.jobRoutes()

@@ -70,7 +70,7 @@ func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*s
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
-	done, err := a.SetEnvironment(ctx, &s)
+	done, err := a.cfg.Submit.SetEnvironment(ctx, &s)
 	if err != nil {
 		return nil, err
 	}
@@ -81,47 +81,6 @@ func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*s
 		out.Status = http.StatusCreated
 	}
 	return out, nil
-}
-
-// SetEnvironment makes or changes an environment; the spec gets its defaults. Errors are problems and faults.
-func (a *API) SetEnvironment(ctx context.Context, s *api.EnvironmentSetting) (*state.EnvironmentChange, error) {
-	return a.proposeEnvironment(ctx, &s.Spec, state.EnvironmentSet{IfVersion: s.IfVersion})
-}
-
-// ReplaceEnvironment gives the environment was, as it was read, another spec; nil: there was none of the name. If somebody
-// has changed it meanwhile, in whatever, nothing is done, and the error is a fault of kind conflict. It is a rollout: runners that
-// nobody has are replaced also where the spec is the same.
-func (a *API) ReplaceEnvironment(ctx context.Context, was *state.Job, spec *api.EnvironmentSpec) (*state.EnvironmentChange, error) {
-	if was == nil {
-		none := uint64(0)
-		return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfVersion: &none})
-	}
-	return a.proposeEnvironment(ctx, spec, state.EnvironmentSet{IfSet: &was.Env.Set, Rollout: true})
-}
-
-func (a *API) proposeEnvironment(ctx context.Context, spec *api.EnvironmentSpec, f state.EnvironmentSet) (*state.EnvironmentChange, error) {
-	spec.Defaults()
-	problems := spec.Validate()
-	if len(problems) == 0 {
-		var err error
-		if problems, err = a.missingUploads(ctx, spec.Job()); err != nil {
-			return nil, err
-		}
-	}
-	if len(problems) == 0 {
-		p := a.policy(spec.Namespace)
-		spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-		problems = p.Problems(spec.Job())
-	}
-	if len(problems) > 0 {
-		for i := range problems {
-			problems[i].Location = joined("body.spec", problems[i].Location)
-		}
-		return nil, problem.Wrong(problems)
-	}
-	f.Key, f.UID, f.Spec = muster.EnvironmentKey(muster.Namespace(spec.Namespace), spec.Name), muster.JobUID(random(10)), spec
-	_, changed, err := state.Propose(ctx, a.cfg.Proposer, &f)
-	return changed, err
 }
 
 type listEnvironmentsIn struct {
@@ -188,11 +147,5 @@ func (a *API) deleteEnvironment(ctx context.Context, in *deleteEnvironmentIn) (*
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.DeleteEnvironment(ctx, j, in.Claimed)
-}
-
-// DeleteEnvironment deletes one, with its claimed runners if so asked. Errors are faults.
-func (a *API) DeleteEnvironment(ctx context.Context, j *state.Job, claimed bool) error {
-	_, _, err := a.cfg.Proposer.Propose(ctx, &state.EnvironmentDeleted{Key: j.Key, Claimed: claimed})
-	return err
+	return nil, a.cfg.Submit.DeleteEnvironment(ctx, j, in.Claimed)
 }

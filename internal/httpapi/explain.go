@@ -38,10 +38,10 @@ func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanation
 	if in.Member >= j.Count() {
 		return nil, muster.Faultf(muster.FaultNotFound, "member %d of job %s: not found; it has %s, counted from 0", in.Member, j.Key, muster.Counted(j.Count(), "member"))
 	}
-	if err := a.planning.begin(ctx); err != nil {
+	if err := a.cfg.Planning.Take(ctx); err != nil {
 		return nil, err
 	}
-	defer a.planning.end()
+	defer a.cfg.Planning.Leave()
 	e := a.explainer(snap)
 	if in.Member >= 0 {
 		return &jobExplanationOut{e.Member(j, in.Member)}, nil

@@ -18,6 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/submit"
+	"github.com/musterhq/muster/internal/wait"
+
+	"github.com/musterhq/muster/internal/metrics"
+
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
@@ -152,6 +157,7 @@ type parts struct {
 	CaughtUp     func() error
 	Started      chan struct{}
 	// Of the services.
+	Fits     func(*api.JobSpec, *state.Snapshot) (bool, string)
 	Runners  claim.Runners
 	ClaimKey muster.Secret
 	// Sandboxes reaches into sandboxes, and Output reads what is still on its node.
@@ -203,6 +209,19 @@ func (p *parts) build() (*API, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Planning = wait.NewTurn()
+	p.Submit, err = submit.New(submit.Config{
+		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, Fits: p.Fits, Running: p.Running, Planning: p.Planning,
+		Paused: func() string {
+			if p.Insight == nil {
+				return ""
+			}
+			return p.Insight.Paused()
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
 	if p.Door, err = p.door(); err != nil {
 		return nil, err
 	}
@@ -233,19 +252,19 @@ func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	b.stop = func() { stop(problem.ErrStopping) }
 	c := parts{Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
 		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping,
-		Fits: func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) {
-			return spec.Resources.CPU <= 4, "the largest offering, big, has 4 cores"
-		},
 		Backup: func(_ context.Context, w io.Writer) error { _, err := w.Write([]byte("backup\x00")); return err },
 		Ready: func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return b.ready
 		},
-		Metrics: NewMetrics(MetricsConfig{State: s, BlobBytes: blobs.Usage, Version: "v-test"}),
+		Metrics: metrics.New(metrics.Config{State: s, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version: "v-test",
 		Logger:  slog.New(slog.NewTextHandler(b.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}}
+	c.Fits = func(spec *api.JobSpec, _ *state.Snapshot) (bool, string) {
+		return spec.Resources.CPU <= 4, "the largest offering, big, has 4 cores"
+	}
 	for _, f := range change {
 		f(&c)
 	}

@@ -2,21 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base32"
-	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -106,68 +96,11 @@ func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
-	if i := strings.IndexFunc(in.Key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
-		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "header.Idempotency-Key", Message: fmt.Sprintf("has at position %d what is neither text nor a space; send any printable text", i+1)}
-	}
-	f := &state.JobSubmitted{Idempotency: in.Key, IfVersion: s.IfVersion, Replace: s.Replace}
-	if in.Key != "" {
-		// Of what was asked, before a name is made and whatever the JSON looked like.
-		b, err := json.Marshal(&s)
-		if err != nil {
-			return nil, fmt.Errorf("digest of submission: %w", err)
-		}
-		sum := sha256.Sum256(b)
-		f.Digest = hex.EncodeToString(sum[:])
-	}
-	s.Spec.Defaults()
-	problems := s.Spec.Validate()
-	if len(problems) == 0 {
-		var err error
-		if problems, err = a.missingUploads(ctx, &s.Spec); err != nil {
-			return nil, err
-		}
-	}
-	if len(problems) == 0 {
-		problems = a.refused(&s.Spec)
-	}
-	if len(problems) > 0 {
-		for i := range problems {
-			problems[i].Location = joined("body.spec", problems[i].Location)
-		}
-		return nil, problem.Wrong(problems)
-	}
-	unnamed := s.Spec.Name == ""
-	if unnamed {
-		s.Spec.Name = nameOf(muster.Namespace(s.Spec.Namespace), in.Key)
-	}
-	// The name comes from the key: a job that has it is that of an earlier try, also when the key itself is forgotten.
-	onlyNew := unnamed && in.Key != "" && !s.Replace && s.IfVersion == nil
-	if onlyNew {
-		f.IfVersion = new(uint64)
-	}
-	f.Key = muster.JobKey{Namespace: muster.Namespace(s.Spec.Namespace), Name: s.Spec.Name}
-	f.UID = newUID(time.Now())
-	f.Spec = &s.Spec
-	_, done, err := state.Propose(ctx, a.cfg.Proposer, f)
-	if onlyNew && muster.IsKind(err, muster.FaultConflict) {
-		if j := a.cfg.State.Latest().Job(f.Key); j != nil && j.Run.Spec.Equal(f.Spec) {
-			return submitted(&state.Submitted{Key: j.Key, UID: j.UID, Version: j.Version, Index: j.Age, Unchanged: true}), nil
-		}
-		return nil, muster.Faultf(muster.FaultConflict, "idempotency key %q was used before for another request, of job %s; use a new key for each job", in.Key, f.Key)
-	}
+	done, err := a.cfg.Submit.Job(ctx, &s, in.Key)
 	if err != nil {
 		return nil, err
 	}
 	return submitted(done), nil
-}
-
-// nameOf is the name of a job that was submitted without one: always the same for one idempotency key.
-func nameOf(ns muster.Namespace, key string) string {
-	if key == "" {
-		return "job-" + random(5)
-	}
-	sum := sha256.Sum256([]byte(string(ns) + "\x00" + key))
-	return "job-" + lowerBase32(sum[:10])
 }
 
 func submitted(done *state.Submitted) *submitOut {
@@ -179,63 +112,6 @@ func submitted(done *state.Submitted) *submitOut {
 		out.Status = http.StatusOK
 	}
 	return out
-}
-
-// joined is a location below another; locations of lists begin with a bracket.
-func joined(above, below string) string {
-	if below == "" || strings.HasPrefix(below, "[") {
-		return above + below
-	}
-	return above + "." + below
-}
-
-// random is text of n random bytes in lower-case letters and digits, eight for
-// each five bytes.
-func random(n int) string {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails
-	return lowerBase32(b)
-}
-
-func lowerBase32(b []byte) string {
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
-}
-
-// newUID draws a uid that begins with the time in milliseconds: rows of jobs that came together lie
-// together in the state, and a plan for a thousand of them writes a few pages of each tree
-// instead of a thousand (a quarter of the cost of applying it).
-func newUID(now time.Time) muster.JobUID {
-	var b [10]byte
-	_, _ = rand.Read(b[5:]) // never fails
-	binary.BigEndian.PutUint64(b[:8], uint64(now.UnixMilli())<<24|uint64(b[5])<<16|uint64(b[6])<<8|uint64(b[7]))
-	return muster.JobUID(strings.ToLower(sortedBase32.EncodeToString(b[:])))
-}
-
-// sortedBase32 keeps the order of what it encodes, and its letters are as good in a name.
-var sortedBase32 = base32.HexEncoding.WithPadding(base32.NoPadding)
-
-// missingUploads tells which inputs of a spec have not been uploaded.
-func (a *API) missingUploads(ctx context.Context, spec *api.JobSpec) ([]api.ProblemField, error) {
-	var problems []api.ProblemField
-	asked := map[string]bool{}
-	for i := range spec.Inputs {
-		in := &spec.Inputs[i]
-		if in.Digest == "" || in.URL != "" || asked[in.Digest] {
-			continue
-		}
-		asked[in.Digest] = true
-		_, err := a.cfg.Blobs.Upload(ctx, in.Digest)
-		switch {
-		case muster.IsKind(err, muster.FaultNotFound):
-			problems = append(problems, api.ProblemField{
-				Location: "inputs[" + strconv.Itoa(i) + "].digest",
-				Message:  "has not been uploaded, or so long ago that it was deleted; send the content with PUT /v1/uploads/" + in.Digest + " first",
-			})
-		case err != nil:
-			return nil, fmt.Errorf("inputs[%d]: %w", i, err)
-		}
-	}
-	return problems, nil
 }
 
 type validateOut struct{ Body api.JobValidation }
@@ -250,25 +126,11 @@ func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, er
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
-	s.Spec.Defaults()
-	problems := s.Spec.Validate()
-	if len(problems) == 0 {
-		problems = a.refused(&s.Spec)
+	v, err := a.cfg.Submit.Validate(ctx, &s, in.Plan)
+	if err != nil {
+		return nil, err
 	}
-	out := &validateOut{api.JobValidation{Spec: s.Spec, Problems: problems}}
-	if len(problems) == 0 {
-		snap := a.cfg.State.Latest()
-		out.Body.Fits, out.Body.Why = a.cfg.Fits(&s.Spec, snap)
-		if in.Plan {
-			if err := a.planning.begin(ctx); err != nil {
-				return nil, err
-			}
-			defer a.planning.end()
-			out.Body.Plan = planOf(&s, snap, a.cfg.Clock.Now())
-			out.Body.Plan.Paused = a.cfg.Insight.Paused()
-		}
-	}
-	return out, nil
+	return &validateOut{*v}, nil
 }
 
 type listJobsIn struct {
@@ -325,7 +187,7 @@ func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	}
 	out := &jobOut{Body: present.JobWithSpec(j)}
 	out.Body.Waits = a.explainer(snap).Waits(j)
-	out.Body.Rollout = rolloutOf(snap, j, a.cfg.Clock.Now())
+	out.Body.Rollout = present.Rollout(snap, j, a.cfg.Clock.Now())
 	return out, nil
 }
 
@@ -345,24 +207,11 @@ func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &jobOut{}
-	if j.Stage == muster.JobLive {
-		// What it was when the stop came: another's may have been first.
-		if _, j, err = state.Propose(ctx, a.cfg.Proposer, &state.JobStopped{Key: j.Key, Reason: s.Reason}); err != nil {
-			return nil, err
-		}
+	j, note, err := a.cfg.Submit.Stop(ctx, j, s.Reason)
+	if err != nil {
+		return nil, err
 	}
-	switch j.Stage {
-	case muster.JobStopping:
-		out.Note = fmt.Sprintf("job %s is stopping already", j.Key)
-	case muster.JobEnded:
-		out.Note = fmt.Sprintf("job %s has ended already", j.Key)
-	}
-	if now := a.cfg.State.Latest().Job(j.Key); now != nil {
-		j = now
-	}
-	out.Body = present.JobWithSpec(j)
-	return out, nil
+	return &jobOut{Note: note, Body: present.JobWithSpec(j)}, nil
 }
 
 type listMembersIn struct {

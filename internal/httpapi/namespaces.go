@@ -11,7 +11,6 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/policy"
 	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
@@ -171,32 +170,4 @@ func namespaceOf(snap *state.Snapshot, ns muster.Namespace, weights map[string]i
 		out.LimitSet, out.LimitWho, out.LimitWhy = present.Time(l.Set), l.Who, l.Reason
 	}
 	return out
-}
-
-// refused says what of a job's spec, with its defaults, the operator does not allow to its namespace: by the policies of the
-// configuration and by the namespace's limits. A spec that demands no isolation gets the one that its policy gives.
-func (a *API) refused(spec *api.JobSpec) []api.ProblemField {
-	p := a.policy(spec.Namespace)
-	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-	return append(p.Problems(spec), a.tooUrgent(spec)...)
-}
-
-// policy is what the operator lets a namespace ask for; nil: anything.
-func (a *API) policy(ns string) *policy.Policy {
-	if a.cfg.Running == nil {
-		return nil
-	}
-	return policy.For(a.cfg.Running().Policies, ns)
-}
-
-// tooUrgent says that a job's priority is above what its namespace may have. It is asked of
-// who submits, and not of what is in the log: a limit that is set later changes no job.
-func (a *API) tooUrgent(spec *api.JobSpec) []api.ProblemField {
-	ns := muster.Namespace(spec.Namespace)
-	highest := a.cfg.State.Latest().Limits(ns).Highest()
-	if spec.Priority == nil || *spec.Priority <= highest {
-		return nil
-	}
-	return []api.ProblemField{{Location: "priority", Message: fmt.Sprintf(
-		"is %d; jobs of namespace %s may have %d at most (muster namespace set %s --max-priority N changes that)", *spec.Priority, ns, highest, ns)}}
 }

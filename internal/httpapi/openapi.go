@@ -114,7 +114,7 @@ func operation(method, path, id, tag, summary, description string) huma.Operatio
 
 // register puts a handler into the mux and the description. Its errors become problems.
 func register[I, O any](a *API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
-	a.cfg.Metrics.route(op.Method+" "+op.Path, max(op.DefaultStatus, http.StatusOK))
+	a.cfg.Metrics.Route(op.Method+" "+op.Path, max(op.DefaultStatus, http.StatusOK))
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err != nil {

@@ -1,18 +1,13 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 
-	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/submit"
+
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/decide/roll"
 	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/present"
-	"github.com/musterhq/muster/internal/problem"
-	"github.com/musterhq/muster/internal/state"
 )
 
 func (a *API) rolloutRoutes() {
@@ -34,20 +29,6 @@ func (a *API) rolloutRoutes() {
 	revert.Errors = append(revert.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	jsonBody[api.JobRevert](a, &revert, false)
 	register(a, revert, a.revertJob)
-}
-
-// rolloutOf tells how far a standing job is; nil if it is none.
-func rolloutOf(snap *state.Snapshot, j *state.Job, now muster.Time) *api.Rollout {
-	st := j.Standing
-	if st == nil {
-		return nil
-	}
-	p := roll.ProgressOf(snap, j, max(now, snap.Meta().Time))
-	return &api.Rollout{
-		Stage: string(st.Rollout), Version: st.Version, Began: st.Began.Std(), Ended: present.Time(st.Ended), Reason: st.Reason,
-		Stable: st.Stable, Reverts: st.Reverts, Note: st.Note,
-		Wanted: p.Wanted, Updated: p.Updated, Healthy: p.Healthy, Available: p.Available,
-	}
 }
 
 type jobHistoryOut struct{ Body api.JobHistory }
@@ -74,38 +55,6 @@ func (a *API) jobHistory(_ context.Context, in *JobPath) (*jobHistoryOut, error)
 	return out, nil
 }
 
-// service finds a job that is one, and lives.
-func (a *API) service(in *JobPath, what string, system bool) (*state.Job, error) {
-	j, err := in.find(a.cfg.State.Latest())
-	switch {
-	case err != nil:
-		return nil, err
-	case j.Standing == nil:
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is of type %s; only a service can be %s", j.Key, j.Run.Spec.Type, what)
-	case j.Run.System() && !system:
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is of type system: it has a member on each node that fits, and cannot be %s", j.Key, what)
-	case j.Stage != muster.JobLive:
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is %s and cannot be %s; submit it again", j.Key, j.Stage, what)
-	}
-	return j, nil
-}
-
-// resubmit has a spec that was accepted before as the next version of its job. The fact holds to the version that the spec was
-// read from; what the client demands has to be that one.
-func (a *API) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uint64) (*submitOut, error) {
-	if demanded != nil && f.IfVersion != nil && *demanded != *f.IfVersion {
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d", f.Key, *f.IfVersion, *demanded)
-	}
-	if problems := a.policy(f.Spec.Namespace).Problems(f.Spec); len(problems) > 0 {
-		return nil, problem.Wrong(problems)
-	}
-	_, done, err := state.Propose(ctx, a.cfg.Proposer, f)
-	if err != nil {
-		return nil, err
-	}
-	return submitted(done), nil
-}
-
 type scaleIn struct {
 	JobPath
 	RequestBody
@@ -116,18 +65,18 @@ func (a *API) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
 	}
-	if s.Count < 1 || s.Count > api.MaxCount {
-		return nil, problem.Invalid("body.count", "is %d; a service has 1 to %d members; stop it to have none", s.Count, api.MaxCount)
+	if err := submit.CheckScale(&s); err != nil {
+		return nil, err
 	}
-	j, err := a.service(&in.JobPath, "scaled", false)
+	j, err := in.find(a.cfg.State.Latest())
 	if err != nil {
 		return nil, err
 	}
-	spec := j.Run.Spec.Clone()
-	spec.Count = s.Count
-	version := j.Version
-	return a.resubmit(ctx, &state.JobSubmitted{Key: j.Key, UID: j.UID, Spec: spec, IfVersion: &version,
-		Note: cmp.Or(s.Reason, fmt.Sprintf("scaled from %d to %d", j.Count(), s.Count))}, s.IfVersion)
+	done, err := a.cfg.Submit.Scale(ctx, j, &s)
+	if err != nil {
+		return nil, err
+	}
+	return submitted(done), nil
 }
 
 type revertIn struct {
@@ -142,31 +91,13 @@ func (a *API) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
 			return nil, p
 		}
 	}
-	j, err := a.service(&in.JobPath, "reverted", true)
+	j, err := in.find(a.cfg.State.Latest())
 	if err != nil {
 		return nil, err
 	}
-	var to *state.PastVersion
-	if r.Version == 0 {
-		if to = roll.Target(j); to == nil {
-			return nil, muster.Faultf(muster.FaultConflict, "job %s: no earlier version that runs otherwise was healthy; name one, as `muster job history %s` lists them", j.Key, j.Key)
-		}
+	done, err := a.cfg.Submit.Revert(ctx, j, &r)
+	if err != nil {
+		return nil, err
 	}
-	known := ""
-	for i := range j.Standing.Past {
-		p := &j.Standing.Past[i]
-		known += fmt.Sprintf(" %d", p.Version)
-		if p.Version == r.Version {
-			to = p
-		}
-	}
-	switch {
-	case r.Version == j.Version:
-		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d", j.Key, j.Version)
-	case to == nil && known == "":
-		return nil, problem.Invalid("body.version", "is %d; no earlier version of job %s is remembered", r.Version, j.Key)
-	case to == nil:
-		return nil, problem.Invalid("body.version", "is %d; of job %s are remembered:%s", r.Version, j.Key, known)
-	}
-	return a.resubmit(ctx, roll.Revert(j, to, cmp.Or(r.Reason, fmt.Sprintf("back to version %d", to.Version))), r.IfVersion)
+	return submitted(done), nil
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/musterhq/muster/internal/metrics"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
@@ -251,7 +253,7 @@ func TestAClaimIsRepeatedWithItsSecret(t *testing.T) {
 // Thousands of environments make no more series than a bound. Sums over all series stay right.
 func TestEnvironmentSeriesAreBounded(t *testing.T) {
 	b, _ := stocked(t, 1)
-	const n = maxEnvironmentSeries + 20
+	const n = metrics.MaxEnvironmentSeries + 20
 	wanted := 1
 	for i := range n - 1 {
 		spec := &api.EnvironmentSpec{Name: fmt.Sprintf("many-%d", i), Namespace: "default", Template: api.Template{Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}
@@ -280,7 +282,7 @@ func TestEnvironmentSeriesAreBounded(t *testing.T) {
 	if sum != wanted || rest == 0 || rest > 40 {
 		t.Errorf("%d are wanted in all and %d of the rest, want %d", sum, rest, wanted)
 	}
-	for metric, want := range map[string]int{"muster_runners_wanted": maxEnvironmentSeries + 1, "muster_environment_alert": maxEnvironmentSeries + 1, "muster_runners": 3 * (maxEnvironmentSeries + 1), "muster_environment_claims_total": maxEnvironmentSeries} {
+	for metric, want := range map[string]int{"muster_runners_wanted": metrics.MaxEnvironmentSeries + 1, "muster_environment_alert": metrics.MaxEnvironmentSeries + 1, "muster_runners": 3 * (metrics.MaxEnvironmentSeries + 1), "muster_environment_claims_total": metrics.MaxEnvironmentSeries} {
 		if series[metric] != want {
 			t.Errorf("%s has %d series, want %d", metric, series[metric], want)
 		}

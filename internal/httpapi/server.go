@@ -59,10 +59,10 @@ func (a *API) serverRoutes() {
 	})
 
 	if a.cfg.Metrics != nil {
-		metrics := operation(http.MethodGet, "/metrics", "get-metrics", tagServer, "Metrics for Prometheus", "")
-		metrics.Responses = rawBody("text/plain", "The metrics in the text format.", nil)
+		show := operation(http.MethodGet, "/metrics", "get-metrics", tagServer, "Metrics for Prometheus", "")
+		show.Responses = rawBody("text/plain", "The metrics in the text format.", nil)
 		handler := a.cfg.Metrics.Handler()
-		register(a, metrics, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+		register(a, show, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 			return &huma.StreamResponse{Body: func(ctx huma.Context) {
 				r, w := humago.Unwrap(ctx)
 				handler.ServeHTTP(w, r)

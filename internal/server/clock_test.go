@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/metrics"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/decide/size"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/state"
 )
 
@@ -56,7 +57,7 @@ func TestMetricsGoByTheLogsClock(t *testing.T) {
 			}}, nil)
 		}))
 		got := gather(t, r)
-		maps.Copy(got, gather(t, httpapi.NewMetrics(httpapi.MetricsConfig{State: s, Clock: later}).Registry()))
+		maps.Copy(got, gather(t, metrics.New(metrics.Config{State: s, Clock: later}).Registry()))
 		for name, want := range map[string]float64{
 			"muster_pool_unexplained_destroys{pool=p}": 1, "muster_probe_age_seconds{of=max}": 5,
 			"muster_blocks{provider=fake,scope=zone}": 1, "muster_blocks{provider=fake,scope=offering}": 0,

@@ -9,11 +9,10 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/compat/poseidon"
-	"github.com/musterhq/muster/internal/httpapi"
 )
 
 // mountCompat adds the APIs of other systems that the configuration asks for.
-func (s *Server) mountCompat(a *httpapi.API, services *services) error {
+func (s *Server) mountCompat(services *services) error {
 	c := s.cfg.Compat.Poseidon
 	if c == nil {
 		return nil
@@ -22,8 +21,8 @@ func (s *Server) mountCompat(a *httpapi.API, services *services) error {
 	if err != nil {
 		return err
 	}
-	p, err := poseidon.New(a, poseidon.Config{
-		State: s.state, Door: services.door, Claims: services.claims, Inside: services.inside, Stopping: services.stopping, Version: s.opts.Version, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
+	p, err := poseidon.New(poseidon.Config{
+		State: s.state, Door: services.door, Claims: services.claims, Inside: services.inside, Submit: services.submit, Stopping: services.stopping, Version: s.opts.Version, Token: token, Namespace: c.Namespace, Wait: time.Duration(c.Wait), MemoryReserve: c.MemoryReserve, Logger: s.log})
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/musterhq/muster/internal/metrics"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/sim"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -94,7 +95,7 @@ func newMeasured(t *testing.T, seed uint64) *measured {
 		t.Fatal(err)
 	}
 	m := &measured{play: s, times: newTimes([]muster.ProviderName{"fake"})}
-	m.registry = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.Cluster().Log, Clock: s.Cluster().Log.Now, Version: "test"}).Registry()
+	m.registry = metrics.New(metrics.Config{State: s.Cluster().Log, Clock: s.Cluster().Log.Now, Version: "test"}).Registry()
 	m.times.register(m.registry)
 	m.registry.MustRegister(&collector{&m.stats, figures(), s.Cluster().Log, s.Cluster().Log.Now, []muster.ProviderName{"fake"}}, newBreakers(s.Cluster().Log.Latest, s.Cluster().Log.Now))
 	return m

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/metrics"
+
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
@@ -74,7 +76,7 @@ type Server struct {
 	// started is closed when leading is set for the first time.
 	started         chan struct{}
 	startedOnce     sync.Once
-	metrics         *httpapi.Metrics
+	metrics         *metrics.Metrics
 	token, claimKey muster.Secret
 	stats           loopStats
 	times           *times
@@ -226,7 +228,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.metrics = httpapi.NewMetrics(httpapi.MetricsConfig{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
+	s.metrics = metrics.New(metrics.Config{State: s.state, Clock: s.raft.Now, BlobBytes: s.blobs.Usage, Version: opts.Version})
 	s.metrics.Registry().MustRegister(newBreakers(s.state.Latest, s.raft.Now))
 	s.measure(s.metrics.Registry())
 	return s, nil
@@ -379,7 +381,7 @@ func (s *Server) api() (*http.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := httpapi.New(httpapi.Config{
+	_, err = httpapi.New(httpapi.Config{
 		State:    s.state,
 		Proposer: s.users(),
 		Clock:    s.raft.Now,
@@ -387,7 +389,7 @@ func (s *Server) api() (*http.Server, error) {
 		Inside:   services.inside, Images: images{s},
 		Door: services.door, Stopping: services.stopping,
 		Claims: services.claims,
-		Fits:   fits,
+		Submit: services.submit, Planning: services.planning,
 		Backup: func(ctx context.Context, w io.Writer) error {
 			_, err := s.raft.Backup(ctx, w)
 			return err
@@ -405,7 +407,7 @@ func (s *Server) api() (*http.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mountCompat(a, services); err != nil {
+	if err := s.mountCompat(services); err != nil {
 		return nil, err
 	}
 	return services.door.Server(services.stop), nil

@@ -3,6 +3,9 @@ package server
 import (
 	"context"
 
+	"github.com/musterhq/muster/internal/submit"
+	"github.com/musterhq/muster/internal/wait"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/link"
@@ -19,6 +22,9 @@ type services struct {
 	claims *claim.Service
 	inside *inside.Service
 	door   *door.Door
+	submit *submit.Service
+	// planning is had by who computes where members would be placed.
+	planning *wait.Turn
 	// stopping ends when the API is shut down, by stop.
 	stopping context.Context
 	stop     func()
@@ -43,7 +49,15 @@ func (s *Server) newServices() (*services, error) {
 		stop(err)
 		return nil, err
 	}
-	return &services{claims: claims, inside: in, door: d, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
+	planning := wait.NewTurn()
+	sub, err := submit.New(submit.Config{
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: planning, Paused: insight{&s.stats}.Paused,
+	})
+	if err != nil {
+		stop(err)
+		return nil, err
+	}
+	return &services{claims: claims, inside: in, door: d, submit: sub, planning: planning, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
 }
 
 // users takes what is proposed for users: it is refused while the disk is nearly full, but for what makes room.

@@ -184,7 +184,7 @@ func (p *Poseidon) setEnvironment(w http.ResponseWriter, r *http.Request) error 
 		want.into(spec, p.reserve())
 		spec.Name, spec.Namespace = strconv.Itoa(id), p.cfg.Namespace
 		// What clients do not know of is as an operator has set it last, also if that was a moment ago.
-		set, err = p.api.ReplaceEnvironment(r.Context(), j, spec)
+		set, err = p.cfg.Submit.ReplaceEnvironment(r.Context(), j, spec)
 		if !muster.IsKind(err, muster.FaultConflict) || try == maxTries {
 			break
 		}
@@ -262,7 +262,7 @@ func (p *Poseidon) deleteEnvironment(w http.ResponseWriter, r *http.Request) err
 	case j == nil:
 		return noEnvironment(id)
 	}
-	if err := p.api.DeleteEnvironment(r.Context(), j, false); err != nil {
+	if err := p.cfg.Submit.DeleteEnvironment(r.Context(), j, false); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

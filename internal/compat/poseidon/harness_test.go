@@ -20,6 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/submit"
+
+	"github.com/musterhq/muster/internal/metrics"
+
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
@@ -286,6 +290,13 @@ func (p *parts) build() (*httpapi.API, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Submit, err = submit.New(submit.Config{
+		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, Running: p.Running,
+		Fits: func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
+	})
+	if err != nil {
+		return nil, err
+	}
 	p.Door, err = door.New(door.Config{
 		State: p.State, Claims: p.Claims, Token: p.Token, NoAuth: p.NoAuth, Started: p.Started, Requests: p.Metrics, Logger: p.Logger,
 		CaughtUp: func() error { p.bench.mu.Lock(); defer p.bench.mu.Unlock(); return p.bench.late },
@@ -311,9 +322,8 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	stopping, stop := context.WithCancelCause(context.Background())
 	own := &parts{bench: b, stop: func() { stop(problem.ErrStopping) }, Token: muster.NewSecret("t0ken-of-the-server"), Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
 		State: b, Proposer: b, Blobs: blobs, Images: b, Stopping: stopping,
-		Fits:   func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
-		Metrics: httpapi.NewMetrics(httpapi.MetricsConfig{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
+		Metrics: metrics.New(metrics.Config{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version: "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}}
 	c := Config{Version: "v-test", Token: muster.NewSecret(token), Namespace: "default", Logger: own.Logger}
@@ -324,8 +334,8 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	if b.api, err = own.build(); err != nil {
 		t.Fatal(err)
 	}
-	c.State, c.Door, c.Claims, c.Inside, c.Stopping = b, own.Door, own.Claims, own.Inside, own.Stopping
-	if b.p, err = New(b.api, c); err != nil {
+	c.State, c.Door, c.Claims, c.Inside, c.Submit, c.Stopping = b, own.Door, own.Claims, own.Inside, own.Submit, own.Stopping
+	if b.p, err = New(c); err != nil {
 		t.Fatal(err)
 	}
 	own.Door.Mount(b.p.Mount())
@@ -427,7 +437,7 @@ func stocked(t testing.TB, n int, contained bool, change ...func(*parts, *Config
 	if contained {
 		spec.Image = "busybox"
 	}
-	if _, err := b.api.SetEnvironment(context.Background(), &api.EnvironmentSetting{Spec: spec}); err != nil {
+	if _, err := b.own.Submit.SetEnvironment(context.Background(), &api.EnvironmentSetting{Spec: spec}); err != nil {
 		t.Fatal(err)
 	}
 	b.stock("7", n)

@@ -20,7 +20,7 @@ import (
 func (b *bench) exposed(port int) (path, address string) {
 	b.Helper()
 	spec := api.EnvironmentSpec{Name: "8", Template: api.Template{Image: "busybox", Network: "bridge", Ports: []int{port}, Resources: api.ResourcesSpec{CPU: 0.01, Memory: 1 << 20}}}
-	if _, err := b.api.SetEnvironment(context.Background(), &api.EnvironmentSetting{Spec: spec}); err != nil {
+	if _, err := b.own.Submit.SetEnvironment(context.Background(), &api.EnvironmentSetting{Spec: spec}); err != nil {
 		b.Fatal(err)
 	}
 	b.stock("8", 1)

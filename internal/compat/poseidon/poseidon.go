@@ -11,12 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/musterhq/muster/internal/submit"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
@@ -38,6 +39,8 @@ type Config struct {
 	Claims *claim.Service
 	// Inside is what can be done in runners.
 	Inside *inside.Service
+	// Submit takes in environments.
+	Submit *submit.Service
 	// Token that clients send; if there is none, they send the server's own.
 	Token muster.Secret
 	// Namespace of its environments.
@@ -61,7 +64,6 @@ type State interface {
 // Poseidon serves the API.
 type Poseidon struct {
 	cfg     Config
-	api     *httpapi.API
 	logger  *slog.Logger
 	token   [sha256.Size]byte
 	mux     *http.ServeMux
@@ -72,10 +74,10 @@ type Poseidon struct {
 	patience patience
 }
 
-// New makes one on top of our own API. It starts nothing.
-func New(a *httpapi.API, c Config) (*Poseidon, error) {
-	if a == nil || c.State == nil || c.Door == nil || c.Claims == nil || c.Inside == nil || c.Namespace == "" {
-		return nil, errors.New("poseidon: an api, state, a door, claims, the inside of runners and a namespace are needed")
+// New makes one. It starts nothing.
+func New(c Config) (*Poseidon, error) {
+	if c.State == nil || c.Door == nil || c.Claims == nil || c.Inside == nil || c.Submit == nil || c.Namespace == "" {
+		return nil, errors.New("poseidon: state, a door, claims, the inside of runners, submissions and a namespace are needed")
 	}
 	if c.Stopping == nil {
 		c.Stopping = context.Background()
@@ -84,7 +86,7 @@ func New(a *httpapi.API, c Config) (*Poseidon, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Poseidon{
-		cfg: c, api: a, logger: c.Logger, token: sha256.Sum256([]byte(c.Token.Reveal())), mux: http.NewServeMux(), open: map[string]bool{},
+		cfg: c, logger: c.Logger, token: sha256.Sum256([]byte(c.Token.Reveal())), mux: http.NewServeMux(), open: map[string]bool{},
 		bodies: newBodies(), patience: usualPatience(),
 	}
 	p.openRoute("GET", "health", p.health)

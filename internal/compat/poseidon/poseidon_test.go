@@ -165,7 +165,7 @@ func TestEnvironments(t *testing.T) {
 	}
 	// What is no number is somebody else's, and so is another namespace.
 	for _, spec := range []api.EnvironmentSpec{{Name: "python"}, {Name: "007"}, {Name: "17", Namespace: "other"}} {
-		if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: spec}); err != nil {
+		if _, err := b.own.Submit.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: spec}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	// What only an operator can set stays.
 	mine := s.Clone()
 	mine.Pool, mine.Resources.Pids, mine.Alert.Below = "fast", 99, 0.25
-	if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: *mine}); err != nil {
+	if _, err := b.own.Submit.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: *mine}); err != nil {
 		t.Fatal(err)
 	}
 	version := b.state.Latest().Environment("default", "17").Version
@@ -277,7 +277,7 @@ func TestEnvironmentChangedMeanwhile(t *testing.T) {
 		return func() {
 			mine := spec().Clone()
 			change(mine)
-			if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: *mine}); err != nil {
+			if _, err := b.own.Submit.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: *mine}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -291,7 +291,7 @@ func TestEnvironmentChangedMeanwhile(t *testing.T) {
 	}
 	// Somebody else makes it first.
 	meanwhile(func() {
-		if _, err := b.api.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: api.EnvironmentSpec{Name: "17", Template: api.Template{Image: "other", Resources: api.ResourcesSpec{Pids: 77}}}}); err != nil {
+		if _, err := b.own.Submit.SetEnvironment(t.Context(), &api.EnvironmentSetting{Spec: api.EnvironmentSpec{Name: "17", Template: api.Template{Image: "other", Resources: api.ResourcesSpec{Pids: 77}}}}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,4 +1,4 @@
-package httpapi
+package metrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,9 +19,9 @@ func runnerDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{descRunners, descStock, descClaimed, descTooFew}
 }
 
-// maxEnvironmentSeries bounds how many environments are told apart in metrics, the first by uid. The rest is summed up as
+// MaxEnvironmentSeries bounds how many environments are told apart in metrics, the first by uid. The rest is summed up as
 // "*", but for its claims: that sum would fall when an environment goes.
-const maxEnvironmentSeries = 500
+const MaxEnvironmentSeries = 500
 
 // collectRunners shows the environments that live.
 func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
@@ -46,7 +46,7 @@ func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
 		}
 		name, _ := j.Key.Environment()
 		c := j.Runners()
-		if n++; n > maxEnvironmentSeries {
+		if n++; n > MaxEnvironmentSeries {
 			rest.Starting, rest.Warm, rest.Claimed = rest.Starting+c.Starting, rest.Warm+c.Warm, rest.Claimed+c.Claimed
 			stock, alert = stock+j.Env.Stock, alert || j.Env.Alert != 0
 			return true
@@ -55,7 +55,7 @@ func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(descClaimed, prometheus.CounterValue, float64(j.Env.Claims), string(j.Key.Namespace), name)
 		return true
 	})
-	if n > maxEnvironmentSeries {
+	if n > MaxEnvironmentSeries {
 		show("*", "*", rest, stock, alert)
 	}
 }

@@ -1,4 +1,4 @@
-package httpapi
+package metrics
 
 import (
 	"net/http"
@@ -16,8 +16,14 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// MetricsConfig is what metrics are read from.
-type MetricsConfig struct {
+// State is what is read.
+type State interface {
+	Latest() *state.Snapshot
+	Feed() *state.Feed
+}
+
+// Config is what metrics are read from.
+type Config struct {
 	State State
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
@@ -36,8 +42,8 @@ type Metrics struct {
 	firstOutput prometheus.Histogram
 }
 
-// NewMetrics makes them, with every counter at 0.
-func NewMetrics(c MetricsConfig) *Metrics {
+// New makes them, with every counter at 0.
+func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,8 +73,8 @@ func (m *Metrics) Request(route string, code int) {
 	}
 }
 
-// route makes the counter of a route's success, so that it is there at 0.
-func (m *Metrics) route(route string, code int) {
+// Route makes the counter of a route's success, so that it is there at 0.
+func (m *Metrics) Route(route string, code int) {
 	if m != nil {
 		m.requests.WithLabelValues(route, strconv.Itoa(code))
 	}
@@ -77,7 +83,7 @@ func (m *Metrics) route(route string, code int) {
 // stateCollector reads a snapshot. Its cost is a walk over the rows of jobs,
 // live allocations and nodes; ended allocations are counted by their tree.
 type stateCollector struct {
-	cfg      MetricsConfig
+	cfg      Config
 	spending spending
 
 	mu    sync.Mutex

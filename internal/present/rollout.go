@@ -1,0 +1,22 @@
+package present
+
+import (
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/roll"
+	"github.com/musterhq/muster/internal/state"
+)
+
+// Rollout tells how far the rollout of a service or system job is; nil for every other job.
+func Rollout(snap *state.Snapshot, j *state.Job, now muster.Time) *api.Rollout {
+	st := j.Standing
+	if st == nil {
+		return nil
+	}
+	p := roll.ProgressOf(snap, j, max(now, snap.Meta().Time))
+	return &api.Rollout{
+		Stage: string(st.Rollout), Version: st.Version, Began: st.Began.Std(), Ended: Time(st.Ended), Reason: st.Reason,
+		Stable: st.Stable, Reverts: st.Reverts, Note: st.Note,
+		Wanted: p.Wanted, Updated: p.Updated, Healthy: p.Healthy, Available: p.Available,
+	}
+}

@@ -1,0 +1,37 @@
+package submit
+
+import (
+	"fmt"
+
+	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/policy"
+)
+
+// refused says what of a job's spec, with its defaults, the operator does not allow to its namespace: by the policies of the
+// configuration and by the namespace's limits. A spec that demands no isolation gets the one that its policy gives.
+func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
+	p := s.policy(spec.Namespace)
+	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
+	return append(p.Problems(spec), s.tooUrgent(spec)...)
+}
+
+// policy is what the operator lets a namespace ask for; nil: anything.
+func (s *Service) policy(ns string) *policy.Policy {
+	if s.cfg.Running == nil {
+		return nil
+	}
+	return policy.For(s.cfg.Running().Policies, ns)
+}
+
+// tooUrgent says that a job's priority is above what its namespace may have. It is asked of
+// who submits, and not of what is in the log: a limit that is set later changes no job.
+func (s *Service) tooUrgent(spec *api.JobSpec) []api.ProblemField {
+	ns := muster.Namespace(spec.Namespace)
+	highest := s.cfg.State.Latest().Limits(ns).Highest()
+	if spec.Priority == nil || *spec.Priority <= highest {
+		return nil
+	}
+	return []api.ProblemField{{Location: "priority", Message: fmt.Sprintf(
+		"is %d; jobs of namespace %s may have %d at most (muster namespace set %s --max-priority N changes that)", *spec.Priority, ns, highest, ns)}}
+}
