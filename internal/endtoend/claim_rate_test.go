@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster/internal/submit"
 
 	"github.com/musterhq/muster/internal/metrics"
@@ -114,10 +117,12 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 	fail(err)
 	sub, err := submit.New(submit.Config{State: st, Proposer: s, Uploads: blobs, Fits: func(*api.JobSpec, *state.Snapshot) (bool, string) { return true, "" }})
 	fail(err)
+	op, err := operate.New(operate.Config{State: st, Proposer: s, Link: func() (operate.Link, error) { return nil, muster.Faultf(muster.FaultNotFound, "there is none") }})
+	fail(err)
 	d, err := door.New(door.Config{State: st, Claims: claims, Token: token})
 	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d, Submit: sub,
+		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d, Submit: sub, Operate: op, Loops: func() explain.Loops { return operate.Idle{} },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: metrics.New(metrics.Config{State: st, Version: "bench"}),
 	})

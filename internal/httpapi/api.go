@@ -8,18 +8,18 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster/internal/submit"
 
 	"github.com/musterhq/muster/internal/metrics"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/clock"
-	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/inside"
@@ -49,16 +49,16 @@ type Config struct {
 	Blobs Blobs
 	// Inside is what can be done in sandboxes.
 	Inside *inside.Service
-	// Images are of nodes' caches. Optional: without, none can be reached.
-	Images Images
 	// Claims hands out runners.
 	Claims *claim.Service
 	// Submit takes in jobs and environments.
 	Submit *submit.Service
 	// Planning lets those who compute where members would be placed do so one at a time.
 	Planning *wait.Turn
-	// Insight tells of single nodes and jobs what is not in the state. Optional.
-	Insight Insight
+	// Operate is what operators do.
+	Operate *operate.Service
+	// Loops is what the loops of the present leadership know beside the state, for explanations.
+	Loops func() explain.Loops
 	// Door lets requests in. The API registers its routes there.
 	Door *door.Door
 	// Backup writes a backup of the state.
@@ -67,11 +67,6 @@ type Config struct {
 	Ready func() error
 	// Leads says whether this server leads; nil: it does when it is ready. Optional.
 	Leads func() bool
-	// Check tries a provider out: launches an instance, waits for its agent, runs one command, and
-	// destroys the instance. say is called for each step. Optional.
-	Check func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
-	// Unblock has the provider asked again for what it refused to a pool, and returns how many blocks that ended. Optional.
-	Unblock func(pool muster.PoolName) int
 	// Running is the configuration that the server runs with now. Optional.
 	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.
@@ -83,25 +78,6 @@ type Config struct {
 	Version  string
 	Logger   *slog.Logger // optional
 }
-
-// Insight is what loops know beside the state: for explanations, and more.
-type Insight interface {
-	explain.Loops
-	// Usage is what a node's agent last reported, nil if nothing is known, and what the agent says that the node cannot do.
-	Usage(id muster.NodeID) (*api.NodeUsage, []string)
-	// Unsold returns since when a provider's offerings cannot be listed and the error of the last list; 0 and nil if they can.
-	Unsold(provider muster.ProviderName) (since muster.Time, why error)
-}
-
-type noInsight struct{}
-
-func (noInsight) Usage(muster.NodeID) (*api.NodeUsage, []string)  { return nil, nil }
-func (noInsight) Fleet() (*size.Decisions, []size.Block)          { return nil, nil }
-func (noInsight) Paused() string                                  { return "" }
-func (noInsight) Unstored(muster.JobUID) (int, error)             { return 0, nil }
-func (noInsight) Troubles() func(*state.Node) string              { return func(*state.Node) string { return "" } }
-func (noInsight) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
-func (noInsight) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
 
 const defaultUploadLimit = 4 << 30
 
@@ -118,20 +94,14 @@ type API struct {
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, submit, backup and ready are needed")
+	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, submit, operate, loops, backup and ready are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.UploadLimit == 0 {
 		c.UploadLimit = defaultUploadLimit
-	}
-	if c.Insight == nil {
-		c.Insight = noInsight{}
-	}
-	if c.Images == nil {
-		c.Images = noImages{}
 	}
 	if c.Planning == nil {
 		c.Planning = wait.NewTurn()

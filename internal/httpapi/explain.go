@@ -61,7 +61,7 @@ func (p *JobPath) findAny(snap *state.Snapshot) (*state.Job, error) {
 type nodeExplanationOut struct{ Body api.NodeExplanation }
 
 func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut, error) {
-	n, err := a.findNode(in)
+	n, err := a.cfg.Operate.Nodes.Get(in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -70,5 +70,5 @@ func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut,
 
 // explainer explains things as they are in a snapshot, now.
 func (a *API) explainer(snap *state.Snapshot) *explain.Explainer {
-	return &explain.Explainer{Snapshot: snap, Now: a.cfg.Clock.Now(), Loops: a.cfg.Insight}
+	return &explain.Explainer{Snapshot: snap, Now: a.cfg.Clock.Now(), Loops: a.cfg.Loops()}
 }

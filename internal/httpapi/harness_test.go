@@ -18,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/wait"
 
@@ -157,6 +160,9 @@ type parts struct {
 	CaughtUp     func() error
 	Started      chan struct{}
 	// Of the services.
+	Images   operate.Link
+	Insight  operate.Loops
+	Check    func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
 	Fits     func(*api.JobSpec, *state.Snapshot) (bool, string)
 	Runners  claim.Runners
 	ClaimKey muster.Secret
@@ -182,14 +188,16 @@ type link struct {
 	liveOutput
 }
 
+var errNoSandboxes = muster.Faultf(muster.FaultUnavailable, "this server reaches no sandboxes")
+
 type noSandboxes struct{}
 
 func (noSandboxes) Tunnel(context.Context, *state.Alloc, []byte) (inside.Conn, error) {
-	return nil, errNoImages
+	return nil, errNoSandboxes
 }
 
 func (noSandboxes) AllocStats(context.Context, *state.Alloc) (wire.Stats, error) {
-	return wire.Stats{}, errNoImages
+	return wire.Stats{}, errNoSandboxes
 }
 
 // build makes the services, and an API of them.
@@ -212,11 +220,19 @@ func (p *parts) build() (*API, error) {
 	p.Planning = wait.NewTurn()
 	p.Submit, err = submit.New(submit.Config{
 		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, Fits: p.Fits, Running: p.Running, Planning: p.Planning,
-		Paused: func() string {
-			if p.Insight == nil {
-				return ""
+		Paused: func() string { return p.Insight.Paused() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Loops = func() explain.Loops { return p.Insight }
+	p.Operate, err = operate.New(operate.Config{
+		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Running: p.Running, Check: p.Check, Loops: func() operate.Loops { return p.Insight },
+		Link: func() (operate.Link, error) {
+			if p.Images == nil {
+				return nil, errNoSandboxes
 			}
-			return p.Insight.Paused()
+			return p.Images, nil
 		},
 	})
 	if err != nil {
@@ -250,7 +266,7 @@ func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	b := &bench{TB: t, state: s, log: &log{state: s}, blobs: blobs, nodes: &liveNodes{}, logged: &buffer{}}
 	stopping, stop := context.WithCancelCause(context.Background())
 	b.stop = func() { stop(problem.ErrStopping) }
-	c := parts{Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
+	c := parts{Insight: operate.Idle{}, Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
 		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping,
 		Backup: func(_ context.Context, w io.Writer) error { _, err := w.Write([]byte("backup\x00")); return err },
 		Ready: func() error {

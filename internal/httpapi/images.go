@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"iter"
 	"net/http"
 	"reflect"
 
@@ -37,26 +36,10 @@ func (a *API) imageRoutes() {
 	register(a, op(http.MethodPost, "/images/prune", "prune-images", "Delete images from a node", "Those that no sandbox uses, and that were not used lately."), a.pruneImages)
 }
 
-// liveNode is the id of a node that there is.
-func (a *API) liveNode(in *NodePath) (muster.NodeID, error) {
-	n := a.cfg.State.Latest().Node(muster.NodeID(in.ID))
-	switch {
-	case n == nil:
-		return "", problem.NotFound("node %s: not found", problem.Clip(in.ID))
-	case !n.Stage.Live():
-		return "", problem.New(http.StatusGone, api.CodeEnded, "node "+string(n.ID)+" is gone")
-	}
-	return n.ID, nil
-}
-
 type imageListOut struct{ Body api.ImageList }
 
 func (a *API) listImages(ctx context.Context, in *NodePath) (*imageListOut, error) {
-	id, err := a.liveNode(in)
-	if err != nil {
-		return nil, err
-	}
-	list, err := a.cfg.Images.Images(ctx, id)
+	list, err := a.cfg.Operate.Images.List(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -80,19 +63,17 @@ func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamRespo
 	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
 	}
-	if want.Ref == "" || len(want.Ref) > 1024 {
-		return nil, problem.Invalid("body.ref", "is %q; name an image, as python:3.13", problem.Clip(want.Ref))
-	}
-	id, err := a.liveNode(&in.NodePath)
+	ctx, cancel := a.streaming(ctx)
+	progress, err := a.cfg.Operate.Images.Pull(ctx, in.ID, want.Ref)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		_, w := humago.Unwrap(hc)
-		ctx, cancel := a.streaming(ctx)
 		defer cancel()
 		begun := false
-		for p, err := range a.cfg.Images.PullImage(ctx, id, want.Ref) {
+		for p, err := range progress {
 			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
 			switch {
 			case err != nil && !begun:
@@ -141,34 +122,9 @@ type pruneIn struct {
 type prunedOut struct{ Body api.ImagesPruned }
 
 func (a *API) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut, error) {
-	id, err := a.liveNode(&in.NodePath)
-	if err != nil {
-		return nil, err
-	}
-	p, err := a.cfg.Images.PruneImages(ctx, id, in.All)
+	p, err := a.cfg.Operate.Images.Prune(ctx, in.ID, in.All)
 	if err != nil {
 		return nil, err
 	}
 	return &prunedOut{api.ImagesPruned{Freed: int64(p.Freed)}}, nil
-}
-
-// Images are the images in nodes' caches. All methods may be called at once. Faults: not-found, unavailable.
-type Images interface {
-	Images(ctx context.Context, id muster.NodeID) (wire.ImageList, error)
-	PullImage(ctx context.Context, id muster.NodeID, ref string) iter.Seq2[wire.PullProgress, error]
-	PruneImages(ctx context.Context, id muster.NodeID, all bool) (wire.Pruned, error)
-}
-
-type noImages struct{}
-
-var errNoImages = muster.Faultf(muster.FaultUnavailable, "this server reaches no sandboxes")
-
-func (noImages) Images(context.Context, muster.NodeID) (wire.ImageList, error) {
-	return wire.ImageList{}, errNoImages
-}
-func (noImages) PullImage(context.Context, muster.NodeID, string) iter.Seq2[wire.PullProgress, error] {
-	return func(yield func(wire.PullProgress, error) bool) { yield(wire.PullProgress{}, errNoImages) }
-}
-func (noImages) PruneImages(context.Context, muster.NodeID, bool) (wire.Pruned, error) {
-	return wire.Pruned{}, errNoImages
 }

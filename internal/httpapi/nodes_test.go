@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/size"
@@ -151,7 +153,7 @@ func TestO1TokenOfOrders(t *testing.T) {
 
 // sight is what a fleet would tell.
 type sight struct {
-	noInsight
+	operate.Idle
 	decisions *size.Decisions
 	blocks    []size.Block
 	blind     error

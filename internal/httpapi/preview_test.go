@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
@@ -107,6 +109,6 @@ func TestPlansOfPausedAndParked(t *testing.T) {
 	}
 }
 
-type pausedInsight struct{ noInsight }
+type pausedInsight struct{ operate.Idle }
 
 func (pausedInsight) Paused() string { return "a test" }

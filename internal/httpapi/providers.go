@@ -4,14 +4,12 @@ import (
 	"context"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/musterhq/muster/internal/door"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 )
@@ -34,9 +32,6 @@ type checkIn struct {
 	RequestBody
 }
 
-// checkTimeout is how long a check may take if nothing is said.
-const checkTimeout = 10 * time.Minute
-
 func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamResponse, error) {
 	var want api.ProviderCheck
 	if len(in.JSON) > 0 {
@@ -44,17 +39,9 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 			return nil, p
 		}
 	}
-	switch {
-	case want.Timeout < 0 || want.Timeout.Std() > 24*time.Hour:
-		return nil, problem.Invalid("body.timeout", "is %s; give a time above 0s and up to 24h", want.Timeout)
-	case a.cfg.Check == nil:
-		return nil, muster.Faultf(muster.FaultUnavailable, "providers cannot be checked here")
-	}
-	if want.Timeout == 0 {
-		want.Timeout = api.Duration(checkTimeout)
-	}
-	if len(want.Command) == 0 {
-		want.Command = []string{"uname", "-a"}
+	run, err := a.cfg.Operate.Providers.Check(in.Name, want)
+	if err != nil {
+		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		_, w := humago.Unwrap(hc)
@@ -76,7 +63,7 @@ func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamRespo
 			}
 			_ = http.NewResponseController(w).Flush()
 		}
-		err := a.cfg.Check(ctx, muster.ProviderName(in.Name), want, func(step, text string) {
+		err := run(ctx, func(step, text string) {
 			send(api.CheckProgress{Step: step, Text: problem.Printable(text)})
 		})
 		switch {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/musterhq/muster/internal/explain"
+
 	"github.com/musterhq/muster/internal/metrics"
 
 	"golang.org/x/sync/errgroup"
@@ -386,17 +388,15 @@ func (s *Server) api() (*http.Server, error) {
 		Proposer: s.users(),
 		Clock:    s.raft.Now,
 		Blobs:    s.blobs,
-		Inside:   services.inside, Images: images{s},
-		Door: services.door, Stopping: services.stopping,
+		Inside:   services.inside,
+		Door:     services.door, Stopping: services.stopping,
 		Claims: services.claims,
 		Submit: services.submit, Planning: services.planning,
 		Backup: func(ctx context.Context, w io.Writer) error {
 			_, err := s.raft.Backup(ctx, w)
 			return err
 		},
-		Insight: insight{&s.stats},
-		Unblock: insight{&s.stats}.unblock,
-		Check:   s.check,
+		Operate: services.operate, Loops: func() explain.Loops { return s.known() },
 		Running: s.config,
 		Ready:   s.ready,
 		Leads:   s.raft.IsLeader,

@@ -2,6 +2,12 @@ package server
 
 import (
 	"context"
+	"time"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/operate"
 
 	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/wait"
@@ -19,10 +25,11 @@ import (
 // services are what the transports share. Each declares what it needs of the loops in a small interface; this file fills these in
 // with the loops of the present leadership.
 type services struct {
-	claims *claim.Service
-	inside *inside.Service
-	door   *door.Door
-	submit *submit.Service
+	claims  *claim.Service
+	inside  *inside.Service
+	door    *door.Door
+	submit  *submit.Service
+	operate *operate.Service
 	// planning is had by who computes where members would be placed.
 	planning *wait.Turn
 	// stopping ends when the API is shut down, by stop.
@@ -51,13 +58,21 @@ func (s *Server) newServices() (*services, error) {
 	}
 	planning := wait.NewTurn()
 	sub, err := submit.New(submit.Config{
-		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: planning, Paused: insight{&s.stats}.Paused,
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: planning, Paused: func() string { return s.known().Paused() },
 	})
 	if err != nil {
 		stop(err)
 		return nil, err
 	}
-	return &services{claims: claims, inside: in, door: d, submit: sub, planning: planning, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
+	op, err := operate.New(operate.Config{
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Loops: s.known, Running: s.config, Check: s.check,
+		Link: func() (operate.Link, error) { return s.nodes() },
+	})
+	if err != nil {
+		stop(err)
+		return nil, err
+	}
+	return &services{claims: claims, inside: in, door: d, submit: sub, operate: op, planning: planning, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
 }
 
 // users takes what is proposed for users: it is refused while the disk is nearly full, but for what makes room.
@@ -107,4 +122,77 @@ func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (insid
 		return nil, err
 	}
 	return t, nil
+}
+
+// known is what the loops of the present leadership know beside the state. Without a leadership it is nothing.
+func (s *Server) known() operate.Loops {
+	if l := s.stats.now.Load(); l != nil {
+		return knows{l}
+	}
+	return operate.Idle{}
+}
+
+// knows tells services what loops know.
+type knows struct{ *loops }
+
+// Usage is the link's.
+func (k knows) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
+	u, ok := k.link.Usage(id)
+	if !ok || u.Heard == 0 {
+		return nil, u.Problems
+	}
+	heard := u.Heard.Std()
+	return &api.NodeUsage{
+		CPUSeconds: (time.Duration(u.CPUMicros) * time.Microsecond).Seconds(), Memory: int64(u.Memory), FreeDisk: u.FreeDisk, Heard: &heard,
+	}, u.Problems
+}
+
+// Fleet is the fleet's.
+func (k knows) Fleet() (*size.Decisions, []size.Block) {
+	return k.fleet.Decisions(), k.fleet.Blocks()
+}
+
+// Blind is the fleet's.
+func (k knows) Blind(provider muster.ProviderName) (muster.Time, error) {
+	b := k.fleet.Blind(provider)
+	return b.Since, b.Err
+}
+
+// Unsold is the fleet's.
+func (k knows) Unsold(provider muster.ProviderName) (muster.Time, error) {
+	b := k.fleet.Unsold(provider)
+	return b.Since, b.Err
+}
+
+// Troubles are the fleet's, in words.
+func (k knows) Troubles() func(*state.Node) string {
+	all := k.fleet.Troubles()
+	return func(n *state.Node) string {
+		if why := k.fleet.Unmanaged(n); why != "" {
+			return why
+		}
+		t := all[n.ID]
+		if t.Err == nil {
+			return ""
+		}
+		return explain.Trouble(t.Call, t.Times, t.Since, t.Err)
+	}
+}
+
+// Unblock has the providers asked again for what they refused to a pool, and returns how many blocks that ended.
+func (k knows) Unblock(pool muster.PoolName) int {
+	return k.fleet.Unblock(pool)
+}
+
+// Unstored are the link's.
+func (k knows) Unstored(job muster.JobUID) (int, error) {
+	return k.link.Unstored(job)
+}
+
+// Paused says why nothing is placed at all, if so.
+func (k knows) Paused() string {
+	if k.paused {
+		return explain.Paused
+	}
+	return ""
 }

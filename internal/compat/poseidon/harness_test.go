@@ -20,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/operate"
+
 	"github.com/musterhq/muster/internal/submit"
 
 	"github.com/musterhq/muster/internal/metrics"
@@ -297,6 +300,11 @@ func (p *parts) build() (*httpapi.API, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Loops = func() explain.Loops { return operate.Idle{} }
+	p.Operate, err = operate.New(operate.Config{State: p.State, Proposer: p.Proposer, Clock: p.Clock, Link: func() (operate.Link, error) { return p.bench, nil }})
+	if err != nil {
+		return nil, err
+	}
 	p.Door, err = door.New(door.Config{
 		State: p.State, Claims: p.Claims, Token: p.Token, NoAuth: p.NoAuth, Started: p.Started, Requests: p.Metrics, Logger: p.Logger,
 		CaughtUp: func() error { p.bench.mu.Lock(); defer p.bench.mu.Unlock(); return p.bench.late },
@@ -321,7 +329,7 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	t.Cleanup(func() { b.conns.Wait(); _ = blobs.Close() })
 	stopping, stop := context.WithCancelCause(context.Background())
 	own := &parts{bench: b, stop: func() { stop(problem.ErrStopping) }, Token: muster.NewSecret("t0ken-of-the-server"), Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
-		State: b, Proposer: b, Blobs: blobs, Images: b, Stopping: stopping,
+		State: b, Proposer: b, Blobs: blobs, Stopping: stopping,
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: metrics.New(metrics.Config{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version: "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
