@@ -98,9 +98,10 @@ var rules = []rule{
 	{place: "internal/inside", may: services},
 	{place: "internal/submit", may: services},
 	{place: "internal/operate", may: services},
+	{place: "internal/socket", may: []string{".", "api", "internal/problem"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/metrics", may: append([]string{"internal/inside"}, services...), third: []string{"github.com/prometheus/client_golang"}},
 	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},
-	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/metrics", "internal/submit", "internal/operate", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/metrics", "internal/socket", "internal/submit", "internal/operate", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/coder/websocket"}},
 	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/present", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/submit", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
@@ -443,13 +444,11 @@ func TestVerbsAreConstants(t *testing.T) {
 func TestPackagesAndTypesStaySmall(t *testing.T) {
 	const mostLines, mostMethods = 4000, 60
 	large := map[string]int{
-		"internal/state":   7640,
-		"internal/agent":   6020,
-		"api":              4242,
-		"internal/httpapi": 4140,
+		"internal/state": 7640,
+		"internal/agent": 6020,
+		"api":            4242,
 	}
 	wide := map[string]int{
-		"internal/httpapi.API": 100,
 		"internal/agent.Agent": 98,
 	}
 	lines, methods := map[string]int{}, map[string]int{}

@@ -62,14 +62,11 @@ func (b ClientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ErrClientGone says that the client does not take the answer, or has left.
-var ErrClientGone = errors.New("the client does not take the answer")
-
 // Buffers are for copying, so that a stream needs one only while it moves. Each is a *[32 << 10]byte.
 var Buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // Send sends bytes to their end, with one buffer however slow the client is. Each piece is flushed if asked; then sent, which may
-// be nil, is told how much of it the client took. The error is ErrClientGone, or the source's.
+// be nil, is told how much of it the client took. The error is problem.ErrClientGone, or the source's.
 func Send(w http.ResponseWriter, from io.Reader, flush bool, sent func(n int)) error {
 	buf := Buffers.Get().(*[32 << 10]byte)
 	defer Buffers.Put(buf)
@@ -81,7 +78,7 @@ func Send(w http.ResponseWriter, from io.Reader, flush bool, sent func(n int)) e
 				sent(taken)
 			}
 			if werr != nil {
-				return ErrClientGone
+				return problem.ErrClientGone
 			}
 		}
 		switch {

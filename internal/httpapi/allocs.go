@@ -11,12 +11,15 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) allocRoutes() {
-	register(a, operation(http.MethodGet, "/v1/allocations", "list-allocs", tagAllocs, "List allocations", "By id."), a.listAllocs)
+// allocHandlers handle what is below /v1/allocations, but for sandboxes and output.
+type allocHandlers struct{ *API }
+
+func (a allocHandlers) routes() {
+	register(a.API, operation(http.MethodGet, "/v1/allocations", "list-allocs", tagAllocs, "List allocations", "By id."), a.listAllocs)
 
 	one := operation(http.MethodGet, "/v1/allocations/{id}", "get-alloc", tagAllocs, "Show an allocation", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, func(_ context.Context, in *AllocPath) (*allocOut, error) {
+	register(a.API, one, func(_ context.Context, in *AllocPath) (*allocOut, error) {
 		snap := a.cfg.State.Latest()
 		al, err := in.find(snap)
 		if err != nil {
@@ -58,7 +61,7 @@ type listAllocsIn struct {
 	Page
 }
 
-func (a *API) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, error) {
+func (a allocHandlers) listAllocs(_ context.Context, in *listAllocsIn) (*allocListOut, error) {
 	snap := a.cfg.State.Latest()
 	after, node := muster.AllocID(in.After), muster.NodeID(in.Node)
 	out := &allocListOut{api.AllocList{Allocs: []api.Alloc{}, Index: snap.Index()}}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/musterhq/muster/internal/socket"
+
 	"github.com/musterhq/muster/internal/operate"
 
 	"github.com/musterhq/muster/internal/submit"
@@ -88,7 +90,7 @@ type API struct {
 	huma    huma.API
 	openapi []byte
 	// patience of sockets.
-	patience patience
+	patience socket.Patience
 }
 
 // New makes an API. It starts nothing.
@@ -112,28 +114,15 @@ func New(c Config) (*API, error) {
 	if c.Leads == nil {
 		c.Leads = func() bool { return c.Ready() == nil }
 	}
-	a := &API{cfg: c, logger: c.Logger, patience: usualPatience()}
+	a := &API{cfg: c, logger: c.Logger, patience: socket.Usual()}
 	a.describe()
-	a.serverRoutes()
-	a.jobRoutes()
-	a.rolloutRoutes()
-	a.allocRoutes()
-	a.outputRoutes()
-	a.uploadRoutes()
-	a.execRoutes()
-	a.fileRoutes()
-	a.portRoutes()
-	a.statsRoutes()
-	a.environmentRoutes()
-	a.runnerRoutes()
-	a.nodeRoutes()
-	a.imageRoutes()
-	a.poolRoutes()
-	a.namespaceRoutes()
-	a.explainRoutes()
-	a.providerRoutes()
-	a.costRoutes()
-	a.eventRoutes()
+	for _, h := range []interface{ routes() }{
+		serverHandlers{a}, jobHandlers{a}, allocHandlers{a}, outputHandlers{a}, uploadHandlers{a}, execHandlers{a}, fileHandlers{a}, portHandlers{a},
+		statsHandlers{a}, environmentHandlers{a}, runnerHandlers{a}, nodeHandlers{a}, imageHandlers{a}, poolHandlers{a}, namespaceHandlers{a},
+		explainHandlers{a}, providerHandlers{a}, costHandlers{a}, eventHandlers{a},
+	} {
+		h.routes()
+	}
 	if err := a.docsRoutes(); err != nil {
 		return nil, fmt.Errorf("http api: %w", err)
 	}

@@ -13,8 +13,11 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) costRoutes() {
-	register(a, operation(http.MethodGet, "/v1/cost", "get-cost", tagCost, "Show what was spent",
+// costHandlers handle what was spent.
+type costHandlers struct{ *API }
+
+func (a costHandlers) routes() {
+	register(a.API, operation(http.MethodGet, "/v1/cost", "get-cost", tagCost, "Show what was spent",
 		"Every node's cost is split into the shares of the allocations that it had, and what was idle. An allocation's share is the mean of its parts of the node's cores and memory, "+
 			"from when it was placed to its end. Nodes and allocations that live are counted up to now. Cost is kept by calendar month (UTC)."), a.showCost)
 }
@@ -27,7 +30,7 @@ type costIn struct {
 
 type costOut struct{ Body api.Cost }
 
-func (a *API) showCost(_ context.Context, in *costIn) (*costOut, error) {
+func (a costHandlers) showCost(_ context.Context, in *costIn) (*costOut, error) {
 	snap := a.cfg.State.Latest()
 	now := max(a.cfg.Clock.Now(), snap.Meta().Time)
 	since := state.MonthOf(now)

@@ -16,25 +16,28 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) environmentRoutes() {
+// environmentHandlers handle what is below /v1/environments.
+type environmentHandlers struct{ *API }
+
+func (a environmentHandlers) routes() {
 	set := operation(http.MethodPost, "/v1/environments", "set-environment", tagRunners, "Set an environment",
 		"Makes an environment, or changes the one of the name. What decides how a runner runs makes a new version: warm runners are then replaced one by one, claimed ones live on. 201 says that it is new, 200 that it was there.")
 	set.DefaultStatus = http.StatusCreated
-	set.Responses = map[string]*huma.Response{"200": {Description: "It was there.", Content: jsonContent(a, reflect.TypeFor[api.EnvironmentSet]())}}
+	set.Responses = map[string]*huma.Response{"200": {Description: "It was there.", Content: jsonContent(a.API, reflect.TypeFor[api.EnvironmentSet]())}}
 	set.Errors = append(set.Errors, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.EnvironmentSetting](a, &set, true)
-	register(a, set, a.setEnvironment)
+	jsonBody[api.EnvironmentSetting](a.API, &set, true)
+	register(a.API, set, a.setEnvironment)
 
-	register(a, operation(http.MethodGet, "/v1/environments", "list-environments", tagRunners, "List environments", "By namespace and name."), a.listEnvironments)
+	register(a.API, operation(http.MethodGet, "/v1/environments", "list-environments", tagRunners, "List environments", "By namespace and name."), a.listEnvironments)
 
 	one := operation(http.MethodGet, "/v1/environments/{namespace}/{name}", "get-environment", tagRunners, "Show an environment", "With its spec, how many runners it wants warm, and why.")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, a.getEnvironment)
+	register(a.API, one, a.getEnvironment)
 
 	del := operation(http.MethodDelete, "/v1/environments/{namespace}/{name}", "delete-environment", tagRunners, "Delete an environment", "Runners that nobody has end at once; claimed ones live on until they are given back or expire.")
 	del.DefaultStatus = http.StatusNoContent
 	del.Errors = append(del.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	register(a, del, a.deleteEnvironment)
+	register(a.API, del, a.deleteEnvironment)
 }
 
 // EnvironmentPath names an environment in the path.
@@ -65,7 +68,7 @@ type setEnvironmentOut struct {
 	Body   api.EnvironmentSet
 }
 
-func (a *API) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*setEnvironmentOut, error) {
+func (a environmentHandlers) setEnvironment(ctx context.Context, in *struct{ RequestBody }) (*setEnvironmentOut, error) {
 	var s api.EnvironmentSetting
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
@@ -90,7 +93,7 @@ type listEnvironmentsIn struct {
 
 type environmentListOut struct{ Body api.EnvironmentList }
 
-func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*environmentListOut, error) {
+func (a environmentHandlers) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*environmentListOut, error) {
 	if in.Namespace != "" {
 		if err := problem.Names("query.namespace", in.Namespace); err != nil {
 			return nil, err
@@ -125,7 +128,7 @@ func (a *API) listEnvironments(_ context.Context, in *listEnvironmentsIn) (*envi
 
 type environmentOut struct{ Body api.Environment }
 
-func (a *API) getEnvironment(_ context.Context, in *EnvironmentPath) (*environmentOut, error) {
+func (a environmentHandlers) getEnvironment(_ context.Context, in *EnvironmentPath) (*environmentOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.find(snap)
 	if err != nil {
@@ -142,7 +145,7 @@ type deleteEnvironmentIn struct {
 	Claimed bool `query:"claimed" doc:"End claimed runners as well."`
 }
 
-func (a *API) deleteEnvironment(ctx context.Context, in *deleteEnvironmentIn) (*struct{}, error) {
+func (a environmentHandlers) deleteEnvironment(ctx context.Context, in *deleteEnvironmentIn) (*struct{}, error) {
 	j, err := in.find(a.cfg.State.Latest())
 	if err != nil {
 		return nil, err

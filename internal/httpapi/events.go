@@ -32,7 +32,10 @@ const (
 	eventTooOld = "too-old"
 )
 
-func (a *API) eventRoutes() {
+// eventHandlers handle the stream of changes.
+type eventHandlers struct{ *API }
+
+func (a eventHandlers) routes() {
 	op := operation(http.MethodGet, "/v1/events", "watch-events", tagEvents, "Watch what changes",
 		"Server-sent events. The type of each is `event.type` of its data, an Event in JSON; its id is where to resume, in `after` or in the header Last-Event-ID. "+
 			"A comment comes at least every 15 seconds, with an id that moves on even if nothing passed the filters. "+
@@ -43,7 +46,7 @@ func (a *API) eventRoutes() {
 		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: a.schema(reflect.TypeFor[api.Event]())}},
 	}}
 	op.Errors = append(op.Errors, http.StatusGone, http.StatusUnprocessableEntity)
-	register(a, op, a.watchEvents)
+	register(a.API, op, a.watchEvents)
 }
 
 type eventsIn struct {
@@ -55,7 +58,7 @@ type eventsIn struct {
 	Follow    bool   `query:"follow" default:"true" doc:"false: end when everything up to now was sent."`
 }
 
-func (a *API) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamResponse, error) {
+func (a eventHandlers) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamResponse, error) {
 	feed := a.cfg.State.Feed()
 	pos, err := eventStart(in, feed)
 	if err != nil {

@@ -15,31 +15,34 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-func (a *API) execRoutes() {
+// execHandlers handle executions in sandboxes.
+type execHandlers struct{ *API }
+
+func (a execHandlers) routes() {
 	socket := sandboxOperation(http.MethodGet, "/exec", "open-execution", "Run a command and talk to it",
 		"A WebSocket. The first message is the client's: an ExecRequest, or an ExecAttach for a detached execution, as text. "+
 			"Then bytes of stdin as binary messages and ExecControl as text; from the server an ExecEvent `started`, binary messages "+
 			"of one byte (1 stdout, 2 stderr) and bytes, and an ExecEvent `ended` or `error` as the last. docs/exec.md says more.", http.StatusUpgradeRequired)
 	socket.DefaultStatus = http.StatusSwitchingProtocols
 	socket.Responses = a.upgrades(reflect.TypeFor[api.ExecAttach](), reflect.TypeFor[api.ExecControl](), reflect.TypeFor[api.ExecEvent]())
-	register(a, socket, a.openExec)
+	register(a.API, socket, a.openExec)
 
 	post := sandboxOperation(http.MethodPost, "/exec", "run-execution", "Run a command and take its result",
 		"Runs to the end and answers with its output, of each stream the first 1 MiB. A client that leaves ends it. With `detach` the answer is 202 and its id at once.")
 	post.Responses = map[string]*huma.Response{
-		"200": {Description: "It has ended.", Content: jsonContent(a, reflect.TypeFor[api.ExecResult]())},
-		"202": {Description: "It was started detached.", Content: jsonContent(a, reflect.TypeFor[api.ExecStarted]())},
+		"200": {Description: "It has ended.", Content: jsonContent(a.API, reflect.TypeFor[api.ExecResult]())},
+		"202": {Description: "It was started detached.", Content: jsonContent(a.API, reflect.TypeFor[api.ExecStarted]())},
 	}
-	jsonBody[api.ExecRequest](a, &post, true)
-	register(a, post, a.runExec)
+	jsonBody[api.ExecRequest](a.API, &post, true)
+	register(a.API, post, a.runExec)
 
-	register(a, sandboxOperation(http.MethodGet, "/executions", "list-executions", "List executions", "Those that run, and the last ones that have ended."), a.listExecs)
-	register(a, sandboxOperation(http.MethodGet, "/executions/{eid}", "get-execution", "Show an execution", ""), a.getExec)
+	register(a.API, sandboxOperation(http.MethodGet, "/executions", "list-executions", "List executions", "Those that run, and the last ones that have ended."), a.listExecs)
+	register(a.API, sandboxOperation(http.MethodGet, "/executions/{eid}", "get-execution", "Show an execution", ""), a.getExec)
 
 	signal := sandboxOperation(http.MethodPost, "/executions/{eid}/signal", "signal-execution", "Send a signal to an execution", "To its command and that command's children.")
 	signal.DefaultStatus = http.StatusNoContent
-	jsonBody[api.ExecutionSignal](a, &signal, true)
-	register(a, signal, a.signalExec)
+	jsonBody[api.ExecutionSignal](a.API, &signal, true)
+	register(a.API, signal, a.signalExec)
 }
 
 func jsonContent(a *API, t reflect.Type) map[string]*huma.MediaType {
@@ -66,7 +69,7 @@ type runExecIn struct {
 }
 
 // runExec is the plain form: a request and a result.
-func (a *API) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse, error) {
+func (a execHandlers) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse, error) {
 	var want api.ExecRequest
 	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
@@ -130,7 +133,7 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 
 type execListOut struct{ Body api.ExecutionList }
 
-func (a *API) listExecs(ctx context.Context, in *AllocPath) (*execListOut, error) {
+func (a execHandlers) listExecs(ctx context.Context, in *AllocPath) (*execListOut, error) {
 	list, err := a.cfg.Inside.Executions.List(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func (a *API) listExecs(ctx context.Context, in *AllocPath) (*execListOut, error
 
 type execOut struct{ Body api.Execution }
 
-func (a *API) getExec(ctx context.Context, in *ExecPath) (*execOut, error) {
+func (a execHandlers) getExec(ctx context.Context, in *ExecPath) (*execOut, error) {
 	one, err := a.cfg.Inside.Executions.Get(ctx, in.ID, in.EID)
 	if err != nil {
 		return nil, err
@@ -153,7 +156,7 @@ type signalExecIn struct {
 	RequestBody
 }
 
-func (a *API) signalExec(ctx context.Context, in *signalExecIn) (*struct{}, error) {
+func (a execHandlers) signalExec(ctx context.Context, in *signalExecIn) (*struct{}, error) {
 	var want api.ExecutionSignal
 	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p

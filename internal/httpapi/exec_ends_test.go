@@ -65,7 +65,7 @@ func TestExecBinaryBothWays(t *testing.T) {
 // with its client, and nothing is left; goleak and the bench look for that.
 func TestExecClientVanishes(t *testing.T) {
 	in := newInside(t)
-	in.api.patience.quiet, in.api.patience.pong = 50*time.Millisecond, 200*time.Millisecond
+	in.api.patience.Quiet, in.api.patience.Pong = 50*time.Millisecond, 200*time.Millisecond
 	for name, r := range map[string]api.ExecRequest{
 		"silent":  shell("echo $$; sleep 1000"),
 		"writing": shell("echo $$; cat /dev/zero"),
@@ -247,7 +247,7 @@ func TestExecInitBreaks(t *testing.T) {
 
 func TestExecPings(t *testing.T) {
 	in := newInside(t)
-	in.api.patience.quiet = 10 * time.Millisecond
+	in.api.patience.Quiet = 10 * time.Millisecond
 	pinged := make(chan struct{}, 100)
 	c, _, err := in.dial(t, "/exec", func(o *websocket.DialOptions) {
 		o.OnPingReceived = func(context.Context, []byte) bool {

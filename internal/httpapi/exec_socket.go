@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster/internal/socket"
+
 	"github.com/coder/websocket"
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -23,27 +25,27 @@ import (
 )
 
 // openExec is the form in which client and command talk to each other.
-func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse, error) {
+func (a execHandlers) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse, error) {
 	if _, err := in.find(a.cfg.State.Latest()); err != nil {
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		if !upgradable(w, r) {
+		if !socket.Upgradable(w, r) {
 			return
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
 		defer context.AfterFunc(a.cfg.Stopping, func() { cancel(problem.ErrStopping) })()
 		// Before the upgrade, so that what is in the way is told as by every other request.
-		e := &execSocket{a: a, inner: inner, cancel: cancel}
+		e := &execSocket{a: a.API, inner: inner, cancel: cancel}
 		err := e.enter(in, w, r.Header.Get(api.ExecFirst))
 		if err != nil {
 			a.fail(ctx, "open-execution", err).Write(w)
 			return
 		}
 		defer e.leave()
-		if e.s, err = a.accept(w, r); err == nil {
+		if e.s, err = socket.Accept(w, r, a.patience); err == nil {
 			e.run(in.ID)
 		}
 	}}, nil
@@ -55,7 +57,7 @@ func (a *API) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse
 // the client. Neither keeps more than one buffer, so whoever is slow slows the other side down.
 type execSocket struct {
 	a *API
-	s *socket
+	s *socket.Socket
 	// inner ends the connection to init, with the reason.
 	inner  context.Context
 	cancel context.CancelCauseFunc
@@ -90,7 +92,7 @@ func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (
 }
 
 func (e *execSocket) leave() {
-	e.cancel(door.ErrClientGone)
+	e.cancel(problem.ErrClientGone)
 	if e.door != nil {
 		e.door.Close()
 	}
@@ -102,36 +104,36 @@ func (e *execSocket) leave() {
 func (e *execSocket) run(id string) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer e.s.abort()
+	defer e.s.Abort()
 	defer e.leave()
-	e.s.ws.SetReadLimit(api.ExecMaxText + 1)
+	e.s.SetReadLimit(api.ExecMaxText + 1)
 	if e.x == nil {
 		if err := e.begin(id); err != nil {
 			e.finish(e.failed(err))
 			return
 		}
 	}
-	e.s.ws.SetReadLimit(api.ExecMaxMessage)
+	e.s.SetReadLimit(api.ExecMaxMessage)
 	started := e.x.Started
-	if e.s.sendJSON(api.ExecEvent{Type: api.ExecEventStarted, ID: started.ID, Stdout: started.Stdout, Stderr: started.Stderr}) != nil {
+	if e.s.SendJSON(api.ExecEvent{Type: api.ExecEventStarted, ID: started.ID, Stdout: started.Stdout, Stderr: started.Stderr}) != nil {
 		return
 	}
 	wg.Go(func() { e.cancel(e.receive()) })
-	wg.Go(func() { e.s.keepAwake(func() { e.cancel(door.ErrClientGone) }) })
+	wg.Go(func() { e.s.KeepAwake(func() { e.cancel(problem.ErrClientGone) }) })
 	e.finish(e.forward())
 }
 
 // begin takes the first message and does what it asks.
 func (e *execSocket) begin(id string) error {
-	ctx, cancel := context.WithTimeout(e.s.ctx, e.s.patience.first)
+	ctx, cancel := context.WithTimeout(e.s.Ctx, e.a.patience.First)
 	defer cancel()
 	// A stop of the server does not wait for a client that says nothing.
 	defer context.AfterFunc(e.inner, cancel)()
-	kind, r, err := e.s.ws.Reader(ctx)
+	kind, r, err := e.s.Reader(ctx)
 	if err != nil {
-		return door.ErrClientGone
+		return problem.ErrClientGone
 	}
-	raw, err := text(kind, r, api.ExecMaxText)
+	raw, err := socket.Text(kind, r, api.ExecMaxText)
 	if err != nil {
 		return err
 	}
@@ -181,15 +183,15 @@ func (e *execSocket) attach(raw []byte) (*inside.Ask, error) {
 // finish sends the last message, if there is anybody to send it to, and closes.
 func (e *execSocket) finish(last *api.ExecEvent) {
 	stopping := errors.Is(context.Cause(e.inner), problem.ErrStopping)
-	e.cancel(door.ErrClientGone) // wakes whoever waits for the command to take its input
+	e.cancel(problem.ErrClientGone) // wakes whoever waits for the command to take its input
 	if last == nil {
 		return
 	}
 	if stopping {
-		defer time.AfterFunc(e.s.patience.last, e.s.abort).Stop()
+		defer time.AfterFunc(e.a.patience.Last, e.s.Abort).Stop()
 	}
-	if e.s.sendJSON(last) == nil {
-		e.s.end(websocket.StatusNormalClosure, "")
+	if e.s.SendJSON(last) == nil {
+		e.s.End(websocket.StatusNormalClosure, "")
 	}
 }
 
@@ -198,10 +200,10 @@ func (e *execSocket) failed(err error) *api.ExecEvent {
 	if errors.Is(context.Cause(e.inner), problem.ErrStopping) {
 		err = problem.ErrStopping
 	}
-	if errors.Is(err, door.ErrClientGone) {
+	if errors.Is(err, problem.ErrClientGone) {
 		return nil
 	}
-	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.ctx, "open-execution", err).Problem}
+	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.Ctx, "open-execution", err).Problem}
 }
 
 // ackLag is how far behind what was sent an execution's spool is kept for a client
@@ -214,7 +216,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 	spool := spooled{x: e.x.Execution, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
 	defer spool.wait()
 	// Waiting for the one who tells the spool needs the connection to have ended.
-	defer e.cancel(door.ErrClientGone)
+	defer e.cancel(problem.ErrClientGone)
 	for said := false; ; {
 		kind, data, ended, err := e.x.Next()
 		if !said && err == nil && ended == nil {
@@ -237,7 +239,7 @@ func (e *execSocket) forward() *api.ExecEvent {
 			stream = api.ExecStderr
 		}
 		buf = append(append(buf[:0], stream), data...)
-		if e.s.send(websocket.MessageBinary, buf) != nil {
+		if e.s.Send(websocket.MessageBinary, buf) != nil {
 			return nil
 		}
 		if e.detached {
@@ -288,13 +290,13 @@ func (s *spooled) wait() {
 	}
 }
 
-// receive brings what the client says to init until the client has left: door.ErrClientGone, or what
+// receive brings what the client says to init until the client has left: problem.ErrClientGone, or what
 // it did wrong.
 func (e *execSocket) receive() error {
 	for {
-		kind, r, err := e.s.ws.Reader(e.s.ctx)
+		kind, r, err := e.s.Reader(e.s.Ctx)
 		if err != nil {
-			return door.ErrClientGone
+			return problem.ErrClientGone
 		}
 		if kind == websocket.MessageBinary {
 			err = e.takeStdin(r)
@@ -325,13 +327,13 @@ func (e *execSocket) takeStdin(r io.Reader) error {
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return door.ErrClientGone
+			return problem.ErrClientGone
 		}
 	}
 }
 
 func (e *execSocket) control(kind websocket.MessageType, r io.Reader) error {
-	raw, err := text(kind, r, maxControl)
+	raw, err := socket.Text(kind, r, socket.MaxControl)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/socket"
+
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster/api"
@@ -333,7 +335,7 @@ func TestExecSocketRefuses(t *testing.T) {
 		func(x *talk) { x.say(api.ExecControl{Type: "hello"}) },
 		func(x *talk) { x.say(api.ExecControl{Type: api.ExecSignal, Signal: "HELLO"}) },
 		func(x *talk) { x.say(api.ExecControl{Type: api.ExecResize, Rows: -1}) },
-		func(x *talk) { x.say(strings.Repeat("x", maxControl)) },
+		func(x *talk) { x.say(strings.Repeat("x", socket.MaxControl)) },
 	} {
 		x := in.open(t, shell("sleep 100"))
 		x.started()
@@ -369,7 +371,7 @@ func TestExecSlowFirst(t *testing.T) {
 	x.started()
 	x.ended()
 
-	in.api.patience.first = 50 * time.Millisecond
+	in.api.patience.First = 50 * time.Millisecond
 	c, _, err := in.dial(t, "/exec")
 	if err != nil {
 		t.Fatal(err)

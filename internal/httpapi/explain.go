@@ -10,16 +10,19 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) explainRoutes() {
+// explainHandlers handle explanations of jobs and nodes.
+type explainHandlers struct{ *API }
+
+func (a explainHandlers) routes() {
 	job := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/explain", "explain-job", tagJobs, "Explain what a job waits for",
 		"One record from the queue to the cloud: what is before it, what stands between a member and each node, by class of equal nodes, and which would be taken by what; what could be launched and what is in the way, what is on its way, and when a member may start. Of a member that has an allocation: where it would go now if it had none; what the plan saw that put it there is not kept.")
 	job.Errors = append(job.Errors, http.StatusNotFound)
-	register(a, job, a.explainJob)
+	register(a.API, job, a.explainJob)
 
 	node := operation(http.MethodGet, "/v1/nodes/{id}/explain", "explain-node", tagNodes, "Explain a node",
 		"Its three dials, who turned them and why, what runs there, what it waits for, and when it will be ended, or why not.")
 	node.Errors = append(node.Errors, http.StatusNotFound)
-	register(a, node, a.explainNode)
+	register(a.API, node, a.explainNode)
 }
 
 type jobExplanationOut struct{ Body api.JobExplanation }
@@ -29,7 +32,7 @@ type explainJobIn struct {
 	Member int `query:"member" default:"-1" minimum:"-1" doc:"Explain this one of its members. Default: the job."`
 }
 
-func (a *API) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {
+func (a explainHandlers) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.findAny(snap)
 	if err != nil {
@@ -60,7 +63,7 @@ func (p *JobPath) findAny(snap *state.Snapshot) (*state.Job, error) {
 
 type nodeExplanationOut struct{ Body api.NodeExplanation }
 
-func (a *API) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut, error) {
+func (a explainHandlers) explainNode(_ context.Context, in *NodePath) (*nodeExplanationOut, error) {
 	n, err := a.cfg.Operate.Nodes.Get(in.ID)
 	if err != nil {
 		return nil, err

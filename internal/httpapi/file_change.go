@@ -10,12 +10,12 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-func (a *API) fileChange(op func(method, path, id, summary, description string) huma.Operation) {
+func (a fileHandlers) fileChange(op func(method, path, id, summary, description string) huma.Operation) {
 	change := op(http.MethodPatch, "/files", "change-files", "Delete and write files",
 		"First everything in delete, then everything in write, each in its order. What fails does not keep the others from being done: the answer then is the problem of the first, and errors names each.")
 	change.DefaultStatus = http.StatusNoContent
-	jsonBody[api.FileChange](a, &change, true)
-	register(a, change, a.changeFiles)
+	jsonBody[api.FileChange](a.API, &change, true)
+	register(a.API, change, a.changeFiles)
 }
 
 type changeFilesIn struct {
@@ -23,7 +23,7 @@ type changeFilesIn struct {
 	RequestBody
 }
 
-func (a *API) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, error) {
+func (a fileHandlers) changeFiles(ctx context.Context, in *changeFilesIn) (*struct{}, error) {
 	var q api.FileChange
 	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/musterhq/muster/internal/inside"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
@@ -55,7 +57,7 @@ func parseRange(s string) (span, bool) {
 	return out, true
 }
 
-func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamResponse, error) {
+func (a fileHandlers) readFile(ctx context.Context, in *readFileIn) (*huma.StreamResponse, error) {
 	if _, err := in.find(a.cfg.State.Latest()); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func (a *API) readFile(ctx context.Context, in *readFileIn) (*huma.StreamRespons
 	}}, nil
 }
 
-func (a *API) headFile(ctx context.Context, w http.ResponseWriter, id, path string) {
+func (a fileHandlers) headFile(ctx context.Context, w http.ResponseWriter, id, path string) {
 	e, err := a.cfg.Inside.Files.Stat(ctx, id, path, true)
 	switch {
 	case err != nil:
@@ -112,9 +114,9 @@ func (a *API) headFile(ctx context.Context, w http.ResponseWriter, id, path stri
 
 func fileHeaders(h http.Header, e *initwire.FileEntry) {
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Last-Modified", modified(e.ModTime).Format(http.TimeFormat))
+	h.Set("Last-Modified", inside.Modified(e.ModTime).Format(http.TimeFormat))
 	h.Set("Accept-Ranges", "bytes")
-	h.Set(api.HeaderFileMode, octal(e.Mode))
+	h.Set(api.HeaderFileMode, inside.Mode(e.Mode))
 	if e.Unsized {
 		h.Set("Accept-Ranges", "none")
 		return
@@ -123,7 +125,7 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 }
 
 // sendFile answers with the bytes; an error is answered by the caller.
-func (a *API) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, id, path string, want span) error {
+func (a fileHandlers) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, id, path string, want span) error {
 	e, from, err := a.cfg.Inside.Files.Read(ctx, id, initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
 	if err != nil {
 		return err

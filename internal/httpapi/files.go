@@ -2,10 +2,7 @@ package httpapi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -17,13 +14,16 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-func (a *API) fileRoutes() {
+// fileHandlers handle files in sandboxes.
+type fileHandlers struct{ *API }
+
+func (a fileHandlers) routes() {
 	fileErrors := []int{http.StatusForbidden, http.StatusInsufficientStorage}
 	op := func(method, path, id, summary, description string) huma.Operation {
 		return sandboxOperation(method, path, id, summary, description, fileErrors...)
 	}
-	register(a, op(http.MethodGet, "/files", "list-files", "List a directory", "What is in a directory; of anything else, the thing itself. Links are not followed below the path."), a.listFiles)
-	register(a, op(http.MethodGet, "/files/stat", "stat-file", "Show a file", ""), a.statFile)
+	register(a.API, op(http.MethodGet, "/files", "list-files", "List a directory", "What is in a directory; of anything else, the thing itself. Links are not followed below the path."), a.listFiles)
+	register(a.API, op(http.MethodGet, "/files/stat", "stat-file", "Show a file", ""), a.statFile)
 
 	get := op(http.MethodGet, "/files/content", "read-file", "Read a file",
 		"The bytes of a regular file; links are followed. With `Range: bytes=FROM-` or `FROM-TO`, or `offset`, a part of them. An answer that breaks off is not whole. HEAD answers the headers alone.")
@@ -32,31 +32,31 @@ func (a *API) fileRoutes() {
 	})
 	get.Responses["206"] = &huma.Response{Description: "A part of them."}
 	get.Errors = append(get.Errors, http.StatusRequestedRangeNotSatisfiable)
-	register(a, get, a.readFile)
+	register(a.API, get, a.readFile)
 
 	put := op(http.MethodPut, "/files/content", "write-file", "Write a file", "The body becomes the file, whole or not at all: nobody sees half of it. Of a link, what it leads to is replaced.")
 	put.DefaultStatus = http.StatusCreated
 	a.byteBody(&put, "application/octet-stream")
-	register(a, put, a.writeFile)
+	register(a.API, put, a.writeFile)
 
 	del := op(http.MethodDelete, "/files", "delete-file", "Delete a file or a directory", "Links are deleted, never followed.")
 	del.DefaultStatus = http.StatusNoContent
-	register(a, del, a.deleteFile)
+	register(a.API, del, a.deleteFile)
 
 	a.fileChange(op)
 
 	mk := op(http.MethodPost, "/files/directory", "make-directory", "Make a directory", "")
 	mk.DefaultStatus = http.StatusCreated
-	register(a, mk, a.makeDirectory)
+	register(a.API, mk, a.makeDirectory)
 
 	pack := op(http.MethodGet, "/files/archive", "read-archive", "Fetch files as a tar archive", "A file, or a directory with everything in it, links as links. An answer that breaks off is not whole.")
 	pack.Responses = rawBody("application/x-tar", "The archive.", nil)
-	register(a, pack, a.readArchive)
+	register(a.API, pack, a.readArchive)
 
 	unpack := op(http.MethodPut, "/files/archive", "write-archive", "Unpack a tar archive into a directory", "Nothing is written outside of the directory. It ends at the first entry that cannot be had; what came before it stays.")
 	unpack.DefaultStatus = http.StatusNoContent
 	a.byteBody(&unpack, "application/octet-stream", "application/x-tar")
-	register(a, unpack, a.writeArchive)
+	register(a.API, unpack, a.writeArchive)
 }
 
 // byteBody describes a body that the handler reads as it comes.
@@ -84,22 +84,6 @@ func fileMode(s string) (uint32, error) {
 	return m, nil
 }
 
-func entryOf(e *initwire.FileEntry) api.FileEntry {
-	kind := map[byte]string{
-		initwire.TypeFile: api.FileRegular, initwire.TypeDirectory: api.FileDirectory, initwire.TypeLink: api.FileSymlink,
-		initwire.TypePipe: api.FileFIFO, initwire.TypeSocket: api.FileSocket, initwire.TypeBlock: api.FileBlock, initwire.TypeChar: api.FileChar,
-	}[e.Type]
-	return api.FileEntry{
-		Path: e.Path, Name: e.Name, Type: kind, Size: max(e.Size, 0), Mode: octal(e.Mode), Modified: modified(e.ModTime),
-		UID: e.UID, GID: e.GID, User: e.User, Group: e.Group, Target: e.Target, Unsized: e.Unsized, Problem: e.Problem,
-	}
-}
-
-func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
-
-// modified is a time that JSON can show: 64 bits of nanoseconds are within its years.
-func modified(n int64) time.Time { return time.Unix(0, n).UTC() }
-
 type listFilesIn struct {
 	FilePath
 	Recursive bool `query:"recursive" doc:"Everything below, too."`
@@ -108,28 +92,12 @@ type listFilesIn struct {
 
 type fileListOut struct{ Body api.FileList }
 
-// maxListBytes bounds the names in one answer, whatever init sends.
-const maxListBytes = 16 << 20
-
-var errEnough = errors.New("enough")
-
-func (a *API) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, error) {
-	out := &fileListOut{api.FileList{Entries: []api.FileEntry{}}}
-	size := 0
-	// One more than is wanted tells whether there are more.
-	err := a.cfg.Inside.Files.List(ctx, in.ID, initwire.FileList{Path: in.Path, Recursive: in.Recursive, Limit: int64(in.Limit) + 1}, func(e *initwire.FileEntry) error {
-		size += len(e.Path) + len(e.Name) + len(e.Target) + len(e.Problem)
-		if len(out.Body.Entries) == in.Limit || size > maxListBytes {
-			out.Body.More = true
-			return errEnough
-		}
-		out.Body.Entries = append(out.Body.Entries, entryOf(e))
-		return nil
-	})
-	if err != nil && err != errEnough {
+func (a fileHandlers) listFiles(ctx context.Context, in *listFilesIn) (*fileListOut, error) {
+	list, err := a.cfg.Inside.Files.ListSome(ctx, in.ID, initwire.FileList{Path: in.Path, Recursive: in.Recursive}, in.Limit)
+	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	return &fileListOut{*list}, nil
 }
 
 type statFileIn struct {
@@ -139,17 +107,17 @@ type statFileIn struct {
 
 type fileOut struct{ Body api.FileEntry }
 
-func (a *API) statFile(ctx context.Context, in *statFileIn) (*fileOut, error) {
+func (a fileHandlers) statFile(ctx context.Context, in *statFileIn) (*fileOut, error) {
 	return a.showFile(ctx, in.ID, in.Path, in.Follow)
 }
 
 // showFile shows a file as it is now.
-func (a *API) showFile(ctx context.Context, id, path string, follow bool) (*fileOut, error) {
+func (a fileHandlers) showFile(ctx context.Context, id, path string, follow bool) (*fileOut, error) {
 	e, err := a.cfg.Inside.Files.Stat(ctx, id, path, follow)
 	if err != nil {
 		return nil, err
 	}
-	return &fileOut{entryOf(e)}, nil
+	return &fileOut{inside.Entry(e)}, nil
 }
 
 type writeFileIn struct {
@@ -160,7 +128,7 @@ type writeFileIn struct {
 	ByteBody
 }
 
-func (a *API) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) {
+func (a fileHandlers) writeFile(ctx context.Context, in *writeFileIn) (*fileOut, error) {
 	mode, err := fileMode(in.Mode)
 	if err != nil {
 		return nil, err
@@ -184,7 +152,7 @@ type deleteFileIn struct {
 	Contents  bool `query:"contents" doc:"Only what is in the directory, which stays."`
 }
 
-func (a *API) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
+func (a fileHandlers) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
 	err := a.cfg.Inside.Files.Delete(ctx, in.ID, initwire.FileDelete{Path: in.Path, Recursive: in.Recursive, MissingOK: in.MissingOK, Contents: in.Contents})
 	if err != nil {
 		return nil, err
@@ -199,7 +167,7 @@ type makeDirectoryIn struct {
 	User    string `query:"user" maxLength:"200" doc:"Who shall own it. Default: the allocation's user."`
 }
 
-func (a *API) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut, error) {
+func (a fileHandlers) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut, error) {
 	mode, err := fileMode(in.Mode)
 	if err != nil {
 		return nil, err
@@ -219,7 +187,7 @@ type readArchiveIn struct {
 	Follow   bool `query:"follow" doc:"If the path itself is a link: what it leads to."`
 }
 
-func (a *API) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamResponse, error) {
+func (a fileHandlers) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamResponse, error) {
 	path := in.Path
 	if in.Contents {
 		path += "/."
@@ -246,7 +214,7 @@ type writeArchiveIn struct {
 	ByteBody
 }
 
-func (a *API) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, error) {
+func (a fileHandlers) writeArchive(ctx context.Context, in *writeArchiveIn) (*struct{}, error) {
 	owner := in.User
 	if in.KeepOwners && owner == "" {
 		owner = "owners of the archive"

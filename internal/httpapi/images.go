@@ -16,13 +16,16 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-func (a *API) imageRoutes() {
+// imageHandlers handle images in the caches of nodes.
+type imageHandlers struct{ *API }
+
+func (a imageHandlers) routes() {
 	op := func(method, path, id, summary, description string) huma.Operation {
 		op := operation(method, "/v1/nodes/{id}"+path, id, tagNodes, summary, description)
 		op.Errors = append(op.Errors, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusServiceUnavailable)
 		return op
 	}
-	register(a, op(http.MethodGet, "/images", "list-images", "List the images on a node", ""), a.listImages)
+	register(a.API, op(http.MethodGet, "/images", "list-images", "List the images on a node", ""), a.listImages)
 
 	pull := op(http.MethodPost, "/images", "pull-image", "Pull an image to a node",
 		"Ahead of its use. The answer is a stream of ImageProgress, one JSON object a line; the last one has the digest, or a problem.")
@@ -30,15 +33,15 @@ func (a *API) imageRoutes() {
 		Description: "Progress, and the result.",
 		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: a.schema(reflect.TypeFor[api.ImageProgress]())}},
 	}}
-	jsonBody[api.ImagePull](a, &pull, true)
-	register(a, pull, a.pullImage)
+	jsonBody[api.ImagePull](a.API, &pull, true)
+	register(a.API, pull, a.pullImage)
 
-	register(a, op(http.MethodPost, "/images/prune", "prune-images", "Delete images from a node", "Those that no sandbox uses, and that were not used lately."), a.pruneImages)
+	register(a.API, op(http.MethodPost, "/images/prune", "prune-images", "Delete images from a node", "Those that no sandbox uses, and that were not used lately."), a.pruneImages)
 }
 
 type imageListOut struct{ Body api.ImageList }
 
-func (a *API) listImages(ctx context.Context, in *NodePath) (*imageListOut, error) {
+func (a imageHandlers) listImages(ctx context.Context, in *NodePath) (*imageListOut, error) {
 	list, err := a.cfg.Operate.Images.List(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -58,7 +61,7 @@ type pullImageIn struct {
 	RequestBody
 }
 
-func (a *API) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamResponse, error) {
+func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.StreamResponse, error) {
 	var want api.ImagePull
 	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
@@ -121,7 +124,7 @@ type pruneIn struct {
 
 type prunedOut struct{ Body api.ImagesPruned }
 
-func (a *API) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut, error) {
+func (a imageHandlers) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut, error) {
 	p, err := a.cfg.Operate.Images.Prune(ctx, in.ID, in.All)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,10 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) jobRoutes() {
+// jobHandlers handle what is below /v1/jobs.
+type jobHandlers struct{ *API }
+
+func (a jobHandlers) routes() {
 	submit := operation(http.MethodPost, "/v1/jobs", "submit-job", tagJobs, "Submit a job",
 		"Makes a job, or a new version of one that has ended. The same spec again changes nothing. 201 says that something new runs, 200 that nothing was done.")
 	submit.DefaultStatus = http.StatusCreated
@@ -27,33 +30,34 @@ func (a *API) jobRoutes() {
 		Content:     map[string]*huma.MediaType{"application/json": {Schema: a.schema(reflect.TypeFor[api.JobSubmitted]())}},
 	}}
 	submit.Errors = append(submit.Errors, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.JobSubmission](a, &submit, true)
-	register(a, submit, a.submitJob)
+	jsonBody[api.JobSubmission](a.API, &submit, true)
+	register(a.API, submit, a.submitJob)
 
 	validate := operation(http.MethodPost, "/v1/jobs/validate", "validate-job", tagJobs, "Check a job without submitting it",
 		"Says what is wrong with the job, what it is with its defaults, and whether a member fits anywhere. Whether its inputs have been uploaded is not asked: that comes later.")
-	jsonBody[api.JobSubmission](a, &validate, true)
-	register(a, validate, a.validateJob)
+	jsonBody[api.JobSubmission](a.API, &validate, true)
+	register(a.API, validate, a.validateJob)
 
-	register(a, operation(http.MethodGet, "/v1/jobs", "list-jobs", tagJobs, "List jobs", "By namespace and name."), a.listJobs)
+	register(a.API, operation(http.MethodGet, "/v1/jobs", "list-jobs", tagJobs, "List jobs", "By namespace and name."), a.listJobs)
 
 	one := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}", "get-job", tagJobs, "Show a job", "With its spec.")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, a.getJob)
+	register(a.API, one, a.getJob)
 
 	stop := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/stop", "stop-job", tagJobs, "Stop a job",
 		"Nothing of it is placed again; what runs is told to stop. Stopping one that is stopping or has ended changes nothing.")
 	stop.Errors = append(stop.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.JobStop](a, &stop, false)
-	register(a, stop, a.stopJob)
+	jsonBody[api.JobStop](a.API, &stop, false)
+	register(a.API, stop, a.stopJob)
 
 	members := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/members", "list-members", tagJobs, "List the members of a job", "By index.")
 	members.Errors = append(members.Errors, http.StatusNotFound)
-	register(a, members, a.listMembers)
+	register(a.API, members, a.listMembers)
 
 	allocs := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/allocations", "list-job-allocs", tagJobs, "List the allocations of a job", "By index and attempt, of all versions.")
 	allocs.Errors = append(allocs.Errors, http.StatusNotFound)
-	register(a, allocs, a.listJobAllocs)
+	register(a.API, allocs, a.listJobAllocs)
+	a.rollouts()
 }
 
 // JobPath names a job in the path.
@@ -91,7 +95,7 @@ type submitOut struct {
 	Body   api.JobSubmitted
 }
 
-func (a *API) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
+func (a jobHandlers) submitJob(ctx context.Context, in *submitIn) (*submitOut, error) {
 	var s api.JobSubmission
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
@@ -121,7 +125,7 @@ type validateIn struct {
 	RequestBody
 }
 
-func (a *API) validateJob(ctx context.Context, in *validateIn) (*validateOut, error) {
+func (a jobHandlers) validateJob(ctx context.Context, in *validateIn) (*validateOut, error) {
 	var s api.JobSubmission
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
@@ -141,7 +145,7 @@ type listJobsIn struct {
 
 type jobListOut struct{ Body api.JobList }
 
-func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
+func (a jobHandlers) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 	if in.Namespace != "" {
 		if err := problem.Names("query.namespace", in.Namespace); err != nil {
 			return nil, err
@@ -179,7 +183,7 @@ func (a *API) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, error) {
 	return out, nil
 }
 
-func (a *API) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
+func (a jobHandlers) getJob(_ context.Context, in *JobPath) (*jobOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.find(snap)
 	if err != nil {
@@ -196,7 +200,7 @@ type stopIn struct {
 	RequestBody
 }
 
-func (a *API) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
+func (a jobHandlers) stopJob(ctx context.Context, in *stopIn) (*jobOut, error) {
 	var s api.JobStop
 	if len(in.JSON) > 0 {
 		if p := door.Decode(in.JSON, &s); p != nil {
@@ -222,7 +226,7 @@ type listMembersIn struct {
 
 type memberListOut struct{ Body api.MemberList }
 
-func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut, error) {
+func (a jobHandlers) listMembers(_ context.Context, in *listMembersIn) (*memberListOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.find(snap)
 	if err != nil {
@@ -237,9 +241,7 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 		from = min(n, math.MaxInt-1) + 1 // not bounded by the count: a service that has fewer now has members beyond it
 	}
 	out := &memberListOut{api.MemberList{Members: []api.Member{}, Index: snap.Index()}}
-	next := from
-	// add shows one; false when the page is full.
-	add := func(m api.Member) bool {
+	present.Members(snap, j, from, func(m api.Member) bool {
 		if in.Status != "" && m.Status != in.Status {
 			return true
 		}
@@ -249,40 +251,7 @@ func (a *API) listMembers(_ context.Context, in *listMembersIn) (*memberListOut,
 		}
 		out.Body.Members = append(out.Body.Members, m)
 		return true
-	}
-	// Members without a row stand between and after those that have one.
-	upTo := func(end int) bool {
-		for ; next < end; next++ {
-			if !add(present.Member(j, next, nil)) {
-				return false
-			}
-		}
-		return true
-	}
-	full := false
-	snap.Members(j.UID, from, func(m *state.Member) bool {
-		if m.Index >= j.Count() {
-			next = max(next, m.Index) // a service had more members, and those between are not even ending any more
-		}
-		if m.Index >= j.Count() && m.Status != muster.MemberPlaced {
-			return true
-		}
-		if j.Run.System() {
-			next = m.Index // those between were of nodes that are gone
-		}
-		if !upTo(m.Index) || !add(present.Member(j, m.Index, m)) {
-			full = true
-			return false
-		}
-		next = m.Index + 1
-		return true
 	})
-	if j.Run.System() {
-		next = max(next, j.NextIndex) // likewise after the last
-	}
-	if !full {
-		upTo(j.Count())
-	}
 	return out, nil
 }
 
@@ -292,7 +261,7 @@ type listJobAllocsIn struct {
 	Page
 }
 
-func (a *API) listJobAllocs(_ context.Context, in *listJobAllocsIn) (*allocListOut, error) {
+func (a jobHandlers) listJobAllocs(_ context.Context, in *listJobAllocsIn) (*allocListOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.find(snap)
 	if err != nil {

@@ -14,19 +14,22 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) namespaceRoutes() {
-	register(a, operation(http.MethodGet, "/v1/namespaces", "list-namespaces", tagNamespaces, "List namespaces",
+// namespaceHandlers handle what is below /v1/namespaces.
+type namespaceHandlers struct{ *API }
+
+func (a namespaceHandlers) routes() {
+	register(a.API, operation(http.MethodGet, "/v1/namespaces", "list-namespaces", tagNamespaces, "List namespaces",
 		"Those that have or want something, or have limits; all of them together first, as *."), a.listNamespaces)
 
 	one := operation(http.MethodGet, "/v1/namespaces/{name}", "get-namespace", tagNamespaces, "Show a namespace",
 		"One that nobody has used yet is shown empty: a namespace need not be made.")
-	register(a, one, func(_ context.Context, in *NamespacePath) (*namespaceOut, error) { return a.showNamespace(in) })
+	register(a.API, one, func(_ context.Context, in *NamespacePath) (*namespaceOut, error) { return a.showNamespace(in) })
 
 	set := operation(http.MethodPost, "/v1/namespaces/{name}/limits", "limit-namespace", tagNamespaces, "Set the limits of a namespace",
 		"All of them: one that is left out is lifted. The limits of * bind all namespaces together. What runs is never ended for a limit.")
 	set.Errors = append(set.Errors, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.NamespaceSet](a, &set, true)
-	register(a, set, a.limitNamespace)
+	jsonBody[api.NamespaceSet](a.API, &set, true)
+	register(a.API, set, a.limitNamespace)
 }
 
 // NamespacePath names a namespace in the path.
@@ -49,7 +52,7 @@ type (
 	namespaceListOut struct{ Body api.NamespaceList }
 )
 
-func (a *API) listNamespaces(context.Context, *struct{}) (*namespaceListOut, error) {
+func (a namespaceHandlers) listNamespaces(context.Context, *struct{}) (*namespaceListOut, error) {
 	snap := a.cfg.State.Latest()
 	names := map[muster.Namespace]bool{muster.AllNamespaces: true}
 	snap.Uses(func(u *state.NamespaceUse) bool { names[u.Name] = true; return true })
@@ -62,7 +65,7 @@ func (a *API) listNamespaces(context.Context, *struct{}) (*namespaceListOut, err
 	return out, nil
 }
 
-func (a *API) showNamespace(in *NamespacePath) (*namespaceOut, error) {
+func (a namespaceHandlers) showNamespace(in *NamespacePath) (*namespaceOut, error) {
 	ns, err := in.namespace()
 	if err != nil {
 		return nil, err
@@ -76,7 +79,7 @@ type limitIn struct {
 	RequestBody
 }
 
-func (a *API) limitNamespace(ctx context.Context, in *limitIn) (*namespaceOut, error) {
+func (a namespaceHandlers) limitNamespace(ctx context.Context, in *limitIn) (*namespaceOut, error) {
 	ns, err := in.namespace()
 	if err != nil {
 		return nil, err

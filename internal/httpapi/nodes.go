@@ -13,12 +13,15 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) nodeRoutes() {
-	register(a, operation(http.MethodGet, "/v1/nodes", "list-nodes", tagNodes, "List nodes", "By id, with those that are gone, for as long as they are remembered."), a.listNodes)
+// nodeHandlers handle what is below /v1/nodes.
+type nodeHandlers struct{ *API }
+
+func (a nodeHandlers) routes() {
+	register(a.API, operation(http.MethodGet, "/v1/nodes", "list-nodes", tagNodes, "List nodes", "By id, with those that are gone, for as long as they are remembered."), a.listNodes)
 
 	one := operation(http.MethodGet, "/v1/nodes/{id}", "get-node", tagNodes, "Show a node", "With its history.")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, func(_ context.Context, in *NodePath) (*nodeOut, error) {
+	register(a.API, one, func(_ context.Context, in *NodePath) (*nodeOut, error) {
 		n, err := a.cfg.Operate.Nodes.Get(in.ID)
 		return a.showNode(n, err)
 	})
@@ -29,14 +32,14 @@ func (a *API) nodeRoutes() {
 		return op
 	}
 	hold := order("hold", "Hold a node", "It gets no new work, and nothing destroys it, until it is set to run or the time is over. What runs there goes on.")
-	jsonBody[api.NodeHold](a, &hold, false)
-	register(a, hold, a.holdNode)
+	jsonBody[api.NodeHold](a.API, &hold, false)
+	register(a.API, hold, a.holdNode)
 	drain := order("drain", "Drain a node", "It gets no new work, and is destroyed when nothing runs there any more; after the deadline what is left is stopped, and runs elsewhere. Setting it to run takes that back for as long as it serves.")
-	jsonBody[api.NodeDrain](a, &drain, false)
-	register(a, drain, a.drainNode)
+	jsonBody[api.NodeDrain](a.API, &drain, false)
+	register(a.API, drain, a.drainNode)
 	run := order("run", "Set a node to run", "It may get work again: the end of a hold, or of a drain.")
-	jsonBody[api.NodeOrder](a, &run, false)
-	register(a, run, func(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
+	jsonBody[api.NodeOrder](a.API, &run, false)
+	register(a.API, run, func(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 		var b api.NodeOrder
 		if err := in.order(&b); err != nil {
 			return nil, err
@@ -45,8 +48,8 @@ func (a *API) nodeRoutes() {
 		return a.showNode(n, err)
 	})
 	destroy := order("destroy", "Destroy a node", "It is drained for good, or with now destroyed at once: then what runs there is lost. One that is held is refused. On one that is being destroyed already it changes nothing.")
-	jsonBody[api.NodeDestroy](a, &destroy, false)
-	register(a, destroy, a.destroyNode)
+	jsonBody[api.NodeDestroy](a.API, &destroy, false)
+	register(a.API, destroy, a.destroyNode)
 }
 
 // NodePath names a node in the path.
@@ -64,7 +67,7 @@ type listNodesIn struct {
 
 type nodeListOut struct{ Body api.NodeList }
 
-func (a *API) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error) {
+func (a nodeHandlers) listNodes(_ context.Context, in *listNodesIn) (*nodeListOut, error) {
 	snap := a.cfg.State.Latest()
 	out := &nodeListOut{api.NodeList{Nodes: []api.Node{}, Index: snap.Index()}}
 	troubleOf := a.cfg.Loops().Troubles()
@@ -102,7 +105,7 @@ func (in *nodeOrderIn) order(v any) error {
 	return nil
 }
 
-func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
+func (a nodeHandlers) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	var b api.NodeHold
 	if err := in.order(&b); err != nil {
 		return nil, err
@@ -111,7 +114,7 @@ func (a *API) holdNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	return a.showNode(n, err)
 }
 
-func (a *API) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
+func (a nodeHandlers) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	var b api.NodeDrain
 	if err := in.order(&b); err != nil {
 		return nil, err
@@ -120,7 +123,7 @@ func (a *API) drainNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) 
 	return a.showNode(n, err)
 }
 
-func (a *API) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
+func (a nodeHandlers) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error) {
 	var b api.NodeDestroy
 	if err := in.order(&b); err != nil {
 		return nil, err
@@ -130,7 +133,7 @@ func (a *API) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOut, error
 }
 
 // showNode answers with a node, unless there was an error.
-func (a *API) showNode(n *state.Node, err error) (*nodeOut, error) {
+func (a nodeHandlers) showNode(n *state.Node, err error) (*nodeOut, error) {
 	if err != nil {
 		return nil, err
 	}

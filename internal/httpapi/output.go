@@ -38,7 +38,10 @@ const (
 	retries = 3
 )
 
-func (a *API) outputRoutes() {
+// outputHandlers handle what allocations wrote and left.
+type outputHandlers struct{ *API }
+
+func (a outputHandlers) routes() {
 	get := operation(http.MethodGet, "/v1/allocations/{id}/output/{stream}", "get-output", tagOutput, "Read what an allocation wrote",
 		"The bytes as they were written, from wherever they are: the store, the log, or the node that runs it. "+
 			"An answer that ends well is whole: everything that is there, or with `follow` everything that will ever be. "+
@@ -51,16 +54,16 @@ func (a *API) outputRoutes() {
 		headerNote:  "A trailer: why there may be more now than was sent, as when the node cannot be reached.",
 	})
 	get.Errors = append(get.Errors, http.StatusNotFound, http.StatusGone, http.StatusUnprocessableEntity, http.StatusServiceUnavailable)
-	register(a, get, a.getOutput)
+	register(a.API, get, a.getOutput)
 
 	list := operation(http.MethodGet, "/v1/allocations/{id}/outputs", "list-outputs", tagOutput, "List the declared outputs that an allocation left", "")
 	list.Errors = append(list.Errors, http.StatusNotFound)
-	register(a, list, a.listOutputs)
+	register(a.API, list, a.listOutputs)
 
 	one := operation(http.MethodGet, "/v1/allocations/{id}/outputs/{n}", "get-declared-output", tagOutput, "Fetch a declared output", "A file or a directory, as a tar archive.")
 	one.Responses = rawBody("application/x-tar", "The archive.", nil)
 	one.Errors = append(one.Errors, http.StatusNotFound, http.StatusGone, http.StatusServiceUnavailable)
-	register(a, one, a.getDeclaredOutput)
+	register(a.API, one, a.getDeclaredOutput)
 }
 
 type outputIn struct {
@@ -71,7 +74,7 @@ type outputIn struct {
 	Follow bool            `query:"follow" doc:"Go on until the stream has ended for ever."`
 }
 
-func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
+func (a outputHandlers) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
 	if in.Offset.Given && in.Tail.Given {
 		return nil, problem.Invalid("query.tail", "is given together with offset; give one of them")
 	}
@@ -84,7 +87,7 @@ func (a *API) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
 		o := &outputAnswer{
-			w: w, head: r.Method == http.MethodHead, a: a, stream: in.Stream, follow: in.Follow,
+			w: w, head: r.Method == http.MethodHead, a: a.API, stream: in.Stream, follow: in.Follow,
 			s: a.cfg.Inside.Output.Stream(al.ID, in.Stream, in.Offset.Value, in.Follow),
 		}
 		var first []byte
@@ -183,7 +186,7 @@ func (o *outputAnswer) pause() time.Duration {
 // again waits before another try, if there is to be one.
 func (o *outputAnswer) again(ctx context.Context, err error) bool {
 	var f *muster.Fault
-	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, door.ErrClientGone) || ctx.Err() != nil {
+	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, problem.ErrClientGone) || ctx.Err() != nil {
 		return false
 	}
 	if al, _ := o.s.Alloc(); al == nil {
@@ -249,7 +252,7 @@ func plain(err error) error { return errors.New(err.Error()) }
 
 // broken ends an answer that is not whole.
 func (o *outputAnswer) broken(ctx context.Context, err error) {
-	if o.begun || errors.Is(err, door.ErrClientGone) {
+	if o.begun || errors.Is(err, problem.ErrClientGone) {
 		door.Abort(o.w)
 	}
 	o.a.fail(ctx, "get-output", err).Write(o.w)
@@ -273,7 +276,7 @@ func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 
 type outputListOut struct{ Body api.OutputFileList }
 
-func (a *API) listOutputs(_ context.Context, in *AllocPath) (*outputListOut, error) {
+func (a outputHandlers) listOutputs(_ context.Context, in *AllocPath) (*outputListOut, error) {
 	al, err := in.find(a.cfg.State.Latest())
 	if err != nil {
 		return nil, err
@@ -290,7 +293,7 @@ type declaredIn struct {
 	N int `path:"n" minimum:"0" doc:"Which one, counted from 0 in the order of the list."`
 }
 
-func (a *API) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.StreamResponse, error) {
+func (a outputHandlers) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.StreamResponse, error) {
 	size, from, err := a.cfg.Inside.Output.Declared(ctx, in.ID, in.N)
 	if err != nil {
 		return nil, err

@@ -8,22 +8,25 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-func (a *API) poolRoutes() {
-	register(a, operation(http.MethodGet, "/v1/pools", "list-pools", tagPools, "List pools", "By name, with what lives by them."), func(context.Context, *struct{}) (*poolListOut, error) {
+// poolHandlers handle what is below /v1/pools.
+type poolHandlers struct{ *API }
+
+func (a poolHandlers) routes() {
+	register(a.API, operation(http.MethodGet, "/v1/pools", "list-pools", tagPools, "List pools", "By name, with what lives by them."), func(context.Context, *struct{}) (*poolListOut, error) {
 		return &poolListOut{a.cfg.Operate.Pools.List()}, nil
 	})
 
 	one := operation(http.MethodGet, "/v1/pools/{name}", "get-pool", tagPools, "Show a pool", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, func(_ context.Context, in *PoolPath) (*poolOut, error) {
+	register(a.API, one, func(_ context.Context, in *PoolPath) (*poolOut, error) {
 		return a.showPool(a.cfg.Operate.Pools.Show(in.Name))
 	})
 
 	resume := operation(http.MethodPost, "/v1/pools/{name}/resume", "resume-pool", tagPools, "Resume a pool",
 		"Lets nodes be destroyed again after the pool's breaker has tripped, and starts its count at 0. Ends the pool's blocks: the provider is asked again for what it refused, as after its credentials were corrected.")
 	resume.Errors = append(resume.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.PoolResume](a, &resume, false)
-	register(a, resume, a.resumePool)
+	jsonBody[api.PoolResume](a.API, &resume, false)
+	register(a.API, resume, a.resumePool)
 }
 
 // PoolPath names a pool in the path.
@@ -41,7 +44,7 @@ type resumeIn struct {
 	RequestBody
 }
 
-func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
+func (a poolHandlers) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 	var b api.PoolResume
 	if len(in.JSON) > 0 {
 		if p := door.Decode(in.JSON, &b); p != nil {
@@ -52,7 +55,7 @@ func (a *API) resumePool(ctx context.Context, in *resumeIn) (*poolOut, error) {
 }
 
 // showPool answers with a pool, unless there was an error.
-func (a *API) showPool(p *api.Pool, err error) (*poolOut, error) {
+func (a poolHandlers) showPool(p *api.Pool, err error) (*poolOut, error) {
 	if err != nil {
 		return nil, err
 	}

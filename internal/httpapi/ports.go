@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"sync"
 
+	"github.com/musterhq/muster/internal/socket"
+
 	"github.com/coder/websocket"
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -19,20 +21,23 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-func (a *API) portRoutes() {
-	register(a, sandboxOperation(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
+// portHandlers handle ports in sandboxes.
+type portHandlers struct{ *API }
+
+func (a portHandlers) routes() {
+	register(a.API, sandboxOperation(http.MethodGet, "/ports", "list-ports", "List listening TCP ports", "Those on which something inside the sandbox listens now."), a.listPorts)
 
 	open := sandboxOperation(http.MethodGet, "/ports/{port}", "open-port", "Connect to a TCP port",
 		"A WebSocket that is one TCP connection to the port, on the sandbox's own loopback. Binary messages are its bytes, cut anywhere; "+
 			"a PortControl `close-write` as text, from either side, says that no more come from there. 502 with the code no-listener if nothing listens.", http.StatusUpgradeRequired)
 	open.DefaultStatus = http.StatusSwitchingProtocols
 	open.Responses = a.upgrades(reflect.TypeFor[api.PortControl]())
-	register(a, open, a.openPort)
+	register(a.API, open, a.openPort)
 }
 
 type portListOut struct{ Body api.PortList }
 
-func (a *API) listPorts(ctx context.Context, in *AllocPath) (*portListOut, error) {
+func (a portHandlers) listPorts(ctx context.Context, in *AllocPath) (*portListOut, error) {
 	list, err := a.cfg.Inside.Ports.List(ctx, in.ID)
 	if err != nil {
 		return nil, err
@@ -45,13 +50,13 @@ type openPortIn struct {
 	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port."`
 }
 
-func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamResponse, error) {
+func (a portHandlers) openPort(ctx context.Context, in *openPortIn) (*huma.StreamResponse, error) {
 	if _, err := in.find(a.cfg.State.Latest()); err != nil {
 		return nil, err
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		if !upgradable(w, r) {
+		if !socket.Upgradable(w, r) {
 			return
 		}
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -63,7 +68,7 @@ func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamRespons
 			return
 		}
 		defer func() { _ = conn.Close() }()
-		s, err := a.accept(w, r)
+		s, err := socket.Accept(w, r, a.patience)
 		if err != nil {
 			return
 		}
@@ -74,7 +79,7 @@ func (a *API) openPort(ctx context.Context, in *openPortIn) (*huma.StreamRespons
 
 // portSocket is a TCP connection and its client. Each direction has one buffer.
 type portSocket struct {
-	s      *socket
+	s      *socket.Socket
 	conn   inside.Conn
 	inner  context.Context
 	cancel context.CancelCauseFunc
@@ -85,12 +90,12 @@ type portSocket struct {
 func (p *portSocket) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer p.s.abort()
+	defer p.s.Abort()
 	// Wakes those that wait for what is inside; the deferred before it those that wait for the client.
-	defer func() { p.cancel(door.ErrClientGone); _ = p.conn.Close() }()
-	p.s.ws.SetReadLimit(-1) // passed on as it comes
+	defer func() { p.cancel(problem.ErrClientGone); _ = p.conn.Close() }()
+	p.s.SetReadLimit(-1) // passed on as it comes
 	received, sent, halved := make(chan error, 1), make(chan error, 1), p.halved
-	wg.Go(func() { p.s.keepAwake(func() { p.cancel(door.ErrClientGone) }) })
+	wg.Go(func() { p.s.KeepAwake(func() { p.cancel(problem.ErrClientGone) }) })
 	wg.Go(func() { received <- p.receive() })
 	wg.Go(func() { sent <- p.forward() })
 
@@ -111,15 +116,15 @@ func (p *portSocket) run() {
 		p.cancel(err)
 		_ = p.conn.Close()
 		switch {
-		case errors.Is(err, door.ErrClientGone):
+		case errors.Is(err, problem.ErrClientGone):
 		case stopping:
-			p.s.end(websocket.StatusGoingAway, problem.ErrStopping.Error())
+			p.s.End(websocket.StatusGoingAway, problem.ErrStopping.Error())
 		default:
-			p.s.end(websocket.StatusInternalError, problem.Printable(err.Error()))
+			p.s.End(websocket.StatusInternalError, problem.Printable(err.Error()))
 		}
 		return
 	}
-	p.s.end(websocket.StatusNormalClosure, "")
+	p.s.End(websocket.StatusNormalClosure, "")
 }
 
 // forward brings what comes from inside to the client, until its end.
@@ -129,14 +134,14 @@ func (p *portSocket) forward() error {
 	for {
 		n, err := p.conn.Read(buf[:])
 		if n > 0 {
-			if p.s.send(websocket.MessageBinary, buf[:n]) != nil {
-				return door.ErrClientGone
+			if p.s.Send(websocket.MessageBinary, buf[:n]) != nil {
+				return problem.ErrClientGone
 			}
 		}
 		switch {
 		case err == io.EOF:
-			if p.s.sendJSON(api.PortControl{Type: api.PortCloseWrite}) != nil {
-				return door.ErrClientGone
+			if p.s.SendJSON(api.PortControl{Type: api.PortCloseWrite}) != nil {
+				return problem.ErrClientGone
 			}
 			return nil
 		case err != nil:
@@ -148,9 +153,9 @@ func (p *portSocket) forward() error {
 // receive brings what the client says inside, until the client has left or does what it must not.
 func (p *portSocket) receive() error {
 	for {
-		kind, r, err := p.s.ws.Reader(p.s.ctx)
+		kind, r, err := p.s.Reader(p.s.Ctx)
 		if err != nil {
-			return door.ErrClientGone
+			return problem.ErrClientGone
 		}
 		if kind == websocket.MessageText {
 			err = p.closeWrite(kind, r)
@@ -181,13 +186,13 @@ func (p *portSocket) write(r io.Reader) error {
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return door.ErrClientGone
+			return problem.ErrClientGone
 		}
 	}
 }
 
 func (p *portSocket) closeWrite(kind websocket.MessageType, r io.Reader) error {
-	raw, err := text(kind, r, maxControl)
+	raw, err := socket.Text(kind, r, socket.MaxControl)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func TestPortRefused(t *testing.T) {
 // TestPortEnds: whoever ends first, in whatever way, leaves nothing behind.
 func TestPortEnds(t *testing.T) {
 	in := newInside(t)
-	in.api.patience.quiet, in.api.patience.pong = 50*time.Millisecond, 200*time.Millisecond
+	in.api.patience.Quiet, in.api.patience.Pong = 50*time.Millisecond, 200*time.Millisecond
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 10)

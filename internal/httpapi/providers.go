@@ -14,7 +14,10 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-func (a *API) providerRoutes() {
+// providerHandlers handle checks of providers.
+type providerHandlers struct{ *API }
+
+func (a providerHandlers) routes() {
 	check := operation(http.MethodPost, "/v1/providers/{name}/check", "check-provider", tagPools, "Try a provider out",
 		"Launches one instance, waits for its agent, runs one command there, and destroys the instance, whatever happened before. "+
 			"The answer is a stream of CheckProgress, one JSON object a line; the last one has ok, or a problem with the remote error in words. Whoever breaks off the request ends the check: the instance is destroyed all the same.")
@@ -23,8 +26,8 @@ func (a *API) providerRoutes() {
 		Content:     map[string]*huma.MediaType{"application/x-ndjson": {Schema: a.schema(reflect.TypeFor[api.CheckProgress]())}},
 	}}
 	check.Errors = append(check.Errors, http.StatusNotFound, http.StatusServiceUnavailable)
-	jsonBody[api.ProviderCheck](a, &check, false)
-	register(a, check, a.checkProvider)
+	jsonBody[api.ProviderCheck](a.API, &check, false)
+	register(a.API, check, a.checkProvider)
 }
 
 type checkIn struct {
@@ -32,7 +35,7 @@ type checkIn struct {
 	RequestBody
 }
 
-func (a *API) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamResponse, error) {
+func (a providerHandlers) checkProvider(ctx context.Context, in *checkIn) (*huma.StreamResponse, error) {
 	var want api.ProviderCheck
 	if len(in.JSON) > 0 {
 		if p := door.Decode(in.JSON, &want); p != nil {

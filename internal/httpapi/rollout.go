@@ -10,30 +10,30 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-func (a *API) rolloutRoutes() {
+func (a jobHandlers) rollouts() {
 	history := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/history", "job-history", tagJobs, "List the versions of a job",
 		"The newest first. Of a service or system job up to ten before the present one are remembered, of a batch job none.")
 	history.Errors = append(history.Errors, http.StatusNotFound)
-	register(a, history, a.jobHistory)
+	register(a.API, history, a.jobHistory)
 
 	scale := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/scale", "scale-job", tagJobs, "Give a service more or fewer members",
 		"That is a new version, which starts no member anew. Those beyond the count are told to stop.")
 	scale.DefaultStatus = http.StatusCreated
 	scale.Errors = append(scale.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.JobScale](a, &scale, true)
-	register(a, scale, a.scaleJob)
+	jsonBody[api.JobScale](a.API, &scale, true)
+	register(a.API, scale, a.scaleJob)
 
 	revert := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/revert", "revert-job", tagJobs, "Go back to an earlier version of a service",
 		"Its spec is submitted again as a new version, with the count and the priority that the job has now. Members that still run that version are left alone.")
 	revert.DefaultStatus = http.StatusCreated
 	revert.Errors = append(revert.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.JobRevert](a, &revert, false)
-	register(a, revert, a.revertJob)
+	jsonBody[api.JobRevert](a.API, &revert, false)
+	register(a.API, revert, a.revertJob)
 }
 
 type jobHistoryOut struct{ Body api.JobHistory }
 
-func (a *API) jobHistory(_ context.Context, in *JobPath) (*jobHistoryOut, error) {
+func (a jobHandlers) jobHistory(_ context.Context, in *JobPath) (*jobHistoryOut, error) {
 	snap := a.cfg.State.Latest()
 	j, err := in.find(snap)
 	if err != nil {
@@ -60,7 +60,7 @@ type scaleIn struct {
 	RequestBody
 }
 
-func (a *API) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
+func (a jobHandlers) scaleJob(ctx context.Context, in *scaleIn) (*submitOut, error) {
 	var s api.JobScale
 	if p := door.Decode(in.JSON, &s); p != nil {
 		return nil, p
@@ -84,7 +84,7 @@ type revertIn struct {
 	RequestBody
 }
 
-func (a *API) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
+func (a jobHandlers) revertJob(ctx context.Context, in *revertIn) (*submitOut, error) {
 	var r api.JobRevert
 	if len(in.JSON) > 0 {
 		if p := door.Decode(in.JSON, &r); p != nil {

@@ -13,30 +13,33 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func (a *API) runnerRoutes() {
+// runnerHandlers handle claims and runners.
+type runnerHandlers struct{ *API }
+
+func (a runnerHandlers) routes() {
 	claim := operation(http.MethodPost, "/v1/claims", "claim-runner", tagRunners, "Claim a runner",
 		"The answer has the runner's id, and the secret by which it is used. With an Idempotency-Key a repeated request gets the same claim and the same secret. 503 with code none-warm: none is warm, and the claim does not wait or has waited long enough.")
 	claim.DefaultStatus = http.StatusCreated
 	claim.Errors = append(claim.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.ClaimRequest](a, &claim, true)
-	register(a, claim, a.claim)
-	register(a, operation(http.MethodGet, "/v1/claims", "list-claims", tagRunners, "List claims", "By id, those included that have ended lately."), a.listClaims)
+	jsonBody[api.ClaimRequest](a.API, &claim, true)
+	register(a.API, claim, a.claim)
+	register(a.API, operation(http.MethodGet, "/v1/claims", "list-claims", tagRunners, "List claims", "By id, those included that have ended lately."), a.listClaims)
 	one := operation(http.MethodGet, "/v1/claims/{claim}", "get-claim", tagRunners, "Show a claim", "")
 	one.Errors = append(one.Errors, http.StatusNotFound)
-	register(a, one, a.getClaim)
+	register(a.API, one, a.getClaim)
 
-	register(a, operation(http.MethodGet, "/v1/runners", "list-runners", tagRunners, "List runners", "Of every environment, or of one; those that are gone only if asked for."), a.listRunners)
+	register(a.API, operation(http.MethodGet, "/v1/runners", "list-runners", tagRunners, "List runners", "Of every environment, or of one; those that are gone only if asked for."), a.listRunners)
 	show := operation(http.MethodGet, "/v1/runners/{id}", "get-runner", tagRunners, "Show a runner", "In whatever state.")
 	show.Errors = append(show.Errors, http.StatusNotFound)
-	register(a, show, a.getRunner)
+	register(a.API, show, a.getRunner)
 	release := operation(http.MethodDelete, "/v1/runners/{id}", "release-runner", tagRunners, "Give a runner back", "Its claim ends, and it is destroyed. May be repeated. 410 if it was not claimed, or its claim ended otherwise.")
 	release.DefaultStatus = http.StatusNoContent
 	release.Errors = append(release.Errors, http.StatusGone, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	register(a, release, a.releaseRunner)
+	register(a.API, release, a.releaseRunner)
 	extend := operation(http.MethodPost, "/v1/runners/{id}/extend", "extend-claim", tagRunners, "Extend a runner's claim", "Sets its deadline, from now on, or its idle time. Counts as use.")
 	extend.Errors = append(extend.Errors, http.StatusGone, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
-	jsonBody[api.ClaimExtension](a, &extend, true)
-	register(a, extend, a.extendClaim)
+	jsonBody[api.ClaimExtension](a.API, &extend, true)
+	register(a.API, extend, a.extendClaim)
 }
 
 type claimIn struct {
@@ -46,7 +49,7 @@ type claimIn struct {
 
 type claimOut struct{ Body api.Claim }
 
-func (a *API) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
+func (a runnerHandlers) claim(ctx context.Context, in *claimIn) (*claimOut, error) {
 	var q api.ClaimRequest
 	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p
@@ -70,7 +73,7 @@ type listClaimsIn struct {
 
 type claimListOut struct{ Body api.ClaimList }
 
-func (a *API) listClaims(_ context.Context, in *listClaimsIn) (*claimListOut, error) {
+func (a runnerHandlers) listClaims(_ context.Context, in *listClaimsIn) (*claimListOut, error) {
 	snap := a.cfg.State.Latest()
 	out := &claimListOut{api.ClaimList{Claims: []api.Claim{}, Index: snap.Index()}}
 	snap.Claims(muster.ClaimID(in.After), func(c *state.Claim) bool {
@@ -91,7 +94,7 @@ type claimPath struct {
 	Claim string `path:"claim" maxLength:"200" doc:"Id of the claim."`
 }
 
-func (a *API) getClaim(_ context.Context, in *claimPath) (*claimOut, error) {
+func (a runnerHandlers) getClaim(_ context.Context, in *claimPath) (*claimOut, error) {
 	snap := a.cfg.State.Latest()
 	if c := snap.Claim(muster.ClaimID(in.Claim)); c != nil {
 		return &claimOut{present.Claim(snap, c)}, nil
@@ -108,7 +111,7 @@ type listRunnersIn struct {
 
 type runnerListOut struct{ Body api.RunnerList }
 
-func (a *API) listRunners(_ context.Context, in *listRunnersIn) (*runnerListOut, error) {
+func (a runnerHandlers) listRunners(_ context.Context, in *listRunnersIn) (*runnerListOut, error) {
 	snap := a.cfg.State.Latest()
 	only := muster.JobUID("")
 	if in.Environment != "" {
@@ -157,7 +160,7 @@ func (a *API) listRunners(_ context.Context, in *listRunnersIn) (*runnerListOut,
 
 type runnerOut struct{ Body api.Runner }
 
-func (a *API) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
+func (a runnerHandlers) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
 	snap := a.cfg.State.Latest()
 	al := snap.Alloc(muster.AllocID(in.ID))
 	if al == nil || al.Runner == "" {
@@ -166,7 +169,7 @@ func (a *API) getRunner(_ context.Context, in *AllocPath) (*runnerOut, error) {
 	return &runnerOut{present.Runner(snap, al)}, nil
 }
 
-func (a *API) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, error) {
+func (a runnerHandlers) releaseRunner(ctx context.Context, in *AllocPath) (*struct{}, error) {
 	return nil, a.cfg.Claims.Release(ctx, in.ID)
 }
 
@@ -175,7 +178,7 @@ type extendIn struct {
 	RequestBody
 }
 
-func (a *API) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) {
+func (a runnerHandlers) extendClaim(ctx context.Context, in *extendIn) (*claimOut, error) {
 	var q api.ClaimExtension
 	if p := door.Decode(in.JSON, &q); p != nil {
 		return nil, p

@@ -20,9 +20,12 @@ type Health struct {
 
 type healthOut struct{ Body Health }
 
-func (a *API) serverRoutes() {
+// serverHandlers handle the server itself: its health, configuration, backup and metrics.
+type serverHandlers struct{ *API }
+
+func (a serverHandlers) routes() {
 	type serverOut struct{ Body api.ServerInfo }
-	register(a, operation(http.MethodGet, "/v1/server", "get-server", tagServer, "Who is this", ""),
+	register(a.API, operation(http.MethodGet, "/v1/server", "get-server", tagServer, "Who is this", ""),
 		func(context.Context, *struct{}) (*serverOut, error) {
 			m := a.cfg.State.Latest().Meta()
 			return &serverOut{api.ServerInfo{
@@ -35,12 +38,12 @@ func (a *API) serverRoutes() {
 		config := operation(http.MethodGet, "/v1/config", "get-config", tagServer, "The configuration that it runs with",
 			"As a file would have it (docs/files.md), with all defaults and without secrets; what a reload has changed is in it.")
 		config.Responses = rawBody("application/json", "The configuration.", nil)
-		register(a, config, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+		register(a.API, config, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 			return &huma.StreamResponse{Body: a.config}, nil
 		})
 	}
 
-	register(a, noToken(operation(http.MethodGet, "/livez", "get-livez", tagServer, "Is the process alive",
+	register(a.API, noToken(operation(http.MethodGet, "/livez", "get-livez", tagServer, "Is the process alive",
 		"Needs no token. Restart the process if this does not answer.")),
 		func(context.Context, *struct{}) (*healthOut, error) {
 			return &healthOut{Health{"ok"}}, nil
@@ -49,12 +52,12 @@ func (a *API) serverRoutes() {
 	ready := noToken(operation(http.MethodGet, "/readyz", "get-readyz", tagServer, "Can it serve writes",
 		"Needs no token; with the right one the answer says why not."))
 	ready.Errors = append(ready.Errors, http.StatusServiceUnavailable)
-	register(a, ready, a.readyz)
+	register(a.API, ready, a.readyz)
 
 	backup := operation(http.MethodGet, "/v1/backup", "get-backup", tagServer, "Back up the state",
 		"The whole state as a file that `muster restore` reads. An answer that breaks off is no backup.")
 	backup.Responses = rawBody("application/octet-stream", "The backup.", nil)
-	register(a, backup, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+	register(a.API, backup, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: a.backup}, nil
 	})
 
@@ -62,7 +65,7 @@ func (a *API) serverRoutes() {
 		show := operation(http.MethodGet, "/metrics", "get-metrics", tagServer, "Metrics for Prometheus", "")
 		show.Responses = rawBody("text/plain", "The metrics in the text format.", nil)
 		handler := a.cfg.Metrics.Handler()
-		register(a, show, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+		register(a.API, show, func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 			return &huma.StreamResponse{Body: func(ctx huma.Context) {
 				r, w := humago.Unwrap(ctx)
 				handler.ServeHTTP(w, r)
@@ -72,7 +75,7 @@ func (a *API) serverRoutes() {
 }
 
 // config answers with the configuration; secrets print as stars, and so does what is told to the programs of providers.
-func (a *API) config(ctx huma.Context) {
+func (a serverHandlers) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
 	b, err := encode(a.cfg.Running().Masked())
 	if err != nil {
@@ -87,7 +90,7 @@ type readyzIn struct {
 	Authorization string `header:"Authorization" hidden:"true"`
 }
 
-func (a *API) readyz(_ context.Context, in *readyzIn) (*healthOut, error) {
+func (a serverHandlers) readyz(_ context.Context, in *readyzIn) (*healthOut, error) {
 	err := a.cfg.Ready()
 	if err == nil {
 		return &healthOut{Health{"ok"}}, nil
@@ -100,7 +103,7 @@ func (a *API) readyz(_ context.Context, in *readyzIn) (*healthOut, error) {
 }
 
 // backup streams; an error after the first byte can only break the answer off.
-func (a *API) backup(ctx huma.Context) {
+func (a serverHandlers) backup(ctx huma.Context) {
 	r, w := humago.Unwrap(ctx)
 	out := &lateHeader{w: w, header: func() {
 		w.Header().Set("Content-Type", "application/octet-stream")

@@ -7,13 +7,16 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-func (a *API) statsRoutes() {
-	register(a, sandboxOperation(http.MethodGet, "/stats", "get-stats", "Show what an allocation uses", "As measured now, and what it asked for."), a.getStats)
+// statsHandlers handle what allocations use.
+type statsHandlers struct{ *API }
+
+func (a statsHandlers) routes() {
+	register(a.API, sandboxOperation(http.MethodGet, "/stats", "get-stats", "Show what an allocation uses", "As measured now, and what it asked for."), a.getStats)
 }
 
 type statsOut struct{ Body api.AllocStats }
 
-func (a *API) getStats(ctx context.Context, in *AllocPath) (*statsOut, error) {
+func (a statsHandlers) getStats(ctx context.Context, in *AllocPath) (*statsOut, error) {
 	stats, err := a.cfg.Inside.Stats(ctx, in.ID)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,10 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-func (a *API) uploadRoutes() {
+// uploadHandlers handle inputs that are sent ahead of jobs.
+type uploadHandlers struct{ *API }
+
+func (a uploadHandlers) routes() {
 	const path = "/v1/uploads/{digest}"
 	put := operation(http.MethodPut, path, "put-upload", tagUploads, "Upload an input",
 		"Sends the content of an input before the job that names its digest. Kept for a day if no job needs it. Send `Expect: 100-continue` to be told of a refusal before the content is sent.")
@@ -22,12 +25,12 @@ func (a *API) uploadRoutes() {
 	}}
 	put.Errors = append(put.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	a.cfg.Door.TakeBytes(put.Method + " " + put.Path)
-	register(a, put, a.putUpload)
+	register(a.API, put, a.putUpload)
 
 	head := operation(http.MethodHead, path, "has-upload", tagUploads, "Ask whether an input is uploaded",
 		"200 if it is; it is then kept for at least an hour. 404 if not.")
 	head.Errors = append(head.Errors, http.StatusNotFound)
-	register(a, head, a.hasUpload)
+	register(a.API, head, a.hasUpload)
 }
 
 type UploadPath struct {
@@ -48,7 +51,7 @@ type putUploadIn struct {
 
 type uploadOut struct{ Body api.Upload }
 
-func (a *API) putUpload(ctx context.Context, in *putUploadIn) (*uploadOut, error) {
+func (a uploadHandlers) putUpload(ctx context.Context, in *putUploadIn) (*uploadOut, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
@@ -67,7 +70,7 @@ type hasUploadOut struct {
 	Size string `header:"Muster-Size" doc:"Bytes of the content."`
 }
 
-func (a *API) hasUpload(ctx context.Context, in *UploadPath) (*hasUploadOut, error) {
+func (a uploadHandlers) hasUpload(ctx context.Context, in *UploadPath) (*hasUploadOut, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}

@@ -25,6 +25,9 @@ const StatusGone = 499
 // ErrStopping ends what goes on for as long as its client stays, when the server is shut down.
 var ErrStopping = muster.Faultf(muster.FaultUnavailable, "the server is stopping")
 
+// ErrClientGone says that the client does not take the answer, or has left. Nobody is told.
+var ErrClientGone = errors.New("the client does not take the answer")
+
 // Problem is an error answer: the problem itself, and the headers that go with it.
 type Problem struct {
 	api.Problem
