@@ -31,7 +31,8 @@ type Request struct {
 
 // Runners hands out runners. Its methods may be called from any goroutine.
 type Runners interface {
-	// Claim faults: capacity (none is warm), not-found, conflict, unavailable, and those of the log.
+	// Claim faults: capacity (none is warm), not-found, conflict, unavailable, and those of the
+	// log.
 	Claim(ctx context.Context, r Request) (*state.Claim, error)
 	// Use notes that a claim's runner is used until end is called.
 	Use(id muster.ClaimID) (end func())
@@ -50,15 +51,15 @@ type Config struct {
 	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
-	// Runners is the loop that hands out runners, while this server leads; else it returns nil. Optional: without it
-	// there are no claims.
+	// Runners is the loop that hands out runners, while this server leads; else it returns nil.
+	// Optional: without it there are no claims.
 	Runners func() Runners
 	// Key is what the secrets of claims are derived from. Needed if there is Runners.
 	Key muster.Secret
 }
 
-// Service makes, extends and ends claims. Its methods may be called from any goroutine, and keep nothing between calls.
-// Errors are problems and faults.
+// Service makes, extends and ends claims. Its methods may be called from any goroutine, and keep
+// nothing between calls. Errors are problems and faults.
 type Service struct{ cfg Config }
 
 // New makes a Service. It starts nothing.
@@ -90,8 +91,8 @@ func (s *Service) Waiting(environment muster.JobUID) int {
 	return 0
 }
 
-// Claim makes a claim. key is empty, or the same for requests of which only the first shall make one. A problem with the code
-// none-warm says that no runner is warm, and why.
+// Claim makes a claim. key is empty, or the same for requests of which only the first shall make
+// one. A problem with the code none-warm says that no runner is warm, and why.
 func (s *Service) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*state.Claim, error) {
 	if q.Namespace == "" {
 		q.Namespace = string(muster.DefaultNamespace)
@@ -143,8 +144,8 @@ func (s *Service) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*
 	return c, err
 }
 
-// whyNoneWarm says what keeps an environment from having a warm runner: the last failure of one, or what one that starts is
-// at. It costs the same however many there are.
+// whyNoneWarm says what keeps an environment from having a warm runner: the last failure of one, or
+// what one that starts is at. It costs the same however many there are.
 func whyNoneWarm(snap *state.Snapshot, uid muster.JobUID) string {
 	j := snap.JobByUID(uid)
 	if j == nil || j.Env == nil {
@@ -194,8 +195,9 @@ func wrongTimes(ttl, idle *api.Duration, wait api.Duration) *problem.Problem {
 	return p
 }
 
-// within is the time that a claim gets from now on when it asks for ttl, 0 for no end, having lived so long already:
-// never more than its environment lets claims live. One that has lived so long is left a moment, and expires.
+// within is the time that a claim gets from now on when it asks for ttl, 0 for no end, having lived
+// so long already: never more than its environment lets claims live. One that has lived so long is
+// left a moment, and expires.
 func within(spec *api.EnvironmentSpec, ttl, lived time.Duration) time.Duration {
 	if spec.MaxTTL == 0 {
 		return ttl
@@ -207,7 +209,8 @@ func within(spec *api.EnvironmentSpec, ttl, lived time.Duration) time.Duration {
 	return min(ttl, left)
 }
 
-// Extend sets the deadline of a runner's claim, from now on, or its idle time; what is not given stays as it is. It counts as use.
+// Extend sets the deadline of a runner's claim, from now on, or its idle time; what is not given
+// stays as it is. It counts as use.
 func (s *Service) Extend(ctx context.Context, runner string, q *api.ClaimExtension) (*state.Claim, error) {
 	if p := wrongTimes(q.TTL, q.Idle, 0); p != nil {
 		return nil, p

@@ -48,7 +48,8 @@ func claimEnd(c *state.Claim) string {
 	return "it was " + string(c.State) + why
 }
 
-// Release ends the claim of a runner. One that was released before stays so: a client whose first answer was lost repeats it.
+// Release ends the claim of a runner. One that was released before stays so: a client whose first
+// answer was lost repeats it.
 func (s *Service) Release(ctx context.Context, runner string) error {
 	c, err := s.Claimed(runner)
 	if err == nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-// open are the paths that need no token: they tell nothing that is secret.
+// open reports whether a path needs no token. Such paths tell nothing that is secret: health for
+// load balancers, and the documentation.
 func open(path string) bool {
 	switch path {
 	case "/", "/livez", "/readyz", "/openapi.json", "/docs":
@@ -24,7 +25,8 @@ func open(path string) bool {
 	return strings.HasPrefix(path, "/docs/")
 }
 
-// admit lets a request in by its Host, its Origin and its token, in this order.
+// admit checks Host, Origin and token, in this order. A foreign web page learns nothing about
+// tokens, as it is refused before.
 func (d *Door) admit(r *http.Request) *problem.Problem {
 	if p := d.admitFrom(r); p != nil {
 		return p
@@ -38,7 +40,8 @@ func (d *Door) admit(r *http.Request) *problem.Problem {
 	return d.checkToken(r)
 }
 
-// admitFrom lets a request in by where it was sent to, and by which page.
+// admitFrom checks where a request was sent to, and which web page sent it. It keeps out pages in a
+// browser on the operator's machine, which can reach a loopback address but must not use it.
 func (d *Door) admitFrom(r *http.Request) *problem.Problem {
 	if r.RequestURI == "*" {
 		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "ask for a path, not for *")
@@ -53,7 +56,8 @@ func (d *Door) admitFrom(r *http.Request) *problem.Problem {
 	return nil
 }
 
-// checkToken compares digests, in the same time whatever they are.
+// checkToken checks the token of a request. It compares digests, which takes the same time wherever
+// they differ.
 func (d *Door) checkToken(r *http.Request) *problem.Problem {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
@@ -66,10 +70,12 @@ func (d *Door) checkToken(r *http.Request) *problem.Problem {
 	return nil
 }
 
-// hostAllowed keeps out web pages that point a name of theirs at a loopback address.
+// hostAllowed reports whether the server answers to the Host of a request: a loopback address, or a
+// name of the configuration. It keeps out web pages that point a name of their own at a loopback
+// address (DNS rebinding).
 func (d *Door) hostAllowed(r *http.Request) bool {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
-		return true // no browser gets there
+		return true // no browser connects to a socket in the file system
 	}
 	host := strings.ToLower(r.Host)
 	if d.hosts[host] {
@@ -87,8 +93,8 @@ func (d *Door) hostAllowed(r *http.Request) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// sameOrigin reports whether an Origin is the one that the page of this very
-// server has.
+// sameOrigin reports whether an Origin is this server's own, which has a page: the documentation.
+// An Origin that is more than scheme and host is no browser's.
 func sameOrigin(origin string, r *http.Request) bool {
 	u, err := url.Parse(origin)
 	if err != nil || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
@@ -97,18 +103,20 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
 
-// Authorized reports whether a token is the server's own. Without authentication everybody's is.
+// Authorized reports whether a token is the server's own. If no token is needed, every one is. It
+// is for mounted APIs whose clients show it in a header of another name.
 func (d *Door) Authorized(token string) bool { return d.AuthorizedBy("Bearer " + token) }
 
-// AuthorizedBy reports the same of the value of a header Authorization.
+// AuthorizedBy reports the same for the whole value of a header Authorization.
 func (d *Door) AuthorizedBy(header string) bool {
 	return d.cfg.NoAuth || d.checkToken(&http.Request{Header: http.Header{"Authorization": {header}}}) == nil
 }
 
-// Unlocked reports whether no token is asked for.
+// Unlocked reports whether requests need no token at all.
 func (d *Door) Unlocked() bool { return d.cfg.NoAuth }
 
-// holder is the claim whose secret a request shows, if it shows one that is right.
+// holder returns the claim whose secret a request shows in place of the token. shown is false if
+// the request shows something else, and right is false if the secret is wrong.
 func (d *Door) holder(r *http.Request) (id muster.ClaimID, shown, right bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
@@ -118,7 +126,8 @@ func (d *Door) holder(r *http.Request) (id muster.ClaimID, shown, right bool) {
 	return d.cfg.Claims.Holder(token)
 }
 
-// admitHolder lets the holder of a claim to its runner, and nowhere else.
+// admitHolder lets the holder of a claim use its runner, show its claim, and nothing else. A claim
+// that has ended is told why; it may still be shown, and released again.
 func (d *Door) admitHolder(r *http.Request, id muster.ClaimID, right bool) *problem.Problem {
 	if !right {
 		return unauthorized("the claim's secret is wrong")
@@ -141,15 +150,17 @@ func (d *Door) admitHolder(r *http.Request, id muster.ClaimID, right bool) *prob
 	return problem.New(http.StatusForbidden, api.CodeForbidden, fmt.Sprintf("the secret of claim %s is for runner %s and for nothing else", id, c.Runner))
 }
 
+// unauthorized tells a client which kind of token it should send.
 func unauthorized(detail string) *problem.Problem {
 	p := problem.New(http.StatusUnauthorized, api.CodeAuth, detail)
 	p.Headers.Set("Www-Authenticate", `Bearer realm="muster"`)
 	return p
 }
 
-// enterRunner checks that what is asked below /v1/runners/{id}/ is of a claimed
-// runner, and notes its use until end is called. Into the sandbox of a runner an operator gets by
-// its allocation as well, in whatever state it is; that is use, too.
+// enterRunner notes the use of a runner until end is called. Below /v1/runners/{id}/ the runner
+// must be claimed; the problem says why it is not. An operator may enter the sandbox by its
+// allocation in whatever state the runner is. That is use, too: the claim must not expire under the
+// operator.
 func (d *Door) enterRunner(path string) (end func(), p *problem.Problem) {
 	rest, is := strings.CutPrefix(path, "/v1/runners/")
 	as, isAlloc := strings.CutPrefix(path, "/v1/allocations/")

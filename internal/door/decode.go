@@ -27,9 +27,10 @@ const (
 	maxProblems = 50
 )
 
-// Decode reads a JSON body strictly into v: no unknown or misspelt field, none
-// given twice, no null, nothing of another type, and no 0 where 0 would be
-// taken for "left out".
+// Decode reads a JSON body strictly into v, a pointer to a struct: no unknown or misspelt field,
+// none given twice, no null, nothing of another type, and no 0 where 0 would be taken for "left
+// out". encoding/json is too lenient for what people write by hand: it ignores a misspelt field,
+// and the job then runs without what was asked for.
 func Decode(raw []byte, v any) *problem.Problem {
 	bad := func(format string, args ...any) *problem.Problem {
 		return problem.New(http.StatusBadRequest, string(muster.FaultInvalid), "the body is not JSON",
@@ -67,6 +68,7 @@ func Decode(raw []byte, v any) *problem.Problem {
 	return nil
 }
 
+// position is the line and column, both from 1, of an offset that encoding/json tells.
 func position(raw []byte, offset int) (line, column int) {
 	before := raw[:min(max(offset-1, 0), len(raw))]
 	line = 1 + bytes.Count(before, []byte("\n"))
@@ -79,6 +81,7 @@ type shape struct {
 	problems []api.ProblemField
 }
 
+// add notes a problem with what is at a path, until there are enough of them.
 func (c *shape) add(path, format string, args ...any) {
 	if len(c.problems) < maxProblems {
 		c.problems = append(c.problems, api.ProblemField{Location: problem.Clip(path), Message: fmt.Sprintf(format, args...)})
@@ -91,8 +94,9 @@ var (
 	bytesType    = reflect.TypeFor[[]byte]()
 )
 
-// value reads the next value. A nil type reads over it: what it belongs to is
-// wrong already. tag is that of the struct field it is for.
+// value reads the next value and checks it against a type. A nil type only reads over the value:
+// what it belongs to was found wrong already. tag is that of the struct field which the value is
+// for.
 func (c *shape) value(t reflect.Type, tag reflect.StructTag, path string, depth int) {
 	token, err := c.dec.Token()
 	if err != nil {
@@ -121,6 +125,8 @@ func (c *shape) value(t reflect.Type, tag reflect.StructTag, path string, depth 
 	}
 }
 
+// object reads the rest of an object whose brace was read. Its fields are those of a struct, or the
+// keys of a map.
 func (c *shape) object(t reflect.Type, path string, depth int) {
 	isStruct := t != nil && t.Kind() == reflect.Struct
 	if t != nil && !isStruct && t.Kind() != reflect.Map {
@@ -158,6 +164,7 @@ func (c *shape) object(t reflect.Type, path string, depth int) {
 	_, _ = c.dec.Token() // the closing brace
 }
 
+// array reads the rest of a list whose bracket was read.
 func (c *shape) array(t reflect.Type, path string, depth int) {
 	var item reflect.Type
 	if t != nil && t.Kind() == reflect.Slice {
@@ -171,6 +178,8 @@ func (c *shape) array(t reflect.Type, path string, depth int) {
 	_, _ = c.dec.Token() // the closing bracket
 }
 
+// scalar checks a text, a number, true, false or null. A field with the tag zero takes no 0: what
+// the tag says would be put in its place, which is never what a client means that writes 0.
 func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token json.Token) {
 	if token == nil {
 		c.add(path, "is null; give a value or leave it out")
@@ -229,6 +238,7 @@ func (c *shape) scalar(t reflect.Type, tag reflect.StructTag, path string, token
 	}
 }
 
+// described is a value as an answer repeats it.
 func described(token json.Token) string {
 	switch v := token.(type) {
 	case string:

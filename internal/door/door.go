@@ -17,7 +17,8 @@ import (
 
 // Claims knows who may use which runner.
 type Claims interface {
-	// Holder is the claim whose secret a token is, if it is meant to be one: shown. It is not right if the secret is wrong.
+	// Holder is the claim whose secret a token is, if it is meant to be one: shown. It is not right
+	// if the secret is wrong.
 	Holder(token string) (id muster.ClaimID, shown, right bool)
 	// Claimed is the claim that has a runner now; a problem says why there is none.
 	Claimed(runner string) (*state.Claim, error)
@@ -27,11 +28,12 @@ type Claims interface {
 
 // Requests counts requests.
 type Requests interface {
-	// Request counts one by the pattern of its route, "none" if it had none, and by the status code of its answer.
+	// Request counts one by the pattern of its route, "none" if it had none, and by the status code
+	// of its answer.
 	Request(route string, code int)
 }
 
-// State is what is read.
+// State is what is read: claims, and which allocation is a runner.
 type State interface {
 	Latest() *state.Snapshot
 }
@@ -43,22 +45,23 @@ type Config struct {
 	// Token that every request has to carry, unless NoAuth.
 	Token  muster.Secret
 	NoAuth bool
-	// AllowedHosts are host names beside loopback ones under which the API may
-	// be asked, with or without a port. Optional.
+	// AllowedHosts are host names beside loopback ones under which the API may be asked, with or
+	// without a port. Optional.
 	AllowedHosts []string
-	// CaughtUp says why what is read here may be older than what this server
-	// confirmed before it was started again, or nil. Until then nothing under /v1
-	// is answered: a job that was accepted must never be "not found". Optional.
+	// CaughtUp says why what is read here may be older than what this server confirmed before it
+	// was started again, or nil. Until then nothing under /v1 is answered: a job that was accepted
+	// must never be "not found". Optional.
 	CaughtUp func() error
-	// Started is closed when the server serves for the first time. Requests to mounted APIs wait for it, for 30 s at most,
-	// and only then ask CaughtUp. Optional: without it they do not wait.
+	// Started is closed when the server serves for the first time. Requests to mounted APIs wait
+	// for it, for 30 s at most, and only then ask CaughtUp. Optional: without it they do not wait.
 	Started <-chan struct{}
 	// Requests may be nil: then nothing is counted.
 	Requests Requests
 	Logger   *slog.Logger // optional
 }
 
-// Door lets requests in to their handlers. Routes and mounted APIs are added before the first request only.
+// Door lets requests in to their handlers. Routes and mounted APIs are added before the first
+// request only.
 type Door struct {
 	// Mux has the routes of the server's own API.
 	Mux *http.ServeMux
@@ -98,13 +101,13 @@ type uncounted struct{}
 
 func (uncounted) Request(string, int) {}
 
-// Server is an HTTP server with the time-outs that the door needs. Its Shutdown calls stop, which should end
-// streams (events, followed output); other requests are waited for.
+// Server is an HTTP server with the time-outs that the door needs. Its Shutdown calls stop, which
+// should end streams (events, followed output); other requests are waited for.
 func (d *Door) Server(stop func()) *http.Server {
 	s := &http.Server{
 		Handler: d,
-		// No read or write time-out for the whole of a request: streams and uploads
-		// may take hours. Handlers set a deadline for each step instead.
+		// No read or write time-out for the whole of a request: streams and uploads may take hours.
+		// Handlers set a deadline for each step instead.
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -115,13 +118,15 @@ func (d *Door) Server(stop func()) *http.Server {
 	return s
 }
 
-// TakeBytes marks a route, by its pattern, as one whose body is bytes that its handler reads as they come.
+// TakeBytes marks a route, by its pattern, as one whose body is bytes that its handler reads as
+// they come.
 func (d *Door) TakeBytes(pattern string) { d.bytes[pattern] = true }
 
 // TakesBytes reports whether a route was marked so.
 func (d *Door) TakesBytes(pattern string) bool { return d.bytes[pattern] }
 
-// Fail is problem.Of with a line in the log for what is our defect.
+// Fail makes a problem of the error of a request, and logs what is a defect of ours: the client is
+// not told what it was. what names the operation in the log.
 func (d *Door) Fail(ctx context.Context, what string, err error) *problem.Problem {
 	p := problem.Of(err)
 	switch p.Status {

@@ -22,7 +22,7 @@ import (
 // MaxBody bounds every JSON body, in bytes. A job of api.MaxSpecBytes fits with room to spare.
 const MaxBody = 2 << 20
 
-// Body is the JSON body of a request, which the door has read whole; nil if there is none.
+// Body returns the JSON body of a request, which the door has read whole; nil if there is none.
 func Body(r *http.Request) []byte {
 	if in, ok := r.Body.(*buffered); ok {
 		return in.all
@@ -33,9 +33,9 @@ func Body(r *http.Request) []byte {
 // bodyTimeout is how long a client may take to send a JSON body.
 const bodyTimeout = 30 * time.Second
 
-// checkRequest checks what is the same for every route: the query can be read,
-// and the body is whole, small, and of the one content type. It leaves a
-// buffered body for the handler.
+// checkRequest checks what is the same for every route: the query can be read and has nothing
+// twice, and the body has the right content type. A JSON body is read whole; the handler finds it
+// with Body. A body of bytes is left to the handler.
 func (d *Door) checkRequest(w http.ResponseWriter, r *http.Request, pattern string) *problem.Problem {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -53,7 +53,7 @@ func (d *Door) checkRequest(w http.ResponseWriter, r *http.Request, pattern stri
 	}
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
-		return nil // a body says nothing there
+		return nil // a body has no meaning there
 	case d.bytes[pattern] && r.Header.Get("Content-Type") == "application/x-tar":
 		return checkContentType(r, "application/x-tar", false) // an archive's own name
 	case d.bytes[pattern]:
@@ -68,8 +68,9 @@ func (d *Door) checkRequest(w http.ResponseWriter, r *http.Request, pattern stri
 	return readBody(w, r)
 }
 
-// checkContentType refuses the content types that forms of foreign web pages
-// can send, and everything else but the one.
+// checkContentType refuses every content type but the one. Forms of foreign web pages can send
+// three types without asking, and none of those is ever the one. A type may be missing where the
+// body is bytes.
 func checkContentType(r *http.Request, want string, mayMiss bool) *problem.Problem {
 	given := r.Header.Get("Content-Type")
 	refuse := func(what string) *problem.Problem {
@@ -103,8 +104,8 @@ type buffered struct {
 
 func (*buffered) Close() error { return nil }
 
-// readBody reads a JSON body before any handler: whatever is wrong with it on
-// the wire is the client's doing and gets a 4xx.
+// readBody reads a JSON body before any handler runs. Whatever goes wrong on the wire is the
+// client's doing and gets a 4xx, and no handler has to tell it from an error of its own.
 func readBody(w http.ResponseWriter, r *http.Request) *problem.Problem {
 	if r.ContentLength > MaxBody {
 		return problem.Of(&http.MaxBytesError{Limit: MaxBody})
@@ -121,7 +122,8 @@ func readBody(w http.ResponseWriter, r *http.Request) *problem.Problem {
 	return BrokenBody(err, bodyTimeout)
 }
 
-// BrokenBody is the problem of a body that did not come whole, within a time for it.
+// BrokenBody makes a problem of the error by which the reading of a body ended. within is the time
+// that the client had for it.
 func BrokenBody(err error, within time.Duration) *problem.Problem {
 	var late net.Error
 	var tooLarge *http.MaxBytesError

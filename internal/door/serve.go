@@ -13,14 +13,17 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-// StrangerTimeout is how long an answer to a client without a token may take, its request's body included.
+// StrangerTimeout is how long an answer to a client without a token may take, from the first byte
+// of its request on. Such clients could hold connections for ever otherwise.
 const StrangerTimeout = 15 * time.Second
 
-// ServeHTTP guards the door and hands the request to its handler.
+// ServeHTTP checks a request and hands it to its handler. The order counts: who asks is known
+// before anything of the body is read, and the body is whole before the handler runs.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &response{ResponseWriter: w}
 	began := time.Now()
 	route := "none"
+	// This runs for every answer, also a refused, a broken or a panicked one.
 	defer func() {
 		what := recover()
 		d.recovered(rec, r, what)
@@ -30,9 +33,11 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			d.cfg.Logger.Debug("request", "method", r.Method, "path", problem.Clip(r.URL.Path), "status", rec.code(), "bytes", rec.bytes, "took", took, "remote", r.RemoteAddr)
 		}
 		if what == http.ErrAbortHandler {
+			// net/http breaks the connection off by it.
 			panic(what)
 		}
 	}()
+	// Answers may have secrets in them: nothing keeps them, and no browser guesses what they are.
 	h := rec.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
@@ -40,7 +45,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		route = d.serveMount(m, rec, r)
 		return
 	}
-	// What is told to everybody, a refusal too, waits for nobody. The server takes both deadlines back after the request.
+	// hurry bounds what is told to everybody, refusals too. The HTTP server takes both deadlines
+	// back after the request.
 	hurry := func() {
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(began.Add(StrangerTimeout))
@@ -54,6 +60,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if open(r.URL.Path) {
 		hurry()
 	} else {
+		// A connection with an admitted request is not closed to make room for another.
 		defer conns.Serving(r.Context())()
 	}
 	handler, pattern := d.Mux.Handler(r)
@@ -72,6 +79,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	// The use of a runner lasts as long as the request, or its claim could expire for idleness
+	// under a long execution.
 	end, p := d.enterRunner(r.URL.Path)
 	if p != nil {
 		p.Write(rec)
@@ -81,8 +90,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.Mux.ServeHTTP(rec, r)
 }
 
-// recovered answers for a handler that panicked: a defect of ours, or a client
-// that is gone while the answer is written.
+// recovered answers for a handler that panicked. That is a defect of ours, unless the client has
+// gone while the answer was written.
 func (d *Door) recovered(rec *response, r *http.Request, what any) {
 	if what == nil || what == http.ErrAbortHandler {
 		return
@@ -93,7 +102,8 @@ func (d *Door) recovered(rec *response, r *http.Request, what any) {
 	}
 	d.cfg.Logger.Error("request panicked", "method", r.Method, "path", problem.Clip(r.URL.Path), "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 	if rec.status != 0 {
-		// Half an answer is on its way: the only honest end is a broken one.
+		// Half an answer is on its way. Only a broken connection tells the client that it is no
+		// whole one.
 		panic(http.ErrAbortHandler)
 	}
 	p := problem.Of(muster.Faultf(muster.FaultInternal, "panic"))
@@ -104,13 +114,14 @@ func (d *Door) recovered(rec *response, r *http.Request, what any) {
 	p.Write(rec)
 }
 
-// response notes what was answered.
+// response notes the status and the size of an answer, for the log and the metrics.
 type response struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
 }
 
+// WriteHeader notes the status of the answer; those of 1xx are none.
 func (w *response) WriteHeader(code int) {
 	if w.status == 0 && (code >= 200 || code == http.StatusSwitchingProtocols) {
 		w.status = code
@@ -118,6 +129,7 @@ func (w *response) WriteHeader(code int) {
 	w.ResponseWriter.WriteHeader(code)
 }
 
+// Write notes the size. Without a status before it, net/http makes it 200.
 func (w *response) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
@@ -130,6 +142,7 @@ func (w *response) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController flush and set deadlines.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// code is the status that the client has seen, or will see.
 func (w *response) code() int {
 	if w.status == 0 {
 		return http.StatusOK
@@ -137,7 +150,8 @@ func (w *response) code() int {
 	return w.status
 }
 
-// noRoute turns what the mux says of an unknown path or method into a problem.
+// noRoute turns what the mux says of an unknown path or method into a problem. The mux knows which
+// methods a path takes, and says so only in its answer.
 func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	said := &response{ResponseWriter: discard{http.Header{}}}
 	h.ServeHTTP(said, r)

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/musterhq/muster/internal/socket"
-
 	"github.com/coder/websocket"
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -21,6 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
+	"github.com/musterhq/muster/internal/socket"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -62,8 +61,8 @@ type execSocket struct {
 	inner  context.Context
 	cancel context.CancelCauseFunc
 
-	// door is open until there is x.
-	door *inside.Door
+	// conn has asked nothing yet; it is of no use once there is x.
+	conn *inside.Connection
 	x    *inside.Execution
 	// stdin: bytes of the client are for the command. Of the receiving goroutine, as is closed.
 	stdin, closed bool
@@ -75,7 +74,7 @@ type execSocket struct {
 func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (err error) {
 	executions := e.a.cfg.Inside.Executions
 	if first == "" {
-		e.door, err = executions.Open(e.inner, in.ID)
+		e.conn, err = executions.Connect(e.inner, in.ID)
 		return err
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(first)
@@ -93,8 +92,8 @@ func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (
 
 func (e *execSocket) leave() {
 	e.cancel(problem.ErrClientGone)
-	if e.door != nil {
-		e.door.Close()
+	if e.conn != nil {
+		e.conn.Close()
 	}
 	if e.x != nil {
 		_ = e.x.Close()
@@ -141,7 +140,7 @@ func (e *execSocket) begin(id string) error {
 	if err != nil {
 		return err
 	}
-	e.x, err = e.door.Start(e.inner, ask)
+	e.x, err = e.conn.Start(e.inner, ask)
 	return err
 }
 

@@ -7,32 +7,37 @@ import (
 	"sync"
 	"time"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// What is said of the end of an execution that cannot be seen from inside of its sandbox, and what is counted.
+// This file explains the end of an execution where init cannot: whether the kernel killed it for
+// want of memory, and why its runner went away. It also counts how executions end.
 
-// endings is what this server has seen of executions.
+// endings is what this server has seen of executions. It is kept in memory only. After a restart,
+// or on another server, some ends are explained less well, and none wrongly.
 type endings struct {
 	mu sync.Mutex
-	// blamed is how many executions of an allocation were said to have ended for want of memory.
+	// blamed counts the executions of an allocation whose end was explained by a kill for want of
+	// memory. The kernel's count says how many kills there were, not of whom: each kill may explain
+	// one end.
 	blamed map[muster.AllocID]int64
-	// detached are those that may be joined later, with what was before them.
+	// detached has for each execution that may be joined later how many kills there were before it.
 	detached map[muster.AllocID]map[string]int64
-	// joinable is how many those are.
+	// joinable is how many executions detached has, over all allocations.
 	joinable int
-	// answered are claims whose runner has put out something.
+	// answered has the claims whose runner has put out something: only the first output is timed.
 	answered map[muster.ClaimID]bool
 }
 
-// Bounds of what is remembered, and of the question what the kernel did.
 const (
+	// maxEndings bounds what is remembered, each of the maps by itself.
 	maxEndings = 50_000
-	askedFor   = 2 * time.Second
+	// askedFor bounds the question how many processes the kernel has killed. The client waits for
+	// the answer.
+	askedFor = 2 * time.Second
 )
 
 // How executions end, as they are counted.
@@ -47,23 +52,24 @@ const (
 	ResultBroken = "broken"
 )
 
-// Results are all of them.
+// Results returns all results, for counters that should be there at 0.
 func Results() []string {
 	return []string{ResultSuccess, ResultExit, ResultSignal, ResultTimeout, ResultOutOfMemory, ResultSandboxEnded, ResultBroken}
 }
 
-// Execution is one in an allocation's sandbox, with what its end is judged by.
+// Execution is one execution in an allocation's sandbox, with what is needed to explain its end.
+// Next, WriteStdin and the others of its connection are init's protocol.
 type Execution struct {
 	*initwire.Execution
 
 	of *Executions
 	al *state.Alloc
-	// before is how many processes there the kernel had killed for want of memory when it was started, but for those that
-	// explain the end of another execution.
+	// before is how many processes of the sandbox the kernel had killed for want of memory when the
+	// execution was started, without those that explain the end of another execution.
 	before int64
 }
 
-// How somebody came to an execution.
+// manner is how a client came to an execution.
 type manner int
 
 const (
@@ -72,13 +78,18 @@ const (
 	execJoined                 // it was started before
 )
 
-// begun notes what was before an execution that conn has brought about.
+// begun notes how many kills there were before an execution that was started or joined through
+// conn. The agent counts them before it hands anything to init, so that a kill can never be older
+// than the execution that it explains.
 func (s *Executions) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
-	kills, _ := conn.OOMKills() // of an agent that does not tell, all there ever were may be its own
+	// An agent of an earlier version does not tell: then any kill may explain this execution's end.
+	kills, _ := conn.OOMKills()
 	e := &s.endings
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before := max(kills-e.blamed[al.ID], 0) // less is told where the agent does not tell, or counts anew
+	// Fewer kills than were blamed are told by an agent that does not tell or has begun to count
+	// anew.
+	before := max(kills-e.blamed[al.ID], 0)
 	id := x.Started.ID
 	switch at, known := e.detached[al.ID][id]; {
 	case how == execDetached:
@@ -99,8 +110,9 @@ func (s *Executions) begun(al *state.Alloc, x *initwire.Execution, conn Conn, ho
 	return &Execution{Execution: x, of: s, al: al, before: before}
 }
 
-// forget makes room if there is much. Whoever joins an execution of which nothing is remembered may not
-// be told that memory was what it ended for, and is told nothing that is not true.
+// forget drops the executions of allocations that have ended when too many are remembered, and all
+// if that is not enough. A client that joins a forgotten execution may not be told that it ran out
+// of memory; it is never told anything wrong.
 func (e *endings) forget(now *state.Snapshot) {
 	if e.joinable < maxEndings {
 		return
@@ -118,7 +130,8 @@ func (e *endings) forget(now *state.Snapshot) {
 	}
 }
 
-// End is the end of an execution as its client is told it, and whether the kernel ended it for want of memory. It is counted.
+// End turns the end that init tells into the one that clients are told, reports whether the kernel
+// ended the execution for want of memory, and counts it. Each end is passed here once.
 func (x *Execution) End(ctx context.Context, e *initwire.ExecEnded) (end api.ExecEnd, outOfMemory bool) {
 	end = endOf(e)
 	al := x.al
@@ -131,6 +144,8 @@ func (x *Execution) End(ctx context.Context, e *initwire.ExecEnded) (end api.Exe
 		if why := x.of.gone(al); why != "" {
 			end.Reason = why
 		}
+	// A command that was killed and did not time out may have run out of memory, or somebody has
+	// killed it: only the kernel's count tells.
 	case end.ExitCode == 128+9 && x.of.outOfMemory(ctx, x):
 		result = ResultOutOfMemory
 		most := al.Run.Spec.Resources
@@ -144,9 +159,11 @@ func (x *Execution) End(ctx context.Context, e *initwire.ExecEnded) (end api.Exe
 	return end, result == ResultOutOfMemory
 }
 
-// outOfMemory reports whether the kernel has killed something there for want of memory since the execution was started that
-// no other execution's end is explained by. Of two that were killed at once each had its own.
+// outOfMemory reports whether the kernel has killed a process of the sandbox for want of memory
+// since the execution was started, other than those that explain another execution's end. If two
+// executions were killed at once, there were two kills, and each explains one.
 func (s *Executions) outOfMemory(ctx context.Context, x *Execution) bool {
+	// The answer counts for other executions too, so a client that leaves does not cancel it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askedFor)
 	defer cancel()
 	stats, err := s.measure(ctx, x.al)
@@ -172,7 +189,8 @@ func (s *Executions) outOfMemory(ctx context.Context, x *Execution) bool {
 	return true
 }
 
-// PutOut notes that an execution has put out something. What counts is the first time for a claim.
+// PutOut notes that an execution has put out something. The time from a claim to the first output
+// of its runner is what users feel of a claim, so that is measured, once for each claim.
 func (x *Execution) PutOut() {
 	al, s := x.al, x.of
 	if al.Runner != muster.RunnerClaimed {
@@ -191,7 +209,8 @@ func (x *Execution) PutOut() {
 	}
 }
 
-// Broken is what a client is told whose connection into the sandbox broke before the execution ended. It is counted.
+// Broken makes a problem of the error by which the connection into the sandbox ended before the
+// execution did, and counts it.
 func (x *Execution) Broken(ctx context.Context, err error) error {
 	x.of.cfg.Counters.Execution(ResultBroken)
 	return x.of.broke(ctx, x.al, err)

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Wanted is a request as init takes it. Its error is a problem that says what is wrong with it.
+// Wanted checks a request and turns it into what init takes. Its error is a problem that names
+// every wrong field, as body.command. Who may run as which user is asked elsewhere: see MayActAs.
 func Wanted(r *api.ExecRequest) (*initwire.Exec, error) {
 	var bad []api.ProblemField
 	refuse := func(field, format string, args ...any) {
@@ -75,7 +75,8 @@ func TerminalSize(rows, cols int) bool {
 	return rows >= 0 && cols >= 0 && rows <= 65535 && cols <= 65535
 }
 
-// endOf is the end of an execution as init tells it, within what can be true.
+// endOf turns the end that init tells into the API's, within what can be true: an exit code has
+// eight bits, a signal has a name, and a reason is printable.
 func endOf(e *initwire.ExecEnded) api.ExecEnd {
 	end := api.ExecEnd{ExitCode: e.Exit & 0xff, Signal: signalName(e.Signal), TimedOut: e.TimedOut, Reason: problem.Printable(e.Why)}
 	if end.Signal != "" {

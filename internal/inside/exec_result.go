@@ -5,19 +5,20 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster/api"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Collect feeds the input and keeps what comes, of each stream up to api.ExecMaxOutput bytes, until the end, and closes the execution.
+// Collect feeds the input, keeps what the command puts out until its end, and closes the execution.
+// Of each stream it keeps the first api.ExecMaxOutput bytes; the rest is read and thrown away, so
+// that a command that says too much still ends. An error is a problem; it has been counted.
 func (x *Execution) Collect(ctx context.Context, input []byte) (*api.ExecResult, error) {
 	var fed sync.WaitGroup
 	defer fed.Wait()
 	defer func() { _ = x.Close() }() // also wakes the feeder
 	if len(input) > 0 {
 		fed.Go(func() {
-			// A command need not read its input: that is no failure.
+			// A command need not read its input. That it did not is no failure of the execution.
 			if x.WriteStdin(input) == nil {
 				_ = x.CloseStdin()
 			}
@@ -62,8 +63,8 @@ func (k *kept) add(p []byte) {
 	k.b = append(k.b, p...)
 }
 
-// text is the stream as text, or as bytes if it is none. A letter that was cut off by the
-// bound does not make it none.
+// text is the stream as text, or as bytes if it is none. A letter that was cut off by the bound
+// does not make it none.
 func (k *kept) text() (string, []byte) {
 	b := k.b
 	for i := 1; k.more && i < utf8.UTFMax && i <= len(b); i++ {

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"net/http"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// broke makes a problem of what an operation in a sandbox met. What init says is not
-// to be trusted: it is bounded, and harms nobody but its own sandbox.
+// broke makes a problem of the error of an operation in a sandbox; nil stays nil. What init says is
+// not trusted: its text is bounded and made printable, and a wrong status harms only its own
+// sandbox.
 func (e *entrance) broke(ctx context.Context, al *state.Alloc, err error) error {
 	var p *problem.Problem
 	var file *initwire.FileError
@@ -36,7 +36,8 @@ func (e *entrance) broke(ctx context.Context, al *state.Alloc, err error) error 
 	case errors.Is(err, errLate):
 		return errLate
 	}
-	// The connection broke, or makes no sense. Most often because the sandbox has ended.
+	// The connection broke, or what came makes no sense. Most often the sandbox has ended, and the
+	// state knows it by now.
 	if why := e.gone(al); why != "" {
 		return problem.New(http.StatusGone, api.CodeNotClaimed, why)
 	}
@@ -46,6 +47,8 @@ func (e *entrance) broke(ctx context.Context, al *state.Alloc, err error) error 
 	return problem.New(http.StatusBadGateway, api.CodeSandbox, fmt.Sprintf("connection into the sandbox of allocation %s: %s", al.ID, problem.Printable(err.Error())))
 }
 
+// execProblem is what a client is told of an execution that init refused. The status says whether
+// another try may help: 4xx is the request's fault, 503 the node's.
 func execProblem(f *initwire.Failed) *problem.Problem {
 	status, code := http.StatusUnprocessableEntity, string(muster.FaultInvalid)
 	switch f.Reason {
@@ -71,6 +74,8 @@ func execProblem(f *initwire.Failed) *problem.Problem {
 	return problem.New(status, code, problem.Printable(f.Message))
 }
 
+// fileProblem is what a client is told of a file operation that failed. Errors of the file system
+// keep init's own code, by which clients act.
 func fileProblem(f *initwire.FileError) *problem.Problem {
 	status, code := http.StatusUnprocessableEntity, string(muster.FaultInvalid)
 	switch f.Code {

@@ -5,15 +5,16 @@ import (
 	"io"
 	"strconv"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Files are the files of sandboxes.
+// Files are the files of sandboxes. Init does the work, with the rights and in the file system of
+// the allocation: paths are never looked at here.
 type Files struct{ *entrance }
 
-// List calls each for every entry of a directory in an allocation's sandbox, and ends with its error.
+// List calls each for every entry of a directory, as they come; nothing is kept. An error of each
+// ends it, and is returned as it is.
 func (f *Files) List(ctx context.Context, id string, list initwire.FileList, each func(*initwire.FileEntry) error) error {
 	v, err := f.visit(ctx, id)
 	if err != nil {
@@ -32,7 +33,8 @@ func (f *Files) List(ctx context.Context, id string, list initwire.FileList, eac
 	return f.broke(v.ctx, v.al, err)
 }
 
-// Read is the entry of a regular file, and its bytes, until ctx ends.
+// Read returns the entry of a regular file and a reader of its bytes, which must be closed. The
+// reader works until ctx ends; an error of it says that the bytes are not whole.
 func (f *Files) Read(ctx context.Context, id string, read initwire.FileRead) (*initwire.FileEntry, io.ReadCloser, error) {
 	al, conn, err := f.enter(ctx, id)
 	if err != nil {
@@ -42,12 +44,13 @@ func (f *Files) Read(ctx context.Context, id string, read initwire.FileRead) (*i
 	return e, from, f.broke(ctx, al, err)
 }
 
-// Write makes or replaces a file: whole, or not at all.
+// Write makes or replaces a file: whole, or not at all. src may have a method CutOff that ends a
+// read that waits; it is called when the sandbox fails first.
 func (f *Files) Write(ctx context.Context, id string, write initwire.FileWrite, src io.Reader) error {
 	return f.send(ctx, id, src, func(v *visit, src io.Reader) error { return initwire.WriteFile(v.ctx, v, write, src) })
 }
 
-// Delete removes a file, or a directory.
+// Delete removes a file, or a directory. What it may remove is in del.
 func (f *Files) Delete(ctx context.Context, id string, del initwire.FileDelete) error {
 	return f.during(ctx, id, func(v *visit) error { return initwire.DeleteFile(v.ctx, v, del) })
 }
@@ -57,7 +60,7 @@ func (f *Files) MakeDirectory(ctx context.Context, id string, mk initwire.FileMa
 	return f.during(ctx, id, func(v *visit) error { return initwire.MakeDirectory(v.ctx, v, mk) })
 }
 
-// during is an operation that takes as long as it does.
+// during does something that may take any time as long as init makes progress.
 func (f *Files) during(ctx context.Context, id string, do func(*visit) error) error {
 	v, err := f.visit(ctx, id)
 	if err != nil {
@@ -76,6 +79,7 @@ func (f *Files) Stat(ctx context.Context, id, path string, follow bool) (*initwi
 	return f.stat(ctx, al, path, follow)
 }
 
+// stat asks for an entry of an allocation that was found already.
 func (f *Files) stat(ctx context.Context, al *state.Alloc, path string, follow bool) (*initwire.FileEntry, error) {
 	conn, err := f.tunnel(ctx, al, nil)
 	if err != nil {
@@ -97,15 +101,18 @@ func (f *Files) ReadArchive(ctx context.Context, id string, read initwire.TarRea
 	return from, f.broke(ctx, al, err)
 }
 
-// WriteArchive unpacks a tar archive. It ends at the first entry that cannot be had; what came before it stays.
+// WriteArchive unpacks a tar archive. It ends at the first entry that cannot be had; what came
+// before it stays.
 func (f *Files) WriteArchive(ctx context.Context, id string, write initwire.TarWrite, src io.Reader) error {
 	return f.send(ctx, id, src, func(v *visit, src io.Reader) error { return initwire.WriteTar(v.ctx, v, write, src) })
 }
 
-// cutter is a source of bytes that may keep its reader waiting. CutOff ends a read that waits, and lets no other wait.
+// cutter is a source of bytes that may keep its reader waiting, such as the body of a request.
+// CutOff ends a read that waits, and lets no later one wait.
 type cutter interface{ CutOff() }
 
-// send hands what a client sends to an operation. An error of the source is the client's doing, and is returned as it is.
+// send hands the bytes of src to an operation. If src fails, that is the client's doing: its error
+// is returned as it is, and not taken for a failure of the sandbox.
 func (f *Files) send(ctx context.Context, id string, src io.Reader, do func(*visit, io.Reader) error) error {
 	v, err := f.visit(ctx, id)
 	if err != nil {
@@ -117,7 +124,8 @@ func (f *Files) send(ctx context.Context, id string, src io.Reader, do func(*vis
 	}
 	sent := &source{r: src, came: v.heard}
 	if err := do(v, sent); err != nil {
-		// Unless the source was cut off here, its end is the client's doing; a client that leaves only cancels.
+		// The source may also have failed because it was cut off here, by a server that stops or an
+		// init that is silent: then the reason is the visit's. A client that leaves only cancels.
 		if cause := context.Cause(v.ctx); sent.err != nil && (cause == nil || cause == context.Canceled) {
 			return sent.err
 		}

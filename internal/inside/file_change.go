@@ -7,15 +7,15 @@ import (
 	"fmt"
 	"strings"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Change deletes and writes files: first all that is to be deleted, then all that is to be written, each in its order. What fails
-// does not keep the others from being done: the error is then the problem of the first, and its fields name each.
+// Change deletes and writes files: first all that is to be deleted, then all that is to be written,
+// each in its order. What fails does not keep the others from being done: the error is then the
+// problem of the first, and its fields name each.
 func (f *Files) Change(ctx context.Context, id string, q *api.FileChange) error {
 	if p := wrongChange(q); p != nil {
 		return p
@@ -34,7 +34,8 @@ func (f *Files) Change(ctx context.Context, id string, q *api.FileChange) error 
 	failed := func(location, path string, err error) error {
 		var file *initwire.FileError
 		if !errors.As(err, &file) {
-			return f.broke(ctx, al, err) // the sandbox, not the file: the rest would fare no better
+			// The sandbox failed, and not the file: the rest would fare no better.
+			return f.broke(ctx, al, err)
 		}
 		if first == nil {
 			first = fileProblem(file)
@@ -67,7 +68,8 @@ func (f *Files) Change(ctx context.Context, id string, q *api.FileChange) error 
 	return first
 }
 
-// wrongChange refuses what nothing of is done.
+// wrongChange checks the whole request first: if a part of it is wrong in itself, nothing of it is
+// done.
 func wrongChange(q *api.FileChange) *problem.Problem {
 	var bad []api.ProblemField
 	check := func(location, path string) {
@@ -103,6 +105,7 @@ func wrongChange(q *api.FileChange) *problem.Problem {
 	return problem.Wrong(bad[:min(len(bad), 50)])
 }
 
+// deleteOne deletes a file or a directory with all that is in it. One that is not there is deleted.
 func (f *Files) deleteOne(ctx context.Context, al *state.Alloc, path string) error {
 	conn, err := f.tunnel(ctx, al, nil)
 	if err != nil {
@@ -113,6 +116,8 @@ func (f *Files) deleteOne(ctx context.Context, al *state.Alloc, path string) err
 	return initwire.DeleteFile(bounded, conn, initwire.FileDelete{Path: path, Recursive: true, MissingOK: true})
 }
 
+// writeOne writes a file, or makes a directory if its path ends with a slash. Missing directories
+// above it are made.
 func (f *Files) writeOne(ctx context.Context, al *state.Alloc, w *api.FileContent) error {
 	mode, _ := ParseMode(w.Mode) // checked
 	conn, err := f.tunnel(ctx, al, nil)

@@ -25,7 +25,8 @@ func Entry(e *initwire.FileEntry) api.FileEntry {
 // Mode shows permission bits in octal, as 0644.
 func Mode(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 
-// Modified is a time of init's, in nanoseconds since 1970, that JSON can show: 64 bits of nanoseconds are within its years.
+// Modified is a time of init's, in nanoseconds since 1970, that JSON can show: 64 bits of
+// nanoseconds are within its years.
 func Modified(n int64) time.Time { return time.Unix(0, n).UTC() }
 
 // maxListBytes bounds the names in one list, whatever init sends.
@@ -33,7 +34,8 @@ const maxListBytes = 16 << 20
 
 var errEnough = errors.New("enough")
 
-// ListSome is a directory's entries, at most limit of them, and whether there are more. list.Limit is not looked at.
+// ListSome is a directory's entries, at most limit of them, and whether there are more. list.Limit
+// is not looked at.
 func (f *Files) ListSome(ctx context.Context, id string, list initwire.FileList, limit int) (*api.FileList, error) {
 	out := &api.FileList{Entries: []api.FileEntry{}}
 	size := 0

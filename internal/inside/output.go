@@ -13,17 +13,19 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Output is what allocations wrote: the streams of their commands, and the files that they left.
+// Output is what allocations wrote: the streams of their commands, and the files that they declared
+// and left.
 type Output struct{ *entrance }
 
-// Stream reads a stream, stdout or stderr, of an allocation from a position on. With follow it goes on until the stream has ended
-// for ever; without, it ends where the stream ends now. The stream is for one goroutine, and need not be closed.
+// Stream reads a stream, stdout or stderr, of an allocation from a position on. With follow it goes
+// on until the stream has ended for ever; without, it ends where the stream ends now. The stream is
+// for one goroutine, and need not be closed.
 func (o *Output) Stream(id muster.AllocID, stream string, from int64, follow bool) *Stream {
 	return &Stream{of: o, id: id, stream: stream, follow: follow, Pos: from}
 }
 
-// Declared is a file or directory that an allocation left, the one with number n of those that it declared, as a tar archive of
-// so many bytes.
+// Declared returns a declared output as a tar archive, and its size in bytes. n counts from 0, in
+// the order of the list. The reader must be closed.
 func (o *Output) Declared(ctx context.Context, id string, n int) (size int64, from io.ReadCloser, err error) {
 	al, err := o.find(id)
 	if err != nil {
@@ -39,7 +41,7 @@ func (o *Output) Declared(ctx context.Context, id string, n int) (size int64, fr
 	return al.Output.Files[n].Size, from, err
 }
 
-// open asks the node of an allocation for a stream.
+// open asks the node of an allocation for a stream. Errors are the link's.
 func (o *Output) open(ctx context.Context, al *state.Alloc, stream string, offset int64, follow bool) (io.ReadCloser, int64, error) {
 	l, err := o.cfg.Link()
 	if err != nil {
@@ -48,9 +50,8 @@ func (o *Output) open(ctx context.Context, al *state.Alloc, stream string, offse
 	return l.OpenOutput(ctx, al, stream, offset, follow)
 }
 
-// Stream reads one stream of one allocation from wherever its bytes are: in
-// the row, in chunks in the store (which may overlap), or still on the node.
-// It goes forward only; no byte comes twice.
+// Stream reads one stream of one allocation from wherever its bytes are: in the row, in chunks in
+// the store (which may overlap), or still on the node. It goes forward only; no byte comes twice.
 type Stream struct {
 	of     *Output
 	id     muster.AllocID
@@ -58,30 +59,32 @@ type Stream struct {
 	follow bool
 	// Pos is the offset of the next byte. Whoever reads a part moves it on.
 	Pos int64
-	// chunks are those last listed, by offset.
+	// chunks are what the store had of the stream when it was last listed, by offset. The list may
+	// be out of date: chunks are added while the stream is open, and pruned later.
 	chunks []chunk
-	// Why is the last thing that kept the node's bytes from us.
+	// Why is the last error that kept the node's bytes away; nil if the node could be asked.
 	Why error
 }
 
+// chunk is a run of the stream in the store.
 type chunk struct {
 	key          string
 	offset, size int64
 }
 
-// Part is a run of bytes from start on.
+// Part is a run of bytes of a stream. It must be closed.
 type Part struct {
 	io.ReadCloser
 	// Start is the offset of its first byte.
 	Start int64
-	// Live: it comes from the node, and the stream ends where it ends.
+	// Live says that the part comes from the node: the stream ends where it ends.
 	Live bool
 }
 
-// ErrWait says that nothing is there now, and more may come.
+// ErrWait says that nothing is there now, and that more may come. Wait waits for it.
 var ErrWait = fmt.Errorf("nothing yet")
 
-// Alloc is the row as it is now.
+// Alloc returns the allocation's row as it is now. It may have been forgotten: that is not-found.
 func (s *Stream) Alloc() (*state.Alloc, error) {
 	if al := s.of.cfg.State.Latest().Alloc(s.id); al != nil {
 		return al, nil
@@ -89,7 +92,7 @@ func (s *Stream) Alloc() (*state.Alloc, error) {
 	return nil, problem.NotFound("allocation %s: not found", problem.Clip(string(s.id)))
 }
 
-// StreamOf is what a row says of a stream.
+// StreamOf returns what a row says of a stream, stdout or stderr.
 func StreamOf(al *state.Alloc, stream string) *state.Stream {
 	if stream == "stderr" {
 		return &al.Output.Stderr
@@ -97,11 +100,12 @@ func StreamOf(al *state.Alloc, stream string) *state.Stream {
 	return &al.Output.Stdout
 }
 
-// Next is the part that holds the byte at Pos, or the first one after it if
-// it was dropped. io.EOF: the stream ends at Pos (if it is not followed: for
-// now). ErrWait: it is followed and nothing is there yet; al is the row that said so.
+// Next returns the part that holds the byte at Pos, or the first part after it if that byte was
+// dropped, and the row that it went by. io.EOF says that the stream ends at Pos; if the stream is
+// not followed, for now. ErrWait says that the stream is followed and nothing is there yet.
 func (s *Stream) Next(ctx context.Context) (p *Part, al *state.Alloc, err error) {
-	// The row is read before the store is: if it says that all is stored, all is listed.
+	// The row is read before the store. If the row says that everything is stored, the list that
+	// follows has everything.
 	al, err = s.Alloc()
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +145,7 @@ func (s *Stream) Next(ctx context.Context) (p *Part, al *state.Alloc, err error)
 		p, err := s.open(ctx, later, later.offset)
 		return p, al, err
 	case al.Output.Stage == state.OutputComplete && st.Start < st.Size:
-		// The row says that it is there: an end here would not be one.
+		// The row says that the bytes are there. To end here would pass a part off as the whole.
 		return nil, al, problem.NotFound("output of allocation %s: bytes %d to %d are missing in the store", al.ID, s.Pos, st.Size)
 	case al.Output.Stage == state.OutputComplete:
 		s.Pos = st.Size // nothing of it was kept
@@ -149,7 +153,8 @@ func (s *Stream) Next(ctx context.Context) (p *Part, al *state.Alloc, err error)
 	return nil, al, io.EOF
 }
 
-// find is the chunk that holds Pos and reaches furthest, else the first one after it.
+// find returns the chunk that holds Pos and reaches furthest, or else the first one after Pos.
+// Chunks overlap where a node has sent bytes twice.
 func (s *Stream) find() (here, later *chunk) {
 	for i := range s.chunks {
 		c := &s.chunks[i]
@@ -166,6 +171,7 @@ func (s *Stream) find() (here, later *chunk) {
 	return here, nil
 }
 
+// list asks the store what it has of the stream.
 func (s *Stream) list(ctx context.Context, al *state.Alloc) error {
 	infos, err := s.of.cfg.Store.List(ctx, blob.StreamPrefix(al.Run.Key.Namespace, al.UID, al.ID, s.stream))
 	if err != nil {
@@ -180,7 +186,7 @@ func (s *Stream) list(ctx context.Context, al *state.Alloc) error {
 	return nil
 }
 
-// End is where the listed chunks end.
+// End returns the offset at which the listed chunks end.
 func (s *Stream) End() int64 {
 	var end int64
 	for _, c := range s.chunks {
@@ -189,18 +195,19 @@ func (s *Stream) End() int64 {
 	return end
 }
 
+// open reads a chunk from an offset of the stream on.
 func (s *Stream) open(ctx context.Context, c *chunk, from int64) (*Part, error) {
 	r, err := s.of.cfg.Store.Open(ctx, c.key, from-c.offset)
 	if err != nil {
-		// It may have been pruned since it was listed: look again next time.
+		// The chunk may have been pruned since it was listed. The next try lists again.
 		s.chunks = nil
 		return nil, fmt.Errorf("output of allocation %s: %w", s.id, err)
 	}
 	return &Part{ReadCloser: r, Start: from}, nil
 }
 
-// live asks the node. What is stored after a gap is taken if the node cannot
-// fill it.
+// live asks the node for the bytes at Pos. If the node cannot fill the gap, what is stored after it
+// comes next.
 func (s *Stream) live(ctx context.Context, al *state.Alloc, later *chunk) (*Part, error) {
 	s.Why = nil
 	if al.Status == muster.AllocRunning || al.Status == muster.AllocEnded {
@@ -226,8 +233,8 @@ func (s *Stream) live(ctx context.Context, al *state.Alloc, later *chunk) (*Part
 	return nil, io.EOF
 }
 
-// Wait returns when the allocation's row is no longer the one given, or after
-// at most a while if that is not 0. An error is the end of ctx.
+// Wait returns when the allocation's row is no longer the one given, or after atMost if that is not
+// 0. An error is the end of ctx, by its cause.
 func (s *Stream) Wait(ctx context.Context, al *state.Alloc, atMost time.Duration) error {
 	bounded := ctx
 	if atMost > 0 {
@@ -251,8 +258,8 @@ func (s *Stream) Wait(ctx context.Context, al *state.Alloc, atMost time.Duration
 	}
 }
 
-// Tail moves Pos to the last n bytes that there are now, and returns them if
-// they had to be read to be found.
+// Tail moves Pos to where the last n bytes begin that there are now. If it had to read bytes to
+// find out, it returns them, and Pos is behind them.
 func (s *Stream) Tail(ctx context.Context, n int64) ([]byte, error) {
 	al, err := s.Alloc()
 	if err != nil {
@@ -276,8 +283,8 @@ func (s *Stream) Tail(ctx context.Context, n int64) ([]byte, error) {
 	if al.Output.Stage != state.OutputOpen {
 		return nil, nil
 	}
-	// How much the node has is found by reading to its end. What is stored
-	// already is skipped by then, so this is little, unless the store is behind.
+	// How much the node has is found by reading to its end. What is stored already is skipped by
+	// then, so this is little, unless the store is behind.
 	now := &Stream{of: s.of, id: s.id, stream: s.stream, Pos: s.Pos, chunks: s.chunks}
 	last := &lastBytes{keep: int(n)}
 	for {

@@ -11,17 +11,16 @@ import (
 	"strconv"
 	"strings"
 
-	initwire "github.com/musterhq/muster/internal/wire/init"
-
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
+	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Ports are the TCP ports on which something in a sandbox listens.
+// Ports are the TCP ports on which something in a sandbox listens, as init finds them.
 type Ports struct{ *entrance }
 
-// List lists the ports on which something listens now.
+// List lists the ports on which something listens now, each once, with all its addresses.
 func (p *Ports) List(ctx context.Context, id string) ([]api.Port, error) {
 	al, conn, err := p.enter(ctx, id)
 	if err != nil {
@@ -55,7 +54,8 @@ func (p *Ports) List(ctx context.Context, id string) ([]api.Port, error) {
 	return out, nil
 }
 
-// Connect is a TCP connection to a port inside an allocation's sandbox, until ctx ends.
+// Connect opens a TCP connection to a port on the loopback of an allocation's sandbox. It lasts
+// until ctx ends. If nothing listens there, the error is a problem with the code no-listener.
 func (p *Ports) Connect(ctx context.Context, id string, port int) (Conn, error) {
 	al, conn, err := p.enter(ctx, id)
 	if err != nil {
@@ -66,6 +66,7 @@ func (p *Ports) Connect(ctx context.Context, id string, port int) (Conn, error) 
 	switch err := initwire.ConnectPort(bounded, conn, port); {
 	case err == nil:
 		return conn, nil
+	// Init refuses for other reasons too; this one names the port.
 	case errors.Is(err, initwire.ErrRefused) && strings.Contains(err.Error(), "port "+strconv.Itoa(port)):
 		return nil, noListener(al, port, err)
 	default:
@@ -73,6 +74,7 @@ func (p *Ports) Connect(ctx context.Context, id string, port int) (Conn, error) 
 	}
 }
 
+// noListener is told apart from other failures because clients wait for a server inside to come up.
 func noListener(al *state.Alloc, port int, err error) error {
 	return problem.New(http.StatusBadGateway, api.CodeNoListener, fmt.Sprintf("allocation %s, port %d: %s", al.ID, port, problem.Printable(err.Error())))
 }

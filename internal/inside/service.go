@@ -19,32 +19,33 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Conn is a connection to the init of a sandbox. One goroutine may read and any
-// may write: what is given to one Write stays together.
+// Conn is a connection to the init of a sandbox. One goroutine may read and any may write: what is
+// given to one Write stays together.
 type Conn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-	// OOMKills is how many processes of the sandbox the kernel had killed for want of memory before anything that is sent
-	// here came there; false: not known, as of an agent of an earlier version.
+	// OOMKills is how many processes of the sandbox the kernel had killed for want of memory before
+	// anything that is sent through this connection reached the sandbox. known is false if the
+	// agent is of a version that does not tell.
 	OOMKills() (n int64, known bool)
 }
 
 // Link reaches allocations on their nodes. All methods may be called at once.
 type Link interface {
-	// Tunnel connects to the init of an allocation's sandbox until ctx ends, and sends first there, which may be empty.
-	// Faults: conflict (it does not run yet), too-old (it has ended), unavailable.
+	// Tunnel connects to the init of an allocation's sandbox until ctx ends, and sends first there,
+	// which may be empty. Faults: conflict (it does not run yet), too-old (it has ended),
+	// unavailable.
 	Tunnel(ctx context.Context, a *state.Alloc, first []byte) (Conn, error)
-	// AllocStats measures now. Faults as of Tunnel.
+	// AllocStats measures what the allocation uses now. Faults as of Tunnel.
 	AllocStats(ctx context.Context, a *state.Alloc) (wire.Stats, error)
-	// OpenOutput reads a stream from offset on; start is the offset of the first
-	// byte, later than asked for if bytes were dropped. Without follow the
-	// reader ends where the stream ends now; with it, a clean io.EOF says that
-	// the stream has ended for ever. Faults: not-found (the node does not know
-	// the allocation, or not yet), unavailable (the node cannot be reached).
+	// OpenOutput reads a stream from offset on; start is the offset of the first byte, later than
+	// asked for if bytes were dropped. Without follow the reader ends where the stream ends now;
+	// with it, a clean io.EOF says that the stream has ended for ever. Faults: not-found (the node
+	// does not know the allocation, or not yet), unavailable (the node cannot be reached).
 	OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (r io.ReadCloser, start int64, err error)
 }
 
-// State is what is read.
+// State is what is read: the newest snapshot, and the feed by which a followed output wakes.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
@@ -66,7 +67,8 @@ type Claims interface {
 type Counters interface {
 	// Execution counts one that somebody saw the end of, by one of the results in this package.
 	Execution(result string)
-	// FirstOutput is told how long it took from a claim to the first output of an execution in its runner.
+	// FirstOutput is told how long it took from a claim to the first output of an execution in its
+	// runner.
 	FirstOutput(took time.Duration)
 }
 
@@ -76,27 +78,31 @@ type Config struct {
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
 	Store Store
-	// Link is the link of the present leadership. Its error is told to whoever asks while there is none.
+	// Link returns the link of the present leadership. It is asked for each request, as a
+	// leadership may end at any time. While there is none, its error is what clients are told.
 	Link   func() (Link, error)
 	Claims Claims
 	// Counters may be nil: then nothing is counted.
 	Counters Counters
 	// Stopping ends when the server is shut down, with the cause that clients are told. Optional.
 	Stopping context.Context
-	// Silence is how long init may say nothing and take nothing while it works on files. 0: 2 minutes.
+	// Silence is how long init may neither say nor take anything while it works on files, before
+	// the request ends. 0: 2 minutes.
 	Silence time.Duration
-	// Fresh is how old a connection to init may be that has asked nothing yet: init does not wait long. 0: 2 seconds.
+	// Fresh is how old a connection to init may be that has asked nothing yet. It must be shorter
+	// than init waits for a request. 0: 2 seconds.
 	Fresh time.Duration
 }
 
 const (
 	usualSilence = 2 * time.Minute
 	usualFresh   = 2 * time.Second
-	// soonTime bounds what init answers at once, on a node that has much to do.
+	// soonTime bounds what init answers at once. It is long because a node may have much to do.
 	soonTime = time.Minute
 )
 
-// Service is what can be done in sandboxes, by what it is done to. Errors of all methods are problems and faults.
+// Service is what can be done in sandboxes, sorted by what it is done to. Its methods may be called
+// from any goroutine. Their errors are problems and faults.
 type Service struct {
 	Executions *Executions
 	Files      *Files
@@ -157,13 +163,15 @@ func (e *entrance) tunnel(ctx context.Context, al *state.Alloc, first []byte) (C
 		}
 	}
 	if why := e.gone(al); why != "" {
-		// Its node may know before the log, or the other way round: its holder is told the reason all the same.
+		// The node may know of the end before the log does, or the other way round. The holder of a
+		// runner is told the reason in both cases.
 		return nil, problem.New(http.StatusGone, api.CodeNotClaimed, why)
 	}
 	return nil, notEntered(err)
 }
 
-// notEntered is the problem of an allocation in which nothing can be done now.
+// notEntered turns the link's faults into problems with codes of their own: clients wait for an
+// allocation that does not run yet, and give up on one that has ended.
 func notEntered(err error) error {
 	switch muster.KindOf(err) {
 	case muster.FaultConflict:
@@ -174,7 +182,8 @@ func notEntered(err error) error {
 	return err
 }
 
-// gone is why a runner is gone; empty if it is not, or is none.
+// gone returns why a runner is gone, in a sentence for its holder. It is empty for a runner that is
+// there, and for an allocation that is no runner.
 func (e *entrance) gone(al *state.Alloc) string {
 	if al.Runner == "" {
 		return ""
@@ -199,7 +208,8 @@ func (e *entrance) measure(ctx context.Context, al *state.Alloc) (wire.Stats, er
 	return l.AllocStats(ctx, al)
 }
 
-// Stats are what an allocation uses, as measured now, and what it asked for.
+// Stats measures what an allocation uses now, and puts what it asked for beside it. Values that the
+// agent cannot measure are 0, never negative.
 func (e *entrance) Stats(ctx context.Context, id string) (*api.AllocStats, error) {
 	al, err := e.find(id)
 	if err != nil {
@@ -217,8 +227,10 @@ func (e *entrance) Stats(ctx context.Context, id string) (*api.AllocStats, error
 	}, nil
 }
 
-// MayActAs refuses to act in an allocation's sandbox as a user whom the environment of a runner does not allow. at is where
-// the request names the user; the user is empty if it names nobody.
+// MayActAs returns an error if the environment of a runner does not allow to act as a user there
+// (lock_user). Other allocations allow everything. at is the field of the request that names the
+// user; an empty user names nobody and is always allowed. Transports with users of their own, as
+// Poseidon's, do not ask.
 func (e *entrance) MayActAs(id, at, user string) error {
 	snap := e.cfg.State.Latest()
 	al := snap.Alloc(muster.AllocID(id))
@@ -235,16 +247,17 @@ func (e *entrance) MayActAs(id, at, user string) error {
 	return p
 }
 
-// soon bounds what init answers at once.
+// soon bounds an operation that init answers at once. Its end is told apart from that of ctx.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, soonTime, errLate)
 }
 
 var errLate = muster.Faultf(muster.FaultUnavailable, "nothing was answered in the sandbox within %s", soonTime)
 
-// visit is an operation in a sandbox that may take as long as it goes on. It ends with the request, when the
-// server stops, and when init neither says nor takes anything for too long: what runs in the
-// sandbox may have it stopped, and must not hold a handler and a tunnel by that.
+// visit is an operation in a sandbox that may take any time as long as it makes progress. It ends
+// with the request, when the server stops, and when init neither says nor takes anything for too
+// long. The last is needed because what runs in the sandbox may stop its init: that must not hold a
+// handler and a tunnel of the server.
 type visit struct {
 	Conn
 	ctx context.Context
@@ -255,7 +268,7 @@ type visit struct {
 	cancel  func()
 }
 
-// visit begins one. Its end must be called.
+// visit begins a visit. The caller must call its end.
 func (e *entrance) visit(ctx context.Context, id string) (*visit, error) {
 	ctx, done := wait.Either(ctx, e.cfg.Stopping)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -272,10 +285,11 @@ func (e *entrance) visit(ctx context.Context, id string) (*visit, error) {
 	return v, nil
 }
 
-// heard says that init does something. Not bytes count, but what makes sense: one now and then would be enough else.
+// heard says that init makes progress. Callers call it for each whole message and not for each
+// byte, or a byte now and then would keep the visit alive for ever.
 func (v *visit) heard() { v.silence.Reset(v.allowed) }
 
-// Write counts as well, once all was taken.
+// Write counts as progress once init has taken all of it.
 func (v *visit) Write(b []byte) (int, error) {
 	n, err := v.Conn.Write(b)
 	if err == nil {
@@ -284,7 +298,7 @@ func (v *visit) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// end closes the connection, if it is not yet.
+// end ends the visit and closes its connection. It may be called more than once.
 func (v *visit) end() {
 	v.silence.Stop()
 	v.cancel()

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// signals by name, as Linux numbers them on every machine that nodes are: the server
-// may run on another system.
+// signals by name, as Linux numbers them on every machine that nodes are: the server may run on
+// another system.
 var signals = [...]string{
 	1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 10: "USR1", 11: "SEGV", 12: "USR2",
 	13: "PIPE", 14: "ALRM", 15: "TERM", 16: "STKFLT", 17: "CHLD", 18: "CONT", 19: "STOP", 20: "TSTP", 21: "TTIN", 22: "TTOU", 23: "URG",

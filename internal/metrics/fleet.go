@@ -21,10 +21,13 @@ const (
 	categoryIdle    category = "idle"    // has none: it waits for work, or for its end
 )
 
+// categories lists them all, for series that should be there at 0.
 func categories() []category {
 	return []category{categoryHold, categoryUnknown, categoryBooting, categoryInUse, categoryIdle}
 }
 
+// categoryOf finds the category of a node that is not gone. An operator's hold counts first:
+// whatever else the node does, nobody waits for it.
 func categoryOf(n *state.Node) category {
 	switch {
 	case n.Intent == muster.NodeHold:
@@ -39,11 +42,13 @@ func categoryOf(n *state.Node) category {
 	return categoryIdle
 }
 
+// offeringLabels name what was bought, and from whom.
 type offeringLabels struct {
 	provider muster.ProviderName
 	offering muster.OfferingName
 }
 
+// instanceLabels tell nodes apart in the metrics of instances.
 type instanceLabels struct {
 	category category
 	offeringLabels
@@ -57,8 +62,9 @@ type instanceSum struct {
 	memory muster.Bytes
 }
 
-// instances sums nodes up. Every offering that a pool names, or that has or had a node which is
-// remembered, is there in each category, so that one that was and is no more is seen to be 0.
+// instances sums nodes up by category and offering. Every offering that a pool names, or of which a
+// node is remembered, is there in each category: one that has no nodes any more must be seen to
+// fall to 0.
 func instances(snap *state.Snapshot) map[instanceLabels]instanceSum {
 	out := map[instanceLabels]instanceSum{}
 	seen := map[offeringLabels]bool{}
@@ -105,19 +111,21 @@ var (
 	descSpentMonth     = desc("muster_spent_month", "What they have cost in this calendar month (UTC), by what it went to.", "pool", "part")
 )
 
+// fleetDescs are the metrics of nodes, pools and money.
 func fleetDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		descInstances, descInstancePrice, descInstanceCPU, descInstanceMemory, descPoolMax, descPoolNodes, descBudget, descSpend, descSpentMonth,
 	}
 }
 
-// spending reads what was spent. A scrape may count a node up to a moment later than that at which the log ends it: the
-// counter remembers what it has shown, so that it never falls.
+// spending reads what was spent. A scrape may count a node up to a moment later than that at which
+// the log ends it: the counter remembers what it has shown, so that it never falls.
 type spending struct {
 	mu    sync.Mutex
 	shown map[muster.PoolName]int64
 }
 
+// total is what to show of a pool that has spent so much, in millionths of the operator's currency.
 func (p *spending) total(pool muster.PoolName, spent int64) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,6 +148,7 @@ func (c *stateCollector) collectFleet(s *sums, snap *state.Snapshot, out chan<- 
 		send(descInstanceCPU, prometheus.GaugeValue, float64(i.cpu)/1e3, labels...)
 		send(descInstanceMemory, prometheus.GaugeValue, float64(i.memory), labels...)
 	}
+	// The clock may be behind the log for a moment after a start. A month must not come again.
 	now := c.cfg.Clock.Now()
 	month := state.MonthOf(max(now, snap.Meta().Time))
 	whole, this := map[muster.PoolName]int64{}, map[muster.PoolName]state.PoolCost{}
@@ -152,13 +161,14 @@ func (c *stateCollector) collectFleet(s *sums, snap *state.Snapshot, out chan<- 
 	})
 	snap.Pools(func(p *state.Pool) bool {
 		name := string(p.Name)
-		whole[p.Name] += 0 // a pool that has cost nothing is there
+		whole[p.Name] += 0 // a pool that has cost nothing is shown too
 		send(descPoolMax, prometheus.GaugeValue, float64(p.Max), name)
 		send(descPoolNodes, prometheus.GaugeValue, float64(s.pools[p.Name]), name)
 		send(descBudget, prometheus.GaugeValue, float64(p.BudgetHour)/1e6, name, "hour")
 		send(descBudget, prometheus.GaugeValue, float64(p.BudgetMonth)/1e6, name, "month")
 		return true
 	})
+	// Pools that are in no configuration any more are in the books, and stay in the counters.
 	for pool, spent := range whole {
 		t := this[pool]
 		send(descSpend, prometheus.CounterValue, float64(c.spending.total(pool, spent))/1e6, string(pool))

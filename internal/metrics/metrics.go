@@ -16,7 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// State is what is read.
+// State is what is read: the newest snapshot, and how far back the feed reaches.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
@@ -32,17 +32,21 @@ type Config struct {
 	Version   string
 }
 
-// Metrics are the server's metrics. What is true of the state is read off a
-// snapshot when somebody asks, not kept up to date; a nil *Metrics counts nothing.
+// Metrics are the server's metrics. What is true of the state is read off a snapshot when somebody
+// asks: it needs no upkeep and cannot be wrong. Only what leaves no trace in the state is counted
+// as it happens. A nil *Metrics counts nothing.
 type Metrics struct {
 	registry *prometheus.Registry
+	// requests by route and status code.
 	requests *prometheus.CounterVec
-
-	executions  *prometheus.CounterVec
+	// executions by how they ended, one of inside.Results.
+	executions *prometheus.CounterVec
+	// firstOutput is the time from a claim to the first output of its runner.
 	firstOutput prometheus.Histogram
 }
 
-// New makes them, with every counter at 0.
+// New makes the metrics. Every series that can be known now is there at 0: a counter that appears
+// with its first event looks to Prometheus as if nothing had happened.
 func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -58,15 +62,16 @@ func New(c Config) *Metrics {
 	return m
 }
 
-// Registry takes the metrics of other packages.
+// Registry is where other packages register their metrics, so that all are on one page.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
-// Handler shows the metrics.
+// Handler shows the metrics in the text format. A scrape walks the state: more than four at a time
+// are refused.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
-// Request counts a request.
+// Request counts a request by the pattern of its route, and not by its path: paths have no end.
 func (m *Metrics) Request(route string, code int) {
 	if m != nil {
 		m.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
@@ -80,32 +85,39 @@ func (m *Metrics) Route(route string, code int) {
 	}
 }
 
-// stateCollector reads a snapshot. Its cost is a walk over the rows of jobs,
-// live allocations and nodes; ended allocations are counted by their tree.
+// stateCollector reads a snapshot. Its cost is a walk over the rows of jobs, live allocations and
+// nodes; ended allocations are counted by their tree.
 type stateCollector struct {
 	cfg      Config
 	spending spending
 
+	// mu guards sums, those of the snapshot with this index.
 	mu    sync.Mutex
 	sums  *sums
 	index uint64
 }
 
+// nodeLabels tell nodes apart in muster_nodes.
 type nodeLabels struct{ stage, health, offering string }
 
-// sums are the figures of one snapshot.
+// sums are the figures of one snapshot that take a walk over rows.
 type sums struct {
-	jobs      map[muster.JobStage]int
-	members   map[muster.MemberStatus]int
+	jobs    map[muster.JobStage]int
+	members map[muster.MemberStatus]int
+	// running are those of the placed members whose command runs.
 	running   int
 	allocs    map[muster.AllocStatus]int
 	nodes     map[nodeLabels]int
 	instances map[instanceLabels]instanceSum
 	pools     map[muster.PoolName]int
-	price     float64
+	// price is per hour, in whole units of the operator's currency.
+	price float64
+	// unsettled are jobs with members that the scheduler has not placed yet.
 	unsettled int
 }
 
+// sumUp walks over the rows. Environments are jobs to the state and not to those who read metrics:
+// they have metrics of their own.
 func sumUp(snap *state.Snapshot) *sums {
 	s := &sums{
 		jobs: map[muster.JobStage]int{}, members: map[muster.MemberStatus]int{},
@@ -130,6 +142,7 @@ func sumUp(snap *state.Snapshot) *sums {
 		s.allocs[a.Status]++
 		return true
 	})
+	// Ended allocations may be millions. Their number is known without a walk.
 	s.allocs[muster.AllocEnded] = snap.AllocCount() - snap.LiveAllocCount()
 	snap.LiveNodes(func(n *state.Node) bool {
 		s.nodes[nodeLabels{string(n.Stage), string(n.Health), string(n.Offering.Name)}]++
@@ -140,7 +153,8 @@ func sumUp(snap *state.Snapshot) *sums {
 	return s
 }
 
-// latest are the figures of the newest snapshot; counted once however many ask.
+// latest returns the figures of the newest snapshot. They are summed up once for each snapshot,
+// however many scrapes ask.
 func (c *stateCollector) latest() (*sums, *state.Snapshot) {
 	snap := c.cfg.State.Latest()
 	c.mu.Lock()
@@ -166,11 +180,12 @@ var (
 	descBlobs     = desc("muster_blob_bytes", "Bytes in the blob store.")
 )
 
+// desc describes a metric with its labels.
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// Describe names the metrics.
+// Describe names the metrics to the registry, as prometheus.Collector wants it.
 func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range append([]*prometheus.Desc{
 		descBuild, descJobs, descMembers, descRunning, descAllocs, descNodes, descPrice, descUnsettled, descIndex, descTerm, descFeed, descBlobs,
@@ -179,7 +194,8 @@ func (c *stateCollector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads them. Every stage and status is there, at 0 if need be.
+// Collect reads the metrics for one scrape. Every stage and status is there, at 0 if need be, so
+// that a sum over all of them is never short of one.
 func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	s, snap := c.latest()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -196,6 +212,8 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	for _, status := range []muster.AllocStatus{muster.AllocPlaced, muster.AllocStarting, muster.AllocRunning, muster.AllocEnded} {
 		gauge(descAllocs, float64(s.allocs[status]), string(status))
 	}
+	// Nodes are shown only as they are: stages, healths and offerings together make too many
+	// series.
 	for l, n := range s.nodes {
 		gauge(descNodes, float64(n), l.stage, l.health, l.offering)
 	}
@@ -212,6 +230,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
+// executionMetrics makes what is counted of executions.
 func executionMetrics() (*prometheus.CounterVec, prometheus.Histogram) {
 	results := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_executions_total", Help: "Executions that somebody saw the end of, by how they ended.",
@@ -232,7 +251,8 @@ func (m *Metrics) Execution(result string) {
 	}
 }
 
-// FirstOutput is told how long it took from a claim to the first output of an execution in its runner.
+// FirstOutput is told how long it took from a claim to the first output of an execution in its
+// runner.
 func (m *Metrics) FirstOutput(took time.Duration) {
 	if m != nil {
 		m.firstOutput.Observe(took.Seconds())

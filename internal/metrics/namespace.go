@@ -7,8 +7,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// maxNamespaceSeries bounds how many namespaces are told apart in metrics, the first by name. All of
-// them together, as "*", are always there.
+// maxNamespaceSeries bounds how many namespaces are told apart in metrics, the first by name. All
+// of them together, as "*", are always there.
 const maxNamespaceSeries = 500
 
 var (
@@ -18,10 +18,12 @@ var (
 	descNamespaceMemory  = desc("muster_namespace_memory_bytes", "Memory that allocations hold, by namespace; * is all of them.", "namespace")
 )
 
+// namespaceDescs are the metrics of namespaces.
 func namespaceDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{descNamespaceAllocs, descNamespaceWaiting, descNamespaceCPU, descNamespaceMemory}
 }
 
+// collectNamespaces shows what namespaces have and want, which the state keeps summed up.
 func collectNamespaces(snap *state.Snapshot, gauge func(d *prometheus.Desc, v float64, labels ...string)) {
 	send := func(u *state.NamespaceUse) {
 		name := string(u.Name)
@@ -30,6 +32,7 @@ func collectNamespaces(snap *state.Snapshot, gauge func(d *prometheus.Desc, v fl
 		gauge(descNamespaceCPU, float64(u.Used.CPU)/1000, name)
 		gauge(descNamespaceMemory, float64(u.Used.Memory), name)
 	}
+	// The sum comes first and is the state's own: it counts also the namespaces that are left out.
 	send(snap.Use(muster.AllNamespaces))
 	n := 0
 	snap.Uses(func(u *state.NamespaceUse) bool {

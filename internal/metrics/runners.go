@@ -15,15 +15,17 @@ var (
 	descTooFew  = desc("muster_environment_alert", "1 while too few runners of an environment are warm for too long; * is all beyond the first 500.", "namespace", "environment")
 )
 
+// runnerDescs are the metrics of environments and their runners.
 func runnerDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{descRunners, descStock, descClaimed, descTooFew}
 }
 
-// MaxEnvironmentSeries bounds how many environments are told apart in metrics, the first by uid. The rest is summed up as
-// "*", but for its claims: that sum would fall when an environment goes.
+// MaxEnvironmentSeries bounds how many environments are told apart in metrics, the first by uid.
+// The rest is summed up as "*", but for its claims: that sum would fall when an environment goes.
 const MaxEnvironmentSeries = 500
 
-// collectRunners shows the environments that live.
+// collectRunners shows the environments that live. One that is being deleted is left out, as
+// another one may have its name already.
 func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
 	show := func(namespace, name string, c api.RunnerCounts, stock int, alert bool) {
 		gauge := func(d *prometheus.Desc, v float64, labels ...string) {

@@ -51,8 +51,8 @@ func AllocOnNode(snap *state.Snapshot, a *state.Alloc) api.Alloc {
 	return out
 }
 
-// exited reports whether the command ran and exited by itself. Otherwise its exit code means nothing and
-// is not shown.
+// exited reports whether the command ran and exited by itself. Otherwise its exit code means
+// nothing and is not shown.
 func exited(a *state.Alloc) bool {
 	switch {
 	case a.Live() || a.Signal != "":

@@ -11,8 +11,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Costs shows what was spent from a month on up to now, by job, namespace, pool or month. The dearest limit rows are shown, the
-// others are added up in More.
+// Costs shows what was spent from a month on, up to now. by is what the rows are: job, namespace,
+// pool or month. The first limit rows are shown, the dearest first; the others are added up in
+// More. Totals count everything.
 func Costs(snap *state.Snapshot, by string, since state.Month, now muster.Time, limit int) api.Cost {
 	b := bill{by: by, rows: map[costKey]*costSum{}}
 	snap.Costs(since, now, func(c state.Cost) bool { b.addJob(&c); return true })
@@ -37,28 +38,34 @@ func Costs(snap *state.Snapshot, by string, since state.Month, now muster.Time, 
 	return out
 }
 
+// amountOf shows money in whole units of the operator's currency, and time in hours.
 func amountOf(s state.Spend) api.CostAmount {
 	return api.CostAmount{Cost: float64(s.Cost) / 1e6, Hours: float64(s.Time) / float64(time.Hour/time.Microsecond)}
 }
 
-// costKey is what rows are told apart by; parts that do not matter are empty.
+// costKey tells rows apart. The parts by which rows are not told apart are empty.
 type costKey struct {
 	namespace, job, pool string
 	month                state.Month
 }
 
+// costSum is one row before it is shown. Of what was spent, idle is the part that no allocation
+// had.
 type costSum struct {
 	costKey
 	spend, idle state.Spend
 }
 
-// bill adds rows of cost up by what was asked for.
+// bill adds up what the state has by job and by pool. whole and idle come from pools, jobs from
+// jobs: what the two say of one node agrees, as a node's cost is split into shares and what was
+// idle.
 type bill struct {
 	by                string
 	rows              map[costKey]*costSum
 	whole, jobs, idle state.Spend
 }
 
+// row finds the row of a key, or makes it.
 func (b *bill) row(k costKey) *costSum {
 	r := b.rows[k]
 	if r == nil {
@@ -68,6 +75,7 @@ func (b *bill) row(k costKey) *costSum {
 	return r
 }
 
+// addJob adds what a job had of nodes in a month.
 func (b *bill) addJob(c *state.Cost) {
 	b.jobs = b.jobs.Add(c.Spend)
 	k := costKey{namespace: string(c.Namespace)}
@@ -76,12 +84,15 @@ func (b *bill) addJob(c *state.Cost) {
 		k.job = c.Job
 	case "namespace":
 	default:
-		return // of pools and months the whole is known, and is more
+		// Pools and months are shown with everything that their nodes cost, idle time included:
+		// addPool has that.
+		return
 	}
 	r := b.row(k)
 	r.spend = r.spend.Add(c.Spend)
 }
 
+// addPool adds what the nodes of a pool cost in a month.
 func (b *bill) addPool(c *state.PoolCost) {
 	b.whole, b.idle = b.whole.Add(c.Whole), b.idle.Add(c.Idle)
 	var k costKey
@@ -97,7 +108,8 @@ func (b *bill) addPool(c *state.PoolCost) {
 	r.spend, r.idle = r.spend.Add(c.Whole), r.idle.Add(c.Idle)
 }
 
-// sorted are the dearest first, of those that cost the same the longest; months in their order.
+// sorted returns the rows: the dearest first, and of those that cost the same the one with the most
+// time. Months are in their order, as somebody who asks for them reads them like that.
 func (b *bill) sorted() []*costSum {
 	out := make([]*costSum, 0, len(b.rows))
 	for _, r := range b.rows {
@@ -113,6 +125,7 @@ func (b *bill) sorted() []*costSum {
 	return out
 }
 
+// row shows a sum. Only pools and months have idle time: nobody's job had it.
 func (r *costSum) row(by string) api.CostRow {
 	out := api.CostRow{Namespace: r.namespace, Job: r.job, Pool: r.pool, CostAmount: amountOf(r.spend)}
 	switch by {

@@ -20,8 +20,8 @@ func claimText(verb state.Verb, c *state.Claim) string {
 	return what + " was " + string(c.State) + muster.Because(c.Reason)
 }
 
-// environmentText is the sentence of an environment's own events. It is empty for those that an environment
-// shares with jobs.
+// environmentText is the sentence of an environment's own events. It is empty for those that an
+// environment shares with jobs.
 func environmentText(verb state.Verb, j *state.Job) string {
 	name, _ := j.Key.Environment()
 	what := "environment " + muster.JobKey{Namespace: j.Key.Namespace, Name: name}.String()
@@ -83,8 +83,8 @@ func jobText(verb state.Verb, j *state.Job) string {
 	return what + " changed"
 }
 
-// allocText is the sentence of an allocation's event. It names a runner by its id, and any other allocation by its
-// member and attempt.
+// allocText is the sentence of an allocation's event. It names a runner by its id, and any other
+// allocation by its member and attempt.
 func allocText(verb state.Verb, al *state.Alloc) string {
 	what := fmt.Sprintf("member %d of job %s, attempt %d,", al.Index, al.Run.Key, al.Attempt)
 	if name, is := al.Run.Key.Environment(); is {
@@ -125,8 +125,8 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 	return what + " changed"
 }
 
-// nodeText is the sentence of a node's event. Changes of health and intent have one verb for each value, so that
-// the value is cut out of the verb.
+// nodeText is the sentence of a node's event. Changes of health and intent have one verb for each
+// value, so that the value is cut out of the verb.
 func nodeText(verb state.Verb, n *state.Node) string {
 	what := "node " + string(n.ID)
 	switch verb {
@@ -175,7 +175,8 @@ func breakerText(verb state.Verb, b *state.Breaker) string {
 	return what + " has tripped" + muster.Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
 }
 
-// limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all together.
+// limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all
+// together.
 func limitsText(l *state.NamespaceLimits) string {
 	what := "the limits of namespace " + string(l.Name)
 	if l.Name == muster.AllNamespaces {

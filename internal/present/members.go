@@ -6,8 +6,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Members shows the members of a job by index, from one on, also those that were never placed and have no row, until show returns
-// false. Members beyond the count of a service, and of nodes that are gone, are shown only while they still run.
+// Members shows the members of a job by index, from one on, also those that were never placed and
+// have no row, until show returns false. Members beyond the count of a service, and of nodes that
+// are gone, are shown only while they still run.
 func Members(snap *state.Snapshot, j *state.Job, from int, show func(api.Member) bool) {
 	next := from
 	// Members without a row stand between and after those that have one.

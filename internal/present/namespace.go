@@ -6,7 +6,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Weights are the weights of the classes that have or want something, by their names.
+// Weights returns the weights of the classes that have or want something, by name. Only those share
+// the capacity now, so only they count for a namespace's share.
 func Weights(snap *state.Snapshot) map[string]int {
 	weights := map[string]int{}
 	shares := snap.Shares()
@@ -20,7 +21,9 @@ func Weights(snap *state.Snapshot) map[string]int {
 	return weights
 }
 
-// Namespace shows what a namespace has and wants, its limits, and its share by the weights of all.
+// Namespace shows what a namespace has and wants, its limits, and its share of capacity, 0 to 1, by
+// the weights that Weights returns. One that nobody has used is shown empty. All namespaces
+// together, as *, have no class and no share.
 func Namespace(snap *state.Snapshot, ns muster.Namespace, weights map[string]int) api.Namespace {
 	u := snap.Use(ns)
 	out := api.Namespace{Name: string(ns), Jobs: u.Jobs, Waiting: u.Waiting, Allocs: u.Allocs, Used: Resources(u.Used)}
@@ -36,6 +39,7 @@ func Namespace(snap *state.Snapshot, ns muster.Namespace, weights map[string]int
 	}
 	if l := snap.Limits(ns); l != nil {
 		out.Limits = api.NamespaceLimits{Jobs: l.Jobs, Allocs: l.Allocs, CPU: float64(l.CPU) / 1000, Memory: api.Size(l.Memory)}
+		// A row has the priority plus one; 0 is the default for every namespace.
 		if l.MaxPriority > 0 {
 			p := l.Highest()
 			out.Limits.MaxPriority = &p

@@ -6,8 +6,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// NodeProblem says why the work on a node may be lost: the node is lost or being destroyed. It is empty if
-// the node is well, and for nil.
+// NodeProblem says why the work on a node may be lost: the node is lost or being destroyed. It is
+// empty if the node is well, and for nil.
 func NodeProblem(n *state.Node) string {
 	switch {
 	case n == nil:

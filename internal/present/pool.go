@@ -26,13 +26,16 @@ func Wait(w *size.Wait) api.Wait {
 	return api.Wait{Priority: w.Priority, Members: w.Members, Reason: w.Reason}
 }
 
-// maxTroubles bounds the nodes that an answer names.
+// maxTroubles bounds the nodes whose trouble is shown with a pool: when a provider fails, all of
+// its nodes have the same trouble.
 const maxTroubles = 20
 
-// maxWarmth bounds the keys that an answer names.
+// maxWarmth bounds the keys that are shown with a pool. Jobs may make any number of keys.
 const maxWarmth = 20
 
-// Pool shows a pool, but for its nodes and what only the loops know. Lists are empty and not nil: JSON has them as [].
+// Pool shows a pool without its nodes, and without what only the loops know: a service adds that.
+// Lists are empty and not nil, as JSON should have them as []. Money is in whole units of the
+// operator's currency; rows have millionths.
 func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 	out := api.Pool{
 		Name: string(p.Name), Provider: string(p.Provider), Offerings: []string{}, Min: p.Min, Max: p.Max, MaxLaunching: p.MaxLaunching,
@@ -48,17 +51,20 @@ func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 	if b := snap.Breaker(p.Name); b != nil {
 		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: Time(b.Tripped), Reason: b.Reason, Resumed: Time(b.Resumed), Who: b.Who}
 	}
+	// A pool that never had trouble has no breaker; IsSuspect takes nil.
 	if b := snap.Breaker(p.Name); b.IsSuspect(now) {
 		out.Suspect = &api.Suspect{Since: b.Suspect.Std(), Why: b.SuspectWhy, Most: state.MaySideline(snap.Tally(p.Name).Serving)}
 	}
 	return out
 }
 
+// lasting is a duration for the API. Rows have durations in microseconds, as they have moments.
 func lasting(micros muster.Time) api.Duration {
 	return api.Duration(time.Duration(micros) * time.Microsecond)
 }
 
-// Warmth are the keys that the most nodes have at hand.
+// Warmth shows the keys for which the most nodes have data cached, and how many nodes those are.
+// Keys with as many nodes are in the order of their names.
 func Warmth(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
 	keys := slices.SortedFunc(maps.Keys(nodes), func(a, b muster.AffinityKey) int {
 		return cmp.Or(cmp.Compare(nodes[b], nodes[a]), cmp.Compare(a, b))
@@ -69,7 +75,8 @@ func Warmth(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
 	return out
 }
 
-// CountNode adds a live node to what is shown of its pool.
+// CountNode adds a live node to what is shown of its pool. A caller shows many pools with one walk
+// over the nodes. troubleOf says which call for a node its provider keeps failing; "" if none.
 func CountNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	if len(p.Troubles) < maxTroubles {
 		if why := troubleOf(n); why != "" {
@@ -96,6 +103,8 @@ func CountNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	case muster.NodeTerminating:
 		c.Terminating++
 	}
+	// Health is shown where it means that capacity is missing: a node that boots is not ready in
+	// any case, and one that is being destroyed is out of contact as a rule.
 	serving := n.Stage == muster.NodeServing
 	switch {
 	case n.Health == muster.NodeLost && n.Stage != muster.NodeTerminating:

@@ -7,7 +7,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Rollout tells how far the rollout of a service or system job is; nil for every other job.
+// Rollout shows how far the rollout of a service or system job is; nil for every other job. A
+// member is available once it was healthy for long enough, so the figures depend on now. A time
+// before the snapshot's own counts as that.
 func Rollout(snap *state.Snapshot, j *state.Job, now muster.Time) *api.Rollout {
 	st := j.Standing
 	if st == nil {

@@ -63,8 +63,8 @@ func Runner(snap *state.Snapshot, al *state.Alloc) api.Runner {
 	return out
 }
 
-// RunnerEnd says why a runner ended: its failure, or why it was told to stop. It is empty if neither is
-// recorded.
+// RunnerEnd says why a runner ended: its failure, or why it was told to stop. It is empty if
+// neither is recorded.
 func RunnerEnd(al *state.Alloc) string {
 	if al.Failure != nil {
 		return al.Failure.Message

@@ -19,7 +19,8 @@ import (
 // ContentType is the media type of a problem.
 const ContentType = "application/problem+json"
 
-// StatusGone is told to the log and the metrics of a request whose client left. No client ever sees it.
+// StatusGone is told to the log and the metrics of a request whose client left. No client ever sees
+// it.
 const StatusGone = 499
 
 // ErrStopping ends what goes on for as long as its client stays, when the server is shut down.
@@ -35,12 +36,14 @@ type Problem struct {
 	Headers http.Header
 }
 
-// GetStatus, GetHeaders and ContentType are the names by which huma asks for what an error answer has.
+// GetStatus, GetHeaders and ContentType are the names by which huma asks for what an error answer
+// has.
 func (p *Problem) GetStatus() int              { return p.Status }
 func (p *Problem) GetHeaders() http.Header     { return p.Headers }
 func (p *Problem) ContentType(_ string) string { return ContentType }
 
-// New makes a problem. The code is the kind by which clients decide, and detail a sentence for people.
+// New makes a problem. The code is the kind by which clients decide, and detail a sentence for
+// people.
 func New(status int, code, detail string, fields ...api.ProblemField) *Problem {
 	return &Problem{
 		Problem: api.Problem{Title: http.StatusText(status), Status: status, Detail: detail, Code: code, Errors: fields},
@@ -48,7 +51,8 @@ func New(status int, code, detail string, fields ...api.ProblemField) *Problem {
 	}
 }
 
-// Invalid says what is wrong with one field of the request. The location is a path such as body.spec.count or query.after.
+// Invalid says what is wrong with one field of the request. The location is a path such as
+// body.spec.count or query.after.
 func Invalid(location, format string, args ...any) *Problem {
 	return Wrong([]api.ProblemField{{Location: location, Message: fmt.Sprintf(format, args...)}})
 }
@@ -91,7 +95,8 @@ func statusOf(kind muster.FaultKind) int {
 	return http.StatusInternalServerError
 }
 
-// Of makes a problem of any error. What is a defect of ours is not told to the client: the caller logs it.
+// Of makes a problem of any error. What is a defect of ours is not told to the client: the caller
+// logs it.
 func Of(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
@@ -157,8 +162,9 @@ func (p *Problem) Write(w http.ResponseWriter) {
 // Clip bounds what a request makes us repeat, to 200 bytes.
 func Clip(s string) string { return muster.Truncate(s, 200) }
 
-// Printable makes text fit to be repeated in a sentence that comes from where nobody is trusted, such as a sandbox or a
-// provider's program: at most 1,000 bytes, and a replacement for whatever is not printable.
+// Printable makes text fit to be repeated in a sentence that comes from where nobody is trusted,
+// such as a sandbox or a provider's program: at most 1,000 bytes, and a replacement for whatever is
+// not printable.
 func Printable(s string) string {
 	const most = 1000
 	if len(s) > most {
@@ -172,7 +178,8 @@ func Printable(s string) string {
 	}, s)
 }
 
-// Names refuses names in a request that cannot name anything. The location says which field has them.
+// Names refuses names in a request that cannot name anything. The location says which field has
+// them.
 func Names(location string, names ...string) error {
 	for _, n := range names {
 		if err := muster.CheckName(n); err != nil {

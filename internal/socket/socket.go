@@ -20,8 +20,9 @@ type Patience struct {
 	// First is how long the first message may take.
 	First time.Duration
 	// Stall is how long a client may take nothing. Long, because a client that is held up by a
-	// person in front of a pager is a good one. A client that is gone is told by the kernel: it asks
-	// idle connections every few seconds, and gives up on bytes that nobody confirms after a quarter of an hour.
+	// person in front of a pager is a good one. A client that is gone is told by the kernel: it
+	// asks idle connections every few seconds, and gives up on bytes that nobody confirms after a
+	// quarter of an hour.
 	Stall time.Duration
 	// Quiet is the silence after which a ping is sent: proxies close connections that say nothing.
 	Quiet time.Duration
@@ -66,7 +67,8 @@ func Upgradable(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// Accept upgrades. An error has been answered. The socket outlives the request's context; End or Abort must be called.
+// Accept upgrades. An error has been answered. The socket outlives the request's context; End or
+// Abort must be called.
 func Accept(w http.ResponseWriter, r *http.Request, p Patience) (*Socket, error) {
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
@@ -95,8 +97,8 @@ func (s *Socket) SendJSON(v any) error {
 	return s.Send(websocket.MessageText, b)
 }
 
-// Text reads a message that must be text of so many bytes at most; r is of Reader. Errors are problem.ErrClientGone and
-// problems with the field message.
+// Text reads a message that must be text of so many bytes at most; r is of Reader. Errors are
+// problem.ErrClientGone and problems with the field message.
 func Text(kind websocket.MessageType, r io.Reader, most int64) ([]byte, error) {
 	if kind != websocket.MessageText {
 		return nil, problem.Invalid("message", "is binary where text is expected")
@@ -112,8 +114,9 @@ func Text(kind websocket.MessageType, r io.Reader, most int64) ([]byte, error) {
 }
 
 // KeepAwake sends pings through a connection on which nothing is said, until it ends, and calls
-// gone if one cannot be sent. An answer that does not come says nothing: a client that is held up does not read.
-// But one that has left while its input waits for the command would not be noticed otherwise.
+// gone if one cannot be sent. An answer that does not come says nothing: a client that is held up
+// does not read. But one that has left while its input waits for the command would not be noticed
+// otherwise.
 func (s *Socket) KeepAwake(gone func()) {
 	tick := time.NewTicker(s.patience.Quiet)
 	defer tick.Stop()
@@ -136,7 +139,8 @@ func (s *Socket) KeepAwake(gone func()) {
 	}
 }
 
-// End closes with a code, waits a moment for the client to say the same, and breaks the connection then.
+// End closes with a code, waits a moment for the client to say the same, and breaks the connection
+// then.
 func (s *Socket) End(code websocket.StatusCode, reason string) {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")

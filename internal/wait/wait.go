@@ -1,5 +1,7 @@
-// Package wait has the two waits that every loop needs: for some time unless a context ends, and for a wake-up
-// that may come from anywhere. It holds no state and starts no goroutines. Pure packages must never import it.
+// Package wait has the waits that loops and services share: for some time unless a context ends,
+// for a wake-up that may come from anywhere, for the first end of two contexts, and for the turn to
+// do what only one should do at a time. It starts no goroutines. Pure packages must never import
+// it.
 package wait
 
 import (
@@ -7,7 +9,8 @@ import (
 	"time"
 )
 
-// For waits for d. It reports whether the context is still alive then; it returns at once when the context ends.
+// For waits for d. It reports whether the context is still alive then; it returns at once when the
+// context ends.
 func For(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -19,7 +22,8 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Poke wakes whoever reads the channel, which has room for one: a wake-up that was not read yet is enough.
+// Poke wakes whoever reads the channel, which has room for one: a wake-up that was not read yet is
+// enough.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -35,7 +39,8 @@ func Drain(c <-chan struct{}) {
 	}
 }
 
-// Either returns a context that ends with ctx, or when other ends: then with the cause of other. cancel must be called.
+// Either returns a context that ends with ctx, or when other ends: then with the cause of other.
+// cancel must be called.
 func Either(ctx, other context.Context) (_ context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	unhook := context.AfterFunc(other, func() { end(context.Cause(other)) })

@@ -2,6 +2,7 @@ package wait_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,5 +47,50 @@ func TestPokeIsKeptOnce(t *testing.T) {
 	wait.Drain(c)
 	if len(c) != 0 {
 		t.Errorf("%d wake-ups are left", len(c))
+	}
+}
+
+func TestEitherEndsWithTheFirst(t *testing.T) {
+	why := errors.New("the server stops")
+	other, stop := context.WithCancelCause(t.Context())
+	ctx, cancel := wait.Either(t.Context(), other)
+	defer cancel()
+	if ctx.Err() != nil {
+		t.Fatal("it has ended before either")
+	}
+	stop(why)
+	<-ctx.Done()
+	if context.Cause(ctx) != why {
+		t.Errorf("its cause is %v", context.Cause(ctx))
+	}
+	first, end := context.WithCancel(t.Context())
+	ctx, cancel = wait.Either(first, t.Context())
+	defer cancel()
+	end()
+	<-ctx.Done()
+	if context.Cause(ctx) != context.Canceled {
+		t.Errorf("its cause is %v", context.Cause(ctx))
+	}
+	ctx, cancel = wait.Either(t.Context(), t.Context())
+	cancel()
+	if ctx.Err() == nil {
+		t.Error("cancel does not end it")
+	}
+}
+
+func TestOneHasTheTurn(t *testing.T) {
+	turn := wait.NewTurn()
+	if err := turn.Take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("no time")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if err := turn.Take(ctx); err != why {
+		t.Errorf("a turn that another has was taken: %v", err)
+	}
+	turn.Leave()
+	if err := turn.Take(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
