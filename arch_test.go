@@ -101,7 +101,7 @@ var rules = []rule{
 	{place: "internal/socket", may: []string{".", "api", "internal/problem"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/metrics", may: append([]string{"internal/inside"}, services...), third: []string{"github.com/prometheus/client_golang"}},
 	{place: "internal/door", may: append([]string{"internal/conns"}, services...)},
-	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/decide/...", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/metrics", "internal/socket", "internal/submit", "internal/operate", "internal/wire/...", "internal/blob", "internal/clock", "internal/conns", "internal/policy"},
+	{place: "internal/httpapi", may: []string{".", "api", "internal/state", "internal/present", "internal/explain", "internal/problem", "internal/claim", "internal/inside", "internal/submit", "internal/operate", "internal/door", "internal/metrics", "internal/socket", "internal/clock", "internal/wire/init"},
 		third: []string{"github.com/danielgtaylor/huma/v2", "github.com/coder/websocket"}},
 	{place: "internal/compat/...", may: []string{".", "api", "internal/state", "internal/wire/init", "internal/present", "internal/problem", "internal/claim", "internal/inside", "internal/door", "internal/submit", "internal/conns"}, third: []string{"github.com/coder/websocket"}},
 	{place: "internal/server", may: []string{".", "api", "internal/..."}, third: []string{"*"}},
@@ -271,6 +271,22 @@ func TestLoopsDoNotKnowEachOther(t *testing.T) {
 	}
 	if crossing(ruleFor("internal/state"), module+"/internal/raftlog") == "" {
 		t.Error("state may import raftlog")
+	}
+}
+
+// A service must not know who asks it, what carries out its facts, or another service.
+func TestServicesKnowNeitherTransportsNorLoops(t *testing.T) {
+	all := []string{"internal/claim", "internal/inside", "internal/submit", "internal/operate", "internal/door"}
+	for _, service := range all {
+		r := ruleFor(service)
+		for _, other := range append([]string{"internal/httpapi", "internal/compat/poseidon", "internal/control/link", "internal/server"}, all...) {
+			if other != service && crossing(r, module+"/"+other) == "" {
+				t.Errorf("%s may import %s", service, other)
+			}
+		}
+	}
+	if crossing(ruleFor("internal/compat/poseidon"), module+"/internal/httpapi") == "" {
+		t.Error("one transport may borrow from another")
 	}
 }
 

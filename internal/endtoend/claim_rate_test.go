@@ -12,13 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/explain"
-	"github.com/musterhq/muster/internal/operate"
-
-	"github.com/musterhq/muster/internal/submit"
-
-	"github.com/musterhq/muster/internal/metrics"
-
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
@@ -28,10 +21,14 @@ import (
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/runners"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/metrics"
+	"github.com/musterhq/muster/internal/operate"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
 )
 
 var claimsFor = flag.Duration("endtoend.claims", 10*time.Second, "how long BenchmarkRunnerRate claims at its rate")
@@ -122,7 +119,7 @@ func newStockroom(b *testing.B, warm int) *stockroom {
 	d, err := door.New(door.Config{State: st, Claims: claims, Token: token})
 	fail(err)
 	a, err := httpapi.New(httpapi.Config{
-		State: st, Proposer: s, Blobs: blobs, Inside: in, Claims: claims, Door: d, Submit: sub, Operate: op, Loops: func() explain.Loops { return operate.Idle{} },
+		State: st, Inside: in, Claims: claims, Door: d, Submit: sub, Operate: op, Loops: func() explain.Loops { return operate.Idle{} },
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: metrics.New(metrics.Config{State: st, Version: "bench"}),
 	})

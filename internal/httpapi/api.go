@@ -8,24 +8,19 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/musterhq/muster/internal/socket"
-
-	"github.com/musterhq/muster/internal/operate"
-
-	"github.com/musterhq/muster/internal/submit"
-
-	"github.com/musterhq/muster/internal/metrics"
-
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/metrics"
+	"github.com/musterhq/muster/internal/operate"
+	"github.com/musterhq/muster/internal/socket"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -35,20 +30,11 @@ type State interface {
 	Feed() *state.Feed
 }
 
-// Blobs is the store of output and uploads. Errors are faults.
-type Blobs interface {
-	PutUpload(ctx context.Context, digest string, r io.Reader, limit int64) (int64, error)
-	// Upload tells whether an upload is here, and keeps it for a while if it is.
-	Upload(ctx context.Context, digest string) (blob.Info, error)
-}
-
 // Config of an API. All but those marked optional are needed.
 type Config struct {
-	State    State
-	Proposer state.Proposer
+	State State
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
-	Blobs Blobs
 	// Inside is what can be done in sandboxes.
 	Inside *inside.Service
 	// Claims hands out runners.
@@ -73,15 +59,11 @@ type Config struct {
 	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.
 	Metrics *metrics.Metrics
-	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
-	UploadLimit int64
 	// Stopping ends streams when the server is shut down, with the cause that clients are told. Optional.
 	Stopping context.Context
 	Version  string
 	Logger   *slog.Logger // optional
 }
-
-const defaultUploadLimit = 4 << 30
 
 // API serves requests.
 type API struct {
@@ -96,14 +78,11 @@ type API struct {
 // New makes an API. It starts nothing.
 func New(c Config) (*API, error) {
 	switch {
-	case c.State == nil, c.Proposer == nil, c.Blobs == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
-		return nil, errors.New("http api: state, proposer, blobs, door, inside, claims, submit, operate, loops, backup and ready are needed")
+	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
+		return nil, errors.New("http api: state, door, inside, claims, submit, operate, loops, backup and ready are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.UploadLimit == 0 {
-		c.UploadLimit = defaultUploadLimit
 	}
 	if c.Planning == nil {
 		c.Planning = wait.NewTurn()

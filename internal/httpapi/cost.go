@@ -5,10 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/musterhq/muster/internal/present"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/present"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 )

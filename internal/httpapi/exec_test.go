@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/socket"
-
 	"github.com/coder/websocket"
 
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/socket"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 

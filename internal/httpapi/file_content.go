@@ -7,13 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/musterhq/muster/internal/inside"
-
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )

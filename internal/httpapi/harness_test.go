@@ -18,28 +18,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/explain"
-	"github.com/musterhq/muster/internal/operate"
-
-	"github.com/musterhq/muster/internal/submit"
-	"github.com/musterhq/muster/internal/wait"
-
-	"github.com/musterhq/muster/internal/metrics"
-
-	"github.com/musterhq/muster/internal/door"
-	"github.com/musterhq/muster/internal/inside"
-	"github.com/musterhq/muster/internal/problem"
-	wire "github.com/musterhq/muster/internal/wire/agent"
-
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
+	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/explain"
+	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/metrics"
+	"github.com/musterhq/muster/internal/operate"
+	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/testwait"
+	"github.com/musterhq/muster/internal/wait"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // initPath is muster-init, built once; empty if it cannot be built here.
@@ -160,12 +156,15 @@ type parts struct {
 	CaughtUp     func() error
 	Started      chan struct{}
 	// Of the services.
-	Images   operate.Link
-	Insight  operate.Loops
-	Check    func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
-	Fits     func(*api.JobSpec, *state.Snapshot) (bool, string)
-	Runners  claim.Runners
-	ClaimKey muster.Secret
+	Proposer    state.Proposer
+	Blobs       submit.Uploads
+	UploadLimit int64
+	Images      operate.Link
+	Insight     operate.Loops
+	Check       func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
+	Fits        func(*api.JobSpec, *state.Snapshot) (bool, string)
+	Runners     claim.Runners
+	ClaimKey    muster.Secret
 	// Sandboxes reaches into sandboxes, and Output reads what is still on its node.
 	Sandboxes      sandboxes
 	Output         liveOutput
@@ -219,7 +218,7 @@ func (p *parts) build() (*API, error) {
 	}
 	p.Planning = wait.NewTurn()
 	p.Submit, err = submit.New(submit.Config{
-		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, Fits: p.Fits, Running: p.Running, Planning: p.Planning,
+		State: p.State, Proposer: p.Proposer, Clock: p.Clock, Uploads: p.Blobs, UploadLimit: p.UploadLimit, Fits: p.Fits, Running: p.Running, Planning: p.Planning,
 		Paused: func() string { return p.Insight.Paused() },
 	})
 	if err != nil {
@@ -266,8 +265,8 @@ func newBench(t testing.TB, feed int, change ...func(*parts)) *bench {
 	b := &bench{TB: t, state: s, log: &log{state: s}, blobs: blobs, nodes: &liveNodes{}, logged: &buffer{}}
 	stopping, stop := context.WithCancelCause(context.Background())
 	b.stop = func() { stop(problem.ErrStopping) }
-	c := parts{Insight: operate.Idle{}, Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
-		State: s, Proposer: b.log, Blobs: blobs, Stopping: stopping,
+	c := parts{Proposer: b.log, Blobs: blobs, Insight: operate.Idle{}, Token: muster.NewSecret(token), AllowedHosts: []string{"muster.example.com", "odd.example.com:8080"}, Sandboxes: noSandboxes{}, Output: b.nodes, Store: blobs, Config: Config{
+		State: s, Stopping: stopping,
 		Backup: func(_ context.Context, w io.Writer) error { _, err := w.Write([]byte("backup\x00")); return err },
 		Ready: func() error {
 			b.mu.Lock()

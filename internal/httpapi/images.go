@@ -5,15 +5,11 @@ import (
 	"net/http"
 	"reflect"
 
-	"github.com/musterhq/muster/internal/door"
-
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/problem"
-	wire "github.com/musterhq/muster/internal/wire/agent"
+	"github.com/musterhq/muster/internal/door"
 )
 
 // imageHandlers handle images in the caches of nodes.
@@ -46,14 +42,7 @@ func (a imageHandlers) listImages(ctx context.Context, in *NodePath) (*imageList
 	if err != nil {
 		return nil, err
 	}
-	out := &imageListOut{api.ImageList{Images: []api.Image{}, Used: int64(list.Used), Limit: int64(list.Limit)}}
-	for i := range list.Images {
-		m := &list.Images[i]
-		out.Body.Images = append(out.Body.Images, api.Image{
-			Ref: m.Ref, Digest: m.Digest, Size: int64(m.Size), Layers: m.Layers, InUse: m.InUse, Used: m.Used.Std().UTC(),
-		})
-	}
-	return out, nil
+	return &imageListOut{*list}, nil
 }
 
 type pullImageIn struct {
@@ -76,16 +65,13 @@ func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.St
 		_, w := humago.Unwrap(hc)
 		defer cancel()
 		begun := false
-		for p, err := range progress {
-			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
+		for line, err := range progress {
 			switch {
 			case err != nil && !begun:
 				a.fail(ctx, "pull-image", err).Write(w)
 				return
 			case err != nil:
 				line.Problem = &a.fail(ctx, "pull-image", err).Problem
-			case p.Failure != nil:
-				line.Problem = &imageProblem(p).Problem
 			}
 			if !begun {
 				begun = true
@@ -105,18 +91,6 @@ func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.St
 	}}, nil
 }
 
-// imageProblem is the problem of an image that could not be pulled.
-func imageProblem(p wire.PullProgress) *problem.Problem {
-	f := p.Failure
-	switch {
-	case f.Reason == muster.ReasonImageNotFound:
-		return problem.New(http.StatusNotFound, api.CodeImageNotFound, problem.Printable(f.Message))
-	case f.Class == muster.FailureUser:
-		return problem.New(http.StatusUnprocessableEntity, string(muster.FaultInvalid), problem.Printable(f.Message))
-	}
-	return problem.New(http.StatusServiceUnavailable, string(muster.FaultUnavailable), problem.Printable(f.Message))
-}
-
 type pruneIn struct {
 	NodePath
 	All bool `query:"all" doc:"Also those that were used lately."`
@@ -129,5 +103,5 @@ func (a imageHandlers) pruneImages(ctx context.Context, in *pruneIn) (*prunedOut
 	if err != nil {
 		return nil, err
 	}
-	return &prunedOut{api.ImagesPruned{Freed: int64(p.Freed)}}, nil
+	return &prunedOut{*p}, nil
 }

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/door"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/state"
 )
 

@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/operate"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/operate"
 	"github.com/musterhq/muster/internal/state"
 )
 

@@ -9,8 +9,6 @@ import (
 	"reflect"
 	"sync"
 
-	"github.com/musterhq/muster/internal/socket"
-
 	"github.com/coder/websocket"
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -19,6 +17,7 @@ import (
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/problem"
+	"github.com/musterhq/muster/internal/socket"
 )
 
 // portHandlers handle ports in sandboxes.

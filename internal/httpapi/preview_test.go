@@ -7,10 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/musterhq/muster/internal/operate"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/operate"
 	"github.com/musterhq/muster/internal/state"
 )
 

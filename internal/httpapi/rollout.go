@@ -4,10 +4,9 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/musterhq/muster/internal/submit"
-
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/submit"
 )
 
 func (a jobHandlers) rollouts() {

@@ -10,11 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/musterhq/muster/internal/metrics"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
+	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/state"
 )
 

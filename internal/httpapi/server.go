@@ -4,13 +4,12 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/musterhq/muster/internal/door"
-
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 )
 
 // Health is the answer of /livez and /readyz.

@@ -2,15 +2,12 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/blob"
-	"github.com/musterhq/muster/internal/problem"
 )
 
 // uploadHandlers handle inputs that are sent ahead of jobs.
@@ -33,15 +30,9 @@ func (a uploadHandlers) routes() {
 	register(a.API, head, a.hasUpload)
 }
 
+// UploadPath names an upload in the path.
 type UploadPath struct {
 	Digest string `path:"digest" maxLength:"200" doc:"sha256: and 64 lower-case hexadecimal digits."`
-}
-
-func (p *UploadPath) check() error {
-	if err := blob.CheckDigest(p.Digest); err != nil {
-		return problem.Invalid("path.digest", "%v", err)
-	}
-	return nil
 }
 
 type putUploadIn struct {
@@ -52,18 +43,11 @@ type putUploadIn struct {
 type uploadOut struct{ Body api.Upload }
 
 func (a uploadHandlers) putUpload(ctx context.Context, in *putUploadIn) (*uploadOut, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	if in.length > a.cfg.UploadLimit {
-		return nil, &http.MaxBytesError{Limit: a.cfg.UploadLimit}
-	}
-	body := http.MaxBytesReader(nil, io.NopCloser(in.from), a.cfg.UploadLimit)
-	n, err := a.cfg.Blobs.PutUpload(ctx, in.Digest, body, a.cfg.UploadLimit)
+	up, err := a.cfg.Submit.Upload(ctx, in.Digest, in.length, in.from)
 	if err != nil {
 		return nil, err
 	}
-	return &uploadOut{api.Upload{Digest: in.Digest, Size: n}}, nil
+	return &uploadOut{*up}, nil
 }
 
 type hasUploadOut struct {
@@ -71,12 +55,9 @@ type hasUploadOut struct {
 }
 
 func (a uploadHandlers) hasUpload(ctx context.Context, in *UploadPath) (*hasUploadOut, error) {
-	if err := in.check(); err != nil {
-		return nil, err
-	}
-	info, err := a.cfg.Blobs.Upload(ctx, in.Digest)
+	size, err := a.cfg.Submit.Uploaded(ctx, in.Digest)
 	if err != nil {
 		return nil, err
 	}
-	return &hasUploadOut{strconv.FormatInt(info.Size, 10)}, nil
+	return &hasUploadOut{strconv.FormatInt(size, 10)}, nil
 }

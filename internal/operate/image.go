@@ -11,10 +11,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Images are those in the caches of nodes.
+// Images are the images in the caches of nodes. Nodes pull by themselves what they need: operators
+// pull ahead of that, and make room.
 type Images struct{ *desk }
 
-// reach finds a node that there is, and the link to it.
+// reach finds a node and the link. A node that is gone has no cache: that has a status of its own,
+// so that clients do not wait for it.
 func (s *Images) reach(id string) (muster.NodeID, Link, error) {
 	n, err := s.node(id)
 	if err != nil {
@@ -27,17 +29,29 @@ func (s *Images) reach(id string) (muster.NodeID, Link, error) {
 	return n.ID, l, err
 }
 
-// List lists the images on a node.
-func (s *Images) List(ctx context.Context, node string) (wire.ImageList, error) {
+// List lists the images on a node, and how much of its disk they have and may have, in bytes.
+func (s *Images) List(ctx context.Context, node string) (*api.ImageList, error) {
 	id, l, err := s.reach(node)
 	if err != nil {
-		return wire.ImageList{}, err
+		return nil, err
 	}
-	return l.Images(ctx, id)
+	list, err := l.Images(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	out := &api.ImageList{Images: []api.Image{}, Used: int64(list.Used), Limit: int64(list.Limit)}
+	for i := range list.Images {
+		m := &list.Images[i]
+		out.Images = append(out.Images, api.Image{
+			Ref: m.Ref, Digest: m.Digest, Size: int64(m.Size), Layers: m.Layers, InUse: m.InUse, Used: m.Used.Std().UTC(),
+		})
+	}
+	return out, nil
 }
 
-// Pull pulls an image to a node, ahead of its use. The last progress has the digest.
-func (s *Images) Pull(ctx context.Context, node, ref string) (iter.Seq2[wire.PullProgress, error], error) {
+// Pull pulls an image to a node, ahead of its use. The last progress has the digest, or a problem
+// if the image cannot be pulled. An error of the sequence is the way to the node's, and ends it.
+func (s *Images) Pull(ctx context.Context, node, ref string) (iter.Seq2[api.ImageProgress, error], error) {
 	if ref == "" || len(ref) > 1024 {
 		return nil, problem.Invalid("body.ref", "is %q; name an image, as python:3.13", problem.Clip(ref))
 	}
@@ -45,14 +59,42 @@ func (s *Images) Pull(ctx context.Context, node, ref string) (iter.Seq2[wire.Pul
 	if err != nil {
 		return nil, err
 	}
-	return l.PullImage(ctx, id, ref), nil
+	return func(yield func(api.ImageProgress, error) bool) {
+		for p, err := range l.PullImage(ctx, id, ref) {
+			line := api.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone, Digest: p.Digest}
+			if err == nil && p.Failure != nil {
+				line.Problem = &imageProblem(p).Problem
+			}
+			if !yield(line, err) {
+				return
+			}
+		}
+	}, nil
 }
 
-// Prune deletes images from a node: those that no sandbox uses, and that were not used lately; or with all every unused one.
-func (s *Images) Prune(ctx context.Context, node string, all bool) (wire.Pruned, error) {
+// Prune deletes images from a node: those that no sandbox uses, and that were not used lately; or
+// with all every unused one.
+func (s *Images) Prune(ctx context.Context, node string, all bool) (*api.ImagesPruned, error) {
 	id, l, err := s.reach(node)
 	if err != nil {
-		return wire.Pruned{}, err
+		return nil, err
 	}
-	return l.PruneImages(ctx, id, all)
+	p, err := l.PruneImages(ctx, id, all)
+	if err != nil {
+		return nil, err
+	}
+	return &api.ImagesPruned{Freed: int64(p.Freed)}, nil
+}
+
+// imageProblem is the problem of an image that could not be pulled. The text is the registry's or
+// the node's, and not trusted.
+func imageProblem(p wire.PullProgress) *problem.Problem {
+	f := p.Failure
+	switch {
+	case f.Reason == muster.ReasonImageNotFound:
+		return problem.New(http.StatusNotFound, api.CodeImageNotFound, problem.Printable(f.Message))
+	case f.Class == muster.FailureUser:
+		return problem.New(http.StatusUnprocessableEntity, string(muster.FaultInvalid), problem.Printable(f.Message))
+	}
+	return problem.New(http.StatusServiceUnavailable, string(muster.FaultUnavailable), problem.Printable(f.Message))
 }

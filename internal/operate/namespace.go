@@ -14,7 +14,8 @@ import (
 // Namespaces are whose work it is, and what they may have.
 type Namespaces struct{ *desk }
 
-// Limit sets all limits of a namespace: one that is left out is lifted. What runs is never ended for a limit.
+// Limit sets all limits of a namespace: one that is left out is lifted. What runs is never ended
+// for a limit.
 func (s *Namespaces) Limit(ctx context.Context, ns muster.Namespace, b *api.NamespaceSet) error {
 	if err := checkSaid(b.Reason, b.Who); err != nil {
 		return err
@@ -35,6 +36,8 @@ func (s *Namespaces) Limit(ctx context.Context, ns muster.Namespace, b *api.Name
 	return s.propose(ctx, &state.NamespaceLimited{Limits: row})
 }
 
+// wrongLimits says which limits no namespace can have. The bounds keep sums of them from
+// overflowing.
 func wrongLimits(l *api.NamespaceLimits) (out []api.ProblemField) {
 	const most = 1_000_000_000
 	bad := func(field, format string, args ...any) {

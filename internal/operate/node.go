@@ -13,16 +13,18 @@ import (
 // Nodes are machines. Orders to them are facts; the loops carry them out.
 type Nodes struct{ *desk }
 
-// Get is the row of a node.
+// Get returns the row of a node, also of one that is gone and still remembered.
 func (s *Nodes) Get(id string) (*state.Node, error) { return s.node(id) }
 
-// Show shows a node with its history, and what the loops know of it.
+// Show shows a node with its history. What only the loops know of it, such as its usage, is shown
+// while it lives.
 func (s *Nodes) Show(n *state.Node) api.Node {
 	out := present.NodeWithHistory(n, s.cfg.Clock.Now())
 	if n.Stage.Live() {
 		loops := s.cfg.Loops()
 		out.Trouble = loops.Troubles()(n)
 		out.Usage, out.Problems = loops.Usage(n.ID)
+		// A held node does not end itself: its lease does not run.
 		if n.Intent != muster.NodeHold {
 			out.Lease = s.lease(n.Pool)
 		}
@@ -30,7 +32,8 @@ func (s *Nodes) Show(n *state.Node) api.Node {
 	return out
 }
 
-// Hold has a node get no new work, and nothing destroys it, until it is set to run or the time is over.
+// Hold has a node get no new work, and nothing destroys it, until it is set to run or the time is
+// over.
 func (s *Nodes) Hold(ctx context.Context, id string, b *api.NodeHold) (*state.Node, error) {
 	until, err := s.untilAfter("body.for", b.For)
 	if err != nil {
@@ -39,7 +42,8 @@ func (s *Nodes) Hold(ctx context.Context, id string, b *api.NodeHold) (*state.No
 	return s.setIntent(ctx, id, &state.NodeIntentSet{Intent: muster.NodeHold, Reason: b.Reason, Who: b.Who, Until: until})
 }
 
-// Drain has a node get no new work, and end when nothing runs there any more. After the deadline what is left is stopped.
+// Drain has a node get no new work, and end when nothing runs there any more. After the deadline
+// what is left is stopped.
 func (s *Nodes) Drain(ctx context.Context, id string, b *api.NodeDrain) (*state.Node, error) {
 	until, err := s.untilAfter("body.deadline", b.Deadline)
 	if err != nil {
@@ -53,7 +57,8 @@ func (s *Nodes) Run(ctx context.Context, id string, b *api.NodeOrder) (*state.No
 	return s.setIntent(ctx, id, &state.NodeIntentSet{Intent: muster.NodeRun, Reason: b.Reason, Who: b.Who})
 }
 
-// untilAfter is when a time that begins now is over; 0 if none is given.
+// untilAfter returns when a time that begins now is over; 0 if no time is given. field names it in
+// the problem of one that is too long.
 func (s *Nodes) untilAfter(field string, d api.Duration) (muster.Time, error) {
 	switch {
 	case d.Std() < 0 || d.Std() > longestHold:
@@ -64,6 +69,7 @@ func (s *Nodes) untilAfter(field string, d api.Duration) (muster.Time, error) {
 	return s.cfg.Clock.Now().Add(d.Std()), nil
 }
 
+// setIntent proposes an intent of the operator for a node.
 func (s *Nodes) setIntent(ctx context.Context, id string, f *state.NodeIntentSet) (*state.Node, error) {
 	if err := checkSaid(f.Reason, f.Who); err != nil {
 		return nil, err
@@ -81,7 +87,7 @@ func (s *Nodes) setIntent(ctx context.Context, id string, f *state.NodeIntentSet
 	return s.after(n), nil
 }
 
-// after is a node after what was done to it.
+// after returns a node as it is after what was done to it. It may have been forgotten since.
 func (s *Nodes) after(n *state.Node) *state.Node {
 	if now := s.cfg.State.Latest().Node(n.ID); now != nil {
 		return now
@@ -89,8 +95,8 @@ func (s *Nodes) after(n *state.Node) *state.Node {
 	return n
 }
 
-// Destroy drains a node for good, or with Now destroys it at once: then what runs there is lost. One that is held is
-// refused. On one that is being destroyed already it changes nothing.
+// Destroy drains a node for good, or with Now destroys it at once: then what runs there is lost.
+// One that is held is refused. On one that is being destroyed already it changes nothing.
 func (s *Nodes) Destroy(ctx context.Context, id string, b *api.NodeDestroy) (*state.Node, error) {
 	if err := checkSaid(b.Reason, b.Who); err != nil {
 		return nil, err

@@ -65,8 +65,8 @@ func (s *Pools) Show(name string) (*api.Pool, error) {
 	return &out, nil
 }
 
-// Resume lets nodes of a pool be destroyed again after its breaker has tripped, starts the count at 0, and has the provider asked
-// again for what it refused.
+// Resume lets nodes of a pool be destroyed again after its breaker has tripped, starts the count at
+// 0, and has the provider asked again for what it refused.
 func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*api.Pool, error) {
 	if err := checkSaid(b.Reason, b.Who); err != nil {
 		return nil, err
@@ -89,7 +89,8 @@ func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*ap
 	return out, err
 }
 
-// poolOf shows a pool, but for its nodes.
+// poolOf shows a pool without its nodes, with what the loops know of it: what its provider refuses
+// or does not answer, and which members wait although it could launch nodes for them.
 func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, now muster.Time) api.Pool {
 	out := present.Pool(snap, p, now)
 	out.Lease = s.lease(p.Name)

@@ -15,9 +15,9 @@ type Providers struct{ *desk }
 // checkTimeout is how long a check may take if nothing is said.
 const checkTimeout = 10 * time.Minute
 
-// Check tries a provider: it launches one instance, waits for its agent, runs one command there, and destroys the instance,
-// whatever happened before. The returned function does it, and calls say for each step; it is separate so that a wrong
-// request is refused before anything is answered.
+// Check tries a provider: it launches one instance, waits for its agent, runs one command there,
+// and destroys the instance, whatever happened before. The returned function does it, and calls say
+// for each step; it is separate so that a wrong request is refused before anything is answered.
 func (s *Providers) Check(name string, want api.ProviderCheck) (run func(ctx context.Context, say func(step, text string)) error, err error) {
 	switch {
 	case want.Timeout < 0 || want.Timeout.Std() > 24*time.Hour:

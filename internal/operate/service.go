@@ -24,11 +24,14 @@ type State interface {
 // Loops is what the leader's loops know beside the state.
 type Loops interface {
 	explain.Loops
-	// Usage is what a node's agent last reported, nil if nothing is known, and what the agent says that the node cannot do.
+	// Usage is what a node's agent last reported, nil if nothing is known, and what the agent says
+	// that the node cannot do.
 	Usage(id muster.NodeID) (*api.NodeUsage, []string)
-	// Unsold returns since when a provider's offerings cannot be listed and the error of the last list; 0 and nil if they can.
+	// Unsold returns since when a provider's offerings cannot be listed and the error of the last
+	// list; 0 and nil if they can.
 	Unsold(provider muster.ProviderName) (since muster.Time, why error)
-	// Unblock has the provider asked again for what it refused to a pool, and returns how many blocks that ended.
+	// Unblock has the provider asked again for what it refused to a pool, and returns how many
+	// blocks that ended.
 	Unblock(pool muster.PoolName) int
 }
 
@@ -44,7 +47,8 @@ func (Idle) Unsold(muster.ProviderName) (muster.Time, error) { return 0, nil }
 func (Idle) Blind(muster.ProviderName) (muster.Time, error)  { return 0, nil }
 func (Idle) Unblock(muster.PoolName) int                     { return 0 }
 
-// Link reaches the images in nodes' caches. All methods may be called at once. Faults: not-found, unavailable.
+// Link reaches the images in nodes' caches. All methods may be called at once. Faults: not-found,
+// unavailable.
 type Link interface {
 	Images(ctx context.Context, id muster.NodeID) (wire.ImageList, error)
 	PullImage(ctx context.Context, id muster.NodeID, ref string) iter.Seq2[wire.PullProgress, error]
@@ -57,9 +61,11 @@ type Config struct {
 	Proposer state.Proposer
 	// Clock is the log's; nil: the system's.
 	Clock clock.Clock
-	// Loops are those of the present leadership. Optional: without, nothing is known beside the state.
+	// Loops are those of the present leadership. Optional: without, nothing is known beside the
+	// state.
 	Loops func() Loops
-	// Link is the link of the present leadership. Its error is told to whoever asks while there is none.
+	// Link is the link of the present leadership. Its error is told to whoever asks while there is
+	// none.
 	Link func() (Link, error)
 	// Running is the configuration that the server runs with now. Optional.
 	Running func() *api.ServerConfig
@@ -68,8 +74,9 @@ type Config struct {
 	Check func(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error
 }
 
-// Service is what operators do, by what they do it to. Its methods may be called from any goroutine, and keep nothing between
-// calls. Errors are problems and faults; fields of problems are named as in the body of a request.
+// Service is what operators do, by what they do it to. Its methods may be called from any
+// goroutine, and keep nothing between calls. Errors are problems and faults; fields of problems are
+// named as in the body of a request.
 type Service struct {
 	Nodes      *Nodes
 	Images     *Images
@@ -90,7 +97,8 @@ func New(c Config) (*Service, error) {
 	return &Service{Nodes: &Nodes{d}, Images: &Images{d}, Pools: &Pools{d}, Namespaces: &Namespaces{d}, Providers: &Providers{d}}, nil
 }
 
-// desk is what all parts of a Service share.
+// desk is what all parts of a Service share: the configuration, and what it takes to find a node
+// and to propose.
 type desk struct{ cfg Config }
 
 // lease is how long nodes of a pool wait for a server before they end themselves; 0: for ever.
@@ -122,7 +130,7 @@ const (
 	longestHold     = 10 * 365 * 24 * time.Hour
 )
 
-// checkSaid bounds what goes into the log as it is.
+// checkSaid bounds what operators say, as it goes into the log as it is and stays there.
 func checkSaid(reason, who string) error {
 	switch {
 	case len(reason) > maxSaid:

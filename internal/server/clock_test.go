@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/metrics"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/state"
 )
 

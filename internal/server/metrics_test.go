@@ -14,12 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/musterhq/muster/internal/metrics"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/sim"
 	"github.com/musterhq/muster/internal/state"
 )

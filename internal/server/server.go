@@ -16,10 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/musterhq/muster/internal/explain"
-
-	"github.com/musterhq/muster/internal/metrics"
-
 	"golang.org/x/sync/errgroup"
 
 	"github.com/musterhq/muster"
@@ -27,8 +23,10 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/locate"
+	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/registry"
 	"github.com/musterhq/muster/internal/state"
@@ -384,12 +382,10 @@ func (s *Server) api() (*http.Server, error) {
 		return nil, err
 	}
 	_, err = httpapi.New(httpapi.Config{
-		State:    s.state,
-		Proposer: s.users(),
-		Clock:    s.raft.Now,
-		Blobs:    s.blobs,
-		Inside:   services.inside,
-		Door:     services.door, Stopping: services.stopping,
+		State:  s.state,
+		Clock:  s.raft.Now,
+		Inside: services.inside,
+		Door:   services.door, Stopping: services.stopping,
 		Claims: services.claims,
 		Submit: services.submit, Planning: services.planning,
 		Backup: func(ctx context.Context, w io.Writer) error {

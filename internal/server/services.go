@@ -4,78 +4,83 @@ import (
 	"context"
 	"time"
 
-	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/decide/size"
-	"github.com/musterhq/muster/internal/explain"
-	"github.com/musterhq/muster/internal/operate"
-
-	"github.com/musterhq/muster/internal/submit"
-	"github.com/musterhq/muster/internal/wait"
-
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/runners"
+	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/operate"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
+	"github.com/musterhq/muster/internal/wait"
 )
 
-// services are what the transports share. Each declares what it needs of the loops in a small interface; this file fills these in
-// with the loops of the present leadership.
+// services are what the transports share. Each declares what it needs of the loops in a small
+// interface. This file fills those in with the loops of the present leadership, and says what is
+// told while there is none.
 type services struct {
 	claims  *claim.Service
 	inside  *inside.Service
 	door    *door.Door
 	submit  *submit.Service
 	operate *operate.Service
-	// planning is had by who computes where members would be placed.
+	// planning is the turn to compute where members would be placed. With thousands of nodes that
+	// takes CPU which the scheduler needs.
 	planning *wait.Turn
 	// stopping ends when the API is shut down, by stop.
 	stopping context.Context
 	stop     func()
 }
 
-func (s *Server) newServices() (*services, error) {
-	claims, err := claim.New(claim.Config{State: s.state, Proposer: s.users(), Clock: s.raft.Now, Runners: s.handsOut, Key: s.claimKey})
-	if err != nil {
-		return nil, err
-	}
+// newServices makes the services, inner ones first. It starts nothing.
+func (s *Server) newServices() (_ *services, err error) {
 	stopping, stop := context.WithCancelCause(context.Background())
-	in, err := inside.New(inside.Config{State: s.state, Clock: s.raft.Now, Store: s.blobs, Link: s.linked, Claims: claims, Counters: s.metrics, Stopping: stopping})
-	if err != nil {
-		stop(err)
-		return nil, err
-	}
-	d, err := door.New(door.Config{
-		State: s.state, Claims: claims, Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
-		CaughtUp: s.isCaughtUp, Started: s.started, Requests: s.metrics, Logger: s.log,
+	defer func() {
+		if err != nil {
+			stop(err)
+		}
+	}()
+	out := &services{stopping: stopping, stop: func() { stop(problem.ErrStopping) }, planning: wait.NewTurn()}
+	out.claims, err = claim.New(claim.Config{
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Runners: s.handsOut, Key: s.claimKey,
 	})
 	if err != nil {
-		stop(err)
 		return nil, err
 	}
-	planning := wait.NewTurn()
-	sub, err := submit.New(submit.Config{
-		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: planning, Paused: func() string { return s.known().Paused() },
+	out.inside, err = inside.New(inside.Config{
+		State: s.state, Clock: s.raft.Now, Store: s.blobs, Link: s.linked, Claims: out.claims, Counters: s.metrics, Stopping: stopping,
 	})
 	if err != nil {
-		stop(err)
 		return nil, err
 	}
-	op, err := operate.New(operate.Config{
+	out.submit, err = submit.New(submit.Config{
+		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning,
+		Paused: func() string { return s.known().Paused() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	out.operate, err = operate.New(operate.Config{
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Loops: s.known, Running: s.config, Check: s.check,
 		Link: func() (operate.Link, error) { return s.nodes() },
 	})
 	if err != nil {
-		stop(err)
 		return nil, err
 	}
-	return &services{claims: claims, inside: in, door: d, submit: sub, operate: op, planning: planning, stopping: stopping, stop: func() { stop(problem.ErrStopping) }}, nil
+	out.door, err = door.New(door.Config{
+		State: s.state, Claims: out.claims, Token: s.token, NoAuth: s.cfg.NoAuth, AllowedHosts: s.cfg.AllowedHosts,
+		CaughtUp: s.isCaughtUp, Started: s.started, Requests: s.metrics, Logger: s.log,
+	})
+	return out, err
 }
 
-// users takes what is proposed for users: it is refused while the disk is nearly full, but for what makes room.
+// users takes what is proposed for users: it is refused while the disk is nearly full, but for what
+// makes room.
 func (s *Server) users() state.Proposer {
 	return users{ledger{s.state, s.raft.ProposeUser, s.times.commits}, ledger{s.state, s.raft.ProposeFreeing, s.times.commits}}
 }
@@ -89,7 +94,7 @@ func (s *Server) handsOut() claim.Runners {
 	return handsOut{l.runners}
 }
 
-// handsOut gives claims the requests of the service.
+// handsOut hands the requests of the service to the loop. The two types have the same fields.
 type handsOut struct{ *runners.Runners }
 
 func (h handsOut) Claim(ctx context.Context, r claim.Request) (*state.Claim, error) {
@@ -113,7 +118,7 @@ func (s *Server) linked() (inside.Link, error) {
 	return linked{l}, nil
 }
 
-// linked gives sandboxes the tunnels of a link.
+// linked returns the tunnels of a link as the interface that the service declares.
 type linked struct{ *link.Link }
 
 func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (inside.Conn, error) {
@@ -124,7 +129,8 @@ func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (insid
 	return t, nil
 }
 
-// known is what the loops of the present leadership know beside the state. Without a leadership it is nothing.
+// known is what the loops of the present leadership know beside the state. Without a leadership it
+// is nothing.
 func (s *Server) known() operate.Loops {
 	if l := s.stats.now.Load(); l != nil {
 		return knows{l}
@@ -132,10 +138,10 @@ func (s *Server) known() operate.Loops {
 	return operate.Idle{}
 }
 
-// knows tells services what loops know.
+// knows answers the questions of services from loops.
 type knows struct{ *loops }
 
-// Usage is the link's.
+// Usage is what the link heard last.
 func (k knows) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
 	u, ok := k.link.Usage(id)
 	if !ok || u.Heard == 0 {
@@ -147,24 +153,24 @@ func (k knows) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
 	}, u.Problems
 }
 
-// Fleet is the fleet's.
+// Fleet is what the fleet decided last.
 func (k knows) Fleet() (*size.Decisions, []size.Block) {
 	return k.fleet.Decisions(), k.fleet.Blocks()
 }
 
-// Blind is the fleet's.
+// Blind is what the fleet noted of lists of instances.
 func (k knows) Blind(provider muster.ProviderName) (muster.Time, error) {
 	b := k.fleet.Blind(provider)
 	return b.Since, b.Err
 }
 
-// Unsold is the fleet's.
+// Unsold is what the fleet noted of lists of offerings.
 func (k knows) Unsold(provider muster.ProviderName) (muster.Time, error) {
 	b := k.fleet.Unsold(provider)
 	return b.Since, b.Err
 }
 
-// Troubles are the fleet's, in words.
+// Troubles puts what the fleet knows of failing calls into words.
 func (k knows) Troubles() func(*state.Node) string {
 	all := k.fleet.Troubles()
 	return func(n *state.Node) string {
@@ -179,12 +185,13 @@ func (k knows) Troubles() func(*state.Node) string {
 	}
 }
 
-// Unblock has the providers asked again for what they refused to a pool, and returns how many blocks that ended.
+// Unblock has the providers asked again for what they refused to a pool, and returns how many
+// blocks that ended.
 func (k knows) Unblock(pool muster.PoolName) int {
 	return k.fleet.Unblock(pool)
 }
 
-// Unstored are the link's.
+// Unstored is what the link has not stored yet.
 func (k knows) Unstored(job muster.JobUID) (int, error) {
 	return k.link.Unstored(job)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/problem"
@@ -28,12 +26,6 @@ type State interface {
 	Latest() *state.Snapshot
 }
 
-// Uploads are the inputs that were sent ahead of jobs.
-type Uploads interface {
-	// Upload tells whether an upload is here, and keeps it for a while if it is. Fault: not-found.
-	Upload(ctx context.Context, digest string) (blob.Info, error)
-}
-
 // Config of a Service. All but those marked optional are needed.
 type Config struct {
 	State    State
@@ -41,10 +33,13 @@ type Config struct {
 	// Clock is the log's; nil: the system's.
 	Clock   clock.Clock
 	Uploads Uploads
-	// Fits says whether some offering or node can hold a member of a job, and
-	// in one sentence where, or what it is short of. The spec has its defaults.
+	// UploadLimit is the most bytes that an upload may have. 0: 4 GiB.
+	UploadLimit int64
+	// Fits says whether some offering or node can hold a member of a job, and in one sentence
+	// where, or what it is short of. The spec has its defaults.
 	Fits func(spec *api.JobSpec, snap *state.Snapshot) (ok bool, why string)
-	// Running is the configuration that the server runs with now: its policies count. Optional: without, everything is allowed.
+	// Running is the configuration that the server runs with now: its policies count. Optional:
+	// without, everything is allowed.
 	Running func() *api.ServerConfig
 	// Planning lets those who compute where members would be placed do so one at a time. Optional.
 	Planning *wait.Turn
@@ -52,14 +47,18 @@ type Config struct {
 	Paused func() string
 }
 
-// Service takes in jobs and environments. Its methods may be called from any goroutine, and keep nothing between calls. Errors
-// are problems and faults; fields of problems are named as in the body of a request, such as body.spec.count.
+// Service takes in jobs and environments. Its methods may be called from any goroutine, and keep
+// nothing between calls. Errors are problems and faults; fields of problems are named as in the
+// body of a request, such as body.spec.count.
 type Service struct{ cfg Config }
 
 // New makes a Service. It starts nothing.
 func New(c Config) (*Service, error) {
 	if c.State == nil || c.Proposer == nil || c.Uploads == nil || c.Fits == nil {
 		return nil, errors.New("submissions: state, proposer, uploads and fits are needed")
+	}
+	if c.UploadLimit == 0 {
+		c.UploadLimit = usualUploadLimit
 	}
 	if c.Planning == nil {
 		c.Planning = wait.NewTurn()
@@ -70,8 +69,9 @@ func New(c Config) (*Service, error) {
 	return &Service{c}, nil
 }
 
-// Job submits a job: it makes one, or a new version of one that is there, or changes nothing. The spec gets its defaults. key is
-// empty, or the same for requests of which only the first shall do anything. A job without a name gets one.
+// Job submits a job: it makes one, or a new version of one that is there, or changes nothing. The
+// spec gets its defaults. key is empty, or the same for requests of which only the first shall do
+// anything. A job without a name gets one.
 func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*state.Submitted, error) {
 	if i := strings.IndexFunc(key, func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) }); i >= 0 {
 		return nil, &muster.Fault{Kind: muster.FaultInvalid, Field: "header.Idempotency-Key", Message: fmt.Sprintf("has at position %d what is neither text nor a space; send any printable text", i+1)}
@@ -107,7 +107,8 @@ func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*s
 	if unnamed {
 		q.Spec.Name = nameOf(muster.Namespace(q.Spec.Namespace), key)
 	}
-	// The name comes from the key: a job that has it is that of an earlier try, also when the key itself is forgotten.
+	// The name comes from the key: a job that has it is that of an earlier try, also when the key
+	// itself is forgotten.
 	onlyNew := unnamed && key != "" && !q.Replace && q.IfVersion == nil
 	if onlyNew {
 		f.IfVersion = new(uint64)
@@ -125,32 +126,8 @@ func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*s
 	return done, err
 }
 
-// missingUploads tells which inputs of a spec have not been uploaded.
-func (s *Service) missingUploads(ctx context.Context, spec *api.JobSpec) ([]api.ProblemField, error) {
-	var problems []api.ProblemField
-	asked := map[string]bool{}
-	for i := range spec.Inputs {
-		in := &spec.Inputs[i]
-		if in.Digest == "" || in.URL != "" || asked[in.Digest] {
-			continue
-		}
-		asked[in.Digest] = true
-		_, err := s.cfg.Uploads.Upload(ctx, in.Digest)
-		switch {
-		case muster.IsKind(err, muster.FaultNotFound):
-			problems = append(problems, api.ProblemField{
-				Location: "inputs[" + strconv.Itoa(i) + "].digest",
-				Message:  "has not been uploaded, or so long ago that it was deleted; send the content with PUT /v1/uploads/" + in.Digest + " first",
-			})
-		case err != nil:
-			return nil, fmt.Errorf("inputs[%d]: %w", i, err)
-		}
-	}
-	return problems, nil
-}
-
-// Validate says what is wrong with a job, what it is with its defaults, and whether a member fits anywhere; with plan also what
-// a submission would do now. Nothing is proposed.
+// Validate says what is wrong with a job, what it is with its defaults, and whether a member fits
+// anywhere; with plan also what a submission would do now. Nothing is proposed.
 func (s *Service) Validate(ctx context.Context, q *api.JobSubmission, plan bool) (*api.JobValidation, error) {
 	q.Spec.Defaults()
 	problems := q.Spec.Validate()
@@ -185,8 +162,8 @@ func planOf(s *api.JobSubmission, snap *state.Snapshot, now muster.Time) *api.Jo
 	return explain.DryRun(snap, f, now)
 }
 
-// Stop stops a job: nothing of it is placed again, and what runs is told to stop. The note says what was not done, and why; empty
-// if the job was stopped.
+// Stop stops a job: nothing of it is placed again, and what runs is told to stop. The note says
+// what was not done, and why; empty if the job was stopped.
 func (s *Service) Stop(ctx context.Context, j *state.Job, reason string) (now *state.Job, note string, err error) {
 	if j.Stage == muster.JobLive {
 		// What it was when the stop came: another's may have been first.

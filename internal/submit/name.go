@@ -11,7 +11,8 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// nameOf is the name of a job that was submitted without one: always the same for one idempotency key.
+// nameOf is the name of a job that was submitted without one: always the same for one idempotency
+// key.
 func nameOf(ns muster.Namespace, key string) string {
 	if key == "" {
 		return "job-" + random(5)
@@ -20,21 +21,21 @@ func nameOf(ns muster.Namespace, key string) string {
 	return "job-" + lowerBase32(sum[:10])
 }
 
-// random is text of n random bytes in lower-case letters and digits, eight for
-// each five bytes.
+// random is text of n random bytes in lower-case letters and digits, eight for each five bytes.
 func random(n int) string {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
 	return lowerBase32(b)
 }
 
+// lowerBase32 writes bytes in letters and digits that are good in a name.
 func lowerBase32(b []byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b))
 }
 
 // newUID draws a uid that begins with the time in milliseconds: rows of jobs that came together lie
-// together in the state, and a plan for a thousand of them writes a few pages of each tree
-// instead of a thousand (a quarter of the cost of applying it).
+// together in the state, and a plan for a thousand of them writes a few pages of each tree instead
+// of a thousand (a quarter of the cost of applying it).
 func newUID(now time.Time) muster.JobUID {
 	var b [10]byte
 	_, _ = rand.Read(b[5:]) // never fails

@@ -8,8 +8,9 @@ import (
 	"github.com/musterhq/muster/internal/policy"
 )
 
-// refused says what of a job's spec, with its defaults, the operator does not allow to its namespace: by the policies of the
-// configuration and by the namespace's limits. A spec that demands no isolation gets the one that its policy gives.
+// refused says what of a job's spec, with its defaults, the operator does not allow to its
+// namespace: by the policies of the configuration and by the namespace's limits. A spec that
+// demands no isolation gets the one that its policy gives.
 func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
 	p := s.policy(spec.Namespace)
 	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
@@ -24,8 +25,8 @@ func (s *Service) policy(ns string) *policy.Policy {
 	return policy.For(s.cfg.Running().Policies, ns)
 }
 
-// tooUrgent says that a job's priority is above what its namespace may have. It is asked of
-// who submits, and not of what is in the log: a limit that is set later changes no job.
+// tooUrgent says that a job's priority is above what its namespace may have. It is asked of who
+// submits, and not of what is in the log: a limit that is set later changes no job.
 func (s *Service) tooUrgent(spec *api.JobSpec) []api.ProblemField {
 	ns := muster.Namespace(spec.Namespace)
 	highest := s.cfg.State.Latest().Limits(ns).Highest()

@@ -35,8 +35,9 @@ func (s *Service) Scale(ctx context.Context, j *state.Job, q *api.JobScale) (*st
 		Note: cmp.Or(q.Reason, fmt.Sprintf("scaled from %d to %d", j.Count(), q.Count))}, q.IfVersion)
 }
 
-// Revert goes back to an earlier version of a service or system job: its spec is submitted again as a new version, with the count
-// and the priority that the job has now. Version 0 is the newest one before that was healthy.
+// Revert goes back to an earlier version of a service or system job: its spec is submitted again as
+// a new version, with the count and the priority that the job has now. Version 0 is the newest one
+// before that was healthy.
 func (s *Service) Revert(ctx context.Context, j *state.Job, q *api.JobRevert) (*state.Submitted, error) {
 	if err := mayChange(j, "reverted", true); err != nil {
 		return nil, err
@@ -66,7 +67,8 @@ func (s *Service) Revert(ctx context.Context, j *state.Job, q *api.JobRevert) (*
 	return s.resubmit(ctx, roll.Revert(j, to, cmp.Or(q.Reason, fmt.Sprintf("back to version %d", to.Version))), q.IfVersion)
 }
 
-// mayChange refuses a job that is no service, or does not live; a system job only if system is not set. what is the change.
+// mayChange refuses a job that is no service, or does not live; a system job only if system is not
+// set. what is the change.
 func mayChange(j *state.Job, what string, system bool) error {
 	switch {
 	case j.Standing == nil:
@@ -79,8 +81,8 @@ func mayChange(j *state.Job, what string, system bool) error {
 	return nil
 }
 
-// resubmit has a spec that was accepted before as the next version of its job. The fact holds to the version that the spec was
-// read from; what the client demands has to be that one.
+// resubmit has a spec that was accepted before as the next version of its job. The fact holds to
+// the version that the spec was read from; what the client demands has to be that one.
 func (s *Service) resubmit(ctx context.Context, f *state.JobSubmitted, demanded *uint64) (*state.Submitted, error) {
 	if demanded != nil && f.IfVersion != nil && *demanded != *f.IfVersion {
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d, not %d", f.Key, *f.IfVersion, *demanded)

@@ -12,9 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/musterhq/muster/internal/door"
-
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/state"
 	initwire "github.com/musterhq/muster/internal/wire/init"

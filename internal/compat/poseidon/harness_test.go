@@ -20,13 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/explain"
-	"github.com/musterhq/muster/internal/operate"
-
-	"github.com/musterhq/muster/internal/submit"
-
-	"github.com/musterhq/muster/internal/metrics"
-
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
@@ -34,11 +27,15 @@ import (
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/claim"
 	"github.com/musterhq/muster/internal/door"
+	"github.com/musterhq/muster/internal/explain"
 	"github.com/musterhq/muster/internal/httpapi"
 	"github.com/musterhq/muster/internal/inside"
+	"github.com/musterhq/muster/internal/metrics"
+	"github.com/musterhq/muster/internal/operate"
 	"github.com/musterhq/muster/internal/problem"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/testwait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -269,6 +266,8 @@ func (b *bench) set(f func()) {
 // parts is what a bench is made of: the configurations of the server's own API and of the services behind both, in one.
 type parts struct {
 	httpapi.Config
+	Proposer state.Proposer
+	Blobs    submit.Uploads
 	bench    *bench
 	stop     func()
 	Token    muster.Secret
@@ -328,8 +327,8 @@ func newBench(t testing.TB, change ...func(*parts, *Config)) *bench {
 	b := &bench{TB: t, state: s, log: &bytes.Buffer{}}
 	t.Cleanup(func() { b.conns.Wait(); _ = blobs.Close() })
 	stopping, stop := context.WithCancelCause(context.Background())
-	own := &parts{bench: b, stop: func() { stop(problem.ErrStopping) }, Token: muster.NewSecret("t0ken-of-the-server"), Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
-		State: b, Proposer: b, Blobs: blobs, Stopping: stopping,
+	own := &parts{Proposer: b, Blobs: blobs, bench: b, stop: func() { stop(problem.ErrStopping) }, Token: muster.NewSecret("t0ken-of-the-server"), Runners: b, Store: blobs, ClaimKey: muster.NewSecret("a key"), Config: httpapi.Config{
+		State: b, Stopping: stopping,
 		Backup: func(context.Context, io.Writer) error { return nil }, Ready: func() error { return nil },
 		Metrics: metrics.New(metrics.Config{State: b, BlobBytes: blobs.Usage, Version: "v-test"}),
 		Version: "v-test", Logger: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),

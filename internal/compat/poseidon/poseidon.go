@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/musterhq/muster/internal/submit"
-
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/claim"
@@ -20,6 +18,7 @@ import (
 	"github.com/musterhq/muster/internal/door"
 	"github.com/musterhq/muster/internal/inside"
 	"github.com/musterhq/muster/internal/state"
+	"github.com/musterhq/muster/internal/submit"
 	"github.com/musterhq/muster/internal/wait"
 )
 
