@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbin"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
 	"github.com/musterhq/muster/internal/version"
 )
@@ -87,7 +88,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("--dir %s: no such directory; make it first", dir)
 	}
-	temp := filepath.Join(dir, agent.TempName)
+	temp := filepath.Join(dir, journal.TempName)
 	if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

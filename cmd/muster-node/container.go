@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/images"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/agent/oci"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -47,13 +48,13 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 		return err
 	}
 	c.Runtimes = append(c.Runtimes, rt)
-	networks, err := network.NewAgent(network.Config{Dir: filepath.Join(dir, agent.NetworksName), Name: network.Name(dir), Logger: log})
+	networks, err := network.NewAgent(network.Config{Dir: filepath.Join(dir, journal.NetworksName), Name: network.Name(dir), Logger: log})
 	if err != nil {
 		return err
 	}
 	c.Networks = networks
 	c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (agent.Images, error) {
-		cache := filepath.Join(dir, agent.ImagesName)
+		cache := filepath.Join(dir, journal.ImagesName)
 		if f.images != "" {
 			if cache, err = images.Lease(f.images, dir); err != nil {
 				return nil, err

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -19,7 +19,7 @@ func TestL13EndOfTheLease(t *testing.T) {
 	n.start(nodeProgram, "--lease-end", "self")
 	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{shell("u-0-1", "exec sleep 100000")}})
 	n.until("u-0-1", muster.AllocRunning)
-	r, err := agent.ReadRecord(n.dir)
+	r, err := journal.ReadRecord(n.dir)
 	if err != nil || !r.Alive() {
 		t.Fatalf("%+v, %v", r, err)
 	}

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/programtest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -77,11 +77,11 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
-	n.client = wire.NewClient(agent.Dialer(n.dir))
+	n.client = wire.NewClient(journal.Dialer(n.dir))
 	t.Cleanup(func() {
 		n.client.Close()
 		n.kill()
-		dirs, err := agent.SandboxDirs(n.dir)
+		dirs, err := journal.SandboxDirs(n.dir)
 		if err != nil {
 			t.Error(err)
 		}

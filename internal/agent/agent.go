@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,7 +17,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/atomicfile"
+	"github.com/musterhq/muster/internal/agent/boot"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -75,7 +75,7 @@ type Config struct {
 	LeaseEnd func(ctx context.Context) error
 	// Networks gives containers networks of their own; nil: only none and host are to be had.
 	Networks Networks
-	// Broken is an operator's file that says that the host is broken, beside BrokenName in Dir; empty: none.
+	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in Dir; empty: none.
 	Broken string
 }
 
@@ -285,27 +285,22 @@ func (a *Agent) giveUp(cancel func(), err error) error {
 
 // takeOver becomes the one agent of the directory and says so in its record.
 // It returns the record of the agent before.
-func (a *Agent) takeOver(ctx context.Context) (*Lock, Record, error) {
-	var lock *Lock
+func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, error) {
+	var lock *journal.Lock
 	var err error
 	if a.cfg.Replace {
-		lock, err = Seize(ctx, a.cfg.Dir, true)
+		lock, err = journal.TakeLock(ctx, a.cfg.Dir, true)
 	} else {
-		lock, err = tryLock(a.cfg.Dir)
+		lock, err = journal.TryLock(a.cfg.Dir)
 	}
-	before, _ := ReadRecord(a.cfg.Dir)
-	if errors.Is(err, errLocked) {
+	before, _ := journal.ReadRecord(a.cfg.Dir)
+	if errors.Is(err, journal.ErrLocked) {
 		return nil, before, fmt.Errorf("agent of %s: another one runs already (pid %d); start with --replace to take over", a.cfg.Dir, before.Pid)
 	}
 	if err != nil {
 		return nil, before, err
 	}
-	start, _ := processStart(os.Getpid())
-	b, err := json.Marshal(Record{Pid: os.Getpid(), Start: start, Kernel: KernelBoot(), Node: a.cfg.Node, Version: a.cfg.Version, Boot: a.boot})
-	if err == nil {
-		err = atomicfile.Replace(filepath.Join(a.cfg.Dir, RecordName), b)
-	}
-	if err != nil {
+	if err := journal.NewRecord(a.cfg.Node, a.cfg.Version, a.boot).Write(a.cfg.Dir); err != nil {
 		lock.Release()
 		return nil, before, err
 	}
@@ -313,7 +308,7 @@ func (a *Agent) takeOver(ctx context.Context) (*Lock, Record, error) {
 }
 
 // prepare probes the runtimes and finds what earlier agents left.
-func (a *Agent) prepare(ctx context.Context, before Record) error {
+func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	if err := a.emptyTemp(ctx); err != nil {
 		return err
 	}
@@ -337,16 +332,16 @@ func (a *Agent) prepare(ctx context.Context, before Record) error {
 	}
 	a.guard = loadGuard(a.cfg.Dir, a.log)
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
-	fresh := before.Kernel != "" && before.Kernel != KernelBoot()
+	fresh := before.Kernel != "" && before.Kernel != boot.ID()
 	a.inputs, err = newInputs(ctx, inputsConfig{
-		dir: filepath.Join(a.cfg.Dir, inputsName), limit: int64(a.cfg.InputCache), client: a.cfg.HTTP,
+		dir: filepath.Join(a.cfg.Dir, journal.InputsName), limit: int64(a.cfg.InputCache), client: a.cfg.HTTP,
 		most: int64(a.cfg.InputLimit), destinations: a.cfg.Destinations,
 		log: a.log, spawn: a.spawn, added: a.needsAdded, wipe: fresh,
 	})
 	if err != nil {
 		return err
 	}
-	a.freeDisk = freeDisk(a.cfg.Dir)
+	a.freeDisk = journal.FreeDisk(a.cfg.Dir)
 	a.notice()
 	return a.load(ctx)
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"path/filepath"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -16,7 +16,7 @@ import (
 // until it is forgotten. Its goroutine is live; all others only signal it.
 type alloc struct {
 	id  muster.AllocID
-	dir string
+	dir journal.AllocDir
 	// spec is what to run; nil once it has ended, and when it was found unreadable after a restart. Its goroutine's.
 	spec *wire.AllocSpec
 	// image is held from before the start to the end; nil if it has none. Its goroutine's.
@@ -67,7 +67,7 @@ type box struct {
 
 func (a *Agent) newAlloc(id muster.AllocID, spec *wire.AllocSpec) *alloc {
 	return &alloc{
-		id: id, spec: spec, exclusive: spec != nil && spec.Exclusive, dir: filepath.Join(a.cfg.Dir, sandboxesName, string(id)),
+		id: id, spec: spec, exclusive: spec != nil && spec.Exclusive, dir: journal.OfAlloc(a.cfg.Dir, id),
 		ice: make(chan struct{}, 1), calls: make(chan struct{}, 1), stop: make(chan struct{}), wanted: make(chan struct{}),
 		opened: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -116,7 +116,7 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 		if !a.take(ctx, al, a.files) {
 			return nil, a.interrupted(ctx, al)
 		}
-		err := al.store()
+		err := al.dir.Create(al.spec)
 		<-a.files
 		if err != nil {
 			return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
@@ -208,7 +208,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 		}
 	}
 	if err == nil {
-		err = al.note(step{Begun: &begunMark{Runtime: rt.Name(), At: muster.At(time.Now()), Image: al.digest()}})
+		err = al.dir.Append(journal.Step{Begun: &journal.Begun{Runtime: rt.Name(), At: muster.At(time.Now()), Image: al.digest()}})
 	}
 	if err != nil {
 		return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
@@ -242,7 +242,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 		}
 		return nil, failed(al, f)
 	}
-	if err := al.note(step{Ran: muster.At(sandbox.Started())}); err != nil {
+	if err := al.dir.Append(journal.Step{Ran: muster.At(sandbox.Started())}); err != nil {
 		a.log.Warn("that an allocation runs is not on disk", "alloc", al.id, "error", err) // a restarted agent finds it all the same
 	}
 	return a.open(al, sandbox), nil
@@ -297,7 +297,7 @@ func (a *Agent) attach(ctx context.Context, al *alloc) (Sandbox, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return al.runtime.Attach(ctx, al.dir)
+	return al.runtime.Attach(ctx, string(al.dir))
 }
 
 func (a *Agent) remove(ctx context.Context, al *alloc) error {
@@ -305,7 +305,7 @@ func (a *Agent) remove(ctx context.Context, al *alloc) error {
 	defer cancel()
 	al.calls <- struct{}{}
 	defer func() { <-al.calls }()
-	return al.runtime.Remove(ctx, al.dir)
+	return al.runtime.Remove(ctx, string(al.dir))
 }
 
 // watch waits for the end of a running sandbox and stops it when asked.
@@ -421,10 +421,10 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 	a.files <- struct{}{}
 	var err error
 	if !al.stored {
-		err = al.store()
+		err = al.dir.Create(al.spec)
 	}
 	if err == nil {
-		err = al.note(step{End: end})
+		err = al.dir.Append(journal.Step{End: end})
 	}
 	<-a.files
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -420,7 +421,7 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 			return 0, errTooLarge
 		}
 		if check <= 0 {
-			if free, floor := freeDisk(s.dir), diskFloor(s.dir); free < floor {
+			if free, floor := journal.FreeDisk(s.dir), journal.DiskFloor(s.dir); free < floor {
 				return 0, errDiskFull
 			}
 			check = checkDiskEvery

@@ -14,16 +14,11 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 const (
-	// BrokenName is the operator's file in an agent's directory that says that the node is broken: its
-	// first line is the reason. Config.Broken is another one, for all agents of a host.
-	BrokenName = "broken"
-	// The disk is nearly full below one part in diskShare, at most diskMost: half of what the store of images leaves
-	// free. There is room for results and output then, and for nothing new.
-	diskShare, diskMost = 40, 512 << 20
 	// clockNear is how far the node's clock may be off the server's.
 	clockNear = time.Minute
 	// checkedFor is how long ago the runtimes may have been found to work, if nothing failed since.
@@ -32,12 +27,12 @@ const (
 
 // look is what can be told of the node at a glance. It writes one small file.
 func (a *Agent) look() wire.Condition {
-	for _, path := range []string{filepath.Join(a.cfg.Dir, BrokenName), a.cfg.Broken} {
+	for _, path := range []string{filepath.Join(a.cfg.Dir, journal.BrokenName), a.cfg.Broken} {
 		if why, there := readBroken(path); there {
 			return wire.Condition{Broken: why}
 		}
 	}
-	touch := filepath.Join(a.cfg.Dir, TempName, "touch")
+	touch := filepath.Join(a.cfg.Dir, journal.TempName, "touch")
 	switch err := os.WriteFile(touch, []byte("."), 0o600); {
 	case err == nil:
 		_ = os.Remove(touch)
@@ -46,7 +41,7 @@ func (a *Agent) look() wire.Condition {
 	default:
 		return wire.Condition{Unready: fmt.Sprintf("its disk cannot be written: %v", err)}
 	}
-	if free, floor := freeDisk(a.cfg.Dir), diskFloor(a.cfg.Dir); free < floor {
+	if free, floor := journal.FreeDisk(a.cfg.Dir), journal.DiskFloor(a.cfg.Dir); free < floor {
 		return wire.Condition{Unready: fmt.Sprintf("its disk is nearly full: %s free where sandboxes are kept, at least %s are needed", muster.Bytes(free), muster.Bytes(floor))}
 	}
 	return wire.Condition{}
@@ -66,15 +61,6 @@ func readBroken(path string) (why string, there bool) {
 		why = "no reason is given"
 	}
 	return path + " says: " + why, true
-}
-
-// diskFloor is the free disk below which nothing new is begun.
-func diskFloor(dir string) int64 {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0
-	}
-	return min(int64(st.Blocks)*st.Bsize/diskShare, diskMost)
 }
 
 // notice looks, and tells readers what changed.

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"sort"
 	"strconv"
@@ -73,7 +72,7 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image 
 		c.Container.User = image.Config.User
 	}
 	if hasFiles(s) {
-		c.Container.Shared, c.Container.SharedAt = filepath.Join(al.dir, workName), Workspace
+		c.Container.Shared, c.Container.SharedAt = al.dir.Work(), Workspace
 	}
 	if !isolated(s) {
 		return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -406,7 +407,7 @@ func TestTunnel(t *testing.T) {
 	r := newRig(t, rt, "")
 	r.must(set(run("u-0-1", "wait")))
 	r.until("u-0-1", muster.AllocRunning)
-	conn, err := Dialer(r.dir)(t.Context())
+	conn, err := journal.Dialer(r.dir)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -501,7 +502,7 @@ func TestTunnelHalfClosed(t *testing.T) {
 	r := newRig(t, rt, "")
 	r.must(set(run("u-0-1", "wait")))
 	r.until("u-0-1", muster.AllocRunning)
-	conn, err := Dialer(r.dir)(t.Context())
+	conn, err := journal.Dialer(r.dir)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -585,7 +586,7 @@ func TestTunnelRefused(t *testing.T) {
 }
 
 func dialContext(dir string) func(context.Context, string, string) (net.Conn, error) {
-	dial := Dialer(dir)
+	dial := journal.Dialer(dir)
 	return func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 }
 

@@ -17,18 +17,8 @@
 // a restart until a set asks for it again, because the server may have given it to another node.
 // An ended allocation stays, with all its files, until the server says that it may be forgotten.
 //
-// # The agent's directory
-//
-//	agent.lock         held by the one agent; whoever takes the directory apart holds it too
-//	agent.json         Record of the process
-//	agent.sock         HTTP, for its owner only
-//	fence.json         the highest fence: cluster, epoch, term; fence-tip.json follows its index
-//	inputs/            inputs by digest, within a bound
-//	tmp/               temporary files of the agent; emptied when one starts
-//	sandboxes/ID/      alloc.jsonl (spec, begun, ran, ready, end: a line each), work/, tmp/, outputs/N.tar, and the runtime's own
-//
-// Nothing is synced to the disk but what a fence's term rests on: the agent may be killed at any
-// time and the page cache is kept; a power cut ends every sandbox as well, and torn files are told from whole ones.
+// Package journal has what is on the disk. Nothing is synced but what a fence's term rests on: the agent may be killed
+// at any time and the page cache is kept; a power cut ends every sandbox as well, and torn files are told from whole ones.
 //
 // # Goroutines
 //

@@ -14,6 +14,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
+// The two files of a fence.
+const (
+	fenceName    = "fence.json"
+	fenceTipName = "fence-tip.json"
+)
+
 // fences keeps the highest fence that was obeyed. Two files: one written
 // through to the disk whenever cluster, epoch or term change, and one that follows the index.
 // Within a term only the process can be lost with the index still mattering,

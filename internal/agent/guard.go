@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -55,24 +54,6 @@ type guardFile struct {
 	Until  time.Duration `json:"until_ns"`
 }
 
-// Uptime is the time since the machine's boot, sleep included.
-func Uptime() (time.Duration, bool) {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return 0, false
-	}
-	return time.Duration(ts.Nano()), true
-}
-
-// suspended is for how long the machine was suspended since its boot; 0 where that is not known.
-func suspended() time.Duration {
-	var boot, mono unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &mono) != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
-		return 0
-	}
-	return time.Duration(boot.Nano() - mono.Nano())
-}
-
 // now is the time by which the guard counts: it goes on while the machine is suspended.
 func (g *guard) now() time.Time {
 	slept := g.asleep() - g.asleepAtBegan
@@ -85,13 +66,13 @@ func (g *guard) now() time.Time {
 // loadGuard goes on with what an earlier agent of this boot of the machine was granted. What cannot be read was granted nothing.
 func loadGuard(dir string, log *slog.Logger) *guard {
 	now := time.Now()
-	g := &guard{path: filepath.Join(dir, guardName), log: log, began: now, asleep: suspended, asleepAtBegan: suspended(), changed: make(chan struct{}, 1), renewed: make(chan struct{})}
+	g := &guard{path: filepath.Join(dir, guardName), log: log, began: now, asleep: boot.Suspended, asleepAtBegan: boot.Suspended(), changed: make(chan struct{}, 1), renewed: make(chan struct{})}
 	b, err := os.ReadFile(g.path)
 	if err != nil {
 		return g
 	}
 	var f guardFile
-	if up, ok := Uptime(); ok && json.Unmarshal(b, &f) == nil && f.Kernel != "" && f.Kernel == KernelBoot() && f.Until > up {
+	if up, ok := boot.Uptime(); ok && json.Unmarshal(b, &f) == nil && f.Kernel != "" && f.Kernel == boot.ID() && f.Until > up {
 		g.until = now.Add(f.Until - up)
 		g.kept = g.until
 	}
@@ -133,11 +114,11 @@ func (g *guard) renew(tick, millis int64, keep bool) {
 
 // keepLocked writes down how long it holds. Not synced: after a power cut nothing runs that it is for.
 func (g *guard) keepLocked() {
-	up, ok := Uptime()
+	up, ok := boot.Uptime()
 	if !ok {
 		return
 	}
-	b, err := json.Marshal(guardFile{Kernel: KernelBoot(), Until: up + g.until.Sub(g.now())})
+	b, err := json.Marshal(guardFile{Kernel: boot.ID(), Until: up + g.until.Sub(g.now())})
 	if err == nil {
 		err = atomicfile.Replace(g.path, b)
 	}

@@ -194,7 +194,7 @@ func (a *Agent) reopen(ctx context.Context, al *alloc) (*box, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
-	sandbox, err := al.runtime.Attach(ctx, al.dir)
+	sandbox, err := al.runtime.Attach(ctx, string(al.dir))
 	if errors.Is(err, ErrNoSandbox) {
 		return nil, nil
 	}

@@ -10,11 +10,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -29,7 +29,7 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		return nil, failureOf(muster.ReasonOutputMissing, "outputs", err), true
 	}
 	defer func() { _ = work.Close() }()
-	if err := os.Mkdir(filepath.Join(al.dir, outputDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := al.dir.MakeOutputs(); err != nil {
 		return nil, failure(muster.FailureNode, muster.ReasonNodeFault, "outputs: %v", err), true
 	}
 	holes := mostHoles
@@ -44,7 +44,7 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		case err != nil:
 			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
 		}
-		size, err := writeTar(ctx, work, name, al.outputPath(len(list)), &holes)
+		size, err := writeTar(ctx, work, name, al.dir.Output(len(list)), &holes)
 		if ctx.Err() != nil {
 			return nil, nil, false
 		}
@@ -60,11 +60,6 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		list = append(list, wire.OutputReport{Path: out.Path, Size: size})
 	}
 	return list, nil, true
-}
-
-// outputPath is where the n-th collected output is.
-func (al *alloc) outputPath(n int) string {
-	return filepath.Join(al.dir, outputDir, strconv.Itoa(n)+".tar")
 }
 
 // mostHoles is how many bytes that were never written the outputs of one allocation may have: files with holes cost their owner nothing,
@@ -89,7 +84,7 @@ func (c *collector) mayAdd(info fs.FileInfo) error {
 		}
 	}
 	if size > checkDiskEvery/16 {
-		if free, floor := freeDisk(c.disk), diskFloor(c.disk); free-size < floor {
+		if free, floor := journal.FreeDisk(c.disk), journal.DiskFloor(c.disk); free-size < floor {
 			return errDiskFull
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -162,7 +163,7 @@ func TestTreeWithoutPermissionsIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := RemoveTree(top); err != nil {
+	if err := journal.RemoveTree(top); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(top); !errors.Is(err, os.ErrNotExist) {

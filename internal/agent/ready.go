@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -69,7 +70,7 @@ func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readi
 // sandbox that is in use, and tells it.
 func (a *Agent) isReady(ctx context.Context, al *alloc, b *box) {
 	at := muster.At(time.Now())
-	if err := al.note(step{Ready: at}); err != nil {
+	if err := al.dir.Append(journal.Step{Ready: at}); err != nil {
 		a.log.Warn("that an allocation is ready is not on disk", "alloc", al.id, "error", err)
 	}
 	a.amendReport(al, func(r *wire.AllocReport) { al.ready, r.Ready, r.Detail = at, at, "" })

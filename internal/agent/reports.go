@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -256,7 +257,7 @@ func (a *Agent) measure() {
 		a.amend(x.al, usage, size(x.b.sandbox, wire.Stdout), size(x.b.sandbox, wire.Stderr))
 		a.drop(x.al, x.b)
 	}
-	free := freeDisk(a.cfg.Dir)
+	free := journal.FreeDisk(a.cfg.Dir)
 	a.mu.Lock()
 	a.used, a.freeDisk = used, free
 	a.mu.Unlock()

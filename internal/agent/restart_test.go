@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -54,11 +55,11 @@ func TestRestartFindsWhatRuns(t *testing.T) {
 // leave writes what an agent leaves that is killed at a certain point: steps, and raw lines.
 func leave(t *testing.T, dir string, id muster.AllocID, lines ...any) string {
 	t.Helper()
-	box := filepath.Join(dir, sandboxesName, string(id))
+	box := string(journal.OfAlloc(dir, id))
 	if err := os.MkdirAll(box, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var journal []byte
+	var written []byte
 	for _, line := range lines {
 		raw, ok := line.(string)
 		if !ok {
@@ -68,10 +69,10 @@ func leave(t *testing.T, dir string, id muster.AllocID, lines ...any) string {
 			}
 			raw = string(b) + "\n"
 		}
-		journal = append(journal, raw...)
+		written = append(written, raw...)
 	}
 	if lines != nil {
-		if err := os.WriteFile(filepath.Join(box, journalName), journal, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(box, "alloc.jsonl"), written, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,8 +83,8 @@ func TestKilledBeforeItBegan(t *testing.T) {
 	rt := newPlayed()
 	dir := t.TempDir()
 	al := run("u-0-1", "exit", "0")
-	leave(t, dir, al.ID, step{Spec: al.Spec})
-	leave(t, dir, "u-1-1", step{Spec: al.Spec})
+	leave(t, dir, al.ID, journal.Step{Spec: al.Spec})
+	leave(t, dir, "u-1-1", journal.Step{Spec: al.Spec})
 	r := newRig(t, rt, dir)
 	if got := r.report("u-0-1"); got == nil || got.Status != muster.AllocStarting {
 		t.Fatalf("%+v", got)
@@ -108,7 +109,7 @@ func TestKilledWhileItBegan(t *testing.T) {
 	rt := newPlayed()
 	dir := t.TempDir()
 	al := run("u-0-1", "exit", "0")
-	box := leave(t, dir, al.ID, step{Spec: al.Spec}, step{Begun: &begunMark{Runtime: "played", At: 5}})
+	box := leave(t, dir, al.ID, journal.Step{Spec: al.Spec}, journal.Step{Begun: &journal.Begun{Runtime: "played", At: 5}})
 	r := newRig(t, rt, dir)
 	r.eventually("what might be left of it is removed", func() bool {
 		rt.mu.Lock()
@@ -133,8 +134,8 @@ func TestKilledEachTimeItBegan(t *testing.T) {
 	rt := newPlayed()
 	dir := t.TempDir()
 	al := run("u-0-1", "exit", "0")
-	begun := step{Begun: &begunMark{Runtime: "played", At: 5}}
-	leave(t, dir, al.ID, step{Spec: al.Spec}, begun, begun, begun)
+	begun := journal.Step{Begun: &journal.Begun{Runtime: "played", At: 5}}
+	leave(t, dir, al.ID, journal.Step{Spec: al.Spec}, begun, begun, begun)
 	r := newRig(t, rt, dir)
 	got := r.until("u-0-1", muster.AllocEnded)
 	if got.Outcome != muster.OutcomeFailed || got.Failure.Class != muster.FailureNode || got.Failure.Reason != muster.ReasonSandboxDied {
@@ -150,16 +151,16 @@ func TestTornJournals(t *testing.T) {
 	rt := newPlayed()
 	dir := t.TempDir()
 	al := run("u-0-1", "exit", "0")
-	begun := step{Begun: &begunMark{Runtime: "played", At: 5}}
+	begun := journal.Step{Begun: &journal.Begun{Runtime: "played", At: 5}}
 	leave(t, dir, "torn-0-1", `{"spec":{"command":["exi`)
-	leave(t, dir, "torn-1-1", step{Spec: al.Spec}, `{"beg`)
+	leave(t, dir, "torn-1-1", journal.Step{Spec: al.Spec}, `{"beg`)
 	rubbish := []string{leave(t, dir, "empty-0-1"), leave(t, dir, "empty-1-1", "")}
 	leave(t, dir, "u-1-1", "\x00\x00\n", begun)
-	leave(t, dir, "u-2-1", step{Spec: al.Spec}, begun, `{"end":{"id":"u-2-1"`)
+	leave(t, dir, "u-2-1", journal.Step{Spec: al.Spec}, begun, `{"end":{"id":"u-2-1"`)
 	for _, id := range []string{"u-1-1", "u-2-1"} {
 		b := &playedBox{rt: rt, start: time.Now(), done: make(chan struct{}), out: map[string]*playedLog{wire.Stdout: {}, wire.Stderr: {}}}
 		b.end(Result{ExitCode: 4, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit}})
-		rt.boxes[filepath.Join(dir, sandboxesName, id)] = b
+		rt.boxes[string(journal.OfAlloc(dir, muster.AllocID(id)))] = b
 	}
 	r := newRig(t, rt, dir)
 	for _, id := range []muster.AllocID{"u-1-1", "u-2-1"} {
@@ -273,56 +274,6 @@ func TestAgentDoesNotBringBackItsDirectory(t *testing.T) {
 	}
 }
 
-func TestLockOfARemovedDirectory(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "d")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := Seize(t.Context(), dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tryLock(dir); !errors.Is(err, errLocked) {
-		t.Errorf("a second lock: %v", err)
-	}
-	// Whoever opened the lock before the directory went must not have it afterwards.
-	late, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = late.Close() }()
-	if err := os.Rename(dir, dir+"-gone"); err != nil {
-		t.Fatal(err)
-	}
-	lock.Release()
-	if _, err := tryLock(dir); err == nil {
-		t.Error("locked a directory that is not there")
-	}
-}
-
-func TestRecordOfAnotherProcessIsNotAlive(t *testing.T) {
-	start, ok := processStart(os.Getpid())
-	if !ok {
-		t.Fatal("own process not found")
-	}
-	own := Record{Pid: os.Getpid(), Start: start, Kernel: KernelBoot()}
-	if !own.Alive() {
-		t.Error("own process is not alive")
-	}
-	for name, r := range map[string]Record{
-		"pid given away": {Pid: own.Pid, Start: start - 1, Kernel: own.Kernel},
-		"rebooted":       {Pid: own.Pid, Start: start, Kernel: "another"},
-		"none":           {},
-	} {
-		if r.Alive() {
-			t.Errorf("%s: alive", name)
-		}
-		if err := r.Kill(); err != nil { // were it not looked at first, this test would end here
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestInputCacheIsNotTrustedAfterAReboot(t *testing.T) {
 	rt := newPlayed()
 	r := newRig(t, rt, "")
@@ -336,12 +287,12 @@ func TestInputCacheIsNotTrustedAfterAReboot(t *testing.T) {
 	}
 	r.until("u-0-1", muster.AllocEnded)
 	r.stop()
-	record, err := ReadRecord(r.dir)
+	record, err := journal.ReadRecord(r.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cached := func() int {
-		files, err := os.ReadDir(filepath.Join(r.dir, inputsName))
+		files, err := os.ReadDir(filepath.Join(r.dir, journal.InputsName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +305,7 @@ func TestInputCacheIsNotTrustedAfterAReboot(t *testing.T) {
 	r.stop()
 	record.Kernel = "another"
 	b, _ := json.Marshal(record)
-	if err := os.WriteFile(filepath.Join(r.dir, RecordName), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.dir, journal.RecordName), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	newRig(t, rt, r.dir)

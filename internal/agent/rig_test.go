@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -361,7 +362,7 @@ func newRig(t *testing.T, rt *played, dir string, change ...func(*Config)) *rig 
 	for _, f := range change {
 		f(&cfg)
 	}
-	dial := Dialer(dir)
+	dial := journal.Dialer(dir)
 	if p, ok := cfg.Listener.(*pipes); ok {
 		dial = p.dial
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -82,7 +83,7 @@ func (a *Agent) serveDesired(life context.Context, w http.ResponseWriter, r *htt
 		return
 	}
 	for _, al := range d.Allocs {
-		if !validID(al.ID) {
+		if !journal.ValidID(al.ID) {
 			fail(w, http.StatusBadRequest, fmt.Sprintf("%q is not an allocation id", string(al.ID)))
 			return
 		}
@@ -163,7 +164,7 @@ func (a *Agent) serveOutputs(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, fmt.Sprintf("allocation %s has %d collected outputs, none is number %s", al.id, count, r.PathValue("n")))
 		return
 	}
-	f, err := os.Open(al.outputPath(n))
+	f, err := os.Open(al.dir.Output(n))
 	if err != nil {
 		status := http.StatusInternalServerError
 		if errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 
 	"github.com/musterhq/muster"
@@ -59,7 +58,7 @@ func (al *alloc) work() string {
 	if al.brings() {
 		return al.spec.Workdir
 	}
-	return filepath.Join(al.dir, workName)
+	return al.dir.Work()
 }
 
 // makeWork makes the work directory, unless the job brings its own.
@@ -67,11 +66,7 @@ func (al *alloc) makeWork() error {
 	if al.brings() {
 		return nil
 	}
-	err := os.Mkdir(filepath.Join(al.dir, workName), 0o755)
-	if os.IsExist(err) {
-		return nil
-	}
-	return err
+	return al.dir.MakeWork()
 }
 
 // config is what the runtime is told. It makes the directories that it names.
@@ -79,12 +74,12 @@ func (al *alloc) config() (SandboxConfig, error) {
 	if err := al.makeWork(); err != nil {
 		return SandboxConfig{}, err
 	}
-	if err := os.Mkdir(filepath.Join(al.dir, tmpName), 0o700); err != nil && !os.IsExist(err) {
+	if err := al.dir.MakeTemp(); err != nil {
 		return SandboxConfig{}, err
 	}
 	s := al.spec
 	return SandboxConfig{
-		ID: al.id, Dir: al.dir, Work: al.work(),
+		ID: al.id, Dir: string(al.dir), Work: al.work(),
 		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
@@ -96,7 +91,7 @@ func (al *alloc) environment() []string {
 	env := map[string]string{
 		"PATH":   defaultPath,
 		"HOME":   al.work(),
-		"TMPDIR": filepath.Join(al.dir, tmpName),
+		"TMPDIR": al.dir.Temp(),
 	}
 	return al.identify(env)
 }

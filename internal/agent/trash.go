@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 )
 
 // trashItem is the directory of a forgotten allocation.
 type trashItem struct {
 	id  muster.AllocID
-	dir string
+	dir journal.AllocDir
 	// runtime made its sandbox; nil if that is not known, or with neverBegun if there was none.
 	runtime    Runtime
 	neverBegun bool

@@ -16,8 +16,8 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // keep makes an environment with so many warm runners, and waits for them.
@@ -275,7 +275,7 @@ func BenchmarkRunnerMemory(b *testing.B) {
 			h, image := newContainerHost(b)
 			h.keep(name, image, 1, func(s *api.EnvironmentSpec) { s.Frozen = name == "frozen" })
 			inits := func() (kib int) {
-				dirs, err := agent.SandboxDirs(h.instance())
+				dirs, err := journal.SandboxDirs(h.instance())
 				if err != nil {
 					b.Fatal(err)
 				}

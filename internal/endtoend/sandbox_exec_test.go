@@ -16,6 +16,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -37,7 +38,7 @@ func BenchmarkSandboxExec(b *testing.B) {
 	h, image := newContainerHost(b)
 	id := h.hold(contained(image, 1, "sh", "-c", "echo x; exec sleep 100000"))
 	dir := h.sandbox(id)
-	cl := wire.NewClient(agent.Dialer(h.instance()))
+	cl := wire.NewClient(journal.Dialer(h.instance()))
 	defer cl.Close()
 	ctx := b.Context()
 	command := []string{"echo", "x"}

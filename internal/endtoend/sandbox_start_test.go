@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // starts is how many cold starts are measured, one after the other.
@@ -142,7 +142,7 @@ func agentPSS(h *host) (kib int) {
 // inits are the pids of the inits of all sandboxes that run.
 func (h *host) inits() (pids []int) {
 	h.tb.Helper()
-	dirs, err := agent.SandboxDirs(h.instance())
+	dirs, err := journal.SandboxDirs(h.instance())
 	if err != nil {
 		h.tb.Fatal(err)
 	}

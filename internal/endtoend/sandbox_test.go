@@ -13,7 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/imagetest"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -118,7 +118,7 @@ func newLone(b *testing.B) *lone {
 		b.Fatal(err)
 	}
 	l.pid = cmd.Process.Pid
-	l.cl = wire.NewClient(agent.Dialer(l.dir))
+	l.cl = wire.NewClient(journal.Dialer(l.dir))
 	b.Cleanup(func() {
 		l.cl.Close()
 		_ = cmd.Process.Kill()
@@ -126,7 +126,7 @@ func newLone(b *testing.B) *lone {
 		if err := destroyInstance(l.dir); err != nil {
 			b.Errorf("clean: %v", err)
 		}
-		if err := agent.RemoveTree(top); err != nil {
+		if err := journal.RemoveTree(top); err != nil {
 			b.Errorf("clean: %v", err)
 		}
 	})

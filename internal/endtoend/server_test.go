@@ -17,9 +17,9 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/locate"
 )
@@ -183,7 +183,7 @@ func (h *host) clean() {
 		h.tb.Logf("server:\n%s", h.logged())
 	}
 	_ = h.log.Close()
-	if err := agent.RemoveTree(h.dir); err != nil {
+	if err := journal.RemoveTree(h.dir); err != nil {
 		h.tb.Errorf("clean: %v", err)
 	}
 	h.dir = ""
@@ -192,12 +192,12 @@ func (h *host) clean() {
 func destroyInstance(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if r, err := agent.ReadRecord(dir); err == nil {
+	if r, err := journal.ReadRecord(dir); err == nil {
 		if err := r.Kill(); err != nil {
 			return err
 		}
 	}
-	sandboxes, err := agent.SandboxDirs(dir)
+	sandboxes, err := journal.SandboxDirs(dir)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func destroyInstance(dir string) error {
 	if err := cgroup.RemoveParent("muster/" + filepath.Base(dir)); err != nil {
 		return err
 	}
-	networks := filepath.Join(dir, agent.NetworksName)
+	networks := filepath.Join(dir, journal.NetworksName)
 	if _, err := os.Lstat(networks); err != nil {
 		return nil // it never made one
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // theInstance is the directory of the only instance.
@@ -27,9 +27,9 @@ func (h *host) theInstance() string {
 }
 
 // theAgent is the agent of an instance.
-func (h *host) theAgent(dir string) agent.Record {
+func (h *host) theAgent(dir string) journal.Record {
 	h.t.Helper()
-	r := must(agent.ReadRecord(dir))(h.t)
+	r := must(journal.ReadRecord(dir))(h.t)
 	if !r.Alive() {
 		h.t.Fatalf("the agent of %s does not live", dir)
 	}
@@ -40,7 +40,7 @@ func (h *host) theAgent(dir string) agent.Record {
 func (h *host) members(dir string) []initbox.Member {
 	h.t.Helper()
 	var all []initbox.Member
-	for _, d := range must(agent.SandboxDirs(dir))(h.t) {
+	for _, d := range must(journal.SandboxDirs(dir))(h.t) {
 		all = append(all, must(initbox.Members(d))(h.t)...)
 	}
 	return all
@@ -107,7 +107,7 @@ func TestN15AgentKilled(t *testing.T) {
 				}
 				killed := time.Now()
 				h.eventually("another agent runs", func() bool {
-					r, err := agent.ReadRecord(dir)
+					r, err := journal.ReadRecord(dir)
 					return err == nil && r.Boot != before.Boot && r.Alive()
 				})
 				t.Logf("agent again after %s; sandbox alive: %v", time.Since(killed).Round(time.Millisecond), p.alive())

@@ -13,7 +13,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // untilGate prints lines on both streams until there is a file /gate, and then how many.
@@ -117,10 +117,10 @@ func TestContainerAgentKilled(t *testing.T) {
 }
 
 // anotherAgent waits for the one that takes the place of a dead one.
-func (h *host) anotherAgent(dir string, before agent.Record) {
+func (h *host) anotherAgent(dir string, before journal.Record) {
 	h.t.Helper()
 	h.eventually("another agent runs", func() bool {
-		r, err := agent.ReadRecord(dir)
+		r, err := journal.ReadRecord(dir)
 		return err == nil && r.Boot != before.Boot && r.Alive()
 	})
 }

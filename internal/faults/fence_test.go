@@ -12,12 +12,12 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // gated is a member that runs until a file is there.
-func (h *host) gated(j *journal) string {
+func (h *host) gated(j *memberJournal) string {
 	return j.script("while ! [ -e " + h.path("gate") + " ]; do sleep 0.02; done")
 }
 
@@ -58,7 +58,7 @@ func TestForeignServer(t *testing.T) {
 	}
 
 	// Told directly, the agent refuses, in words that name both.
-	c := wire.NewClient(agent.Dialer(dir))
+	c := wire.NewClient(journal.Dialer(dir))
 	defer c.Close()
 	mine, theirID := h.cluster(), other.cluster()
 	_, err := c.SendDesired(t.Context(), wire.Desired{
@@ -104,7 +104,7 @@ func TestOldBackupRestored(t *testing.T) {
 	h.cli("backup", h.path("backup")).says(0)
 	old := h.cluster()
 	// What comes after the backup: a job on a node that it knows, and one on a node that it does not.
-	after := &journal{t, h.path("after")}
+	after := &memberJournal{t, h.path("after")}
 	h.cli("run", "-d", "--name", "after", "--count", "5", "--", "sh", "-c", h.gated(after)).says(0)
 	h.running("after", 5)
 	nodes := h.instanceDirs()

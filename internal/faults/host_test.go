@@ -19,9 +19,9 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/testwait"
@@ -270,7 +270,7 @@ func (h *host) removeDir() {
 			h.t.Errorf("clean: unmount %s: %v", h.data, err)
 		}
 	}
-	if err := agent.RemoveTree(h.dir); err != nil {
+	if err := journal.RemoveTree(h.dir); err != nil {
 		h.t.Errorf("clean: %v", err)
 	}
 }
@@ -285,12 +285,12 @@ func (h *host) instanceDirs() []string {
 func destroyInstance(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if r, err := agent.ReadRecord(dir); err == nil {
+	if r, err := journal.ReadRecord(dir); err == nil {
 		if err := r.Kill(); err != nil {
 			return err
 		}
 	}
-	sandboxes, err := agent.SandboxDirs(dir)
+	sandboxes, err := journal.SandboxDirs(dir)
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func destroyInstance(dir string) error {
 		return nil
 	}
 	err = cgroup.RemoveParent("muster/" + filepath.Base(dir))
-	if networks := filepath.Join(dir, agent.NetworksName); err == nil && exists(networks) {
+	if networks := filepath.Join(dir, journal.NetworksName); err == nil && exists(networks) {
 		err = network.RemoveAll(network.Name(dir), networks)
 	}
 	return err

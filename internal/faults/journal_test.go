@@ -7,21 +7,21 @@ import (
 	"testing"
 )
 
-// journal is a file to which members append when they start and end, so that
+// memberJournal is a file to which members append when they start and end, so that
 // running twice, at once or again, can be told.
-type journal struct {
+type memberJournal struct {
 	t    *testing.T
 	path string
 }
 
-func (h *host) journal() *journal { return &journal{h.t, h.path("journal")} }
+func (h *host) journal() *memberJournal { return &memberJournal{h.t, h.path("journal")} }
 
 // script is a shell script that notes its beginning and its end around what it does.
-func (j *journal) script(body string) string {
+func (j *memberJournal) script(body string) string {
 	return fmt.Sprintf("echo start $MUSTER_INDEX $MUSTER_ATTEMPT >> %[1]s\n%[2]s\necho end $MUSTER_INDEX $MUSTER_ATTEMPT >> %[1]s\n", j.path, body)
 }
 
-func (j *journal) lines() []string {
+func (j *memberJournal) lines() []string {
 	b, err := os.ReadFile(j.path)
 	if err != nil {
 		return nil
@@ -30,7 +30,7 @@ func (j *journal) lines() []string {
 }
 
 // once fails the test unless each of count members began once and ended once.
-func (j *journal) once(count int) {
+func (j *memberJournal) once(count int) {
 	j.t.Helper()
 	runs, ends := make([]int, count), make([]int, count)
 	running := make([]bool, count)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // While instances are made, boot, get work and are given back, the server is
@@ -89,7 +89,7 @@ func TestOutputWithEverythingKilled(t *testing.T) {
 			h.kill()
 		}
 		if r%3 != 1 {
-			if rec, err := agent.ReadRecord(dir); err == nil {
+			if rec, err := journal.ReadRecord(dir); err == nil {
 				if err := rec.Kill(); err != nil {
 					t.Fatal(err)
 				}
@@ -236,7 +236,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 	began := time.Now()
 	h.eventually("another agent runs", func() bool {
-		r, err := agent.ReadRecord(dir)
+		r, err := journal.ReadRecord(dir)
 		return err == nil && r.Boot != hung.Boot && r.Alive()
 	})
 	t.Logf("replaced after %s", time.Since(began).Round(time.Millisecond))

@@ -17,7 +17,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 )
 
 // Generous bounds of what the processes may have in memory at any time.
@@ -35,7 +35,7 @@ func (h *host) heavy() func() {
 		var most int64
 		for {
 			for _, dir := range h.instanceDirs() {
-				if r, err := agent.ReadRecord(dir); err == nil && r.Alive() {
+				if r, err := journal.ReadRecord(dir); err == nil && r.Alive() {
 					_, hwm := memory(r.Pid)
 					most = max(most, hwm)
 				}

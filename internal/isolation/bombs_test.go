@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 )
 
@@ -186,7 +186,7 @@ func TestSharedDirectoryFill(t *testing.T) {
 		if err := n.runtime.Remove(n.Context(), c.Dir); err != nil {
 			n.Errorf("remove: %v", err)
 		}
-		if err := agent.RemoveTree(c.Dir); err != nil {
+		if err := journal.RemoveTree(c.Dir); err != nil {
 			n.Errorf("remove: %v", err)
 		}
 		unharmed()

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/teardown"
 	"github.com/musterhq/muster/internal/atomicfile"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -131,7 +131,7 @@ func (h Host) Start(ctx context.Context, s Start) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if r, err := agent.ReadRecord(dir); err == nil && r.Alive() && h.sameProgram(r) && answers(ctx, dir) {
+	if r, err := journal.ReadRecord(dir); err == nil && r.Alive() && h.sameProgram(r) && answers(ctx, dir) {
 		return nil
 	}
 	if err := h.spawn(ctx, dir, s); err != nil {
@@ -193,7 +193,7 @@ func (h Host) claim(ctx context.Context, ours claim) error {
 }
 
 // sameProgram reports whether a running agent is this program.
-func (h Host) sameProgram(r agent.Record) bool {
+func (h Host) sameProgram(r journal.Record) bool {
 	runs, err1 := os.Stat(fmt.Sprintf("/proc/%d/exe", r.Pid))
 	ours, err2 := os.Stat(h.Program)
 	return err1 == nil && err2 == nil && os.SameFile(runs, ours)
@@ -202,7 +202,7 @@ func (h Host) sameProgram(r agent.Record) bool {
 func answers(ctx context.Context, dir string) bool {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	c := wire.NewClient(agent.Dialer(dir))
+	c := wire.NewClient(journal.Dialer(dir))
 	defer c.Close()
 	_, err := c.Hello(ctx)
 	return err == nil
@@ -241,7 +241,7 @@ func (h Host) spawn(ctx context.Context, dir string, s Start) error {
 		case <-ctx.Done():
 			return nil
 		case <-look.C:
-			if r, err := agent.ReadRecord(dir); err == nil && r.Pid == cmd.Process.Pid && answers(ctx, dir) {
+			if r, err := journal.ReadRecord(dir); err == nil && r.Pid == cmd.Process.Pid && answers(ctx, dir) {
 				return nil
 			}
 		}
@@ -285,7 +285,7 @@ func (h Host) tearDown(ctx context.Context, node muster.NodeID) error {
 	dir := h.Dir(node)
 	gone := filepath.Join(h.Base, nodesName, "."+string(node))
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return agent.RemoveTree(gone)
+		return journal.RemoveTree(gone)
 	}
 	return teardown.Do(ctx, teardown.Place{Dir: dir, Cgroup: Cgroup(node), Gone: gone})
 }

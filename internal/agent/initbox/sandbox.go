@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -67,7 +68,7 @@ func (s *sandbox) hold(pidfd int) error {
 // as the kernel agrees, which counts from boot.
 func (s *sandbox) age() time.Duration {
 	age := time.Since(s.started)
-	if up, ok := agent.Uptime(); ok {
+	if up, ok := boot.Uptime(); ok {
 		age = min(age, up-time.Duration(s.init.Start)*(time.Second/userHZ))
 	}
 	return max(age, 0)

@@ -14,9 +14,9 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
 )
 
@@ -37,12 +37,12 @@ type Place struct {
 // it may be called again.
 func Do(ctx context.Context, p Place) error {
 	// With the lock no agent can start a sandbox any more, also none that is only about to begin.
-	lock, err := agent.Seize(ctx, p.Dir, false)
+	lock, err := journal.TakeLock(ctx, p.Dir, false)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	dirs, err := agent.SandboxDirs(p.Dir)
+	dirs, err := journal.SandboxDirs(p.Dir)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func Do(ctx context.Context, p Place) error {
 			return err
 		}
 	}
-	networks := filepath.Join(p.Dir, agent.NetworksName)
+	networks := filepath.Join(p.Dir, journal.NetworksName)
 	if _, err := os.Lstat(networks); !errors.Is(err, fs.ErrNotExist) {
 		if err := network.RemoveAll(network.Name(p.Dir), networks); err != nil {
 			return err
@@ -62,13 +62,13 @@ func Do(ctx context.Context, p Place) error {
 	}
 	// In one step, and with the lock still held: an agent that was about to start finds neither
 	// directory nor lock, and does not make them.
-	if err := agent.RemoveTree(p.Gone); err != nil {
+	if err := journal.RemoveTree(p.Gone); err != nil {
 		return err
 	}
 	if err := os.Rename(p.Dir, p.Gone); err != nil {
 		return err
 	}
-	return agent.RemoveTree(p.Gone)
+	return journal.RemoveTree(p.Gone)
 }
 
 func destroyAll(ctx context.Context, dirs []string) error {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/cloud"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -67,7 +67,7 @@ func (p *Provider) create(ctx context.Context, intent cloud.Intent) (*instance, 
 	}
 	// An earlier call may have died between the record and the agent. An agent that was ever
 	// started is left to link.
-	if _, err := agent.ReadRecord(i.dir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := journal.ReadRecord(i.dir); errors.Is(err, fs.ErrNotExist) {
 		if err := p.start(i, i.BootDelay, false); err != nil {
 			return nil, err
 		}
@@ -260,7 +260,7 @@ func (p *Provider) StartAgent(ctx context.Context, id muster.InstanceID) error {
 	if i.Destroying {
 		return muster.Faultf(muster.FaultNotFound, "instance %s is being destroyed", id)
 	}
-	r, err := agent.ReadRecord(i.dir)
+	r, err := journal.ReadRecord(i.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Never started, or started and not far enough yet. Two at once do no harm: one gets the lock.
 		return p.start(i, i.BootDelay, false)
@@ -280,7 +280,7 @@ func (p *Provider) StartAgent(ctx context.Context, id muster.InstanceID) error {
 }
 
 // sameBuild reports whether a running agent is the program that would be started.
-func (p *Provider) sameBuild(r agent.Record) bool {
+func (p *Provider) sameBuild(r journal.Record) bool {
 	runs, err1 := os.Stat(fmt.Sprintf("/proc/%d/exe", r.Pid))
 	ours, err2 := os.Stat(p.cfg.NodeBinary)
 	return err1 == nil && err2 == nil && os.SameFile(runs, ours)
@@ -288,12 +288,12 @@ func (p *Provider) sameBuild(r agent.Record) bool {
 
 // answers reports whether the agent answers, or is still booting.
 func (p *Provider) answers(ctx context.Context, i *instance) bool {
-	if info, err := os.Stat(filepath.Join(i.dir, agent.RecordName)); err == nil && time.Since(info.ModTime()) < i.BootDelay+p.startGrace {
+	if info, err := os.Stat(filepath.Join(i.dir, journal.RecordName)); err == nil && time.Since(info.ModTime()) < i.BootDelay+p.startGrace {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
-	c := wire.NewClient(agent.Dialer(i.dir))
+	c := wire.NewClient(journal.Dialer(i.dir))
 	defer c.Close()
 	_, err := c.Hello(ctx)
 	return err == nil

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/teardown"
 	"github.com/musterhq/muster/internal/cloud"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -23,7 +24,7 @@ const (
 
 // powered reports whether an instance is on; its turn is held.
 func (p *Provider) powered(ctx context.Context, i *instance) (bool, error) {
-	r, err := agent.ReadRecord(i.dir)
+	r, err := journal.ReadRecord(i.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return p.quietFor(i.id) < p.startGrace, nil
 	}
@@ -34,7 +35,7 @@ func (p *Provider) powered(ctx context.Context, i *instance) (bool, error) {
 		p.heard(i.id)
 		return true, nil
 	}
-	if r.Kernel != agent.KernelBoot() {
+	if r.Kernel != boot.ID() {
 		return false, nil
 	}
 	living, killed, err := sandboxes(ctx, i)
@@ -71,7 +72,7 @@ func (p *Provider) heard(id muster.InstanceID) {
 // sandboxes looks at the sandboxes of an instance whose agent is dead: does a process of one
 // live, and was one killed in the middle of its work?
 func sandboxes(ctx context.Context, i *instance) (living, killed bool, err error) {
-	dirs, err := agent.SandboxDirs(i.dir)
+	dirs, err := journal.SandboxDirs(i.dir)
 	if err != nil {
 		return false, false, err
 	}
@@ -79,7 +80,7 @@ func sandboxes(ctx context.Context, i *instance) (living, killed bool, err error
 		if err := ctx.Err(); err != nil {
 			return false, false, err
 		}
-		if unended, err := agent.Unended(dir); err != nil || !unended {
+		if unended, err := journal.AllocDir(dir).Unended(); err != nil || !unended {
 			if err != nil {
 				return false, false, err
 			}

@@ -40,7 +40,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/cloud"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -318,7 +318,7 @@ func (p *Provider) sweep() {
 	for _, e := range entries {
 		path := filepath.Join(p.cfg.Dir, e.Name())
 		if strings.HasPrefix(e.Name(), gonePrefix) {
-			if err := agent.RemoveTree(path); err != nil {
+			if err := journal.RemoveTree(path); err != nil {
 				p.log.Warn("leftovers of a destroyed instance", "path", path, "error", err)
 			}
 			continue

@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/initbox"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
 	"github.com/musterhq/muster/internal/programtest"
@@ -215,9 +215,9 @@ func until(t *testing.T, c *wire.Client, id muster.AllocID, status muster.AllocS
 	return wire.AllocReport{}
 }
 
-func record(t *testing.T, p *Provider, id muster.InstanceID) agent.Record {
+func record(t *testing.T, p *Provider, id muster.InstanceID) journal.Record {
 	t.Helper()
-	r, err := agent.ReadRecord(p.dir(id))
+	r, err := journal.ReadRecord(p.dir(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func record(t *testing.T, p *Provider, id muster.InstanceID) agent.Record {
 
 func members(t *testing.T, p *Provider, id muster.InstanceID) (all []initbox.Member) {
 	t.Helper()
-	dirs, err := agent.SandboxDirs(p.dir(id))
+	dirs, err := journal.SandboxDirs(p.dir(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +449,7 @@ func TestHostThatWasRebooted(t *testing.T) {
 	r := record(t, p, i.ID)
 	r.Kernel = "another"
 	b, _ := json.Marshal(r)
-	if err := os.WriteFile(filepath.Join(p.dir(i.ID), agent.RecordName), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(p.dir(i.ID), journal.RecordName), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if listed(t, p, i.ID) {

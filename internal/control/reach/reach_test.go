@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/programtest"
 	"github.com/musterhq/muster/internal/remote"
@@ -179,7 +179,7 @@ func TestAgentOverSSH(t *testing.T) {
 		t.Error("an agent that answered was replaced")
 	}
 	// A dead one is started again.
-	record, err := agent.ReadRecord(r.dir())
+	record, err := journal.ReadRecord(r.dir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestAgentIsToldItsRuntime(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	r.agentArgs = []string{"--oci-runtime", "/nonesuch/program"}
-	record, err := agent.ReadRecord(r.dir())
+	record, err := journal.ReadRecord(r.dir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestL3ProgramOnTheHost(t *testing.T) {
 		t.Errorf("copied although it was there: %v", err)
 	}
 	// Cut short, as by a host that lost power.
-	record, err := agent.ReadRecord(r.dir())
+	record, err := journal.ReadRecord(r.dir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,7 +464,7 @@ func TestClear(t *testing.T) {
 			break
 		}
 	}
-	dirs, err := agent.SandboxDirs(r.dir())
+	dirs, err := journal.SandboxDirs(r.dir())
 	if err != nil || len(dirs) != 1 {
 		t.Fatalf("%q, %v", dirs, err)
 	}
