@@ -18,6 +18,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbin"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
@@ -134,7 +135,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	config := agent.Config{
 		Dir: dir, Node: muster.NodeID(f.node), Capacity: capacity, Attributes: attributes,
-		Runtimes: []agent.Runtime{rt}, Logger: log, Version: version.String(),
+		Runtimes: []contract.Runtime{rt}, Logger: log, Version: version.String(),
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
 	config.LeaseEnd, config.Broken = f.endOfLease(dir), f.broken

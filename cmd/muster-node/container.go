@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/images"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
@@ -53,7 +54,7 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 		return err
 	}
 	c.Networks = networks
-	c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (agent.Images, error) {
+	c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (contract.Images, error) {
 		cache := filepath.Join(dir, journal.ImagesName)
 		if f.images != "" {
 			if cache, err = images.Lease(f.images, dir); err != nil {

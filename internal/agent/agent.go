@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/boot"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -52,7 +53,7 @@ type Config struct {
 	Attributes map[string]string
 	// Runtimes in order of preference. An allocation with an image gets the
 	// first that is an ImageRuntime, any other the first that is not.
-	Runtimes []Runtime
+	Runtimes []contract.Runtime
 	Logger   *slog.Logger
 	Version  string
 	// Replace asks an agent that already runs in Dir to step down.
@@ -70,11 +71,11 @@ type Config struct {
 	HTTP *http.Client
 	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
 	// server is asked for the right to pull a reference.
-	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (Images, error)
+	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (contract.Images, error)
 	// LeaseEnd ends the machine, or what stands for it, when the lease is over; nil: leases are not heeded here.
 	LeaseEnd func(ctx context.Context) error
 	// Networks gives containers networks of their own; nil: only none and host are to be had.
-	Networks Networks
+	Networks contract.Networks
 	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in Dir; empty: none.
 	Broken string
 }
@@ -84,10 +85,10 @@ type Agent struct {
 	cfg      Config
 	log      *slog.Logger
 	boot     string
-	runtimes []Runtime // that work here; set before anything is served
+	runtimes []contract.Runtime // that work here; set before anything is served
 	problems []string
 	inputs   *inputs
-	images   Images // nil if there are none
+	images   contract.Images // nil if there are none
 	grants   *grants
 	// noNetworks is why no network is made here; set before anything is served.
 	noNetworks error
@@ -387,7 +388,7 @@ func (a *Agent) checkRuntimes(ctx context.Context) error {
 	for i, rt := range a.cfg.Runtimes {
 		if errs[i] == nil {
 			a.runtimes = append(a.runtimes, rt)
-			if p, ok := rt.(Limited); ok {
+			if p, ok := rt.(contract.Limited); ok {
 				a.problems = append(a.problems, p.Problems()...)
 			}
 			continue
@@ -427,12 +428,12 @@ func (a *Agent) hello() wire.Hello {
 func (a *Agent) attributes() map[string]string {
 	out := maps.Clone(a.cfg.Attributes)
 	for _, rt := range a.runtimes {
-		if _, images := rt.(ImageRuntime); images && a.images != nil {
+		if _, images := rt.(contract.ImageRuntime); images && a.images != nil {
 			if out == nil {
 				out = map[string]string{}
 			}
 			out[muster.AttributeContainers] = rt.Name()
-			if v, ok := rt.(Versioned); ok {
+			if v, ok := rt.(contract.Versioned); ok {
 				out[muster.AttributeContainers] = v.Version()
 			}
 			out[muster.AttributeIsolation] = string(isolationOf(rt))
@@ -443,14 +444,14 @@ func (a *Agent) attributes() map[string]string {
 }
 
 // runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is demanded is never given.
-func (a *Agent) runtimeFor(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
+func (a *Agent) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	var less muster.Isolation
 	var other string
 	for _, rt := range a.runtimes {
-		if _, images := rt.(ImageRuntime); images != (spec.Image != "") {
+		if _, images := rt.(contract.ImageRuntime); images != (spec.Image != "") {
 			continue
 		}
-		if v, ok := rt.(Versioned); spec.Runtime != "" && (!ok || !muster.IsRuntime(v.Version(), spec.Runtime)) {
+		if v, ok := rt.(contract.Versioned); spec.Runtime != "" && (!ok || !muster.IsRuntime(v.Version(), spec.Runtime)) {
 			other = rt.Name()
 			if ok {
 				other = v.Version()
@@ -465,26 +466,22 @@ func (a *Agent) runtimeFor(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
 	}
 	switch {
 	case less != "" && spec.Image == "":
-		return nil, failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
+		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
 	case less != "":
-		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), a.cfg.Node, string(less))
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), a.cfg.Node, string(less))
 	case other != "":
-		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "runtime %q is demanded, and node %s makes containers with %s", spec.Runtime, a.cfg.Node, other)
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "runtime %q is demanded, and node %s makes containers with %s", spec.Runtime, a.cfg.Node, other)
 	case spec.Image != "":
-		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", spec.Image, a.cfg.Node)
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", spec.Image, a.cfg.Node)
 	}
-	return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", a.cfg.Node)
+	return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", a.cfg.Node)
 }
 
-func isolationOf(rt Runtime) muster.Isolation {
-	if i, ok := rt.(Isolating); ok {
+func isolationOf(rt contract.Runtime) muster.Isolation {
+	if i, ok := rt.(contract.Isolating); ok {
 		if has := i.Isolation(); has != "" {
 			return has
 		}
 	}
 	return muster.IsolationProcess
-}
-
-func failure(class muster.FailureClass, reason muster.Reason, format string, args ...any) *muster.Failure {
-	return &muster.Failure{Class: class, Reason: reason, Message: muster.Truncate(fmt.Sprintf(format, args...), maxMessage)}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -20,7 +21,7 @@ type alloc struct {
 	// spec is what to run; nil once it has ended, and when it was found unreadable after a restart. Its goroutine's.
 	spec *wire.AllocSpec
 	// image is held from before the start to the end; nil if it has none. Its goroutine's.
-	image *Image
+	image *contract.Image
 	// stored: the spec is on disk. found: it was there already when the agent started.
 	stored, found bool
 	// begins is how often earlier agents marked it as begun.
@@ -39,7 +40,7 @@ type alloc struct {
 
 	// report is what readers are told, replaced and never changed; nil until the allocation is on disk.
 	report   *wire.AllocReport
-	runtime  Runtime
+	runtime  contract.Runtime
 	box      *box
 	begun    bool // the runtime was asked, so it must never be asked again
 	ended    bool
@@ -61,7 +62,7 @@ const maxBegins = 3
 
 // box is an open sandbox with the number of those who use it; the last closes it.
 type box struct {
-	sandbox Sandbox
+	sandbox contract.Sandbox
 	refs    int // guarded by Agent.mu
 }
 
@@ -119,14 +120,14 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 		err := al.dir.Create(al.spec)
 		<-a.files
 		if err != nil {
-			return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
+			return nil, failed(al, contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
 		}
 		al.stored = true
 	}
 	rt, f := a.check(al.spec)
 	if f == nil && al.spec.Image != "" {
 		a.publish(al, starting)
-		var image *Image
+		var image *contract.Image
 		if image, f = a.openImage(ctx, al); image == nil && f == nil {
 			return nil, a.interrupted(ctx, al)
 		}
@@ -200,7 +201,7 @@ func (a *Agent) interrupted(ctx context.Context, al *alloc) *wire.AllocReport {
 }
 
 // begin asks the runtime, once and never again.
-func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.AllocReport) {
+func (a *Agent) begin(ctx context.Context, al *alloc, rt contract.Runtime) (*box, *wire.AllocReport) {
 	c, err := al.config()
 	if err == nil && al.image != nil {
 		if f := a.contain(ctx, al, &c, al.image); f != nil {
@@ -211,7 +212,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 		err = al.dir.Append(journal.Step{Begun: &journal.Begun{Runtime: rt.Name(), At: muster.At(time.Now()), Image: al.digest()}})
 	}
 	if err != nil {
-		return nil, failed(al, failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
+		return nil, failed(al, contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "sandbox directory: %v", err))
 	}
 	limit := startTimeout
 	a.mu.Lock()
@@ -238,7 +239,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt Runtime) (*box, *wire.A
 	if err != nil {
 		var f *muster.Failure
 		if !errors.As(err, &f) {
-			f = failure(muster.FailureNode, muster.ReasonNodeFault, "runtime %s: %v", rt.Name(), err)
+			f = contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "runtime %s: %v", rt.Name(), err)
 		}
 		return nil, failed(al, f)
 	}
@@ -256,14 +257,14 @@ func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocRepor
 		if err == nil {
 			return a.open(al, sandbox), nil
 		}
-		if errors.Is(err, ErrNoSandbox) || time.Since(began) > reattachFor {
+		if errors.Is(err, contract.ErrNoSandbox) || time.Since(began) > reattachFor {
 			// What cannot be found may still be there in part. It must be gone before the server
 			// may start the member elsewhere.
 			if e := a.remove(ctx, al); e == nil {
-				if errors.Is(err, ErrNoSandbox) && al.spec != nil && al.begins < maxBegins {
+				if errors.Is(err, contract.ErrNoSandbox) && al.spec != nil && al.begins < maxBegins {
 					return a.startAgain(ctx, al)
 				}
-				return nil, failed(al, failure(muster.FailureNode, muster.ReasonSandboxDied, "its sandbox could not be found by the restarted agent: %v", err))
+				return nil, failed(al, contract.Failure(muster.FailureNode, muster.ReasonSandboxDied, "its sandbox could not be found by the restarted agent: %v", err))
 			} else {
 				err = e
 			}
@@ -279,7 +280,7 @@ func (a *Agent) reattach(ctx context.Context, al *alloc) (*box, *wire.AllocRepor
 // sandbox: nothing of it ever ran. It is no failure of the node.
 func (a *Agent) startAgain(ctx context.Context, al *alloc) (*box, *wire.AllocReport) {
 	a.log.Info("the agent before was ended as it was about to start it: started again", "alloc", al.id)
-	release(al.image)
+	al.image.Free()
 	al.image = nil
 	a.mu.Lock()
 	al.begun = false
@@ -288,7 +289,7 @@ func (a *Agent) startAgain(ctx context.Context, al *alloc) (*box, *wire.AllocRep
 }
 
 // attach calls Runtime.Attach with a deadline, by one at a time.
-func (a *Agent) attach(ctx context.Context, al *alloc) (Sandbox, error) {
+func (a *Agent) attach(ctx context.Context, al *alloc) (contract.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
 	select {
@@ -334,7 +335,7 @@ func (a *Agent) watch(ctx context.Context, al *alloc, b *box) *wire.AllocReport 
 
 // running makes it known that a sandbox runs, and sees to what is to become of it then.
 func (a *Agent) running(ctx context.Context, al *alloc, b *box) {
-	started, stands := muster.At(b.sandbox.Started()), b.sandbox.Frozen()
+	started, stands := muster.At(b.sandbox.Started()), contract.Frozen(b.sandbox)
 	a.mu.Lock()
 	if al.ready == 0 && (al.spec == nil || al.spec.Ready == nil) {
 		al.ready = started
@@ -434,7 +435,7 @@ func (a *Agent) finish(ctx context.Context, al *alloc, end *wire.AllocReport) {
 	if isolated(al.spec) {
 		a.releaseNetwork(ctx, al.id)
 	}
-	release(al.image)
+	al.image.Free()
 	al.image = nil
 	al.spec = nil
 	a.publish(al, func(r *wire.AllocReport) {
@@ -487,7 +488,7 @@ func (a *Agent) publishLocked(al *alloc, change func(*wire.AllocReport)) {
 }
 
 // open shares a sandbox; the caller holds one use of it.
-func (a *Agent) open(al *alloc, sandbox Sandbox) *box {
+func (a *Agent) open(al *alloc, sandbox contract.Sandbox) *box {
 	b := &box{sandbox: sandbox, refs: 1}
 	a.mu.Lock()
 	al.box = b
@@ -523,7 +524,7 @@ func (a *Agent) drop(al *alloc, b *box) {
 }
 
 // wholeStream reports on a stream that has ended, with its bytes if they are few.
-func (a *Agent) wholeStream(al *alloc, s Sandbox, stream string) wire.StreamReport {
+func (a *Agent) wholeStream(al *alloc, s contract.Sandbox, stream string) wire.StreamReport {
 	out := s.Output(stream)
 	start, end, err := out.Bounds()
 	if err != nil {
@@ -540,8 +541,8 @@ func (a *Agent) wholeStream(al *alloc, s Sandbox, stream string) wire.StreamRepo
 	return r
 }
 
-func usageReport(u Usage) *wire.Usage {
-	if u == (Usage{}) {
+func usageReport(u contract.Usage) *wire.Usage {
+	if u == (contract.Usage{}) {
 		return nil
 	}
 	return &wire.Usage{CPUMicros: u.CPU.Microseconds(), Memory: u.Memory}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 )
@@ -163,7 +164,7 @@ func (s *inputs) needs() []string {
 func (s *inputs) get(ctx context.Context, digest, url string) (path string, release func(), f *muster.Failure) {
 	name, err := parseDigest(digest)
 	if err != nil {
-		return "", nil, failure(muster.FailureUser, muster.ReasonSpec, "%v", err)
+		return "", nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, "%v", err)
 	}
 	release = func() { s.release(name) }
 	s.mu.Lock()
@@ -228,7 +229,7 @@ func (s *inputs) leave(ctx context.Context, key wantKey, w *want) *muster.Failur
 		last := *w.last
 		return &last
 	}
-	return failure(muster.FailureOutside, muster.ReasonInput, "sha256:%s did not come in time", key.digest)
+	return contract.Failure(muster.FailureOutside, muster.ReasonInput, "sha256:%s did not come in time", key.digest)
 }
 
 func (s *inputs) release(name string) {
@@ -380,16 +381,16 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 		if c := context.Cause(ctx); c != nil {
 			err = c
 		}
-		return failure(muster.FailureOutside, muster.ReasonInput, "%s: %v", where, err), false
+		return contract.Failure(muster.FailureOutside, muster.ReasonInput, "%s: %v", where, err), false
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, key.url, nil)
 	if err != nil || req.URL.Scheme != "http" && req.URL.Scheme != "https" {
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: only http and https can be fetched", where), true
+		return contract.Failure(muster.FailureUser, muster.ReasonInput, "%s: only http and https can be fetched", where), true
 	}
 	resp, err := s.client.Do(req)
 	var refused *ErrDestination
 	if errors.As(err, &refused) {
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, refused), true
+		return contract.Failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, refused), true
 	}
 	if err != nil {
 		var told *url.Error // has the URL in its text
@@ -404,10 +405,10 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	case c >= 500, c == http.StatusTooManyRequests, c == http.StatusRequestTimeout, c == http.StatusTooEarly:
 		return outside(errors.New(resp.Status))
 	default:
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: %s", where, resp.Status), true
+		return contract.Failure(muster.FailureUser, muster.ReasonInput, "%s: %s", where, resp.Status), true
 	}
 	tooLarge := func() (*muster.Failure, bool) {
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: it is larger than %s, the most that an input may have on this node (input_limit of the pool)", where, muster.Bytes(s.most)), true
+		return contract.Failure(muster.FailureUser, muster.ReasonInput, "%s: it is larger than %s, the most that an input may have on this node (input_limit of the pool)", where, muster.Bytes(s.most)), true
 	}
 	if resp.ContentLength > s.most {
 		return tooLarge()
@@ -444,9 +445,9 @@ func (s *inputs) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure,
 	case netErr != nil:
 		return outside(netErr)
 	case errors.Is(err, errDigest):
-		return failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, err), true
+		return contract.Failure(muster.FailureUser, muster.ReasonInput, "%s: %v", where, err), true
 	}
-	return failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", where, err), true
+	return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", where, err), true
 }
 
 type readerFunc func([]byte) (int, error)

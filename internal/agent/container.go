@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sort"
 	"strconv"
@@ -13,35 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // Workspace is where in a container the inputs and outputs of a job are.
 const Workspace = "/workspace"
-
-// Networks gives sandboxes networks of their own. All methods may be called at once.
-type Networks interface {
-	// Check says whether this node can do it, and what not: sentences for operators.
-	Check(ctx context.Context) (problems []string, err error)
-	// Take makes the network of a sandbox, known by its allocation's id.
-	Take(ctx context.Context, id muster.AllocID, spec NetworkSpec) (*Network, error)
-	// Release ends it; safe twice, and for an id that never had one.
-	Release(ctx context.Context, id muster.AllocID) error
-	// Restore is called once, before any other: keep are those of sandboxes that an earlier agent
-	// started and that may live; all others are deleted.
-	Restore(ctx context.Context, keep []muster.AllocID) error
-	// Run keeps some ready until ctx ends.
-	Run(ctx context.Context) error
-}
-
-// NetworkSpec is what a sandbox may reach, and who may reach it.
-type NetworkSpec struct {
-	Mode muster.NetworkMode
-	// Egress are networks in CIDR form; empty: everything.
-	Egress []string
-	Ports  []int
-}
 
 // isolated reports whether the sandbox has a network that is made for it.
 func isolated(spec *wire.AllocSpec) bool {
@@ -50,22 +27,22 @@ func isolated(spec *wire.AllocSpec) bool {
 
 // contain completes the configuration of a container's sandbox: what image and
 // job together say. The network is taken here; whoever calls lets it go if the start fails.
-func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image *Image) *muster.Failure {
+func (a *Agent) contain(ctx context.Context, al *alloc, c *contract.SandboxConfig, image *contract.Image) *muster.Failure {
 	s := al.spec
 	c.Command = commandOf(s, &image.Config)
 	if len(c.Command) == 0 {
-		return failure(muster.FailureUser, muster.ReasonSpec, "image %s has no command of its own: the job must give one", image.Ref)
+		return contract.Failure(muster.FailureUser, muster.ReasonSpec, "image %s has no command of its own: the job must give one", image.Ref)
 	}
 	c.Work = workdirOf(s, &image.Config)
 	if !strings.HasPrefix(c.Work, "/") {
-		return failure(muster.FailureUser, muster.ReasonImage, "image %s: its work directory %q is not an absolute path", image.Ref, c.Work)
+		return contract.Failure(muster.FailureUser, muster.ReasonImage, "image %s: its work directory %q is not an absolute path", image.Ref, c.Work)
 	}
 	stop, ok := signalOf(image.Config.StopSignal)
 	if !ok {
-		return failure(muster.FailureUser, muster.ReasonImage, "image %s: its stop signal %q is none", image.Ref, image.Config.StopSignal)
+		return contract.Failure(muster.FailureUser, muster.ReasonImage, "image %s: its stop signal %q is none", image.Ref, image.Config.StopSignal)
 	}
 	c.Env = al.containerEnvironment(&image.Config)
-	c.Container = &Container{
+	c.Container = &contract.Container{
 		Image: image, User: s.User, Volumes: image.Config.Volumes, StopSignal: int(stop), Hostname: hostname(s),
 	}
 	if c.Container.User == "" {
@@ -78,15 +55,15 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *SandboxConfig, image 
 		return nil
 	}
 	if s.Network == muster.NetworkNone {
-		c.Container.Network = &Network{}
+		c.Container.Network = &contract.Network{}
 		return nil
 	}
 	if a.cfg.Networks == nil || a.noNetworks != nil {
-		return failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
+		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
 	}
-	network, err := a.cfg.Networks.Take(ctx, al.id, NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})
+	network, err := a.cfg.Networks.Take(ctx, al.id, contract.NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})
 	if err != nil {
-		return asFailure(err, muster.FailureNode, muster.ReasonNodeFault, "network")
+		return contract.AsFailure(err, muster.FailureNode, muster.ReasonNodeFault, "network")
 	}
 	if network.Address != "" {
 		network.Hosts = append(network.Hosts, network.Address+"\t"+c.Container.Hostname)
@@ -126,7 +103,7 @@ func hasFiles(s *wire.AllocSpec) bool { return len(s.Inputs)+len(s.Outputs) > 0 
 
 // commandOf is what runs: as with Docker, the job's command stands for the image's, and an
 // entrypoint of the job for both.
-func commandOf(s *wire.AllocSpec, image *ImageConfig) []string {
+func commandOf(s *wire.AllocSpec, image *contract.ImageConfig) []string {
 	if len(s.Entrypoint) > 0 {
 		if len(s.Entrypoint) == 1 && s.Entrypoint[0] == "" {
 			return s.Command
@@ -139,7 +116,7 @@ func commandOf(s *wire.AllocSpec, image *ImageConfig) []string {
 	return slices.Concat(image.Entrypoint, image.Cmd)
 }
 
-func workdirOf(s *wire.AllocSpec, image *ImageConfig) string {
+func workdirOf(s *wire.AllocSpec, image *contract.ImageConfig) string {
 	switch {
 	case s.Workdir != "":
 		return s.Workdir
@@ -165,7 +142,7 @@ func hostname(s *wire.AllocSpec) string {
 
 // containerEnvironment is the command's whole environment: the image's, the job's over it,
 // and who it is. HOME is its user's, which init finds.
-func (al *alloc) containerEnvironment(image *ImageConfig) []string {
+func (al *alloc) containerEnvironment(image *contract.ImageConfig) []string {
 	env := map[string]string{"PATH": defaultPath}
 	for _, kv := range image.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
@@ -214,13 +191,4 @@ func signalOf(name string) (syscall.Signal, bool) {
 	}
 	sig := unix.SignalNum(name)
 	return sig, sig != 0
-}
-
-// asFailure is err as a failure, of the given class unless it says its own.
-func asFailure(err error, class muster.FailureClass, reason muster.Reason, what string) *muster.Failure {
-	var f *muster.Failure
-	if errors.As(err, &f) {
-		return f
-	}
-	return failure(class, reason, "%s: %v", what, err)
 }

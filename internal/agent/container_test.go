@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -29,7 +30,7 @@ type shelf struct {
 	grant func(ctx context.Context, ref string) (wire.Grant, error)
 
 	mu       sync.Mutex
-	images   map[string]ImageConfig
+	images   map[string]contract.ImageConfig
 	held     map[string]int
 	failures map[string]*muster.Failure
 	// pulling, if set, is waited for by each Open.
@@ -39,15 +40,15 @@ type shelf struct {
 }
 
 func newShelf() *shelf {
-	return &shelf{images: map[string]ImageConfig{}, held: map[string]int{}, failures: map[string]*muster.Failure{}}
+	return &shelf{images: map[string]contract.ImageConfig{}, held: map[string]int{}, failures: map[string]*muster.Failure{}}
 }
 
-func (s *shelf) Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error) {
+func (s *shelf) Open(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	g, err := s.grant(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	tell(ImageProgress{Done: 1 << 20, Total: 3 << 20, Layers: 2, LayersDone: 1})
+	tell(contract.ImageProgress{Done: 1 << 20, Total: 3 << 20, Layers: 2, LayersDone: 1})
 	if s.pulling != nil {
 		select {
 		case <-s.pulling:
@@ -63,31 +64,31 @@ func (s *shelf) Open(ctx context.Context, ref string, tell func(ImageProgress)) 
 	}
 	config, ok := s.images[ref]
 	if !ok {
-		return nil, failure(muster.FailureUser, muster.ReasonImageNotFound, "image %s: not found", ref)
+		return nil, contract.Failure(muster.FailureUser, muster.ReasonImageNotFound, "image %s: not found", ref)
 	}
 	return s.holdLocked("sha256:"+ref, ref, config), nil
 }
 
-func (s *shelf) Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error) {
+func (s *shelf) Pull(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	s.mu.Lock()
 	s.pulls++
 	s.mu.Unlock()
 	return s.Open(ctx, ref, tell)
 }
 
-func (s *shelf) holdLocked(digest, ref string, config ImageConfig) *Image {
+func (s *shelf) holdLocked(digest, ref string, config contract.ImageConfig) *contract.Image {
 	s.held[digest]++
-	return &Image{Ref: ref, Digest: digest, Config: config, Release: func() {
+	return &contract.Image{Ref: ref, Digest: digest, Config: config, Release: func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.held[digest]--
 	}}
 }
 
-func (s *shelf) Hold(digest string) (*Image, error) {
+func (s *shelf) Hold(digest string) (*contract.Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.holdLocked(digest, "", ImageConfig{}), nil
+	return s.holdLocked(digest, "", contract.ImageConfig{}), nil
 }
 
 func (s *shelf) holds(digest string) int {
@@ -110,21 +111,21 @@ func (s *shelf) Prune(_ context.Context, all bool) (muster.Bytes, error) {
 // nets counts who has a network.
 type nets struct {
 	mu    sync.Mutex
-	taken map[muster.AllocID]NetworkSpec
+	taken map[muster.AllocID]contract.NetworkSpec
 	kept  []muster.AllocID
 	fail  error
 }
 
 func (n *nets) Check(context.Context) ([]string, error) { return []string{"a firewall"}, nil }
 
-func (n *nets) Take(_ context.Context, id muster.AllocID, s NetworkSpec) (*Network, error) {
+func (n *nets) Take(_ context.Context, id muster.AllocID, s contract.NetworkSpec) (*contract.Network, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fail != nil {
 		return nil, n.fail
 	}
 	n.taken[id] = s
-	return &Network{Namespace: "/net/" + string(id)}, nil
+	return &contract.Network{Namespace: "/net/" + string(id)}, nil
 }
 
 func (n *nets) Release(_ context.Context, id muster.AllocID) error {
@@ -156,9 +157,9 @@ func (n *nets) count() int {
 func containerRig(t *testing.T, rt *played, dir string, images *shelf, networks *nets) *rig {
 	t.Helper()
 	r := newRig(t, rt, dir, func(c *Config) {
-		c.Runtimes = []Runtime{containers{rt}}
+		c.Runtimes = []contract.Runtime{containers{rt}}
 		c.Networks = networks
-		c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (Images, error) {
+		c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (contract.Images, error) {
 			images.grant = grant
 			return images, nil
 		}
@@ -193,8 +194,8 @@ func container(id muster.AllocID, image string, command ...string) wire.DesiredA
 }
 
 func TestContainer(t *testing.T) {
-	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]NetworkSpec{}}
-	images.images["python:3.13"] = ImageConfig{
+	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]contract.NetworkSpec{}}
+	images.images["python:3.13"] = contract.ImageConfig{
 		Entrypoint: []string{"wait"}, Cmd: []string{"unused"}, Env: []string{"PATH=/py:/bin", "A=image", "broken"}, User: "app",
 		Workdir: "/app", StopSignal: "SIGINT", Volumes: []string{"/data"},
 	}
@@ -212,7 +213,7 @@ func TestContainer(t *testing.T) {
 		t.Errorf("%+v, %v", h, err)
 	}
 	c := rt.config("u-0-1")
-	if !slices.Equal(c.Command, []string{"wait", "x", "y"}) || c.Work != "/app" || c.Limits != (Limits{Pids: 7, CPUMax: 1500}) {
+	if !slices.Equal(c.Command, []string{"wait", "x", "y"}) || c.Work != "/app" || c.Limits != (contract.Limits{Pids: 7, CPUMax: 1500}) {
 		t.Errorf("%+v", c)
 	}
 	for _, want := range []string{"PATH=/py:/bin", "A=job", "MUSTER_ALLOC=u-0-1"} {
@@ -244,7 +245,7 @@ func TestContainer(t *testing.T) {
 	if !slices.Equal(networks.kept, []muster.AllocID{"u-0-1"}) || again.holds("sha256:python:3.13") != 1 {
 		t.Errorf("kept %v, held %d", networks.kept, again.holds("sha256:python:3.13"))
 	}
-	rt.box("u-0-1").end(Result{})
+	rt.box("u-0-1").end(contract.Result{})
 	if report := r.until("u-0-1", muster.AllocEnded); report.Image != "sha256:python:3.13" {
 		t.Errorf("%+v", report)
 	}
@@ -252,11 +253,11 @@ func TestContainer(t *testing.T) {
 }
 
 func TestContainerThatCannotStart(t *testing.T) {
-	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]NetworkSpec{}}
-	images.images["plain"] = ImageConfig{}
-	images.images["relative"] = ImageConfig{Workdir: "here", Cmd: []string{"exit", "0"}}
-	images.images["signal"] = ImageConfig{StopSignal: "SIGNONE", Cmd: []string{"exit", "0"}}
-	images.failures["away"] = failure(muster.FailureOutside, muster.ReasonImage, "image away: 503")
+	rt, images, networks := newPlayed(), newShelf(), &nets{taken: map[muster.AllocID]contract.NetworkSpec{}}
+	images.images["plain"] = contract.ImageConfig{}
+	images.images["relative"] = contract.ImageConfig{Workdir: "here", Cmd: []string{"exit", "0"}}
+	images.images["signal"] = contract.ImageConfig{StopSignal: "SIGNONE", Cmd: []string{"exit", "0"}}
+	images.failures["away"] = contract.Failure(muster.FailureOutside, muster.ReasonImage, "image away: 503")
 	r := containerRig(t, rt, "", images, networks)
 	for name, test := range map[string]struct {
 		image   string
@@ -289,7 +290,7 @@ func TestContainerThatCannotStart(t *testing.T) {
 func TestStoppedWhilePulling(t *testing.T) {
 	rt, images := newPlayed(), newShelf()
 	images.pulling = make(chan struct{})
-	r := containerRig(t, rt, "", images, &nets{taken: map[muster.AllocID]NetworkSpec{}})
+	r := containerRig(t, rt, "", images, &nets{taken: map[muster.AllocID]contract.NetworkSpec{}})
 	d := container("u-0-1", "big", "wait")
 	r.must(set(d))
 	r.eventually("the pull is told of", func() bool {
@@ -303,7 +304,7 @@ func TestStoppedWhilePulling(t *testing.T) {
 }
 
 func TestContainerConfig(t *testing.T) {
-	image := &ImageConfig{Entrypoint: []string{"e"}, Cmd: []string{"c"}, Workdir: "/i"}
+	image := &contract.ImageConfig{Entrypoint: []string{"e"}, Cmd: []string{"c"}, Workdir: "/i"}
 	for _, test := range []struct {
 		spec    wire.AllocSpec
 		command string
@@ -395,7 +396,7 @@ func TestGrantIsAskedForAgain(t *testing.T) {
 	if got := <-answers; got.Authorization != "two" || got.Until == 0 || added != 3 {
 		t.Errorf("%+v, asked %d times", got, added)
 	}
-	g.put(wire.Grant{Ref: "r", Failure: failure(muster.FailureUser, muster.ReasonImageNotFound, "no")})
+	g.put(wire.Grant{Ref: "r", Failure: contract.Failure(muster.FailureUser, muster.ReasonImageNotFound, "no")})
 	if len(g.needs()) != 0 {
 		t.Errorf("needs %v", g.needs())
 	}
@@ -594,7 +595,7 @@ func dialContext(dir string) func(context.Context, string, string) (net.Conn, er
 // is known of the tag will do.
 func TestNewVersionAsksForItsTag(t *testing.T) {
 	s := newShelf()
-	s.images["a:latest"] = ImageConfig{}
+	s.images["a:latest"] = contract.ImageConfig{}
 	s.grant = func(context.Context, string) (wire.Grant, error) { return wire.Grant{}, nil }
 	a := &Agent{images: s}
 	for i, c := range []struct {
@@ -602,14 +603,14 @@ func TestNewVersionAsksForItsTag(t *testing.T) {
 		version uint64
 		pulls   int
 	}{{"u", 1, 0}, {"u", 1, 0}, {"u", 2, 1}, {"u", 2, 1}, {"v", 9, 1}, {"u", 1, 1}, {"u", 2, 1}, {"u", 4, 2}} {
-		image, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(ImageProgress) {})
+		image, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(contract.ImageProgress) {})
 		if err != nil || s.pulls != c.pulls {
 			t.Errorf("%d: %d pulls, want %d; %v", i, s.pulls, c.pulls, err)
 		}
-		release(image)
+		image.Free()
 	}
-	s.failures["a:latest"] = failure(muster.FailureOutside, muster.ReasonImage, "no registry")
-	if _, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(ImageProgress) {}); err == nil || s.pulls != 3 {
+	s.failures["a:latest"] = contract.Failure(muster.FailureOutside, muster.ReasonImage, "no registry")
+	if _, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(contract.ImageProgress) {}); err == nil || s.pulls != 3 {
 		t.Errorf("%v after %d pulls", err, s.pulls)
 	}
 }

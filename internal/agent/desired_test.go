@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -81,8 +82,8 @@ func TestStop(t *testing.T) {
 	b := rt.box("u-1-1")
 	r.eventually("hold was asked to stop", func() bool { return len(b.stopGraces()) > 0 })
 	r.must(set(stop("u-1-1")...))
-	r.must(set(run("u-1-1", "hold"))) // a stop is never taken back
-	b.end(Result{ExitCode: 0})        // it ended by itself before the signal reached it
+	r.must(set(run("u-1-1", "hold")))   // a stop is never taken back
+	b.end(contract.Result{ExitCode: 0}) // it ended by itself before the signal reached it
 	if got := r.until("u-1-1", muster.AllocEnded); got.Outcome != muster.OutcomeSucceeded {
 		t.Errorf("%+v", got)
 	}
@@ -228,7 +229,7 @@ func TestFenceThatCannotBeReadStopsTheAgent(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, fenceName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, err := New(Config{Dir: dir, Node: "n1", Runtimes: []Runtime{newPlayed()}})
+	a, err := New(Config{Dir: dir, Node: "n1", Runtimes: []contract.Runtime{newPlayed()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func TestMassStopMustBeNamed(t *testing.T) {
 	for _, id := range ids {
 		b := rt.box(id)
 		r.eventually("stop of "+string(id), func() bool { return len(b.stopGraces()) == 1 })
-		b.end(Result{Stopped: true, Signal: "SIGTERM"})
+		b.end(contract.Result{Stopped: true, Signal: "SIGTERM"})
 		r.until(id, muster.AllocEnded)
 	}
 }

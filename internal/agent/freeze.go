@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -35,20 +36,20 @@ func (a *Agent) settle(ctx context.Context, al *alloc, b *box) {
 	}
 }
 
-func freezeOrThaw(ctx context.Context, s Sandbox, freeze bool) error {
+func freezeOrThaw(ctx context.Context, s contract.Sandbox, freeze bool) error {
 	if !freeze {
-		return s.Thaw()
+		return contract.Thaw(s)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTime)
 	defer cancel()
-	return s.Freeze(ctx)
+	return contract.Freeze(ctx, s)
 }
 
 func (a *Agent) notFrozen(ctx context.Context, al *alloc, freeze bool, err error) {
 	switch {
-	case errors.Is(err, ErrNoSandbox):
+	case errors.Is(err, contract.ErrNoSandbox):
 		return
-	case errors.Is(err, ErrNoFreezer):
+	case errors.Is(err, contract.ErrNoFreezer):
 		a.mu.Lock()
 		al.noFreezer = true
 		a.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/boot"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/atomicfile"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -217,9 +218,9 @@ func (a *Agent) endExclusive(limit time.Duration) {
 
 func (a *Agent) lapsed(limit time.Duration) *muster.Failure {
 	if limit == 0 {
-		return failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and the agent of node %s was away for longer than its fence allows", a.cfg.Node)
+		return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and the agent of node %s was away for longer than its fence allows", a.cfg.Node)
 	}
-	return failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and no server has spoken to node %s for its fence of %s", a.cfg.Node, limit)
+	return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and no server has spoken to node %s for its fence of %s", a.cfg.Node, limit)
 }
 
 // whyUnguarded is why it was ended because the guard lapsed; nil if that is not so.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -85,7 +86,7 @@ func TestN14ExclusiveThatIsStopping(t *testing.T) {
 		if g := rt.box("u-0-1").stopGraces(); len(g) != 2 || g[0] != time.Hour || g[1] != 0 {
 			t.Errorf("graces: %v", g)
 		}
-		rt.box("u-0-1").end(Result{Signal: "SIGKILL", Stopped: true})
+		rt.box("u-0-1").end(contract.Result{Signal: "SIGKILL", Stopped: true})
 		r.until("u-0-1", muster.AllocEnded)
 		r.stop()
 	})

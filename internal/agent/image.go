@@ -2,50 +2,13 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
-
-// Images is the node's store of images. All methods may be called at once. Errors
-// are *muster.Failure: class user for an image that is not there or of no use here, outside for a
-// registry out of order, node for this machine.
-type Images interface {
-	// Open brings an image here, unless it is, and keeps it until its Release.
-	Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
-	// Pull is Open that asks the registry in any case what a tag means now.
-	Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
-	// Hold keeps an image for a sandbox that an earlier agent started from it.
-	Hold(digest string) (*Image, error)
-	// List tells what is here.
-	List() wire.ImageList
-	// Prune deletes what nothing uses; with all also what was used lately.
-	Prune(ctx context.Context, all bool) (freed muster.Bytes, err error)
-}
-
-// ImageConfig is what an image says of how it wants to be run.
-type ImageConfig struct {
-	Entrypoint, Cmd, Env, Volumes []string
-	User, Workdir                 string
-	// StopSignal is a name (SIGTERM, TERM) or a number; empty: TERM.
-	StopSignal string
-}
-
-// ImageProgress is how far a pull has come. Bytes are those that travel; 0 of 0 before that is known.
-type ImageProgress struct {
-	Done, Total        int64
-	Layers, LayersDone int
-}
-
-func (p ImageProgress) String() string {
-	if p.Total == 0 {
-		return "asking for it"
-	}
-	return fmt.Sprintf("%s of %s, %d of %d layers", muster.Bytes(p.Done), muster.Bytes(p.Total), p.LayersDone, p.Layers)
-}
 
 const (
 	// pullTimeout bounds one pull, for each allocation that waits for it.
@@ -60,17 +23,17 @@ const (
 
 // openImage pulls the image of an allocation. Without a failure and without an
 // image the allocation is to stop, or the agent ends.
-func (a *Agent) openImage(ctx context.Context, al *alloc) (*Image, *muster.Failure) {
+func (a *Agent) openImage(ctx context.Context, al *alloc) (*contract.Image, *muster.Failure) {
 	ref := al.spec.Image
 	if a.images == nil {
-		return nil, failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: this agent has no store of images", ref)
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: this agent has no store of images", ref)
 	}
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
 	pull, done := context.WithTimeoutCause(ctx, pullTimeout, errGaveUp)
 	defer done()
 	var told time.Time
-	image, err := a.newest(pull, al.spec, func(p ImageProgress) {
+	image, err := a.newest(pull, al.spec, func(p contract.ImageProgress) {
 		// Called by one at a time, as Open promises.
 		if time.Since(told) >= detailPace {
 			told = time.Now()
@@ -84,18 +47,18 @@ func (a *Agent) openImage(ctx context.Context, al *alloc) (*Image, *muster.Failu
 	case err == nil && ctx.Err() == nil:
 		return image, nil
 	case err == nil:
-		release(image)
+		image.Free()
 		return nil, nil
 	case ctx.Err() != nil:
 		return nil, nil
 	}
-	return nil, asFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+ref)
+	return nil, contract.AsFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+ref)
 }
 
 // newest opens the image of an allocation. Where another version of its job ran here the registry is asked what the tag means
 // now, once for each version: who sets something anew means the image of now, and not what was known for some minutes. If
 // the registry cannot say, what is known is good enough.
-func (a *Agent) newest(ctx context.Context, s *wire.AllocSpec, tell func(ImageProgress)) (*Image, error) {
+func (a *Agent) newest(ctx context.Context, s *wire.AllocSpec, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	const remembered = 4096
 	a.mu.Lock()
 	before, known := a.versions[s.JobUID]
@@ -113,12 +76,6 @@ func (a *Agent) newest(ctx context.Context, s *wire.AllocSpec, tell func(ImagePr
 		}
 	}
 	return a.images.Open(ctx, s.Image, tell)
-}
-
-func release(image *Image) {
-	if image != nil && image.Release != nil {
-		image.Release()
-	}
 }
 
 // grants are the rights to pull that are asked for. The server's credentials stay
@@ -167,7 +124,7 @@ func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 		delete(g.asked, ref)
 	}
 	if !isClosed(w.answered) {
-		return wire.Grant{}, failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
+		return wire.Grant{}, contract.Failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
 	}
 	if w.grant.Failure != nil {
 		f := *w.grant.Failure

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -30,14 +31,14 @@ func (a *Agent) fetchInputs(ctx context.Context, al *alloc) *muster.Failure {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
 	if err := al.makeWork(); err != nil {
-		return failure(muster.FailureNode, muster.ReasonNodeFault, "work directory: %v", err)
+		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "work directory: %v", err)
 	}
 	work, err := os.OpenRoot(al.work())
 	if errors.Is(err, fs.ErrNotExist) {
-		return failure(muster.FailureUser, muster.ReasonNoWorkdir, "work directory %s does not exist", al.work())
+		return contract.Failure(muster.FailureUser, muster.ReasonNoWorkdir, "work directory %s does not exist", al.work())
 	}
 	if err != nil {
-		return failureOf(muster.ReasonNoWorkdir, "work directory", err)
+		return contract.FileFailure(muster.ReasonNoWorkdir, "work directory", err)
 	}
 	defer func() { _ = work.Close() }()
 	giveUp := millis(al.spec.GiveUpInputMillis)
@@ -62,7 +63,7 @@ var errGaveUp = errors.New("gave up")
 func (a *Agent) fetchInput(ctx, waitCtx context.Context, work *os.Root, in wire.Input, left *int64, tmp string) *muster.Failure {
 	take := func(size int64) *muster.Failure {
 		if size > *left {
-			return failure(muster.FailureUser, muster.ReasonInput,
+			return contract.Failure(muster.FailureUser, muster.ReasonInput,
 				"input %s: the inputs of the job are larger than %s together, the most on this node (%d times input_limit of the pool)",
 				in.Path, muster.Bytes(a.inputs.most*inputsTogether), inputsTogether)
 		}
@@ -85,12 +86,12 @@ func (a *Agent) fetchInput(ctx, waitCtx context.Context, work *os.Root, in wire.
 	defer release()
 	src, err := os.Open(path)
 	if err != nil {
-		return failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
+		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
 	}
 	defer func() { _ = src.Close() }()
 	info, err := src.Stat()
 	if err != nil {
-		return failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
+		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "input %s: %v", in.Path, err)
 	}
 	if f := take(info.Size()); f != nil {
 		return f
@@ -120,7 +121,7 @@ func placeInput(ctx context.Context, work *os.Root, in wire.Input, tmp string, s
 		if ctx.Err() != nil {
 			return nil
 		}
-		return failureOf(muster.ReasonInput, "input "+in.Path, err)
+		return contract.FileFailure(muster.ReasonInput, "input "+in.Path, err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -69,7 +70,7 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 type copier struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	log     OutputLog
+	log     contract.OutputLog
 	offset  int64
 }
 
@@ -195,7 +196,7 @@ func (a *Agent) reopen(ctx context.Context, al *alloc) (*box, error) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
 	sandbox, err := al.runtime.Attach(ctx, string(al.dir))
-	if errors.Is(err, ErrNoSandbox) {
+	if errors.Is(err, contract.ErrNoSandbox) {
 		return nil, nil
 	}
 	if err != nil {

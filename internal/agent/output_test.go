@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -45,7 +46,7 @@ func TestOutputIsReadWhileItIsWrittenAndAfter(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	out.write([]byte(" last words"))
-	b.end(Result{ExitCode: 0})
+	b.end(contract.Result{ExitCode: 0})
 	if rest, err := io.ReadAll(follow); err != nil || string(rest) != " last words" {
 		t.Errorf("%q %v", rest, err)
 	}
@@ -93,7 +94,7 @@ func TestOutputThatWasDropped(t *testing.T) {
 	if b, err := io.ReadAll(follow); err == nil {
 		t.Errorf("%q as if nothing were missing", b)
 	}
-	rt.box("u-0-1").end(Result{})
+	rt.box("u-0-1").end(contract.Result{})
 	if end := r.until("u-0-1", muster.AllocEnded); end.Stderr.Size != 41 || end.Stderr.Start != 31 || end.Stderr.Inline != nil {
 		t.Errorf("%+v", end.Stderr)
 	}
@@ -156,7 +157,7 @@ func TestSlowReaderHoldsNothingUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = slow.Close() }() // never read
-	rt.box("u-0-1").end(Result{})
+	rt.box("u-0-1").end(contract.Result{})
 	r.must(set(run("u-1-1", "exit", "0")))
 	r.until("u-0-1", muster.AllocEnded)
 	r.until("u-1-1", muster.AllocEnded)

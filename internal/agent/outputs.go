@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -26,11 +27,11 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 	defer cancel()
 	work, err := os.OpenRoot(al.work())
 	if err != nil {
-		return nil, failureOf(muster.ReasonOutputMissing, "outputs", err), true
+		return nil, contract.FileFailure(muster.ReasonOutputMissing, "outputs", err), true
 	}
 	defer func() { _ = work.Close() }()
 	if err := al.dir.MakeOutputs(); err != nil {
-		return nil, failure(muster.FailureNode, muster.ReasonNodeFault, "outputs: %v", err), true
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "outputs: %v", err), true
 	}
 	holes := mostHoles
 	for _, out := range al.spec.Outputs {
@@ -40,9 +41,9 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		case errors.Is(err, fs.ErrNotExist) && out.Optional:
 			continue
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, failure(muster.FailureUser, muster.ReasonOutputMissing, "output %s was not made", out.Path), true
+			return nil, contract.Failure(muster.FailureUser, muster.ReasonOutputMissing, "output %s was not made", out.Path), true
 		case err != nil:
-			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
+			return nil, contract.FileFailure(muster.ReasonOutputMissing, "output "+out.Path, err), true
 		}
 		size, err := writeTar(ctx, work, name, al.dir.Output(len(list)), &holes)
 		if ctx.Err() != nil {
@@ -50,12 +51,12 @@ func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputRepor
 		}
 		switch {
 		case errors.Is(err, errHoles):
-			return nil, failure(muster.FailureUser, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
+			return nil, contract.Failure(muster.FailureUser, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
 		case errors.Is(err, errDiskFull):
-			return nil, failure(muster.FailureOutside, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
+			return nil, contract.Failure(muster.FailureOutside, muster.ReasonOutputNotStored, "output %s: %v", out.Path, err), true
 		}
 		if err != nil {
-			return nil, failureOf(muster.ReasonOutputMissing, "output "+out.Path, err), true
+			return nil, contract.FileFailure(muster.ReasonOutputMissing, "output "+out.Path, err), true
 		}
 		list = append(list, wire.OutputReport{Path: out.Path, Size: size})
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -110,7 +111,7 @@ func TestOutputsCannotEscape(t *testing.T) {
 		t.Fatal(err)
 	}
 	rt := newPlayed()
-	rt.onStart = func(c SandboxConfig) {
+	rt.onStart = func(c contract.SandboxConfig) {
 		for link, target := range map[string]string{
 			"dir/abs": filepath.Join(outside, "secret"), "dir/up": "../../../../../../etc", "dir/in": "file", "dir/self": ".",
 			"alias": "dir", "out": outside, "loop": "loop",

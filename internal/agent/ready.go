@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -43,7 +44,7 @@ func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readi
 			return
 		case r.GiveUpMillis > 0 && time.Since(began) > millis(r.GiveUpMillis):
 			a.mu.Lock()
-			al.unready = failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", millis(r.GiveUpMillis), why)
+			al.unready = contract.Failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", millis(r.GiveUpMillis), why)
 			a.mu.Unlock()
 			b.sandbox.Stop(grace)
 			return
@@ -78,14 +79,14 @@ func (a *Agent) isReady(ctx context.Context, al *alloc, b *box) {
 }
 
 // tryReady runs the command once; nil if it exits with 0. What init says is the sandbox's own word: it harms only itself.
-func (a *Agent) tryReady(ctx context.Context, s Sandbox, r *wire.Readiness) error {
+func (a *Agent) tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
 	limit := millis(r.TimeoutMillis)
 	if limit <= 0 {
 		limit = readyTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit+readyGrace, errors.New("init says nothing"))
 	defer cancel()
-	conn, err := s.Init(ctx)
+	conn, err := contract.Connect(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -228,7 +229,7 @@ func TestIsolation(t *testing.T) {
 	for _, has := range []muster.Isolation{muster.IsolationContainer, muster.IsolationUserNamespace, "runsc"} {
 		c := newPlayed()
 		c.isolation = has
-		a.runtimes = []Runtime{c, imageRuntime{c}}
+		a.runtimes = []contract.Runtime{c, imageRuntime{c}}
 		for _, want := range []muster.Isolation{"", muster.IsolationContainer, muster.IsolationUserNamespace, "runsc"} {
 			got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Isolation: want})
 			if (got != nil) != has.Gives(want) || got == nil && (f.Class != muster.FailureNode || !strings.Contains(f.Message, string(has))) {
@@ -240,7 +241,7 @@ func TestIsolation(t *testing.T) {
 
 // A node whose containers another program makes says so, and starts nothing.
 func TestRuntimeByName(t *testing.T) {
-	a := &Agent{cfg: Config{Node: "n1"}, runtimes: []Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
+	a := &Agent{cfg: Config{Node: "n1"}, runtimes: []contract.Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
 	if got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "crun"}); got == nil {
 		t.Errorf("crun where crun is: %v", f)
 	}

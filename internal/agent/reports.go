@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -25,12 +26,11 @@ const (
 	measureWait = 500 * time.Millisecond
 	// writeTimeout ends a stream whose reader takes nothing.
 	writeTimeout = 30 * time.Second
-	// maxMessage, maxDetail and maxWord bound in bytes what a report says of one allocation in words that others choose: servers of
-	// URLs, registries, commands. A server refuses reports that are larger than it expects, and then the whole node is out of contact. In JSON
-	// a byte can become six.
-	maxMessage = 1500
-	maxDetail  = 200
-	maxWord    = 64
+	// maxDetail and maxWord bound in bytes, beside contract.MaxMessage, what a report says of one allocation in words that others
+	// choose: servers of URLs, registries, commands. A server refuses reports that are larger than it expects, and then the whole node
+	// is out of contact.
+	maxDetail = 200
+	maxWord   = 64
 )
 
 // reader is one stream of reports on its way. It keeps which allocations
@@ -139,14 +139,14 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 
 // bounded is what is said of an allocation, within what a server takes. Records on disk may have longer texts, and so may what an init says.
 func bounded(r *wire.AllocReport) *wire.AllocReport {
-	long := r.Failure != nil && (len(r.Failure.Message) > maxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
+	long := r.Failure != nil && (len(r.Failure.Message) > contract.MaxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
 	if !long && len(r.Detail) <= maxDetail && len(r.Signal) <= maxWord && len(r.Image) <= 2*maxWord {
 		return r
 	}
 	out := *r
 	out.Detail, out.Signal, out.Image = muster.Truncate(r.Detail, maxDetail), muster.Truncate(r.Signal, maxWord), muster.Truncate(r.Image, 2*maxWord)
 	if f := r.Failure; f != nil {
-		out.Failure = &muster.Failure{Message: muster.Truncate(f.Message, maxMessage),
+		out.Failure = &muster.Failure{Message: muster.Truncate(f.Message, contract.MaxMessage),
 			Class: muster.FailureClass(muster.Truncate(string(f.Class), maxWord)), Reason: muster.Reason(muster.Truncate(string(f.Reason), maxWord))}
 	}
 	return &out
@@ -264,7 +264,7 @@ func (a *Agent) measure() {
 	a.notice()
 }
 
-func size(s Sandbox, stream string) wire.StreamReport {
+func size(s contract.Sandbox, stream string) wire.StreamReport {
 	start, end, err := s.Output(stream).Bounds()
 	if err != nil && err != io.EOF {
 		return wire.StreamReport{}

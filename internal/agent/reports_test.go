@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -54,7 +55,7 @@ func TestHeartbeats(t *testing.T) {
 		r.must(set(run("u-0-1", "hold"), run("u-1-1", "hold")))
 		for _, id := range []muster.AllocID{"u-0-1", "u-1-1"} {
 			r.until(id, muster.AllocRunning)
-			rt.box(id).usage = Usage{CPU: 3 * time.Second, Memory: 5 * muster.MiB}
+			rt.box(id).usage = contract.Usage{CPU: 3 * time.Second, Memory: 5 * muster.MiB}
 		}
 		rt.box("u-0-1").out[wire.Stdout].write([]byte("12345"))
 		reports, done := r.stream()
@@ -84,7 +85,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		done()
 		for _, id := range []muster.AllocID{"u-0-1", "u-1-1"} {
-			rt.box(id).end(Result{})
+			rt.box(id).end(contract.Result{})
 		}
 		synctest.Wait()
 	})
@@ -127,7 +128,7 @@ func TestChangesAreToldAtOnceAndTogether(t *testing.T) {
 			t.Errorf("100 allocations took %d reports", n)
 		}
 		done()
-		rt.box("u-0-1").end(Result{})
+		rt.box("u-0-1").end(contract.Result{})
 		synctest.Wait()
 	})
 }
@@ -255,7 +256,7 @@ func TestWordsOfOthersAreBounded(t *testing.T) {
 		for _, al := range r.whole().Allocs {
 			if al.Failure != nil {
 				failed++
-				if n := len(al.Failure.Message); n > maxMessage+utf8.UTFMax {
+				if n := len(al.Failure.Message); n > contract.MaxMessage+utf8.UTFMax {
 					t.Fatalf("%s: %d bytes", al.ID, n)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -25,7 +26,7 @@ func TestRestartFindsWhatRuns(t *testing.T) {
 	first, _ := r.client.Hello(t.Context())
 	r.stop()
 	rt.box("u-1-1").out[wire.Stdout].write([]byte("while the agent was away\n"))
-	rt.box("u-1-1").end(Result{ExitCode: 0})
+	rt.box("u-1-1").end(contract.Result{ExitCode: 0})
 
 	r = newRig(t, rt, r.dir)
 	if second, _ := r.client.Hello(t.Context()); second.Boot == first.Boot || second.Allocs != 3 {
@@ -43,7 +44,7 @@ func TestRestartFindsWhatRuns(t *testing.T) {
 		t.Errorf("%+v, before %+v", got, before)
 	}
 	r.must(set(run("u-0-1", "hold"), run("u-1-1", "hold"), run("u-2-1", "exit", "3")))
-	rt.box("u-0-1").end(Result{ExitCode: 0})
+	rt.box("u-0-1").end(contract.Result{ExitCode: 0})
 	r.until("u-0-1", muster.AllocEnded)
 	for _, id := range []muster.AllocID{"u-0-1", "u-1-1", "u-2-1"} {
 		if rt.started(id) != 1 {
@@ -159,7 +160,7 @@ func TestTornJournals(t *testing.T) {
 	leave(t, dir, "u-2-1", journal.Step{Spec: al.Spec}, begun, `{"end":{"id":"u-2-1"`)
 	for _, id := range []string{"u-1-1", "u-2-1"} {
 		b := &playedBox{rt: rt, start: time.Now(), done: make(chan struct{}), out: map[string]*playedLog{wire.Stdout: {}, wire.Stderr: {}}}
-		b.end(Result{ExitCode: 4, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit}})
+		b.end(contract.Result{ExitCode: 4, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit}})
 		rt.boxes[string(journal.OfAlloc(dir, muster.AllocID(id)))] = b
 	}
 	r := newRig(t, rt, dir)
@@ -203,7 +204,7 @@ func TestRuntimeThatCannotTellYet(t *testing.T) {
 	rt.mu.Lock()
 	rt.attachErr = nil
 	rt.mu.Unlock()
-	rt.box("u-0-1").end(Result{ExitCode: 0})
+	rt.box("u-0-1").end(contract.Result{ExitCode: 0})
 	if got := r.until("u-0-1", muster.AllocEnded); got.Outcome != muster.OutcomeSucceeded {
 		t.Errorf("%+v", got)
 	}
@@ -212,7 +213,7 @@ func TestRuntimeThatCannotTellYet(t *testing.T) {
 func TestStartUnderWayIsFinishedBeforeTheAgentEnds(t *testing.T) {
 	rt := newPlayed()
 	begun, let := make(chan struct{}), make(chan struct{})
-	rt.onStart = func(SandboxConfig) { close(begun); <-let }
+	rt.onStart = func(contract.SandboxConfig) { close(begun); <-let }
 	r := newRig(t, rt, "")
 	r.must(set(run("u-0-1", "hold")))
 	<-begun
@@ -226,7 +227,7 @@ func TestStartUnderWayIsFinishedBeforeTheAgentEnds(t *testing.T) {
 	<-r.ended
 	rt.onStart = nil
 	r = newRig(t, rt, r.dir)
-	rt.box("u-0-1").end(Result{ExitCode: 0})
+	rt.box("u-0-1").end(contract.Result{ExitCode: 0})
 	if got := r.until("u-0-1", muster.AllocEnded); got.Outcome != muster.OutcomeSucceeded || rt.started("u-0-1") != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -237,7 +238,7 @@ func TestSecondAgentIsRefusedUnlessItReplaces(t *testing.T) {
 	r := newRig(t, rt, "")
 	r.must(set(run("u-0-1", "hold")))
 	r.until("u-0-1", muster.AllocRunning)
-	second, err := New(Config{Dir: r.dir, Node: "n1", Runtimes: []Runtime{rt}})
+	second, err := New(Config{Dir: r.dir, Node: "n1", Runtimes: []contract.Runtime{rt}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestSecondAgentIsRefusedUnlessItReplaces(t *testing.T) {
 
 func TestAgentDoesNotBringBackItsDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gone")
-	a, err := New(Config{Dir: dir, Node: "n1", Runtimes: []Runtime{newPlayed()}})
+	a, err := New(Config{Dir: dir, Node: "n1", Runtimes: []contract.Runtime{newPlayed()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -38,12 +39,12 @@ type played struct {
 	mu      sync.Mutex
 	boxes   map[string]*playedBox
 	starts  map[muster.AllocID]int
-	configs map[muster.AllocID]SandboxConfig
+	configs map[muster.AllocID]contract.SandboxConfig
 	removed []string
 	// attachErr, if set, is what Attach says.
 	attachErr error
 	// onStart, if set, runs inside Start.
-	onStart func(SandboxConfig)
+	onStart func(contract.SandboxConfig)
 	// warm: nothing can be frozen.
 	warm bool
 	// isolation is what it says of itself.
@@ -59,7 +60,7 @@ type played struct {
 func (p *played) Isolation() muster.Isolation { return p.isolation }
 
 func newPlayed() *played {
-	return &played{name: "played", boxes: map[string]*playedBox{}, starts: map[muster.AllocID]int{}, configs: map[muster.AllocID]SandboxConfig{}}
+	return &played{name: "played", boxes: map[string]*playedBox{}, starts: map[muster.AllocID]int{}, configs: map[muster.AllocID]contract.SandboxConfig{}}
 }
 
 type playedBox struct {
@@ -67,9 +68,9 @@ type playedBox struct {
 	id     muster.AllocID
 	start  time.Time
 	done   chan struct{}
-	result Result
+	result contract.Result
 	graces []time.Duration
-	usage  Usage
+	usage  contract.Usage
 	out    map[string]*playedLog
 	closed int
 	frozen bool
@@ -80,7 +81,7 @@ type playedBox struct {
 func (p *played) Name() string                { return p.name }
 func (p *played) Check(context.Context) error { return nil }
 
-func (p *played) Start(_ context.Context, c SandboxConfig) (Sandbox, error) {
+func (p *played) Start(_ context.Context, c contract.SandboxConfig) (contract.Sandbox, error) {
 	if p.onStart != nil {
 		p.onStart(c)
 	}
@@ -97,7 +98,7 @@ func (p *played) Start(_ context.Context, c SandboxConfig) (Sandbox, error) {
 	switch c.Command[0] {
 	case "exit":
 		code := int(c.Command[1][0] - '0')
-		r := Result{ExitCode: code}
+		r := contract.Result{ExitCode: code}
 		if code != 0 {
 			r.Failure = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "exit code " + c.Command[1]}
 		}
@@ -112,12 +113,12 @@ func (p *played) Start(_ context.Context, c SandboxConfig) (Sandbox, error) {
 				return nil, err
 			}
 		}
-		b.endLocked(Result{})
+		b.endLocked(contract.Result{})
 	}
 	return b, nil
 }
 
-func (p *played) Attach(_ context.Context, dir string) (Sandbox, error) {
+func (p *played) Attach(_ context.Context, dir string) (contract.Sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.attachErr != nil {
@@ -126,14 +127,14 @@ func (p *played) Attach(_ context.Context, dir string) (Sandbox, error) {
 	if b := p.boxes[dir]; b != nil {
 		return b, nil
 	}
-	return nil, ErrNoSandbox
+	return nil, contract.ErrNoSandbox
 }
 
 func (p *played) Remove(_ context.Context, dir string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b := p.boxes[dir]; b != nil {
-		b.endLocked(Result{Signal: "SIGKILL"})
+		b.endLocked(contract.Result{Signal: "SIGKILL"})
 		delete(p.boxes, dir)
 	}
 	p.removed = append(p.removed, dir)
@@ -158,13 +159,13 @@ func (p *played) started(id muster.AllocID) int {
 	return p.starts[id]
 }
 
-func (p *played) config(id muster.AllocID) SandboxConfig {
+func (p *played) config(id muster.AllocID) contract.SandboxConfig {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.configs[id]
 }
 
-func (b *playedBox) endLocked(r Result) {
+func (b *playedBox) endLocked(r contract.Result) {
 	select {
 	case <-b.done:
 		return
@@ -175,7 +176,7 @@ func (b *playedBox) endLocked(r Result) {
 	close(b.done)
 }
 
-func (b *playedBox) end(r Result) {
+func (b *playedBox) end(r contract.Result) {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
 	b.endLocked(r)
@@ -187,22 +188,22 @@ func (b *playedBox) stopGraces() []time.Duration {
 	return b.graces
 }
 
-func (b *playedBox) Done() <-chan struct{} { return b.done }
-func (b *playedBox) Result() Result        { return b.result }
-func (b *playedBox) Started() time.Time    { return b.start.Add(-b.rt.ahead).Round(0) }
+func (b *playedBox) Done() <-chan struct{}   { return b.done }
+func (b *playedBox) Result() contract.Result { return b.result }
+func (b *playedBox) Started() time.Time      { return b.start.Add(-b.rt.ahead).Round(0) }
 func (b *playedBox) Stop(grace time.Duration) {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
 	b.graces = append(b.graces, grace)
 	if b.rt.configs[b.id].Command[0] == "wait" {
-		b.endLocked(Result{Signal: "SIGTERM", Stopped: true})
+		b.endLocked(contract.Result{Signal: "SIGTERM", Stopped: true})
 	}
 }
 func (b *playedBox) Freeze(context.Context) error {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
 	if b.rt.warm {
-		return ErrNoFreezer
+		return contract.ErrNoFreezer
 	}
 	b.frozen = true
 	b.frosts = append(b.frosts, "freeze")
@@ -225,7 +226,7 @@ func (b *playedBox) Frozen() bool {
 	return b.frozen
 }
 
-func (b *playedBox) Usage() Usage {
+func (b *playedBox) Usage() contract.Usage {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
 	return b.usage
@@ -253,7 +254,7 @@ func socketPair() (here, there net.Conn, err error) {
 func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	select {
 	case <-b.done:
-		return nil, ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	default:
 	}
 	here, there := net.Pipe()
@@ -274,7 +275,7 @@ func (b *playedBox) Init(context.Context) (net.Conn, error) {
 	return here, nil
 }
 
-func (b *playedBox) Output(stream string) OutputLog { return b.out[stream] }
+func (b *playedBox) Output(stream string) contract.OutputLog { return b.out[stream] }
 func (b *playedBox) Close() error {
 	b.rt.mu.Lock()
 	defer b.rt.mu.Unlock()
@@ -311,7 +312,7 @@ func (l *playedLog) ReadAt(p []byte, offset int64) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if offset < l.start {
-		return 0, ErrOutputDropped
+		return 0, contract.ErrOutputDropped
 	}
 	if offset >= l.start+int64(len(l.buf)) {
 		return 0, io.EOF
@@ -357,7 +358,7 @@ func newRig(t *testing.T, rt *played, dir string, change ...func(*Config)) *rig 
 		dir = t.TempDir()
 	}
 	r := &rig{t: t, dir: dir, rt: rt, log: &syncBuffer{}, ended: make(chan struct{}), index: 100}
-	cfg := Config{Dir: dir, Node: "n1", Capacity: muster.Resources{CPU: 2000}, Runtimes: []Runtime{rt},
+	cfg := Config{Dir: dir, Node: "n1", Capacity: muster.Resources{CPU: 2000}, Runtimes: []contract.Runtime{rt},
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)), Version: "v-test"}
 	for _, f := range change {
 		f(&cfg)

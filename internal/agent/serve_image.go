@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -54,17 +55,17 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), pullTimeout, errGaveUp)
 	defer cancel()
-	image, err := a.images.Pull(ctx, want.Ref, func(p ImageProgress) {
+	image, err := a.images.Pull(ctx, want.Ref, func(p contract.ImageProgress) {
 		if time.Since(told) >= pullPace {
 			told = time.Now()
 			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
 		}
 	})
 	if err != nil {
-		tell(wire.PullProgress{Failure: asFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+want.Ref)})
+		tell(wire.PullProgress{Failure: contract.AsFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+want.Ref)})
 		return
 	}
-	release(image)
+	image.Free()
 	tell(wire.PullProgress{Digest: image.Digest})
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -12,9 +13,9 @@ import (
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // check finds the runtime for a spec, or why this agent cannot carry it out.
-func (a *Agent) check(spec *wire.AllocSpec) (Runtime, *muster.Failure) {
-	bad := func(format string, args ...any) (Runtime, *muster.Failure) {
-		return nil, failure(muster.FailureUser, muster.ReasonSpec, format, args...)
+func (a *Agent) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
+	bad := func(format string, args ...any) (contract.Runtime, *muster.Failure) {
+		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, format, args...)
 	}
 	if len(spec.Command) == 0 && spec.Image == "" {
 		return bad("no command is given")
@@ -70,17 +71,17 @@ func (al *alloc) makeWork() error {
 }
 
 // config is what the runtime is told. It makes the directories that it names.
-func (al *alloc) config() (SandboxConfig, error) {
+func (al *alloc) config() (contract.SandboxConfig, error) {
 	if err := al.makeWork(); err != nil {
-		return SandboxConfig{}, err
+		return contract.SandboxConfig{}, err
 	}
 	if err := al.dir.MakeTemp(); err != nil {
-		return SandboxConfig{}, err
+		return contract.SandboxConfig{}, err
 	}
 	s := al.spec
-	return SandboxConfig{
+	return contract.SandboxConfig{
 		ID: al.id, Dir: string(al.dir), Work: al.work(),
-		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
+		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: contract.Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }

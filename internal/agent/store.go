@@ -8,9 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -91,7 +91,7 @@ func (a *Agent) found(id muster.AllocID) *alloc {
 		if err != nil {
 			// Its layers are in use by its mounts whether we count that or not.
 			a.log.Warn("image of a sandbox of an earlier agent", "alloc", id, "image", was.Begun.Image, "error", err)
-			image = &Image{Digest: was.Begun.Image}
+			image = &contract.Image{Digest: was.Begun.Image}
 		}
 		al.image = image
 	}
@@ -119,7 +119,7 @@ func (a *Agent) emptyDir(ctx context.Context, item trashItem) error {
 	}
 	runtimes := a.runtimes
 	if item.runtime != nil {
-		runtimes = []Runtime{item.runtime}
+		runtimes = []contract.Runtime{item.runtime}
 	} else if item.neverBegun {
 		runtimes = nil
 	}
@@ -132,19 +132,6 @@ func (a *Agent) emptyDir(ctx context.Context, item trashItem) error {
 		}
 	}
 	return item.dir.Remove()
-}
-
-// failureOf turns an error of this machine into a failure: what the disk or
-// the process table refuses is the node's fault, anything else the user's.
-func failureOf(reason muster.Reason, what string, err error) *muster.Failure {
-	for _, e := range []error{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ESTALE,
-	} {
-		if errors.Is(err, e) {
-			return failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", what, err)
-		}
-	}
-	return failure(muster.FailureUser, reason, "%s: %v", what, err)
 }
 
 // emptyTemp deletes what agents that were killed have left in their temporary

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 )
@@ -16,7 +17,7 @@ type trashItem struct {
 	id  muster.AllocID
 	dir journal.AllocDir
 	// runtime made its sandbox; nil if that is not known, or with neverBegun if there was none.
-	runtime    Runtime
+	runtime    contract.Runtime
 	neverBegun bool
 	// calls is the allocation's token for calls to the runtime; nil if nobody else can have it.
 	calls chan struct{}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -52,8 +53,8 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	defer a.drop(al, b)
 	ctx := r.Context()
 	defer a.wake(ctx, al, b)()
-	inside, err := b.sandbox.Init(ctx)
-	if errors.Is(err, ErrNoSandbox) {
+	inside, err := contract.Connect(ctx, b.sandbox)
+	if errors.Is(err, contract.ErrNoSandbox) {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s: its sandbox has ended", al.id))
 		return
 	}
@@ -74,7 +75,7 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Time{})
 	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing may go in earlier.
-	kills := b.sandbox.OOMKills()
+	kills := contract.OOMKills(b.sandbox)
 	// What came with the request goes first: init is at work while the rest is made ready. Where the connection is given away
 	// nobody is left to send on what comes after.
 	give := r.Header.Get(wire.HeaderHandOver) != "" && r.ContentLength >= 0

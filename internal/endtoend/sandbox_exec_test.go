@@ -15,7 +15,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -65,7 +65,7 @@ func BenchmarkSandboxExec(b *testing.B) {
 		one  func(first func()) error
 	}{
 		{"init", func(first func()) error {
-			conn, err := agent.DialInit(ctx, dir)
+			conn, err := initbox.DialInit(ctx, dir)
 			if err != nil {
 				return err
 			}
@@ -163,7 +163,7 @@ func BenchmarkSandboxStdout(b *testing.B) {
 	b.Run("init", func(b *testing.B) {
 		b.SetBytes(size)
 		for range b.N {
-			conn, err := agent.DialInit(b.Context(), h.sandbox(id))
+			conn, err := initbox.DialInit(b.Context(), h.sandbox(id))
 			if err != nil {
 				b.Fatal(err)
 			}

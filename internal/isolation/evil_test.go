@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/oci"
 )
 
@@ -137,9 +137,9 @@ func (n *node) suffer(deed string, starts, stop bool) {
 }
 
 // ask asks an init that never stops answering: who asks is not to wait or to take it all.
-func (n *node) ask(s agent.Sandbox) {
+func (n *node) ask(s contract.Sandbox) {
 	n.Helper()
-	conn, err := s.Init(n.Context())
+	conn, err := contract.Connect(n.Context(), s)
 	if err != nil {
 		n.Fatalf("connect: %v", err)
 	}
@@ -150,7 +150,7 @@ func (n *node) ask(s agent.Sandbox) {
 }
 
 // checkStream reads a little of a stream at several places: it ends, and nothing of the node's is in it.
-func (n *node) checkStream(s agent.Sandbox, stream string) {
+func (n *node) checkStream(s contract.Sandbox, stream string) {
 	n.Helper()
 	log := s.Output(stream)
 	start, end, err := log.Bounds()

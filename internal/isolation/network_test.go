@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/network"
 )
 
@@ -66,7 +66,7 @@ func makeWorld(t *testing.T) *world {
 }
 
 // probe runs some attempts in a sandbox with this network.
-func (n *node) probe(net *agent.Network, facts []string, attempts ...string) {
+func (n *node) probe(net *contract.Network, facts []string, attempts ...string) {
 	n.Helper()
 	c := n.config(append([]string{"/probe", "each"}, attempts...)...)
 	c.Container.Network = net
@@ -79,7 +79,7 @@ func (n *node) probe(net *agent.Network, facts []string, attempts ...string) {
 func TestNetworkNone(t *testing.T) {
 	everywhere(t, func(n *node) {
 		w := makeWorld(n.T)
-		n.probe(&agent.Network{}, []string{"PROBE_FORBIDDEN=" + w.metadata + " 127.0.0.1:" + w.node, "PROBE_ABSTRACT=" + w.abstract},
+		n.probe(&contract.Network{}, []string{"PROBE_FORBIDDEN=" + w.metadata + " 127.0.0.1:" + w.node, "PROBE_ABSTRACT=" + w.abstract},
 			"network-forbidden", "network-neighbours", "sockets-raw", "network-settings")
 		out, _ := n.sh(n.config(), "ls /sys/class/net; cat /proc/net/dev | wc -l")
 		if out != "lo\n3\n" {
@@ -115,12 +115,12 @@ func TestNetworkBridge(t *testing.T) {
 				n.Error(err)
 			}
 		})
-		take := func(id string, ports ...int) (*agent.Network, string) {
+		take := func(id string, ports ...int) (*contract.Network, string) {
 			net, err := pool.Take(n.Context(), id, network.Spec{Mode: muster.NetworkBridge, Ports: ports})
 			if err != nil {
 				n.Fatal(err)
 			}
-			return &agent.Network{Namespace: net.Path, DNS: net.DNS}, net.IP.String()
+			return &contract.Network{Namespace: net.Path, DNS: net.DNS}, net.IP.String()
 		}
 		served, address := take("served", 7001)
 		c := n.config("sh", "-c", "httpd -p 7001 -h /; httpd -p 7002 -h /; while ! wget -q -O /tmp/1 http://127.0.0.1:7001/etc/group || ! wget -q -O /tmp/2 http://127.0.0.1:7002/etc/group; do sleep 0.05; done; echo serves; sleep 600")

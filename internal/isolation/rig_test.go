@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/oci"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/imagetest"
@@ -106,7 +106,7 @@ type node struct {
 	hasty   *oci.Runtime
 	program string
 	base    int
-	image   *agent.Image
+	image   *contract.Image
 	root    string
 	uid     string
 	next    *atomic.Int64
@@ -190,7 +190,7 @@ func (n *node) makeImage() {
 		n.Fatal(err)
 	}
 	root := imagetest.Unpack(n, dir, image, n.base)
-	n.image = &agent.Image{Ref: "evil", Root: root.Dir, Layers: root.Layers}
+	n.image = &contract.Image{Ref: "evil", Root: root.Dir, Layers: root.Layers}
 }
 
 // disk is the device that the tests' files are on.
@@ -223,14 +223,14 @@ func (n *node) makeStrangers() {
 }
 
 // config is one of a sandbox without network.
-func (n *node) config(command ...string) agent.SandboxConfig {
+func (n *node) config(command ...string) contract.SandboxConfig {
 	n.Helper()
 	id := muster.NewAllocID(muster.JobUID(n.uid), int(n.next.Add(1)), 1)
-	c := agent.SandboxConfig{
+	c := contract.SandboxConfig{
 		ID: id, Dir: filepath.Join(n.root, string(id)), Work: "/shared", Command: command,
 		Env: []string{imagetest.Path, "MUSTER_ALLOC=" + string(id)}, KillGrace: 5 * time.Second, OutputLimit: 16 << 20,
 		Resources: muster.Resources{CPU: 500, Memory: 256 * muster.MiB, Disk: 256 * muster.MiB},
-		Container: &agent.Container{Image: n.image, Network: &agent.Network{}, SharedAt: "/shared", Volumes: []string{"/vol"}},
+		Container: &contract.Container{Image: n.image, Network: &contract.Network{}, SharedAt: "/shared", Volumes: []string{"/vol"}},
 	}
 	c.Container.Shared = filepath.Join(c.Dir, "work")
 	if err := os.MkdirAll(c.Container.Shared, 0o700); err != nil {
@@ -248,7 +248,7 @@ func (n *node) facts() []string {
 	}
 }
 
-func (n *node) start(c agent.SandboxConfig) agent.Sandbox {
+func (n *node) start(c contract.SandboxConfig) contract.Sandbox {
 	n.Helper()
 	s, err := n.runtime.Start(n.Context(), c)
 	if err != nil {
@@ -263,7 +263,7 @@ func (n *node) start(c agent.SandboxConfig) agent.Sandbox {
 	return s
 }
 
-func (n *node) wait(s agent.Sandbox) agent.Result {
+func (n *node) wait(s contract.Sandbox) contract.Result {
 	n.Helper()
 	select {
 	case <-s.Done():
@@ -275,7 +275,7 @@ func (n *node) wait(s agent.Sandbox) agent.Result {
 }
 
 // sh runs a script to its end, and returns what it printed.
-func (n *node) sh(c agent.SandboxConfig, script string) (string, agent.Result) {
+func (n *node) sh(c contract.SandboxConfig, script string) (string, contract.Result) {
 	n.Helper()
 	c.Command = []string{"sh", "-c", script}
 	s := n.start(c)
@@ -307,7 +307,7 @@ func (n *node) until(what string, ok func() bool) {
 }
 
 // output is what is kept of a stream.
-func output(t testing.TB, s agent.Sandbox, stream string) string {
+func output(t testing.TB, s contract.Sandbox, stream string) string {
 	t.Helper()
 	log := s.Output(stream)
 	start, _, err := log.Bounds()
@@ -326,6 +326,6 @@ func output(t testing.TB, s agent.Sandbox, stream string) string {
 }
 
 // failed says whether a result has this class and reason.
-func failed(r agent.Result, class muster.FailureClass, reason muster.Reason) bool {
+func failed(r contract.Result, class muster.FailureClass, reason muster.Reason) bool {
 	return r.Failure != nil && r.Failure.Class == class && r.Failure.Reason == reason
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // untilPause is how often "until" looks.
@@ -20,7 +20,7 @@ const untilPause = 10 * time.Millisecond
 
 // body is a sandbox: what would be processes.
 type body struct {
-	config  agent.SandboxConfig
+	config  contract.SandboxConfig
 	steps   []step
 	started time.Time
 	stdout  log
@@ -30,10 +30,10 @@ type body struct {
 	term, killed chan struct{}
 	done         chan struct{}
 	// result is set before done is closed.
-	result agent.Result
+	result contract.Result
 
 	mu       sync.Mutex
-	used     agent.Usage
+	used     contract.Usage
 	stopped  bool
 	timedOut bool
 	over     bool
@@ -44,11 +44,11 @@ type body struct {
 	thawed chan struct{}
 }
 
-func newBody(c agent.SandboxConfig, steps []step) *body {
+func newBody(c contract.SandboxConfig, steps []step) *body {
 	b := &body{
 		config: c, steps: steps, started: time.Now(),
 		term: make(chan struct{}), killed: make(chan struct{}), done: make(chan struct{}),
-		used: agent.Usage{Memory: muster.MiB},
+		used: contract.Usage{Memory: muster.MiB},
 	}
 	b.stdout.limit, b.stderr.limit = c.OutputLimit, c.OutputLimit
 	return b
@@ -92,8 +92,8 @@ func (b *body) run() {
 }
 
 // conclude needs mu held.
-func (b *body) conclude(how *ending) agent.Result {
-	r := agent.Result{ExitCode: how.exit, Stopped: b.stopped, Started: b.started, Ended: time.Now()}
+func (b *body) conclude(how *ending) contract.Result {
+	r := contract.Result{ExitCode: how.exit, Stopped: b.stopped, Started: b.started, Ended: time.Now()}
 	say := fmt.Sprintf("the command exited with code %d", how.exit)
 	if how.signal != 0 {
 		r.Signal = signalName(how.signal)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -17,7 +17,7 @@ func suite(bubble bool) runtimetest.Suite {
 	nodes := map[string]*Node{}
 	return runtimetest.Suite{
 		Scripted: true, Bubble: bubble,
-		New: func(t *testing.T) agent.Runtime {
+		New: func(t *testing.T) contract.Runtime {
 			mu.Lock()
 			defer mu.Unlock()
 			node := nodes[t.Name()]
@@ -44,13 +44,13 @@ func TestInit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := r.Start(t.Context(), agent.SandboxConfig{Dir: t.TempDir(), Work: t.TempDir(), Command: []string{"sleep", "1h"}})
+	s, err := r.Start(t.Context(), contract.SandboxConfig{Dir: t.TempDir(), Work: t.TempDir(), Command: []string{"sleep", "1h"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Node().Close()
 	for want, command := range map[int][]string{0: {"anything"}, 7: {"exit", "7"}} {
-		conn, err := s.Init(t.Context())
+		conn, err := contract.Connect(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,10 +64,10 @@ func TestInit(t *testing.T) {
 		}
 		_ = x.Close()
 	}
-	if err := s.Freeze(t.Context()); err != nil {
+	if err := contract.Freeze(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := s.Init(t.Context())
+	conn, err := contract.Connect(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestInit(t *testing.T) {
 		t.Errorf("it answered while it was frozen: %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
-	if err := s.Thaw(); err != nil {
+	if err := contract.Thaw(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {

@@ -3,7 +3,7 @@ package fake
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // freeze makes the steps stand still, or go on. One that is stopping or over is not frozen.
@@ -12,7 +12,7 @@ func (b *body) freeze(yes bool) error {
 	defer b.mu.Unlock()
 	switch {
 	case yes && (b.over || b.stopped):
-		return agent.ErrNoSandbox
+		return contract.ErrNoSandbox
 	case yes && !b.frozen:
 		b.frozen, b.thawed = true, make(chan struct{})
 	case !yes:

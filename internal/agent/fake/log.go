@@ -4,7 +4,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // Pattern is the byte that "print" prints at an offset of what it prints: a repeated "abcdefg\n".
@@ -54,7 +54,7 @@ func (l *log) ReadAt(p []byte, offset int64) (int, error) {
 		return 0, io.EOF
 	}
 	if offset < l.start {
-		return 0, agent.ErrOutputDropped
+		return 0, contract.ErrOutputDropped
 	}
 	return copy(p, l.kept[offset-l.start:]), nil
 }

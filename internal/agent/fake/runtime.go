@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/wait"
 )
 
@@ -78,7 +78,7 @@ type Runtime struct {
 	node   *Node
 }
 
-var _ agent.Runtime = (*Runtime)(nil)
+var _ contract.Runtime = (*Runtime)(nil)
 
 // New makes a runtime.
 func New(c Config) (*Runtime, error) {
@@ -103,8 +103,8 @@ func (r *Runtime) Check(context.Context) error { return r.config.CheckError }
 // Isolation is what it was configured to be.
 func (r *Runtime) Isolation() muster.Isolation { return r.config.Isolation }
 
-// Start makes a sandbox. See agent.Runtime.
-func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+// Start makes a sandbox. See contract.Runtime.
+func (r *Runtime) Start(ctx context.Context, c contract.SandboxConfig) (contract.Sandbox, error) {
 	if c.Container != nil && !r.config.Images {
 		return nil, failure(muster.FailureUser, muster.ReasonNoRuntime, "image %q: the runtime %q has no images", c.Container.Image.Ref, r.config.Name)
 	}
@@ -132,18 +132,18 @@ func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 	return newSandbox(b), nil
 }
 
-// Attach finds a sandbox. See agent.Runtime.
-func (r *Runtime) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
+// Attach finds a sandbox. See contract.Runtime.
+func (r *Runtime) Attach(_ context.Context, dir string) (contract.Sandbox, error) {
 	r.node.mu.Lock()
 	b, ok := r.node.bodies[dir]
 	r.node.mu.Unlock()
 	if _, err := os.Stat(dir); !ok || errors.Is(err, os.ErrNotExist) {
-		return nil, agent.ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	}
 	return newSandbox(b), nil
 }
 
-// Remove ends a sandbox. See agent.Runtime.
+// Remove ends a sandbox. See contract.Runtime.
 func (r *Runtime) Remove(_ context.Context, dir string) error {
 	r.node.mu.Lock()
 	b, ok := r.node.bodies[dir]
@@ -175,9 +175,17 @@ func newSandbox(b *body) *sandbox {
 	return s
 }
 
+// A pretended sandbox has all capabilities.
+var _ interface {
+	contract.Sandbox
+	contract.Freezer
+	contract.Reachable
+	contract.OOMCounter
+} = (*sandbox)(nil)
+
 func (s *sandbox) Done() <-chan struct{} { return s.ended }
 
-func (s *sandbox) Result() agent.Result {
+func (s *sandbox) Result() contract.Result {
 	<-s.ended
 	return s.result
 }
@@ -190,7 +198,7 @@ func (s *sandbox) Freeze(context.Context) error { return s.freeze(true) }
 
 func (s *sandbox) Thaw() error {
 	err := s.freeze(false)
-	if errors.Is(err, agent.ErrNoSandbox) {
+	if errors.Is(err, contract.ErrNoSandbox) {
 		err = nil
 	}
 	return err
@@ -202,7 +210,7 @@ func (s *sandbox) Frozen() bool {
 	return s.frozen
 }
 
-func (s *sandbox) Usage() agent.Usage {
+func (s *sandbox) Usage() contract.Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
@@ -214,7 +222,7 @@ func (s *sandbox) OOMKills() int64 { return s.Usage().OOMKills }
 func (s *sandbox) Init(context.Context) (net.Conn, error) {
 	select {
 	case <-s.done:
-		return nil, agent.ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	default:
 	}
 	here, there := net.Pipe()
@@ -222,7 +230,7 @@ func (s *sandbox) Init(context.Context) (net.Conn, error) {
 	return here, nil
 }
 
-func (s *sandbox) Output(stream string) agent.OutputLog {
+func (s *sandbox) Output(stream string) contract.OutputLog {
 	if stream == "stderr" {
 		return &s.stderr
 	}

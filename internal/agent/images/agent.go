@@ -5,6 +5,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -12,35 +13,35 @@ import (
 // Agent is a Store as an agent wants it.
 type Agent struct{ *Store }
 
-var _ agent.Images = Agent{}
+var _ contract.Images = Agent{}
 
 // Open makes an image ready and in use.
-func (a Agent) Open(ctx context.Context, ref string, tell func(agent.ImageProgress)) (*agent.Image, error) {
+func (a Agent) Open(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	return a.out(a.Store.Open(ctx, ref, telling(tell)))
 }
 
 // Pull is Open that asks the registry in any case.
-func (a Agent) Pull(ctx context.Context, ref string, tell func(agent.ImageProgress)) (*agent.Image, error) {
+func (a Agent) Pull(ctx context.Context, ref string, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	return a.out(a.Store.Pull(ctx, ref, telling(tell)))
 }
 
 // Hold puts an image into use for a sandbox of an earlier agent.
-func (a Agent) Hold(digest string) (*agent.Image, error) { return a.out(a.Store.Hold(digest)) }
+func (a Agent) Hold(digest string) (*contract.Image, error) { return a.out(a.Store.Hold(digest)) }
 
-func telling(tell func(agent.ImageProgress)) func(Progress) {
+func telling(tell func(contract.ImageProgress)) func(Progress) {
 	return func(p Progress) {
-		tell(agent.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
+		tell(contract.ImageProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
 	}
 }
 
-func (a Agent) out(im *Image, err error) (*agent.Image, error) {
+func (a Agent) out(im *Image, err error) (*contract.Image, error) {
 	if err != nil {
 		return nil, err
 	}
 	c := im.Config
-	return &agent.Image{
+	return &contract.Image{
 		Ref: im.Ref, Digest: im.Digest, Root: a.LayersDir(), Layers: im.Short, Release: im.Release,
-		Config: agent.ImageConfig{
+		Config: contract.ImageConfig{
 			Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Volumes: c.Volumes,
 			User: c.User, Workdir: c.WorkingDir, StopSignal: c.StopSignal,
 		},

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
-// Freeze stops all of the sandbox, init with it. See agent.Sandbox. One that is stopping is not frozen any more.
+// Freeze stops all of the sandbox, init with it. See contract.Sandbox. One that is stopping is not frozen any more.
 func (s *sandbox) Freeze(ctx context.Context) error {
 	select {
 	case s.ice <- struct{}{}:
@@ -20,14 +20,14 @@ func (s *sandbox) Freeze(ctx context.Context) error {
 	stopped := s.stopped
 	s.mu.Unlock()
 	if stopped || s.isDone() {
-		return agent.ErrNoSandbox
+		return contract.ErrNoSandbox
 	}
 	f, err := s.findFreezer()
 	if err == nil {
 		err = f.Freeze(ctx)
 	}
 	if err != nil && s.isDone() {
-		return agent.ErrNoSandbox // its cgroup went with it
+		return contract.ErrNoSandbox // its cgroup went with it
 	}
 	return err
 }
@@ -56,7 +56,7 @@ func (s *sandbox) findFreezer() (*cgroup.Freezer, error) {
 	if s.freezer == nil {
 		f, err := cgroup.FindFreezer(s.record.Cgroups)
 		if errors.Is(err, cgroup.ErrNoFreezer) {
-			err = agent.ErrNoFreezer
+			err = contract.ErrNoFreezer
 		}
 		if err != nil {
 			return nil, err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -103,7 +103,7 @@ func checkerGone(rest string) bool {
 }
 
 // Check runs a sandbox of which nothing is asked, by the runtime that the keeper is of.
-func (k *Keeper) Check(ctx context.Context, rt agent.Runtime, groups *cgroup.Groups, complete func(*agent.SandboxConfig)) error {
+func (k *Keeper) Check(ctx context.Context, rt contract.Runtime, groups *cgroup.Groups, complete func(*contract.SandboxConfig)) error {
 	name := "runtime " + k.config.Runtime
 	if fd, err := unix.PidfdOpen(os.Getpid(), unix.PIDFD_NONBLOCK); err != nil {
 		return fmt.Errorf("%s needs Linux 5.10 or later (pidfd_open: %w)", name, err)
@@ -116,7 +116,7 @@ func (k *Keeper) Check(ctx context.Context, rt agent.Runtime, groups *cgroup.Gro
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	c := agent.SandboxConfig{
+	c := contract.SandboxConfig{
 		ID: k.checkID(), Dir: dir, Work: dir,
 		Timeout: 10 * time.Second, KillGrace: time.Second,
 	}
@@ -140,11 +140,11 @@ func (k *Keeper) Check(ctx context.Context, rt agent.Runtime, groups *cgroup.Gro
 	return nil
 }
 
-// Attach finds the sandbox of dir. See agent.Runtime.
-func (k *Keeper) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
+// Attach finds the sandbox of dir. See contract.Runtime.
+func (k *Keeper) Attach(_ context.Context, dir string) (contract.Sandbox, error) {
 	record, err := Read(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, agent.ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	}
 	if err != nil {
 		return nil, NodeFault("record of the sandbox: %v", err)
@@ -154,7 +154,7 @@ func (k *Keeper) Attach(_ context.Context, dir string) (agent.Sandbox, error) {
 		if err := k.discard(dir); err != nil {
 			return nil, err
 		}
-		return nil, agent.ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	}
 	s := newSandbox(k, dir, record.Sandbox, *record.Init)
 	s.started = time.Unix(0, record.Sandbox.At)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -58,7 +58,7 @@ func TestLateInitIsJudgedByTheRuntime(t *testing.T) {
 					}
 					return silent.Process.Pid, -1, nil
 				}}
-			_, err := k.Start(ctx, &agent.SandboxConfig{ID: "late-0-1", Dir: t.TempDir(), Work: "/", Command: []string{"true"}, OutputLimit: 1 << 20}, plan)
+			_, err := k.Start(ctx, &contract.SandboxConfig{ID: "late-0-1", Dir: t.TempDir(), Work: "/", Command: []string{"true"}, OutputLimit: 1 << 20}, plan)
 			var f *muster.Failure
 			if !errors.As(err, &f) || f.Class != c.want {
 				t.Errorf("%v", err)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -86,7 +86,7 @@ func (o *outputLog) ReadAt(p []byte, offset int64) (int, error) {
 			return 0, io.EOF
 		}
 		if offset < all[0].start {
-			return 0, agent.ErrOutputDropped
+			return 0, contract.ErrOutputDropped
 		}
 		i, found := slices.BinarySearchFunc(all, offset, func(s segment, at int64) int { return cmp.Compare(s.start, at) })
 		if !found {

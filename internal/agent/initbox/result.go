@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -39,7 +39,7 @@ func (s *sandbox) conclude() {
 	case words.Result != nil:
 		s.ended(words.Result)
 	case words.Failed != nil:
-		s.result = agent.Result{Failure: startFailure(words.Failed), Started: s.started, Ended: s.started}
+		s.result = contract.Result{Failure: startFailure(words.Failed), Started: s.started, Ended: s.started}
 	default:
 		s.died(words)
 	}
@@ -50,11 +50,11 @@ func (s *sandbox) ended(w *initwire.Result) {
 	s.mu.Lock()
 	cpu := max(s.cpu, w.CPU)
 	s.mu.Unlock()
-	s.usage = agent.Usage{CPU: cpu, Memory: muster.Bytes(max(w.Memory, 0))}
+	s.usage = contract.Usage{CPU: cpu, Memory: muster.Bytes(max(w.Memory, 0))}
 	if walled(s.record) {
 		s.measured(w)
 	}
-	s.result = agent.Result{
+	s.result = contract.Result{
 		ExitCode: w.Exit, Signal: signalName(w.Signal), Stopped: w.Stopped,
 		Started: s.within(w.Started), Ended: s.within(w.Ended), OutputLost: max(w.Lost, 0),
 	}
@@ -129,7 +129,7 @@ func (s *sandbox) died(words *initwire.Record) {
 	stopped, due, flooded := s.stopped, s.due, s.flooded
 	s.mu.Unlock()
 	now := time.Now()
-	s.result = agent.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
+	s.result = contract.Result{Signal: signalName(int(unix.SIGKILL)), Stopped: stopped, Started: s.started, Ended: now}
 	late := s.record.Timeout > 0 && s.age() > s.record.Timeout && !due.IsZero()
 	kills, own := cgroup.OutOfMemory(s.record.Cgroups)
 	switch {

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -29,8 +29,8 @@ type sandbox struct {
 
 	done chan struct{}
 	// result and usage are set before done is closed.
-	result agent.Result
-	usage  agent.Usage
+	result contract.Result
+	usage  contract.Usage
 
 	// ice holds a token: one at a time freezes it or lets it go on. freezer is its, once it was looked for.
 	ice     chan struct{}
@@ -145,7 +145,7 @@ func (s *sandbox) patience(due time.Time, postpone bool) {
 
 func (s *sandbox) Done() <-chan struct{} { return s.done }
 
-func (s *sandbox) Result() agent.Result {
+func (s *sandbox) Result() contract.Result {
 	<-s.done
 	return s.result
 }
@@ -163,7 +163,7 @@ func (s *sandbox) Stop(grace time.Duration) {
 	s.mu.Unlock()
 	s.patience(time.Now().Add(max(grace, 0)+s.k.config.EndLimit), false)
 	go func() {
-		if err := s.Thaw(); err != nil && !errors.Is(err, agent.ErrNoFreezer) && !s.isDone() {
+		if err := s.Thaw(); err != nil && !errors.Is(err, contract.ErrNoFreezer) && !s.isDone() {
 			s.k.log.Warn("a sandbox that stops is not thawed", "alloc", s.record.Alloc, "error", err)
 		}
 		err := initwire.Client{Dir: s.dir}.Stop(context.Background(), grace)
@@ -185,12 +185,12 @@ func (s *sandbox) isDone() bool {
 
 func (s *sandbox) Init(ctx context.Context) (net.Conn, error) {
 	if s.isDone() {
-		return nil, agent.ErrNoSandbox
+		return nil, contract.ErrNoSandbox
 	}
-	return agent.DialInit(ctx, s.dir)
+	return DialInit(ctx, s.dir)
 }
 
-func (s *sandbox) Output(stream string) agent.OutputLog {
+func (s *sandbox) Output(stream string) contract.OutputLog {
 	return &outputLog{dir: outputDir(s.dir, s.record), stream: stream}
 }
 
@@ -203,3 +203,11 @@ func (s *sandbox) Close() error {
 	}
 	return nil
 }
+
+// A sandbox with an init has all capabilities.
+var _ interface {
+	contract.Sandbox
+	contract.Freezer
+	contract.Reachable
+	contract.OOMCounter
+} = (*sandbox)(nil)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -40,7 +40,7 @@ type Plan struct {
 // starting is what a start holds until init has answered.
 type starting struct {
 	k      *Keeper
-	c      *agent.SandboxConfig
+	c      *contract.SandboxConfig
 	plan   *Plan
 	record *initwire.Sandbox
 	// file is the record, open for appending; inits is init's: the same unless it is walled.
@@ -54,7 +54,7 @@ type starting struct {
 }
 
 // Start makes a sandbox. c has passed Validate. Its errors are *muster.Failure.
-func (k *Keeper) Start(ctx context.Context, c *agent.SandboxConfig, plan *Plan) (agent.Sandbox, error) {
+func (k *Keeper) Start(ctx context.Context, c *contract.SandboxConfig, plan *Plan) (contract.Sandbox, error) {
 	st := &starting{k: k, c: c, plan: plan, pidfd: -1, file: -1, inits: -1, output: -1}
 	ctx, cancel := context.WithTimeout(ctx, plan.StartLimit)
 	defer cancel()
@@ -76,7 +76,7 @@ func (k *Keeper) Start(ctx context.Context, c *agent.SandboxConfig, plan *Plan) 
 }
 
 // Validate says what is wrong with a configuration for any runtime.
-func Validate(c *agent.SandboxConfig) error {
+func Validate(c *contract.SandboxConfig) error {
 	switch {
 	case len(c.Command) == 0 || c.Command[0] == "":
 		return UserFault(muster.ReasonSpec, "the command is empty")
@@ -101,7 +101,7 @@ func Validate(c *agent.SandboxConfig) error {
 	return nil
 }
 
-func (st *starting) run(ctx context.Context) (agent.Sandbox, error) {
+func (st *starting) run(ctx context.Context) (contract.Sandbox, error) {
 	if err := st.claim(); err != nil {
 		return nil, err
 	}

@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // clockTick is USER_HZ, which Linux fixes at 100 towards programs.
 const clockTick = time.Second / 100
 
-func (s *sandbox) Usage() agent.Usage {
+func (s *sandbox) Usage() contract.Usage {
 	if s.isDone() {
 		return s.usage
 	}
@@ -32,9 +32,9 @@ func (s *sandbox) Usage() agent.Usage {
 func (s *sandbox) OOMKills() int64 { return cgroup.OOMKills(s.record.Cgroups) }
 
 // measure tells what the sandbox uses now, by its cgroup as far as it can; peak is the most memory that was in that.
-func (s *sandbox) measure() (u agent.Usage, peak muster.Bytes) {
+func (s *sandbox) measure() (u contract.Usage, peak muster.Bytes) {
 	m := cgroup.Measure(s.record.Cgroups)
-	u = agent.Usage{CPU: m.CPU, Memory: m.Memory, Pids: m.Pids, PidsMax: m.PidsMax}
+	u = contract.Usage{CPU: m.CPU, Memory: m.Memory, Pids: m.Pids, PidsMax: m.PidsMax}
 	u.OOMKills, _ = cgroup.OutOfMemory(s.record.Cgroups)
 	if m.HasMemory && m.HasCPU {
 		return u, m.Peak
@@ -50,7 +50,7 @@ func (s *sandbox) measure() (u agent.Usage, peak muster.Bytes) {
 }
 
 // usageOfProcesses adds up what /proc says. What a dead process used is counted by whoever reaped it.
-func usageOfProcesses(dirs []string, init initwire.Process) (u agent.Usage) {
+func usageOfProcesses(dirs []string, init initwire.Process) (u contract.Usage) {
 	if st, ok := ReadStat(init.Pid); !ok || st.Start != init.Start {
 		return u
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -49,7 +49,7 @@ func keeper(t *testing.T) *Keeper {
 	return k
 }
 
-func result(t *testing.T, dir string) agent.Result {
+func result(t *testing.T, dir string) contract.Result {
 	t.Helper()
 	s, err := keeper(t).Attach(t.Context(), dir)
 	if err != nil {
@@ -203,7 +203,7 @@ func TestWall(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "secret"), "secret")
-	st := &starting{c: &agent.SandboxConfig{Dir: dir}, plan: &Plan{}}
+	st := &starting{c: &contract.SandboxConfig{Dir: dir}, plan: &Plan{}}
 	var files fds
 	defer files.close()
 	files.wall(st)

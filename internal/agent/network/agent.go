@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // Name is that of the networks of an agent, derived from its directory.
@@ -30,7 +30,7 @@ type Agent struct {
 	turn chan struct{}
 }
 
-var _ agent.Networks = (*Agent)(nil)
+var _ contract.Networks = (*Agent)(nil)
 
 // NewAgent makes it; nothing is started.
 func NewAgent(c Config) (*Agent, error) {
@@ -86,7 +86,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // Take makes the network of a sandbox.
-func (a *Agent) Take(ctx context.Context, id muster.AllocID, spec agent.NetworkSpec) (*agent.Network, error) {
+func (a *Agent) Take(ctx context.Context, id muster.AllocID, spec contract.NetworkSpec) (*contract.Network, error) {
 	s := Spec{Mode: spec.Mode, Ports: spec.Ports}
 	for _, e := range spec.Egress {
 		p, err := netip.ParsePrefix(e)
@@ -102,7 +102,7 @@ func (a *Agent) Take(ctx context.Context, id muster.AllocID, spec agent.NetworkS
 	if err != nil {
 		return nil, err
 	}
-	out := &agent.Network{Namespace: n.Path, DNS: n.DNS}
+	out := &contract.Network{Namespace: n.Path, DNS: n.DNS}
 	if n.IP.IsValid() {
 		out.Address = n.IP.String()
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/testwait"
@@ -24,13 +24,13 @@ import (
 const agentArgument = "run-an-agent"
 
 // attempt is one sandbox of a test, by a shell script; in its work directory, which is shared, it finds and leaves files.
-func attempt(dir, id string, image *agent.Image, script string) agent.SandboxConfig {
+func attempt(dir, id string, image *contract.Image, script string) contract.SandboxConfig {
 	work := filepath.Join(dir, "work")
-	return agent.SandboxConfig{
+	return contract.SandboxConfig{
 		ID: muster.AllocID(id), Dir: dir, Work: "/work", Command: []string{"sh", "-c", script},
 		Env:       []string{"PATH=/bin", "MUSTER_ALLOC=" + id},
 		KillGrace: time.Second, Resources: muster.Resources{Memory: 64 * muster.MiB},
-		Container: &agent.Container{Image: image, Shared: work, SharedAt: "/work", Network: &agent.Network{}},
+		Container: &contract.Container{Image: image, Shared: work, SharedAt: "/work", Network: &contract.Network{}},
 	}
 }
 
@@ -54,7 +54,7 @@ func runAgent(args []string) int {
 		if err := makeDirs(dir); err != nil {
 			panic(err)
 		}
-		c := attempt(dir, args[4]+"-"+strconv.Itoa(i)+"-1", &agent.Image{Ref: "busybox", Root: args[3], Layers: layers}, args[5])
+		c := attempt(dir, args[4]+"-"+strconv.Itoa(i)+"-1", &contract.Image{Ref: "busybox", Root: args[3], Layers: layers}, args[5])
 		// Its runtime program or init may have been killed by the test.
 		if _, err := r.Start(context.Background(), c); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -188,7 +188,7 @@ func takeOver(t *testing.T, r *Runtime, root string, met map[runtimetest.Conditi
 		ran, _ := os.ReadFile(filepath.Join(dir, "work", "ran"))
 		s, err := r.Attach(t.Context(), dir)
 		switch {
-		case err == agent.ErrNoSandbox:
+		case err == contract.ErrNoSandbox:
 			if len(ran) > 0 {
 				t.Errorf("%s: there is no sandbox, but its command ran", e.Name())
 			}

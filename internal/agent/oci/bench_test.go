@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
-func benchSandbox(dir string, i int, image *agent.Image, command ...string) agent.SandboxConfig {
-	return agent.SandboxConfig{
+func benchSandbox(dir string, i int, image *contract.Image, command ...string) contract.SandboxConfig {
+	return contract.SandboxConfig{
 		ID: muster.AllocID("bench-0-" + strconv.Itoa(i)), Dir: filepath.Join(dir, strconv.Itoa(i)), Work: "/",
 		Command: command, Env: []string{"PATH=/bin"},
 		Resources: muster.Resources{CPU: 500, Memory: 64 * muster.MiB},
-		Container: &agent.Container{Image: image, Network: &agent.Network{}},
+		Container: &contract.Container{Image: image, Network: &contract.Network{}},
 	}
 }
 
 // firstByte starts a sandbox and waits for the first byte that it prints.
-func firstByte(b testing.TB, r *Runtime, c agent.SandboxConfig) agent.Sandbox {
+func firstByte(b testing.TB, r *Runtime, c contract.SandboxConfig) contract.Sandbox {
 	b.Helper()
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		b.Fatal(err)
@@ -128,7 +128,7 @@ func bare(b *testing.B, name string) {
 		}
 		_ = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 		_ = unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
-		s := &stage{r: r, c: &agent.SandboxConfig{Container: &agent.Container{Image: image, Network: &agent.Network{}}}, name: "bare", box: dir, place: "/mnt"}
+		s := &stage{r: r, c: &contract.SandboxConfig{Container: &contract.Container{Image: image, Network: &contract.Network{}}}, name: "bare", box: dir, place: "/mnt"}
 		_ = unix.Mount("tmpfs", s.place, "tmpfs", 0, "")
 		spec := s.spec()
 		spec.Process.Args = []string{"/bin/echo", "x"}

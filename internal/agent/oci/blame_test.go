@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // S-H1: what a runtime program says of an image's content was counted as a fault of the node, so that one job with a bad image took one
@@ -65,7 +65,7 @@ func TestBadImageIsNoFaultOfTheNode(t *testing.T) {
 				if err := makeDirs(dir); err != nil {
 					t.Fatal(err)
 				}
-				c := attempt(dir, "bad-0-1", &agent.Image{Ref: "bad", Root: image.Root, Layers: slices.Concat([]string{layer}, image.Layers)}, "true")
+				c := attempt(dir, "bad-0-1", &contract.Image{Ref: "bad", Root: image.Root, Layers: slices.Concat([]string{layer}, image.Layers)}, "true")
 				s, err := r.Start(t.Context(), c)
 				var f *muster.Failure
 				if err != nil && !errors.As(err, &f) {

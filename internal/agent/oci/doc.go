@@ -3,7 +3,7 @@
 //
 // It must never mount anything in the host's mount namespace, never need the runtime program again once a
 // sandbox runs, and never keep anything that is needed later anywhere but in the sandbox's directory. All that is not
-// about containers is in packages initbox and cgroup. The agent core uses it through agent.Runtime.
+// about containers is in packages initbox and cgroup. The agent core uses it through contract.Runtime.
 //
 // # How one comes to life
 //

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -78,12 +78,12 @@ func TestNoLoops(t *testing.T) {
 	ways(t, func(t *testing.T, r *Runtime) {
 		r.loops = false
 		const script = `i=0; while [ $i -lt 12 ]; do head -c 1048576 /dev/zero >/file$i 2>/dev/null || break; i=$((i+1)); done; echo $i`
-		out := runInside(t, r, func(c *agent.SandboxConfig) { c.Resources.Disk = 8 * muster.MiB }, script)
+		out := runInside(t, r, func(c *contract.SandboxConfig) { c.Resources.Disk = 8 * muster.MiB }, script)
 		if n, err := strconv.Atoi(strings.TrimSpace(out)); err != nil || n < 6 || n > 8 {
 			t.Errorf("of 8 MiB %q were written", out)
 		}
 		var box string
-		out = runInside(t, r, func(c *agent.SandboxConfig) { box = filepath.Join(c.Dir, boxName) }, script)
+		out = runInside(t, r, func(c *contract.SandboxConfig) { box = filepath.Join(c.Dir, boxName) }, script)
 		if out != "12\n" {
 			t.Errorf("of no limit %q were written", out)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // hostInodes are owner, mode and times of what the node has and a sandbox may come across, by path.
@@ -49,7 +49,7 @@ stat -c %u:%a /dev/zero`
 			"/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/sys/fs/cgroup", "/mnt", "/media", "/srv", r.config.InitPath, r.program.path,
 		}
 		var before map[string]unix.Stat_t
-		out := runInside(t, r, func(c *agent.SandboxConfig) {
+		out := runInside(t, r, func(c *contract.SandboxConfig) {
 			image = c.Container.Image.Root
 			for range 4 {
 				image += "/*"

@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // runInside runs a script in a sandbox and returns what it printed.
-func runInside(t *testing.T, r *Runtime, change func(*agent.SandboxConfig), script string) string {
+func runInside(t *testing.T, r *Runtime, change func(*contract.SandboxConfig), script string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := makeDirs(dir); err != nil {
@@ -115,7 +115,7 @@ func TestInside(t *testing.T) {
 func TestSharedDirectory(t *testing.T) {
 	ways(t, func(t *testing.T, r *Runtime) {
 		var work string
-		out := runInside(t, r, func(c *agent.SandboxConfig) {
+		out := runInside(t, r, func(c *contract.SandboxConfig) {
 			work = c.Container.Shared
 			if err := os.WriteFile(filepath.Join(work, "in"), []byte("input"), 0o600); err != nil {
 				t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSharedDirectoryOfAUser(t *testing.T) {
 	ways(t, func(t *testing.T, r *Runtime) {
 		for _, user := range []string{"1000", "guest:10", "0:10", "12345:54321"} {
 			var work string
-			out := runInside(t, r, func(c *agent.SandboxConfig) {
+			out := runInside(t, r, func(c *contract.SandboxConfig) {
 				work, c.Container.User = c.Container.Shared, user
 				for path, mode := range map[string]os.FileMode{"in": 0o600, "deep/down/tool": 0o500, "deep/plain": 0o644} {
 					path = filepath.Join(work, path)
@@ -243,7 +243,7 @@ func TestUser(t *testing.T) {
 			"guest:root": "1000 0 guest 0000000000000000",
 			"12345":      "12345 0 12345 0000000000000000",
 		} {
-			out := runInside(t, r, func(c *agent.SandboxConfig) { c.Container.User, c.Work = user, "/" },
+			out := runInside(t, r, func(c *contract.SandboxConfig) { c.Container.User, c.Work = user, "/" },
 				`echo $(id -u) $(id -g) $(id -G | cut -s -d' ' -f2-) $(id -un 2>/dev/null) $(grep CapEff /proc/self/status | cut -f2)`)
 			if got := strings.Join(strings.Fields(out), " "); got != want {
 				t.Errorf("user %q: %q, want %q", user, got, want)
@@ -255,7 +255,7 @@ func TestUser(t *testing.T) {
 // TestVolumes: a volume begins empty, belongs to whom the image says, and can be written.
 func TestVolumes(t *testing.T) {
 	ways(t, func(t *testing.T, r *Runtime) {
-		out := runInside(t, r, func(c *agent.SandboxConfig) { c.Container.Volumes = []string{"/srv/data", "/var/lib/new/one"} },
+		out := runInside(t, r, func(c *contract.SandboxConfig) { c.Container.Volumes = []string{"/srv/data", "/var/lib/new/one"} },
 			`ls -A /srv/data /var/lib/new/one; stat -c %u /srv/data; echo a >/srv/data/a && cat /srv/data/a; echo b >/var/lib/new/one/b && cat /var/lib/new/one/b`)
 		if want := "/srv/data:\n\n/var/lib/new/one:\n0\na\nb\n"; out != want {
 			t.Errorf("%q, want %q", out, want)
@@ -267,17 +267,17 @@ func TestVolumes(t *testing.T) {
 func TestRefused(t *testing.T) {
 	r := newRuntime(t, "", testParent(t), 0)
 	for name, c := range map[string]struct {
-		change func(*agent.SandboxConfig)
+		change func(*contract.SandboxConfig)
 		class  muster.FailureClass
 		says   string
 	}{
-		"no image":        {func(c *agent.SandboxConfig) { c.Container = nil }, muster.FailureUser, "image"},
-		"volume in proc":  {func(c *agent.SandboxConfig) { c.Container.Volumes = []string{"/proc/x"} }, muster.FailureUser, "/proc/x"},
-		"layer gone":      {func(c *agent.SandboxConfig) { c.Container.Image.Layers = []string{"no-such-layer"} }, muster.FailureNode, "overlay"},
-		"layer elsewhere": {func(c *agent.SandboxConfig) { c.Container.Image.Layers = []string{"../../etc"} }, muster.FailureNode, "../../etc"},
-		"network gone":    {func(c *agent.SandboxConfig) { c.Container.Network.Namespace = "/no/such/namespace" }, muster.FailureNode, "/no/such/namespace"},
-		"shared gone":     {func(c *agent.SandboxConfig) { c.Container.Shared = "/no/such/directory" }, muster.FailureNode, "/no/such/directory"},
-		"command":         {func(c *agent.SandboxConfig) { c.Command = []string{"no-such-command"} }, muster.FailureUser, "no-such-command"},
+		"no image":        {func(c *contract.SandboxConfig) { c.Container = nil }, muster.FailureUser, "image"},
+		"volume in proc":  {func(c *contract.SandboxConfig) { c.Container.Volumes = []string{"/proc/x"} }, muster.FailureUser, "/proc/x"},
+		"layer gone":      {func(c *contract.SandboxConfig) { c.Container.Image.Layers = []string{"no-such-layer"} }, muster.FailureNode, "overlay"},
+		"layer elsewhere": {func(c *contract.SandboxConfig) { c.Container.Image.Layers = []string{"../../etc"} }, muster.FailureNode, "../../etc"},
+		"network gone":    {func(c *contract.SandboxConfig) { c.Container.Network.Namespace = "/no/such/namespace" }, muster.FailureNode, "/no/such/namespace"},
+		"shared gone":     {func(c *contract.SandboxConfig) { c.Container.Shared = "/no/such/directory" }, muster.FailureNode, "/no/such/directory"},
+		"command":         {func(c *contract.SandboxConfig) { c.Command = []string{"no-such-command"} }, muster.FailureUser, "no-such-command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -297,7 +297,7 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%v, want class %s and %q", err, c.class, c.says)
 			}
 			t.Log(err)
-			if _, err := r.Attach(t.Context(), dir); err != agent.ErrNoSandbox {
+			if _, err := r.Attach(t.Context(), dir); err != contract.ErrNoSandbox {
 				t.Errorf("attach: %v", err)
 			}
 			for _, left := range []string{boxName, "out", "sandbox", "init.sock"} {

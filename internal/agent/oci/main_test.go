@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/programtest"
@@ -133,14 +133,14 @@ func (m initMinder) Handle(_ context.Context, r slog.Record) error {
 }
 
 // busybox is a small image for a runtime, or skips the test.
-func busybox(t testing.TB, shift int) *agent.Image {
+func busybox(t testing.TB, shift int) *contract.Image {
 	t.Helper()
 	dir := t.TempDir()
 	layers, err := runtimetest.Busybox(dir, shift)
 	if err != nil {
 		t.Skip(err)
 	}
-	return &agent.Image{Ref: "busybox", Root: dir, Layers: layers}
+	return &contract.Image{Ref: "busybox", Root: dir, Layers: layers}
 }
 
 func writeJSON(path string, v any) error {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 )
@@ -35,7 +35,7 @@ func suite(t *testing.T, program, parent string, base int) runtimetest.Suite {
 	return runtimetest.Suite{
 		NoDiskLimit: noDisk,
 		NoFreezer:   noFreezer,
-		New:         func(t *testing.T) agent.Runtime { return likewise(t, first) },
+		New:         func(t *testing.T) contract.Runtime { return likewise(t, first) },
 		Image:       busybox(t, base),
 		ShortLines:  fewerLines,
 		Leftovers:   func(mark string) []string { return leftovers(t, mark) },

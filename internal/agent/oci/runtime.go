@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -93,9 +93,9 @@ type Runtime struct {
 }
 
 var (
-	_ agent.ImageRuntime = (*Runtime)(nil)
-	_ agent.Limited      = (*Runtime)(nil)
-	_ agent.Isolating    = (*Runtime)(nil)
+	_ contract.ImageRuntime = (*Runtime)(nil)
+	_ contract.Limited      = (*Runtime)(nil)
+	_ contract.Isolating    = (*Runtime)(nil)
 )
 
 // New makes the runtime; nothing is started or made.
@@ -284,11 +284,11 @@ func (r *Runtime) attempt(ctx context.Context) error {
 	defer func() { _ = os.RemoveAll(empty) }()
 	ctx, cancel := context.WithTimeout(ctx, r.config.StartLimit*9/10)
 	defer cancel()
-	err = r.keeper.Check(ctx, starter{r}, r.groups, func(c *agent.SandboxConfig) {
+	err = r.keeper.Check(ctx, starter{r}, r.groups, func(c *contract.SandboxConfig) {
 		c.Command = []string{initAt, "--version"}
 		c.Work = "/shared"
-		c.Container = &agent.Container{
-			Image: &agent.Image{Ref: "nothing", Root: "/"}, Network: &agent.Network{},
+		c.Container = &contract.Container{
+			Image: &contract.Image{Ref: "nothing", Root: "/"}, Network: &contract.Network{},
 			Shared: empty, SharedAt: "/shared",
 		}
 	})
@@ -301,7 +301,7 @@ func (r *Runtime) attempt(ctx context.Context) error {
 // starter is the runtime without its preparation.
 type starter struct{ *Runtime }
 
-func (s starter) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+func (s starter) Start(ctx context.Context, c contract.SandboxConfig) (contract.Sandbox, error) {
 	return s.start(ctx, c, true)
 }
 
@@ -356,15 +356,15 @@ func (r *Runtime) Check(ctx context.Context) error {
 	return r.attempt(ctx)
 }
 
-// Start makes a sandbox. See agent.Runtime.
-func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+// Start makes a sandbox. See contract.Runtime.
+func (r *Runtime) Start(ctx context.Context, c contract.SandboxConfig) (contract.Sandbox, error) {
 	if _, err := r.ready(ctx, false); err != nil {
 		return nil, initbox.NodeFault("start the sandbox: %v", err)
 	}
 	return r.start(ctx, c, false)
 }
 
-func (r *Runtime) start(ctx context.Context, c agent.SandboxConfig, canary bool) (agent.Sandbox, error) {
+func (r *Runtime) start(ctx context.Context, c contract.SandboxConfig, canary bool) (contract.Sandbox, error) {
 	if c.Container == nil || c.Container.Image == nil {
 		return nil, initbox.UserFault(muster.ReasonNoRuntime, "the runtime %q makes sandboxes from images, and none is given", Name)
 	}
@@ -412,17 +412,17 @@ func (r *Runtime) take(dir string) (ids, error) {
 }
 
 // given is the directory that the command's user is to write in.
-func given(c *agent.Container) string {
+func given(c *contract.Container) string {
 	if c.Shared == "" {
 		return ""
 	}
 	return c.SharedAt
 }
 
-// Attach finds the sandbox of dir. See agent.Runtime.
-func (r *Runtime) Attach(ctx context.Context, dir string) (agent.Sandbox, error) {
+// Attach finds the sandbox of dir. See contract.Runtime.
+func (r *Runtime) Attach(ctx context.Context, dir string) (contract.Sandbox, error) {
 	return r.keeper.Attach(ctx, dir)
 }
 
-// Remove ends and deletes. See agent.Runtime.
+// Remove ends and deletes. See contract.Runtime.
 func (r *Runtime) Remove(ctx context.Context, dir string) error { return initbox.Destroy(ctx, dir) }

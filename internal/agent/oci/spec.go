@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
@@ -146,7 +146,7 @@ func (s *stage) texts() map[string]string {
 }
 
 // validate says what is wrong with the container part of a configuration.
-func validate(c *agent.SandboxConfig) error {
+func validate(c *contract.SandboxConfig) error {
 	n := c.Container
 	for _, l := range n.Image.Layers {
 		if !filepath.IsLocal(l) || strings.ContainsAny(l, ":,\\") {

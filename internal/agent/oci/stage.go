@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
@@ -40,7 +40,7 @@ func stagePlaces() (places []string) {
 // stage is where one container is made, in a mount namespace that only its start sees.
 type stage struct {
 	r    *Runtime
-	c    *agent.SandboxConfig
+	c    *contract.SandboxConfig
 	name string
 	// dirs are its cgroup's.
 	dirs []string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/testwait"
@@ -25,8 +25,8 @@ const (
 	manyArgument  = "run-an-agent-of-many"
 )
 
-func testSandbox(dir, id, script string) agent.SandboxConfig {
-	return agent.SandboxConfig{
+func testSandbox(dir, id, script string) contract.SandboxConfig {
+	return contract.SandboxConfig{
 		ID: muster.AllocID(id), Dir: dir, Work: dir, Command: []string{"sh", "-c", script},
 		Env:       []string{"PATH=/usr/bin:/bin", "MUSTER_ALLOC=" + id},
 		KillGrace: time.Second, Resources: muster.Resources{Memory: 64 * muster.MiB},
@@ -180,7 +180,7 @@ func takeOver(t *testing.T, root, parent string, met map[runtimetest.Condition]i
 		}
 		met[condition]++
 		s, err := r.Attach(t.Context(), dir)
-		if err == agent.ErrNoSandbox {
+		if err == contract.ErrNoSandbox {
 			if exists(filepath.Join(dir, "ran")) {
 				t.Errorf("%s: there is no sandbox, but its command ran", e.Name())
 			}

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
@@ -70,7 +70,7 @@ func runTrue(r *Runtime, root string, i int) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	s, err := r.Start(ctx, agent.SandboxConfig{
+	s, err := r.Start(ctx, contract.SandboxConfig{
 		ID: muster.AllocID("bench-0-" + strconv.Itoa(i)), Dir: dir, Work: "/", Command: []string{"true"},
 		Env: []string{"PATH=/usr/bin:/bin"}, Resources: muster.Resources{CPU: 500, Memory: 64 * muster.MiB},
 	})
@@ -129,7 +129,7 @@ func BenchmarkIdleInit(b *testing.B) {
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				b.Fatal(err)
 			}
-			s, err := r.Start(b.Context(), agent.SandboxConfig{
+			s, err := r.Start(b.Context(), contract.SandboxConfig{
 				ID: "idle-0-1", Dir: dir, Work: "/", Command: []string{"sleep", "1000"}, Env: []string{"PATH=/usr/bin:/bin"},
 			})
 			if err != nil {
@@ -169,7 +169,7 @@ func BenchmarkOutput(b *testing.B) {
 	used := cpuUsed()
 	for b.Loop() {
 		dir := b.TempDir()
-		s, err := r.Start(b.Context(), agent.SandboxConfig{
+		s, err := r.Start(b.Context(), contract.SandboxConfig{
 			ID: "output-0-1", Dir: dir, Work: "/", Command: []string{"head", "-c", strconv.Itoa(size), "/dev/zero"},
 			Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 8 << 20,
 		})

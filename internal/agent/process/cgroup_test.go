@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/testwait"
 )
@@ -19,9 +19,9 @@ func TestTakenCgroup(t *testing.T) {
 		t.Skip("cgroups need root")
 	}
 	r := newRuntime(t, testParent(t))
-	config := func() agent.SandboxConfig {
+	config := func() contract.SandboxConfig {
 		dir := t.TempDir()
-		return agent.SandboxConfig{ID: "taken-0-1", Dir: dir, Work: dir, Command: []string{"sleep", "1000"}}
+		return contract.SandboxConfig{ID: "taken-0-1", Dir: dir, Work: dir, Command: []string{"sleep", "1000"}}
 	}
 	first, second := config(), config()
 	s, err := r.Start(t.Context(), first)
@@ -66,7 +66,7 @@ func TestForkBomb(t *testing.T) {
 	}
 	dir := t.TempDir()
 	t.Cleanup(func() { _ = initbox.Destroy(context.Background(), dir) })
-	if _, err := r.Start(t.Context(), agent.SandboxConfig{
+	if _, err := r.Start(t.Context(), contract.SandboxConfig{
 		ID: "bomb-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"}, OutputLimit: 1 << 20,
 		Command: []string{"sh", "-c", `trap '' TERM; f() { f & f & sleep 0.01; }; f; sleep 1000`},
 	}); err != nil {

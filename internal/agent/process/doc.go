@@ -4,7 +4,7 @@
 //
 // It must never be taken for isolation: the command runs as the agent's user and
 // sees the node's files. All that it shares with other runtimes is in packages initbox and cgroup. The agent core uses it
-// through agent.Runtime; the local provider uses Members and Destroy on directories whose agent is dead.
+// through contract.Runtime; the local provider uses Members and Destroy on directories whose agent is dead.
 //
 // # A sandbox's directory
 //

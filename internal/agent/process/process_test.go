@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/testwait"
@@ -66,8 +66,8 @@ func (m initMinder) Handle(_ context.Context, r slog.Record) error {
 
 func suite(t *testing.T, parent string) runtimetest.Suite {
 	s := runtimetest.Suite{
-		New: func(t *testing.T) agent.Runtime { return newRuntime(t, parent) },
-		Hasty: func(t *testing.T) agent.Runtime {
+		New: func(t *testing.T) contract.Runtime { return newRuntime(t, parent) },
+		Hasty: func(t *testing.T) contract.Runtime {
 			return newRuntime(t, parent, func(c *Config) { c.EndLimit = 500 * time.Millisecond })
 		},
 		InitPid: func(t *testing.T, dir string) int {
@@ -160,7 +160,7 @@ func TestInterruptedStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkLook(t, dir, runtimetest.None)
-			if _, err := r.Attach(t.Context(), dir); err != agent.ErrNoSandbox {
+			if _, err := r.Attach(t.Context(), dir); err != contract.ErrNoSandbox {
 				t.Errorf("attach: %v", err)
 			}
 			for _, c := range record.Cgroups {
@@ -171,7 +171,7 @@ func TestInterruptedStart(t *testing.T) {
 			if err := os.WriteFile(path, []byte(record.Line()), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s, err := r.Start(t.Context(), agent.SandboxConfig{ID: "again-0-1", Dir: dir, Work: dir, Command: []string{"true"}})
+			s, err := r.Start(t.Context(), contract.SandboxConfig{ID: "again-0-1", Dir: dir, Work: dir, Command: []string{"true"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +244,7 @@ func TestSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRuntime(t, "")
-	s, err := r.Start(t.Context(), agent.SandboxConfig{
+	s, err := r.Start(t.Context(), contract.SandboxConfig{
 		ID: "socket-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"},
 		Command: []string{"sh", "-c", `trap 'echo usr1' USR1; echo ready; while [ ! -e go ]; do sleep 0.02; done; exit 2`},
 	})
@@ -301,7 +301,7 @@ func TestInitStopped(t *testing.T) {
 	}
 	for range 20 {
 		dir := t.TempDir()
-		s, err := r.Start(t.Context(), agent.SandboxConfig{
+		s, err := r.Start(t.Context(), contract.SandboxConfig{
 			ID: "stopped-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin", "MUSTER_ALLOC=stopped-0-1"},
 			Command: []string{"sh", "-c", `kill -STOP $PPID; sleep 1000`},
 		})
@@ -325,7 +325,7 @@ func TestInitStopped(t *testing.T) {
 func TestInitIsDeaf(t *testing.T) {
 	dir := t.TempDir()
 	r := newRuntime(t, "")
-	s, err := r.Start(t.Context(), agent.SandboxConfig{
+	s, err := r.Start(t.Context(), contract.SandboxConfig{
 		ID: "deaf-0-1", Dir: dir, Work: dir, Env: []string{"PATH=/usr/bin:/bin"},
 		Command: []string{"sh", "-c", `while [ ! -e go ]; do sleep 0.02; done; exit 2`},
 	})
@@ -357,7 +357,7 @@ func TestNothingHeld(t *testing.T) {
 	r := newRuntime(t, "")
 	one := func(watch bool) {
 		dir := t.TempDir()
-		s, err := r.Start(t.Context(), agent.SandboxConfig{ID: "held-0-1", Dir: dir, Work: dir, Command: []string{"true"}})
+		s, err := r.Start(t.Context(), contract.SandboxConfig{ID: "held-0-1", Dir: dir, Work: dir, Command: []string{"true"}})
 		if err != nil {
 			t.Fatal(err)
 		}

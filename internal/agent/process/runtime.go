@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 )
 
@@ -43,7 +43,7 @@ type Runtime struct {
 	problems []string
 }
 
-var _ agent.Runtime = (*Runtime)(nil)
+var _ contract.Runtime = (*Runtime)(nil)
 
 // New makes the runtime; nothing is started or made.
 func New(c Config) (*Runtime, error) {
@@ -88,13 +88,13 @@ func (r *Runtime) Problems() []string {
 // Check runs a sandbox of which nothing is asked.
 func (r *Runtime) Check(ctx context.Context) error {
 	r.ready()
-	return r.keeper.Check(ctx, r, r.groups, func(c *agent.SandboxConfig) { c.Command = []string{r.config.InitPath, "--version"} })
+	return r.keeper.Check(ctx, r, r.groups, func(c *contract.SandboxConfig) { c.Command = []string{r.config.InitPath, "--version"} })
 }
 
-// Attach finds the sandbox of dir. See agent.Runtime.
-func (r *Runtime) Attach(ctx context.Context, dir string) (agent.Sandbox, error) {
+// Attach finds the sandbox of dir. See contract.Runtime.
+func (r *Runtime) Attach(ctx context.Context, dir string) (contract.Sandbox, error) {
 	return r.keeper.Attach(ctx, dir)
 }
 
-// Remove ends and deletes. See agent.Runtime.
+// Remove ends and deletes. See contract.Runtime.
 func (r *Runtime) Remove(ctx context.Context, dir string) error { return initbox.Destroy(ctx, dir) }

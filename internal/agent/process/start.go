@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/cgroup"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -18,8 +18,8 @@ import (
 // initDescriptors are those that init begins with, see package initwire.
 const initDescriptors = 7
 
-// Start makes a sandbox. See agent.Runtime.
-func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandbox, error) {
+// Start makes a sandbox. See contract.Runtime.
+func (r *Runtime) Start(ctx context.Context, c contract.SandboxConfig) (contract.Sandbox, error) {
 	if c.Container != nil {
 		return nil, initbox.UserFault(muster.ReasonNoRuntime, "image %q: the runtime %q has no images, a container runtime is needed", c.Container.Image.Ref, Name)
 	}
@@ -41,7 +41,7 @@ func (r *Runtime) Start(ctx context.Context, c agent.SandboxConfig) (agent.Sandb
 }
 
 // spawn starts init in its cgroup.
-func (r *Runtime) spawn(c *agent.SandboxConfig, dirs []string, descriptors []int) (pid, pidfd int, err error) {
+func (r *Runtime) spawn(c *contract.SandboxConfig, dirs []string, descriptors []int) (pid, pidfd int, err error) {
 	limits := cgroup.Limits{Memory: c.Resources.Memory, CPU: c.Resources.CPU, CPUMax: c.Limits.CPUMax, Pids: c.Limits.Pids}
 	if limits.Pids <= 0 {
 		limits.Pids = r.config.PidsLimit

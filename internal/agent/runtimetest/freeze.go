@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // freezeCases: a sandbox that stands still, and goes on.
@@ -29,40 +29,40 @@ var busyProgram = program{
 	fake: []string{"stdout", "begun\n", ";", "busy", "1h"},
 }
 
-func (r *rig) freeze(s agent.Sandbox) {
+func (r *rig) freeze(s contract.Sandbox) {
 	r.Helper()
 	if r.suite.NoFreezer != "" {
-		if err := s.Freeze(r.Context()); !errors.Is(err, agent.ErrNoFreezer) {
+		if err := contract.Freeze(r.Context(), s); !errors.Is(err, contract.ErrNoFreezer) {
 			r.Errorf("freeze: %v, want ErrNoFreezer", err)
 		}
 		r.Skip(r.suite.NoFreezer)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	defer cancel()
-	if err := s.Freeze(ctx); err != nil {
+	if err := contract.Freeze(ctx, s); err != nil {
 		r.Fatalf("freeze: %v", err)
 	}
-	if !s.Frozen() {
+	if !contract.Frozen(s) {
 		r.Error("it does not say that it is frozen")
 	}
 }
 
-func (r *rig) thaw(s agent.Sandbox) {
+func (r *rig) thaw(s contract.Sandbox) {
 	r.Helper()
-	if err := s.Thaw(); err != nil {
+	if err := contract.Thaw(s); err != nil {
 		r.Fatalf("thaw: %v", err)
 	}
-	if s.Frozen() {
+	if contract.Frozen(s) {
 		r.Error("it says that it is frozen")
 	}
 }
 
 // progress is what shows that a sandbox does something.
-func (r *rig) progress(s agent.Sandbox) int {
+func (r *rig) progress(s contract.Sandbox) int {
 	return len(r.output(s, "stdout")) + int(s.Usage().CPU/time.Millisecond)
 }
 
-func (r *rig) stands(s agent.Sandbox) {
+func (r *rig) stands(s contract.Sandbox) {
 	r.Helper()
 	before := len(r.output(s, "stdout"))
 	cpu := s.Usage().CPU
@@ -166,7 +166,7 @@ func freezeAttach(r *rig) {
 		r.Fatal(err)
 	}
 	defer func() { _ = again.Close() }()
-	if !again.Frozen() {
+	if !contract.Frozen(again) {
 		r.Error("it does not say that it is frozen")
 	}
 	r.stands(again)
@@ -195,10 +195,10 @@ func freezeMany(r *rig) {
 
 func freezeEnded(r *rig) {
 	s, _ := r.run(program{sh: "true", fake: []string{"exit", "0"}})
-	if err := s.Freeze(r.Context()); !errors.Is(err, agent.ErrNoSandbox) && !errors.Is(err, agent.ErrNoFreezer) {
+	if err := contract.Freeze(r.Context(), s); !errors.Is(err, contract.ErrNoSandbox) && !errors.Is(err, contract.ErrNoFreezer) {
 		r.Errorf("freeze: %v, want ErrNoSandbox", err)
 	}
-	if err := s.Thaw(); err != nil && !errors.Is(err, agent.ErrNoFreezer) {
+	if err := contract.Thaw(s); err != nil && !errors.Is(err, contract.ErrNoFreezer) {
 		r.Errorf("thaw: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // lifeCases: a sandbox outlives the agent, and goes when it is removed.
@@ -32,16 +32,16 @@ func lifeCases() []testCase {
 }
 
 func attachNothing(r *rig) {
-	if _, err := r.runtime.Attach(r.Context(), r.TempDir()); !errors.Is(err, agent.ErrNoSandbox) {
+	if _, err := r.runtime.Attach(r.Context(), r.TempDir()); !errors.Is(err, contract.ErrNoSandbox) {
 		r.Errorf("attach: %v, want ErrNoSandbox", err)
 	}
-	if _, err := r.runtime.Attach(r.Context(), filepath.Join(r.TempDir(), "no-such-directory")); !errors.Is(err, agent.ErrNoSandbox) {
+	if _, err := r.runtime.Attach(r.Context(), filepath.Join(r.TempDir(), "no-such-directory")); !errors.Is(err, contract.ErrNoSandbox) {
 		r.Errorf("attach: %v, want ErrNoSandbox", err)
 	}
 }
 
 // reattach is what a restarted agent sees.
-func (r *rig) reattach(dir string) agent.Sandbox {
+func (r *rig) reattach(dir string) contract.Sandbox {
 	r.Helper()
 	s, err := r.suite.New(r.T).Attach(r.Context(), dir)
 	if err != nil {
@@ -76,7 +76,7 @@ func attachRunning(r *rig) {
 	}
 	third := r.reattach(c.Dir) // two at once do no harm
 	r.script(c, "go", "", 0o600)
-	for _, s := range []agent.Sandbox{second, third} {
+	for _, s := range []contract.Sandbox{second, third} {
 		result := r.wait(s)
 		if result.ExitCode != 5 {
 			r.Errorf("result %+v", result)
@@ -190,7 +190,7 @@ func many(r *rig) {
 		n = 20
 	}
 	n = max(n/Slow(), 10)
-	configs := make([]agent.SandboxConfig, n)
+	configs := make([]contract.SandboxConfig, n)
 	for i := range configs {
 		configs[i] = r.config(program{
 			sh:   fmt.Sprintf("ls /proc/self/fd | tr '\\n' ' '; echo; echo %d >&2; exit %d", i, i%7),
@@ -216,14 +216,14 @@ func many(r *rig) {
 // burst: all are started in one moment and run beside each other.
 func burst(r *rig) {
 	n := max(50/Slow(), 10)
-	configs := make([]agent.SandboxConfig, n)
+	configs := make([]contract.SandboxConfig, n)
 	for i := range configs {
 		configs[i] = r.config(program{
 			sh: "echo ready; exec sleep " + long, fake: []string{"stdout", "ready", ";", "sleep", "1h"},
 		})
 		r.removeLater(configs[i].Dir)
 	}
-	all := make([]agent.Sandbox, n)
+	all := make([]contract.Sandbox, n)
 	var wg sync.WaitGroup
 	for i, c := range configs {
 		wg.Go(func() {
@@ -253,7 +253,7 @@ func burst(r *rig) {
 }
 
 // one is the whole life of a sandbox among many.
-func (r *rig) one(c agent.SandboxConfig, i int) error {
+func (r *rig) one(c contract.SandboxConfig, i int) error {
 	ctx := context.Background()
 	s, err := r.runtime.Start(ctx, c)
 	if err != nil {

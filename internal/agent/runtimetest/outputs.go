@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // outputCases: every byte, or a word about it.
@@ -82,7 +82,7 @@ func large(r *rig) {
 }
 
 // checkTail: the end of a stream is there, at most limit of it, and what came before is told as dropped.
-func (r *rig) checkTail(s agent.Sandbox, stream string, total, limit int64) {
+func (r *rig) checkTail(s contract.Sandbox, stream string, total, limit int64) {
 	r.Helper()
 	log := s.Output(stream)
 	start, end, err := log.Bounds()
@@ -94,7 +94,7 @@ func (r *rig) checkTail(s agent.Sandbox, stream string, total, limit int64) {
 	}
 	buf := make([]byte, 100)
 	for _, at := range []int64{0, start - 1} {
-		if _, err := log.ReadAt(buf, at); !errors.Is(err, agent.ErrOutputDropped) {
+		if _, err := log.ReadAt(buf, at); !errors.Is(err, contract.ErrOutputDropped) {
 			r.Errorf("%s: read at %d: %v, want ErrOutputDropped", stream, at, err)
 		}
 	}

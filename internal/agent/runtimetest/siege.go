@@ -6,13 +6,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
 // FillAndAsk fills a sandbox by executions until the limit of processes refuses the next one, and then sends many requests at
 // once to its init. Each must be answered: files are listed, and an execution starts or is refused as the user's failure.
-func FillAndAsk(t testing.TB, s agent.Sandbox) {
+func FillAndAsk(t testing.TB, s contract.Sandbox) {
 	t.Helper()
 	refused := false
 	for range 200 {
@@ -59,8 +59,8 @@ func atProcessLimit(err error) bool {
 	return errors.As(err, &failed) && failed.Class == initwire.ClassUser && failed.Reason == initwire.ReasonProcessLimit
 }
 
-func listRoot(ctx context.Context, s agent.Sandbox) error {
-	conn, err := s.Init(ctx)
+func listRoot(ctx context.Context, s contract.Sandbox) error {
+	conn, err := contract.Connect(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func listRoot(ctx context.Context, s agent.Sandbox) error {
 }
 
 // runSleep starts an execution that stays.
-func runSleep(ctx context.Context, s agent.Sandbox) error {
-	conn, err := s.Init(ctx)
+func runSleep(ctx context.Context, s contract.Sandbox) error {
+	conn, err := contract.Connect(ctx, s)
 	if err != nil {
 		return err
 	}

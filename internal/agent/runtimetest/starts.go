@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 )
 
 // startCases: what a command is started with, and what if it cannot be.
@@ -49,7 +49,7 @@ func pathNotFound(r *rig) {
 }
 
 // script writes a file into the work directory.
-func (r *rig) script(c agent.SandboxConfig, name, text string, mode os.FileMode) {
+func (r *rig) script(c contract.SandboxConfig, name, text string, mode os.FileMode) {
 	r.Helper()
 	path := filepath.Join(c.Work, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -150,7 +150,7 @@ func noImage(r *rig) {
 		r.Skip("this runtime has images")
 	}
 	c := r.config(program{argv: []string{"true"}, fake: []string{"exit", "0"}})
-	c.Container = &agent.Container{Image: &agent.Image{Ref: "example.com/no/image:1"}}
+	c.Container = &contract.Container{Image: &contract.Image{Ref: "example.com/no/image:1"}}
 	r.refuse(c, muster.FailureUser, muster.ReasonNoRuntime, "example.com/no/image:1")
 }
 

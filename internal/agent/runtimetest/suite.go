@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/testwait"
 )
 
@@ -27,16 +27,16 @@ func patience() time.Duration { return time.Duration(Slow()) * time.Minute }
 type Suite struct {
 	// New makes a runtime value on the same node each time: a second one is an
 	// agent that was restarted.
-	New func(t *testing.T) agent.Runtime
+	New func(t *testing.T) contract.Runtime
 	// Hasty makes one that soon kills a sandbox that does not end when it is stopped; nil: the case of an init that does not answer
 	// takes as long as the runtime allows for an end.
-	Hasty func(t *testing.T) agent.Runtime
+	Hasty func(t *testing.T) contract.Runtime
 	// Scripted: commands are the fake's words. Cases that need programs are skipped.
 	Scripted bool
 	// Bubble runs each case in a synctest bubble. Only for runtimes without processes.
 	Bubble bool
 	// Image that sandboxes run in, as Busybox makes one; nil: a process of the node.
-	Image *agent.Image
+	Image *contract.Image
 	// InitPid finds the process that must not die: killing it is a case. Nil skips that.
 	InitPid func(t *testing.T, dir string) int
 	// NoMemoryLimit is why this node cannot limit memory; empty if it can.
@@ -94,7 +94,7 @@ func Run(t *testing.T, s Suite) {
 type rig struct {
 	*testing.T
 	suite   Suite
-	runtime agent.Runtime
+	runtime contract.Runtime
 	root    string
 	uid     string
 	next    atomic.Int64
@@ -107,10 +107,10 @@ func newRig(t *testing.T, s Suite) *rig {
 }
 
 // config is a sandbox's configuration with directories of its own.
-func (r *rig) config(p program) agent.SandboxConfig {
+func (r *rig) config(p program) contract.SandboxConfig {
 	r.Helper()
 	id := muster.NewAllocID(muster.JobUID(r.uid), int(r.next.Add(1)), 1)
-	c := agent.SandboxConfig{
+	c := contract.SandboxConfig{
 		ID: id, Dir: filepath.Join(r.root, string(id)), Work: filepath.Join(r.root, string(id), "work"),
 		Env:       []string{"PATH=/usr/local/bin:/usr/bin:/bin", "MUSTER_ALLOC=" + string(id)},
 		KillGrace: 5 * time.Second, OutputLimit: 64 << 20,
@@ -131,14 +131,14 @@ func (r *rig) config(p program) agent.SandboxConfig {
 	}
 	if r.suite.Image != nil {
 		// At its own place, so that what a case writes there is found inside.
-		c.Container = &agent.Container{Image: r.suite.Image, Shared: c.Work, SharedAt: c.Work, Network: &agent.Network{}}
+		c.Container = &contract.Container{Image: r.suite.Image, Shared: c.Work, SharedAt: c.Work, Network: &contract.Network{}}
 		c.Env = append(c.Env, "HOME=/root")
 	}
 	return c
 }
 
 // start begins a sandbox that is removed when the case is over.
-func (r *rig) start(c agent.SandboxConfig) agent.Sandbox {
+func (r *rig) start(c contract.SandboxConfig) contract.Sandbox {
 	r.Helper()
 	s, err := r.runtime.Start(r.Context(), c)
 	if err != nil {
@@ -158,7 +158,7 @@ func (r *rig) removeLater(dir string) {
 }
 
 // refuse starts what cannot start, and checks the failure.
-func (r *rig) refuse(c agent.SandboxConfig, class muster.FailureClass, reason muster.Reason, says ...string) {
+func (r *rig) refuse(c contract.SandboxConfig, class muster.FailureClass, reason muster.Reason, says ...string) {
 	r.Helper()
 	s, err := r.runtime.Start(r.Context(), c)
 	if err == nil {
@@ -171,7 +171,7 @@ func (r *rig) refuse(c agent.SandboxConfig, class muster.FailureClass, reason mu
 		r.Fatalf("start %q: error %v is not a failure", c.Command, err)
 	}
 	r.checkFailure(failure, class, reason, says...)
-	if _, err := r.runtime.Attach(r.Context(), c.Dir); !errors.Is(err, agent.ErrNoSandbox) {
+	if _, err := r.runtime.Attach(r.Context(), c.Dir); !errors.Is(err, contract.ErrNoSandbox) {
 		r.Errorf("attach after a start that failed: %v, want ErrNoSandbox", err)
 	}
 }
@@ -192,7 +192,7 @@ func (r *rig) checkFailure(f *muster.Failure, class muster.FailureClass, reason 
 }
 
 // wait is the result of a sandbox that should end soon.
-func (r *rig) wait(s agent.Sandbox) agent.Result {
+func (r *rig) wait(s contract.Sandbox) contract.Result {
 	r.Helper()
 	select {
 	case <-s.Done():
@@ -203,7 +203,7 @@ func (r *rig) wait(s agent.Sandbox) agent.Result {
 }
 
 // run starts and waits.
-func (r *rig) run(p program) (agent.Sandbox, agent.Result) {
+func (r *rig) run(p program) (contract.Sandbox, contract.Result) {
 	r.Helper()
 	s := r.start(r.config(p))
 	return s, r.wait(s)
@@ -220,7 +220,7 @@ func (r *rig) succeed(p program) string {
 }
 
 // output reads all that is kept of a stream.
-func (r *rig) output(s agent.Sandbox, stream string) string {
+func (r *rig) output(s contract.Sandbox, stream string) string {
 	r.Helper()
 	log := s.Output(stream)
 	start, end, err := log.Bounds()
@@ -252,7 +252,7 @@ func (r *rig) until(what string, ok func() bool) {
 }
 
 // untilPrinted waits until a running sandbox has printed a text: it has come that far.
-func (r *rig) untilPrinted(s agent.Sandbox, text string) {
+func (r *rig) untilPrinted(s contract.Sandbox, text string) {
 	r.Helper()
 	r.until("printed "+text, func() bool { return strings.Contains(r.output(s, "stdout"), text) })
 }
