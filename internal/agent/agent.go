@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/fencing"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -97,9 +98,9 @@ type Agent struct {
 	starts, files chan struct{}
 	// sets holds one token: sets are obeyed one after the other.
 	sets     chan struct{}
-	fences   *fences // guarded by sets
-	lease    *lease
-	guard    *guard
+	fences   *fencing.Fences // guarded by sets
+	lease    *fencing.Lease
+	guard    *fencing.Guard
 	seq      atomic.Uint64
 	stepDown chan struct{}
 	stepOnce sync.Once
@@ -198,9 +199,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(func() { served <- srv.Serve(ln) })
 	a.spawn(func() { a.sample(ctx) })
 	if a.cfg.LeaseEnd != nil {
-		a.spawn(func() { a.lease.watch(ctx) })
+		a.spawn(func() { a.lease.Watch(ctx) })
 	}
-	a.spawn(func() { a.watchGuard(ctx) })
+	a.spawn(func() { a.guard.Watch(ctx, a.endExclusive) })
 	a.trash.run(ctx, a.spawn)
 	if a.cfg.Networks != nil {
 		a.spawn(func() {
@@ -233,7 +234,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.ending = true
 	a.mu.Unlock()
 	a.wg.Wait()
-	a.fences.close()
+	a.fences.Close()
 	a.log.Info("agent ends, sandboxes live on", "cause", result)
 	return result
 }
@@ -323,15 +324,15 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 		}
 		a.images = images
 	}
-	fences, err := loadFences(a.cfg.Dir)
+	fences, err := fencing.LoadFences(a.cfg.Dir)
 	if err != nil {
 		return err
 	}
-	a.fences, a.fence = fences, fences.last
-	if a.lease, err = loadLease(a.cfg.Dir, a.cfg.LeaseEnd, a.log); err != nil {
+	a.fences, a.fence = fences, fences.Last()
+	if a.lease, err = fencing.LoadLease(a.cfg.Dir, a.cfg.LeaseEnd, a.log); err != nil {
 		return err
 	}
-	a.guard = loadGuard(a.cfg.Dir, a.log)
+	a.guard = fencing.LoadGuard(a.cfg.Dir, a.log)
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
 	fresh := before.Kernel != "" && before.Kernel != boot.ID()
 	a.inputs, err = newInputs(ctx, inputsConfig{

@@ -140,9 +140,9 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 	if f != nil {
 		return nil, failed(al, f)
 	}
-	if al.exclusive && !a.guard.holds() {
+	if al.exclusive && !a.guard.Holds() {
 		a.publish(al, starting)
-		if !a.guard.await(ctx, al) {
+		if !a.guard.Await(ctx, al.stop) {
 			return nil, a.interrupted(ctx, al)
 		}
 	}
@@ -218,7 +218,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt contract.Runtime) (*box
 	a.mu.Lock()
 	if al.exclusive {
 		// Looked at under the lock: from here on the guard's watch sees it.
-		left, fence, _ := a.guard.left()
+		left, fence := a.guard.Left()
 		if left <= 0 {
 			a.mu.Unlock()
 			return nil, failed(al, a.lapsed(fence))
@@ -228,7 +228,7 @@ func (a *Agent) begin(ctx context.Context, al *alloc, rt contract.Runtime) (*box
 	al.begun, al.runtime = true, rt
 	a.mu.Unlock()
 	if al.exclusive {
-		a.guard.keep()
+		a.guard.Keep()
 	}
 	// A start that is under way when the agent ends is finished: half of one would be found dead by the next.
 	startCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)

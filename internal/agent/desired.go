@@ -20,24 +20,24 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	case <-ctx.Done():
 		return wire.DesiredAnswer{}, ctx.Err()
 	}
-	if r := a.fences.check(d.Fence); r != nil {
+	if r := a.fences.Check(d.Fence); r != nil {
 		return wire.DesiredAnswer{}, r
 	}
 	if r := a.massStop(d); r != nil {
 		return wire.DesiredAnswer{}, r
 	}
 	// First the fence: what is done below is never done on the word of a fence that could be forgotten.
-	if err := a.fences.save(d.Fence); err != nil {
+	if err := a.fences.Save(d.Fence); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
-	if err := a.lease.renew(d.LeaseMillis); err != nil {
+	if err := a.lease.Renew(d.LeaseMillis); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
-	a.guard.renew(d.Tick, d.GuardMillis, a.guards(&d))
+	a.guard.Renew(d.Tick, d.GuardMillis, a.guards(&d))
 	a.mu.Lock()
 	a.fence = d.Fence
 	a.mu.Unlock()
-	answer := wire.DesiredAnswer{Tick: a.guard.tick()}
+	answer := wire.DesiredAnswer{Tick: a.guard.Tick()}
 	for _, want := range d.Allocs {
 		a.desire(life, want, &answer)
 	}
@@ -158,14 +158,14 @@ func (a *Agent) release(ctx context.Context, cluster string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if last := a.fences.last; last.Cluster != cluster {
+	if last := a.fences.Last(); last.Cluster != cluster {
 		if last.Cluster == "" {
 			return nil
 		}
 		return &wire.Refusal{Code: wire.RefusedCluster, Fence: last,
 			Message: fmt.Sprintf("this node obeys cluster %s: name that one to release it", last.Cluster)}
 	}
-	if err := a.fences.clear(); err != nil {
+	if err := a.fences.Clear(); err != nil {
 		return err
 	}
 	a.mu.Lock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/fencing"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -226,14 +227,14 @@ func TestFences(t *testing.T) {
 
 func TestFenceThatCannotBeReadStopsTheAgent(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, fenceName), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, fencing.FenceName), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a, err := New(Config{Dir: dir, Node: "n1", Runtimes: []contract.Runtime{newPlayed()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), fenceName) {
+	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), fencing.FenceName) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package fencing
 
 import (
 	"context"
@@ -30,10 +30,10 @@ func (e *ends) all() []time.Duration {
 	return slices.Clone(e.at)
 }
 
-func watchLease(t *testing.T, dir string, e *ends) (l *lease, stop func()) {
+func watchLease(t *testing.T, dir string, e *ends) (l *Lease, stop func()) {
 	t.Helper()
 	began := time.Now()
-	l, err := loadLease(dir, func(context.Context) error {
+	l, err := LoadLease(dir, func(context.Context) error {
 		e.add(time.Since(began))
 		if e.fail {
 			return errors.New("no")
@@ -45,7 +45,7 @@ func watchLease(t *testing.T, dir string, e *ends) (l *lease, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { l.watch(ctx); close(done) }()
+	go func() { l.Watch(ctx); close(done) }()
 	return l, func() { cancel(); <-done }
 }
 
@@ -61,7 +61,7 @@ func TestL13LeaseEndsTheMachine(t *testing.T) {
 		}
 		began := time.Now()
 		for range 10 {
-			if err := l.renew(time.Hour.Milliseconds()); err != nil {
+			if err := l.Renew(time.Hour.Milliseconds()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(50 * time.Minute)
@@ -85,7 +85,7 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 		l, stop := watchLease(t, t.TempDir(), e)
 		defer stop()
 		for _, millis := range []int64{time.Hour.Milliseconds(), 0} {
-			if err := l.renew(millis); err != nil {
+			if err := l.Renew(millis); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -94,7 +94,7 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 		if len(e.all()) != 0 {
 			t.Error("a held node has ended")
 		}
-		if err := l.renew(time.Hour.Milliseconds()); err != nil {
+		if err := l.Renew(time.Hour.Milliseconds()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour + time.Second)
@@ -111,7 +111,7 @@ func TestL13LeaseOutlivesTheAgent(t *testing.T) {
 		dir := t.TempDir()
 		e := &ends{fail: true}
 		l, stop := watchLease(t, dir, e)
-		if err := l.renew(time.Hour.Milliseconds()); err != nil {
+		if err := l.Renew(time.Hour.Milliseconds()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Minute)

@@ -1,4 +1,4 @@
-package agent
+package fencing
 
 import (
 	"context"
@@ -22,10 +22,10 @@ const (
 	leaseAgain = time.Minute
 )
 
-// lease ends the machine when no server has spoken to it for too long: nobody else would
-// end it then, and it would be paid for. A set that is obeyed renews it, and says how long it is. It is kept
-// on disk, for an agent that is started again while no server is there begins its time anew, and not never.
-type lease struct {
+// Lease ends the machine when no server has spoken to it for too long: nobody else would
+// end it then, and it costs money. A set that is obeyed renews the lease and says how long it is. The length is kept
+// on disk: an agent that is started again while no server is there begins to count again.
+type Lease struct {
 	path string
 	log  *slog.Logger
 	// end ends the machine; nil: leases do nothing here.
@@ -43,8 +43,9 @@ type leaseFile struct {
 	Millis int64 `json:"ms"`
 }
 
-func loadLease(dir string, end func(context.Context) error, log *slog.Logger) (*lease, error) {
-	l := &lease{path: filepath.Join(dir, leaseName), log: log, end: end, changed: make(chan struct{}, 1), heard: time.Now()}
+// LoadLease reads how long the lease is, and counts from now. end ends the machine; nil: leases do nothing here.
+func LoadLease(dir string, end func(context.Context) error, log *slog.Logger) (*Lease, error) {
+	l := &Lease{path: filepath.Join(dir, leaseName), log: log, end: end, changed: make(chan struct{}, 1), heard: time.Now()}
 	b, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
@@ -60,8 +61,8 @@ func loadLease(dir string, end func(context.Context) error, log *slog.Logger) (*
 	return l, nil
 }
 
-// renew notes that a server has spoken, and how long the lease is from now on. Called by one goroutine at a time.
-func (l *lease) renew(millis int64) error {
+// Renew notes that a server has spoken, and how long the lease is from now on. Called by one goroutine at a time.
+func (l *Lease) Renew(millis int64) error {
 	limit := time.Duration(millis) * time.Millisecond
 	l.mu.Lock()
 	same := limit == l.limit
@@ -85,14 +86,14 @@ func (l *lease) renew(millis int64) error {
 }
 
 // left is how long the lease lasts still; not ok if there is none.
-func (l *lease) left() (d time.Duration, ok bool) {
+func (l *Lease) left() (d time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.heard.Add(l.limit)), l.limit > 0
 }
 
-// watch waits for the end of the lease, until ctx ends.
-func (l *lease) watch(ctx context.Context) {
+// Watch waits for the end of the lease, until ctx ends.
+func (l *Lease) Watch(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -118,7 +119,7 @@ func (l *lease) watch(ctx context.Context) {
 	}
 }
 
-func (l *lease) limitNow() time.Duration {
+func (l *Lease) limitNow() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit

@@ -1,4 +1,4 @@
-package agent
+package fencing
 
 import (
 	"bytes"
@@ -16,15 +16,16 @@ import (
 
 // The two files of a fence.
 const (
-	fenceName    = "fence.json"
+	// FenceName has cluster, epoch and term; the other file follows the index.
+	FenceName    = "fence.json"
 	fenceTipName = "fence-tip.json"
 )
 
-// fences keeps the highest fence that was obeyed. Two files: one written
-// through to the disk whenever cluster, epoch or term change, and one that follows the index.
-// Within a term only the process can be lost with the index still mattering,
-// and then the page cache is kept; a power cut ends every sandbox as well.
-type fences struct {
+// Fences keeps the highest fence that was obeyed, in two files: one is written
+// through to the disk whenever cluster, epoch or term change, the other one follows the index.
+// Within a term the index matters only after the loss of the process, which keeps the page cache;
+// a power cut ends every sandbox as well. It is for one goroutine at a time.
+type Fences struct {
 	dir string
 	// last is what is on disk.
 	last wire.Fence
@@ -37,9 +38,10 @@ type fences struct {
 // file each time took more of a busy agent's time than anything else that it does for a set.
 const tipSize = 512
 
-func loadFences(dir string) (*fences, error) {
-	s := &fences{dir: dir}
-	b, err := os.ReadFile(filepath.Join(dir, fenceName))
+// LoadFences reads the highest fence that an agent of the directory obeyed. A file that cannot be read is an error.
+func LoadFences(dir string) (*Fences, error) {
+	s := &Fences{dir: dir}
+	b, err := os.ReadFile(filepath.Join(dir, FenceName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -47,8 +49,8 @@ func loadFences(dir string) (*fences, error) {
 		err = json.Unmarshal(b, &s.last)
 	}
 	if err != nil {
-		// Without the fence a server long replaced would be obeyed: a person decides.
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, fenceName), err)
+		// Without the fence the agent would obey a server that was replaced long ago: a person decides.
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, FenceName), err)
 	}
 	var tip wire.Fence
 	if b, err := os.ReadFile(filepath.Join(dir, fenceTipName)); err == nil && json.Unmarshal(b, &tip) == nil &&
@@ -58,8 +60,11 @@ func loadFences(dir string) (*fences, error) {
 	return s, nil
 }
 
-// check says why a fence may not be obeyed, or nil.
-func (s *fences) check(f wire.Fence) *wire.Refusal {
+// Last is the highest fence, which is on disk. It is zero if none was ever obeyed.
+func (s *Fences) Last() wire.Fence { return s.last }
+
+// Check says why a fence may not be obeyed, or nil.
+func (s *Fences) Check(f wire.Fence) *wire.Refusal {
 	switch {
 	case f.Cluster == "":
 		return &wire.Refusal{Code: wire.RefusedCluster, Message: "the set names no cluster", Fence: s.last}
@@ -75,8 +80,8 @@ func (s *fences) check(f wire.Fence) *wire.Refusal {
 	return nil
 }
 
-// save makes f the highest. Called by one goroutine at a time.
-func (s *fences) save(f wire.Fence) error {
+// Save makes f the highest fence. When it returns nil, f is on disk.
+func (s *Fences) Save(f wire.Fence) error {
 	if f == s.last {
 		return nil
 	}
@@ -85,7 +90,7 @@ func (s *fences) save(f wire.Fence) error {
 		return err
 	}
 	if f.Cluster != s.last.Cluster || f.Epoch != s.last.Epoch || f.Term != s.last.Term || len(b) >= tipSize {
-		err = atomicfile.Write(filepath.Join(s.dir, fenceName), b)
+		err = atomicfile.Write(filepath.Join(s.dir, FenceName), b)
 	} else {
 		err = s.writeTip(b)
 	}
@@ -96,7 +101,7 @@ func (s *fences) save(f wire.Fence) error {
 	return nil
 }
 
-func (s *fences) writeTip(b []byte) (err error) {
+func (s *Fences) writeTip(b []byte) (err error) {
 	b = append(b, bytes.Repeat([]byte{' '}, tipSize-len(b)-1)...)
 	b = append(b, '\n')
 	if s.tip == nil {
@@ -115,18 +120,18 @@ func (s *fences) writeTip(b []byte) (err error) {
 	return err
 }
 
-// close gives up the open file; the next save opens it again.
-func (s *fences) close() {
+// Close closes the open file; the next Save opens it again.
+func (s *Fences) Close() {
 	if s.tip != nil {
 		_ = s.tip.Close()
 		s.tip = nil
 	}
 }
 
-// clear forgets the cluster.
-func (s *fences) clear() error {
-	s.close()
-	for _, name := range []string{fenceTipName, fenceName} {
+// Clear forgets the cluster, on the disk too.
+func (s *Fences) Clear() error {
+	s.Close()
+	for _, name := range []string{fenceTipName, FenceName} {
 		if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -1,4 +1,4 @@
-package agent
+package fencing
 
 import (
 	"os"
@@ -12,9 +12,9 @@ import (
 // when an earlier one wrote its second file in another way or another size.
 func TestFencesAreFound(t *testing.T) {
 	dir := t.TempDir()
-	find := func(want wire.Fence) *fences {
+	find := func(want wire.Fence) *Fences {
 		t.Helper()
-		s, err := loadFences(dir)
+		s, err := LoadFences(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,9 +23,9 @@ func TestFencesAreFound(t *testing.T) {
 		}
 		return s
 	}
-	save := func(s *fences, f wire.Fence) {
+	save := func(s *Fences, f wire.Fence) {
 		t.Helper()
-		if err := s.save(f); err != nil {
+		if err := s.Save(f); err != nil {
 			t.Fatal(err)
 		}
 		find(f)
@@ -37,7 +37,7 @@ func TestFencesAreFound(t *testing.T) {
 		f.Index = index
 		save(s, f)
 	}
-	s.close()
+	s.Close()
 	f.Index++
 	save(find(wire.Fence{Cluster: "c1", Epoch: 1, Term: 1, Index: 1<<60 + 1}), f)
 	if info, err := os.Stat(filepath.Join(dir, fenceTipName)); err != nil || info.Size() != tipSize {
@@ -57,7 +57,7 @@ func TestFencesAreFound(t *testing.T) {
 	s = find(f)
 	f.Index = 10
 	save(s, f)
-	if err := s.clear(); err != nil {
+	if err := s.Clear(); err != nil {
 		t.Fatal(err)
 	}
 	find(wire.Fence{})

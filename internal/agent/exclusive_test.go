@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/fencing"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -106,7 +106,7 @@ func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
 			r.until("u-1-1", muster.AllocRunning)
 			r.stop()
 			if c.forget {
-				if err := os.Remove(filepath.Join(r.dir, guardName)); err != nil {
+				if err := os.Remove(filepath.Join(r.dir, fencing.GuardName)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -116,7 +116,7 @@ func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			} else {
-				left, _, _ := next.agent.guard.left()
+				left, _ := next.agent.guard.Left()
 				if left < 30*time.Second || left > time.Minute {
 					t.Errorf("left: %s", left)
 				}
@@ -154,28 +154,4 @@ func TestN14AShorterFenceIsHeard(t *testing.T) {
 		}
 		r.stop()
 	})
-}
-
-// While the machine is suspended the server's clock goes on: the guard lapses by that.
-func TestGuardLapsesWhileSuspended(t *testing.T) {
-	g := loadGuard(t.TempDir(), slog.New(slog.DiscardHandler))
-	asleep := g.asleepAtBegan
-	g.asleep = func() time.Duration { return asleep }
-	g.renew(g.tick(), time.Hour.Milliseconds(), true)
-	asleep += 59 * time.Minute
-	if !g.holds() {
-		t.Fatal("it has lapsed before its time")
-	}
-	before := g.tick()
-	asleep += 2 * time.Minute
-	if g.holds() {
-		t.Error("it holds beyond its time")
-	}
-	if passed := g.tick() - before; passed < (2 * time.Minute).Microseconds() {
-		t.Errorf("ticks went on by %d µs in two minutes", passed)
-	}
-	g.renew(before, (10 * time.Minute).Milliseconds(), false)
-	if left, _, _ := g.left(); left <= 7*time.Minute || left > 8*time.Minute {
-		t.Errorf("%s are left of ten minutes, granted two minutes ago", left)
-	}
 }
