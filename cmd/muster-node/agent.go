@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/initbin"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/process"
@@ -139,7 +140,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Replace: f.replace, BootDelay: f.bootDelay,
 	}
 	config.LeaseEnd, config.Broken = f.endOfLease(dir), f.broken
-	if config.Destinations, err = agent.ParseDestinations(f.allow); err != nil {
+	if config.Destinations, err = destinations.Parse(f.allow); err != nil {
 		return fmt.Errorf("--allow-addresses: %w", err)
 	}
 	if f.inputLimit != "" {

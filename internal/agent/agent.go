@@ -19,7 +19,9 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/boot"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/fencing"
+	"github.com/musterhq/muster/internal/agent/inputs"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -66,7 +68,7 @@ type Config struct {
 	// InputCache bounds cached inputs; 0 is 4 GiB.
 	InputCache muster.Bytes
 	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL may be; 0: api.DefaultInputLimit.
-	Destinations Destinations
+	Destinations destinations.Allowed
 	InputLimit   muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
@@ -88,7 +90,7 @@ type Agent struct {
 	boot     string
 	runtimes []contract.Runtime // that work here; set before anything is served
 	problems []string
-	inputs   *inputs
+	inputs   *inputs.Cache
 	images   contract.Images // nil if there are none
 	grants   *grants
 	// noNetworks is why no network is made here; set before anything is served.
@@ -335,10 +337,10 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	a.guard = fencing.LoadGuard(a.cfg.Dir, a.log)
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
 	fresh := before.Kernel != "" && before.Kernel != boot.ID()
-	a.inputs, err = newInputs(ctx, inputsConfig{
-		dir: filepath.Join(a.cfg.Dir, journal.InputsName), limit: int64(a.cfg.InputCache), client: a.cfg.HTTP,
-		most: int64(a.cfg.InputLimit), destinations: a.cfg.Destinations,
-		log: a.log, spawn: a.spawn, added: a.needsAdded, wipe: fresh,
+	a.inputs, err = inputs.Open(ctx, inputs.Config{
+		Dir: filepath.Join(a.cfg.Dir, journal.InputsName), Limit: int64(a.cfg.InputCache), Client: a.cfg.HTTP,
+		Most: int64(a.cfg.InputLimit), Destinations: a.cfg.Destinations,
+		Logger: a.log, Spawn: a.spawn, Added: a.needsAdded, Wipe: fresh,
 	})
 	if err != nil {
 		return err

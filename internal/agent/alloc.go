@@ -135,7 +135,7 @@ func (a *Agent) start(ctx context.Context, al *alloc) (*box, *wire.AllocReport) 
 	}
 	if f == nil && len(al.spec.Inputs) > 0 {
 		a.publish(al, starting)
-		f = a.fetchInputs(ctx, al)
+		f = a.placeInputs(ctx, al)
 	}
 	if f != nil {
 		return nil, failed(al, f)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -20,6 +21,9 @@ const (
 	// grantUsual is how long a grant is used that does not say when it ends.
 	grantUsual = time.Minute
 )
+
+// errGaveUp is the cause of a context that ended because a pull took too long.
+var errGaveUp = errors.New("gave up")
 
 // openImage pulls the image of an allocation. Without a failure and without an
 // image the allocation is to stop, or the agent ends.

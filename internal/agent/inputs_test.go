@@ -2,14 +2,10 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -19,10 +15,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/destinations"
+	"github.com/musterhq/muster/internal/agent/inputs"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -46,7 +42,7 @@ func TestInputsArePlaced(t *testing.T) {
 		_, _ = w.Write(fetched)
 	}))
 	defer srv.Close()
-	r := newRig(t, rt, "", func(c *Config) { c.Destinations = Destinations{netip.MustParsePrefix("127.0.0.1/32")} })
+	r := newRig(t, rt, "", func(c *Config) { c.Destinations = destinations.Allowed{netip.MustParsePrefix("127.0.0.1/32")} })
 	inputs := []wire.Input{
 		{Path: "inline.txt", Content: []byte("inline")},
 		{Path: "deep/er/tool", Content: []byte("#!"), Mode: 0o755},
@@ -101,7 +97,7 @@ func TestInputsAreBoundedTogether(t *testing.T) {
 	r := newRig(t, rt, "", func(c *Config) { c.InputLimit = 100 })
 	pushed := bytes.Repeat([]byte("x"), 100)
 	var fits, more []wire.Input
-	for i := range inputsTogether {
+	for i := range inputs.Together {
 		fits = append(fits, wire.Input{Path: fmt.Sprint("in/", i), Digest: digestOf(pushed)})
 	}
 	more = append(append(more, fits...), wire.Input{Path: "last", Content: []byte("y")})
@@ -168,211 +164,4 @@ func TestInputsCannotEscape(t *testing.T) {
 	if got := try(filepath.Join(shared, "missing"), "x"); got.Failure == nil || got.Failure.Reason != muster.ReasonNoWorkdir || !strings.Contains(got.Failure.Message, "missing") {
 		t.Errorf("%+v", got)
 	}
-}
-
-// roundTrip answers requests without a network, in bubbles.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-func respond(status int, body string) (*http.Response, error) {
-	return &http.Response{StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)), Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{}}, nil
-}
-
-// fetching runs f with inputs that are fetched by answer, in a bubble.
-func fetching(t *testing.T, answer func(n int) (*http.Response, error), f func(t *testing.T, s *inputs)) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		n := 0
-		s, err := newInputs(ctx, inputsConfig{dir: filepath.Join(dir, "inputs"), limit: 1 << 20, log: slog.New(slog.DiscardHandler),
-			spawn: func(f func()) bool { go f(); return true }, added: func() {},
-			client: &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) { n++; return answer(n) })}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f(t, s)
-		cancel()
-		synctest.Wait()
-	})
-}
-
-func TestFetchTriesAgainWhatIsOutside(t *testing.T) {
-	content := "the input"
-	fetching(t, func(n int) (*http.Response, error) {
-		switch n {
-		case 1:
-			return nil, io.ErrUnexpectedEOF
-		case 2:
-			return respond(503, "")
-		case 3:
-			return respond(429, "")
-		}
-		return respond(200, content)
-	}, func(t *testing.T, s *inputs) {
-		began := time.Now()
-		path, release, f := s.get(t.Context(), digestOf([]byte(content)), "http://x/y")
-		if f != nil {
-			t.Fatal(f)
-		}
-		defer release()
-		if b, err := os.ReadFile(path); err != nil || string(b) != content {
-			t.Errorf("%q %v", b, err)
-		}
-		if took := time.Since(began); took != (500+1000+2000)*time.Millisecond {
-			t.Errorf("took %v", took)
-		}
-	})
-}
-
-func TestFetchGivesUp(t *testing.T) {
-	fetching(t, func(int) (*http.Response, error) { return respond(503, "") }, func(t *testing.T, s *inputs) {
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 90*time.Second, errGaveUp)
-		defer cancel()
-		_, _, f := s.get(ctx, digestOf(nil), "http://x/y")
-		if f == nil || f.Class != muster.FailureOutside || f.Reason != muster.ReasonInput || !strings.Contains(f.Message, "503") {
-			t.Errorf("%+v", f)
-		}
-		synctest.Wait()
-		if len(s.wants) != 0 {
-			t.Error("it is fetched on though nobody waits")
-		}
-	})
-}
-
-func TestFetchThatCanNeverSucceed(t *testing.T) {
-	for name, answer := range map[string]func(int) (*http.Response, error){
-		"404":         func(int) (*http.Response, error) { return respond(404, "") },
-		"other bytes": func(int) (*http.Response, error) { return respond(200, "other") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			fetching(t, answer, func(t *testing.T, s *inputs) {
-				for range 2 { // also for whoever comes later
-					_, _, f := s.get(t.Context(), digestOf([]byte("mine")), "http://x/y")
-					if f == nil || f.Class != muster.FailureUser || f.Reason != muster.ReasonInput {
-						t.Errorf("%+v", f)
-					}
-				}
-				if files, _ := os.ReadDir(s.dir); len(files) != 0 {
-					t.Errorf("left: %v", files)
-				}
-			})
-		})
-	}
-	fetching(t, nil, func(t *testing.T, s *inputs) {
-		if _, _, f := s.get(t.Context(), digestOf(nil), "file:///etc/passwd"); f == nil || f.Class != muster.FailureUser {
-			t.Errorf("%+v", f)
-		}
-	})
-}
-
-// TestSecretsInURLs: what a presigned URL carries is neither told nor logged.
-func TestSecretsInURLs(t *testing.T) {
-	const where = "http://user:SECRET@x/y?sig=SECRET#SECRET"
-	var log syncBuffer
-	for name, answer := range map[string]func(int) (*http.Response, error){
-		"404": func(int) (*http.Response, error) { return respond(404, "") },
-		"cut": func(n int) (*http.Response, error) {
-			if n < 3 {
-				return nil, errors.New("connection refused")
-			}
-			return respond(200, "other")
-		},
-	} {
-		fetching(t, answer, func(t *testing.T, s *inputs) {
-			s.log = slog.New(slog.NewTextHandler(&log, nil))
-			_, _, f := s.get(t.Context(), digestOf([]byte("mine")), where)
-			if f == nil || !strings.Contains(f.Message, "http://x/y") || strings.Contains(f.Message, "SECRET") {
-				t.Errorf("%s: %+v", name, f)
-			}
-		})
-	}
-	if got := log.String(); !strings.Contains(got, "http://x/y") || strings.Contains(got, "SECRET") {
-		t.Errorf("log: %s", got)
-	}
-}
-
-func TestPushedInputThatNeverComes(t *testing.T) {
-	fetching(t, nil, func(t *testing.T, s *inputs) {
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, errGaveUp)
-		defer cancel()
-		_, _, f := s.get(ctx, digestOf(nil), "")
-		if f == nil || f.Class != muster.FailureOutside {
-			t.Errorf("%+v", f)
-		}
-		if len(s.needs()) != 0 {
-			t.Error("still needed")
-		}
-	})
-}
-
-func TestInputCacheIsBoundedAndKeepsWhatIsInUse(t *testing.T) {
-	fetching(t, nil, func(t *testing.T, s *inputs) {
-		s.limit = 25
-		contents := [][]byte{[]byte("0123456789"), []byte("abcdefghij"), []byte("ABCDEFGHIJ")}
-		var releases []func()
-		for _, c := range contents {
-			if err := s.put(digestOf(c), bytes.NewReader(c)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if s.total != 20 || s.entries[digestOf(contents[0])[7:]] != nil {
-			t.Errorf("the oldest of three was not evicted: %d", s.total)
-		}
-		if err := s.put(digestOf(contents[1]), bytes.NewReader(contents[1])); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range contents[1:] {
-			_, release, f := s.get(t.Context(), digestOf(c), "")
-			if f != nil {
-				t.Fatal(f)
-			}
-			releases = append(releases, release)
-		}
-		// Two in use: a third is over the limit, and goes as soon as nobody waits for it.
-		if err := s.put(digestOf(contents[0]), bytes.NewReader(contents[0])); err != nil {
-			t.Fatal(err)
-		}
-		if s.total != 20 || s.entries[digestOf(contents[1])[7:]] == nil || s.entries[digestOf(contents[2])[7:]] == nil {
-			t.Errorf("in use and evicted: %d", s.total)
-		}
-		got := make(chan string)
-		go func() {
-			path, release, _ := s.get(t.Context(), digestOf(contents[0]), "")
-			b, _ := os.ReadFile(path)
-			release()
-			got <- string(b)
-		}()
-		synctest.Wait()
-		if err := s.put(digestOf(contents[0]), bytes.NewReader(contents[0])); err != nil {
-			t.Fatal(err)
-		}
-		if g := <-got; g != string(contents[0]) {
-			t.Errorf("evicted under a waiter: %q", g)
-		}
-		for _, release := range releases {
-			release()
-		}
-		if files, _ := os.ReadDir(s.dir); len(files) != 2 || s.total != 20 {
-			t.Errorf("%d files, total %d", len(files), s.total)
-		}
-		// Found again by the next agent.
-		again, err := newInputs(t.Context(), inputsConfig{dir: s.dir, limit: 15, client: s.client, spawn: s.spawn, added: s.added, log: s.log})
-		if err != nil || again.total != 10 {
-			t.Errorf("%d %v", again.total, err)
-		}
-	})
-}
-
-// TestNeedsAreBounded: a few dozen jobs with a thousand inputs each must not make a report that the server refuses.
-func TestNeedsAreBounded(t *testing.T) {
-	fetching(t, nil, func(t *testing.T, s *inputs) {
-		for i := range maxNeeds + 1 {
-			s.wants[wantKey{fmt.Sprintf("%064x", i), ""}] = &want{cancel: func() {}}
-		}
-		if list := s.needs(); len(list) != maxNeeds || list[0] != fmt.Sprintf("sha256:%064x", 0) {
-			t.Errorf("%d digests", len(list))
-		}
-	})
 }

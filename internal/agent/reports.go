@@ -91,7 +91,7 @@ func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 
 // nextReport takes what the reader has not been told; no news if there is nothing.
 func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
-	needs, grants := a.inputs.needs(), a.grants.needs()
+	needs, grants := a.inputs.Needs(), a.grants.needs()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if whole {

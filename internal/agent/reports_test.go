@@ -18,6 +18,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -234,9 +235,9 @@ func TestWordsOfOthersAreBounded(t *testing.T) {
 				}
 				switch req.URL.Path {
 				case "/status":
-					_, _ = io.WriteString(conn, "HTTP/1.1 404 <"+long[:maxHeader/2]+"\r\nContent-Length: 0\r\n\r\n")
+					_, _ = io.WriteString(conn, "HTTP/1.1 404 <"+long[:destinations.MaxHeader/2]+"\r\nContent-Length: 0\r\n\r\n")
 				case "/scheme":
-					_, _ = io.WriteString(conn, "HTTP/1.1 302 Found\r\nLocation: "+long[:maxHeader/2]+"://x\r\nContent-Length: 0\r\n\r\n")
+					_, _ = io.WriteString(conn, "HTTP/1.1 302 Found\r\nLocation: "+long[:destinations.MaxHeader/2]+"://x\r\nContent-Length: 0\r\n\r\n")
 				case "/longer":
 					_, _ = io.WriteString(conn, "HTTP/1.1 404 "+long+"\r\nContent-Length: 0\r\n\r\n")
 				}
@@ -244,7 +245,7 @@ func TestWordsOfOthersAreBounded(t *testing.T) {
 		}
 	}()
 	rt := newPlayed()
-	r := newRig(t, rt, "", func(c *Config) { c.Destinations = Destinations{netip.MustParsePrefix("127.0.0.1/32")} })
+	r := newRig(t, rt, "", func(c *Config) { c.Destinations = destinations.Allowed{netip.MustParsePrefix("127.0.0.1/32")} })
 	of := func(id muster.AllocID, path string) wire.DesiredAlloc {
 		al := withInputs(id, wire.Input{Path: "a", Digest: digestOf([]byte(path)), URL: "http://" + ln.Addr().String() + path})
 		al.Spec.GiveUpInputMillis = 100

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/inputs"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -126,12 +127,12 @@ func (a *Agent) refuse(w http.ResponseWriter, r *wire.Refusal) {
 
 func (a *Agent) serveInput(w http.ResponseWriter, r *http.Request) {
 	digest := r.PathValue("digest")
-	if _, err := parseDigest(digest); err != nil {
+	if _, err := inputs.ParseDigest(digest); err != nil {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	err := a.inputs.put(digest, r.Body)
-	if errors.Is(err, errDigest) {
+	err := a.inputs.Put(digest, r.Body)
+	if errors.Is(err, inputs.ErrDigest) {
 		fail(w, http.StatusUnprocessableEntity, fmt.Sprintf("input %s: %v", digest, err))
 		return
 	}

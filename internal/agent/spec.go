@@ -6,6 +6,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/inputs"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -33,7 +34,7 @@ func (a *Agent) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) 
 			return bad("input %q is not a path inside the work directory", in.Path)
 		}
 		if in.Digest != "" {
-			if _, err := parseDigest(in.Digest); err != nil {
+			if _, err := inputs.ParseDigest(in.Digest); err != nil {
 				return bad("input %s: %v", in.Path, err)
 			}
 		} else if in.URL != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	wire "github.com/musterhq/muster/internal/wire/agent"

@@ -20,7 +20,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
 )
@@ -46,7 +46,7 @@ type Config struct {
 	HTTP     http.RoundTripper // nil: one of its own
 	// Destinations are where registries may be and send to, beside those on the node itself that
 	// the server's configuration calls insecure.
-	Destinations agent.Destinations
+	Destinations destinations.Allowed
 }
 
 const (

@@ -133,3 +133,14 @@ func DiskFloor(dir string) int64 {
 	}
 	return min(int64(st.Blocks)*st.Bsize/floorShare, floorMost)
 }
+
+// ErrDiskFull says that there is no room for anything new.
+var ErrDiskFull = errors.New("the disk of the node is nearly full")
+
+// Room is ErrDiskFull if size more bytes would leave less than DiskFloor free where dir is.
+func Room(dir string, size int64) error {
+	if FreeDisk(dir)-size < DiskFloor(dir) {
+		return ErrDiskFull
+	}
+	return nil
+}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	mnl "github.com/mdlayher/netlink"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/destinations"
 )
 
 // rules writes the one table of an agent. Its methods may be called at the same time: the kernel puts transactions in a row.
@@ -67,7 +67,7 @@ var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 // never are the addresses of clouds' own services, which know the node's secrets
 // (link-local: most of them), and what is no address of a single other host.
 func never() []netip.Prefix {
-	return append(agent.Metadata(),
+	return append(destinations.Metadata(),
 		linkLocal, netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/3"))
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
@@ -173,7 +173,7 @@ func isHere(host string) bool {
 // isForbidden reports whether no registry has this host, by its name alone. Among others these are
 // hosts where clouds tell their machines secrets. When a connection is made, what a name resolves
 // to is checked by the same destinations.
-func isForbidden(d agent.Destinations, host string) bool {
+func isForbidden(d destinations.Allowed, host string) bool {
 	if a := addressOf(host); a.IsValid() {
 		return !isHere(host) && d.Refuses(a)
 	}

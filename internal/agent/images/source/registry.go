@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
@@ -51,7 +51,7 @@ type Registry struct {
 	// http is what all requests go through, behind a guard.
 	http http.RoundTripper
 	// destinations are where the registry may be, and where it may send this node.
-	destinations agent.Destinations
+	destinations destinations.Allowed
 
 	// sess is the session that is used again; nil: none was opened yet.
 	mu   sync.Mutex
@@ -60,7 +60,7 @@ type Registry struct {
 
 // NewRegistry makes a source of the repository of a reference. If grant is nil, it pulls
 // anonymously.
-func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), http http.RoundTripper, destinations agent.Destinations) *Registry {
+func NewRegistry(ref Reference, grant func(context.Context, string) (Grant, error), http http.RoundTripper, destinations destinations.Allowed) *Registry {
 	return &Registry{ref: ref, grant: grant, http: http, destinations: destinations}
 }
 
@@ -191,7 +191,7 @@ func (g granted) RoundTrip(req *http.Request) (*http.Response, error) {
 // this machine for all registries but those on it, and the metadata addresses of clouds always.
 type guard struct {
 	inner        http.RoundTripper
-	destinations agent.Destinations
+	destinations destinations.Allowed
 	// plain allows plain http, and local the services of this machine.
 	plain, local bool
 }
@@ -206,7 +206,7 @@ func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errPlain
 	}
 	if g.local {
-		req = req.WithContext(agent.AllowHere(req.Context()))
+		req = req.WithContext(destinations.AllowHere(req.Context()))
 	}
 	return steadily(g.inner, req)
 }

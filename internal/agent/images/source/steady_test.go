@@ -13,7 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/internal/agent"
+	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
 
@@ -78,7 +78,7 @@ func TestSlowRegistry(t *testing.T) {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				src := NewRegistry(ref, nil, rt, agent.Destinations{})
+				src := NewRegistry(ref, nil, rt, destinations.Allowed{})
 				tr := NewTransfer(t.Context(), src, Layer{Descriptor: v1.Descriptor{Size: c.size, Digest: nothing}}, &Gauge{}, slog.New(slog.DiscardHandler), FirstPause)
 				n, err := io.Copy(writeOnly{io.Discard}, readOnly{tr}) // in large pieces
 				tr.Close()

@@ -1,4 +1,4 @@
-package agent
+package inputs
 
 import (
 	"context"
@@ -8,51 +8,27 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/destinations"
 )
 
-func TestDestinationsRefuse(t *testing.T) {
-	allowed, err := ParseDestinations([]string{"127.0.0.2", "169.254.9.0/24"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for address, refused := range map[string]bool{
-		"169.254.169.254": true, "fd00:ec2::254": true, "fd20:ce::254": true, "100.100.100.200": true, "168.63.129.16": true, "127.0.0.1": true, "::1": true,
-		"::ffff:127.0.0.1": true, "::ffff:169.254.169.254": true, "0.0.0.0": true, "::": true, "0.1.2.3": true, "127.255.0.9": true,
-		"fe80::1": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true,
-		"64:ff9b::a9fe:a9fe": true, "64:ff9b:1::7f00:1": true, "2002:7f00:1::": true, "::7f00:1": true, "fe80::1%eth0": true,
-		"192.0.2.1": false, "10.0.0.1": false, "192.168.1.1": false, "2001:db8::1": false, "64:ff9b::c000:201": false, "fd12::1": false,
-		"127.0.0.2": false, "::ffff:127.0.0.2": false, "169.254.9.7": false, "127.0.0.3": true,
-	} {
-		if got := allowed.Refuses(netip.MustParseAddr(address)); got != refused {
-			t.Errorf("%s: refused %v, want %v", address, got, refused)
-		}
-	}
-	for _, text := range []string{"localhost", "10.0.0.0/33", "", "10.0.0.1:80"} {
-		if _, err := ParseDestinations([]string{text}); err == nil {
-			t.Errorf("%q was read", text)
-		}
-	}
-}
-
 // fetchReal makes a cache whose URLs are fetched over the network, with loopback allowed only where prefixes say so.
-func fetchReal(t *testing.T, most int64, allow ...string) *inputs {
+func fetchReal(t *testing.T, most int64, allow ...string) *Cache {
 	t.Helper()
-	d, err := ParseDestinations(allow)
+	d, err := destinations.Parse(allow)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	s, err := newInputs(ctx, inputsConfig{
-		dir: filepath.Join(t.TempDir(), "inputs"), limit: 1 << 30, most: most, destinations: d, log: slog.New(slog.DiscardHandler),
-		spawn: func(f func()) bool { go f(); return true }, added: func() {},
+	s, err := Open(ctx, Config{
+		Dir: filepath.Join(t.TempDir(), "inputs"), Limit: 1 << 30, Most: most, Destinations: d, Logger: slog.New(slog.DiscardHandler),
+		Spawn: func(f func()) bool { go f(); return true }, Added: func() {},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +106,7 @@ func TestURLInputsAreBounded(t *testing.T) {
 		if f == nil || f.Class != muster.FailureUser || !strings.Contains(f.Message, "larger than 1MiB") {
 			t.Errorf("%+v", f)
 		}
-		if files, err := os.ReadDir(s.dir); len(files) > 0 || err != nil {
+		if files, err := os.ReadDir(s.cfg.Dir); len(files) > 0 || err != nil {
 			t.Errorf("left: %v, %v", files, err)
 		}
 		if gets != 1 {

@@ -1,4 +1,4 @@
-package agent
+package destinations
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Destinations decides where the agent may connect to for what others name: URLs of inputs, registries, and wherever those
+// Allowed decides where the agent may connect to for what others name: URLs of inputs, registries, and wherever those
 // redirect to. Addresses are looked at when a connection is made, after names were resolved, so that neither a redirect nor a name that
 // resolves to something else leads past it. The services of this machine and those by which clouds tell machines their
 // secrets are refused unless they are among the allowed prefixes.
-type Destinations []netip.Prefix
+type Allowed []netip.Prefix
 
-// ParseDestinations reads prefixes, as "10.0.0.0/8", and addresses.
-func ParseDestinations(texts []string) (Destinations, error) {
-	var d Destinations
+// Parse reads prefixes, as "10.0.0.0/8", and addresses.
+func Parse(texts []string) (Allowed, error) {
+	var d Allowed
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -33,10 +33,10 @@ func ParseDestinations(texts []string) (Destinations, error) {
 	return d, nil
 }
 
-// ErrDestination is the error of a connection to an address that is refused. It says nothing of what is there.
-type ErrDestination struct{ Address netip.Addr }
+// RefusedError is the error of a connection to an address that is refused. It says nothing of what is there.
+type RefusedError struct{ Address netip.Addr }
 
-func (e *ErrDestination) Error() string {
+func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s is an address of this node or of its cloud's metadata, where nothing may be fetched from; allow_addresses of the pool can allow it", e.Address)
 }
 
@@ -50,7 +50,7 @@ func Metadata() []netip.Prefix {
 }
 
 // Refuses reports whether nothing may be fetched from an address.
-func (d Destinations) Refuses(a netip.Addr) bool {
+func (d Allowed) Refuses(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, p := range d {
 		if p.Contains(a) {
@@ -86,8 +86,8 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 	return a, false
 }
 
-// maxHeader bounds the header of an answer, in bytes: the default is 10 MiB, and there may be as many requests as allocations with inputs.
-const maxHeader = 256 << 10
+// MaxHeader bounds the header of an answer, in bytes: the default is 10 MiB, and there may be as many requests as allocations with inputs.
+const MaxHeader = 256 << 10
 
 type hereKey struct{}
 
@@ -95,7 +95,7 @@ type hereKey struct{}
 func AllowHere(ctx context.Context) context.Context { return context.WithValue(ctx, hereKey{}, true) }
 
 // control refuses a connection when its address is known and nothing has been sent.
-func (d Destinations) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
+func (d Allowed) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err
@@ -104,15 +104,15 @@ func (d Destinations) control(ctx context.Context, _, address string, _ syscall.
 	if !d.Refuses(a) || ctx.Value(hereKey{}) != nil && a.IsLoopback() {
 		return nil
 	}
-	return &ErrDestination{a}
+	return &RefusedError{a}
 }
 
 // Transport is for requests to what others name. Answers are taken as they are stored. A proxy that the agent's own environment names is asked as it is: what it
 // may reach is its operator's matter.
-func (d Destinations) Transport(header time.Duration) *http.Transport {
+func (d Allowed) Transport(header time.Duration) *http.Transport {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.ResponseHeaderTimeout = header
-	tr.MaxResponseHeaderBytes = maxHeader
+	tr.MaxResponseHeaderBytes = MaxHeader
 	tr.DisableCompression = true // digests are of the bytes as they are stored
 	guarded := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, ControlContext: d.control}
 	plain := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
