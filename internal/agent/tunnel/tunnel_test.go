@@ -1,4 +1,4 @@
-package agent
+package tunnel
 
 import (
 	"bufio"
@@ -36,7 +36,7 @@ func wires(t testing.TB) (client, server net.Conn, done <-chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		carry(t.Context(), outer, bufio.NewReader(outer), inner)
+		Carry(t.Context(), outer, bufio.NewReader(outer), inner)
 		_, _ = outer.Close(), inner.Close()
 	}()
 	t.Cleanup(func() { _, _ = client.Close(), server.Close(); <-ended })
@@ -110,7 +110,7 @@ func TestForward(t *testing.T) {
 				} else {
 					sent.Go(func() { _, _ = io.ReadFull(far, got) })
 				}
-				rest, whole, err := forward(conn, body[:early], inside, int64(len(body)))
+				rest, whole, err := Forward(conn, body[:early], inside, int64(len(body)))
 				if want := c.takes < 0 || c.takes == len(body); whole != want || (err == nil) != (c.takes == len(body)) {
 					t.Errorf("whole: %v, %v", whole, err)
 				}
@@ -167,4 +167,38 @@ func BenchmarkCarry(b *testing.B) {
 			got += n
 		}
 	}
+}
+
+// TestTunnelOfOneWhoLeft: who leaves while the sandbox takes nothing is noticed, unread bytes or not.
+func TestTunnelOfOneWhoLeft(t *testing.T) {
+	l, err := net.Listen("unix", t.TempDir()+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	client, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, inside := net.Pipe() // nobody reads there
+	done := make(chan struct{})
+	go func() {
+		Carry(t.Context(), server, bufio.NewReader(server), here)
+		close(done)
+	}()
+	_ = client.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	for err = nil; err == nil; {
+		_, err = client.Write(make([]byte, 64<<10))
+	}
+	_ = client.Close()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the tunnel is still there")
+	}
+	_ = inside.Close()
 }
