@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,14 +27,6 @@ import (
 
 // Bounds of one agent.
 const (
-	checkTimeout = 15 * time.Second
-	// startTimeout bounds Runtime.Start; attachTimeout one try of Attach or Remove.
-	startTimeout  = time.Minute
-	attachTimeout = 10 * time.Second
-	// reattachFor is how long a runtime that cannot tell is asked about a sandbox of an earlier agent.
-	reattachFor = time.Minute
-	// defaultGrace is from TERM to KILL where the spec cannot be read.
-	defaultGrace = 10 * time.Second
 	// maxForgotten is how many forgotten ids are remembered.
 	maxForgotten = 16384
 	// defaultInputCache bounds the cached inputs that no allocation uses.
@@ -83,51 +73,28 @@ type Config struct {
 	Broken string
 }
 
-// Agent turns the desired allocations of one node into sandboxes.
+// Agent turns the desired allocations of one node into sandboxes. It keeps the set of allocations and the server's side; each
+// allocation sees to itself.
 type Agent struct {
-	cfg      Config
-	log      *slog.Logger
-	boot     string
-	runtimes []contract.Runtime // that work here; set before anything is served
-	problems []string
-	inputs   *inputs.Cache
-	images   contract.Images // nil if there are none
-	grants   *grants
-	// noNetworks is why no network is made here; set before anything is served.
-	noNetworks error
-	// starts holds a token for each sandbox being made, files for each result being written:
-	// thousands at once would only make thousands of threads.
-	starts, files chan struct{}
+	cfg    Config
+	log    *slog.Logger
+	boot   string
+	node   *node
+	grants *grants
 	// sets holds one token: sets are obeyed one after the other.
 	sets     chan struct{}
 	fences   *fencing.Fences // guarded by sets
 	lease    *fencing.Lease
-	guard    *fencing.Guard
 	seq      atomic.Uint64
 	stepDown chan struct{}
 	stepOnce sync.Once
-	wg       sync.WaitGroup
 	mute     mute
-	trash    *trash
-	// probing holds one token: the node is probed by one at a time.
-	probing chan struct{}
 
+	// mu guards the set. Whoever holds it may take the mutex of an allocation, and that of the reporter.
 	mu        sync.Mutex
-	ending    bool       // nothing may be spawned any more
 	fence     wire.Fence // of fences, to be read without waiting for a set
-	allocs    map[muster.AllocID]*alloc
+	allocs    map[muster.AllocID]*allocation
 	forgotten *forgotten
-	readers   map[*reader]struct{}
-	used      wire.Usage
-	freeDisk  int64
-	// checked is when the runtimes were last found to work; zero after a failure of the node's.
-	checked time.Time
-	// condition is what a look at the node said last; atHand are its images, atHandGen how often they changed.
-	condition wire.Condition
-	atHand    []string
-	atHandGen int
-	// versions are the newest of jobs whose image was opened here.
-	versions map[muster.JobUID]uint64
 }
 
 // New makes an agent; it does nothing before Run.
@@ -152,20 +119,10 @@ func New(cfg Config) (*Agent, error) {
 		cfg.InputCache = defaultInputCache
 	}
 	a := &Agent{
-		cfg:       cfg,
-		log:       cfg.Logger,
-		boot:      rand.Text(),
-		starts:    make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
-		files:     make(chan struct{}, 8),
-		sets:      make(chan struct{}, 1),
-		probing:   make(chan struct{}, 1),
-		stepDown:  make(chan struct{}),
-		allocs:    map[muster.AllocID]*alloc{},
-		forgotten: newForgotten(maxForgotten),
-		readers:   map[*reader]struct{}{},
+		cfg: cfg, log: cfg.Logger, boot: rand.Text(), node: newNode(cfg), sets: make(chan struct{}, 1), stepDown: make(chan struct{}),
+		allocs: map[muster.AllocID]*allocation{}, forgotten: newForgotten(maxForgotten),
 	}
-	a.trash = newTrash(a.emptyDir, a.log)
-	a.grants = newGrants(a.needsAdded)
+	a.grants = newGrants(a.node.reporter.needsAdded)
 	return a, nil
 }
 
@@ -198,15 +155,15 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	served := make(chan error, 1)
 	srv := a.server(ctx)
-	a.spawn(func() { served <- srv.Serve(ln) })
-	a.spawn(func() { a.sample(ctx) })
+	a.node.crew.spawn(func() { served <- srv.Serve(ln) })
+	a.node.crew.spawn(func() { a.sample(ctx) })
 	if a.cfg.LeaseEnd != nil {
-		a.spawn(func() { a.lease.Watch(ctx) })
+		a.node.crew.spawn(func() { a.lease.Watch(ctx) })
 	}
-	a.spawn(func() { a.guard.Watch(ctx, a.endExclusive) })
-	a.trash.run(ctx, a.spawn)
+	a.node.crew.spawn(func() { a.node.guard.Watch(ctx, a.endExclusive) })
+	a.node.trash.run(ctx, a.node.crew.spawn)
 	if a.cfg.Networks != nil {
-		a.spawn(func() {
+		a.node.crew.spawn(func() {
 			if err := a.cfg.Networks.Run(ctx); err != nil {
 				a.log.Error("networks of sandboxes", "error", err)
 			}
@@ -232,10 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Listener == nil {
 		_ = os.Remove(filepath.Join(a.cfg.Dir, wire.SocketName))
 	}
-	a.mu.Lock()
-	a.ending = true
-	a.mu.Unlock()
-	a.wg.Wait()
+	a.node.crew.end()
 	a.fences.Close()
 	a.log.Info("agent ends, sandboxes live on", "cause", result)
 	return result
@@ -269,21 +223,10 @@ func (m *mute) close() {
 	}
 }
 
-// spawn starts a goroutine that Run waits for; false when Run already waits.
-func (a *Agent) spawn(f func()) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ending {
-		return false
-	}
-	a.wg.Go(f)
-	return true
-}
-
 // giveUp ends what was spawned before the agent found that it cannot serve.
 func (a *Agent) giveUp(cancel func(), err error) error {
 	cancel()
-	a.wg.Wait()
+	a.node.crew.wg.Wait()
 	return err
 }
 
@@ -313,10 +256,10 @@ func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, er
 
 // prepare probes the runtimes and finds what earlier agents left.
 func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
-	if err := a.emptyTemp(ctx); err != nil {
+	if err := a.node.emptyTemp(ctx); err != nil {
 		return err
 	}
-	if err := a.checkRuntimes(ctx); err != nil {
+	if err := a.node.checkRuntimes(ctx); err != nil {
 		return err
 	}
 	if a.cfg.Images != nil {
@@ -324,7 +267,7 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 		if err != nil {
 			return fmt.Errorf("images: %w", err)
 		}
-		a.images = images
+		a.node.images = images
 	}
 	fences, err := fencing.LoadFences(a.cfg.Dir)
 	if err != nil {
@@ -334,75 +277,20 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	if a.lease, err = fencing.LoadLease(a.cfg.Dir, a.cfg.LeaseEnd, a.log); err != nil {
 		return err
 	}
-	a.guard = fencing.LoadGuard(a.cfg.Dir, a.log)
+	a.node.guard = fencing.LoadGuard(a.cfg.Dir, a.log)
 	// Inputs are not synced to the disk one by one: after a power cut any of them may be torn.
 	fresh := before.Kernel != "" && before.Kernel != boot.ID()
-	a.inputs, err = inputs.Open(ctx, inputs.Config{
+	a.node.inputs, err = inputs.Open(ctx, inputs.Config{
 		Dir: filepath.Join(a.cfg.Dir, journal.InputsName), Limit: int64(a.cfg.InputCache), Client: a.cfg.HTTP,
 		Most: int64(a.cfg.InputLimit), Destinations: a.cfg.Destinations,
-		Logger: a.log, Spawn: a.spawn, Added: a.needsAdded, Wipe: fresh,
+		Logger: a.log, Spawn: a.node.crew.spawn, Added: a.node.reporter.needsAdded, Wipe: fresh,
 	})
 	if err != nil {
 		return err
 	}
-	a.freeDisk = journal.FreeDisk(a.cfg.Dir)
-	a.notice()
+	a.node.reporter.measured(wire.Usage{}, journal.FreeDisk(a.cfg.Dir))
+	a.node.notice()
 	return a.load(ctx)
-}
-
-// restoreNetworks deletes those of sandboxes that earlier agents have not brought to run.
-func (a *Agent) restoreNetworks(ctx context.Context) error {
-	if a.cfg.Networks == nil {
-		return nil
-	}
-	var keep []muster.AllocID
-	for id, al := range a.allocs {
-		// Of one whose spec is lost it is not known whether it has one.
-		if al.begun && !al.ended && (al.spec == nil || isolated(al.spec)) {
-			keep = append(keep, id)
-		}
-	}
-	if err := a.cfg.Networks.Restore(ctx, keep); err != nil {
-		return fmt.Errorf("networks of sandboxes: %w", err)
-	}
-	return nil
-}
-
-func (a *Agent) checkRuntimes(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	errs := make([]error, len(a.cfg.Runtimes))
-	var wg sync.WaitGroup
-	for i, rt := range a.cfg.Runtimes {
-		wg.Go(func() { errs[i] = rt.Check(ctx) })
-	}
-	var noNetworks error
-	var networkProblems []string
-	if a.cfg.Networks != nil {
-		wg.Go(func() { networkProblems, noNetworks = a.cfg.Networks.Check(ctx) })
-	}
-	wg.Wait()
-	if a.problems = append(a.problems, networkProblems...); noNetworks != nil {
-		// Those of sandboxes that an earlier agent started are looked after all the same.
-		a.noNetworks = noNetworks
-		a.problems = append(a.problems, fmt.Sprintf("network bridge does not work here: %v", noNetworks))
-	}
-	a.checked = time.Now()
-	for i, rt := range a.cfg.Runtimes {
-		if errs[i] == nil {
-			a.runtimes = append(a.runtimes, rt)
-			if p, ok := rt.(contract.Limited); ok {
-				a.problems = append(a.problems, p.Problems()...)
-			}
-			continue
-		}
-		if err := ctx.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		a.problems = append(a.problems, fmt.Sprintf("runtime %s does not work here: %v", rt.Name(), errs[i]))
-		a.log.Warn("runtime does not work here", "runtime", rt.Name(), "error", errs[i])
-	}
-	return nil
 }
 
 func (a *Agent) listen() (net.Listener, error) {
@@ -414,77 +302,15 @@ func (a *Agent) listen() (net.Listener, error) {
 
 // hello is what the agent says of itself.
 func (a *Agent) hello() wire.Hello {
-	names := make([]string, len(a.runtimes))
-	for i, rt := range a.runtimes {
+	names := make([]string, len(a.node.runtimes))
+	for i, rt := range a.node.runtimes {
 		names[i] = rt.Name()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return wire.Hello{
 		Node: a.cfg.Node, Protocol: wire.Protocol, Version: a.cfg.Version, Boot: a.boot, Pid: os.Getpid(),
-		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.attributes(),
-		Runtimes: names, Problems: a.problems, Allocs: len(a.allocs),
+		Fence: a.fence, Capacity: a.cfg.Capacity, Attributes: a.node.attributes(),
+		Runtimes: names, Problems: a.node.problems, Allocs: len(a.allocs),
 	}
-}
-
-// attributes are those that the node was given, and what it found out about itself.
-func (a *Agent) attributes() map[string]string {
-	out := maps.Clone(a.cfg.Attributes)
-	for _, rt := range a.runtimes {
-		if _, images := rt.(contract.ImageRuntime); images && a.images != nil {
-			if out == nil {
-				out = map[string]string{}
-			}
-			out[muster.AttributeContainers] = rt.Name()
-			if v, ok := rt.(contract.Versioned); ok {
-				out[muster.AttributeContainers] = v.Version()
-			}
-			out[muster.AttributeIsolation] = string(isolationOf(rt))
-			break // the one that is used
-		}
-	}
-	return out
-}
-
-// runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is demanded is never given.
-func (a *Agent) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
-	var less muster.Isolation
-	var other string
-	for _, rt := range a.runtimes {
-		if _, images := rt.(contract.ImageRuntime); images != (spec.Image != "") {
-			continue
-		}
-		if v, ok := rt.(contract.Versioned); spec.Runtime != "" && (!ok || !muster.IsRuntime(v.Version(), spec.Runtime)) {
-			other = rt.Name()
-			if ok {
-				other = v.Version()
-			}
-			continue
-		}
-		has := isolationOf(rt)
-		if has.Gives(spec.Isolation) {
-			return rt, nil
-		}
-		less = has
-	}
-	switch {
-	case less != "" && spec.Image == "":
-		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
-	case less != "":
-		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), a.cfg.Node, string(less))
-	case other != "":
-		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "runtime %q is demanded, and node %s makes containers with %s", spec.Runtime, a.cfg.Node, other)
-	case spec.Image != "":
-		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: no container runtime on node %s", spec.Image, a.cfg.Node)
-	}
-	return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", a.cfg.Node)
-}
-
-func isolationOf(rt contract.Runtime) muster.Isolation {
-	if i, ok := rt.(contract.Isolating); ok {
-		if has := i.Isolation(); has != "" {
-			return has
-		}
-	}
-	return muster.IsolationProcess
 }

@@ -26,13 +26,13 @@ const (
 )
 
 // look is what can be told of the node at a glance. It writes one small file.
-func (a *Agent) look() wire.Condition {
-	for _, path := range []string{filepath.Join(a.cfg.Dir, journal.BrokenName), a.cfg.Broken} {
+func (n *node) look() wire.Condition {
+	for _, path := range []string{filepath.Join(n.cfg.Dir, journal.BrokenName), n.cfg.Broken} {
 		if why, there := readBroken(path); there {
 			return wire.Condition{Broken: why}
 		}
 	}
-	touch := filepath.Join(a.cfg.Dir, journal.TempName, "touch")
+	touch := filepath.Join(n.cfg.Dir, journal.TempName, "touch")
 	switch err := os.WriteFile(touch, []byte("."), 0o600); {
 	case err == nil:
 		_ = os.Remove(touch)
@@ -41,7 +41,7 @@ func (a *Agent) look() wire.Condition {
 	default:
 		return wire.Condition{Unready: fmt.Sprintf("its disk cannot be written: %v", err)}
 	}
-	if free, floor := journal.FreeDisk(a.cfg.Dir), journal.DiskFloor(a.cfg.Dir); free < floor {
+	if free, floor := journal.FreeDisk(n.cfg.Dir), journal.DiskFloor(n.cfg.Dir); free < floor {
 		return wire.Condition{Unready: fmt.Sprintf("its disk is nearly full: %s free where sandboxes are kept, at least %s are needed", muster.Bytes(free), muster.Bytes(floor))}
 	}
 	return wire.Condition{}
@@ -63,31 +63,15 @@ func readBroken(path string) (why string, there bool) {
 	return path + " says: " + why, true
 }
 
-// notice looks, and tells readers what changed.
-func (a *Agent) notice() {
-	now, names := a.look(), a.imageNames()
-	a.mu.Lock()
-	if a.condition != now {
-		defer a.log.Info("condition", "unready", now.Unready, "broken", now.Broken) // without the lock
-		a.condition = now
-		for rd := range a.readers {
-			rd.condition = true
-			rd.poke()
-		}
-	}
-	if !slices.Equal(a.atHand, names) {
-		a.atHand = names
-		a.atHandGen++
-	}
-	a.mu.Unlock()
-}
+// notice looks at the node, and tells readers what changed.
+func (n *node) notice() { n.reporter.noticed(n.look(), n.imageNames()) }
 
 // imageNames are the images that are at hand, the last used first.
-func (a *Agent) imageNames() []string {
-	if a.images == nil {
+func (n *node) imageNames() []string {
+	if n.images == nil {
 		return nil
 	}
-	list := a.images.List().Images
+	list := n.images.List().Images
 	names := make([]string, 0, min(2*len(list), wire.MaxImages))
 	add := func(name string) {
 		if name != "" && len(names) < wire.MaxImages && !slices.Contains(names, name) {
@@ -105,51 +89,51 @@ func (a *Agent) imageNames() []string {
 }
 
 // probe proves whether the node is ready. One at a time: a second caller waits, within its own time.
-func (a *Agent) probe(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
+func (n *node) probe(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	select {
-	case a.probing <- struct{}{}:
-		defer func() { <-a.probing }()
+	case n.probing <- struct{}{}:
+		defer func() { <-n.probing }()
 	case <-ctx.Done():
 		return wire.ProbeAnswer{Why: "another probe of it goes on"}
 	}
 	if off := time.Since(p.Now.Std()); p.Now != 0 && off.Abs() > clockNear {
 		return wire.ProbeAnswer{Why: fmt.Sprintf("its clock is %s off the server's", off.Abs().Round(time.Second))}
 	}
-	switch c := a.look(); {
+	switch c := n.look(); {
 	case c.Broken != "":
 		return wire.ProbeAnswer{Why: c.Broken, Broken: true}
 	case c.Unready != "":
 		return wire.ProbeAnswer{Why: c.Unready}
 	}
-	if why := a.recheck(ctx); why != "" {
+	if why := n.recheck(ctx); why != "" {
 		return wire.ProbeAnswer{Why: why}
 	}
-	return a.ask(ctx, p)
+	return n.ask(ctx, p)
 }
 
 // recheck tries the runtimes that worked when the agent started, all at once.
-func (a *Agent) recheck(ctx context.Context) string {
-	a.mu.Lock()
-	fresh := time.Since(a.checked) < checkedFor
-	a.mu.Unlock()
+func (n *node) recheck(ctx context.Context) string {
+	n.mu.Lock()
+	fresh := time.Since(n.checked) < checkedFor
+	n.mu.Unlock()
 	if fresh {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	errs := make([]error, len(a.runtimes))
+	errs := make([]error, len(n.runtimes))
 	var wg sync.WaitGroup
-	for i, rt := range a.runtimes {
+	for i, rt := range n.runtimes {
 		wg.Go(func() { errs[i] = rt.Check(ctx) })
 	}
 	wg.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return fmt.Sprintf("runtime %s does not work any more: %v", a.runtimes[i].Name(), err)
+			return fmt.Sprintf("runtime %s does not work any more: %v", n.runtimes[i].Name(), err)
 		}
 	}
-	a.mu.Lock()
-	a.checked = time.Now()
-	a.mu.Unlock()
+	n.mu.Lock()
+	n.checked = time.Now()
+	n.mu.Unlock()
 	return ""
 }

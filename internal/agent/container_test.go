@@ -441,8 +441,11 @@ func TestTunnelHandedOver(t *testing.T) {
 	r.until("u-0-1", muster.AllocRunning)
 	uses := func() int {
 		r.agent.mu.Lock()
-		defer r.agent.mu.Unlock()
-		return r.agent.allocs["u-0-1"].awake
+		al := r.agent.allocs["u-0-1"]
+		r.agent.mu.Unlock()
+		al.mu.Lock()
+		defer al.mu.Unlock()
+		return al.awake
 	}
 	open := func() *wire.Tunnel {
 		tunnel, err := r.client.Tunnel(t.Context(), "u-0-1", []byte("early "))
@@ -563,20 +566,20 @@ func TestNewVersionAsksForItsTag(t *testing.T) {
 	s := newShelf()
 	s.images["a:latest"] = contract.ImageConfig{}
 	s.grant = func(context.Context, string) (wire.Grant, error) { return wire.Grant{}, nil }
-	a := &Agent{images: s}
+	n := &node{images: s}
 	for i, c := range []struct {
 		job     muster.JobUID
 		version uint64
 		pulls   int
 	}{{"u", 1, 0}, {"u", 1, 0}, {"u", 2, 1}, {"u", 2, 1}, {"v", 9, 1}, {"u", 1, 1}, {"u", 2, 1}, {"u", 4, 2}} {
-		image, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(contract.ImageProgress) {})
+		image, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(contract.ImageProgress) {})
 		if err != nil || s.pulls != c.pulls {
 			t.Errorf("%d: %d pulls, want %d; %v", i, s.pulls, c.pulls, err)
 		}
 		image.Free()
 	}
 	s.failures["a:latest"] = contract.Failure(muster.FailureOutside, muster.ReasonImage, "no registry")
-	if _, err := a.newest(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(contract.ImageProgress) {}); err == nil || s.pulls != 3 {
+	if _, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(contract.ImageProgress) {}); err == nil || s.pulls != 3 {
 		t.Errorf("%v after %d pulls", err, s.pulls)
 	}
 }

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/musterhq/muster"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -33,11 +35,11 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	if err := a.lease.Renew(d.LeaseMillis); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
-	a.guard.Renew(d.Tick, d.GuardMillis, a.guards(&d))
+	a.node.guard.Renew(d.Tick, d.GuardMillis, a.guards(&d))
 	a.mu.Lock()
 	a.fence = d.Fence
 	a.mu.Unlock()
-	answer := wire.DesiredAnswer{Tick: a.guard.Tick()}
+	answer := wire.DesiredAnswer{Tick: a.node.guard.Tick()}
 	for _, want := range d.Allocs {
 		a.desire(life, want, &answer)
 	}
@@ -56,17 +58,21 @@ func (a *Agent) massStop(d wire.Desired) *wire.Refusal {
 	defer a.mu.Unlock()
 	running, stops, unnamed := 0, 0, 0
 	for _, al := range a.allocs {
-		if al.begun && !al.ended {
+		if now := al.progress(); now.begun && !now.ended {
 			running++
 		}
 	}
 	for _, want := range d.Allocs {
 		al := a.allocs[want.ID]
-		if want.Desired != muster.AllocStop || al == nil || !al.begun || al.ended {
+		if want.Desired != muster.AllocStop || al == nil {
+			continue
+		}
+		now := al.progress()
+		if !now.begun || now.ended {
 			continue
 		}
 		stops++
-		if !al.stopping && !named[want.ID] {
+		if !now.stopping && !named[want.ID] {
 			unnamed++
 		}
 	}
@@ -91,32 +97,17 @@ func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wir
 	case want.Spec == nil:
 		answer.Unknown = append(answer.Unknown, want.ID)
 		return
-	case a.ending:
-		return // the next agent is sent the whole set again
 	default:
-		al = a.newAlloc(want.ID, want.Spec)
+		al = newAllocation(a.node, want.ID, want.Spec)
+		// Before its goroutine looks: one that is to stop shall end without having run.
+		al.want(life, want)
+		if !a.node.crew.spawn(func() { al.live(life) }) {
+			return // the agent ends, and the next one is sent the whole set again
+		}
 		a.allocs[al.id] = al
-		if want.Desired == muster.AllocStop {
-			// Before its goroutine looks: it shall end without having run.
-			al.stopping = true
-			close(al.stop)
-		}
-		a.wg.Go(func() { a.live(life, al) })
+		return
 	}
-	if al.wantFrozen != want.Frozen {
-		al.wantFrozen = want.Frozen
-		if al.box != nil && !a.ending {
-			a.wg.Go(func() { a.settleOpen(life, al) })
-		}
-	}
-	switch {
-	case want.Desired == muster.AllocStop && !al.stopping:
-		al.stopping = true
-		close(al.stop)
-	case want.Desired == muster.AllocRun && !al.asked:
-		al.asked = true
-		close(al.wanted)
-	}
+	al.want(life, want)
 }
 
 // forget deletes allocations that have ended.
@@ -125,7 +116,7 @@ func (a *Agent) forget(ids []muster.AllocID, answer *wire.DesiredAnswer) {
 	a.mu.Lock()
 	for _, id := range ids {
 		al := a.allocs[id]
-		if al != nil && !al.ended {
+		if al != nil && !al.progress().ended {
 			answer.NotEnded = append(answer.NotEnded, id)
 			continue
 		}
@@ -134,20 +125,21 @@ func (a *Agent) forget(ids []muster.AllocID, answer *wire.DesiredAnswer) {
 			continue
 		}
 		delete(a.allocs, id)
-		for rd := range a.readers {
-			delete(rd.dirty, id)
-		}
-		item := trashItem{id: id, dir: al.dir, neverBegun: !al.begun, calls: al.calls}
-		if al.begun {
-			item.runtime = al.runtime
-		}
-		items = append(items, item)
+		a.node.reporter.forget(id)
+		items = append(items, al.rubbish())
 	}
 	a.mu.Unlock()
 	if len(answer.NotEnded) > 0 {
 		a.log.Warn("asked to forget allocations that have not ended: kept", "allocs", answer.NotEnded)
 	}
-	a.trash.add(items...)
+	a.node.trash.add(items...)
+}
+
+// list is all allocations, in no order.
+func (a *Agent) list() []*allocation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Values(a.allocs))
 }
 
 // release frees the agent from its cluster.

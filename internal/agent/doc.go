@@ -6,15 +6,21 @@
 // stop a sandbox because the server is silent or a set lacks it. cmd/muster-node
 // runs it; the server's link talks to it through internal/wire/agent.
 //
+// # Parts
+//
+// Agent keeps the set of allocations and the server's side: which set is obeyed, what is reported, HTTP. Each allocation takes
+// itself from step to step. node is what the machine offers to all of them: runtimes, images, inputs, networks. reporter knows who
+// reads reports. Who holds Agent's mutex may take an allocation's, and who holds that may take the reporter's.
+//
 // # An allocation on its node
 //
-//	a set brings it ─ on disk ─ inputs ─ begun ─ runs ─ outputs ─ ended ─ forgotten
-//	                     └─────────┴──── stop: ended without having run
+//	a set brings it ─ journal ─ image ─ inputs ─ guard ─ begin ─ watch ─ outputs ─ report ─ forgotten
+//	                     └────────┴───────┴────────┴──── stop: ended without having run
 //
-// One goroutine takes it from the first to "ended" (live, in alloc.go); everything else
+// One goroutine takes it from the first to the last (live, in allocation.go; a file for each step, alloc_*.go); everything else
 // only signals it. "Begun" is on disk before the runtime is asked, and what has begun is never begun
-// again unless its runtime says that nothing was started: a restarted agent attaches, or says that the sandbox died. What had not begun waits after
-// a restart until a set asks for it again, because the server may have given it to another node.
+// again unless its runtime says that nothing was started: a restarted agent attaches, or says that the sandbox died. What had not
+// begun waits after a restart until a set asks for it again, because the server may have given it to another node.
 // An ended allocation stays, with all its files, until the server says that it may be forgotten.
 //
 // Package journal has what is on the disk. Nothing is synced but what a fence's term rests on: the agent may be killed
@@ -26,6 +32,7 @@
 //	live               one for each allocation that has not ended
 //	report             one for each reader of reports, paced; serveOutput one for each reader of output
 //	sample             one, every few seconds: usage and heartbeats
+//	fencing            one waits for the end of the lease, one for that of the guard
 //	trash              two, which delete what was forgotten
 //	inputs.fetch       one for each input that is fetched
 //

@@ -8,45 +8,55 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// endExclusive kills what is exclusive and was begun. What was not waits for the server.
+// endExclusive ends the exclusive allocations that have begun, as the guard has lapsed. Those that have not begun wait for the server.
 func (a *Agent) endExclusive(limit time.Duration) {
-	var held []*alloc
-	var boxes []*box
-	a.mu.Lock()
-	for _, al := range a.allocs {
-		if !al.exclusive || !al.begun || al.ended || al.unguarded != nil {
-			continue
+	for _, al := range a.list() {
+		if al.exclusive {
+			al.endUnguarded(a.node.lapsed(limit))
 		}
-		al.unguarded = a.lapsed(limit)
-		if al.stopping {
-			if al.box != nil {
-				al.box.refs++
-				held, boxes = append(held, al), append(boxes, al.box)
-			}
-			continue
-		}
-		al.stopping = true
-		close(al.stop)
-	}
-	a.mu.Unlock()
-	for i, al := range held {
-		a.log.Warn("no word from the server: exclusive allocation is killed", "alloc", al.id)
-		boxes[i].sandbox.Stop(0)
-		a.drop(al, boxes[i])
 	}
 }
 
-func (a *Agent) lapsed(limit time.Duration) *muster.Failure {
-	if limit == 0 {
-		return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and the agent of node %s was away for longer than its fence allows", a.cfg.Node)
+// endUnguarded kills an allocation that has begun, for a reason that its end tells.
+func (al *allocation) endUnguarded(why *muster.Failure) {
+	al.mu.Lock()
+	if !al.begun || al.ended || al.unguarded != nil {
+		al.mu.Unlock()
+		return
 	}
-	return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and no server has spoken to node %s for its fence of %s", a.cfg.Node, limit)
+	al.unguarded = why
+	if !al.stopping {
+		al.stopping = true
+		close(al.stop)
+		al.mu.Unlock()
+		return
+	}
+	// It was asked to stop, and may take its time no longer.
+	b := al.box
+	if b != nil {
+		b.refs++
+	}
+	al.mu.Unlock()
+	if b != nil {
+		al.node.log.Warn("no word from the server: exclusive allocation is killed", "alloc", al.id)
+		b.sandbox.Stop(0)
+		al.drop(b)
+	}
+}
+
+// lapsed is why an exclusive allocation ends when the guard has lapsed; limit is how long the last word had granted, 0 if this agent
+// heard none.
+func (n *node) lapsed(limit time.Duration) *muster.Failure {
+	if limit == 0 {
+		return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and the agent of node %s was away for longer than its fence allows", n.cfg.Node)
+	}
+	return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and no server has spoken to node %s for its fence of %s", n.cfg.Node, limit)
 }
 
 // whyUnguarded is why it was ended because the guard lapsed; nil if that is not so.
-func (a *Agent) whyUnguarded(al *alloc) *muster.Failure {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (al *allocation) whyUnguarded() *muster.Failure {
+	al.mu.Lock()
+	defer al.mu.Unlock()
 	return al.unguarded
 }
 
@@ -57,10 +67,8 @@ func (a *Agent) guards(d *wire.Desired) bool {
 			return true
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, al := range a.allocs {
-		if al.exclusive && !al.ended {
+	for _, al := range a.list() {
+		if al.exclusive && !al.progress().ended {
 			return true
 		}
 	}

@@ -116,7 +116,7 @@ func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			} else {
-				left, _ := next.agent.guard.Left()
+				left, _ := next.agent.node.guard.Left()
 				if left < 30*time.Second || left > time.Minute {
 					t.Errorf("left: %s", left)
 				}

@@ -41,7 +41,7 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	b, err := a.openOutput(r.Context(), al, follow)
+	b, err := al.openOutput(r.Context(), follow)
 	if err != nil {
 		a.answerOr(w, nil, fmt.Errorf("output of allocation %s: %w", al.id, err))
 		return
@@ -54,7 +54,7 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	defer a.drop(al, b)
+	defer al.drop(b)
 	c := &copier{w: w, control: http.NewResponseController(w), log: b.sandbox.Output(stream), offset: offset}
 	if err := c.begin(isClosed(b.sandbox.Done())); err != nil {
 		a.answerOr(w, nil, fmt.Errorf("output of allocation %s: %w", al.id, err))
@@ -131,80 +131,4 @@ func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) boo
 		case <-timer.C:
 		}
 	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// openOutput opens the sandbox of an allocation for reading; nil if it never
-// had one, or has none yet and wait is not set. The caller drops it.
-func (a *Agent) openOutput(ctx context.Context, al *alloc, wait bool) (*box, error) {
-	for {
-		a.mu.Lock()
-		ended, begun := al.ended, al.begun
-		if b := al.box; b != nil {
-			b.refs++
-			a.mu.Unlock()
-			return b, nil
-		}
-		a.mu.Unlock()
-		if ended && !begun {
-			return nil, nil
-		}
-		if ended {
-			return a.reopen(ctx, al)
-		}
-		if !wait && !begun {
-			return nil, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-al.opened:
-		}
-		if !isClosed(al.done) {
-			// Open, or closed again in the moment before its end is known.
-			if b := a.hold(al); b != nil {
-				return b, nil
-			}
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-al.done:
-			}
-		}
-	}
-}
-
-// reopen attaches to the sandbox of an ended allocation, once for all who read it at the same time.
-func (a *Agent) reopen(ctx context.Context, al *alloc) (*box, error) {
-	select {
-	case al.calls <- struct{}{}:
-		defer func() { <-al.calls }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if b := a.hold(al); b != nil {
-		return b, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
-	defer cancel()
-	sandbox, err := al.runtime.Attach(ctx, string(al.dir))
-	if errors.Is(err, contract.ErrNoSandbox) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	b := &box{sandbox: sandbox, refs: 1}
-	a.mu.Lock()
-	al.box = b
-	a.mu.Unlock()
-	return b, nil
 }

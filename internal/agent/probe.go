@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -29,7 +28,7 @@ const (
 
 // ask runs the operator's command: exit code 0 says that the node is ready. Any other says that it is not; a line
 // "again after 30s" when to ask next, the last other line why.
-func (a *Agent) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
+func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	if len(p.Command) == 0 {
 		return wire.ProbeAnswer{Ready: true}
 	}
@@ -41,8 +40,8 @@ func (a *Agent) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
-	cmd.Dir = a.cfg.Dir
-	cmd.Env = append(os.Environ(), "MUSTER_NODE="+string(a.cfg.Node))
+	cmd.Dir = n.cfg.Dir
+	cmd.Env = append(os.Environ(), "MUSTER_NODE="+string(n.cfg.Node))
 	// All of its group goes with it: a shell's children would hold its descriptors.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -95,24 +94,12 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
-	var p wire.Probe
-	if !readSmall(w, r, &p) {
-		return
-	}
-	got := a.probe(r.Context(), p)
-	if !got.Ready {
-		a.log.Info("probed, and not ready", "why", got.Why, "again", millis(got.AgainMillis))
-	}
-	answer(w, http.StatusOK, got)
-}
-
-// touched notes an end that was the node's doing: what worked before may not any more.
-func (a *Agent) touched(end *wire.AllocReport) {
+// noticeEnd notes an end that was the node's doing: what worked before may not any more.
+func (n *node) noticeEnd(end *wire.AllocReport) {
 	if end.Failure == nil || end.Failure.Class != muster.FailureNode {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.checked = time.Time{}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.checked = time.Time{}
 }

@@ -225,13 +225,13 @@ func TestIsolation(t *testing.T) {
 	if got.Failure == nil || got.Failure.Class != muster.FailureUser || !strings.Contains(got.Failure.Message, "image") || rt.started("u-1-1") != 0 {
 		t.Errorf("%+v %v", got, got.Failure)
 	}
-	a := &Agent{cfg: Config{Node: "n1"}}
+	n := &node{cfg: Config{Node: "n1"}}
 	for _, has := range []muster.Isolation{muster.IsolationContainer, muster.IsolationUserNamespace, "runsc"} {
 		c := newPlayed()
 		c.isolation = has
-		a.runtimes = []contract.Runtime{c, imageRuntime{c}}
+		n.runtimes = []contract.Runtime{c, imageRuntime{c}}
 		for _, want := range []muster.Isolation{"", muster.IsolationContainer, muster.IsolationUserNamespace, "runsc"} {
-			got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Isolation: want})
+			got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Isolation: want})
 			if (got != nil) != has.Gives(want) || got == nil && (f.Class != muster.FailureNode || !strings.Contains(f.Message, string(has))) {
 				t.Errorf("%s where %s is: %v, %v", want, has, got, f)
 			}
@@ -241,11 +241,11 @@ func TestIsolation(t *testing.T) {
 
 // A node whose containers another program makes says so, and starts nothing.
 func TestRuntimeByName(t *testing.T) {
-	a := &Agent{cfg: Config{Node: "n1"}, runtimes: []contract.Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
-	if got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "crun"}); got == nil {
+	n := &node{cfg: Config{Node: "n1"}, runtimes: []contract.Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
+	if got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "crun"}); got == nil {
 		t.Errorf("crun where crun is: %v", f)
 	}
-	if got, f := a.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "runsc"}); got != nil || f.Class != muster.FailureNode || !strings.Contains(f.Message, "crun 1.8.1") {
+	if got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "runsc"}); got != nil || f.Class != muster.FailureNode || !strings.Contains(f.Message, "crun 1.8.1") {
 		t.Errorf("runsc where crun is: %v, %v", got, f)
 	}
 }

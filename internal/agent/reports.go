@@ -2,9 +2,9 @@ package agent
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -12,7 +12,6 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
-	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -33,36 +32,11 @@ const (
 	maxWord   = 64
 )
 
-// reader is one stream of reports on its way. It keeps which allocations
-// changed, not how: a slow reader costs no more than one entry for each.
-type reader struct {
-	wake chan struct{}
-
-	// guarded by Agent.mu
-	dirty map[muster.AllocID]struct{}
-	beat  bool
-	needs bool
-	// condition: it changed. images is the newest of Agent.atHandGen that it was told.
-	condition bool
-	images    int
-}
-
-func (rd *reader) poke() {
-	wait.Poke(rd.wake)
-}
-
 // report sends reports until the reader or the agent goes.
 func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
-	rd := &reader{wake: make(chan struct{}, 1), dirty: map[muster.AllocID]struct{}{}}
-	a.mu.Lock()
-	a.readers[rd] = struct{}{}
-	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		delete(a.readers, rd)
-		a.mu.Unlock()
-	}()
+	rd := a.node.reporter.join()
+	defer a.node.reporter.leave(rd)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	control := http.NewResponseController(w)
 	buf := bufio.NewWriterSize(w, 32<<10)
@@ -91,49 +65,35 @@ func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 
 // nextReport takes what the reader has not been told; no news if there is nothing.
 func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
-	needs, grants := a.inputs.Needs(), a.grants.needs()
+	digests, grants := a.node.inputs.Needs(), a.grants.needs()
+	// The set's mutex is held to the end: of two readers' reports the one with the later number is never the older one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	r, dirty, needs, news := a.node.reporter.next(rd, whole)
+	if needs {
+		r.Needs, r.NeedGrants = digests, grants
+	}
 	if whole {
 		for _, al := range a.allocs {
-			if al.report != nil {
-				allocs = append(allocs, al.report)
+			if told := al.told(); told != nil {
+				allocs = append(allocs, told)
 			}
 		}
 	} else {
-		for id := range rd.dirty {
-			if al := a.allocs[id]; al != nil && al.report != nil {
-				allocs = append(allocs, al.report)
+		for _, id := range dirty {
+			al := a.allocs[id]
+			if al == nil {
+				continue // forgotten meanwhile
+			}
+			if told := al.told(); told != nil {
+				allocs = append(allocs, told)
 			}
 		}
 	}
-	if whole || rd.beat {
-		used := a.used
-		r.Used, r.FreeDisk = &used, a.freeDisk
-	}
-	if whole || rd.beat || rd.needs {
-		r.Needs, r.NeedGrants = needs, grants
-	}
-	if whole || rd.beat || rd.condition {
-		now := a.condition
-		r.Condition = &now
-	}
-	if whole || rd.beat && rd.images != a.atHandGen {
-		names := append([]string{}, a.atHand...) // none is not the same as nothing said
-		r.Images, rd.images = &names, a.atHandGen
-	}
-	news = whole || rd.beat || rd.needs || rd.condition || len(allocs) > 0
-	if news {
+	if news = news || len(allocs) > 0; news {
 		r.Boot, r.Seq, r.Whole = a.boot, a.seq.Add(1), whole
 	}
-	clear(rd.dirty)
-	rd.beat, rd.needs, rd.condition = false, false, false
-	slices.SortFunc(allocs, func(x, y *wire.AllocReport) int {
-		if x.ID < y.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(allocs, func(x, y *wire.AllocReport) int { return cmp.Compare(x.ID, y.ID) })
 	return r, allocs, news
 }
 
@@ -185,16 +145,6 @@ func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) err
 	return w.WriteByte('\n')
 }
 
-// needsAdded tells every reader that a digest must be pushed.
-func (a *Agent) needsAdded() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for rd := range a.readers {
-		rd.needs = true
-		rd.poke()
-	}
-}
-
 // sample measures what runs and makes every reader send a heartbeat. Measuring
 // that takes long holds no heartbeat up: the server would take the node for lost.
 func (a *Agent) sample(ctx context.Context) {
@@ -207,16 +157,13 @@ func (a *Agent) sample(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		a.mu.Lock()
-		idle := len(a.readers) == 0
-		a.mu.Unlock()
-		if idle {
+		if a.node.reporter.idle() {
 			continue
 		}
 		if measured == nil || isClosed(measured) {
 			done := make(chan struct{})
 			measured = done
-			a.spawn(func() { defer close(done); a.measure() })
+			a.node.crew.spawn(func() { defer close(done); a.measure() })
 		}
 		select {
 		case <-ctx.Done():
@@ -224,74 +171,29 @@ func (a *Agent) sample(ctx context.Context) {
 		case <-measured:
 		case <-time.After(measureWait):
 		}
-		a.mu.Lock()
-		for rd := range a.readers {
-			rd.beat = true
-			rd.poke()
-		}
-		a.mu.Unlock()
+		a.node.reporter.beat()
 	}
 }
 
+// measure asks every sandbox that runs what it uses.
 func (a *Agent) measure() {
-	type running struct {
-		al *alloc
-		b  *box
-	}
-	var list []running
-	a.mu.Lock()
-	for _, al := range a.allocs {
-		if al.box != nil && !al.ended {
-			al.box.refs++
-			list = append(list, running{al, al.box})
-		}
-	}
-	a.mu.Unlock()
 	var used wire.Usage
-	for _, x := range list {
-		usage := usageReport(x.b.sandbox.Usage())
+	for _, al := range a.list() {
+		if al.progress().ended {
+			continue
+		}
+		b := al.hold()
+		if b == nil {
+			continue
+		}
+		usage := usageReport(b.sandbox.Usage())
 		if usage != nil {
 			used.CPUMicros += usage.CPUMicros
 			used.Memory += usage.Memory
 		}
-		a.amend(x.al, usage, size(x.b.sandbox, wire.Stdout), size(x.b.sandbox, wire.Stderr))
-		a.drop(x.al, x.b)
+		al.measured(usage, streamSize(b.sandbox, wire.Stdout), streamSize(b.sandbox, wire.Stderr))
+		al.drop(b)
 	}
-	free := journal.FreeDisk(a.cfg.Dir)
-	a.mu.Lock()
-	a.used, a.freeDisk = used, free
-	a.mu.Unlock()
-	a.notice()
-}
-
-func size(s contract.Sandbox, stream string) wire.StreamReport {
-	start, end, err := s.Output(stream).Bounds()
-	if err != nil && err != io.EOF {
-		return wire.StreamReport{}
-	}
-	return wire.StreamReport{Size: end, Start: start}
-}
-
-// amend adds a measurement to the report of an allocation that still runs, if
-// it says anything new. The heartbeat that follows carries it.
-func (a *Agent) amend(al *alloc, usage *wire.Usage, stdout, stderr wire.StreamReport) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if al.ended || al.report == nil || al.report.Status != muster.AllocRunning {
-		return
-	}
-	old := al.report
-	same := old.Stdout.Size == stdout.Size && old.Stderr.Size == stderr.Size
-	if usage != nil && (old.Usage == nil || *old.Usage != *usage) {
-		same = false
-	}
-	if same {
-		return
-	}
-	r := *old
-	r.Usage, r.Stdout, r.Stderr = usage, stdout, stderr
-	al.report = &r
-	for rd := range a.readers {
-		rd.dirty[al.id] = struct{}{}
-	}
+	a.node.reporter.measured(used, journal.FreeDisk(a.cfg.Dir))
+	a.node.notice()
 }

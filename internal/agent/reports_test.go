@@ -152,24 +152,24 @@ func TestReaderThatTakesNothing(t *testing.T) {
 			r.until(id, muster.AllocEnded)
 			r.must(wire.Desired{Forget: []muster.AllocID{id}})
 		}
-		r.agent.mu.Lock()
-		for rd := range r.agent.readers {
+		r.agent.node.reporter.mu.Lock()
+		for rd := range r.agent.node.reporter.readers {
 			if len(rd.dirty) != 0 {
 				t.Errorf("%d ids are kept", len(rd.dirty))
 			}
 		}
-		readers := len(r.agent.readers)
-		r.agent.mu.Unlock()
+		readers := len(r.agent.node.reporter.readers)
+		r.agent.node.reporter.mu.Unlock()
 		if readers != 1 {
 			t.Errorf("%d readers", readers)
 		}
 		time.Sleep(writeTimeout + time.Second)
 		synctest.Wait()
-		r.agent.mu.Lock()
-		if len(r.agent.readers) != 0 {
+		r.agent.node.reporter.mu.Lock()
+		if len(r.agent.node.reporter.readers) != 0 {
 			t.Error("it is still waited for")
 		}
-		r.agent.mu.Unlock()
+		r.agent.node.reporter.mu.Unlock()
 		_ = conn.Close()
 	})
 }

@@ -52,17 +52,11 @@ func (a *Agent) server(life context.Context) *http.Server {
 // counted makes Run wait for every request that is being answered.
 func (a *Agent) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.mu.Lock()
-		ending := a.ending
-		if !ending {
-			a.wg.Add(1)
-		}
-		a.mu.Unlock()
-		if ending {
+		if !a.node.crew.enter() {
 			fail(w, http.StatusServiceUnavailable, "the agent is ending")
 			return
 		}
-		defer a.wg.Done()
+		defer a.node.crew.leave()
 		next.ServeHTTP(w, r)
 	})
 }
@@ -131,12 +125,24 @@ func (a *Agent) serveInput(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	err := a.inputs.Put(digest, r.Body)
+	err := a.node.inputs.Put(digest, r.Body)
 	if errors.Is(err, inputs.ErrDigest) {
 		fail(w, http.StatusUnprocessableEntity, fmt.Sprintf("input %s: %v", digest, err))
 		return
 	}
 	a.answerOr(w, struct{}{}, err)
+}
+
+func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
+	var p wire.Probe
+	if !readSmall(w, r, &p) {
+		return
+	}
+	got := a.node.probe(r.Context(), p)
+	if !got.Ready {
+		a.log.Info("probed, and not ready", "why", got.Why, "again", millis(got.AgainMillis))
+	}
+	answer(w, http.StatusOK, got)
 }
 
 func (a *Agent) serveRelease(w http.ResponseWriter, r *http.Request) {
@@ -155,12 +161,10 @@ func (a *Agent) serveOutputs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, err := strconv.Atoi(r.PathValue("n"))
-	a.mu.Lock()
 	count := 0
-	if al.report != nil {
-		count = len(al.report.Outputs)
+	if told := al.told(); told != nil {
+		count = len(told.Outputs)
 	}
-	a.mu.Unlock()
 	if err != nil || n < 0 || n >= count {
 		fail(w, http.StatusNotFound, fmt.Sprintf("allocation %s has %d collected outputs, none is number %s", al.id, count, r.PathValue("n")))
 		return
@@ -198,7 +202,7 @@ func send(w http.ResponseWriter, src io.Reader) {
 }
 
 // lookup finds the allocation of a request, or answers that it is not there.
-func (a *Agent) lookup(w http.ResponseWriter, r *http.Request) *alloc {
+func (a *Agent) lookup(w http.ResponseWriter, r *http.Request) *allocation {
 	id := muster.AllocID(r.PathValue("id"))
 	a.mu.Lock()
 	al := a.allocs[id]

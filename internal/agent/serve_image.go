@@ -35,7 +35,7 @@ func (a *Agent) serveImages(w http.ResponseWriter, _ *http.Request) {
 	if a.noImages(w) {
 		return
 	}
-	answer(w, http.StatusOK, a.images.List())
+	answer(w, http.StatusOK, a.node.images.List())
 }
 
 // servePull answers with progress while it pulls; the last line says how it ended.
@@ -55,7 +55,7 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), pullTimeout, errGaveUp)
 	defer cancel()
-	image, err := a.images.Pull(ctx, want.Ref, func(p contract.ImageProgress) {
+	image, err := a.node.images.Pull(ctx, want.Ref, func(p contract.ImageProgress) {
 		if time.Since(told) >= pullPace {
 			told = time.Now()
 			tell(wire.PullProgress{Done: p.Done, Total: p.Total, Layers: p.Layers, LayersDone: p.LayersDone})
@@ -73,15 +73,15 @@ func (a *Agent) servePrune(w http.ResponseWriter, r *http.Request) {
 	if a.noImages(w) {
 		return
 	}
-	freed, err := a.images.Prune(r.Context(), r.URL.Query().Get("all") == "true")
+	freed, err := a.node.images.Prune(r.Context(), r.URL.Query().Get("all") == "true")
 	a.answerOr(w, wire.Pruned{Freed: freed}, err)
 }
 
 func (a *Agent) noImages(w http.ResponseWriter) bool {
-	if a.images == nil {
+	if a.node.images == nil {
 		fail(w, http.StatusNotFound, "this agent has no store of images")
 	}
-	return a.images == nil
+	return a.node.images == nil
 }
 
 func readSmall(w http.ResponseWriter, r *http.Request, v any) bool {

@@ -2,7 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -21,6 +26,17 @@ type trashItem struct {
 	neverBegun bool
 	// calls is the allocation's token for calls to the runtime; nil if nobody else can have it.
 	calls chan struct{}
+}
+
+// rubbish is what is to be deleted of an allocation that has ended.
+func (al *allocation) rubbish() trashItem {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	item := trashItem{id: al.id, dir: al.dir, neverBegun: !al.begun, calls: al.calls}
+	if al.begun {
+		item.runtime = al.runtime
+	}
+	return item
 }
 
 const (
@@ -116,4 +132,60 @@ func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool
 			t.add(item)
 		}
 	})
+}
+
+// emptyDir deletes what is left of an allocation. The journal goes first: without
+// it a restarted agent takes the rest for rubbish, and not for something to start.
+func (n *node) emptyDir(ctx context.Context, item trashItem) error {
+	if item.calls != nil {
+		select {
+		case item.calls <- struct{}{}:
+			defer func() { <-item.calls }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := item.dir.Disown(); err != nil {
+		return err
+	}
+	runtimes := n.runtimes
+	if item.runtime != nil {
+		runtimes = []contract.Runtime{item.runtime}
+	} else if item.neverBegun {
+		runtimes = nil
+	}
+	for _, rt := range runtimes {
+		rctx, cancel := context.WithTimeout(ctx, attachTimeout)
+		err := rt.Remove(rctx, string(item.dir))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("runtime %s: %w", rt.Name(), err)
+		}
+	}
+	return item.dir.Remove()
+}
+
+// emptyTemp deletes what agents that were killed have left in their temporary
+// directory: a runtime's probe may be a sandbox that still runs.
+func (n *node) emptyTemp(ctx context.Context) error {
+	dir := filepath.Join(n.cfg.Dir, journal.TempName)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		for _, rt := range n.cfg.Runtimes {
+			if err := rt.Remove(ctx, path); err != nil {
+				n.log.Warn("left by an earlier agent", "path", path, "error", err)
+			}
+		}
+		if err := journal.RemoveTree(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -38,9 +38,9 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	if b == nil {
 		return
 	}
-	defer a.drop(al, b)
+	defer al.drop(b)
 	ctx := r.Context()
-	defer a.wake(ctx, al, b)()
+	defer al.wake(ctx, b)()
 	inside, err := contract.Connect(ctx, b.sandbox)
 	if errors.Is(err, contract.ErrNoSandbox) {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s: its sandbox has ended", al.id))
@@ -89,11 +89,8 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 }
 
 // notListening answers for an init that takes nobody in: most often it is about to end, and nobody has seen that yet.
-func (a *Agent) notListening(w http.ResponseWriter, al *alloc) {
-	a.mu.Lock()
-	stopping := al.stopping || al.ended
-	a.mu.Unlock()
-	if stopping {
+func (a *Agent) notListening(w http.ResponseWriter, al *allocation) {
+	if now := al.progress(); now.stopping || now.ended {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s is being stopped", al.id))
 		return
 	}
@@ -101,15 +98,15 @@ func (a *Agent) notListening(w http.ResponseWriter, al *alloc) {
 }
 
 // holdRunning is a use of the allocation's sandbox, or answers why there is none.
-func (a *Agent) holdRunning(w http.ResponseWriter, al *alloc) *box {
-	b := a.hold(al)
+func (a *Agent) holdRunning(w http.ResponseWriter, al *allocation) *box {
+	b := al.hold()
 	switch {
 	case b == nil && isClosed(al.done):
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
 	case b == nil:
 		fail(w, http.StatusConflict, fmt.Sprintf("allocation %s does not run yet", al.id))
 	case isClosed(b.sandbox.Done()):
-		a.drop(al, b)
+		al.drop(b)
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
 		return nil
 	}
@@ -125,7 +122,7 @@ func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {
 	if b == nil {
 		return
 	}
-	defer a.drop(al, b)
+	defer al.drop(b)
 	u := b.sandbox.Usage()
 	answer(w, http.StatusOK, wire.Stats{
 		At: muster.At(time.Now()), CPUMicros: u.CPU.Microseconds(), Memory: u.Memory, Pids: u.Pids, PidsMax: u.PidsMax, Disk: u.Disk, DiskMax: u.DiskMax, OOMKills: u.OOMKills,

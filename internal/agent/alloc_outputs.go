@@ -9,7 +9,7 @@ import (
 )
 
 // collect makes a tar of each declared output. It is not ok when the allocation is to stop or the agent ends first.
-func (a *Agent) collect(ctx context.Context, al *alloc) (list []wire.OutputReport, f *muster.Failure, ok bool) {
+func (al *allocation) collect(ctx context.Context) (list []wire.OutputReport, f *muster.Failure, ok bool) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
 	return outputs.Collect(ctx, al.work(), al.spec.Outputs, al.dir)

@@ -7,28 +7,70 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
-	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // Workspace is where in a container the inputs and outputs of a job are.
 const Workspace = "/workspace"
 
-// isolated reports whether the sandbox has a network that is made for it.
-func isolated(spec *wire.AllocSpec) bool {
-	return spec != nil && spec.Image != "" && spec.Network != muster.NetworkHost
+// defaultPath is PATH where the job gives none.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// brings reports whether the job's work directory is one of the node's own.
+func (al *allocation) brings() bool { return al.spec.Workdir != "" && al.spec.Image == "" }
+
+// work is the directory on the node where inputs are put and outputs found; a process starts there.
+func (al *allocation) work() string {
+	if al.brings() {
+		return al.spec.Workdir
+	}
+	return al.dir.Work()
+}
+
+// makeWork makes the work directory, unless the job brings its own.
+func (al *allocation) makeWork() error {
+	if al.brings() {
+		return nil
+	}
+	return al.dir.MakeWork()
+}
+
+// config is what the runtime is told. It makes the directories that it names.
+func (al *allocation) config() (contract.SandboxConfig, error) {
+	if err := al.makeWork(); err != nil {
+		return contract.SandboxConfig{}, err
+	}
+	if err := al.dir.MakeTemp(); err != nil {
+		return contract.SandboxConfig{}, err
+	}
+	s := al.spec
+	return contract.SandboxConfig{
+		ID: al.id, Dir: string(al.dir), Work: al.work(),
+		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: contract.Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
+		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
+	}, nil
+}
+
+// environment is the command's whole environment, sorted. The job may set
+// everything but what tells a member who it is.
+func (al *allocation) environment() []string {
+	env := map[string]string{
+		"PATH":   defaultPath,
+		"HOME":   al.work(),
+		"TMPDIR": al.dir.Temp(),
+	}
+	return al.identify(env)
 }
 
 // contain completes the configuration of a container's sandbox: what image and
-// job together say. The network is taken here; whoever calls lets it go if the start fails.
-func (a *Agent) contain(ctx context.Context, al *alloc, c *contract.SandboxConfig, image *contract.Image) *muster.Failure {
-	s := al.spec
+// job together say. It takes the network, which finish releases, also if the start fails.
+func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *muster.Failure {
+	s, image := al.spec, al.image
 	c.Command = commandOf(s, &image.Config)
 	if len(c.Command) == 0 {
 		return contract.Failure(muster.FailureUser, muster.ReasonSpec, "image %s has no command of its own: the job must give one", image.Ref)
@@ -54,48 +96,7 @@ func (a *Agent) contain(ctx context.Context, al *alloc, c *contract.SandboxConfi
 	if !isolated(s) {
 		return nil
 	}
-	if s.Network == muster.NetworkNone {
-		c.Container.Network = &contract.Network{}
-		return nil
-	}
-	if a.cfg.Networks == nil || a.noNetworks != nil {
-		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "network bridge: not to be had on node %s; see its problems", a.cfg.Node)
-	}
-	network, err := a.cfg.Networks.Take(ctx, al.id, contract.NetworkSpec{Mode: muster.NetworkBridge, Egress: s.Egress, Ports: s.Ports})
-	if err != nil {
-		return contract.AsFailure(err, muster.FailureNode, muster.ReasonNodeFault, "network")
-	}
-	if network.Address != "" {
-		network.Hosts = append(network.Hosts, network.Address+"\t"+c.Container.Hostname)
-	}
-	c.Container.Network = network
-	return nil
-}
-
-const (
-	// releaseTimeout bounds one try to delete a network, releaseRetry is the wait between two.
-	releaseTimeout = 30 * time.Second
-	releaseRetry   = 10 * time.Second
-)
-
-// releaseNetwork deletes the network of a sandbox that has ended. What cannot be deleted now is
-// tried again, by the next agent if this one ends first.
-func (a *Agent) releaseNetwork(ctx context.Context, id muster.AllocID) {
-	if a.cfg.Networks == nil {
-		return
-	}
-	try, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	err := a.cfg.Networks.Release(try, id)
-	cancel()
-	if err == nil {
-		return
-	}
-	a.log.Warn("network of a sandbox cannot be deleted yet", "alloc", id, "error", err)
-	a.spawn(func() {
-		if wait.For(ctx, releaseRetry) {
-			a.releaseNetwork(ctx, id)
-		}
-	})
+	return al.takeNetwork(ctx, c.Container)
 }
 
 // hasFiles reports whether the job puts files in or takes some out.
@@ -142,7 +143,7 @@ func hostname(s *wire.AllocSpec) string {
 
 // containerEnvironment is the command's whole environment: the image's, the job's over it,
 // and who it is. HOME is its user's, which init finds.
-func (al *alloc) containerEnvironment(image *contract.ImageConfig) []string {
+func (al *allocation) containerEnvironment(image *contract.ImageConfig) []string {
 	env := map[string]string{"PATH": defaultPath}
 	for _, kv := range image.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
@@ -153,7 +154,7 @@ func (al *alloc) containerEnvironment(image *contract.ImageConfig) []string {
 }
 
 // identify adds the job's variables, and those that tell a member who it is.
-func (al *alloc) identify(env map[string]string) []string {
+func (al *allocation) identify(env map[string]string) []string {
 	s := al.spec
 	for k, v := range s.Env {
 		env[k] = v

@@ -17,22 +17,22 @@ const (
 
 // settle makes an open sandbox stand or go on, as is wanted of it now; the caller holds a use of it. It stands if the
 // last set said so, it is ready, nobody is connected to its init, and it is not about to stop.
-func (a *Agent) settle(ctx context.Context, al *alloc, b *box) {
+func (al *allocation) settle(ctx context.Context, b *box) {
 	al.ice <- struct{}{} // a freeze under way is bounded, a thaw takes no time
 	defer func() { <-al.ice }()
 	for {
-		a.mu.Lock()
+		al.mu.Lock()
 		want := al.wantFrozen && al.ready != 0 && al.awake == 0 && !al.stopping && !al.ended && !al.noFreezer
 		is := al.frozen
-		a.mu.Unlock()
+		al.mu.Unlock()
 		if want == is || isClosed(b.sandbox.Done()) {
 			return
 		}
 		if err := freezeOrThaw(ctx, b.sandbox, want); err != nil {
-			a.notFrozen(ctx, al, want, err)
+			al.notFrozen(ctx, want, err)
 			return
 		}
-		a.amendReport(al, func(r *wire.AllocReport) { al.frozen, r.Frozen = want, want })
+		al.amend(func(r *wire.AllocReport) { al.frozen, r.Frozen = want, want })
 	}
 }
 
@@ -45,63 +45,53 @@ func freezeOrThaw(ctx context.Context, s contract.Sandbox, freeze bool) error {
 	return contract.Freeze(ctx, s)
 }
 
-func (a *Agent) notFrozen(ctx context.Context, al *alloc, freeze bool, err error) {
+func (al *allocation) notFrozen(ctx context.Context, freeze bool, err error) {
 	switch {
 	case errors.Is(err, contract.ErrNoSandbox):
 		return
 	case errors.Is(err, contract.ErrNoFreezer):
-		a.mu.Lock()
+		al.mu.Lock()
 		al.noFreezer = true
-		a.mu.Unlock()
-		a.log.Warn("a sandbox that should stand still goes on", "alloc", al.id, "error", err)
+		al.mu.Unlock()
+		al.node.log.Warn("a sandbox that should stand still goes on", "alloc", al.id, "error", err)
 		return
 	}
-	a.log.Warn("a sandbox cannot be frozen or thawed yet", "alloc", al.id, "freeze", freeze, "error", err)
-	a.spawn(func() {
+	al.node.log.Warn("a sandbox cannot be frozen or thawed yet", "alloc", al.id, "freeze", freeze, "error", err)
+	al.node.crew.spawn(func() {
 		select {
 		case <-ctx.Done():
 		case <-al.done:
 		case <-time.After(freezeRetry):
-			a.settleOpen(ctx, al)
+			al.settleOpen(ctx)
 		}
 	})
 }
 
 // settleOpen is settle for one who holds no use of the sandbox.
-func (a *Agent) settleOpen(ctx context.Context, al *alloc) {
-	if b := a.hold(al); b != nil {
-		a.settle(ctx, al, b)
-		a.drop(al, b)
+func (al *allocation) settleOpen(ctx context.Context) {
+	if b := al.hold(); b != nil {
+		al.settle(ctx, b)
+		al.drop(b)
 	}
 }
 
 // wake keeps a sandbox from standing while it is used, and lets it go on if it does. The server asks only for what it
 // wants to be used, but its set that says so may come later than who uses it.
-func (a *Agent) wake(ctx context.Context, al *alloc, b *box) (sleep func()) {
-	a.mu.Lock()
+func (al *allocation) wake(ctx context.Context, b *box) (sleep func()) {
+	al.mu.Lock()
 	al.awake++
 	cold := al.frozen || al.wantFrozen
-	a.mu.Unlock()
+	al.mu.Unlock()
 	if cold {
-		a.settle(ctx, al, b)
+		al.settle(ctx, b)
 	}
 	return func() {
-		a.mu.Lock()
+		al.mu.Lock()
 		al.awake--
 		cold := al.awake == 0 && al.wantFrozen
-		a.mu.Unlock()
+		al.mu.Unlock()
 		if cold {
-			a.settle(ctx, al, b)
+			al.settle(ctx, b)
 		}
 	}
-}
-
-// amendReport changes the report of an allocation that has not ended, under mu, and tells every reader.
-func (a *Agent) amendReport(al *alloc, change func(*wire.AllocReport)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if al.ended {
-		return
-	}
-	a.publishLocked(al, change)
 }

@@ -28,30 +28,30 @@ const (
 
 // proveReady runs the readiness command of a sandbox until it passes, and makes that known. One that does not in time is
 // stopped, and has failed.
-func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readiness, grace time.Duration) {
+func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness, grace time.Duration) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
 	// Not since the sandbox's start, which is a time of the node's clock: a step of that clock would fail what is getting ready.
 	// An agent that is restarted begins to count again.
 	began, told := time.Now(), time.Time{}
 	for {
-		why := a.tryReady(ctx, b.sandbox, r)
+		why := tryReady(ctx, b.sandbox, r)
 		switch {
 		case why == nil:
-			a.isReady(ctx, al, b)
+			al.isReady(ctx, b)
 			return
 		case ctx.Err() != nil || isClosed(b.sandbox.Done()):
 			return
 		case r.GiveUpMillis > 0 && time.Since(began) > millis(r.GiveUpMillis):
-			a.mu.Lock()
+			al.mu.Lock()
 			al.unready = contract.Failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", millis(r.GiveUpMillis), why)
-			a.mu.Unlock()
+			al.mu.Unlock()
 			b.sandbox.Stop(grace)
 			return
 		}
 		if time.Since(told) > readyDetail {
 			told = time.Now()
-			a.amendReport(al, func(rep *wire.AllocReport) { rep.Detail = "not ready yet: " + why.Error() })
+			al.amend(func(rep *wire.AllocReport) { rep.Detail = "not ready yet: " + why.Error() })
 		}
 		wait := millis(r.IntervalMillis)
 		if wait <= 0 {
@@ -69,17 +69,17 @@ func (a *Agent) proveReady(ctx context.Context, al *alloc, b *box, r *wire.Readi
 
 // isReady writes down that an allocation is ready, so that a restarted agent does not run the command in a
 // sandbox that is in use, and tells it.
-func (a *Agent) isReady(ctx context.Context, al *alloc, b *box) {
+func (al *allocation) isReady(ctx context.Context, b *box) {
 	at := muster.At(time.Now())
 	if err := al.dir.Append(journal.Step{Ready: at}); err != nil {
-		a.log.Warn("that an allocation is ready is not on disk", "alloc", al.id, "error", err)
+		al.node.log.Warn("that an allocation is ready is not on disk", "alloc", al.id, "error", err)
 	}
-	a.amendReport(al, func(r *wire.AllocReport) { al.ready, r.Ready, r.Detail = at, at, "" })
-	a.settle(ctx, al, b)
+	al.amend(func(r *wire.AllocReport) { al.ready, r.Ready, r.Detail = at, at, "" })
+	al.settle(ctx, b)
 }
 
 // tryReady runs the command once; nil if it exits with 0. What init says is the sandbox's own word: it harms only itself.
-func (a *Agent) tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
+func tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
 	limit := millis(r.TimeoutMillis)
 	if limit <= 0 {
 		limit = readyTimeout
@@ -126,4 +126,14 @@ func readySaid(e *initwire.ExecEnded, words string) string {
 		return how
 	}
 	return how + ": " + words
+}
+
+// whyUnready is why it was ended because it was not ready in time; nil if that is not so.
+func (al *allocation) whyUnready() *muster.Failure {
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	if al.stopping {
+		return nil // it was asked to stop before that could end it
+	}
+	return al.unready
 }
