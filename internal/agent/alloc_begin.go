@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/agent/launch"
 )
 
 // startTimeout bounds Runtime.Start.
@@ -52,7 +53,7 @@ func (al *allocation) begin(ctx context.Context) (*box, error) {
 	if err := al.halted(ctx); err != nil {
 		return nil, err
 	}
-	c, err := al.config()
+	c, err := al.plan().Process()
 	if err == nil && al.image != nil {
 		if f := al.contain(ctx, &c); f != nil {
 			return nil, f
@@ -79,6 +80,18 @@ func (al *allocation) begin(ctx context.Context) (*box, error) {
 		n.log.Warn("that an allocation runs is not on disk", "alloc", al.id, "error", err) // a restarted agent finds it all the same
 	}
 	return al.open(sandbox), nil
+}
+
+// plan is what is known of the allocation before it is started.
+func (al *allocation) plan() launch.Plan { return launch.Plan{ID: al.id, Dir: al.dir, Spec: al.spec} }
+
+// contain changes the configuration of a process to that of a container, with its network. finish releases that, also if the
+// start fails.
+func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *muster.Failure {
+	if f := al.plan().Contain(c, al.image); f != nil || !isolated(al.spec) {
+		return f
+	}
+	return al.takeNetwork(ctx, c.Container)
 }
 
 // markBegun makes the allocation one that has begun, and says for how long the start may take. The guard of an exclusive one is

@@ -16,10 +16,10 @@ func (al *allocation) placeInputs(ctx context.Context) error {
 	al.publish(starting)
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
-	if err := al.makeWork(); err != nil {
+	if err := al.plan().MakeWork(); err != nil {
 		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "work directory: %v", err)
 	}
-	want := inputs.Placement{Alloc: al.id, Work: al.work(), Inputs: al.spec.Inputs, GiveUp: millis(al.spec.GiveUpInputMillis)}
+	want := inputs.Placement{Alloc: al.id, Work: al.plan().Work(), Inputs: al.spec.Inputs, GiveUp: millis(al.spec.GiveUpInputMillis)}
 	if f := al.node.inputs.Place(ctx, want); f != nil {
 		return f
 	}

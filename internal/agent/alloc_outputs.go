@@ -12,5 +12,5 @@ import (
 func (al *allocation) collect(ctx context.Context) (list []wire.OutputReport, f *muster.Failure, ok bool) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
-	return outputs.Collect(ctx, al.work(), al.spec.Outputs, al.dir)
+	return outputs.Collect(ctx, al.plan().Work(), al.spec.Outputs, al.dir)
 }

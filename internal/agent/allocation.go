@@ -15,8 +15,8 @@ import (
 // allocation is one allocation that the agent holds, from the set that brought it
 // until it is forgotten. Its goroutine is live; all others only signal it.
 //
-// Its steps are in files of their own: alloc_journal.go (known to the disk), alloc_image.go, alloc_inputs.go, alloc_begin.go (with
-// alloc_command.go and alloc_network.go: the runtime is asked), alloc_watch.go (with alloc_ready.go and alloc_freeze.go), alloc_outputs.go and
+// Its steps are in files of their own: alloc_journal.go (known to the disk), alloc_image.go, alloc_inputs.go, alloc_begin.go
+// (the runtime is asked), alloc_network.go, alloc_watch.go (with alloc_ready.go and alloc_freeze.go), alloc_outputs.go and
 // alloc_report.go (its end). alloc_attach.go goes on with what an earlier agent began.
 type allocation struct {
 	id   muster.AllocID

@@ -303,42 +303,6 @@ func TestStoppedWhilePulling(t *testing.T) {
 	}
 }
 
-func TestContainerConfig(t *testing.T) {
-	image := &contract.ImageConfig{Entrypoint: []string{"e"}, Cmd: []string{"c"}, Workdir: "/i"}
-	for _, test := range []struct {
-		spec    wire.AllocSpec
-		command string
-		work    string
-	}{
-		{wire.AllocSpec{}, "e c", "/i"},
-		{wire.AllocSpec{Command: []string{"x"}, Workdir: "/w"}, "e x", "/w"},
-		{wire.AllocSpec{Entrypoint: []string{"o"}}, "o", "/i"},
-		{wire.AllocSpec{Entrypoint: []string{"o"}, Command: []string{"x"}, Inputs: []wire.Input{{}}}, "o x", Workspace},
-		{wire.AllocSpec{Entrypoint: []string{""}, Command: []string{"x"}, Outputs: []wire.Output{{}}, Workdir: "/w"}, "x", "/w"},
-		{wire.AllocSpec{Entrypoint: []string{""}}, "", "/i"},
-	} {
-		if got := strings.Join(commandOf(&test.spec, image), " "); got != test.command {
-			t.Errorf("%+v: command %q, want %q", test.spec, got, test.command)
-		}
-		if got := workdirOf(&test.spec, image); got != test.work {
-			t.Errorf("%+v: work directory %q, want %q", test.spec, got, test.work)
-		}
-	}
-	for name, want := range map[string]int{"": 0, "SIGQUIT": 3, "quit": 3, "9": 9, "SIGRTMIN+3": 37} {
-		if got, ok := signalOf(name); !ok || int(got) != want {
-			t.Errorf("signal %q: %d, %v", name, got, ok)
-		}
-	}
-	for _, bad := range []string{"SIG", "0", "-1", "99", "RTMIN+99", "NOSUCH"} {
-		if got, ok := signalOf(bad); ok {
-			t.Errorf("signal %q: %d", bad, got)
-		}
-	}
-	if got := hostname(&wire.AllocSpec{Job: strings.Repeat("a.b", 30), Index: 123456}); len(got) > 63 || !strings.HasSuffix(got, "-123456") {
-		t.Errorf("hostname %q", got)
-	}
-}
-
 // TestGrantIsAskedForAgain: the server is asked once for what many wait for, and once more by
 // whoever comes back: what it gave was refused.
 func TestGrantIsAskedForAgain(t *testing.T) {

@@ -1,17 +1,18 @@
-package agent
+package launch
 
 import (
-	"context"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -21,56 +22,58 @@ const Workspace = "/workspace"
 // defaultPath is PATH where the job gives none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// brings reports whether the job's work directory is one of the node's own.
-func (al *allocation) brings() bool { return al.spec.Workdir != "" && al.spec.Image == "" }
-
-// work is the directory on the node where inputs are put and outputs found; a process starts there.
-func (al *allocation) work() string {
-	if al.brings() {
-		return al.spec.Workdir
-	}
-	return al.dir.Work()
+// Plan is what is known of an allocation before it is started.
+type Plan struct {
+	ID muster.AllocID
+	// Dir is the allocation's directory on the node.
+	Dir  journal.AllocDir
+	Spec *wire.AllocSpec
 }
 
-// makeWork makes the work directory, unless the job brings its own.
-func (al *allocation) makeWork() error {
-	if al.brings() {
+// ownWork reports whether the job names a work directory of the node.
+func (p Plan) ownWork() bool { return p.Spec.Workdir != "" && p.Spec.Image == "" }
+
+// Work is the directory on the node where inputs are put and outputs found. A process starts there.
+func (p Plan) Work() string {
+	if p.ownWork() {
+		return p.Spec.Workdir
+	}
+	return p.Dir.Work()
+}
+
+// MakeWork makes the work directory, unless the job names one of the node.
+func (p Plan) MakeWork() error {
+	if p.ownWork() {
 		return nil
 	}
-	return al.dir.MakeWork()
+	return p.Dir.MakeWork()
 }
 
-// config is what the runtime is told. It makes the directories that it names.
-func (al *allocation) config() (contract.SandboxConfig, error) {
-	if err := al.makeWork(); err != nil {
+// Process is what the runtime is told of a sandbox that is a process of the node. It makes the directories that it names.
+func (p Plan) Process() (contract.SandboxConfig, error) {
+	if err := p.MakeWork(); err != nil {
 		return contract.SandboxConfig{}, err
 	}
-	if err := al.dir.MakeTemp(); err != nil {
+	if err := p.Dir.MakeTemp(); err != nil {
 		return contract.SandboxConfig{}, err
 	}
-	s := al.spec
+	s := p.Spec
 	return contract.SandboxConfig{
-		ID: al.id, Dir: string(al.dir), Work: al.work(),
-		Command: s.Command, Env: al.environment(), Resources: s.Resources, Limits: contract.Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
+		ID: p.ID, Dir: string(p.Dir), Work: p.Work(),
+		Command: s.Command, Env: p.environment(), Resources: s.Resources, Limits: contract.Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
 		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }
 
-// environment is the command's whole environment, sorted. The job may set
-// everything but what tells a member who it is.
-func (al *allocation) environment() []string {
-	env := map[string]string{
-		"PATH":   defaultPath,
-		"HOME":   al.work(),
-		"TMPDIR": al.dir.Temp(),
-	}
-	return al.identify(env)
+// environment is the whole environment of a process, sorted.
+func (p Plan) environment() []string {
+	return p.identify(map[string]string{"PATH": defaultPath, "HOME": p.Work(), "TMPDIR": p.Dir.Temp()})
 }
 
-// contain completes the configuration of a container's sandbox: what image and
-// job together say. It takes the network, which finish releases, also if the start fails.
-func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *muster.Failure {
-	s, image := al.spec, al.image
+// Contain changes the configuration of a process to that of a container: what image and
+// job together say. It leaves the network to the caller.
+func (p Plan) Contain(c *contract.SandboxConfig, image *contract.Image) *muster.Failure {
+	s := p.Spec
 	c.Command = commandOf(s, &image.Config)
 	if len(c.Command) == 0 {
 		return contract.Failure(muster.FailureUser, muster.ReasonSpec, "image %s has no command of its own: the job must give one", image.Ref)
@@ -83,7 +86,7 @@ func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *m
 	if !ok {
 		return contract.Failure(muster.FailureUser, muster.ReasonImage, "image %s: its stop signal %q is none", image.Ref, image.Config.StopSignal)
 	}
-	c.Env = al.containerEnvironment(&image.Config)
+	c.Env = p.containerEnvironment(&image.Config)
 	c.Container = &contract.Container{
 		Image: image, User: s.User, Volumes: image.Config.Volumes, StopSignal: int(stop), Hostname: hostname(s),
 	}
@@ -91,12 +94,9 @@ func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *m
 		c.Container.User = image.Config.User
 	}
 	if hasFiles(s) {
-		c.Container.Shared, c.Container.SharedAt = al.dir.Work(), Workspace
+		c.Container.Shared, c.Container.SharedAt = p.Dir.Work(), Workspace
 	}
-	if !isolated(s) {
-		return nil
-	}
-	return al.takeNetwork(ctx, c.Container)
+	return nil
 }
 
 // hasFiles reports whether the job puts files in or takes some out.
@@ -143,23 +143,23 @@ func hostname(s *wire.AllocSpec) string {
 
 // containerEnvironment is the command's whole environment: the image's, the job's over it,
 // and who it is. HOME is its user's, which init finds.
-func (al *allocation) containerEnvironment(image *contract.ImageConfig) []string {
+func (p Plan) containerEnvironment(image *contract.ImageConfig) []string {
 	env := map[string]string{"PATH": defaultPath}
 	for _, kv := range image.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k != "" {
 			env[k] = v
 		}
 	}
-	return al.identify(env)
+	return p.identify(env)
 }
 
-// identify adds the job's variables, and those that tell a member who it is.
-func (al *allocation) identify(env map[string]string) []string {
-	s := al.spec
+// identify adds the job's variables, and those that tell a member who it is. The job may set all but the latter.
+func (p Plan) identify(env map[string]string) []string {
+	s := p.Spec
 	for k, v := range s.Env {
 		env[k] = v
 	}
-	env["MUSTER_ALLOC"] = string(al.id)
+	env["MUSTER_ALLOC"] = string(p.ID)
 	env["MUSTER_ATTEMPT"] = strconv.Itoa(s.Attempt)
 	env["MUSTER_COUNT"] = strconv.Itoa(s.Count)
 	env["MUSTER_INDEX"] = strconv.Itoa(s.Index)
@@ -193,3 +193,5 @@ func signalOf(name string) (syscall.Signal, bool) {
 	sig := unix.SignalNum(name)
 	return sig, sig != 0
 }
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
