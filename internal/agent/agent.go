@@ -44,8 +44,8 @@ type Config struct {
 	Node       muster.NodeID
 	Capacity   muster.Resources
 	Attributes map[string]string
-	// Runtimes in order of preference. An allocation with an image gets the
-	// first that is an ImageRuntime, any other the first that is not.
+	// Runtimes in order of preference. An allocation with an image gets the first that is an
+	// ImageRuntime, any other the first that is not.
 	Runtimes []contract.Runtime
 	Logger   *slog.Logger
 	Version  string
@@ -57,24 +57,27 @@ type Config struct {
 	Listener net.Listener
 	// InputCache bounds cached inputs; 0 is 4 GiB.
 	InputCache muster.Bytes
-	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL may be; 0: api.DefaultInputLimit.
+	// Destinations are where URLs of inputs may lead, InputLimit is how large one input from a URL
+	// may be; 0: api.DefaultInputLimit.
 	Destinations destinations.Allowed
 	InputLimit   muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
-	// Images makes the store of images; nil: allocations with an image fail here. Called once, with how the
-	// server is asked for the right to pull a reference.
+	// Images makes the store of images; nil: allocations with an image fail here. Called once, with
+	// how the server is asked for the right to pull a reference.
 	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (contract.Images, error)
-	// LeaseEnd ends the machine, or what stands for it, when the lease is over; nil: leases are not heeded here.
+	// LeaseEnd ends the machine, or what stands for it, when the lease is over; nil: leases are not
+	// heeded here.
 	LeaseEnd func(ctx context.Context) error
 	// Networks gives containers networks of their own; nil: only none and host are to be had.
 	Networks contract.Networks
-	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in Dir; empty: none.
+	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in
+	// Dir; empty: none.
 	Broken string
 }
 
-// Agent turns the desired allocations of one node into sandboxes. It keeps the set of allocations and the server's side; each
-// allocation sees to itself.
+// Agent turns the desired allocations of one node into sandboxes. It keeps the set of allocations
+// and the server's side; each allocation sees to itself.
 type Agent struct {
 	cfg    Config
 	log    *slog.Logger
@@ -90,7 +93,8 @@ type Agent struct {
 	stepOnce sync.Once
 	mute     mute
 
-	// mu guards the set. Whoever holds it may take the mutex of an allocation, and that of the reporter.
+	// mu guards the set. Whoever holds it may take the mutex of an allocation, and that of the
+	// reporter.
 	mu        sync.Mutex
 	fence     wire.Fence // of fences, to be read without waiting for a set
 	allocs    map[muster.AllocID]*allocation
@@ -126,8 +130,8 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Run is the agent until ctx ends or another takes over (ErrReplaced).
-// Sandboxes live on after it. Run is called once.
+// Run is the agent until ctx ends or another takes over (ErrReplaced). Sandboxes live on after it.
+// Run is called once.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := os.Chmod(a.cfg.Dir, 0o700); err != nil {
 		return err
@@ -182,7 +186,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	quiet, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
 	cancel()
-	// A shutdown waits for connections that have just been made to say something: a server makes some ahead of their use.
+	// A shutdown waits for connections that have just been made to say something: a server makes
+	// some ahead of their use.
 	a.mute.close()
 	_ = srv.Shutdown(quiet)
 	_ = srv.Close()
@@ -230,8 +235,8 @@ func (a *Agent) giveUp(cancel func(), err error) error {
 	return err
 }
 
-// takeOver becomes the one agent of the directory and says so in its record.
-// It returns the record of the agent before.
+// takeOver becomes the one agent of the directory and says so in its record. It returns the record
+// of the agent before.
 func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, error) {
 	var lock *journal.Lock
 	var err error

@@ -14,7 +14,8 @@ import (
 const (
 	// attachTimeout bounds one try of Runtime.Attach or Remove.
 	attachTimeout = 10 * time.Second
-	// reattachFor is how long a runtime that cannot tell is asked about a sandbox of an earlier agent.
+	// reattachFor is how long a runtime that cannot tell is asked about a sandbox of an earlier
+	// agent.
 	reattachFor = time.Minute
 )
 

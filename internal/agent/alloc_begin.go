@@ -43,7 +43,8 @@ func (al *allocation) begin(ctx context.Context) (*box, error) {
 	select {
 	case n.starts <- struct{}{}:
 	default:
-		// Only an allocation that waits says that it is starting: otherwise the next report says that it runs.
+		// Only an allocation that waits says that it is starting: otherwise the next report says
+		// that it runs.
 		al.publish(starting)
 		if err := al.take(ctx, n.starts); err != nil {
 			return nil, err
@@ -85,8 +86,8 @@ func (al *allocation) begin(ctx context.Context) (*box, error) {
 // plan is what is known of the allocation before it is started.
 func (al *allocation) plan() launch.Plan { return launch.Plan{ID: al.id, Dir: al.dir, Spec: al.spec} }
 
-// contain changes the configuration of a process to that of a container, with its network. finish releases that, also if the
-// start fails.
+// contain changes the configuration of a process to that of a container, with its network. finish
+// releases that, also if the start fails.
 func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *muster.Failure {
 	if f := al.plan().Contain(c, al.image); f != nil || !isolated(al.spec) {
 		return f
@@ -94,8 +95,9 @@ func (al *allocation) contain(ctx context.Context, c *contract.SandboxConfig) *m
 	return al.takeNetwork(ctx, c.Container)
 }
 
-// markBegun makes the allocation one that has begun, and says for how long the start may take. The guard of an exclusive one is
-// looked at under the mutex: from here on the guard's watch sees the allocation.
+// markBegun makes the allocation one that has begun, and says for how long the start may take. The
+// guard of an exclusive one is looked at under the mutex: from here on the guard's watch sees the
+// allocation.
 func (al *allocation) markBegun() (limit time.Duration, f *muster.Failure) {
 	limit = startTimeout
 	al.mu.Lock()
@@ -111,8 +113,8 @@ func (al *allocation) markBegun() (limit time.Duration, f *muster.Failure) {
 	return limit, nil
 }
 
-// ask calls Runtime.Start. A start that is under way when the agent ends is finished: the next agent would find half of
-// one dead.
+// ask calls Runtime.Start. A start that is under way when the agent ends is finished: the next
+// agent would find half of one dead.
 func (al *allocation) ask(ctx context.Context, c contract.SandboxConfig, limit time.Duration) (contract.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()

@@ -49,8 +49,8 @@ func (al *allocation) drop(b *box) {
 	}
 }
 
-// openOutput opens the sandbox of an allocation for reading; nil if it never
-// had one, or has none yet and wait is not set. The caller drops it.
+// openOutput opens the sandbox of an allocation for reading; nil if it never had one, or has none
+// yet and wait is not set. The caller drops it.
 func (al *allocation) openOutput(ctx context.Context, wait bool) (*box, error) {
 	for {
 		if b := al.hold(); b != nil {

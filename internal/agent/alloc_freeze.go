@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	// freezeTime bounds the freezing of a sandbox; what could not be frozen is tried again after freezeRetry.
+	// freezeTime bounds the freezing of a sandbox; what could not be frozen is tried again after
+	// freezeRetry.
 	freezeTime  = 5 * time.Second
 	freezeRetry = 10 * time.Second
 )
 
-// settle makes an open sandbox stand or go on, as is wanted of it now; the caller holds a use of it. It stands if the
-// last set said so, it is ready, nobody is connected to its init, and it is not about to stop.
+// settle makes an open sandbox stand or go on, as is wanted of it now; the caller holds a use of
+// it. It stands if the last set said so, it is ready, nobody is connected to its init, and it is
+// not about to stop.
 func (al *allocation) settle(ctx context.Context, b *box) {
 	al.ice <- struct{}{} // a freeze under way is bounded, a thaw takes no time
 	defer func() { <-al.ice }()
@@ -75,8 +77,8 @@ func (al *allocation) settleOpen(ctx context.Context) {
 	}
 }
 
-// wake keeps a sandbox from standing while it is used, and lets it go on if it does. The server asks only for what it
-// wants to be used, but its set that says so may come later than who uses it.
+// wake keeps a sandbox from standing while it is used, and lets it go on if it does. The server
+// asks only for what it wants to be used, but its set that says so may come later than who uses it.
 func (al *allocation) wake(ctx context.Context, b *box) (sleep func()) {
 	al.mu.Lock()
 	al.awake++

@@ -13,7 +13,8 @@ import (
 const (
 	// pullTimeout bounds one pull, for each allocation that waits for it.
 	pullTimeout = time.Hour
-	// detailPace is the least time between two details of one allocation: each is a fact in the log.
+	// detailPace is the least time between two details of one allocation: each is a fact in the
+	// log.
 	detailPace = 2 * time.Second
 )
 
@@ -66,9 +67,10 @@ func (al *allocation) digest() string {
 	return al.image.Digest
 }
 
-// newestImage opens the image of an allocation. Where another version of its job ran here the registry is asked what the tag means
-// now, once for each version: a new version of a job means the image of now, and not what was known for some minutes. If
-// the registry cannot say, what is known is good enough.
+// newestImage opens the image of an allocation. Where another version of its job ran here the
+// registry is asked what the tag means now, once for each version: a new version of a job means the
+// image of now, and not what was known for some minutes. If the registry cannot say, what is known
+// is good enough.
 func (n *node) newestImage(ctx context.Context, s *wire.AllocSpec, tell func(contract.ImageProgress)) (*contract.Image, error) {
 	const remembered = 4096
 	n.mu.Lock()

@@ -12,11 +12,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// maxBegins is after how many agents that ended while they began it an allocation is given up: it may be what ends them.
+// maxBegins is after how many agents that ended while they began it an allocation is given up: it
+// may be what ends them.
 const maxBegins = 3
 
-// awaitSet waits until a set asks for an allocation that an earlier agent has left: while the agent was away the server may
-// have given it to another node.
+// awaitSet waits until a set asks for an allocation that an earlier agent has left: while the agent
+// was away the server may have given it to another node.
 func (al *allocation) awaitSet(ctx context.Context) error {
 	if !al.found {
 		return nil
@@ -54,7 +55,8 @@ func (al *allocation) writeDown(ctx context.Context) error {
 	return nil
 }
 
-// findAllocation goes on with the allocation of a directory that an earlier agent has left; nil if the directory is rubbish.
+// findAllocation goes on with the allocation of a directory that an earlier agent has left; nil if
+// the directory is rubbish.
 func findAllocation(n *node, id muster.AllocID) *allocation {
 	al := newAllocation(n, id, nil)
 	was, err := al.dir.Read()
@@ -71,8 +73,8 @@ func findAllocation(n *node, id muster.AllocID) *allocation {
 		close(al.opened)
 		close(al.done)
 	case was.Begun != nil:
-		// What ran may run, and is reported so until the runtime has been asked. What never got so far is not reported to
-		// run: the server would hand out a runner that is none.
+		// What ran may run, and is reported so until the runtime has been asked. What never got so
+		// far is not reported to run: the server would hand out a runner that is none.
 		al.report = &wire.AllocReport{ID: id, Status: muster.AllocStarting}
 		if ran := max(was.Ran, was.Ready); ran != 0 {
 			al.report = &wire.AllocReport{ID: id, Status: muster.AllocRunning, Started: cmp.Or(was.Ran, was.Begun.At), Ready: was.Ready}

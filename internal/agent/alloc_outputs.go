@@ -8,7 +8,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// collect makes a tar of each declared output. It is not ok when the allocation is to stop or the agent ends first.
+// collect makes a tar of each declared output. It is not ok when the allocation is to stop or the
+// agent ends first.
 func (al *allocation) collect(ctx context.Context) (list []wire.OutputReport, f *muster.Failure, ok bool) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()

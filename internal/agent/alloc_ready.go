@@ -26,13 +26,13 @@ const (
 	maxReadyWords = 200
 )
 
-// proveReady runs the readiness command of a sandbox until it passes, and makes that known. One that does not in time is
-// stopped, and has failed.
+// proveReady runs the readiness command of a sandbox until it passes, and makes that known. One
+// that does not in time is stopped, and has failed.
 func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness, grace time.Duration) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
-	// Not since the sandbox's start, which is a time of the node's clock: a step of that clock would fail what is getting ready.
-	// An agent that is restarted begins to count again.
+	// Not since the sandbox's start, which is a time of the node's clock: a step of that clock
+	// would fail what is getting ready. An agent that is restarted begins to count again.
 	began, told := time.Now(), time.Time{}
 	for {
 		why := tryReady(ctx, b.sandbox, r)
@@ -67,8 +67,8 @@ func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness,
 	}
 }
 
-// isReady writes down that an allocation is ready, so that a restarted agent does not run the command in a
-// sandbox that is in use, and tells it.
+// isReady writes down that an allocation is ready, so that a restarted agent does not run the
+// command in a sandbox that is in use, and tells it.
 func (al *allocation) isReady(ctx context.Context, b *box) {
 	at := muster.At(time.Now())
 	if err := al.dir.Append(journal.Step{Ready: at}); err != nil {
@@ -78,7 +78,8 @@ func (al *allocation) isReady(ctx context.Context, b *box) {
 	al.settle(ctx, b)
 }
 
-// tryReady runs the command once; nil if it exits with 0. What init says is the sandbox's own word: it harms only itself.
+// tryReady runs the command once; nil if it exits with 0. What init says is the sandbox's own word:
+// it harms only itself.
 func tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
 	limit := millis(r.TimeoutMillis)
 	if limit <= 0 {

@@ -45,8 +45,8 @@ func (al *allocation) told() *wire.AllocReport {
 	return al.report
 }
 
-// measured adds a measurement to the report of an allocation that still runs, if
-// it says anything new. The heartbeat that follows carries it.
+// measured adds a measurement to the report of an allocation that still runs, if it says anything
+// new. The heartbeat that follows carries it.
 func (al *allocation) measured(usage *wire.Usage, stdout, stderr wire.StreamReport) {
 	al.mu.Lock()
 	defer al.mu.Unlock()
@@ -133,7 +133,8 @@ func (al *allocation) finish(ctx context.Context, end *wire.AllocReport) {
 	}
 	<-n.files
 	if err != nil {
-		// It is reported all the same: a restarted agent would find the result again from the sandbox.
+		// It is reported all the same: a restarted agent would find the result again from the
+		// sandbox.
 		n.log.Error("result of an allocation is not on disk", "alloc", al.id, "error", err)
 	}
 	if isolated(al.spec) {

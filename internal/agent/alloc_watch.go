@@ -12,8 +12,8 @@ import (
 // defaultGrace is from TERM to KILL where the spec cannot be read.
 const defaultGrace = 10 * time.Second
 
-// watch waits for the end of a running sandbox and stops it when asked. It returns how the allocation ended; nil if the agent
-// ends first.
+// watch waits for the end of a running sandbox and stops it when asked. It returns how the
+// allocation ended; nil if the agent ends first.
 func (al *allocation) watch(ctx context.Context, b *box) *wire.AllocReport {
 	al.running(ctx, b)
 	stop := al.stop

@@ -12,17 +12,19 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// allocation is one allocation that the agent holds, from the set that brought it
-// until it is forgotten. Its goroutine is live; all others only signal it.
+// allocation is one allocation that the agent holds, from the set that brought it until it is
+// forgotten. Its goroutine is live; all others only signal it.
 //
-// Its steps are in files of their own: alloc_journal.go (known to the disk), alloc_image.go, alloc_inputs.go, alloc_begin.go
-// (the runtime is asked), alloc_network.go, alloc_watch.go (with alloc_ready.go and alloc_freeze.go), alloc_outputs.go and
-// alloc_report.go (its end). alloc_attach.go goes on with what an earlier agent began.
+// Its steps are in files of their own: alloc_journal.go (known to the disk), alloc_image.go,
+// alloc_inputs.go, alloc_begin.go (the runtime is asked), alloc_network.go, alloc_watch.go (with
+// alloc_ready.go and alloc_freeze.go), alloc_outputs.go and alloc_report.go (its end).
+// alloc_attach.go goes on with what an earlier agent began.
 type allocation struct {
 	id   muster.AllocID
 	dir  journal.AllocDir
 	node *node
-	// spec is what to run; nil once it has ended, and when it could not be read after a restart. Its goroutine's.
+	// spec is what to run; nil once it has ended, and when it could not be read after a restart.
+	// Its goroutine's.
 	spec *wire.AllocSpec
 	// image is held from before the start to the end; nil if it has none. Its goroutine's.
 	image *contract.Image
@@ -36,13 +38,15 @@ type allocation struct {
 	ice chan struct{}
 	// calls holds one token: the runtime is called for dir by one at a time.
 	calls chan struct{}
-	// stop is closed when it shall stop; wanted when a set of this agent's life asked for it to run;
-	// opened when its sandbox is there or never will be; done when it has ended.
+	// stop is closed when it shall stop; wanted when a set of this agent's life asked for it to
+	// run; opened when its sandbox is there or never will be; done when it has ended.
 	stop, wanted, opened, done chan struct{}
 
-	// mu guards the rest. Whoever holds the agent's mutex may take it, and who holds it may take the reporter's.
+	// mu guards the rest. Whoever holds the agent's mutex may take it, and who holds it may take
+	// the reporter's.
 	mu sync.Mutex
-	// report is what readers are told, replaced and never changed; nil until the allocation is on disk.
+	// report is what readers are told, replaced and never changed; nil until the allocation is on
+	// disk.
 	report   *wire.AllocReport
 	runtime  contract.Runtime
 	box      *box
@@ -52,11 +56,13 @@ type allocation struct {
 	asked    bool // wanted is closed
 	// ready is when it became ready; 0: it is not.
 	ready muster.Time
-	// wantFrozen is what the last set said; frozen whether its sandbox stands. noFreezer: it cannot be frozen.
+	// wantFrozen is what the last set said; frozen whether its sandbox stands. noFreezer: it cannot
+	// be frozen.
 	wantFrozen, frozen, noFreezer bool
 	// awake is how many use its init.
 	awake int
-	// unready is why it was stopped before it was ready, unguarded why it was killed when the guard lapsed.
+	// unready is why it was stopped before it was ready, unguarded why it was killed when the guard
+	// lapsed.
 	unready, unguarded *muster.Failure
 }
 
@@ -90,8 +96,8 @@ func (al *allocation) live(ctx context.Context) {
 // errHalted says that a step was broken off: the allocation is to stop, or the agent ends.
 var errHalted = errors.New("the allocation is to stop, or the agent ends")
 
-// start makes the sandbox, step by step. It returns it, or how the allocation ended without
-// one, or neither if the agent ends.
+// start makes the sandbox, step by step. It returns it, or how the allocation ended without one, or
+// neither if the agent ends.
 func (al *allocation) start(ctx context.Context) (*box, *wire.AllocReport) {
 	for _, step := range []func(context.Context) error{al.awaitSet, al.writeDown, al.findRuntime, al.openImage, al.placeInputs, al.awaitGuard} {
 		if err := step(ctx); err != nil {
@@ -105,7 +111,8 @@ func (al *allocation) start(ctx context.Context) (*box, *wire.AllocReport) {
 	return b, nil
 }
 
-// endWithout is the end of an allocation that has no sandbox because a step failed or was broken off; nil if the agent ends.
+// endWithout is the end of an allocation that has no sandbox because a step failed or was broken
+// off; nil if the agent ends.
 func (al *allocation) endWithout(ctx context.Context, err error) *wire.AllocReport {
 	var f *muster.Failure
 	switch {

@@ -88,7 +88,8 @@ func (n *node) imageNames() []string {
 	return names
 }
 
-// probe proves whether the node is ready. One at a time: a second caller waits, within its own time.
+// probe proves whether the node is ready. One at a time: a second caller waits, within its own
+// time.
 func (n *node) probe(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	select {
 	case n.probing <- struct{}{}:

@@ -9,7 +9,8 @@ type crew struct {
 	wg     sync.WaitGroup
 }
 
-// spawn starts a goroutine that Run waits for. It is false, and nothing was started, when Run already waits.
+// spawn starts a goroutine that Run waits for. It is false, and nothing was started, when Run
+// already waits.
 func (c *crew) spawn(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // massStop is from how many running sandboxes on a set may not stop more than half.
 const massStop = 5
 
-// obey does what a set says, or refuses all of it: then the error is a *wire.Refusal.
-// Sets are obeyed one after the other; ctx is of the request, life of the agent.
+// obey does what a set says, or refuses all of it: then the error is a *wire.Refusal. Sets are
+// obeyed one after the other; ctx is of the request, life of the agent.
 func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
 	select {
 	case a.sets <- struct{}{}:
@@ -28,7 +28,8 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	if r := a.massStop(d); r != nil {
 		return wire.DesiredAnswer{}, r
 	}
-	// First the fence: what is done below is never done on the word of a fence that could be forgotten.
+	// First the fence: what is done below is never done on the word of a fence that could be
+	// forgotten.
 	if err := a.fences.Save(d.Fence); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
@@ -47,8 +48,8 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	return answer, nil
 }
 
-// massStop refuses a set that would stop most of what runs here without naming
-// the cause of each: an empty or restored server must not end a node's work.
+// massStop refuses a set that would stop most of what runs here without naming the cause of each:
+// an empty or restored server must not end a node's work.
 func (a *Agent) massStop(d wire.Desired) *wire.Refusal {
 	named := make(map[muster.AllocID]bool, len(d.Named))
 	for _, id := range d.Named {
@@ -167,8 +168,8 @@ func (a *Agent) release(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// forgotten remembers the last ids that were forgotten, a bounded number. The
-// fence alone keeps old sets out; this keeps a server's own mistake from running a member twice.
+// forgotten remembers the last ids that were forgotten, a bounded number. The fence alone keeps old
+// sets out; this keeps a server's own mistake from running a member twice.
 type forgotten struct {
 	ring []muster.AllocID
 	next int

@@ -8,7 +8,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// endExclusive ends the exclusive allocations that have begun, as the guard has lapsed. Those that have not begun wait for the server.
+// endExclusive ends the exclusive allocations that have begun, as the guard has lapsed. Those that
+// have not begun wait for the server.
 func (a *Agent) endExclusive(limit time.Duration) {
 	for _, al := range a.list() {
 		if al.exclusive {
@@ -44,8 +45,8 @@ func (al *allocation) endUnguarded(why *muster.Failure) {
 	}
 }
 
-// lapsed is why an exclusive allocation ends when the guard has lapsed; limit is how long the last word had granted, 0 if this agent
-// heard none.
+// lapsed is why an exclusive allocation ends when the guard has lapsed; limit is how long the last
+// word had granted, 0 if this agent heard none.
 func (n *node) lapsed(limit time.Duration) *muster.Failure {
 	if limit == 0 {
 		return contract.Failure(muster.FailureOutside, muster.ReasonUnguarded, "its job is exclusive, and the agent of node %s was away for longer than its fence allows", n.cfg.Node)

@@ -17,9 +17,9 @@ const (
 	grantUsual = time.Minute
 )
 
-// grants are the rights to pull that are asked for. The server's credentials stay
-// with it: a node asks for each image, and gets what opens that one for a while. The store of images
-// uses it for that long; if it asks again before, a registry has refused it, so none is kept here.
+// grants are the rights to pull that are asked for. The server's credentials stay with it: a node
+// asks for each image, and gets what opens that one for a while. The store of images uses it for
+// that long; if it asks again before, a registry has refused it, so none is kept here.
 type grants struct {
 	added func() // tells readers that something is asked for
 

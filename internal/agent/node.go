@@ -19,8 +19,9 @@ import (
 // checkTimeout bounds one check of all runtimes.
 const checkTimeout = 15 * time.Second
 
-// node is what the machine offers to all allocations: runtimes, images, inputs and networks, and the tokens that bound how much
-// is done at once. It knows no allocation. What is not guarded by mu is set before anything is served.
+// node is what the machine offers to all allocations: runtimes, images, inputs and networks, and
+// the tokens that bound how much is done at once. It knows no allocation. What is not guarded by mu
+// is set before anything is served.
 type node struct {
 	cfg      Config
 	log      *slog.Logger

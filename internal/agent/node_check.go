@@ -48,7 +48,8 @@ func (n *node) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	return n.runtimeFor(spec)
 }
 
-// runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is demanded is never given.
+// runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is
+// demanded is never given.
 func (n *node) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	var less muster.Isolation
 	var other string

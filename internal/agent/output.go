@@ -15,14 +15,14 @@ import (
 
 const (
 	outputBuffer = 64 << 10
-	// A follower that has read all looks again after followFirst, then after
-	// twice that, up to followLongest: live to the eye, and nearly free for a silent stream.
+	// A follower that has read all looks again after followFirst, then after twice that, up to
+	// followLongest: live to the eye, and nearly free for a silent stream.
 	followFirst   = 2 * time.Millisecond
 	followLongest = 100 * time.Millisecond
 )
 
-// serveOutput answers with a stream of output from an offset, and goes on
-// until the end of the command if it is followed. Each request reads for itself: a slow one holds nothing up.
+// serveOutput answers with a stream of output from an offset, and goes on until the end of the
+// command if it is followed. Each request reads for itself: a slow one holds nothing up.
 func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -61,7 +61,8 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !c.run(r.Context(), b.sandbox.Done(), follow) {
-		// Bytes are missing and the header that would say so is sent: the reader comes again at its offset.
+		// Bytes are missing and the header that would say so is sent: the reader comes again at its
+		// offset.
 		panic(http.ErrAbortHandler)
 	}
 }

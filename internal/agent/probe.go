@@ -18,7 +18,8 @@ import (
 const (
 	// commandTimeout ends an operator's command that came without a time, commandLongest any.
 	commandTimeout, commandLongest = 30 * time.Second, 10 * time.Minute
-	// commandDelay is how long its descriptors are waited for once it is dead: others may hold them.
+	// commandDelay is how long its descriptors are waited for once it is dead: others may hold
+	// them.
 	commandDelay = time.Second
 	// maxCommandOutput is how much of what it says is looked at.
 	maxCommandOutput = 16 << 10
@@ -26,8 +27,8 @@ const (
 	againAfter = "again after "
 )
 
-// ask runs the operator's command: exit code 0 says that the node is ready. Any other says that it is not; a line
-// "again after 30s" when to ask next, the last other line why.
+// ask runs the operator's command: exit code 0 says that the node is ready. Any other says that it
+// is not; a line "again after 30s" when to ask next, the last other line why.
 func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	if len(p.Command) == 0 {
 		return wire.ProbeAnswer{Ready: true}

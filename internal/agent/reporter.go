@@ -10,8 +10,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// reporter knows the readers of reports with what each has not been told, and what is to be told of the node as a whole. Its mutex is the
-// innermost: an allocation may hold its own meanwhile.
+// reporter knows the readers of reports with what each has not been told, and what is to be told of
+// the node as a whole. Its mutex is the innermost: an allocation may hold its own meanwhile.
 type reporter struct {
 	log *slog.Logger
 
@@ -19,14 +19,15 @@ type reporter struct {
 	readers  map[*reader]struct{}
 	used     wire.Usage
 	freeDisk int64
-	// condition is what a look at the node said last; atHand are its images, atHandGen how often they changed.
+	// condition is what a look at the node said last; atHand are its images, atHandGen how often
+	// they changed.
 	condition wire.Condition
 	atHand    []string
 	atHandGen int
 }
 
-// reader is one stream of reports on its way. It keeps which allocations
-// changed, not how: a slow reader costs no more than one entry for each.
+// reader is one stream of reports on its way. It keeps which allocations changed, not how: a slow
+// reader costs no more than one entry for each.
 type reader struct {
 	wake chan struct{}
 
@@ -67,7 +68,8 @@ func (p *reporter) idle() bool {
 	return len(p.readers) == 0
 }
 
-// changed notes that the report of an allocation is another one. Readers are told at once, or without now with what comes next.
+// changed notes that the report of an allocation is another one. Readers are told at once, or
+// without now with what comes next.
 func (p *reporter) changed(id muster.AllocID, now bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,14 +110,16 @@ func (p *reporter) beat() {
 	}
 }
 
-// measured notes what all sandboxes use together, and how much of the disk is free. The next heartbeat carries it.
+// measured notes what all sandboxes use together, and how much of the disk is free. The next
+// heartbeat carries it.
 func (p *reporter) measured(used wire.Usage, freeDisk int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used, p.freeDisk = used, freeDisk
 }
 
-// noticed notes the condition of the node and its images, and tells readers of another condition at once.
+// noticed notes the condition of the node and its images, and tells readers of another condition at
+// once.
 func (p *reporter) noticed(now wire.Condition, images []string) {
 	p.mu.Lock()
 	changed := p.condition != now
@@ -136,8 +140,8 @@ func (p *reporter) noticed(now wire.Condition, images []string) {
 	}
 }
 
-// next is a report of what the reader has not been told, without allocations and needs: those are named. It is no news if
-// there is nothing to tell.
+// next is a report of what the reader has not been told, without allocations and needs: those are
+// named. It is no news if there is nothing to tell.
 func (p *reporter) next(rd *reader, whole bool) (r wire.Report, dirty []muster.AllocID, needs, news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

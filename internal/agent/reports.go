@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// reportPace is the least time between two reports of a stream: what changes within it
-	// travels together. A change after silence is sent at once.
+	// reportPace is the least time between two reports of a stream: what changes within it travels
+	// together. A change after silence is sent at once.
 	reportPace = 4 * time.Millisecond
 	// beatEvery leaves some of HeartbeatEvery for the way.
 	beatEvery = wire.HeartbeatEvery * 4 / 5 * time.Millisecond
@@ -25,9 +25,9 @@ const (
 	measureWait = 500 * time.Millisecond
 	// writeTimeout ends a stream whose reader takes nothing.
 	writeTimeout = 30 * time.Second
-	// maxDetail and maxWord bound in bytes, beside contract.MaxMessage, what a report says of one allocation in words that others
-	// choose: servers of URLs, registries, commands. A server refuses reports that are larger than it expects, and then the whole node
-	// is out of contact.
+	// maxDetail and maxWord bound in bytes, beside contract.MaxMessage, what a report says of one
+	// allocation in words that others choose: servers of URLs, registries, commands. A server
+	// refuses reports that are larger than it expects, and then the whole node is out of contact.
 	maxDetail = 200
 	maxWord   = 64
 )
@@ -66,7 +66,8 @@ func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 // nextReport takes what the reader has not been told; no news if there is nothing.
 func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
 	digests, grants := a.node.inputs.Needs(), a.grants.needs()
-	// The set's mutex is held to the end: of two readers' reports the one with the later number is never the older one.
+	// The set's mutex is held to the end: of two readers' reports the one with the later number is
+	// never the older one.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r, dirty, needs, news := a.node.reporter.next(rd, whole)
@@ -97,7 +98,8 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 	return r, allocs, news
 }
 
-// bounded is what is said of an allocation, within what a server takes. Records on disk may have longer texts, and so may what an init says.
+// bounded is what is said of an allocation, within what a server takes. Records on disk may have
+// longer texts, and so may what an init says.
 func bounded(r *wire.AllocReport) *wire.AllocReport {
 	long := r.Failure != nil && (len(r.Failure.Message) > contract.MaxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
 	if !long && len(r.Detail) <= maxDetail && len(r.Signal) <= maxWord && len(r.Image) <= 2*maxWord {
@@ -112,8 +114,8 @@ func bounded(r *wire.AllocReport) *wire.AllocReport {
 	return &out
 }
 
-// writeReport writes a report as one line, its allocations one by one: a whole
-// report of thousands is never in memory as a whole.
+// writeReport writes a report as one line, its allocations one by one: a whole report of thousands
+// is never in memory as a whole.
 func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) error {
 	head, err := json.Marshal(r)
 	if err != nil {
@@ -145,8 +147,8 @@ func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) err
 	return w.WriteByte('\n')
 }
 
-// sample measures what runs and makes every reader send a heartbeat. Measuring
-// that takes long holds no heartbeat up: the server would take the node for lost.
+// sample measures what runs and makes every reader send a heartbeat. Measuring that takes long
+// holds no heartbeat up: the server would take the node for lost.
 func (a *Agent) sample(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()

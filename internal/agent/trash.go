@@ -44,8 +44,8 @@ const (
 	trashRetry   = 30 * time.Second
 )
 
-// trash deletes directories beside everything else. What cannot be deleted is
-// tried again; what is not deleted when the agent ends is rubbish for the next one.
+// trash deletes directories beside everything else. What cannot be deleted is tried again; what is
+// not deleted when the agent ends is rubbish for the next one.
 type trash struct {
 	empty func(context.Context, trashItem) error
 	log   *slog.Logger
@@ -134,8 +134,8 @@ func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool
 	})
 }
 
-// emptyDir deletes what is left of an allocation. The journal goes first: without
-// it a restarted agent takes the rest for rubbish, and not for something to start.
+// emptyDir deletes what is left of an allocation. The journal goes first: without it a restarted
+// agent takes the rest for rubbish, and not for something to start.
 func (n *node) emptyDir(ctx context.Context, item trashItem) error {
 	if item.calls != nil {
 		select {
@@ -165,8 +165,8 @@ func (n *node) emptyDir(ctx context.Context, item trashItem) error {
 	return item.dir.Remove()
 }
 
-// emptyTemp deletes what agents that were killed have left in their temporary
-// directory: a runtime's probe may be a sandbox that still runs.
+// emptyTemp deletes what agents that were killed have left in their temporary directory: a
+// runtime's probe may be a sandbox that still runs.
 func (n *node) emptyTemp(ctx context.Context) error {
 	dir := filepath.Join(n.cfg.Dir, journal.TempName)
 	entries, err := os.ReadDir(dir)

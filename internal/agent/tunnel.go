@@ -20,10 +20,10 @@ func switching(kills int64, more string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n%s\r\n", wire.UpgradeInit, wire.HeaderOOMKills, kills, more)
 }
 
-// serveTunnel connects whoever asks to the init of a sandbox. What is said there is
-// neither read nor believed here: bytes go both ways until either side ends. The request's
-// body is what goes to init first. A server on this machine is handed the connection if it asks for that: the way through us, twice for
-// each word, takes as long as what init does.
+// serveTunnel connects whoever asks to the init of a sandbox. What is said there is neither read
+// nor believed here: bytes go both ways until either side ends. The request's body is what goes to
+// init first. A server on this machine is handed the connection if it asks for that: the way
+// through us, twice for each word, takes as long as what init does.
 func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -62,10 +62,11 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Time{})
-	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing may go in earlier.
+	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing
+	// may go in earlier.
 	kills := contract.OOMKills(b.sandbox)
-	// What came with the request goes first: init is at work while the rest is made ready. Where the connection is given away
-	// nobody is left to send on what comes after.
+	// What came with the request goes first: init is at work while the rest is made ready. Where
+	// the connection is given away nobody is left to send on what comes after.
 	give := r.Header.Get(wire.HeaderHandOver) != "" && r.ContentLength >= 0
 	size := int64(0)
 	if give {
@@ -84,11 +85,13 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	if _, err := conn.Write(switching(kills, "")); err != nil {
 		return
 	}
-	// Not what was buffered goes on to read: package http takes an end there for the end of the request, and of its context.
+	// Not what was buffered goes on to read: package http takes an end there for the end of the
+	// request, and of its context.
 	tunnel.Carry(ctx, conn, io.MultiReader(bytes.NewReader(rest), conn), inside)
 }
 
-// notListening answers for an init that takes nobody in: most often it is about to end, and nobody has seen that yet.
+// notListening answers for an init that takes nobody in: most often it is about to end, and nobody
+// has seen that yet.
 func (a *Agent) notListening(w http.ResponseWriter, al *allocation) {
 	if now := al.progress(); now.stopping || now.ended {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s is being stopped", al.id))

@@ -20,8 +20,9 @@ var (
 	ErrOutputDropped = errors.New("that part of the output was dropped by the output limit")
 )
 
-// MaxMessage bounds the message of a failure, in bytes. Servers of URLs, registries and commands choose the words, and a
-// muster server refuses reports that are larger than it expects. In JSON a byte can become six.
+// MaxMessage bounds the message of a failure, in bytes. Servers of URLs, registries and commands
+// choose the words, and a muster server refuses reports that are larger than it expects. In JSON a
+// byte can become six.
 const MaxMessage = 1500
 
 // Failure makes a failure; the message is a sentence that names what is wrong, cut at MaxMessage.
@@ -29,7 +30,8 @@ func Failure(class muster.FailureClass, reason muster.Reason, format string, arg
 	return &muster.Failure{Class: class, Reason: reason, Message: muster.Truncate(fmt.Sprintf(format, args...), MaxMessage)}
 }
 
-// AsFailure is err as a failure: err itself if it is one, else one of the given class that says what and err.
+// AsFailure is err as a failure: err itself if it is one, else one of the given class that says
+// what and err.
 func AsFailure(err error, class muster.FailureClass, reason muster.Reason, what string) *muster.Failure {
 	var f *muster.Failure
 	if errors.As(err, &f) {
@@ -38,8 +40,8 @@ func AsFailure(err error, class muster.FailureClass, reason muster.Reason, what 
 	return Failure(class, reason, "%s: %v", what, err)
 }
 
-// FileFailure turns an error of a file into a failure. What the disk or
-// the process table refuses is the node's failure, anything else the user's, for the given reason.
+// FileFailure turns an error of a file into a failure. What the disk or the process table refuses
+// is the node's failure, anything else the user's, for the given reason.
 func FileFailure(reason muster.Reason, what string, err error) *muster.Failure {
 	for _, e := range []error{
 		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ESTALE,

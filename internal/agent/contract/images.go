@@ -8,12 +8,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Images is the node's store of images. All methods may be called at once. Errors
-// are *muster.Failure: class user for an image that does not exist or cannot be used here, outside for a
-// registry out of order, node for this machine.
+// Images is the node's store of images. All methods may be called at once. Errors are
+// *muster.Failure: class user for an image that does not exist or cannot be used here, outside for
+// a registry out of order, node for this machine.
 type Images interface {
-	// Open brings an image here unless it is here, and keeps it until its Release. It calls tell with the progress, from
-	// one goroutine at a time.
+	// Open brings an image here unless it is here, and keeps it until its Release. It calls tell
+	// with the progress, from one goroutine at a time.
 	Open(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
 	// Pull is Open that asks the registry in any case what a tag means now.
 	Pull(ctx context.Context, ref string, tell func(ImageProgress)) (*Image, error)
@@ -21,7 +21,8 @@ type Images interface {
 	Hold(digest string) (*Image, error)
 	// List tells what is here.
 	List() wire.ImageList
-	// Prune deletes what nothing uses; with all also what was used lately. It returns how many bytes are free again.
+	// Prune deletes what nothing uses; with all also what was used lately. It returns how many
+	// bytes are free again.
 	Prune(ctx context.Context, all bool) (freed muster.Bytes, err error)
 }
 
@@ -29,8 +30,8 @@ type Images interface {
 type Image struct {
 	// Ref is the reference that was asked for; Digest is what it meant, "sha256:" and 64 digits.
 	Ref, Digest string
-	// Root is a directory below which Layers lie, the topmost first, relative to it: the names are short enough for
-	// all to fit into one mount option.
+	// Root is a directory below which Layers lie, the topmost first, relative to it: the names are
+	// short enough for all to fit into one mount option.
 	Root   string
 	Layers []string
 	Config ImageConfig
@@ -53,7 +54,8 @@ type ImageConfig struct {
 	StopSignal string
 }
 
-// ImageProgress is how far a pull has come. Bytes are those that travel; 0 of 0 before the total is known.
+// ImageProgress is how far a pull has come. Bytes are those that travel; 0 of 0 before the total is
+// known.
 type ImageProgress struct {
 	Done, Total        int64
 	Layers, LayersDone int

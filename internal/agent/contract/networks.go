@@ -31,8 +31,8 @@ type NetworkSpec struct {
 
 // Network is a network of a sandbox's own.
 type Network struct {
-	// Namespace is the path of its network namespace, valid in this process until the sandbox runs. Empty: the runtime
-	// makes a namespace with nothing but a loopback.
+	// Namespace is the path of its network namespace, valid in this process until the sandbox runs.
+	// Empty: the runtime makes a namespace with nothing but a loopback.
 	Namespace string
 	// Address of the sandbox; empty: it has none but the loopback's.
 	Address string

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Allowed decides where the agent may connect to for what others name: URLs of inputs, registries, and wherever those
-// redirect to. Addresses are looked at when a connection is made, after names were resolved, so that neither a redirect nor a name that
-// resolves to something else leads past it. The services of this machine and those by which clouds tell machines their
-// secrets are refused unless they are among the allowed prefixes.
+// Allowed are the prefixes to which the agent may connect although they are this machine's or its
+// cloud's. It applies to what others name: URLs of inputs, registries, and wherever those redirect
+// to. The address is checked when a connection is made, after the name was resolved, so that
+// neither a redirect nor a name that resolves to something else leads past it.
 type Allowed []netip.Prefix
 
 // Parse reads prefixes, as "10.0.0.0/8", and addresses.
@@ -33,15 +33,17 @@ func Parse(texts []string) (Allowed, error) {
 	return d, nil
 }
 
-// RefusedError is the error of a connection to an address that is refused. It says nothing of what is there.
+// RefusedError is the error of a connection to an address that is refused. It does not tell whether
+// anything listens there.
 type RefusedError struct{ Address netip.Addr }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s is an address of this node or of its cloud's metadata, where nothing may be fetched from; allow_addresses of the pool can allow it", e.Address)
 }
 
-// Metadata are the addresses by which clouds tell their machines secrets, beside the link-local range: Alibaba's, Azure's, Oracle's,
-// and those of IPv6 of Amazon and Google.
+// Metadata are the addresses of the metadata services of clouds, which tell machines their secrets,
+// beside the link-local range: those of Alibaba, Azure and Oracle, and over IPv6 of Amazon and
+// Google.
 func Metadata() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("168.63.129.16/32"), netip.MustParsePrefix("192.0.0.192/32"),
@@ -71,7 +73,7 @@ func (d Allowed) Refuses(a netip.Addr) bool {
 	return a.Is4() && a.As4()[0] == 0 // this host, whatever comes behind
 }
 
-// embedded is the IPv4 address to which a translator on the way would send.
+// embedded is the IPv4 address in an IPv6 address, to which a translator on the way would send.
 func embedded(a netip.Addr) (netip.Addr, bool) {
 	if !a.Is6() {
 		return a, false
@@ -86,15 +88,17 @@ func embedded(a netip.Addr) (netip.Addr, bool) {
 	return a, false
 }
 
-// MaxHeader bounds the header of an answer, in bytes: the default is 10 MiB, and there may be as many requests as allocations with inputs.
+// MaxHeader bounds the header of an answer, in bytes: the default is 10 MiB, and there may be as
+// many requests as allocations with inputs.
 const MaxHeader = 256 << 10
 
 type hereKey struct{}
 
-// AllowHere lets connections of this context go to loopback addresses: to a registry that the operator has named so.
+// AllowHere lets connections of this context go to loopback addresses: to a registry that the
+// operator has named so.
 func AllowHere(ctx context.Context) context.Context { return context.WithValue(ctx, hereKey{}, true) }
 
-// control refuses a connection when its address is known and nothing has been sent.
+// control refuses a connection as soon as its address is known, before anything is sent.
 func (d Allowed) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -107,8 +111,9 @@ func (d Allowed) control(ctx context.Context, _, address string, _ syscall.RawCo
 	return &RefusedError{a}
 }
 
-// Transport is for requests to what others name. Answers are taken as they are stored. A proxy that the agent's own environment names is asked as it is: what it
-// may reach is its operator's matter.
+// Transport is for requests to what others name; header bounds the wait for the header of an
+// answer. It does not unpack answers. It connects to a proxy that the agent's own environment names
+// without a check: what the proxy may reach is its operator's matter.
 func (d Allowed) Transport(header time.Duration) *http.Transport {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.ResponseHeaderTimeout = header
@@ -126,7 +131,7 @@ func (d Allowed) Transport(header time.Duration) *http.Transport {
 	return tr
 }
 
-// proxyAddresses are those of the proxies in the environment, as they are dialled.
+// proxyAddresses are the addresses of the proxies in the environment, as they are dialled.
 func proxyAddresses() map[string]bool {
 	all := map[string]bool{}
 	for _, scheme := range []string{"http", "https"} {

@@ -5,9 +5,10 @@
 //   - Guard says for how long exclusive allocations may run without a further word: the server may start them elsewhere
 //     after that. The agent ends them when it lapses.
 //
-// All three outlive the agent: each keeps a small file in the agent's directory. Package agent renews them with each
-// set that it obeys.
+// All three outlive the agent: each keeps a small file in the agent's directory. Package agent
+// renews them with each set that it obeys.
 //
-// It must never know an allocation, end anything but through the functions that it is given, or hold a mutex while it
-// reads or writes a file: those who ask how long the guard holds must not wait for a slow disk.
+// It must never know an allocation, end anything but through the functions that it is given, or
+// hold a mutex while it reads or writes a file: those who ask how long the guard holds must not
+// wait for a slow disk.
 package fencing

@@ -21,10 +21,10 @@ const (
 	fenceTipName = "fence-tip.json"
 )
 
-// Fences keeps the highest fence that was obeyed, in two files: one is written
-// through to the disk whenever cluster, epoch or term change, the other one follows the index.
-// Within a term the index matters only after the loss of the process, which keeps the page cache;
-// a power cut ends every sandbox as well. It is for one goroutine at a time.
+// Fences keeps the highest fence that was obeyed, in two files: one is written through to the disk
+// whenever cluster, epoch or term change, the other one follows the index. Within a term the index
+// matters only after the loss of the process, which keeps the page cache; a power cut ends every
+// sandbox as well. It is for one goroutine at a time.
 type Fences struct {
 	dir string
 	// last is what is on disk.
@@ -33,12 +33,13 @@ type Fences struct {
 	tip *os.File
 }
 
-// tipSize is the size of the second file: each fence is padded to it and written
-// over the one before by one write within a page, which a killed agent has done or has not. A new
-// file each time took more of a busy agent's time than anything else that it does for a set.
+// tipSize is the size of the second file: each fence is padded to it and written over the one
+// before by one write within a page, which a killed agent has done or has not. A new file each time
+// took more of a busy agent's time than anything else that it does for a set.
 const tipSize = 512
 
-// LoadFences reads the highest fence that an agent of the directory obeyed. A file that cannot be read is an error.
+// LoadFences reads the highest fence that an agent of the directory obeyed. A file that cannot be
+// read is an error.
 func LoadFences(dir string) (*Fences, error) {
 	s := &Fences{dir: dir}
 	b, err := os.ReadFile(filepath.Join(dir, FenceName))
@@ -49,7 +50,8 @@ func LoadFences(dir string) (*Fences, error) {
 		err = json.Unmarshal(b, &s.last)
 	}
 	if err != nil {
-		// Without the fence the agent would obey a server that was replaced long ago: a person decides.
+		// Without the fence the agent would obey a server that was replaced long ago: a person
+		// decides.
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, FenceName), err)
 	}
 	var tip wire.Fence

@@ -8,8 +8,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// TestFencesAreFound: whatever was saved last is what the next agent finds, also
-// when an earlier one wrote its second file in another way or another size.
+// TestFencesAreFound: whatever was saved last is what the next agent finds, also when an earlier
+// one wrote its second file in another way or another size.
 func TestFencesAreFound(t *testing.T) {
 	dir := t.TempDir()
 	find := func(want wire.Fence) *Fences {
@@ -44,7 +44,8 @@ func TestFencesAreFound(t *testing.T) {
 		t.Errorf("the second file: %v, %v", info.Size(), err)
 	}
 
-	// A later term starts with a smaller index, and an index of the term before says nothing about it.
+	// A later term starts with a smaller index, and an index of the term before says nothing about
+	// it.
 	f.Term, f.Index = 2, 7
 	save(s, f)
 	f.Index = 8

@@ -20,17 +20,19 @@ const GuardName = "guard.json"
 // guardLook is how soon after a suspend the agent sees that the guard has lapsed.
 const guardLook = time.Second
 
-// Guard is for how long exclusive allocations may run without a further word from the server. It counts from a moment
-// before the server spoke: each answer to a set carries the agent's own clock (Tick), the server returns it with the next set,
-// and only what came back counts. However long a set was on its way, it renews nothing that the server did not mean to when it
-// sent the set, and the two clocks need not agree.
+// Guard is for how long exclusive allocations may run without a further word from the server. It
+// counts from a moment before the server spoke: each answer to a set carries the agent's own clock
+// (Tick), the server returns it with the next set, and only what came back counts. However long a
+// set was on its way, it renews nothing that the server did not mean to when it sent the set, and
+// the two clocks need not agree.
 //
 // A guard outlives the agent: an agent that is started again reads from the disk how much is left.
 type Guard struct {
 	path string
 	log  *slog.Logger
-	// began is the zero of ticks, of this process. asleep is for how long the machine was suspended since its boot, asleepAtBegan
-	// the same at began: time.Now does not advance meanwhile, and the server's clock does.
+	// began is the zero of ticks, of this process. asleep is for how long the machine was suspended
+	// since its boot, asleepAtBegan the same at began: time.Now does not advance meanwhile, and the
+	// server's clock does.
 	began         time.Time
 	asleep        func() time.Duration
 	asleepAtBegan time.Duration
@@ -47,18 +49,20 @@ type Guard struct {
 	limit time.Duration
 	// renewed is closed and replaced when until is later.
 	renewed chan struct{}
-	// kept is the until on the disk, roughly; zero: none. keptAtMost is the latest that may be there, while a write is
-	// under way or after it failed.
+	// kept is the until on the disk, roughly; zero: none. keptAtMost is the latest that may be
+	// there, while a write is under way or after it failed.
 	kept, keptAtMost time.Time
 }
 
-// guardFile is the content of the file: a moment of this boot of the machine, as time since the boot, sleep included.
+// guardFile is the content of the file: a moment of this boot of the machine, as time since the
+// boot, sleep included.
 type guardFile struct {
 	Kernel string        `json:"kernel"`
 	Until  time.Duration `json:"until_ns"`
 }
 
-// LoadGuard continues what an earlier agent of this boot of the machine was granted. What cannot be read was granted nothing.
+// LoadGuard continues what an earlier agent of this boot of the machine was granted. What cannot be
+// read was granted nothing.
 func LoadGuard(dir string, log *slog.Logger) *Guard {
 	now := time.Now()
 	g := &Guard{
@@ -86,11 +90,13 @@ func (g *Guard) now() time.Time {
 	return time.Now().Add(slept)
 }
 
-// Tick is the agent's clock as the server gives it back: microseconds since this agent began, at least 1.
+// Tick is the agent's clock as the server gives it back: microseconds since this agent began, at
+// least 1.
 func (g *Guard) Tick() int64 { return max(g.now().Sub(g.began).Microseconds(), 1) }
 
-// Renew grants so many milliseconds from tick on. The newest word holds, also one that grants less: the server that shortened
-// the fence counts on it. With keep there is something to guard, and a restarted agent has to know of it.
+// Renew grants so many milliseconds from tick on. The newest word holds, also one that grants less:
+// the server that shortened the fence counts on it. With keep there is something to guard, and a
+// restarted agent has to know of it.
 func (g *Guard) Renew(tick, millis int64, keep bool) {
 	if tick <= 0 || millis <= 0 {
 		return
@@ -132,7 +138,8 @@ func (g *Guard) Keep() {
 	}
 }
 
-// save writes down the newest until. It is not synced: after a power cut nothing runs that the guard is for.
+// save writes down the newest until. It is not synced: after a power cut nothing runs that the
+// guard is for.
 func (g *Guard) save() {
 	g.writing <- struct{}{}
 	defer func() { <-g.writing }()
@@ -140,7 +147,8 @@ func (g *Guard) save() {
 	until := g.until
 	done := g.kept.Equal(until) && g.keptAtMost.Equal(until)
 	if !done && until.After(g.keptAtMost) {
-		// A word that grants less may come while this one is being written: it has to see what the disk will say.
+		// A word that grants less may come while this one is being written: it has to see what the
+		// disk will say.
 		g.keptAtMost = until
 	}
 	g.mu.Unlock()
@@ -162,8 +170,8 @@ func (g *Guard) save() {
 	g.mu.Unlock()
 }
 
-// Left is for how long the guard holds, 0 or less if it does not, and limit for how long the last word granted it; 0: there was
-// none in this agent's time. It never waits for the disk.
+// Left is for how long the guard holds, 0 or less if it does not, and limit for how long the last
+// word granted it; 0: there was none in this agent's time. It never waits for the disk.
 func (g *Guard) Left() (left, limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,7 +181,8 @@ func (g *Guard) Left() (left, limit time.Duration) {
 // Holds reports whether exclusive allocations may run now.
 func (g *Guard) Holds() bool { left, _ := g.Left(); return left > 0 }
 
-// Await waits until the guard holds, and its end is on disk. It is false if ctx ends or stop is closed before.
+// Await waits until the guard holds, and its end is on disk. It is false if ctx ends or stop is
+// closed before.
 func (g *Guard) Await(ctx context.Context, stop <-chan struct{}) bool {
 	for {
 		g.mu.Lock()
@@ -193,8 +202,8 @@ func (g *Guard) Await(ctx context.Context, stop <-chan struct{}) bool {
 	}
 }
 
-// Watch calls lapsed, with the limit of the last word, whenever the guard does not hold, until ctx ends: once at first
-// if it never held, and again after each change that leaves it lapsed.
+// Watch calls lapsed, with the limit of the last word, whenever the guard does not hold, until ctx
+// ends: once at first if it never held, and again after each change that leaves it lapsed.
 func (g *Guard) Watch(ctx context.Context, lapsed func(limit time.Duration)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -73,8 +73,8 @@ func TestGuardIsAskedWhileItIsWritten(t *testing.T) {
 	<-done
 }
 
-// A word that grants less than one that is just being written is on the disk when Renew returns, and so is
-// one after a write that failed.
+// A word that grants less than one that is just being written is on the disk when Renew returns,
+// and so is one after a write that failed.
 func TestShorterWordIsTheLastOnTheDisk(t *testing.T) {
 	g, disk := newSlowGuard(t)
 	tick := g.Tick()

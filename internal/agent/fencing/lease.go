@@ -22,9 +22,10 @@ const (
 	leaseAgain = time.Minute
 )
 
-// Lease ends the machine when no server has spoken to it for too long: nobody else would
-// end it then, and it costs money. A set that is obeyed renews the lease and says how long it is. The length is kept
-// on disk: an agent that is started again while no server is there begins to count again.
+// Lease ends the machine when no server has spoken to it for too long: nobody else would end it
+// then, and it costs money. A set that is obeyed renews the lease and says how long it is. The
+// length is kept on disk: an agent that is started again while no server is there begins to count
+// again.
 type Lease struct {
 	path string
 	log  *slog.Logger
@@ -43,7 +44,8 @@ type leaseFile struct {
 	Millis int64 `json:"ms"`
 }
 
-// LoadLease reads how long the lease is, and counts from now. end ends the machine; nil: leases do nothing here.
+// LoadLease reads how long the lease is, and counts from now. end ends the machine; nil: leases do
+// nothing here.
 func LoadLease(dir string, end func(context.Context) error, log *slog.Logger) (*Lease, error) {
 	l := &Lease{path: filepath.Join(dir, leaseName), log: log, end: end, changed: make(chan struct{}, 1), heard: time.Now()}
 	b, err := os.ReadFile(l.path)
@@ -61,7 +63,8 @@ func LoadLease(dir string, end func(context.Context) error, log *slog.Logger) (*
 	return l, nil
 }
 
-// Renew notes that a server has spoken, and how long the lease is from now on. Called by one goroutine at a time.
+// Renew notes that a server has spoken, and how long the lease is from now on. Called by one
+// goroutine at a time.
 func (l *Lease) Renew(millis int64) error {
 	limit := time.Duration(millis) * time.Millisecond
 	l.mu.Lock()

@@ -49,7 +49,8 @@ func watchLease(t *testing.T, dir string, e *ends) (l *Lease, stop func()) {
 	return l, func() { cancel(); <-done }
 }
 
-// L13: a machine to which no server has spoken for its lease ends itself, and not before; who is spoken to does not.
+// L13: a machine to which no server has spoken for its lease ends itself, and not before; who is
+// spoken to does not.
 func TestL13LeaseEndsTheMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &ends{}
@@ -105,7 +106,8 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 	})
 }
 
-// An agent that is started again while no server is there still has its lease, and tries again what failed.
+// An agent that is started again while no server is there still has its lease, and tries again what
+// failed.
 func TestL13LeaseOutlivesTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -23,8 +23,8 @@ import (
 	"github.com/musterhq/muster/internal/agent/destinations"
 )
 
-// Cache keeps inputs by digest for as long as there is room: those that the server has pushed
-// and those that it has fetched from URLs, each fetched once for all that wait.
+// Cache keeps inputs by digest for as long as there is room: those that the server has pushed and
+// those that it has fetched from URLs, each fetched once for all that wait.
 type Cache struct {
 	cfg Config
 	ctx context.Context // ends fetches
@@ -58,30 +58,36 @@ type Config struct {
 	Wipe bool
 }
 
-// entry is an input on disk. Its file's name is the digest, a dot and something
-// of its own, so that deleting an old copy cannot hit a new one.
+// entry is an input on disk. The name of its file is the digest, a dot and a random part, so that
+// deleting an old copy cannot hit a new one.
 type entry struct {
 	path string
 	size int64
-	refs int    // in use: not deleted
-	used uint64 // clock of the last use
+	// refs is how many use the file now. It is not deleted while there are any.
+	refs int
+	// used is the cache's clock at the last use.
+	used uint64
 }
 
-// wantKey names an input that is waited for: with a URL the cache fetches it, without one the server pushes it.
+// wantKey names an input that is waited for: with a URL the cache fetches it, without one the
+// server pushes it.
 type wantKey struct{ digest, url string }
 
 // want is an input that allocations wait for.
 type want struct {
+	// waiters is how many allocations wait. The last one that leaves cancels the fetch.
 	waiters int
 	ctx     context.Context // of the fetch
 	cancel  context.CancelFunc
-	done    chan struct{}   // closed when landed or failed
-	path    string          // valid after done, without failure
-	failure *muster.Failure // valid after done: why it will never come
-	last    *muster.Failure // why it has not come yet
+	// done is closed when the input is there or can never be. Then either path or failure is set.
+	done    chan struct{}
+	path    string
+	failure *muster.Failure
+	// last is why the input has not come yet: the failure of the last try.
+	last *muster.Failure
 }
 
-// Open opens the cache; ctx ends its fetches.
+// Open opens the cache with what earlier agents have left in its directory; ctx ends its fetches.
 func Open(ctx context.Context, cfg Config) (*Cache, error) {
 	if cfg.Client == nil {
 		tr := cfg.Destinations.Transport(fetchHeader)
@@ -108,6 +114,7 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 		path := filepath.Join(cfg.Dir, f.Name())
 		info, err := f.Info()
 		name, _, whole := strings.Cut(f.Name(), ".")
+		// A killed agent leaves temporary files, and may leave a second copy of an input.
 		if _, e := ParseDigest("sha256:" + name); e != nil || err != nil || !whole || s.entries[name] != nil {
 			_ = os.Remove(path)
 			continue
@@ -119,7 +126,8 @@ func Open(ctx context.Context, cfg Config) (*Cache, error) {
 	return s, nil
 }
 
-// ParseDigest is the hexadecimal part of "sha256:…".
+// ParseDigest is the hexadecimal part of "sha256:…". Only lower case is a digest, so that each has
+// one name.
 func ParseDigest(digest string) (string, error) {
 	name, ok := strings.CutPrefix(digest, "sha256:")
 	if !ok || len(name) != 2*sha256.Size || strings.Trim(name, "0123456789abcdef") != "" {
@@ -128,8 +136,8 @@ func ParseDigest(digest string) (string, error) {
 	return name, nil
 }
 
-// maxNeeds bounds the digests in one report, which the server refuses if it is too large. It is many times what the server pushes at
-// a time; the rest is asked for when those have come.
+// maxNeeds bounds the digests in one report: the server refuses a report that is too large. It is
+// many times what the server pushes at a time; the agent asks for the rest when those have come.
 const maxNeeds = 16 << 10
 
 // Needs are the digests that the server has to push, sorted.
@@ -146,8 +154,8 @@ func (s *Cache) Needs() []string {
 	return list[:min(len(list), maxNeeds)]
 }
 
-// get waits until the input is on disk. The path stays until release. When ctx
-// ends first: with cause errGaveUp a failure that says what was wrong, else neither path nor failure.
+// get waits until the input is on disk. The file stays until release is called. When ctx ends first
+// there is no path; and if its cause is errGaveUp, a failure that says what was wrong, else none.
 func (s *Cache) get(ctx context.Context, digest, url string) (path string, release func(), f *muster.Failure) {
 	name, err := ParseDigest(digest)
 	if err != nil {
@@ -172,6 +180,7 @@ func (s *Cache) get(ctx context.Context, digest, url string) (path string, relea
 	}
 	w.waiters++
 	s.mu.Unlock()
+	// The first that waits for an input sees to it that it comes.
 	switch {
 	case added && url == "":
 		s.cfg.Added()
@@ -181,7 +190,7 @@ func (s *Cache) get(ctx context.Context, digest, url string) (path string, relea
 	select {
 	case <-w.done:
 		if w.failure != nil {
-			failed := *w.failure
+			failed := *w.failure // the caller adds to its message
 			return "", nil, &failed
 		}
 		return w.path, release, nil
@@ -190,7 +199,8 @@ func (s *Cache) get(ctx context.Context, digest, url string) (path string, relea
 	}
 }
 
-// leave is the end of waiting without the input.
+// leave ends the waiting of one allocation whose ctx has ended. The last one that leaves ends the
+// fetch.
 func (s *Cache) leave(ctx context.Context, key wantKey, w *want) *muster.Failure {
 	s.mu.Lock()
 	select {
@@ -219,6 +229,7 @@ func (s *Cache) leave(ctx context.Context, key wantKey, w *want) *muster.Failure
 	return contract.Failure(muster.FailureOutside, muster.ReasonInput, "sha256:%s did not come in time", key.digest)
 }
 
+// release ends one use of an input.
 func (s *Cache) release(name string) {
 	s.mu.Lock()
 	if e := s.entries[name]; e != nil {
@@ -240,6 +251,7 @@ func (s *Cache) evict() {
 			}
 		}
 		if oldest == "" {
+			// All are in use. The next release comes here again.
 			break
 		}
 		s.total -= s.entries[oldest].size
@@ -247,6 +259,7 @@ func (s *Cache) evict() {
 		delete(s.entries, oldest)
 	}
 	s.mu.Unlock()
+	// Files are deleted without the lock: nobody can find them any more.
 	for _, path := range paths {
 		_ = os.Remove(path)
 	}
@@ -265,6 +278,7 @@ func (s *Cache) Put(digest string, data io.Reader) error {
 	have := s.entries[name] != nil
 	s.mu.Unlock()
 	if have {
+		// The body is read all the same, as the connection is used again.
 		_, err := io.Copy(io.Discard, data)
 		return err
 	}
@@ -277,6 +291,7 @@ func (s *Cache) write(name string, data io.Reader) error {
 	if err != nil {
 		return err
 	}
+	// The digest is computed while the bytes are written: nothing is read twice.
 	sum := sha256.New()
 	size, err := io.Copy(io.MultiWriter(f, sum), data)
 	if e := f.Close(); err == nil {
@@ -284,7 +299,8 @@ func (s *Cache) write(name string, data io.Reader) error {
 	}
 	if err == nil {
 		if hex.EncodeToString(sum.Sum(nil)) != name {
-			// Which one it has is not told: that would be a way to read what only this node can reach.
+			// The error does not tell which digest they have: that would be a way to read what only
+			// this node can reach.
 			err = ErrDigest
 		}
 	}
@@ -297,7 +313,8 @@ func (s *Cache) write(name string, data io.Reader) error {
 	return err
 }
 
-// land makes a whole file known under its digest.
+// land makes a whole file known under its digest, unless a copy is there, and wakes all that wait
+// for it.
 func (s *Cache) land(tmp, name string, size int64) error {
 	path := filepath.Join(s.cfg.Dir, name+"."+rand.Text())
 	if err := os.Rename(tmp, path); err != nil {
@@ -314,6 +331,8 @@ func (s *Cache) land(tmp, name string, size int64) error {
 	e.used = s.clock
 	for key, w := range s.wants {
 		if key.digest == name {
+			// Each waiter counts as a user from now on, so that the file cannot be evicted before
+			// it looks.
 			e.refs += w.waiters
 			w.path = e.path
 			delete(s.wants, key)
@@ -323,6 +342,7 @@ func (s *Cache) land(tmp, name string, size int64) error {
 	}
 	s.mu.Unlock()
 	if e.path != path {
+		// Another one came first, and may be in use.
 		_ = os.Remove(path)
 	}
 	s.evict()

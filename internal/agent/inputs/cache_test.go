@@ -220,7 +220,8 @@ func TestInputCacheIsBoundedAndKeepsWhatIsInUse(t *testing.T) {
 	})
 }
 
-// TestNeedsAreBounded: a few dozen jobs with a thousand inputs each must not make a report that the server refuses.
+// TestNeedsAreBounded: a few dozen jobs with a thousand inputs each must not make a report that the
+// server refuses.
 func TestNeedsAreBounded(t *testing.T) {
 	fetching(t, nil, func(t *testing.T, s *Cache) {
 		for i := range maxNeeds + 1 {

@@ -17,19 +17,22 @@ import (
 
 // Times of fetching.
 const (
-	fetchHeader  = 30 * time.Second
-	fetchStall   = time.Minute
+	// fetchHeader bounds the wait for the header of an answer, fetchStall that for each further
+	// piece.
+	fetchHeader = 30 * time.Second
+	fetchStall  = time.Minute
+	// fetchFirst and fetchLongest are the first and the longest delay between two tries.
 	fetchFirst   = 500 * time.Millisecond
 	fetchLongest = 30 * time.Second
 )
 
-// checkDiskEvery is after how many bytes the room on the disk is looked at again.
+// checkDiskEvery is after how many bytes the room on the disk is checked again.
 const checkDiskEvery = 16 << 20
 
 var errTooLarge = errors.New("it is too large")
 
-// fetch gets an input from its URL, again and again until it is there, it can
-// never be, or nobody waits any more.
+// fetch gets an input from its URL. It tries until the input is there or can never be, or nobody
+// waits any more.
 func (s *Cache) fetch(key wantKey, w *want) {
 	ctx := w.ctx
 	for delay := fetchFirst; ; delay = min(2*delay, fetchLongest) {
@@ -58,11 +61,14 @@ func (s *Cache) fetch(key wantKey, w *want) {
 	}
 }
 
-// fetchOnce tries once; final says that trying again is of no use.
+// fetchOnce tries once. What the network or the server of the URL may do better next time is not
+// final; what the user has to change is.
 func (s *Cache) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure, final bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	where := plainURL(key.url)
+	// outside is a failure that the next try may not have. Why the context ended says more than
+	// that it did.
 	outside := func(err error) (*muster.Failure, bool) {
 		if c := context.Cause(ctx); c != nil {
 			err = c
@@ -88,6 +94,7 @@ func (s *Cache) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure, 
 	defer func() { _ = resp.Body.Close() }()
 	switch c := resp.StatusCode; {
 	case c == http.StatusOK:
+	// These may be over soon. Any other answer will be the same next time.
 	case c >= 500, c == http.StatusTooManyRequests, c == http.StatusRequestTimeout, c == http.StatusTooEarly:
 		return outside(errors.New(resp.Status))
 	default:
@@ -101,12 +108,15 @@ func (s *Cache) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure, 
 	}
 	stall := time.AfterFunc(fetchStall, func() { cancel(errors.New("nothing came for too long")) })
 	defer stall.Stop()
+	// netErr tells a connection that broke from a disk that fails: write returns either.
 	var netErr error
+	// The answer may lie about its length, or say none: the bytes are counted.
 	left, check := s.cfg.Most, int64(0)
 	err = s.write(key.digest, readerFunc(func(p []byte) (int, error) {
 		if left < 0 {
 			return 0, errTooLarge
 		}
+		// The disk may fill up meanwhile, by this input or by others.
 		if check <= 0 {
 			if err := journal.Room(s.cfg.Dir, 0); err != nil {
 				return 0, err
@@ -136,12 +146,13 @@ func (s *Cache) fetchOnce(ctx context.Context, key wantKey) (f *muster.Failure, 
 	return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", where, err), true
 }
 
+// readerFunc is a reader made of a function.
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// plainURL is a URL as it may be printed: without a user, a query or a fragment, where secrets
-// travel, as in presigned ones.
+// plainURL is a URL as it may be printed: without user, query and fragment, which may hold secrets,
+// as in presigned URLs.
 func plainURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {

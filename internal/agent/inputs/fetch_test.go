@@ -17,7 +17,8 @@ import (
 	"github.com/musterhq/muster/internal/agent/destinations"
 )
 
-// fetchReal makes a cache whose URLs are fetched over the network, with loopback allowed only where prefixes say so.
+// fetchReal makes a cache whose URLs are fetched over the network, with loopback allowed only where
+// prefixes say so.
 func fetchReal(t *testing.T, most int64, allow ...string) *Cache {
 	t.Helper()
 	d, err := destinations.Parse(allow)
@@ -36,7 +37,8 @@ func fetchReal(t *testing.T, most int64, allow ...string) *Cache {
 	return s
 }
 
-// S-H3: an input's URL read any address that the node reaches: its own services, and where clouds tell machines their secrets.
+// S-H3: an input's URL read any address that the node reaches: its own services, and where clouds
+// tell machines their secrets.
 func TestURLInputsReachNothingOfTheNode(t *testing.T) {
 	const secret = "the node's secret"
 	asked := make(chan string, 100)

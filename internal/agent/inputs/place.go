@@ -23,10 +23,13 @@ const (
 	defaultMode = 0o644
 	// tempPrefix begins the name of an input while it is being written.
 	tempPrefix = ".muster-input-"
-	// Together is how many times the size limit of one input all inputs of an allocation may have together.
+	// Together is how many times the size limit of one input all inputs of an allocation may have
+	// together.
 	Together = 16
 )
 
+// errGaveUp is the cause of a context that ended because inputs were waited for too long. A context
+// that ended otherwise means that the allocation is to stop.
 var errGaveUp = errors.New("gave up")
 
 // Placement is what to place for one allocation.
@@ -40,8 +43,8 @@ type Placement struct {
 	GiveUp time.Duration
 }
 
-// Place puts the inputs into the work directory. When ctx ends it returns early, perhaps without a failure: the caller
-// looks at ctx next. A failure says which input is wrong.
+// Place puts the inputs into the work directory. When ctx ends it returns early, perhaps without a
+// failure: the caller looks at ctx next. A failure says which input is wrong.
 func (s *Cache) Place(ctx context.Context, p Placement) *muster.Failure {
 	work, err := os.OpenRoot(p.Work)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,6 +79,7 @@ type placing struct {
 
 // one puts an input into place; waitCtx ends the waiting for it, temp is its name meanwhile.
 func (p *placing) one(ctx, waitCtx context.Context, in wire.Input, temp string) *muster.Failure {
+	// Small inputs travel in the spec, without a digest.
 	if in.Digest == "" {
 		if f := p.count(in, int64(len(in.Content))); f != nil {
 			return f
@@ -84,6 +88,7 @@ func (p *placing) one(ctx, waitCtx context.Context, in wire.Input, temp string) 
 	}
 	path, release, f := p.cache.get(waitCtx, in.Digest, in.URL)
 	if f != nil || path == "" {
+		// With neither, ctx has ended.
 		if f != nil {
 			f.Message = "input " + in.Path + ": " + f.Message
 		}
@@ -116,8 +121,8 @@ func (p *placing) count(in wire.Input, size int64) *muster.Failure {
 	return nil
 }
 
-// place copies an input into the work directory. The file has a
-// name of its own first: other commands may use a work directory that the job brings.
+// place copies an input into the work directory. The file has a name of its own first: other
+// commands may use a work directory that the job brings.
 func place(ctx context.Context, work *os.Root, in wire.Input, temp string, src io.Reader) *muster.Failure {
 	mode := fs.FileMode(in.Mode) & fs.ModePerm
 	if mode == 0 {
@@ -136,6 +141,7 @@ func place(ctx context.Context, work *os.Root, in wire.Input, temp string, src i
 	if err != nil {
 		_ = work.Remove(temp)
 		if ctx.Err() != nil {
+			// The copy was broken off, which is nobody's failure.
 			return nil
 		}
 		return contract.FileFailure(muster.ReasonInput, "input "+in.Path, err)
@@ -143,6 +149,7 @@ func place(ctx context.Context, work *os.Root, in wire.Input, temp string, src i
 	return nil
 }
 
+// write makes a new file with all bytes of src.
 func write(ctx context.Context, work *os.Root, name string, mode fs.FileMode, src io.Reader) error {
 	_ = work.Remove(name) // an agent that ended in the middle may have left it
 	f, err := work.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
@@ -159,8 +166,8 @@ func write(ctx context.Context, work *os.Root, name string, mode fs.FileMode, sr
 	return err
 }
 
-// copyUntil copies in large pieces, which lets the kernel share blocks between
-// files, and stops between two of them when ctx ends.
+// copyUntil copies in large pieces, which lets the kernel share blocks between files, and stops
+// between two of them when ctx ends.
 func copyUntil(ctx context.Context, dst *os.File, src io.Reader) (int64, error) {
 	const piece = 16 << 20
 	var total int64

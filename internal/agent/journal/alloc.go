@@ -15,8 +15,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// The agent's own names in the directory of one allocation. All others are the runtime's. A directory without
-// a journal is rubbish.
+// The agent's own names in the directory of one allocation. All others are the runtime's. A
+// directory without a journal is rubbish.
 const (
 	allocName   = "alloc.jsonl"
 	workName    = "work"
@@ -32,7 +32,8 @@ func OfAlloc(dir string, id muster.AllocID) AllocDir {
 	return AllocDir(filepath.Join(dir, SandboxesName, string(id)))
 }
 
-// Work is the directory for inputs, outputs and the command itself, unless the job brings one of its own.
+// Work is the directory for inputs, outputs and the command itself, unless the job brings one of
+// its own.
 func (d AllocDir) Work() string { return filepath.Join(string(d), workName) }
 
 // Temp is the TMPDIR of a command that runs as a process of the node.
@@ -60,12 +61,13 @@ func makeDir(path string, mode fs.FileMode) error {
 	return err
 }
 
-// Step is one line of an allocation's journal: what is true from then on. All
-// steps are in one file, because making and deleting files is most of what a command that does nothing costs.
+// Step is one line of an allocation's journal: what is true from then on. All steps are in one
+// file, because making and deleting files is most of what a command that does nothing costs.
 type Step struct {
 	// Spec: the agent has the allocation, and a restarted agent knows it too.
 	Spec *wire.AllocSpec `json:"spec,omitempty"`
-	// Begun: the agent is about to ask the runtime. It asks again only if the runtime says that nothing was ever started.
+	// Begun: the agent is about to ask the runtime. It asks again only if the runtime says that
+	// nothing was ever started.
 	Begun *Begun `json:"begun,omitempty"`
 	// Ran is when the runtime started the sandbox.
 	Ran muster.Time `json:"ran,omitempty"`
@@ -117,8 +119,8 @@ func (d AllocDir) Append(s Step) error {
 	return err
 }
 
-// Read reads the journal. It skips lines that are torn or that only a later version can read. The error is fs.ErrNotExist
-// if there is no journal.
+// Read reads the journal. It skips lines that are torn or that only a later version can read. The
+// error is fs.ErrNotExist if there is no journal.
 func (d AllocDir) Read() (History, error) {
 	b, err := os.ReadFile(filepath.Join(string(d), allocName))
 	if err != nil {
@@ -151,7 +153,8 @@ func (d AllocDir) Read() (History, error) {
 	return all, nil
 }
 
-// Unended reports whether the sandbox of the directory was begun and no agent has written down its end.
+// Unended reports whether the sandbox of the directory was begun and no agent has written down its
+// end.
 func (d AllocDir) Unended() (bool, error) {
 	was, err := d.Read()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -160,8 +163,8 @@ func (d AllocDir) Unended() (bool, error) {
 	return was.Begun != nil && was.End == nil, err
 }
 
-// Disown deletes the journal: from then on a restarted agent takes the rest for rubbish, and not for
-// something to start. It may be gone already.
+// Disown deletes the journal: from then on a restarted agent takes the rest for rubbish, and not
+// for something to start. It may be gone already.
 func (d AllocDir) Disown() error {
 	err := os.Remove(filepath.Join(string(d), allocName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,7 +175,8 @@ func (d AllocDir) Disown() error {
 
 // Remove deletes the directory with all that is in it. The runtime has removed the sandbox before.
 func (d AllocDir) Remove() error {
-	// Most commands leave these two empty. Without them the tree has one level only, and is not searched for more.
+	// Most commands leave these two empty. Without them the tree has one level only, and is not
+	// searched for more.
 	for _, name := range []string{workName, tempName} {
 		_ = unix.Rmdir(filepath.Join(string(d), name))
 	}

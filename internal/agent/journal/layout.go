@@ -20,16 +20,18 @@ const (
 	LockName = "agent.lock"
 	// RecordName is the record of the agent's process. The file is as old as the process.
 	RecordName = "agent.json"
-	// BrokenName is an operator's file that says that the node is broken: its first line is the reason.
+	// BrokenName is an operator's file that says that the node is broken: its first line is the
+	// reason.
 	BrokenName = "broken"
 	// SandboxesName has a directory for each allocation.
 	SandboxesName = "sandboxes"
-	// InputsName, ImagesName and NetworksName are the inputs, the images, and what is known of networks.
+	// InputsName, ImagesName and NetworksName are the inputs, the images, and what is known of
+	// networks.
 	InputsName   = "inputs"
 	ImagesName   = "images"
 	NetworksName = "networks"
-	// TempName is the temporary directory. Whoever starts the agent's process sets TMPDIR to it: what a killed
-	// agent leaves there, the next one deletes.
+	// TempName is the temporary directory. Whoever starts the agent's process sets TMPDIR to it:
+	// what a killed agent leaves there, the next one deletes.
 	TempName = "tmp"
 )
 
@@ -48,8 +50,9 @@ func ValidID(id muster.AllocID) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == ""
 }
 
-// SandboxDirs are the directories below an agent's directory that may hold a sandbox, those of its runtimes'
-// probes included. It is for those who take the directory apart, or look whether something in it still runs, while no agent does.
+// SandboxDirs are the directories below an agent's directory that may hold a sandbox, those of its
+// runtimes' probes included. It is for those who take the directory apart, or look whether
+// something in it still runs, while no agent does.
 func SandboxDirs(dir string) ([]string, error) {
 	var list []string
 	for _, name := range []string{SandboxesName, TempName} {
@@ -66,8 +69,8 @@ func SandboxDirs(dir string) ([]string, error) {
 	return list, nil
 }
 
-// MakeSandboxes makes the directory of the sandboxes below an agent's directory, and lists the allocations that have
-// one. Not all of them have a journal: see AllocDir.Read.
+// MakeSandboxes makes the directory of the sandboxes below an agent's directory, and lists the
+// allocations that have one. Not all of them have a journal: see AllocDir.Read.
 func MakeSandboxes(dir string) ([]muster.AllocID, error) {
 	path := filepath.Join(dir, SandboxesName)
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -87,8 +90,9 @@ func MakeSandboxes(dir string) ([]muster.AllocID, error) {
 	return ids, nil
 }
 
-// RemoveTree deletes a directory with all that is in it. Commands may have taken away their own permissions, and
-// something may still be made in it for a moment: it tries a few times. A directory that is not there is no error.
+// RemoveTree deletes a directory with all that is in it. Commands may have taken away their own
+// permissions, and something may still be made in it for a moment: it tries a few times. A
+// directory that is not there is no error.
 func RemoveTree(dir string) error {
 	var err error
 	for range 5 {
@@ -96,7 +100,8 @@ func RemoveTree(dir string) error {
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-				// WalkDir calls first for the directory and reads it only then: so it is opened up in time.
+				// WalkDir calls first for the directory and reads it only then: so it is opened up
+				// in time.
 				if err == nil && d.IsDir() {
 					_ = os.Chmod(path, 0o700)
 				}
@@ -109,8 +114,8 @@ func RemoveTree(dir string) error {
 	return err
 }
 
-// The disk is nearly full below one part in floorShare, and at most floorMost bytes: half of what the store of images
-// leaves free. There is room for results and output then, and for nothing new.
+// The disk is nearly full below one part in floorShare, and at most floorMost bytes: half of what
+// the store of images leaves free. There is room for results and output then, and for nothing new.
 const (
 	floorShare = 40
 	floorMost  = 512 << 20

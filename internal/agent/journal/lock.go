@@ -40,8 +40,8 @@ func TryLock(dir string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	// Another process may have taken the directory apart meanwhile. The lock is then of a file that is
-	// unlinked by now, and so of no directory.
+	// Another process may have taken the directory apart meanwhile. The lock is then of a file that
+	// is unlinked by now, and so of no directory.
 	mine, err1 := f.Stat()
 	there, err2 := os.Stat(path)
 	if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
@@ -58,8 +58,9 @@ const (
 	lockRetry = 3 * time.Millisecond
 )
 
-// TakeLock makes sure that no agent runs in dir, and that none starts before the lock is released. It does not touch
-// sandboxes. With ask it first asks the agent there to step down, and kills that agent only if it does not.
+// TakeLock makes sure that no agent runs in dir, and that none starts before the lock is released.
+// It does not touch sandboxes. With ask it first asks the agent there to step down, and kills that
+// agent only if it does not.
 func TakeLock(ctx context.Context, dir string, ask bool) (*Lock, error) {
 	lock, err := TryLock(dir)
 	if !errors.Is(err, ErrLocked) {
@@ -83,7 +84,8 @@ func TakeLock(ctx context.Context, dir string, ask bool) (*Lock, error) {
 	killCtx, cancel := context.WithTimeout(ctx, killFor)
 	defer cancel()
 	lock, err = waitLock(killCtx, dir, func() error {
-		// The record is read again each time: an agent that has only just started has not written its own yet.
+		// The record is read again each time: an agent that has only just started has not written
+		// its own yet.
 		r, err := ReadRecord(dir)
 		if err != nil {
 			return nil

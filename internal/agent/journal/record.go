@@ -12,12 +12,12 @@ import (
 	"github.com/musterhq/muster/internal/atomicfile"
 )
 
-// Record is what a running agent leaves in its directory, so that others can
-// tell whether it lives without asking it.
+// Record is what a running agent leaves in its directory, so that others can tell whether it lives
+// without asking it.
 type Record struct {
 	Pid int `json:"pid"`
-	// Start is when the process started, in clock ticks since the machine's boot: with
-	// Pid and Kernel it names the process for ever.
+	// Start is when the process started, in clock ticks since the machine's boot: with Pid and
+	// Kernel it names the process for ever.
 	Start uint64 `json:"start"`
 	// Kernel is the boot id of the machine.
 	Kernel  string        `json:"kernel"`
@@ -42,8 +42,8 @@ func (r Record) Write(dir string) error {
 	return atomicfile.Replace(filepath.Join(dir, RecordName), b)
 }
 
-// ReadRecord reads the record of the agent that last ran in dir. The error is
-// fs.ErrNotExist if none ever did.
+// ReadRecord reads the record of the agent that last ran in dir. The error is fs.ErrNotExist if
+// none ever did.
 func ReadRecord(dir string) (Record, error) {
 	b, err := os.ReadFile(filepath.Join(dir, RecordName))
 	if err != nil {
@@ -75,8 +75,8 @@ func (r Record) Kill() error {
 		return err
 	}
 	defer func() { _ = p.Release() }()
-	// The handle is of whichever process has the pid now. Only this check proves that it is the recorded
-	// one, and afterwards the handle cannot change to another process.
+	// The handle is of whichever process has the pid now. Only this check proves that it is the
+	// recorded one, and afterwards the handle cannot change to another process.
 	if !r.Alive() {
 		return nil
 	}

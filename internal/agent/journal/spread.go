@@ -12,11 +12,11 @@ import (
 // topDir is the inode flag of `chattr +T`.
 const topDir = 0x00020000
 
-// spread asks an ext4 file system that has no journal to put each directory below dir into
-// another part of the disk. Such a file system does not reuse an inode
-// for minutes after its file was deleted, and looks at each of them
-// whenever it makes a file nearby: after a thousand short sandboxes, making the ten files of the next took
-// 2 to 3 ms of processor time instead of 0.7. Other file systems are left alone. Errors do not matter.
+// spread asks an ext4 file system that has no journal to put each directory below dir into another
+// part of the disk. Such a file system does not reuse an inode for minutes after its file was
+// deleted, and looks at each of them whenever it makes a file nearby: after a thousand short
+// sandboxes, making the ten files of the next took 2 to 3 ms of processor time instead of 0.7.
+// Other file systems are left alone. Errors do not matter.
 func spread(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {

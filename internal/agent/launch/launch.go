@@ -49,7 +49,8 @@ func (p Plan) MakeWork() error {
 	return p.Dir.MakeWork()
 }
 
-// Process is what the runtime is told of a sandbox that is a process of the node. It makes the directories that it names.
+// Process is what the runtime is told of a sandbox that is a process of the node. It makes the
+// directories that it names.
 func (p Plan) Process() (contract.SandboxConfig, error) {
 	if err := p.MakeWork(); err != nil {
 		return contract.SandboxConfig{}, err
@@ -70,8 +71,8 @@ func (p Plan) environment() []string {
 	return p.identify(map[string]string{"PATH": defaultPath, "HOME": p.Work(), "TMPDIR": p.Dir.Temp()})
 }
 
-// Contain changes the configuration of a process to that of a container: what image and
-// job together say. It leaves the network to the caller.
+// Contain changes the configuration of a process to that of a container: what image and job
+// together say. It leaves the network to the caller.
 func (p Plan) Contain(c *contract.SandboxConfig, image *contract.Image) *muster.Failure {
 	s := p.Spec
 	c.Command = commandOf(s, &image.Config)
@@ -106,6 +107,7 @@ func hasFiles(s *wire.AllocSpec) bool { return len(s.Inputs)+len(s.Outputs) > 0 
 // entrypoint of the job for both.
 func commandOf(s *wire.AllocSpec, image *contract.ImageConfig) []string {
 	if len(s.Entrypoint) > 0 {
+		// An empty entrypoint takes that of the image away.
 		if len(s.Entrypoint) == 1 && s.Entrypoint[0] == "" {
 			return s.Command
 		}
@@ -117,6 +119,8 @@ func commandOf(s *wire.AllocSpec, image *contract.ImageConfig) []string {
 	return slices.Concat(image.Entrypoint, image.Cmd)
 }
 
+// workdirOf is where the command starts: what the job says, where its files are, or what the image
+// says, in this order.
 func workdirOf(s *wire.AllocSpec, image *contract.ImageConfig) string {
 	switch {
 	case s.Workdir != "":
@@ -129,7 +133,8 @@ func workdirOf(s *wire.AllocSpec, image *contract.ImageConfig) string {
 	return "/"
 }
 
-// hostname is a label of the DNS, made of the job's name and the member's index.
+// hostname is a DNS label, made of the job's name and the member's index. The name is cut so that
+// the index fits.
 func hostname(s *wire.AllocSpec) string {
 	name := strings.Trim(strings.Map(func(r rune) rune {
 		if r == '.' || r == '_' || r == ':' {
@@ -141,8 +146,9 @@ func hostname(s *wire.AllocSpec) string {
 	return name[:min(len(name), 63-len(suffix))] + suffix
 }
 
-// containerEnvironment is the command's whole environment: the image's, the job's over it,
-// and who it is. HOME is its user's, which init finds.
+// containerEnvironment is the whole environment of a command in a container, sorted: the image's
+// variables, the job's over them, and who it is. HOME is not among them: init finds that of the
+// user.
 func (p Plan) containerEnvironment(image *contract.ImageConfig) []string {
 	env := map[string]string{"PATH": defaultPath}
 	for _, kv := range image.Env {
@@ -153,7 +159,8 @@ func (p Plan) containerEnvironment(image *contract.ImageConfig) []string {
 	return p.identify(env)
 }
 
-// identify adds the job's variables, and those that tell a member who it is. The job may set all but the latter.
+// identify adds the job's variables, and those that tell a member who it is. The job may set all
+// but the latter.
 func (p Plan) identify(env map[string]string) []string {
 	s := p.Spec
 	for k, v := range s.Env {
@@ -174,7 +181,8 @@ func (p Plan) identify(env map[string]string) []string {
 	return list
 }
 
-// signalOf reads a signal as images write it.
+// signalOf reads a signal as images write it: a name with or without SIG, RTMIN+n, or a number.
+// Empty is 0, the runtime's default.
 func signalOf(name string) (syscall.Signal, bool) {
 	if name == "" {
 		return 0, true
@@ -185,6 +193,7 @@ func signalOf(name string) (syscall.Signal, bool) {
 	name = strings.ToUpper(name)
 	if n, ok := strings.CutPrefix(strings.TrimPrefix(name, "SIG"), "RTMIN+"); ok {
 		k, err := strconv.Atoi(n)
+		// The C library keeps the two real-time signals below 34 for itself.
 		return syscall.Signal(34 + k), err == nil && k >= 0 && k <= 30
 	}
 	if !strings.HasPrefix(name, "SIG") {
@@ -194,4 +203,5 @@ func signalOf(name string) (syscall.Signal, bool) {
 	return sig, sig != 0
 }
 
+// millis is a duration of the wire.
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -19,9 +19,10 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Collect makes a tar of each declared output below the work directory, in the allocation's directory to. An output that is missing
-// is a failure, unless it is optional. Names in a tar are relative to the work directory; links are kept as
-// links and never followed out of it; sockets, pipes and devices are left out. It is not ok if ctx ended first.
+// Collect makes a tar of each declared output below the work directory, in the allocation's
+// directory to. An output that is missing is a failure, unless it is optional. Names in a tar are
+// relative to the work directory; links are kept as links and never followed out of it; sockets,
+// pipes and devices are left out. It is not ok if ctx ended first.
 func Collect(ctx context.Context, work string, declared []wire.Output, to journal.AllocDir) (list []wire.OutputReport, f *muster.Failure, ok bool) {
 	root, err := os.OpenRoot(work)
 	if err != nil {
@@ -62,20 +63,23 @@ func Collect(ctx context.Context, work string, declared []wire.Output, to journa
 // smallFile is up to how many bytes a file is copied without a look at the room on the disk.
 const smallFile = 1 << 20
 
-// mostHoles is how many bytes that were never written the outputs of one allocation may have: files with holes cost their owner nothing,
-// and their copies the disk of the node.
+// mostHoles is how many bytes that were never written the outputs of one allocation may have. A
+// file with holes costs its owner nothing, and its copy fills the disk of the node.
 const mostHoles int64 = 1 << 30
 
+// errHoles is what the user is told of too many holes.
 var errHoles = fmt.Errorf("its sparse files have holes of more than %s together; write smaller files, or pack them", muster.Bytes(mostHoles))
 
 // collector is one output on its way into its tar.
 type collector struct {
-	tw    *tar.Writer
-	holes *int64 // left of mostHoles
-	disk  string // where the tar is, and room must be left
+	tw *tar.Writer
+	// holes is what is left of mostHoles.
+	holes *int64
+	// disk is the directory of the tar: room must be left there.
+	disk string
 }
 
-// mayAdd says whether there is room for a file.
+// mayAdd is an error if there is no room for a file: errHoles, or journal.ErrDiskFull.
 func (c *collector) mayAdd(info fs.FileInfo) error {
 	size := info.Size()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -89,6 +93,8 @@ func (c *collector) mayAdd(info fs.FileInfo) error {
 	return nil
 }
 
+// writeTar makes the tar of one output at dest, and says how large it is. A tar that failed stays:
+// it goes with the allocation.
 func writeTar(ctx context.Context, work *os.Root, name, dest string, holes *int64) (int64, error) {
 	f, err := os.OpenFile(dest, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -110,8 +116,8 @@ func writeTar(ctx context.Context, work *os.Root, name, dest string, holes *int6
 	return size, err
 }
 
-// addToTar adds a path and, of a directory, all below it, in the order of names. The path
-// itself may be a link to somewhere inside.
+// addToTar adds a path and, of a directory, all below it, in the order of names. The path itself
+// may be a link to somewhere inside.
 func (c *collector) addToTar(ctx context.Context, work *os.Root, name string) error {
 	info, err := work.Stat(name)
 	if err != nil {
@@ -123,8 +129,10 @@ func (c *collector) addToTar(ctx context.Context, work *os.Root, name string) er
 	return c.addChildren(ctx, work, name)
 }
 
+// addChildren adds all that is below a directory.
 func (c *collector) addChildren(ctx context.Context, work *os.Root, dir string) error {
-	// Through the root again for each directory: a path that was a directory a moment ago may be a link now.
+	// Each directory is opened from the root: a path that was a directory a moment ago may be a
+	// link now.
 	entries, err := fs.ReadDir(work.FS(), filepath.ToSlash(dir))
 	if err != nil {
 		return err
@@ -147,11 +155,12 @@ func (c *collector) addChildren(ctx context.Context, work *os.Root, dir string) 
 	return nil
 }
 
+// addEntry adds one directory, link or file. Anything else it leaves out.
 func (c *collector) addEntry(ctx context.Context, work *os.Root, name string, info fs.FileInfo) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// Whole seconds: a fraction would cost a kilobyte of header for each file.
+	// Times are in whole seconds: a fraction would cost a kilobyte of header for each file.
 	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second)}
 	switch {
 	case info.IsDir():
@@ -170,7 +179,7 @@ func (c *collector) addEntry(ctx context.Context, work *os.Root, name string, in
 	case !info.Mode().IsRegular():
 		return nil
 	}
-	// O_NONBLOCK: were it a pipe by now, opening it would wait for ever.
+	// Opening would wait for ever if it were a pipe by now, hence O_NONBLOCK.
 	f, err := work.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -190,6 +199,7 @@ func (c *collector) addEntry(ctx context.Context, work *os.Root, name string, in
 	if err := c.tw.WriteHeader(h); err != nil {
 		return err
 	}
+	// The header has the size: what the file grows by meanwhile is left out.
 	n, err := io.Copy(c.tw, &untilReader{ctx, io.LimitReader(f, h.Size)})
 	if err == nil && n < h.Size {
 		err = fmt.Errorf("%s became shorter while it was collected", name)
@@ -197,7 +207,7 @@ func (c *collector) addEntry(ctx context.Context, work *os.Root, name string, in
 	return err
 }
 
-// untilReader ends with ctx.
+// untilReader reads until ctx ends.
 type untilReader struct {
 	ctx context.Context
 	r   io.Reader

@@ -13,17 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tunnelIdle ends a tunnel in which nothing moves: executions that say nothing for days are attached
-// to again.
+// tunnelIdle ends a tunnel in which nothing moves. A client attaches again to an execution that
+// says nothing for days.
 const tunnelIdle = 24 * time.Hour
 
-// Carry moves bytes between conn and inside until either has ended both directions or breaks, or ctx ends. It reads from what comes from conn.
+// Carry moves bytes between conn and inside until either has ended both directions or breaks, or
+// ctx ends. It reads from what comes from conn.
 func Carry(ctx context.Context, conn net.Conn, from io.Reader, inside net.Conn) {
 	defer context.AfterFunc(ctx, func() {
 		_ = conn.Close()
 		_ = inside.Close()
 	})()
 	var wg sync.WaitGroup
+	// one carries one direction. An end of src ends this direction only; anything else ends both.
 	one := func(dst net.Conn, src io.Reader, from net.Conn) {
 		err := pour(&patient{dst: dst, from: from}, src, from)
 		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
@@ -38,15 +40,19 @@ func Carry(ctx context.Context, conn net.Conn, from io.Reader, inside net.Conn) 
 	wg.Wait()
 }
 
-// lookAfter is how often who waits for one side to take something looks whether the other is still there.
+// lookAfter is how often a writer that waits for one side to take bytes checks whether the other
+// side is still there.
 const lookAfter = 2 * time.Second
 
+// errLeft ends a write for a side that has left.
 var errLeft = errors.New("the other side has left")
 
-// patient writes for as long as it takes, but not for one who has left: what is
-// not read hides the end behind it, and a program that never takes its input would keep its tunnel for ever.
+// patient writes for as long as it takes, unless the side that the bytes come from has left. A
+// plain write would not notice that: unread bytes hide the end behind them, and a program that
+// never takes its input would keep its tunnel for ever.
 type patient struct{ dst, from net.Conn }
 
+// Write writes all of b, or fails because either side is gone.
 func (p *patient) Write(b []byte) (int, error) {
 	done := 0
 	for {
@@ -72,6 +78,7 @@ func left(conn net.Conn) bool {
 	if err != nil {
 		return true
 	}
+	// A poll tells of a peer that has closed both directions without reading what is before that.
 	gone := false
 	err = raw.Control(func(fd uintptr) {
 		look := []unix.PollFd{{Fd: int32(fd)}} // HUP and ERR are always told
@@ -81,11 +88,13 @@ func left(conn net.Conn) bool {
 	return gone || err != nil
 }
 
-// pour moves bytes until src ends, which is no error. Its deadline is kept ahead on from, which is where src reads.
+// pour moves bytes until src ends, which is no error. It keeps the read deadline of from, the
+// connection that src reads, ahead by tunnelIdle.
 func pour(dst io.Writer, src io.Reader, from net.Conn) error {
 	var b bucket
 	var renew time.Time
 	for {
+		// Setting a deadline costs a little, so it is not done for each piece.
 		if now := time.Now(); now.After(renew) {
 			_ = from.SetReadDeadline(now.Add(tunnelIdle))
 			renew = now.Add(tunnelIdle / 100)
@@ -108,8 +117,8 @@ func pour(dst io.Writer, src io.Reader, from net.Conn) error {
 	}
 }
 
-// Sizes of buckets: most tunnels are executions that say a line now and then, some are files, for which each
-// call of the kernel should carry much.
+// Sizes of buckets. Most tunnels are executions that say a line now and then; some carry files, for
+// which each system call should move much.
 const (
 	minBucket = 4 << 10
 	maxBucket = 128 << 10
@@ -117,12 +126,14 @@ const (
 	shrinkAfter = 16
 )
 
-// bucket is a buffer of the size that its loads have.
+// bucket is a buffer that grows and shrinks with what it is used for.
 type bucket struct {
-	b     []byte
+	b []byte
+	// small counts the small loads in a row.
 	small int
 }
 
+// room is where the next load goes.
 func (b *bucket) room() []byte {
 	if b.b == nil {
 		b.b = make([]byte, minBucket)

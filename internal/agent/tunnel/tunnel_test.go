@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// wires are two unix connections with carry between them: what is written at one end comes out at the other.
+// wires are two unix connections with carry between them: what is written at one end comes out at
+// the other.
 func wires(t testing.TB) (client, server net.Conn, done <-chan struct{}) {
 	t.Helper()
 	pair := func(name string) (a, b net.Conn) {
@@ -43,7 +44,8 @@ func wires(t testing.TB) (client, server net.Conn, done <-chan struct{}) {
 	return client, server, ended
 }
 
-// TestCarry: every byte arrives in order, whatever the sizes, both ways at once, and each way ends alone.
+// TestCarry: every byte arrives in order, whatever the sizes, both ways at once, and each way ends
+// alone.
 func TestCarry(t *testing.T) {
 	client, server, done := wires(t)
 	send := func(w net.Conn, data []byte) {
@@ -84,7 +86,8 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// TestForward: nothing is lost of what init does not take in time, and who sends what it will never take is not held up.
+// TestForward: nothing is lost of what init does not take in time, and who sends what it will never
+// take is not held up.
 func TestForward(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -169,7 +172,8 @@ func BenchmarkCarry(b *testing.B) {
 	}
 }
 
-// TestTunnelOfOneWhoLeft: who leaves while the sandbox takes nothing is noticed, unread bytes or not.
+// TestTunnelOfOneWhoLeft: who leaves while the sandbox takes nothing is noticed, unread bytes or
+// not.
 func TestTunnelOfOneWhoLeft(t *testing.T) {
 	l, err := net.Listen("unix", t.TempDir()+"/s")
 	if err != nil {
