@@ -38,8 +38,8 @@ var ErrReplaced = errors.New("another agent takes over")
 
 // Config is what an agent needs.
 type Config struct {
-	// Dir is the agent's own directory (0700). Made by whoever starts it: an agent that made it
-	// could bring back one that is just being taken apart.
+	// Dir is the agent's own directory (0700). Whoever starts the agent makes it: an agent that
+	// made it could bring back a directory that is just being taken apart.
 	Dir        string
 	Node       muster.NodeID
 	Capacity   muster.Resources
@@ -51,7 +51,7 @@ type Config struct {
 	Version  string
 	// Replace asks an agent that already runs in Dir to step down.
 	Replace bool
-	// BootDelay is waited before anything answers: a simulated boot.
+	// BootDelay simulates a boot: the agent waits so long before it answers.
 	BootDelay time.Duration
 	// Listener replaces the socket in Dir, for tests without one.
 	Listener net.Listener
@@ -63,13 +63,14 @@ type Config struct {
 	InputLimit   muster.Bytes
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
-	// Images makes the store of images; nil: allocations with an image fail here. Called once, with
-	// how the server is asked for the right to pull a reference.
+	// Images makes the store of images; nil: allocations with an image fail here. It is called
+	// once, with a function that asks the server for the right to pull a reference.
 	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (contract.Images, error)
-	// LeaseEnd ends the machine, or what stands for it, when the lease is over; nil: leases are not
-	// heeded here.
+	// LeaseEnd ends the machine, or what stands for it in a test, when the lease is over; nil: the
+	// agent ignores leases.
 	LeaseEnd func(ctx context.Context) error
-	// Networks gives containers networks of their own; nil: only none and host are to be had.
+	// Networks gives containers networks of their own; nil: jobs can have the networks none and
+	// host only.
 	Networks contract.Networks
 	// Broken is an operator's file that says that the host is broken, beside journal.BrokenName in
 	// Dir; empty: none.
@@ -77,18 +78,22 @@ type Config struct {
 }
 
 // Agent turns the desired allocations of one node into sandboxes. It keeps the set of allocations
-// and the server's side; each allocation sees to itself.
+// and the server's side. Each allocation takes itself from step to step.
 type Agent struct {
-	cfg    Config
-	log    *slog.Logger
+	cfg Config
+	log *slog.Logger
+	// boot names this run of the agent, so that the server can tell its reports from those of the
+	// one before.
 	boot   string
 	node   *node
 	grants *grants
 	// sets holds one token: sets are obeyed one after the other.
-	sets     chan struct{}
-	fences   *fencing.Fences // guarded by sets
-	lease    *fencing.Lease
-	seq      atomic.Uint64
+	sets   chan struct{}
+	fences *fencing.Fences // guarded by sets
+	lease  *fencing.Lease
+	// seq numbers the reports of this run.
+	seq atomic.Uint64
+	// stepDown is closed when another agent asks this one to step down.
 	stepDown chan struct{}
 	stepOnce sync.Once
 	mute     mute
@@ -101,7 +106,7 @@ type Agent struct {
 	forgotten *forgotten
 }
 
-// New makes an agent; it does nothing before Run.
+// New makes an agent. It does nothing before Run.
 func New(cfg Config) (*Agent, error) {
 	switch {
 	case cfg.Dir == "":
@@ -130,8 +135,8 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// Run is the agent until ctx ends or another takes over (ErrReplaced). Sandboxes live on after it.
-// Run is called once.
+// Run serves until ctx ends, or another agent takes over: then the error is ErrReplaced. Sandboxes
+// live on after it. It is called once.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := os.Chmod(a.cfg.Dir, 0o700); err != nil {
 		return err
@@ -186,8 +191,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	quiet, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
 	cancel()
-	// A shutdown waits for connections that have just been made to say something: a server makes
-	// some ahead of their use.
+	// The shutdown would wait for connections that were made and never used: a server makes some
+	// ahead of their use.
 	a.mute.close()
 	_ = srv.Shutdown(quiet)
 	_ = srv.Close()
@@ -200,7 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return result
 }
 
-// mute are connections on which nothing was asked yet.
+// mute are the connections on which nobody has asked anything yet.
 type mute struct {
 	mu sync.Mutex
 	is map[net.Conn]bool
@@ -220,6 +225,7 @@ func (m *mute) changed(conn net.Conn, to http.ConnState) {
 	m.is[conn] = true
 }
 
+// close closes them, so that the shutdown of the server does not wait for them.
 func (m *mute) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,8 +241,8 @@ func (a *Agent) giveUp(cancel func(), err error) error {
 	return err
 }
 
-// takeOver becomes the one agent of the directory and says so in its record. It returns the record
-// of the agent before.
+// takeOver makes this process the one agent of the directory, with its lock and its record. It
+// returns the record of the agent before.
 func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, error) {
 	var lock *journal.Lock
 	var err error
@@ -259,7 +265,8 @@ func (a *Agent) takeOver(ctx context.Context) (*journal.Lock, journal.Record, er
 	return lock, before, nil
 }
 
-// prepare probes the runtimes and finds what earlier agents left.
+// prepare checks the runtimes, reads what earlier agents have left, and goes on with their
+// allocations. The order matters: allocations need all that is before them.
 func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	if err := a.node.emptyTemp(ctx); err != nil {
 		return err
@@ -298,6 +305,7 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 	return a.load(ctx)
 }
 
+// listen opens the socket of the agent, or takes the listener of a test.
 func (a *Agent) listen() (net.Listener, error) {
 	if a.cfg.Listener != nil {
 		return a.cfg.Listener, nil

@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// freezeTime bounds the freezing of a sandbox; what could not be frozen is tried again after
-	// freezeRetry.
+	// freezeTime bounds the freezing of a sandbox. A freeze or thaw that failed is tried again
+	// after freezeRetry.
 	freezeTime  = 5 * time.Second
 	freezeRetry = 10 * time.Second
 )
 
-// settle makes an open sandbox stand or go on, as is wanted of it now; the caller holds a use of
-// it. It stands if the last set said so, it is ready, nobody is connected to its init, and it is
-// not about to stop.
+// settle freezes or thaws an open sandbox, as is wanted of it now; the caller holds a use of it. It
+// is frozen if the last set said so, it is ready, nobody is connected to its init, and it is not
+// about to stop.
 func (al *allocation) settle(ctx context.Context, b *box) {
 	al.ice <- struct{}{} // a freeze under way is bounded, a thaw takes no time
 	defer func() { <-al.ice }()
+	// What is wanted may change while a sandbox is being frozen: then it is looked at again.
 	for {
 		al.mu.Lock()
 		want := al.wantFrozen && al.ready != 0 && al.awake == 0 && !al.stopping && !al.ended && !al.noFreezer
@@ -38,6 +39,8 @@ func (al *allocation) settle(ctx context.Context, b *box) {
 	}
 }
 
+// freezeOrThaw does one of the two. A freeze is bounded by its own time: the end of a request, or
+// of the agent, must not leave a sandbox half frozen.
 func freezeOrThaw(ctx context.Context, s contract.Sandbox, freeze bool) error {
 	if !freeze {
 		return contract.Thaw(s)
@@ -47,6 +50,8 @@ func freezeOrThaw(ctx context.Context, s contract.Sandbox, freeze bool) error {
 	return contract.Freeze(ctx, s)
 }
 
+// notFrozen deals with a freeze or thaw that failed. Where nothing can be frozen the sandbox runs
+// on; else it is tried again.
 func (al *allocation) notFrozen(ctx context.Context, freeze bool, err error) {
 	switch {
 	case errors.Is(err, contract.ErrNoSandbox):
@@ -69,7 +74,8 @@ func (al *allocation) notFrozen(ctx context.Context, freeze bool, err error) {
 	})
 }
 
-// settleOpen is settle for one who holds no use of the sandbox.
+// settleOpen is settle for a caller that holds no use of the sandbox. It does nothing if the
+// sandbox is not open.
 func (al *allocation) settleOpen(ctx context.Context) {
 	if b := al.hold(); b != nil {
 		al.settle(ctx, b)
@@ -77,8 +83,8 @@ func (al *allocation) settleOpen(ctx context.Context) {
 	}
 }
 
-// wake keeps a sandbox from standing while it is used, and lets it go on if it does. The server
-// asks only for what it wants to be used, but its set that says so may come later than who uses it.
+// wake keeps a sandbox from being frozen until sleep is called, and thaws it if it is. The server
+// lets only those use a sandbox that may, but its set that says so may come later than they do.
 func (al *allocation) wake(ctx context.Context, b *box) (sleep func()) {
 	al.mu.Lock()
 	al.awake++

@@ -14,25 +14,28 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Times of a readiness command where the spec does not say.
+// readyInterval is between two runs of a readiness command, and readyTimeout bounds one, where the
+// spec does not say.
 const (
 	readyInterval = 250 * time.Millisecond
 	readyTimeout  = 5 * time.Second
-	// readyDetail is the least time between two reports of what it says.
+	// readyDetail is the least time between two reports of what the command says.
 	readyDetail = 2 * time.Second
-	// readyGrace is how much longer than its time limit init may take to say so.
+	// readyGrace is how much longer than the command's time limit init may take to tell how it
+	// ended.
 	readyGrace = 5 * time.Second
-	// maxReadyWords bounds what is kept of its output.
+	// maxReadyWords bounds in bytes what is kept of the command's output.
 	maxReadyWords = 200
 )
 
-// proveReady runs the readiness command of a sandbox until it passes, and makes that known. One
-// that does not in time is stopped, and has failed.
+// proveReady runs the readiness command of a sandbox until it passes, and makes that known. A
+// sandbox whose command does not pass in time is stopped, and the allocation has failed.
 func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness, grace time.Duration) {
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
-	// Not since the sandbox's start, which is a time of the node's clock: a step of that clock
-	// would fail what is getting ready. An agent that is restarted begins to count again.
+	// The time does not count from the sandbox's start, which is a moment of the node's clock: a
+	// step of that clock would fail an allocation that is getting ready. An agent that is restarted
+	// counts from its own start.
 	began, told := time.Now(), time.Time{}
 	for {
 		why := tryReady(ctx, b.sandbox, r)
@@ -67,8 +70,8 @@ func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness,
 	}
 }
 
-// isReady writes down that an allocation is ready, so that a restarted agent does not run the
-// command in a sandbox that is in use, and tells it.
+// isReady writes down and reports that an allocation is ready. A restarted agent then does not run
+// the command in a sandbox that is in use.
 func (al *allocation) isReady(ctx context.Context, b *box) {
 	at := muster.At(time.Now())
 	if err := al.dir.Append(journal.Step{Ready: at}); err != nil {
@@ -78,8 +81,8 @@ func (al *allocation) isReady(ctx context.Context, b *box) {
 	al.settle(ctx, b)
 }
 
-// tryReady runs the command once; nil if it exits with 0. What init says is the sandbox's own word:
-// it harms only itself.
+// tryReady runs the command once; nil if it exits with 0. The answer is the sandbox's own word: a
+// sandbox that lies harms only itself.
 func tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
 	limit := millis(r.TimeoutMillis)
 	if limit <= 0 {
@@ -117,6 +120,7 @@ func tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error 
 	}
 }
 
+// readySaid is how a readiness command failed, with what it printed, on one line.
 func readySaid(e *initwire.ExecEnded, words string) string {
 	how := fmt.Sprintf("exited with code %d", e.Exit)
 	if e.Signal != 0 {
@@ -129,7 +133,8 @@ func readySaid(e *initwire.ExecEnded, words string) string {
 	return how + ": " + words
 }
 
-// whyUnready is why it was ended because it was not ready in time; nil if that is not so.
+// whyUnready is the failure of an allocation that was ended because it was not ready in time; nil
+// of any other.
 func (al *allocation) whyUnready() *muster.Failure {
 	al.mu.Lock()
 	defer al.mu.Unlock()

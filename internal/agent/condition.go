@@ -21,11 +21,13 @@ import (
 const (
 	// clockNear is how far the node's clock may be off the server's.
 	clockNear = time.Minute
-	// checkedFor is how long ago the runtimes may have been found to work, if nothing failed since.
+	// checkedFor is for how long a check of the runtimes holds, if no allocation failed by the
+	// node's fault since.
 	checkedFor = 10 * time.Second
 )
 
-// look is what can be told of the node at a glance. It writes one small file.
+// look is the condition of the node, as far as it can be told quickly. It writes one small file to
+// try the disk.
 func (n *node) look() wire.Condition {
 	for _, path := range []string{filepath.Join(n.cfg.Dir, journal.BrokenName), n.cfg.Broken} {
 		if why, there := readBroken(path); there {
@@ -36,6 +38,7 @@ func (n *node) look() wire.Condition {
 	switch err := os.WriteFile(touch, []byte("."), 0o600); {
 	case err == nil:
 		_ = os.Remove(touch)
+	// A disk that fails does not come back by itself; one that is full may.
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EIO):
 		return wire.Condition{Broken: fmt.Sprintf("its disk cannot be written: %v", err)}
 	default:
@@ -66,7 +69,8 @@ func readBroken(path string) (why string, there bool) {
 // notice looks at the node, and tells readers what changed.
 func (n *node) notice() { n.reporter.noticed(n.look(), n.imageNames()) }
 
-// imageNames are the images that are at hand, the last used first.
+// imageNames are the references and digests of the images that are here, the last used first. There
+// are at most wire.MaxImages.
 func (n *node) imageNames() []string {
 	if n.images == nil {
 		return nil
@@ -81,15 +85,15 @@ func (n *node) imageNames() []string {
 	for i := range list {
 		add(list[i].Ref)
 	}
-	// Work that names them by what they are finds them too.
+	// A job may name an image by its digest.
 	for i := range list {
 		add(list[i].Digest)
 	}
 	return names
 }
 
-// probe proves whether the node is ready. One at a time: a second caller waits, within its own
-// time.
+// probe finds out whether the node is ready. It runs once at a time: a second caller waits, within
+// its own time.
 func (n *node) probe(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	select {
 	case n.probing <- struct{}{}:
@@ -112,7 +116,8 @@ func (n *node) probe(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	return n.ask(ctx, p)
 }
 
-// recheck tries the runtimes that worked when the agent started, all at once.
+// recheck checks the runtimes that worked when the agent started, all at once. It returns what is
+// wrong, or nothing.
 func (n *node) recheck(ctx context.Context) string {
 	n.mu.Lock()
 	fresh := time.Since(n.checked) < checkedFor

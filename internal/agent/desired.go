@@ -10,11 +10,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// massStop is from how many running sandboxes on a set may not stop more than half.
+// massStop is the number of running sandboxes from which on a set may not stop more than half of
+// them without naming them.
 const massStop = 5
 
-// obey does what a set says, or refuses all of it: then the error is a *wire.Refusal. Sets are
-// obeyed one after the other; ctx is of the request, life of the agent.
+// obey does what a set says, or refuses all of it: then the error is a *wire.Refusal. It obeys one
+// set after the other. ctx is of the request, life of the agent.
 func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
 	select {
 	case a.sets <- struct{}{}:
@@ -28,8 +29,7 @@ func (a *Agent) obey(ctx, life context.Context, d wire.Desired) (wire.DesiredAns
 	if r := a.massStop(d); r != nil {
 		return wire.DesiredAnswer{}, r
 	}
-	// First the fence: what is done below is never done on the word of a fence that could be
-	// forgotten.
+	// The fence is saved first: nothing is done on the word of a fence that the agent could forget.
 	if err := a.fences.Save(d.Fence); err != nil {
 		return wire.DesiredAnswer{}, err
 	}
@@ -92,7 +92,7 @@ func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wir
 	switch {
 	case al != nil:
 	case a.forgotten.has(want.ID):
-		// It ran here, and its result was stored. Who sends it again is late.
+		// It ran here, and the server has its result. This set is an old one.
 		answer.Forgotten = append(answer.Forgotten, want.ID)
 		return
 	case want.Spec == nil:
@@ -100,7 +100,8 @@ func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wir
 		return
 	default:
 		al = newAllocation(a.node, want.ID, want.Spec)
-		// Before its goroutine looks: one that is to stop shall end without having run.
+		// It is told before its goroutine begins: one that is to stop has to end without having
+		// run.
 		al.want(life, want)
 		if !a.node.crew.spawn(func() { al.live(life) }) {
 			return // the agent ends, and the next one is sent the whole set again
@@ -111,7 +112,7 @@ func (a *Agent) desire(life context.Context, want wire.DesiredAlloc, answer *wir
 	al.want(life, want)
 }
 
-// forget deletes allocations that have ended.
+// forget deletes allocations that have ended, and names those that have not in the answer.
 func (a *Agent) forget(ids []muster.AllocID, answer *wire.DesiredAnswer) {
 	var items []trashItem
 	a.mu.Lock()
@@ -143,7 +144,8 @@ func (a *Agent) list() []*allocation {
 	return slices.Collect(maps.Values(a.allocs))
 }
 
-// release frees the agent from its cluster.
+// release frees the agent from its cluster, so that it may obey another one. An operator asks for
+// it, and names the cluster.
 func (a *Agent) release(ctx context.Context, cluster string) error {
 	select {
 	case a.sets <- struct{}{}:
@@ -168,8 +170,8 @@ func (a *Agent) release(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// forgotten remembers the last ids that were forgotten, a bounded number. The fence alone keeps old
-// sets out; this keeps a server's own mistake from running a member twice.
+// forgotten remembers the last ids that were forgotten, up to a bound. The fence keeps old sets
+// out; this keeps a mistake of the server itself from running a member twice.
 type forgotten struct {
 	ring []muster.AllocID
 	next int
@@ -185,6 +187,7 @@ func (f *forgotten) has(id muster.AllocID) bool {
 	return ok
 }
 
+// add remembers an id in the place of the oldest one.
 func (f *forgotten) add(id muster.AllocID) {
 	if f.has(id) {
 		return

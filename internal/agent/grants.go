@@ -17,9 +17,10 @@ const (
 	grantUsual = time.Minute
 )
 
-// grants are the rights to pull that are asked for. The server's credentials stay with it: a node
-// asks for each image, and gets what opens that one for a while. The store of images uses it for
-// that long; if it asks again before, a registry has refused it, so none is kept here.
+// grants are the rights to pull images that the agent has asked the server for. The server keeps
+// its credentials to itself: a node asks for each image, and gets what opens that one for a while.
+// The store of images uses the grant for that long. If the store asks again before, a registry has
+// refused the grant, so none is kept here.
 type grants struct {
 	added func() // tells readers that something is asked for
 
@@ -27,7 +28,7 @@ type grants struct {
 	asked map[string]*ask
 }
 
-// ask is a reference that somebody waits for.
+// ask is a reference whose grant somebody waits for.
 type ask struct {
 	waiters  int
 	answered chan struct{} // closed with grant set
@@ -38,7 +39,7 @@ func newGrants(added func()) *grants {
 	return &grants{added: added, asked: map[string]*ask{}}
 }
 
-// get waits until the server has said how ref is pulled.
+// get asks the server how ref is pulled, and waits for the answer. Its errors are *muster.Failure.
 func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 	g.mu.Lock()
 	w, first := g.asked[ref], false
@@ -72,7 +73,7 @@ func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 	return w.grant, nil
 }
 
-// put takes in what the server said.
+// put takes in the answer of the server. It does nothing if nobody waits for it.
 func (g *grants) put(grant wire.Grant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +87,7 @@ func (g *grants) put(grant wire.Grant) {
 	}
 }
 
-// needs are the references that are asked for.
+// needs are the references that the server has to answer, in no order. Reports carry them.
 func (g *grants) needs() (refs []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

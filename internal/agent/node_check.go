@@ -9,7 +9,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// check finds the runtime for a spec, or why this agent cannot carry it out.
+// check finds the runtime for a spec, or why this node cannot run it.
 func (n *node) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	bad := func(format string, args ...any) (contract.Runtime, *muster.Failure) {
 		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, format, args...)
@@ -48,8 +48,8 @@ func (n *node) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	return n.runtimeFor(spec)
 }
 
-// runtimeFor is the runtime that an allocation wants, or why there is none. Less isolation than is
-// demanded is never given.
+// runtimeFor is the runtime that an allocation wants, or why there is none. It never gives less
+// isolation than is demanded.
 func (n *node) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	var less muster.Isolation
 	var other string
@@ -83,6 +83,7 @@ func (n *node) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failu
 	return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "no runtime for processes works on node %s", n.cfg.Node)
 }
 
+// isolationOf is how strongly a runtime isolates its sandboxes.
 func isolationOf(rt contract.Runtime) muster.Isolation {
 	if i, ok := rt.(contract.Isolating); ok {
 		if has := i.Isolation(); has != "" {

@@ -15,14 +15,14 @@ import (
 
 const (
 	outputBuffer = 64 << 10
-	// A follower that has read all looks again after followFirst, then after twice that, up to
-	// followLongest: live to the eye, and nearly free for a silent stream.
+	// A follower that has read all reads again after followFirst, then after twice that, up to
+	// followLongest. That is live to the eye, and costs nearly nothing for a silent stream.
 	followFirst   = 2 * time.Millisecond
 	followLongest = 100 * time.Millisecond
 )
 
-// serveOutput answers with a stream of output from an offset, and goes on until the end of the
-// command if it is followed. Each request reads for itself: a slow one holds nothing up.
+// serveOutput answers with a stream of output from an offset; with follow it goes on until the end
+// of the command. Each request reads for itself, so that a slow one delays nothing else.
 func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -61,8 +61,8 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !c.run(r.Context(), b.sandbox.Done(), follow) {
-		// Bytes are missing and the header that would say so is sent: the reader comes again at its
-		// offset.
+		// Bytes are missing, and it is too late for a status that says so. The reader asks again
+		// from its offset.
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -75,7 +75,8 @@ type copier struct {
 	offset  int64
 }
 
-// begin says where the answer starts.
+// begin sends the header, which says where the answer starts: after the offset asked for, if the
+// bytes before were dropped.
 func (c *copier) begin(final bool) error {
 	start, _, err := c.log.Bounds()
 	if err != nil {
@@ -92,18 +93,21 @@ func (c *copier) begin(final bool) error {
 	return c.flush()
 }
 
+// flush sends what was written, within the time that a reader has to take it.
 func (c *copier) flush() error {
 	_ = c.control.SetWriteDeadline(time.Now().Add(writeTimeout))
 	return c.control.Flush()
 }
 
-// run sends to the end so far, or with follow to the very end; false if it could not.
+// run sends to the end so far, or with follow to the end of the command. It is false if it could
+// not.
 func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) bool {
 	buf := make([]byte, outputBuffer)
 	timer := time.NewTimer(followLongest)
 	defer timer.Stop()
 	for wait := followFirst; ; {
-		// Looked at before reading: what is written before the end is read after the end is seen.
+		// The end is looked at before the output is read: so all that was written before the end is
+		// read.
 		ended := isClosed(done)
 		n, err := c.log.ReadAt(buf, c.offset)
 		if n > 0 {

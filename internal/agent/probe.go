@@ -16,19 +16,21 @@ import (
 )
 
 const (
-	// commandTimeout ends an operator's command that came without a time, commandLongest any.
+	// commandTimeout bounds an operator's command that came without a time limit, commandLongest
+	// bounds any.
 	commandTimeout, commandLongest = 30 * time.Second, 10 * time.Minute
-	// commandDelay is how long its descriptors are waited for once it is dead: others may hold
-	// them.
+	// commandDelay is how long the agent waits for the command's output to be closed once the
+	// command is dead: other processes may hold it open.
 	commandDelay = time.Second
-	// maxCommandOutput is how much of what it says is looked at.
+	// maxCommandOutput is how many bytes of the command's output are read.
 	maxCommandOutput = 16 << 10
-	// againAfter begins the line by which it says when it wants to be asked again.
+	// againAfter begins the line by which the command says when to probe again.
 	againAfter = "again after "
 )
 
-// ask runs the operator's command: exit code 0 says that the node is ready. Any other says that it
-// is not; a line "again after 30s" when to ask next, the last other line why.
+// ask runs the operator's command. Exit code 0 says that the node is ready, any other that it is
+// not. Of its output, a line "again after 30s" says when to ask next, and the last other line why
+// it is not ready.
 func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	if len(p.Command) == 0 {
 		return wire.ProbeAnswer{Ready: true}
@@ -43,7 +45,8 @@ func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	cmd := exec.CommandContext(ctx, p.Command[0], p.Command[1:]...)
 	cmd.Dir = n.cfg.Dir
 	cmd.Env = append(os.Environ(), "MUSTER_NODE="+string(n.cfg.Node))
-	// All of its group goes with it: a shell's children would hold its descriptors.
+	// The command is killed with its whole process group: a shell's children would hold its output
+	// open.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = commandDelay
@@ -67,7 +70,8 @@ func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	return wire.ProbeAnswer{Why: "its ready command says: " + why, AgainMillis: again.Milliseconds()}
 }
 
-// commandOutput reads what the command said.
+// commandOutput is the reason that the command gave, at most 500 bytes, and when to ask again; 0:
+// it did not say.
 func commandOutput(out string) (why string, again time.Duration) {
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
@@ -90,12 +94,15 @@ type head struct {
 	most int
 }
 
+// Write keeps what fits, and claims to have taken all: the command must not fail for what it
+// prints.
 func (h *head) Write(p []byte) (int, error) {
 	_, _ = h.Buffer.Write(p[:min(len(p), h.most-h.Len())])
 	return len(p), nil
 }
 
-// noticeEnd notes an end that was the node's doing: what worked before may not any more.
+// noticeEnd looks at the end of an allocation. After a failure of the node, what worked before may
+// not work any more: the next probe checks the runtimes again.
 func (n *node) noticeEnd(end *wire.AllocReport) {
 	if end.Failure == nil || end.Failure.Class != muster.FailureNode {
 		return

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// reportPace is the least time between two reports of a stream: what changes within it travels
-	// together. A change after silence is sent at once.
+	// reportPace is the least time between two reports of a stream. Changes within it travel
+	// together; a change after a pause is sent at once.
 	reportPace = 4 * time.Millisecond
-	// beatEvery leaves some of HeartbeatEvery for the way.
+	// beatEvery is a little less than the server expects, as a report takes time to arrive.
 	beatEvery = wire.HeartbeatEvery * 4 / 5 * time.Millisecond
 	// measureWait is how long a heartbeat waits for new measurements.
 	measureWait = 500 * time.Millisecond
@@ -32,7 +32,7 @@ const (
 	maxWord   = 64
 )
 
-// report sends reports until the reader or the agent goes.
+// report sends reports, the first one whole, until the reader or the agent ends.
 func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
 	rd := a.node.reporter.join()
@@ -63,7 +63,7 @@ func (a *Agent) report(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// nextReport takes what the reader has not been told; no news if there is nothing.
+// nextReport is what the reader has not been told; it is no news if there is nothing.
 func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wire.AllocReport, news bool) {
 	digests, grants := a.node.inputs.Needs(), a.grants.needs()
 	// The set's mutex is held to the end: of two readers' reports the one with the later number is
@@ -98,8 +98,8 @@ func (a *Agent) nextReport(rd *reader, whole bool) (r wire.Report, allocs []*wir
 	return r, allocs, news
 }
 
-// bounded is what is said of an allocation, within what a server takes. Records on disk may have
-// longer texts, and so may what an init says.
+// bounded is the report of an allocation, with its texts cut to what a server takes. Journals of
+// earlier versions may have longer texts, and so may what an init says.
 func bounded(r *wire.AllocReport) *wire.AllocReport {
 	long := r.Failure != nil && (len(r.Failure.Message) > contract.MaxMessage || len(r.Failure.Reason) > maxWord || len(r.Failure.Class) > maxWord)
 	if !long && len(r.Detail) <= maxDetail && len(r.Signal) <= maxWord && len(r.Image) <= 2*maxWord {
@@ -114,8 +114,8 @@ func bounded(r *wire.AllocReport) *wire.AllocReport {
 	return &out
 }
 
-// writeReport writes a report as one line, its allocations one by one: a whole report of thousands
-// is never in memory as a whole.
+// writeReport writes a report as one line, its allocations one by one: a report of thousands is
+// never in memory at once.
 func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) error {
 	head, err := json.Marshal(r)
 	if err != nil {
@@ -147,8 +147,8 @@ func writeReport(w *bufio.Writer, r wire.Report, allocs []*wire.AllocReport) err
 	return w.WriteByte('\n')
 }
 
-// sample measures what runs and makes every reader send a heartbeat. Measuring that takes long
-// holds no heartbeat up: the server would take the node for lost.
+// sample measures what runs and makes every reader send a heartbeat. A measurement that takes long
+// does not delay the heartbeat: the server would take the node for lost.
 func (a *Agent) sample(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()

@@ -49,7 +49,8 @@ func (a *Agent) server(life context.Context) *http.Server {
 	}
 }
 
-// counted makes Run wait for every request that is being answered.
+// counted makes Run wait for every request that is being answered, and refuses new ones when Run
+// already waits.
 func (a *Agent) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.node.crew.enter() {
@@ -61,6 +62,7 @@ func (a *Agent) counted(next http.Handler) http.Handler {
 	})
 }
 
+// serveDesired checks the form of a set, and obeys it.
 func (a *Agent) serveDesired(life context.Context, w http.ResponseWriter, r *http.Request) {
 	if p := r.Header.Get(wire.HeaderProtocol); p != strconv.Itoa(wire.Protocol) && (p != strconv.Itoa(wire.Protocol-1) || wire.Protocol == 1) {
 		a.refuse(w, &wire.Refusal{Code: wire.RefusedProtocol, Message: fmt.Sprintf(
@@ -91,7 +93,7 @@ func (a *Agent) serveDesired(life context.Context, w http.ResponseWriter, r *htt
 	a.answerOr(w, got, err)
 }
 
-// answerOr answers with v, or with why not.
+// answerOr answers with v, or with the status and the message of an error.
 func (a *Agent) answerOr(w http.ResponseWriter, v any, err error) {
 	var refusal *wire.Refusal
 	switch {
@@ -109,6 +111,7 @@ func (a *Agent) answerOr(w http.ResponseWriter, v any, err error) {
 	}
 }
 
+// refuse answers that a set or a release is not obeyed, with the fence that the agent obeys.
 func (a *Agent) refuse(w http.ResponseWriter, r *wire.Refusal) {
 	if r.Fence == (wire.Fence{}) {
 		a.mu.Lock()
@@ -119,6 +122,7 @@ func (a *Agent) refuse(w http.ResponseWriter, r *wire.Refusal) {
 	answer(w, http.StatusConflict, r)
 }
 
+// serveInput stores an input that the server pushes.
 func (a *Agent) serveInput(w http.ResponseWriter, r *http.Request) {
 	digest := r.PathValue("digest")
 	if _, err := inputs.ParseDigest(digest); err != nil {
@@ -133,6 +137,7 @@ func (a *Agent) serveInput(w http.ResponseWriter, r *http.Request) {
 	a.answerOr(w, struct{}{}, err)
 }
 
+// serveProbe answers whether the node is ready.
 func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
 	var p wire.Probe
 	if !readSmall(w, r, &p) {
@@ -145,10 +150,12 @@ func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, got)
 }
 
+// serveRelease frees the node from its cluster, for an operator.
 func (a *Agent) serveRelease(w http.ResponseWriter, r *http.Request) {
 	a.answerOr(w, struct{}{}, a.release(r.Context(), r.URL.Query().Get("cluster")))
 }
 
+// serveStepDown ends this agent for another one, which waits for the lock.
 func (a *Agent) serveStepDown(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, struct{}{})
 	a.stepOnce.Do(func() { close(a.stepDown) })
@@ -186,7 +193,8 @@ func (a *Agent) serveOutputs(w http.ResponseWriter, r *http.Request) {
 	send(w, f)
 }
 
-// send copies to a client that must keep taking; a short answer breaks the connection.
+// send copies to a client, which has to keep reading. If it cannot send all it breaks the
+// connection, so that the client does not take the part for the whole.
 func send(w http.ResponseWriter, src io.Reader) {
 	control := http.NewResponseController(w)
 	for {
@@ -213,6 +221,7 @@ func (a *Agent) lookup(w http.ResponseWriter, r *http.Request) *allocation {
 	return al
 }
 
+// answer writes v as JSON.
 func answer(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -223,6 +232,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
+// fail answers with a problem: a sentence for people.
 func fail(w http.ResponseWriter, status int, message string) {
 	answer(w, status, wire.Problem{Message: message})
 }

@@ -14,10 +14,11 @@ import (
 const (
 	// maxSmall bounds the JSON of small requests.
 	maxSmall = 256 << 10
-	// pullPace is how often the progress of a pull is told to who asked for it.
+	// pullPace is the least time between two lines of progress of a pull.
 	pullPace = 200 * time.Millisecond
 )
 
+// serveGrant takes in the answer of the server to an asked-for grant.
 func (a *Agent) serveGrant(w http.ResponseWriter, r *http.Request) {
 	var g wire.Grant
 	if !readSmall(w, r, &g) {
@@ -31,6 +32,7 @@ func (a *Agent) serveGrant(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, struct{}{})
 }
 
+// serveImages lists the images that are here.
 func (a *Agent) serveImages(w http.ResponseWriter, _ *http.Request) {
 	if a.noImages(w) {
 		return
@@ -69,6 +71,7 @@ func (a *Agent) servePull(w http.ResponseWriter, r *http.Request) {
 	tell(wire.PullProgress{Digest: image.Digest})
 }
 
+// servePrune deletes images that nothing uses.
 func (a *Agent) servePrune(w http.ResponseWriter, r *http.Request) {
 	if a.noImages(w) {
 		return
@@ -77,6 +80,7 @@ func (a *Agent) servePrune(w http.ResponseWriter, r *http.Request) {
 	a.answerOr(w, wire.Pruned{Freed: freed}, err)
 }
 
+// noImages answers that there is no store of images, if there is none.
 func (a *Agent) noImages(w http.ResponseWriter) bool {
 	if a.node.images == nil {
 		fail(w, http.StatusNotFound, "this agent has no store of images")
@@ -84,6 +88,7 @@ func (a *Agent) noImages(w http.ResponseWriter) bool {
 	return a.node.images == nil
 }
 
+// readSmall reads a small JSON body, or answers that it cannot.
 func readSmall(w http.ResponseWriter, r *http.Request, v any) bool {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSmall)).Decode(v); err != nil {
 		fail(w, http.StatusBadRequest, "the request cannot be read: "+err.Error())

@@ -44,8 +44,8 @@ const (
 	trashRetry   = 30 * time.Second
 )
 
-// trash deletes directories beside everything else. What cannot be deleted is tried again; what is
-// not deleted when the agent ends is rubbish for the next one.
+// trash deletes the directories of forgotten allocations in the background. It tries again what
+// could not be deleted. The next agent deletes what is left when this one ends.
 type trash struct {
 	empty func(context.Context, trashItem) error
 	log   *slog.Logger
@@ -61,6 +61,7 @@ func newTrash(empty func(context.Context, trashItem) error, log *slog.Logger) *t
 	return &trash{empty: empty, log: log, wake: make(chan struct{}, trashWorkers), pending: map[muster.AllocID]chan struct{}{}}
 }
 
+// add takes directories to delete.
 func (t *trash) add(items ...trashItem) {
 	if len(items) == 0 {
 		return
@@ -78,13 +79,14 @@ func (t *trash) add(items ...trashItem) {
 	}
 }
 
-// gone is closed when the directory of an id may be used anew; nil if it may be now.
+// gone is closed when the directory of an id may be used again; nil if it may be used now.
 func (t *trash) gone(id muster.AllocID) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pending[id]
 }
 
+// next takes one directory off the list.
 func (t *trash) next() (trashItem, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,6 +100,7 @@ func (t *trash) next() (trashItem, bool) {
 	return item, true
 }
 
+// run starts the goroutines that delete, until ctx ends.
 func (t *trash) run(ctx context.Context, spawn func(func()) bool) {
 	for range trashWorkers {
 		spawn(func() {
@@ -115,6 +118,7 @@ func (t *trash) run(ctx context.Context, spawn func(func()) bool) {
 	}
 }
 
+// one deletes one directory, or puts it back on the list for later.
 func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool) {
 	err := t.empty(ctx, item)
 	if err == nil {
@@ -134,8 +138,8 @@ func (t *trash) one(ctx context.Context, item trashItem, spawn func(func()) bool
 	})
 }
 
-// emptyDir deletes what is left of an allocation. The journal goes first: without it a restarted
-// agent takes the rest for rubbish, and not for something to start.
+// emptyDir deletes what is left of an allocation. The journal goes first: a restarted agent then
+// takes the rest for rubbish, and not for something to start.
 func (n *node) emptyDir(ctx context.Context, item trashItem) error {
 	if item.calls != nil {
 		select {
@@ -165,8 +169,8 @@ func (n *node) emptyDir(ctx context.Context, item trashItem) error {
 	return item.dir.Remove()
 }
 
-// emptyTemp deletes what agents that were killed have left in their temporary directory: a
-// runtime's probe may be a sandbox that still runs.
+// emptyTemp deletes what killed agents have left in the temporary directory. A runtime's probe
+// there may be a sandbox that still runs, so the runtimes are asked to remove it first.
 func (n *node) emptyTemp(ctx context.Context) error {
 	dir := filepath.Join(n.cfg.Dir, journal.TempName)
 	entries, err := os.ReadDir(dir)

@@ -15,15 +15,16 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// switching is the answer that makes a connection a tunnel, with another header line or none.
+// switching is the answer that makes a connection a tunnel; kills is the sandbox's count of
+// out-of-memory kills, more another header line or none.
 func switching(kills int64, more string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n%s\r\n", wire.UpgradeInit, wire.HeaderOOMKills, kills, more)
 }
 
-// serveTunnel connects whoever asks to the init of a sandbox. What is said there is neither read
-// nor believed here: bytes go both ways until either side ends. The request's body is what goes to
-// init first. A server on this machine is handed the connection if it asks for that: the way
-// through us, twice for each word, takes as long as what init does.
+// serveTunnel connects the client to the init of a sandbox. The agent neither reads nor believes
+// what is said there: bytes go both ways until either side ends. The request's body goes to init
+// first. A server on this machine is handed the connection itself if it asks for that: the way
+// through the agent, there and back, takes as long as what init does.
 func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
@@ -62,11 +63,12 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Time{})
-	// Whoever starts an execution by this tunnel tells by the count what was before it, so nothing
-	// may go in earlier.
+	// A client that starts an execution by this tunnel compares later counts with this one, so it
+	// is taken before anything goes in.
 	kills := contract.OOMKills(b.sandbox)
-	// What came with the request goes first: init is at work while the rest is made ready. Where
-	// the connection is given away nobody is left to send on what comes after.
+	// What came with the request goes first: init works on it while the rest is prepared. Where the
+	// connection is handed over the whole body has to go in before, as the agent sends nothing
+	// afterwards.
 	give := r.Header.Get(wire.HeaderHandOver) != "" && r.ContentLength >= 0
 	size := int64(0)
 	if give {
@@ -85,13 +87,13 @@ func (a *Agent) serveTunnel(w http.ResponseWriter, r *http.Request) {
 	if _, err := conn.Write(switching(kills, "")); err != nil {
 		return
 	}
-	// Not what was buffered goes on to read: package http takes an end there for the end of the
-	// request, and of its context.
+	// The rest is read from the connection itself: were it read through the buffer of package http,
+	// an end would end the request and its context.
 	tunnel.Carry(ctx, conn, io.MultiReader(bytes.NewReader(rest), conn), inside)
 }
 
-// notListening answers for an init that takes nobody in: most often it is about to end, and nobody
-// has seen that yet.
+// notListening answers for an init that takes no connection. Most often it is about to end, and the
+// agent has not seen that yet.
 func (a *Agent) notListening(w http.ResponseWriter, al *allocation) {
 	if now := al.progress(); now.stopping || now.ended {
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s is being stopped", al.id))
@@ -100,7 +102,8 @@ func (a *Agent) notListening(w http.ResponseWriter, al *allocation) {
 	fail(w, http.StatusServiceUnavailable, fmt.Sprintf("allocation %s: its init does not listen; its sandbox may be about to end", al.id))
 }
 
-// holdRunning is a use of the allocation's sandbox, or answers why there is none.
+// holdRunning is a use of the allocation's running sandbox. If there is none it is nil, and the
+// request is answered.
 func (a *Agent) holdRunning(w http.ResponseWriter, al *allocation) *box {
 	b := al.hold()
 	switch {
@@ -116,6 +119,7 @@ func (a *Agent) holdRunning(w http.ResponseWriter, al *allocation) *box {
 	return b
 }
 
+// serveStats measures one sandbox now, and not as of the last heartbeat.
 func (a *Agent) serveStats(w http.ResponseWriter, r *http.Request) {
 	al := a.lookup(w, r)
 	if al == nil {
