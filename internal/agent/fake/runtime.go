@@ -168,8 +168,14 @@ func newSandbox(b *body) *sandbox {
 	go func() {
 		select {
 		case <-b.done:
-			close(s.ended)
 		case <-s.closed:
+			return
+		}
+		// Both may have happened before this goroutine ran. One that was closed does not tell of its end.
+		select {
+		case <-s.closed:
+		default:
+			close(s.ended)
 		}
 	}()
 	return s
