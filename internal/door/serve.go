@@ -165,7 +165,8 @@ func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	problem.New(http.StatusNotFound, string(muster.FaultNotFound), fmt.Sprintf("there is nothing at %s; see /docs", problem.Clip(r.URL.Path))).Write(w)
 }
 
-// discard is a ResponseWriter that keeps the headers only.
+// discard is a ResponseWriter that keeps the headers only. It lets noRoute ask the mux without an
+// answer reaching the client.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }

@@ -118,8 +118,9 @@ func fleetDescs() []*prometheus.Desc {
 	}
 }
 
-// spending reads what was spent. A scrape may count a node up to a moment later than that at which
-// the log ends it: the counter remembers what it has shown, so that it never falls.
+// spending keeps the counter of money from falling. A scrape may count a node up to a moment later
+// than that at which the log ends it: the counter remembers what it has shown, so that it never
+// falls.
 type spending struct {
 	mu    sync.Mutex
 	shown map[muster.PoolName]int64

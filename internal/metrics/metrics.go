@@ -235,6 +235,7 @@ func executionMetrics() (*prometheus.CounterVec, prometheus.Histogram) {
 	results := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_executions_total", Help: "Executions that somebody saw the end of, by how they ended.",
 	}, []string{"result"})
+	// A counter that is missing until its first event hides that event from Prometheus.
 	for _, r := range inside.Results() {
 		results.WithLabelValues(r)
 	}

@@ -41,6 +41,7 @@ func collectRunners(snap *state.Snapshot, out chan<- prometheus.Metric) {
 		}
 		gauge(descTooFew, few)
 	}
+	// What is beyond the bound is summed up, so that sums over all series stay right.
 	n, stock, alert, rest := 0, 0, false, api.RunnerCounts{}
 	snap.Environments(func(j *state.Job) bool {
 		if j.Stage != muster.JobLive {

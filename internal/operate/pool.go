@@ -22,8 +22,10 @@ func (s *Pools) List() api.PoolList {
 	sights := map[muster.PoolName]*api.Pool{}
 	var order []muster.PoolName
 	loops := s.cfg.Loops()
+	// All pools of one answer are shown by the same decisions.
+	d, blocks := loops.Fleet()
 	snap.Pools(func(p *state.Pool) bool {
-		shown := s.poolOf(snap, p, loops, now)
+		shown := s.poolOf(snap, p, loops, d, blocks, now)
 		sights[p.Name] = &shown
 		order = append(order, p.Name)
 		return true
@@ -49,7 +51,8 @@ func (s *Pools) Show(name string) (*api.Pool, error) {
 		return nil, problem.NotFound("pool %s: not found", problem.Clip(name))
 	}
 	loops := s.cfg.Loops()
-	out := s.poolOf(snap, p, loops, now)
+	d, blocks := loops.Fleet()
+	out := s.poolOf(snap, p, loops, d, blocks, now)
 	warm := map[muster.AffinityKey]int{}
 	troubleOf := loops.Troubles()
 	snap.LiveNodes(func(n *state.Node) bool {
@@ -81,6 +84,7 @@ func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*ap
 	if err := s.propose(ctx, &state.PoolResumed{Pool: pool, Who: b.Who, Reason: b.Reason}); err != nil {
 		return nil, err
 	}
+	// Blocks are not in the state: the fleet has them in memory, and forgets them now.
 	ended := s.cfg.Loops().Unblock(pool)
 	out, err := s.Show(name)
 	if err == nil {
@@ -91,7 +95,7 @@ func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*ap
 
 // poolOf shows a pool without its nodes, with what the loops know of it: what its provider refuses
 // or does not answer, and which members wait although it could launch nodes for them.
-func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, now muster.Time) api.Pool {
+func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, d *size.Decisions, blocks []size.Block, now muster.Time) api.Pool {
 	out := present.Pool(snap, p, now)
 	out.Lease = s.lease(p.Name)
 	if since, err := loops.Blind(p.Provider); err != nil {
@@ -100,13 +104,13 @@ func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, now mus
 	if since, err := loops.Unsold(p.Provider); err != nil {
 		out.Unsold = &api.Blind{Since: since.Std(), Error: err.Error()}
 	}
-	d, blocks := loops.Fleet()
 	for i := range blocks {
 		if blocksPool(snap, p, &blocks[i]) {
 			out.Blocks = append(out.Blocks, present.Block(&blocks[i], now))
 		}
 	}
 	if d == nil {
+		// The fleet has decided nothing yet, or this server does not lead.
 		return out
 	}
 	for _, g := range d.Budgets {
@@ -114,6 +118,7 @@ func (s *Pools) poolOf(snap *state.Snapshot, p *state.Pool, loops Loops, now mus
 			out.Budget.Hour, out.Budget.Month, out.Budget.Alert = float64(g.Hour)/1e6, float64(g.Month)/1e6, g.Alert
 		}
 	}
+	// A wait is of a shape of members. Those that no pool is named for may wait for this one, too.
 	for _, w := range d.Waits {
 		if shape := shapeOf(snap, w.Shape); shape == nil || shape.Pool == "" || shape.Pool == p.Name {
 			out.Waiting = append(out.Waiting, present.Wait(&w))
