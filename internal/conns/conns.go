@@ -3,7 +3,7 @@
 // A connection costs a descriptor and memory before its client has shown that it may do anything. When as many are open as there
 // may be, the oldest one that serves no admitted request makes room for the next: who holds connections idle, or sends
 // requests slowly, only loses them, and a client that asks is answered. The package never reads or writes a connection. It is used by
-// internal/server (the listener) and internal/httpapi (which requests were admitted).
+// internal/server (the listener) and internal/door (which requests were admitted).
 package conns
 
 import (

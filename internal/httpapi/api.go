@@ -59,7 +59,8 @@ type Config struct {
 	Running func() *api.ServerConfig
 	// Metrics are shown on /metrics and count requests. Optional.
 	Metrics *metrics.Metrics
-	// Stopping ends streams when the server is shut down, with the cause that clients are told. Optional.
+	// Stopping ends streams when the server is shut down, with the cause that clients are told.
+	// Optional.
 	Stopping context.Context
 	Version  string
 	Logger   *slog.Logger // optional
@@ -111,8 +112,8 @@ func New(c Config) (*API, error) {
 // Handler serves the API: it is the door.
 func (a *API) Handler() http.Handler { return a.cfg.Door }
 
-// streaming is a context for an answer without end: it ends with the request,
-// or when the server is shut down.
+// streaming is a context for an answer without end: it ends with the request, or when the server is
+// shut down.
 func (a *API) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
 	return wait.Either(ctx, a.cfg.Stopping)
 }

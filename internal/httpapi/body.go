@@ -7,8 +7,8 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// RequestBody takes the JSON body that the door has read. It is a field of the
-// inputs of operations that have one.
+// RequestBody takes the JSON body that the door has read. It is a field of the inputs of operations
+// that have one.
 type RequestBody struct {
 	JSON []byte
 }

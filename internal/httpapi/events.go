@@ -24,8 +24,8 @@ import (
 const (
 	// heartbeat is the longest silence of an event stream.
 	heartbeat = 15 * time.Second
-	// eventBatch bounds the changes taken from the feed at once, and so what a
-	// slow reader keeps alive.
+	// eventBatch bounds the changes taken from the feed at once, and so what a slow reader keeps
+	// alive.
 	eventBatch = 256
 	// eventTooOld is the type of the last event of a reader that was too slow.
 	eventTooOld = "too-old"
@@ -120,8 +120,7 @@ func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
 	return pos, nil
 }
 
-// eventStream is one reader. What it has not read stays in the feed: nothing
-// is queued for it.
+// eventStream is one reader. What it has not read stays in the feed: nothing is queued for it.
 type eventStream struct {
 	w       http.ResponseWriter
 	out     *bufio.Writer
@@ -149,8 +148,8 @@ func (e *eventStream) run(ctx context.Context, pos state.Position) error {
 		}
 		pos = next
 		if quiet {
-			// The connection is kept awake. Its id is where the feed has got to: a reader of something quiet resumes from
-			// there, and not from what the feed has forgotten.
+			// The connection is kept awake. Its id is where the feed has got to: a reader of
+			// something quiet resumes from there, and not from what the feed has forgotten.
 			_, _ = e.out.WriteString(": heartbeat\nid: " + present.EventID(pos) + "\n\n")
 		}
 		if err := e.flush(); err != nil {

@@ -48,7 +48,8 @@ func jsonContent(a *API, t reflect.Type) map[string]*huma.MediaType {
 	return map[string]*huma.MediaType{"application/json": {Schema: a.schema(t)}}
 }
 
-// upgrades describes the answer of a WebSocket. The types of its messages are in the description's components.
+// upgrades describes the answer of a WebSocket. The types of its messages are in the description's
+// components.
 func (a *API) upgrades(messages ...reflect.Type) map[string]*huma.Response {
 	for _, t := range messages {
 		a.schema(t)

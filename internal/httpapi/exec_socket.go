@@ -52,8 +52,8 @@ func (a execHandlers) openExec(ctx context.Context, in *AllocPath) (*huma.Stream
 
 // execSocket is an execution and its client.
 //
-// Two goroutines carry: one what the client says to init, one what init says to
-// the client. Neither keeps more than one buffer, so whoever is slow slows the other side down.
+// Two goroutines carry: one what the client says to init, one what init says to the client. Neither
+// keeps more than one buffer, so whoever is slow slows the other side down.
 type execSocket struct {
 	a *API
 	s *socket.Socket
@@ -205,8 +205,8 @@ func (e *execSocket) failed(err error) *api.ExecEvent {
 	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.Ctx, "open-execution", err).Problem}
 }
 
-// ackLag is how far behind what was sent an execution's spool is kept for a client
-// that comes again; ackStep how much is sent before the spool is told.
+// ackLag is how far behind what was sent an execution's spool is kept for a client that comes
+// again; ackStep how much is sent before the spool is told.
 const ackLag, ackStep = 32 << 20, 4 << 20
 
 // forward brings the command's output to the client until either ends.
@@ -289,8 +289,8 @@ func (s *spooled) wait() {
 	}
 }
 
-// receive brings what the client says to init until the client has left: problem.ErrClientGone, or what
-// it did wrong.
+// receive brings what the client says to init until the client has left: problem.ErrClientGone, or
+// what it did wrong.
 func (e *execSocket) receive() error {
 	for {
 		kind, r, err := e.s.Reader(e.s.Ctx)
@@ -308,7 +308,8 @@ func (e *execSocket) receive() error {
 	}
 }
 
-// takeStdin passes a message on as it comes. What the command does not take any more is thrown away.
+// takeStdin passes a message on as it comes. What the command does not take any more is thrown
+// away.
 func (e *execSocket) takeStdin(r io.Reader) error {
 	buf := door.Buffers.Get().(*[32 << 10]byte)
 	defer door.Buffers.Put(buf)

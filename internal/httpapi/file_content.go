@@ -29,8 +29,8 @@ type span struct {
 	from, length int64 // length 0: all from there on
 }
 
-// parseRange reads the header; not ok for what is left unread, as HTTP has it: several
-// parts, other units, nonsense. A part counted from the end has a negative from.
+// parseRange reads the header; not ok for what is left unread, as HTTP has it: several parts, other
+// units, nonsense. A part counted from the end has a negative from.
 func parseRange(s string) (span, bool) {
 	spec, ok := strings.CutPrefix(s, "bytes=")
 	from, to, dash := strings.Cut(strings.TrimSpace(spec), "-")

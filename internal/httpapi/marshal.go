@@ -15,8 +15,8 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// marshal writes an answer. That the client is gone is no error of the answer:
-// the server notices by itself.
+// marshal writes an answer. That the client is gone is no error of the answer: the server notices
+// by itself.
 func marshal(w io.Writer, v any) error {
 	b, err := encode(v)
 	if err == nil {

@@ -18,8 +18,7 @@ import (
 // schemaNames keeps the names of component schemas those of package api.
 const schemaPrefix = "#/components/schemas/"
 
-// sizeSchema and durationSchema describe api.Size and api.Duration, which
-// write themselves as text.
+// sizeSchema and durationSchema describe api.Size and api.Duration, which write themselves as text.
 type (
 	sizeSchema     int64
 	durationSchema int64

@@ -30,8 +30,8 @@ const (
 )
 
 const (
-	// retryFirst and retryMost bound the wait before a node that could not be
-	// reached, or broke off, is asked again.
+	// retryFirst and retryMost bound the wait before a node that could not be reached, or broke
+	// off, is asked again.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 2 * time.Second
 	// retries is how often an answer that is not followed tries again without progress.
@@ -155,8 +155,8 @@ func (o *outputAnswer) run(ctx context.Context, first []byte) {
 			continue
 		}
 		if o.begun && p.Start != o.s.Pos {
-			// What comes next was dropped before it could be sent: only a new
-			// answer can say where it begins.
+			// What comes next was dropped before it could be sent: only a new answer can say where
+			// it begins.
 			_ = p.Close()
 			door.Abort(o.w)
 		}
@@ -258,8 +258,8 @@ func (o *outputAnswer) broken(ctx context.Context, err error) {
 	o.a.fail(ctx, "get-output", err).Write(o.w)
 }
 
-// copy sends a part, with one buffer however slow the client is. done says
-// that the stream ends with it.
+// copy sends a part, with one buffer however slow the client is. done says that the stream ends
+// with it.
 func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 	defer func() { _ = p.Close() }()
 	err = door.Send(o.w, p, p.Live, func(n int) {

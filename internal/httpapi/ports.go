@@ -82,7 +82,8 @@ type portSocket struct {
 	conn   inside.Conn
 	inner  context.Context
 	cancel context.CancelCauseFunc
-	// halved is closed when the client has said that nothing more comes, and then nil: of the receiving goroutine.
+	// halved is closed when the client has said that nothing more comes, and then nil: of the
+	// receiving goroutine.
 	halved chan struct{}
 }
 
@@ -90,7 +91,8 @@ func (p *portSocket) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer p.s.Abort()
-	// Wakes those that wait for what is inside; the deferred before it those that wait for the client.
+	// Wakes those that wait for what is inside; the deferred before it those that wait for the
+	// client.
 	defer func() { p.cancel(problem.ErrClientGone); _ = p.conn.Close() }()
 	p.s.SetReadLimit(-1) // passed on as it comes
 	received, sent, halved := make(chan error, 1), make(chan error, 1), p.halved

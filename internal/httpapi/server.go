@@ -73,7 +73,8 @@ func (a serverHandlers) routes() {
 	}
 }
 
-// config answers with the configuration; secrets print as stars, and so does what is told to the programs of providers.
+// config answers with the configuration; secrets print as stars, and so does what is told to the
+// programs of providers.
 func (a serverHandlers) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
 	b, err := encode(a.cfg.Running().Masked())
@@ -124,8 +125,8 @@ func (a serverHandlers) backup(ctx huma.Context) {
 	door.EndWrite(w)
 }
 
-// lateHeader sets headers with the first byte, so that an error before it can
-// still be answered as one.
+// lateHeader sets headers with the first byte, so that an error before it can still be answered as
+// one.
 type lateHeader struct {
 	w      http.ResponseWriter
 	header func()

@@ -60,7 +60,8 @@ func (p *Poseidon) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.refuse(w, p.problem(r.Context(), r.Pattern, err))
 }
 
-// refuse tells a problem of ours as Poseidon's clients read it. This is the one place where one becomes the other.
+// refuse tells a problem of ours as Poseidon's clients read it. This is the one place where one
+// becomes the other.
 func (p *Poseidon) refuse(w http.ResponseWriter, pr *api.Problem) {
 	out := message{Message: sentence(pr)}
 	status := pr.Status
@@ -80,7 +81,8 @@ func (p *Poseidon) refuse(w http.ResponseWriter, pr *api.Problem) {
 	tell(w, status, out)
 }
 
-// sentence is what a problem says in one string, with the names of fields as clients of this API know them.
+// sentence is what a problem says in one string, with the names of fields as clients of this API
+// know them.
 func sentence(pr *api.Problem) string {
 	if len(pr.Errors) == 0 || pr.Code != "invalid" {
 		return pr.Detail

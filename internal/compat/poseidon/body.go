@@ -19,7 +19,8 @@ const (
 	// maxBody bounds a body but that of files, which have to fit into one.
 	maxBody  = 4 << 20
 	maxFiles = 64 << 20
-	// smallBody is what may be read by all at once; of larger ones only largeBodies, so that clients together cannot fill the memory.
+	// smallBody is what may be read by all at once; of larger ones only largeBodies, so that
+	// clients together cannot fill the memory.
 	smallBody   = 1 << 20
 	largeBodies = 4
 	// bodyTime is how long a client may take to send a body, and once more for each 8 MiB of it.
@@ -31,8 +32,8 @@ type bodies struct{ large chan struct{} }
 
 func newBodies() *bodies { return &bodies{large: make(chan struct{}, largeBodies)} }
 
-// read reads a body of JSON strictly into v: no unknown field, nothing after it. done must be called
-// when v is not needed any more.
+// read reads a body of JSON strictly into v: no unknown field, nothing after it. done must be
+// called when v is not needed any more.
 func (p *Poseidon) read(w http.ResponseWriter, r *http.Request, limit int64, v any) (done func(), err error) {
 	if p.anyone() {
 		// Foreign web pages can send what their forms can send; a header with a token they cannot.
@@ -101,7 +102,8 @@ func broken(err error, limit int64) error {
 	return refused(http.StatusBadRequest, "the body broke off")
 }
 
-// decode is strict, but takes null for "left out", as clients written in Go send it for an empty list.
+// decode is strict, but takes null for "left out", as clients written in Go send it for an empty
+// list.
 func decode(raw []byte, v any) error {
 	bad := func(at int64, format string, args ...any) error {
 		line := 1 + bytes.Count(raw[:min(max(at-1, 0), int64(len(raw)))], []byte("\n"))
@@ -116,7 +118,8 @@ func decode(raw []byte, v any) error {
 		return bad(1, "is no JSON object")
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	// Fields that nobody knows are ignored, as Poseidon does: its own clients send more than it reads (the id of an environment, for one).
+	// Fields that nobody knows are ignored, as Poseidon does: its own clients send more than it
+	// reads (the id of an environment, for one).
 	err := dec.Decode(v)
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

@@ -27,10 +27,12 @@ type environment struct {
 	environmentSpec
 }
 
-// coreMHz makes a MHz the smallest share of a core that there is, so that what was set is what is read.
+// coreMHz makes a MHz the smallest share of a core that there is, so that what was set is what is
+// read.
 const coreMHz = 1000
 
-// maxTries is how often an environment is changed anew that others have changed meanwhile: each time one of them got through.
+// maxTries is how often an environment is changed anew that others have changed meanwhile: each
+// time one of them got through.
 const maxTries = 100
 
 // statistic of one environment.
@@ -183,7 +185,8 @@ func (p *Poseidon) setEnvironment(w http.ResponseWriter, r *http.Request) error 
 		}
 		want.into(spec, p.reserve())
 		spec.Name, spec.Namespace = strconv.Itoa(id), p.cfg.Namespace
-		// What clients do not know of is as an operator has set it last, also if that was a moment ago.
+		// What clients do not know of is as an operator has set it last, also if that was a moment
+		// ago.
 		set, err = p.cfg.Submit.ReplaceEnvironment(r.Context(), j, spec)
 		if !muster.IsKind(err, muster.FaultConflict) || try == maxTries {
 			break
@@ -231,7 +234,8 @@ func (e *environmentSpec) into(s *api.EnvironmentSpec, reserve api.Size) {
 	n := e.PrewarmingPoolSize
 	s.Image = e.Image
 	s.Warm.Min, s.Warm.Target, s.Warm.Max = &n, &n, n
-	// The limit is the most that a runner may use; what is set aside for it is the operator's to say.
+	// The limit is the most that a runner may use; what is set aside for it is the operator's to
+	// say.
 	limit := api.Size(e.MemoryLimit << 20)
 	s.Resources.CPU, s.Resources.Memory, s.Resources.MemoryMax = float64(e.CPULimit)/coreMHz, min(reserve, limit), 0
 	if limit > s.Resources.Memory {

@@ -98,8 +98,8 @@ const (
 	maxWaiting = 64 << 20
 )
 
-// pending are executions that wait for their clients. They live for moments, and in no log: a client
-// whose server was started again meanwhile is told that there is none, and asks again.
+// pending are executions that wait for their clients. They live for moments, and in no log: a
+// client whose server was started again meanwhile is told that there is none, and asks again.
 type pending struct {
 	mu   sync.Mutex
 	byID map[string]*waiting

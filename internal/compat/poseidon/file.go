@@ -36,7 +36,8 @@ func where(r *http.Request) (name string, privileged bool) {
 	return cmp.Or(r.URL.Query().Get("path"), "./"), lenient(r, "privilegedExecution", false)
 }
 
-// lenient reads a parameter of the query as Poseidon does: what strconv.ParseBool does not know is the default.
+// lenient reads a parameter of the query as Poseidon does: what strconv.ParseBool does not know is
+// the default.
 func lenient(r *http.Request, name string, unless bool) bool {
 	v, err := strconv.ParseBool(r.URL.Query().Get(name))
 	if err != nil {
@@ -84,8 +85,8 @@ const (
 	rootUser    = "0:0"
 )
 
-// as does something as the user who it is to be done as; again tells whether it can be done once more, by number.
-// In a runner without an image there is but one.
+// as does something as the user who it is to be done as; again tells whether it can be done once
+// more, by number. In a runner without an image there is but one.
 func (p *Poseidon) as(c *state.Claim, privileged bool, again func() bool, do func(user string) error) error {
 	switch {
 	case !p.contained(c):
@@ -116,7 +117,8 @@ func (p *Poseidon) owner(c *state.Claim) string {
 	return ""
 }
 
-// listing is a list of files on its way to the client. It is sent as it comes, so that nothing bounds it.
+// listing is a list of files on its way to the client. It is sent as it comes, so that nothing
+// bounds it.
 type listing struct {
 	w         http.ResponseWriter
 	top       string
@@ -148,8 +150,8 @@ func (l *listing) add(e *initwire.FileEntry) error {
 	return l.flush()
 }
 
-// name is what ls prints: the bare name of what is in the directory that was asked for, else the path as it was asked for
-// and the rest of it.
+// name is what ls prints: the bare name of what is in the directory that was asked for, else the
+// path as it was asked for and the rest of it.
 func (l *listing) name(e *initwire.FileEntry) string {
 	if l.recursive {
 		return e.Path
@@ -248,8 +250,8 @@ type fileCopy struct {
 	Content []byte `json:"content"`
 }
 
-// Files belong to root, and others read and run them; in directories everybody may make something, and
-// delete what is his own.
+// Files belong to root, and others read and run them; in directories everybody may make something,
+// and delete what is his own.
 const (
 	fileMode      = 0o744
 	directoryMode = 0o1777
@@ -277,7 +279,8 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 		if what == "write" {
 			wrong = append(wrong, fmt.Sprintf("%s %q: %s", what, clip(name), pr.Detail))
 		} else {
-			// Poseidon runs rm --force and ignores its status: clients send ./* whether or not it can be emptied.
+			// Poseidon runs rm --force and ignores its status: clients send ./* whether or not it
+			// can be emptied.
 			p.logger.DebugContext(r.Context(), "file not deleted", "runner", c.Runner, "path", clip(name), "error", pr.Detail)
 		}
 		return true
@@ -301,8 +304,8 @@ func (p *Poseidon) changeFiles(w http.ResponseWriter, r *http.Request, c *state.
 	return &answer{http.StatusInternalServerError, message{text, codeUnknown}}
 }
 
-// cleaned is a path as Poseidon hands it on: without .., doubled slashes, and a slash at its end. So x/ deletes a link x
-// and not what is in the directory that it leads to, and a/../b needs no a.
+// cleaned is a path as Poseidon hands it on: without .., doubled slashes, and a slash at its end.
+// So x/ deletes a link x and not what is in the directory that it leads to, and a/../b needs no a.
 func cleaned(name string) string {
 	if name == "" {
 		return "" // and not the directory that it would be by path.Clean

@@ -23,8 +23,9 @@ const (
 	maxForwards = 256
 )
 
-// mapPorts opens the exposed ports of a runner on the address that the client came to, for as long as the runner is
-// claimed and this server runs: whoever reaches that address reaches them. What cannot be opened is left out, and logged.
+// mapPorts opens the exposed ports of a runner on the address that the client came to, for as long
+// as the runner is claimed and this server runs: whoever reaches that address reaches them. What
+// cannot be opened is left out, and logged.
 func (p *Poseidon) mapPorts(r *http.Request, c *state.Claim) []mappedPort {
 	out := []mappedPort{}
 	al := p.cfg.State.Latest().Alloc(c.Runner)
@@ -107,8 +108,9 @@ func (p *Poseidon) forward(ctx context.Context, l net.Listener, c *state.Claim, 
 	}
 }
 
-// join serves one connection into a runner. It is use of the runner until the client closes its side. A program that never
-// closes the other one keeps neither the runner nor, for long, the connection.
+// join serves one connection into a runner. It is use of the runner until the client closes its
+// side. A program that never closes the other one keeps neither the runner nor, for long, the
+// connection.
 func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, claim muster.ClaimID, port int) {
 	defer func() { _ = out.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -138,8 +140,8 @@ func (p *Poseidon) join(ctx context.Context, out *net.TCPConn, runner string, cl
 	both.Wait()
 }
 
-// lingering is the direction to a client. Once that client has closed its own side, the connection ends when nothing
-// was sent for limit.
+// lingering is the direction to a client. Once that client has closed its own side, the connection
+// ends when nothing was sent for limit.
 type lingering struct {
 	half
 	limit   time.Duration

@@ -46,9 +46,11 @@ type Config struct {
 	Namespace string
 	// Wait is how long a client may wait for a runner when none is warm.
 	Wait time.Duration
-	// MemoryReserve is what is set aside for a runner, of its limit at most. 0: api.DefaultMemoryReserve.
+	// MemoryReserve is what is set aside for a runner, of its limit at most. 0:
+	// api.DefaultMemoryReserve.
 	MemoryReserve api.Size
-	// Stopping ends what goes on for as long as its client stays, when the server is shut down. Optional.
+	// Stopping ends what goes on for as long as its client stays, when the server is shut down.
+	// Optional.
 	Stopping context.Context
 	// Version of the server; empty: it does not know.
 	Version string
@@ -110,12 +112,14 @@ func (p *Poseidon) Mount() door.Mount {
 	return door.Mount{Prefix: prefix, Handler: p, Refuse: func(w http.ResponseWriter, _ *http.Request, pr *api.Problem) { p.refuse(w, pr) }}
 }
 
-// problem is an error of a service as a client is told it, with a line in the log for what is a defect of ours.
+// problem is an error of a service as a client is told it, with a line in the log for what is a
+// defect of ours.
 func (p *Poseidon) problem(ctx context.Context, what string, err error) *api.Problem {
 	return &p.cfg.Door.Fail(ctx, what, err).Problem
 }
 
-// streaming is a context for what goes on for as long as its client stays: it ends with ctx, or when the server is shut down.
+// streaming is a context for what goes on for as long as its client stays: it ends with ctx, or
+// when the server is shut down.
 func (p *Poseidon) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
 	return wait.Either(ctx, p.cfg.Stopping)
 }

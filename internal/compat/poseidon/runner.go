@@ -13,8 +13,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// note marks the claims that were made here. Only their runners can be used here: the token of this API is not
-// meant to open those that others have claimed.
+// note marks the claims that were made here. Only their runners can be used here: the token of this
+// API is not meant to open those that others have claimed.
 const note = "poseidon"
 
 // releaseTime bounds giving back a runner whose client is not there any more.

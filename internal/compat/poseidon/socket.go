@@ -28,11 +28,13 @@ type patience struct {
 	stall time.Duration
 	// quiet is the silence after which a ping is sent.
 	quiet time.Duration
-	// grace is the time from asking a program to end to ending it by force; give how long that may take before its runner is destroyed.
+	// grace is the time from asking a program to end to ending it by force; give how long that may
+	// take before its runner is destroyed.
 	grace, give time.Duration
 	// reason is how long it may take until it is known why a runner went.
 	reason time.Duration
-	// halfClosed is how long a connection to a mapped port may be silent after its client has closed its own side.
+	// halfClosed is how long a connection to a mapped port may be silent after its client has
+	// closed its own side.
 	halfClosed time.Duration
 }
 
@@ -70,7 +72,8 @@ func (p *Poseidon) connect(w http.ResponseWriter, r *http.Request, c *state.Clai
 	if e == nil {
 		return refused(http.StatusNotFound, "runner %s has no such execution that waits for its client: an execution is good for one connection, within %s", c.Runner, waitTime)
 	}
-	// The request's own context ends with the client, and the program is asked to end before it is made to.
+	// The request's own context ends with the client, and the program is asked to end before it is
+	// made to.
 	inner, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
 	v := &conversation{p: p, runner: string(c.Runner), claim: c.ID, exec: e.exec, cancel: cancel, over: make(chan struct{}), left: make(chan struct{}), frames: make(chan frame)}
@@ -120,8 +123,8 @@ type frame struct {
 // last: nothing comes after it.
 func (f *frame) last() bool { return f.ended != nil || f.err != nil }
 
-// conversation is an execution and its client. Three goroutines serve it: one what the client
-// says, one what the program says, and the one that started both, which alone speaks to the client.
+// conversation is an execution and its client. Three goroutines serve it: one what the client says,
+// one what the program says, and the one that started both, which alone speaks to the client.
 type conversation struct {
 	p      *Poseidon
 	runner string
@@ -172,7 +175,8 @@ func (v *conversation) run(stopping context.Context) {
 			}
 			v.pass(&f)
 		case <-limit:
-			// Init ends it: asked at this moment, forced after the grace. The client need not wait for that.
+			// Init ends it: asked at this moment, forced after the grace. The client need not wait
+			// for that.
 			v.rest()
 			v.last(said{Type: typeTimeout})
 			v.drain(v.p.patience.grace)
@@ -233,7 +237,8 @@ func (v *conversation) drain(atMost time.Duration) {
 	}
 }
 
-// force ends what did not end when it was asked to. A runner in which even that cannot be done is destroyed.
+// force ends what did not end when it was asked to. A runner in which even that cannot be done is
+// destroyed.
 func (v *conversation) force() {
 	if v.ended {
 		return
@@ -282,8 +287,8 @@ func (v *conversation) rest() {
 // conclude tells how it ended.
 func (v *conversation) conclude(f *frame) {
 	v.rest()
-	// Where there is no status of the program an error comes alone: an exit behind it is what clients go by, and 137 is out
-	// of memory to them.
+	// Where there is no status of the program an error comes alone: an exit behind it is what
+	// clients go by, and 137 is out of memory to them.
 	if f.ended == nil {
 		v.last(said{Type: typeError, Data: v.lost(f.err)})
 		return
@@ -308,8 +313,8 @@ func (v *conversation) conclude(f *frame) {
 // goesAlong is how long after its program a runner is looked at that was killed with it.
 const goesAlong = 300 * time.Millisecond
 
-// runnerGone reports whether the runner has ended with its program, or does so in a moment: what was killed for memory
-// may have taken init along.
+// runnerGone reports whether the runner has ended with its program, or does so in a moment: what
+// was killed for memory may have taken init along.
 func (v *conversation) runnerGone() bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -2,7 +2,8 @@ package poseidon
 
 import "unicode/utf8"
 
-// text makes whole letters of the bytes of a stream: one that is cut in two by the way they come is kept until the rest is there.
+// text makes whole letters of the bytes of a stream: one that is cut in two by the way they come is
+// kept until the rest is there.
 type text struct{ kept []byte }
 
 // next is what can be said after some more bytes came; it is good until the following call.
