@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
@@ -159,7 +160,7 @@ func (n *node) send(d wire.Desired) {
 func shell(id muster.AllocID, script string) wire.DesiredAlloc {
 	return wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{
 		Namespace: "default", Job: "j", JobUID: "u", Version: 1, Count: 1, Attempt: 1,
-		Command: []string{"/bin/sh", "-c", script}, KillGraceMillis: 2000, OutputLimit: 1 << 20}}
+		Template: api.Template{Command: []string{"/bin/sh", "-c", script}}, KillGraceMillis: 2000, OutputLimit: 1 << 20}}
 }
 
 // until waits for an allocation's status.

@@ -12,13 +12,13 @@ import (
 
 // isolated reports whether the sandbox has a network that is made for it.
 func isolated(spec *wire.AllocSpec) bool {
-	return spec != nil && spec.Image != "" && spec.Network != muster.NetworkHost
+	return spec != nil && spec.Image != "" && muster.NetworkMode(spec.Network) != muster.NetworkHost
 }
 
 // takeNetwork gives a container a network of its own.
 func (al *allocation) takeNetwork(ctx context.Context, c *contract.Container) *muster.Failure {
 	n, s := al.node, al.spec
-	if s.Network == muster.NetworkNone {
+	if muster.NetworkMode(s.Network) == muster.NetworkNone {
 		c.Network = &contract.Network{}
 		return nil
 	}

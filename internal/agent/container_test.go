@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -536,14 +537,14 @@ func TestNewVersionAsksForItsTag(t *testing.T) {
 		version uint64
 		pulls   int
 	}{{"u", 1, 0}, {"u", 1, 0}, {"u", 2, 1}, {"u", 2, 1}, {"v", 9, 1}, {"u", 1, 1}, {"u", 2, 1}, {"u", 4, 2}} {
-		image, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Image: "a:latest"}, func(contract.ImageProgress) {})
+		image, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: c.job, Version: c.version, Template: api.Template{Image: "a:latest"}}, func(contract.ImageProgress) {})
 		if err != nil || s.pulls != c.pulls {
 			t.Errorf("%d: %d pulls, want %d; %v", i, s.pulls, c.pulls, err)
 		}
 		image.Free()
 	}
 	s.failures["a:latest"] = contract.Failure(muster.FailureOutside, muster.ReasonImage, "no registry")
-	if _, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Image: "a:latest"}, func(contract.ImageProgress) {}); err == nil || s.pulls != 3 {
+	if _, err := n.newestImage(t.Context(), &wire.AllocSpec{JobUID: "u", Version: 5, Template: api.Template{Image: "a:latest"}}, func(contract.ImageProgress) {}); err == nil || s.pulls != 3 {
 		t.Errorf("%v after %d pulls", err, s.pulls)
 	}
 }

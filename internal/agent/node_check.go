@@ -17,10 +17,10 @@ func (n *node) check(spec *wire.AllocSpec) (contract.Runtime, *muster.Failure) {
 	if len(spec.Command) == 0 && spec.Image == "" {
 		return bad("no command is given")
 	}
-	switch spec.Network {
+	switch muster.NetworkMode(spec.Network) {
 	case "", muster.NetworkNone, muster.NetworkBridge, muster.NetworkHost:
 	default:
-		return bad("network %q is not none, bridge or host", string(spec.Network))
+		return bad("network %q is not none, bridge or host", spec.Network)
 	}
 	if spec.Workdir != "" && !filepath.IsAbs(spec.Workdir) {
 		return bad("work directory %q is not an absolute path", spec.Workdir)
@@ -65,16 +65,16 @@ func (n *node) runtimeFor(spec *wire.AllocSpec) (contract.Runtime, *muster.Failu
 			continue
 		}
 		has := isolationOf(rt)
-		if has.Gives(spec.Isolation) {
+		if has.Gives(muster.Isolation(spec.Isolation)) {
 			return rt, nil
 		}
 		less = has
 	}
 	switch {
 	case less != "" && spec.Image == "":
-		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", string(spec.Isolation))
+		return nil, contract.Failure(muster.FailureUser, muster.ReasonSpec, "isolation %q is demanded, which only an allocation with an image can have", spec.Isolation)
 	case less != "":
-		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", string(spec.Isolation), n.cfg.Node, string(less))
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "isolation %q is demanded, and node %s gives %q", spec.Isolation, n.cfg.Node, string(less))
 	case other != "":
 		return nil, contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "runtime %q is demanded, and node %s makes containers with %s", spec.Runtime, n.cfg.Node, other)
 	case spec.Image != "":

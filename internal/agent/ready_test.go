@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
@@ -216,7 +217,7 @@ func TestIsolation(t *testing.T) {
 	r := newRig(t, rt, "")
 	demand := func(id muster.AllocID, i muster.Isolation) wire.DesiredAlloc {
 		d := run(id, "wait")
-		d.Spec.Isolation = i
+		d.Spec.Isolation = string(i)
 		return d
 	}
 	r.must(set(demand("u-0-1", muster.IsolationProcess), demand("u-1-1", muster.IsolationContainer)))
@@ -231,7 +232,7 @@ func TestIsolation(t *testing.T) {
 		c.isolation = has
 		n.runtimes = []contract.Runtime{c, imageRuntime{c}}
 		for _, want := range []muster.Isolation{"", muster.IsolationContainer, muster.IsolationUserNamespace, "runsc"} {
-			got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Isolation: want})
+			got, f := n.runtimeFor(&wire.AllocSpec{Template: api.Template{Image: "x", Isolation: string(want)}})
 			if (got != nil) != has.Gives(want) || got == nil && (f.Class != muster.FailureNode || !strings.Contains(f.Message, string(has))) {
 				t.Errorf("%s where %s is: %v, %v", want, has, got, f)
 			}
@@ -242,10 +243,10 @@ func TestIsolation(t *testing.T) {
 // A node whose containers another program makes says so, and starts nothing.
 func TestRuntimeByName(t *testing.T) {
 	n := &node{cfg: Config{Node: "n1"}, runtimes: []contract.Runtime{versionedRuntime{imageRuntime{newPlayed()}}}}
-	if got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "crun"}); got == nil {
+	if got, f := n.runtimeFor(&wire.AllocSpec{Template: api.Template{Image: "x", Runtime: "crun"}}); got == nil {
 		t.Errorf("crun where crun is: %v", f)
 	}
-	if got, f := n.runtimeFor(&wire.AllocSpec{Image: "x", Runtime: "runsc"}); got != nil || f.Class != muster.FailureNode || !strings.Contains(f.Message, "crun 1.8.1") {
+	if got, f := n.runtimeFor(&wire.AllocSpec{Template: api.Template{Image: "x", Runtime: "runsc"}}); got != nil || f.Class != muster.FailureNode || !strings.Contains(f.Message, "crun 1.8.1") {
 		t.Errorf("runsc where crun is: %v, %v", got, f)
 	}
 }

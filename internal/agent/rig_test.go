@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -446,7 +447,7 @@ func (r *rig) refused(code string, d wire.Desired) *wire.Refusal {
 // run is an allocation that is wanted to run; stop the same to be stopped.
 func run(id muster.AllocID, command ...string) wire.DesiredAlloc {
 	return wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{
-		Namespace: "default", Job: "j", JobUID: "u", Version: 4, Index: 2, Count: 5, Attempt: 1, Command: command, KillGraceMillis: 1500}}
+		Namespace: "default", Job: "j", JobUID: "u", Version: 4, Index: 2, Count: 5, Attempt: 1, Template: api.Template{Command: command}, KillGraceMillis: 1500}}
 }
 
 func stop(ids ...muster.AllocID) (list []wire.DesiredAlloc) {

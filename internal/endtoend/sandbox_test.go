@@ -149,7 +149,7 @@ func (l *lone) firstByte(mode muster.NetworkMode, command ...string) time.Durati
 	began := time.Now()
 	l.send(wire.Desired{Allocs: []wire.DesiredAlloc{{ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{
 		Namespace: "default", Job: "bench", JobUID: "bench", Version: 1, Index: int(l.sent), Count: 1, Attempt: 1,
-		Command: command, Image: l.image, OutputLimit: 1 << 20, Network: mode,
+		Template: api.Template{Command: command, Image: l.image, Network: string(mode)}, OutputLimit: 1 << 20,
 		Resources: muster.Resources{CPU: 1000, Memory: 16 * muster.MiB},
 	}}}})
 	out, err := l.cl.Output(l.b.Context(), id, wire.Stdout, 0, true)

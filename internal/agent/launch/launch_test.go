@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/contract"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
@@ -16,11 +17,11 @@ func TestContainerConfig(t *testing.T) {
 		work    string
 	}{
 		{wire.AllocSpec{}, "e c", "/i"},
-		{wire.AllocSpec{Command: []string{"x"}, Workdir: "/w"}, "e x", "/w"},
-		{wire.AllocSpec{Entrypoint: []string{"o"}}, "o", "/i"},
-		{wire.AllocSpec{Entrypoint: []string{"o"}, Command: []string{"x"}, Inputs: []wire.Input{{}}}, "o x", Workspace},
-		{wire.AllocSpec{Entrypoint: []string{""}, Command: []string{"x"}, Outputs: []wire.Output{{}}, Workdir: "/w"}, "x", "/w"},
-		{wire.AllocSpec{Entrypoint: []string{""}}, "", "/i"},
+		{wire.AllocSpec{Template: api.Template{Command: []string{"x"}, Workdir: "/w"}}, "e x", "/w"},
+		{wire.AllocSpec{Template: api.Template{Entrypoint: []string{"o"}}}, "o", "/i"},
+		{wire.AllocSpec{Template: api.Template{Entrypoint: []string{"o"}, Command: []string{"x"}}, Inputs: []wire.Input{{}}}, "o x", Workspace},
+		{wire.AllocSpec{Template: api.Template{Entrypoint: []string{""}, Command: []string{"x"}, Workdir: "/w"}, Outputs: []wire.Output{{}}}, "x", "/w"},
+		{wire.AllocSpec{Template: api.Template{Entrypoint: []string{""}}}, "", "/i"},
 	} {
 		if got := strings.Join(commandOf(&test.spec, image), " "); got != test.command {
 			t.Errorf("%+v: command %q, want %q", test.spec, got, test.command)

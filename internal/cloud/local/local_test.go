@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/cloud"
@@ -191,7 +192,7 @@ func runs(t *testing.T, c *wire.Client, id muster.AllocID, script string) {
 	t.Helper()
 	index++
 	_, err := c.SendDesired(t.Context(), wire.Desired{Fence: wire.Fence{Cluster: "me", Epoch: 1, Term: 1, Index: index}, Allocs: []wire.DesiredAlloc{{
-		ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{Job: "j", Count: 1, Attempt: 1, Command: []string{"/bin/sh", "-c", script}, OutputLimit: 1 << 20}}}})
+		ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{Job: "j", Count: 1, Attempt: 1, Template: api.Template{Command: []string{"/bin/sh", "-c", script}}, OutputLimit: 1 << 20}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
@@ -24,7 +25,7 @@ func (c *check) run(ctx context.Context) error {
 	_, err := client.SendDesired(ctx, wire.Desired{Fence: c.Fence(), Allocs: []wire.DesiredAlloc{{
 		ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{
 			Namespace: muster.DefaultNamespace, Job: string(c.node.ID), JobUID: uid, Version: 1, Count: 1, Attempt: 1,
-			Command:         c.want.Command,
+			Template:        api.Template{Command: c.want.Command},
 			Resources:       muster.Resources{CPU: min(askCPU, c.offering.Capacity.CPU), Memory: min(askMemory, c.offering.Capacity.Memory)},
 			KillGraceMillis: 1, OutputLimit: outputLimit,
 		},

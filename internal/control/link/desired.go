@@ -395,13 +395,14 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 	out := &wire.AllocSpec{
 		Namespace: a.Run.Key.Namespace, Job: a.Run.Key.Name, JobUID: a.UID, Version: a.Version,
 		Index: a.Index, Count: sp.Count, Attempt: a.Attempt,
-		Command: sp.Command, Image: sp.Image, Env: sp.Env, Workdir: sp.Workdir, Resources: a.Run.Ask,
+		Template: sp.Template, Resources: a.Run.Ask,
 		Exclusive: sp.Exclusive, PidsLimit: sp.Resources.Pids, CPUMax: muster.MilliCPU(sp.Resources.CPUMax * 1000),
-		Entrypoint: sp.Entrypoint, User: sp.User, Network: muster.NetworkMode(sp.Network), Egress: sp.Egress, Ports: sp.Ports,
 		TimeoutMillis: sp.Timeout.Std().Milliseconds(), KillGraceMillis: sp.KillGrace.Std().Milliseconds(),
 		OutputLimit: int64(sp.OutputLimit), GiveUpInputMillis: sp.Restart.GiveUp.Std().Milliseconds(),
 	}
-	out.Isolation, out.Runtime = muster.Isolation(sp.Isolation), sp.Runtime
+	// What the scheduler needs, and what has another form on the wire, would only be longer.
+	t := &out.Template
+	t.Priority, t.Constraints, t.Pool, t.Inputs, t.Ready, t.Resources, t.KillGrace = nil, nil, "", nil, nil, api.ResourcesSpec{}, 0
 	if r := sp.Ready; r != nil {
 		out.Ready = &wire.Readiness{Command: r.Command, IntervalMillis: r.Interval.Std().Milliseconds(),
 			TimeoutMillis: r.Timeout.Std().Milliseconds(), GiveUpMillis: r.GiveUp.Std().Milliseconds()}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/programtest"
@@ -445,7 +446,7 @@ func TestClear(t *testing.T) {
 	id := muster.NewAllocID("u1", 0, 1)
 	if _, err := c.SendDesired(t.Context(), wire.Desired{Fence: wire.Fence{Cluster: "c1", Epoch: 1, Term: 1, Index: 1}, Allocs: []wire.DesiredAlloc{{
 		ID: id, Desired: muster.AllocRun, Spec: &wire.AllocSpec{Namespace: "default", Job: "j", JobUID: "u1", Version: 1, Count: 1, Attempt: 1,
-			Command: []string{"sleep", "100000"}, Resources: muster.Resources{CPU: 100, Memory: 64 * muster.MiB}, OutputLimit: 1 << 20},
+			Template: api.Template{Command: []string{"sleep", "100000"}}, Resources: muster.Resources{CPU: 100, Memory: 64 * muster.MiB}, OutputLimit: 1 << 20},
 	}}}); err != nil {
 		t.Fatal(err)
 	}

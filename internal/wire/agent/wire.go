@@ -31,6 +31,7 @@ import (
 	"fmt"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 )
 
 // Protocol is the version that this build speaks.
@@ -168,7 +169,9 @@ const (
 	RefusedProtocol = "protocol"
 )
 
-// AllocSpec is all that an agent needs to run an allocation.
+// AllocSpec is all that an agent needs to run an allocation. Template is the job's own: a field that is
+// added to it reaches agents by itself. Where the wire has another form than a job's file, the field stands
+// here as well and counts; of Template, the link leaves out what only the scheduler needs.
 type AllocSpec struct {
 	Namespace muster.Namespace `json:"namespace"`
 	Job       string           `json:"job"`
@@ -178,35 +181,24 @@ type AllocSpec struct {
 	Count     int              `json:"count"`
 	Attempt   int              `json:"attempt"`
 
-	Command   []string          `json:"command"`
-	Image     string            `json:"image,omitempty"`
-	Env       map[string]string `json:"env,omitempty"`
-	Workdir   string            `json:"workdir,omitempty"` // empty: a fresh one of its own, or the image's
-	Resources muster.Resources  `json:"resources"`
-	PidsLimit int               `json:"pids_limit,omitempty"` // 0: the agent's default
-	CPUMax    muster.MilliCPU   `json:"cpu_max,omitempty"`    // 0: no limit
-	// Isolation is demanded: with less the agent does not start it (class node, reason no-runtime). Empty: any.
-	Isolation muster.Isolation `json:"isolation,omitempty"`
-	// Runtime is the program that is to make its container; empty: any.
-	Runtime string `json:"runtime,omitempty"`
-	// Exclusive: it begins only while a guard holds (see Desired.GuardMillis), and is killed when that lapses.
-	Exclusive bool `json:"exclusive,omitempty"`
+	// An empty Workdir is a fresh one of its own, or the image's. Isolation is demanded: with less the agent
+	// does not start it (class node, reason no-runtime). An empty Network is bridge.
+	api.Template
+	Resources muster.Resources `json:"resources"`
+	Inputs    []Input          `json:"inputs,omitempty"`
 	// Ready says how it shows that it is ready; nil: it is as soon as it runs.
 	Ready *Readiness `json:"ready,omitempty"`
+
+	PidsLimit int             `json:"pids_limit,omitempty"` // 0: the agent's default
+	CPUMax    muster.MilliCPU `json:"cpu_max,omitempty"`    // 0: no limit
+	// Exclusive: it begins only while a guard holds (see Desired.GuardMillis), and is killed when that lapses.
+	Exclusive bool `json:"exclusive,omitempty"`
 	// Cores that it runs on, counted among those that the agent may use; none: all.
 	Cores []int `json:"cores,omitempty"`
-
-	// Of containers only.
-	Entrypoint []string           `json:"entrypoint,omitempty"`
-	User       string             `json:"user,omitempty"`
-	Network    muster.NetworkMode `json:"network,omitempty"` // empty: bridge
-	Egress     []string           `json:"egress,omitempty"`  // CIDR; empty: everything
-	Ports      []int              `json:"ports,omitempty"`
 
 	TimeoutMillis     int64    `json:"timeout_ms,omitempty"`    // 0 = none
 	KillGraceMillis   int64    `json:"kill_grace_ms,omitempty"` // TERM to KILL
 	OutputLimit       int64    `json:"output_limit,omitempty"`  // bytes kept of each stream
-	Inputs            []Input  `json:"inputs,omitempty"`
 	Outputs           []Output `json:"outputs,omitempty"`
 	GiveUpInputMillis int64    `json:"give_up_input_ms,omitempty"`
 }
