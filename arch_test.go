@@ -464,16 +464,17 @@ func TestVerbsAreConstants(t *testing.T) {
 	}
 }
 
-// A package fits in a head up to 4,000 lines, a type up to 60 methods. What was larger when this test was written may have as much as
-// it had: lower its number whenever something was moved out, and raise none.
+// A package fits in a head up to 4,000 lines, a type up to 60 methods. A larger package has its reason in
+// ARCHITECTURE.md, "Packages over 4,000 lines".
 func TestPackagesAndTypesStaySmall(t *testing.T) {
 	const mostLines, mostMethods = 4000, 60
-	large := map[string]int{
-		"internal/state": 7640,
-		"api":            4242,
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	wide := map[string]int{}
-	lines, methods := map[string]int{}, map[string]int{}
+	_, reasons, _ := strings.Cut(string(text), "\n## Packages over 4,000 lines\n")
+	reasons, _, _ = strings.Cut(reasons, "\n## ")
+	lines, methods := map[string]int{}, map[string]int{} // by package; by package and type
 	for _, s := range sources(t) {
 		if s.test {
 			continue
@@ -496,18 +497,16 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 			}
 		}
 	}
-	check := func(what string, have, known map[string]int, most int) {
-		for name, n := range have {
-			if limit := max(most, known[name]); n > limit {
-				t.Errorf("%s has %d %s, and may have %d", name, n, what, limit)
-			}
-		}
-		for name := range known {
-			if have[name] <= most {
-				t.Errorf("%s has no more than %d %s now: take it off the list", name, most, what)
-			}
+	for name, n := range lines {
+		if explained := strings.Contains(reasons, "\n- **`"+name+"`**"); n > mostLines && !explained {
+			t.Errorf("%s has %d lines, and may have %d unless ARCHITECTURE.md says why", name, n, mostLines)
+		} else if n <= mostLines && explained {
+			t.Errorf("%s has no more than %d lines now: ARCHITECTURE.md need not say why any more", name, mostLines)
 		}
 	}
-	check("lines", lines, large, mostLines)
-	check("methods", methods, wide, mostMethods)
+	for name, n := range methods {
+		if n > mostMethods {
+			t.Errorf("%s has %d methods, and may have %d", name, n, mostMethods)
+		}
+	}
 }
