@@ -256,7 +256,7 @@ func (c *checks) container(s *JobSpec) {
 			location string
 			given    bool
 		}{
-			{"entrypoint", len(s.Entrypoint) > 0}, {"user", s.User != ""},
+			{"entrypoint", len(s.Entrypoint) > 0}, {"user", s.User != ""}, {"hostname", s.Hostname != ""},
 			{"network", s.Network != "" && s.Network != string(muster.NetworkHost)}, {"egress", len(s.Egress) > 0}, {"ports", len(s.Ports) > 0},
 		} {
 			if f.given {
@@ -271,9 +271,15 @@ func (c *checks) container(s *JobSpec) {
 	if c.text("user", s.User, 256) && (strings.ContainsFunc(s.User, unicode.IsSpace) || strings.Count(s.User, ":") > 1) {
 		c.add("user", "is %s; write it as NAME, UID, NAME:GROUP or UID:GID", quote(s.User))
 	}
+	if s.Hostname != "" && !isHostname(s.Hostname) {
+		c.add("hostname", "is %s; it is 1 to 63 letters, digits, dots and dashes, and each part between dots begins and ends with a letter or digit", quote(s.Hostname))
+	}
 	switch muster.NetworkMode(s.Network) {
 	case "", muster.NetworkBridge:
 	case muster.NetworkNone, muster.NetworkHost:
+		if s.Hostname != "" && s.Network == string(muster.NetworkHost) {
+			c.add("hostname", "is given with network host, where the name is the node's")
+		}
 		if len(s.Egress) > 0 {
 			c.add("egress", "is given with network %s; it is about bridge", s.Network)
 		}
@@ -496,3 +502,8 @@ func sortedKeys[V any](m map[string]V) []string {
 	slices.Sort(keys)
 	return keys
 }
+
+// hostnames are DNS names, as RFC 1123 has them.
+var hostnames = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+
+func isHostname(s string) bool { return len(s) <= 63 && hostnames.MatchString(s) }

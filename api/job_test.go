@@ -415,3 +415,29 @@ func TestClonesShareNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestHostnames(t *testing.T) {
+	for name, want := range map[string]string{
+		"": "", "db": "", "db-0.local": "", "A1": "", strings.Repeat("a", 63): "",
+		strings.Repeat("a", 64): "hostname: is", "-a": "hostname: is", "a-": "hostname: is", "a..b": "hostname: is", "a b": "hostname: is", "a\nb": "hostname: is", "ü": "hostname: is",
+	} {
+		s := &JobSpec{Template: Template{Image: "a", Hostname: name}}
+		s.Defaults()
+		got := ""
+		for _, p := range s.Validate() {
+			got += p.String()
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %s", name, got)
+		}
+	}
+	for _, s := range []*JobSpec{
+		{Template: Template{Command: []string{"true"}, Hostname: "a"}},
+		{Template: Template{Image: "a", Network: "host", Hostname: "a"}},
+	} {
+		s.Defaults()
+		if got := s.Validate(); len(got) != 1 || got[0].Location != "hostname" {
+			t.Errorf("%+v: %v", s, got)
+		}
+	}
+}

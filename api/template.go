@@ -17,6 +17,7 @@ type Template struct {
 	Runtime    string   `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
 	Entrypoint []string `json:"entrypoint,omitempty" doc:"Instead of the image's entrypoint, and of its command. A single empty string: none. Default of a job: the image's; of an environment: none, whatever the image says."`
 	User       string   `json:"user,omitempty" doc:"The user of the command, and of executions that name none: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
+	Hostname   string   `json:"hostname,omitempty" doc:"With an image, and a network of its own: the container's host name, a DNS name of at most 63 characters. Default: the name of the job and the index of the member, as web-0."`
 	Network    string   `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out, but not the node and not the cloud's metadata address. host: the node's, and with it the metadata address. Default with an image: bridge; of an environment: none."`
 	Egress     []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
 	Ports      []int    `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`

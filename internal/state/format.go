@@ -19,7 +19,7 @@ const (
 	// FormatFirst is the format of logs without a FormatRaised.
 	FormatFirst Format = 1
 	// FormatNewest is the newest format that this version reads and writes.
-	FormatNewest Format = 2
+	FormatNewest Format = 3
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
 	FormatFloor Format = 2
@@ -40,6 +40,7 @@ var since = map[string]Format{
 	"state.EnvironmentSet.Rollout":      2,
 	"api.EnvironmentSpec.MaxTTL":        2,
 	"api.EnvironmentSpec.LockUser":      2,
+	"api.Template.Hostname":             3,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -133,9 +133,12 @@ func workdirOf(s *wire.AllocSpec, image *contract.ImageConfig) string {
 	return "/"
 }
 
-// hostname is a DNS label, made of the job's name and the member's index. The name is cut so that
-// the index fits.
+// hostname is what the job says, else a DNS label made of the job's name and the member's index. The
+// name is cut so that the index fits.
 func hostname(s *wire.AllocSpec) string {
+	if s.Hostname != "" {
+		return s.Hostname
+	}
 	name := strings.Trim(strings.Map(func(r rune) rune {
 		if r == '.' || r == '_' || r == ':' {
 			return '-'

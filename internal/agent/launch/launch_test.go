@@ -40,6 +40,9 @@ func TestContainerConfig(t *testing.T) {
 			t.Errorf("signal %q: %d", bad, got)
 		}
 	}
+	if got := hostname(&wire.AllocSpec{Job: "j", Template: api.Template{Hostname: "db.local"}}); got != "db.local" {
+		t.Errorf("hostname %q", got)
+	}
 	if got := hostname(&wire.AllocSpec{Job: strings.Repeat("a.b", 30), Index: 123456}); len(got) > 63 || !strings.HasSuffix(got, "-123456") {
 		t.Errorf("hostname %q", got)
 	}

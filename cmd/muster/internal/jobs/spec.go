@@ -56,6 +56,7 @@ type specFlags struct {
 	// What follows is about containers.
 	entrypoint string
 	user       string
+	hostname   string
 	network    string
 	egress     []string
 	ports      []int
@@ -89,6 +90,7 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.StringVar(&s.image, "image", "", "container image, as python:3.13 (default: none, a process on the node); without a command, the image's own is run")
 	f.StringVar(&s.entrypoint, "entrypoint", "", "program instead of the image's entrypoint and command; empty for none")
 	f.StringVarP(&s.user, "user", "u", "", "who runs the command in the container: NAME, UID, NAME:GROUP or UID:GID (default: as the image says, else root)")
+	f.StringVar(&s.hostname, "hostname", "", "the container's host name (default: the name of the job and the index of the member)")
 	f.StringVar(&s.network, "network", "", "of the container: none, bridge or host (default bridge)")
 	f.StringArrayVar(&s.egress, "egress", nil, "the only networks that a bridge reaches, as 10.0.0.0/8; may be repeated (default all)")
 	f.IntSliceVar(&s.ports, "port", nil, "TCP port of the container that others on the node may connect to; may be repeated; muster port reaches any without")
@@ -147,6 +149,7 @@ func (s *specFlags) apply(spec *api.JobSpec, given func(string) bool) error {
 		{"pool", s.pool, &spec.Pool},
 		{"image", s.image, &spec.Image},
 		{"user", s.user, &spec.User},
+		{"hostname", s.hostname, &spec.Hostname},
 		{"network", s.network, &spec.Network},
 	} {
 		if given(t.flag) {
