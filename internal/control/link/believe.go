@@ -14,31 +14,36 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// A node may be in somebody else's hands. What its agent says of itself decides which jobs, with their secrets, it is sent, and
-// how much of the server it takes: both are bounded here by what the server itself knows of the node.
+// A node may be under the control of an attacker. Its agent's words decide which jobs, with their
+// secrets, it gets, and how much of the server's time and memory it uses. This file limits both by
+// what the server itself knows about the node.
 const (
-	// maxUnknown is how many allocations a node may report that the state does not have there: what ran before a backup
-	// was restored, and what was purged while the node was away.
+	// maxUnknown is how many allocations a node may report that the state does not have there. A
+	// restored backup causes such allocations, and a job that was purged meanwhile.
 	maxUnknown = 10_000
-	// reportBase and reportEach bound a report in bytes: each allocation brings two small streams, a failure in words and some numbers.
+	// reportBase and reportEach bound the bytes of a report: each allocation brings two small
+	// streams, a failure message and some numbers.
 	reportBase = 4 << 20
 	reportEach = 16 << 10
-	// outputEach is what an output brings beside its name; jsonByte is how many bytes one of a name can become.
+	// outputEach is what a declared output adds beside its name. jsonByte is how many bytes one
+	// byte of the name can take in JSON.
 	outputEach = 128
 	jsonByte   = 6
-	// Reports are read at no more than reportRate bytes a second and one in reportTime: an agent sends at most one in 4 ms.
+	// reportRate is in bytes per second. Each report also costs reportTime. An agent that behaves
+	// sends at most one report in 4 ms.
 	reportRate = 16 << 20
 	reportTime = 2 * time.Millisecond
-	// reportBurst is how many reports of the largest size come without a wait.
+	// reportBurst is how many reports of the largest size are read without a delay.
 	reportBurst = 2
-	// Capacity of a host of which the configuration does not say it is bounded by what no machine has.
+	// Limits for a host whose capacity is not configured. No machine has as much.
 	mostCPU    muster.MilliCPU = 4096 * 1000
 	mostMemory muster.Bytes    = 1 << 47
 	mostDisk   muster.Bytes    = 1 << 50
 )
 
-// believed is what of an introduction is taken over: never more capacity than the node was bought with, no attribute that is the
-// server's own word, and no isolation that the configuration of its pool cannot give. program is the pool's oci_runtime.
+// believed returns the part of an introduction that the server accepts. Capacity is at most what
+// the node was bought with. Attributes that only the server may set are removed, and so is an
+// isolation that the configuration of the pool cannot provide. program is the pool's oci_runtime.
 func believed(h wire.Hello, o *muster.Offering, program string) wire.Hello {
 	h.Capacity.CPU = within(h.Capacity.CPU, o.Capacity.CPU, mostCPU)
 	h.Capacity.Memory = within(h.Capacity.Memory, o.Capacity.Memory, mostMemory)
@@ -58,6 +63,7 @@ func believed(h wire.Hello, o *muster.Offering, program string) wire.Hello {
 	return h
 }
 
+// within limits a reported amount to what was bought, or to most if that is not known.
 func within[T ~int64](said, bought, most T) T {
 	if bought > 0 {
 		most = bought
@@ -65,8 +71,9 @@ func within[T ~int64](said, bought, most T) T {
 	return max(0, min(said, most))
 }
 
-// gives reports whether the isolation can be that of the pool's runtime program: one of a kind of its own is only where the operator has named it.
-// A program named by its path may call itself anything.
+// gives reports whether a node with the pool's runtime program can have the isolation. The usual
+// kinds are always possible. A special kind, such as that of a sandboxing runtime, counts only if
+// the operator has named its program. A program that is configured by a path may have any kind.
 func gives(program string, i muster.Isolation) bool {
 	switch i {
 	case muster.IsolationProcess, muster.IsolationContainer, muster.IsolationUserNamespace:
@@ -75,7 +82,7 @@ func gives(program string, i muster.Isolation) bool {
 	return filepath.IsAbs(program) || program == string(i)
 }
 
-// runs reports whether a node of the pool can have containers by the program that it tells.
+// runs reports whether a node of the pool can have containers made by the program that it reports.
 func runs(program, version string) bool {
 	switch {
 	case program == "none":
@@ -86,7 +93,7 @@ func runs(program, version string) bool {
 	return filepath.IsAbs(program) || muster.IsRuntime(version, program)
 }
 
-// reportLimit is how many bytes the next report of the node may have.
+// reportLimit is how many bytes the next report of the node may have, without the names of outputs.
 func (n *nodeLink) reportLimit() int64 {
 	row := n.l.cfg.State.Latest().Node(n.id)
 	if row == nil {
@@ -95,8 +102,8 @@ func (n *nodeLink) reportLimit() int64 {
 	return reportBase + reportEach*int64(row.LiveAllocs)
 }
 
-// reportMost is reportLimit with what only some allocations bring: the names of their outputs, which may be a MiB. It looks at all
-// allocations of the node.
+// reportMost is reportLimit plus the names of declared outputs, which may take a MiB. It walks all
+// allocations of the node, so the reader calls it only for a report above reportLimit.
 func (n *nodeLink) reportMost() int64 {
 	most := n.reportLimit()
 	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {
@@ -108,10 +115,11 @@ func (n *nodeLink) reportMost() int64 {
 	return most
 }
 
-// paceReport waits until the node may be read again, after a report of so many bytes. A node that says more than it may is
-// read more slowly: nothing of it is lost, and what it costs the server is bounded.
+// paceReport waits until the next report of the node may be read, after one of the given size. A
+// node that sends too much is read more slowly: no report is lost, and their cost is bounded.
 func (n *nodeLink) paceReport(ctx context.Context, bytes int64) {
 	now := time.Now()
+	// Unused time is saved only up to the burst.
 	burst := reportBurst * n.reportLimit() * int64(time.Second) / reportRate
 	if earliest := now.Add(-time.Duration(burst)); n.reportsPaid.Before(earliest) {
 		n.reportsPaid = earliest
@@ -122,7 +130,7 @@ func (n *nodeLink) paceReport(ctx context.Context, bytes int64) {
 	}
 }
 
-// overdone says that a node has reported more than it can have, or nil. s.mu is held.
+// overdoneLocked returns an error if a node reports too many unknown allocations. s.mu is held.
 func (s *session) overdoneLocked(snap *state.Snapshot) error {
 	if len(s.known) <= maxUnknown {
 		return nil
@@ -139,7 +147,7 @@ func (s *session) overdoneLocked(snap *state.Snapshot) error {
 	return fmt.Errorf("its agent reports %d allocations that were never placed there, more than %d: the report is refused; check what runs on the machine, or destroy it", unknown, maxUnknown)
 }
 
-// due are the digests of uploads that live allocations of the node are made of.
+// due returns the digests of the uploads that live allocations of the node have as inputs.
 func (n *nodeLink) due() map[string]bool {
 	all := map[string]bool{}
 	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {

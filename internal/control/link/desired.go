@@ -19,17 +19,19 @@ import (
 )
 
 const (
-	// lazyFor is how long what is not urgent waits for company.
+	// lazyFor is how long a change that is not urgent waits for others, to share a set with them.
 	lazyFor = 25 * time.Millisecond
-	// forgetAfter is how long an ended allocation stays on its node when nothing
-	// needs it there any more: whoever follows its output may be a moment behind.
+	// forgetAfter is how long an ended allocation stays on its node when nothing needs it there any
+	// more. A client that follows its output may be a moment behind.
 	forgetAfter = 2 * time.Second
-	// Bounds of one part of a set: the bytes of the specs in it, roughly, and how many it names.
+	// These bound one message of a set: roughly the bytes of its specs, and its allocations.
 	maxPartBytes, maxPartAllocs = 8 << 20, 4096
-	sendFirst, sendLongest      = 50 * time.Millisecond, 5 * time.Second
+	// The delays before a set is sent again that the agent answered and did not accept.
+	sendFirst, sendLongest = 50 * time.Millisecond, 5 * time.Second
 )
 
-// send sends sets: on a new contact the whole, then what changed.
+// send sends sets to the agent: the whole set on a new contact, then what changed. It is the only
+// goroutine that sends, so sets reach the agent in order.
 func (s *session) send(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -81,9 +83,12 @@ func (s *session) send(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.As(err, &refusal), muster.IsKind(err, muster.FaultUnavailable), errors.Is(err, errDeposed):
+			// The agent refuses this server, is gone, or this server leads no more. The contact is
+			// over.
 			return err
 		}
-		// It answers, and cannot do it now.
+		// The agent answers and cannot accept the set now. The next try is a whole set, since it is
+		// unknown how much of this one was accepted.
 		s.n.log.Warn("set not taken, sending again", "error", err)
 		wait.For(ctx, delay)
 		delay = min(2*delay, sendLongest)
@@ -91,10 +96,11 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
-// beatEvery leaves some of SetEvery for the way.
+// beatEvery is how often an empty set is sent. It is shorter than what agents expect,
+// wire.SetEvery, to leave time for the way.
 const beatEvery = wire.SetEvery * 4 / 5 * time.Millisecond
 
-// beat sends a set of nothing: by that a node knows that it has a server.
+// beat sends an empty set. It shows the agent that it still has a server, and renews the lease.
 func (s *session) beat(ctx context.Context) error {
 	fence, leads := s.n.l.fence(s.n.l.cfg.State.Latest())
 	if !leads {
@@ -102,13 +108,13 @@ func (s *session) beat(ctx context.Context) error {
 	}
 	_, err := s.sendDesired(ctx, wire.Desired{Fence: fence})
 	if err == nil && s.exclusive {
-		// Once more, for the guard counts from the answer before.
+		// Exclusive work needs a second set: the guard counts from the answer before.
 		_, err = s.sendDesired(ctx, wire.Desired{Fence: fence})
 	}
 	return err
 }
 
-// sendDesired sends a set, with the lease of the node and its guard.
+// sendDesired sends a set with the node's lease and guard. A held node gets no lease.
 func (s *session) sendDesired(ctx context.Context, d wire.Desired) (wire.DesiredAnswer, error) {
 	if row := s.n.row.Load(); row.Intent != muster.NodeHold {
 		d.LeaseMillis = s.n.l.cfg.Lease(row).Milliseconds()
@@ -127,13 +133,14 @@ var errDeposed = errors.New("another leader has begun")
 type part struct {
 	wire.Desired
 	size int
-	// strays are to be stopped without a cause in the log.
+	// strays are allocations to stop although the log has no cause for it. They go last.
 	strays []muster.AllocID
 }
 
-// sendSet sends what the log wants of some allocations, or of all.
+// sendSet sends what the log wants of some allocations, or of all. A large set goes in several
+// messages. An error leaves the rest unsent; the caller then sends everything again.
 func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) error {
-	// Taken after the mail: it is at least as new as what brought it.
+	// The snapshot is taken after the mail, so it has the changes that brought the mail.
 	snap := s.n.l.cfg.State.Latest()
 	fence, leads := s.n.l.fence(snap)
 	if !leads {
@@ -159,6 +166,7 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 		s.answered(snap, &p, &answer)
 		p, sent = part{strays: p.strays}, true
 	}
+	// Strays go last, and alone: the agent may refuse to stop so many.
 	if len(p.strays) > 0 {
 		if err := s.stopStrays(ctx, fence, p.strays); err != nil {
 			return err
@@ -166,16 +174,17 @@ func (s *session) sendSet(ctx context.Context, ids []muster.AllocID, all bool) e
 		sent = true
 	}
 	if all && !sent {
-		// Nothing is wanted, and the fence is still news: an agent that has not heard
-		// it would go on obeying a server from before.
+		// Nothing is wanted, but the agent must still hear the fence: else it would obey an earlier
+		// server.
 		_, err := s.sendDesired(ctx, wire.Desired{Fence: fence})
 		return err
 	}
 	return nil
 }
 
-// stopStrays stops what the log does not know. By absence alone an agent stops
-// no more than half of what it runs: the rest is left to end by itself, and keeps the node until then.
+// stopStrays stops allocations that the log does not know. Without a cause an agent stops at most
+// half of what it runs, as protection against a server that has lost its data. If it refuses, the
+// strays run to their end and keep their node until then.
 func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster.AllocID) error {
 	d := wire.Desired{Fence: fence}
 	for _, id := range ids {
@@ -198,7 +207,6 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	}
 	strays := len(s.strays)
 	s.mu.Unlock()
-	// One line however many there are: a node may say anything.
 	if !spared {
 		s.n.log.Warn("unknown to the log: stopped", "allocs", len(ids), "first", muster.Truncate(string(ids[0]), maxWord))
 	} else {
@@ -208,7 +216,8 @@ func (s *session) stopStrays(ctx context.Context, fence wire.Fence, ids []muster
 	return nil
 }
 
-// everything that the log or the agent has on the node.
+// everything returns the allocations that the log or the agent has on the node. It forgets what was
+// sent before, so that want adds all of them again.
 func (s *session) everything(snap *state.Snapshot) []muster.AllocID {
 	var ids []muster.AllocID
 	live := map[muster.AllocID]bool{}
@@ -230,12 +239,14 @@ func (s *session) everything(snap *state.Snapshot) []muster.AllocID {
 	return append(ids, rest...)
 }
 
-// want adds to p what the agent should do about an allocation, if anything.
+// want adds to p what the agent should do about an allocation, if anything. It compares the row
+// with what this contact has shown. Each stop has its cause in the log, but for those of stray.
 func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.AllocID, p *part) {
 	row := snap.Alloc(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.known[id]
+	// held: the agent has the allocation. ended: it says that it has ended.
 	held := k != nil && k.report != nil
 	ended := held && k.report.Status == muster.AllocEnded
 	switch {
@@ -246,7 +257,7 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 			p.stop(id)
 		}
 	case row.Live() && !held && row.Status != muster.AllocPlaced:
-		// The agent reported it once, and what it reports is on its disk.
+		// The agent reported it once and keeps that on its disk. So the disk was lost.
 		s.lostLocked(row, fmt.Sprintf("node %s no longer has it: the agent's directory was lost or emptied", s.n.id))
 	case row.Live():
 		frozen := stands(snap, row)
@@ -267,18 +278,21 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 			p.stop(id)
 		}
 	case row.Output.Stage == state.OutputOpen:
+		// The agent must keep it until its output is stored.
 		s.shipLocked(ctx, id)
 	case k.forget.IsZero():
+		// Everything is stored. Let followers of the output finish, then forget it.
 		k.forget = time.Now().Add(forgetAfter)
 		s.forgets = append(s.forgets, id)
 	case time.Now().Before(k.forget):
+		// dueToForget brings it back when its time has come.
 	default:
 		p.Forget = append(p.Forget, id)
 	}
 }
 
-// dueToForget puts what may be forgotten now in the mail, and returns when to
-// come again; 0 if nothing waits.
+// dueToForget puts the allocations whose time has come into the mailbox. It returns in how long to
+// call it again; 0 if nothing waits.
 func (s *session) dueToForget() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +301,8 @@ func (s *session) dueToForget() time.Duration {
 		id := s.forgets[0]
 		if k := s.known[id]; k != nil {
 			if delay := k.forget.Sub(now); delay > 0 {
-				return max(delay, forgetAfter/10) // with those that follow closely
+				// Not sooner than that, to forget those that follow closely together with it.
+				return max(delay, forgetAfter/10)
 			}
 			s.n.box.add(id, false)
 		}
@@ -297,14 +312,15 @@ func (s *session) dueToForget() time.Duration {
 	return 0
 }
 
+// stop adds a stop that has a cause in the log. Naming the allocation tells the agent so: it does
+// not count against the limit for stops without a cause.
 func (p *part) stop(id muster.AllocID) {
-	// Every stop has its cause in the log.
 	p.Allocs = append(p.Allocs, wire.DesiredAlloc{ID: id, Desired: muster.AllocStop})
 	p.Named = append(p.Named, id)
 }
 
-// stray is an allocation that the agent has and the log does not: of a job that
-// was purged, or one that a restored backup does not know.
+// stray decides about an allocation that the agent has and the log does not have there: its job was
+// purged, or a restored backup does not know it. s.mu is held.
 func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *part) {
 	switch {
 	case k == nil || k.report == nil:
@@ -312,19 +328,21 @@ func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *pa
 	case k.report.Status == muster.AllocEnded:
 		p.Forget = append(p.Forget, id)
 	case snap.Meta().Epoch > 1:
-		// After a restore the log lacks what came after the backup. Somebody
-		// submitted it: it is not stopped by absence, and ends by itself.
+		// After a restore the log lacks what was submitted after the backup. A user submitted this
+		// allocation, so it is not stopped and ends by itself.
 		if !k.stray {
 			s.n.log.Warn("unknown since a backup was restored: left to end by itself", "alloc", id)
 		}
 		k.stray = true
 	case s.spared[id]:
+		// The agent has refused to stop it. It is not asked again in this session.
 	case k.sent != muster.AllocStop:
 		p.strays = append(p.strays, id)
 	}
 }
 
-// lostLocked queues the end of an allocation of which the agent has nothing.
+// lostLocked queues the end of an allocation that the agent no longer has. If the log wanted it
+// stopped, that is a stop, not a loss. s.mu is held.
 func (s *session) lostLocked(row *state.Alloc, why string) {
 	u := state.AllocUpdate{ID: row.ID, Status: muster.AllocEnded, Outcome: muster.OutcomeLost,
 		Failure: &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonSandboxDied, Message: why},
@@ -332,14 +350,14 @@ func (s *session) lostLocked(row *state.Alloc, why string) {
 	if row.Desired == muster.AllocStop {
 		u.Outcome, u.Failure = muster.OutcomeStopped, nil
 		if row.Status == muster.AllocPlaced {
-			// It never ran.
+			// It never ran, so it has no output to miss.
 			u.Output = &state.Output{Stage: state.OutputComplete}
 		}
 	}
 	s.updateLocked(u)
 }
 
-// answered takes in what became of a part.
+// answered records what became of one message.
 func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,12 +385,14 @@ func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAn
 		switch {
 		case row == nil || !row.Live() || k == nil:
 		case k.sent == muster.AllocStop:
-			// Nothing of it runs there, and what would still bring it has an older fence.
+			// The agent has nothing of it, and no older set can bring it any more.
 			s.lostLocked(row, fmt.Sprintf("node %s no longer has it", s.n.id))
 		default:
+			// The agent needs the spec, which this message left out.
 			s.n.box.add(id, true)
 		}
 	}
+	// The agent never starts again what it was told to forget.
 	for _, id := range answer.Forgotten {
 		if row := snap.Alloc(id); row != nil && row.Live() {
 			s.lostLocked(row, fmt.Sprintf("node %s was told before to forget it", s.n.id))
@@ -380,7 +400,8 @@ func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAn
 	}
 }
 
-// stands reports whether a runner is to stand still: nobody has claimed it, and its environment says so.
+// stands reports whether a runner is to be frozen: its environment asks for that, and it is
+// unclaimed.
 func stands(snap *state.Snapshot, row *state.Alloc) bool {
 	if row.Runner != muster.RunnerStarting && row.Runner != muster.RunnerWarm {
 		return false
@@ -389,7 +410,7 @@ func stands(snap *state.Snapshot, row *state.Alloc) bool {
 	return j != nil && j.Env != nil && j.Env.Spec.Frozen
 }
 
-// specOf is all that an agent needs to run an allocation.
+// specOf is the complete description that an agent needs to run an allocation.
 func specOf(a *state.Alloc) *wire.AllocSpec {
 	sp := a.Run.Spec
 	out := &wire.AllocSpec{
@@ -408,7 +429,7 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 			TimeoutMillis: r.Timeout.Std().Milliseconds(), GiveUpMillis: r.GiveUp.Std().Milliseconds()}
 	}
 	named(out, a)
-	// To the agent it is a limit, to the scheduler what is set aside.
+	// The agent takes memory as a limit, the scheduler as a reservation. It gets the larger one.
 	out.Resources.Memory = max(out.Resources.Memory, sp.Resources.MemoryMax.Bytes())
 	for _, in := range sp.Inputs {
 		w := wire.Input{Path: in.Path, Digest: in.Digest, URL: in.URL}
@@ -426,7 +447,7 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 	return out
 }
 
-// named tells the member which cores, devices and ports of the node are its own.
+// named tells the allocation by environment variables which cores, devices and ports it has.
 func named(out *wire.AllocSpec, a *state.Alloc) {
 	ask := a.Run.Names
 	if ask == nil {
@@ -451,6 +472,7 @@ func named(out *wire.AllocSpec, a *state.Alloc) {
 	}
 	var devices []string
 	var gpus []int
+	// The granted devices are in the order in which the job asked for them, kind by kind.
 	rest := a.Grant.Devices
 	for _, d := range ask.Devices {
 		n := min(max(d.Count, 1), len(rest))
@@ -466,12 +488,12 @@ func named(out *wire.AllocSpec, a *state.Alloc) {
 		out.Env["MUSTER_DEVICES"] = strings.Join(devices, ",")
 	}
 	if len(gpus) > 0 {
-		// What the drivers and their container hooks go by.
+		// GPU drivers and their container hooks read these.
 		out.Env["NVIDIA_VISIBLE_DEVICES"], out.Env["CUDA_VISIBLE_DEVICES"] = list(gpus), list(gpus)
 	}
 }
 
-// sizeOf is roughly how many bytes a spec takes on the way.
+// sizeOf is roughly how many bytes a spec takes on the wire.
 func sizeOf(s *wire.AllocSpec) int {
 	n := 512 + len(s.Workdir) + len(s.Image)
 	for _, c := range s.Command {

@@ -10,19 +10,20 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// A provider may refuse to destroy an instance, or take long. What runs there may finish meanwhile, so the link to a
-// terminating node stays while something does. It starts nothing and believes less: once the machine goes down, what
-// its sandboxes meet is not their own doing.
+// A provider may refuse to destroy an instance, or take long. Work there may finish meanwhile, so
+// the link to a terminating node stays while allocations run. It starts nothing, and it believes
+// fewer reports: once the machine shuts down, a failed sandbox does not mean a failed command.
 const (
-	// endingFor bounds the contact to a terminating node, and endingOutput the part of it after its last allocation has
-	// ended, for output. Contact renews the lease of the node, by which a machine that nobody destroys ends itself.
+	// endingFor bounds the contact to a terminating node. endingOutput bounds the part of it after
+	// the last allocation has ended, for output. The bound is necessary: contact renews the lease
+	// of the node, and a machine that nobody destroys ends itself only when its lease expires.
 	endingFor, endingOutput = 15 * time.Minute, 30 * time.Second
-	// aliveFor is how long after a success the agent must still answer for it to count. A program that a shutdown of its
-	// machine ends may exit with 0 as well, and the agent is gone within moments then.
+	// aliveFor is how long after a reported success the agent must still answer for it to count. A
+	// program may also exit with 0 because its machine shuts down; the agent is gone soon then.
 	aliveFor = 5 * time.Second
 )
 
-// endingUntil is when the link to a terminating node ends.
+// endingUntil returns when the link to a terminating node ends.
 func endingUntil(n *state.Node) muster.Time {
 	until := n.StageSince.Add(endingFor)
 	if n.LiveAllocs == 0 {
@@ -31,7 +32,7 @@ func endingUntil(n *state.Node) muster.Time {
 	return until
 }
 
-// hasOpenOutput reports whether output of an allocation that has ended on the node is not stored yet.
+// hasOpenOutput reports whether output of an ended allocation on the node is not stored yet.
 func hasOpenOutput(snap *state.Snapshot, id muster.NodeID) (has bool) {
 	snap.OpenOutputs(id, func(*state.Alloc) bool {
 		has = true
@@ -40,14 +41,16 @@ func hasOpenOutput(snap *state.Snapshot, id muster.NodeID) (has bool) {
 	return has
 }
 
+// isTerminating reports whether the state has the node as terminating.
 func isTerminating(snap *state.Snapshot, id muster.NodeID) bool {
 	n := snap.Node(id)
 	return n != nil && n.Stage == muster.NodeTerminating
 }
 
-// countsAtTheEnd reports whether what a terminating node reports of a live allocation counts: that it has stopped as
-// it was told to, and that it has succeeded if its agent still answers a while later. A failure may come of the shutdown: such an
-// allocation is lost with its node, and runs again elsewhere.
+// countsAtTheEnd reports whether a terminating node's report about a live allocation counts. A stop
+// counts if the log asked for it. A success counts if the agent still answers a while later. A
+// failure never counts, because the shutdown may be its cause: the allocation is lost with its node
+// and runs again elsewhere.
 func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.AllocReport) bool {
 	switch {
 	case r.Status != muster.AllocEnded:
@@ -63,6 +66,7 @@ func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.
 	if waits {
 		return counts
 	}
+	// The first report of a success starts the wait. Later reports find the entry.
 	s.finished[r.ID] = false
 	report := *r
 	s.g.Go(func() error {
@@ -72,14 +76,16 @@ func (s *session) countsAtTheEnd(ctx context.Context, row *state.Alloc, r *wire.
 		s.mu.Lock()
 		s.finished[report.ID] = true
 		s.mu.Unlock()
+		// The same report again: now it counts, since finished is true.
 		s.compare(ctx, s.n.l.cfg.State.Latest(), &report)
 		return nil
 	})
 	return false
 }
 
-// stillAnswers asks the agent until it answers, first after aliveFor; false if the session ended before. That the session
-// goes on shows nothing: a machine that falls silent is noticed after several heartbeats.
+// stillAnswers asks the agent until it answers, first after aliveFor. It reports false if the
+// session ended before. An open session proves nothing: the server notices a silent machine only
+// after several missed heartbeats.
 func (s *session) stillAnswers(ctx context.Context) bool {
 	for {
 		wait.For(ctx, aliveFor)
@@ -90,6 +96,7 @@ func (s *session) stillAnswers(ctx context.Context) bool {
 		case ctx.Err() != nil:
 			return false
 		case err == nil && hello.Boot == s.boot:
+			// The same boot: the machine has not been restarted in between.
 			return true
 		}
 	}

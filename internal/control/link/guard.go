@@ -8,14 +8,17 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// guardShare is how often the guard of a node with exclusive work is renewed, at the least, while it lasts.
+// guardShare is how often the guard of a node with exclusive work is renewed at least during one
+// guard period. The guard is the time for which an agent may run exclusive work without a new set;
+// after it the agent stops that work itself, so that the server may safely start it elsewhere.
 const guardShare = 6
 
-// guardAgain is how soon a node that is promised nothing is looked at again.
+// guardAgain is when to look again at a node that gets no guard now.
 const guardAgain = 250 * time.Millisecond
 
-// guardNow is for how long exclusive work may go on from the agent's last answer on; 0: nothing is renewed. A node that is lost is
-// promised nothing: when its work is given up is counted from there. Nor is one that is to be destroyed.
+// guardNow returns how long exclusive work may continue, counted from the agent's last answer; 0
+// means that the guard is not renewed. A lost node gets no guard, because the deadline for giving
+// up its work counts from the loss. A node that is about to be destroyed gets none either.
 func (s *session) guardNow() time.Duration {
 	snap := s.n.l.cfg.State.Latest()
 	n := snap.Node(s.n.id)
@@ -25,22 +28,26 @@ func (s *session) guardNow() time.Duration {
 	return snap.Pool(n.Pool).FenceTime()
 }
 
-// guarded takes in that a set was taken.
+// guarded records that the agent accepted a set. Only the sender calls it.
 func (s *session) guarded(d *wire.Desired, answer *wire.DesiredAnswer) {
-	// What was asked to run with this set needs the answer's tick at once: it waits for that.
+	// A new exclusive allocation waits on the agent until a guard is granted for a tick of the
+	// agent's clock. That tick comes with this answer, so the sender has to send again at once.
 	for i := range d.Allocs {
 		if spec := d.Allocs[i].Spec; spec != nil && spec.Exclusive {
 			s.exclusive = true
 		}
 	}
-	// What was granted counts from when the tick that was given back was told, however long ago that is.
+	// The guard counts from when the agent gave the tick that this set returns, not from now. The
+	// server measures from the same moment, so it never believes in a longer guard than the agent
+	// has, however long the answer took.
 	if d.Tick != 0 && d.GuardMillis != 0 {
 		s.guardFrom = s.tickAt
 	}
 	s.tick, s.tickAt = answer.Tick, time.Now()
 }
 
-// guardDue is when the next set is to be sent so that exclusive work goes on; 0: nothing needs it.
+// guardDue returns in how long the next set must be sent so that exclusive work may continue; 0
+// means that no exclusive work needs it.
 func (s *session) guardDue() time.Duration {
 	if !s.exclusive || s.tick == 0 {
 		return 0
@@ -48,7 +55,8 @@ func (s *session) guardDue() time.Duration {
 	snap := s.n.l.cfg.State.Latest()
 	s.exclusive = false
 	if isTerminating(snap, s.n.id) {
-		return 0 // it is never good again
+		// A terminating node does not return to service.
+		return 0
 	}
 	snap.NodeAllocs(s.n.id, func(a *state.Alloc) bool {
 		s.exclusive = a.Live() && a.Run.Spec.Exclusive
@@ -59,7 +67,8 @@ func (s *session) guardDue() time.Duration {
 	case !s.exclusive:
 		return 0
 	case guard == 0:
-		return guardAgain // it may be good again by then
+		// The node may be healthy again by then.
+		return guardAgain
 	}
 	return max(time.Until(s.guardFrom.Add(guard/guardShare)), time.Millisecond)
 }

@@ -14,19 +14,20 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Granter makes rights to pull images out of the server's credentials.
+// Granter makes pull credentials for images out of the server's own credentials. Its methods may be
+// called concurrently.
 type Granter interface {
-	// Grant is the right to pull one image, or with Failure set why there is none.
-	// It may take as long as a registry does; the same answer may be given again.
+	// Grant returns the right to pull one image, or sets Failure if there is none. It may take as
+	// long as a registry takes. It may return the same answer again.
 	Grant(ctx context.Context, ref string) wire.Grant
-	// Refused takes in that a node asks again for what it was given this authorization
-	// for: its registry may not take that any more, so it is not to be given again.
+	// Refused says that a node asks again although it was given this authorization. The registry
+	// may have refused it, so Grant must not return it again.
 	Refused(ref, authorization string)
-	// FullName is the same for all ways to write one reference.
+	// FullName returns the same name for all spellings of one reference.
 	FullName(ref string) string
 }
 
-// Images lists a node's cache.
+// Images lists the image cache of a node.
 func (l *Link) Images(ctx context.Context, id muster.NodeID) (wire.ImageList, error) {
 	nl, err := l.reach(id)
 	if err != nil {
@@ -36,7 +37,7 @@ func (l *Link) Images(ctx context.Context, id muster.NodeID) (wire.ImageList, er
 	return list, ofNode(id, err)
 }
 
-// PruneImages deletes images that no sandbox on a node uses; all: also those used lately.
+// PruneImages deletes images that no sandbox on a node uses; with all also those used lately.
 func (l *Link) PruneImages(ctx context.Context, id muster.NodeID, all bool) (wire.Pruned, error) {
 	nl, err := l.reach(id)
 	if err != nil {
@@ -46,8 +47,8 @@ func (l *Link) PruneImages(ctx context.Context, id muster.NodeID, all bool) (wir
 	return p, ofNode(id, err)
 }
 
-// PullImage has a node pull an image and yields how it goes: the last item has
-// a digest or a failure, or the last pair an error.
+// PullImage has a node pull an image and yields the progress. The last item has a digest or a
+// failure, or the last pair has an error.
 func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter.Seq2[wire.PullProgress, error] {
 	return func(yield func(wire.PullProgress, error) bool) {
 		nl, err := l.reach(id)
@@ -64,8 +65,8 @@ func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter
 	}
 }
 
-// ofNode names the node whose agent an error came from. An answer that makes no sense, or that its agent calls a defect of its own, is a
-// failure of the node and not of the server: FaultUnavailable.
+// ofNode adds the node to an error of its agent. An answer that makes no sense, or that the agent
+// reports as its own defect, is a failure of the node and not of the server: FaultUnavailable.
 func ofNode(id muster.NodeID, err error) error {
 	switch {
 	case err == nil:
@@ -77,15 +78,15 @@ func ofNode(id muster.NodeID, err error) error {
 }
 
 const (
-	// grantsAtOnce bounds the grants in making on all nodes together.
+	// grantsAtOnce bounds the credentials in creation on all nodes together.
 	grantsAtOnce = 64
-	// maxAsked bounds what one agent may ask for at a time.
+	// maxAsked bounds how much one agent may have requested at a time.
 	maxAsked = 1024
-	// maxRef is longer than any reference that a registry takes.
+	// maxRef is longer than any reference that a registry accepts, in bytes.
 	maxRef = 1024
 )
 
-// grant hands over rights to pull that the agent asks for, each made by one at a time.
+// grant hands over the pull credentials that the agent asks for. Each has one goroutine at a time.
 func (s *session) grant(ctx context.Context, refs []string) {
 	if s.n.l.cfg.Grants == nil {
 		return
@@ -100,7 +101,7 @@ func (s *session) grant(ctx context.Context, refs []string) {
 		s.g.Go(func() error {
 			if err := s.grantOne(ctx, ref); err != nil && ctx.Err() == nil {
 				s.n.log.Warn("right to pull an image not handed over", "image", ref, "error", err)
-				// The agent asks with each heartbeat until it gives up.
+				// The agent repeats its request with each heartbeat.
 				wait.For(ctx, pushRetry)
 			}
 			s.mu.Lock()
@@ -111,6 +112,7 @@ func (s *session) grant(ctx context.Context, refs []string) {
 	}
 }
 
+// grantOne creates one credential and sends it. A node without a use for it gets a failure.
 func (s *session) grantOne(ctx context.Context, ref string) error {
 	select {
 	case <-ctx.Done():
@@ -123,12 +125,14 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 		return s.n.client.PutGrant(ctx, wire.Grant{Ref: ref, Failure: &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonImage,
 			Message: fmt.Sprintf("image %s: the server gives no right to pull it: no live allocation on node %s has it, and nobody has it pulled there", ref, s.n.id)}})
 	}
+	// The node asks again for what it got: its registry may not accept it any more.
 	if before := s.n.authorizationFor(ref); before != "" {
 		s.n.l.cfg.Grants.Refused(ref, before)
 	}
 	g := s.n.l.cfg.Grants.Grant(ctx, ref)
 	if ctx.Err() != nil {
-		return ctx.Err() // what it says of that is no word on the image
+		// The answer may be due to the end of ctx and say nothing about the image.
+		return ctx.Err()
 	}
 	g.Ref = ref
 	if err := s.n.client.PutGrant(ctx, g); err != nil {
@@ -139,11 +143,12 @@ func (s *session) grantOne(ctx context.Context, ref string) error {
 	return nil
 }
 
-// mayPull says whether the node has a use for an image: that of a live allocation
-// there, or of a pull under way. A node that names any other gets no right out of credentials.
+// mayPull reports whether the node has a use for an image: a live allocation there has it, or an
+// operator has it pulled there. For any other image a node gets no credentials.
 func (n *nodeLink) mayPull(ref string) bool {
 	full := n.l.cfg.Grants.FullName(ref)
-	tried := map[string]bool{"": true} // commonly many allocations have one image
+	// tried avoids the work for the many allocations that share an image.
+	tried := map[string]bool{"": true}
 	same := func(other string) bool {
 		if tried[other] {
 			return false
@@ -165,7 +170,7 @@ func (n *nodeLink) mayPull(ref string) bool {
 	return slices.ContainsFunc(pulling, same)
 }
 
-// pulls notes a pull that was asked for, until done is called.
+// pulls records a requested pull until done is called.
 func (n *nodeLink) pulls(ref string) (done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -179,7 +184,8 @@ func (n *nodeLink) pulls(ref string) (done func()) {
 	}
 }
 
-// granted notes what the node was given, to know it again if the node asks once more.
+// granted records what the node was given, to recognize it if the node asks again. The map is
+// bounded: a full one drops what has expired, and else takes nothing more.
 func (n *nodeLink) granted(g wire.Grant) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,7 +202,7 @@ func (n *nodeLink) granted(g wire.Grant) {
 	}
 }
 
-// authorizationFor is what the node was given last for an image; empty: nothing.
+// authorizationFor returns what the node was given last for an image; empty if nothing.
 func (n *nodeLink) authorizationFor(ref string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

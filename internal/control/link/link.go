@@ -19,14 +19,14 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Source is the state as it is applied.
+// Source is the applied state: the newest snapshot, and the feed of changes.
 type Source interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Blobs keeps what is too large for the log. All methods may be called at
-// once; a blob is there whole or not at all.
+// Blobs stores what is too large for the log. All methods may be called concurrently. A blob is
+// stored whole or not at all.
 type Blobs interface {
 	Put(ctx context.Context, key string, r io.Reader) (int64, error)
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
@@ -34,81 +34,92 @@ type Blobs interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// Config is what a Link needs.
+// Config holds what a Link needs. State, Proposer, Blobs and Dial are required.
 type Config struct {
 	State    Source
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock clock.Clock
 	Blobs Blobs
 	// Dial opens a connection to the agent of a node. It fails soon if the agent does not listen.
 	Dial func(ctx context.Context, n *state.Node) (net.Conn, error)
-	// StartAgent makes sure that an agent of this build runs on the node. It is
-	// called when the agent cannot be reached, and once for each node that an earlier leader has
-	// launched. FaultNotFound: no instance is there. May be nil.
+	// StartAgent makes sure that an agent of this build runs on the node. The link calls it when
+	// the agent cannot be reached, and once for each node that an earlier leader launched.
+	// FaultNotFound means that the instance does not exist. May be nil.
 	StartAgent func(ctx context.Context, n *state.Node) error
-	// DialBulk is Dial for what would be in the way of small requests: declared outputs, inputs
-	// and much output. May be nil: Dial.
+	// DialBulk opens a second connection for transfers that would delay small requests: declared
+	// outputs, inputs and large amounts of output. Nil means Dial.
 	DialBulk func(ctx context.Context, n *state.Node) (net.Conn, error)
-	// StartsItself reports whether a new instance starts its agent by itself, and is left a while to do so. May be nil: all do.
+	// StartsItself reports whether a new instance starts its agent by itself. Such an instance gets
+	// some time before the link starts the agent. Nil means that all do.
 	StartsItself func(n *state.Node) bool
-	// Enter is called before anything is asked of a node, Leave after the last of it. Requests of users may end later, and must
-	// not open anything to the node then. May be nil.
+	// Enter is called before the link first contacts a node, and Leave when the link to the node
+	// ends for good. User requests may outlive the link; after Leave they must not open new
+	// connections to the node. May be nil.
 	Enter, Leave func(id muster.NodeID)
-	// LeaveAllBut is called when Run begins, with the nodes that it links: what is open to others, left from a loop before this
-	// one, is closed. At the end of Run nothing is left: the next loop goes on over the same connections. May be nil.
+	// LeaveAllBut is called when Run begins. It closes the connections, left from an earlier run,
+	// to nodes that this run does not link. When Run ends, connections stay open for the next run.
+	// May be nil.
 	LeaveAllBut func(linked func(id muster.NodeID) bool)
-	// Lease is how long a node may hear nothing before it ends itself; 0: for ever. Held nodes have none. May be nil: none has.
+	// Lease is how long a node may go without contact before it ends itself; 0 means for ever. A
+	// held node gets no lease. Nil means that no node has one.
 	Lease func(n *state.Node) time.Duration
-	// Problems are sentences about the way to a node, for operators. May be nil.
+	// Problems returns sentences about the path to a node, for operators. May be nil.
 	Problems func(id muster.NodeID) []string
-	// OCIRuntime is the program by which nodes of a pool make containers, as the configuration has it; empty: crun, else runc. May be nil.
+	// OCIRuntime returns the configured runtime program for containers on the nodes of a pool.
+	// Empty means crun, else runc. May be nil.
 	OCIRuntime func(pool muster.PoolName) string
-	// Grants makes the rights to pull images that agents ask for. May be nil: then they get none.
+	// Grants creates the pull credentials that agents ask for. If it is nil, agents get none.
 	Grants Granter
-	// DiskTight says why output is not stored now, as the server's disk is nearly full; nil while it is. May be nil.
+	// DiskTight returns why output is not stored now, because the server's disk is nearly full, or
+	// nil if it has room. May be nil.
 	DiskTight func() error
-	// OutputMost is how many bytes the declared outputs of an allocation may have together; 0: no limit. May be nil: none.
+	// OutputMost is the largest total size in bytes of an allocation's declared outputs; 0 means no
+	// limit. Nil means no limit.
 	OutputMost func() int64
 	Logger     *slog.Logger
-	// Seed of the jitter between dials.
+	// Seed seeds the jitter between dials.
 	Seed uint64
-	// StoreFor is how long the declared outputs of an allocation may be in storing
-	// before it fails; 0: ten minutes.
+	// StoreFor bounds the time for storing an allocation's declared outputs. After it the
+	// allocation fails. Zero means ten minutes.
 	StoreFor time.Duration
 }
 
-// Link is the loop. See the package comment.
+// Link is the control loop. See the package comment.
 type Link struct {
 	cfg   Config
 	log   *slog.Logger
 	stats stats
-	// ships holds a token for each stream being shipped, on all nodes together.
+	// ships is a semaphore: it holds a token for each stream being shipped, over all nodes.
 	ships chan struct{}
-	// grants holds a token for each right to pull an image that is being made.
+	// grants is a semaphore: it holds a token for each pull credential being created.
 	grants chan struct{}
 
-	// term is the one under which Run began; set before anything else runs.
+	// term is the term under which Run began. Run sets it before it starts a goroutine.
 	term uint64
-	// since is the log's time when Run began. What was placed later, only this link can have shipped.
+	// since is the log's time when Run began. Only this link can have shipped output of an
+	// allocation that was placed later.
 	since muster.Time
 
+	// mu guards nodes and dropped. The rows in them have locks of their own.
 	mu    sync.Mutex
 	nodes map[muster.NodeID]*nodeLink
-	// dropped are links of nodes that are terminating and have no contact any more. What they have shipped of
-	// allocations that still ran is committed once the node is gone.
+	// dropped holds the links of terminating nodes that have no contact any more. They still know
+	// what they have shipped of allocations that were running. giveUpOutputs commits that once the
+	// node is gone.
 	dropped map[muster.NodeID]*nodeLink
 
-	// unstored says of allocations whose command has succeeded why their declared outputs are not stored yet.
+	// unstored holds allocations whose command succeeded and whose declared outputs could not be
+	// stored yet, with the reason. unstoredMu guards it.
 	unstoredMu sync.Mutex
 	unstored   map[muster.AllocID]unstored
 }
 
-// shipsAtOnce bounds the streams and declared outputs in storing at one time, and so the
-// memory and the requests to the blob store.
+// shipsAtOnce bounds how many streams and declared outputs are stored at the same time. That bounds
+// the memory and the requests to the blob store.
 const shipsAtOnce = 16
 
-// New makes a Link; it does nothing before Run.
+// New makes a Link. It does nothing before Run.
 func New(cfg Config) (*Link, error) {
 	switch {
 	case cfg.State == nil, cfg.Proposer == nil, cfg.Blobs == nil, cfg.Dial == nil:
@@ -154,8 +165,9 @@ func New(cfg Config) (*Link, error) {
 	}, nil
 }
 
-// Run keeps every link until ctx ends. It must begin only after the leader's
-// TermBegan was applied: that term is on every set that it sends.
+// Run keeps every link until ctx ends. The caller must start it only after the leader's TermBegan
+// is applied, because every set carries that term. It returns nil when ctx ends, and an error if
+// the feed fails or another leader has begun.
 func (l *Link) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -164,6 +176,8 @@ func (l *Link) Run(ctx context.Context) error {
 	defer l.forgetNodes()
 
 	snap := l.cfg.State.Latest()
+	// The snapshot gives the term and the position together: a change after the position is seen by
+	// step, and none is lost or seen as of another term.
 	l.term, l.since = snap.Meta().Term, snap.Meta().Time
 	pos := state.AfterIndex(snap.Index())
 	now := l.cfg.Clock.Now()
@@ -173,7 +187,8 @@ func (l *Link) Run(ctx context.Context) error {
 	})
 	l.all(ctx, &wg, snap)
 	for {
-		// In the middle of an entry there is more already, and nothing may come after it for a long time.
+		// Wait only after a complete entry. In the middle of an entry more changes are there
+		// already, and another entry may not come for a long time.
 		if pos == state.AfterIndex(pos.Index) && l.cfg.State.Feed().Wait(ctx, pos.Index) != nil || ctx.Err() != nil {
 			return nil
 		}
@@ -185,13 +200,15 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// stepLimit bounds the changes read at once.
+// stepLimit bounds how many changes one step reads.
 const stepLimit = 4096
 
-// step hands the changes after pos to the nodes that they are of.
+// step hands the changes after pos to the nodes that they concern, and returns the new position.
 func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position) (state.Position, error) {
 	feed := l.cfg.State.Feed()
 	changes, last, err := feed.After(pos, stepLimit)
+	// The feed has dropped changes that this loop has not read. Start over from a snapshot, with
+	// whole sets.
 	if muster.IsKind(err, muster.FaultTooOld) {
 		snap := l.cfg.State.Latest()
 		l.all(ctx, wg, snap)
@@ -200,7 +217,7 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 	if err != nil {
 		return pos, fmt.Errorf("change feed: %w", err)
 	}
-	// Boxes are poked when all is in them: what one fact places on a node goes there in one set.
+	// Mailboxes are woken last, so what one fact places on a node goes there in one set.
 	mail := map[*mailbox]bool{}
 	defer func() {
 		for box, urgent := range mail {
@@ -217,6 +234,7 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 		case c.AllocBefore != nil || c.Alloc != nil:
 			l.allocChanged(c, mail)
 		case c.Config && l.cfg.State.Latest().Meta().Term != l.term:
+			// Another leader's TermBegan is in the log. This link must send nothing more.
 			return pos, fmt.Errorf("another leader has begun: term %d after %d", l.cfg.State.Latest().Meta().Term, l.term)
 		}
 	}
@@ -226,7 +244,8 @@ func (l *Link) step(ctx context.Context, wg *sync.WaitGroup, pos state.Position)
 	return state.AfterIndex(last), nil
 }
 
-// linked reports whether a node has an agent to talk to.
+// linked reports whether the link keeps contact with the agent of a node. A terminating node keeps
+// it for a while, as long as allocations run there or their output is not stored.
 func linked(snap *state.Snapshot, n *state.Node, now muster.Time) bool {
 	switch n.Stage {
 	case muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining:
@@ -237,7 +256,8 @@ func linked(snap *state.Snapshot, n *state.Node, now muster.Time) bool {
 	return false
 }
 
-// all takes every node from the snapshot.
+// all applies a whole snapshot: it updates every node, asks for a whole set for each, and forgets
+// the nodes that the snapshot does not have.
 func (l *Link) all(ctx context.Context, wg *sync.WaitGroup, snap *state.Snapshot) {
 	seen := map[muster.NodeID]bool{}
 	snap.LiveNodes(func(n *state.Node) bool {
@@ -279,12 +299,15 @@ func (l *Link) node(id muster.NodeID) *nodeLink {
 	return l.nodes[id]
 }
 
+// nodeChanged applies a node's new row: it starts a link, updates it, or ends it and settles the
+// outputs that will not come any more. Only the goroutine of Run calls it, so no two calls race for
+// the same node.
 func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Node) {
 	nl := l.node(n.ID)
 	isLinked := linked(l.cfg.State.Latest(), n, l.cfg.Clock.Now())
 	switch {
 	case nl != nil && (isLinked || n.Stage == muster.NodeTerminating && nl.terminating()):
-		// A link to a node that is being destroyed ends by itself.
+		// A link to a terminating node ends by itself: it knows when its time is over.
 		nl.changed(n)
 	case nl != nil && l.drop(nl):
 		if n.Stage == muster.NodeGone {
@@ -297,7 +320,7 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 			wg.Go(func() { l.giveUpOutputs(ctx, n, nl) })
 		}
 	case l.isDropped(n.ID):
-		// What is to be said of it is said, and the rest once it is gone.
+		// Its outputs are settled as far as they can be. The rest follows once the node is gone.
 	case isLinked:
 		l.cfg.Enter(n.ID)
 		nl = newNodeLink(l, n)
@@ -307,12 +330,13 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 		wg.Go(func() {
 			nl.run(ctx)
 			if ctx.Err() == nil && l.drop(nl) {
-				l.giveUpOutputs(ctx, nl.row.Load(), nl) // it has ended by itself
+				// The link has ended by itself.
+				l.giveUpOutputs(ctx, nl.row.Load(), nl)
 			}
 		})
 	case n.Stage == muster.NodeTerminating:
-		// The leader before may have been killed before it could say what became of the output. That is done once, and not
-		// for each change of the row.
+		// An earlier leader may have crashed before it settled the outputs of this node. Do it
+		// once, and not for each change of the row: the entry in dropped prevents that.
 		nl := newNodeLink(l, n)
 		close(nl.gone) // it never runs
 		l.mu.Lock()
@@ -322,7 +346,8 @@ func (l *Link) nodeChanged(ctx context.Context, wg *sync.WaitGroup, n *state.Nod
 	}
 }
 
-// drop takes a link out of the current ones, and keeps what it has shipped until its node is gone; false if that was done before.
+// drop moves a link from nodes to dropped, where it keeps what it has shipped until its node is
+// gone. It reports false if another call did that before.
 func (l *Link) drop(nl *nodeLink) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -334,7 +359,7 @@ func (l *Link) drop(nl *nodeLink) bool {
 	return true
 }
 
-// takeDropped takes a node's link out of those that were dropped; nil if there is none.
+// takeDropped removes a node's link from dropped and returns it; nil if there is none.
 func (l *Link) takeDropped(id muster.NodeID) *nodeLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -349,7 +374,7 @@ func (l *Link) isDropped(id muster.NodeID) bool {
 	return l.dropped[id] != nil
 }
 
-// forget ends the link of a node that the state does not have any more.
+// forget ends the link to a node that the state no longer has.
 func (l *Link) forget(id muster.NodeID) {
 	l.mu.Lock()
 	nl := l.nodes[id]
@@ -360,24 +385,27 @@ func (l *Link) forget(id muster.NodeID) {
 	}
 }
 
-// forgetNodes leaves nothing for readers once the links have ended.
+// forgetNodes empties the map when Run ends, so that readers find no link that has stopped.
 func (l *Link) forgetNodes() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.nodes)
 }
 
-// allocChanged puts what changed into its node's box, and notes that the box is to be poked, and how.
+// allocChanged puts a changed allocation into the mailbox of its node. It notes in mail which
+// mailboxes step has to wake, and whether that is urgent.
 func (l *Link) allocChanged(c *state.Change, mail map[*mailbox]bool) {
 	a, urgent := c.Alloc, false
 	if a == nil {
 		a = c.AllocBefore // purged
 	}
 	switch c.Verb {
-	case state.VerbAllocPlaced, state.VerbAllocStopping, state.VerbAllocClaimed: // a claimed runner may have stood still
+	case state.VerbAllocPlaced, state.VerbAllocStopping, state.VerbAllocClaimed:
+		// A claimed runner is urgent: it may be frozen, and its user waits.
 		urgent = true
 	case state.VerbAllocStarting, state.VerbAllocRunning:
-		return // known: it came from here
+		// The change came from this node's own report.
+		return
 	}
 	if nl := l.node(a.Node); nl != nil {
 		nl.box.put(a.ID)
@@ -385,13 +413,15 @@ func (l *Link) allocChanged(c *state.Change, mail map[*mailbox]bool) {
 	}
 }
 
-// fence is put on every set. Not ok: another leader has begun, and its term may not be borrowed.
+// fence returns the fence for a set. It reports false if another leader has begun: this link must
+// not send with that leader's term.
 func (l *Link) fence(snap *state.Snapshot) (wire.Fence, bool) {
 	m := snap.Meta()
 	return wire.Fence{Cluster: m.Cluster, Epoch: m.Epoch, Term: l.term, Index: m.Index}, m.Term == l.term
 }
 
-// Stats are counts since the server began to lead, and what is now.
+// Stats holds counts since Run began. Nodes and Up are current values: how many nodes are linked,
+// and how many of them are in contact.
 type Stats struct {
 	Nodes, Up                        int
 	Dials, AgentStarts               uint64
@@ -405,7 +435,7 @@ type stats struct {
 	dials, starts, reports, updates, sets, shipped, shipFaults, inputs, grants, probes atomic.Uint64
 }
 
-// Stats says what the link has done and holds.
+// Stats returns the current figures. It does not hold Link.mu while it locks each node.
 func (l *Link) Stats() Stats {
 	s := Stats{
 		Dials: l.stats.dials.Load(), AgentStarts: l.stats.starts.Load(), Reports: l.stats.reports.Load(),
@@ -427,18 +457,19 @@ func (l *Link) Stats() Stats {
 	return s
 }
 
-// Usage is what a node's agent last said that its sandboxes use.
+// Usage is the resource usage that a node's agent last reported for its sandboxes.
 type Usage struct {
 	wire.Usage
 	FreeDisk int64
-	// Heard is when something last came from the agent; 0: nothing under this leader.
+	// Heard is when the agent was last heard; 0 means not under this leader.
 	Heard muster.Time
-	// Problems are what the agent says that its node cannot do.
+	// Problems are sentences from the agent: what its node cannot do.
 	Problems []string
 }
 
-// Heard is the time since which silence of a node's agent counts: when it was last heard, or when the link to it began if it has
-// not been heard since. Without a link it is now: that nothing is known, as before Run, is not silence.
+// Heard returns the time from which the silence of a node's agent counts: when it was last heard,
+// or when the link to it began if it has not been heard since. Without a link it returns the
+// current time: before Run nothing is known, and that is not silence.
 func (l *Link) Heard(id muster.NodeID) muster.Time {
 	nl := l.node(id)
 	if nl == nil {
@@ -448,7 +479,8 @@ func (l *Link) Heard(id muster.NodeID) muster.Time {
 	return max(c.Heard, c.Began)
 }
 
-// Usage of a node; not ok if there is no link to it.
+// Usage returns what a node's agent last reported. It reports false if there is no link to the
+// node. Config.Problems is called before the lock is taken, because it may block.
 func (l *Link) Usage(id muster.NodeID) (Usage, bool) {
 	nl := l.node(id)
 	if nl == nil {

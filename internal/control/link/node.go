@@ -21,61 +21,83 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
+// The delays of this file. Each pair is a first delay, which doubles after each failure, and the
+// longest one.
 const (
-	dialFirst, dialLongest   = 5 * time.Millisecond, 2 * time.Second
-	unreadyFirst             = 250 * time.Millisecond
-	refusedFirst             = time.Second
-	refusedLongest           = 30 * time.Second
+	// Between dials of an agent that does not answer.
+	dialFirst, dialLongest = 5 * time.Millisecond, 2 * time.Second
+	// Before the next dial of an agent that answers and is not ready.
+	unreadyFirst = 250 * time.Millisecond
+	// Before the next dial of an agent that refuses this server. refusedLongest is for unready ones
+	// too.
+	refusedFirst   = time.Second
+	refusedLongest = 30 * time.Second
+	// Between attempts to start an agent; startTimeout bounds one attempt.
 	startFirst, startLongest = 100 * time.Millisecond, 30 * time.Second
 	startTimeout             = 2 * time.Minute
-	// startSlow is after how long a start that goes on is mentioned as the reason why the agent does not answer.
+	// A start that takes longer is shown as the reason why the agent does not answer.
 	startSlow = 10 * time.Second
-	// reasonEvery bounds how often the reason of a node that stays lost is renewed in the log.
-	reasonEvery                = 10 * time.Second
+	// reasonEvery bounds how often a lost node gets a new reason in the log.
+	reasonEvery = 10 * time.Second
+	// Between attempts to commit a fact.
 	proposeFirst, proposeLimit = 20 * time.Millisecond, 2 * time.Second
 )
 
-// nodeLink is the link to one node.
+// nodeLink is the link to one node. Link creates it; it lives until the node needs no link any
+// more, over many contacts. A session is one contact.
+//
+// Fields without another comment are set once. The dialing goroutine is the one that runs
+// keepContact.
 type nodeLink struct {
 	l   *Link
 	id  muster.NodeID
 	log *slog.Logger
-	// client is for small requests, bulk for those that would be in their way.
+	// client is for small requests, bulk for transfers that would delay them.
 	client, bulk *wire.Client
-	jitter       *rand.Rand // of the dialling goroutine
-	// box is what the dispatcher has for it, row the newest row that it has seen.
+	jitter       *rand.Rand
+	// box holds the changes for the sender. row is the newest row that the dispatcher, Run's
+	// goroutine, has passed on.
 	box *mailbox
 	row atomic.Pointer[state.Node]
-	// judge wakes the goroutine that turns the health dial.
+	// judge wakes watch, the goroutine that judges the node's health.
 	judge chan struct{}
 	// ended is closed when the node needs no link any more.
 	ended   chan struct{}
 	endOnce sync.Once
-	// gone is closed when nothing of the link runs any more.
+	// gone is closed when no goroutine of the link runs any more. Nothing is shipped after that.
 	gone chan struct{}
-	// lastRefusal was logged: the same one is not logged again. Of the dialling goroutine.
+	// lastRefusal is the refusal that was logged last, so that it is not logged again. The dialing
+	// goroutine and the reader of its session use it.
 	lastRefusal string
-	// lastStart is why its agent could not be started, as logged; empty since it was started or heard. Of the dialling goroutine.
+	// lastStart is the logged reason why the agent could not be started. It is empty once the agent
+	// was started or heard. Only the dialing goroutine uses it.
 	lastStart string
-	// outdatedBoot: its agent was started since a reason was given why it does not boot. Of the dialling goroutine.
+	// outdatedBoot says that the agent was started after the state got a reason why it does not
+	// boot: that reason is out of date. Only the dialing goroutine uses it, under mu.
 	outdatedBoot bool
-	// renewed: the agent is of this build, as far as that was asked for. Of the dialling goroutine.
+	// renewed says that the agent is known to be of this build, or that the attempt to find out was
+	// made. Only the dialing goroutine uses it.
 	renewed bool
-	// proving: a probe is under way. probeWait is the back-off of the next; of the one that probes.
+	// proving is true while a probe is under way. probeWait is the delay before the next probe;
+	// only the probing goroutine uses it.
 	proving   atomic.Bool
 	probeWait time.Duration
 
-	// reportsPaid is when the reports that were read are paid for. Of the goroutine that reads them, and outlives sessions.
+	// reportsPaid is the time until which the reports read so far have used up the node's
+	// allowance. Only the reader uses it. It belongs to the node and not to the session: a node
+	// does not get a new allowance by reconnecting.
 	reportsPaid time.Time
 
+	// mu guards the fields below.
 	mu      sync.Mutex
 	contact health.Contact
 	usage   Usage
-	// ships are the outputs in shipping; storing since when declared outputs are.
+	// ships holds the output that is being shipped. storing holds since when declared outputs are
+	// being stored: the time limit runs over sessions.
 	ships   map[muster.AllocID]*ship
 	storing map[muster.AllocID]time.Time
-	// pulling counts the pulls under way that were asked for, by image; grants are
-	// the rights to pull that the node was given last.
+	// pulling counts the image pulls that operators asked for, by image. grants holds the pull
+	// credentials that the node was given last.
 	pulling map[string]int
 	grants  map[string]wire.Grant
 }
@@ -92,7 +114,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 		pulling: map[string]int{}, grants: map[string]wire.Grant{},
 	}
 	n.row.Store(row)
-	// What this leadership launches is of its build already.
+	// An instance that this leadership launched runs this build already.
 	n.renewed = l.cfg.StartAgent == nil || row.Launched >= l.cfg.State.Latest().Meta().LeaderSince
 	n.client = wire.NewClient(func(ctx context.Context) (net.Conn, error) {
 		l.stats.dials.Add(1)
@@ -102,7 +124,7 @@ func newNodeLink(l *Link, row *state.Node) *nodeLink {
 	return n
 }
 
-// run keeps in touch until ctx ends or the node needs no link any more.
+// run keeps contact until ctx ends or the node needs no link any more.
 func (n *nodeLink) run(ctx context.Context) {
 	defer close(n.gone)
 	ctx, cancel := context.WithCancel(ctx)
@@ -124,20 +146,21 @@ func (n *nodeLink) run(ctx context.Context) {
 	case <-n.ended:
 		n.l.cfg.Leave(n.id)
 	default:
-		// The loop ends, and not the node: the next one uses what is open.
+		// The loop ends, not the node. The next loop uses the open connections.
 	}
 }
 
-// terminating reports whether its node is being destroyed, as far as it knows.
+// terminating reports whether the newest row that the link has seen is terminating.
 func (n *nodeLink) terminating() bool { return n.row.Load().Stage == muster.NodeTerminating }
 
 func (n *nodeLink) end() { n.endOnce.Do(func() { close(n.ended) }) }
 
-// changed takes a newer row.
+// changed takes a newer row. It wakes the judge only for changes that can alter the verdict.
 func (n *nodeLink) changed(row *state.Node) {
 	before := n.row.Swap(row)
 	if before.Intent != row.Intent {
-		n.box.addAll() // a hold changes what every set says of the lease
+		// A held node gets no lease, so every set changes.
+		n.box.addAll()
 	}
 	if before.Stage != row.Stage || row.Stage == muster.NodeTerminating && before.LiveAllocs != row.LiveAllocs || before.Health != row.Health || before.HealthReason != row.HealthReason || before.Denied != row.Denied {
 		n.rejudge()
@@ -167,7 +190,8 @@ func (n *nodeLink) touch(change func(*health.Contact)) {
 	}
 }
 
-// unready is an agent that answers and can run nothing. again is when it wants to be asked again; 0: as we like.
+// unready is the error for an agent that answers and can run nothing. again is the time after which
+// it wants to be asked again; 0 leaves that to the link.
 type unready struct {
 	why   string
 	again time.Duration
@@ -175,11 +199,12 @@ type unready struct {
 
 func (e *unready) Error() string { return e.why }
 
-// keepContact talks to the agent for as long as it can, again and again.
+// keepContact talks to the agent, one contact after the other, until ctx ends. Between contacts it
+// waits, or has the agent started.
 func (n *nodeLink) keepContact(ctx context.Context) {
 	delay, startWait := dialFirst, startFirst
 	var startAt time.Time
-	// start has an agent started, if that may be tried again by now.
+	// start has the agent started, unless the last attempt was too recent.
 	start := func() {
 		if now := time.Now(); n.l.cfg.StartAgent == nil || now.Before(startAt) || !n.mayStart() {
 			return
@@ -189,7 +214,8 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 			delay = dialFirst
 		}
 		if after > 0 {
-			// Not even its host is reached: asked again when that has been tried again.
+			// The host itself was not reached. Its connection has a back-off of its own, and an
+			// earlier attempt would fail at once.
 			startAt = time.Now().Add(after)
 			return
 		}
@@ -202,6 +228,8 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		// A contact of some length shows that the agent works. A shorter one does not reset the
+		// delay: an agent that fails right after its first report must not be dialed without pause.
 		if heard && time.Since(began) > time.Second {
 			delay, startWait = dialFirst, startFirst
 		}
@@ -215,6 +243,7 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		case errors.As(err, &refusal):
 			n.refused(ctx, refusal)
 			delay, longest = max(delay, refusedFirst), refusedLongest
+			// Starting the agent replaces the one of the former node.
 			if errors.Is(err, errFormerNode) {
 				start()
 			}
@@ -229,7 +258,8 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 		case heard && delay == dialFirst:
 			n.contactGone(err)
 			delay = 2 * dialFirst
-			continue // at once: most often it is the agent that was replaced
+			// The agent was replaced, most likely: dial again without delay.
+			continue
 		case heard:
 			n.contactGone(err)
 		default:
@@ -243,8 +273,9 @@ func (n *nodeLink) keepContact(ctx context.Context) {
 	}
 }
 
-// refused notes that the agent will not obey. An instance that the state has
-// just found is then held: whoever it obeys may be right, and only an operator knows.
+// refused records that the agent refuses this server. If the node's instance was just adopted, the
+// link then holds the node: the server that the agent obeys may be the right one, and only an
+// operator can know.
 func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
 	why := muster.Truncate(r.Message, maxMessage)
 	if why != n.lastRefusal {
@@ -262,10 +293,10 @@ func (n *nodeLink) refused(ctx context.Context, r *wire.Refusal) {
 	}
 }
 
-// heldBecause begins the reason of a hold that nobody asked for, by which it is known again.
+// heldBecause is the prefix of the reason of a hold that the link set. An operator's hold has none.
 const heldBecause = "found, and refuses to obey: "
 
-// letGo takes such a hold back, once the agent obeys; an operator's stays.
+// letGo releases a hold that refused set, once the agent obeys. An operator's hold stays.
 func (n *nodeLink) letGo(ctx context.Context) {
 	row := n.l.cfg.State.Latest().Node(n.id)
 	if row == nil || row.Intent != muster.NodeHold || !strings.HasPrefix(row.IntentReason, heldBecause) {
@@ -277,14 +308,15 @@ func (n *nodeLink) letGo(ctx context.Context) {
 	}
 }
 
-// contactGone notes the end of a contact that was, or a call that was not answered. While the agent cannot be started,
-// that is the better reason: a refused connection says only that nothing listens.
+// contactGone records the end of a contact, or a dial without an answer. While the agent cannot be
+// started, the reason for that stays: it is better than a refused connection, which says only that
+// nothing listens.
 func (n *nodeLink) contactGone(err error) {
 	now := n.l.cfg.Clock.Now()
 	wasUp := false
 	n.touch(func(c *health.Contact) {
 		wasUp = c.Up
-		// A stream that breaks was heard until then; one that fell silent was not.
+		// A stream that breaks was alive until now, unless it had fallen silent before.
 		if c.Up && now.Sub(c.Heard) < 2*wire.HeartbeatEvery*time.Millisecond {
 			c.Heard = now
 		}
@@ -301,19 +333,22 @@ func (n *nodeLink) contactGone(err error) {
 	}
 }
 
-// bootFor is how long a new instance is left to start its agent by itself.
+// bootFor is how long a new instance gets to start its agent by itself.
 const bootFor = time.Second
 
+// mayStart reports whether the link may start the agent now.
 func (n *nodeLink) mayStart() bool {
 	row := n.row.Load()
 	if row.Stage == muster.NodeTerminating {
-		return false // the provider may be about to clear the host
+		// The provider may be about to clear the host.
+		return false
 	}
 	boots := row.Stage == muster.NodeBooting || row.Stage == muster.NodeAdopted
 	return !boots || !n.l.cfg.StartsItself(row) || n.l.cfg.Clock.Now().Sub(row.StageSince) >= bootFor
 }
 
-// startAgent has the agent started; not ok if it could not be. After is when to come again, if that is known.
+// startAgent has the agent started. It reports whether that succeeded and, if not, after how long
+// to try again, if that is known.
 func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration) {
 	within, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -322,7 +357,7 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 	err := n.l.cfg.StartAgent(within, n.row.Load())
 	over()
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
-		// What hangs is told like what fails: nothing else says why nothing comes of the node.
+		// A start that hangs is reported like one that fails. Nothing else would say so.
 		err = fmt.Errorf("it did not end within %s: %w", startTimeout, err)
 	}
 	n.touch(func(c *health.Contact) {
@@ -341,7 +376,8 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 		n.lastStart = ""
 		return true, 0
 	}
-	// Once for each reason: an instance that boots is asked many times, and what was last in the way has to be found.
+	// Log each reason once: the start on a booting instance is tried many times, and the operator
+	// must be able to find the reason of the last failure.
 	if why := muster.Truncate(err.Error(), maxMessage); why != n.lastStart && ctx.Err() == nil && !muster.IsKind(err, muster.FaultNotFound) {
 		n.lastStart = why
 		n.log.Info("agent not started yet", "why", why)
@@ -353,9 +389,11 @@ func (n *nodeLink) startAgent(ctx context.Context) (ok bool, after time.Duration
 	return false, after
 }
 
-// mentionSlowStart has a start that takes long mentioned as the reason, until over is called: the error of the attempt
-// before would stay otherwise, and the host may have changed since.
+// mentionSlowStart shows a start that takes long as the reason why the agent does not answer, until
+// over is called. Without it the error of the attempt before would stay, and the host may have
+// changed since.
 func (n *nodeLink) mentionSlowStart() (over func()) {
+	// mu makes sure that the timer writes nothing after over has returned: its result is newer.
 	var mu sync.Mutex
 	done := false
 	why := fmt.Sprintf("starting its agent has taken longer than %s so far", startSlow)
@@ -374,7 +412,10 @@ func (n *nodeLink) mentionSlowStart() (over func()) {
 	}
 }
 
-// talk is one contact, from the first word to its end. heard: the agent reported.
+// talk runs one contact from the hello to its end. heard reports whether the agent sent a report.
+// The order of the steps matters: the fence is checked before the agent may be replaced, so that an
+// agent that obeys another server is left alone; the node proves that it is ready before it joins,
+// so that it gets no work before.
 func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	hello, err := n.client.Hello(ctx)
 	if err != nil {
@@ -411,8 +452,6 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	if err := n.proveFirst(ctx); err != nil {
 		return false, err
 	}
-	// What was wrong before is not any more. Said before it joins, so that the
-	// node is not called unready again for an old reason between that and its first report.
 	n.touch(func(c *health.Contact) { c.Refused, c.Unready, c.Denied = "", "", false })
 	if err := n.join(ctx, hello); err != nil {
 		return false, err
@@ -423,40 +462,44 @@ func (n *nodeLink) talk(ctx context.Context) (heard bool, err error) {
 	return s.heardOf(), err
 }
 
-// renew has the agent of an earlier server replaced if it is of another build:
-// once in a leadership, and only where it was found to obey this server.
+// renew replaces the agent of an earlier server if it is of another build. It is tried once in a
+// leadership, and only after the agent was found to obey this server. It returns the hello of the
+// agent that runs then.
 func (n *nodeLink) renew(ctx context.Context, was wire.Hello) (wire.Hello, error) {
 	n.renewed = true
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := n.l.cfg.StartAgent(startCtx, n.row.Load()); err != nil {
 		if ctx.Err() != nil {
-			return was, ctx.Err() // this server stops, and nothing is wrong with the node
+			// This server stops. Nothing is wrong with the node.
+			return was, ctx.Err()
 		}
-		// It answers, and that is what counts.
+		// The old agent answers, and that is enough to go on.
 		n.log.Warn("agent of an earlier server not looked at", "agent", was.Version, "error", err)
 		return was, nil
 	}
 	return n.client.Hello(ctx)
 }
 
-// errFormerNode is that of an agent which runs for a node that is gone, on an instance that has become this node's.
+// errFormerNode means that the agent on this node's instance still runs for a node that is gone.
 var errFormerNode = errors.New("the agent of a former node")
 
-// isFormer reports whether the agent that answered is one of a node that is gone, and would obey as this node's. An instance
-// that is found again after its node was taken for gone gets a node with another id, and its agent runs on under the old one.
+// isFormer reports whether the agent that answered runs for a node that is gone, and would
+// otherwise obey this server. That happens when an instance is found again after its node was
+// declared gone: it gets a node with a new id, and its agent still runs under the old one.
 func (n *nodeLink) isFormer(h wire.Hello, ours wire.Fence) bool {
 	if h.Node == n.id {
 		return false
 	}
 	if row := n.l.cfg.State.Latest().Node(h.Node); row != nil && row.Stage != muster.NodeGone {
-		return false // this is the way to another node's agent
+		// The connection leads to another live node. Replacing that agent would end the work there.
+		return false
 	}
 	h.Node = n.id
 	return n.check(h, ours) == nil
 }
 
-// check says why the agent that answered is not one to work with.
+// check returns why the link must not work with the agent that answered; nil if it may.
 func (n *nodeLink) check(h wire.Hello, ours wire.Fence) *wire.Refusal {
 	switch {
 	case h.Node != n.id:
@@ -466,12 +509,14 @@ func (n *nodeLink) check(h wire.Hello, ours wire.Fence) *wire.Refusal {
 		return &wire.Refusal{Code: wire.RefusedProtocol, Fence: h.Fence,
 			Message: fmt.Sprintf("its agent speaks protocol %d, this server %d", h.Protocol, wire.Protocol)}
 	case h.Fence.Cluster == "":
+		// The agent has obeyed nobody yet.
 		return nil
 	case h.Fence.Cluster != ours.Cluster:
 		return &wire.Refusal{Code: wire.RefusedCluster, Fence: h.Fence, Message: fmt.Sprintf(
 			"its agent obeys cluster %s, this is %s; an operator can release it first", h.Fence.Cluster, ours.Cluster)}
 	case h.Fence.Compare(ours) > 0:
-		// Without an index: this becomes a fact, which moves the index, and would be another one each time.
+		// The message leaves out the log index: it may become a fact, each fact moves the index,
+		// and the new message would become the next fact.
 		why := fmt.Sprintf("its agent has obeyed a newer server, of epoch %d and term %d; this one has epoch %d and term %d",
 			h.Fence.Epoch, h.Fence.Term, ours.Epoch, ours.Term)
 		if h.Fence.Epoch == ours.Epoch && h.Fence.Term == ours.Term {
@@ -482,7 +527,7 @@ func (n *nodeLink) check(h wire.Hello, ours wire.Fence) *wire.Refusal {
 	return nil
 }
 
-// join tells the state that the agent answered, unless it knows all of that.
+// join commits that the agent answered, with what it said of its node, unless the state has that.
 func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 	row := n.l.cfg.State.Latest().Node(n.id)
 	if row == nil {
@@ -495,8 +540,9 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 	if attributes == nil {
 		attributes = map[string]string{}
 	}
-	maps.Copy(attributes, row.Offering.Attributes) // the operator's word wins
-	// Its health is another dial: what its first report says turns that.
+	// The operator's attributes win.
+	maps.Copy(attributes, row.Offering.Attributes)
+	// The health of a node is not part of this: watch sets it after the first report.
 	known := (row.Stage == muster.NodeServing || row.Stage == muster.NodeDraining) &&
 		row.Capacity == h.Capacity && row.Agent == h.Version && row.Boot == h.Boot && maps.Equal(row.Attributes, attributes)
 	if known {
@@ -508,8 +554,8 @@ func (n *nodeLink) join(ctx context.Context, h wire.Hello) error {
 	return n.propose(ctx, &state.NodeJoined{ID: n.id, Capacity: h.Capacity, Attributes: h.Attributes, Agent: h.Version, Boot: h.Boot})
 }
 
-// propose commits a fact. What passes (no leader for a moment, no room on the
-// disk) is waited for; a refusal by apply is returned.
+// propose commits a fact. It retries errors that pass, such as no leader for a moment or a full
+// disk, until ctx ends. It returns a refusal by the state.
 func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
 	for delay := proposeFirst; ; delay = min(2*delay, proposeLimit) {
 		_, _, err := n.l.cfg.Proposer.Propose(ctx, f)
@@ -519,19 +565,23 @@ func (n *nodeLink) propose(ctx context.Context, f state.Fact) error {
 		switch muster.KindOf(err) {
 		case muster.FaultUnavailable, muster.FaultAmbiguous, muster.FaultDiskLow, muster.FaultTransient, muster.FaultRateLimited:
 		default:
-			return err // the same fact would meet the same again
+			// The state would refuse the same fact again.
+			return err
 		}
 		n.log.Warn("fact not committed, trying again", "fact", fmt.Sprintf("%T", f), "error", err)
 		wait.For(ctx, delay)
 	}
 }
 
-// watch turns the health dial, by what was last heard and a timer.
+// watch judges the node's health, after each change of the contact or the row and when a deadline
+// passes, and proposes what changed. It also ends the link to a terminating node on time.
 func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	// said is the verdict that was proposed last.
 	var said health.Verdict
-	var reasonRenewed muster.Time // when the reason of a lost node was last renewed
+	// reasonRenewed is when a lost node last got a new reason.
+	var reasonRenewed muster.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -558,6 +608,7 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 		if v.Wake != 0 {
 			timer.Reset(v.Wake.Sub(now))
 		}
+		// A probe may take as long as the pool allows, so it runs beside this loop, one at a time.
 		if v.Probe && n.proving.CompareAndSwap(false, true) {
 			wg.Go(func() { n.prove(ctx, row.HealthSince) })
 		}
@@ -565,7 +616,8 @@ func (n *nodeLink) watch(ctx context.Context, wg *sync.WaitGroup) {
 			said = health.Verdict{}
 			continue
 		}
-		// Said once, and waited for until the row shows it: it may be refused for good.
+		// Propose a verdict once, and then wait until the row shows it. The state may refuse it for
+		// good, and proposing it again would loop.
 		v.Wake, v.Probe = 0, false
 		if v == said {
 			continue

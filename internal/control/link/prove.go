@@ -12,15 +12,16 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// What a probe that does not say when to ask again is asked again after.
+// The delays between probes whose answers do not say when to ask again.
 const probeFirst, probeLongest = time.Second, time.Minute
 
-// clocksAgree is how near the system's clock and the log's are as long as neither was set.
+// clocksAgree is how far the system's clock and the log's may be apart if neither was set.
 const clocksAgree = 10 * time.Second
 
-// ask has the node prove that it is ready. It ends by the pool's deadline, whatever the node does.
+// ask has the node run its readiness check. It ends by the pool's deadline, whatever the node does.
 func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
-	// A server whose own clock was set does not judge the clocks of nodes.
+	// The node compares its clock with Now. A server whose own clock was set sends none, because it
+	// cannot judge the clocks of nodes.
 	var p wire.Probe
 	if now := n.l.cfg.Clock.Now(); now.Sub(muster.At(time.Now())).Abs() < clocksAgree {
 		p.Now = now
@@ -38,7 +39,8 @@ func (n *nodeLink) ask(ctx context.Context) (wire.ProbeAnswer, error) {
 	return got, err
 }
 
-// proveFirst is the proof before a node's first service.
+// proveFirst runs the check before a node first enters service. A node that has served before is
+// not checked here.
 func (n *nodeLink) proveFirst(ctx context.Context) error {
 	if row := n.row.Load(); row.Stage != muster.NodeBooting && row.Stage != muster.NodeAdopted {
 		return nil
@@ -56,8 +58,8 @@ func (n *nodeLink) proveFirst(ctx context.Context) error {
 	return nil
 }
 
-// prove probes a node that is unready since a moment, and notes what came of it. Nothing waits for it:
-// while it goes on, the node is what it was.
+// prove checks a node that has been unready since the given time, and records the result. Nothing
+// waits for it: meanwhile the node keeps its health. n.proving is true while it runs.
 func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
 	got, err := n.ask(ctx)
 	if err != nil {
@@ -83,11 +85,12 @@ func (n *nodeLink) prove(ctx context.Context, since muster.Time) {
 			c.NotReady, c.Again = "not ready: "+got.Why, n.l.cfg.Clock.Now().Add(again)
 		}
 	})
-	// What was asked for another turn of the dial has changed nothing that touch would see.
+	// A result equal to the one before changes nothing that touch would notice. Judge anyway, so
+	// that the next probe is planned.
 	n.rejudge()
 }
 
-// sawImages notes which images are at hand on the node, to be proposed.
+// sawImages records which images the node has in its cache, for tell to propose.
 func (s *session) sawImages(names []string) {
 	f := &state.NodeImagesSeen{ID: s.n.id}
 	for _, name := range names[:min(len(names), wire.MaxImages)] {
@@ -95,6 +98,7 @@ func (s *session) sawImages(names []string) {
 			f.Images = append(f.Images, key)
 		}
 	}
+	// Nothing was there and nothing is there: no fact is needed.
 	if row := s.n.l.cfg.State.Latest().Node(s.n.id); row != nil && len(f.Images) == 0 && !slices.ContainsFunc(row.Warm, muster.AffinityKey.IsImage) {
 		return
 	}
@@ -104,10 +108,11 @@ func (s *session) sawImages(names []string) {
 	wait.Poke(s.tellWake)
 }
 
-// maxImage bounds a name that an agent says.
+// maxImage bounds the name of an image from an agent, in bytes.
 const maxImage = 1024
 
-// tellImages proposes them, unless they are what was proposed last.
+// tellImages proposes the images, unless they are what was proposed last. An error is only logged:
+// they serve locality, and the next report has them again.
 func (s *session) tellImages(ctx context.Context) {
 	s.mu.Lock()
 	f := s.images

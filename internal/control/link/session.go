@@ -15,59 +15,72 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// session is one contact with an agent: reports come up, sets go down, until
-// either breaks. What it knows of the agent it knows from this contact only.
+// session is one contact with an agent: reports come up and sets go down, until one of the two
+// streams breaks. It knows about the agent only what this contact has shown. A new contact starts
+// with a new session, so nothing outdated is believed.
 type session struct {
 	n *nodeLink
-	// boot is of the agent that said hello: another one may have taken over since.
+	// boot is the boot id of the agent that said hello. A report with another boot id comes from an
+	// agent that has taken over since.
 	boot string
 	g    *errgroup.Group
-	// began is closed when the first report, the whole one, was taken.
+	// began is closed after the first report, which is a whole one. The sender waits for it.
 	began chan struct{}
-	// finished are allocations that succeeded while their node was being destroyed: true once that counts.
+	// finished holds allocations that succeeded while their node was terminating. The value is true
+	// once the success counts. mu guards it.
 	finished map[muster.AllocID]bool
-	// tellWake holds a token when there are updates.
+	// tellWake holds a token when there are updates or images to propose.
 	tellWake chan struct{}
 
+	// mu guards the fields below, except where a comment names a single goroutine.
 	mu    sync.Mutex
 	known map[muster.AllocID]*known
-	// updates wait to be proposed, in the order in which they came; while a report is gone through, until that is done.
+	// updates wait to be proposed; order is the order in which they arrived. While gathering is
+	// true, a report is being compared and tell leaves the updates alone.
 	updates   map[muster.AllocID]state.AllocUpdate
 	order     []muster.AllocID
 	gathering bool
-	// images are at hand there, not yet proposed; nil: nothing new.
+	// images are the images in the node's cache that are not proposed yet; nil means nothing new.
 	images *state.NodeImagesSeen
-	// toldImages were proposed last; of tell.
+	// toldImages were proposed last. Only tell uses them.
 	toldImages []muster.AffinityKey
-	// ready are outputs to ship now; shippers are at it.
+	// ready holds allocations whose output is to be shipped now. shippers is how many goroutines
+	// ship.
 	ready    []muster.AllocID
 	shippers int
-	// Of the sender: tick is the agent's clock in its last answer, which came at tickAt; guardFrom is the tickAt of the one that was
-	// last given back;
-	// exclusive whether something on the node may need that.
+	// Only the sender uses these. tick is the agent's clock in its last answer, which arrived at
+	// tickAt. guardFrom is the tickAt that belongs to the tick that a set returned last: the guard
+	// counts from there. exclusive says whether work on the node may need the guard.
 	tick      int64
 	tickAt    time.Time
 	guardFrom time.Time
 	exclusive bool
-	// forgets are to be forgotten soon, the earliest first.
+	// forgets are allocations that the agent is to forget soon, the earliest first.
 	forgets []muster.AllocID
-	// storing, pushing and granting are declared outputs, inputs and rights to pull images under way.
+	// storing, pushing and granting hold the declared outputs, inputs and pull credentials that are
+	// under way, so that each is handled once at a time.
 	storing           map[muster.AllocID]bool
 	pushing, granting map[string]bool
-	// strays run there and are left to: unknown to the state, which was restored from a
-	// backup, or spared because the agent will not stop as many.
+	// strays run on the node, are unknown to the state, and are left to run: the state was restored
+	// from a backup, or the agent refused to stop so many. spared holds those of the second kind.
 	strays, spared map[muster.AllocID]bool
 }
 
-// known is what this contact showed of an allocation.
+// known is what this contact has shown about an allocation.
 type known struct {
-	report *wire.AllocReport   // nil: the agent has not reported it
-	sent   muster.AllocDesired // the last that it was sent; empty: nothing
-	frozen bool                // and whether to stand still
-	stray  bool                // logged as unknown to the state
-	forget time.Time           // when the agent may be told to forget it; zero: not before the state says so
+	// report is the last report; nil if the agent has not reported it.
+	report *wire.AllocReport
+	// sent is the last desired status that the agent accepted; empty: none. frozen goes with it.
+	sent   muster.AllocDesired
+	frozen bool
+	// stray says that it was logged as unknown to the state.
+	stray bool
+	// forget is when the agent may be told to forget it; zero until the state allows it.
+	forget time.Time
 }
 
+// newSession makes a session for an agent that has said hello. guardDue finds out whether exclusive
+// is true.
 func newSession(n *nodeLink, boot string) *session {
 	return &session{
 		n: n, boot: boot, exclusive: true, began: make(chan struct{}), tellWake: make(chan struct{}, 1),
@@ -77,12 +90,13 @@ func newSession(n *nodeLink, boot string) *session {
 	}
 }
 
-// errReplaced ends a session with an agent that nothing is known of yet.
+// errReplaced ends a session because another agent, of which it knows nothing, answers now.
 var errReplaced = errors.New("another agent has taken over")
 
-// errEnded ends a session without a fault.
 var errEnded = errors.New("the agent ended the stream")
 
+// run runs the session's three loops until one of them fails. Transfers that they start join the
+// same group, so run returns only when all have ended.
 func (s *session) run(ctx context.Context) error {
 	s.g, ctx = errgroup.WithContext(ctx)
 	s.g.Go(func() error { return s.read(ctx) })
@@ -91,7 +105,6 @@ func (s *session) run(ctx context.Context) error {
 	return s.g.Wait()
 }
 
-// heardOf reports whether the agent reported anything.
 func (s *session) heardOf() bool {
 	select {
 	case <-s.began:
@@ -101,7 +114,8 @@ func (s *session) heardOf() bool {
 	}
 }
 
-// read takes reports until the stream ends.
+// read takes reports until the stream ends. A report that is too large or names too much ends the
+// contact: the node then counts as out of contact.
 func (s *session) read(ctx context.Context) error {
 	for r, err := range s.n.client.ReportsWithin(ctx, s.n.reportLimit, s.n.reportMost, func(bytes int64) { s.n.paceReport(ctx, bytes) }) {
 		if errors.Is(err, wire.ErrReportTooLong) {
@@ -121,17 +135,19 @@ func (s *session) read(ctx context.Context) error {
 	return errEnded
 }
 
-// take takes one report. An error ends the contact.
+// take processes one report. An error ends the contact.
 func (s *session) take(ctx context.Context, r *wire.Report) error {
 	n := s.n
 	n.l.stats.reports.Add(1)
 	now, snap := n.l.cfg.Clock.Now(), n.l.cfg.State.Latest()
 	s.mu.Lock()
+	// A whole report replaces what was known: what it does not name is not there.
 	if r.Whole {
 		clear(s.known)
 	}
 	for i := range r.Allocs {
-		report := r.Allocs[i] // not a pointer into the slice, which would keep all of it
+		// A copy: a pointer into the slice would keep the whole report in memory.
+		report := r.Allocs[i]
 		k := s.known[report.ID]
 		if k == nil {
 			k = &known{}
@@ -144,6 +160,8 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 	if err != nil {
 		return err
 	}
+	// Count strays before the contact is marked as up. Otherwise the node would look empty for a
+	// moment, and could get work or be destroyed.
 	strays, spared := s.countStrays(snap, r)
 	n.touch(func(c *health.Contact) {
 		c.Up, c.Heard, c.Refused, c.Denied = true, now, "", false
@@ -168,6 +186,7 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 			s.compare(ctx, snap, &r.Allocs[i])
 		}
 	})
+	// After the comparison: only inputs of live allocations are sent.
 	if len(r.Needs) > 0 {
 		s.push(ctx, r.Needs)
 	}
@@ -175,9 +194,11 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 		s.grant(ctx, r.NeedGrants)
 	}
 	if r.Used != nil {
+		// Usage comes with each heartbeat, so this is the timer for retries.
 		s.retryShips(ctx)
 	}
 	if r.Whole {
+		// The agent obeys. The sender may begin, with a whole set.
 		n.lastRefusal = ""
 		n.box.addAll()
 		if !s.heardOf() {
@@ -187,10 +208,12 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 	return nil
 }
 
-// countStrays notes what runs there that the state does not know. It has to be known with the
-// first report: a node that seemed to be empty would be given work, or be given back.
-// An allocation that the state has on another node is not known here either: a member that was
-// waiting in the backup is placed again, and the allocation has the same id then.
+// countStrays records which allocations run on the node that the state does not have there, and
+// returns how many there are and whether the agent spared some from a stop. The first report must
+// settle this: a node that seems empty would be given work, or be destroyed.
+//
+// An allocation that the state has on another node is a stray here too. A member that was waiting
+// when the backup was made is placed again after the restore, and its allocation gets the same id.
 func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) (strays int, spared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,6 +223,8 @@ func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) (strays int,
 	for i := range r.Allocs {
 		a := &r.Allocs[i]
 		row := snap.Alloc(a.ID)
+		// The epoch is above 1 only after a restore. Without a restore an unknown allocation is
+		// stopped, and does not count.
 		left := snap.Meta().Epoch > 1 || s.spared[a.ID]
 		if a.Status != muster.AllocEnded && left && (row == nil || row.Node != s.n.id) {
 			s.strays[a.ID] = true
@@ -210,7 +235,6 @@ func (s *session) countStrays(snap *state.Snapshot, r *wire.Report) (strays int,
 	return len(s.strays), len(s.spared) > 0
 }
 
-// rank orders statuses along an allocation's life.
 func rank(s muster.AllocStatus) int {
 	switch s {
 	case muster.AllocStarting:
@@ -223,15 +247,18 @@ func rank(s muster.AllocStatus) int {
 	return 0
 }
 
-// compare sees what a report says that the state does not know yet.
+// compare handles what a report says and the state does not know yet.
 func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.AllocReport) {
 	row := snap.Alloc(r.ID)
 	switch {
 	case row == nil || row.Node != s.n.id || !row.Live():
-		// To be forgotten, stopped or shipped: looked at with the next set.
+		// The agent has it and the log has ended it or does not know it. The next set decides
+		// whether to stop it, to forget it or to ship its output first.
 		s.n.box.add(r.ID, false)
 	case isTerminating(snap, s.n.id) && !s.countsAtTheEnd(ctx, row, r):
+		// Reports about work on a terminating node mostly do not count. See ending.go.
 	case r.Status == muster.AllocEnded && r.Outcome == muster.OutcomeSucceeded && len(r.Outputs) > 0:
+		// It counts as succeeded only once its declared outputs are stored.
 		s.store(ctx, row, r)
 	case rank(r.Status) > rank(row.Status),
 		r.Status == muster.AllocStarting && row.Status == r.Status && r.Detail != "" && muster.Truncate(r.Detail, maxDetail) != row.Detail:
@@ -246,7 +273,8 @@ func (s *session) compare(ctx context.Context, snap *state.Snapshot, r *wire.All
 	}
 }
 
-// updateOf is a report as the log keeps it.
+// updateOf turns a report into an update for the log, with text of bounded length. It includes the
+// output if all of it came with the report and none may be in the blob store.
 func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpdate {
 	u := state.AllocUpdate{
 		ID: r.ID, Status: r.Status, Outcome: outcomeOf(r.Outcome), ExitCode: r.ExitCode, Signal: muster.Truncate(r.Signal, maxWord),
@@ -261,15 +289,14 @@ func (s *session) updateOf(row *state.Alloc, r *wire.AllocReport) state.AllocUpd
 	return u
 }
 
-// whole is all output of an ended allocation, if it came with the report: then
-// one fact says all that there is to say.
+// whole returns the output of an ended allocation if all of it came with the report. Then one fact
+// can record both the end and the output.
 func whole(r *wire.AllocReport) (state.Output, bool) {
 	out, ok1 := inline(r.Stdout)
 	errs, ok2 := inline(r.Stderr)
 	return state.Output{Stage: state.OutputComplete, Stdout: out, Stderr: errs}, ok1 && ok2 && r.OutputLost == 0
 }
 
-// inline is a stream that came whole with the report.
 func inline(r wire.StreamReport) (state.Stream, bool) {
 	if r.Start != 0 || int64(len(r.Inline)) != r.Size || r.Size > wire.InlineLimit {
 		return state.Stream{}, false
@@ -277,13 +304,13 @@ func inline(r wire.StreamReport) (state.Stream, bool) {
 	return state.Stream{Size: r.Size, Inline: r.Inline}, true
 }
 
-// update queues an update; one that is further along takes the place of another.
 func (s *session) update(u state.AllocUpdate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.updateLocked(u)
 }
 
+// updateLocked is update with mu held.
 func (s *session) updateLocked(u state.AllocUpdate) {
 	before, there := s.updates[u.ID]
 	switch {
@@ -293,12 +320,14 @@ func (s *session) updateLocked(u state.AllocUpdate) {
 		before.Status == u.Status && before.Ready != 0:
 		return
 	case u.Started == 0:
+		// The later report may lack the start that the earlier one had.
 		u.Started = before.Started
 	}
 	s.updates[u.ID] = u
 	s.wakeTellLocked()
 }
 
+// wakeTellLocked wakes tell, unless a report is still being compared. mu is held.
 func (s *session) wakeTellLocked() {
 	if s.gathering || len(s.order) == 0 {
 		return
@@ -306,7 +335,8 @@ func (s *session) wakeTellLocked() {
 	wait.Poke(s.tellWake)
 }
 
-// gather keeps the updates that take makes for one fact: what an agent says at once is one write.
+// gather calls take and keeps tell from proposing until it returns: the updates of one report
+// become one fact, and so one write of the log.
 func (s *session) gather(take func()) {
 	turn := func(on bool) {
 		s.mu.Lock()
@@ -319,9 +349,10 @@ func (s *session) gather(take func()) {
 	take()
 }
 
-// maxUpdates bounds the updates in one fact: each may carry two small streams.
+// maxUpdates bounds the updates in one fact. Each may carry two small streams.
 const maxUpdates = 256
 
+// takeUpdates removes up to maxUpdates updates from the queue, the oldest first.
 func (s *session) takeUpdates() []state.AllocUpdate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,8 +372,8 @@ func (s *session) takeUpdates() []state.AllocUpdate {
 	return out
 }
 
-// tell proposes what was reported. While one fact is on its way, the next
-// gathers: there is no delay, and no fact per report either.
+// tell proposes updates as they come. While it waits for one fact to be committed, the next updates
+// collect: there is neither a delay nor a fact per report.
 func (s *session) tell(ctx context.Context) error {
 	for {
 		select {
@@ -363,8 +394,9 @@ func (s *session) tell(ctx context.Context) error {
 	}
 }
 
-// tellAll proposes updates in one fact. If the log refuses that, each goes by
-// itself, so that one that cannot be kept does not hold up the others.
+// tellAll proposes updates in one fact. If the log refuses the fact, each update goes by itself, so
+// that a bad one does not hold up the others. A crash before the commit loses nothing: the agent
+// reports the same again to the next leader.
 func (s *session) tellAll(ctx context.Context, updates []state.AllocUpdate) error {
 	tell := func(updates ...state.AllocUpdate) error {
 		err := s.n.propose(ctx, &state.AllocsReported{Node: s.n.id, Allocs: updates})
@@ -380,7 +412,8 @@ func (s *session) tellAll(ctx context.Context, updates []state.AllocUpdate) erro
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case muster.IsKind(err, muster.FaultNotFound):
-		return err // the node is purged: nobody wants to know any more
+		// The node is purged, so nothing about it is of use.
+		return err
 	}
 	s.n.log.Error("reports refused by the log, telling each by itself", "allocs", len(updates), "error", err)
 	for _, u := range updates {
@@ -393,7 +426,7 @@ func (s *session) tellAll(ctx context.Context, updates []state.AllocUpdate) erro
 			return ctx.Err()
 		}
 		if err != nil {
-			// A defect of ours. The next whole report says it again.
+			// A defect of this program. The next whole report contains it again.
 			s.n.log.Error("report given up", "alloc", u.ID, "status", u.Status, "error", err)
 		}
 	}

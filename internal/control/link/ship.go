@@ -14,32 +14,43 @@ import (
 )
 
 const (
-	// What runs is shipped from shipFirst after its start on; the longer it runs the
-	// less often, down to shipSeldom. Reports of its size, every few seconds, are what wakes it.
+	// Output of a running allocation is shipped from shipFirst after its start on. The longer it
+	// runs the less often it is shipped, down to once per shipSeldom. Reports of the output's size,
+	// every few seconds, trigger it.
 	shipFirst, shipSeldom = 5 * time.Second, time.Minute
-	// maxChunk bounds one blob of a stream; it passes through, never in memory as a whole.
+	// maxChunk bounds one blob of a stream in bytes. It is never in memory as a whole.
 	maxChunk = 8 << 20
-	// shipsPerNode bounds how much of one node is shipped at once.
-	shipsPerNode                = 4
+	// shipsPerNode bounds how many outputs of one node are shipped at the same time.
+	shipsPerNode = 4
+	// The delays after a failed attempt.
 	shipRetry, shipRetryLongest = time.Second, time.Minute
 )
 
-// ship is what became of an allocation's output so far. It outlives a session.
+// ship is the progress of shipping one allocation's output. It belongs to the nodeLink and outlives
+// a session. One shipper at a time holds it, between begin and done. Only that shipper changes
+// streams, and it does so under mu, so that others may read them under mu.
 type ship struct {
-	id    muster.AllocID
+	id muster.AllocID
+	// limit is the output limit of the job in bytes; 0 means none.
 	limit int64
 
-	mu      sync.Mutex
-	busy    bool // a shipper has it
-	again   bool // asked for while it was busy
-	touched bool // a blob of it may have been stored
-	listed  bool // what is stored is known
+	// mu guards the fields below.
+	mu sync.Mutex
+	// busy: a shipper holds it.
+	busy bool
+	// again: it was asked for while it was busy.
+	again bool
+	// touched: a blob of it may be in the store.
+	touched bool
+	// listed: streams says exactly what is stored.
+	listed bool
+	// next is when to ship again at the earliest. faults counts failures in a row.
 	next    time.Time
 	faults  int
 	streams [2]stream
 }
 
-// stream is one stream of it: [start, end) is stored, in chunks.
+// stream is one of its streams, stdout or stderr. The bytes [start, end) are stored, in chunks.
 type stream struct {
 	name       string
 	start, end int64
@@ -56,6 +67,8 @@ func (st *stream) bytes() int64 {
 	return n
 }
 
+// newShip makes a ship for an allocation. If an earlier link may have shipped output of it, the
+// blob store must be listed first.
 func (l *Link) newShip(row *state.Alloc) *ship {
 	return &ship{
 		id: row.ID, limit: int64(row.Run.Spec.OutputLimit),
@@ -64,16 +77,17 @@ func (l *Link) newShip(row *state.Alloc) *ship {
 	}
 }
 
-// mayBeOlder reports whether an allocation may have been placed before this link began. Another link may have shipped its
-// output: that of another leader, or of this one before a reload.
+// mayBeOlder reports whether the allocation may have been placed before this link began. Then an
+// earlier link may have shipped its output: of another leader, or before a reload.
 func (l *Link) mayBeOlder(row *state.Alloc) bool { return row.Placed <= l.since }
 
 // ran is how long ago an allocation was started, by the log's clock.
 func (l *Link) ran(row *state.Alloc) time.Duration { return l.cfg.Clock.Now().Sub(row.Started) }
 
-// mayBeShipped tells whether output of an allocation may be in the blob store: by this
-// leader, if only in a moment, or by one before. What is said to be whole without may have left
-// a chunk there that no fact counts and nobody deletes.
+// mayBeShipped reports whether output of an allocation may be in the blob store, put there by this
+// leader or an earlier one, or about to be. If it may, the end of the allocation must not be
+// reported as complete with inline output alone: a chunk would be left that no fact counts and
+// nothing deletes.
 func (n *nodeLink) mayBeShipped(row *state.Alloc) bool {
 	n.mu.Lock()
 	sh := n.ships[row.ID]
@@ -85,7 +99,7 @@ func (n *nodeLink) mayBeShipped(row *state.Alloc) bool {
 			return true
 		}
 	}
-	// How long it ran does not matter: no clock is known to have gone on while another server led, or none.
+	// The time that it ran does not matter: no clock is known to have run under another leader.
 	return n.l.mayBeOlder(row) && row.Started != 0
 }
 
@@ -96,7 +110,7 @@ func (n *nodeLink) dropShip(id muster.AllocID) {
 	delete(n.storing, id)
 }
 
-// shipOf finds or makes the ship of an allocation.
+// shipOf returns the ship of an allocation and makes it if needed; nil without such an allocation.
 func (n *nodeLink) shipOf(id muster.AllocID) *ship {
 	row := n.l.cfg.State.Latest().Alloc(id)
 	n.mu.Lock()
@@ -109,7 +123,7 @@ func (n *nodeLink) shipOf(id muster.AllocID) *ship {
 	return sh
 }
 
-// running sees whether what runs has enough to ship.
+// running queues the output of a running allocation if there is enough to ship and it is time.
 func (s *session) running(ctx context.Context, row *state.Alloc, r *wire.AllocReport) {
 	if r.Stdout.Size+r.Stderr.Size == 0 || row.Started == 0 || s.n.l.ran(row) < shipFirst {
 		return
@@ -128,7 +142,7 @@ func (s *session) running(ctx context.Context, row *state.Alloc, r *wire.AllocRe
 	}
 }
 
-// shipLocked queues an allocation's output for shipping now.
+// shipLocked queues an allocation's output and starts a shipper if it may. s.mu is held.
 func (s *session) shipLocked(ctx context.Context, id muster.AllocID) {
 	s.ready = append(s.ready, id)
 	if s.shippers < shipsPerNode {
@@ -137,7 +151,7 @@ func (s *session) shipLocked(ctx context.Context, id muster.AllocID) {
 	}
 }
 
-// retryShips queues what could not be shipped before; every heartbeat asks.
+// retryShips queues outputs whose last attempt failed. The reader calls it with every heartbeat.
 func (s *session) retryShips(ctx context.Context) {
 	now := time.Now()
 	var due []muster.AllocID
@@ -158,8 +172,9 @@ func (s *session) retryShips(ctx context.Context) {
 	}
 }
 
-// shipAll ships what is ready until nothing is. Its turn comes before its choice: who is first in line is
-// shipped first, whichever shipper that is.
+// shipAll is one shipper: it ships what is queued until nothing is. It waits for its token first
+// and picks an allocation after that, so that the first in the queue is shipped first, whichever
+// shipper gets the token.
 func (s *session) shipAll(ctx context.Context) {
 	for s.isReady(ctx) {
 		select {
@@ -174,7 +189,9 @@ func (s *session) shipAll(ctx context.Context) {
 	}
 }
 
-// isReady reports whether there is something to ship; if not, the shipper is one no more.
+// isReady reports whether something is queued. If not, the caller stops being a shipper. Both
+// happen under one lock, so an id that is queued now either is seen here or finds the lower count
+// and starts a new shipper.
 func (s *session) isReady(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +202,7 @@ func (s *session) isReady(ctx context.Context) bool {
 	return true
 }
 
-// nextShip takes the first in line; nil if there is none, or another shipper has it.
+// nextShip takes the first of the queue; nil if there is none or another shipper holds it.
 func (s *session) nextShip() *ship {
 	s.mu.Lock()
 	if len(s.ready) == 0 {
@@ -203,9 +220,9 @@ func (s *session) nextShip() *ship {
 	return nil
 }
 
-// shipOne ships what it has begun.
 func (s *session) shipOne(ctx context.Context, sh *ship) {
-	// Read after it began: from here on a report of the end finds it busy.
+	// The report is read after begin. If the allocation ends from here on, its report finds the
+	// ship busy, and mayBeShipped is true.
 	s.mu.Lock()
 	var report *wire.AllocReport
 	if k := s.known[sh.id]; k != nil {
@@ -230,7 +247,8 @@ func (s *session) shipOne(ctx context.Context, sh *ship) {
 	}
 }
 
-// begin takes the ship for one shipper; if another has it, that one comes again.
+// begin takes the ship for one shipper. If another holds it, begin returns false and the holder
+// ships again when it is done.
 func (sh *ship) begin() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -248,8 +266,8 @@ func (sh *ship) faultsNow() int {
 	return sh.faults
 }
 
-// done gives it back: after an error to be tried again, else after a time. It
-// reports whether it was asked for meanwhile, and so should be shipped again at once.
+// done gives the ship back. After an error it is tried again later, else when the given time has
+// passed. It reports whether it was asked for meanwhile: then it should be shipped again at once.
 func (sh *ship) done(err error, every time.Duration) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -263,10 +281,10 @@ func (sh *ship) done(err error, every time.Duration) bool {
 	return false
 }
 
-// errTight is in every error that DiskTight is behind.
+// errTight is wrapped by every error whose cause is DiskTight.
 var errTight = errors.New("the server's disk is nearly full")
 
-// tight says why nothing may be stored that only fills the disk, or nil.
+// tight returns why nothing may be stored that fills the disk further; nil if it may.
 func (l *Link) tight() error {
 	if why := l.cfg.DiskTight(); why != nil {
 		return fmt.Errorf("%w: %w", errTight, why)
@@ -274,8 +292,11 @@ func (l *Link) tight() error {
 	return nil
 }
 
-// ship ships what the node has of an allocation's output; once it has ended,
-// all of it, and says so in the log. It returns when to come again.
+// ship stores what the node has of an allocation's output. Once the allocation has ended, it stores
+// all of it and commits that. It returns in how long to come again.
+//
+// The blobs are stored before the fact. After a crash between the two, the output is still open in
+// the state; the next leader lists the blobs and continues from them.
 func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time.Duration, error) {
 	row := s.n.l.cfg.State.Latest().Alloc(sh.id)
 	if row == nil || !row.Live() && row.Output.Stage != state.OutputOpen {
@@ -283,9 +304,11 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		s.n.box.add(sh.id, false)
 		return 0, nil
 	}
+	// last: this is the final time, for the log knows of the end.
 	last := !row.Live() && r.Status == muster.AllocEnded
 	if _, all := whole(r); all && !last && r.Status == muster.AllocEnded {
-		return 0, nil // the log hears of its end now, and of all of its output
+		// The update with the end contains all of the output too.
+		return 0, nil
 	}
 	if err := s.n.l.recall(ctx, sh, row); err != nil {
 		return 0, err
@@ -297,7 +320,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 		kept, whole := inline(told)
 		var err error
 		if last && whole {
-			// It came with the report: what was stored before it was known to be small is not needed.
+			// All of it came with the report. Chunks that were stored while it ran are not needed.
 			*said[i] = kept
 			if err = s.dropChunks(ctx, sh, st, row, len(st.chunks)); err != nil {
 				return 0, err
@@ -314,7 +337,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 			out.Stage, out.Why = state.OutputIncomplete, fmt.Sprintf("node %s no longer has the rest of it", s.n.id)
 			err = nil
 		case short:
-			// As from an agent that was ended while it answered.
+			// An agent that was stopped in the middle of its answer looks like this. Try again.
 			err = fmt.Errorf("%s: %d bytes of %d came", st.name, st.end, told.Size)
 		}
 		if err != nil {
@@ -331,6 +354,7 @@ func (s *session) ship(ctx context.Context, sh *ship, r *wire.AllocReport) (time
 	if !last {
 		return min(max(s.n.l.ran(row)/10, shipFirst), shipSeldom), nil
 	}
+	// NotFound: the job is purged, and its blobs with it.
 	if err := s.n.propose(ctx, &state.OutputStored{Alloc: sh.id, Output: out}); err != nil && !muster.IsKind(err, muster.FaultNotFound) {
 		return 0, err
 	}

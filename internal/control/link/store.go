@@ -16,8 +16,10 @@ import (
 
 const storeFirst, storeLongest = time.Second, 30 * time.Second
 
-// store stores the declared outputs of an allocation that succeeded on its
-// node; only then has it succeeded. Until then the log has it running.
+// store stores the declared outputs of an allocation whose command succeeded on its node. Only
+// after that has the allocation succeeded: until then the log has it as running. A crash of the
+// server before that is harmless. The agent reports the same end to the next leader, which stores
+// the outputs again under the same keys.
 func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,7 +28,7 @@ func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocRepo
 	}
 	s.storing[r.ID] = true
 	report := *r
-	// Not more than were asked for, whatever the agent says.
+	// Take no more outputs than the job declared, whatever the agent says.
 	report.Outputs = r.Outputs[:min(len(r.Outputs), len(row.Run.Spec.Outputs))]
 	if rank(row.Status) < rank(muster.AllocRunning) {
 		s.updateLocked(state.AllocUpdate{ID: r.ID, Status: muster.AllocRunning, Started: r.Started})
@@ -39,9 +41,11 @@ func (s *session) store(ctx context.Context, row *state.Alloc, r *wire.AllocRepo
 	})
 }
 
-// storeFiles stores until it is done or given up; not ok if the contact ends first.
+// storeFiles tries until the outputs are stored or given up. It reports false if the contact ends
+// first; the next contact then tries again.
 func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.AllocReport) (state.AllocUpdate, bool) {
 	s.n.mu.Lock()
+	// The time limit counts from the first attempt, also over sessions.
 	since, again := s.n.storing[r.ID]
 	if !again {
 		since = time.Now()
@@ -60,7 +64,7 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 		if u.Output == nil {
 			u.Output = &state.Output{}
 		}
-		// Also if it is given up: what is stored by then is counted, and goes with the job.
+		// Count what is stored even if the rest is given up. It is deleted with the job.
 		u.Output.BlobBytes = stored
 		if err == nil {
 			u.Output.Files, u.Output.BlobBytes = files, size
@@ -82,9 +86,11 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 			return u, true
 		case errors.As(err, &longer):
 			u.Outcome = muster.OutcomeFailed
+			// The node broke its word about the size.
 			u.Failure = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonOutputNotStored, Message: fmt.Sprintf("output %s: node %s %v", muster.Truncate(longer.of.Path, maxMessage/2), s.n.id, longer)}
 			return u, true
 		case muster.IsKind(err, muster.FaultNotFound), time.Since(since) >= s.n.l.cfg.StoreFor:
+			// The node no longer has them, or the blob store has failed for too long.
 			u.Outcome = muster.OutcomeFailed
 			u.Failure = &muster.Failure{Class: muster.FailureOutside, Reason: muster.ReasonOutputNotStored,
 				Message: fmt.Sprintf("its declared outputs could not be stored: %v", err)}
@@ -98,13 +104,13 @@ func (s *session) storeFiles(ctx context.Context, row *state.Alloc, r *wire.Allo
 	}
 }
 
-// unstored is an allocation whose command has succeeded and whose declared outputs could not be stored yet.
+// unstored is an allocation whose command succeeded and whose declared outputs are not stored.
 type unstored struct {
 	job muster.JobUID
 	why error
 }
 
-// noteUnstored keeps why the declared outputs of an allocation were not stored; nil: that is over.
+// noteUnstored records why the declared outputs of an allocation are not stored; nil ends that.
 func (l *Link) noteUnstored(id muster.AllocID, job muster.JobUID, why error) {
 	l.unstoredMu.Lock()
 	defer l.unstoredMu.Unlock()
@@ -115,8 +121,8 @@ func (l *Link) noteUnstored(id muster.AllocID, job muster.JobUID, why error) {
 	l.unstored[id] = unstored{job, why}
 }
 
-// Unstored returns how many members of a job have come to the end of their command and wait for their
-// declared outputs to be stored, after that has failed, and the error of one of them.
+// Unstored returns how many members of a job have finished their command and wait for their
+// declared outputs to be stored, after an attempt failed. It also returns the error of one of them.
 func (l *Link) Unstored(job muster.JobUID) (members int, why error) {
 	l.unstoredMu.Lock()
 	defer l.unstoredMu.Unlock()
@@ -128,7 +134,9 @@ func (l *Link) Unstored(job muster.JobUID) (members int, why error) {
 	return members, why
 }
 
-// storeOnce brings each declared output from the node to the blob store.
+// storeOnce copies each declared output from the node to the blob store. It returns the files and
+// their total size in bytes. With an error, the size is that of the outputs that were stored before
+// it.
 func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.OutputFile, int64, error) {
 	select {
 	case <-ctx.Done():
@@ -153,6 +161,8 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 		if err != nil {
 			return nil, total, fmt.Errorf("output %s: %w", o.Path, err)
 		}
+		// The key depends on the allocation and the index of the output only, so a retry replaces
+		// what an earlier attempt stored.
 		size, err := s.n.l.cfg.Blobs.Put(ctx, blob.OutputKey(row.Run.Key.Namespace, row.UID, r.ID, i), &watched{r: in, tight: s.n.l.tight, left: o.Size, of: o})
 		_ = in.Close()
 		if err != nil {
@@ -165,24 +175,23 @@ func (s *session) storeOnce(ctx context.Context, r *wire.AllocReport) ([]state.O
 	return files, total, nil
 }
 
-// watchEvery is how many bytes of a declared output come between two looks at the free disk.
+// watchEvery is how many bytes of a declared output are stored between two checks of the free disk.
 const watchEvery = 8 << 20
 
-// outputTooLarge: the declared outputs of an allocation are larger than the store may be.
 type outputTooLarge struct{ most int64 }
 
 func (e *outputTooLarge) Error() string {
 	return fmt.Sprintf("its declared outputs are larger than %s together, the most that the server stores (blob.quota); declare less, or raise the quota", muster.Bytes(e.most))
 }
 
-// outputLonger: a node sends more of an output than it has reported, maybe without an end.
 type outputLonger struct{ of wire.OutputReport }
 
 func (e *outputLonger) Error() string {
 	return fmt.Sprintf("sent more than the %s that it reported", muster.Bytes(e.of.Size))
 }
 
-// checkOutputs refuses outputs that together are larger than most bytes by the word of their node; 0: no limit.
+// checkOutputs refuses outputs whose reported sizes add up to more than most bytes; 0 means no
+// limit.
 func checkOutputs(outputs []wire.OutputReport, most int64) error {
 	left := most
 	for _, o := range outputs {
@@ -193,11 +202,12 @@ func checkOutputs(outputs []wire.OutputReport, most int64) error {
 	return nil
 }
 
-// watched ends with errTight once the disk is, as a declared output may be larger than what is free, and with outputLonger after
-// left bytes.
+// watched reads a declared output and stops early: with errTight once the disk is nearly full,
+// because one output may be larger than what is free, and with outputLonger after left bytes.
 type watched struct {
 	r     io.Reader
 	tight func() error
+	// left is how many bytes may still come; since counts bytes since the last check.
 	left  int64
 	of    wire.OutputReport
 	since int
@@ -217,15 +227,16 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// pushRetry is the delay after a failed push or grant. The agent asks again anyway.
 const pushRetry = 3 * time.Second
 
-// push hands over inputs that the agent asks for, each by one at a time.
+// push sends the inputs that the agent asks for. Each input is sent by one goroutine at a time.
 func (s *session) push(ctx context.Context, digests []string) {
 	due := s.n.due()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, digest := range digests {
-		// Uploads are everybody's: a node gets those of its own allocations only.
+		// Uploads of all namespaces share one store. A node gets only those of its own allocations.
 		if s.pushing[digest] || blob.CheckDigest(digest) != nil || !due[digest] || len(s.pushing) >= maxAsked {
 			continue
 		}
@@ -233,7 +244,7 @@ func (s *session) push(ctx context.Context, digests []string) {
 		s.g.Go(func() error {
 			if err := s.pushOne(ctx, digest); err != nil && ctx.Err() == nil {
 				s.n.log.Warn("input not pushed", "digest", digest, "error", err)
-				// The agent asks with each heartbeat until it gives up.
+				// The digest stays in pushing meanwhile, so that no other attempt starts.
 				wait.For(ctx, pushRetry)
 			}
 			s.mu.Lock()
@@ -244,6 +255,7 @@ func (s *session) push(ctx context.Context, digests []string) {
 	}
 }
 
+// pushOne sends one input. It shares the limit of the shippers, because it uses the blob store too.
 func (s *session) pushOne(ctx context.Context, digest string) error {
 	select {
 	case <-ctx.Done():
@@ -263,9 +275,9 @@ func (s *session) pushOne(ctx context.Context, digest string) error {
 	return nil
 }
 
-// OpenOutput reads a stream of an allocation live from its node. It returns
-// the offset of the first byte, later than asked for if what is between was dropped. An error other than io.EOF
-// while reading says that bytes are missing.
+// OpenOutput reads a stream of an allocation live from its node. It returns the offset of the first
+// byte, which is later than the requested one if the bytes between were dropped. A read error other
+// than io.EOF means that bytes are missing. The caller must close the reader.
 func (l *Link) OpenOutput(ctx context.Context, a *state.Alloc, stream string, offset int64, follow bool) (io.ReadCloser, int64, error) {
 	nl := l.node(a.Node)
 	if nl == nil {

@@ -15,7 +15,8 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// recall finds what an earlier leader had shipped, or what came of a call that failed.
+// recall lists what is stored of an output, if that is not known: an earlier leader may have
+// shipped it, or a call to the store failed and may have stored something.
 func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	sh.mu.Lock()
 	listed := sh.listed
@@ -37,7 +38,7 @@ func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 				continue
 			}
 			if n := len(st.chunks); n > 0 && st.chunks[n-1].offset+st.chunks[n-1].size != offset {
-				// What is older than a gap was dropped by the output limit already.
+				// The output limit has dropped what is older than a gap.
 				st.chunks = nil
 			}
 			st.chunks = append(st.chunks, chunk{offset, info.Size})
@@ -55,10 +56,10 @@ func (l *Link) recall(ctx context.Context, sh *ship, row *state.Alloc) error {
 	return nil
 }
 
-// bulkFrom is how many bytes of output go by the connection for bulk: below it, opening that costs more.
+// bulkFrom is from how many bytes on output uses the bulk connection. For less, it is not worth it.
 const bulkFrom = 1 << 20
 
-// backlog is how much of a stream is on the node and not shipped, as far as was reported.
+// backlog is how many bytes of a stream are on the node and not shipped, as last reported.
 func (s *session) backlog(id muster.AllocID, st *stream) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +73,8 @@ func (s *session) backlog(id muster.AllocID, st *stream) int64 {
 	return k.report.Stdout.Size - st.end
 }
 
-// shipStream stores a stream from where it is shipped to, up to its end of now;
-// final if the node says that this is its end for ever.
+// shipStream stores a stream from the first byte that is not shipped up to its current end. final
+// reports that the node says that no more will come. The caller holds the ship.
 func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *state.Alloc) (final bool, err error) {
 	if err := s.n.l.tight(); err != nil {
 		return false, err
@@ -88,10 +89,11 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 	}
 	defer func() { _ = r.Close() }()
 	if r.Start > st.end {
-		// The node dropped what is between: what is stored from before it is older still.
+		// The node has dropped the bytes in between by the output limit. The stored ones are older.
 		if err := s.dropChunks(ctx, sh, st, row, len(st.chunks)); err != nil {
 			return false, err
 		}
+		// touched is set before the blob is stored: it may be stored from then on.
 		sh.mu.Lock()
 		st.start, st.end = r.Start, r.Start
 		sh.mu.Unlock()
@@ -104,6 +106,7 @@ func (s *session) shipStream(ctx context.Context, sh *ship, st *stream, row *sta
 			return false, err
 		}
 		key := blob.StreamKey(row.Run.Key.Namespace, row.UID, row.ID, st.name, st.end)
+		// The blob may have been stored all the same. Have it listed before the next attempt.
 		sh.mu.Lock()
 		sh.touched = true
 		sh.mu.Unlock()
@@ -140,7 +143,8 @@ func (st *stream) spare(limit int64) int {
 	return k
 }
 
-// dropChunks deletes the k oldest chunks.
+// dropChunks deletes the k oldest chunks. The blob goes first: after an error the chunk is still
+// known and is deleted by the next attempt.
 func (s *session) dropChunks(ctx context.Context, sh *ship, st *stream, row *state.Alloc, k int) error {
 	for range k {
 		old := st.chunks[0]
@@ -158,10 +162,11 @@ func (s *session) dropChunks(ctx context.Context, sh *ship, st *stream, row *sta
 	return nil
 }
 
-// giveUpOutputs commits that the rest of a terminating node's output will not come: once contact to it has ended, or it is
-// gone. The node may have been terminating for a while by then.
+// giveUpOutputs commits that the rest of a terminating node's output will not come. It runs when
+// contact to the node has ended, or the node is gone. The node may have been terminating for a
+// while by then.
 func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink) {
-	// Nothing is shipped any more after this.
+	// After gone is closed nothing is shipped any more, so what is stored is final.
 	select {
 	case <-nl.gone:
 	case <-ctx.Done():
@@ -177,7 +182,8 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 		left = append(left, a)
 		return true
 	})
-	// What still ran until the node was gone is incomplete already, and the state does not know how much of it is stored.
+	// Allocations that ran until the node was gone are incomplete in the state already, but it does
+	// not know how much of their output is stored.
 	nl.mu.Lock()
 	for id := range nl.ships {
 		if a := snap.Alloc(id); a != nil && !a.Live() && a.Output.Stage == state.OutputIncomplete {
@@ -192,7 +198,8 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 		case a.Output.Stage == state.OutputOpen:
 			out.Why = why
 		case a.Output.BlobBytes > 0 || out.BlobBytes == 0:
-			continue // said already, or nothing to say
+			// The state has that already, or there is nothing to add.
+			continue
 		}
 		if err := nl.propose(ctx, &state.OutputStored{Alloc: a.ID, Output: out}); err != nil && ctx.Err() == nil {
 			l.log.Warn("output not given up", "alloc", a.ID, "error", err)
@@ -200,10 +207,11 @@ func (l *Link) giveUpOutputs(ctx context.Context, row *state.Node, nl *nodeLink)
 	}
 }
 
-// lookFor bounds the look at what is stored of an output that gets no more.
+// lookFor bounds the listing of an output that gets no more.
 const lookFor = 10 * time.Second
 
-// incomplete is an output as far as it is stored.
+// incomplete returns an output with what is stored of it. If the store cannot be listed in time, it
+// counts what this link knows.
 func (l *Link) incomplete(ctx context.Context, nl *nodeLink, a *state.Alloc) state.Output {
 	out := state.Output{Stage: state.OutputIncomplete, Why: a.Output.Why, BlobBytes: a.Output.BlobBytes}
 	nl.mu.Lock()

@@ -13,8 +13,9 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// What a node says may come from the command itself. The log takes only valid
-// UTF-8, and a fact that it refuses would be refused for ever: all of an agent's words are made fit for it here.
+// A node's words may come from the command itself. The log takes only valid UTF-8 and would refuse
+// the same fact again at every retry. So this file makes all text from an agent fit for the log.
+// The limits are in bytes, but for maxAttributes, a count.
 const (
 	maxMessage    = 2000
 	maxWord       = 64
@@ -23,8 +24,8 @@ const (
 	maxAttributes = 256
 )
 
-// away says in words why an agent was not reached. The same cause has the same words each time: the names of the
-// request and the local ports of connections are left out.
+// away returns in words why an agent was not reached. It leaves out the name of the request and the
+// local port of the connection, so that the same cause always has the same words.
 func away(err error) string {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -40,7 +41,6 @@ func away(err error) string {
 	return muster.Truncate(said, maxMessage)
 }
 
-// failureOf is a failure in words that the state knows.
 func failureOf(f *muster.Failure) *muster.Failure {
 	if f == nil {
 		return nil
@@ -54,7 +54,8 @@ func failureOf(f *muster.Failure) *muster.Failure {
 	return out
 }
 
-// outcomeOf is an outcome that an agent may report. Of any other it is only known that it ended.
+// outcomeOf returns an outcome that an agent may report. An unknown one means only that the
+// allocation ended: it counts as failed.
 func outcomeOf(o muster.Outcome) muster.Outcome {
 	switch o {
 	case "", muster.OutcomeSucceeded, muster.OutcomeFailed, muster.OutcomeStopped, muster.OutcomeLost:
@@ -63,7 +64,8 @@ func outcomeOf(o muster.Outcome) muster.Outcome {
 	return muster.OutcomeFailed
 }
 
-// bare is an update of which the log refused something: it ends all the same, and says so.
+// bare returns an update without the parts that the log may have refused. The allocation ends in
+// any case, with the reason in its failure.
 func bare(u state.AllocUpdate, why error) state.AllocUpdate {
 	u.Signal, u.Output = "", nil
 	if u.Failure != nil {
@@ -73,7 +75,8 @@ func bare(u state.AllocUpdate, why error) state.AllocUpdate {
 	return u
 }
 
-// cleanHello makes an agent's introduction fit for the log.
+// cleanHello makes an agent's introduction fit for the log. It takes attributes in the order of
+// their keys, so that the same surplus ones are left out each time.
 func cleanHello(h wire.Hello) wire.Hello {
 	h.Version, h.Boot = muster.Truncate(h.Version, 4*maxWord), muster.Truncate(h.Boot, 4*maxWord)
 	attributes := make(map[string]string, min(len(h.Attributes), maxAttributes))

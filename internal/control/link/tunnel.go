@@ -10,7 +10,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// reach is the link to a node.
+// reach returns the link to a node, or a fault if there is none.
 func (l *Link) reach(id muster.NodeID) (*nodeLink, error) {
 	if nl := l.node(id); nl != nil {
 		return nl, nil
@@ -18,9 +18,10 @@ func (l *Link) reach(id muster.NodeID) (*nodeLink, error) {
 	return nil, muster.Faultf(muster.FaultUnavailable, "node %s cannot be reached", id)
 }
 
-// Tunnel connects to the init of an allocation's sandbox, until ctx ends, and sends first there, which may be empty. The bytes
-// are neither read nor kept here. Faults: FaultConflict (it does not run yet), FaultTooOld (it has
-// ended), both with what is true of it; FaultUnavailable (its node cannot be reached).
+// Tunnel connects to the init of an allocation's sandbox until ctx ends. It sends first, which may
+// be empty. The server neither reads nor keeps the bytes. Faults: FaultConflict (the sandbox does
+// not run yet) and FaultTooOld (it has ended), both with a message about its actual status;
+// FaultUnavailable (its node cannot be reached).
 func (l *Link) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (*wire.Tunnel, error) {
 	nl, err := l.toSandbox(a)
 	if err != nil {
@@ -33,7 +34,7 @@ func (l *Link) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (*wire.
 	return t, nil
 }
 
-// AllocStats measures an allocation's sandbox now. Faults as of Tunnel.
+// AllocStats measures an allocation's sandbox now. It has the faults of Tunnel.
 func (l *Link) AllocStats(ctx context.Context, a *state.Alloc) (wire.Stats, error) {
 	nl, err := l.toSandbox(a)
 	if err != nil {
@@ -46,8 +47,8 @@ func (l *Link) AllocStats(ctx context.Context, a *state.Alloc) (wire.Stats, erro
 	return s, nil
 }
 
-// toSandbox is the link to the node of an allocation that has not ended. One that
-// the log still has as starting may run already: only its agent knows.
+// toSandbox returns the link to the node of an allocation that has not ended. An allocation that is
+// starting in the log may run already: only its agent knows, so it is asked.
 func (l *Link) toSandbox(a *state.Alloc) (*nodeLink, error) {
 	if !a.Live() {
 		return nil, muster.Faultf(muster.FaultTooOld, "%s", hasEnded(a))
@@ -55,7 +56,8 @@ func (l *Link) toSandbox(a *state.Alloc) (*nodeLink, error) {
 	return l.reach(a.Node)
 }
 
-// sandboxFault is what an agent's answer means to whoever asked for a sandbox.
+// sandboxFault turns an agent's answer into a fault for the caller that asked for a sandbox. It
+// reads the row again, because the allocation may have ended since the request began.
 func (l *Link) sandboxFault(a *state.Alloc, err error) error {
 	now := l.cfg.State.Latest().Alloc(a.ID)
 	if now == nil {
@@ -65,23 +67,25 @@ func (l *Link) sandboxFault(a *state.Alloc, err error) error {
 	case kind == muster.FaultUnavailable && !now.Live(), kind == muster.FaultTooOld, kind == muster.FaultNotFound && !now.Live():
 		return muster.Faultf(muster.FaultTooOld, "%s", hasEnded(now))
 	case kind == muster.FaultNotFound && now.Status == muster.AllocRunning:
-		// Not the allocation: an agent of an earlier version does not know the request.
+		// The allocation runs, so the agent means the request: an older agent does not know it.
 		return &muster.Fault{Kind: muster.FaultUnavailable, Message: fmt.Sprintf("the agent of node %s cannot do this for allocation %s", a.Node, a.ID), Err: err}
 	case kind == muster.FaultConflict, kind == muster.FaultNotFound:
-		// Not found: the set that names it has not come to the agent yet.
+		// NotFound here means that the set with this allocation has not reached the agent yet.
 		return muster.Faultf(muster.FaultConflict, "%s", isStarting(now))
 	case kind == muster.FaultUnavailable:
-		// What the transport says names a socket of the node: whoever asked for an allocation needs that first.
+		// The transport's error names a socket on the node. A caller that asked for an allocation
+		// needs the allocation and its node first.
 		return &muster.Fault{Kind: kind, Message: fmt.Sprintf("allocation %s on node %s cannot be reached now (see `muster node show %s`)", a.ID, a.Node, a.Node), Err: err}
 	}
 	return ofNode(a.Node, err)
 }
 
-// hasEnded says how an allocation did.
+// hasEnded describes how an allocation ended.
 func hasEnded(a *state.Alloc) string {
 	s := fmt.Sprintf("allocation %s has ended", a.ID)
 	if a.Live() {
-		return s // its agent knows it, the log not yet
+		// Its agent knows that, the log does not yet.
+		return s
 	}
 	switch {
 	case a.Failure != nil:
@@ -97,7 +101,7 @@ func hasEnded(a *state.Alloc) string {
 	return s
 }
 
-// isStarting says what the start of an allocation is at.
+// isStarting describes which step the start of an allocation has reached.
 func isStarting(a *state.Alloc) string {
 	switch {
 	case a.Desired == muster.AllocStop:
