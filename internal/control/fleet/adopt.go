@@ -12,8 +12,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// adopt takes instances of ours that the state does not know into it. What the
-// configuration has no use for, the next pass ends.
+// adopt commits instances of ours that the state does not know. If the configuration has no use for
+// one, the next pass ends it. An instance whose tags name its node gets that id again.
 func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 	var b batch
 	for _, a := range found {
@@ -33,12 +33,13 @@ func (f *Fleet) adopt(ctx context.Context, found []mend.Adoption) {
 	}
 }
 
+// sameOffering reports whether two offerings are equal in all that the state keeps.
 func sameOffering(a, b muster.Offering) bool {
 	return a.Provider == b.Provider && a.Name == b.Name && a.Zone == b.Zone && a.Market == b.Market && a.Price == b.Price &&
 		a.Capacity == b.Capacity && a.Available == b.Available && a.Limit == b.Limit && a.Family == b.Family && maps.Equal(a.Attributes, b.Attributes) && a.PriceCap == b.PriceCap && slices.Equal(a.Devices, b.Devices)
 }
 
-// afterOf is when a provider said to come again; 0: it did not.
+// afterOf returns after how long the provider asked to be called again; 0 if it did not say.
 func afterOf(err error) time.Duration {
 	var fault *muster.Fault
 	if errors.As(err, &fault) {

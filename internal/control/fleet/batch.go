@@ -13,19 +13,21 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// batch is facts that are proposed at the same time, so that the log takes them together.
+// batch holds facts that are proposed at the same time, so that the log can commit them together.
+// They have no order among themselves: facts that need an order go into separate batches.
 type batch struct {
+	// errs has one entry for each fact, once commit has returned.
 	facts []state.Fact
 	errs  []error
 }
 
 func (b *batch) add(f state.Fact) { b.facts = append(b.facts, f) }
 
-// proposals bounds how many facts are on their way at once.
+// proposals bounds how many facts of a batch are under way at the same time.
 const proposals = 128
 
-// commit proposes all of a batch and waits. What is refused has been overtaken
-// by the state, and the next pass sees that.
+// commit proposes all facts of a batch and waits for them. The state refuses a fact if something
+// newer has overtaken the decision; the next pass sees the newer state. No lock may be held.
 func (f *Fleet) commit(ctx context.Context, b *batch) {
 	b.errs = make([]error, len(b.facts))
 	slots := make(chan struct{}, proposals)
@@ -40,7 +42,7 @@ func (f *Fleet) commit(ctx context.Context, b *batch) {
 	wg.Wait()
 }
 
-// propose commits one fact and logs what it says.
+// propose commits one fact and logs what it did.
 func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 	_, _, err := f.cfg.Proposer.Propose(ctx, fact)
 	if ctx.Err() != nil {
@@ -52,7 +54,8 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 			f.log.Debug("overtaken", "fact", fmt.Sprintf("%T", fact), "error", err)
 		default:
 			f.log.Warn("fact not committed", "fact", fmt.Sprintf("%T", fact), "error", err)
-			// Nothing in the state will change because of it: look again by the clock.
+			// The fact changed nothing in the state, so no change wakes the loop. Wake it by a
+			// timer.
 			time.AfterFunc(resync/10, func() { wait.Poke(f.wake) })
 		}
 		return err
@@ -82,15 +85,18 @@ func (f *Fleet) propose(ctx context.Context, fact state.Fact) error {
 	return nil
 }
 
-// ids draws node ids and tokens. Ids rise with time, so that a list of nodes by
-// id is one by age.
+// ids makes node ids and tokens. Node ids rise with time, so that nodes sorted by id are sorted by
+// age.
 type ids struct {
 	draw func() string
 
+	// mu guards last, the time in the newest id, in tenths of a millisecond.
 	mu   sync.Mutex
 	last int64
 }
 
+// digits are those of base 32, in ascending order of their bytes: ids sort like the numbers in
+// them.
 const digits = "0123456789abcdefghijklmnopqrstuv"
 
 func (g *ids) text() string {
@@ -100,8 +106,8 @@ func (g *ids) text() string {
 	return strings.ToLower(rand.Text())
 }
 
-// node is an id of 14 characters: n, the time in tenths of a millisecond, each
-// tenth once, and three random ones.
+// node returns an id of 14 characters: the letter n, the time in tenths of a millisecond, of which
+// each value is used once, and three random characters.
 func (g *ids) node() muster.NodeID {
 	g.mu.Lock()
 	g.last = max(g.last+1, time.Now().UnixMicro()/100)
@@ -115,5 +121,5 @@ func (g *ids) node() muster.NodeID {
 	return muster.NodeID("n" + string(b[:]) + g.text()[:3])
 }
 
-// token is the name of one intent.
+// token returns the name of one intent. The provider stores it with the instance.
 func (g *ids) token() muster.Token { return muster.Token(g.text()) }

@@ -11,26 +11,30 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// blocks are the scopes of which the providers said no, for a time that
-// doubles with each no and starts anew with the first yes.
+// blocks are the scopes (a zone, an offering, an account) in which a provider has refused to create
+// instances. A block lasts for a time that doubles with each refusal and ends with the first
+// success. Fleet.mu guards it.
 type blocks struct {
 	list []block
-	// fails are boots that failed, since one did not; by offering.
+	// fails counts failed boots in a row, by offering.
 	fails map[offerKey]int
 }
 
+// block is one blocked scope. times counts refusals in a row.
 type block struct {
 	size.Block
 	times int
-	// kind is apart as well: the end of a quota is not that of a rate limit that came meanwhile.
+	// Blocks of one scope are kept apart by kind: the end of a rate limit says nothing about a
+	// quota.
 	kind muster.FaultKind
 }
 
-// faultBoot is a block of our own: what was made did not come into service. That the provider makes another one says nothing
-// against it; only a node that joins does.
+// faultBoot is the kind of a block that the fleet itself sets: instances were created and their
+// nodes did not join. That the provider creates another instance does not end it; only a node that
+// joins does.
 const faultBoot muster.FaultKind = "boot"
 
-// blockFor is how long the first no of a kind holds.
+// blockFor is how long the first refusal of a kind blocks.
 func blockFor(kind muster.FaultKind) time.Duration {
 	switch kind {
 	case muster.FaultCapacity, muster.FaultQuota, faultBoot:
@@ -43,10 +47,12 @@ func blockFor(kind muster.FaultKind) time.Duration {
 	return time.Second
 }
 
+// blockLongest bounds a block, unless the provider asks for longer.
 const blockLongest = 10 * time.Minute
 
-// scopeOf is what a fault of creating the offering blocks. It always covers the offering: a provider that names something
-// else, as a zone by another name, would be asked again at once, without an end.
+// scopeOf returns the scope that a failed create blocks. It always covers the offering. Some
+// providers name something else, such as a zone by another name; a block that does not cover the
+// offering would let the fleet ask again at once, endlessly.
 func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	s := fault.Scope
 	named := s.Zone != "" || s.Offering != "" || s.Market != "" || s.Family != ""
@@ -54,7 +60,8 @@ func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	named = named && s.Covers(o)
 	switch fault.Kind {
 	case muster.FaultRateLimited, muster.FaultAuth, muster.FaultQuota:
-		// Of the offering's quota family or the whole account, unless it says otherwise.
+		// The refusal is about the offering's quota family or the whole account, unless the
+		// provider says otherwise.
 		if !named {
 			if fault.Kind == muster.FaultQuota {
 				return muster.Scope{Provider: o.Provider, Family: o.Family}
@@ -63,6 +70,7 @@ func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 		}
 	case muster.FaultCapacity:
 	default:
+		// Other faults are about this one offering.
 		named = false
 	}
 	if !named {
@@ -71,7 +79,8 @@ func scopeOf(o *muster.Offering, fault *muster.Fault) muster.Scope {
 	return s
 }
 
-// add takes in a no, and answers with the block as it is now: a copy, for the list is shared.
+// add records a refusal and returns the resulting block. It returns a copy, because the list is
+// shared.
 func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.Snapshot) size.Block {
 	var fault *muster.Fault
 	if !errors.As(err, &fault) {
@@ -84,7 +93,7 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.S
 		b.list = append(b.list, block{Block: size.Block{Scope: scope}, kind: fault.Kind})
 	}
 	x := &b.list[i]
-	// Answers to calls made before the block say it once.
+	// Several calls that began before the block are one refusal.
 	if x.Until <= muster.At(now) {
 		x.times++
 	}
@@ -93,6 +102,7 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.S
 	if fault.After > 0 {
 		wait = fault.After
 	}
+	// Remember how many instances the quota holds now. When fewer are held, there is room again.
 	if x.kind == muster.FaultQuota {
 		x.Held = held(snap, scope)
 	}
@@ -100,12 +110,13 @@ func (b *blocks) add(o *muster.Offering, err error, now time.Time, snap *state.S
 	return x.Block
 }
 
-// clear takes in a yes.
+// clear records a success: it ends the blocks that cover the offering, but for failed boots.
 func (b *blocks) clear(o *muster.Offering) {
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind != faultBoot && x.Covers(o) })
 }
 
-// forget ends the blocks of what a pool may launch, failed boots included, and returns how many there were.
+// forget ends the blocks of all that a pool may launch, failed boots included. It returns how many
+// there were.
 func (b *blocks) forget(offers []muster.Offering) int {
 	before := len(b.list)
 	b.list = slices.DeleteFunc(b.list, func(x block) bool {
@@ -117,11 +128,13 @@ func (b *blocks) forget(offers []muster.Offering) int {
 	return before - len(b.list)
 }
 
-// bootsBefore is how many boots in a row may fail before the next one is put off: single machines fail everywhere.
+// bootsBefore is after how many failed boots in a row the offering is blocked. Single machines fail
+// everywhere, so the first failures are replaced at once.
 const bootsBefore = 3
 
-// unbooted takes in that an instance did not come into service: without it every one that fails has a successor at once, which is
-// paid for as long. ok: others are launched later, as the block says.
+// unbooted records that an instance did not come into service. Without a block each failed instance
+// would have a successor at once, and each is paid for. It reports true if the offering is blocked
+// now.
 func (b *blocks) unbooted(o *muster.Offering, why string, now muster.Time, snap *state.Snapshot) (_ size.Block, ok bool) {
 	if b.fails == nil {
 		b.fails = map[offerKey]int{}
@@ -135,14 +148,14 @@ func (b *blocks) unbooted(o *muster.Offering, why string, now muster.Time, snap 
 	return b.add(o, &muster.Fault{Kind: faultBoot, Message: text}, now.Std(), snap), true
 }
 
-// booted takes in that an instance did.
+// booted records that an instance came into service.
 func (b *blocks) booted(o *muster.Offering) {
 	delete(b.fails, keyOf(o))
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.kind == faultBoot && x.Covers(o) })
 }
 
-// watch raises what blocks of a quota are held to: an instance that was made before the no may be in the
-// log only after it.
+// watch raises the number of instances that a blocked quota is known to hold. An instance that was
+// created before the refusal may get into the log only after it.
 func (b *blocks) watch(snap *state.Snapshot, now muster.Time) {
 	for i := range b.list {
 		if x := &b.list[i]; x.kind == muster.FaultQuota && x.Until > now {
@@ -163,7 +176,8 @@ func held(snap *state.Snapshot, scope muster.Scope) int {
 	return k
 }
 
-// now are those that hold, and those that nobody has said yes to since.
+// now returns the blocks for package size: those that hold, and those that have ended without a
+// success since, which it tries with care. It drops those that ended long ago.
 func (b *blocks) now(now muster.Time) []size.Block {
 	b.list = slices.DeleteFunc(b.list, func(x block) bool { return x.Until.Add(blockLongest) < now })
 	out := make([]size.Block, len(b.list))

@@ -5,31 +5,34 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// BootOutcome is what became of the boot of an instance.
+// BootOutcome is how the boot of an instance ended.
 type BootOutcome string
 
-// Boot outcomes. Each instance has one, counted when its boot is over.
+// Boot outcomes. Each instance has one. It is counted when the boot is over.
 const (
 	// BootSuccess: its agent answered, and the node came into service.
 	BootSuccess BootOutcome = "success"
-	// BootFailure: it did not in time, or the node said that it is broken before it did.
+	// BootFailure: the agent did not answer in time, or the node reported that it is broken before
+	// it joined.
 	BootFailure BootOutcome = "failure"
-	// BootAborted: it was not wanted any more.
+	// BootAborted: the instance was not wanted any more.
 	BootAborted BootOutcome = "aborted"
-	// BootDisappeared: the instance was gone before.
+	// BootDisappeared: the instance was gone before it joined.
 	BootDisappeared BootOutcome = "disappeared"
 )
 
-// BootOutcomes are all, in the order in which they are shown.
+// BootOutcomes returns all outcomes, in the order in which they are shown.
 func BootOutcomes() []BootOutcome {
 	return []BootOutcome{BootSuccess, BootFailure, BootAborted, BootDisappeared}
 }
 
-// boots follows instances from their first moment to the outcome of their boot.
-// It goes by what a row shows and not by what changed, so that a feed that has moved on loses nothing.
+// boots counts how boots end. It decides by the rows and not by the changes between them, so a gap
+// in the feed loses nothing: catchUp sees the same rows. Fleet.mu guards it.
 type boots struct {
-	// under way; true: it was given up because it had failed.
-	underWay    map[muster.NodeID]bool
+	// underWay holds the boots that have not ended. The value is true once the fleet has given the
+	// boot up as failed.
+	underWay map[muster.NodeID]bool
+	// outcomes and disappeared hold the counts since this server began to lead.
 	outcomes    map[BootOutcome]uint64
 	disappeared map[muster.NodeStage]uint64
 }
@@ -45,19 +48,21 @@ func newBoots() *boots {
 	return b
 }
 
-// vanishing are the stages in which an instance ought to be there.
+// vanishing returns the stages in which the instance of a node should exist.
 func vanishing() []muster.NodeStage {
 	return []muster.NodeStage{muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining}
 }
 
-// failed says that a boot is given up because it did not come to its end.
+// failed records that the fleet gives up a boot because it failed. see counts it once the row shows
+// it.
 func (b *boots) failed(id muster.NodeID) {
 	if _, ok := b.underWay[id]; ok {
 		b.underWay[id] = true
 	}
 }
 
-// see takes in a node as it is now.
+// see takes a node's row. It counts a boot when the row shows that it is over, once, because it
+// removes the entry.
 func (b *boots) see(n *state.Node) {
 	failed, ok := b.underWay[n.ID]
 	switch {
@@ -80,7 +85,7 @@ func (b *boots) see(n *state.Node) {
 	delete(b.underWay, n.ID)
 }
 
-// change takes in how a node changed.
+// change takes a change of a node.
 func (b *boots) change(c *state.Change) {
 	if c.Node == nil {
 		return
@@ -93,7 +98,7 @@ func (b *boots) change(c *state.Change) {
 	b.see(c.Node)
 }
 
-// catchUp takes in a whole state, when changes were missed or none has been seen.
+// catchUp takes a whole state, when changes were missed or at the start.
 func (b *boots) catchUp(snap *state.Snapshot) {
 	for id := range b.underWay {
 		if n := snap.Node(id); n != nil {

@@ -10,13 +10,17 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
+// destroyTimeout bounds one call. destroysPerCall is how many instances one call destroys. The last
+// two are the delays after a failed call: the first, which doubles, and the longest.
 const (
 	destroyTimeout                 = 5 * time.Minute
 	destroysPerCall                = 16
 	destroyRetry, destroyRetryMost = time.Second, time.Minute
 )
 
-// destroy asks the providers to destroy the instances of nodes that are terminating.
+// destroy asks the providers to destroy the instances of terminating nodes. A held node is never
+// destroyed. It returns at once; the calls go on in their own goroutines. That a call succeeds is
+// not proof: the node is gone only when a list no longer shows its instance.
 func (f *Fleet) destroy(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
 	byProvider := map[muster.ProviderName][]*state.Node{}
 	f.mu.Lock()
@@ -25,6 +29,7 @@ func (f *Fleet) destroy(ctx context.Context, snap *state.Snapshot, ids []muster.
 		if n == nil || n.Intent == muster.NodeHold || f.memory.Destroying[id] || f.cfg.Providers[n.Offering.Provider] == nil {
 			continue
 		}
+		// Marked under the lock that checked it, so that no instance is in two calls at once.
 		f.memory.Destroying[id] = true
 		byProvider[n.Offering.Provider] = append(byProvider[n.Offering.Provider], n)
 	}
@@ -39,19 +44,23 @@ func (f *Fleet) destroy(ctx context.Context, snap *state.Snapshot, ids []muster.
 	}
 }
 
+// destroyPart makes one call and records the answers. It logs after it has released the lock.
 func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes []*state.Node) {
 	ids := make([]muster.InstanceID, len(nodes))
 	for i, n := range nodes {
 		ids[i] = n.Instance
 	}
+	// The call goes without a lock: it may take minutes.
 	callCtx, cancel := context.WithTimeout(ctx, f.limitOf(name, destroyTimeout))
 	errs := f.providers[name].Destroy(callCtx, ids)
 	cancel()
 	now := f.cfg.Clock.Now().Std()
-	var again []func() // what is logged once the lock is free
+	// again holds log lines to write once the lock is free.
+	var again []func()
 	f.mu.Lock()
 	for i, n := range nodes {
 		delete(f.memory.Destroying, n.ID)
+		// A provider that returns fewer answers than it was asked for has not said what happened.
 		var err error = muster.Faultf(muster.FaultAmbiguous, "provider %s did not answer for it", name)
 		if i < len(errs) {
 			err = errs[i]
@@ -81,8 +90,8 @@ func (f *Fleet) destroyPart(ctx context.Context, name muster.ProviderName, nodes
 	wait.Poke(f.wake)
 }
 
-// destroyStrays destroys instances that stand behind no node. What fails is
-// found again by the next list.
+// destroyStrays destroys instances that belong to no node. Failures need no retry here: the next
+// list shows the instance again.
 func (f *Fleet) destroyStrays(ctx context.Context, name muster.ProviderName, strays []mend.Stray) {
 	for _, s := range strays {
 		f.mu.Lock()

@@ -6,8 +6,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// watchWorkLocked remembers when an allocation is to have ended, for package mend, which
-// says what to do about nodes that cannot end their work.
+// watchWorkLocked remembers by when an allocation should have ended. Package mend uses that for
+// nodes that cannot end their work. f.mu is held.
 func (f *Fleet) watchWorkLocked(before, a *state.Alloc, at muster.Time) {
 	if a == nil || !a.Live() {
 		if before != nil {
@@ -26,8 +26,9 @@ func (f *Fleet) watchWorkLocked(before, a *state.Alloc, at muster.Time) {
 	}
 }
 
-// surveyLocked takes in all that is live, when changes were missed or none has been
-// seen. What was told to stop before is taken to have been told now: nobody is ended sooner for a new leader.
+// surveyLocked takes the whole live state, when changes were missed or at the start. An allocation
+// that was told to stop before counts as told now: a new leader must not end anything sooner. f.mu
+// is held.
 func (f *Fleet) surveyLocked(snap *state.Snapshot, now muster.Time) {
 	for id := range f.memory.Due {
 		if a := snap.Alloc(id); a == nil || !a.Live() {

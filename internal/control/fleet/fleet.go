@@ -18,77 +18,96 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// Source is the state as it is applied.
+// Source is the applied state: the newest snapshot, and the feed of changes.
 type Source interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Config is what a Fleet needs.
+// Config holds what a Fleet needs. State and Proposer are required.
 type Config struct {
 	State    Source
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock clock.Clock
-	// Providers by the name that pools and offerings know them by.
+	// Providers has the providers by the name that pools and offerings use for them.
 	Providers map[muster.ProviderName]cloud.Provider
 	Logger    *slog.Logger
-	// Paused: the scheduler is, and nothing is launched for what waits.
+	// Paused says that the scheduler is paused. Then nothing is launched for waiting jobs.
 	Paused bool
-	// SweepEvery is how often everything is listed although nothing asks for it,
-	// OffersEvery how often offerings are read; 0: a minute.
+	// SweepEvery is how often everything is listed although nothing asks for it. OffersEvery is how
+	// often offerings are read. Zero means a minute.
 	SweepEvery, OffersEvery time.Duration
-	// Heard is the time since which silence of a node's agent counts; see link.Link.Heard. Nil: not known, and broken nodes wait
-	// for their work however long that takes. It must not block.
+	// Heard returns the time from which the silence of a node's agent counts; see link.Link.Heard.
+	// It must not block. If it is nil, broken nodes wait for their work however long that takes.
 	Heard func(muster.NodeID) muster.Time
-	// Draw makes the random part of ids and tokens; nil: from crypto/rand.
+	// Draw makes the random part of ids and tokens. Nil means crypto/rand.
 	Draw func() string
 }
 
 // Times of the loop.
 const (
-	// quiet is the shortest time between two passes; a pass that took long is
-	// followed by restFactor times as much of rest, at most longestRest.
+	// quiet is the shortest time between two passes. A pass is followed by a rest of restFactor
+	// times its own length, at most longestRest, so that a large fleet does not use a whole
+	// processor.
 	quiet, restFactor, longestRest = 2 * time.Millisecond, 24, time.Second
-	// lazyFor is how long changes that seldom matter wait for company.
+	// lazyFor is how long a change that seldom matters waits for others.
 	lazyFor = 100 * time.Millisecond
-	resync  = 10 * time.Second
+	// resync is the longest time between two passes.
+	resync = 10 * time.Second
 )
 
-// Fleet is the loop. See the package comment.
+// Fleet is the control loop. See the package comment.
+//
+// One goroutine, that of Run, makes the passes. Others read the feed, list the providers, read
+// offers and notices, and make calls. They meet in the fields that mu guards.
 type Fleet struct {
 	cfg   Config
 	log   *slog.Logger
 	names []muster.ProviderName
-	// providers are those of the configuration, each call counted and every instance of others kept out of sight.
+	// providers are those of the configuration. Each counts its calls and hides the instances of
+	// other clusters.
 	providers map[muster.ProviderName]cloud.Provider
 	counts    map[muster.ProviderName]*cloud.Counted
-	calls     sync.WaitGroup // provider calls under way
-	// wake holds a token when a pass is due, lazy when one is due soon.
+	// calls are the provider calls under way. Run waits for them.
+	calls sync.WaitGroup
+	// wake holds a token when a pass is due now, lazy when one is due soon.
 	wake, lazy chan struct{}
 	ids        ids
 
-	mu        sync.Mutex
-	memory    mend.Memory
-	broken    map[muster.NodeID]bool // nodes that were seen broken and are not gone
-	backoff   map[muster.NodeID]int  // answers that said nothing or no, in a row
-	blocks    blocks
-	sights    map[muster.ProviderName]*mend.Sight
-	listers   map[muster.ProviderName]*lister
-	strays    map[muster.InstanceID]bool
-	tagging   map[muster.InstanceID]bool
-	troubles  troubles
-	unsold    map[muster.ProviderName]Blind  // whose offerings cannot be read
-	stopped   map[muster.AllocID]muster.Time // when live allocations were told to stop
-	overdue   map[muster.NodeID]bool         // that were told of
-	boots     *boots
-	sheltered map[muster.Token]muster.Time // until when
+	// mu guards the fields below. It is never held during a call, a proposal or a log line.
+	mu sync.Mutex
+	// memory is what package mend has to know beside the state: calls under way, and times of
+	// calls. A new leader starts with an empty one.
+	memory mend.Memory
+	// broken holds nodes that were seen broken and are not gone.
+	broken map[muster.NodeID]bool
+	// backoff counts answers in a row that failed or were unclear.
+	backoff map[muster.NodeID]int
+	blocks  blocks
+	// sights holds what the lists of each provider have shown.
+	sights  map[muster.ProviderName]*mend.Sight
+	listers map[muster.ProviderName]*lister
+	// strays and tagging hold the instances with a call under way.
+	strays   map[muster.InstanceID]bool
+	tagging  map[muster.InstanceID]bool
+	troubles troubles
+	// unsold holds the providers whose offerings cannot be read.
+	unsold map[muster.ProviderName]Blind
+	// stopped is when live allocations were told to stop.
+	stopped map[muster.AllocID]muster.Time
+	// overdue holds the overdue nodes that were logged.
+	overdue map[muster.NodeID]bool
+	boots   *boots
+	// sheltered is until when an instance, by token, is left alone. See Shelter.
+	sheltered map[muster.Token]muster.Time
+	// sizing is the view of package size, decisions its last result.
 	sizing    sizeView
 	decisions *size.Decisions
 	stats     Stats
 }
 
-// New makes a Fleet; it does nothing before Run.
+// New makes a Fleet. It does nothing before Run.
 func New(cfg Config) (*Fleet, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("fleet: state and proposer are needed")
@@ -114,6 +133,8 @@ func New(cfg Config) (*Fleet, error) {
 		stopped: map[muster.AllocID]muster.Time{}, overdue: map[muster.NodeID]bool{}, boots: newBoots(),
 		providers: map[muster.ProviderName]cloud.Provider{}, counts: map[muster.ProviderName]*cloud.Counted{},
 	}
+	// The wrapper keeps instances of other clusters, which may share the account, out of every
+	// list.
 	owner := cfg.State.Latest().Meta().Cluster
 	for name, p := range cfg.Providers {
 		f.names = append(f.names, name)
@@ -129,14 +150,15 @@ func New(cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-// Run turns the fleet until ctx ends, and waits for its provider calls.
+// Run makes passes until ctx ends, and then waits for its provider calls.
 func (f *Fleet) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer f.calls.Wait()
 	defer loops.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The whole state is read before the first pass: what is committed between the two comes as a change, and wakes the loop.
+	// The whole state is read before the first pass. What is committed in between comes as a change
+	// and wakes the loop.
 	at := f.survey()
 	f.warnUnmanaged()
 	loops.Go(func() { f.follow(ctx, at) })
@@ -158,7 +180,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 			}
 		case <-timer.C:
 		}
-		// One pass looks at all that there is: it answers both.
+		// A pass looks at everything, so it answers both. Drain them before the pass: a change
+		// during the pass sets them again.
 		wait.Drain(f.wake)
 		wait.Drain(f.lazy)
 		began := time.Now()
@@ -175,7 +198,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	}
 }
 
-// linger waits for company; not ok when ctx ends.
+// linger waits for more changes, or for an urgent one. It reports false when ctx ends.
 func (f *Fleet) linger(ctx context.Context) bool {
 	t := time.NewTimer(lazyFor)
 	defer t.Stop()
@@ -188,7 +211,7 @@ func (f *Fleet) linger(ctx context.Context) bool {
 	return true
 }
 
-// follow wakes the loop by the changes after a position that may matter to it.
+// follow reads the changes after a position and wakes the loop for those that may matter.
 func (f *Fleet) follow(ctx context.Context, at state.Position) {
 	f.cfg.State.Feed().Follow(ctx, at, func(changes []state.Change) {
 		f.watch(changes)
@@ -206,7 +229,7 @@ func (f *Fleet) follow(ctx context.Context, at state.Position) {
 	})
 }
 
-// survey takes in the newest state as a whole, and answers with the position after it.
+// survey takes the newest state as a whole and returns the position after it.
 func (f *Fleet) survey() state.Position {
 	snap := f.cfg.State.Latest()
 	f.mu.Lock()
@@ -215,7 +238,7 @@ func (f *Fleet) survey() state.Position {
 	return state.AfterIndex(snap.Index())
 }
 
-// watch takes in changes that are remembered beside the state.
+// watch takes from the changes what the fleet remembers beside the state.
 func (f *Fleet) watch(changes []state.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +258,7 @@ func (f *Fleet) watch(changes []state.Change) {
 			f.blocks.booted(&n.Offering)
 		}
 		if before := c.NodeBefore; before != nil && before.Intent != c.Node.Intent {
-			// The next list shows that its tags are not right any more.
+			// The node's tags are outdated now. Ask for a list, which shows that and has them set.
 			if l := f.listers[c.Node.Offering.Provider]; l != nil {
 				l.want(c.At)
 			}
@@ -249,7 +272,7 @@ func matters(c *state.Change) (urgent, soon bool) {
 	case c.Config, c.Job != nil, c.JobBefore != nil:
 		return true, false
 	case c.Verb == state.VerbNodeUsed:
-		// The scheduler may have placed otherwise than was thought.
+		// The scheduler may have placed work on another node than package size expected.
 		return false, true
 	case c.Verb == state.VerbNodeFreed:
 		return !c.Node.Busy(), false
@@ -263,11 +286,15 @@ func matters(c *state.Change) (urgent, soon bool) {
 	return false, false
 }
 
-// step is one pass: it decides on one snapshot, commits what is decided, and
-// starts the calls. It returns when to come again if nothing happens.
+// step is one pass: it decides on one snapshot, commits the decisions and starts the calls. It
+// returns in how long to come again if nothing happens.
+//
+// Intent comes before effect. If the server crashes between a commit and a call, the next leader
+// finds the node in the state and makes the call, or finds the instance by its token.
 func (f *Fleet) step(ctx context.Context) time.Duration {
 	now := f.cfg.Clock.Now()
 	snap := f.cfg.State.Latest()
+	// The link is asked before the lock is taken.
 	heard := f.heard(snap)
 	f.mu.Lock()
 	f.tidyLocked(snap)
@@ -290,7 +317,7 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 	return max(next.Sub(f.cfg.Clock.Now()), 0)
 }
 
-// tidyLocked forgets calls of nodes that are gone.
+// tidyLocked forgets what is remembered about nodes that are gone. f.mu is held.
 func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 	gone := func(id muster.NodeID) bool {
 		n := snap.Node(id)
@@ -306,7 +333,7 @@ func (f *Fleet) tidyLocked(snap *state.Snapshot) {
 	forget(f.overdue, gone)
 }
 
-// forget deletes what is kept of nodes that are gone.
+// forget deletes the entries of nodes that are gone.
 func forget[M ~map[muster.NodeID]V, V any](of M, gone func(muster.NodeID) bool) {
 	maps.DeleteFunc(of, func(id muster.NodeID, _ V) bool { return gone(id) })
 }
@@ -325,6 +352,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})
 	}
 	var unbooted []size.Block
+	// A silent node may have reported since the decision.
 	terminate := slices.DeleteFunc(slices.Clone(d.Terminate), f.reported)
 	f.mu.Lock()
 	for _, t := range terminate {
@@ -360,12 +388,15 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		b.add(&state.NodeEvicted{ID: r.Node, Reason: "the deadline of its drain is over", IfUntil: r.Until})
 	}
 	f.commit(ctx, &b)
-	// After what the breaker still lets pass: facts of one batch have no order, and a tripped one refuses it.
+	// The breaker's facts go in a second batch, after the first is committed. Facts of one batch
+	// have no order, and a tripped breaker refuses the terminations that it still allows in this
+	// pass.
 	var trips batch
 	for _, t := range d.Tripped {
 		trips.add(&state.PoolTripped{Pool: t.Pool, Reason: t.Reason})
 	}
 	f.commit(ctx, &trips)
+	// The calls come last, when their intents are in the log.
 	f.create(ctx, snap, d.Create)
 	f.destroy(ctx, snap, d.Destroy)
 	for _, look := range d.Looks {
@@ -395,7 +426,8 @@ func (f *Fleet) size(ctx context.Context, d *size.Decisions) {
 	f.launch(ctx, d.Launch)
 }
 
-// warnUnplaced says loudly what a configuration that was changed does: a pool may have been left out by mistake.
+// warnUnplaced logs loudly when nodes end because the configuration has changed: a pool may have
+// been left out by mistake.
 func (f *Fleet) warnUnplaced(d *size.Decisions) {
 	drain, end := map[string]int{}, map[string]int{}
 	for _, t := range d.Drain {
@@ -406,6 +438,7 @@ func (f *Fleet) warnUnplaced(d *size.Decisions) {
 	for _, t := range d.Terminate {
 		if t.Unplaced {
 			end[t.Reason]++
+			// This makes an entry, so that the loop below finds the reason.
 			drain[t.Reason] += 0
 		}
 	}

@@ -14,17 +14,20 @@ import (
 )
 
 const (
-	// createTimeout bounds one call, unless its provider allows more (limitOf); createsPerCall how many intents share its fate.
+	// createTimeout bounds one call, unless its provider allows more (limitOf). createsPerCall is
+	// how many intents one call has, and so how many a lost answer affects.
 	createTimeout  = 2 * time.Minute
 	createsPerCall = 8
-	// What an answer that says nothing is tried again after, and at most.
+	// The delays after an unclear answer: the first, which doubles, and the longest.
 	retryFirst, retryLongest = 500 * time.Millisecond, time.Minute
 )
 
-// limitSlack is how much longer a call may take than its provider's own limit, which has the better error.
+// limitSlack is how much longer a call may take than the provider's own limit. So the provider's
+// limit ends the call, with a better error.
 const limitSlack = 5 * time.Second
 
-// limitOf bounds a call to a provider: it takes no less than what its configuration allows.
+// limitOf returns the time limit of a call: least, or more if the provider's configuration allows
+// more.
 func (f *Fleet) limitOf(name muster.ProviderName, least time.Duration) time.Duration {
 	if p, ok := cloud.As[cloud.CallLimiter](f.cfg.Providers[name]); ok {
 		return max(least, p.CallLimit()+limitSlack)
@@ -32,8 +35,9 @@ func (f *Fleet) limitOf(name muster.ProviderName, least time.Duration) time.Dura
 	return least
 }
 
-// launch commits the intents, then asks for the instances. Providers whose
-// first list is not in yet are left for the next pass: it may show that what is wanted is there.
+// launch commits the intents and then asks for the instances. It skips a provider whose first list
+// has not ended: that list may show that the wanted instances exist already. The next pass decides
+// again.
 func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
 	var b batch
 	var nodes []muster.NodeID
@@ -46,7 +50,8 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
 		nodes = append(nodes, id)
 		b.add(&state.NodeLaunching{ID: id, Token: f.ids.token(), Pool: l.Pool, Offering: l.Offering, Reason: l.Reason})
 	}
-	// Marked before they are in the log: a pass that sees them must not take them for forgotten.
+	// The nodes are marked before they are in the log. Otherwise a pass in between could take them
+	// for intents that an earlier leader left without a call.
 	f.mu.Lock()
 	for _, id := range nodes {
 		f.memory.Creating[id] = true
@@ -55,6 +60,7 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
 	f.commit(ctx, &b)
 	var committed []muster.NodeID
 	f.mu.Lock()
+	// An intent that the log refused is dropped. The next pass decides again.
 	for i, id := range nodes {
 		delete(f.memory.Creating, id)
 		if b.errs[i] == nil {
@@ -65,7 +71,7 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
 	f.create(ctx, f.cfg.State.Latest(), committed)
 }
 
-// create asks the providers for the instances of nodes that are launching.
+// create asks the providers for the instances of launching nodes. It returns at once.
 func (f *Fleet) create(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
 	byProvider := map[muster.ProviderName][]*state.Node{}
 	f.mu.Lock()
@@ -88,6 +94,9 @@ func (f *Fleet) create(ctx context.Context, snap *state.Snapshot, ids []muster.N
 	}
 }
 
+// createPart makes one call and handles its answers. Each intent has one of three results: the
+// instance exists, it does not, or the answer is unclear. In the last case only a list can tell,
+// and no other call is made before one has.
 func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes []*state.Node) {
 	intents := make([]cloud.Intent, len(nodes))
 	for i, n := range nodes {
@@ -109,7 +118,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 			err = f.propose(ctx, &state.NodeLaunched{ID: n.ID, Instance: r.Instance.ID})
 		case f.shown(n):
 			f.log.Warn("create answers with an error, and a list shows the instance", "node", n.ID, "error", r.Err)
-			// It may have been undone since.
+			// The provider may have undone the instance since.
 			f.listers[name].want(f.cfg.Clock.Now())
 		default:
 			err = f.notCreated(ctx, n, r.Err)
@@ -126,7 +135,7 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 			f.stats.CreateFaults++
 		}
 		if err != nil && !found {
-			// Not in the log: what became of it is found by listing.
+			// The result is not in the log. A list finds out what became of the instance.
 			f.memory.Tried[n.ID] = f.cfg.Clock.Now()
 		}
 		f.mu.Unlock()
@@ -134,8 +143,8 @@ func (f *Fleet) createPart(ctx context.Context, name muster.ProviderName, nodes 
 	wait.Poke(f.wake)
 }
 
-// shown reports whether a list has shown the instance of an intent. Then nothing that its create answers later matters: the
-// instance is there, and the node has it or is about to.
+// shown reports whether a list has shown the instance of an intent. Then the late answer of its
+// create does not matter: the node has the instance or gets it soon.
 func (f *Fleet) shown(n *state.Node) bool {
 	if row := f.cfg.State.Latest().Node(n.ID); row != nil && row.Instance != "" {
 		return true
@@ -145,7 +154,8 @@ func (f *Fleet) shown(n *state.Node) bool {
 	return f.sights[n.Offering.Provider].Has(n.Token)
 }
 
-// notCreated deals with an answer that is not an instance.
+// notCreated handles an error of a create. An unclear one leaves the node as it is, for a list to
+// resolve. A clear refusal blocks the scope and ends the node.
 func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error {
 	now := f.cfg.Clock.Now().Std()
 	if unclear(err) {
@@ -167,7 +177,7 @@ func (f *Fleet) notCreated(ctx context.Context, n *state.Node, err error) error 
 	return f.propose(ctx, &state.NodeGone{ID: n.ID, Reason: fmt.Sprintf("not created: %v", err)})
 }
 
-// unclear reports whether an instance may have been made although the call failed.
+// unclear reports whether the instance may have been created although the call failed.
 func unclear(err error) bool {
 	var fault *muster.Fault
 	if !errors.As(err, &fault) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -16,37 +16,46 @@ import (
 )
 
 const (
+	// listTimeout bounds a list with all its pages, and a read of offerings.
 	listTimeout = 2 * time.Minute
-	// listGap is the shortest time between the beginnings of two lists.
-	listGap                    = 250 * time.Millisecond
+	// listGap is the shortest time between the starts of two lists.
+	listGap = 250 * time.Millisecond
+	// The delays after a failed list: the first, which doubles, and the longest.
 	listRetry, listRetryLonges = time.Second, time.Minute
-	// maxPages bounds a list whose cursor never ends.
+	// maxPages stops a list whose cursor never ends.
 	maxPages = 10_000
 )
 
-// lister lists one provider: at the start, when somebody wants to know, and once in a while.
+// lister lists the instances of one provider: at the start, when the fleet wants to know something,
+// and at least every Config.SweepEvery. Its own goroutine runs it.
 type lister struct {
 	f    *Fleet
 	name muster.ProviderName
 	p    cloud.Provider
 	wake chan struct{}
 
-	mu    sync.Mutex
-	next  muster.Time // when a list is wanted; 0: only the sweep
-	asked muster.Time // when the newest list began
-	busy  bool        // it is under way
-	tries int         // lists that ended, well or not
-	blind Blind       // since the last list that did not fail
+	// mu guards the fields below. It may be taken while Fleet.mu is held, never the reverse.
+	mu sync.Mutex
+	// next is when a list is wanted; 0 means only the sweep.
+	next muster.Time
+	// asked is when the newest list began; busy is true until it ends.
+	asked muster.Time
+	busy  bool // it is under way
+	// tries counts lists that have ended, well or not.
+	tries int
+	// blind describes the failures since the last list that succeeded.
+	blind Blind
 }
 
-// Blind is a provider whose list fails or is not complete: since when, and how it failed last. Until one succeeds, no instance
-// that is missing is known to be gone. The zero Blind is of one that can be listed.
+// Blind describes a provider whose lists fail or are incomplete: since when, and the last error.
+// Until a list succeeds, no missing instance is known to be gone. The zero Blind means that lists
+// succeed.
 type Blind struct {
 	Since muster.Time
 	Err   error
 }
 
-// Blind says since when a provider cannot be listed, and why.
+// Blind returns since when a provider cannot be listed, and why.
 func (f *Fleet) Blind(name muster.ProviderName) Blind {
 	l := f.listers[name]
 	if l == nil {
@@ -57,7 +66,7 @@ func (f *Fleet) Blind(name muster.ProviderName) Blind {
 	return l.blind
 }
 
-// after is how a provider stands after one more call, which began at a time.
+// after returns the Blind after one more call that began at the given time.
 func (b Blind) after(err error, at muster.Time) Blind {
 	switch {
 	case err == nil:
@@ -72,7 +81,8 @@ func newLister(f *Fleet, name muster.ProviderName, p cloud.Provider) *lister {
 	return &lister{f: f, name: name, p: p, wake: make(chan struct{}, 1)}
 }
 
-// want asks for a list at a time, or before. One that began then, or later, will do.
+// want asks for a list that begins at the given time or soon after. A list that began then or later
+// serves as well.
 func (l *lister) want(at muster.Time) {
 	l.mu.Lock()
 	sooner := at > l.asked && (l.next == 0 || at < l.next)
@@ -85,7 +95,8 @@ func (l *lister) want(at muster.Time) {
 	}
 }
 
-// look is want, for a pass: while a list is under way it is left to the pass that follows it.
+// look is want for a pass. While a list is under way it does nothing: that list is followed by
+// another pass, which asks again if it must.
 func (l *lister) look(at muster.Time) {
 	l.mu.Lock()
 	busy := l.busy
@@ -95,17 +106,20 @@ func (l *lister) look(at muster.Time) {
 	}
 }
 
-// looked reports whether one list has ended since the start, well or not.
+// looked reports whether a list has ended since the start, well or not.
 func (l *lister) looked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tries > 0
 }
 
-// due is when to list, given when the last list began and what it may not be before. All times are the log's.
+// due returns when to list next. last is when the last list began; notBefore is the end of a
+// back-off. All times are by the log's clock.
 func (l *lister) due(last, notBefore muster.Time) muster.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// The sweep is the latest time; a request may be earlier, but not before the gap and the
+	// back-off.
 	at := last.Add(l.f.cfg.SweepEvery)
 	if l.next != 0 {
 		at = min(at, l.next)
@@ -113,6 +127,7 @@ func (l *lister) due(last, notBefore muster.Time) muster.Time {
 	return max(at, last.Add(listGap), notBefore)
 }
 
+// run lists until ctx ends. The first list begins at once.
 func (l *lister) run(ctx context.Context) {
 	var last, notBefore muster.Time
 	faults := 0
@@ -133,6 +148,8 @@ func (l *lister) run(ctx context.Context) {
 				return
 			}
 		}
+		// The time is taken before the call: the list shows the instances as of some moment after
+		// it.
 		last = l.f.cfg.Clock.Now()
 		l.mu.Lock()
 		l.busy = true
@@ -144,6 +161,8 @@ func (l *lister) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		// Even a failed list has shown some instances, and those exist. Only absence needs a
+		// complete list.
 		l.f.listed(ctx, l.name, list, seen)
 		before := l.ended(err)
 		if notBefore = 0; err == nil {
@@ -153,6 +172,7 @@ func (l *lister) run(ctx context.Context) {
 			}
 		} else {
 			faults++
+			// After a failure the next list is asked for by time, since the sweep may be far away.
 			delay := backoff(listRetry, listRetryLonges, faults)
 			if after := afterOf(err); after > 0 {
 				delay = after
@@ -165,7 +185,7 @@ func (l *lister) run(ctx context.Context) {
 	}
 }
 
-// ended notes how a list ended, and returns how the lists before it did.
+// ended records how a list ended, and returns how those before it did.
 func (l *lister) ended(err error) (before Blind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,11 +196,13 @@ func (l *lister) ended(err error) (before Blind) {
 	return before
 }
 
-// list reads all pages. With an error it is what was seen, and not complete. A list that calls itself incomplete is an error too:
-// it confirms nothing, so whoever waits for it would ask again at once, and nobody would know why.
+// list reads all pages. With an error it returns what it has seen, marked as incomplete. A list
+// that calls itself incomplete is an error too: it confirms no absence, so whoever waits for it
+// would ask again at once, and no operator would know why.
 func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.f.limitOf(l.name, listTimeout))
 	defer cancel()
+	// Asked is the time before the first page, so nothing created later is expected in the list.
 	out := &mend.List{Asked: l.f.cfg.Clock.Now()}
 	var seen []cloud.Instance
 	cursor := ""
@@ -205,9 +227,11 @@ func (l *lister) list(ctx context.Context) (*mend.List, []cloud.Instance, error)
 	return out, seen, muster.Faultf(muster.FaultInternal, "list of provider %s does not end", l.name)
 }
 
-// listed takes in a list: what it confirms, and what it shows that nobody knows.
+// listed processes a list: instances that it confirms, and instances that the state does not know.
 func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend.List, seen []cloud.Instance) {
-	snap := f.cfg.State.Latest() // after the answer: what is in the list and was intended is in it
+	// The snapshot is newer than the answer. So an instance in the list whose intent was committed
+	// before its creation always finds its node here, and is not taken for a stray.
+	snap := f.cfg.State.Latest()
 	f.mu.Lock()
 	f.stats.Lists++
 	f.sights[name].Take(list, snap)
@@ -218,7 +242,7 @@ func (f *Fleet) listed(ctx context.Context, name muster.ProviderName, list *mend
 	f.tag(ctx, f.cfg.State.Latest(), name, seen)
 }
 
-// readOffers keeps what a provider sells in the state.
+// readOffers keeps the provider's offerings in the state up to date.
 func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	faults := 0
 	left := map[offerKey]muster.Time{}
@@ -245,22 +269,25 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 	}
 }
 
-// offerGone is for how long a provider must have left an offering out of all its answers until it is believed that there is none
-// of it any more, and its nodes are given up. Until then it is sold out: a page that was lost, a price that was missing or a
-// slip of somebody's own program must not end a pool.
+// offerGone is how long a provider must leave an offering out of its answers before the fleet
+// believes that it is gone, and its nodes are given up. Until then it counts as sold out. A lost
+// page, a missing price or a bug in a custom provider must not end a pool.
 const offerGone = 10 * time.Minute
 
-// offerKey is what makes an offering the same in two answers.
+// offerKey identifies an offering across answers.
 type offerKey struct {
 	name   muster.OfferingName
 	zone   string
 	market muster.Market
 }
 
+// keyOf returns the key of an offering.
 func keyOf(o *muster.Offering) offerKey { return offerKey{o.Name, o.Zone, o.Market} }
 
-// sell proposes the offerings if they are other ones than before. left are those that the answers before lacked, since when.
+// sell proposes the offerings if they differ from those in the state. left records since when
+// earlier answers lacked an offering; only readOffers of this provider uses it.
 func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []muster.Offering, left map[offerKey]muster.Time) error {
+	// A clone, because the answer belongs to the provider.
 	offers = slices.Clone(offers)
 	for i := range offers {
 		offers[i].Provider = name
@@ -268,6 +295,8 @@ func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []mus
 			offers[i].Market = muster.OnDemand
 		}
 	}
+	// A provider whose offerings are configured cannot lose some by accident: what is missing was
+	// removed by the operator.
 	if _, configured := cloud.As[cloud.OffersConfigured](f.providers[name]); !configured {
 		offers = f.keepLeft(name, offers, left)
 	}
@@ -287,8 +316,9 @@ func (f *Fleet) sell(ctx context.Context, name muster.ProviderName, offers []mus
 	return f.propose(ctx, &state.OfferingsSeen{Provider: name, Offerings: offers})
 }
 
-// keepLeft adds what a provider was known to sell and did not name now, as sold out, until that has lasted for offerGone.
-// An answer without any offering ends none: that nothing at all is sold is no reason to end what runs.
+// keepLeft adds the known offerings that the answer lacks, as sold out, until they have been
+// missing for offerGone. An answer without any offering ends none: it is no reason to end what
+// runs.
 func (f *Fleet) keepLeft(name muster.ProviderName, offers []muster.Offering, left map[offerKey]muster.Time) []muster.Offering {
 	named := map[offerKey]bool{}
 	for i := range offers {
@@ -323,7 +353,8 @@ func (f *Fleet) keepLeft(name muster.ProviderName, offers []muster.Offering, lef
 	return offers
 }
 
-// newsLevel is the level of a failure that may be the same as the one before it: a warning only when it is new.
+// newsLevel returns the log level of a failure: a warning if it differs from the one before, else
+// debug.
 func newsLevel(before, now error) slog.Level {
 	if before != nil && before.Error() == now.Error() {
 		return slog.LevelDebug

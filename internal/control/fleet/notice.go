@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	// noticeEvery is how often a provider is asked which instances it is about to
-	// take: of the two minutes that most of them give, little may be lost.
+	// noticeEvery is how often a provider is asked which spot instances it will take back. Most
+	// clouds give two minutes of notice, so little of it may be lost.
 	noticeEvery   = 5 * time.Second
 	noticeTimeout = 10 * time.Second
 )
 
-// readNotices asks a provider that can tell which spot instances it takes, while there are any.
+// readNotices asks a provider that has notices which spot instances it will take back, as long as
+// there are any. Other providers need no goroutine.
 func (f *Fleet) readNotices(ctx context.Context, name muster.ProviderName) {
 	reader, ok := cloud.As[cloud.NoticeReader](f.cfg.Providers[name])
 	if !ok {
@@ -33,6 +34,7 @@ func (f *Fleet) readNotices(ctx context.Context, name muster.ProviderName) {
 		notices, err := reader.Notices(callCtx)
 		cancel()
 		if err != nil {
+			// Only the first failure in a row is logged: the next one is seconds away.
 			if faults++; faults == 1 && ctx.Err() == nil {
 				f.log.Warn("spot notices not read; asking again", "provider", name, "every", noticeEvery, "error", err)
 			}
@@ -45,7 +47,7 @@ func (f *Fleet) readNotices(ctx context.Context, name muster.ProviderName) {
 	}
 }
 
-// spotNodes are the nodes of a provider's spot instances.
+// spotNodes returns the nodes of a provider's spot instances, by instance; nil if there are none.
 func (f *Fleet) spotNodes(name muster.ProviderName) map[muster.InstanceID]muster.NodeID {
 	var out map[muster.InstanceID]muster.NodeID
 	f.cfg.State.Latest().LiveNodes(func(n *state.Node) bool {
@@ -60,7 +62,8 @@ func (f *Fleet) spotNodes(name muster.ProviderName) map[muster.InstanceID]muster
 	return out
 }
 
-// noticed takes in all notices that are open of these instances, and reports whether there is a new one.
+// noticed processes all open notices for these instances, and reports whether one is new. Then a
+// pass must drain its node.
 func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice) (fresh bool) {
 	now := f.cfg.Clock.Now()
 	heard, fresh := f.takeNotices(nodes, notices, now)
@@ -70,7 +73,8 @@ func (f *Fleet) noticed(nodes map[muster.InstanceID]muster.NodeID, notices []clo
 	return fresh
 }
 
-// takeNotices returns which notices are the first of their nodes, and whether there is a new one or a new time.
+// takeNotices stores the notices. It returns those that are the first for their node, to be logged,
+// and whether any notice or its time is new.
 func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices []cloud.Notice, now muster.Time) (heard []cloud.Notice, fresh bool) {
 	open := map[muster.NodeID]bool{}
 	f.mu.Lock()
@@ -94,7 +98,8 @@ func (f *Fleet) takeNotices(nodes map[muster.InstanceID]muster.NodeID, notices [
 		f.memory.Notices[id] = known
 		fresh = true
 	}
-	// The cloud has changed its mind: what has begun to drain goes on, what has not is left alone.
+	// The cloud has withdrawn a notice. A node that drains already goes on draining; another is
+	// left alone.
 	for _, id := range nodes {
 		if !open[id] {
 			delete(f.memory.Notices, id)

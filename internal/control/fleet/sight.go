@@ -10,16 +10,16 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// Blocks are what is not asked of the providers now, and what is tried with care
-// because nobody has said yes since.
+// Blocks returns what the fleet does not ask of the providers now, and what it tries with care
+// because nothing has succeeded since a block ended.
 func (f *Fleet) Blocks() []size.Block {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.blocks.now(f.cfg.Clock.Now())
 }
 
-// Unblock has the provider asked again for what it refused to the pool, as an operator knows that the cause is mended, and
-// returns how many blocks it ended.
+// Unblock ends the blocks of all that a pool may launch, and returns how many it ended. An operator
+// calls it when the cause of the refusals is fixed.
 func (f *Fleet) Unblock(pool muster.PoolName) int {
 	snap := f.cfg.State.Latest()
 	p := snap.Pool(pool)
@@ -43,9 +43,10 @@ func (f *Fleet) Unblock(pool muster.PoolName) int {
 	return ended
 }
 
-// Shelter keeps the instance of a token, which stands behind no node, from being
-// adopted or destroyed until end is called. It must be called before the instance is made. After a
-// destroy it stays sheltered for a while: a list that was asked for before may still show it.
+// Shelter protects the instance with a token, which belongs to no node, from being adopted or
+// destroyed until end is called. Package check uses it for its trial instance. The caller must call
+// it before the instance is created. After a destroy the protection lasts a while longer, because a
+// list that began before may still show the instance.
 func (f *Fleet) Shelter(t muster.Token) (end func(destroyed bool)) {
 	const forEver = muster.Time(1 << 62)
 	f.mu.Lock()
@@ -65,7 +66,7 @@ func (f *Fleet) Shelter(t muster.Token) (end func(destroyed bool)) {
 	}
 }
 
-// unsheltered leaves out of what a list shows what is sheltered.
+// unsheltered removes the sheltered instances from the results of a list.
 func (f *Fleet) unsheltered(strays []mend.Stray, adopt []mend.Adoption) ([]mend.Stray, []mend.Adoption) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// heard is the time since which the silence of each broken node counts, for package mend. No lock is held while the link is
-// asked. A node that was not seen broken yet has no entry; the change that breaks it brings the next pass.
+// heard returns the time from which the silence of each broken node counts, for package mend. It
+// calls the link without holding a lock. A node that was not yet seen broken has no entry; the
+// change that shows it brings the next pass.
 func (f *Fleet) heard(snap *state.Snapshot) map[muster.NodeID]muster.Time {
 	if f.cfg.Heard == nil {
 		return nil
@@ -27,8 +28,8 @@ func (f *Fleet) heard(snap *state.Snapshot) map[muster.NodeID]muster.Time {
 	return heard
 }
 
-// reported says whether a node that is to be destroyed because it is silent has reported since that was decided. The fact cannot
-// be made conditional on it: a report of a broken node changes nothing in the state.
+// reported reports whether a node that is to be destroyed for its silence has reported since that
+// decision. The state cannot check that: a report of a broken node changes nothing there.
 func (f *Fleet) reported(t mend.Turn) bool {
 	return t.Silent && f.cfg.Heard(t.Node) > t.SilentSince
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/musterhq/muster/internal/decide/size"
 )
 
-// Stats are counts since the server began to lead, and what is under way.
+// Stats holds counts since this server began to lead, and the current number of calls under way.
 type Stats struct {
+	// PassTime is the total time of the passes.
 	Passes                 uint64
 	PassTime               time.Duration
 	Created, CreateFaults  uint64
@@ -19,26 +20,27 @@ type Stats struct {
 	DestroyFaults          uint64
 	Lists, Adopted, Strays uint64
 	Creating, Destroying   int
-	// Notices are spot notices heard of. Overdue is how many nodes are to be destroyed for too long.
+	// Notices counts spot notices. Overdue is how many nodes have been terminating for too long.
 	Notices uint64
 	Overdue int
-	// Boots are the outcomes of boots, one for each instance; Disappeared counts instances
-	// that were gone without being asked to, by the stage that their nodes were in. All keys are there from the start.
+	// Boots counts boots by outcome, one for each instance. Disappeared counts instances that were
+	// gone without being destroyed by the fleet, by the stage of their node. All keys exist from
+	// the start.
 	Boots       map[BootOutcome]uint64
 	Disappeared map[muster.NodeStage]uint64
-	// Blocks are what the providers said no to, and nobody yes since.
+	// Blocks are the refusals of providers that no success has ended.
 	Blocks []size.Block
-	// Operations are what was asked of each provider, by name, operation and result.
+	// Operations counts the calls to each provider, by operation and result.
 	Operations []Operation
 }
 
-// Operation is how often a provider was asked for something with one result. Result "" is success.
+// Operation is how often one operation of a provider had one result. An empty result means success.
 type Operation struct {
 	Provider muster.ProviderName
 	cloud.Count
 }
 
-// Stats says what the fleet has done and does.
+// Stats returns the current figures, as copies.
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,8 +56,8 @@ func (f *Fleet) Stats() Stats {
 	return s
 }
 
-// Decisions are the last ones about the size of the fleet, with what keeps
-// waiting members waiting; nil before the first pass. They must not be changed.
+// Decisions returns the last decisions about the size of the fleet, with the reasons why members
+// wait; nil before the first pass. The caller must not change them.
 func (f *Fleet) Decisions() *size.Decisions {
 	f.mu.Lock()
 	defer f.mu.Unlock()

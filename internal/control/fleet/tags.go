@@ -11,12 +11,13 @@ import (
 
 const (
 	tagsTimeout = time.Minute
-	// tagsAtOnce bounds what one list starts. The rest is seen by the next one.
+	// tagsAtOnce bounds the calls that one list starts. The next list sees the rest.
 	tagsAtOnce = 16
 )
 
-// tag gives instances whose tags are not what the state says the right ones. They are a copy, for
-// the day when the log is lost; what fails is seen again by the next list.
+// tag corrects the tags of instances that differ from the state. Tags are a copy of what the log
+// knows: if the log is lost, a new server adopts the instances by them. A failure needs no retry
+// here: the next list shows the instance again.
 func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.ProviderName, seen []cloud.Instance) {
 	if len(seen) == 0 {
 		return
@@ -28,14 +29,17 @@ func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.Provi
 		}
 		return true
 	})
+	// started counts the calls begun here.
 	started := 0
 	for _, in := range seen {
 		n := nodes[in.ID]
+		// Not an instance that a node here stands for; adoption and strays are handled elsewhere.
 		if n == nil || n.Token != in.Tags.Token {
 			continue
 		}
 		want := in.Tags
 		want.Node, want.Pool, want.Intent = n.ID, n.Pool, tagOf(n.Intent)
+		// The usual intent may be written or left out; both are the same.
 		has := in.Tags
 		has.Intent = tagOf(has.Intent)
 		if has == want || started == tagsAtOnce {
@@ -69,7 +73,7 @@ func (f *Fleet) tag(ctx context.Context, snap *state.Snapshot, name muster.Provi
 	}
 }
 
-// tagOf is an intent as tags have it: the usual one is none.
+// tagOf returns an intent as it is written in tags: the usual intent is the empty one.
 func tagOf(i muster.NodeIntent) muster.NodeIntent {
 	if i == muster.NodeRun {
 		return ""

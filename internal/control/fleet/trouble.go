@@ -10,22 +10,24 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Trouble is what a provider answers to calls for one node, until one of the same kind succeeds. The zero Trouble is none.
+// Trouble describes the failing calls to a provider for one node, until a call of the same kind
+// succeeds. The zero Trouble means none.
 type Trouble struct {
-	// Call is what fails: create, destroy or tags.
+	// Call is the kind of call that fails: create, destroy or tags.
 	Call string
-	// Since is when the first of them failed, Times how many have, and Again when the next may be made; 0: after the next list.
+	// Since is when the first call failed, Times is how many have. Again is when the next call may
+	// be made; 0 means after the next list.
 	Since muster.Time
 	Times int
 	Again muster.Time
 	Err   error
 }
 
-// troubles are those of all nodes.
+// troubles holds the troubles of all nodes. Fleet.mu guards it.
 type troubles map[muster.NodeID]Trouble
 
-// failed notes one more failure, and reports whether it differs from the one before: only then is it worth a line in the log.
-// Failing tags do not hide a failure that keeps the node from going on.
+// failed records one more failure, and reports whether it differs from the one before. Only then is
+// it worth a log line. A failure to tag does not replace one that keeps the node from going on.
 func (t troubles) failed(id muster.NodeID, call string, err error, now, again muster.Time) (news bool) {
 	was, known := t[id]
 	if known && was.Call != call && call == "tags" {
@@ -49,14 +51,14 @@ func (t troubles) over(id muster.NodeID, call string) {
 	}
 }
 
-// Troubles says what the providers of nodes answer instead of doing what they were asked to.
+// Troubles returns, by node, the errors of providers that keep calls from succeeding.
 func (f *Fleet) Troubles() map[muster.NodeID]Trouble {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(map[muster.NodeID]Trouble(f.troubles))
 }
 
-// Unmanaged says of a node that its provider is not configured; "" if it is.
+// Unmanaged returns a sentence for a node whose provider is not configured; empty if it is.
 func (f *Fleet) Unmanaged(n *state.Node) string {
 	if f.cfg.Providers[n.Offering.Provider] != nil {
 		return ""
@@ -64,7 +66,7 @@ func (f *Fleet) Unmanaged(n *state.Node) string {
 	return fmt.Sprintf("provider %s is not configured, so nothing can destroy its instance; put the provider back until its nodes are gone", n.Offering.Provider)
 }
 
-// warnUnmanaged logs once for each provider that is not configured and has nodes.
+// warnUnmanaged logs one line for each provider that has nodes and is not configured.
 func (f *Fleet) warnUnmanaged() {
 	nodes := map[muster.ProviderName]int{}
 	f.cfg.State.Latest().LiveNodes(func(n *state.Node) bool {
@@ -78,21 +80,22 @@ func (f *Fleet) warnUnmanaged() {
 	}
 }
 
-// createdAfterAll ends the trouble with the create of a node whose instance a list shows.
+// createdAfterAll ends the trouble with the create of a node when a list shows its instance.
 func (f *Fleet) createdAfterAll(id muster.NodeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.troubles.over(id, "create")
 }
 
-// Unsold says since when a provider's offerings cannot be read, and why. The zero Blind is of one whose offerings can.
+// Unsold returns since when a provider's offerings cannot be read, and why. The zero Blind means
+// that they can.
 func (f *Fleet) Unsold(name muster.ProviderName) Blind {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.unsold[name]
 }
 
-// offersRead notes how reading a provider's offerings ended, and logs what is new.
+// offersRead records how a read of offerings ended, and logs it if it is news.
 func (f *Fleet) offersRead(ctx context.Context, name muster.ProviderName, err error) {
 	now := f.cfg.Clock.Now()
 	f.mu.Lock()
