@@ -11,21 +11,22 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// maxNeeds bounds how many kinds of work ahead are told apart: looking for room
-// for each costs a walk over nodes, on the applier's time.
+// maxNeeds bounds how many kinds of work ahead are distinguished. For each kind the applier walks
+// over nodes to find room, and that takes its time.
 const maxNeeds = 32
 
-// bands sums up what is ready: by priority, then shape, how many members want an
-// allocation. It is kept with every move, so that asking does not cost a walk over the queue.
+// bands sums up the ready queue: by priority, then by shape, how many members want an allocation.
+// Every move of an entry updates it, so a reader does not walk the queue. Broker.mu guards it.
 type bands map[int]map[state.ShapeID]*want
 
+// want is the sum for one shape in one band. It is deleted when entries is 0.
 type want struct {
 	shape   *fit.Shape
 	members int
 	entries int
 }
 
-// add counts a ready entry in; the shape is made when it is the first of its kind.
+// add counts an entry that becomes ready. The first of its kind makes the shape.
 func (b bands) add(e *entry) {
 	band := b[e.priority]
 	if band == nil {
@@ -41,7 +42,7 @@ func (b bands) add(e *entry) {
 	w.entries++
 }
 
-// remove is the reverse of add; the entry's priority, shape and wants are still those of then.
+// remove undoes add. The entry must still have the priority, shape and wants that it had then.
 func (b bands) remove(e *entry) {
 	band := b[e.priority]
 	w := band[e.shapeID]
@@ -53,14 +54,17 @@ func (b bands) remove(e *entry) {
 	}
 }
 
-// Ahead tells what comes before a plan of the given priority: how many members of each shape
-// want room, of evaluations of a higher priority that are ready or out. Many says that
-// the shapes are too many to tell. The snapshot is the one that the plan is verified on: whatever
-// it has, a job that has come or room that has woken one, the queue takes in before it answers.
+// Ahead returns what comes before a plan of the given priority: how many members of each shape want
+// room, over the evaluations of a higher priority that are ready or out. many reports that there
+// are too many shapes to list.
+//
+// The snapshot is the one on which the plan is verified. The queue first catches up with the feed
+// to that snapshot: a new job in it, or room in it that wakes a job, must count.
 func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need, many bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.followed < snap.Index() {
+		// An error or an empty feed ends the catching up; the answer is then as new as the queue.
 		if n, _ := b.followLocked(); n == 0 {
 			break
 		}
@@ -83,6 +87,7 @@ func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need,
 		at[k] = len(needs)
 		needs = append(needs, verify.Need{Shape: shape, Priority: p, Members: members})
 	}
+	// First what is ready.
 	for p, band := range b.bands {
 		if p <= priority {
 			continue
@@ -95,6 +100,8 @@ func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need,
 		}
 	}
 	now := b.clock(snap)
+	// Then what is out with a worker. Its entries are in no band, so their members are counted from
+	// the snapshot.
 	for _, w := range b.windows {
 		if w.priority <= priority {
 			continue
@@ -114,7 +121,7 @@ func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need,
 	return needs, false
 }
 
-// shape of one of the window's entries, made once for all of a kind.
+// shape returns the shape of one of the window's entries. Entries of one kind share it.
 func (w *window) shape(e *entry) *fit.Shape {
 	s := w.shapes[e.shapeID]
 	if s == nil {
@@ -127,7 +134,8 @@ func (w *window) shape(e *entry) *fit.Shape {
 	return s
 }
 
-// wants is how many members of a job want an allocation now.
+// wants is how many members of a job want an allocation now: those never tried, and those whose
+// back-off is over.
 func wants(snap *state.Snapshot, j *state.Job, now muster.Time) int {
 	return j.Untried() + snap.Retries(j.UID).CountDue(j.Retrying, now)
 }

@@ -11,16 +11,18 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// group is the blocked jobs of one shape. They cost nothing until room grows.
+// group holds the blocked jobs of one shape. They cost nothing until room grows that their shape
+// could use.
 type group struct {
 	shape   *fit.Shape
 	entries *btree.BTreeG[*entry] // by rank
-	// decided is the newest state in which no node had room for the shape.
+	// decided is the index of the newest state in which no node had room for the shape. Growth up
+	// to that index cannot help.
 	decided uint64
 }
 
-// head is the first in order that was tried before the node grew, and may use
-// it; or nil.
+// head returns the first entry in order that was tried before the node grew and may use the node;
+// nil if there is none.
 func (g *group) head(grown growth) (head *entry) {
 	if grown.index <= g.decided {
 		return nil
@@ -34,21 +36,22 @@ func (g *group) head(grown growth) (head *entry) {
 	return head
 }
 
-// promise is room on a node for which a blocked job was woken.
+// promise is the room on a node for which a blocked job was woken. It keeps the broker from waking
+// others for the same room. A promise binds only the broker: it is not in the state.
 type promise struct {
 	node     muster.NodeID
 	priority int
 	room     muster.Resources
 }
 
-// growth is a node and the index at which its room last grew.
+// growth is a node, and the index at which its free room last grew.
 type growth struct {
 	node  muster.NodeID
 	index uint64
 }
 
-// grewLocked remembers that a node's room grew. Indexes come in order, so the
-// list stays sorted by them.
+// grewLocked records that a node's room grew. Indexes come in ascending order, so the list stays
+// sorted.
 func (b *Broker) grewLocked(id muster.NodeID, index uint64) {
 	if el := b.grownAt[id]; el != nil {
 		el.Value = growth{id, index}
@@ -58,7 +61,7 @@ func (b *Broker) grewLocked(id muster.NodeID, index uint64) {
 	b.grownAt[id] = b.grown.PushBack(growth{id, index})
 }
 
-// shrankForGoodLocked forgets a node that will never grow again.
+// shrankForGoodLocked forgets a node that will never have room again.
 func (b *Broker) shrankForGoodLocked(id muster.NodeID) {
 	if el := b.grownAt[id]; el != nil {
 		b.grown.Remove(el)
@@ -66,7 +69,8 @@ func (b *Broker) shrankForGoodLocked(id muster.NodeID) {
 	}
 }
 
-// lastGrowthLocked is the newest index at which any node's room grew.
+// lastGrowthLocked returns the newest index at which the room of any node grew, or may have grown
+// unseen.
 func (b *Broker) lastGrowthLocked() uint64 {
 	if el := b.grown.Back(); el != nil {
 		return max(el.Value.(growth).index, b.blind)
@@ -74,16 +78,18 @@ func (b *Broker) lastGrowthLocked() uint64 {
 	return b.blind
 }
 
-// hopelessLocked: the entry's shape was found to fit nowhere, and no room grew since.
+// hopelessLocked reports whether the entry's shape was found to fit nowhere and no room has grown
+// since. Then a worker need not try again.
 func (b *Broker) hopelessLocked(e *entry) bool {
 	g := b.groups[e.shapeID]
 	return g != nil && g.decided != 0 && g.decided >= b.lastGrowthLocked()
 }
 
-// settled: no member of the job could use what its other members cannot.
+// settled reports whether the worker's answer holds for all members of the job: no node had room
+// for the shape, and no member avoids any node.
 func settled(job *place.Blocked) bool { return job.Full && len(job.Avoid) == 0 }
 
-// unblockLocked takes an entry out of where it was blocked.
+// unblockLocked removes an entry from its group or its limit.
 func (b *Broker) unblockLocked(e *entry) {
 	if e.bound != "" {
 		b.unboundLocked(e)
@@ -93,7 +99,7 @@ func (b *Broker) unblockLocked(e *entry) {
 	e.group, e.bound = nil, ""
 }
 
-// blockLocked puts an entry to the blocked of its shape, or of the limit that binds it.
+// blockLocked adds an entry to the group of its shape, or to the limit that binds it.
 func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	b.moveLocked(e, blocked)
 	if job.Bound.Namespace != "" {
@@ -110,6 +116,7 @@ func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	if job.Full {
 		g.decided = max(g.decided, tried)
 	}
+	// A job that got something has not been passed over; its time starts again.
 	if e.since == 0 || job.Waiting < e.waiting {
 		e.since = b.clock(b.cfg.State.Latest())
 	}
@@ -118,19 +125,19 @@ func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	g.entries.Set(e)
 }
 
-// missedLocked offers the nodes that grew after the index: their growth was
-// told when who blocks only now was still out.
+// missedLocked offers the nodes that grew after the index. They grew while the jobs that are
+// blocked now were still out, so the growth woke none of them.
 func (b *Broker) missedLocked(since uint64, snap *state.Snapshot) {
 	for el := b.grown.Back(); el != nil && el.Value.(growth).index > since; el = el.Prev() {
 		b.offerLocked(el.Value.(growth), snap)
 	}
 }
 
-// pledges are what is promised of one node, by priority of whom it is promised to.
+// pledges is the room promised on one node, by the priority of the job that it is promised to.
 type pledges map[int]muster.Resources
 
-// from is what is promised to those of a priority and higher. A promise to a lower one binds nobody above:
-// what was woken by it gives way when its plan is verified.
+// from is the room promised to jobs of a priority and higher. A promise to a lower priority does not
+// count: that job's plan loses to the higher one when plans are verified.
 func (p pledges) from(priority int) (sum muster.Resources) {
 	for to, r := range p {
 		if to >= priority {
@@ -140,6 +147,7 @@ func (p pledges) from(priority int) (sum muster.Resources) {
 	return sum
 }
 
+// promiseLocked promises room on a node to an entry.
 func (b *Broker) promiseLocked(e *entry, id muster.NodeID, room muster.Resources) {
 	p := b.promised[id]
 	if p == nil {
@@ -150,10 +158,12 @@ func (b *Broker) promiseLocked(e *entry, id muster.NodeID, room muster.Resources
 	e.woken = append(e.woken, promise{id, e.priority, room})
 }
 
+// takeBackLocked cancels a promise.
 func (b *Broker) takeBackLocked(w promise) {
 	p := b.promised[w.node]
 	if p == nil {
-		return // of nothing: who asks for nothing was promised that
+		// A promise of no room has no entry.
+		return
 	}
 	if p[w.priority] = p[w.priority].Sub(w.room); p[w.priority] == (muster.Resources{}) {
 		if delete(p, w.priority); len(p) == 0 {
@@ -162,9 +172,10 @@ func (b *Broker) takeBackLocked(w promise) {
 	}
 }
 
-// offerLocked wakes those blocked jobs, in order of priority and age over all
-// shapes, that the node's room could help and that were last tried before it
-// grew: about as many as fit, counting in what was promised before to others as high.
+// offerLocked wakes the blocked jobs that a node's room could help and that were last tried before
+// it grew. It wakes them by priority and age over all shapes, and about as many as fit, counting
+// what is already promised to others of the same or a higher priority. Waking too many costs only a
+// try; waking too few would leave room unused.
 func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	if len(b.groups) == 0 {
 		return
@@ -175,12 +186,14 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	}
 	b.offerReservedLocked(n)
 	room := fit.Room(n)
-	var groups []*group // that the node could help; their order does not matter
+	// groups are those that the node could help; their order does not matter.
+	var groups []*group
 	for _, g := range b.groups {
 		if g.shape.Ask.Fits(room) && grown.index > g.decided && fit.Check(g.shape, n, room, nil).Kind == fit.None {
 			groups = append(groups, g)
 		}
 	}
+	// Wake one entry at a time, for each promise leaves less room for the next.
 	for {
 		var first *entry
 		var free muster.Resources
@@ -205,12 +218,14 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	}
 }
 
+// times is a resource amount multiplied by n.
 func times(r muster.Resources, n int) muster.Resources {
 	return muster.Resources{CPU: r.CPU * muster.MilliCPU(n), Memory: r.Memory * muster.Bytes(n), Disk: r.Disk * muster.Bytes(n)}
 }
 
-// releaseLocked takes back what an entry was woken for, now that it is
-// answered, and offers it to the next: it may have had no use for it.
+// releaseLocked cancels the promises to an entry that was answered, and offers the room to the next
+// one: the entry may not have used it. All promises are canceled before the first offer, so that
+// the offers see all of the room.
 func (b *Broker) releaseLocked(e *entry, snap *state.Snapshot) {
 	woken := e.woken
 	e.woken = nil

@@ -17,75 +17,83 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// State is where the broker learns what the jobs want. *state.State is one.
+// State is where the broker reads jobs, nodes and changes. *state.State implements it.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Config of a broker. Zero durations and numbers mean the defaults.
+// Config configures a broker. State and Proposer are required; zero durations and numbers mean the
+// defaults.
 type Config struct {
 	State    State
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock  clock.Clock
 	Logger *slog.Logger
 
-	// DeliveryTimeout is how long a worker may take to answer, the time in the
-	// applier's queue not counted. Default: a minute.
+	// DeliveryTimeout is how long a worker may take to answer, without the time in the applier's
+	// queue. Default: a minute.
 	DeliveryTimeout time.Duration
-	// DeliveryLimit is after how many nacks in a row a job is parked. Default: 3.
+	// DeliveryLimit is after how many failures (nacks) in a row a job is parked. Default: 3.
 	DeliveryLimit int
-	// NackDelay is how long a job is held back after its first nack; four times
-	// as long after each further one. Default: 250 ms.
+	// NackDelay is the delay of a job after its first nack; each further one makes it four times as
+	// long. Default: 250 ms.
 	NackDelay time.Duration
-	// ParkFor is after which time a parked job is tried again if nothing changed
-	// it before. Default: ten minutes.
+	// ParkFor is after how long a parked job is tried again if nothing has changed it. Default: ten
+	// minutes.
 	ParkFor time.Duration
-	// PassFor is how long others may be placed past a job that fits nowhere, before room
-	// is reserved for it. Default: five minutes.
+	// PassFor is how long other jobs may be placed while a job fits nowhere, before room is
+	// reserved for it. Default: five minutes.
 	PassFor time.Duration
-	// Reservations is on how many nodes room may be reserved at once. Default: 8.
+	// Reservations is on how many nodes room may be reserved at the same time. Default: 8.
 	Reservations int
 }
 
-// Broker is the queue of evaluations. Its methods may be called from any
-// goroutine; they have something to say only while Run runs.
+// Broker is the queue of evaluations. Its methods may be called from any goroutine. They are useful
+// only while Run runs: before it and after it the queue is empty.
 type Broker struct {
 	cfg Config
 	log *slog.Logger
 
-	// earlier tells the timer loop that its next deadline has moved; toPark
-	// tells the parker that there is work. Each holds one.
+	// earlier tells the timer loop that its next deadline has moved forward. toPark tells the
+	// parker that there is work. Each has room for one token.
 	earlier chan struct{}
 	toPark  chan struct{}
 
+	// mu guards everything below. It is never held during a proposal or a wait. Methods whose names
+	// end in Locked need it.
 	mu      sync.Mutex
 	entries map[muster.JobUID]*entry
-	ready   *btree.BTreeG[*entry] // by rank
-	timers  *btree.BTreeG[*entry] // by time, uid: entries whose at is set
+	// ready is ordered by rank.
+	ready *btree.BTreeG[*entry]
+	// timers has the entries whose field at is set, by time and uid.
+	timers *btree.BTreeG[*entry]
+	// parking has the entries whose fact is to be proposed; windows the deliveries that are out, by
+	// token.
 	parking []*entry
 	windows map[uint64]*window
 	// bands sums up what is ready.
 	bands bands
-	// at is how far the feed is taken in, followed the index up to which that is all.
+	// at is the position in the feed up to which the queue has read. followed is the index up to
+	// which it has read all changes.
 	at       state.Position
 	followed uint64
-	// tokens are unique over leaderships: the term, then a running number.
+	// term and serial make tokens that no other leadership uses.
 	term, serial uint64
-	// armed is the deadline that the timer loop waits for; 0: none.
+	// armed is the deadline that the timer loop waits for; 0 means none.
 	armed muster.Time
-	// Who waits in Dequeue, and in DequeueAhead.
+	// workers wait in Dequeue, standby workers in DequeueAhead.
 	workers, standby waiters
 
-	// groups are the blocked by shape, promised is room kept for those that were
-	// woken for it and are not answered yet.
+	// groups has the blocked jobs by shape.
 	groups map[state.ShapeID]*group
-	// bounded are those blocked by a limit, by whose it is.
-	bounded  map[muster.Namespace]bound
+	// bounded has the jobs that a limit blocks, by the namespace whose limit it is.
+	bounded map[muster.Namespace]bound
+	// promised is the room for which jobs were woken that are not answered yet, by node.
 	promised map[muster.NodeID]pledges
-	// grown has the nodes whose room grew since Run began, the newest last;
-	// grownAt finds a node's element. blind is the index up to which growth may have been missed.
+	// grown lists the nodes whose room grew since Run began, the newest last. grownAt finds a node
+	// in it. Growth up to the index blind may have been missed.
 	grown   *list.List
 	grownAt map[muster.NodeID]*list.Element
 	blind   uint64
@@ -93,7 +101,7 @@ type Broker struct {
 	stats Stats
 }
 
-// New makes a broker. It starts nothing.
+// New makes a broker. It does nothing before Run.
 func New(cfg Config) (*Broker, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("broker: state and proposer are needed")
@@ -128,11 +136,11 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Run holds the queue for as long as ctx lasts: one leadership. It returns nil
-// when ctx ends; what was handed out before is worth nothing from then on. It may
-// be run again.
+// Run holds the queue during one leadership, until ctx ends; then it returns nil. It returns an
+// error if the feed fails. Deliveries from before are void when it returns. It may be run again.
 func (b *Broker) Run(ctx context.Context) error {
 	b.mu.Lock()
+	// The queue is built from a snapshot before any worker is served.
 	b.clearLocked()
 	snap := b.cfg.State.Latest()
 	b.term = snap.Meta().Term
@@ -155,6 +163,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	return nil
 }
 
+// clearLocked empties the queue. mu is held, or the broker is not shared yet.
 func (b *Broker) clearLocked() {
 	b.entries = map[muster.JobUID]*entry{}
 	b.ready = btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})
@@ -170,13 +179,14 @@ func (b *Broker) clearLocked() {
 	b.stats.clear()
 }
 
-// clock is the time by which deadlines in the state are due: never before what
-// the log has seen, so that a deadline that the log has passed is over here too.
+// clock returns the time by which deadlines of the state are due. It is never before the newest
+// time in the log, so a deadline that the log treats as over is over here too.
 func (b *Broker) clock(snap *state.Snapshot) muster.Time {
 	return max(b.cfg.Clock.Now(), snap.Meta().Time)
 }
 
-// tellWorkersLocked wakes those who wait for something that is ready now.
+// tellWorkersLocked wakes the workers if something is ready for them. Closing the channel wakes all
+// of one kind; those that find nothing wait on the new channel.
 func (b *Broker) tellWorkersLocked() {
 	for _, ws := range [...]*waiters{&b.workers, &b.standby} {
 		if ws.count > 0 && b.servesLocked(ws) {
@@ -186,7 +196,7 @@ func (b *Broker) tellWorkersLocked() {
 	}
 }
 
-// tick fires deadlines: of entries, and of deliveries without an answer.
+// tick handles deadlines: of entries, and of deliveries without an answer.
 func (b *Broker) tick(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -212,8 +222,8 @@ func (b *Broker) tick(ctx context.Context) error {
 	}
 }
 
-// fireLocked handles what is due, and tells how many deliveries timed out and
-// how long it is to the next deadline, if there is one.
+// fireLocked handles what is due. It returns how many deliveries have timed out, and how long it is
+// to the next deadline, if there is one (some).
 func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	snap := b.cfg.State.Latest()
 	now := b.clock(snap)
@@ -222,6 +232,7 @@ func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 		if !ok || e.at > now {
 			break
 		}
+		// The timer is off before the entry is handled, for that may set a new one.
 		b.setTimerLocked(e, 0)
 		b.dueLocked(e, snap, now)
 	}
@@ -244,7 +255,7 @@ func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	return over, max(b.armed.Sub(b.cfg.Clock.Now()), 0), true
 }
 
-// rearmLocked tells the timer loop of a deadline that comes before the one it waits for.
+// rearmLocked wakes the timer loop if a deadline is before the one it waits for.
 func (b *Broker) rearmLocked(at muster.Time) {
 	if b.armed == 0 || at < b.armed {
 		b.armed = at

@@ -13,38 +13,41 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// window is a delivery: jobs that are out with one worker.
+// window is a delivery: the jobs that one worker has. It ends when all are answered.
 type window struct {
 	token    uint64
 	priority int
-	jobs     map[muster.JobUID]*entry // not answered yet
-	shapes   map[state.ShapeID]*fit.Shape
+	// jobs are those not answered yet.
+	jobs   map[muster.JobUID]*entry
+	shapes map[state.ShapeID]*fit.Shape
+	// deadline is when it times out, unless paused is true. began is for statistics.
 	deadline muster.Time
 	began    time.Time
 	paused   bool
 }
 
-// Dequeue waits until something is ready and hands out up to limit jobs, all of
-// the highest priority that is ready, the oldest first. Who was nacked
-// before comes alone, so that whatever is wrong with it takes nobody along. It
-// fails only when ctx ends.
+// Dequeue waits until something is ready and hands out up to limit jobs, all of the highest ready
+// priority, the oldest first. A job that was nacked before comes alone, so that whatever is wrong
+// with it does not affect others. It fails only when ctx ends.
 func (b *Broker) Dequeue(ctx context.Context, limit int) (place.Window, error) {
 	return b.dequeue(ctx, &b.workers, limit)
 }
 
-// DequeueAhead is Dequeue for a worker that stands by: it hands out only what is of a higher priority than
-// all that is out, and waits while nothing is out. What comes ahead of a window that is being planned or committed
-// would else wait for the whole of it.
+// DequeueAhead is Dequeue for a standby worker. It hands out only jobs of a higher priority than
+// everything that is out, and waits while nothing is out. Without it, urgent work would wait until
+// a whole window of lower priority is planned and committed.
 func (b *Broker) DequeueAhead(ctx context.Context, limit int) (place.Window, error) {
 	return b.dequeue(ctx, &b.standby, limit)
 }
 
-// waiters are workers that wait for the same: wake is closed when it is there.
+// waiters are the workers that wait for the same kind of work. wake is closed when there is some,
+// and then replaced.
 type waiters struct {
 	count int
 	wake  chan struct{}
 }
 
+// dequeue waits until there is work for workers of this kind and takes it.
 func (b *Broker) dequeue(ctx context.Context, ws *waiters, limit int) (place.Window, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -57,6 +60,8 @@ func (b *Broker) dequeue(ctx context.Context, ws *waiters, limit int) (place.Win
 			return w, nil
 		}
 		ws.count++
+		// The channel is read under the lock that showed that nothing is ready, so no wake is
+		// missed.
 		wake := ws.wake
 		b.mu.Unlock()
 		select {
@@ -69,7 +74,7 @@ func (b *Broker) dequeue(ctx context.Context, ws *waiters, limit int) (place.Win
 	}
 }
 
-// servesLocked reports whether there is something for workers that wait like these.
+// servesLocked reports whether there is work for workers of this kind.
 func (b *Broker) servesLocked(ws *waiters) bool {
 	head, ok := b.ready.Min()
 	if !ok || ws == &b.workers {
@@ -83,6 +88,8 @@ func (b *Broker) servesLocked(ws *waiters) bool {
 	return len(b.windows) > 0
 }
 
+// deliverLocked moves the first ready entries out and makes a window of them. At least one must be
+// ready.
 func (b *Broker) deliverLocked(limit int) place.Window {
 	snap := b.cfg.State.Latest()
 	b.serial++
@@ -111,8 +118,8 @@ func (b *Broker) deliverLocked(limit int) place.Window {
 	return place.Window{Token: w.token, Index: snap.Index(), Jobs: jobs}
 }
 
-// outLocked finds the entries of jobs that are out by this token, and names
-// those that are not.
+// outLocked returns the entries of jobs that are out by this token. It fails with FaultConflict,
+// and names the job, if the delivery of one is over.
 func (b *Broker) outLocked(token uint64, jobs []muster.JobUID) ([]*entry, error) {
 	w := b.windows[token]
 	if w == nil {
@@ -129,9 +136,9 @@ func (b *Broker) outLocked(token uint64, jobs []muster.JobUID) ([]*entry, error)
 	return entries, nil
 }
 
-// Ack says that a worker is through with jobs of a delivery. Who wants
-// something by the newest state comes out again: what was left over, and what
-// changed meanwhile. It fails and changes nothing when the delivery of any of them is over.
+// Ack says that a worker is done with jobs of a delivery. A job that still wants something by the
+// newest state becomes ready again: members left over, and changes meanwhile. Ack fails and changes
+// nothing if the delivery of any of the jobs is over.
 func (b *Broker) Ack(token uint64, jobs ...muster.JobUID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,16 +158,16 @@ func (b *Broker) Ack(token uint64, jobs ...muster.JobUID) error {
 	return nil
 }
 
-// answeredLocked takes an entry back from its worker and looks at its job again.
+// answeredLocked takes an entry back from its worker and reviews its job.
 func (b *Broker) answeredLocked(e *entry, snap *state.Snapshot, now muster.Time) {
-	b.moveLocked(e, delayed) // until the next line
+	// Any stage but out, for reviewLocked sets the right one.
+	b.moveLocked(e, delayed)
 	b.reviewLocked(e.uid, snap, now)
 }
 
-// Block says that a worker placed what it could of jobs, and that the rest
-// fitted nowhere in the state at index tried with all that the worker committed since.
-// They wait until room grows that their shape could use; if such room grew after
-// tried, they come out at once. It fails like Ack.
+// Block says that a worker placed what it could of jobs, and that the rest fitted nowhere in the
+// state at index tried, plus what the worker committed since. They wait until room grows that their
+// shape could use. If such room grew after tried, they become ready at once. Block fails like Ack.
 func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,6 +186,8 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 		e.nacks = 0
 		b.blockedLocked(e, &jobs[i], tried, snap, now)
 	}
+	// The order matters: first all jobs are blocked, then growth that they missed is offered, by
+	// priority, and only then are their old promises canceled.
 	b.missedLocked(tried, snap)
 	b.missedLimitsLocked(entries, snap)
 	for _, e := range entries {
@@ -188,12 +197,14 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 	return nil
 }
 
+// blockedLocked handles the answer of Block for one job.
 func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap *state.Snapshot, now muster.Time) {
 	j := snap.JobByUID(e.uid)
 	switch {
 	case j == nil || j.Waiting() == 0 || j.Parked != "" || j.Version != e.version || tried < b.blind,
 		!settled(job) && e.again:
-		// Another question by now, or growth may have been missed.
+		// The job has changed, so the worker has answered another question; or growth may have been
+		// missed.
 		b.answeredLocked(e, snap, now)
 		return
 	}
@@ -201,15 +212,15 @@ func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap 
 	if e.settled {
 		return
 	}
-	// There is, or may come to be, room that the members that are due cannot use.
-	// The next one may.
+	// There is room, or may be later, that the members due now cannot use. The next member that
+	// becomes due may be able to.
 	if m := snap.Retries(e.uid).Next(now); m != nil {
 		b.setTimerLocked(e, m.RetryAt)
 	}
 }
 
-// Nack says that a worker could not do its work on jobs, and why. They are held
-// back for a while, longer each time, and at the limit parked by a fact. It fails like Ack.
+// Nack says that a worker failed to work on jobs, and why. They are delayed, longer each time, and
+// at the limit parked by a fact. Nack fails like Ack.
 func (b *Broker) Nack(token uint64, reason string, jobs ...muster.JobUID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,6 +237,7 @@ func (b *Broker) Nack(token uint64, reason string, jobs ...muster.JobUID) error 
 	return nil
 }
 
+// nackLocked delays one job, or has it parked.
 func (b *Broker) nackLocked(e *entry, reason string, snap *state.Snapshot, now muster.Time) {
 	b.stats.Nacked++
 	e.nacks++
@@ -236,12 +248,13 @@ func (b *Broker) nackLocked(e *entry, reason string, snap *state.Snapshot, now m
 		b.moveLocked(e, delayed)
 		e.held = true
 		b.setTimerLocked(e, now.Add(b.cfg.NackDelay<<min(2*(e.nacks-1), 16)))
-		b.reviewLocked(e.uid, snap, now) // it may be another version by now, or want nothing
+		// The job may have a new version or want nothing any more.
+		b.reviewLocked(e.uid, snap, now)
 	}
 	b.releaseLocked(e, snap)
 }
 
-// Over names those of the jobs that are not, or no longer, out by this token.
+// Over returns those of the jobs that are not, or no longer, out by this token.
 func (b *Broker) Over(token uint64, jobs []muster.JobUID) []muster.JobUID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -252,8 +265,8 @@ func (b *Broker) Over(token uint64, jobs []muster.JobUID) []muster.JobUID {
 	return slices.DeleteFunc(slices.Clone(jobs), func(uid muster.JobUID) bool { return w.jobs[uid] != nil })
 }
 
-// Pause stops the clock of a delivery while its plan waits for the applier;
-// resume starts it again, with the full time. Both fail when the delivery is over.
+// Pause stops the time limit of a delivery while its plan waits for the applier. resume starts it
+// again, with the full time. Both fail with FaultConflict if the delivery is over.
 func (b *Broker) Pause(token uint64) (resume func() error, err error) {
 	if err := b.setPaused(token, true); err != nil {
 		return nil, err
@@ -261,6 +274,7 @@ func (b *Broker) Pause(token uint64) (resume func() error, err error) {
 	return func() error { return b.setPaused(token, false) }, nil
 }
 
+// setPaused stops or restarts the time limit of a delivery.
 func (b *Broker) setPaused(token uint64, paused bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -276,7 +290,7 @@ func (b *Broker) setPaused(token uint64, paused bool) error {
 	return nil
 }
 
-// timedOutLocked are deliveries whose time is over, in the order of their tokens.
+// timedOutLocked returns the deliveries whose time is over, by token.
 func (b *Broker) timedOutLocked(now muster.Time) []*window {
 	var over []*window
 	for _, w := range b.windows {
@@ -288,6 +302,8 @@ func (b *Broker) timedOutLocked(now muster.Time) []*window {
 	return over
 }
 
+// timeOutLocked treats the open jobs of a delivery as nacked, in the order of service, so that the
+// result does not depend on the order of a map.
 func (b *Broker) timeOutLocked(w *window, snap *state.Snapshot, now muster.Time) {
 	entries := make([]*entry, 0, len(w.jobs))
 	for _, e := range w.jobs {

@@ -11,7 +11,7 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// stage is where an evaluation is; see the package comment.
+// stage is where an evaluation is; the package comment describes the stages.
 type stage uint8
 
 const (
@@ -25,7 +25,7 @@ const (
 	stages
 )
 
-// entry is one job's evaluation. There is at most one per job.
+// entry is the evaluation of one job. A job has at most one. Broker.mu guards it.
 type entry struct {
 	uid      muster.JobUID
 	key      muster.JobKey
@@ -34,56 +34,61 @@ type entry struct {
 	age      uint64
 	shapeID  state.ShapeID
 	run      *state.Run
-	// wants is how many members want an allocation, as of when it became ready.
+	// wants is how many members wanted an allocation when the entry became ready. readyAt is when
+	// that was.
 	wants   int
 	readyAt time.Time
 
 	stage stage
-	// at is when something happens by itself; 0: never. Of a delayed one: it is
-	// ready; of a blocked one: another of its members is due; of a parked one: its time is over.
+	// at is when the entry is handled by time; 0 means never. For a delayed entry it is then ready;
+	// for a blocked one another member is due; for a parked one the parking is over.
 	at muster.Time
-	// nacks in a row. While held, changes of the job do not shorten the delay.
+	// nacks counts failures in a row. While held is true, a change of the job does not end the
+	// delay.
 	nacks int
 	held  bool
 
-	// While out: its delivery, and whether the job changed meanwhile.
+	// While out: window is its delivery, and again says that the job has changed meanwhile.
 	window *window
 	again  bool
-	// While blocked: its group, how new the state was in which it fitted nowhere,
-	// how many members wait, and which nodes none of them may use. Settled says
-	// that no node had room for the shape and that they may use any: then a further member that is
-	// due changes nothing.
+	// While blocked: group has its shape.
 	group *group
-	// bound is whose limit it is blocked by; then it has no group.
-	bound   muster.Namespace
+	// bound is the namespace whose limit blocks it; then it has no group.
+	bound muster.Namespace
+	// tried is the index of the state in which it fitted nowhere. waiting is how many members wait,
+	// avoid which nodes none of them may use. settled is true if no node had room for the shape and
+	// no node is avoided: then another member that becomes due changes nothing.
 	tried   uint64
 	waiting int
 	avoid   []muster.NodeID
 	settled bool
-	// since is when it was found to fit nowhere and has not got anything since; 0: it is not blocked.
+	// since is when it was found to fit nowhere, if it has got nothing after that; 0 means that it
+	// is not passed over.
 	since muster.Time
-	// woken is the room that it was woken for, until it is answered.
+	// woken is the room for which it was woken, until it is answered.
 	woken []promise
-	// While parking: what is proposed.
+	// fact is what is proposed while it is parking. An empty Reason unparks the job.
 	fact *state.JobParked
 }
 
-// rank is the order of service: priority, highest first, then age.
+// rank orders entries for service: by priority, the highest first, then by age, then by uid.
 func (e *entry) rank(o *entry) int {
 	return cmp.Or(cmp.Compare(o.priority, e.priority), cmp.Compare(e.age, o.age), strings.Compare(string(e.uid), string(o.uid)))
 }
 
+// earlierEntry orders entries by their timer.
 func earlierEntry(x, y *entry) bool {
 	return cmp.Or(cmp.Compare(x.at, y.at), strings.Compare(string(x.uid), string(y.uid))) < 0
 }
 
-// take copies what the broker needs of the job's row.
+// take copies what the broker needs from the job's row. The entry must be in no ordered structure,
+// because rank changes.
 func (e *entry) take(j *state.Job) {
 	e.key, e.version, e.priority, e.age, e.shapeID, e.run = j.Key, j.Version, j.Priority(), j.Age, j.Run.Shape, j.Run
 }
 
-// moveLocked changes an entry's stage, and takes it out of and puts it into
-// what belongs to the stages. The timer is the caller's business.
+// moveLocked changes an entry's stage. It removes the entry from the structures of the old stage
+// and adds it to those of the new one. The caller handles the timer.
 func (b *Broker) moveLocked(e *entry, to stage) {
 	switch e.stage {
 	case ready:
@@ -102,7 +107,8 @@ func (b *Broker) moveLocked(e *entry, to stage) {
 		e.fact = nil
 	}
 	if to == parked || to == delayed && e.held {
-		e.since = 0 // what is wrong with it is not that others pass it
+		// It waits for another reason than that others are placed before it.
+		e.since = 0
 	}
 	b.stats.count[e.stage]--
 	b.stats.count[to]++
@@ -120,11 +126,12 @@ func (b *Broker) moveLocked(e *entry, to stage) {
 	}
 }
 
-// setTimerLocked sets or (0) takes off the time at which the entry is looked at by itself.
+// setTimerLocked sets the time at which the entry is handled; 0 removes it.
 func (b *Broker) setTimerLocked(e *entry, at muster.Time) {
 	if e.at == at {
 		return
 	}
+	// Out of the tree before the key changes, for the tree is ordered by it.
 	if e.at != 0 {
 		b.timers.Delete(e)
 	}
@@ -135,8 +142,9 @@ func (b *Broker) setTimerLocked(e *entry, at muster.Time) {
 	}
 }
 
-// resyncLocked builds the queue from a snapshot, or builds it anew when the
-// feed could not be followed: then growth of room may have been missed.
+// resyncLocked builds the queue from a snapshot: at the start, and when the feed has dropped
+// changes. In the second case growth of room may have been missed, so blocked jobs become ready
+// again.
 func (b *Broker) resyncLocked(snap *state.Snapshot) {
 	now := b.clock(snap)
 	b.blind = snap.Index()
@@ -146,6 +154,8 @@ func (b *Broker) resyncLocked(snap *state.Snapshot) {
 			b.moveLocked(e, delayed)
 		}
 	}
+	// First the known entries, some of which may be obsolete; then the jobs that the state lists as
+	// having something to do, now or at some time.
 	for uid := range b.entries {
 		b.reviewLocked(uid, snap, now)
 	}
@@ -161,12 +171,14 @@ func (b *Broker) resyncLocked(snap *state.Snapshot) {
 	})
 }
 
-// reviewLocked brings a job's entry in line with what the job wants now. It is
-// called when the job has changed, and when a worker is through with it.
+// reviewLocked brings the entry of a job in line with what the job wants now. It is called when the
+// job has changed, and when a worker is done with it. Calling it again without a change does
+// nothing.
 func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muster.Time) {
 	e, j := b.entries[uid], snap.JobByUID(uid)
 	if e != nil && e.stage == out {
-		e.again = true // looked at when the worker is through
+		// blockedLocked reads again; Ack reviews the job in any case.
+		e.again = true
 		return
 	}
 	if j == nil || j.Waiting() == 0 {
@@ -179,15 +191,17 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 		e = &entry{uid: uid}
 		e.take(j)
 		b.entries[uid] = e
-		b.stats.count[gone]++ // it comes from there
+		// moveLocked will take it off this stage.
+		b.stats.count[gone]++
 		b.stats.Seen++
 	} else if e.version != j.Version {
-		// Another job under the same uid: nothing of the old one counts.
+		// The job was replaced under the same uid. Nothing about the old version counts.
 		b.moveLocked(e, delayed)
 		e.nacks, e.held, e.since = 0, false, 0
 		e.take(j)
 	} else if e.priority != j.Priority() {
-		// An environment's: what its runners are worth has changed, and with it their place in every queue.
+		// An environment's: what its runners are worth has changed, and with it their place in
+		// every queue.
 		b.moveLocked(e, delayed)
 		e.take(j)
 	}
@@ -200,7 +214,7 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 		return
 	case parking:
 		if e.fact.Reason != "" {
-			return // the fact is on its way
+			return // the fact that parks it is being proposed
 		}
 	case delayed:
 		if e.held {
@@ -214,11 +228,14 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 	at := dueAt(snap, j)
 	switch {
 	case at > now:
+		// All waiting members are in a back-off.
 		if e.stage != blocked {
 			b.moveLocked(e, delayed)
 		}
 		b.setTimerLocked(e, at)
 	case b.hopelessLocked(e) && j.Reserved == "":
+		// Another job of this shape has just failed everywhere. Block this one without a try. A job
+		// with a reservation is tried: the room is kept for it alone.
 		g := b.groups[e.shapeID]
 		b.blockLocked(e, g.decided, &place.Blocked{Shape: g.shape, Waiting: j.Waiting(), Full: true})
 	default:
@@ -228,7 +245,7 @@ func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muste
 	}
 }
 
-// dueAt is when the first of a job's waiting members may be placed; 0: now.
+// dueAt returns when the first of a job's waiting members may be placed; 0 means now.
 func dueAt(snap *state.Snapshot, j *state.Job) (at muster.Time) {
 	if j.Untried() > 0 {
 		return 0
@@ -240,12 +257,14 @@ func dueAt(snap *state.Snapshot, j *state.Job) (at muster.Time) {
 	return at
 }
 
-// dueLocked handles an entry whose time has come.
+// dueLocked handles an entry whose timer has fired.
 func (b *Broker) dueLocked(e *entry, snap *state.Snapshot, now muster.Time) {
 	switch e.stage {
 	case parked:
+		// Its parking is over: unpark it by a fact.
 		b.toParkLocked(e, &state.JobParked{UID: e.uid})
 	case parking:
+		// The last proposal failed; this is its retry.
 		b.parking = append(b.parking, e)
 		wait.Poke(b.toPark)
 	default:
@@ -254,7 +273,7 @@ func (b *Broker) dueLocked(e *entry, snap *state.Snapshot, now muster.Time) {
 	}
 }
 
-// dropLocked forgets an entry: its job wants nothing any more.
+// dropLocked removes an entry whose job wants nothing any more.
 func (b *Broker) dropLocked(e *entry, snap *state.Snapshot) {
 	b.setTimerLocked(e, 0)
 	b.moveLocked(e, gone)

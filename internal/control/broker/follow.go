@@ -8,10 +8,10 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// followBatch bounds how long the lock is held for one batch of changes.
+// followBatch bounds how many changes are read under one lock, and so how long it is held.
 const followBatch = 1024
 
-// follow advances the queue by the change feed.
+// follow advances the queue by the change feed until ctx ends.
 func (b *Broker) follow(ctx context.Context) error {
 	for {
 		b.mu.Lock()
@@ -26,7 +26,8 @@ func (b *Broker) follow(ctx context.Context) error {
 		case behind:
 			b.log.Warn("fell behind the change feed, queue is built anew", "index", last)
 		case n == followBatch:
-			continue // more is there, and others get the lock in between
+			// More changes are there. The lock was free in between.
+			continue
 		}
 		if b.cfg.State.Feed().Wait(ctx, last) != nil {
 			return nil
@@ -34,13 +35,14 @@ func (b *Broker) follow(ctx context.Context) error {
 	}
 }
 
-// followLocked takes in the next changes of the feed, some of them, and says how many.
-// The feed's own lock is held by nobody for long.
+// followLocked takes the next batch of changes and returns its size. It may hold the lock during
+// the read: the feed's own lock is never held for long.
 func (b *Broker) followLocked() (int, error) {
 	changes, last, err := b.cfg.State.Feed().After(b.at, followBatch)
 	switch {
 	case err != nil && muster.IsKind(err, muster.FaultTooOld):
-		// Under the lock: a snapshot taken before could fall behind as well while that is waited for.
+		// The snapshot is taken under the lock. One taken before could fall behind the feed too
+		// while this waits for the lock.
 		b.stats.Resyncs++
 		b.resyncLocked(b.cfg.State.Latest())
 		return 0, nil
@@ -49,6 +51,7 @@ func (b *Broker) followLocked() (int, error) {
 	}
 	b.stepLocked(changes)
 	if len(changes) == followBatch {
+		// The batch may end inside an entry, so only the entry before is known to be complete.
 		b.at = changes[len(changes)-1].Position()
 		b.followed = max(b.followed, b.at.Index-1)
 	} else {
@@ -57,12 +60,14 @@ func (b *Broker) followLocked() (int, error) {
 	return len(changes), nil
 }
 
+// stepLocked processes a batch of changes. It first collects what they touch, then reviews each
+// job, limit and node once.
 func (b *Broker) stepLocked(changes []state.Change) {
 	if len(changes) == 0 {
 		return
 	}
-	// Rows as they are now, not as they were at each change: deciding on the
-	// newest is what makes it right to see a change twice or late.
+	// The rows are read from the newest snapshot, not from the changes. So it is harmless to see a
+	// change twice or late.
 	snap := b.cfg.State.Latest()
 	now := b.clock(snap)
 	var jobs touched[muster.JobUID]
@@ -74,7 +79,8 @@ func (b *Broker) stepLocked(changes []state.Change) {
 		case c.Job != nil:
 			jobs.add(c.Job.UID)
 			if c.JobBefore != nil && c.JobBefore.Parked == "" && c.Job.Parked != "" {
-				jobs.moved[c.Job.UID] = false // what came before does not unpark it
+				// Changes before the parking do not unpark the job.
+				jobs.moved[c.Job.UID] = false
 			}
 		case c.JobBefore != nil:
 			jobs.add(c.JobBefore.UID)
@@ -91,6 +97,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 			nodes.add(c.Node.ID)
 		}
 	}
+	// Jobs come first: a job that is gone must not be woken for room.
 	for _, uid := range jobs.order {
 		b.reviewLocked(uid, snap, now)
 		if e := b.entries[uid]; e != nil && e.stage == parked && jobs.moved[uid] {
@@ -107,9 +114,8 @@ func (b *Broker) stepLocked(changes []state.Change) {
 	}
 }
 
-// endedLocked notes the job of an allocation that ended. One that succeeded
-// leaves its member with nothing to want; but of a parked job every end is a change that may
-// help.
+// endedLocked notes the job of an allocation that has ended. A success leaves its member with
+// nothing to want, so it is ignored. But for a parked job every end is a change that may help.
 func (b *Broker) endedLocked(a *state.Alloc, snap *state.Snapshot, jobs *touched[muster.JobUID]) {
 	j := snap.JobByUID(a.UID)
 	if j == nil || j.Waiting() == 0 && b.entries[a.UID] == nil {
@@ -123,12 +129,14 @@ func (b *Broker) endedLocked(a *state.Alloc, snap *state.Snapshot, jobs *touched
 	}
 }
 
-// touched is a set in order of first mention.
+// touched is a set that keeps the order of first mention.
 type touched[K comparable] struct {
 	order []K
-	moved map[K]bool // present: mentioned; true: its job moved by itself
+	// moved has a key for each mention. The value is true if a parked job should be tried again.
+	moved map[K]bool
 }
 
+// add mentions a key.
 func (t *touched[K]) add(k K) {
 	if t.moved == nil {
 		t.moved = map[K]bool{}

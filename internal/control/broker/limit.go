@@ -10,29 +10,31 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Entries that a limit blocks are kept by what a limit sees of them: whose they are, and what one member asks for. Where the
-// first of a kind may have nothing, none of the kind may; the next kind, which asks for less, may. So all of them are
-// considered each time, at the cost of a look at each kind and at each entry that is woken.
-
-// kind is what limits see of an entry.
+// kind is what a limit sees of an entry.
+//
+// Jobs that a limit blocks are kept by kind. If the first of a kind may have nothing, no other of
+// the kind may; the next kind, which asks for less, still may. So every kind is considered each
+// time, and the cost is one look at each kind plus one at each entry that is woken.
 type kind struct {
 	namespace muster.Namespace
 	ask       muster.Resources
 }
 
+// kindOf returns the kind of an entry.
 func kindOf(e *entry) kind {
-	return kind{e.key.Namespace, muster.Resources{CPU: e.run.Ask.CPU, Memory: e.run.Ask.Memory}} // no limit is of disk
+	// A limit counts no disk.
+	return kind{e.key.Namespace, muster.Resources{CPU: e.run.Ask.CPU, Memory: e.run.Ask.Memory}}
 }
 
-// bound is the entries that one namespace's limit blocks, each kind in the order of service.
+// bound holds the entries that one namespace's limit blocks: each kind in the order of service.
 type bound map[kind]*btree.BTreeG[*entry]
 
-// ranked is a tree of entries in the order of service.
+// ranked makes a tree of entries in the order of service.
 func ranked() *btree.BTreeG[*entry] {
 	return btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})
 }
 
-// boundLocked puts a blocked entry to those that a namespace's limit binds.
+// boundLocked adds a blocked entry to those that a namespace's limit blocks.
 func (b *Broker) boundLocked(e *entry, ns muster.Namespace) {
 	in := b.bounded[ns]
 	if in == nil {
@@ -47,7 +49,7 @@ func (b *Broker) boundLocked(e *entry, ns muster.Namespace) {
 	in[k].Set(e)
 }
 
-// unboundLocked takes it out again.
+// unboundLocked removes it again.
 func (b *Broker) unboundLocked(e *entry) {
 	in, k := b.bounded[e.bound], kindOf(e)
 	if in[k].Delete(e); in[k].Len() > 0 {
@@ -58,16 +60,18 @@ func (b *Broker) unboundLocked(e *entry) {
 	}
 }
 
-// offerLimitLocked wakes those that a namespace's limit blocks, in order, as many
-// as it lets have something now. Nothing else wakes them: room is of no use to them.
+// offerLimitLocked wakes the jobs that a namespace's limit blocks, in order, as many as the limit
+// allows now. Nothing else wakes them: room does not help them.
 func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 	in := b.bounded[ns]
 	if in == nil {
 		return
 	}
+	// allow is what all limits allow now. Each entry that is woken uses up a part of it.
 	allow := fit.NewAllowance(snap)
 	var wake, move []*entry
-	// refused looks at a kind that may have nothing more, from its next entry on: another limit may bind it by now.
+	// refused handles a kind that may have no more. If another limit blocks it now, its entries
+	// from next on move there.
 	refused := func(next *entry, by fit.Bound) {
 		if by.Namespace == ns {
 			return
@@ -83,6 +87,7 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 			refused(first, by)
 		}
 	}
+	// The heap has the first entry of each kind, so the entries of all kinds come out in one order.
 	heap.Init(&heads)
 	for len(heads) > 0 {
 		e := heads[0]
@@ -101,6 +106,7 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 			heap.Pop(&heads)
 		}
 	}
+	// The trees change only now: the loop above walks them.
 	for _, e := range move {
 		b.unboundLocked(e)
 		_, by := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
@@ -112,7 +118,7 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 	}
 }
 
-// after is the entry that comes after another in a tree; nil: it is the last.
+// after returns the entry behind another in a tree; nil if that is the last.
 func after(in *btree.BTreeG[*entry], e *entry) (next *entry) {
 	in.Ascend(e, func(x *entry) bool {
 		if x != e {
@@ -123,7 +129,7 @@ func after(in *btree.BTreeG[*entry], e *entry) (next *entry) {
 	return next
 }
 
-// ranks is a heap of entries, the first in the order of service first.
+// ranks is a heap of entries in the order of service. It implements heap.Interface.
 type ranks []*entry
 
 func (r ranks) Len() int           { return len(r) }
@@ -137,8 +143,8 @@ func (r *ranks) Pop() any {
 	return x
 }
 
-// missedLimitsLocked wakes those of the entries, blocked just now, whose limit
-// has come to leave room since they were tried.
+// missedLimitsLocked wakes those of the newly blocked entries whose limit has left room since they
+// were tried. While they were out, no change of the limit could wake them.
 func (b *Broker) missedLimitsLocked(entries []*entry, snap *state.Snapshot) {
 	seen := map[muster.Namespace]bool{}
 	for _, e := range entries {

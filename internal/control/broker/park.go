@@ -9,10 +9,10 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// parkRetry is how long a fact that could not be proposed waits for the next try.
+// parkRetry is the delay after a fact could not be proposed.
 const parkRetry = time.Second
 
-// toParkLocked has a fact proposed that parks or, with no reason, unparks the job.
+// toParkLocked has a fact proposed that parks the job or, without a reason, unparks it.
 func (b *Broker) toParkLocked(e *entry, fact *state.JobParked) {
 	b.setTimerLocked(e, 0)
 	b.moveLocked(e, parking)
@@ -21,10 +21,11 @@ func (b *Broker) toParkLocked(e *entry, fact *state.JobParked) {
 	wait.Poke(b.toPark)
 }
 
-// parkedLocked: the state says that the job is parked.
+// parkedLocked handles a job that the state has as parked.
 func (b *Broker) parkedLocked(e *entry, j *state.Job, snap *state.Snapshot) {
 	if e.stage == parking && e.fact.Reason == "" {
-		return // the fact that unparks it is on its way
+		// The fact that unparks it is being proposed.
+		return
 	}
 	e.nacks = 0
 	b.moveLocked(e, parked)
@@ -32,7 +33,8 @@ func (b *Broker) parkedLocked(e *entry, j *state.Job, snap *state.Snapshot) {
 	b.releaseLocked(e, snap)
 }
 
-// park proposes what parks and unparks jobs, one by one: there are few.
+// park proposes the facts that park and unpark jobs, one after the other: there are few. The lock
+// is released during a proposal, and the entry may change meanwhile.
 func (b *Broker) park(ctx context.Context) error {
 	for {
 		select {
@@ -70,6 +72,8 @@ func (b *Broker) park(ctx context.Context) error {
 	}
 }
 
+// nextToParkLocked takes the next entry from the list. It skips those that the feed has moved on,
+// and those that wait for a retry.
 func (b *Broker) nextToParkLocked() *entry {
 	for len(b.parking) > 0 {
 		e := b.parking[0]
@@ -81,12 +85,15 @@ func (b *Broker) nextToParkLocked() *entry {
 	return nil
 }
 
+// proposedLocked handles the result of a proposal. If the feed has already shown the fact, the
+// entry has moved on and there is nothing to do.
 func (b *Broker) proposedLocked(e *entry, fact *state.JobParked, err error) {
 	if e.stage != parking || e.fact != fact {
-		return // the feed was faster
+		return // the feed has shown it already
 	}
 	snap := b.cfg.State.Latest()
 	now := b.clock(snap)
+	// No refusal: the log could not take it now. Try again later, and keep the stage.
 	if err != nil && !muster.IsKind(err, muster.FaultConflict) && !muster.IsKind(err, muster.FaultNotFound) {
 		b.setTimerLocked(e, now.Add(parkRetry))
 		return
@@ -94,6 +101,7 @@ func (b *Broker) proposedLocked(e *entry, fact *state.JobParked, err error) {
 	if err == nil && fact.Reason != "" {
 		b.stats.ParkFacts++
 	}
-	b.moveLocked(e, delayed) // until the next line
+	// Any stage but parking, for reviewLocked sets the right one.
+	b.moveLocked(e, delayed)
 	b.reviewLocked(e.uid, snap, now)
 }

@@ -11,14 +11,15 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Small work fills what comes free, and large work that would need it all at once could wait for
-// ever. Who has been passed for PassFor gets room reserved, by a fact: on one node, for one member, as it
-// comes free. How long it was passed is memory of the leader: a new one begins to count anew.
-
-// heldFor is after how many times PassFor a reservation that has not been enough is given up, for another node.
+// heldFor is after how many times PassFor an insufficient reservation is given up for another node.
 const heldFor = 6
 
-// reserve looks again and again for who was passed for too long, and for reservations that are of no use.
+// reserve looks regularly for starved jobs, and for reservations that are of no use.
+//
+// Small jobs fill room as it becomes free, so a large job that needs it all at once could starve. A
+// job that has been passed over for PassFor gets room reserved on one node, for one member, by a
+// fact; the room fills up as work there ends. How long a job was passed over is in the leader's
+// memory only: a new leader counts from the start.
 func (b *Broker) reserve(ctx context.Context) error {
 	tick := time.NewTicker(max(b.cfg.PassFor/16, time.Second))
 	defer tick.Stop()
@@ -45,7 +46,8 @@ func (b *Broker) reserve(ctx context.Context) error {
 	}
 }
 
-// reservations are the facts that are due.
+// reservations returns the facts that are due: releases if there are any, otherwise at most one new
+// reservation.
 func (b *Broker) reservations() (facts []state.Fact) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,6 +66,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 		if why != "" {
 			facts = append(facts, &state.RoomReleased{Node: n.ID, UID: n.Reserved.UID, Reason: why})
 			if e := b.entries[n.Reserved.UID]; e != nil {
+				// It has to wait its full time before it gets another one.
 				e.since = now
 			}
 		} else {
@@ -72,7 +75,8 @@ func (b *Broker) reservations() (facts []state.Fact) {
 		return true
 	})
 	if len(facts) > 0 {
-		return facts // the next time, on what they leave
+		// New reservations are made the next time, when the state has the released room.
+		return facts
 	}
 	for _, e := range heads {
 		j := snap.JobByUID(e.uid)
@@ -80,14 +84,14 @@ func (b *Broker) reservations() (facts []state.Fact) {
 			continue
 		}
 		if id := place.Reserve(snap, e.group.shape, place.Occupied(snap, e.group.shape, j.UID, e.avoid)); id != "" {
-			// One at a time: the next is picked on a state that has it.
+			// One at a time: the next one is chosen on a state that has this one.
 			return []state.Fact{&state.RoomReserved{Node: id, UID: e.uid, Version: e.version}}
 		}
 	}
 	return nil
 }
 
-// headsLocked are the first of each blocked shape, in order.
+// headsLocked returns the first job of each blocked shape, in the order of service.
 func (b *Broker) headsLocked() (heads []*entry) {
 	for _, g := range b.groups {
 		if e, ok := g.entries.Min(); ok {
@@ -98,8 +102,9 @@ func (b *Broker) headsLocked() (heads []*entry) {
 	return heads
 }
 
-// useless says why a reservation is given up: its node takes no work, it was not enough for too long,
-// or work of higher priority is waiting for just this room.
+// useless returns why a reservation is given up; empty if it stays. It is given up if its node
+// takes no work, if it has not been enough for too long, or if work of a higher priority waits for
+// exactly this room.
 func useless(n *state.Node, heads []*entry, now muster.Time, passFor time.Duration) string {
 	r := n.Reserved
 	switch {
@@ -117,13 +122,15 @@ func useless(n *state.Node, heads []*entry, now muster.Time, passFor time.Durati
 	return ""
 }
 
-// offerReservedLocked wakes the job for which room is reserved on a node, if that is enough by now.
+// offerReservedLocked wakes the job for which room is reserved on a node, if the room is sufficient
+// by now.
 func (b *Broker) offerReservedLocked(n *state.Node) {
 	if n.Reserved == nil {
 		return
 	}
 	e := b.entries[n.Reserved.UID]
-	// Who is blocked by a limit of its namespace is in no group: room is of no use to it, and the reservation is released soon.
+	// A job that a namespace's limit blocks is in no group. Room does not help it, and its
+	// reservation is released soon.
 	if e == nil || e.stage != blocked || e.group == nil || fit.Check(e.group.shape, n, n.Free(), e.avoid).Kind != fit.None {
 		return
 	}

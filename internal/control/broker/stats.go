@@ -2,31 +2,39 @@ package broker
 
 import "time"
 
-// Stats tells how many evaluations are in which stage, and how many of what
-// has happened since New.
+// Stats holds how many evaluations are in which stage now, and counts of what has happened since
+// New.
 type Stats struct {
 	Ready, Out, Delayed, Blocked, Parked int
-	// Shapes that are blocked.
+	// Shapes is how many shapes are blocked.
 	Shapes int
 
-	Seen      uint64 // evaluations that came in
+	// Seen counts evaluations that entered the queue.
+	Seen      uint64
 	Delivered uint64
 	Acked     uint64
-	Nacked    uint64 // time-outs included
-	TimedOut  uint64
-	Woken     uint64 // blocked ones, by growth of room
-	ParkFacts uint64 // jobs parked by a fact
-	Reserved  uint64 // reservations of room, by a fact
-	// Waited is the time from ready to out, Ran that from out to the answer, summed over evaluations.
+	// Nacked includes time-outs.
+	Nacked   uint64
+	TimedOut uint64
+	// Woken counts blocked jobs that were woken by room or by a limit.
+	Woken uint64
+	// ParkFacts counts jobs parked by a fact.
+	ParkFacts uint64
+	// Reserved counts reservations made by a fact.
+	Reserved uint64
+	// Waited is the time from ready to out, Ran the time from out to the answer, both summed over
+	// evaluations.
 	Waited, Ran time.Duration
-	Resyncs     uint64 // times that the feed could not be followed
+	// Resyncs counts how often the feed had dropped changes.
+	Resyncs uint64
 
 	count [stages]int
 }
 
+// clear resets the stages. The other counts go on over leaderships.
 func (s *Stats) clear() { s.count = [stages]int{} }
 
-// Stats is what is true now.
+// Stats returns the current figures.
 func (b *Broker) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
