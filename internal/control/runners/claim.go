@@ -67,49 +67,15 @@ func (r *Runners) waited(took time.Duration) {
 	r.stats.Wait.Observe(took.Seconds())
 }
 
-// next takes a runner out of the stock, or waits for one in order.
+// next takes a runner out of the stock, or waits in order until the claim gets one, its wait is over
+// or ctx ends. No lock is held while it waits.
 func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first bool) (muster.AllocID, error) {
-	r.mu.Lock()
-	if !r.up {
-		r.mu.Unlock()
-		return "", muster.Faultf(muster.FaultUnavailable, "the server cannot hand out runners now")
+	id, w, err := r.popOrQueue(q, deadline, first)
+	if w == nil {
+		return id, err
 	}
-	p := r.takeInLocked(q.UID)
-	if p == nil {
-		r.mu.Unlock()
-		return "", muster.Faultf(muster.FaultNotFound, "the environment was deleted")
-	}
-	if first {
-		p.demand.came(r.cfg.Clock.Now())
-	}
-	if p.waiters.Len() == 0 {
-		if id := p.pop(r.standing); id != "" {
-			// That it is to be replaced is learned from the feed, once it is so.
-			if first {
-				r.stats.Hits++
-			}
-			r.mu.Unlock()
-			return id, nil
-		}
-	}
-	r.dirty[q.UID] = true
-	r.signal(true)
-	wait := time.Until(deadline)
-	if wait <= 0 {
-		r.stats.Refused++
-		warm, starting := len(p.warm), 0
-		r.mu.Unlock()
-		if j := r.cfg.State.Latest().JobByUID(q.UID); j != nil {
-			starting = j.Runners().Starting
-		}
-		return "", noneWarm(q, warm, starting)
-	}
-	w := &waiter{given: make(chan muster.AllocID, 1)}
-	e := p.waiters.PushBack(w)
-	r.mu.Unlock()
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	var err error
 	select {
 	case id, ok := <-w.given:
 		if !ok {
@@ -121,21 +87,73 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 	case <-timer.C:
 		err = noneWarm(q, 0, 0)
 	}
+	if id := r.endWait(ctx, q.UID, w); id != "" {
+		return id, nil
+	}
+	return "", err
+}
+
+// popOrQueue takes a warm runner for a claim or, if there is none and the claim may wait, puts the
+// claim into the queue of its environment and returns its place there. Both happen under one lock: a
+// runner that becomes warm afterwards finds the claim in the queue. first says that it is the
+// claim's first try, which alone counts as demand.
+func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.AllocID, *waiter, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.up {
+		return "", nil, muster.Faultf(muster.FaultUnavailable, "the server cannot hand out runners now")
+	}
+	p := r.takeInLocked(q.UID)
+	if p == nil {
+		return "", nil, muster.Faultf(muster.FaultNotFound, "the environment was deleted")
+	}
+	if first {
+		p.demand.came(r.cfg.Clock.Now())
+	}
+	// Claims that wait come first, even if a runner is warm now.
+	if p.waiters.Len() == 0 {
+		if id := p.pop(r.standing); id != "" {
+			// The pool is not marked as dirty: the runner is replaced once the feed shows its claim.
+			if first {
+				r.stats.Hits++
+			}
+			return id, nil, nil
+		}
+	}
+	r.dirty[q.UID] = true
+	r.signal(true)
+	if time.Until(deadline) <= 0 {
+		r.stats.Refused++
+		starting := 0
+		if j := r.cfg.State.Latest().JobByUID(q.UID); j != nil {
+			starting = j.Runners().Starting
+		}
+		return "", nil, noneWarm(q, len(p.warm), starting)
+	}
+	w := &waiter{given: make(chan muster.AllocID, 1), pool: p}
+	w.place = p.waiters.PushBack(w)
+	return "", w, nil
+}
+
+// endWait takes a claim that gives up waiting out of the queue. A runner may have been handed to it at
+// the last moment. If the client is still there, the claim gets that runner; else the runner goes
+// back into the stock.
+func (r *Runners) endWait(ctx context.Context, uid muster.JobUID, w *waiter) muster.AllocID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case id, ok := <-w.given: // at the last moment
+	case id, ok := <-w.given:
 		if ok && ctx.Err() == nil {
-			return id, nil
+			return id
 		}
 		if ok {
-			r.putBackLocked(q.UID, id)
+			r.putBackLocked(uid, id)
 		}
 	default:
-		p.waiters.Remove(e)
+		w.pool.waiters.Remove(w.place)
 		r.stats.Refused++
 	}
-	return "", err
+	return ""
 }
 
 // takeInLocked is the pool of an environment that is live, even if the feed has not told of it yet; else nil.

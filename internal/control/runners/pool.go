@@ -52,8 +52,15 @@ func newWakes() *btree.BTreeG[*pool] {
 	}, btree.Options{NoLocks: true})
 }
 
-// waiter is a claim that waits. It gets one runner, or its channel is closed: no more are to be had.
-type waiter struct{ given chan muster.AllocID }
+// waiter is a claim that waits in the queue of its environment.
+type waiter struct {
+	// given has room for the one runner that the claim gets, so handing it over never blocks. It is
+	// closed instead if there will be none: the environment is deleted, or the server stops.
+	given chan muster.AllocID
+	// pool is the environment's, place the claim's place in its queue.
+	pool  *pool
+	place *list.Element
+}
 
 func newPool(uid muster.JobUID) *pool {
 	return &pool{uid: uid, warm: map[muster.AllocID]*state.Alloc{}, out: map[muster.AllocID]bool{}}
