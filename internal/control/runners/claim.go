@@ -8,24 +8,29 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Request is a wish for a runner.
+// Request asks for a runner.
 type Request struct {
-	// UID is the environment's.
+	// UID is the uid of the environment.
 	UID muster.JobUID
-	// TTL and Idle of the claim; 0: none. Wait is how long to wait if none is warm.
+	// TTL and Idle are those of the claim; 0 means none. Wait is how long to wait if no runner is
+	// warm.
 	TTL, Idle, Wait time.Duration
 	Note            string
-	// Key and Digest of a request that may be repeated; empty if it is not.
+	// Key and Digest belong to a request that may be repeated; they are empty if it may not.
 	Key, Digest string
 }
 
 // commitTime bounds how long a claim that has a runner waits for the log.
 const commitTime = 30 * time.Second
 
-// Claim gives a runner to the caller. Faults: capacity (none is warm, and the claim does not wait, or
-// has waited long enough), not-found (the environment is deleted), conflict (the key was used for another
-// claim), and those of the log. If ctx ends while the fact is on its way, the claim is released
-// again unless it has a key, by which the caller may still get it.
+// Claim gives a runner to the caller. Faults: capacity (no runner is warm, and the claim does not
+// wait or has waited long enough), not-found (the environment is deleted), conflict (the key was
+// used for another claim), unavailable (Run does not run), and those of the log.
+//
+// The order is: take a runner out of the stock, commit the claim, answer. A crash before the commit
+// leaves the runner warm for the next leader; a crash after it leaves a claim that a repeated
+// request finds by its key. If ctx ends while the fact is being committed, the claim is released
+// again, unless it has a key.
 func (r *Runners) Claim(ctx context.Context, q Request) (*state.Claim, error) {
 	began := time.Now()
 	deadline := began.Add(q.Wait)
@@ -39,7 +44,8 @@ func (r *Runners) Claim(ctx context.Context, q Request) (*state.Claim, error) {
 		}
 		c, again, err := r.commit(ctx, q, id)
 		if again {
-			continue // it had ended, and the log knew first
+			// The runner had ended, and the log knew that before the stock did.
+			continue
 		}
 		if err == nil {
 			r.waited(time.Since(began))
@@ -48,18 +54,20 @@ func (r *Runners) Claim(ctx context.Context, q Request) (*state.Claim, error) {
 	}
 }
 
-// repeated is the claim that the same request made before.
+// repeated returns the claim that an earlier request with the same key and digest made.
 func (r *Runners) repeated(q Request) *state.Claim {
 	if q.Key == "" {
 		return nil
 	}
 	c := r.cfg.State.Latest().ClaimByKey(q.UID, q.Key)
 	if c == nil || c.Digest != q.Digest {
-		return nil // the log says what is wrong
+		// commit gets the fault from the log.
+		return nil
 	}
 	return c
 }
 
+// waited records how long a claim took.
 func (r *Runners) waited(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +75,8 @@ func (r *Runners) waited(took time.Duration) {
 	r.stats.Wait.Observe(took.Seconds())
 }
 
-// next takes a runner out of the stock, or waits in order until the claim gets one, its wait is over
-// or ctx ends. No lock is held while it waits.
+// next takes a runner out of the stock, or waits in order until the claim gets one, its wait is
+// over or ctx ends. No lock is held while it waits.
 func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first bool) (muster.AllocID, error) {
 	id, w, err := r.popOrQueue(q, deadline, first)
 	if w == nil {
@@ -94,8 +102,8 @@ func (r *Runners) next(ctx context.Context, q Request, deadline time.Time, first
 }
 
 // popOrQueue takes a warm runner for a claim or, if there is none and the claim may wait, puts the
-// claim into the queue of its environment and returns its place there. Both happen under one lock: a
-// runner that becomes warm afterwards finds the claim in the queue. first says that it is the
+// claim into the queue of its environment and returns its place there. Both happen under one lock:
+// a runner that becomes warm afterwards finds the claim in the queue. first says that it is the
 // claim's first try, which alone counts as demand.
 func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.AllocID, *waiter, error) {
 	r.mu.Lock()
@@ -113,7 +121,8 @@ func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.
 	// Claims that wait come first, even if a runner is warm now.
 	if p.waiters.Len() == 0 {
 		if id := p.pop(r.standing); id != "" {
-			// The pool is not marked as dirty: the runner is replaced once the feed shows its claim.
+			// The pool is not marked as dirty: the runner is replaced once the feed shows its
+			// claim.
 			if first {
 				r.stats.Hits++
 			}
@@ -135,9 +144,9 @@ func (r *Runners) popOrQueue(q Request, deadline time.Time, first bool) (muster.
 	return "", w, nil
 }
 
-// endWait takes a claim that gives up waiting out of the queue. A runner may have been handed to it at
-// the last moment. If the client is still there, the claim gets that runner; else the runner goes
-// back into the stock.
+// endWait takes a claim that gives up waiting out of the queue. A runner may have been handed to it
+// at the last moment. If the client is still there, the claim gets that runner; else the runner
+// goes back into the stock.
 func (r *Runners) endWait(ctx context.Context, uid muster.JobUID, w *waiter) muster.AllocID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +165,8 @@ func (r *Runners) endWait(ctx context.Context, uid muster.JobUID, w *waiter) mus
 	return ""
 }
 
-// takeInLocked is the pool of an environment that is live, even if the feed has not told of it yet; else nil.
+// takeInLocked returns the pool of a live environment, even if the feed has not shown the
+// environment yet; nil if it is not live. r.mu is held.
 func (r *Runners) takeInLocked(uid muster.JobUID) *pool {
 	if p := r.pools[uid]; p != nil {
 		return p
@@ -172,6 +182,8 @@ func (r *Runners) takeInLocked(uid muster.JobUID) *pool {
 	return p
 }
 
+// noneWarm is the fault for a claim that gets no runner. warm and starting are how many runners the
+// environment has in these states.
 func noneWarm(q Request, warm, starting int) error {
 	what := "no runner is warm"
 	if q.Wait > 0 {
@@ -189,18 +201,21 @@ func noneWarm(q Request, warm, starting int) error {
 	return muster.Faultf(muster.FaultCapacity, "%s; %d are starting", what, starting)
 }
 
-// commit writes the claim down. again: the runner was not to be had.
+// commit commits the claim. again reports that the runner is gone and that another one should be
+// tried.
 func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *state.Claim, again bool, err error) {
 	f := &state.RunnerClaimed{
 		Claim: muster.ClaimID("c" + r.cfg.Draw()[:12]), UID: q.UID, Runner: id,
 		TTL: muster.Time(q.TTL.Microseconds()), Idle: muster.Time(q.Idle.Microseconds()), Note: q.Note, Idempotency: q.Key, Digest: q.Digest,
 	}
-	// A client that leaves must not leave open whether its fact is in the log.
+	// The commit does not end with the client's request: otherwise it would be open whether the
+	// fact is in the log.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTime)
 	defer cancel()
 	_, done, err := state.Propose(bounded, r.cfg.Proposer, f)
 	if err != nil {
 		if q.Key == "" && !isRefusal(err) {
+			// The fact may still be committed. Remember to release it then.
 			r.leave(f.Claim)
 		}
 		a := r.cfg.State.Latest().Alloc(id)
@@ -208,17 +223,19 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 			r.forget(q.UID, id)
 			return nil, muster.IsKind(err, muster.FaultConflict), err
 		}
-		// Safe even if the fact is still on its way: whichever is second is refused.
+		// This is safe even if the fact is still on its way: the state refuses the second claim of
+		// a runner.
 		r.putBack(q.UID, id)
 		return nil, false, err
 	}
+	// The state found the claim of an earlier request, which has a runner of its own.
 	if done.Repeated {
 		r.putBack(q.UID, id)
 		return done.Claim, false, nil
 	}
 	r.forget(q.UID, id)
 	if ctx.Err() != nil && q.Key == "" {
-		// Nobody has heard of it, and nobody can ask for it again.
+		// The client does not know the claim, and nobody can ask for it again.
 		if _, _, err := r.cfg.Proposer.Propose(bounded, &state.ClaimReleased{Claim: done.Claim.ID, Reason: clientLeft}); err != nil {
 			r.leave(done.Claim.ID)
 		}
@@ -227,7 +244,8 @@ func (r *Runners) commit(ctx context.Context, q Request, id muster.AllocID) (c *
 	return done.Claim, false, nil
 }
 
-// isRefusal reports whether an error says for certain that a fact has changed nothing: the state refused it.
+// isRefusal reports whether an error says for certain that a fact has changed nothing, because the
+// state refused it.
 func isRefusal(err error) bool {
 	for _, k := range []muster.FaultKind{muster.FaultConflict, muster.FaultNotFound, muster.FaultInvalid, muster.FaultAlreadyExists, muster.FaultDiskLow} {
 		if muster.IsKind(err, k) {
@@ -237,7 +255,7 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// forget takes a runner out of the stock for good.
+// forget removes a runner from the stock for good.
 func (r *Runners) forget(uid muster.JobUID, id muster.AllocID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,12 +265,14 @@ func (r *Runners) forget(uid muster.JobUID, id muster.AllocID) {
 	}
 }
 
+// putBack returns a runner that was not claimed to the stock.
 func (r *Runners) putBack(uid muster.JobUID, id muster.AllocID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.putBackLocked(uid, id)
 }
 
+// putBackLocked is putBack with r.mu held. Waiting claims get the runner first.
 func (r *Runners) putBackLocked(uid muster.JobUID, id muster.AllocID) {
 	if p := r.pools[uid]; p != nil {
 		delete(p.out, id)
@@ -260,7 +280,8 @@ func (r *Runners) putBackLocked(uid muster.JobUID, id muster.AllocID) {
 	}
 }
 
-// Use notes that a claim's runner is used, until end is called.
+// Use records that a claim's runner is in use until end is called. Meanwhile the claim does not
+// become idle.
 func (r *Runners) Use(id muster.ClaimID) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +289,8 @@ func (r *Runners) Use(id muster.ClaimID) (end func()) {
 	if u == nil {
 		u = &use{}
 		if !isHeld(r.cfg.State.Latest(), id) {
-			return func() {} // it has ended; nothing would remove its entry
+			// The claim has ended. An entry would stay for ever.
+			return func() {}
 		}
 		r.uses[id] = u
 	}

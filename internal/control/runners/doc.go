@@ -1,13 +1,15 @@
-// Package runners keeps environments stocked and hands their runners out.
+// Package runners keeps environments stocked with warm runners and hands the runners out to claims.
 //
-// A claim is: take a warm runner out of the stock in memory, commit one fact, answer. The fact is a
-// compare-and-set, so whatever memory believes, no runner is given to two, and no id leaves before the log has
-// the claim. Claims that find nothing warm wait in order. The loop decides by package warm how many runners
-// are wanted, ends claims whose time is over, and forgets runners that are long gone.
+// A claim takes a warm runner out of the stock in memory, commits one fact, and gets its answer. The
+// fact is a compare-and-set. So whatever memory believes, no runner is given to two claims, and no
+// claim's id reaches a client before the claim is in the log. Claims that find no warm runner wait
+// in order. Package warm decides how many runners are wanted; this loop carries that out, ends claims
+// whose time is over, and purges runners that ended long ago.
 //
-// Uses of runners are known here only, and written down now and then: a new leader takes its own
-// beginning for the last use of every one.
+// Only memory knows when runners are used; the log gets that from time to time. A new leader counts
+// each runner as used when its leadership began.
 //
-// It must never place or start a runner: it says how many are wanted, and the same loops as for jobs do the
-// rest. The server runs it for as long as it leads, and the API asks it for claims.
+// Package runners must never place or start a runner. It commits how many are wanted, and the loops
+// that serve jobs do the rest. The server runs it for as long as it leads, and the API asks it for
+// claims.
 package runners

@@ -13,39 +13,44 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// pool is what memory knows of one environment. The mutex of Runners guards it.
+// pool is what memory knows of one environment. Runners.mu guards it, but for shortSince, which
+// only decide uses; no environment is decided about twice at once.
 type pool struct {
 	uid muster.JobUID
-	// warm are the runners that the log has as warm; order is the one in which they came,
-	// with some that are warm no more; out are those that a claim is being committed for.
+	// warm has the runners that the log has as warm. order is the order in which they became warm,
+	// and may still name some that are not warm any more. out has those for which a claim is being
+	// committed.
 	warm  map[muster.AllocID]*state.Alloc
 	order []muster.AllocID
 	out   map[muster.AllocID]bool
-	// newest is the newest version among warm, or a newer one that was.
+	// newest is at least the newest version among warm. It may be too high after a runner has gone;
+	// pop corrects it.
 	newest uint64
-	// gone are the runners to be forgotten, in the order in which they went.
+	// gone has the runners that have ended and are to be purged, the oldest first.
 	gone []gone
-	// waiters are *waiter, the first come first.
+	// waiters has the waiting claims (*waiter), the first come first.
 	waiters list.List
-	// stock is how many shall be warm, as last decided.
+	// stock is how many runners should be warm, by the last decision.
 	stock int
 
 	demand demand
-	// wake is when it is to be decided about even if nothing changes; shortSince when too few became warm.
+	// wake is when to decide even if nothing changes; 0 means never. shortSince is since when too
+	// few runners are warm; 0 means that enough are.
 	wake, shortSince muster.Time
 }
 
-// gone is a runner that has ended, with all its output.
+// gone is a runner that has ended and whose output is settled.
 type gone struct {
 	id    muster.AllocID
 	ended muster.Time
 }
 
+// isGone reports whether a runner is one to be purged later.
 func isGone(a *state.Alloc) bool {
 	return a != nil && !a.Live() && a.Runner == muster.RunnerGone && a.Output.Stage != state.OutputOpen
 }
 
-// newWakes sorts pools by when they are to be decided about.
+// newWakes makes a tree of pools by their wake.
 func newWakes() *btree.BTreeG[*pool] {
 	return btree.NewBTreeGOptions(func(a, b *pool) bool {
 		return cmp.Or(cmp.Compare(a.wake, b.wake), cmp.Compare(a.uid, b.uid)) < 0
@@ -62,11 +67,12 @@ type waiter struct {
 	place *list.Element
 }
 
+// newPool makes an empty pool.
 func newPool(uid muster.JobUID) *pool {
 	return &pool{uid: uid, warm: map[muster.AllocID]*state.Alloc{}, out: map[muster.AllocID]bool{}}
 }
 
-// refill takes the stock from a snapshot.
+// refill takes the stock from a snapshot. It keeps out: claims under way still have their runners.
 func (p *pool) refill(snap *state.Snapshot) {
 	clear(p.warm)
 	p.order = p.order[:0]
@@ -84,7 +90,8 @@ func (p *pool) refill(snap *state.Snapshot) {
 	slices.SortStableFunc(p.gone, func(a, b gone) int { return cmp.Compare(a.ended, b.ended) })
 }
 
-// past takes off the runners that are to be forgotten: the oldest of more than most, and those that went before a time.
+// past removes and returns the runners to purge: the oldest above most, and those that ended at the
+// given time or before.
 func (p *pool) past(most int, before muster.Time) []gone {
 	n := max(len(p.gone)-most, 0)
 	for n < len(p.gone) && p.gone[n].ended <= before {
@@ -95,6 +102,7 @@ func (p *pool) past(most int, before muster.Time) []gone {
 	return past
 }
 
+// add adds a warm runner or replaces its row.
 func (p *pool) add(a *state.Alloc) {
 	if p.warm[a.ID] == nil {
 		p.order = append(p.order, a.ID)
@@ -103,10 +111,11 @@ func (p *pool) add(a *state.Alloc) {
 	p.newest = max(p.newest, a.Version)
 }
 
-// see takes in a runner's change.
+// see processes a change of a runner.
 func (p *pool) see(before, a *state.Alloc, at muster.Time, stats *Stats) {
 	if a.Runner == muster.RunnerWarm {
 		if p.warm[a.ID] == nil {
+			// It has just become warm.
 			took := at.Sub(a.Placed)
 			p.demand.started(took)
 			stats.Start.Observe(took.Seconds())
@@ -121,25 +130,26 @@ func (p *pool) see(before, a *state.Alloc, at muster.Time, stats *Stats) {
 	}
 }
 
-// pressing reports whether it is short of runners: claims wait, or less than half of the stock can be claimed.
+// pressing reports whether the environment is short of runners: claims wait, or less than half of
+// the stock can be claimed.
 func (p *pool) pressing() bool {
 	return p.waiters.Len() > 0 || 2*(len(p.warm)-len(p.out)) < p.stock
 }
 
-// standing is how good a node is for whoever gets a runner there.
+// standing is how good a node is for a runner that is handed out now. A higher value is better.
 type standing uint64
 
 const (
-	// useless: what runs there cannot work.
+	// useless: work cannot run there.
 	useless standing = iota
-	// leaves: it drains, and waits for whoever is there to end.
+	// leaves: the node drains and waits for its work to end.
 	leaves
-	// silent: it is out of contact.
+	// silent: the node is out of contact.
 	silent
 	fine
 )
 
-// standingOf is how good the node of a runner is, which a snapshot has or has no more.
+// standingOf returns the standing of a node; nil means that the node does not exist any more.
 func standingOf(n *state.Node, reached func(muster.NodeID) bool) standing {
 	switch {
 	case n == nil || n.Health == muster.NodeBroken:
@@ -152,15 +162,19 @@ func standingOf(n *state.Node, reached func(muster.NodeID) bool) standing {
 	return fine
 }
 
-// pop takes the runner that a claim shall get; empty if there is none: the one that has been warm for longest, of the newest version, and
-// on a node that is fine before all others; never on one that is broken.
+// pop takes the runner that a claim gets; empty if there is none. It prefers a node in good
+// standing, then the newest version, then the runner that has been warm for longest. It never takes
+// one on a broken node.
 //
-// Mostly it is the first that nobody has: claims by the thousand come here, one after the other.
+// Mostly the first free runner is the best, and the search ends there. That matters because
+// thousands of claims come here one after the other.
 func (p *pool) pop(node func(muster.NodeID) standing) muster.AllocID {
+	// Names of runners that are not warm any more are dropped here, where they are met.
 	for len(p.order) > 0 && p.warm[p.order[0]] == nil {
 		p.order = p.order[1:]
 	}
-	// One at the head that nobody is given, as on a node out of contact, would have all that came and went after it looked at each time.
+	// A runner that nobody gets, as on a node out of contact, may stay at the head. Without this,
+	// each call would walk over all that came and went after it.
 	if len(p.order) > 2*len(p.warm)+16 {
 		p.order = slices.DeleteFunc(p.order, func(id muster.AllocID) bool { return p.warm[id] == nil })
 	}
@@ -178,6 +192,7 @@ func (p *pool) pop(node func(muster.NodeID) standing) muster.AllocID {
 		if best == "" || r[0] > rank[0] || r[0] == rank[0] && r[1] > rank[1] {
 			best, rank = id, r
 		}
+		// None can be better.
 		if rank[0] == uint64(fine) && rank[1] >= p.newest {
 			break
 		}
@@ -186,6 +201,7 @@ func (p *pool) pop(node func(muster.NodeID) standing) muster.AllocID {
 		return ""
 	}
 	p.out[best] = true
+	// All runners were compared, so newest may be too high.
 	if rank[1] < p.newest {
 		p.newest = 0
 		for _, a := range p.warm {
@@ -195,17 +211,19 @@ func (p *pool) pop(node func(muster.NodeID) standing) muster.AllocID {
 	return best
 }
 
-// seconds is how many of them are remembered.
+// seconds is for how many seconds demand is remembered.
 const seconds = int(warm.Window / time.Second)
 
-// demand counts claims by second, and remembers the last starts.
+// demand counts claims by second and remembers how long the last starts took. The counts are a
+// ring.
 type demand struct {
 	counts [seconds]int
-	second int64 // of the newest count
+	// second is the second of the newest count.
+	second int64
 	starts []time.Duration
 }
 
-// at moves to a moment: seconds without claims are empty.
+// at moves the ring to a time. The seconds between had no claims.
 func (d *demand) at(now muster.Time) {
 	s := int64(now) / int64(time.Second/time.Microsecond)
 	if s-d.second > int64(seconds) {
@@ -218,11 +236,13 @@ func (d *demand) at(now muster.Time) {
 	}
 }
 
+// came counts a claim.
 func (d *demand) came(now muster.Time) {
 	d.at(now)
 	d.counts[d.second%int64(seconds)]++
 }
 
+// started records how long a start took.
 func (d *demand) started(took time.Duration) {
 	const remembered = 100
 	if len(d.starts) == remembered {
@@ -231,7 +251,8 @@ func (d *demand) started(took time.Duration) {
 	d.starts = append(d.starts, max(took, 0))
 }
 
-// picture is the demand as the decision takes it.
+// picture returns the demand in the form that package warm takes: the counts with the oldest second
+// first.
 func (p *pool) picture(now, since muster.Time) warm.Demand {
 	d := &p.demand
 	d.at(now)

@@ -17,64 +17,71 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// State is where environments, runners and claims are read. *state.State is one.
+// State is where environments, runners and claims are read. *state.State implements it.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Config of Runners. Zero durations and numbers mean the defaults.
+// Config configures Runners. State and Proposer are required; zero durations and numbers mean the
+// defaults.
 type Config struct {
 	State    State
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock clock.Clock
-	// Reached reports whether a node is in contact: runners elsewhere are handed out last. Nil: all are.
+	// Reached reports whether a node is in contact. Runners on other nodes are handed out last. It
+	// must not block. Nil means that all are in contact.
 	Reached func(muster.NodeID) bool
 	Logger  *slog.Logger
-	// Draw makes the random part of a claim's id. Nil: from crypto/rand.
+	// Draw makes the random part of a claim's id. Nil means crypto/rand.
 	Draw func() string
 
-	// Keep is how long gone runners are remembered, KeepMost how many of them at most in each environment.
-	// Defaults: 10 minutes, 5,000.
+	// Keep is how long ended runners are remembered, KeepMost how many of them at most in each
+	// environment. Defaults: 10 minutes, 5,000.
 	Keep     time.Duration
 	KeepMost int
 }
 
-// Runners is the loop. Its methods may be called from any goroutine; before Run
-// and after it claims are refused as unavailable.
+// Runners is the control loop. Its methods may be called from any goroutine. Before Run and after
+// it, claims are refused as unavailable.
 type Runners struct {
 	cfg Config
 	log *slog.Logger
 
-	mu    sync.Mutex
+	// mu guards the fields below, up to stats. It is never held during a proposal or a wait.
+	// Methods whose names end in Locked need it.
+	mu sync.Mutex
+	// up is true while Run runs. began is when it began, by the log's clock.
 	up    bool
 	began muster.Time
 	pools map[muster.JobUID]*pool
-	// uses are of claims that were used under this leadership.
+	// uses has the claims that were used under this leadership. The log learns of a use now and
+	// then only.
 	uses map[muster.ClaimID]*use
-	// dirty are environments to be decided about.
+	// dirty has the environments to decide about.
 	dirty map[muster.JobUID]bool
-	// wakes are the pools whose time comes, by wake.
+	// wakes has the pools whose wake is set, by wake.
 	wakes *btree.BTreeG[*pool]
-	// left are claims that no client knows, with the time since when: see leave.
+	// left has claims that no client knows, with the time since when; see leave.
 	left  map[muster.ClaimID]muster.Time
 	stats Stats
 
-	// wake holds a token when something changed, press when what is to be decided shall not wait for company, and
-	// claims when claims changed.
+	// wake holds a token when something has changed. press holds one when the decision should not
+	// wait for more changes. claims holds one when claims have changed.
 	wake, press, claims chan struct{}
-	// ready is closed by Run, which is called once.
+	// ready is closed by Run. Run is called once.
 	ready chan struct{}
 }
 
-// use is what is known of a claim's use beyond the log.
+// use is what memory knows about the use of a claim. busy is how many requests use its runner now;
+// last is when the last one ended.
 type use struct {
 	last muster.Time
 	busy int // requests under way
 }
 
-// New makes the loop; it does nothing before Run.
+// New makes the loop. It does nothing before Run.
 func New(cfg Config) (*Runners, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("runners: state and proposer are needed")
@@ -103,14 +110,15 @@ func New(cfg Config) (*Runners, error) {
 }
 
 const (
-	// debounce gathers changes before environments are decided about.
+	// debounce is how long changes are collected before a decision.
 	debounce = 5 * time.Millisecond
-	// linger is how much longer it does so while nobody waits and enough are warm: who was just given a runner uses it now, and the
-	// start of its successor would take the processors of that node from it. What is claimed within that time is replaced by one decision.
+	// linger is how much longer they are collected while no claim waits and enough runners are
+	// warm. A client that has just got a runner uses it now, and the start of its replacement would
+	// take processor time from it. One decision then replaces all that was claimed in that time.
 	linger = 50 * time.Millisecond
-	// resync is how often everything is looked at again.
+	// resync is the longest time between two looks at everything.
 	resync = 5 * time.Second
-	// batch bounds the facts' lists.
+	// batch bounds the length of the lists in facts.
 	batch = 1024
 )
 
@@ -126,17 +134,20 @@ func (r *Runners) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.follow(ctx, snap.Index()) })
-	// Claims expire on time, and runners that are gone are forgotten, whatever stock waits for.
+	// These two have goroutines of their own, so that claims end on time whatever the decisions
+	// wait for.
 	wg.Go(func() { r.endClaims(ctx) })
 	wg.Go(func() { r.forgetGone(ctx) })
 	r.turn(ctx)
 	return nil
 }
 
-// Ready is closed once claims are taken: a server that calls itself ready before that refuses those of who has waited for it.
+// Ready returns a channel that is closed once claims are accepted. A server that calls itself ready
+// before that would refuse the claims of clients that waited for it.
 func (r *Runners) Ready() <-chan struct{} { return r.ready }
 
-// down refuses everybody who waits: another leader may hand out what is here.
+// down refuses all waiting claims and forgets everything: another leader may hand out the same
+// runners now.
 func (r *Runners) down() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,7 +161,8 @@ func (r *Runners) down() {
 	r.wakes.Clear()
 }
 
-// allLocked takes everything from the snapshot, keeping who waits and what is on its way.
+// allLocked takes everything from a snapshot. It keeps waiting claims and the runners of claims
+// that are being committed. r.mu is held.
 func (r *Runners) allLocked(snap *state.Snapshot) {
 	seen := map[muster.JobUID]bool{}
 	snap.Environments(func(j *state.Job) bool {
@@ -175,11 +187,13 @@ func (r *Runners) allLocked(snap *state.Snapshot) {
 	}
 }
 
+// isHeld reports whether a claim exists and has not ended.
 func isHeld(snap *state.Snapshot, id muster.ClaimID) bool {
 	c := snap.Claim(id)
 	return c != nil && c.State == muster.ClaimHeld
 }
 
+// poolLocked returns the pool of an environment and makes it if needed.
 func (r *Runners) poolLocked(uid muster.JobUID) *pool {
 	p := r.pools[uid]
 	if p == nil {
@@ -189,7 +203,7 @@ func (r *Runners) poolLocked(uid muster.JobUID) *pool {
 	return p
 }
 
-// dropLocked ends a pool whose environment is deleted.
+// dropLocked ends the pool of a deleted environment and refuses its waiting claims.
 func (r *Runners) dropLocked(p *pool) {
 	for e := p.waiters.Front(); e != nil; e = e.Next() {
 		close(e.Value.(*waiter).given)
@@ -204,7 +218,8 @@ func (r *Runners) follow(ctx context.Context, index uint64) {
 	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		// Under the lock: a claim that is used is in the snapshot.
+		// The snapshot is taken under the lock. So a claim that Use has found in the state is in
+		// this snapshot too, and its use is kept.
 		snap := r.cfg.State.Latest()
 		r.allLocked(snap)
 		wait.Poke(r.claims)
@@ -212,10 +227,11 @@ func (r *Runners) follow(ctx context.Context, index uint64) {
 	})
 }
 
-// take brings changes into the stock, oldest first.
+// take applies changes to the stock, the oldest first.
 func (r *Runners) take(changes []state.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// some: there is something to decide about. press: it should not wait.
 	some, press := false, false
 	for i := range changes {
 		switch c := &changes[i]; {
@@ -223,7 +239,8 @@ func (r *Runners) take(changes []state.Change) {
 			some = true
 			p := r.pools[c.Alloc.UID]
 			if p == nil {
-				continue // its environment is deleted
+				// Its environment is deleted.
+				continue
 			}
 			r.dirty[p.uid] = true
 			p.see(c.AllocBefore, c.Alloc, c.At, &r.stats)
@@ -253,12 +270,13 @@ func (r *Runners) take(changes []state.Change) {
 	}
 }
 
-// standing is how good a node is for a runner that is handed out now.
+// standing returns how good a node is for a runner that is handed out now.
 func (r *Runners) standing(id muster.NodeID) standing {
 	return standingOf(r.cfg.State.Latest().Node(id), r.cfg.Reached)
 }
 
-// moveLocked marks the environments that have runners on a node which nobody shall be given any more.
+// moveLocked marks the environments that have runners on a node that should be given to no claim
+// any more.
 func (r *Runners) moveLocked(n *state.Node) {
 	r.cfg.State.Latest().NodeAllocs(n.ID, func(a *state.Alloc) bool {
 		if a.Runner == muster.RunnerWarm || a.Runner == muster.RunnerStarting {
@@ -268,7 +286,7 @@ func (r *Runners) moveLocked(n *state.Node) {
 	})
 }
 
-// goesAway reports whether a change of a node has runners on it move elsewhere.
+// goesAway reports whether a change of a node means that its runners should be replaced elsewhere.
 func goesAway(before, n *state.Node) bool {
 	bad := func(n *state.Node) bool {
 		return n != nil && (n.Stage == muster.NodeDraining || n.Intent == muster.NodeDrain || n.Health == muster.NodeBroken)
@@ -276,7 +294,7 @@ func goesAway(before, n *state.Node) bool {
 	return bad(n) && !bad(before)
 }
 
-// signal has environments decided about, those that are marked; with press at once.
+// signal wakes the loop to decide about the marked environments; with press at once.
 func (r *Runners) signal(press bool) {
 	wait.Poke(r.wake)
 	if press {
@@ -284,7 +302,7 @@ func (r *Runners) signal(press bool) {
 	}
 }
 
-// handOutLocked gives warm runners to those who wait, the first first.
+// handOutLocked gives warm runners to the waiting claims, in order.
 func (r *Runners) handOutLocked(p *pool) {
 	for p.waiters.Len() > 0 {
 		id := p.pop(r.standing)
@@ -297,7 +315,7 @@ func (r *Runners) handOutLocked(p *pool) {
 	}
 }
 
-// turn decides about environments, again and again.
+// turn decides about environments until ctx ends.
 func (r *Runners) turn(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -307,7 +325,7 @@ func (r *Runners) turn(ctx context.Context) {
 			return
 		case <-timer.C:
 		case <-r.wake:
-			// Claims come in bursts: one decision for many.
+			// Claims come in bursts. One decision serves many.
 			if !r.gather(ctx) {
 				return
 			}
@@ -326,7 +344,7 @@ func (r *Runners) endClaims(ctx context.Context) {
 			return
 		case <-timer.C:
 		case <-r.claims:
-			// Most are of new claims, which are not due yet.
+			// Most changes are new claims, which are not due yet.
 			if !wait.For(ctx, linger) {
 				return
 			}
@@ -335,7 +353,7 @@ func (r *Runners) endClaims(ctx context.Context) {
 	}
 }
 
-// again sets a timer to the next deadline, 0 for none, and to resync at the latest.
+// again sets a timer to the next deadline, but not later than resync; 0 means no deadline.
 func (r *Runners) again(timer *time.Timer, next muster.Time) {
 	wait := resync
 	if next != 0 {
@@ -344,7 +362,7 @@ func (r *Runners) again(timer *time.Timer, next muster.Time) {
 	timer.Reset(wait)
 }
 
-// forgetGone purges, once in a while.
+// forgetGone purges ended runners at regular times.
 func (r *Runners) forgetGone(ctx context.Context) {
 	tick := time.NewTicker(resync)
 	defer tick.Stop()
@@ -358,10 +376,11 @@ func (r *Runners) forgetGone(ctx context.Context) {
 	}
 }
 
-// now is the log's time, and not before what is in the state.
+// now returns the log's time, which is never before that of the state.
 func (r *Runners) now() muster.Time { return max(r.cfg.Clock.Now(), r.cfg.State.Latest().Meta().Time) }
 
-// gather waits for what comes together; false if ctx ends first.
+// gather waits for further changes, first for debounce, then for linger unless the matter presses.
+// It reports false if ctx ends first.
 func (r *Runners) gather(ctx context.Context) bool {
 	for _, wait := range []struct {
 		d     time.Duration

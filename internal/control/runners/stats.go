@@ -1,17 +1,20 @@
 package runners
 
-// Stats are figures since the start of the leadership.
+// Stats are figures since this server began to lead.
 type Stats struct {
-	// Claims were made; Hits of them found a runner warm; Refused found none, at once or within their wait.
+	// Claims is how many claims were made. Hits is how many of them found a warm runner. Refused is
+	// how many got none, at once or within their wait.
 	Claims, Hits, Refused uint64
-	// Wait is how long claims took, Start how long runners took from their placement to warm; in seconds.
+	// Wait is how long claims took. Start is how long runners took from placement to warm. Both are
+	// in seconds.
 	Wait, Start Times
 }
 
-// Times is a histogram: how many observations were at most each bound.
+// Times is a histogram. Counts[i] is how many observations were at most Bounds[i] and above the
+// bound before it; the last count has those above all bounds.
 type Times struct {
 	Bounds []float64
-	Counts []uint64 // of the bound and not of the one before; one more: above all
+	Counts []uint64 // one more than Bounds
 	Sum    float64
 }
 
@@ -26,7 +29,7 @@ func newTimes(bounds ...float64) Times {
 	return Times{Bounds: bounds, Counts: make([]uint64, len(bounds)+1)}
 }
 
-// Observe adds one.
+// Observe adds one observation.
 func (t *Times) Observe(v float64) {
 	i := 0
 	for i < len(t.Bounds) && v > t.Bounds[i] {
@@ -36,7 +39,7 @@ func (t *Times) Observe(v float64) {
 	t.Sum += v
 }
 
-// Stats are the present ones.
+// Stats returns the current figures, as copies.
 func (r *Runners) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

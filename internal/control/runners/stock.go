@@ -15,11 +15,12 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// together is how many environments are decided about at once. The log commits their facts together, so that
-// thousands that change at the same time wait for few writes of the disk.
+// together is how many environments are decided about at the same time. The log commits their facts
+// together, so that thousands of environments that change at once wait for few writes of the disk.
 const together = 256
 
-// stock decides about the environments that have changed, or whose time has come, and returns when the next one's does.
+// stock decides about the environments that have changed or whose time has come. It returns when
+// the next one's time comes; 0 if none has one.
 func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time) {
 	var due []*pool
 	r.mu.Lock()
@@ -34,6 +35,7 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 			due = append(due, p)
 		}
 	}
+	// The marks are cleared before the decisions: a change during them marks the environment again.
 	clear(r.dirty)
 	r.mu.Unlock()
 	slices.SortFunc(due, func(a, b *pool) int { return cmp.Compare(a.uid, b.uid) })
@@ -51,8 +53,8 @@ func (r *Runners) stock(ctx context.Context, now muster.Time) (next muster.Time)
 	return next
 }
 
-// decide decides about one environment. The picture and the snapshot are not older than the change that marked the environment;
-// what comes after them marks it again.
+// decide decides about one environment. The demand and the snapshot are at least as new as the
+// change that marked it; a later change marks it again.
 func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
 	r.mu.Lock()
 	demand := p.picture(now, r.began)
@@ -66,6 +68,7 @@ func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
 			if !muster.IsKind(err, muster.FaultConflict) {
 				r.log.Warn("what an environment wants cannot be written down", "environment", j.Key.String(), "error", err)
 			}
+			// Nothing was committed. Try again soon.
 			d.Wake = now.Add(time.Second)
 		}
 	}
@@ -75,7 +78,8 @@ func (r *Runners) decide(ctx context.Context, p *pool, now muster.Time) {
 	r.wakeAtLocked(p, d.Wake)
 }
 
-// wakeAtLocked sets when a pool is decided about even if nothing changes; 0: not by time.
+// wakeAtLocked sets when a pool is decided about even if nothing changes; 0 means not by time. The
+// pool leaves the tree before its key changes.
 func (r *Runners) wakeAtLocked(p *pool, at muster.Time) {
 	r.wakes.Delete(p)
 	p.wake = at
@@ -84,7 +88,8 @@ func (r *Runners) wakeAtLocked(p *pool, at muster.Time) {
 	}
 }
 
-// alert is since when too few are warm, once that has lasted; 0: it has not.
+// alert returns since when too few runners are warm, once that has lasted as long as the
+// environment allows; else 0.
 func (r *Runners) alert(p *pool, j *state.Job, d *warm.Decision, now muster.Time) muster.Time {
 	if !d.Short {
 		p.shortSince = 0
@@ -107,6 +112,8 @@ func (r *Runners) alert(p *pool, j *state.Job, d *warm.Decision, now muster.Time
 	return 0
 }
 
+// carryOut commits a decision: the wanted numbers first, then the stops. Nothing is proposed if
+// nothing changes. After an error the rest is left for the next decision.
 func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, alert muster.Time) error {
 	e := j.Env
 	if d.Count != e.Wanted || d.Priority != e.Priority && d.Count > j.NextIndex || d.Stock != e.Stock || d.Floor != e.Floor || d.Why != e.Why || d.Drop || alert != e.Alert {
@@ -133,7 +140,8 @@ func (r *Runners) carryOut(ctx context.Context, j *state.Job, d *warm.Decision, 
 	return nil
 }
 
-// expire ends claims whose time is over or whose client left, and returns when the next one's is.
+// expire ends the claims whose time is over or whose client has left, and commits uses now and
+// then. It returns when the next claim is due.
 func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time) {
 	var over []state.Expiry
 	var used []state.Touch
@@ -147,6 +155,7 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 	snap.DueClaims(func(c *state.Claim) bool {
 		if c.Due() > now {
 			later(c.Due())
+			// They come in the order of their deadlines, so all later ones are not due either.
 			return false
 		}
 		last := r.lastLocked(c, now)
@@ -159,6 +168,7 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 		case last+c.Idle <= now:
 			over = append(over, state.Expiry{Claim: c.ID, Modified: c.Modified, Reason: fmt.Sprintf("nothing was done with its runner for %s", muster.Time.Sub(c.Idle, 0))})
 		default:
+			// It was used since the log's last entry about it, so it is not idle yet.
 			later(last + c.Idle)
 			if c.Deadline != 0 {
 				later(c.Deadline)
@@ -193,13 +203,13 @@ func (r *Runners) expire(ctx context.Context, now muster.Time) (next muster.Time
 	return next
 }
 
-// clientLeft is why a claim is released that no client knows.
+// clientLeft is the reason for the release of a claim that no client knows.
 const clientLeft = "its client left before it had the answer"
 
-// leftTime is for how long a claim is waited for that may be in the log or may come there.
+// leftTime is for how long a claim is looked for that may still get into the log.
 const leftTime = 10 * time.Minute
 
-// leave notes a claim that no client knows: it is released once it is in the log.
+// leave remembers a claim that no client knows: expire releases it once it is in the log.
 func (r *Runners) leave(id muster.ClaimID) {
 	r.mu.Lock()
 	r.left[id] = r.cfg.Clock.Now()
@@ -207,7 +217,8 @@ func (r *Runners) leave(id muster.ClaimID) {
 	wait.Poke(r.claims)
 }
 
-// leftLocked are the claims to be released whose clients have left. It forgets those that have ended, or that did not come.
+// leftLocked returns the claims to release whose clients have left. It forgets those that have
+// ended, and those that did not get into the log in time.
 func (r *Runners) leftLocked(snap *state.Snapshot, now muster.Time) (release []muster.ClaimID) {
 	for id, since := range r.left {
 		switch c := snap.Claim(id); {
@@ -221,13 +232,15 @@ func (r *Runners) leftLocked(snap *state.Snapshot, now muster.Time) (release []m
 	return release
 }
 
-// writeEvery is how much later than what is written down a use must be to be written down.
+// writeEvery is by how much a use must be later than the one in the log to be committed. It is a
+// part of the idle time, so that a new leader, which has only the log's word, does not end a claim
+// much too early.
 func writeEvery(idle muster.Time) muster.Time {
 	return max(idle/4, muster.Time((5 * time.Second).Microseconds()))
 }
 
-// lastLocked is when a claim's runner was last used. What was used under another leader is not
-// known here, so it counts from the beginning of this one.
+// lastLocked returns when a claim's runner was last used. Uses under an earlier leader are unknown
+// here, so the time counts from the start of this one at the earliest.
 func (r *Runners) lastLocked(c *state.Claim, now muster.Time) muster.Time {
 	last := max(c.Used, r.began)
 	if u := r.uses[c.ID]; u != nil {
@@ -239,7 +252,7 @@ func (r *Runners) lastLocked(c *state.Claim, now muster.Time) muster.Time {
 	return last
 }
 
-// purge forgets runners that are long gone. It looks at none that stay.
+// purge forgets runners that have ended long ago. It looks only at those.
 func (r *Runners) purge(ctx context.Context, now muster.Time) {
 	var ids []muster.AllocID
 	taken := map[*pool][]gone{}
@@ -260,6 +273,7 @@ func (r *Runners) purge(ctx context.Context, now muster.Time) {
 			}
 			// Those that were forgotten all the same are refused the next time.
 			r.mu.Lock()
+			// Put all back. The state refuses those that were purged all the same the next time.
 			for p, past := range taken {
 				p.gone = append(past, p.gone...)
 			}
