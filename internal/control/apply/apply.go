@@ -13,74 +13,81 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Snapshots has the newest state. *state.State is one.
+// Snapshots has the newest state. *state.State implements it.
 type Snapshots interface {
 	Latest() *state.Snapshot
 }
 
-// Deliveries knows which evaluations are out with whom; the broker does. Over
-// names those of the jobs that are not, or no longer, out by the token. It must
-// not block.
-//
-// Ahead tells what comes before a plan of the given priority: of the evaluations of a higher one that are ready or
-// out, how many members of each shape want room in the snapshot, which is the newest. Many says
-// that they are too many to tell apart. It must not block either.
+// Deliveries knows which evaluations are out with which worker; the broker implements it. Its
+// methods must not block.
 type Deliveries interface {
+	// Over returns those of the jobs that are not, or no longer, out by the token.
 	Over(token uint64, jobs []muster.JobUID) []muster.JobUID
+	// Ahead returns what comes before a plan of the given priority: of the evaluations of a higher
+	// priority that are ready or out, how many members of each shape want room in the snapshot,
+	// which is the newest one. many reports that there are too many shapes to list.
 	Ahead(snap *state.Snapshot, priority int) (needs []verify.Need, many bool)
 }
 
-// Config of an applier. Zero numbers mean the defaults.
+// Config configures an applier. The first three fields are required; zero numbers mean the
+// defaults.
 type Config struct {
 	Snapshots  Snapshots
 	Proposer   state.Proposer
 	Deliveries Deliveries
 	Logger     *slog.Logger
 
-	// BatchPlacements: no further plan is taken into a fact that has as many. Default: 8192.
+	// BatchPlacements bounds a batch: a fact that has as many placements takes no further plan.
+	// Default: 8192.
 	BatchPlacements int
-	// InFlight is how many facts may be on their way at once: while the disk
-	// works on one, the next is verified. Default: 2.
+	// InFlight is how many facts may be under way at the same time: while the disk works on one,
+	// the next is verified. Default: 2.
 	InFlight int
 	// OddLimit is how many parts of plans a node may refuse for no known reason within OddWindow
-	// before health is told. Default: 15 in ten minutes; negative: never.
+	// before the state is told. Default: 15 in ten minutes; a negative limit means never.
 	OddLimit  int
 	OddWindow time.Duration
 }
 
-// Applier takes plans and commits what holds of them.
+// Applier verifies plans and commits what holds of them. One goroutine, that of Run, verifies; each
+// fact under way has a goroutine that waits for the log.
 type Applier struct {
 	cfg   Config
 	log   *slog.Logger
 	queue chan *request
 
-	// Of Run's goroutine.
-	flights []*flight // the oldest first
-	landed  uint64    // newest index committed
+	// The next four belong to the goroutine of Run. flights are the facts under way, the oldest
+	// first.
+	flights []*flight
+	// landed is the newest index that a fact was committed at.
+	landed uint64
+	// odd has the times of strange refusals, by node. telling waits for the facts about them.
 	odd     map[muster.NodeID][]time.Time
 	telling sync.WaitGroup
 
+	// mu guards stats.
 	mu    sync.Mutex
 	stats Stats
 }
 
-// Stats counts since New.
+// Stats holds counts since New.
 type Stats struct {
 	Plans      uint64 // answered
-	Partial    uint64 // of them some was refused
-	Refused    uint64 // of them all was refused
+	Partial    uint64 // answered, and a part was refused
+	Refused    uint64 // answered, and all was refused
 	Failed     uint64 // answered with an error
 	Batches    uint64 // facts committed
 	Placements uint64 // committed
 	Refusals   uint64 // placements and stops refused
 	Stops      uint64 // allocations told to stop by a plan
 	Odd        uint64 // parts of plans refused for no known reason
-	Yielded    uint64 // placements refused for the sake of work of higher priority
-	// Waits is the sum over facts of the time from verified to applied.
+	Yielded    uint64 // placements refused because work of higher priority needs the room
+	// Waits is the time from the verification to the commit, summed over facts.
 	Waits time.Duration
 }
 
-// request is a plan that waits for its verdict.
+// request is a plan that waits for its verdict. Submit makes it; Run's goroutine fills it in and
+// then closes done, after which Submit reads it.
 type request struct {
 	verify.Submission
 	priority int
@@ -89,13 +96,14 @@ type request struct {
 	done     chan struct{}
 }
 
-// flight is a fact on its way into the log, and who waits for it.
+// flight is a fact under way to the log, with the requests that wait for it.
 type flight struct {
 	requests   []*request
 	placements []state.Placement
 	stops      []state.Stop
-	whole      bool
-	began      time.Time
+	// whole says that the log commits all of it or nothing.
+	whole bool
+	began time.Time
 
 	done   chan struct{} // closed when the fields below are final
 	index  uint64
@@ -126,17 +134,17 @@ func New(cfg Config) (*Applier, error) {
 	return &Applier{cfg: cfg, log: cfg.Logger, queue: make(chan *request), odd: map[muster.NodeID][]time.Time{}}, nil
 }
 
-// Stats is what happened so far.
+// Stats returns the current counts.
 func (a *Applier) Stats() Stats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stats
 }
 
-// Submit has a plan verified and committed, and waits for the verdict. A plan
-// that changes nothing is answered at once. After an error it is not known
-// whether anything was committed; planning again on the newest state is safe. It
-// may be called from any goroutine, and waits for Run.
+// Submit has a plan verified and committed, and waits for the verdict. A plan that changes nothing
+// is answered at once. After an error it is unknown whether anything was committed; the caller may
+// plan again on the newest state in any case, because two plans for the same attempt collide in the
+// state. It may be called from any goroutine. It waits until Run takes the plan or ctx ends.
 func (a *Applier) Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error) {
 	if len(s.Placements)+len(s.Stops) == 0 {
 		a.count(func(st *Stats) { st.Plans++ })
@@ -148,15 +156,17 @@ func (a *Applier) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 	case <-ctx.Done():
 		return verify.Verdict{}, fmt.Errorf("plan with %d placements: %w", len(s.Placements), ctx.Err())
 	}
-	// Not cut short by ctx: what is on its way is answered, and soon, because Run's own ctx bounds it.
+	// ctx does not cut this short: a plan that was taken is answered soon, because Run's ctx bounds
+	// it.
 	<-r.done
 	return r.verdict, r.err
 }
 
-// Run serves Submit until ctx ends, and returns nil when all that was taken
-// is answered.
+// Run serves Submit until ctx ends. It returns nil when all plans that it took are answered.
 func (a *Applier) Run(ctx context.Context) error {
 	for {
+		// A nil channel is never ready: with enough facts under way no plan is taken. Facts land in
+		// the order in which they were sent.
 		in := a.queue
 		if len(a.flights) >= a.cfg.InFlight {
 			in = nil
@@ -184,7 +194,7 @@ func (a *Applier) Run(ctx context.Context) error {
 	}
 }
 
-// gather takes whoever else is waiting.
+// gather adds the plans that wait already to the first one, up to the size of a batch.
 func (a *Applier) gather(first *request) []*request {
 	batch := []*request{first}
 	n := len(first.Placements)
@@ -200,10 +210,12 @@ func (a *Applier) gather(first *request) []*request {
 	return batch
 }
 
-// step verifies a batch and sends what holds of it on its way.
+// step verifies a batch and proposes what holds of it.
 func (a *Applier) step(ctx context.Context, batch []*request) {
 	snap := a.cfg.Snapshots.Latest()
 	ledger := verify.On(snap)
+	// What is under way counts as committed. If the log refuses it, only room is left unused for a
+	// moment.
 	for _, f := range a.flights {
 		ledger.Count(f.placements)
 		ledger.CountStops(f.stops)
@@ -211,6 +223,7 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 	f := &flight{done: make(chan struct{}), began: time.Now()}
 	flights := []*flight{f}
 	var idle []*request
+	// Plans of higher priority are verified first.
 	heads := &heads{snap: snap, ask: a.cfg.Deliveries, of: map[int]head{}}
 	heads.sort(batch)
 	for _, r := range batch {
@@ -222,7 +235,8 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 		}
 		to := f
 		if r.Whole {
-			// What the state refuses of it takes all of it along, and nobody else's.
+			// A whole plan has a fact of its own: if the state refuses a part of it, all of it
+			// goes, and no other plan is affected.
 			to = &flight{done: make(chan struct{}), began: f.began, whole: true}
 			flights = append(flights, to)
 		}
@@ -233,8 +247,8 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 	for _, f := range flights {
 		a.send(ctx, f)
 	}
-	// Who has nothing to commit was refused by the snapshot, or by what is on its
-	// way: planning again makes sense when that has landed.
+	// A plan of which nothing holds was refused because of the snapshot, or of what is under way.
+	// It is answered when that has landed: planning again makes sense only then.
 	for _, r := range idle {
 		if n := len(a.flights); n > 0 {
 			a.flights[n-1].requests = append(a.flights[n-1].requests, r)
@@ -244,7 +258,7 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 	}
 }
 
-// send has the log commit what a flight carries.
+// send has the log commit a flight. It returns at once; done is closed when the result is known.
 func (a *Applier) send(ctx context.Context, f *flight) {
 	if len(f.placements)+len(f.stops) == 0 {
 		return
@@ -256,13 +270,15 @@ func (a *Applier) send(ctx context.Context, f *flight) {
 	}()
 }
 
-// verify refuses what is planned for jobs whose delivery is over, and has the ledger look at the rest.
+// verify refuses the parts for jobs whose delivery is over and the parts that must yield, and has
+// the ledger verify the rest.
 func (a *Applier) verify(ledger *verify.Ledger, heads *heads, r *request) verify.Verdict {
 	fresh, v := a.split(r)
 	yielded := heads.yield(ledger, r.priority, &fresh)
 	v.Refused = append(v.Refused, yielded...)
 	v.Yielded = len(yielded) > 0
 	a.count(func(st *Stats) { st.Yielded += uint64(len(yielded)) })
+	// All or nothing: a part is refused, so nothing of the plan goes on.
 	if r.Whole && len(v.Refused)+len(v.RefusedStops) > 0 {
 		v.Refresh = a.cfg.Snapshots.Latest().Index()
 		return v
@@ -273,7 +289,8 @@ func (a *Applier) verify(ledger *verify.Ledger, heads *heads, r *request) verify
 	return held
 }
 
-// split takes out of a plan what is for jobs whose delivery is over, as refused.
+// split removes from a plan what is for jobs whose delivery is over, and returns that as refused.
+// Without this check a slow worker could place a job that another worker has by now.
 func (a *Applier) split(r *request) (fresh verify.Submission, stale verify.Verdict) {
 	seen := make(map[muster.JobUID]bool, 16)
 	var jobs []muster.JobUID
@@ -315,7 +332,7 @@ func (a *Applier) split(r *request) (fresh verify.Submission, stale verify.Verdi
 	return fresh, stale
 }
 
-// land answers those who wait for a fact that is applied, or lost.
+// land answers the plans of a fact that is committed, or whose commit failed.
 func (a *Applier) land(f *flight) {
 	wait := time.Since(f.began)
 	if f.err != nil {
@@ -333,7 +350,7 @@ func (a *Applier) land(f *flight) {
 		s.Waits += wait
 	})
 	if n := len(f.result.Refused) + len(f.result.RefusedStops); n > 0 {
-		// The state moved on between verifying and applying.
+		// The state has changed between the verification and the commit.
 		first := ""
 		if len(f.result.Refused) > 0 {
 			first = f.result.Refused[0].Reason
@@ -348,8 +365,8 @@ func (a *Applier) land(f *flight) {
 	}
 }
 
-// strike moves what the state refused from the committed to the refused of the
-// plan that it came from. Of a whole plan all is gone then.
+// strike moves what the state refused from the placements and stops of its plan to the refused
+// ones. Of a whole plan nothing is kept.
 func strike(f *flight) {
 	type attempt struct {
 		alloc muster.AllocID
@@ -386,6 +403,8 @@ func strike(f *flight) {
 	}
 }
 
+// answer completes a request and counts it. r.err and r.verdict are set before done is closed, so
+// that Submit may read them without a lock.
 func (a *Applier) answer(r *request, err error) {
 	r.verdict.Refresh = max(r.verdict.Refresh, a.landed)
 	if r.err = err; err != nil {
@@ -406,6 +425,7 @@ func (a *Applier) answer(r *request, err error) {
 	close(r.done)
 }
 
+// count changes the statistics.
 func (a *Applier) count(fn func(*Stats)) {
 	a.mu.Lock()
 	fn(&a.stats)
