@@ -18,35 +18,38 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// Config is what a check needs.
+// Config holds what a check needs.
 type Config struct {
+	// Name is the provider's name in the configuration.
 	Name     muster.ProviderName
 	Provider cloud.Provider
-	// Dial and what follows are the link's. All but Dial may be nil.
+	// Dial and the four functions below it are those of the link: see link.Config. All but Dial may
+	// be nil.
 	Dial         func(ctx context.Context, n *state.Node) (net.Conn, error)
 	StartAgent   func(ctx context.Context, n *state.Node) error
 	StartsItself func(n *state.Node) bool
 	Enter, Leave func(id muster.NodeID)
-	// Fence is what is put on what the agent is sent.
+	// Fence returns the fence for what is sent to the agent.
 	Fence func() wire.Fence
-	// Shelter keeps the fleet from adopting the instance of a token until end is called,
-	// which says whether it was destroyed.
+	// Shelter keeps the fleet from adopting or destroying the instance of a token until end is
+	// called. destroyed tells end whether the check destroyed the instance.
 	Shelter func(t muster.Token) (end func(destroyed bool))
-	// Say is told of each step.
+	// Say reports the result of a step to the operator, in words.
 	Say    func(step, text string)
 	Logger *slog.Logger
 }
 
 // Want is what to try.
 type Want struct {
-	// Offering to launch; empty: the cheapest that is available.
+	// Offering is the offering to launch. Empty means the cheapest available one.
 	Offering muster.OfferingName
-	Command  []string
-	// Timeout of all up to the destroy, which has a time of its own.
+	// Command is run on the node.
+	Command []string
+	// Timeout bounds everything but the destroy, which has its own time limit.
 	Timeout time.Duration
 }
 
-// Steps, as Config.Say names them.
+// The steps, as Config.Say names them.
 const (
 	stepOffers  = "offers"
 	stepCreate  = "create"
@@ -57,16 +60,27 @@ const (
 )
 
 const (
-	destroyFor                 = 2 * time.Minute
-	listFor                    = time.Minute      // until a list has to show what was made
-	authFor                    = 15 * time.Second // of being refused, or of another host key, before it counts; hosts get their keys while they boot
-	retryFirst, retryLongest   = 100 * time.Millisecond, 5 * time.Second
-	bootFor                    = time.Second // before its agent is started from outside
-	askCPU                     = muster.MilliCPU(100)
-	askMemory                  = 64 * muster.MiB
+	// destroyFor bounds all attempts to destroy the instance.
+	destroyFor = 2 * time.Minute
+	// listFor is within which time a list must show the instance.
+	listFor = time.Minute
+	// authFor is for how long a host may refuse the login or show another host key before the check
+	// fails. Hosts get their keys while they boot.
+	authFor = 15 * time.Second
+	// The delays between attempts: the first, which doubles, and the longest.
+	retryFirst, retryLongest = 100 * time.Millisecond, 5 * time.Second
+	// bootFor is how long the instance gets to start its agent by itself.
+	bootFor = time.Second
+	// The resources of the command: small, so that each machine has them.
+	askCPU    = muster.MilliCPU(100)
+	askMemory = 64 * muster.MiB
+	// outputLimit bounds the output that the agent keeps, outputInWords the part of it that is
+	// shown, in bytes.
 	outputLimit, outputInWords = 64 << 10, 600
 )
 
+// check is one check. node stands for the instance in calls to the link; it is in no state. It
+// lives for one Run, in one goroutine.
 type check struct {
 	Config
 	want     Want
@@ -74,7 +88,8 @@ type check struct {
 	node     *state.Node
 }
 
-// Run does all of it. The error says in words what did not go well.
+// Run makes a check. The error says in words what failed. The instance is destroyed even if a step
+// fails or ctx ends.
 func Run(ctx context.Context, cfg Config, want Want) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -87,14 +102,18 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	}
 	draw := strings.ToLower(rand.Text())
 	id := muster.NodeID("check-" + draw[:8])
+	// The stage is that of a new node, so the functions of the link treat the instance like one.
 	c.node = &state.Node{ID: id, Token: muster.Token("check-" + draw), Offering: c.offering, Stage: muster.NodeBooting, Launched: muster.At(time.Now())}
+	// Sheltered before the instance is created: a list could show it at once.
 	end := cfg.Shelter(c.node.Token)
 	if cfg.Enter != nil {
 		cfg.Enter(id)
 	}
+	// Leave runs last, after the destroy: it closes the connection to the host.
 	if cfg.Leave != nil {
 		defer cfg.Leave(id)
 	}
+	// The steps follow each other; the first failure ends them.
 	err := c.create(tryCtx)
 	if err == nil {
 		if err = c.boot(tryCtx); err == nil {
@@ -107,12 +126,14 @@ func Run(ctx context.Context, cfg Config, want Want) error {
 	if ctx.Err() != nil && err != nil {
 		err = fmt.Errorf("the check was broken off: %w", err)
 	}
+	// Without the caller's ctx: an operator who breaks the check off must not leave an instance
+	// behind.
 	destroyed := c.destroy(context.WithoutCancel(ctx))
 	end(destroyed == nil)
 	return errors.Join(err, destroyed)
 }
 
-// choose finds the offering.
+// choose picks the offering to launch.
 func (c *check) choose(ctx context.Context) error {
 	offers, err := c.Provider.Offers(ctx)
 	if err != nil {
@@ -140,6 +161,8 @@ func (c *check) choose(ctx context.Context) error {
 	return nil
 }
 
+// create launches the instance. After an error an instance may exist all the same; destroy looks
+// for it.
 func (c *check) create(ctx context.Context) error {
 	began := time.Now()
 	made := c.Provider.Create(ctx, []cloud.Intent{{Token: c.node.Token, Node: c.node.ID, Offering: c.offering.Name, Zone: c.offering.Zone, Market: c.offering.Market}})
@@ -149,14 +172,16 @@ func (c *check) create(ctx context.Context) error {
 	case made[0].Err != nil:
 		return fmt.Errorf("no instance was made (%s): %w", muster.KindOf(made[0].Err), cause(ctx, made[0].Err))
 	}
+	// From here on destroy knows the instance and needs no list.
 	c.node.Instance, c.node.StageSince = made[0].Instance.ID, muster.At(time.Now())
 	c.Say(stepCreate, fmt.Sprintf("instance %s was made in %s", c.node.Instance, took(began)))
 	return nil
 }
 
+// took is the time since a step began, rounded for display.
 func took(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }
 
-// cause prefers why the context ended to what a call made of that.
+// cause returns why the context ended, if it has, with the error of the last attempt behind it.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w; last: %w", context.Cause(ctx), err)
@@ -164,12 +189,13 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// boot waits for the agent.
+// boot waits until the agent answers. It gives up early only on errors of keys that persist.
 func (c *check) boot(ctx context.Context) error {
 	began := time.Now()
 	client := c.client()
 	defer client.Close()
 	told := ""
+	// refused is since when each attempt has failed because of keys.
 	var refused time.Time
 	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		err := c.answers(ctx, client, began)
@@ -184,6 +210,7 @@ func (c *check) boot(ctx context.Context) error {
 		case time.Since(refused) > authFor:
 			return fmt.Errorf("its agent cannot be reached, and that has not changed for %s: %w", authFor, err)
 		}
+		// Each different error is shown once.
 		if ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
 			c.Say(stepBoot, "not yet: "+told)
@@ -194,8 +221,8 @@ func (c *check) boot(ctx context.Context) error {
 	}
 }
 
-// isRefusal reports whether an agent is not reached because of keys. The link says of all its faults that the agent is
-// unavailable; why is below that.
+// isRefusal reports whether an agent is out of reach because of keys. The transport reports all its
+// faults as unavailable; the cause is below that.
 func isRefusal(err error) bool {
 	for f := (*muster.Fault)(nil); errors.As(err, &f); err = f.Err {
 		if f.Kind == muster.FaultAuth {
@@ -205,15 +232,18 @@ func isRefusal(err error) bool {
 	return false
 }
 
+// client makes a client of the instance's agent.
 func (c *check) client() *wire.Client {
 	return wire.NewClient(func(ctx context.Context) (net.Conn, error) { return c.Dial(ctx, c.node) })
 }
 
-// answers asks the agent once, and has it started if nobody answers.
+// answers asks the agent once, and has it started if it does not answer. It returns an error until
+// the agent answers and can run work.
 func (c *check) answers(ctx context.Context, client *wire.Client, began time.Time) error {
 	hello, err := client.Hello(ctx)
 	switch {
 	case err == nil && hello.Node != c.node.ID:
+		// The address may belong to another machine.
 		return muster.Faultf(muster.FaultConflict, "the agent that answers is of node %s", hello.Node)
 	case err == nil && len(hello.Runtimes) == 0:
 		return muster.Faultf(muster.FaultUnavailable, "its agent answers, and no runtime works there: %s", strings.Join(hello.Problems, "; "))
@@ -224,6 +254,7 @@ func (c *check) answers(ctx context.Context, client *wire.Client, began time.Tim
 		}
 		return nil
 	case c.StartAgent == nil, time.Since(began) < bootFor && (c.StartsItself == nil || c.StartsItself(c.node)):
+		// It needs no start from outside, or may still start by itself.
 		return err
 	}
 	if startErr := c.StartAgent(ctx, c.node); startErr != nil {
@@ -232,8 +263,8 @@ func (c *check) answers(ctx context.Context, client *wire.Client, began time.Tim
 	return err
 }
 
-// destroy ends the instance, and asks again for as long as is bearable. Whether one was made is
-// not always known: then it is looked for.
+// destroy ends the instance. It tries until destroyFor is over. If it is unknown whether an
+// instance was created, it looks for one.
 func (c *check) destroy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyFor)
 	defer cancel()
@@ -258,7 +289,8 @@ func (c *check) destroy(ctx context.Context) error {
 	}
 }
 
-// instances are those to destroy: the one that was answered, or what bears the token.
+// instances returns the instances to destroy: the one from the answer of the provider, or those
+// that carry the token.
 func (c *check) instances(ctx context.Context) ([]muster.InstanceID, error) {
 	if c.node.Instance != "" {
 		return []muster.InstanceID{c.node.Instance}, nil
@@ -273,6 +305,7 @@ func (c *check) instances(ctx context.Context) ([]muster.InstanceID, error) {
 			ids = append(ids, all[i].ID)
 		}
 	}
+	// An incomplete list does not prove that there is none.
 	if !complete && len(ids) == 0 {
 		return nil, muster.Faultf(muster.FaultTransient, "its list is not complete")
 	}

@@ -1,9 +1,11 @@
-// Package check tries a provider out from end to end: one instance is launched,
-// its agent is waited for, one command is run there, the provider's list has to show it, and the instance
-// is destroyed, whatever happened before.
+// Package check tries a provider from end to end. It launches one instance, waits for its agent,
+// runs one command there, waits until the provider's list shows the instance, and destroys it,
+// whatever happened before.
 //
-// The instance is no node: no pool counts it and no work is placed on it. The fleet
-// shelters its token from being adopted meanwhile; should this server die, or the destroy not succeed,
-// the fleet finds the instance by its tags, in a pool that nobody configured, and ends it. It must never leave an
-// instance behind without that. The server runs it for `muster provider check`.
+// The instance is no node: no pool counts it, and no work is placed on it. The fleet shelters its
+// token from adoption meanwhile. If this server crashes or the destroy fails, the fleet finds the
+// instance by its tags, which name no configured pool, and destroys it.
+//
+// Package check must never leave an instance behind in a way that the fleet cannot find. The server
+// runs it for `muster provider check`.
 package check

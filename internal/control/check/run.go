@@ -14,11 +14,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// run runs the command on the node, as work is run.
+// run runs the command on the node, through the same messages as any work.
 func (c *check) run(ctx context.Context) error {
 	began := time.Now()
 	client := c.client()
 	defer client.Close()
+	// The job exists only in this message. Its uid is the node's id, so it collides with no other.
 	uid := muster.JobUID(c.node.ID)
 	id := muster.NewAllocID(uid, 0, 1)
 	line := strings.Join(c.want.Command, " ")
@@ -37,6 +38,7 @@ func (c *check) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the command %q did not end: %w", line, cause(ctx, err))
 	}
+	// The output is read before the instance is destroyed.
 	stdout, stderr := c.output(ctx, client, r, wire.Stdout), c.output(ctx, client, r, wire.Stderr)
 	if r.Outcome != muster.OutcomeSucceeded {
 		why := string(r.Outcome)
@@ -52,10 +54,11 @@ func (c *check) run(ctx context.Context) error {
 	return nil
 }
 
-// result waits for the end of the allocation.
+// result waits for the end of the allocation. A stream that breaks is opened again.
 func (c *check) result(ctx context.Context, client *wire.Client, id muster.AllocID) (wire.AllocReport, error) {
 	for delay := retryFirst; ; delay = min(2*delay, retryLongest) {
 		var last error
+		// The first report of a stream is a whole one, so an end before that is in it.
 		for report, err := range client.Reports(ctx) {
 			if last = err; err != nil {
 				break
@@ -72,8 +75,8 @@ func (c *check) result(ctx context.Context, client *wire.Client, id muster.Alloc
 	}
 }
 
-// list waits until the provider's list shows the instance as what it is. What is not listed, or
-// without its tags, can neither be found again nor be swept.
+// list waits until the provider's list shows the instance with its tags. Otherwise the fleet could
+// neither find an instance again nor destroy one that it does not know.
 func (c *check) list(ctx context.Context) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, listFor, muster.Faultf(muster.FaultUnavailable, "it took longer than %s", listFor))
@@ -95,7 +98,7 @@ func (c *check) list(ctx context.Context) error {
 	}
 }
 
-// shown looks once.
+// shown looks at the list once, and returns what is wrong with it.
 func (c *check) shown(ctx context.Context) error {
 	all, complete, err := c.everything(ctx)
 	if err != nil {
@@ -116,8 +119,10 @@ func (c *check) shown(ctx context.Context) error {
 	return muster.Faultf(muster.FaultNotFound, "instance %s is not among the %d of its list", c.node.Instance, len(all))
 }
 
-// everything is the provider's list, and whether it is complete.
+// everything reads all pages of the provider's list. complete is what the provider says of the last
+// page.
 func (c *check) everything(ctx context.Context) (all []cloud.Instance, complete bool, err error) {
+	// maxPages stops a list whose cursor never ends.
 	const maxPages = 10_000
 	cursor := ""
 	for range maxPages {
@@ -133,7 +138,7 @@ func (c *check) everything(ctx context.Context) (all []cloud.Instance, complete 
 	return nil, false, muster.Faultf(muster.FaultInternal, "its list does not end")
 }
 
-// output is the end of a stream, as far as it fits into a sentence.
+// output returns the end of a stream, short enough for a sentence.
 func (c *check) output(ctx context.Context, client *wire.Client, r wire.AllocReport, stream string) string {
 	s := r.Stdout
 	if stream == wire.Stderr {
@@ -147,7 +152,7 @@ func (c *check) output(ctx context.Context, client *wire.Client, r wire.AllocRep
 			return fmt.Sprintf("(not read: %v)", err)
 		}
 		defer func() { _ = o.Close() }()
-		// What could not be read is left out: the end that is told is the command's.
+		// A read error is ignored: what was read is still the command's output.
 		text, _ = io.ReadAll(io.LimitReader(o, outputInWords))
 	}
 	if len(text) > outputInWords {
