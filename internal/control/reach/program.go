@@ -17,27 +17,32 @@ import (
 	"github.com/musterhq/muster/internal/remote"
 )
 
-// Programs finds muster-node for an architecture, and knows its hash. The file is
-// read again when it has changed.
+// Programs finds the muster-node program for an architecture and its hash. It reads a file again
+// when the file has changed. Its methods may be called concurrently.
 type Programs struct {
-	// Own is that of this host's architecture.
+	// Own is the path of the program for this host's architecture.
 	Own string
-	// Dirs are looked through for muster-node-linux-ARCH, the first that has it counts.
+	// Dirs are searched in order for muster-node-linux-ARCH. They come before Own.
 	Dirs []string
 
+	// mu guards known, the files by path. It is not held while a file is read.
 	mu    sync.Mutex
 	known map[string]program // by path
 }
 
+// program is a file as it was when it was read. sum is its SHA-256 in hex.
 type program struct {
 	size     int64
 	modified time.Time
 	sum      string
 }
 
+// programMode is the file mode of the program on a host.
 const programMode = 0o755
 
-// Find is muster-node for hosts of an architecture, as a file to be put below dir.
+// Find returns muster-node for hosts of an architecture, as a file to put below dir. The hash is in
+// the file's name, so several versions can lie there side by side, and a running one is never
+// overwritten. FaultInvalid means that there is none for the architecture.
 func (p *Programs) Find(arch, dir string) (remote.File, error) {
 	path, err := p.path(arch)
 	if err != nil {
@@ -53,6 +58,7 @@ func (p *Programs) Find(arch, dir string) (remote.File, error) {
 	}, nil
 }
 
+// path returns the path of the program on this host.
 func (p *Programs) path(arch string) (string, error) {
 	name := "muster-node-linux-" + arch
 	for _, dir := range p.Dirs {
@@ -69,7 +75,7 @@ func (p *Programs) path(arch string) (string, error) {
 	return "", muster.Faultf(muster.FaultInvalid, "there is no %s in %q: put muster-node for that architecture there (node_binaries)", name, p.Dirs)
 }
 
-// hash reads a file unless it is known as it is now.
+// hash returns the hash of a file. It reads the file only if its size or time has changed.
 func (p *Programs) hash(path string) (program, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -19,58 +19,67 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// DefaultDir is Muster's directory on a host that is reached over SSH.
+// DefaultDir is Muster's directory on a host that is reached over SSH, unless the provider names
+// another one.
 const DefaultDir = "/var/lib/muster"
 
-// Waits between attempts to reach a host: short, because most of those that do not answer are just booting.
+// The delays between attempts to reach a host: the first, which doubles, and the longest. They are
+// short because most hosts that do not answer are booting.
 const dialFirst, dialLongest = 250 * time.Millisecond, 10 * time.Second
 
-// Probe is what a new instance must pass before it is given an agent.
+// Probe is the check that a new instance must pass before it gets an agent.
 type Probe struct {
-	// Command is for sh, run as the user who logs in; empty: no probe.
+	// Command is for sh, and is run as the login user. Empty means no probe.
 	Command string
+	// Timeout bounds the command; 0 means half a minute.
 	Timeout time.Duration
 }
 
-// Config is what a Reach needs.
+// Config holds what a Reach needs. Provider, Programs and Cluster are required.
 type Config struct {
-	// Provider is the configured one of a name; nil: none.
+	// Provider returns the configured provider with a name; nil if there is none.
 	Provider func(muster.ProviderName) cloud.Provider
 	Programs *Programs
-	// Probe of a node's pool or provider. May be nil: none.
+	// Probe returns the probe of a node's pool or provider. Nil means that no node has one.
 	Probe func(n *state.Node) Probe
-	// AgentArgs are what a pool's configuration adds to the arguments of its nodes' agents. May be nil.
+	// AgentArgs returns the arguments that a pool's configuration adds for the agents of its nodes.
+	// May be nil.
 	AgentArgs func(n *state.Node) []string
-	// Cluster is this server's.
+	// Cluster returns the id of this server's cluster.
 	Cluster func() string
 	Logger  *slog.Logger
-	// Silence, FirstWait and LongWait are remote's; 0: its defaults, and those above.
+	// Silence, FirstWait and LongWait are those of package remote. Zero means its default for
+	// Silence, and dialFirst and dialLongest.
 	Silence, FirstWait, LongWait time.Duration
 }
 
-// Reach is the ways to the nodes. All methods may be called at once.
+// Reach holds the connections to the nodes. All methods may be called concurrently.
 type Reach struct {
 	cfg  Config
 	log  *slog.Logger
 	pool *remote.Pool
 
+	// mu guards hosts and the fields of each host, and known. It is never held during a call to a
+	// host or a provider.
 	mu    sync.Mutex
 	hosts map[muster.NodeID]*host
+	// known has the parsed known_hosts files by path.
 	known map[string]*remote.KnownHosts // by path
 }
 
-// host is what is known of a node that is reached over SSH. Guarded by Reach's mu.
+// host is what is known about a node that was entered. Reach.mu guards it.
 type host struct {
+	// access is how to log in, as the provider said last.
 	access cloud.Access
-	// program is the path of muster-node there; empty: not known to be there.
+	// program is the path of muster-node on the host; empty if it is not known to be there.
 	program string
-	// prepared: its probe has passed and its agent was started by this process.
+	// prepared says that the probe has passed and this process has started the agent.
 	prepared bool
-	// told: that its sshd forbids forwarding.
+	// told says that its sshd forbids forwarding, as an operator should know.
 	told bool
 }
 
-// New makes a Reach; nothing is dialled before Run.
+// New makes a Reach. It dials nothing before Run.
 func New(cfg Config) (*Reach, error) {
 	if cfg.Provider == nil || cfg.Programs == nil || cfg.Cluster == nil {
 		return nil, errors.New("reach: provider, programs and cluster are needed")
@@ -90,19 +99,22 @@ func New(cfg Config) (*Reach, error) {
 // Run keeps the connections until ctx ends.
 func (r *Reach) Run(ctx context.Context) error { return r.pool.Run(ctx) }
 
-// StartsItself reports whether a new instance starts its agent without being reached.
+// StartsItself reports whether a new instance starts its agent by itself. An instance that is
+// reached over SSH does not.
 func (r *Reach) StartsItself(n *state.Node) bool {
 	_, ssh := cloud.As[cloud.Accessor](r.cfg.Provider(n.Offering.Provider))
 	return !ssh
 }
 
-// Dial opens a connection to a node's agent. Over SSH a node that has not served yet has to be prepared
-// first, by StartAgent: an agent that was left behind must not get it past its probe.
+// Dial opens a connection to a node's agent. Over SSH, StartAgent must have prepared a node that
+// has not served yet: otherwise an agent that was left on the host would bring the node into
+// service without its probe.
 func (r *Reach) Dial(ctx context.Context, n *state.Node) (net.Conn, error) {
 	return r.dial(ctx, n, (*Reach).conn)
 }
 
-// DialBulk is Dial for what would be in the way of small requests: over SSH a connection of its own.
+// DialBulk is Dial for transfers that would delay small requests. Over SSH it uses a second
+// connection to the host.
 func (r *Reach) DialBulk(ctx context.Context, n *state.Node) (net.Conn, error) {
 	return r.dial(ctx, n, func(r *Reach, ctx context.Context, n *state.Node, p cloud.Provider) (*remote.Conn, error) {
 		c, err := r.conn(ctx, n, p)
@@ -113,6 +125,7 @@ func (r *Reach) DialBulk(ctx context.Context, n *state.Node) (net.Conn, error) {
 	})
 }
 
+// dial opens a connection to a node's agent, over SSH by the connection that by returns.
 func (r *Reach) dial(ctx context.Context, n *state.Node, by func(*Reach, context.Context, *state.Node, cloud.Provider) (*remote.Conn, error)) (net.Conn, error) {
 	p := r.cfg.Provider(n.Offering.Provider)
 	if d, ok := cloud.As[cloud.Dialer](p); ok {
@@ -133,6 +146,7 @@ func (r *Reach) dial(ctx context.Context, n *state.Node, by func(*Reach, context
 	return conn, nil
 }
 
+// isPrepared reports whether this process has started the agent of a node.
 func (r *Reach) isPrepared(id muster.NodeID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,13 +154,14 @@ func (r *Reach) isPrepared(id muster.NodeID) bool {
 	return h != nil && h.prepared
 }
 
-// socket is the path of the agent's socket on the node.
+// socket returns the path of the agent's socket on the node's host.
 func (r *Reach) socket(n *state.Node) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return filepath.Join(r.hosts[n.ID].dir(), "nodes", string(n.ID), wire.SocketName)
 }
 
+// dir returns Muster's directory on the host. h may be nil.
 func (h *host) dir() string {
 	if h == nil {
 		return DefaultDir
@@ -154,7 +169,7 @@ func (h *host) dir() string {
 	return cmp.Or(h.access.Dir, DefaultDir)
 }
 
-// tell notes that a host is reached in the costly way.
+// tell records that each connection to a host costs a process there.
 func (r *Reach) tell(id muster.NodeID, c *remote.Conn) {
 	if c.Forwarding() != remote.ForwardingRefused {
 		return
@@ -166,7 +181,7 @@ func (r *Reach) tell(id muster.NodeID, c *remote.Conn) {
 	}
 }
 
-// Problems are sentences about the way to a node, for operators.
+// Problems returns sentences about the path to a node, for operators.
 func (r *Reach) Problems(id muster.NodeID) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,8 +191,8 @@ func (r *Reach) Problems(id muster.NodeID) []string {
 	return nil
 }
 
-// Enter allows connections to a node until Leave. Without it no connection is made: a request that outlives its node's
-// link must not bring the host back, whose address may be a stranger's by then.
+// Enter allows connections to a node until Leave. Without it none is made. A request that outlives
+// the link to its node must not connect again: the address may belong to another machine by then.
 func (r *Reach) Enter(id muster.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,15 +201,18 @@ func (r *Reach) Enter(id muster.NodeID) {
 	}
 }
 
-// Leave closes what is open to a node and forgets it. Calls under way for it fail with FaultUnavailable.
+// Leave closes the connections to a node and forgets it. Calls to it that are under way fail with
+// FaultUnavailable.
 func (r *Reach) Leave(id muster.NodeID) {
+	// The entry goes first, so that conn, which checks it after it has added a connection, removes
+	// what it adds from now on.
 	r.mu.Lock()
 	delete(r.hosts, id)
 	r.mu.Unlock()
 	r.pool.Remove(string(id))
 }
 
-// LeaveAllBut leaves every node but those that keep names.
+// LeaveAllBut leaves every node for which keep returns false.
 func (r *Reach) LeaveAllBut(keep func(id muster.NodeID) bool) {
 	r.mu.Lock()
 	var left []muster.NodeID
@@ -209,12 +227,13 @@ func (r *Reach) LeaveAllBut(keep func(id muster.NodeID) bool) {
 	}
 }
 
-// errLeft is what a call gets whose node was left meanwhile.
+// errLeft is the error of a call whose node was left meanwhile.
 func errLeft(id muster.NodeID) error {
 	return muster.Faultf(muster.FaultUnavailable, "node %s: the server no longer keeps a connection to it", id)
 }
 
-// conn is the connection to a node's host.
+// conn returns the connection to a node's host, and makes it if needed. It asks the provider each
+// time how to log in: an address may change.
 func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*remote.Conn, error) {
 	a, ok := cloud.As[cloud.Accessor](p)
 	if !ok {
@@ -234,7 +253,8 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 		return nil, errLeft(n.ID)
 	}
 	if h.access.Address != access.Address {
-		h.program, h.told = "", false // another machine, for all that is known
+		// It may be another machine, on which nothing is known to be.
+		h.program, h.told = "", false
 	}
 	h.access = access
 	program := h.program
@@ -247,7 +267,7 @@ func (r *Reach) conn(ctx context.Context, n *state.Node, p cloud.Provider) (*rem
 		return nil, err
 	}
 	if !r.has(n.ID) {
-		// Leave may have come before Set, and then removes nothing.
+		// Leave may have run before Set, and then it removed nothing.
 		r.pool.Remove(string(n.ID))
 		return nil, errLeft(n.ID)
 	}
@@ -265,7 +285,8 @@ func (r *Reach) has(id muster.NodeID) bool {
 	return r.hosts[id] != nil
 }
 
-// hostKeys are those that the host may have, if no file says so.
+// hostKeys returns the keys that a host may have, from the access or the provider; nil if a
+// known_hosts file has them.
 func hostKeys(ctx context.Context, p cloud.Provider, id muster.InstanceID, a cloud.Access) ([]string, error) {
 	if len(a.HostKeys) > 0 || a.KnownHosts != "" {
 		return a.HostKeys, nil
@@ -273,10 +294,12 @@ func hostKeys(ctx context.Context, p cloud.Provider, id muster.InstanceID, a clo
 	if k, ok := cloud.As[cloud.HostKeyReader](p); ok {
 		return k.HostKeys(ctx, id)
 	}
-	return nil, nil // refused by remote, in words
+	// Package remote refuses a host without known keys, with a clear error.
+	return nil, nil
 }
 
-// config is an access as remote takes it.
+// config turns an access into the configuration of package remote. It reads the private key each
+// time, so a new key takes effect without a restart.
 func (r *Reach) config(a cloud.Access, program string) (remote.Config, error) {
 	c := remote.Config{Address: a.Address, User: a.User, Program: program, Silence: r.cfg.Silence, Logger: r.log}
 	key, err := os.ReadFile(a.KeyFile)
@@ -301,7 +324,7 @@ func (r *Reach) config(a cloud.Access, program string) (remote.Config, error) {
 	return c, err
 }
 
-// knownHosts is one for all hosts of a file: it is parsed once.
+// knownHosts returns a known_hosts file. All hosts share one, so it is parsed once.
 func (r *Reach) knownHosts(path string) (*remote.KnownHosts, error) {
 	r.mu.Lock()
 	k := r.known[path]
@@ -315,6 +338,7 @@ func (r *Reach) knownHosts(path string) (*remote.KnownHosts, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Another call may have been faster. All must use the same one.
 	if first := r.known[path]; first != nil {
 		return first, nil
 	}

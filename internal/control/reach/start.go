@@ -16,19 +16,21 @@ import (
 )
 
 const (
-	// probeTimeout bounds a boot probe that says nothing of it.
+	// probeTimeout bounds a boot probe without a timeout of its own.
 	probeTimeout = 30 * time.Second
 	// startTimeout bounds muster-node start, clearTimeout muster-node clear.
 	startTimeout, clearTimeout = time.Minute, 2 * time.Minute
-	// maxStderr is how much of what a command printed is told.
+	// maxStderr bounds the part of a command's stderr in an error, in bytes.
 	maxStderr = 1 << 10
-	// Exit statuses of muster-node start: package host on the far side.
+	// Exit statuses of muster-node start: the node was cleared from the host, or the host is
+	// another cluster's. See package host.
 	exitCleared, exitTaken = 66, 69
 )
 
-// StartAgent makes sure that an agent of this build runs on the node: the probe is passed, muster-node
-// is there, and it is started if it does not run. Safe to repeat. Faults: FaultNotFound, there is no
-// such instance any more; FaultAuth and FaultInvalid, it needs somebody; else it may be tried again.
+// StartAgent makes sure that an agent of this build runs on the node: it runs the boot probe, puts
+// muster-node there, and starts the agent if it does not run. It may be repeated after any failure.
+// Faults: FaultNotFound, the instance does not exist any more; FaultAuth and FaultInvalid, an
+// operator has to act; after others the caller may try again.
 func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	p := r.cfg.Provider(n.Offering.Provider)
 	if s, ok := cloud.As[cloud.AgentStarter](p); ok {
@@ -38,6 +40,7 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	if err != nil {
 		return err
 	}
+	// A node that has served has passed its probe.
 	if n.Joined == 0 {
 		if err := r.probe(ctx, c, n); err != nil {
 			return err
@@ -55,7 +58,8 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	if err != nil {
 		return err
 	}
-	// From now on the host's sockets can be reached by it.
+	// From here on the host's sockets can be reached through the program, where sshd forbids
+	// forwarding.
 	c.SetProgram(program)
 	r.mu.Lock()
 	h.program = program
@@ -66,6 +70,7 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 		return fmt.Errorf("start its agent: %w", err)
 	}
 	if result.Exit != 0 {
+		// The exit status says why it did not start; any other may pass.
 		kind := muster.FaultUnavailable
 		switch result.Exit {
 		case exitCleared:
@@ -81,7 +86,8 @@ func (r *Reach) StartAgent(ctx context.Context, n *state.Node) error {
 	return nil
 }
 
-// probe runs the boot probe of a node that has not served yet.
+// probe runs the boot probe of a node that has not served yet, unless it has passed already. A
+// failure is FaultUnavailable: the probe is tried again, since the machine may still be booting.
 func (r *Reach) probe(ctx context.Context, c *remote.Conn, n *state.Node) error {
 	if r.cfg.Probe == nil {
 		return nil
@@ -94,6 +100,7 @@ func (r *Reach) probe(ctx context.Context, c *remote.Conn, n *state.Node) error 
 	result, err := c.Run(ctx, remote.Command{Args: []string{"sh", "-c", p.Command}, Limit: limit})
 	switch {
 	case muster.IsKind(err, muster.FaultAmbiguous):
+		// The limit is over.
 		return muster.Faultf(muster.FaultUnavailable, "boot probe %q did not end within %s", p.Command, limit)
 	case err != nil:
 		return fmt.Errorf("boot probe: %w", err)
@@ -103,7 +110,7 @@ func (r *Reach) probe(ctx context.Context, c *remote.Conn, n *state.Node) error 
 	return nil
 }
 
-// failure says how a command failed, with the end of what it printed.
+// failure describes how a command failed, with the end of its stderr.
 func failure(r remote.Result) string {
 	text := strings.ToValidUTF8(strings.TrimSpace(string(r.Stderr)), "?")
 	if len(text) > maxStderr {
@@ -119,7 +126,7 @@ func failure(r remote.Result) string {
 	return how + ": " + text
 }
 
-// put makes sure that muster-node for the host is there, and says where.
+// put makes sure that muster-node for the host's architecture is there, and returns its path.
 func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, error) {
 	facts, err := c.Probe(ctx)
 	if err != nil {
@@ -136,7 +143,8 @@ func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, er
 		return file.Path, nil
 	}
 	to := c
-	if bulk, err := c.Bulk(ctx); err == nil { // the file is large; without a second connection it goes by the first
+	// The file is large, so it gets a second connection. Without one it goes over the first.
+	if bulk, err := c.Bulk(ctx); err == nil {
 		to = bulk
 	}
 	put, err := to.Put(ctx, file)
@@ -149,7 +157,8 @@ func (r *Reach) put(ctx context.Context, c *remote.Conn, dir string) (string, er
 	return file.Path, nil
 }
 
-// agentArgs are the arguments of muster-node agent.
+// agentArgs returns the arguments of muster-node agent. They are always in the same order, so that
+// equal configurations give equal command lines.
 func (r *Reach) agentArgs(n *state.Node, a cloud.Access, dir string) []string {
 	o := &n.Offering
 	args := []string{"--cpu", o.Capacity.CPU.String(), "--memory", fmt.Sprint(int64(o.Capacity.Memory)), "--disk", fmt.Sprint(int64(o.Capacity.Disk)),
@@ -171,7 +180,7 @@ func (r *Reach) agentArgs(n *state.Node, a cloud.Access, dir string) []string {
 	return args
 }
 
-// once is a connection of its own, for what is done to a host that is no node.
+// once opens a separate connection, for work on a host that is no node.
 func (r *Reach) once(ctx context.Context, a cloud.Access) (*remote.Conn, error) {
 	config, err := r.config(a, "")
 	if err != nil {
@@ -180,17 +189,21 @@ func (r *Reach) once(ctx context.Context, a cloud.Access) (*remote.Conn, error) 
 	return remote.Dial(ctx, config)
 }
 
-// Scripts are on one line and without backslashes, for whatever shell the user has.
+// The scripts are on one line and without backslashes, so that any login shell passes them on
+// unchanged.
 const (
-	// nothingScript ends with 3 if nothing of the node is there and nothing can be about to start:
-	// muster-node comes before anything that it starts.
+	// nothingScript ends with exitNothing if the host has nothing of the node and nothing of it can
+	// be about to start. The program is put before anything is started, so a host without it has
+	// nothing.
 	nothingScript = `test -e "$1/nodes/$2" && exit 0; ls "$1"/bin/muster-node-* >/dev/null 2>&1 && exit 0; exit 3`
+	// measureScript prints the cores, the memory in KiB, and the free disk in KiB below the first
+	// existing directory above $1.
 	measureScript = `d="$1"; while ! test -d "$d"; do d=$(dirname "$d"); done; echo "muster-measure $(nproc) $(grep MemTotal: /proc/meminfo | tr -dc 0-9) $(df -Pk "$d" | tail -n 1 | tr -s " " | cut -d " " -f 4)"`
 	exitNothing   = 3
 )
 
-// Clear ends a node's agent on a host and everything that it runs, and deletes what it left.
-// FaultUnavailable: the host cannot be reached now.
+// Clear ends a node's agent on a host, with all that it runs, and deletes what it has left. It may
+// be repeated. FaultUnavailable means that the host cannot be reached now.
 func (r *Reach) Clear(ctx context.Context, a cloud.Access, node muster.NodeID) error {
 	c, err := r.once(ctx, a)
 	if err != nil {
@@ -216,7 +229,8 @@ func (r *Reach) Clear(ctx context.Context, a cloud.Access, node muster.NodeID) e
 	return nil
 }
 
-// Measure is what a host has: cores, memory, and what is free of the disk below Muster's directory.
+// Measure returns what a host has: its cores, its memory, and the free disk below Muster's
+// directory. The string is its architecture.
 func (r *Reach) Measure(ctx context.Context, a cloud.Access) (muster.Resources, string, error) {
 	c, err := r.once(ctx, a)
 	if err != nil {
@@ -231,6 +245,7 @@ func (r *Reach) Measure(ctx context.Context, a cloud.Access) (muster.Resources, 
 	if err != nil {
 		return muster.Resources{}, "", err
 	}
+	// The login shell may print lines of its own, so the result is found by its first word.
 	for line := range strings.Lines(string(result.Stdout)) {
 		var cores, memory, disk int64
 		if n, _ := fmt.Sscanf(line, "muster-measure %d %d %d", &cores, &memory, &disk); n == 3 && cores > 0 && memory > 0 {
