@@ -10,12 +10,14 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// attempts purges what members of jobs that live have left behind: of each member all but the newest ended attempts.
+// attempts purges old attempts of jobs that have not ended: of each member all but the newest ended
+// ones.
 func (r *Reaper) attempts(ctx context.Context) error {
 	var jobs []muster.JobUID
 	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
-		// As no attempt comes twice, a member of a job with so few cannot have more. Runners are purged by who makes them.
-		// Of a system job each node has a member of its own, which goes with it.
+		// Attempts are numbered without gaps, so a job whose highest attempt is small cannot have
+		// too many. Package runners purges runners. A system job has a member for each node, and a
+		// member goes with its node, so the number says nothing there.
 		if j.Stage != muster.JobEnded && j.Env == nil && (j.MaxAttempt > r.cfg.Attempts || j.Run.System()) {
 			jobs = append(jobs, j.UID)
 		}
@@ -23,7 +25,7 @@ func (r *Reaper) attempts(ctx context.Context) error {
 	})
 	var errs []error
 	for _, uid := range jobs {
-		// What cannot be deleted of one job keeps nothing of the others.
+		// A failure for one job does not keep the others from being purged.
 		if err := r.attemptsOf(ctx, uid); err != nil && len(errs) < 10 {
 			errs = append(errs, err)
 		}
@@ -34,6 +36,9 @@ func (r *Reaper) attempts(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// attemptsOf purges the old attempts of one job, batch by batch. In each batch the blobs are
+// deleted before the fact that forgets the allocations. After a crash in between, the next sweep
+// finds the allocations again and deletes what is left.
 func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 	for from := 0; ctx.Err() == nil; {
 		old := oldAttempts(r.cfg.State.Latest(), uid, from, r.cfg.Attempts)
@@ -55,10 +60,12 @@ func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 		}
 		r.log.Debug("earlier attempts forgotten", "job", old[0].Run.Key.String(), "attempts", n)
 		if n != len(f.Allocs) || len(old) < batch {
-			return nil // what is left comes with the next sweep
+			// The state refused some, or no more are left. The next sweep goes on.
+			return nil
 		}
-		// Of the members before it nothing is left to purge: looked at again for each batch they would cost the square of their
-		// number. Of a system job those that went are told by all of them.
+		// Nothing is left to purge of the members before this one. Looking at them again for each
+		// batch would take quadratic time. A system job needs all its members each time, because
+		// the attempts of those that are gone are counted together.
 		if last := old[len(old)-1]; !last.Run.System() {
 			from = last.Index
 		}
@@ -66,12 +73,16 @@ func (r *Reaper) attemptsOf(ctx context.Context, uid muster.JobUID) error {
 	return ctx.Err()
 }
 
-// oldAttempts are up to a batch of ended attempts of a job beyond those that are kept of each member, the oldest first, from one member
-// on. Members of a system job that went with their nodes count as one.
+// oldAttempts returns up to a batch of ended attempts of a job above the number to keep of each
+// member, the oldest first, beginning at a member. Members of a system job that went with their
+// nodes count as one member.
 func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int) (out []*state.Alloc) {
-	var ended []*state.Alloc // of one member, the oldest first
-	var left []*state.Alloc  // of members that went with their nodes, the oldest first
+	// ended has those of the current member, left those of members that went with their nodes, the
+	// oldest first.
+	var ended []*state.Alloc
+	var left []*state.Alloc
 	j := snap.JobByUID(uid)
+	// take handles a member once all its attempts are in ended. It reports whether to go on.
 	take := func() bool {
 		if j != nil && j.Run.System() && len(ended) > 0 && snap.Member(uid, ended[0].Index) == nil {
 			left = append(left, ended...)
@@ -88,7 +99,8 @@ func oldAttempts(snap *state.Snapshot, uid muster.JobUID, from, keep int) (out [
 		if len(ended) > 0 && ended[0].Index != a.Index && !take() {
 			return false
 		}
-		// Output that is still on its way would be stored for nobody.
+		// An attempt whose output is still being stored is left alone: the output would belong to
+		// nothing.
 		if !a.Live() && a.Output.Stage != state.OutputOpen {
 			ended = append(ended, a)
 		}

@@ -1,9 +1,8 @@
-// Package reaper forgets what has ended: jobs after their retention with
-// everything stored of them, nodes that are long gone, the output of the oldest
-// ended jobs when the blob store is over its quota, and uploads that no job
-// refers to.
+// Package reaper deletes what has ended: jobs after their retention, with everything stored of
+// them; nodes that went long ago; the output of the oldest ended jobs when the blob store is above
+// its quota; and uploads to which no job refers.
 //
-// It must never touch anything live, and it deletes blobs before the fact that
-// forgets whose they were: killed in between, it finds the job again and goes on. The
-// server runs it for as long as it leads.
+// It must never touch anything live. It deletes blobs before it commits the fact that forgets their
+// owner. If it is killed in between, the next sweep finds the owner again and continues. The server
+// runs it for as long as it leads.
 package reaper

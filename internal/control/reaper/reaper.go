@@ -14,65 +14,74 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Defaults of Config.
+// The defaults of Config, and limits of one fact.
 const (
 	DefaultEvery     = 30 * time.Second
 	DefaultRetention = 24 * time.Hour
 	DefaultMaxJobs   = 100_000
-	// DefaultMaxJobBytes bounds what the specs of ended jobs take: each may be a megabyte.
+	// DefaultMaxJobBytes bounds the total size of the specs of ended jobs. One spec may have a
+	// megabyte.
 	DefaultMaxJobBytes = 512 << 20
 	DefaultMaxNodes    = 1000
 	// DefaultAttempts is how many ended attempts of a member are kept while its job lives.
 	DefaultAttempts = 5
-	// batch bounds what one fact forgets: apply stays short beside scheduling.
+	// batch bounds how many jobs, nodes or attempts one fact forgets, so that applying it does not
+	// delay scheduling.
 	batch = 256
-	// allocBatch bounds how many allocations go with it: a quarter of a millisecond for a hundred of them.
+	// allocBatch bounds the allocations that one fact forgets. A hundred of them take a quarter of
+	// a millisecond.
 	allocBatch = 2048
-	// uploadAge is how long an upload may wait for the job that refers to it.
+	// uploadAge is how long an upload may wait for a job that refers to it.
 	uploadAge = 24 * time.Hour
 )
 
-// Source is the state as it is applied.
+// Source is the applied state.
 type Source interface {
 	Latest() *state.Snapshot
 }
 
-// Blobs is what is stored of jobs. Deleting what is not there is no error.
+// Blobs stores the output of jobs and uploads. Deleting what does not exist is no error. Usage is
+// in bytes.
 type Blobs interface {
 	DeletePrefix(ctx context.Context, prefix string) error
 	SweepUploads(ctx context.Context, now time.Time, age time.Duration, referred func(digest string) bool) (int, error)
 	Usage() int64
 }
 
-// Config of a Reaper. Zero durations and numbers mean the defaults; Quota 0 means none.
+// Config configures a Reaper. State, Proposer and Blobs are required. Zero durations and numbers
+// mean the defaults, but a Quota of 0 means no quota.
 type Config struct {
 	State    Source
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock  clock.Clock
 	Blobs  Blobs
 	Logger *slog.Logger
 
+	// Every is the time between two sweeps.
 	Every time.Duration
-	// Jobs and Nodes are kept for so long after their end, and never more of
-	// them than MaxJobs ended, with specs of MaxJobBytes, and MaxNodes gone.
+	// Jobs and Nodes are how long jobs and nodes are kept after their end. At most MaxJobs ended
+	// jobs, with at most MaxJobBytes of specs, and at most MaxNodes gone nodes are kept, whatever
+	// their age.
 	Jobs, Nodes       time.Duration
 	MaxJobs, MaxNodes int
 	MaxJobBytes       int64
-	// Attempts are how many ended ones of each member are kept of a job that has not ended.
+	// Attempts is how many ended attempts of each member are kept of a job that has not ended.
 	Attempts int
-	// Output is how long stored output of ended jobs is kept; at most Jobs.
+	// Output is how long the stored output of ended jobs is kept, at most Jobs.
 	Output time.Duration
-	Quota  int64
+	// Quota is how many bytes the blob store should hold at most.
+	Quota int64
 }
 
-// Reaper is the loop. See the package comment.
+// Reaper is the control loop. See the package comment. It has one goroutine, that of Run, and no
+// lock.
 type Reaper struct {
 	cfg Config
 	log *slog.Logger
 }
 
-// New makes a Reaper; it does nothing before Run.
+// New makes a Reaper. It does nothing before Run.
 func New(cfg Config) (*Reaper, error) {
 	if cfg.State == nil || cfg.Proposer == nil || cfg.Blobs == nil {
 		return nil, errors.New("reaper: state, proposer and blobs are needed")
@@ -104,7 +113,7 @@ func New(cfg Config) (*Reaper, error) {
 	return &Reaper{cfg: cfg, log: cfg.Logger.With("loop", "reaper")}, nil
 }
 
-// Run sweeps until ctx ends. What could not be done is tried again at the next sweep.
+// Run sweeps until ctx ends. The next sweep tries again what failed.
 func (r *Reaper) Run(ctx context.Context) error {
 	tick := time.NewTicker(r.cfg.Every)
 	defer tick.Stop()
@@ -120,7 +129,7 @@ func (r *Reaper) Run(ctx context.Context) error {
 	}
 }
 
-// step is one sweep.
+// step is one sweep. A failure of one part does not keep the others from running.
 func (r *Reaper) step(ctx context.Context, now time.Time) error {
 	return errors.Join(
 		r.jobs(ctx, muster.At(now)),
@@ -131,7 +140,9 @@ func (r *Reaper) step(ctx context.Context, now time.Time) error {
 	)
 }
 
-// jobs purges ended jobs that are past their retention or too many.
+// jobs purges the ended jobs that are past their retention or too many, batch by batch. The blobs
+// go before the fact: a crash in between leaves the job in the state, and the next sweep finds it.
+// In the opposite order the blobs would be left with nothing that refers to them.
 func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 	var stuck stuck
 	for ctx.Err() == nil {
@@ -144,13 +155,16 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 		for _, j := range old {
 			n := len(allocsOf(snap, j.UID))
 			if allocs += n; allocs >= allocBatch && len(f.UIDs) > 0 {
-				break // it comes next
+				// The fact would get too large. The job comes in the next one.
+				break
 			}
 			if err := r.deleteBlobs(ctx, snap, j); err != nil {
+				// The job stays, and is not tried again in this sweep.
 				allocs -= n
 				stuck.add(j.UID, err)
 				continue
 			}
+			// A job with very many allocations: forget them first, in several facts.
 			if n == allocBatch {
 				if err := r.thin(ctx, j); err != nil {
 					return err
@@ -169,7 +183,7 @@ func (r *Reaper) jobs(ctx context.Context, now muster.Time) error {
 	return ctx.Err()
 }
 
-// allocsOf are up to a batch of a job's allocations.
+// allocsOf returns up to allocBatch allocations of a job.
 func allocsOf(snap *state.Snapshot, uid muster.JobUID) (ids []muster.AllocID) {
 	snap.JobAllocs(uid, 0, func(a *state.Alloc) bool {
 		ids = append(ids, a.ID)
@@ -178,7 +192,8 @@ func allocsOf(snap *state.Snapshot, uid muster.JobUID) (ids []muster.AllocID) {
 	return ids
 }
 
-// thin forgets the allocations of an ended job that has many, batch by batch: scheduling goes on between them.
+// thin forgets the allocations of an ended job that has many, batch by batch, so that the scheduler
+// can commit between them. Few are left then, for the fact that forgets the job.
 func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 	for ctx.Err() == nil {
 		ids := allocsOf(r.cfg.State.Latest(), j.UID)
@@ -196,7 +211,8 @@ func (r *Reaper) thin(ctx context.Context, j *state.Job) error {
 	return ctx.Err()
 }
 
-// oldJobs are up to a batch of ended jobs to forget, the longest ended first.
+// oldJobs returns up to a batch of ended jobs to forget, those that ended first in front. but has
+// jobs to leave out.
 func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*state.Job {
 	over, bytes := snap.EndedJobCount()-r.cfg.MaxJobs, snap.EndedJobBytes()-r.cfg.MaxJobBytes
 	var out []*state.Job
@@ -204,7 +220,8 @@ func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*s
 		if len(out) >= batch || now.Sub(j.Ended) < r.cfg.Jobs && len(out) >= over && bytes <= 0 {
 			return false
 		}
-		// Output that is still on its way would be stored for nobody.
+		// A job whose output is still being stored is left alone: the output would belong to
+		// nothing.
 		if open, _ := stored(snap, j); !open && !but.has(j.UID) {
 			out = append(out, j)
 			bytes -= j.SpecBytes()
@@ -214,7 +231,8 @@ func (r *Reaper) oldJobs(snap *state.Snapshot, now muster.Time, but *stuck) []*s
 	return out
 }
 
-// stuck are jobs of a sweep whose blobs could not be deleted: what is behind them is swept all the same.
+// stuck holds the jobs of a sweep whose blobs could not be deleted, and the first error. The sweep
+// skips them, so that they do not block the jobs behind them.
 type stuck struct {
 	jobs  map[muster.JobUID]bool
 	first error
@@ -229,9 +247,11 @@ func (s *stuck) add(uid muster.JobUID, err error) {
 	s.jobs[uid] = true
 }
 
-// many: it is the store, and not single jobs, and more tries would be of no use now.
+// many reports that so many jobs have failed that the store itself must be the cause. Then the
+// sweep stops.
 func (s *stuck) many() bool { return len(s.jobs) >= batch }
 
+// err returns the first error, with the number of jobs; nil if there was none.
 func (s *stuck) err() error {
 	if len(s.jobs) > 1 {
 		return fmt.Errorf("of %d jobs: %w", len(s.jobs), s.first)
@@ -239,9 +259,9 @@ func (s *stuck) err() error {
 	return s.first
 }
 
-// stored tells whether output of an ended job is still on its way, and whether
-// anything may be in the blob store: of an incomplete output, and of declared
-// outputs that were given up, blobs may be there that no fact counts.
+// stored reports whether output of an ended job is still being stored (open), and whether the blob
+// store may hold anything of it (blobs). An incomplete output, and declared outputs that were given
+// up, may have left blobs that no fact counts.
 func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
 	snap.JobAllocs(j.UID, 0, func(a *state.Alloc) bool {
 		switch a.Output.Stage {
@@ -256,6 +276,7 @@ func stored(snap *state.Snapshot, j *state.Job) (open, blobs bool) {
 	return open, blobs
 }
 
+// deleteBlobs deletes what is stored of a job, if anything may be.
 func (r *Reaper) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state.Job) error {
 	if _, blobs := stored(snap, j); !blobs {
 		return nil
@@ -266,8 +287,9 @@ func (r *Reaper) deleteBlobs(ctx context.Context, snap *state.Snapshot, j *state
 	return nil
 }
 
-// output prunes stored output of ended jobs: what is past its own retention,
-// and of the longest ended ones while the store is over its quota.
+// output deletes stored output of ended jobs: first what is past its retention, then, while the
+// store is above its quota, that of the jobs that ended first. The blobs go before the fact, as in
+// jobs.
 func (r *Reaper) output(ctx context.Context, now muster.Time) error {
 	var stuck stuck
 	for ctx.Err() == nil {
@@ -298,7 +320,8 @@ func (r *Reaper) output(ctx context.Context, now muster.Time) error {
 	return ctx.Err()
 }
 
-// lateOutput are up to a batch of ended jobs whose output was kept for as long as it is, the longest ended first.
+// lateOutput returns up to a batch of ended jobs whose output is past its retention, those that
+// ended first in front.
 func (r *Reaper) lateOutput(snap *state.Snapshot, now muster.Time, but *stuck) (prune []*state.Job) {
 	snap.EndedJobs(func(j *state.Job) bool {
 		if len(prune) >= batch || now.Sub(j.Ended) < r.cfg.Output {
@@ -312,14 +335,16 @@ func (r *Reaper) lateOutput(snap *state.Snapshot, now muster.Time, but *stuck) (
 	return prune
 }
 
+// prunable reports whether a job has stored output and no more is coming.
 func prunable(snap *state.Snapshot, j *state.Job) bool {
 	open, _ := stored(snap, j)
 	return j.OutputBytes > 0 && !open
 }
 
-// surplusOutput are up to a batch of ended jobs without whose output the store, which holds usage, is within its quota. It is
-// taken from the namespace that stores the most, the longest ended first. A namespace that stores no more than its fair share
-// of the quota loses nothing, even where what another one stores belongs to jobs that have not ended and cannot be deleted.
+// surplusOutput returns up to a batch of ended jobs whose output must go to bring the store, which
+// holds usage bytes, within its quota. It takes from the namespace that stores the most, jobs that
+// ended first in front. A namespace that stores at most its fair share of the quota loses nothing,
+// even if another one is above its share with output of live jobs, which cannot be deleted.
 func surplusOutput(snap *state.Snapshot, usage, quota int64, but *stuck) (prune []*state.Job) {
 	over := usage - quota
 	if over <= 0 {
@@ -327,10 +352,12 @@ func surplusOutput(snap *state.Snapshot, usage, quota int64, but *stuck) (prune 
 	}
 	type share struct {
 		bytes int64
-		jobs  []*state.Job // that can be pruned, the longest ended first
+		// jobs are those that can be pruned, those that ended first in front.
+		jobs []*state.Job
 	}
 	shares := map[muster.Namespace]*share{}
-	// What belongs to no job, as uploads do, is not shared out.
+	// Bytes of no job, such as uploads, are not shared out. The loop adds the bytes of all jobs,
+	// which leaves the quota without the others.
 	fair := quota - usage
 	snap.Jobs(muster.JobKey{}, func(j *state.Job) bool {
 		if j.OutputBytes > 0 {
@@ -371,7 +398,7 @@ func surplusOutput(snap *state.Snapshot, usage, quota int64, but *stuck) (prune 
 	return prune
 }
 
-// nodes purges gone nodes that are past their retention or too many.
+// nodes purges the gone nodes that are past their retention or too many.
 func (r *Reaper) nodes(ctx context.Context, now muster.Time) error {
 	for ctx.Err() == nil {
 		snap := r.cfg.State.Latest()
@@ -394,7 +421,8 @@ func (r *Reaper) nodes(ctx context.Context, now muster.Time) error {
 	return ctx.Err()
 }
 
-// uploads deletes those that no job refers to.
+// uploads deletes the old uploads to which no job refers. The age limit protects an upload whose
+// job is not submitted yet.
 func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
 	referred := map[string]bool{}
 	r.cfg.State.Latest().Jobs(muster.JobKey{}, func(j *state.Job) bool {
@@ -407,7 +435,8 @@ func (r *Reaper) uploads(ctx context.Context, now time.Time) error {
 		}
 		refer(j.Run.Spec)
 		if st := j.Standing; st != nil {
-			for i := range st.Past { // what it may be reverted to
+			// A job may be reverted to these versions.
+			for i := range st.Past {
 				refer(st.Past[i].Spec)
 			}
 		}
