@@ -16,46 +16,52 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// State is where jobs are read. *state.State is one.
+// State is where jobs are read. *state.State implements it.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Config of a Roll. Logger may be nil.
+// Config configures a Roll. State and Proposer are required; Logger may be nil.
 type Config struct {
 	State    State
 	Proposer state.Proposer
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock  clock.Clock
 	Logger *slog.Logger
-	// Paused: nobody is stopped for a successor, as none would be placed.
+	// Paused says that the scheduler is paused. Then no member is stopped for a successor, because
+	// none would be placed.
 	Paused bool
 }
 
-// Roll is the loop. See the package comment.
+// Roll is the control loop. See the package comment.
 type Roll struct {
 	cfg Config
 	log *slog.Logger
 
+	// mu guards dirty, the jobs to decide about. The feed's goroutine fills it, the deciding one
+	// empties it.
 	mu sync.Mutex
 	// dirty are jobs to be decided about.
 	dirty map[muster.JobUID]bool
 
-	// wakes is when to look at a job again; of the goroutine that decides.
+	// wakes is when to look at a job again even if nothing changes. Only the deciding goroutine
+	// uses it.
 	wakes map[muster.JobUID]muster.Time
-	wake  chan struct{}
+	// wake holds a token when dirty is not empty.
+	wake chan struct{}
 }
 
 const (
-	// debounce gathers changes before jobs are decided about.
+	// debounce is how long changes are collected before a decision.
 	debounce = 10 * time.Millisecond
-	// resync is how often all jobs are looked at again; retryAfter is for what could not be committed.
+	// resync is the longest time between two looks at all jobs. retryAfter is the delay after a
+	// fact was not committed.
 	resync     = 30 * time.Second
 	retryAfter = time.Second
 )
 
-// New makes the loop; it does nothing before Run.
+// New makes the loop. It does nothing before Run.
 func New(cfg Config) (*Roll, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("roll: state and proposer are needed")
@@ -67,9 +73,11 @@ func New(cfg Config) (*Roll, error) {
 		wakes: map[muster.JobUID]muster.Time{}, wake: make(chan struct{}, 1)}, nil
 }
 
-// Run decides again and again until ctx ends. It returns nil then.
+// Run decides about jobs until ctx ends. It returns nil then.
 func (r *Roll) Run(ctx context.Context) error {
 	snap := r.cfg.State.Latest()
+	// All jobs are marked before the feed is followed from the same snapshot, so no change is
+	// missed.
 	r.all(snap)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -78,7 +86,7 @@ func (r *Roll) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow marks the jobs that the feed speaks of.
+// follow marks the jobs that changes of the feed concern.
 func (r *Roll) follow(ctx context.Context, index uint64) {
 	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
 		snap := r.cfg.State.Latest()
@@ -87,10 +95,12 @@ func (r *Roll) follow(ctx context.Context, index uint64) {
 	})
 }
 
+// all marks all standing jobs.
 func (r *Roll) all(snap *state.Snapshot) {
 	snap.StandingJobs(func(j *state.Job) bool { r.mark(j.UID); return true })
 }
 
+// mark marks a job for a decision and wakes the loop.
 func (r *Roll) mark(uid muster.JobUID) {
 	r.mu.Lock()
 	r.dirty[uid] = true
@@ -98,12 +108,14 @@ func (r *Roll) mark(uid muster.JobUID) {
 	wait.Poke(r.wake)
 }
 
-// take marks jobs whose members or whose row has changed, and those that a change of a node is about.
+// take marks the jobs whose row or members have changed, and those that a change of a node
+// concerns.
 func (r *Roll) take(changes []state.Change) {
 	var nodes []muster.NodeID
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Config:
+			// The configuration may change the number of nodes that a job may use.
 			r.all(r.cfg.State.Latest())
 		case c.Alloc != nil:
 			if c.Alloc.Run.Standing() {
@@ -120,6 +132,7 @@ func (r *Roll) take(changes []state.Change) {
 	if len(nodes) == 0 {
 		return
 	}
+	// System jobs have a member for each node, so any change of a node may concern them.
 	snap := r.cfg.State.Latest()
 	snap.StandingJobs(func(j *state.Job) bool {
 		if j.Run.System() {
@@ -127,6 +140,7 @@ func (r *Roll) take(changes []state.Change) {
 		}
 		return true
 	})
+	// Other jobs are concerned if they have members there: a node that drains must lose them.
 	slices.Sort(nodes)
 	for _, id := range slices.Compact(nodes) {
 		snap.NodeAllocs(id, func(a *state.Alloc) bool {
@@ -138,7 +152,7 @@ func (r *Roll) take(changes []state.Change) {
 	}
 }
 
-// turn decides about jobs that are marked, or due.
+// turn decides about the jobs that are marked or due.
 func (r *Roll) turn(ctx context.Context) {
 	timer := time.NewTimer(resync)
 	defer timer.Stop()
@@ -162,13 +176,15 @@ func (r *Roll) turn(ctx context.Context) {
 	}
 }
 
-// step looks at each job that is marked or due, and returns when the next is due.
+// step decides about each job that is marked or due, and returns when the next one is due. Jobs are
+// taken in order, so that the same state gives the same facts.
 func (r *Roll) step(ctx context.Context, now muster.Time) (next muster.Time) {
 	r.mu.Lock()
 	uids := make([]muster.JobUID, 0, len(r.dirty))
 	for uid := range r.dirty {
 		uids = append(uids, uid)
 	}
+	// The marks are cleared before the decisions: a change meanwhile marks the job again.
 	clear(r.dirty)
 	r.mu.Unlock()
 	for uid, at := range r.wakes {
@@ -193,13 +209,16 @@ func (r *Roll) step(ctx context.Context, now muster.Time) (next muster.Time) {
 	return next
 }
 
-// job has one decided about, and returns when to look at it again if nothing changes.
+// job decides about one job and commits the decision. It returns when to look at the job again if
+// nothing changes. Each step of a rollout is one fact, and the next step is decided from the state
+// that it leaves. So a crash between two steps loses nothing.
 func (r *Roll) job(ctx context.Context, uid muster.JobUID, now muster.Time) muster.Time {
 	snap := r.cfg.State.Latest()
 	j := snap.JobByUID(uid)
 	if j == nil || j.Standing == nil || j.Stage != muster.JobLive {
 		return 0
 	}
+	// The clock may lag behind the log. A deadline that the log treats as over is over here too.
 	v := roll.Plan(snap, j, max(now, snap.Meta().Time))
 	if r.cfg.Paused {
 		v.Stops = nil
@@ -212,7 +231,8 @@ func (r *Roll) job(ctx context.Context, uid muster.JobUID, now muster.Time) must
 	switch {
 	case ctx.Err() != nil:
 	case muster.IsKind(err, muster.FaultConflict), muster.IsKind(err, muster.FaultNotFound):
-		r.mark(uid) // it changed meanwhile
+		// The job has changed since the snapshot. Decide again.
+		r.mark(uid)
 	case err != nil:
 		r.log.Warn("not committed; tried again", "job", j.Key.String(), "error", err)
 		return now.Add(retryAfter)
@@ -222,7 +242,8 @@ func (r *Roll) job(ctx context.Context, uid muster.JobUID, now muster.Time) must
 	return v.Wake
 }
 
-// factOf is what a verdict means for the log, and in words; nil: nothing is to be done.
+// factOf returns the fact for a verdict, and what it does in words; nil if there is nothing to do.
+// A verdict asks for one thing at a time.
 func factOf(j *state.Job, v *roll.Verdict) (state.Fact, string) {
 	switch {
 	case v.Size != nil:
