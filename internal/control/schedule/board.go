@@ -11,29 +11,33 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// followBatch is how many changes are read of the feed at once.
+// followBatch bounds how many changes are read from the feed at once.
 const followBatch = 4096
 
-// board is the one view that all workers plan on, one after the other. What one
-// has planned is counted in for the next before it is committed, so that they do not plan for the same room.
+// board is the one view on which all workers plan, one after the other. What one worker has planned
+// is counted for the next before it is committed, so that they do not plan for the same room.
 type board struct {
-	mu      sync.Mutex // never held across anything that blocks
-	view    *place.View
-	flights map[*flight]bool // plans that are not answered
-	// returns counts plans of which something was given back.
+	// mu guards the fields below. It is never held across anything that blocks.
+	mu   sync.Mutex
+	view *place.View
+	// flights are the plans without a verdict.
+	flights map[*flight]bool
+	// returns counts plans of which something was returned to the view.
 	returns uint64
 }
 
 // flight is a plan from when it is made until its verdict is known.
 type flight struct {
-	landed chan struct{} // closed then
-	// others were under way when it was made, by what they land with: they themselves had others, and those too.
-	// Returns stood at this then.
+	// landed is closed when the verdict is known.
+	landed chan struct{}
+	// others are the flights that were under way when this one was made, each by its landed
+	// channel; holding the flights themselves would keep whole chains of them in memory. returns is
+	// board.returns at that time.
 	others  []<-chan struct{}
 	returns uint64
 }
 
-// plan plans jobs on the newest there is.
+// plan plans jobs on the newest state, and logs and counts that after the lock is released.
 func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *flight) {
 	d, f, took := b.planLocking(s, jobs)
 	s.count(func(st *Stats) {
@@ -45,13 +49,14 @@ func (b *board) plan(s *Scheduler, jobs []muster.JobUID) (place.Decision, *fligh
 	return d, f
 }
 
-// planLocking holds the board, as plans are made one after the other. Took is without the wait for it.
+// planLocking holds the lock while it plans, since plans are made one after the other. took does
+// not include the wait for the lock.
 func (b *board) planLocking(s *Scheduler, jobs []muster.JobUID) (_ place.Decision, _ *flight, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	began := time.Now()
 	b.followLocked(s.cfg.State)
-	// Not before: the snapshot must be at least as new as the view.
+	// The snapshot is taken after the view is advanced: it must be at least as new as the view.
 	snap := s.cfg.State.Latest()
 	now := max(s.cfg.Clock.Now(), snap.Meta().Time)
 	d := b.view.Plan(snap, jobs, now, s.cfg.Limits)
@@ -64,14 +69,17 @@ func (b *board) planLocking(s *Scheduler, jobs []muster.JobUID) (_ place.Decisio
 	return d, f, time.Since(began)
 }
 
-// followLocked brings the view to the end of the feed.
+// followLocked advances the view to the end of the feed, or builds it again if the feed has dropped
+// changes.
 func (b *board) followLocked(from State) {
 	for b.view != nil {
 		changes, last, err := from.Feed().After(b.view.Position(), followBatch)
 		if err != nil {
-			break // it has fallen behind
+			// The feed has dropped changes.
+			break
 		}
 		if len(changes) == followBatch {
+			// The batch may end inside an entry.
 			last = changes[len(changes)-1].Index
 		}
 		if !b.view.Advance(changes, last) {
@@ -89,8 +97,9 @@ func (b *board) followLocked(from State) {
 	}
 }
 
-// land tells what became of a plan. After an error nobody knows: it is given
-// back, and if it was committed all the same, the feed tells.
+// land tells the view what became of a plan: it returns the room of what was refused. After an
+// error nothing is known for certain. Then all of the plan is returned; if it was committed in
+// spite of the error, the feed shows it.
 func (b *board) land(f *flight, d *place.Decision, v verify.Verdict, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +118,7 @@ func (b *board) land(f *flight, d *place.Decision, v verify.Verdict, err error) 
 	}
 }
 
-// after waits until those that were under way when it was made have landed.
+// after waits until the plans have landed that were under way when this one was made.
 func (f *flight) after(ctx context.Context) error {
 	for _, o := range f.others {
 		select {
@@ -121,8 +130,9 @@ func (f *flight) after(ctx context.Context) error {
 	return nil
 }
 
-// mistaken reports whether those whom a plan found no room for may have been
-// kept out by a plan that was never committed, or are owed room by stops that were refused: nothing else would wake them.
+// mistaken reports whether a plan may have blocked jobs wrongly: the room was taken by another plan
+// that was never committed, or was to come from stops that were refused. Nothing else would wake
+// such jobs.
 func (b *board) mistaken(ctx context.Context, f *flight, blocked bool) (bool, error) {
 	if !blocked {
 		return false, nil

@@ -17,17 +17,17 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// State is where workers read. *state.State is one.
+// State is where workers read. *state.State implements it.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Queue hands out evaluations; the broker does: Dequeue the first in line, DequeueAhead only what is of a
-// higher priority than all that is out. A job is out with one worker at
-// a time, and each that was handed out is answered by exactly one of Ack, Nack and
-// Block, which fail when the delivery is over: then the job is somebody else's. Pause stops
-// the delivery's time-out until resume is called.
+// Queue hands out evaluations; the broker implements it. Dequeue hands out the first in order,
+// DequeueAhead only those of a higher priority than everything that is out. A job is out with one
+// worker at a time. The worker answers each job with exactly one of Ack, Nack and Block. These fail
+// if the delivery is over: then another worker has the job or gets it. Pause stops the time limit
+// of the delivery until resume is called.
 type Queue interface {
 	Dequeue(ctx context.Context, limit int) (place.Window, error)
 	DequeueAhead(ctx context.Context, limit int) (place.Window, error)
@@ -37,71 +37,72 @@ type Queue interface {
 	Block(token uint64, tried uint64, jobs []place.Blocked) error
 }
 
-// Submitter commits what holds of a plan; the applier does. After an error it
-// is not known whether anything was committed.
+// Submitter commits what holds of a plan; the applier implements it. After an error it is unknown
+// whether anything was committed.
 type Submitter interface {
 	Submit(ctx context.Context, s verify.Submission) (verify.Verdict, error)
 }
 
-// Config of the workers. Zero numbers mean the defaults.
+// Config configures the workers. Zero numbers mean the defaults.
 type Config struct {
-	// Clock is the log's; nil: the system's.
+	// Clock is the clock of the log. Nil means the clock of the system.
 	Clock  clock.Clock
 	State  State
 	Queue  Queue
 	Submit Submitter
 	Logger *slog.Logger
 
-	// Workers is how many. Default: 1.
+	// Workers is the number of workers, without the standby worker. Default: 1.
 	Workers int
 	// Paused workers take nothing from the queue.
 	Paused bool
-	// Window is how many jobs one pass looks at. Default: 512: what comes ahead of it waits in the log
-	// for the placements of one pass, and fewer would cost more each.
+	// Window is how many jobs one pass plans. Default: 512. Urgent work waits in the log for the
+	// placements of one pass, so a window should not be larger; smaller ones cost more for each
+	// job.
 	Window int
-	// Limits of one pass. Default: 2048 placements, 2 million looks.
+	// Limits are those of one pass. Default: 2048 placements, 2 million looks at nodes.
 	Limits place.Limits
 }
 
-// How a worker behaves when something is in its way.
+// How a worker behaves when it cannot go on.
 const (
-	// maxRounds is how often a worker plans the rest of a window again before it
-	// gives it back.
+	// maxRounds is how often a worker plans the rest of a window before it gives the rest back.
 	maxRounds = 5
-	// After an error of the log a worker waits, longer each time, until
-	// something works again.
+	// After an error of the log a worker waits, longer each time, until something succeeds again.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = 5 * time.Second
-	// Who had to yield twice in a row waits, longer each time: what is ahead is out with another worker, and
-	// planning the same again meanwhile would only keep a core busy.
+	// A worker that had to yield twice in a row waits, longer each time. The urgent work is out
+	// with another worker, and planning the same again meanwhile would only keep a processor busy.
 	firstYield = time.Millisecond
 	lastYield  = 16 * time.Millisecond
-	// standbyWindow is how many jobs the worker that stands by takes at once: few, so that it is soon free for what
-	// is ahead of those, too. The rest of theirs is for the others.
+	// standbyWindow is how many jobs the standby worker takes at once: few, so that it is free
+	// again soon for work that is still more urgent. The other workers take the rest.
 	standbyWindow = 64
 )
 
-// mostPatience is how often a window waits for others before it has anybody stopped.
+// mostPatience is how often a window waits for other plans before it may preempt.
 const mostPatience = 4
 
-// errPatient says that a plan was not committed, as it would stop others for room that may come without that.
+// errPatient means that a plan was not committed because it would preempt for room that may become
+// free without that.
 var errPatient = errors.New("others are waited for before anybody is stopped")
 
-// errYielded says that a window was given back because work of higher priority comes first.
+// errYielded means that a window was given back because work of higher priority comes first.
 var errYielded = errors.New("work of higher priority comes first")
 
-// Scheduler is the workers of one server.
+// Scheduler is the workers of one server. They share the board.
 type Scheduler struct {
 	cfg Config
 	log *slog.Logger
 
 	board *board
 
+	// mu guards stats.
 	mu    sync.Mutex
 	stats Stats
 }
 
-// Stats counts since New, over all workers.
+// Stats holds counts since New, over all workers.
 type Stats struct {
 	Windows    uint64 // taken
 	Passes     uint64 // plans made
@@ -109,9 +110,9 @@ type Stats struct {
 	Refusals   uint64 // placements refused
 	Blocked    uint64 // jobs that fitted nowhere
 	GivenBack  uint64 // windows given back with something refused in each round
-	Yielded    uint64 // windows given back for the sake of work of higher priority
+	Yielded    uint64 // windows given back because work of higher priority comes first
 	Errors     uint64
-	// Planning is the time spent in planning, following the feed included.
+	// Planning is the time spent planning, including the reading of the feed.
 	Planning time.Duration
 }
 
@@ -138,20 +139,21 @@ func New(cfg Config) (*Scheduler, error) {
 	return &Scheduler{cfg: cfg, log: cfg.Logger, board: &board{flights: map[*flight]bool{}}}, nil
 }
 
-// Stats is what happened so far.
+// Stats returns the current counts.
 func (s *Scheduler) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
+// count changes the statistics.
 func (s *Scheduler) count(fn func(*Stats)) {
 	s.mu.Lock()
 	fn(&s.stats)
 	s.mu.Unlock()
 }
 
-// Run has the workers work until ctx ends, and returns nil then.
+// Run runs the workers until ctx ends, and then returns nil.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.cfg.Paused {
 		s.log.Warn("the scheduler is paused: nothing is placed until scheduler.paused is taken out of the configuration")
@@ -166,7 +168,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// work is one worker, which takes up to limit jobs at a time.
+// work is one worker. It takes up to limit jobs at a time.
 func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int) (place.Window, error), limit int) error {
 	var backoff, yield time.Duration
 	for {
@@ -200,13 +202,14 @@ func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int)
 		if !wait.For(ctx, backoff) {
 			return nil
 		}
-		// Not a nack: the jobs have nothing to do with what ails the log.
+		// An ack and not a nack: the failure of the log is not the fault of the jobs. They become
+		// ready again because they still want something.
 		s.over(s.cfg.Queue.Ack(w.Token, open...))
 	}
 }
 
-// over notes that an answer came too late. The delivery timed out, or the
-// leadership ended: the job is in other hands, and nothing is lost.
+// over logs that an answer was too late. The delivery timed out or the leadership ended. Another
+// worker gets the job, and nothing is lost.
 func (s *Scheduler) over(err error) {
 	if err != nil {
 		s.log.Info("an answer came too late", "error", err)

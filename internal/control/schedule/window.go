@@ -10,8 +10,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// step plans a window and answers for its jobs. With an error, which is about
-// the log and not about the jobs, it returns those that have no answer yet.
+// step plans a window and answers for its jobs. It plans the rest again, on a newer state, as long
+// as the applier refuses something, for up to maxRounds. An error is about the log and not about
+// the jobs; with it step returns the jobs that have no answer yet.
 func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.JobUID, err error) {
 	open = w.Jobs
 	index := w.Index
@@ -22,9 +23,11 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 		}
 		d, f := s.board.plan(s, open)
 		if len(d.Stops) > 0 && len(f.others) > 0 && waited < mostPatience {
-			// Somebody would be stopped for room that others are about to take: work of higher priority has it from
-			// them, and nobody need end. So what they come to is waited for. Who had to give the room back plans anew as well, at
-			// once the first time and then after a while (see work); there is an end to it all the same.
+			// The plan would preempt for room that other plans under way are about to take. Work of
+			// higher priority takes the room from those plans instead, and nothing has to be
+			// stopped. So wait for their verdicts. The plans that lose the room are made again, at
+			// once the first time and then after a while (see work). mostPatience bounds the
+			// waiting.
 			waited++
 			round--
 			s.board.land(f, &d, verify.Verdict{}, errPatient)
@@ -41,7 +44,8 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 		refusals := refusedJobs(v)
 		if len(refusals) == 0 {
 			stuck := false
-			// Only now: whoever fitted nowhere saw the room as it really is.
+			// Only now is a job blocked: nothing was refused, so a job that fitted nowhere saw the
+			// room as it is.
 			done, blocked := slices.Concat(d.Done, d.Left), d.Blocked
 			if again, err := s.board.mistaken(ctx, f, len(blocked) > 0); err != nil {
 				return open, err
@@ -50,7 +54,8 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 					done = append(done, blocked[i].UID)
 				}
 				blocked = nil
-				// They come out again at once: where their stops are refused each time, not as fast as that goes.
+				// The jobs become ready again at once. If their stops are refused each time, that
+				// must not be a busy loop.
 				stuck = len(v.RefusedStops) > 0
 			}
 			s.answer(w.Token, done, blocked, d.Index)
@@ -63,7 +68,8 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 		s.answer(w.Token, done, nil, 0)
 		open = without(open, done)
 		if v.Yielded {
-			// Somebody else has to be served first, by this worker if no other is at it. The rest comes out again.
+			// Other work has to be served first, by this worker if no other has it. The rest
+			// becomes ready again.
 			s.count(func(st *Stats) { st.Yielded++ })
 			s.answer(w.Token, open, nil, 0)
 			return nil, errYielded
@@ -76,7 +82,7 @@ func (s *Scheduler) step(ctx context.Context, w place.Window) (open []muster.Job
 	}
 }
 
-// seen waits until the state and its feed here are as new as index.
+// seen waits until the state and its feed here are at least as new as index.
 func (s *Scheduler) seen(ctx context.Context, index uint64) error {
 	if s.cfg.State.Feed().Last() >= index {
 		return nil
@@ -84,7 +90,8 @@ func (s *Scheduler) seen(ctx context.Context, index uint64) error {
 	return s.cfg.State.Feed().Wait(ctx, index-1)
 }
 
-// commit submits a plan; over says that the window has gone to somebody else meanwhile.
+// commit submits a plan. over reports that another worker has got the window meanwhile. The time
+// limit is paused while the plan waits for the applier, which is not the worker's time.
 func (s *Scheduler) commit(ctx context.Context, token uint64, d *place.Decision) (v verify.Verdict, over bool, err error) {
 	if len(d.Placements)+len(d.Stops) == 0 {
 		return v, false, nil
@@ -106,7 +113,7 @@ func (s *Scheduler) commit(ctx context.Context, token uint64, d *place.Decision)
 	return v, over, err
 }
 
-// answer acks those who are through and blocks those who fitted nowhere.
+// answer acks the jobs that are done and blocks those that fitted nowhere.
 func (s *Scheduler) answer(token uint64, done []muster.JobUID, blocked []place.Blocked, tried uint64) {
 	if len(done) > 0 {
 		s.over(s.cfg.Queue.Ack(token, done...))
@@ -117,9 +124,9 @@ func (s *Scheduler) answer(token uint64, done []muster.JobUID, blocked []place.B
 	}
 }
 
-// giveBack ends a window in which something was refused in each round. Where
-// others took the room, the jobs just come out again. A job that is refused for
-// its own sake although the plan was made on the newest state is not understood: a nack.
+// giveBack ends a window in which something was refused in each round. Jobs whose room other plans
+// took simply become ready again. A job that is refused for its own sake, although it was planned
+// on the newest state, is an unexplained case: a nack.
 func (s *Scheduler) giveBack(token uint64, open []muster.JobUID, refusals map[muster.JobUID]*state.PlanRefusal) {
 	s.count(func(st *Stats) { st.GivenBack++ })
 	var again []muster.JobUID
@@ -134,7 +141,8 @@ func (s *Scheduler) giveBack(token uint64, open []muster.JobUID, refusals map[mu
 	s.answer(token, again, nil, 0)
 }
 
-// refusedJobs has one refusal of each job that had any: the job's own fault if there is one.
+// refusedJobs returns one refusal for each job that has any, preferring one that is the job's own
+// fault.
 func refusedJobs(v verify.Verdict) map[muster.JobUID]*state.PlanRefusal {
 	if len(v.Refused) == 0 {
 		return nil
@@ -149,6 +157,7 @@ func refusedJobs(v verify.Verdict) map[muster.JobUID]*state.PlanRefusal {
 	return out
 }
 
+// without returns the jobs that are not done.
 func without(jobs, done []muster.JobUID) []muster.JobUID {
 	set := make(map[muster.JobUID]bool, len(done))
 	for _, uid := range done {
