@@ -45,17 +45,17 @@ const (
 // the node was bought with. Attributes that only the server may set are removed, and so is an
 // isolation that the configuration of the pool cannot provide. program is the pool's oci_runtime.
 func believed(h wire.Hello, o *muster.Offering, program string) wire.Hello {
-	h.Capacity.CPU = within(h.Capacity.CPU, o.Capacity.CPU, mostCPU)
-	h.Capacity.Memory = within(h.Capacity.Memory, o.Capacity.Memory, mostMemory)
-	h.Capacity.Disk = within(h.Capacity.Disk, o.Capacity.Disk, mostDisk)
+	h.Capacity.CPU = limitReported(h.Capacity.CPU, o.Capacity.CPU, mostCPU)
+	h.Capacity.Memory = limitReported(h.Capacity.Memory, o.Capacity.Memory, mostMemory)
+	h.Capacity.Disk = limitReported(h.Capacity.Disk, o.Capacity.Disk, mostDisk)
 	attributes := maps.Clone(h.Attributes)
 	for _, own := range fit.OwnAttributes() {
 		delete(attributes, own)
 	}
-	if i, ok := attributes[muster.AttributeIsolation]; ok && !gives(program, muster.Isolation(i)) {
+	if i, ok := attributes[muster.AttributeIsolation]; ok && !canIsolate(program, muster.Isolation(i)) {
 		delete(attributes, muster.AttributeIsolation)
 	}
-	if v, ok := attributes[muster.AttributeContainers]; ok && !runs(program, v) {
+	if v, ok := attributes[muster.AttributeContainers]; ok && !canContain(program, v) {
 		delete(attributes, muster.AttributeContainers)
 		delete(attributes, muster.AttributeIsolation)
 	}
@@ -63,18 +63,18 @@ func believed(h wire.Hello, o *muster.Offering, program string) wire.Hello {
 	return h
 }
 
-// within limits a reported amount to what was bought, or to most if that is not known.
-func within[T ~int64](said, bought, most T) T {
+// limitReported limits a reported amount to what was bought, or to most if that is not known.
+func limitReported[T ~int64](said, bought, most T) T {
 	if bought > 0 {
 		most = bought
 	}
 	return max(0, min(said, most))
 }
 
-// gives reports whether a node with the pool's runtime program can have the isolation. The usual
+// canIsolate reports whether a node with the pool's runtime program can have the isolation. The usual
 // kinds are always possible. A special kind, such as that of a sandboxing runtime, counts only if
 // the operator has named its program. A program that is configured by a path may have any kind.
-func gives(program string, i muster.Isolation) bool {
+func canIsolate(program string, i muster.Isolation) bool {
 	switch i {
 	case muster.IsolationProcess, muster.IsolationContainer, muster.IsolationUserNamespace:
 		return true
@@ -82,8 +82,8 @@ func gives(program string, i muster.Isolation) bool {
 	return filepath.IsAbs(program) || program == string(i)
 }
 
-// runs reports whether a node of the pool can have containers made by the program that it reports.
-func runs(program, version string) bool {
+// canContain reports whether a node of the pool can have containers made by the program that it reports.
+func canContain(program, version string) bool {
 	switch {
 	case program == "none":
 		return false
@@ -130,8 +130,8 @@ func (n *nodeLink) paceReport(ctx context.Context, bytes int64) {
 	}
 }
 
-// overdoneLocked returns an error if a node reports too many unknown allocations. s.mu is held.
-func (s *session) overdoneLocked(snap *state.Snapshot) error {
+// tooManyUnknownLocked returns an error if a node reports too many unknown allocations. s.mu is held.
+func (s *session) tooManyUnknownLocked(snap *state.Snapshot) error {
 	if len(s.known) <= maxUnknown {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (s *session) overdoneLocked(snap *state.Snapshot) error {
 	return fmt.Errorf("its agent reports %d allocations that were never placed there, more than %d: the report is refused; check what runs on the machine, or destroy it", unknown, maxUnknown)
 }
 
-// due returns the digests of the uploads that live allocations of the node have as inputs.
-func (n *nodeLink) due() map[string]bool {
+// neededUploads returns the digests of the uploads that live allocations of the node have as inputs.
+func (n *nodeLink) neededUploads() map[string]bool {
 	all := map[string]bool{}
 	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {
 		if a.Live() {

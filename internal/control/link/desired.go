@@ -260,7 +260,7 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 		// The agent reported it once and keeps that on its disk. So the disk was lost.
 		s.lostLocked(row, fmt.Sprintf("node %s no longer has it: the agent's directory was lost or emptied", s.n.id))
 	case row.Live():
-		frozen := stands(snap, row)
+		frozen := mustFreeze(snap, row)
 		if ended || k != nil && k.sent == muster.AllocRun && k.frozen == frozen || !held && isTerminating(snap, s.n.id) {
 			return
 		}
@@ -400,9 +400,9 @@ func (s *session) answered(snap *state.Snapshot, p *part, answer *wire.DesiredAn
 	}
 }
 
-// stands reports whether a runner is to be frozen: its environment asks for that, and it is
+// mustFreeze reports whether a runner is to be frozen: its environment asks for that, and it is
 // unclaimed.
-func stands(snap *state.Snapshot, row *state.Alloc) bool {
+func mustFreeze(snap *state.Snapshot, row *state.Alloc) bool {
 	if row.Runner != muster.RunnerStarting && row.Runner != muster.RunnerWarm {
 		return false
 	}
@@ -428,7 +428,7 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 		out.Ready = &wire.Readiness{Command: r.Command, IntervalMillis: r.Interval.Std().Milliseconds(),
 			TimeoutMillis: r.Timeout.Std().Milliseconds(), GiveUpMillis: r.GiveUp.Std().Milliseconds()}
 	}
-	named(out, a)
+	nameGrants(out, a)
 	// The agent takes memory as a limit, the scheduler as a reservation. It gets the larger one.
 	out.Resources.Memory = max(out.Resources.Memory, sp.Resources.MemoryMax.Bytes())
 	for _, in := range sp.Inputs {
@@ -447,8 +447,8 @@ func specOf(a *state.Alloc) *wire.AllocSpec {
 	return out
 }
 
-// named tells the allocation by environment variables which cores, devices and ports it has.
-func named(out *wire.AllocSpec, a *state.Alloc) {
+// nameGrants tells the allocation by environment variables which cores, devices and ports it has.
+func nameGrants(out *wire.AllocSpec, a *state.Alloc) {
 	ask := a.Run.Names
 	if ask == nil {
 		return

@@ -155,7 +155,7 @@ func (s *session) take(ctx context.Context, r *wire.Report) error {
 		}
 		k.report = &report
 	}
-	err := s.overdoneLocked(snap)
+	err := s.tooManyUnknownLocked(snap)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -420,7 +420,7 @@ func (s *session) tellAll(ctx context.Context, updates []state.AllocUpdate) erro
 		err := tell(u)
 		if err != nil && ctx.Err() == nil && u.Status == muster.AllocEnded {
 			s.n.log.Error("report refused by the log", "alloc", u.ID, "error", err)
-			err = tell(bare(u, err))
+			err = tell(withoutRefused(u, err))
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -232,12 +232,12 @@ const pushRetry = 3 * time.Second
 
 // push sends the inputs that the agent asks for. Each input is sent by one goroutine at a time.
 func (s *session) push(ctx context.Context, digests []string) {
-	due := s.n.due()
+	needed := s.n.neededUploads()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, digest := range digests {
 		// Uploads of all namespaces share one store. A node gets only those of its own allocations.
-		if s.pushing[digest] || blob.CheckDigest(digest) != nil || !due[digest] || len(s.pushing) >= maxAsked {
+		if s.pushing[digest] || blob.CheckDigest(digest) != nil || !needed[digest] || len(s.pushing) >= maxAsked {
 			continue
 		}
 		s.pushing[digest] = true

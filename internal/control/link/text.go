@@ -64,9 +64,9 @@ func outcomeOf(o muster.Outcome) muster.Outcome {
 	return muster.OutcomeFailed
 }
 
-// bare returns an update without the parts that the log may have refused. The allocation ends in
+// withoutRefused returns an update without the parts that the log may have refused. The allocation ends in
 // any case, with the reason in its failure.
-func bare(u state.AllocUpdate, why error) state.AllocUpdate {
+func withoutRefused(u state.AllocUpdate, why error) state.AllocUpdate {
 	u.Signal, u.Output = "", nil
 	if u.Failure != nil {
 		u.Failure = &muster.Failure{Class: u.Failure.Class, Reason: muster.ReasonNodeFault,
