@@ -21,7 +21,7 @@ const (
 	// listGap is the shortest time between the starts of two lists.
 	listGap = 250 * time.Millisecond
 	// The delays after a failed list: the first, which doubles, and the longest.
-	listRetry, listRetryLonges = time.Second, time.Minute
+	listRetry, listRetryLongest = time.Second, time.Minute
 	// maxPages stops a list whose cursor never ends.
 	maxPages = 10_000
 )
@@ -173,7 +173,7 @@ func (l *lister) run(ctx context.Context) {
 		} else {
 			faults++
 			// After a failure the next list is asked for by time, since the sweep may be far away.
-			delay := backoff(listRetry, listRetryLonges, faults)
+			delay := backoff(listRetry, listRetryLongest, faults)
 			if after := afterOf(err); after > 0 {
 				delay = after
 			}
@@ -260,7 +260,7 @@ func (f *Fleet) readOffers(ctx context.Context, name muster.ProviderName) {
 			if ctx.Err() != nil {
 				return
 			}
-			delay = min(delay, backoff(listRetry, listRetryLonges, faults))
+			delay = min(delay, backoff(listRetry, listRetryLongest, faults))
 		}
 		f.offersRead(ctx, name, err)
 		if !wait.For(ctx, delay) {
