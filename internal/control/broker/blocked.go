@@ -136,8 +136,8 @@ func (b *Broker) missedLocked(since uint64, snap *state.Snapshot) {
 // pledges is the room promised on one node, by the priority of the job that it is promised to.
 type pledges map[int]muster.Resources
 
-// from is the room promised to jobs of a priority and higher. A promise to a lower priority does not
-// count: that job's plan loses to the higher one when plans are verified.
+// from is the room promised to jobs of a priority and higher. A promise to a lower priority does
+// not count: that job's plan loses to the higher one when plans are verified.
 func (p pledges) from(priority int) (sum muster.Resources) {
 	for to, r := range p {
 		if to >= priority {
@@ -210,7 +210,7 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 			return
 		}
 		ask := first.group.shape.Ask
-		b.promiseLocked(first, n.ID, times(ask, ask.Times(free, first.waiting)))
+		b.promiseLocked(first, n.ID, multiply(ask, ask.Times(free, first.waiting)))
 		b.stats.Woken++
 		b.setTimerLocked(first, 0)
 		first.wants = first.waiting
@@ -218,8 +218,8 @@ func (b *Broker) offerLocked(grown growth, snap *state.Snapshot) {
 	}
 }
 
-// times is a resource amount multiplied by n.
-func times(r muster.Resources, n int) muster.Resources {
+// multiply returns a resource amount multiplied by n.
+func multiply(r muster.Resources, n int) muster.Resources {
 	return muster.Resources{CPU: r.CPU * muster.MilliCPU(n), Memory: r.Memory * muster.Bytes(n), Disk: r.Disk * muster.Bytes(n)}
 }
 

@@ -59,7 +59,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 		if n.Reserved == nil {
 			return true
 		}
-		why := useless(n, heads, now, b.cfg.PassFor)
+		why := releaseReason(n, heads, now, b.cfg.PassFor)
 		if e := b.entries[n.Reserved.UID]; why == "" && e != nil && e.stage == blocked && e.bound != "" {
 			why = "a limit of its namespace keeps the job from using it"
 		}
@@ -102,10 +102,10 @@ func (b *Broker) headsLocked() (heads []*entry) {
 	return heads
 }
 
-// useless returns why a reservation is given up; empty if it stays. It is given up if its node
+// releaseReason returns why a reservation is given up; empty if it stays. It is given up if its node
 // takes no work, if it has not been enough for too long, or if work of a higher priority waits for
 // exactly this room.
-func useless(n *state.Node, heads []*entry, now muster.Time, passFor time.Duration) string {
+func releaseReason(n *state.Node, heads []*entry, now muster.Time, passFor time.Duration) string {
 	r := n.Reserved
 	switch {
 	case !n.Schedulable():
