@@ -138,7 +138,7 @@ func (r *Runners) Run(ctx context.Context) error {
 	// wait for.
 	wg.Go(func() { r.endClaims(ctx) })
 	wg.Go(func() { r.forgetGone(ctx) })
-	r.turn(ctx)
+	r.decideLoop(ctx)
 	return nil
 }
 
@@ -215,7 +215,7 @@ func (r *Runners) dropLocked(p *pool) {
 
 // follow keeps the stock in line with the log.
 func (r *Runners) follow(ctx context.Context, index uint64) {
-	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
+	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.applyChanges, func() state.Position {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		// The snapshot is taken under the lock. So a claim that Use has found in the state is in
@@ -227,8 +227,8 @@ func (r *Runners) follow(ctx context.Context, index uint64) {
 	})
 }
 
-// take applies changes to the stock, the oldest first.
-func (r *Runners) take(changes []state.Change) {
+// applyChanges applies changes to the stock, the oldest first.
+func (r *Runners) applyChanges(changes []state.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// some: there is something to decide about. press: it should not wait.
@@ -315,8 +315,8 @@ func (r *Runners) handOutLocked(p *pool) {
 	}
 }
 
-// turn decides about environments until ctx ends.
-func (r *Runners) turn(ctx context.Context) {
+// decideLoop decides about environments until ctx ends.
+func (r *Runners) decideLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -330,7 +330,7 @@ func (r *Runners) turn(ctx context.Context) {
 				return
 			}
 		}
-		r.again(timer, r.stock(ctx, r.now()))
+		r.resetTimer(timer, r.stock(ctx, r.now()))
 	}
 }
 
@@ -349,12 +349,12 @@ func (r *Runners) endClaims(ctx context.Context) {
 				return
 			}
 		}
-		r.again(timer, r.expire(ctx, r.now()))
+		r.resetTimer(timer, r.expire(ctx, r.now()))
 	}
 }
 
-// again sets a timer to the next deadline, but not later than resync; 0 means no deadline.
-func (r *Runners) again(timer *time.Timer, next muster.Time) {
+// resetTimer sets a timer to the next deadline, but not later than resync; 0 means no deadline.
+func (r *Runners) resetTimer(timer *time.Timer, next muster.Time) {
 	wait := resync
 	if next != 0 {
 		wait = min(max(next.Sub(r.cfg.Clock.Now()), time.Millisecond), resync)
