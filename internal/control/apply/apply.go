@@ -228,7 +228,7 @@ func (a *Applier) step(ctx context.Context, batch []*request) {
 	heads.sort(batch)
 	for _, r := range batch {
 		r.verdict = a.verify(ledger, heads, r)
-		a.strange(ctx, r.verdict.Odd)
+		a.countOdd(ctx, r.verdict.Odd)
 		if len(r.verdict.Placements)+len(r.verdict.Stops) == 0 {
 			idle = append(idle, r)
 			continue
@@ -358,16 +358,16 @@ func (a *Applier) land(f *flight) {
 			first = f.result.RefusedStops[0].Reason
 		}
 		a.log.Debug("parts of plans refused when applied", "refused", n, "first", first)
-		strike(f)
+		moveRefused(f)
 	}
 	for _, r := range f.requests {
 		a.answer(r, nil)
 	}
 }
 
-// strike moves what the state refused from the placements and stops of its plan to the refused
+// moveRefused moves what the state refused from the placements and stops of its plan to the refused
 // ones. Of a whole plan nothing is kept.
-func strike(f *flight) {
+func moveRefused(f *flight) {
 	type attempt struct {
 		alloc muster.AllocID
 		node  muster.NodeID

@@ -8,12 +8,12 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// strange counts the nodes that refused their part of a plan although nothing had changed since it
+// countOdd counts the nodes that refused their part of a plan although nothing had changed since it
 // was made. Workers and the applier use one rule, so something must be wrong with what is known
 // about such a node: it would get plans and refuse them for ever. At the limit a fact records that,
 // for the node's health, and the count starts again. Plans that were late or had to yield do not
 // count: that is normal.
-func (a *Applier) strange(ctx context.Context, odd []verify.OddNode) {
+func (a *Applier) countOdd(ctx context.Context, odd []verify.OddNode) {
 	if len(odd) == 0 || a.cfg.OddLimit < 0 {
 		return
 	}
