@@ -82,13 +82,13 @@ func (r *Roll) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.follow(ctx, snap.Index()) })
-	r.turn(ctx)
+	r.decideLoop(ctx)
 	return nil
 }
 
 // follow marks the jobs that changes of the feed concern.
 func (r *Roll) follow(ctx context.Context, index uint64) {
-	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.take, func() state.Position {
+	r.cfg.State.Feed().Follow(ctx, state.AfterIndex(index), r.markChanged, func() state.Position {
 		snap := r.cfg.State.Latest()
 		r.all(snap)
 		return state.AfterIndex(snap.Index())
@@ -108,9 +108,9 @@ func (r *Roll) mark(uid muster.JobUID) {
 	wait.Poke(r.wake)
 }
 
-// take marks the jobs whose row or members have changed, and those that a change of a node
+// markChanged marks the jobs whose row or members have changed, and those that a change of a node
 // concerns.
-func (r *Roll) take(changes []state.Change) {
+func (r *Roll) markChanged(changes []state.Change) {
 	var nodes []muster.NodeID
 	for i := range changes {
 		switch c := &changes[i]; {
@@ -152,8 +152,8 @@ func (r *Roll) take(changes []state.Change) {
 	}
 }
 
-// turn decides about the jobs that are marked or due.
-func (r *Roll) turn(ctx context.Context) {
+// decideLoop decides about the jobs that are marked or due.
+func (r *Roll) decideLoop(ctx context.Context) {
 	timer := time.NewTimer(resync)
 	defer timer.Stop()
 	synced := time.Now()
