@@ -100,6 +100,8 @@ func TestContainerFiles(t *testing.T) {
 	t.Logf("%s", failed(t, h.allocs("missing")[0], muster.FailureUser, muster.ReasonOutputMissing))
 	// A work directory elsewhere leaves them where they are. What is found there is never followed out of it.
 	h.prints("some data\n/tmp\n", "run", "--image", image, "--cpu", "0.1", "--workdir", "/tmp", "--input", h.path("data")+":in", "--", "sh", "-c", "cat /workspace/in; pwd")
+	// Its host name is its own, or what the job says, in /etc/hosts as well.
+	h.prints("db.local\ndb.local\n1\n", "run", "--image", image, "--cpu", "0.1", "--hostname", "db.local", "--", "sh", "-c", "hostname; cat /etc/hostname; grep -c db.local /etc/hosts")
 	evil := h.cli("run", "--name", "evil", "--image", image, "--cpu", "0.1", "--output", "out", "--", "sh", "-c", "ln -s /etc/passwd out")
 	t.Logf("an output that is a link: exit code %d: %s", evil.cmd.ProcessState.ExitCode(), strings.TrimSpace(evil.stderr.String()))
 	if evil.cmd.ProcessState.ExitCode() == 0 {
