@@ -12,34 +12,39 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Loops is what the leader's loops know beside the state. A server that does not lead knows
-// nothing: its answers are zero values.
+// Loops is what the leader's loops know beside the state. Nothing of it is in the log: it is lost
+// when leadership moves, and the next leader learns it again. A server that does not lead knows
+// nothing: its answers are zero values. Implementations must be safe for concurrent use.
 type Loops interface {
-	// Fleet returns what the fleet decided last, nil if nothing is known, and what it does not ask of
-	// providers for a while.
+	// Fleet returns the last decisions of the fleet, nil if it has not decided yet, and the
+	// requests that it does not make of providers for a while because they were refused.
 	Fleet() (*size.Decisions, []size.Block)
-	// Blind returns since when a provider's instances cannot be listed and the error of the last
-	// list; 0 and nil if they can.
+	// Blind returns since when the list of a provider's instances fails, and the error of the last
+	// attempt; 0 and nil if the list works.
 	Blind(provider muster.ProviderName) (since muster.Time, why error)
-	// Troubles returns a function of a live node: which call for it its provider keeps failing, in
-	// words; "" if none.
+	// Troubles returns a function of a live node. It says in words which call for that node its
+	// provider keeps failing; "" if none. The function reads one copy of the fleet's records, so
+	// that a walk over thousands of nodes takes the lock once.
 	Troubles() func(n *state.Node) string
-	// Unstored returns how many members of a job have come to the end of their command and wait for their declared
-	// outputs to be stored, after that has failed, and the error of one of them.
+	// Unstored returns how many members of a job have ended their command and still count as
+	// running because storing their declared outputs has failed, and the error of one of them.
 	Unstored(job muster.JobUID) (members int, why error)
 	// Paused says why nothing is placed at all; "" if the scheduler runs.
 	Paused() string
 }
 
-// Explainer explains jobs and nodes of one snapshot, as of one moment. All fields are needed.
+// Explainer explains jobs and nodes of one snapshot, as of one moment. All fields are needed. It is
+// made for one request and keeps nothing between calls; methods do not change the snapshot, which
+// other requests share.
 type Explainer struct {
 	Snapshot *state.Snapshot
 	Now      muster.Time
 	Loops    Loops
 }
 
-// Job explains what the waiting members of a job wait for, from the queue to the cloud. Of a job
-// without waiting members it says how they are, and where another member would be placed now.
+// Job explains what the waiting members of a job wait for, in the order of the pipeline: queue,
+// limits, nodes, offerings, fleet. If no member waits, it says how the members are, and where
+// another one would be placed now.
 func (e *Explainer) Job(j *state.Job) api.JobExplanation {
 	r := e.record(j)
 	r.explain()
@@ -65,7 +70,7 @@ func (e *Explainer) Node(n *state.Node) api.NodeExplanation {
 	return r.out
 }
 
-// record is an explanation of a job that says nothing yet. Its lists are empty and not nil: JSON has
+// record returns an empty explanation of a job. Its lists are empty and not nil, so that JSON has
 // them as [].
 func (e *Explainer) record(j *state.Job) *jobRecord {
 	d, blocks := e.Loops.Fleet()

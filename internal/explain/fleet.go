@@ -14,9 +14,11 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// offerings lists what could be launched for a member, with what keeps it from being launched, and the cheapest price.
+// offerings lists what could be launched for a member, what keeps each offering from being
+// launched, and the cheapest price. It repeats the conditions of the fleet in the order of their
+// duration; the fleet itself stays the only part that decides.
 func (e *jobRecord) offerings() {
-	// Pools bound both the nodes that live and those that launch at once.
+	// A pool limits the nodes that exist and the nodes that launch at once.
 	live, launching := map[muster.PoolName]int{}, map[muster.PoolName]int{}
 	e.snap.LiveNodes(func(n *state.Node) bool {
 		live[n.Pool]++
@@ -46,6 +48,7 @@ func (e *jobRecord) offerings() {
 	if pools == 0 {
 		e.say("No pool that it may use is configured.")
 	}
+	// One sentence for all obstacles. The list in the data has one entry for each offering.
 	var obstacles []string
 	for _, o := range e.out.Offerings {
 		if o.Obstacle != "" {
@@ -57,8 +60,8 @@ func (e *jobRecord) offerings() {
 	}
 }
 
-// offering lists one offering of a pool. Of several obstacles it names the one that would last longest: what never fits
-// before what a provider or the pool refuses now.
+// offering lists one offering of a pool. If it has several obstacles, the one that lasts longest is
+// named: an offering that never fits comes before a refusal of the provider or a limit of the pool.
 func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching int) {
 	s := api.OfferingSight{Pool: string(p.Name), Offering: string(o.Name), Zone: o.Zone, Market: string(o.Market), Price: float64(o.Price) / 1e6}
 	obstacle, unsure := fit.OfferingFits(e.shape, p, o)
@@ -79,15 +82,17 @@ func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching 
 	case len(unsure) > 0:
 		s.Obstacle = "" // the offering does not declare all attributes; the fleet launches one to see
 	}
-	// Only what can be launched now has a price that a client can count on.
+	// Price is that of the cheapest offering that can be launched now, per hour. Any other price
+	// would be one that nobody pays.
 	if s.Fits && s.Obstacle == "" && (e.out.Price == nil || s.Price < *e.out.Price) {
 		e.out.Price = &s.Price
 	}
 	e.out.Offerings = append(e.out.Offerings, s)
 }
 
-// blocked says what the provider answered to the last request for the offering, if it refused and is not asked again
-// yet; else "".
+// blocked says what the provider answered to the last request for the offering, if it refused and
+// the fleet does not ask again yet; else "". A block whose time has passed is no obstacle: the next
+// launch asks again.
 func (e *jobRecord) blocked(o *muster.Offering) string {
 	for i := range e.blocks {
 		if b := &e.blocks[i]; b.Covers(o) && b.Until > e.now {
@@ -97,8 +102,9 @@ func (e *jobRecord) blocked(o *muster.Offering) string {
 	return ""
 }
 
-// coming lists the nodes that are launched or booting and that would fit a member. Each is expected after the median boot
-// time of its offering.
+// coming lists the nodes that are launching or booting and that would fit a member. The expected
+// time of each is the median boot time of its offering. A node is not bound to the job that it was
+// launched for: any job may take it.
 func (e *jobRecord) coming() {
 	took := bootTimes(e.snap)
 	late := map[muster.NodeID]time.Duration{} // the median boot time, of nodes that have exceeded it
@@ -121,8 +127,8 @@ func (e *jobRecord) coming() {
 		if h := n.History; c.Reason == "" && len(h) > 0 {
 			c.Reason = h[0].Reason // why it was launched
 		}
-		// Without an earlier node of the offering there is no expectation. A node that has exceeded it gets none
-		// either: any time would be invented.
+		// Without an earlier node of the offering there is no expectation. A node that has exceeded
+		// it gets none either: any time would be invented.
 		if usual, ok := took[n.Offering.Provider][n.Offering.Name]; ok {
 			if due := n.Launched.Add(usual); due > e.now {
 				c.Expected = present.Time(due)
@@ -133,6 +139,7 @@ func (e *jobRecord) coming() {
 		e.out.Coming = append(e.out.Coming, c)
 		return true
 	})
+	// The sentences name only the first few nodes; Coming in the data has all of them.
 	const most = 5
 	for i, c := range e.out.Coming {
 		if i == most {
@@ -150,7 +157,9 @@ func (e *jobRecord) coming() {
 	}
 }
 
-// bootTimes is the median time from launch to service of each offering, over the nodes that the state still has.
+// bootTimes returns the median time from launch to service of each offering, over the nodes that
+// the state still has. Nodes that are gone count until retention removes them. The median is robust
+// against a few instances that boot very slowly.
 func bootTimes(snap *state.Snapshot) map[muster.ProviderName]map[muster.OfferingName]time.Duration {
 	all := map[muster.ProviderName]map[muster.OfferingName][]time.Duration{}
 	snap.Nodes("", func(n *state.Node) bool {
@@ -175,7 +184,8 @@ func bootTimes(snap *state.Snapshot) map[muster.ProviderName]map[muster.Offering
 	return out
 }
 
-// fleet says what the fleet decided last about members like the job's, and lists what providers refused that concerns them.
+// fleet says what the fleet decided last about members like the job's, and lists the refusals of
+// providers that concern them.
 func (e *jobRecord) fleet() {
 	// A block concerns the job if it covers an offering that a member fits.
 	for i := range e.blocks {
@@ -189,7 +199,8 @@ func (e *jobRecord) fleet() {
 			e.out.Blocks = append(e.out.Blocks, present.Block(b, e.now))
 		}
 	}
-	// The fleet decides for members of one shape and priority at once, whichever job they are of.
+	// The fleet decides for all members of one shape and priority together, whatever job they
+	// belong to. So the number in the sentence may exceed the members of this job.
 	if e.decisions == nil {
 		return
 	}
@@ -211,13 +222,14 @@ func (e *jobRecord) fitsSome(o *muster.Offering) (fits bool) {
 	return fits
 }
 
-// paced expects a member to start when the jobs that run now have taken as long as their kind usually does, if that is
-// before any node comes. It does not apply while a member fits.
+// paced estimates when a member starts on capacity that running jobs release, from the usual
+// duration of jobs of their kind. The estimate replaces that of a coming node only if it is
+// earlier. It does not apply while a member fits: then no job has to end first.
 func (e *jobRecord) paced() {
 	if e.out.Considered == nil || e.out.Considered.Fitting > 0 || e.out.Ahead == nil {
 		return
 	}
-	// Members that are served before the job take what comes free first.
+	// Members that are served before the job take released capacity first.
 	est := expect.Start(e.snap, e.shape, e.out.Ahead.Members, e.now)
 	if est.Start != 0 && est.Start <= e.now {
 		e.say("The running jobs have reached their usual duration: a member may start at any time.")
@@ -226,11 +238,12 @@ func (e *jobRecord) paced() {
 	if est.Start == 0 || e.out.Expected != nil && e.out.Expected.Before(est.Start.Std()) {
 		return
 	}
+	// The member would start on a node that exists, so no new node adds to the cost.
 	e.out.Expected, e.out.Price = present.Time(est.Start), nil
 }
 
-// expect says when a member may start, and what its node costs an hour: on the first node that comes, or when running
-// jobs end.
+// expect says when a member may start, and what its node costs an hour: on the first node that
+// comes, or when running jobs end.
 func (e *jobRecord) expect() {
 	for i := range e.out.Coming {
 		if c := &e.out.Coming[i]; c.Expected != nil && (e.out.Expected == nil || c.Expected.Before(*e.out.Expected)) {

@@ -20,8 +20,8 @@ func (e *jobRecord) words() string {
 	return "Job " + e.job.Key.String()
 }
 
-// stock says how many runners an environment has in each state, and why the last one that failed to start did.
-// It says nothing of other jobs.
+// stock says how many runners an environment has in each state, and why the last runner that failed
+// to start did. It says nothing of other jobs.
 func (e *jobRecord) stock() {
 	j := e.job
 	if j.Env == nil {
@@ -34,8 +34,9 @@ func (e *jobRecord) stock() {
 	}
 }
 
-// jobRecord collects the explanation of one job. Its methods append to out, each on its own subject; the order of the
-// calls is the order of the sentences.
+// jobRecord collects the explanation of one job. Each method appends to out on one subject; the
+// order of the calls is the order of the sentences. One request owns a jobRecord, so it needs no
+// lock.
 type jobRecord struct {
 	snap      *state.Snapshot
 	job       *state.Job
@@ -53,10 +54,12 @@ func (e *jobRecord) say(format string, args ...any) {
 	sentencef(&e.out.Text, format, args...)
 }
 
-// maxAtRisk bounds the failing nodes that an explanation names.
+// maxAtRisk bounds the failing nodes that an explanation names. When a zone fails, hundreds of
+// nodes have the same problem.
 const maxAtRisk = 5
 
-// atRisk says how many of the job's live allocations are on nodes that are lost or being destroyed, node by node.
+// atRisk says how many of the job's live allocations are on nodes that are lost or being destroyed,
+// node by node.
 func (e *jobRecord) atRisk() {
 	nodes := 0
 	e.snap.LiveNodes(func(n *state.Node) bool {
@@ -83,22 +86,24 @@ func (e *jobRecord) atRisk() {
 	})
 }
 
-// pause says that the scheduler is paused. It comes first, because what follows holds only when that is over.
+// pause says that the scheduler is paused. The sentence precedes those about placement, because
+// they hold only once the pause ends.
 func (e *jobRecord) pause() {
 	if e.paused != "" {
 		e.say("Nothing is placed now: %s.", e.paused)
 	}
 }
 
-// storing says that members are running whose command has ended.
+// storing says that some members are running although their command has ended.
 func (e *jobRecord) storing() {
 	if e.unstored != "" {
 		e.say("%s.", strings.ToUpper(e.unstored[:1])+e.unstored[1:])
 	}
 }
 
-// explain explains the job. It stops at the first thing that alone keeps members waiting (the end of the job, a
-// parked job, a limit), since the rest then explains nothing.
+// explain explains the job. It stops at the first reason that alone keeps members waiting (the job
+// has ended, is parked or has reached a limit): any further reason would send the reader after the
+// wrong cause.
 func (e *jobRecord) explain() {
 	j := e.job
 	c := e.out.Counts
@@ -110,12 +115,14 @@ func (e *jobRecord) explain() {
 		e.say("%s is stopping%s; %d of its allocations have not ended.", e.words(), muster.Because(j.Reason), j.LiveAllocs)
 		return
 	case j.Waiting() == 0 && j.Env != nil:
-		// An environment without waiting runners has what it wants: where another would go is of no interest.
+		// An environment without waiting runners has what it wants. Where another runner would go
+		// is of no interest.
 		e.stock()
 		return
 	case j.Waiting() == 0:
-		// Past placement decisions are not recorded. What can be said of a job that runs is how the nodes
-		// compare now; a system job has no other node to go to.
+		// Past placement decisions are not recorded, so the explanation of a running job compares
+		// the nodes as they are now. A member of a system job belongs to its node: it has no
+		// alternative to compare.
 		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
 		e.storing()
@@ -139,8 +146,11 @@ func (e *jobRecord) explain() {
 	if e.limits() {
 		return
 	}
-	// From here on the explanation is of nodes: those that exist, then those that could be launched.
+	// From here on the explanation is about nodes: those that exist first, then those that could be
+	// launched.
 	e.placing(place.Explain(j, e.snap, e.now))
+	// A member fits and still waits: the scheduler has not yet handled its evaluation. While the
+	// scheduler is paused this would be a false promise.
 	if e.out.Considered.Fitting > 0 && e.paused == "" {
 		e.say("A member may be placed at any moment.")
 	}
@@ -154,7 +164,7 @@ func (e *jobRecord) explain() {
 	e.expect()
 }
 
-// rollout says how far the rollout of a service or system job is. It says nothing if the rollout is done.
+// rollout says how far the rollout of a service or system job is, unless it is done.
 func (e *jobRecord) rollout() {
 	st := e.job.Standing
 	if st == nil || st.Rollout == muster.RolloutDone {
@@ -163,14 +173,15 @@ func (e *jobRecord) rollout() {
 	e.say("The rollout of version %d (%s): %s%s.", st.Version, st.Rollout, roll.ProgressOf(e.snap, e.job, e.now), muster.Because(st.Reason))
 }
 
-// queue says what is served before the job's members: a reservation, parking, a retry, other jobs. It reports whether
-// that alone keeps them waiting.
+// queue says what is served before the job's members: a reservation, parking, a retry, other jobs.
+// It reports whether that alone keeps them waiting.
 func (e *jobRecord) queue() (done bool) {
 	j := e.job
 	if j.Reserved != "" {
 		e.say("Others were placed past it for long: what comes free on node %s is kept for it.", j.Reserved)
 	}
-	// The scheduler does not consider a parked job, whatever its place in the queue.
+	// The scheduler skips a parked job, whatever its place in the queue. The other reasons do not
+	// matter until it is unparked.
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
 		until := "until it is submitted again"
@@ -180,7 +191,7 @@ func (e *jobRecord) queue() (done bool) {
 		e.say("The scheduler has put it aside %s: %s.", until, j.Parked)
 		return true
 	}
-	// The member that is retried first. Those that were never placed do not wait for it.
+	// next is the member that is retried first. Members that were never placed do not wait for it.
 	var next *state.Member
 	e.snap.Retries(j.UID).Due(1<<62, func(m *state.Member) bool { next = m; return false })
 	if next != nil {
@@ -195,7 +206,7 @@ func (e *jobRecord) queue() (done bool) {
 			e.say("Member %d has failed%s, and waits for another attempt.", next.Index, muster.Because(next.Reason))
 		}
 	}
-	// Only members that were never placed count: a member that backs off holds up nobody.
+	// Only members that were never placed count: a member that waits for its retry delays no other.
 	ahead := &api.QueueAhead{}
 	e.snap.Unsettled(func(o *state.Job) bool {
 		if o.UID != j.UID && place.Order(o, j) < 0 {
@@ -213,9 +224,12 @@ func (e *jobRecord) queue() (done bool) {
 	return false
 }
 
-// limits says which limit of a namespace the job has reached. It reports whether no member may be placed because of it.
+// limits says which limit of a namespace the job has reached. It reports whether the limit keeps
+// every waiting member from being placed. If some may still start, the explanation goes on to the
+// nodes.
 func (e *jobRecord) limits() bool {
-	// The limits of the namespace count, and those of all namespaces together.
+	// Both the limits of the namespace and those of all namespaces together apply. bound is the
+	// stricter one.
 	n, bound := fit.NewAllowance(e.snap).Of(e.job.Key.Namespace, e.job.Run.Ask, e.job.Waiting())
 	if bound.Namespace == "" {
 		return false
@@ -229,5 +243,5 @@ func (e *jobRecord) limits() bool {
 	return true
 }
 
-// in is the time from now to a moment, for sentences.
+// in returns the time from now until t, rounded for sentences.
 func (e *jobRecord) in(t muster.Time) string { return shortly(t.Sub(e.now)) }

@@ -12,30 +12,34 @@ import (
 	"github.com/musterhq/muster/internal/decide/place"
 )
 
-// How many of each the sentences list. The rest is counted; the data has more.
+// How many entries of each list the sentences name. The rest is counted; the data has more.
 const (
 	linesOfClasses = 8
 	linesOfRanked  = 5
 	linesOfChoices = 8
 )
 
-// PlacementLines is an explanation of placement for people: the nodes, the node that the member is on, where waiting members
-// would be placed, and who would be evicted. Lines of a list are indented.
+// PlacementLines returns an explanation of placement as text: the nodes, the node that the member
+// is on, where waiting members would be placed, and which allocations would be evicted. Entries of
+// a list are indented by two spaces. The text is for people and may change between versions;
+// programs read the fields.
 func PlacementLines(p *place.Explanation) []string {
 	e := placementText{p}
 	return slices.Concat(e.nodes(), e.present(), e.placing(), e.evictions())
 }
 
-// placementText lays an explanation out in lines.
+// placementText turns an explanation into lines. Each method returns the lines of one subject, or
+// nil if there is nothing to say.
 type placementText struct{ *place.Explanation }
 
-// nodes says how many nodes fit and what keeps members from the others, the same by class, and the best node of each class in
-// the order in which they would be chosen.
+// nodes says how many nodes fit and what keeps members from the others, the same for each class,
+// and then the best node of each class in the order of choice.
 func (e placementText) nodes() []string {
 	return slices.Concat([]string{"Nodes: " + e.All.String() + "."}, e.table(), e.ranking())
 }
 
-// table has a line for each class, the largest first. A single class gets its name alone: the sentence before has the rest.
+// table has a line for each class, the largest class first. A single class gets only its name,
+// because the sentence before has its figures.
 func (e placementText) table() []string {
 	switch len(e.Classes) {
 	case 0:
@@ -67,9 +71,10 @@ func (e placementText) table() []string {
 	return lines
 }
 
-// columns aligns cells: numbers, which are in every second column from the first on, to the right; the last column as it is.
+// columns aligns cells. Every second column, from the first on, holds numbers and is aligned to the
+// right. The last column is not padded, so that lines have no trailing spaces.
 func columns(rows [][]string) (lines []string) {
-	// Widths are of characters, not bytes.
+	// The width counts characters, not bytes: names of nodes and classes may have any.
 	width := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -94,7 +99,7 @@ func columns(rows [][]string) (lines []string) {
 	return lines
 }
 
-// plural is for nouns that end in s.
+// plural returns the plural of a noun that ends in s, unless n is 1.
 func plural(noun string, n int) string {
 	if n == 1 {
 		return noun
@@ -102,7 +107,8 @@ func plural(noun string, n int) string {
 	return noun + "es"
 }
 
-// ranking says which node would be chosen, and the terms that put it before the best nodes of other classes.
+// ranking says which node would be chosen, and which terms rank it before the best nodes of other
+// classes.
 func (e placementText) ranking() []string {
 	who := "Another member"
 	if e.Member >= 0 {
@@ -132,7 +138,7 @@ func (e placementText) ranking() []string {
 	return lines
 }
 
-// present compares the node that the member is on.
+// present compares the node that the member is on with the best node now.
 func (e placementText) present() []string {
 	p := e.Present
 	switch {
@@ -147,7 +153,8 @@ func (e placementText) present() []string {
 	return []string{fmt.Sprintf("It is on %s, which would come later: %s.", p.Node, p.Terms)}
 }
 
-// placing says where waiting members would be placed, and what the others would wait for.
+// placing says where waiting members would be placed, and what the remaining members would wait
+// for. It ignores queue order, because the explanation is of one job.
 func (e placementText) placing() (lines []string) {
 	// Nodes beyond the listed ones are summed up in one line.
 	nodes, members := 0, 0

@@ -13,13 +13,14 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// nodeRecord collects the explanation of one node. Its methods append to out, in the order of the sentences.
+// nodeRecord collects the explanation of one node. Its methods append to out, in the order of the
+// sentences. One request owns it, so it needs no lock.
 type nodeRecord struct {
 	snap *state.Snapshot
 	n    *state.Node
 	now  muster.Time
-	// trouble is the call for the node that its provider keeps failing, blind why the provider's instances cannot be
-	// listed; "" if nothing is wrong.
+	// trouble is the call for the node that its provider keeps failing. blind is why the provider's
+	// instances cannot be listed. Both are "" if nothing is wrong.
 	trouble, blind string
 	out            api.NodeExplanation
 }
@@ -29,7 +30,7 @@ func (e *nodeRecord) say(format string, args ...any) {
 	sentencef(&e.out.Text, format, args...)
 }
 
-// in is the time from now to a moment, for sentences.
+// in returns the time from now until t, rounded for sentences.
 func (e *nodeRecord) in(t muster.Time) string { return shortly(t.Sub(e.now)) }
 
 // explain explains the node. A node that is gone has no future to explain.
@@ -40,14 +41,16 @@ func (e *nodeRecord) explain() {
 		e.out.Ends = "it is gone" + muster.Because(e.n.StageReason)
 		return
 	}
-	// ends goes by what runs has counted; its sentence comes last, as the summary.
+	// The order matters: ends needs the outputs that runs counts. The sentence about the end comes
+	// last, as the summary.
 	e.runs()
 	e.waits()
 	e.ends()
 	if e.trouble != "" {
 		e.say("The provider: %s.", e.trouble)
 	}
-	// A list that fails matters only to a node that the list would decide about.
+	// A failing list matters only for nodes that a list decides about: those that launch, are being
+	// destroyed, or are lost.
 	if e.blind != "" && (n.Stage == muster.NodeLaunching || n.Stage == muster.NodeTerminating || n.Health == muster.NodeLost) {
 		e.say("The provider's list of instances fails: %s.", e.blind)
 	}
@@ -57,11 +60,12 @@ func (e *nodeRecord) explain() {
 	e.say("Its end: %s.", e.out.Ends)
 }
 
-// dials says the stage, health and intent of the node with who set each and why, and which of them keeps new work away.
+// dials says the stage, health and intent of the node, who set each and why, and which of them
+// keeps new work away.
 func (e *nodeRecord) dials() {
 	n := e.n
 	e.out.Stage = api.Dial{Value: string(n.Stage), Who: cmp.Or(n.StageWho, "fleet"), Since: present.Time(n.StageSince), Reason: n.StageReason}
-	// The link alone sets health; the fleet sets the stage unless somebody is recorded.
+	// Only the link sets health. The fleet sets the stage, unless the row names an operator.
 	e.out.Health = api.Dial{Value: string(n.Health), Who: "link", Since: present.Time(n.HealthSince), Reason: n.HealthReason}
 	who := n.IntentWho
 	if who == "" && n.IntentSince != 0 {
@@ -90,7 +94,8 @@ func (e *nodeRecord) dials() {
 	if n.BootError != "" && n.Joined == 0 {
 		e.say("Its boot: %s.", n.BootError)
 	}
-	// Stage, health and intent have to agree before a node takes work. The first that does not is named.
+	// A node takes work only if stage, health and intent all allow it. The first that does not is
+	// named.
 	switch {
 	case n.Schedulable():
 		e.say("It takes new work: %s free of %s.", n.Free(), n.Capacity)
@@ -105,9 +110,11 @@ func (e *nodeRecord) dials() {
 	e.say("It takes no new work because of %s.", e.out.Closed)
 }
 
-// runs counts the live allocations by job, and the ended ones whose output is not stored yet.
+// runs counts the live allocations of the node by job, and the ended ones whose output is not
+// stored yet.
 func (e *nodeRecord) runs() {
-	// The jobs with the most allocations come first; equal ones by name, so that the answer is stable.
+	// The jobs with the most allocations come first; equal ones by name, so that the answer is
+	// stable.
 	jobs := map[muster.JobKey]int{}
 	e.snap.NodeAllocs(e.n.ID, func(al *state.Alloc) bool {
 		jobs[al.Run.Key]++
@@ -132,7 +139,8 @@ func (e *nodeRecord) runs() {
 	}
 }
 
-// waits says what the next transition of its stage waits for.
+// waits says what the next transition of the node's stage waits for. WaitsFor stays empty for a
+// node that serves and is not to leave.
 func (e *nodeRecord) waits() {
 	n := e.n
 	switch n.Stage {
@@ -154,10 +162,13 @@ func (e *nodeRecord) waits() {
 	}
 }
 
-// ends says when the fleet will end the node and why, or why it will not: the rules of packages size and mend in words.
-// The cases are in the order in which those rules are applied.
+// ends says when the fleet will end the node and why, or why it will not. It puts the rules of
+// packages size and mend into words, and its cases are in the order in which those packages apply
+// them. A change of their order needs the same change here.
 func (e *nodeRecord) ends() {
 	n, p := e.n, e.snap.Pool(e.n.Pool)
+	// A time of 0 means that the end depends on an event: EndsAt stays nil and only the sentence is
+	// set.
 	end := func(at muster.Time, format string, args ...any) {
 		if at != 0 {
 			t := at.Std()
@@ -176,6 +187,8 @@ func (e *nodeRecord) ends() {
 		end(0, "not while it is held; `muster node run %s` ends that", n.ID)
 	case p == nil:
 		end(0, "when it is empty: pool %s is not configured any more", n.Pool)
+	// The server may have crashed between writing the intent and asking the provider. A launch
+	// without an instance is given up after mend.LaunchDeadline.
 	case n.Stage == muster.NodeLaunching:
 		end(0, "when the provider refuses it, or has not made it within 10 minutes")
 	case boots && n.Intent == muster.NodeDrain:
@@ -213,7 +226,9 @@ func (e *nodeRecord) ends() {
 	}
 }
 
-// endLost says when a lost node is given up.
+// endLost says when a lost node is given up: when its grace has passed, unless the breaker of its
+// pool has tripped. A tripped breaker means that too many nodes were destroyed for nothing but lost
+// contact, so the network may be at fault and not the nodes.
 func (e *nodeRecord) endLost(p *state.Pool, end func(muster.Time, string, ...any)) {
 	due := e.n.HealthSince.Add(time.Duration(p.Grace) * time.Microsecond)
 	switch b := e.snap.Breaker(p.Name); {
@@ -226,9 +241,9 @@ func (e *nodeRecord) endLost(p *state.Pool, end func(muster.Time, string, ...any
 	}
 }
 
-// endIdle says when a node without work is ended, unless its pool needs it.
+// endIdle says when a node without work is ended, or that its pool needs it.
 func (e *nodeRecord) endIdle(p *state.Pool, timeout time.Duration, end func(muster.Time, string, ...any)) {
-	// A pool is kept at its minimum. Nodes that leave do not count towards it.
+	// The fleet keeps a pool at its minimum. Nodes that leave do not count towards it.
 	kept := 0
 	e.snap.LiveNodes(func(o *state.Node) bool {
 		if o.Pool == p.Name && o.Stage != muster.NodeTerminating && o.Stage != muster.NodeDraining && o.Intent != muster.NodeDrain {

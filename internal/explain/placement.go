@@ -8,10 +8,12 @@ import (
 	"github.com/musterhq/muster/internal/present"
 )
 
-// mostListed bounds the classes, nodes and evictions that an explanation lists of each. Its sentences list fewer.
+// mostListed bounds the classes, nodes and evictions that an explanation lists, each. Its sentences
+// list fewer.
 const mostListed = 100
 
-// placing adds what placement sees: the nodes by class, the order in which they would be chosen, and who would be evicted.
+// placing adds what placement sees: the nodes by class, the order in which they would be chosen,
+// and which allocations would be evicted.
 func (e *jobRecord) placing(p place.Explanation) {
 	e.out.Considered, e.out.Ranked = consideredOf(&p), rankedOf(p.Ranked)
 	e.out.Nodes, e.out.Evictions = plannedOf(p.Choices, mostListed), evictionsOf(p.Evictions)
@@ -27,7 +29,8 @@ func (e *jobRecord) placing(p place.Explanation) {
 	e.out.Text = append(e.out.Text, PlacementLines(&p)...)
 }
 
-// member explains one member.
+// member explains one member: how it ended, where it is, or what it waits for. It leaves out the
+// queue and the fleet, which concern the whole job; the last sentence points to that explanation.
 func (e *jobRecord) member(index int) {
 	j := e.job
 	m := e.snap.Member(j.UID, index)
@@ -60,8 +63,8 @@ func (e *jobRecord) member(index int) {
 	e.say("`muster explain %s` tells what is served before it, and what the fleet does.", j.Key)
 }
 
-// placed explains a member that has an allocation. The decision that placed it is not recorded: what is explained is
-// where the member would be placed now.
+// placed explains a member that has an allocation. The decision that placed it is not recorded, so
+// the explanation says where the member would be placed now.
 func (e *jobRecord) placed(index int, id muster.AllocID) {
 	a := e.snap.Alloc(id)
 	if a == nil {
@@ -76,7 +79,8 @@ func (e *jobRecord) placed(index int, id muster.AllocID) {
 	e.placing(place.ExplainMember(e.job, index, e.snap, e.now))
 }
 
-// consideredOf is how many nodes fit and what keeps the others from it, in total and by class.
+// consideredOf returns how many nodes fit and what keeps the others from fitting, in total and by
+// class. Classes beyond mostListed are only counted.
 func consideredOf(p *place.Explanation) *api.Considered {
 	r := &p.All
 	c := &api.Considered{
@@ -97,7 +101,7 @@ func consideredOf(p *place.Explanation) *api.Considered {
 	return c
 }
 
-// shortagesOf is what nodes have too little of. The list is empty and not nil, for JSON.
+// shortagesOf returns what the nodes have too little of. The list is empty and not nil, for JSON.
 func shortagesOf(in []place.Shortage) []api.Shortage {
 	out := []api.Shortage{}
 	for _, s := range in {
@@ -106,7 +110,7 @@ func shortagesOf(in []place.Shortage) []api.Shortage {
 	return out
 }
 
-// counts is how many nodes each obstacle concerns.
+// counts returns how many nodes each obstacle concerns.
 func counts(in []place.Count) []api.ConsiderCount {
 	out := []api.ConsiderCount{}
 	for _, c := range in {
@@ -115,7 +119,7 @@ func counts(in []place.Count) []api.ConsiderCount {
 	return out
 }
 
-// rankedOf is the best node of each class, best first.
+// rankedOf returns the best node of each class, best first.
 func rankedOf(in []place.Candidate) []api.RankedNode {
 	out := []api.RankedNode{}
 	for _, c := range in {
@@ -124,7 +128,7 @@ func rankedOf(in []place.Candidate) []api.RankedNode {
 	return out
 }
 
-// plannedOf is where members would be placed: at most so many nodes.
+// plannedOf returns where members would be placed, for at most so many nodes.
 func plannedOf(in []place.Choice, most int) []api.PlannedNode {
 	out := []api.PlannedNode{}
 	for _, c := range in[:min(len(in), most)] {
@@ -133,7 +137,8 @@ func plannedOf(in []place.Choice, most int) []api.PlannedNode {
 	return out
 }
 
-// evictionsOf is which allocations would be evicted for members that fit nowhere.
+// evictionsOf returns which allocations would be evicted for members that fit nowhere. Unlike the
+// other lists it may be nil: JSON leaves it out.
 func evictionsOf(in []place.Eviction) (out []api.Eviction) {
 	for _, v := range in[:min(len(in), mostListed)] {
 		e := api.Eviction{Node: string(v.Node), Terms: v.Terms.String(), Score: scoreOf(v.Terms)}
@@ -145,7 +150,7 @@ func evictionsOf(in []place.Eviction) (out []api.Eviction) {
 	return out
 }
 
-// scoreOf is the terms that a node was compared by, in the order of their weight.
+// scoreOf returns the terms that a node was compared by, the term with the most weight first.
 func scoreOf(in place.Terms) []api.ScoreTerm {
 	out := []api.ScoreTerm{}
 	for _, t := range in {

@@ -10,8 +10,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Waits says in one line why a job's waiting members wait, what the fleet does about it, and why
-// members stay running whose command has ended; "" if there is nothing of that. Job says the same at length.
+// Waits says in one line why the waiting members of a job wait, what the fleet does about it, and
+// why members stay running although their command has ended; "" if none of that applies. A single
+// job or environment is shown with it. Job says the same in full.
 func (e *Explainer) Waits(j *state.Job) string {
 	why := e.unplaced(j)
 	if stored := e.unstored(j); stored != "" && why != "" {
@@ -22,8 +23,8 @@ func (e *Explainer) Waits(j *state.Job) string {
 	return why
 }
 
-// unstored says that members of a job have come to the end of their command and that their declared
-// outputs cannot be stored; "" if none have.
+// unstored says that the command of some members has ended and that their declared outputs cannot
+// be stored; "" if there are none.
 func (e *Explainer) unstored(j *state.Job) string {
 	n, why := e.Loops.Unstored(j.UID)
 	switch {
@@ -35,7 +36,8 @@ func (e *Explainer) unstored(j *state.Job) string {
 	return fmt.Sprintf("the command of %s has ended, and the declared outputs wait to be stored: %v", muster.Counted(n, "member"), why)
 }
 
-// unplaced says why a job's waiting members wait.
+// unplaced says why the waiting members of a job wait. It returns the first reason that holds for
+// all of them, in the same order as Job.
 func (e *Explainer) unplaced(j *state.Job) string {
 	if j.Waiting() == 0 {
 		return ""
@@ -49,7 +51,7 @@ func (e *Explainer) unplaced(j *state.Job) string {
 	if why := e.Loops.Paused(); why != "" {
 		return why
 	}
-	// What keeps the next member from the nodes there are, and what the fleet does about it.
+	// What keeps the next member from the existing nodes, and what the fleet does about it.
 	why := []string{place.Why(j, e.Snapshot, e.Now).String()}
 	if coming := launching(e.Snapshot); coming > 0 {
 		why = append(why, onTheirWay(coming))
@@ -65,8 +67,8 @@ func (e *Explainer) unplaced(j *state.Job) string {
 	return strings.Join(why, "; ")
 }
 
-// backoff says when the next attempt is, if all members that wait have failed before and none is
-// due yet; else "".
+// backoff says when the next attempt is, if all waiting members have failed before and none is due
+// yet; else "".
 func (e *Explainer) backoff(j *state.Job) string {
 	if j.Untried() > 0 {
 		return ""
@@ -83,7 +85,7 @@ func (e *Explainer) backoff(j *state.Job) string {
 	return in
 }
 
-// launching is how many nodes are launched or booting.
+// launching counts the nodes that are launching or booting.
 func launching(snap *state.Snapshot) int {
 	n := 0
 	snap.LiveNodes(func(node *state.Node) bool {
@@ -95,7 +97,7 @@ func launching(snap *state.Snapshot) int {
 	return n
 }
 
-// onTheirWay says how many nodes come. They may be for other jobs.
+// onTheirWay says how many nodes are launching or booting. They may be for other jobs.
 func onTheirWay(nodes int) string {
 	if nodes == 1 {
 		return "1 node is on its way"
@@ -103,8 +105,9 @@ func onTheirWay(nodes int) string {
 	return fmt.Sprintf("%d nodes are on their way", nodes)
 }
 
-// Trouble is a call for a node that its provider keeps failing, in words. times counts the failures
-// since since.
+// Trouble says in words which call for a node its provider keeps failing. times counts the failures
+// since since. The moment is absolute, so that the sentence stays true however long a client keeps
+// it.
 func Trouble(call string, times int, since muster.Time, err error) string {
 	count := "once"
 	if times > 1 {
@@ -113,5 +116,5 @@ func Trouble(call string, times int, since muster.Time, err error) string {
 	return fmt.Sprintf("%s failed %s since %s: %v", call, count, since.Std().UTC().Format(time.RFC3339), err)
 }
 
-// Paused is why nothing is placed while an operator has paused the scheduler.
+// Paused is the reason why nothing is placed while an operator has paused the scheduler.
 const Paused = "the scheduler is paused: an operator has set scheduler.paused in the server's configuration"
