@@ -8,7 +8,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Alloc shows an allocation by its own row alone, as events do.
+// Alloc shows an allocation by its own row alone, as events do. Cores, ports and devices are shown
+// only for an allocation that asked for any of them.
 func Alloc(a *state.Alloc) api.Alloc {
 	out := api.Alloc{
 		ID: string(a.ID), Namespace: string(a.Run.Key.Namespace), Job: a.Run.Key.Name, JobUID: string(a.UID),
@@ -19,7 +20,8 @@ func Alloc(a *state.Alloc) api.Alloc {
 	}
 	if names := a.Run.Names; names != nil {
 		out.Cores, out.Ports = a.Grant.Cores, names.Ports
-		// The grant lists device numbers in the order of the requests.
+		// The grant lists device numbers in the order of the requests. A request without a count is
+		// for one device.
 		rest := a.Grant.Devices
 		for _, ask := range names.Devices {
 			n := min(max(ask.Count, 1), len(rest))
@@ -40,7 +42,8 @@ func Alloc(a *state.Alloc) api.Alloc {
 }
 
 // AllocOnNode shows an allocation together with the state of its node: whether the node is
-// unreachable, and why the allocation may be lost with it.
+// unreachable, and why the allocation may be lost with it. An allocation that has ended does not
+// depend on its node any more.
 func AllocOnNode(snap *state.Snapshot, a *state.Alloc) api.Alloc {
 	out := Alloc(a)
 	if a.Live() {
@@ -51,8 +54,8 @@ func AllocOnNode(snap *state.Snapshot, a *state.Alloc) api.Alloc {
 	return out
 }
 
-// exited reports whether the command ran and exited by itself. Otherwise its exit code means
-// nothing and is not shown.
+// exited reports whether the command ran and exited by itself. Otherwise the exit code is 0 in the
+// row without a meaning, and showing it would look like success.
 func exited(a *state.Alloc) bool {
 	switch {
 	case a.Live() || a.Signal != "":
@@ -66,6 +69,8 @@ func exited(a *state.Alloc) bool {
 	return a.Failure.Reason == muster.ReasonOutputMissing || a.Failure.Reason == muster.ReasonOutputNotStored
 }
 
+// output shows how far the output of an allocation is stored. Dropped counts the bytes that both
+// streams lost at their beginning, to the job's output_limit.
 func output(o *state.Output) api.OutputState {
 	return api.OutputState{
 		State: OutputStage(o), Why: o.Why, StdoutBytes: o.Stdout.Size, StderrBytes: o.Stderr.Size,

@@ -12,8 +12,8 @@ import (
 )
 
 // Costs shows what was spent from a month on, up to now. by is what the rows are: job, namespace,
-// pool or month. The first limit rows are shown, the dearest first; the others are added up in
-// More. Totals count everything.
+// pool or month. The first limit rows are shown, the most expensive first; the others are added up
+// in More. The totals count everything, whatever the limit.
 func Costs(snap *state.Snapshot, by string, since state.Month, now muster.Time, limit int) api.Cost {
 	b := bill{by: by, rows: map[costKey]*costSum{}}
 	snap.Costs(since, now, func(c state.Cost) bool { b.addJob(&c); return true })
@@ -28,6 +28,7 @@ func Costs(snap *state.Snapshot, by string, since state.Month, now muster.Time, 
 			out.Rows = append(out.Rows, r.row(b.by))
 			continue
 		}
+		// More stays nil, and JSON leaves it out, if all rows are shown.
 		if out.More == nil {
 			out.More = &api.CostRest{}
 		}
@@ -43,29 +44,29 @@ func amountOf(s state.Spend) api.CostAmount {
 	return api.CostAmount{Cost: float64(s.Cost) / 1e6, Hours: float64(s.Time) / float64(time.Hour/time.Microsecond)}
 }
 
-// costKey tells rows apart. The parts by which rows are not told apart are empty.
+// costKey identifies a row. Fields by which rows are not told apart are empty, so that their costs
+// add up in one row.
 type costKey struct {
 	namespace, job, pool string
 	month                state.Month
 }
 
-// costSum is one row before it is shown. Of what was spent, idle is the part that no allocation
-// had.
+// costSum is one row before it is shown. idle is the part of spend that no allocation used.
 type costSum struct {
 	costKey
 	spend, idle state.Spend
 }
 
-// bill adds up what the state has by job and by pool. whole and idle come from pools, jobs from
-// jobs: what the two say of one node agrees, as a node's cost is split into shares and what was
-// idle.
+// bill adds up the costs that the state keeps by job and by pool. whole and idle come from the
+// records of pools, jobs from those of jobs. The two agree, because the state splits the cost of
+// each node into the shares of its allocations and an idle rest.
 type bill struct {
 	by                string
 	rows              map[costKey]*costSum
 	whole, jobs, idle state.Spend
 }
 
-// row finds the row of a key, or makes it.
+// row returns the row of a key. It adds an empty one if there is none.
 func (b *bill) row(k costKey) *costSum {
 	r := b.rows[k]
 	if r == nil {
@@ -75,7 +76,7 @@ func (b *bill) row(k costKey) *costSum {
 	return r
 }
 
-// addJob adds what a job had of nodes in a month.
+// addJob adds the share of the nodes that a job used in a month.
 func (b *bill) addJob(c *state.Cost) {
 	b.jobs = b.jobs.Add(c.Spend)
 	k := costKey{namespace: string(c.Namespace)}
@@ -92,7 +93,7 @@ func (b *bill) addJob(c *state.Cost) {
 	r.spend = r.spend.Add(c.Spend)
 }
 
-// addPool adds what the nodes of a pool cost in a month.
+// addPool adds what the nodes of a pool cost in a month, idle time included.
 func (b *bill) addPool(c *state.PoolCost) {
 	b.whole, b.idle = b.whole.Add(c.Whole), b.idle.Add(c.Idle)
 	var k costKey
@@ -108,8 +109,9 @@ func (b *bill) addPool(c *state.PoolCost) {
 	r.spend, r.idle = r.spend.Add(c.Whole), r.idle.Add(c.Idle)
 }
 
-// sorted returns the rows: the dearest first, and of those that cost the same the one with the most
-// time. Months are in their order, as somebody who asks for them reads them like that.
+// sorted returns the rows, the most expensive first. Of rows with equal cost, the one with the most
+// time comes first, and then the order is by name, so that the answer is stable. Months are in the
+// order of the calendar.
 func (b *bill) sorted() []*costSum {
 	out := make([]*costSum, 0, len(b.rows))
 	for _, r := range b.rows {
@@ -125,7 +127,7 @@ func (b *bill) sorted() []*costSum {
 	return out
 }
 
-// row shows a sum. Only pools and months have idle time: nobody's job had it.
+// row shows a sum. Only pools and months have idle time, because no job used it.
 func (r *costSum) row(by string) api.CostRow {
 	out := api.CostRow{Namespace: r.namespace, Job: r.job, Pool: r.pool, CostAmount: amountOf(r.spend)}
 	switch by {

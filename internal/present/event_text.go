@@ -8,7 +8,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// claimText is the sentence of a claim's event. A claim that ended says in which state.
+// claimText is the sentence of a claim's event. The sentence of a claim that has ended names the
+// state in which it ended.
 func claimText(verb state.Verb, c *state.Claim) string {
 	what := fmt.Sprintf("claim %s of runner %s", c.ID, c.Runner)
 	switch verb {
@@ -20,8 +21,8 @@ func claimText(verb state.Verb, c *state.Claim) string {
 	return what + " was " + string(c.State) + muster.Because(c.Reason)
 }
 
-// environmentText is the sentence of an environment's own events. It is empty for those that an
-// environment shares with jobs.
+// environmentText is the sentence of an event that only environments have. It is empty for events
+// that environments share with jobs.
 func environmentText(verb state.Verb, j *state.Job) string {
 	name, _ := j.Key.Environment()
 	what := "environment " + muster.JobKey{Namespace: j.Key.Namespace, Name: name}.String()
@@ -42,7 +43,8 @@ func environmentText(verb state.Verb, j *state.Job) string {
 	return ""
 }
 
-// jobText is the sentence of a job's event, or of an environment's, which is a job to the state.
+// jobText is the sentence of a job's event. An environment is a job in the state, so its events
+// come here too.
 func jobText(verb state.Verb, j *state.Job) string {
 	if j.Env != nil {
 		if s := environmentText(verb, j); s != "" {
@@ -80,11 +82,12 @@ func jobText(verb state.Verb, j *state.Job) string {
 	case state.VerbJobPurged:
 		return what + " was forgotten"
 	}
+	// A verb without a sentence of its own. The event still names what changed.
 	return what + " changed"
 }
 
-// allocText is the sentence of an allocation's event. It names a runner by its id, and any other
-// allocation by its member and attempt.
+// allocText is the sentence of an allocation's event. It names a runner by its id, because that is
+// how clients use it, and any other allocation by its member and attempt.
 func allocText(verb state.Verb, al *state.Alloc) string {
 	what := fmt.Sprintf("member %d of job %s, attempt %d,", al.Index, al.Run.Key, al.Attempt)
 	if name, is := al.Run.Key.Environment(); is {
@@ -104,6 +107,7 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 		return fmt.Sprintf("%s is running on node %s", what, al.Node)
 	case state.VerbAllocStopping:
 		return what + " was told to stop" + muster.Because(al.StopCause)
+	// The failure says more than the reason of the stop, if the row has both.
 	case state.VerbAllocEnded:
 		how := map[muster.Outcome]string{
 			muster.OutcomeSucceeded: "succeeded", muster.OutcomeFailed: "failed",
@@ -125,8 +129,8 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 	return what + " changed"
 }
 
-// nodeText is the sentence of a node's event. Changes of health and intent have one verb for each
-// value, so that the value is cut out of the verb.
+// nodeText is the sentence of a node's event. The verbs for changes of health and intent end in the
+// new value, so the sentence takes the value from the verb.
 func nodeText(verb state.Verb, n *state.Node) string {
 	what := "node " + string(n.ID)
 	switch verb {
@@ -163,7 +167,8 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	return what + " is " + strings.TrimPrefix(string(verb), "node.") + muster.Because(n.HealthReason)
 }
 
-// breakerText is the sentence of a change of a pool's breaker.
+// breakerText is the sentence of an event of a pool's breaker. A suspect pool has not tripped: its
+// nodes fail too often to be quarantined one by one.
 func breakerText(verb state.Verb, b *state.Breaker) string {
 	what := "the breaker of pool " + string(b.Pool)
 	switch verb {
@@ -176,7 +181,7 @@ func breakerText(verb state.Verb, b *state.Breaker) string {
 }
 
 // limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all
-// together.
+// namespaces together.
 func limitsText(l *state.NamespaceLimits) string {
 	what := "the limits of namespace " + string(l.Name)
 	if l.Name == muster.AllNamespaces {

@@ -8,13 +8,15 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Job shows a job without its spec, which may have megabytes.
+// Job shows a job without its spec, which may have megabytes. The reason of a live job is that it
+// is parked, or else that its rollout failed.
 func Job(j *state.Job) api.Job {
 	reason := j.Reason
 	if reason == "" && j.Stage == muster.JobLive {
 		reason = j.Parked
 	}
 	count, gone := j.Count(), j.Stopped
+	// Standing is set for services and system jobs only.
 	if st := j.Standing; st != nil && j.Stage == muster.JobLive {
 		if reason == "" && st.Rollout == muster.RolloutFailed {
 			reason = fmt.Sprintf("version %d is not rolled out any further: %s", st.Version, st.Reason)
@@ -37,8 +39,8 @@ func Job(j *state.Job) api.Job {
 	}
 }
 
-// jobOutcome is the outcome of a job that has ended. The row of a job that is stopping has one as
-// well, but that may still change.
+// jobOutcome is the outcome of a job that has ended. The row of a stopping job has one as well, but
+// it may still change and is not shown.
 func jobOutcome(j *state.Job) muster.JobOutcome {
 	if j.Stage != muster.JobEnded {
 		return ""
@@ -46,15 +48,17 @@ func jobOutcome(j *state.Job) muster.JobOutcome {
 	return j.Result
 }
 
-// JobWithSpec shows a job with its spec. The spec is shared with the row: it must not be changed.
+// JobWithSpec shows a job with its spec. The spec is shared with the row and with every other
+// reader: nobody may change it.
 func JobWithSpec(j *state.Job) api.Job {
 	out := Job(j)
 	out.Spec = j.Run.Spec
 	return out
 }
 
-// Member shows a member. m is nil for a member without a row: it was never placed, so it waits, or
-// was stopped with its job.
+// Member shows a member. A nil m is a member without a row. It was never placed: it waits, or it
+// was stopped with its job. Attempts count from the last submission, so a job that runs again
+// starts at 1.
 func Member(j *state.Job, index int, m *state.Member) api.Member {
 	if m == nil {
 		out := api.Member{Index: index, Status: string(muster.MemberWaiting), Reason: j.Parked}
@@ -67,6 +71,8 @@ func Member(j *state.Job, index int, m *state.Member) api.Member {
 		Index: m.Index, Status: string(m.Status), Attempt: max(m.Attempt-j.AttemptBase, 0),
 		RetryAt: Time(m.RetryAt), Reason: m.Reason,
 	}
+	// Attempt 0 means that this version of the job has not placed the member yet. The allocation in
+	// the row is then of an earlier version.
 	if out.Attempt > 0 {
 		out.Alloc = string(m.Alloc())
 	}

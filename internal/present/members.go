@@ -6,12 +6,13 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Members shows the members of a job by index, from one on, also those that were never placed and
-// have no row, until show returns false. Members beyond the count of a service, and of nodes that
-// are gone, are shown only while they still run.
+// Members shows the members of a job by index, from the index from on, until show returns false. It
+// includes members that were never placed and have no row. A member beyond the count of a service,
+// or of a node that is gone, is shown only while it still runs.
 func Members(snap *state.Snapshot, j *state.Job, from int, show func(api.Member) bool) {
 	next := from
-	// Members without a row stand between and after those that have one.
+	// Members without a row come between and after those with one. next is the index after the last
+	// one shown.
 	upTo := func(end int) bool {
 		for ; next < end; next++ {
 			if !show(Member(j, next, nil)) {
@@ -20,6 +21,8 @@ func Members(snap *state.Snapshot, j *state.Job, from int, show func(api.Member)
 		}
 		return true
 	}
+	// full says that the reader wants no more. Otherwise the members without a row after the last
+	// row follow.
 	full := false
 	snap.Members(j.UID, from, func(m *state.Member) bool {
 		if m.Index >= j.Count() {

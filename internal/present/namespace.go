@@ -6,8 +6,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Weights returns the weights of the classes that have or want something, by name. Only those share
-// the capacity now, so only they count for a namespace's share.
+// Weights returns the weights of the classes that use or want something, by name. Only those
+// compete for capacity now, so only they count for a namespace's share. A caller that shows many
+// namespaces computes the weights once.
 func Weights(snap *state.Snapshot) map[string]int {
 	weights := map[string]int{}
 	shares := snap.Shares()
@@ -21,9 +22,10 @@ func Weights(snap *state.Snapshot) map[string]int {
 	return weights
 }
 
-// Namespace shows what a namespace has and wants, its limits, and its share of capacity, 0 to 1, by
-// the weights that Weights returns. One that nobody has used is shown empty. All namespaces
-// together, as *, have no class and no share.
+// Namespace shows what a namespace uses and wants, its limits, and its share of capacity (0 to 1)
+// by the weights that Weights returns. A namespace that was never used is shown empty. All
+// namespaces together, *, have no class and no share. Limits of CPU are in cores; a limit of 0 is
+// no limit.
 func Namespace(snap *state.Snapshot, ns muster.Namespace, weights map[string]int) api.Namespace {
 	u := snap.Use(ns)
 	out := api.Namespace{Name: string(ns), Jobs: u.Jobs, Waiting: u.Waiting, Allocs: u.Allocs, Used: Resources(u.Used)}
@@ -39,7 +41,7 @@ func Namespace(snap *state.Snapshot, ns muster.Namespace, weights map[string]int
 	}
 	if l := snap.Limits(ns); l != nil {
 		out.Limits = api.NamespaceLimits{Jobs: l.Jobs, Allocs: l.Allocs, CPU: float64(l.CPU) / 1000, Memory: api.Size(l.Memory)}
-		// A row has the priority plus one; 0 is the default for every namespace.
+		// The row has the priority plus one, so that its zero value stands for the default.
 		if l.MaxPriority > 0 {
 			p := l.Highest()
 			out.Limits.MaxPriority = &p

@@ -6,8 +6,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// NodeProblem says why the work on a node may be lost: the node is lost or being destroyed. It is
-// empty if the node is well, and for nil.
+// NodeProblem says why the work on a node may be lost: the node is lost or is being destroyed. It
+// returns "" if neither is so, and for nil.
 func NodeProblem(n *state.Node) string {
 	switch {
 	case n == nil:
@@ -20,8 +20,9 @@ func NodeProblem(n *state.Node) string {
 	return ""
 }
 
-// Node shows a node without its history. Its reason is that of bad health, else that of its stage,
-// else that of its intent: the first of these that an operator should look at.
+// Node shows a node without its history. The price is in whole units of the operator's currency,
+// per hour. The reason is that of bad health, else that of the stage, else that of the intent: an
+// operator should look at the first of these.
 func Node(n *state.Node) api.Node {
 	reason := n.StageReason
 	if n.Health != muster.NodeGood && n.HealthReason != "" && n.Stage != muster.NodeGone {
@@ -47,8 +48,9 @@ func Node(n *state.Node) api.Node {
 	}
 }
 
-// NodeWithHistory shows a node with its devices, cached data, history, and the failures that still
-// count at now.
+// NodeWithHistory shows a node with its devices, cached data and history, and the failures that
+// still count at now. Lists of nodes leave these out, because the history of each node has many
+// entries.
 func NodeWithHistory(n *state.Node, now muster.Time) api.Node {
 	out := Node(n)
 	for _, d := range n.Devices() {
@@ -57,6 +59,7 @@ func NodeWithHistory(n *state.Node, now muster.Time) api.Node {
 	for _, k := range n.Warm {
 		out.Warm = append(out.Warm, string(k))
 	}
+	// WarmAt is when the node was last given work of one of the keys. Without keys it says nothing.
 	if len(n.Warm) > 0 {
 		out.WarmAt = Time(n.WarmAt)
 	}

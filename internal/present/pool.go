@@ -12,8 +12,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Block shows what the server does not ask of a provider for a while, because the provider refused
-// it. Over says that the time has passed at now; the next launch asks again.
+// Block shows which requests the server does not make of a provider for a while, because the
+// provider refused one. Over says that the time has passed at now: the next launch asks again.
 func Block(b *size.Block, now muster.Time) api.Block {
 	return api.Block{
 		Provider: string(b.Scope.Provider), Offering: string(b.Scope.Offering), Zone: b.Scope.Zone, Market: string(b.Scope.Market), Family: b.Scope.Family,
@@ -26,15 +26,16 @@ func Wait(w *size.Wait) api.Wait {
 	return api.Wait{Priority: w.Priority, Members: w.Members, Reason: w.Reason}
 }
 
-// maxTroubles bounds the nodes whose trouble is shown with a pool: when a provider fails, all of
-// its nodes have the same trouble.
+// maxTroubles bounds the nodes whose failing provider calls are shown with a pool. When a provider
+// fails, all of its nodes have the same trouble, and the answer should stay small.
 const maxTroubles = 20
 
-// maxWarmth bounds the keys that are shown with a pool. Jobs may make any number of keys.
+// maxWarmth bounds the keys that are shown with a pool. Jobs choose keys freely, so there may be
+// any number.
 const maxWarmth = 20
 
-// Pool shows a pool without its nodes, and without what only the loops know: a service adds that.
-// Lists are empty and not nil, as JSON should have them as []. Money is in whole units of the
+// Pool shows a pool without its nodes, and without what only the loops know: internal/operate adds
+// that. Lists are empty and not nil, so that JSON has them as []. Money is in whole units of the
 // operator's currency; rows have millionths.
 func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 	out := api.Pool{
@@ -43,6 +44,8 @@ func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 		IdleTimeout: lasting(p.IdleTimeout), BootTimeout: lasting(p.BootTimeout), Grace: lasting(p.Grace),
 		Blocks: []api.Block{}, Waiting: []api.Wait{}, Index: snap.Index(),
 	}
+	// Spent is a pointer in the API, so that 0 is shown: it says that the month has cost nothing
+	// yet.
 	spent := float64(snap.Spent(p.Name, now)) / 1e6
 	out.Spent = &spent
 	for _, o := range p.Offerings {
@@ -51,20 +54,20 @@ func Pool(snap *state.Snapshot, p *state.Pool, now muster.Time) api.Pool {
 	if b := snap.Breaker(p.Name); b != nil {
 		out.Breaker = api.Breaker{Unexplained: b.Unexplained(now), Tripped: Time(b.Tripped), Reason: b.Reason, Resumed: Time(b.Resumed), Who: b.Who}
 	}
-	// A pool that never had trouble has no breaker; IsSuspect takes nil.
+	// A pool that never had trouble has no breaker. IsSuspect accepts nil.
 	if b := snap.Breaker(p.Name); b.IsSuspect(now) {
 		out.Suspect = &api.Suspect{Since: b.Suspect.Std(), Why: b.SuspectWhy, Most: state.MaySideline(snap.Tally(p.Name).Serving)}
 	}
 	return out
 }
 
-// lasting is a duration for the API. Rows have durations in microseconds, as they have moments.
+// lasting converts a duration for the API. Rows have durations in microseconds, like moments.
 func lasting(micros muster.Time) api.Duration {
 	return api.Duration(time.Duration(micros) * time.Microsecond)
 }
 
 // Warmth shows the keys for which the most nodes have data cached, and how many nodes those are.
-// Keys with as many nodes are in the order of their names.
+// Keys with equally many nodes are sorted by name, so that the answer is stable.
 func Warmth(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
 	keys := slices.SortedFunc(maps.Keys(nodes), func(a, b muster.AffinityKey) int {
 		return cmp.Or(cmp.Compare(nodes[b], nodes[a]), cmp.Compare(a, b))
@@ -75,8 +78,9 @@ func Warmth(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
 	return out
 }
 
-// CountNode adds a live node to what is shown of its pool. A caller shows many pools with one walk
-// over the nodes. troubleOf says which call for a node its provider keeps failing; "" if none.
+// CountNode adds a live node to the counts of its pool. A caller shows many pools with one walk
+// over the nodes. troubleOf says which call for a node its provider keeps failing; "" if none. The
+// prices add up to what the live nodes of the pool cost per hour.
 func CountNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	if len(p.Troubles) < maxTroubles {
 		if why := troubleOf(n); why != "" {
@@ -103,8 +107,8 @@ func CountNode(p *api.Pool, n *state.Node, troubleOf func(*state.Node) string) {
 	case muster.NodeTerminating:
 		c.Terminating++
 	}
-	// Health is shown where it means that capacity is missing: a node that boots is not ready in
-	// any case, and one that is being destroyed is out of contact as a rule.
+	// Bad health counts only where capacity is missing for it. A booting node is not ready in any
+	// case, and a node that is being destroyed usually has no contact.
 	serving := n.Stage == muster.NodeServing
 	switch {
 	case n.Health == muster.NodeLost && n.Stage != muster.NodeTerminating:

@@ -7,9 +7,11 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Rollout shows how far the rollout of a service or system job is; nil for every other job. A
-// member is available once it was healthy for long enough, so the figures depend on now. A time
-// before the snapshot's own counts as that.
+// Rollout shows the progress of the rollout of a service or system job; nil for every other job. A
+// member is available once it has been healthy for long enough, so the figures depend on now. A now
+// before the time of the snapshot counts as that time: the clocks of two servers differ a little.
+// Updated members run as the job says now, and Healthy is a part of them. Available members are
+// healthy in any version, because an earlier version serves until it is replaced.
 func Rollout(snap *state.Snapshot, j *state.Job, now muster.Time) *api.Rollout {
 	st := j.Standing
 	if st == nil {

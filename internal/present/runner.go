@@ -7,7 +7,7 @@ import (
 )
 
 // Environment shows an environment without its spec. waiting is how many claims wait for one of its
-// runners: the state does not have them, the loop that hands out runners does.
+// runners. Waiting claims are not in the state: only the loop that hands out runners knows them.
 func Environment(snap *state.Snapshot, j *state.Job, waiting int) api.Environment {
 	name, _ := j.Key.Environment()
 	e := api.Environment{
@@ -15,6 +15,7 @@ func Environment(snap *state.Snapshot, j *state.Job, waiting int) api.Environmen
 		Runners: j.Runners(), Wanted: j.Env.Stock, Why: j.Env.Why, Waiting: waiting, Unplaced: j.Waiting(),
 		Claims: j.Env.Claims, Failure: j.Env.Failure, Created: j.Submitted.Std(), Alert: Time(j.Env.Alert),
 	}
+	// After a runner failed to start, the next start waits, longer with each failure in a row.
 	if j.Env.Failures > 0 {
 		e.RetryAt = Time(j.Env.StartAt())
 	}
@@ -28,8 +29,9 @@ func Environment(snap *state.Snapshot, j *state.Job, waiting int) api.Environmen
 	return e
 }
 
-// Claim shows a claim with the node and the ports of its runner, as long as the state has the
-// runner. The claim's secret is not in the state: a transport that may show it adds it.
+// Claim shows a claim, with the node and the ports of its runner while the state still has the
+// runner. It never shows the claim's secret, which is not in the state: a transport adds it to the
+// one answer that may have it.
 func Claim(snap *state.Snapshot, c *state.Claim) api.Claim {
 	name, _ := c.Env.Environment()
 	out := api.Claim{
@@ -42,8 +44,8 @@ func Claim(snap *state.Snapshot, c *state.Claim) api.Claim {
 	return out
 }
 
-// Runner shows a runner with its claim. Why it is gone is the reason of the claim's end, or else of
-// the runner's own.
+// Runner shows a runner with its claim. The reason of a runner that is gone is that of the end of
+// its claim, or else the runner's own.
 func Runner(snap *state.Snapshot, al *state.Alloc) api.Runner {
 	name, _ := al.Run.Key.Environment()
 	out := api.Runner{
@@ -63,8 +65,8 @@ func Runner(snap *state.Snapshot, al *state.Alloc) api.Runner {
 	return out
 }
 
-// RunnerEnd says why a runner ended: its failure, or why it was told to stop. It is empty if
-// neither is recorded.
+// RunnerEnd says why a runner ended: its failure, or why it was told to stop; "" if neither is
+// recorded.
 func RunnerEnd(al *state.Alloc) string {
 	if al.Failure != nil {
 		return al.Failure.Message

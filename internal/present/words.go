@@ -7,8 +7,8 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// Time is a moment for the API. The zero moment means "not yet" in a row and becomes nil, which
-// JSON leaves out.
+// Time converts a moment for the API. The zero moment means "not yet" in a row. It becomes nil,
+// which JSON leaves out.
 func Time(t muster.Time) *time.Time {
 	if t == 0 {
 		return nil
@@ -17,8 +17,8 @@ func Time(t muster.Time) *time.Time {
 	return &s
 }
 
-// By appends the person or part of the server that did something, as " by who". It is empty if
-// nobody is recorded.
+// By returns " by who", for the end of a sentence; "" if nobody is recorded. who is an operator or
+// a part of the server.
 func By(who string) string {
 	if who == "" {
 		return ""
@@ -26,7 +26,7 @@ func By(who string) string {
 	return " by " + who
 }
 
-// Resources shows CPU in cores; memory and disk stay in bytes.
+// Resources shows CPU in cores; rows have thousandths. Memory and disk stay in bytes.
 func Resources(r muster.Resources) api.Resources {
 	return api.Resources{CPU: float64(r.CPU) / 1000, Memory: int64(r.Memory), Disk: int64(r.Disk)}
 }
