@@ -7,7 +7,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// breakers shows the breakers of the pools as metrics: what an alert is made of.
+// breakers shows the breakers of the pools as metrics, for alerts. It reads the state at each
+// scrape, so that every server of a cluster shows the same values, leader or not.
 type breakers struct {
 	latest               func() *state.Snapshot
 	clock                clock.Clock // the log's
@@ -24,6 +25,7 @@ func newBreakers(latest func() *state.Snapshot, c clock.Clock) *breakers {
 	}
 }
 
+// Describe and Collect implement prometheus.Collector.
 func (b *breakers) Describe(ch chan<- *prometheus.Desc) {
 	ch <- b.tripped
 	ch <- b.unexplained

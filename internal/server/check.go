@@ -12,7 +12,12 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// check tries a provider out, while this server leads.
+// check launches one instance of a provider and tries it out, while this server leads. It uses the
+// loops' providers and connections, so that it tests what a real node would use.
+//
+// Shelter tells the fleet not to adopt or destroy the instance, which belongs to no node. The
+// shelter is in the memory of this fleet: after a crash the next fleet treats the instance like any
+// other that no node stands for.
 func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.ProviderCheck, say func(step, text string)) error {
 	l := s.stats.now.Load()
 	if l == nil {
@@ -28,6 +33,7 @@ func (s *Server) check(ctx context.Context, name muster.ProviderName, want api.P
 	}
 	return check.Run(ctx, check.Config{
 		Name: name, Provider: p, Dial: l.reach.Dial, StartAgent: l.reach.StartAgent, StartsItself: l.reach.StartsItself, Enter: l.reach.Enter, Leave: l.reach.Leave, Shelter: l.fleet.Shelter, Say: say, Logger: s.log,
+		// The fence is read for each message: the term or the epoch may change during the check.
 		Fence: func() wire.Fence {
 			m := s.state.Latest().Meta()
 			return wire.Fence{Cluster: m.Cluster, Epoch: m.Epoch, Term: m.Term, Index: m.Index}

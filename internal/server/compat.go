@@ -11,7 +11,10 @@ import (
 	"github.com/musterhq/muster/internal/compat/poseidon"
 )
 
-// mountCompat adds the APIs of other systems that the configuration asks for.
+// mountCompat adds the APIs of other systems that the configuration asks for. They use the same
+// services and the same door as the HTTP API, so that limits and authorization are the same. It
+// runs once, before the server listens to requests: a change of the configuration here needs a
+// restart.
 func (s *Server) mountCompat(services *services) error {
 	c := s.cfg.Compat.Poseidon
 	if c == nil {
@@ -30,7 +33,8 @@ func (s *Server) mountCompat(services *services) error {
 	return nil
 }
 
-// poseidonToken is what clients of that API show; none: the server's own.
+// poseidonToken is the token that clients of that API send; empty means the server's own token. The
+// file is read once at the start.
 func poseidonToken(c *api.PoseidonConfig) (muster.Secret, error) {
 	if c.TokenFile == "" {
 		return c.Token, nil
@@ -39,6 +43,7 @@ func poseidonToken(c *api.PoseidonConfig) (muster.Secret, error) {
 	if err != nil {
 		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %w", err)
 	}
+	// The token is sent in a header, so it must not have spaces or control characters.
 	token := strings.TrimSpace(string(b))
 	if len(token) < api.MinToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %s has no token; it is one line of at least %d characters of ASCII, without spaces", c.TokenFile, api.MinToken)

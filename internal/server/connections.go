@@ -6,7 +6,8 @@ import (
 	"github.com/musterhq/muster/internal/conns"
 )
 
-// measureConnections shows how near the API is to its bound of connections.
+// measureConnections shows how close the API is to its limit of connections. The listener counts;
+// the functions read its counters at each scrape.
 func (s *Server) measureConnections(r prometheus.Registerer, l *conns.Listener) {
 	r.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "muster_http_connections", Help: "Open connections to the API."},

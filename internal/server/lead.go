@@ -27,11 +27,17 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// destroyTime bounds the end of an ephemeral server's instances.
+// destroyTime bounds how long an ephemeral server takes to destroy its instances at its end.
 const destroyTime = 30 * time.Second
 
-// lead is the life of one leadership: what begins the term, then all that only
-// a leader does, until ctx ends and everything has come back.
+// lead is one leadership. It commits the facts that begin a term, then runs everything that only a
+// leader does, until ctx ends and all of it has returned. The log calls it and waits for it: two
+// leaderships of one server never overlap.
+//
+// The order matters. The term is in the log before a loop sends anything, so that agents can refuse
+// messages of an earlier leader. The log format is raised before the loops write facts that need
+// it. caughtUp is set after both. The log calls lead only when the state has everything that
+// earlier leaders confirmed, so requests that read the state may be answered from then on.
 func (s *Server) lead(ctx context.Context, term uint64) error {
 	l := ledger{s.state, s.raft.Propose, s.times.commits}
 	if err := s.beginTerm(ctx, l, term); err != nil {
@@ -41,12 +47,15 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	s.caughtUp.Store(true)
+	// The connections to the nodes outlive a reload of the configuration: r belongs to the
+	// leadership, not to the loops.
 	r, err := s.reach()
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// The ways to the nodes outlive a reload of the configuration.
+	// An error of any part ends the leadership. The log decides whether to begin another one or to
+	// end the server.
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return s.times.follow(ctx, s.state) })
 	g.Go(func() error {
@@ -58,12 +67,18 @@ func (s *Server) lead(ctx context.Context, term uint64) error {
 		}
 	})
 	err = g.Wait()
+	// All loops have returned. From here on services answer that the server does not lead.
 	s.leading.Store(false)
 	s.stats.set(nil)
 	return err
 }
 
-// turn runs the loops until ctx ends, or until they are to begin anew with another configuration.
+// turn runs the loops with the present configuration, until ctx ends or until a reload needs new
+// loops. again is true in the second case. All loops of one turn have returned before turn does, so
+// no two fleets ever act at once.
+//
+// A crash at any point loses only what loops have in memory. Whatever they asked of the outside
+// world is in the log as an intent, and the next leader completes or undoes it.
 func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool, err error) {
 	ps, err := s.newProviders(s.config(), s.state.Latest().Meta().Cluster, r)
 	if err != nil {
@@ -73,6 +88,7 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 	if err != nil {
 		return false, err
 	}
+	// Services reach the new loops from here on, and the providers of the new configuration.
 	s.stats.set(lps)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,6 +103,8 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 	}
 	g.Go(func() error {
 		select {
+		// The loops end as they do at the end of a leadership. leading stays true, so that clients
+		// are not refused in between.
 		case <-s.renew:
 			again = true
 			cancel()
@@ -95,25 +113,34 @@ func (s *Server) turn(ctx context.Context, l ledger, r *reach.Reach) (again bool
 		return nil
 	})
 	select {
+	// A server that called itself ready earlier would refuse the first claims.
 	case <-lps.runners.Ready():
 	case <-ctx.Done():
 	}
 	s.leading.Store(true)
 	s.startedOnce.Do(func() { close(s.started) })
-	// Who waits for readiness waits for the feed.
+	// This commit has a second purpose: announceReady waits for a change of the feed before it
+	// looks at leading again, and the commit is one. A crash before the commit is harmless: the
+	// next leader sets the pools again.
 	_, _, err = l.Propose(ctx, s.pools())
 	if err == nil {
 		_, _, err = l.Propose(ctx, s.shares())
 	}
 	if err != nil && ctx.Err() == nil {
+		// The error is passed through the group, which ends the loops.
 		g.Go(func() error { return fmt.Errorf("set pools: %w", err) })
 	}
-	// again is read when everything has come back.
+	// A goroutine writes again. It is safe to read only when the group has returned.
 	err = g.Wait()
 	return again, err
 }
 
-// beginTerm commits what must be in the log before anything is sent.
+// beginTerm commits what must be in the log before anything is sent to agents: the term, and after
+// a restore from a backup also a new epoch.
+//
+// A crash between the facts is harmless. Without EpochBegan the directory still counts as restored,
+// and the next leadership begins the epoch. With EpochBegan but before TakeRestored, the next
+// leadership begins one epoch more; agents only need epochs to grow.
 func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 	if _, _, err := l.Propose(ctx, &state.TermBegan{Term: term, Cluster: newID("c")}); err != nil {
 		return fmt.Errorf("begin term %d: %w", term, err)
@@ -122,10 +149,12 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 	if !restored {
 		return nil
 	}
+	// The check precedes the epoch. Agents obey the newest epoch, so a server that refuses to
+	// continue must not begin one.
 	if err := s.checkRestored(); err != nil {
 		return err
 	}
-	// From the clock, so that two restores of one backup are two epochs.
+	// The epoch comes from the clock, so that two restores of one backup get two epochs.
 	epoch := uint64(time.Now().Unix())
 	if _, _, err := l.Propose(ctx, &state.EpochBegan{Epoch: epoch}); err != nil {
 		return fmt.Errorf("begin epoch: %w", err)
@@ -134,7 +163,9 @@ func (s *Server) beginTerm(ctx context.Context, l ledger, term uint64) error {
 	return s.raft.TakeRestored()
 }
 
-// raiseFormat raises the gate of the log's format to what every server reads.
+// raiseFormat raises the log format to the newest one that every server of the cluster reads. It
+// cannot be undone: older versions refuse the data directory from then on. A server that reads less
+// than FormatFloor keeps the cluster without a leader of this version.
 func (s *Server) raiseFormat(ctx context.Context, l ledger) error {
 	meta := s.state.Latest().Meta()
 	has, can := meta.LogFormat(), s.readable()
@@ -151,7 +182,8 @@ func (s *Server) raiseFormat(ctx context.Context, l ledger) error {
 	return nil
 }
 
-// pools are those of the configuration.
+// pools is the fact that sets the pools of the configuration. It replaces all pools of the state.
+// Durations are in microseconds and money in millionths there.
 func (s *Server) pools() *state.PoolsSet {
 	f := &state.PoolsSet{}
 	config := s.config()
@@ -179,7 +211,7 @@ func (s *Server) pools() *state.PoolsSet {
 	return f
 }
 
-// shares are those of the configuration.
+// shares is the fact that sets the rules of fair share of the configuration.
 func (s *Server) shares() *state.SharesSet {
 	f := &state.SharesSet{}
 	for _, r := range s.config().Shares {
@@ -188,7 +220,8 @@ func (s *Server) shares() *state.SharesSet {
 	return f
 }
 
-// loops are a leader's loops, made anew for each leadership.
+// loops are the loops of a leader, made for one turn. The fields are set before the loops run and
+// never change, so reading them needs no lock; each loop guards its own data.
 type loops struct {
 	broker   *broker.Broker
 	schedule *schedule.Scheduler
@@ -198,15 +231,17 @@ type loops struct {
 	reaper   *reaper.Reaper
 	runners  *runners.Runners
 	roll     *roll.Roll
-	// paused: nothing is placed.
+	// paused says that an operator has paused the scheduler: nothing is placed.
 	paused bool
 	clock  clock.Clock
 	// providers are those that the loops call.
 	providers providers
-	// reach is the ways to their nodes.
+	// reach has the connections to the nodes of the providers. The leadership owns it.
 	reach *reach.Reach
 }
 
+// run returns the loops by name. The order of their start does not matter: each begins with the
+// state and follows its changes.
 func (l *loops) run() map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"broker": l.broker.Run, "schedule": l.schedule.Run, "apply": l.apply.Run,
@@ -215,6 +250,10 @@ func (l *loops) run() map[string]func(context.Context) error {
 	}
 }
 
+// loops makes the loops in the order of their dependencies; it starts none. Each loop proposes
+// facts through the ledger and learns of the facts of others from the state's feed. Only a few call
+// each other directly: the scheduler takes evaluations from the broker and hands plans to the
+// applier; the fleet asks the link when it heard from a node.
 func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err error) {
 	out := &loops{providers: ps, reach: r, clock: s.raft.Now, paused: s.config().Scheduler.Paused}
 	if out.broker, err = broker.New(broker.Config{State: s.state, Proposer: l, Clock: s.raft.Now, Logger: s.log}); err != nil {
@@ -246,15 +285,17 @@ func (s *Server) loops(l ledger, ps providers, r *reach.Reach) (_ *loops, err er
 	return out, err
 }
 
-// reached reports whether a node was heard lately: what its agent says comes every few seconds at least.
+// reached reports whether a node was heard recently. Its agent reports every few seconds at least.
+// A claim should not get a runner on a node that cannot be reached now.
 func (l *loops) reached(id muster.NodeID) bool {
 	u, ok := l.link.Usage(id)
 	return ok && l.clock.Now().Sub(u.Heard) < 2*wire.HeartbeatEvery*time.Millisecond
 }
 
-// newID draws an id of 8 lower-case letters and digits behind a prefix.
+// newID returns a random id: a prefix and 8 lower-case letters and digits.
 func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()[:8]) }
 
+// newSeed seeds the link's jitter. It is not a secret.
 func newSeed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: it ends the process instead

@@ -13,14 +13,18 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// machine lets the log drive the state.
+// machine lets the log drive the state. The log calls it from one goroutine, in the order of the
+// entries.
 type machine struct{ s *state.State }
 
+// Apply applies the proposals of one entry and returns one result for each. at is the time of the
+// entry in microseconds, stamped by the leader that wrote it: no server reads its own clock here,
+// so that all get the same state.
 func (m machine) Apply(index, term uint64, at int64, proposals [][]byte) []any {
 	results := m.s.Apply(index, term, at, proposals)
 	for i, r := range results {
-		// What is committed and cannot be read ends the process: to go on without
-		// it would be another state than that of who wrote it.
+		// A committed entry that this version cannot read ends the process. Continuing without it
+		// would give a state that differs from that of the server that wrote it.
 		if err, is := r.(*state.UnreadableError); is {
 			results[i] = &raftlog.Fatal{Err: err}
 		}
@@ -30,6 +34,8 @@ func (m machine) Apply(index, term uint64, at int64, proposals [][]byte) []any {
 
 func (m machine) Snapshot() (raftlog.Image, error) { return m.s.Image(), nil }
 
+// Restore replaces the state by a snapshot. A snapshot of a newer format ends the process, as an
+// unreadable entry does.
 func (m machine) Restore(r io.Reader) error {
 	err := m.s.Restore(r)
 	if newer := (*state.NewerError)(nil); errors.As(err, &newer) {
@@ -38,18 +44,19 @@ func (m machine) Restore(r io.Reader) error {
 	return err
 }
 
-// proposeFunc is how bytes get into the log.
+// proposeFunc commits bytes to the log: Propose, ProposeUser or ProposeFreeing of raftlog. They
+// differ in when a nearly full disk refuses the proposal.
 type proposeFunc func(ctx context.Context, proposal []byte) (raftlog.Result, error)
 
-// ledger writes facts: what loops and handlers see of the log.
+// ledger writes facts. It is all that loops and services see of the log.
 type ledger struct {
 	state   *state.State
 	propose proposeFunc
 	took    *commits
 }
 
-// users writes the facts that users ask for. What ends work or removes something is still written when the disk is
-// nearly full: it is how they make room.
+// users writes the facts that users ask for. While the disk is nearly full, facts that end work or
+// remove something are still written, because they are how users make room.
 type users struct{ ledger, freeing ledger }
 
 func (u users) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
@@ -59,6 +66,7 @@ func (u users) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
 	return u.ledger.Propose(ctx, f)
 }
 
+// frees reports whether a fact ends work or removes something.
 func frees(f state.Fact) bool {
 	switch f := f.(type) {
 	case *state.JobStopped, *state.ClaimReleased, *state.EnvironmentDeleted, *state.NodeTerminating, *state.NodeDraining:
@@ -69,8 +77,8 @@ func frees(f state.Fact) bool {
 	return false
 }
 
-// commits is how long facts take from their proposal until they are durable and applied. What the log did
-// not take is in none of them.
+// commits measures how long facts take from their proposal until they are durable and applied, in
+// seconds. A fact that the log did not take is not counted.
 type commits struct {
 	all                  *prometheus.HistogramVec
 	plans, claims, other prometheus.Observer
@@ -95,9 +103,15 @@ func (c *commits) observe(f state.Fact, d time.Duration) {
 	of.Observe(d.Seconds())
 }
 
-// Propose commits a fact and answers with its log index and the value that
-// apply gave, or with the error by which apply refused it.
+// Propose commits a fact. It returns the fact's log index and the value of its application, or the
+// error with which the state refused it. When it returns without an error, the fact is durable and
+// in the state of this server.
+//
+// A fault of kind ambiguous means that the fact may or may not be committed. The caller must not
+// simply propose it again, unless applying it twice does no harm.
 func (l ledger) Propose(ctx context.Context, f state.Fact) (uint64, any, error) {
+	// A fact that needs a newer log format than the cluster has would stop servers of an older
+	// version.
 	if err := l.state.MayWrite(f); err != nil {
 		return 0, nil, err
 	}
@@ -114,7 +128,8 @@ func (l ledger) Propose(ctx context.Context, f state.Fact) (uint64, any, error) 
 	return r.Index, r.Value, nil
 }
 
-// fault gives the log's errors their kinds; a refusal of the state has one already.
+// fault gives the errors of the log their kinds, by which transports choose a status. A refusal of
+// the state has a kind already.
 func fault(err error) error {
 	kind := muster.FaultInternal
 	var disk *raftlog.StorageError
@@ -132,6 +147,7 @@ func fault(err error) error {
 		kind = muster.FaultAmbiguous
 	case errors.As(err, &disk):
 		kind = muster.FaultUnavailable
+	// The caller has left. That is no fault of the server, and nobody reads the answer.
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}

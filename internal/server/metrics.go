@@ -18,13 +18,16 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// loopStats shows the counters of the present leadership's loops as metrics.
-// They begin at 0 with each leadership, as counters of a restarted process do.
+// loopStats points to the loops of the present leadership; nil while there is none. Services and
+// metrics reach the loops through it, without a lock. Only lead and turn set it.
+//
+// The loops' counters begin at 0 with each turn, as the counters of a restarted process do;
+// Prometheus handles that.
 type loopStats struct{ now atomic.Pointer[loops] }
 
 func (s *loopStats) set(l *loops) { s.now.Store(l) }
 
-// figure is one metric read off the loops.
+// figure is one metric that is read off the loops at each scrape.
 type figure struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -39,7 +42,8 @@ func counter(name, help string, of func(*loops) float64) figure {
 	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, of}
 }
 
-// claims are the figures of claims; none before there is a loop that hands runners out.
+// claims returns the figures of claims. They are 0 if there is no loop that hands out runners, as
+// in tests.
 func claims(l *loops) runners.Stats {
 	if l.runners == nil {
 		return runners.Stats{}
@@ -47,6 +51,8 @@ func claims(l *loops) runners.Stats {
 	return l.runners.Stats()
 }
 
+// figures are the metrics of the loops without labels. A server that does not lead shows all of
+// them as 0, so that a series does not vanish when leadership moves.
 func figures() []figure {
 	return []figure{
 		gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", func(l *loops) float64 { return float64(l.broker.Stats().Ready) }),
@@ -85,7 +91,8 @@ func figures() []figure {
 	}
 }
 
-// measure registers what the loops count and how long things take.
+// measure registers the metrics of the loops and of how long steps take. It runs before there are
+// loops; the providers are those of the configuration at the start.
 func (s *Server) measure(r prometheus.Registerer) {
 	var names []muster.ProviderName
 	for i := range s.cfg.Providers {
@@ -96,13 +103,15 @@ func (s *Server) measure(r prometheus.Registerer) {
 	r.MustRegister(&collector{&s.stats, figures(), s.state, s.raft.Now, names})
 }
 
-// collector is loopStats for prometheus.
+// collector collects the metrics of the loops for Prometheus. Scrapes may overlap: it has no data
+// of its own.
 type collector struct {
 	stats   *loopStats
 	figures []figure
 	state   source
 	clock   clock.Clock // the log's
-	// providers are those of the configuration: what is counted of them is there at 0.
+	// providers are those of the configuration. Their counters are shown from the start, at 0: an
+	// alert on an increase needs the first value.
 	providers []muster.ProviderName
 }
 
@@ -124,6 +133,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, v)
 	}
+	// Without loops the zero values are sent.
 	var st fleet.Stats
 	var decided *size.Decisions
 	var contact func(muster.NodeID) (link.Usage, bool)
@@ -146,7 +156,7 @@ var (
 	descBudgetAlert = prometheus.NewDesc("muster_pool_budget_alert", "80 or 100 if so much in a hundred of one of the pool's budgets is used, else 0.", []string{"pool"}, nil)
 )
 
-// scopes are the parts that a block may name, the narrowest first, and account if it names none.
+// scopes are the parts that a block may name, the narrowest first; account if it names none.
 func scopes() []string { return []string{"offering", "zone", "market", "family", "account"} }
 
 func scopeOf(s muster.Scope) string {
@@ -158,7 +168,8 @@ func scopeOf(s muster.Scope) string {
 	return "account"
 }
 
-// collectFleet sends what the fleet has counted.
+// collectFleet sends what the fleet has counted. st and decided are zero while this server does not
+// lead.
 func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, decided *size.Decisions) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
@@ -172,6 +183,7 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 	send(descNotices, prometheus.CounterValue, float64(st.Notices))
 	send(descOverdue, prometheus.GaugeValue, float64(st.Overdue))
 
+	// Labels that have no count yet are sent as 0, so the counts are collected here first.
 	type series struct {
 		provider muster.ProviderName
 		op       cloud.Op
@@ -193,6 +205,7 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 	}
 	now := c.clock.Now()
 	for _, b := range st.Blocks {
+		// A block of a provider that a reload added has no series until the next start.
 		if b.Until > now && blocks[b.Scope.Provider] != nil {
 			blocks[b.Scope.Provider][scopeOf(b.Scope)]++
 		}
@@ -204,6 +217,7 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 	}
 	alerts := map[muster.PoolName]int{}
 	c.state.Latest().Pools(func(p *state.Pool) bool { alerts[p.Name] = 0; return true })
+	// Every pool has a series, at 0 unless the fleet's last decision has an alert.
 	if decided != nil {
 		for _, b := range decided.Budgets {
 			alerts[b.Pool] = b.Alert
@@ -216,8 +230,9 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 
 func resultOf(kind muster.FaultKind) string { return cmp.Or(string(kind), "success") }
 
-// collectProbes sends how long ago agents were heard of: those never heard of
-// since this server leads, from then on.
+// collectProbes sends how long ago agents were heard from. Silence of an agent that this server
+// never heard from counts from the start of the leadership: a new leader must not report the
+// silence of its predecessor.
 func (c *collector) collectProbes(ch chan<- prometheus.Metric, contact func(muster.NodeID) (link.Usage, bool)) {
 	snap, now := c.state.Latest(), c.clock.Now()
 	var ages []time.Duration

@@ -25,10 +25,12 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// providers are the configured clouds by name.
+// providers are the configured clouds by name. A turn makes them and only reads the map after that.
 type providers map[muster.ProviderName]cloud.Provider
 
-// newProviders makes those of a configuration; nothing is asked of them yet.
+// newProviders makes the providers of a configuration. It asks nothing of them yet, so it also
+// serves to check a configuration (mayRunWith). cluster marks the instances of this cluster at the
+// provider: two clusters may share an account.
 func (s *Server) newProviders(config *api.ServerConfig, cluster string, r *reach.Reach) (providers, error) {
 	out := providers{}
 	for i := range config.Providers {
@@ -44,7 +46,8 @@ func (s *Server) newProviders(config *api.ServerConfig, cluster string, r *reach
 
 func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach) (cloud.Provider, error) {
 	log := s.log.With("provider", spec.Name)
-	// Of local it is short, because the sockets of instances are below it and a socket's path may have 107 bytes.
+	// For local the path must be short: the sockets of instances are below it, and the path of a
+	// Unix socket has at most 107 bytes.
 	dir := filepath.Join(s.cfg.DataDir, spec.Name)
 	switch spec.Type {
 	case api.ProviderLocal:
@@ -61,6 +64,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 		return static.New(staticConfig(spec, dir, cluster, r, log))
 	case api.ProviderExec:
 		var env []string
+		// Sorted, so that the program gets the same environment at each start.
 		for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
 			env = append(env, name+"="+spec.Env[name])
 		}
@@ -71,7 +75,7 @@ func (s *Server) provider(spec *api.ProviderSpec, cluster string, r *reach.Reach
 	return nil, fmt.Errorf("type %s is unknown", spec.Type)
 }
 
-// access is how instances are reached that say nothing of it themselves.
+// access is how to reach instances that do not say it themselves.
 func access(s *api.SSHSpec) cloud.Access {
 	if s == nil {
 		return cloud.Access{}
@@ -79,6 +83,8 @@ func access(s *api.SSHSpec) cloud.Access {
 	return cloud.Access{User: s.User, KeyFile: s.KeyFile, KnownHosts: s.KnownHosts, Dir: s.Dir, Shutdown: s.Shutdown}
 }
 
+// staticConfig is the configuration of a provider of fixed hosts. A host's own settings come before
+// those of the provider.
 func staticConfig(spec *api.ProviderSpec, dir, cluster string, r *reach.Reach, log *slog.Logger) static.Config {
 	c := static.Config{Name: muster.ProviderName(spec.Name), Dir: dir, Owner: cluster, Hosts: r, Logger: log}
 	for i := range spec.Offerings {
@@ -89,6 +95,8 @@ func staticConfig(spec *api.ProviderSpec, dir, cluster string, r *reach.Reach, l
 		a := access(spec.SSH)
 		a.Address, a.HostKeys = h.Address, h.HostKeys
 		a.User, a.KeyFile = cmp.Or(h.User, a.User), cmp.Or(h.KeyFile, a.KeyFile)
+		// Keys in the configuration are the only ones that count: a file could hold an older key of
+		// the same address.
 		if len(a.HostKeys) > 0 {
 			a.KnownHosts = ""
 		}
@@ -100,7 +108,9 @@ func staticConfig(spec *api.ProviderSpec, dir, cluster string, r *reach.Reach, l
 	return c
 }
 
-// offering is one of the configuration.
+// offering converts an offering of the configuration. CPU is in cores there, memory and disk in
+// bytes, the price per hour in whole units of the currency; rows have thousandths of a core and
+// millionths of the currency. Keys of meta get a prefix, so that they cannot hide an attribute.
 func offering(p *api.ProviderSpec, o *api.OfferingSpec) muster.Offering {
 	attributes := map[string]string{}
 	maps.Copy(attributes, o.Attributes)
@@ -120,7 +130,8 @@ func offering(p *api.ProviderSpec, o *api.OfferingSpec) muster.Offering {
 }
 
 func localOffering(p *api.ProviderSpec, o *api.OfferingSpec) local.Offering {
-	// Known before a node is there, so that jobs may ask for it; the configuration may say otherwise.
+	// The attributes are known before there is a node, so that jobs may ask for them. The
+	// configuration may override them.
 	out := offering(p, o)
 	attributes := map[string]string{"os": runtime.GOOS, "arch": runtime.GOARCH}
 	maps.Copy(attributes, out.Attributes)
@@ -128,7 +139,8 @@ func localOffering(p *api.ProviderSpec, o *api.OfferingSpec) local.Offering {
 	return local.Offering{Offering: out, BootDelay: o.BootDelay.Std(), MaxInstances: o.Max}
 }
 
-// nodeBinary finds muster-node: as told, beside this program, or in PATH.
+// nodeBinary finds the muster-node program: the one of the options, else beside this program, else
+// in PATH.
 func (s *Server) nodeBinary() (string, error) {
 	if s.opts.NodeBinary != "" {
 		return s.opts.NodeBinary, nil
@@ -147,11 +159,13 @@ func (s *Server) nodeBinary() (string, error) {
 	return "", fmt.Errorf("the program muster-node is neither beside %s nor in PATH; install it, or run `make build`", self)
 }
 
-// reach is the ways to the nodes of the providers that are in use now.
+// reach makes the connections to the nodes of a leadership. They find the provider of a node
+// through providerNow, and so follow a reload of the configuration.
 func (s *Server) reach() (*reach.Reach, error) {
 	own, err := s.nodeBinary()
 	if err != nil {
-		own = "" // whoever needs it says so
+		// A server of remote nodes may not need the program. Whatever needs it reports the error.
+		own = ""
 	}
 	programs := &reach.Programs{Own: own}
 	if s.cfg.NodeBinaries != "" {
@@ -166,7 +180,7 @@ func (s *Server) reach() (*reach.Reach, error) {
 	})
 }
 
-// providerNow is the provider of a name that is in use now, or nil.
+// providerNow returns the provider of a name in the present turn, nil if there is none.
 func (s *Server) providerNow(name muster.ProviderName) cloud.Provider {
 	if l := s.stats.now.Load(); l != nil {
 		return l.providers[name]
@@ -174,7 +188,8 @@ func (s *Server) providerNow(name muster.ProviderName) cloud.Provider {
 	return nil
 }
 
-// probe is what a new node must pass: its pool's word, else its provider's.
+// probe is the command that a new node must pass before it serves: that of its pool, else that of
+// its provider.
 func (s *Server) probe(n *state.Node) reach.Probe {
 	config := s.config()
 	if p := config.Pool(string(n.Pool)); p.BootProbe.Command != "" {
@@ -188,17 +203,18 @@ func (s *Server) probe(n *state.Node) reach.Probe {
 	return reach.Probe{}
 }
 
-// lease is how long a node may hear nothing before it ends itself; 0: for ever.
+// lease is how long a node may go without contact before it ends itself; 0: it never does.
 func (s *Server) lease(n *state.Node) time.Duration {
 	return s.config().Pool(string(n.Pool)).Lease.Std()
 }
 
-// ociRuntime is the program by which nodes of a pool make containers; empty: the agent's choice.
+// ociRuntime is the program with which nodes of a pool run containers; empty: the agent chooses.
 func (s *Server) ociRuntime(pool muster.PoolName) string {
 	return s.config().Pool(string(pool)).OCIRuntime
 }
 
-// agentArgs are what the configuration of a pool adds to the arguments of its nodes' agents.
+// agentArgs are the arguments that the configuration of a pool adds to those of its nodes' agents.
+// The default of the input limit is left out: agents have it by themselves.
 func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	p := s.config().Pool(string(pool))
 	if p.OCIRuntime != "" {
@@ -216,8 +232,8 @@ func (s *Server) agentArgs(pool muster.PoolName) (args []string) {
 	return args
 }
 
-// runtimeName is what is known of a runtime program before a node of its pool is there. What lies behind a path may
-// call itself anything.
+// runtimeName is what is known of a runtime program before there is a node of its pool. A path says
+// nothing: the program behind it may have any name.
 func runtimeName(program string) string {
 	if filepath.IsAbs(program) {
 		return ""
@@ -225,7 +241,11 @@ func runtimeName(program string) string {
 	return program
 }
 
-// destroyAll ends every instance of this server: for one that takes everything with it.
+// destroyAll destroys every instance of this cluster, for an ephemeral server. It runs after the
+// loops have ended, so that nothing launches meanwhile, and while the log still runs. It asks the
+// providers for their lists and does not go by the state: an instance whose launch was not
+// confirmed yet is in the list only. One provider that fails does not keep the others from being
+// asked.
 func (s *Server) destroyAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTime)
 	defer cancel()

@@ -4,6 +4,9 @@ import (
 	"github.com/musterhq/muster/internal/control/reaper"
 )
 
+// reaper makes the loop that removes what is older than its retention, and stored output beyond the
+// quota. Its limits are those of the configuration at the start of the loops; a reload starts the
+// loops again.
 func (s *Server) reaper(l ledger) (*reaper.Reaper, error) {
 	config := s.config()
 	return reaper.New(reaper.Config{

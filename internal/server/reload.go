@@ -13,7 +13,8 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// config is what the server runs with now; what needs a restart is in cfg as well, and the same there.
+// config is the configuration that the server runs with now. Fields that need a restart have their
+// value of the start. Nobody may change what it points to: a reload stores a new one.
 func (s *Server) config() *api.ServerConfig {
 	if c := s.current.Load(); c != nil {
 		return c
@@ -21,7 +22,7 @@ func (s *Server) config() *api.ServerConfig {
 	return &s.cfg
 }
 
-// reloads reads the configuration anew whenever that is asked for, until ctx ends.
+// reloads reloads the configuration at each request, until ctx ends. Reloads never overlap.
 func (s *Server) reloads(ctx context.Context) error {
 	for {
 		select {
@@ -38,7 +39,11 @@ func (s *Server) reloads(ctx context.Context) error {
 	}
 }
 
-// reload takes over what may change while the server runs. An error has changed nothing.
+// reload applies what may change while the server runs. An error means that nothing has changed.
+//
+// The order matters: the new configuration is read, validated and tried before it is stored, and
+// the loops or the pools follow only then. A crash after that is harmless, because the next start
+// reads the file again.
 func (s *Server) reload(ctx context.Context) error {
 	next, err := s.opts.Read()
 	if err != nil {
@@ -57,6 +62,7 @@ func (s *Server) reload(ctx context.Context) error {
 	if err := s.mayRunWith(&running); err != nil {
 		return err
 	}
+	// A change of pools alone is a fact. Any other change needs new loops.
 	pools, loops := false, false
 	for _, c := range changes {
 		what, level := "configuration changed", s.log.Info
@@ -75,9 +81,12 @@ func (s *Server) reload(ctx context.Context) error {
 	case len(changes) == 0:
 		s.log.Info("configuration read again: nothing has changed")
 	case loops:
-		// With other providers or times the loops begin anew, as at the start of a leadership; nodes and what they run do not notice.
+		// New providers or times need new loops, as at the start of a leadership. Nodes and what
+		// they run do not notice. The new turn also sets the pools.
 		wait.Poke(s.renew)
 	case pools && s.leading.Load():
+		// A server that does not lead must not propose. The pools of its configuration apply when
+		// it leads.
 		if _, _, err := (ledger{s.state, s.raft.Propose, s.times.commits}).Propose(ctx, s.pools()); err != nil {
 			s.log.Error("pools not set; the next start or reload does it", "error", err)
 		}
@@ -85,8 +94,10 @@ func (s *Server) reload(ctx context.Context) error {
 	return nil
 }
 
-// mayRunWith says why a configuration would do harm that nobody can want, or cannot be used at all.
+// mayRunWith returns an error if a configuration would do harm that nobody can want, or cannot be
+// used at all.
 func (s *Server) mayRunWith(next *api.ServerConfig) error {
+	// Without its provider nothing can destroy a node, and its instance would cost money for ever.
 	names := map[muster.ProviderName]bool{}
 	for i := range next.Providers {
 		names[muster.ProviderName(next.Providers[i].Name)] = true
@@ -113,6 +124,8 @@ func (s *Server) mayRunWith(next *api.ServerConfig) error {
 	if err != nil {
 		return err
 	}
+	// Making the providers finds what the validation of the file cannot: programs and keys that are
+	// missing on this host.
 	_, err = s.newProviders(next, cluster, r)
 	return err
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Restore makes a data directory of a backup file. The server that starts on
-// it begins a new epoch, so that agents obey it although they have heard newer
-// words of the one that the backup was taken of.
+// Restore makes a data directory from a backup file. The server that starts on it begins a new
+// epoch (beginTerm). Without it agents would refuse the server, because they have seen newer
+// messages of the server that the backup was taken of.
 func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -26,6 +26,7 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return raftlog.BackupInfo{}, fmt.Errorf("data directory: %w", err)
 	}
+	// A directory that has a log is refused: two histories must not mix.
 	info, err := raftlog.Restore(filepath.Join(dataDir, "log"), f)
 	if errors.Is(err, raftlog.ErrNotEmpty) {
 		return info, fmt.Errorf("backup %s: %w; name another data directory, or end the server of this one and move its log/ away", file, err)
@@ -36,12 +37,14 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 	return info, nil
 }
 
-// checkRestored refuses to take over instances of local providers that cannot
-// be found from here: an empty directory would be proof that all of them are
-// gone, and their work would be done a second time beside them.
+// checkRestored refuses to take over instances of local providers that cannot be found on this
+// host. An empty directory would prove that all of them are gone, and the server would run their
+// work a second time while they still run elsewhere.
 func (s *Server) checkRestored() error {
 	nodes := map[muster.ProviderName]int{}
 	s.state.Latest().LiveNodes(func(n *state.Node) bool {
+		// A node that was launching at the time of the backup may have no instance, so its absence
+		// proves nothing.
 		if n.Stage != muster.NodeLaunching {
 			nodes[n.Offering.Provider]++
 		}

@@ -7,7 +7,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// rollouts counts how services and system jobs come to run another version.
+// rollouts counts the rollouts of services and system jobs. The counters are fed from the change
+// feed by times, so that only the leader counts.
 type rollouts struct {
 	ended    *prometheus.CounterVec // by stage
 	replaced prometheus.Counter
@@ -28,7 +29,7 @@ func newRollouts() *rollouts {
 	return r
 }
 
-// job takes in how a job changed; before is nil for a new one.
+// job counts the end of a rollout; before is nil for a new job.
 func (r *rollouts) job(before, j *state.Job) {
 	if j.Standing == nil || before == nil || before.Standing == nil || before.Standing.Rollout == j.Standing.Rollout || j.Standing.Rollout == muster.RolloutRolling {
 		return
@@ -36,7 +37,7 @@ func (r *rollouts) job(before, j *state.Job) {
 	r.ended.WithLabelValues(string(j.Standing.Rollout)).Inc()
 }
 
-// alloc takes in that one is told to stop.
+// alloc counts an allocation that is told to stop so that another version replaces it.
 func (r *rollouts) alloc(before, a *state.Alloc) {
 	if before.Desired == muster.AllocRun && a.Desired == muster.AllocStop && a.StopReason == muster.StopUpdated {
 		r.replaced.Inc()
@@ -45,7 +46,8 @@ func (r *rollouts) alloc(before, a *state.Alloc) {
 
 var rolloutsDesc = prometheus.NewDesc("muster_rollouts", "Services and system jobs that have not ended, by the stage of the rollout of their version.", []string{"stage"}, nil)
 
-// collectRollouts counts what there is now.
+// collectRollouts sends how many jobs are in each stage of their rollout now. It reads the state,
+// so every server shows it.
 func collectRollouts(ch chan<- prometheus.Metric, snap *state.Snapshot) {
 	by := map[muster.RolloutStage]int{muster.RolloutRolling: 0, muster.RolloutDone: 0, muster.RolloutFailed: 0}
 	snap.StandingJobs(func(j *state.Job) bool {

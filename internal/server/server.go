@@ -32,61 +32,73 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// feedSize is how many changes are kept for readers that resume: some seconds
-// of a busy server, hours of a quiet one.
+// feedSize is how many changes the feed keeps for readers that resume: some seconds of a busy
+// server, hours of a quiet one.
 const feedSize = 1 << 16
 
-// shutdownTime is how long requests in flight may take when the server stops.
+// shutdownTime is how long requests in flight may take when the server stops. After that their
+// connections are closed.
 const shutdownTime = 5 * time.Second
 
 // Options are what is not in the configuration file.
 type Options struct {
-	// Ephemeral: everything is thrown away at the end, instances included.
+	// Ephemeral says that the server destroys its instances when it ends. The caller removes the
+	// data directory.
 	Ephemeral bool
 	Version   string
 	Logger    *slog.Logger
-	// NodeBinary is the muster-node program; empty: beside this one, else in PATH.
+	// NodeBinary is the path of the muster-node program. If it is empty, the program is looked up
+	// beside this one and then in PATH.
 	NodeBinary string
-	// Ready is called once with the address, when requests are served.
+	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
-	// Read reads the configuration anew, and Reload says when. May be nil: it is never reloaded.
+	// Read reads the configuration again; Reload says when. Without Read the configuration is never
+	// reloaded.
 	Read   func() (*api.ServerConfig, error)
 	Reload <-chan struct{}
-	// Fatal is told of storage errors; nil: one sentence and exit status 74.
+	// Fatal is called with the first storage error. The default prints one sentence and exits with
+	// status 74.
 	Fatal func(error)
 }
 
-// Server is a running server's parts.
+// Server has the parts of a running server. Run makes it and closes it. Fields without a comment
+// about locking are set by open and do not change afterwards.
 type Server struct {
-	// cfg is what the server was started with, current what it was given since: see config.
+	// cfg is the configuration of the start, current that of the last reload (nil before the
+	// first). Read them through config.
 	cfg     api.ServerConfig
 	current atomic.Pointer[api.ServerConfig]
-	// renew holds a token when the loops are to begin anew.
+	// renew has room for one token. A reload puts it there when the loops must start again; turn
+	// takes it.
 	renew chan struct{}
 	opts  Options
 	log   *slog.Logger
 	state *state.State
 	raft  *raftlog.Log
 	blobs *blob.Store
-	// grants are the rights to pull images that nodes get.
+	// grants has the credentials for pulling images. Nodes get those that they need, for a while.
 	grants *registry.Registries
-	// leading is set while the loops run; caughtUp once all that was confirmed
-	// before this start is in the state.
+	// leading is set while the loops run. caughtUp is set once the state has everything that was
+	// confirmed before this start, and stays set.
 	leading, caughtUp atomic.Bool
-	// started is closed when leading is set for the first time.
+	// started is closed when leading is set for the first time. Requests that arrive during the
+	// start wait for it.
 	started         chan struct{}
 	startedOnce     sync.Once
 	metrics         *metrics.Metrics
 	token, claimKey muster.Secret
 	stats           loopStats
 	times           *times
-	// readable is the newest log format that every server of the cluster reads. A server that is alone asks only itself; a
-	// cluster asks each of its members.
+	// readable returns the newest log format that every server of the cluster reads. A single
+	// server asks only itself; a cluster asks each of its members.
 	readable func() state.Format
 }
 
-// Run runs a server until ctx ends, then stops it in order: no more writes,
-// loops ended, log closed. Sandboxes are left alone.
+// Run runs a server until ctx ends or a part fails, then stops it in order (see run). It leaves
+// sandboxes alone: they go on, and the next start finds them.
+//
+// A wrong configuration is an *api.Problem that names each wrong field. Run returns nil if ctx
+// ended it.
 func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	cfg.Defaults()
 	if problems := cfg.Validate(); len(problems) > 0 {
@@ -97,8 +109,12 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	// The port is taken before the log runs: a server that cannot listen must not begin a
+	// leadership. The kernel queues connections until Serve; clients see a server that starts and
+	// not a refusal.
 	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
+		// Only the error number is kept, because the rest repeats the address.
 		var errno syscall.Errno
 		if errors.As(err, &errno) { // the rest repeats the address
 			err = errno
@@ -111,30 +127,46 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 	limited := conns.New(ln, conns.Config{Total: cfg.Limits.Connections, PerAddress: cfg.Limits.ConnectionsPerAddress})
 	s.measureConnections(s.metrics.Registry(), limited)
 	s.warnOfPlainText(ln.Addr())
+	// The routes must be complete before requests are served. That includes the APIs of other
+	// systems.
 	handler, err := s.api()
 	if err != nil {
 		_ = ln.Close()
 		return err
 	}
+	// Clients find the server from here on. They may connect before it is ready; the door makes
+	// them wait or says so.
 	if err := s.announce(ln.Addr().String()); err != nil {
 		_ = ln.Close()
 		return err
 	}
 	if opts.Ephemeral {
+		// Deferred after close, so it runs before it: no client is sent to a server whose log is
+		// closed.
 		defer func() { _ = locate.RemoveCurrent(cfg.DataDir) }()
 	}
 	return s.run(ctx, limited, handler)
 }
 
-// run serves until ctx ends. The order of the end is the point: the API first,
-// so that nothing is accepted that will not be done; the loops, then the log.
+// run serves until ctx ends or a part fails.
+//
+// The order of the end matters. The API and the loops stop first: their contexts end together. The
+// API refuses new requests and gives those in flight shutdownTime; the loops return as soon as they
+// can. The log stops last. Its context does not end with ctx, so that requests and loops can still
+// commit what they have begun. An ephemeral server destroys its instances between the two: its
+// loops can launch nothing more, and the log still has the cluster's id.
+//
+// A crash instead of this order loses no confirmed write. Only requests in flight are left without
+// an answer.
 func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server) error {
 	logCtx, endLog := context.WithCancel(context.WithoutCancel(ctx))
 	defer endLog()
+	// raftDone has room for one, so that the log's goroutine ends even if nobody reads its error.
 	raftDone := make(chan error, 1)
 	go func() { raftDone <- s.raft.Run(logCtx) }()
 
 	g, gctx := errgroup.WithContext(ctx)
+	// Each of these goroutines ends with gctx. The first that returns an error ends all others.
 	g.Go(func() error { return s.raft.Lead(gctx, s.lead) })
 	g.Go(func() error { return s.countBlobs(gctx) })
 	g.Go(func() error { return s.watchDisk(gctx) })
@@ -153,6 +185,8 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 		s.log.Info("stopping; sandboxes go on")
 		end, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownTime)
 		defer cancel()
+		// Streams end by themselves: Shutdown ends the context that they watch (services.stop).
+		// What still runs after the time is cut.
 		if handler.Shutdown(end) != nil {
 			_ = handler.Close()
 		}
@@ -162,7 +196,9 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	g.Go(func() error {
 		select {
 		case err := <-raftDone:
+			// The error goes back into the channel, because the end of run reads it again.
 			raftDone <- err
+			// A log that stops without an error has still stopped.
 			if err == nil {
 				err = errors.New("the log stopped")
 			}
@@ -179,12 +215,16 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	if logErr := <-raftDone; err == nil && logErr != nil {
 		err = logErr
 	}
+	// The caller asked for the end. That is no error.
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
+// open makes the parts of a server, from the bottom up: the state, the log that drives it, tokens,
+// the blob store, metrics. raftlog.Open restores the newest snapshot into the state. Nothing is
+// proposed or served before run. If open fails, it closes what it has opened.
 func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -196,6 +236,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	s := &Server{cfg: cfg, renew: make(chan struct{}, 1), started: make(chan struct{}), opts: opts, log: opts.Logger,
+		// One server: it reads what this version reads.
 		readable: func() state.Format { return state.FormatNewest }}
 	if s.state, err = state.New(feedSize); err != nil {
 		return nil, err
@@ -203,6 +244,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	if s.grants, err = registry.New(registry.Config{Registries: cfg.Registries, Logger: opts.Logger}); err != nil {
 		return nil, err
 	}
+	// Opening takes the lock of the data directory. What comes after it may write there.
 	s.raft, err = raftlog.Open(raftlog.Config{
 		Dir: filepath.Join(cfg.DataDir, "log"), Machine: machine{s.state}, Logger: opts.Logger, LowWater: lowWater(cfg.LowWater), Fatal: opts.Fatal,
 	})
@@ -234,6 +276,8 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 	return s, nil
 }
 
+// close closes what open has opened, in the reverse order. It may follow run, which has closed the
+// log already; Close does nothing then.
 func (s *Server) close() error {
 	var errs []error
 	if s.blobs != nil {
@@ -243,7 +287,8 @@ func (s *Server) close() error {
 	return errors.Join(errs...)
 }
 
-// lowWater is the configured mark, or the log's own default.
+// lowWater is the configured low-water mark of free disk in bytes, for any size of the file system;
+// nil for the log's default.
 func lowWater(mark api.Size) func(uint64) uint64 {
 	if mark == 0 {
 		return nil
@@ -251,7 +296,8 @@ func lowWater(mark api.Size) func(uint64) uint64 {
 	return func(uint64) uint64 { return uint64(mark) }
 }
 
-// diskLow says why nothing more may be written now, or nil.
+// diskLow says why nothing more may be written for users now; nil if it may. The blob store asks it
+// before each upload.
 func (s *Server) diskLow() error {
 	if s.raft.DiskLow() {
 		return muster.Faultf(muster.FaultDiskLow, "the disk of data directory %s is nearly full; make room", s.cfg.DataDir)
@@ -259,7 +305,9 @@ func (s *Server) diskLow() error {
 	return nil
 }
 
-// diskTight says why output is not stored now, or nil.
+// diskTight says why output is not stored now; nil if it may be. Output stops earlier than other
+// writes (at one and a half times the low-water mark), so that it cannot take the space that the
+// log needs.
 func (s *Server) diskTight() error {
 	u, err := s.raft.Disk()
 	switch {
@@ -271,10 +319,11 @@ func (s *Server) diskTight() error {
 	return nil
 }
 
-// diskEvery is how often the free disk is looked at for the log.
+// diskEvery is how often watchDisk looks at the free disk.
 const diskEvery = 5 * time.Second
 
-// watchDisk logs when the disk of the data directory gets nearly full, and when it has room again.
+// watchDisk logs when the disk of the data directory is nearly full, and when it has room again. It
+// logs each change once. It decides nothing: the log and the link check the disk by themselves.
 func (s *Server) watchDisk(ctx context.Context) error {
 	tick := time.NewTicker(diskEvery)
 	defer tick.Stop()
@@ -290,6 +339,7 @@ func (s *Server) watchDisk(ctx context.Context) error {
 		case err == nil && !u.Tight() && tight:
 			s.log.Info("the disk has room again", "data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free))
 		}
+		// An error keeps the last known values, so that one failed call causes no messages.
 		if err == nil {
 			tight, low = u.Tight(), u.Low()
 		}
@@ -301,9 +351,10 @@ func (s *Server) watchDisk(ctx context.Context) error {
 	}
 }
 
-// announce tells clients on this host where the server is.
+// announce writes the address where clients on this host look for it: in the data directory, and in
+// the user's own directory for clients that get no address at all.
 func (s *Server) announce(address string) error {
-	// Who listens everywhere is reached from here on loopback.
+	// A server that listens on all addresses is reached on loopback from this host.
 	if host, port, err := net.SplitHostPort(address); err == nil {
 		if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
 			address = net.JoinHostPort("127.0.0.1", port)
@@ -313,13 +364,14 @@ func (s *Server) announce(address string) error {
 		return err
 	}
 	if err := locate.WriteCurrent(address, s.cfg.DataDir); err != nil {
-		// A service user may have no home; the data directory still tells.
+		// A service user may have no home directory. The data directory still has the address.
 		s.log.Debug("no note of this server was left for clients that are told nothing", "error", err)
 	}
 	return nil
 }
 
-// warnOfPlainText tells at each start that what crosses a network can be read there, tokens first of all.
+// warnOfPlainText warns at each start if the API listens outside of this host: the network can read
+// what crosses it, tokens first of all.
 func (s *Server) warnOfPlainText(at net.Addr) {
 	if a, ok := at.(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		s.log.Warn("the API listens outside of this host without TLS: tokens, secrets and output cross the network in plain text; "+
@@ -327,10 +379,12 @@ func (s *Server) warnOfPlainText(at net.Addr) {
 	}
 }
 
-// announceReady calls Options.Ready when requests are served.
+// announceReady calls Options.Ready once the server leads.
 func (s *Server) announceReady(ctx context.Context, address string) error {
 	for {
-		// The index first: an entry between the two looks is waited for no more.
+		// The index is read before the check. If the server becomes ready between the two, the
+		// commit that follows (turn sets the pools) moves the feed past seen, and Wait returns at
+		// once.
 		seen := s.state.Feed().Last()
 		if s.ready() == nil {
 			break
@@ -346,6 +400,7 @@ func (s *Server) announceReady(ctx context.Context, address string) error {
 	return nil
 }
 
+// ready says why the server cannot serve writes now; nil if it can.
 func (s *Server) ready() error {
 	if !s.leading.Load() {
 		return muster.Faultf(muster.FaultUnavailable, "the server is starting")
@@ -353,6 +408,8 @@ func (s *Server) ready() error {
 	return nil
 }
 
+// isCaughtUp says why reads may miss what was confirmed before this start; nil if they cannot.
+// After tells clients when to try again.
 func (s *Server) isCaughtUp() error {
 	if !s.caughtUp.Load() {
 		return &muster.Fault{Kind: muster.FaultUnavailable, Message: "the server is starting: it reads its log", After: time.Second}
@@ -360,7 +417,9 @@ func (s *Server) isCaughtUp() error {
 	return nil
 }
 
-// countBlobs sets the blob store's running total right, now and once in a while.
+// countBlobs counts the stored output at the start and once an hour. The store keeps a running
+// total between counts, which is not exact. A count also removes files that a crash left
+// unfinished.
 func (s *Server) countBlobs(ctx context.Context) error {
 	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
@@ -376,6 +435,8 @@ func (s *Server) countBlobs(ctx context.Context) error {
 	}
 }
 
+// api makes the HTTP server with all routes. Loops, Leads and Ready are functions: they answer for
+// the leadership of the moment of the request.
 func (s *Server) api() (*http.Server, error) {
 	services, err := s.newServices()
 	if err != nil {
@@ -409,7 +470,8 @@ func (s *Server) api() (*http.Server, error) {
 	return services.door.Server(services.stop), nil
 }
 
-// fits asks whether a job could ever run.
+// fits reports whether a member of a job could ever run, and why not. If a provider has not said
+// yet what it offers, the answer is unknown, and the job is accepted.
 func fits(spec *api.JobSpec, snap *state.Snapshot) (bool, string) {
 	run, err := state.NewRun(muster.JobKey{Namespace: muster.Namespace(spec.Namespace), Name: spec.Name}, "", 0, spec)
 	if err != nil {

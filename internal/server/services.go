@@ -20,24 +20,26 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// services are what the transports share. Each declares what it needs of the loops in a small
-// interface. This file fills those in with the loops of the present leadership, and says what is
-// told while there is none.
+// services are what the transports share. They live as long as the process; the loops that they
+// need live as long as a turn. So each service declares what it needs of the loops in a small
+// interface. This file implements these interfaces with the loops of the present leadership, and
+// answers for the time without one.
 type services struct {
 	claims  *claim.Service
 	inside  *inside.Service
 	door    *door.Door
 	submit  *submit.Service
 	operate *operate.Service
-	// planning is the turn to compute where members would be placed. With thousands of nodes that
-	// takes CPU which the scheduler needs.
+	// planning lets one request at a time compute where members would be placed. With thousands of
+	// nodes that takes CPU that the scheduler needs.
 	planning *wait.Turn
-	// stopping ends when the API is shut down, by stop.
+	// stopping ends when the API shuts down. Streams watch it, because http.Server.Shutdown waits
+	// for requests and does not end them. stop ends it, with the cause that clients are told.
 	stopping context.Context
 	stop     func()
 }
 
-// newServices makes the services, inner ones first. It starts nothing.
+// newServices makes the services, inner ones first: inside and door need claims. It starts nothing.
 func (s *Server) newServices() (_ *services, err error) {
 	stopping, stop := context.WithCancelCause(context.Background())
 	defer func() {
@@ -79,13 +81,15 @@ func (s *Server) newServices() (_ *services, err error) {
 	return out, err
 }
 
-// users takes what is proposed for users: it is refused while the disk is nearly full, but for what
-// makes room.
+// users returns the proposer for facts that users ask for. It refuses them while the disk is nearly
+// full, except those that make room. Loops use Propose of the log, which goes on: their facts let
+// the server clean up.
 func (s *Server) users() state.Proposer {
 	return users{ledger{s.state, s.raft.ProposeUser, s.times.commits}, ledger{s.state, s.raft.ProposeFreeing, s.times.commits}}
 }
 
-// handsOut is the loop that hands out runners, nil while this server does not lead.
+// handsOut returns the loop that hands out runners, nil while this server does not lead. The result
+// is an untyped nil then, so that callers can compare it.
 func (s *Server) handsOut() claim.Runners {
 	l := s.stats.now.Load()
 	if l == nil {
@@ -94,14 +98,16 @@ func (s *Server) handsOut() claim.Runners {
 	return handsOut{l.runners}
 }
 
-// handsOut hands the requests of the service to the loop. The two types have the same fields.
+// handsOut passes the requests of the claim service to the loop. The two request types have the
+// same fields, so that neither package imports the other.
 type handsOut struct{ *runners.Runners }
 
 func (h handsOut) Claim(ctx context.Context, r claim.Request) (*state.Claim, error) {
 	return h.Runners.Claim(ctx, runners.Request(r))
 }
 
-// nodes is the link of the present leadership, by which nodes are reached.
+// nodes returns the link of the present leadership, through which nodes are reached. A caller may
+// keep it for one request only: after a reload another link has the nodes.
 func (s *Server) nodes() (*link.Link, error) {
 	if l := s.stats.now.Load(); l != nil {
 		return l.link, nil
@@ -109,7 +115,8 @@ func (s *Server) nodes() (*link.Link, error) {
 	return nil, muster.Faultf(muster.FaultUnavailable, "the server has no links to nodes now")
 }
 
-// linked is the link of the present leadership as services take it.
+// linked returns the same link as the interface of the inside service. An error must not come with
+// a link in the interface: it would not be nil.
 func (s *Server) linked() (inside.Link, error) {
 	l, err := s.nodes()
 	if err != nil {
@@ -118,7 +125,8 @@ func (s *Server) linked() (inside.Link, error) {
 	return linked{l}, nil
 }
 
-// linked returns the tunnels of a link as the interface that the service declares.
+// linked returns the tunnels of a link as the interface that the inside service declares. Go does
+// not convert the result type of a method by itself.
 type linked struct{ *link.Link }
 
 func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (inside.Conn, error) {
@@ -129,8 +137,8 @@ func (l linked) Tunnel(ctx context.Context, a *state.Alloc, first []byte) (insid
 	return t, nil
 }
 
-// known is what the loops of the present leadership know beside the state. Without a leadership it
-// is nothing.
+// known returns what the present loops know beside the state. Without a leadership it knows
+// nothing.
 func (s *Server) known() operate.Loops {
 	if l := s.stats.now.Load(); l != nil {
 		return knows{l}
@@ -138,10 +146,12 @@ func (s *Server) known() operate.Loops {
 	return operate.Idle{}
 }
 
-// knows answers the questions of services from loops.
+// knows answers the questions of services from the loops of one turn. The loops guard their own
+// data; knows needs no lock.
 type knows struct{ *loops }
 
-// Usage is what the link heard last.
+// Usage is what the link heard last from a node: the CPU time that its sandboxes used, in seconds,
+// and memory and free disk in bytes.
 func (k knows) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
 	u, ok := k.link.Usage(id)
 	if !ok || u.Heard == 0 {
@@ -153,27 +163,29 @@ func (k knows) Usage(id muster.NodeID) (*api.NodeUsage, []string) {
 	}, u.Problems
 }
 
-// Fleet is what the fleet decided last.
+// Fleet is the fleet's last decision and its blocks.
 func (k knows) Fleet() (*size.Decisions, []size.Block) {
 	return k.fleet.Decisions(), k.fleet.Blocks()
 }
 
-// Blind is what the fleet noted of lists of instances.
+// Blind is since when the fleet cannot list the instances of a provider, and why.
 func (k knows) Blind(provider muster.ProviderName) (muster.Time, error) {
 	b := k.fleet.Blind(provider)
 	return b.Since, b.Err
 }
 
-// Unsold is what the fleet noted of lists of offerings.
+// Unsold is since when the fleet cannot list the offerings of a provider, and why.
 func (k knows) Unsold(provider muster.ProviderName) (muster.Time, error) {
 	b := k.fleet.Unsold(provider)
 	return b.Since, b.Err
 }
 
-// Troubles puts what the fleet knows of failing calls into words.
+// Troubles puts into words what the fleet knows of failing calls. It copies the fleet's records
+// once, for a walk over all nodes.
 func (k knows) Troubles() func(*state.Node) string {
 	all := k.fleet.Troubles()
 	return func(n *state.Node) string {
+		// A missing provider explains every other failure of the node.
 		if why := k.fleet.Unmanaged(n); why != "" {
 			return why
 		}
@@ -185,18 +197,19 @@ func (k knows) Troubles() func(*state.Node) string {
 	}
 }
 
-// Unblock has the providers asked again for what they refused to a pool, and returns how many
+// Unblock lets the fleet ask providers again for what they refused to a pool. It returns how many
 // blocks that ended.
 func (k knows) Unblock(pool muster.PoolName) int {
 	return k.fleet.Unblock(pool)
 }
 
-// Unstored is what the link has not stored yet.
+// Unstored is what the link could not store yet.
 func (k knows) Unstored(job muster.JobUID) (int, error) {
 	return k.link.Unstored(job)
 }
 
-// Paused says why nothing is placed at all, if so.
+// Paused says why nothing is placed; "" if the scheduler runs. It is the value of the present turn:
+// a reload changes it with the loops.
 func (k knows) Paused() string {
 	if k.paused {
 		return explain.Paused

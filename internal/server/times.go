@@ -10,28 +10,30 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// source is the state as it is applied.
+// source is the part of the state that metrics read.
 type source interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// times are histograms of how long steps took, read off the change feed while this server leads: each
-// fact is counted by the leader of its time, and by no other.
+// times are histograms of how long steps took, in seconds. The leader reads them off the change
+// feed, so that each fact is counted by the leader of its time and by no other. Only the goroutine
+// in follow writes its fields; the Prometheus types are safe for concurrent use.
 type times struct {
 	agent, ready, gone *prometheus.HistogramVec // by provider
 	start              prometheus.Histogram
 	missed             prometheus.Counter
 	turns              *turns
 	rollouts           *rollouts
-	// commits are not read off the feed: each server counts what it proposed itself.
+	// commits are not read off the feed: each server measures its own proposals.
 	commits *commits
 
-	// waiting are nodes whose agent has answered and that have not yet taken work. Only follow uses it.
+	// waiting are the nodes whose agent has answered and that have not taken work yet. Only follow
+	// uses it.
 	waiting map[muster.NodeID]bool
 }
 
-// newTimes makes them, with those of the given providers at 0.
+// newTimes makes the histograms, with the series of the given providers at 0.
 func newTimes(providers []muster.ProviderName) *times {
 	nodes := func(name, help string) *prometheus.HistogramVec {
 		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200}}, []string{"provider"})
@@ -62,7 +64,8 @@ func (t *times) register(r prometheus.Registerer) {
 	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter, t.rollouts.ended, t.rollouts.replaced, t.commits.all)
 }
 
-// follow takes in what changes from now on, until ctx ends.
+// follow counts the changes from now on, until ctx ends. If changes come faster than it can count
+// them, the feed drops some; follow counts the gap in missed and goes on from the present state.
 func (t *times) follow(ctx context.Context, src source) error {
 	src.Feed().Follow(ctx, t.begin(src.Latest()), func(changes []state.Change) {
 		for i := range changes {
@@ -75,7 +78,8 @@ func (t *times) follow(ctx context.Context, src source) error {
 	return nil
 }
 
-// begin looks which nodes have yet to take work, and says where to go on from.
+// begin finds the nodes that have yet to take work, and returns the position to follow from. The
+// snapshot and the position belong together: no change is counted twice or left out between them.
 func (t *times) begin(snap *state.Snapshot) state.Position {
 	clear(t.waiting)
 	snap.LiveNodes(func(n *state.Node) bool {
@@ -99,6 +103,8 @@ func (t *times) take(c *state.Change, src source) {
 	}
 }
 
+// node counts the steps of a node's life. A node whose agent answered under an earlier leader is in
+// waiting through begin.
 func (t *times) node(before, n *state.Node, at muster.Time) {
 	t.turns.node(before, n)
 	if before == nil {
@@ -121,13 +127,15 @@ func (t *times) node(before, n *state.Node, at muster.Time) {
 	}
 }
 
-// alloc takes in the start of a first attempt. One that was too short to be seen running
-// tells with its end when it started.
+// alloc measures the start of a member's first attempt. An attempt that was too short to be seen
+// running reports its start with its end.
 func (t *times) alloc(before, a *state.Alloc, src source) {
 	began := before.Status != muster.AllocRunning && (a.Status == muster.AllocRunning || a.Status == muster.AllocEnded)
 	if !began || before.Status == muster.AllocEnded || a.Started == 0 {
 		return
 	}
+	// Only the first attempt of the present version counts: a retry's wait is the backoff and not
+	// the queue.
 	j := src.Latest().JobByUID(a.UID)
 	if j == nil || j.Version != a.Version || a.Attempt != j.AttemptBase+1 {
 		return
@@ -135,6 +143,8 @@ func (t *times) alloc(before, a *state.Alloc, src source) {
 	observe(t.start, j.Submitted, a.Started)
 }
 
+// observe records a duration. Moments come from the clocks of several machines, so the difference
+// may be negative; it counts as 0.
 func observe(h prometheus.Observer, from, to muster.Time) {
 	h.Observe(max(to.Sub(from), time.Duration(0)).Seconds())
 }

@@ -10,14 +10,16 @@ import (
 )
 
 const (
-	// maxTurnReasons bounds the reasons that turns of dials are counted by; later ones are counted as otherReason.
+	// maxTurnReasons bounds the reasons that are counted separately, because each is a series in
+	// Prometheus. Later ones are counted as otherReason.
 	maxTurnReasons = 60
 	otherReason    = "another"
-	// maxTurnWords bounds a reason's length.
+	// maxTurnWords bounds the length of a reason, in bytes.
 	maxTurnWords = 80
 )
 
-// turns counts how often each dial of nodes was turned, to what and why.
+// turns counts the transitions of the conditions of nodes (stage, health, intent), by new value and
+// reason.
 type turns struct {
 	counter *prometheus.CounterVec
 	reasons map[string]bool // only the follower of the feed uses it
@@ -30,7 +32,8 @@ func newTurns() *turns {
 	}, []string{"dial", "to", "reason"})}
 }
 
-// node takes in how a node changed; before is nil for a new one.
+// node counts how a node changed; before is nil for a new one. A new node has a transition of its
+// stage only.
 func (t *turns) node(before, n *state.Node) {
 	was := state.Node{Health: n.Health, Intent: n.Intent}
 	if before != nil {
@@ -47,6 +50,8 @@ func (t *turns) node(before, n *state.Node) {
 		t.count("health", string(n.Health), n.HealthReason)
 	}
 	if was.Intent != n.Intent {
+		// The words of operators are left out: they may say anything, and each text would be a
+		// series.
 		reason := "by an operator"
 		if before == nil || n.IntentWho == "" {
 			reason = "by itself"
@@ -66,8 +71,8 @@ func (t *turns) count(dial, to, reason string) {
 	t.counter.WithLabelValues(dial, to, reason).Inc()
 }
 
-// kindOfReason is what a reason begins with, without what differs from case to case: a name that a
-// file or a command gave comes after a colon, and numbers are all one.
+// kindOfReason is the beginning of a reason, without what differs from case to case. Names that a
+// file or a command gave come after a colon, and all numbers become one sign.
 func kindOfReason(reason string) string {
 	if i := strings.IndexAny(reason, ":,(;"); i >= 0 {
 		reason = reason[:i]
