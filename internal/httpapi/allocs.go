@@ -11,7 +11,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// allocHandlers handle what is below /v1/allocations, but for sandboxes and output.
+// allocHandlers handle what is below /v1/allocations, except sandboxes and output. They only read:
+// the scheduler makes allocations, and jobs are stopped through /v1/jobs.
 type allocHandlers struct{ *API }
 
 func (a allocHandlers) routes() {
@@ -45,7 +46,8 @@ type allocOut struct{ Body api.Alloc }
 
 type allocListOut struct{ Body api.AllocList }
 
-// add puts an allocation on the page; false when it is full.
+// add puts an allocation on the page. It returns false if the page is full, and sets next to the
+// last id of the page: the next page begins after it.
 func (o *allocListOut) add(snap *state.Snapshot, al *state.Alloc, limit int) bool {
 	if len(o.Body.Allocs) == limit {
 		o.Body.Next = o.Body.Allocs[limit-1].ID
@@ -71,7 +73,8 @@ func (a allocHandlers) listAllocs(_ context.Context, in *listAllocsIn) (*allocLi
 		}
 		return out.add(snap, al, in.Limit)
 	}
-	// The index with the fewest to look at.
+	// Of the indexes of the state, the one with the fewest rows to visit is used. All of them are
+	// in the order of ids.
 	switch live := in.Live.Given && in.Live.Value; {
 	case live && node != "":
 		snap.NodeAllocs(node, func(al *state.Alloc) bool { return al.ID <= after || visit(al) })

@@ -24,59 +24,64 @@ import (
 	"github.com/musterhq/muster/internal/wait"
 )
 
-// State is what is read.
+// State is the part of the state that handlers read: the latest snapshot and the feed of changes.
 type State interface {
 	Latest() *state.Snapshot
 	Feed() *state.Feed
 }
 
-// Config of an API. All but those marked optional are needed.
+// Config has the parts of an API. All are needed, except those marked optional.
 type Config struct {
 	State State
-	// Clock is the log's; nil: the system's.
+	// Clock is the log's clock: explanations and costs are in its time.
 	Clock clock.Clock
-	// Inside is what can be done in sandboxes.
+	// Inside works in sandboxes: executions, files, ports, output.
 	Inside *inside.Service
 	// Claims hands out runners.
 	Claims *claim.Service
-	// Submit takes in jobs and environments.
+	// Submit accepts jobs, environments and uploads.
 	Submit *submit.Service
-	// Planning lets those who compute where members would be placed do so one at a time.
+	// Planning lets one request at a time compute where members would be placed, because that takes
+	// CPU that the scheduler needs. Optional.
 	Planning *wait.Turn
-	// Operate is what operators do.
+	// Operate carries out what operators ask for.
 	Operate *operate.Service
-	// Loops is what the loops of the present leadership know beside the state, for explanations.
+	// Loops returns what the loops of the present leadership know beside the state, for
+	// explanations. It is called for each request, because leadership may move between two.
 	Loops func() explain.Loops
-	// Door lets requests in. The API registers its routes there.
+	// Door receives the requests. The API registers its routes there; others may register more.
 	Door *door.Door
 	// Backup writes a backup of the state.
 	Backup func(ctx context.Context, w io.Writer) error
 	// Ready says why the server cannot serve writes now, or nil.
 	Ready func() error
-	// Leads says whether this server leads; nil: it does when it is ready. Optional.
+	// Leads reports whether this server leads. Optional: without it, a server that is ready leads.
 	Leads func() bool
-	// Running is the configuration that the server runs with now. Optional.
+	// Running returns the configuration that the server runs with now. Optional: without it there
+	// is no /v1/config.
 	Running func() *api.ServerConfig
-	// Metrics are shown on /metrics and count requests. Optional.
+	// Metrics are shown on /metrics and count requests. Optional: without them there is no
+	// /metrics.
 	Metrics *metrics.Metrics
-	// Stopping ends streams when the server is shut down, with the cause that clients are told.
-	// Optional.
+	// Stopping ends when the server shuts down, and with it all streams. Its cause is what clients
+	// are told. Optional.
 	Stopping context.Context
 	Version  string
 	Logger   *slog.Logger // optional
 }
 
-// API serves requests.
+// API serves requests. It does not change after New, so handlers use it without a lock.
 type API struct {
 	cfg     Config
 	logger  *slog.Logger
 	huma    huma.API
 	openapi []byte
-	// patience of sockets.
+	// patience has the time limits of WebSockets. Tests shorten them.
 	patience socket.Patience
 }
 
-// New makes an API. It starts nothing.
+// New makes an API and registers its routes at the door. It starts nothing. The routes of the
+// description come last, because it includes all others.
 func New(c Config) (*API, error) {
 	switch {
 	case c.State == nil, c.Door == nil, c.Inside == nil, c.Claims == nil, c.Submit == nil, c.Operate == nil, c.Loops == nil, c.Backup == nil, c.Ready == nil:
@@ -109,11 +114,11 @@ func New(c Config) (*API, error) {
 	return a, nil
 }
 
-// Handler serves the API: it is the door.
+// Handler returns the handler of all requests, which is the door.
 func (a *API) Handler() http.Handler { return a.cfg.Door }
 
-// streaming is a context for an answer without end: it ends with the request, or when the server is
-// shut down.
+// streaming returns a context for an answer without a known end. It ends with the request, or when
+// the server shuts down: http.Server.Shutdown waits for such answers and does not end them.
 func (a *API) streaming(ctx context.Context) (context.Context, context.CancelFunc) {
 	return wait.Either(ctx, a.cfg.Stopping)
 }

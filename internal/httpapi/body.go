@@ -7,26 +7,29 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// RequestBody takes the JSON body that the door has read. It is a field of the inputs of operations
-// that have one.
+// RequestBody has the JSON body of a request, which the door has read whole and within its limits.
+// Inputs of operations with a JSON body embed it. JSON is empty if there was no body; the handler
+// decodes it with door.Decode, which is stricter than huma.
 type RequestBody struct {
 	JSON []byte
 }
 
-// Resolve is called by huma before the handler.
+// Resolve implements huma.Resolver: huma calls it before the handler.
 func (b *RequestBody) Resolve(ctx huma.Context) []error {
 	r, _ := humago.Unwrap(ctx)
 	b.JSON = door.Body(r)
 	return nil
 }
 
-// ByteBody is the body of a request as it comes from the wire.
+// ByteBody is a body that the handler reads as it comes from the wire, such as a file. It is never
+// in memory as a whole.
 type ByteBody struct {
 	from   *door.Patient
 	length int64 // -1: not said
 }
 
-// Resolve is called by huma before the handler.
+// Resolve implements huma.Resolver: huma calls it before the handler. The read deadline moves on
+// with each piece, so that a slow upload may take hours but a silent one ends.
 func (b *ByteBody) Resolve(ctx huma.Context) []error {
 	r, w := humago.Unwrap(ctx)
 	b.from, b.length = door.NewPatient(w, r), r.ContentLength

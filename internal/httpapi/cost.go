@@ -12,7 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// costHandlers handle what was spent.
+// costHandlers show what was spent.
 type costHandlers struct{ *API }
 
 func (a costHandlers) routes() {

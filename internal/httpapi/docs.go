@@ -12,10 +12,12 @@ import (
 //go:embed docs
 var docsFiles embed.FS
 
-// docsPolicy lets the page load itself and the description, and nothing else.
+// docsPolicy lets the page load its own files and the description, and nothing else.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// docsRoutes come last: they write the description of all others down.
+// docsRoutes adds the description and the page that shows it. It comes after all other routes.
+// These routes go to the mux directly: they are not operations of the API, and the description does
+// not list them.
 func (a *API) docsRoutes() error {
 	if err := a.finishDescription(); err != nil {
 		return err

@@ -16,7 +16,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// environmentHandlers handle what is below /v1/environments.
+// environmentHandlers handle what is below /v1/environments. In the state an environment is a job
+// with a key of its own.
 type environmentHandlers struct{ *API }
 
 func (a environmentHandlers) routes() {

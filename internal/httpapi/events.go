@@ -22,12 +22,13 @@ import (
 )
 
 const (
-	// heartbeat is the longest silence of an event stream.
+	// heartbeat is the longest silence of an event stream. Proxies close connections that are
+	// silent for longer.
 	heartbeat = 15 * time.Second
-	// eventBatch bounds the changes taken from the feed at once, and so what a slow reader keeps
-	// alive.
+	// eventBatch bounds the changes that one step takes from the feed, and with it how many rows a
+	// slow reader keeps in memory.
 	eventBatch = 256
-	// eventTooOld is the type of the last event of a reader that was too slow.
+	// eventTooOld is the type of the last event of a reader that was too slow for the feed.
 	eventTooOld = "too-old"
 )
 
@@ -87,7 +88,7 @@ func (a eventHandlers) watchEvents(ctx context.Context, in *eventsIn) (*huma.Str
 	}}, nil
 }
 
-// topic is the narrowest part of the feed that has all that a reader wants.
+// topic is the narrowest topic of the feed that has all changes that the reader wants.
 func (in *eventsIn) topic() state.Topic {
 	switch {
 	case in.Job != "":
@@ -98,7 +99,8 @@ func (in *eventsIn) topic() state.Topic {
 	return state.Topic{Namespace: muster.Namespace(in.Namespace)}
 }
 
-// eventStart is the position from which a reader wants to go on.
+// eventStart returns the position after which the reader wants to read. Last-Event-ID comes before
+// after: a browser that reconnects repeats the old URL and adds the header.
 func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
 	where, from := "query.after", in.After
 	if in.LastID != "" {
@@ -120,7 +122,8 @@ func eventStart(in *eventsIn, feed *state.Feed) (state.Position, error) {
 	return pos, nil
 }
 
-// eventStream is one reader. What it has not read stays in the feed: nothing is queued for it.
+// eventStream is one reader. One goroutine owns it. What the reader has not read stays in the feed:
+// nothing is queued for it, so a slow reader costs no memory.
 type eventStream struct {
 	w       http.ResponseWriter
 	out     *bufio.Writer
@@ -194,7 +197,9 @@ func (e *eventStream) write(id, kind string, data []byte) error {
 	return err
 }
 
-// tooOld tells a reader that fell out of the feed, and ends.
+// tooOld sends a last event to a reader that fell out of the feed. The status of the answer is long
+// sent, so the problem is the data of that event. It has no id: a reader must list again and not
+// resume.
 func (e *eventStream) tooOld(err error) error {
 	b, jerr := json.Marshal(&problem.Of(err).Problem)
 	if jerr != nil {
@@ -210,7 +215,8 @@ func (e *eventStream) tooOld(err error) error {
 	return err
 }
 
-// event is the public form of a change, or nil if the reader does not want it.
+// event returns the public form of a change, nil if the reader does not want it. The filters need
+// only the names, so the rest is made after them.
 func (in *eventsIn) event(c *state.Change) *api.Event {
 	ev := present.EventHead(c)
 	if ev == nil || in.skips(ev) {

@@ -14,7 +14,8 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-// execHandlers handle executions in sandboxes.
+// execHandlers handle executions in sandboxes. Executions are not in the state: the sandbox's init
+// has them, and each request asks it through the link to the node.
 type execHandlers struct{ *API }
 
 func (a execHandlers) routes() {
@@ -48,8 +49,8 @@ func jsonContent(a *API, t reflect.Type) map[string]*huma.MediaType {
 	return map[string]*huma.MediaType{"application/json": {Schema: a.schema(t)}}
 }
 
-// upgrades describes the answer of a WebSocket. The types of its messages are in the description's
-// components.
+// upgrades describes an answer that is a WebSocket. OpenAPI has no form for its messages, so only
+// their types are added to the components of the description.
 func (a *API) upgrades(messages ...reflect.Type) map[string]*huma.Response {
 	for _, t := range messages {
 		a.schema(t)
@@ -57,7 +58,7 @@ func (a *API) upgrades(messages ...reflect.Type) map[string]*huma.Response {
 	return map[string]*huma.Response{"101": {Description: "The connection is a WebSocket from here on."}}
 }
 
-// ExecPath names an execution in the path.
+// ExecPath names an execution in the path. Its id is unique within its allocation only.
 type ExecPath struct {
 	AllocPath
 	EID string `path:"eid" maxLength:"64" doc:"Id of the execution."`
@@ -68,7 +69,9 @@ type runExecIn struct {
 	RequestBody
 }
 
-// runExec is the plain form: a request and a result.
+// runExec runs a command to its end and answers with its result; with detach it answers with the id
+// at once. It is not idempotent: a client that got no answer cannot know whether the command ran.
+// If the client leaves, the context ends and the sandbox ends the command, unless it is detached.
 func (a execHandlers) runExec(ctx context.Context, in *runExecIn) (*huma.StreamResponse, error) {
 	var want api.ExecRequest
 	if p := door.Decode(in.JSON, &want); p != nil {

@@ -23,7 +23,12 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// openExec is the form in which client and command talk to each other.
+// openExec runs a command and carries its input and output over a WebSocket. docs/exec.md has the
+// protocol.
+//
+// The order of the steps matters: connect to the node, upgrade, carry. A failure before the upgrade
+// is answered with a status like that of any other request. After it, an error can only be the last
+// message.
 func (a execHandlers) openExec(ctx context.Context, in *AllocPath) (*huma.StreamResponse, error) {
 	if _, err := in.find(a.cfg.State.Latest()); err != nil {
 		return nil, err
@@ -36,7 +41,8 @@ func (a execHandlers) openExec(ctx context.Context, in *AllocPath) (*huma.Stream
 		inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
 		defer context.AfterFunc(a.cfg.Stopping, func() { cancel(problem.ErrStopping) })()
-		// Before the upgrade, so that what is in the way is told as by every other request.
+		// Connecting comes before the upgrade, so that an obstacle is answered as for every other
+		// request.
 		e := &execSocket{a: a.API, inner: inner, cancel: cancel}
 		err := e.enter(in, w, r.Header.Get(api.ExecFirst))
 		if err != nil {
@@ -52,8 +58,10 @@ func (a execHandlers) openExec(ctx context.Context, in *AllocPath) (*huma.Stream
 
 // execSocket is an execution and its client.
 //
-// Two goroutines carry: one what the client says to init, one what init says to the client. Neither
-// keeps more than one buffer, so whoever is slow slows the other side down.
+// Two goroutines carry bytes: receive from the client to init, and forward (in that of the request)
+// from init to the client. Neither keeps more than one buffer, so a slow side slows the other side
+// down. Fields are set before receive starts; after that stdin and closed belong to receive, and
+// the rest is only read.
 type execSocket struct {
 	a *API
 	s *socket.Socket
@@ -61,16 +69,19 @@ type execSocket struct {
 	inner  context.Context
 	cancel context.CancelCauseFunc
 
-	// conn has asked nothing yet; it is of no use once there is x.
+	// conn is an open connection that has asked for nothing yet. It is no longer used once x is
+	// set.
 	conn *inside.Connection
 	x    *inside.Execution
-	// stdin: bytes of the client are for the command. Of the receiving goroutine, as is closed.
+	// stdin says that the command takes input; closed that the client has closed it. Only receive
+	// uses them.
 	stdin, closed bool
-	// detached: the execution may be joined again.
+	// detached says that the execution outlives its client, which may join it again.
 	detached bool
 }
 
-// enter connects to init. A first message that came with the request goes along.
+// enter connects to init. If the first message came with the request, as a header, enter also
+// starts the execution: that saves one round trip.
 func (e *execSocket) enter(in *AllocPath, w http.ResponseWriter, first string) (err error) {
 	executions := e.a.cfg.Inside.Executions
 	if first == "" {
@@ -122,11 +133,11 @@ func (e *execSocket) run(id string) {
 	e.finish(e.forward())
 }
 
-// begin takes the first message and does what it asks.
+// begin reads the first message and starts or joins the execution that it asks for.
 func (e *execSocket) begin(id string) error {
 	ctx, cancel := context.WithTimeout(e.s.Ctx, e.a.patience.First)
 	defer cancel()
-	// A stop of the server does not wait for a client that says nothing.
+	// The server does not wait at its end for a client that sends nothing.
 	defer context.AfterFunc(e.inner, cancel)()
 	kind, r, err := e.s.Reader(ctx)
 	if err != nil {
@@ -144,7 +155,8 @@ func (e *execSocket) begin(id string) error {
 	return err
 }
 
-// request is the client's first message as the service takes it.
+// request turns the client's first message into a request to init: to start a command, or to join
+// one. The field attach tells the two apart.
 func (e *execSocket) request(id string, raw []byte) (*inside.Ask, error) {
 	var which struct {
 		Attach *string `json:"attach"`
@@ -179,10 +191,10 @@ func (e *execSocket) attach(raw []byte) (*inside.Ask, error) {
 	return inside.AskAttach(&want)
 }
 
-// finish sends the last message, if there is anybody to send it to, and closes.
+// finish sends the last message, if there is a client to send it to, and closes the socket.
 func (e *execSocket) finish(last *api.ExecEvent) {
 	stopping := errors.Is(context.Cause(e.inner), problem.ErrStopping)
-	e.cancel(problem.ErrClientGone) // wakes whoever waits for the command to take its input
+	e.cancel(problem.ErrClientGone) // ends a receive that waits for the command to take its input
 	if last == nil {
 		return
 	}
@@ -194,7 +206,8 @@ func (e *execSocket) finish(last *api.ExecEvent) {
 	}
 }
 
-// failed is the last message about an error; nil if nobody is there to read it.
+// failed is the last message after an error; nil if the client has left. The end of the server
+// comes before other errors, which follow from it.
 func (e *execSocket) failed(err error) *api.ExecEvent {
 	if errors.Is(context.Cause(e.inner), problem.ErrStopping) {
 		err = problem.ErrStopping
@@ -205,16 +218,19 @@ func (e *execSocket) failed(err error) *api.ExecEvent {
 	return &api.ExecEvent{Type: api.ExecEventError, Problem: &e.a.fail(e.s.Ctx, "open-execution", err).Problem}
 }
 
-// ackLag is how far behind what was sent an execution's spool is kept for a client that comes
-// again; ackStep how much is sent before the spool is told.
+// A detached execution has a spool of its output on the node, for a client that joins again. ackLag
+// is how many bytes before the last one sent stay in the spool; ackStep is how many bytes are sent
+// between two acknowledgements.
 const ackLag, ackStep = 32 << 20, 4 << 20
 
-// forward brings the command's output to the client until either ends.
+// forward carries the command's output to the client until either ends. It returns the last
+// message, nil if the client has left.
 func (e *execSocket) forward() *api.ExecEvent {
 	buf := make([]byte, 0, 1+initwire.MaxBytes)
 	spool := spooled{x: e.x.Execution, sent: [2]int64{e.x.Started.Stdout, e.x.Started.Stderr}}
 	defer spool.wait()
-	// Waiting for the one who tells the spool needs the connection to have ended.
+	// Runs before spool.wait: the acknowledgement that wait waits for may be stuck until the
+	// connection ends.
 	defer e.cancel(problem.ErrClientGone)
 	for said := false; ; {
 		kind, data, ended, err := e.x.Next()
@@ -247,13 +263,15 @@ func (e *execSocket) forward() *api.ExecEvent {
 	}
 }
 
-// spooled tells the spool of a detached execution what need not be kept any more.
+// spooled acknowledges the output of a detached execution to its spool, so that the spool can drop
+// it.
 type spooled struct {
 	x    *initwire.Execution
 	sent [2]int64
 	told int64
-	// telling ends when the spool was told: it may wait behind input that the command does not
-	// take, for which the output must not wait, or neither would ever go on.
+	// telling is closed when the last acknowledgement was sent. An acknowledgement may wait behind
+	// input that the command does not take. The output must not wait for it: the command might not
+	// take input before its output is read, and neither side would ever go on.
 	telling chan struct{}
 }
 
@@ -289,8 +307,9 @@ func (s *spooled) wait() {
 	}
 }
 
-// receive brings what the client says to init until the client has left: problem.ErrClientGone, or
-// what it did wrong.
+// receive carries the client's messages to init. It returns problem.ErrClientGone when the client
+// has left, or a problem with a message that breaks the protocol. run passes the error to cancel,
+// which ends forward.
 func (e *execSocket) receive() error {
 	for {
 		kind, r, err := e.s.Reader(e.s.Ctx)
@@ -308,8 +327,8 @@ func (e *execSocket) receive() error {
 	}
 }
 
-// takeStdin passes a message on as it comes. What the command does not take any more is thrown
-// away.
+// takeStdin passes a message on piece by piece. Input that the command does not take any more is
+// dropped: a command may end before its input does, as head does.
 func (e *execSocket) takeStdin(r io.Reader) error {
 	buf := door.Buffers.Get().(*[32 << 10]byte)
 	defer door.Buffers.Put(buf)

@@ -10,7 +10,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// explainHandlers handle explanations of jobs and nodes.
+// explainHandlers explain jobs and nodes. The package explain makes the answers; the handlers find
+// the rows and bound the work.
 type explainHandlers struct{ *API }
 
 func (a explainHandlers) routes() {
@@ -52,7 +53,8 @@ func (a explainHandlers) explainJob(ctx context.Context, in *explainJobIn) (*job
 	return &jobExplanationOut{e.Job(j)}, nil
 }
 
-// findAny finds an environment as well, by the name that its job has.
+// findAny finds a job, or an environment by the name of its job, which has a form that no other
+// job's name has. `muster explain` uses it for both.
 func (p *JobPath) findAny(snap *state.Snapshot) (*state.Job, error) {
 	if name, is := (muster.JobKey{Name: p.Name}).Environment(); is {
 		e := EnvironmentPath{p.Namespace, name}
@@ -71,7 +73,7 @@ func (a explainHandlers) explainNode(_ context.Context, in *NodePath) (*nodeExpl
 	return &nodeExplanationOut{a.explainer(a.cfg.State.Latest()).Node(n)}, nil
 }
 
-// explainer explains things as they are in a snapshot, now.
+// explainer explains things as they are in a snapshot at this moment.
 func (a *API) explainer(snap *state.Snapshot) *explain.Explainer {
 	return &explain.Explainer{Snapshot: snap, Now: a.cfg.Clock.Now(), Loops: a.cfg.Loops()}
 }

@@ -23,14 +23,15 @@ type readFileIn struct {
 	Range  string          `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
 }
 
-// span is the part of a file that is asked for.
+// span is the part of a file that a client asks for, in bytes. Without partly it is the whole file.
 type span struct {
 	partly       bool
 	from, length int64 // length 0: all from there on
 }
 
-// parseRange reads the header; not ok for what is left unread, as HTTP has it: several parts, other
-// units, nonsense. A part counted from the end has a negative from.
+// parseRange reads a Range header. ok is false for a header that HTTP lets a server ignore: several
+// parts, other units, or an error of syntax. The answer is the whole file then. A part that is
+// counted from the end has a negative from.
 func parseRange(s string) (span, bool) {
 	spec, ok := strings.CutPrefix(s, "bytes=")
 	from, to, dash := strings.Cut(strings.TrimSpace(spec), "-")
@@ -123,7 +124,8 @@ func fileHeaders(h http.Header, e *initwire.FileEntry) {
 	h.Set(api.HeaderFileSize, strconv.FormatInt(max(e.Size, 0), 10))
 }
 
-// sendFile answers with the bytes; an error is answered by the caller.
+// sendFile streams the bytes. It returns an error only if nothing was sent yet; the caller answers
+// with it. Later errors break the connection off (Door.Download).
 func (a fileHandlers) sendFile(ctx context.Context, w http.ResponseWriter, r *http.Request, id, path string, want span) error {
 	e, from, err := a.cfg.Inside.Files.Read(ctx, id, initwire.FileRead{Path: path, Offset: want.from, Length: want.length})
 	if err != nil {

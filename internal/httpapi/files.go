@@ -14,7 +14,9 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// fileHandlers handle files in sandboxes.
+// fileHandlers handle files in sandboxes. Each request asks the init of the sandbox, which acts
+// with the rights of the sandbox: no path leads out of it. If the allocation has ended, its files
+// are gone (410).
 type fileHandlers struct{ *API }
 
 func (a fileHandlers) routes() {
@@ -59,7 +61,8 @@ func (a fileHandlers) routes() {
 	register(a.API, unpack, a.writeArchive)
 }
 
-// byteBody describes a body that the handler reads as it comes.
+// byteBody describes a body that the handler reads as it comes, and tells the door not to read it
+// first.
 func (a *API) byteBody(op *huma.Operation, types ...string) {
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
 	for _, t := range types {
@@ -69,13 +72,14 @@ func (a *API) byteBody(op *huma.Operation, types ...string) {
 	a.cfg.Door.TakeBytes(op.Method + " " + op.Path)
 }
 
-// FilePath names a file in a sandbox.
+// FilePath names a file in a sandbox. A relative path is below the working directory of the
+// allocation's command.
 type FilePath struct {
 	AllocPath
 	Path string `query:"path" required:"true" minLength:"1" maxLength:"4095" doc:"Absolute, or below the directory in which the allocation's command started."`
 }
 
-// fileMode reads permission bits; 0 if none are given.
+// fileMode parses permission bits in octal; "" is 0, which means the default of the operation.
 func fileMode(s string) (uint32, error) {
 	m, ok := inside.ParseMode(s)
 	if !ok {
@@ -111,7 +115,8 @@ func (a fileHandlers) statFile(ctx context.Context, in *statFileIn) (*fileOut, e
 	return a.showFile(ctx, in.ID, in.Path, in.Follow)
 }
 
-// showFile shows a file as it is now.
+// showFile shows a file as it is now. The answers of write and make directory use it too, so they
+// may already show a later change.
 func (a fileHandlers) showFile(ctx context.Context, id, path string, follow bool) (*fileOut, error) {
 	e, err := a.cfg.Inside.Files.Stat(ctx, id, path, follow)
 	if err != nil {

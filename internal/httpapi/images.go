@@ -12,7 +12,8 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// imageHandlers handle images in the caches of nodes.
+// imageHandlers handle images in the caches of nodes. The cache is not in the state: each request
+// asks the agent of the node.
 type imageHandlers struct{ *API }
 
 func (a imageHandlers) routes() {

@@ -60,7 +60,8 @@ func (a jobHandlers) routes() {
 	a.rollouts()
 }
 
-// JobPath names a job in the path.
+// JobPath names a job in the path. A name is unique among the jobs that the state remembers, so a
+// job that has ended still has it.
 type JobPath struct {
 	Namespace string `path:"namespace" maxLength:"200" doc:"Namespace of the job; default if it has none."`
 	Name      string `path:"name" maxLength:"200" doc:"Name of the job."`

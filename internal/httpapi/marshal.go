@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// encode is v as JSON and a newline, readable in a terminal: < and > stay.
+// encode returns v as one line of JSON with a newline. It does not escape < and >, so that the text
+// is readable in a terminal.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -15,8 +16,8 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// marshal writes an answer. That the client is gone is no error of the answer: the server notices
-// by itself.
+// marshal writes an answer. A failed write is not an error of the answer: the client has left, and
+// the HTTP server notices by itself.
 func marshal(w io.Writer, v any) error {
 	b, err := encode(v)
 	if err == nil {

@@ -13,7 +13,9 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// nodeHandlers handle what is below /v1/nodes.
+// nodeHandlers handle what is below /v1/nodes. Orders to nodes (hold, drain, run, destroy) are
+// facts: the answer comes when the order is durable, and the loops carry it out afterwards, also
+// after a crash. Each may be repeated.
 type nodeHandlers struct{ *API }
 
 func (a nodeHandlers) routes() {
@@ -94,7 +96,8 @@ type nodeOrderIn struct {
 	RequestBody
 }
 
-// order decodes the body of an order, which may be left out.
+// order decodes the body of an order into v. The body is optional; without one v keeps its zero
+// values.
 func (in *nodeOrderIn) order(v any) error {
 	if len(in.JSON) == 0 {
 		return nil
@@ -132,7 +135,8 @@ func (a nodeHandlers) destroyNode(ctx context.Context, in *nodeOrderIn) (*nodeOu
 	return a.showNode(n, err)
 }
 
-// showNode answers with a node, unless there was an error.
+// showNode answers with a node, or with err if it is not nil. Its form fits the results of the
+// service's calls.
 func (a nodeHandlers) showNode(n *state.Node, err error) (*nodeOut, error) {
 	if err != nil {
 		return nil, err

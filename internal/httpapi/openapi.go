@@ -15,7 +15,8 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// schemaNames keeps the names of component schemas those of package api.
+// schemaPrefix begins references to the types of the description. Their names are those of package
+// api.
 const schemaPrefix = "#/components/schemas/"
 
 // sizeSchema and durationSchema describe api.Size and api.Duration, which write themselves as text.
@@ -24,7 +25,7 @@ type (
 	durationSchema int64
 )
 
-// Schema is asked for by huma.
+// Schema implements huma.SchemaProvider.
 func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		OneOf: []*huma.Schema{
@@ -35,12 +36,13 @@ func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// Schema is asked for by huma.
+// Schema implements huma.SchemaProvider.
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Examples: []any{"90s", "1h30m"}, Description: "A number with a unit (ms, s, m, h), or several."}
 }
 
-// describe sets up huma and what the description says of the whole.
+// describe sets up huma with the parts of the description that concern the whole API. Routes come
+// after it.
 func (a *API) describe() {
 	registry := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
 	registry.RegisterTypeAlias(reflect.TypeFor[api.Size](), reflect.TypeFor[sizeSchema]())
@@ -103,7 +105,8 @@ const (
 	tagServer     = "server"
 )
 
-// operation begins the description of one.
+// operation begins the description of an operation, with the errors that every operation may have.
+// Callers add theirs.
 func operation(method, path, id, tag, summary, description string) huma.Operation {
 	return huma.Operation{
 		Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary, Description: description,
@@ -111,7 +114,9 @@ func operation(method, path, id, tag, summary, description string) huma.Operatio
 	}
 }
 
-// register puts a handler into the mux and the description. Its errors become problems.
+// register adds an operation to the mux and to the description. An error of handle becomes a
+// problem. An operation in a sandbox is registered a second time below /v1/runners, where the
+// holder of a claim uses it.
 func register[I, O any](a *API, op huma.Operation, handle func(context.Context, *I) (*O, error)) {
 	a.cfg.Metrics.Route(op.Method+" "+op.Path, max(op.DefaultStatus, http.StatusOK))
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
@@ -132,16 +137,17 @@ func register[I, O any](a *API, op huma.Operation, handle func(context.Context, 
 	}
 }
 
-// sandboxPath begins the paths of what is done in sandboxes, runnerPath the same for runners.
+// sandboxPath begins the paths of operations in sandboxes, runnerPath those of the same operations
+// on runners.
 const sandboxPath, runnerPath = "/v1/allocations/{id}/", "/v1/runners/{id}/"
 
-// jsonBody describes a JSON body of type T, which the handler decodes by itself.
+// jsonBody describes a JSON body of type T. The handler decodes it itself, with door.Decode.
 func jsonBody[T any](a *API, op *huma.Operation, required bool) {
 	op.RequestBody = &huma.RequestBody{
 		Required: required,
 		Content:  map[string]*huma.MediaType{"application/json": {Schema: a.schema(reflect.TypeFor[T]())}},
 	}
-	// The guard has read the body within its limits already.
+	// The door has read the body within its limits already, so huma's own limits must not apply.
 	op.SkipValidateBody = true
 	op.MaxBodyBytes = door.MaxBody + 1
 	op.BodyReadTimeout = -1
@@ -152,7 +158,7 @@ func (a *API) schema(t reflect.Type) *huma.Schema {
 	return a.huma.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
 }
 
-// bytes describes an answer that is a stream of bytes.
+// rawBody describes an answer that is a stream of bytes, with its headers by name.
 func rawBody(contentType, description string, headers map[string]string) map[string]*huma.Response {
 	r := &huma.Response{
 		Description: description,
@@ -165,13 +171,14 @@ func rawBody(contentType, description string, headers map[string]string) map[str
 	return map[string]*huma.Response{"200": r}
 }
 
-// noToken marks an operation that needs none.
+// noToken marks an operation that needs no token. The door has its own list of these paths; this is
+// only the description.
 func noToken(op huma.Operation) huma.Operation {
 	op.Security = []map[string][]string{}
 	return op
 }
 
-// finishDescription writes the description down once every route is known.
+// finishDescription writes the description as JSON. It must come when all routes are known.
 func (a *API) finishDescription() error {
 	o := a.huma.OpenAPI()
 	for _, s := range o.Components.Schemas.Map() {
@@ -186,24 +193,26 @@ func (a *API) finishDescription() error {
 	return err
 }
 
-// optional is a parameter of which is known whether it was given.
+// optional is a parameter that may be left out, if the zero value means something else than its
+// absence.
 type optional[T any] struct {
 	Value T
 	Given bool
 }
 
-// Receiver and OnParamSet are asked for by huma, Schema for the description.
+// Receiver and OnParamSet implement huma.ParamWrapper and huma.ParamReactor.
 func (o *optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
 
-// OnParamSet notes that the parameter was given.
+// OnParamSet records whether the parameter was given.
 func (o *optional[T]) OnParamSet(given bool, _ any) { o.Given = given }
 
-// Schema is that of the value.
+// Schema is the schema of the value.
 func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
 	return huma.SchemaFromType(r, reflect.TypeFor[T]())
 }
 
-// Page is what every list takes.
+// Page has the parameters of every list that comes in pages. A page is one snapshot; what changes
+// between two pages may be missed or shown twice, but rows that stay are shown once.
 type Page struct {
 	After string `query:"after" maxLength:"200" doc:"Where the page begins: next of the page before."`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many at most."`

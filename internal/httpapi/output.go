@@ -20,7 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Headers of an output answer.
+// Headers of an output answer. headerNote is a trailer, because its value is known only at the end.
 const (
 	headerStart = "Muster-Output-Start"
 	headerEnd   = "Muster-Output-End"
@@ -30,15 +30,16 @@ const (
 )
 
 const (
-	// retryFirst and retryMost bound the wait before a node that could not be reached, or broke
-	// off, is asked again.
+	// retryFirst and retryMost bound the delay before a node that could not be reached, or whose
+	// connection broke, is asked again. The delay doubles with each failure in a row.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 2 * time.Second
-	// retries is how often an answer that is not followed tries again without progress.
+	// retries is how many failures in a row, without a byte between them, an answer without follow
+	// survives.
 	retries = 3
 )
 
-// outputHandlers handle what allocations wrote and left.
+// outputHandlers handle what allocations wrote to stdout and stderr, and the files that they left.
 type outputHandlers struct{ *API }
 
 func (a outputHandlers) routes() {
@@ -101,18 +102,20 @@ func (a outputHandlers) getOutput(ctx context.Context, in *outputIn) (*huma.Stre
 	}}, nil
 }
 
-// outputAnswer is one answer on its way.
+// outputAnswer is one answer while it is sent. The goroutine of the request owns it.
 type outputAnswer struct {
 	w                   http.ResponseWriter
 	a                   *API
 	s                   *inside.Stream
 	head, follow, begun bool
 	stream              string
-	// failures since the last byte.
+	// failures counts the failures since the last byte.
 	failures int
 }
 
-// run sends first, which ends at the position, and everything from there on.
+// run sends first, which ends at the position of the stream, and everything from there on. Each
+// turn of the loop sends one part, wherever its bytes are at that moment: they move from the node
+// to the store while the answer runs.
 func (o *outputAnswer) run(ctx context.Context, first []byte) {
 	if len(first) > 0 {
 		al, err := o.s.Alloc()
@@ -177,13 +180,15 @@ func (o *outputAnswer) run(ctx context.Context, first []byte) {
 	}
 }
 
-// pause is how long to wait after so many failures.
+// pause counts a failure and returns how long to wait after it.
 func (o *outputAnswer) pause() time.Duration {
 	o.failures++
 	return min(retryFirst<<min(o.failures-1, 10), retryMost)
 }
 
-// again waits before another try, if there is to be one.
+// again waits before another attempt, and reports whether there is one. There is none if the client
+// has left, the bytes are gone for good, or the allocation is. An answer with follow that has begun
+// goes on for ever: its client expects to wait.
 func (o *outputAnswer) again(ctx context.Context, err error) bool {
 	var f *muster.Fault
 	if errors.As(err, &f) && f.Kind == muster.FaultTooOld || errors.Is(err, problem.ErrClientGone) || ctx.Err() != nil {
@@ -206,7 +211,8 @@ func (o *outputAnswer) again(ctx context.Context, err error) bool {
 	}
 }
 
-// begin sends the headers with the offset of the first byte.
+// begin sends the headers, once. start is the offset of the first byte. What they say of the end
+// depends on how far the output is stored: only a complete stream has a length.
 func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 	if o.begun {
 		return
@@ -222,7 +228,7 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 		h.Set("Trailer", headerNote)
 	case state.OutputComplete:
 		h.Set(headerEnd, strconv.FormatInt(st.Size, 10))
-		// With a length the client notices by itself when bytes are missing.
+		// With a length the client notices missing bytes by itself.
 		h.Set("Content-Length", strconv.FormatInt(max(st.Size-start, 0), 10))
 	case state.OutputIncomplete:
 		end := o.s.End()
@@ -233,7 +239,8 @@ func (o *outputAnswer) begin(al *state.Alloc, start int64) {
 	}
 }
 
-// finish ends an answer that is whole.
+// finish ends an answer that is whole. If the node could not be asked, a note in the trailer says
+// that there may be more.
 func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
 	if !o.begun && o.s.Why != nil {
 		// Nothing is stored and the node cannot be asked: not the same as nothing.
@@ -247,10 +254,11 @@ func (o *outputAnswer) finish(ctx context.Context, al *state.Alloc) {
 	door.EndWrite(o.w)
 }
 
-// plain drops the kind of an error that is given another.
+// plain drops the kind of an error, so that the kind of the fault around it counts.
 func plain(err error) error { return errors.New(err.Error()) }
 
-// broken ends an answer that is not whole.
+// broken ends an answer that is not whole: with a problem if nothing was sent yet, else by breaking
+// the connection off.
 func (o *outputAnswer) broken(ctx context.Context, err error) {
 	if o.begun || errors.Is(err, problem.ErrClientGone) {
 		door.Abort(o.w)
@@ -258,8 +266,9 @@ func (o *outputAnswer) broken(ctx context.Context, err error) {
 	o.a.fail(ctx, "get-output", err).Write(o.w)
 }
 
-// copy sends a part, with one buffer however slow the client is. done says that the stream ends
-// with it.
+// copy sends a part, with one buffer however slow the client is. Each piece that the client takes
+// moves the position on, so that an attempt after a failure sends no byte twice. done says that the
+// stream ends with the part.
 func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 	defer func() { _ = p.Close() }()
 	err = door.Send(o.w, p, p.Live, func(n int) {
@@ -269,7 +278,7 @@ func (o *outputAnswer) copy(p *inside.Part) (done bool, err error) {
 	if err != nil || !p.Live {
 		return false, err
 	}
-	// Followed: the stream has ended for ever. Otherwise: this is all there is now.
+	// With follow the stream has ended for ever. Without, this is all that there is now.
 	door.EndWrite(o.w)
 	return true, nil
 }

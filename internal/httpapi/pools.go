@@ -8,7 +8,8 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// poolHandlers handle what is below /v1/pools.
+// poolHandlers handle what is below /v1/pools. Pools come from the configuration; requests cannot
+// make or change them.
 type poolHandlers struct{ *API }
 
 func (a poolHandlers) routes() {
@@ -54,7 +55,7 @@ func (a poolHandlers) resumePool(ctx context.Context, in *resumeIn) (*poolOut, e
 	return a.showPool(a.cfg.Operate.Pools.Resume(ctx, in.Name, &b))
 }
 
-// showPool answers with a pool, unless there was an error.
+// showPool answers with a pool, or with err if it is not nil.
 func (a poolHandlers) showPool(p *api.Pool, err error) (*poolOut, error) {
 	if err != nil {
 		return nil, err

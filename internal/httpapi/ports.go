@@ -20,7 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/socket"
 )
 
-// portHandlers handle ports in sandboxes.
+// portHandlers handle TCP ports in sandboxes.
 type portHandlers struct{ *API }
 
 func (a portHandlers) routes() {
@@ -76,14 +76,15 @@ func (a portHandlers) openPort(ctx context.Context, in *openPortIn) (*huma.Strea
 	}}, nil
 }
 
-// portSocket is a TCP connection and its client. Each direction has one buffer.
+// portSocket is a TCP connection and its client. One goroutine carries each direction, with one
+// buffer, so a slow side slows the other down.
 type portSocket struct {
 	s      *socket.Socket
 	conn   inside.Conn
 	inner  context.Context
 	cancel context.CancelCauseFunc
-	// halved is closed when the client has said that nothing more comes, and then nil: of the
-	// receiving goroutine.
+	// halved is closed when the client has said that it sends no more. The goroutine of receive
+	// owns the field and sets it to nil then.
 	halved chan struct{}
 }
 
@@ -91,8 +92,8 @@ func (p *portSocket) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer p.s.Abort()
-	// Wakes those that wait for what is inside; the deferred before it those that wait for the
-	// client.
+	// Ends the goroutine that waits for the sandbox; Abort, which runs after it, ends those that
+	// wait for the client.
 	defer func() { p.cancel(problem.ErrClientGone); _ = p.conn.Close() }()
 	p.s.SetReadLimit(-1) // passed on as it comes
 	received, sent, halved := make(chan error, 1), make(chan error, 1), p.halved
@@ -112,7 +113,8 @@ func (p *portSocket) run() {
 		if err == nil {
 			continue
 		}
-		// Whoever breaks first says why; errors of the other direction follow from that.
+		// The first error is the reason. Errors of the other direction follow from the end of the
+		// first, and are dropped.
 		stopping := errors.Is(context.Cause(p.inner), problem.ErrStopping)
 		p.cancel(err)
 		_ = p.conn.Close()
@@ -128,7 +130,8 @@ func (p *portSocket) run() {
 	p.s.End(websocket.StatusNormalClosure, "")
 }
 
-// forward brings what comes from inside to the client, until its end.
+// forward carries bytes from the sandbox to the client. At their end it tells the client
+// close-write.
 func (p *portSocket) forward() error {
 	buf := door.Buffers.Get().(*[32 << 10]byte)
 	defer door.Buffers.Put(buf)
@@ -151,7 +154,8 @@ func (p *portSocket) forward() error {
 	}
 }
 
-// receive brings what the client says inside, until the client has left or does what it must not.
+// receive carries bytes from the client to the sandbox. It returns problem.ErrClientGone when the
+// client has left, a problem if the client breaks the protocol, or the error of the connection.
 func (p *portSocket) receive() error {
 	for {
 		kind, r, err := p.s.Reader(p.s.Ctx)
@@ -169,7 +173,7 @@ func (p *portSocket) receive() error {
 	}
 }
 
-// write passes a message on as it comes.
+// write passes a message on piece by piece.
 func (p *portSocket) write(r io.Reader) error {
 	buf := door.Buffers.Get().(*[32 << 10]byte)
 	defer door.Buffers.Put(buf)

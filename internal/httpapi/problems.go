@@ -11,7 +11,8 @@ import (
 	"github.com/musterhq/muster/internal/problem"
 )
 
-// ownProblems turns the error model of huma into ours.
+// ownProblems turns the errors that huma makes by itself, for parameters that are wrong, into the
+// form of all other problems. It runs for every answer and leaves the others alone.
 func ownProblems(_ huma.Context, _ string, v any) (any, error) {
 	switch m := v.(type) {
 	case *problem.Problem:
@@ -36,7 +37,8 @@ func ownProblems(_ huma.Context, _ string, v any) (any, error) {
 	return v, nil
 }
 
-// echo is a wrong value as it is told back: only a short scalar.
+// echo is a wrong value as the answer repeats it: only a short scalar, because the client may have
+// sent a secret or megabytes.
 func echo(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -47,7 +49,8 @@ func echo(v any) any {
 	return nil
 }
 
-// fail is the problem of an error, with a line in the log for what is a defect of ours.
+// fail makes a problem of an error. The log gets a line if the error is a defect of the server.
+// what is the id of the operation.
 func (a *API) fail(ctx context.Context, what string, err error) *problem.Problem {
 	return a.cfg.Door.Fail(ctx, what, err)
 }

@@ -74,7 +74,8 @@ func (a providerHandlers) checkProvider(ctx context.Context, in *checkIn) (*huma
 			return
 		case err != nil:
 			p := problem.Of(err).Problem
-			// What the provider or its instance said is what was asked for, whatever its kind.
+			// The words of the provider or its instance are what the operator wants to see, even if
+			// the kind of the error would hide them elsewhere.
 			p.Detail = problem.Printable(err.Error())
 			send(api.CheckProgress{Step: "done", Text: p.Detail, Problem: &p})
 		default:

@@ -12,7 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/door"
 )
 
-// Health is the answer of /livez and /readyz.
+// Health is the answer of /livez and /readyz if all is well. Otherwise the answer is a problem.
 type Health struct {
 	Status string `json:"status" enum:"ok"`
 }
@@ -33,7 +33,7 @@ func (a serverHandlers) routes() {
 		})
 
 	if a.cfg.Running != nil {
-		// Not described field by field: that is docs/files.md.
+		// The fields are described in docs/files.md and not here.
 		config := operation(http.MethodGet, "/v1/config", "get-config", tagServer, "The configuration that it runs with",
 			"As a file would have it (docs/files.md), with all defaults and without secrets; what a reload has changed is in it.")
 		config.Responses = rawBody("application/json", "The configuration.", nil)
@@ -73,8 +73,8 @@ func (a serverHandlers) routes() {
 	}
 }
 
-// config answers with the configuration; secrets print as stars, and so does what is told to the
-// programs of providers.
+// config answers with the configuration that the server runs with. Secrets are shown as stars, and
+// so are the environments and arguments of provider programs, which may have credentials.
 func (a serverHandlers) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
 	b, err := encode(a.cfg.Running().Masked())
@@ -102,7 +102,8 @@ func (a serverHandlers) readyz(_ context.Context, in *readyzIn) (*healthOut, err
 	return nil, why
 }
 
-// backup streams; an error after the first byte can only break the answer off.
+// backup streams the state. An error after the first byte can only break the answer off, and what
+// was sent is no backup then.
 func (a serverHandlers) backup(ctx huma.Context) {
 	r, w := humago.Unwrap(ctx)
 	out := &lateHeader{w: w, header: func() {
@@ -125,8 +126,8 @@ func (a serverHandlers) backup(ctx huma.Context) {
 	door.EndWrite(w)
 }
 
-// lateHeader sets headers with the first byte, so that an error before it can still be answered as
-// one.
+// lateHeader sets the headers with the first byte, so that an error before it still gets its own
+// status.
 type lateHeader struct {
 	w      http.ResponseWriter
 	header func()

@@ -7,7 +7,7 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// statsHandlers handle what allocations use.
+// statsHandlers show what allocations use.
 type statsHandlers struct{ *API }
 
 func (a statsHandlers) routes() {

@@ -10,7 +10,7 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// uploadHandlers handle inputs that are sent ahead of jobs.
+// uploadHandlers handle inputs that are sent before the jobs that need them.
 type uploadHandlers struct{ *API }
 
 func (a uploadHandlers) routes() {
