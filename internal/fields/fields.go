@@ -51,7 +51,7 @@ func Nearest(name string, known []string) string {
 		return ""
 	}
 	typed := fold(name)
-	best, least := "", len(typed)/3+1 // a third of it may be wrong, and one letter of a short one
+	best, least := "", len(typed)/4+1 // a quarter of it may be wrong, and one letter of a short one
 	for _, k := range known {
 		want := fold(k)
 		d := distance(typed, want)

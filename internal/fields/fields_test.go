@@ -39,9 +39,16 @@ func TestNearest(t *testing.T) {
 	known := Names(reflect.TypeFor[outer]())
 	for name, want := range map[string]string{
 		"killGrace": "kill_grace", "kil_grace": "kill_grace", "cmd": "command", "environment": "env", "nmae": "name", "zzz": "", "": "",
+		"commnad": "command",
 	} {
 		if got := Nearest(name, known); got != want {
 			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+	// A word of its own is no slip of another.
+	for name, known := range map[string][]string{"version": {"now", "reason", "who"}, "outputs": {"inputs", "env"}, "spread": {"ready", "user"}} {
+		if got := Nearest(name, known); got != "" {
+			t.Errorf("%q: got %q", name, got)
 		}
 	}
 }
