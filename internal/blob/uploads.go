@@ -60,8 +60,8 @@ func (s *Store) PutUpload(ctx context.Context, digest string, r io.Reader, limit
 		return n, nil
 	}
 	var f *muster.Fault
-	if !errors.As(err, &f) && ctx.Err() == nil {
-		// What remains is an error of the user's connection.
+	if over := context.Cause(ctx); !errors.As(err, &f) && (over == nil || !errors.Is(err, over)) {
+		// What remains is an error of the user's connection. The end of that ends a request's context as well.
 		err = &muster.Fault{Kind: muster.FaultInvalid, Message: "upload: the content could not be read", Err: err}
 	}
 	return 0, err

@@ -247,6 +247,8 @@ func TestBrokenBodies(t *testing.T) {
 		"chunk size": {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", false, 400},
 		"chunk cut":  {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{}", true, 400},
 		"length":     {head + "Content-Length: 100\r\n\r\n{}", true, 400},
+		"upload": {"PUT /v1/uploads/sha256:" + strings.Repeat("0", 64) + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token +
+			"\r\nContent-Type: application/octet-stream\r\nContent-Length: 100\r\n\r\nx", true, 422},
 		"bad length": {head + "Content-Length: -1\r\n\r\n{}", false, 400},
 		"too large":  {head + "Content-Length: 99999999999\r\n\r\n{}", false, 413},
 		"headers":    {head + "X: " + strings.Repeat("x", 100<<10) + "\r\n\r\n", false, 431},
