@@ -71,7 +71,8 @@ func NotFound(format string, args ...any) error {
 	return muster.Faultf(muster.FaultNotFound, format, args...)
 }
 
-// statusOf is where a fault's kind becomes a status code. There is no other place.
+// statusOf makes a status code of a fault's kind. A service that knows more than the kind says chooses
+// the status itself.
 func statusOf(kind muster.FaultKind) int {
 	switch kind {
 	case muster.FaultInvalid:

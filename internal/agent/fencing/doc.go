@@ -5,7 +5,9 @@
 //   - Guard says for how long exclusive allocations may run without a further word: the server may start them elsewhere
 //     after that. The agent ends them when it lapses.
 //
-// All three outlive the agent: each keeps a small file in the agent's directory. Package agent
+// A pool's setting `fence` is the limit of the Guard; Fences have nothing to do with it.
+//
+// All three outlive the agent: each keeps small files in the agent's directory. Package agent
 // renews them with each set that it obeys.
 //
 // It must never know an allocation, end anything but through the functions that it is given, or

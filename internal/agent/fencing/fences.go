@@ -27,7 +27,7 @@ const (
 // sandbox as well. It is for one goroutine at a time.
 type Fences struct {
 	dir string
-	// last is what is on disk.
+	// last is what was saved.
 	last wire.Fence
 	// tip is the second file, open once this process has written it.
 	tip *os.File
@@ -62,7 +62,7 @@ func LoadFences(dir string) (*Fences, error) {
 	return s, nil
 }
 
-// Last is the highest fence, which is on disk. It is zero if none was ever obeyed.
+// Last is the highest fence that was saved. It is zero if none was ever obeyed.
 func (s *Fences) Last() wire.Fence { return s.last }
 
 // Check says why a fence may not be obeyed, or nil.
@@ -82,7 +82,8 @@ func (s *Fences) Check(f wire.Fence) *wire.Refusal {
 	return nil
 }
 
-// Save makes f the highest fence. When it returns nil, f is on disk.
+// Save makes f the highest fence. When it returns nil, f survives the end of the agent; its cluster,
+// epoch and term survive a power cut as well.
 func (s *Fences) Save(f wire.Fence) error {
 	if f == s.last {
 		return nil

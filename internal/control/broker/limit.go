@@ -114,6 +114,8 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 	}
 	for _, e := range wake {
 		b.stats.Woken++
+		// Ahead counts by it, and what it was before the job was blocked says nothing now.
+		e.wants = e.waiting
 		b.moveLocked(e, ready)
 	}
 }

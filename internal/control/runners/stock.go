@@ -271,7 +271,6 @@ func (r *Runners) purge(ctx context.Context, now muster.Time) {
 			if ctx.Err() == nil {
 				r.log.Warn("runners that are gone were not forgotten; retried later", "error", err)
 			}
-			// Those that were forgotten all the same are refused the next time.
 			r.mu.Lock()
 			// Put all back. The state refuses those that were purged all the same the next time.
 			for p, past := range taken {

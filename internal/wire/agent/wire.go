@@ -97,7 +97,7 @@ type Hello struct {
 	Allocs int `json:"allocs"`
 }
 
-// Desired is what the server wants of a node: always the whole set. What is
+// Desired is what the server wants of a node: the whole set first in a contact, then parts of it. What is
 // absent goes on as it is: only desired stop ends, only Forget deletes.
 type Desired struct {
 	Fence  Fence          `json:"fence"`
