@@ -2,7 +2,10 @@ package api
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -157,13 +160,57 @@ func (s *JobSpec) Clone() *JobSpec { return deepCopy(s) }
 func (s *JobSpec) Canonical() []byte {
 	c := s.Clone()
 	c.Defaults()
+	return c.inOrder(false) // a shell line is full of < > &, and would count six-fold
+}
+
+// Digest is the SHA-256 of what is asked, as it is: without defaults. Servers of all versions come to the
+// same for the same request.
+func (q *JobSubmission) Digest() ([sha256.Size]byte, error) {
+	type rest struct {
+		Spec json.RawMessage `json:"spec"`
+		*JobSubmission
+	}
+	spec := q.Spec.inOrder(true)
+	if spec == nil {
+		return [sha256.Size]byte{}, fmt.Errorf("digest of submission: the spec cannot be written as JSON")
+	}
+	b, err := json.Marshal(rest{spec, q})
+	return sha256.Sum256(b), err
+}
+
+// canonicalOrder is the order of a spec's fields in what digests are made of. The log holds digests, so that it
+// must never change; fields that are not named here follow, sorted.
+var canonicalOrder = [...]string{
+	"name", "namespace", "type", "count", "priority", "command", "image", "isolation", "runtime", "entrypoint", "user", "network",
+	"egress", "ports", "env", "workdir", "resources", "restart", "update", "timeout", "kill_grace", "ready", "constraints",
+	"affinities", "spread", "distinct_hosts", "exclusive", "affinity", "pool", "inputs", "outputs", "output_limit",
+}
+
+// inOrder is the spec as JSON in canonicalOrder; nil if it cannot be written.
+func (s *JobSpec) inOrder(escapeHTML bool) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // a shell line is full of < > &, and would count six-fold
-	if err := e.Encode(c); err != nil {
+	e.SetEscapeHTML(escapeHTML)
+	var fields map[string]json.RawMessage
+	if e.Encode(s) != nil || json.Unmarshal(b.Bytes(), &fields) != nil {
 		return nil
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	b.Reset()
+	write := func(name string) {
+		if value, there := fields[name]; there {
+			fmt.Fprintf(&b, ",%q:%s", name, value)
+			delete(fields, name)
+		}
+	}
+	for _, name := range canonicalOrder {
+		write(name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		write(name)
+	}
+	out := append(b.Bytes(), '}')
+	out[0] = '{' // in place of the first comma; a spec always has its resources
+	return out
 }
 
 // Equal reports whether both specs mean the same job. A spec that has no

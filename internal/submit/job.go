@@ -2,9 +2,7 @@ package submit
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -79,11 +77,10 @@ func (s *Service) Job(ctx context.Context, q *api.JobSubmission, key string) (*s
 	f := &state.JobSubmitted{Idempotency: key, IfVersion: q.IfVersion, Replace: q.Replace}
 	if key != "" {
 		// Of what was asked, before a name is made and whatever the JSON looked like.
-		b, err := json.Marshal(q)
+		sum, err := q.Digest()
 		if err != nil {
-			return nil, fmt.Errorf("digest of submission: %w", err)
+			return nil, err
 		}
-		sum := sha256.Sum256(b)
 		f.Digest = hex.EncodeToString(sum[:])
 	}
 	q.Spec.Defaults()

@@ -25,9 +25,8 @@ func TestRunOne(t *testing.T) {
 	s.Muster(nil, "run", "--name", "web", "--cpu", "0.5", "--memory", "64MiB", "--env", "A=b=c", "--on", "1,3-5", "--constraint", "os=linux", "--constraint", "zone in a,b", "--constraint", "gpu", "--constraint", "x!=y",
 		"--timeout", "10m", "--output", "out", "--", "echo", "--name", "x").Check(t, 0, "hello \x00\xffworld", "muster: job web\noops\n")
 	want := `{"name":"web","namespace":"default","type":"batch","count":1,"priority":50,"command":["echo","--name","x"],"env":{"A":"b=c"},` +
-		`"resources":{"cpu":0.5,"memory":"64MiB"},"kill_grace":"10s",` +
-		`"constraints":[{"attribute":"os","op":"=","value":"linux"},{"attribute":"zone","op":"in","values":["a","b"]},{"attribute":"gpu","op":"is-set"},{"attribute":"x","op":"!=","value":"y"}],` +
-		`"restart":{"attempts":3,"on":["1","3-5"],"backoff":"1s","backoff_max":"5m","give_up":"1h"},"timeout":"10m","outputs":[{"path":"out"}],"output_limit":"256MiB"}`
+		`"resources":{"cpu":0.5,"memory":"64MiB"},"restart":{"attempts":3,"on":["1","3-5"],"backoff":"1s","backoff_max":"5m","give_up":"1h"},"timeout":"10m","kill_grace":"10s",` +
+		`"constraints":[{"attribute":"os","op":"=","value":"linux"},{"attribute":"zone","op":"in","values":["a","b"]},{"attribute":"gpu","op":"is-set"},{"attribute":"x","op":"!=","value":"y"}],"outputs":[{"path":"out"}],"output_limit":"256MiB"}`
 	if got := string(s.Submitted[0].Spec.Canonical()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
