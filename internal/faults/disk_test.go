@@ -107,6 +107,7 @@ while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 012345678901234
 		return h.blobBytes() == before
 	})
 	shipped := h.blobBytes()
+	h.eventually("the log says so", func() bool { return strings.Contains(h.log(), "output stays on its node") })
 
 	// Low: nothing that users want written.
 	h.leave(mark * 3 / 4)
@@ -161,7 +162,7 @@ while ! [ -e `+h.path("gate")+` ]; do i=$((i+1)); echo "line $i: 012345678901234
 	if after.stdout.String() != run.stdout.String() {
 		t.Errorf("stored are %d bytes, printed were %d", len(after.stdout.String()), len(run.stdout.String()))
 	}
-	h.quiet()
+	h.quiet("the disk is nearly full")
 }
 
 func talkedLines(count string) string {
