@@ -13,7 +13,7 @@ TEST     = $(GO) test -count=1 -p 4 -parallel 4 -timeout 20m
 INIT     = internal/agent/initbin/bin/muster-init
 INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
-RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/socket/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
+RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/socket/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
 .PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock clean install FORCE
 
