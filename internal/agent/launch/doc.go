@@ -1,4 +1,4 @@
-// Package launch works out what a runtime is told of an allocation: from the job, and from the
+// Package launch works out the configuration that a runtime gets: from the job, and from the
 // image if it has one, come the command, its environment and its directories. Package agent calls
 // it before it asks a runtime.
 //

@@ -51,8 +51,8 @@ func (a *App) JobKey(name string) (muster.JobKey, error) {
 
 // Connect makes a client of the server that is meant: by flags, by the environment, or the last one
 // that was started on this host. It does not ask the server anything yet. A server that was started
-// again may have come back on another port, so the client looks for it anew when it does not
-// answer.
+// again may listen on another port, so the client looks up the address again when the server does
+// not answer.
 func (a *App) Connect() (*client.Client, error) {
 	given := a.Given.Environment(os.Getenv)
 	place, err := locate.Find(given)

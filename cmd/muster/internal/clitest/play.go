@@ -88,7 +88,7 @@ func (s *Server) EndJob(outcome, reason string) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.Job.Stage, s.Job.Outcome, s.Job.Reason, s.Job.Ended = "ended", outcome, reason, &now
-	// The counts are made anew of what became of the attempts.
+	// The counts are recomputed from the outcomes of the attempts.
 	s.Job.Counts = api.JobCounts{}
 	for _, al := range s.Allocs {
 		switch al.Outcome {

@@ -364,7 +364,7 @@ func (s *Server) tell(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.t.Errorf("after: %v", err)
 	}
-	// What is not kept any more is an error of its own: the client has to begin anew.
+	// Events that were dropped have an error of their own: the client must start over with a list.
 	if from < s.Forgotten && from != 0 {
 		s.refuse(w, 410, fmt.Sprintf("kept from %d", s.Forgotten))
 		return

@@ -92,7 +92,7 @@ func (f *forwarder) run(ctx context.Context, args []string) error {
 	if len(forwards) == 0 {
 		return f.target.Explain(ctx, f.cl, f.list(ctx))
 	}
-	// If one port cannot be had, the others are given back.
+	// If one port cannot be opened, the others are closed.
 	defer func() {
 		for _, w := range forwards {
 			if w.listener != nil {

@@ -208,7 +208,7 @@ func (s *session) feed(ctx context.Context) {
 				continue
 			}
 			// Lost: what was on its way is not known. Only one that is joined again goes on.
-			if ctx.Err() != nil || s.again == nil || !s.anew(ctx, e) {
+			if ctx.Err() != nil || s.again == nil || !s.reconnected(ctx, e) {
 				return
 			}
 		}
@@ -222,8 +222,8 @@ func (s *session) feed(ctx context.Context) {
 	}
 }
 
-// anew waits until the connection is another one; false when the session is over.
-func (s *session) anew(ctx context.Context, was *client.Execution) bool {
+// reconnected waits until the connection is another one than was. It returns false when the session is over.
+func (s *session) reconnected(ctx context.Context, was *client.Execution) bool {
 	// The connection is made by the goroutine that reads, and this one only looks.
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
