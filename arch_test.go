@@ -481,19 +481,8 @@ func TestPackagesAndTypesStaySmall(t *testing.T) {
 		}
 		lines[s.dir] += s.lines
 		for _, d := range s.ast.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			if !ok || f.Recv == nil {
-				continue
-			}
-			typ := f.Recv.List[0].Type
-			if star, is := typ.(*ast.StarExpr); is {
-				typ = star.X
-			}
-			if generic, is := typ.(*ast.IndexExpr); is {
-				typ = generic.X
-			}
-			if name, is := typ.(*ast.Ident); is {
-				methods[s.dir+"."+name.Name]++
+			if f, ok := d.(*ast.FuncDecl); ok && receiver(f) != "" {
+				methods[s.dir+"."+receiver(f)]++
 			}
 		}
 	}

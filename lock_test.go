@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 		}
 		inner := func(b ast.Stmt) {
 			if b, ok := b.(*ast.BlockStmt); ok && b != nil {
-				found = append(found, heldAcross(fset, b.List, copyOf(held))...)
+				found = append(found, heldAcross(fset, b.List, maps.Clone(held))...)
 			}
 		}
 		switch st := st.(type) {
@@ -73,7 +74,7 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 			found = append(found, blocking(fset, held, st.Init, st.Cond)...)
 			inner(st.Body)
 			if st.Else != nil {
-				found = append(found, heldAcross(fset, []ast.Stmt{st.Else}, copyOf(held))...)
+				found = append(found, heldAcross(fset, []ast.Stmt{st.Else}, maps.Clone(held))...)
 			}
 			continue
 		case *ast.ForStmt:
@@ -84,7 +85,7 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 			continue
 		case *ast.SwitchStmt:
 			for _, c := range st.Body.List {
-				found = append(found, heldAcross(fset, c.(*ast.CaseClause).Body, copyOf(held))...)
+				found = append(found, heldAcross(fset, c.(*ast.CaseClause).Body, maps.Clone(held))...)
 			}
 			continue
 		case *ast.DeferStmt, *ast.GoStmt:
@@ -93,14 +94,6 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 		found = append(found, blocking(fset, held, st)...)
 	}
 	return found
-}
-
-func copyOf(held map[string]bool) map[string]bool {
-	out := map[string]bool{}
-	for k, v := range held {
-		out[k] = v
-	}
-	return out
 }
 
 // lockCall is "Lock" or "Unlock" and the mutex, of a statement that is such a call.

@@ -78,8 +78,16 @@ func isPath(word string) bool {
 
 // declaredName is Func, or Type.Method.
 func declaredName(d *ast.FuncDecl) string {
+	if of := receiver(d); of != "" {
+		return of + "." + d.Name.Name
+	}
+	return d.Name.Name
+}
+
+// receiver is the name of the type that a function is a method of; "" if it is none.
+func receiver(d *ast.FuncDecl) string {
 	if d.Recv == nil {
-		return d.Name.Name
+		return ""
 	}
 	typ := d.Recv.List[0].Type
 	if star, ok := typ.(*ast.StarExpr); ok {
@@ -88,8 +96,9 @@ func declaredName(d *ast.FuncDecl) string {
 	if generic, ok := typ.(*ast.IndexExpr); ok {
 		typ = generic.X
 	}
-	if name, ok := typ.(*ast.Ident); ok {
-		return name.Name + "." + d.Name.Name
+	name, _ := typ.(*ast.Ident)
+	if name == nil {
+		return ""
 	}
-	return d.Name.Name
+	return name.Name
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/inputs"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // placeInputs puts the inputs into the work directory.
@@ -19,7 +20,7 @@ func (al *allocation) placeInputs(ctx context.Context) error {
 	if err := al.plan().MakeWork(); err != nil {
 		return contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "work directory: %v", err)
 	}
-	want := inputs.Placement{Alloc: al.id, Work: al.plan().Work(), Inputs: al.spec.Inputs, GiveUp: millis(al.spec.GiveUpInputMillis)}
+	want := inputs.Placement{Alloc: al.id, Work: al.plan().Work(), Inputs: al.spec.Inputs, GiveUp: wire.Millis(al.spec.GiveUpInputMillis)}
 	if f := al.node.inputs.Place(ctx, want); f != nil {
 		return f
 	}

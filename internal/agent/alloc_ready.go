@@ -45,9 +45,9 @@ func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness,
 			return
 		case ctx.Err() != nil || isClosed(b.sandbox.Done()):
 			return
-		case r.GiveUpMillis > 0 && time.Since(began) > millis(r.GiveUpMillis):
+		case r.GiveUpMillis > 0 && time.Since(began) > wire.Millis(r.GiveUpMillis):
 			al.mu.Lock()
-			al.unready = contract.Failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", millis(r.GiveUpMillis), why)
+			al.unready = contract.Failure(muster.FailureUser, muster.ReasonNotReady, "not ready within %s: %v", wire.Millis(r.GiveUpMillis), why)
 			al.mu.Unlock()
 			b.sandbox.Stop(grace)
 			return
@@ -56,7 +56,7 @@ func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness,
 			told = time.Now()
 			al.amend(func(rep *wire.AllocReport) { rep.Detail = "not ready yet: " + why.Error() })
 		}
-		wait := millis(r.IntervalMillis)
+		wait := wire.Millis(r.IntervalMillis)
 		if wait <= 0 {
 			wait = readyInterval
 		}
@@ -84,7 +84,7 @@ func (al *allocation) isReady(ctx context.Context, b *box) {
 // tryReady runs the command once; nil if it exits with 0. The answer is the sandbox's own word: a
 // sandbox that lies harms only itself.
 func tryReady(ctx context.Context, s contract.Sandbox, r *wire.Readiness) error {
-	limit := millis(r.TimeoutMillis)
+	limit := wire.Millis(r.TimeoutMillis)
 	if limit <= 0 {
 		limit = readyTimeout
 	}

@@ -36,7 +36,7 @@ func (al *allocation) stopGrace() time.Duration {
 	case al.whyUnguarded() != nil:
 		return 0
 	case al.spec != nil:
-		return millis(al.spec.KillGraceMillis)
+		return wire.Millis(al.spec.KillGraceMillis)
 	}
 	return defaultGrace
 }
@@ -62,7 +62,7 @@ func (al *allocation) running(ctx context.Context, b *box) {
 	case ready != 0:
 		al.settle(ctx, b)
 	case len(al.spec.Ready.Command) > 0:
-		r, grace := al.spec.Ready, millis(al.spec.KillGraceMillis)
+		r, grace := al.spec.Ready, wire.Millis(al.spec.KillGraceMillis)
 		if held := al.hold(); held != nil {
 			al.node.crew.spawn(func() {
 				defer al.drop(held)

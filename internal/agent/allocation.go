@@ -202,5 +202,3 @@ func isClosed(c <-chan struct{}) bool {
 		return false
 	}
 }
-
-func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -35,7 +35,7 @@ func (n *node) ask(ctx context.Context, p wire.Probe) wire.ProbeAnswer {
 	if len(p.Command) == 0 {
 		return wire.ProbeAnswer{Ready: true}
 	}
-	limit := millis(p.TimeoutMillis)
+	limit := wire.Millis(p.TimeoutMillis)
 	if limit <= 0 {
 		limit = commandTimeout
 	}

@@ -145,7 +145,7 @@ func (a *Agent) serveProbe(w http.ResponseWriter, r *http.Request) {
 	}
 	got := a.node.probe(r.Context(), p)
 	if !got.Ready {
-		a.log.Info("probed, and not ready", "why", got.Why, "again", millis(got.AgainMillis))
+		a.log.Info("probed, and not ready", "why", got.Why, "again", wire.Millis(got.AgainMillis))
 	}
 	answer(w, http.StatusOK, got)
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,7 +61,7 @@ func (p Plan) Process() (contract.SandboxConfig, error) {
 	return contract.SandboxConfig{
 		ID: p.ID, Dir: string(p.Dir), Work: p.Work(),
 		Command: s.Command, Env: p.environment(), Resources: s.Resources, Limits: contract.Limits{Pids: s.PidsLimit, CPUMax: s.CPUMax}, Cores: s.Cores,
-		Timeout: millis(s.TimeoutMillis), KillGrace: millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
+		Timeout: wire.Millis(s.TimeoutMillis), KillGrace: wire.Millis(s.KillGraceMillis), OutputLimit: s.OutputLimit,
 	}, nil
 }
 
@@ -205,6 +204,3 @@ func signalOf(name string) (syscall.Signal, bool) {
 	sig := unix.SignalNum(name)
 	return sig, sig != 0
 }
-
-// millis is a duration of the wire.
-func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

@@ -29,6 +29,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -314,3 +315,6 @@ const InlineLimit = 1024
 
 // HeartbeatEvery is the longest silence of a healthy report stream, in milliseconds.
 const HeartbeatEvery = 5000
+
+// Millis is a duration of the wire, which has them in milliseconds.
+func Millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
