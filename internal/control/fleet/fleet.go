@@ -293,6 +293,8 @@ func matters(c *state.Change) (urgent, soon bool) {
 // finds the node in the state and makes the call, or finds the instance by its token.
 func (f *Fleet) step(ctx context.Context) time.Duration {
 	now := f.cfg.Clock.Now()
+	// Asked before the snapshot is taken, which then has what those lists made known.
+	listed := f.listedOnce()
 	snap := f.cfg.State.Latest()
 	// The link is asked before the lock is taken.
 	heard := f.heard(snap)
@@ -306,7 +308,7 @@ func (f *Fleet) step(ctx context.Context) time.Duration {
 	f.mu.Unlock()
 
 	f.mend(ctx, snap, mending)
-	f.size(ctx, sizing)
+	f.size(ctx, sizing, listed)
 
 	next := now.Add(resync)
 	for _, t := range []muster.Time{mending.Wake, sizing.Wake} {
@@ -406,8 +408,9 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 	}
 }
 
-// size carries out what package size decided.
-func (f *Fleet) size(ctx context.Context, d *size.Decisions) {
+// size carries out what package size decided. listed holds the providers that had been listed when
+// it decided.
+func (f *Fleet) size(ctx context.Context, d *size.Decisions, listed map[muster.ProviderName]bool) {
 	var b batch
 	for _, t := range d.Drain {
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason, Unplaced: t.Unplaced})
@@ -423,7 +426,7 @@ func (f *Fleet) size(ctx context.Context, d *size.Decisions) {
 		b.add(&state.JobFailed{UID: j.UID, Reason: j.Reason, Modified: j.Modified})
 	}
 	f.commit(ctx, &b)
-	f.launch(ctx, d.Launch)
+	f.launch(ctx, d.Launch, listed)
 }
 
 // warnUnplaced logs loudly when nodes end because the configuration has changed: a pool may have

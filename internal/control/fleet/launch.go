@@ -36,14 +36,13 @@ func (f *Fleet) limitOf(name muster.ProviderName, least time.Duration) time.Dura
 }
 
 // launch commits the intents and then asks for the instances. It skips a provider whose first list
-// has not ended: that list may show that the wanted instances exist already. The next pass decides
-// again.
-func (f *Fleet) launch(ctx context.Context, launches []size.Launch) {
+// had not ended when the pass began: that list may show that the wanted instances exist already,
+// and the decision knows nothing of an instance adopted since. The next pass decides again.
+func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[muster.ProviderName]bool) {
 	var b batch
 	var nodes []muster.NodeID
 	for _, l := range launches {
-		lister := f.listers[l.Offering.Provider]
-		if lister == nil || !lister.looked() {
+		if !listed[l.Offering.Provider] {
 			continue
 		}
 		id := f.ids.node()

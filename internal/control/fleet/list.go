@@ -106,11 +106,16 @@ func (l *lister) look(at muster.Time) {
 	}
 }
 
-// looked reports whether a list has ended since the start, well or not.
-func (l *lister) looked() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tries > 0
+// listedOnce returns the providers of which a list has ended since the start, well or not. What it
+// showed is in the state by then.
+func (f *Fleet) listedOnce() map[muster.ProviderName]bool {
+	out := map[muster.ProviderName]bool{}
+	for name, l := range f.listers {
+		l.mu.Lock()
+		out[name] = l.tries > 0
+		l.mu.Unlock()
+	}
+	return out
 }
 
 // due returns when to list next. last is when the last list began; notBefore is the end of a
