@@ -2,5 +2,10 @@
 
 package main
 
-// A server may keep blobs in a bucket: see blob.url of its configuration.
-import _ "github.com/musterhq/muster/internal/blob/buckets"
+import (
+	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/blob/buckets"
+)
+
+// openBucket: a server may keep blobs in a bucket. See blob.url of its configuration.
+var openBucket blob.Opener = buckets.Open

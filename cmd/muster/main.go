@@ -41,7 +41,7 @@ func assemble(a *cli.App) *cobra.Command {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}
-	for _, c := range serve.Commands(a) {
+	for _, c := range serve.Commands(a, openBucket) {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

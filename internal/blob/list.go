@@ -2,18 +2,10 @@ package blob
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
-
-	"gocloud.dev/blob"
 
 	"github.com/musterhq/muster"
 )
@@ -48,56 +40,7 @@ func checkPrefix(prefix string) error {
 
 // each calls fn for every blob under a prefix ("": all), in no order that counts.
 func (s *Store) each(ctx context.Context, prefix string, fn func(Info) error) error {
-	if s.dir != "" {
-		return s.walk(ctx, prefix, func(_ string, i Info) error {
-			if strings.HasSuffix(i.Key, tempSuffix) {
-				return nil
-			}
-			return fn(i)
-		})
-	}
-	it := s.bucket.List(&blob.ListOptions{Prefix: prefix})
-	for {
-		o, err := it.Next(ctx)
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return s.fault(ctx, "blobs under "+prefix, err)
-		}
-		if err := fn(Info{Key: o.Key, Size: o.Size, Modified: o.ModTime}); err != nil {
-			return err
-		}
-	}
-}
-
-// walk calls fn for every file of the directory under a prefix.
-func (s *Store) walk(ctx context.Context, prefix string, fn func(path string, i Info) error) error {
-	err := filepath.WalkDir(s.file(prefix), func(path string, d fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil || d.IsDir() {
-			// What is deleted while it is listed is no longer listed.
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return err
-		}
-		fi, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(s.dir, path)
-		if err != nil {
-			return err
-		}
-		return fn(path, Info{Key: filepath.ToSlash(rel), Size: fi.Size(), Modified: fi.ModTime()})
-	})
-	if err != nil {
+	if err := s.bucket.List(ctx, prefix, fn); err != nil {
 		return s.fault(ctx, "blobs under "+prefix, err)
 	}
 	return nil
@@ -109,16 +52,8 @@ func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
 	}
-	if s.dir != "" {
-		var size int64
-		if err := s.each(ctx, prefix, func(i Info) error { size += i.Size; return nil }); err != nil {
-			return err
-		}
-		err := os.RemoveAll(s.file(prefix))
-		for tries := 0; errors.Is(err, syscall.ENOTEMPTY) && tries < 100; tries++ {
-			// A late writer put something in between.
-			err = os.RemoveAll(s.file(prefix))
-		}
+	if s.dir != nil {
+		size, err := s.dir.deletePrefix(ctx, prefix)
 		if err != nil {
 			return s.fault(ctx, "blobs under "+prefix, err)
 		}
@@ -181,36 +116,19 @@ func (s *Store) Usage() int64 { return max(s.used.Load(), 0) }
 func (s *Store) Count(ctx context.Context) error {
 	atStart := s.used.Load()
 	var sum int64
-	var stranded int
-	var err error
-	if s.dir != "" {
-		err = s.walk(ctx, "", func(path string, i Info) error {
-			if !strings.HasSuffix(i.Key, tempSuffix) {
-				sum += i.Size
-				return nil
-			}
-			if i.Modified.Before(s.opened) && !s.mayWrite(path) && os.Remove(path) == nil {
-				stranded++
-			}
-			return nil
-		})
-	} else {
-		err = s.each(ctx, "", func(i Info) error { sum += i.Size; return nil })
-	}
-	if err != nil {
+	if err := s.each(ctx, "", func(i Info) error { sum += i.Size; return nil }); err != nil {
 		return fmt.Errorf("count blobs: %w", err)
 	}
 	s.used.Add(sum - atStart)
+	if s.dir == nil {
+		return nil
+	}
+	stranded, err := s.dir.removeStranded(ctx)
+	if err != nil {
+		return fmt.Errorf("count blobs: %w", s.fault(ctx, "unfinished blobs", err))
+	}
 	if stranded > 0 {
 		s.logger.Info("removed unfinished blobs of an earlier run", "count", stranded)
 	}
 	return nil
-}
-
-// mayWrite reports whether this process may be writing a temporary file. The file's time does not say so for sure, as the
-// system's clock may have been set back since the store was opened.
-func (s *Store) mayWrite(path string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.opening > 0 || s.writing[path]
 }

@@ -59,9 +59,9 @@ func read(t *testing.T, s *Store, key string, offset int64) string {
 func files(t *testing.T, s *Store) []string {
 	t.Helper()
 	var out []string
-	err := filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(s.dir.root, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
-			rel, _ := filepath.Rel(s.dir, path)
+			rel, _ := filepath.Rel(s.dir.root, path)
 			out = append(out, rel)
 		}
 		return err
@@ -225,7 +225,7 @@ func TestDeletePrefix(t *testing.T) {
 	if s.Usage() != 0 {
 		t.Errorf("usage of nothing: %d", s.Usage())
 	}
-	if _, err := os.Stat(filepath.Join(s.dir, "jobs/default/aaaaaaaa")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(s.dir.root, "jobs/default/aaaaaaaa")); !os.IsNotExist(err) {
 		t.Errorf("empty directories are left: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func TestKeysCannotLeaveTheStore(t *testing.T) {
 			t.Errorf("delete prefix %q: %v", prefix, err)
 		}
 	}
-	if got, err := filepath.Glob(filepath.Join(filepath.Dir(s.dir), "*")); err != nil || len(got) != 1 {
+	if got, err := filepath.Glob(filepath.Join(filepath.Dir(s.dir.root), "*")); err != nil || len(got) != 1 {
 		t.Errorf("beside the store: %q %v", got, err)
 	}
 }
@@ -267,8 +267,8 @@ func TestCount(t *testing.T) {
 	s := open(t)
 	mustPut(t, s, StreamKey("default", "aaaaaaaa", "aaaaaaaa-0-1", "stdout", 0), "12345")
 	// What a killed process left, and what one is writing now.
-	dead := filepath.Join(s.dir, "jobs/default/aaaaaaaa/x.17a0.tmp")
-	alive := filepath.Join(s.dir, "jobs/default/aaaaaaaa/y.17a0.tmp")
+	dead := filepath.Join(s.dir.root, "jobs/default/aaaaaaaa/x.17a0.tmp")
+	alive := filepath.Join(s.dir.root, "jobs/default/aaaaaaaa/y.17a0.tmp")
 	for _, f := range []string{dead, alive} {
 		if err := os.WriteFile(f, []byte("half"), 0o600); err != nil {
 			t.Fatal(err)
@@ -278,7 +278,7 @@ func TestCount(t *testing.T) {
 	if err := os.Chtimes(dead, hourAgo, hourAgo); err != nil {
 		t.Fatal(err)
 	}
-	again, err := New(Config{URL: "file://" + s.dir})
+	again, err := New(Config{URL: "file://" + s.dir.root})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestCountKeepsWhatIsWritten(t *testing.T) {
 		t.Fatalf("in the middle of a put there are %q", got)
 	}
 	hourAgo := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(filepath.Join(s.dir, got[0]), hourAgo, hourAgo); err != nil {
+	if err := os.Chtimes(filepath.Join(s.dir.root, got[0]), hourAgo, hourAgo); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Count(t.Context()); err != nil {
@@ -339,8 +339,8 @@ func TestCountKeepsWhatIsWritten(t *testing.T) {
 	if got := read(t, s, key, 0); got != "12345" {
 		t.Errorf("read %q", got)
 	}
-	if len(s.writing) != 0 || s.opening != 0 {
-		t.Errorf("still being written: %v, %d", s.writing, s.opening)
+	if len(s.dir.writing) != 0 {
+		t.Errorf("still being written: %v", s.dir.writing)
 	}
 }
 

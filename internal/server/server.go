@@ -50,6 +50,8 @@ type Options struct {
 	// NodeBinary is the path of the muster-node program. If it is empty, the program is looked up
 	// beside this one and then in PATH.
 	NodeBinary string
+	// OpenBucket opens the bucket of blob.url. It is nil in a program without the drivers of buckets.
+	OpenBucket blob.Opener
 	// Ready is called once with the address, when the server leads and serves requests.
 	Ready func(address string)
 	// Read reads the configuration again; Reload says when. Without Read the configuration is never
@@ -265,7 +267,7 @@ func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.blobs, err = blob.New(blob.Config{
-		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), DiskLow: s.diskLow, Logger: opts.Logger,
+		URL: cfg.Blob.URL, Dir: filepath.Join(cfg.DataDir, "blobs"), Open: opts.OpenBucket, DiskLow: s.diskLow, Logger: opts.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -12,13 +12,14 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/version"
 )
 
 // devCommand makes muster dev. It is muster server with a configuration that is made up: one
 // provider, whose instances are processes of this host.
-func devCommand(a *cli.App) *cobra.Command {
+func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 	listen, level, node, noAuth := "", "", "", false
 	c := a.Command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
 --data-dir everything is thrown away at the end, what runs included; with it, state and running
@@ -29,7 +30,7 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 			return err
 		}
 		config.DataDir, config.Listen, config.NoAuth, config.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
-		o := server.Options{Version: version.String(), NodeBinary: node, Ready: func(address string) {
+		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
 		}}
 		// Without --data-dir nothing is worth keeping, and there are no leftovers to clean up by

@@ -13,6 +13,7 @@ import (
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/specfile"
@@ -22,7 +23,7 @@ import (
 
 // serverCommand makes muster server. The file is read again at each SIGHUP, by the same strict
 // reader; a wrong file changes nothing.
-func serverCommand(a *cli.App) *cobra.Command {
+func serverCommand(a *cli.App, open blob.Opener) *cobra.Command {
 	file, node := "", ""
 	c := a.Command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
 it, and is found again when it is started on the same data directory. The configuration
@@ -39,7 +40,8 @@ providers, retention and quotas change at once, the log says what did and what n
 		reload, stop := reloads(a)
 		defer stop()
 		return serve(ctx, *config, server.Options{
-			Version: version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
+			OpenBucket: open,
+			Version:    version.String(), Logger: newLogger(a.Stderr, config.Log), NodeBinary: node,
 			Read: func() (*api.ServerConfig, error) { return specfile.ConfigAt(file) }, Reload: reload,
 		})
 	})
