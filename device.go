@@ -375,14 +375,6 @@ func entryOf(devices []Device, i int) int {
 	return -1
 }
 
-// DeviceAt is the entry that a device belongs to; nil if there is no such device.
-func DeviceAt(devices []Device, i int) *Device {
-	if e := entryOf(devices, i); e >= 0 {
-		return &devices[e]
-	}
-	return nil
-}
-
 // Release takes a grant off again.
 func (t Taken) Release(ask *NamedAsk, g Grant) Taken {
 	if ask == nil {
