@@ -9,8 +9,9 @@
 //
 // Agent keeps the set of allocations and the server's side: which set is obeyed, what is reported,
 // HTTP. Each allocation takes itself from step to step. node is what the machine offers to all of
-// them: runtimes, images, inputs, networks. reporter knows who reads reports. Who holds Agent's
-// mutex may take an allocation's, and who holds that may take the reporter's.
+// them: runtimes, images, inputs, networks. reporter knows who reads reports. Whoever holds Agent's
+// mutex may take an allocation's, and whoever holds that may take the reporter's, or that of a leaf:
+// node, crew, trash and package fencing call nothing under theirs.
 //
 // # An allocation on its node
 //

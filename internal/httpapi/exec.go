@@ -77,7 +77,7 @@ func (a execHandlers) runExec(ctx context.Context, in *runExecIn) (*huma.StreamR
 	if p := door.Decode(in.JSON, &want); p != nil {
 		return nil, p
 	}
-	e, err := inside.Wanted(&want)
+	e, err := inside.ParseExecRequest(&want)
 	if err != nil {
 		return nil, err
 	}

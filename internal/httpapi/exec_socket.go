@@ -171,7 +171,7 @@ func (e *execSocket) request(id string, raw []byte) (*inside.Ask, error) {
 	if want.Input != "" || len(want.InputBase64) > 0 {
 		return nil, problem.Invalid("body.input", "is for POST; here the input comes as binary messages")
 	}
-	exec, err := inside.Wanted(&want)
+	exec, err := inside.ParseExecRequest(&want)
 	if err != nil {
 		return nil, err
 	}

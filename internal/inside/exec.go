@@ -125,9 +125,9 @@ func (x *Executions) asked(ctx context.Context, al *state.Alloc, conn Conn, ask 
 	defer cancel()
 	begun, err := initwire.Asked(bounded, conn)
 	if err != nil {
-		return nil, x.broke(ctx, al, err)
+		return nil, x.problemOf(ctx, al, err)
 	}
-	return x.begun(al, begun, conn, ask.how), nil
+	return x.started(al, begun, conn, ask.how), nil
 }
 
 // List lists the executions of an allocation: those that run, and the last ones that have ended.
@@ -141,7 +141,7 @@ func (x *Executions) List(ctx context.Context, id string) ([]api.Execution, erro
 	defer cancel()
 	list, err := initwire.ListExecs(bounded, conn)
 	if err != nil {
-		return nil, x.broke(ctx, al, err)
+		return nil, x.problemOf(ctx, al, err)
 	}
 	out := make([]api.Execution, 0, len(list))
 	for i := range list {
@@ -181,7 +181,7 @@ func (x *Executions) Signal(ctx context.Context, id, execution string, sig sysca
 	}
 	bounded, cancel := soon(ctx)
 	defer cancel()
-	return x.broke(ctx, al, initwire.SignalExec(bounded, conn, execution, sig))
+	return x.problemOf(ctx, al, initwire.SignalExec(bounded, conn, execution, sig))
 }
 
 // nanos converts a time of init's, in nanoseconds since 1970. It returns nil for "not yet", and for

@@ -78,10 +78,10 @@ const (
 	execJoined                 // it was started before
 )
 
-// begun notes how many kills there were before an execution that was started or joined through
+// started notes how many kills there were before an execution that was started or joined through
 // conn. The agent counts them before it hands anything to init, so that a kill can never be older
 // than the execution that it explains.
-func (s *Executions) begun(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
+func (s *Executions) started(al *state.Alloc, x *initwire.Execution, conn Conn, how manner) *Execution {
 	// An agent of an earlier version does not tell: then any kill may explain this execution's end.
 	kills, _ := conn.OOMKills()
 	e := &s.endings
@@ -213,5 +213,5 @@ func (x *Execution) PutOut() {
 // execution did, and counts it.
 func (x *Execution) Broken(ctx context.Context, err error) error {
 	x.of.cfg.Counters.Execution(ResultBroken)
-	return x.of.broke(ctx, x.al, err)
+	return x.of.problemOf(ctx, x.al, err)
 }

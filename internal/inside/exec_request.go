@@ -12,9 +12,9 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// Wanted checks a request and turns it into what init takes. Its error is a problem that names
+// ParseExecRequest checks a request and turns it into what init takes. Its error is a problem that names
 // every wrong field, as body.command. Who may run as which user is asked elsewhere: see MayActAs.
-func Wanted(r *api.ExecRequest) (*initwire.Exec, error) {
+func ParseExecRequest(r *api.ExecRequest) (*initwire.Exec, error) {
 	var bad []api.ProblemField
 	refuse := func(field, format string, args ...any) {
 		bad = append(bad, api.ProblemField{Location: "body." + field, Message: fmt.Sprintf(format, args...)})

@@ -13,10 +13,10 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-// broke makes a problem of the error of an operation in a sandbox; nil stays nil. What init says is
+// problemOf makes a problem of the error of an operation in a sandbox; nil stays nil. What init says is
 // not trusted: its text is bounded and made printable, and a wrong status harms only its own
 // sandbox.
-func (e *entrance) broke(ctx context.Context, al *state.Alloc, err error) error {
+func (e *entrance) problemOf(ctx context.Context, al *state.Alloc, err error) error {
 	var p *problem.Problem
 	var file *initwire.FileError
 	var failed *initwire.Failed

@@ -30,7 +30,7 @@ func (f *Files) List(ctx context.Context, id string, list initwire.FileList, eac
 	if enough != nil {
 		return enough
 	}
-	return f.broke(v.ctx, v.al, err)
+	return f.problemOf(v.ctx, v.al, err)
 }
 
 // Read returns the entry of a regular file and a reader of its bytes, which must be closed. The
@@ -41,7 +41,7 @@ func (f *Files) Read(ctx context.Context, id string, read initwire.FileRead) (*i
 		return nil, nil, err
 	}
 	e, from, err := initwire.ReadFile(ctx, conn, read)
-	return e, from, f.broke(ctx, al, err)
+	return e, from, f.problemOf(ctx, al, err)
 }
 
 // Write makes or replaces a file: whole, or not at all. src may have a method CutOff that ends a
@@ -67,7 +67,7 @@ func (f *Files) during(ctx context.Context, id string, do func(*visit) error) er
 		return err
 	}
 	defer v.end()
-	return f.broke(v.ctx, v.al, do(v))
+	return f.problemOf(v.ctx, v.al, do(v))
 }
 
 // Stat is the entry of a file; of a link, if follow is set, that of what it leads to.
@@ -88,7 +88,7 @@ func (f *Files) stat(ctx context.Context, al *state.Alloc, path string, follow b
 	bounded, cancel := soon(ctx)
 	defer cancel()
 	e, err := initwire.StatFile(bounded, conn, initwire.FileStat{Path: path, Follow: follow})
-	return e, f.broke(ctx, al, err)
+	return e, f.problemOf(ctx, al, err)
 }
 
 // ReadArchive is a file, or a directory with everything in it, as a tar archive. It ends with ctx.
@@ -98,7 +98,7 @@ func (f *Files) ReadArchive(ctx context.Context, id string, read initwire.TarRea
 		return nil, err
 	}
 	from, err := initwire.ReadTar(ctx, conn, read)
-	return from, f.broke(ctx, al, err)
+	return from, f.problemOf(ctx, al, err)
 }
 
 // WriteArchive unpacks a tar archive. It ends at the first entry that cannot be had; what came
@@ -129,7 +129,7 @@ func (f *Files) send(ctx context.Context, id string, src io.Reader, do func(*vis
 		if cause := context.Cause(v.ctx); sent.err != nil && (cause == nil || cause == context.Canceled) {
 			return sent.err
 		}
-		return f.broke(v.ctx, v.al, err)
+		return f.problemOf(v.ctx, v.al, err)
 	}
 	return nil
 }

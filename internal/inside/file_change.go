@@ -35,7 +35,7 @@ func (f *Files) Change(ctx context.Context, id string, q *api.FileChange) error 
 		var file *initwire.FileError
 		if !errors.As(err, &file) {
 			// The sandbox failed, and not the file: the rest would fare no better.
-			return f.broke(ctx, al, err)
+			return f.problemOf(ctx, al, err)
 		}
 		if first == nil {
 			first = fileProblem(file)

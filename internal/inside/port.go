@@ -30,7 +30,7 @@ func (p *Ports) List(ctx context.Context, id string) ([]api.Port, error) {
 	defer cancel()
 	list, err := initwire.ListPorts(bounded, conn)
 	if err != nil {
-		return nil, p.broke(ctx, al, err)
+		return nil, p.problemOf(ctx, al, err)
 	}
 	ports := map[int]*api.Port{}
 	for i := range list {
@@ -70,7 +70,7 @@ func (p *Ports) Connect(ctx context.Context, id string, port int) (Conn, error) 
 	case errors.Is(err, initwire.ErrRefused) && strings.Contains(err.Error(), "port "+strconv.Itoa(port)):
 		return nil, noListener(al, port, err)
 	default:
-		return nil, p.broke(ctx, al, err)
+		return nil, p.problemOf(ctx, al, err)
 	}
 }
 

@@ -1,9 +1,10 @@
-// Package fencing is how an agent knows whose word holds, and what to do when nobody speaks.
+// Package fencing tells an agent which server to obey, and what to do when it hears from none.
 //
-//   - Fences keeps the highest fence that was obeyed, so that a server that was replaced long ago is refused.
-//   - Lease ends the machine when no server has spoken to it for too long: nobody else would end it, and it costs money.
-//   - Guard says for how long exclusive allocations may run without a further word: the server may start them elsewhere
-//     after that. The agent ends them when it lapses.
+//   - Fences keeps the highest fence that was obeyed, so that a server that was replaced is refused.
+//   - Lease ends the machine when no server has spoken to it for too long: nobody else would end it,
+//     and it costs money.
+//   - Guard says for how long exclusive allocations may run without hearing from the server: it may
+//     start them elsewhere after that. The agent kills them when the guard lapses.
 //
 // A pool's setting `fence` is the limit of the Guard; Fences have nothing to do with it.
 //

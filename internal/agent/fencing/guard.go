@@ -20,7 +20,7 @@ const GuardName = "guard.json"
 // guardLook is how soon after a suspend the agent sees that the guard has lapsed.
 const guardLook = time.Second
 
-// Guard is for how long exclusive allocations may run without a further word from the server. It
+// Guard is for how long exclusive allocations may run without hearing from the server again. It
 // counts from a moment before the server spoke: each answer to a set carries the agent's own clock
 // (Tick), the server returns it with the next set, and only what came back counts. However long a
 // set was on its way, it renews nothing that the server did not mean to when it sent the set, and
@@ -45,7 +45,7 @@ type Guard struct {
 
 	mu    sync.Mutex
 	until time.Time // zero: it never held
-	from  time.Time // from when on the newest word counts
+	from  time.Time // from when the newest grant counts
 	limit time.Duration
 	// renewed is closed and replaced when until is later.
 	renewed chan struct{}
@@ -81,7 +81,7 @@ func LoadGuard(dir string, log *slog.Logger) *Guard {
 	return g
 }
 
-// now is the time by which the guard counts: it goes on while the machine is suspended.
+// now is the time by which the guard counts. It advances while the machine is suspended.
 func (g *Guard) now() time.Time {
 	slept := g.asleep() - g.asleepAtBegan
 	if slept < time.Second { // less comes from reading two clocks one after the other
@@ -90,11 +90,11 @@ func (g *Guard) now() time.Time {
 	return time.Now().Add(slept)
 }
 
-// Tick is the agent's clock as the server gives it back: microseconds since this agent began, at
+// Tick is the agent's clock as the server returns it: microseconds since this agent began, at
 // least 1.
 func (g *Guard) Tick() int64 { return max(g.now().Sub(g.began).Microseconds(), 1) }
 
-// Renew grants so many milliseconds from tick on. The newest word holds, also one that grants less:
+// Renew grants so many milliseconds from tick on. The newest grant counts, also one of less time:
 // the server that shortened the fence counts on it. With keep there is something to guard, and a
 // restarted agent has to know of it.
 func (g *Guard) Renew(tick, millis int64, keep bool) {
@@ -109,7 +109,7 @@ func (g *Guard) Renew(tick, millis int64, keep bool) {
 	}
 }
 
-// grant takes the word in and reports whether it has to be on the disk.
+// grant records a grant and reports whether it has to be on the disk.
 func (g *Guard) grant(from time.Time, limit time.Duration, keep bool) (save bool) {
 	until := from.Add(limit)
 	g.mu.Lock()
@@ -147,7 +147,7 @@ func (g *Guard) save() {
 	until := g.until
 	done := g.kept.Equal(until) && g.keptAtMost.Equal(until)
 	if !done && until.After(g.keptAtMost) {
-		// A word that grants less may come while this one is being written: it has to see what the
+		// A grant of less time may come while this one is being written: it has to see what the
 		// disk will say.
 		g.keptAtMost = until
 	}
@@ -171,7 +171,7 @@ func (g *Guard) save() {
 }
 
 // Left is for how long the guard holds, 0 or less if it does not, and limit for how long the last
-// word granted it; 0: there was none in this agent's time. It never waits for the disk.
+// grant was; 0: there was none in this agent's time. It never waits for the disk.
 func (g *Guard) Left() (left, limit time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -202,7 +202,7 @@ func (g *Guard) Await(ctx context.Context, stop <-chan struct{}) bool {
 	}
 }
 
-// Watch calls lapsed, with the limit of the last word, whenever the guard does not hold, until ctx
+// Watch calls lapsed, with the limit of the last grant, whenever the guard does not hold, until ctx
 // ends: once at first if it never held, and again after each change that leaves it lapsed.
 func (g *Guard) Watch(ctx context.Context, lapsed func(limit time.Duration)) {
 	timer := time.NewTimer(0)

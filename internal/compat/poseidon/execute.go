@@ -42,7 +42,7 @@ func (p *Poseidon) execute(w http.ResponseWriter, r *http.Request, c *state.Clai
 	if err != nil {
 		return err
 	}
-	e, err := inside.Wanted(&api.ExecRequest{
+	e, err := inside.ParseExecRequest(&api.ExecRequest{
 		ID: newID(), Command: []string{"/bin/sh", "-c", byBash, "sh", want.Command}, Env: want.Environment, TTY: true, Stdin: true,
 		Timeout: limit, KillGrace: api.Duration(killGrace),
 	})

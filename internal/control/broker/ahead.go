@@ -99,7 +99,7 @@ func (b *Broker) Ahead(snap *state.Snapshot, priority int) (needs []verify.Need,
 			add(w.shape, p, w.members)
 		}
 	}
-	now := b.clock(snap)
+	now := b.now(snap)
 	// Then what is out with a worker. Its entries are in no band, so their members are counted from
 	// the snapshot.
 	for _, w := range b.windows {

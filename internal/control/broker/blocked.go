@@ -91,12 +91,12 @@ func settled(job *place.Blocked) bool { return job.Full && len(job.Avoid) == 0 }
 
 // unblockLocked removes an entry from its group or its limit.
 func (b *Broker) unblockLocked(e *entry) {
-	if e.bound != "" {
-		b.unboundLocked(e)
+	if e.limitedIn != "" {
+		b.unlimitLocked(e)
 	} else if e.group.entries.Delete(e); e.group.entries.Len() == 0 {
 		delete(b.groups, e.group.shape.ID)
 	}
-	e.group, e.bound = nil, ""
+	e.group, e.limitedIn = nil, ""
 }
 
 // blockLocked adds an entry to the group of its shape, or to the limit that binds it.
@@ -104,7 +104,7 @@ func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	b.moveLocked(e, blocked)
 	if job.Bound.Namespace != "" {
 		e.tried, e.waiting, e.avoid, e.settled = tried, job.Waiting, nil, true
-		b.boundLocked(e, job.Bound.Namespace)
+		b.limitLocked(e, job.Bound.Namespace)
 		b.setTimerLocked(e, 0)
 		return
 	}
@@ -118,7 +118,7 @@ func (b *Broker) blockLocked(e *entry, tried uint64, job *place.Blocked) {
 	}
 	// A job that got something has not been passed over; its time starts again.
 	if e.since == 0 || job.Waiting < e.waiting {
-		e.since = b.clock(b.cfg.State.Latest())
+		e.since = b.now(b.cfg.State.Latest())
 	}
 	e.group, e.tried, e.waiting, e.avoid, e.settled = g, tried, job.Waiting, job.Avoid, settled(job)
 	b.setTimerLocked(e, 0)

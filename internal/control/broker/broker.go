@@ -88,8 +88,8 @@ type Broker struct {
 
 	// groups has the blocked jobs by shape.
 	groups map[state.ShapeID]*group
-	// bounded has the jobs that a limit blocks, by the namespace whose limit it is.
-	bounded map[muster.Namespace]bound
+	// limited has the jobs that a limit blocks, by the namespace whose limit it is.
+	limited map[muster.Namespace]limited
 	// promised is the room for which jobs were woken that are not answered yet, by node.
 	promised map[muster.NodeID]pledges
 	// grown lists the nodes whose room grew since Run began, the newest last. grownAt finds a node
@@ -173,15 +173,15 @@ func (b *Broker) clearLocked() {
 	b.bands = bands{}
 	b.armed = 0
 	b.groups = map[state.ShapeID]*group{}
-	b.bounded = map[muster.Namespace]bound{}
+	b.limited = map[muster.Namespace]limited{}
 	b.promised = map[muster.NodeID]pledges{}
 	b.grown, b.grownAt, b.blind = list.New(), map[muster.NodeID]*list.Element{}, 0
 	b.stats.clear()
 }
 
-// clock returns the time by which deadlines of the state are due. It is never before the newest
+// now returns the time by which deadlines of the state are due. It is never before the newest
 // time in the log, so a deadline that the log treats as over is over here too.
-func (b *Broker) clock(snap *state.Snapshot) muster.Time {
+func (b *Broker) now(snap *state.Snapshot) muster.Time {
 	return max(b.cfg.Clock.Now(), snap.Meta().Time)
 }
 
@@ -226,7 +226,7 @@ func (b *Broker) tick(ctx context.Context) error {
 // to the next deadline, if there is one (some).
 func (b *Broker) fireLocked() (over int, wait time.Duration, some bool) {
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	for {
 		e, ok := b.timers.Min()
 		if !ok || e.at > now {

@@ -93,7 +93,7 @@ func (b *Broker) servesLocked(ws *waiters) bool {
 func (b *Broker) deliverLocked(limit int) place.Window {
 	snap := b.cfg.State.Latest()
 	b.serial++
-	w := &window{token: b.term<<32 | b.serial, jobs: map[muster.JobUID]*entry{}, deadline: b.clock(snap).Add(b.cfg.DeliveryTimeout)}
+	w := &window{token: b.term<<32 | b.serial, jobs: map[muster.JobUID]*entry{}, deadline: b.now(snap).Add(b.cfg.DeliveryTimeout)}
 	var take []*entry
 	b.ready.Scan(func(e *entry) bool {
 		if len(take) > 0 && (len(take) == limit || e.priority != take[0].priority || e.nacks > 0) {
@@ -147,7 +147,7 @@ func (b *Broker) Ack(token uint64, jobs ...muster.JobUID) error {
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	for _, e := range entries {
 		b.stats.Acked++
 		e.nacks = 0
@@ -180,11 +180,11 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	for i, e := range entries {
 		b.stats.Acked++
 		e.nacks = 0
-		b.blockedLocked(e, &jobs[i], tried, snap, now)
+		b.answerBlockedLocked(e, &jobs[i], tried, snap, now)
 	}
 	// The order matters: first all jobs are blocked, then growth that they missed is offered, by
 	// priority, and only then are their old promises canceled.
@@ -197,12 +197,12 @@ func (b *Broker) Block(token uint64, tried uint64, jobs []place.Blocked) error {
 	return nil
 }
 
-// blockedLocked handles the answer of Block for one job.
-func (b *Broker) blockedLocked(e *entry, job *place.Blocked, tried uint64, snap *state.Snapshot, now muster.Time) {
+// answerBlockedLocked handles the answer of Block for one job.
+func (b *Broker) answerBlockedLocked(e *entry, job *place.Blocked, tried uint64, snap *state.Snapshot, now muster.Time) {
 	j := snap.JobByUID(e.uid)
 	switch {
 	case j == nil || j.Waiting() == 0 || j.Parked != "" || j.Version != e.version || tried < b.blind,
-		!settled(job) && e.again:
+		!settled(job) && e.changed:
 		// The job has changed, so the worker has answered another question; or growth may have been
 		// missed.
 		b.answeredLocked(e, snap, now)
@@ -229,7 +229,7 @@ func (b *Broker) Nack(token uint64, reason string, jobs ...muster.JobUID) error 
 		return err
 	}
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	for _, e := range entries {
 		b.nackLocked(e, reason, snap, now)
 	}
@@ -284,7 +284,7 @@ func (b *Broker) setPaused(token uint64, paused bool) error {
 	}
 	w.paused = paused
 	if !paused {
-		w.deadline = b.clock(b.cfg.State.Latest()).Add(b.cfg.DeliveryTimeout)
+		w.deadline = b.now(b.cfg.State.Latest()).Add(b.cfg.DeliveryTimeout)
 		b.rearmLocked(w.deadline)
 	}
 	return nil

@@ -48,13 +48,13 @@ type entry struct {
 	nacks int
 	held  bool
 
-	// While out: window is its delivery, and again says that the job has changed meanwhile.
-	window *window
-	again  bool
+	// While out: window is its delivery, and changed says that the job has changed meanwhile.
+	window  *window
+	changed bool
 	// While blocked: group has its shape.
 	group *group
-	// bound is the namespace whose limit blocks it; then it has no group.
-	bound muster.Namespace
+	// limitedIn is the namespace whose limit blocks it; then it has no group.
+	limitedIn muster.Namespace
 	// tried is the index of the state in which it fitted nowhere. waiting is how many members wait,
 	// avoid which nodes none of them may use. settled is true if no node had room for the shape and
 	// no node is avoided: then another member that becomes due changes nothing.
@@ -100,7 +100,7 @@ func (b *Broker) moveLocked(e *entry, to stage) {
 		if len(e.window.jobs) == 0 {
 			delete(b.windows, e.window.token)
 		}
-		e.window, e.again = nil, false
+		e.window, e.changed = nil, false
 	case blocked:
 		b.unblockLocked(e)
 	case parking:
@@ -146,7 +146,7 @@ func (b *Broker) setTimerLocked(e *entry, at muster.Time) {
 // changes. In the second case growth of room may have been missed, so blocked jobs become ready
 // again.
 func (b *Broker) resyncLocked(snap *state.Snapshot) {
-	now := b.clock(snap)
+	now := b.now(snap)
 	b.blind = snap.Index()
 	b.at, b.followed = state.AfterIndex(snap.Index()), snap.Index()
 	for _, e := range b.entries {
@@ -177,8 +177,8 @@ func (b *Broker) resyncLocked(snap *state.Snapshot) {
 func (b *Broker) reviewLocked(uid muster.JobUID, snap *state.Snapshot, now muster.Time) {
 	e, j := b.entries[uid], snap.JobByUID(uid)
 	if e != nil && e.stage == out {
-		// blockedLocked reads again; Ack reviews the job in any case.
-		e.again = true
+		// answerBlockedLocked reads again; Ack reviews the job in any case.
+		e.changed = true
 		return
 	}
 	if j == nil || j.Waiting() == 0 {

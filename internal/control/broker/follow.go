@@ -69,7 +69,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 	// The rows are read from the newest snapshot, not from the changes. So it is harmless to see a
 	// change twice or late.
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	var jobs touched[muster.JobUID]
 	var nodes touched[muster.NodeID]
 	var limits touched[muster.Namespace]
@@ -80,7 +80,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 			jobs.add(c.Job.UID)
 			if c.JobBefore != nil && c.JobBefore.Parked == "" && c.Job.Parked != "" {
 				// Changes before the parking do not unpark the job.
-				jobs.moved[c.Job.UID] = false
+				jobs.retryParked[c.Job.UID] = false
 			}
 		case c.JobBefore != nil:
 			jobs.add(c.JobBefore.UID)
@@ -100,7 +100,7 @@ func (b *Broker) stepLocked(changes []state.Change) {
 	// Jobs come first: a job that is gone must not be woken for room.
 	for _, uid := range jobs.order {
 		b.reviewLocked(uid, snap, now)
-		if e := b.entries[uid]; e != nil && e.stage == parked && jobs.moved[uid] {
+		if e := b.entries[uid]; e != nil && e.stage == parked && jobs.retryParked[uid] {
 			b.toParkLocked(e, &state.JobParked{UID: uid})
 		}
 	}
@@ -123,7 +123,7 @@ func (b *Broker) endedLocked(a *state.Alloc, snap *state.Snapshot, jobs *touched
 	}
 	if j.Parked != "" {
 		jobs.add(a.UID)
-		jobs.moved[a.UID] = true
+		jobs.retryParked[a.UID] = true
 	} else if a.Outcome != muster.OutcomeSucceeded || a.Run.Standing() {
 		jobs.add(a.UID)
 	}
@@ -132,17 +132,17 @@ func (b *Broker) endedLocked(a *state.Alloc, snap *state.Snapshot, jobs *touched
 // touched is a set that keeps the order of first mention.
 type touched[K comparable] struct {
 	order []K
-	// moved has a key for each mention. The value is true if a parked job should be tried again.
-	moved map[K]bool
+	// retryParked has a key for each mention. The value is true if a parked job should be tried again.
+	retryParked map[K]bool
 }
 
 // add mentions a key.
 func (t *touched[K]) add(k K) {
-	if t.moved == nil {
-		t.moved = map[K]bool{}
+	if t.retryParked == nil {
+		t.retryParked = map[K]bool{}
 	}
-	if _, ok := t.moved[k]; !ok {
-		t.moved[k] = false
+	if _, ok := t.retryParked[k]; !ok {
+		t.retryParked[k] = false
 		t.order = append(t.order, k)
 	}
 }

@@ -245,7 +245,7 @@ func (p *play) place(options []string) string {
 		out = append(out, o+" "+p.what[o])
 	}
 	for uid, e := range p.b.entries {
-		out = append(out, fmt.Sprintf("%s stage %d tried %d again %v woken %v", uid, e.stage, e.tried, e.again, e.woken))
+		out = append(out, fmt.Sprintf("%s stage %d tried %d again %v woken %v", uid, e.stage, e.tried, e.changed, e.woken))
 	}
 	slices.Sort(out[len(options):])
 	snap := p.log.Latest()

@@ -26,44 +26,44 @@ func kindOf(e *entry) kind {
 	return kind{e.key.Namespace, muster.Resources{CPU: e.run.Ask.CPU, Memory: e.run.Ask.Memory}}
 }
 
-// bound holds the entries that one namespace's limit blocks: each kind in the order of service.
-type bound map[kind]*btree.BTreeG[*entry]
+// limited holds the entries that one namespace's limit blocks: each kind in the order of service.
+type limited map[kind]*btree.BTreeG[*entry]
 
 // ranked makes a tree of entries in the order of service.
 func ranked() *btree.BTreeG[*entry] {
 	return btree.NewBTreeGOptions(func(x, y *entry) bool { return x.rank(y) < 0 }, btree.Options{NoLocks: true})
 }
 
-// boundLocked adds a blocked entry to those that a namespace's limit blocks.
-func (b *Broker) boundLocked(e *entry, ns muster.Namespace) {
-	in := b.bounded[ns]
+// limitLocked adds a blocked entry to those that a namespace's limit blocks.
+func (b *Broker) limitLocked(e *entry, ns muster.Namespace) {
+	in := b.limited[ns]
 	if in == nil {
-		in = bound{}
-		b.bounded[ns] = in
+		in = limited{}
+		b.limited[ns] = in
 	}
 	k := kindOf(e)
 	if in[k] == nil {
 		in[k] = ranked()
 	}
-	e.bound = ns
+	e.limitedIn = ns
 	in[k].Set(e)
 }
 
-// unboundLocked removes it again.
-func (b *Broker) unboundLocked(e *entry) {
-	in, k := b.bounded[e.bound], kindOf(e)
+// unlimitLocked removes it again.
+func (b *Broker) unlimitLocked(e *entry) {
+	in, k := b.limited[e.limitedIn], kindOf(e)
 	if in[k].Delete(e); in[k].Len() > 0 {
 		return
 	}
 	if delete(in, k); len(in) == 0 {
-		delete(b.bounded, e.bound)
+		delete(b.limited, e.limitedIn)
 	}
 }
 
 // offerLimitLocked wakes the jobs that a namespace's limit blocks, in order, as many as the limit
 // allows now. Nothing else wakes them: room does not help them.
 func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
-	in := b.bounded[ns]
+	in := b.limited[ns]
 	if in == nil {
 		return
 	}
@@ -108,9 +108,9 @@ func (b *Broker) offerLimitLocked(ns muster.Namespace, snap *state.Snapshot) {
 	}
 	// The trees change only now: the loop above walks them.
 	for _, e := range move {
-		b.unboundLocked(e)
+		b.unlimitLocked(e)
 		_, by := allow.Of(e.key.Namespace, e.run.Ask, e.waiting)
-		b.boundLocked(e, by.Namespace)
+		b.limitLocked(e, by.Namespace)
 	}
 	for _, e := range wake {
 		b.stats.Woken++
@@ -150,7 +150,7 @@ func (r *ranks) Pop() any {
 func (b *Broker) missedLimitsLocked(entries []*entry, snap *state.Snapshot) {
 	seen := map[muster.Namespace]bool{}
 	for _, e := range entries {
-		if ns := e.bound; ns != "" && !seen[ns] && snap.Index() > e.tried {
+		if ns := e.limitedIn; ns != "" && !seen[ns] && snap.Index() > e.tried {
 			seen[ns] = true
 			b.offerLimitLocked(ns, snap)
 		}

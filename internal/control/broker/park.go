@@ -63,8 +63,10 @@ func (b *Broker) park(ctx context.Context) error {
 			b.tellWorkersLocked()
 			b.mu.Unlock()
 			switch {
+			case err != nil && fact.Reason == "":
+				b.log.Warn("a job could not be unparked", "job", key, "error", err)
 			case err != nil:
-				b.log.Warn("park a job", "job", key, "reason", fact.Reason, "error", err)
+				b.log.Warn("a job could not be parked", "job", key, "reason", fact.Reason, "error", err)
 			case fact.Reason != "":
 				b.log.Warn("job parked", "job", key, "reason", fact.Reason, "until", fact.Until.Std())
 			}
@@ -92,7 +94,7 @@ func (b *Broker) proposedLocked(e *entry, fact *state.JobParked, err error) {
 		return // the feed has shown it already
 	}
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	// No refusal: the log could not take it now. Try again later, and keep the stage.
 	if err != nil && !muster.IsKind(err, muster.FaultConflict) && !muster.IsKind(err, muster.FaultNotFound) {
 		b.setTimerLocked(e, now.Add(parkRetry))

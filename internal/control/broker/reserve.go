@@ -11,8 +11,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// heldFor is after how many times PassFor an insufficient reservation is given up for another node.
-const heldFor = 6
+// giveUpFactor is after how many times PassFor an insufficient reservation is given up for another node.
+const giveUpFactor = 6
 
 // reserve looks regularly for starved jobs, and for reservations that are of no use.
 //
@@ -52,7 +52,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	snap := b.cfg.State.Latest()
-	now := b.clock(snap)
+	now := b.now(snap)
 	heads := b.headsLocked()
 	active := 0
 	snap.LiveNodes(func(n *state.Node) bool {
@@ -60,7 +60,7 @@ func (b *Broker) reservations() (facts []state.Fact) {
 			return true
 		}
 		why := releaseReason(n, heads, now, b.cfg.PassFor)
-		if e := b.entries[n.Reserved.UID]; why == "" && e != nil && e.stage == blocked && e.bound != "" {
+		if e := b.entries[n.Reserved.UID]; why == "" && e != nil && e.stage == blocked && e.limitedIn != "" {
 			why = "a limit of its namespace keeps the job from using it"
 		}
 		if why != "" {
@@ -110,7 +110,7 @@ func releaseReason(n *state.Node, heads []*entry, now muster.Time, passFor time.
 	switch {
 	case !n.Schedulable():
 		return "the node takes no new work"
-	case now.Sub(r.Since) > heldFor*passFor && !r.Room.Fits(n.Free()):
+	case now.Sub(r.Since) > giveUpFactor*passFor && !r.Room.Fits(n.Free()):
 		return "it did not come free"
 	}
 	for _, e := range heads {

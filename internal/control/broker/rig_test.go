@@ -289,7 +289,7 @@ func (b *Broker) check() error {
 			return fmt.Errorf("entry %s under %s in stage %d", e.uid, uid, e.stage)
 		case isReady != (e.stage == ready), isTimed != (e.at != 0):
 			return fmt.Errorf("entry %s in stage %d: ready %v, timed %v at %d", uid, e.stage, isReady, isTimed, e.at)
-		case (e.window != nil) != (e.stage == out), (e.group != nil || e.bound != "") != (e.stage == blocked), e.group != nil && e.bound != "", (e.fact != nil) != (e.stage == parking):
+		case (e.window != nil) != (e.stage == out), (e.group != nil || e.limitedIn != "") != (e.stage == blocked), e.group != nil && e.limitedIn != "", (e.fact != nil) != (e.stage == parking):
 			return fmt.Errorf("entry %s in stage %d has what belongs to another", uid, e.stage)
 		case e.stage == delayed && e.at == 0:
 			return fmt.Errorf("entry %s is delayed for ever", uid)
