@@ -40,7 +40,7 @@ func TestHostsThatFail(t *testing.T) {
 		lines += hostLine(fmt.Sprint("h", n), hosts[n], hosts[n].HostKeys[0])
 		l.on(hosts[n], "mount -t tmpfs -o size=256m,mode=755 disk /var/lib/muster")
 	}
-	s := serve(t, staticProvider("lab", keyFile, lines), "- {name: lab, provider: lab, grace: 10s, boot_timeout: 30s, idle_timeout: 10m}")
+	s := serve(t, staticProvider("lab", keyFile, lines), "- {name: lab, provider: lab, grace: 20s, boot_timeout: 30s, idle_timeout: 10m}")
 	hostOf := func(node string) instance {
 		name, _, _ := strings.Cut(s.node(node).Instance, "-")
 		var n int
@@ -104,7 +104,7 @@ func TestHostsThatFail(t *testing.T) {
 
 	// Cut off for longer than the grace: elsewhere, and of what is exclusive never two at once.
 	s.until("it runs elsewhere", func() bool { a := s.running("only"); return len(a) == 1 && a[0].Attempt == 2 && a[0].Node != only.Node })
-	s.until("why is seen", shows("no contact for 10s", "node", "show", only.Node))
+	s.until("why is seen", shows("no contact for 20s", "node", "show", only.Node))
 	s.until("it has begun", func() bool { b, _ := os.ReadFile(ticks); return strings.HasSuffix(string(b), "2\n") })
 
 	// N5: the host comes back as another node, cleared of what was there. It is the only one that is free.

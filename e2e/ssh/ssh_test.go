@@ -39,7 +39,7 @@ func TestStaticHosts(t *testing.T) {
 	}
 	wrong := l.host("wrong")
 	s := serve(t, staticProvider("lab", keyFile, lines)+staticProvider("stranger", keyFile, hostLine("wrong", wrong, hosts[0].HostKeys[0])),
-		"- {name: lab, provider: lab, grace: 10s, boot_timeout: 30s, idle_timeout: 10m, boot_probe: {command: 'test -d /var/lib/muster'}}")
+		"- {name: lab, provider: lab, grace: 20s, boot_timeout: 30s, idle_timeout: 10m, boot_probe: {command: 'test -d /var/lib/muster'}}")
 
 	// O3: good hosts pass the check of their provider; one with another key does not, and the reason is told in words.
 	if out, status := s.run("provider", "check", "lab"); status != 0 || !strings.Contains(out, "provider lab works") {
