@@ -11,7 +11,7 @@ SHARED   = CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false"
 TEST     = $(GO) test -count=1 -p 4 -parallel 4 -timeout 20m
 # muster-init is built first and embedded in muster-node.
 INIT     = internal/agent/initbin/bin/muster-init
-INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
+INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar internal/wait internal/wire/init \( -name '*.go' -o -name '*.s' \) ! -name '*_test.go') $(wildcard *.go)
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/socket/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
@@ -82,10 +82,15 @@ soak: build
 	$(GO) test -count=1 -timeout 60m ./internal/state ./internal/decide/... -rapid.checks 20000
 
 FUZZTIME ?= 30s
+# To minimize an input that is a whole tar takes up to a minute, in which nothing new is tried:
+# targets with such inputs get a second for it.
 fuzz: build
 	$(GO) test -run '^$$' -fuzz FuzzRead -fuzztime $(FUZZTIME) ./internal/specfile
 	$(GO) test -run '^$$' -fuzz FuzzJobSpecValidate -fuzztime $(FUZZTIME) ./api
 	$(GO) test -run '^$$' -fuzz FuzzRequests -fuzztime $(FUZZTIME) ./internal/httpapi
+	$(GO) test -run '^$$' -fuzz FuzzNext -fuzztime $(FUZZTIME) -fuzzminimizetime 1s ./internal/safetar
+	$(GO) test -run '^$$' -fuzz FuzzBelow -fuzztime $(FUZZTIME) ./internal/safetar
+	$(GO) test -run '^$$' -fuzz FuzzUntar -fuzztime $(FUZZTIME) -fuzzminimizetime 1s ./internal/sandbox/files
 	$(GO) test -run '^$$' -fuzz FuzzUntar -fuzztime $(FUZZTIME) ./cmd/muster/internal/transfer
 	$(GO) test -run '^$$' -fuzz FuzzRecord -fuzztime $(FUZZTIME) ./internal/wire/init
 

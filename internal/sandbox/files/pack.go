@@ -1,14 +1,18 @@
 package files
 
 import (
+	"archive/tar"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/account"
-	"github.com/musterhq/muster/internal/sandbox/ustar"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
+
+// tarBlock is the unit of a tar: contents are padded to it, and two empty ones are the end.
+const tarBlock = 512
 
 // tarRead sends a tar of files and trees.
 func (f *files) tarRead(q *initwire.TarRead) error {
@@ -30,7 +34,7 @@ func (f *files) tarRead(q *initwire.TarRead) error {
 			return err
 		}
 	}
-	_, err := f.out.Write(make([]byte, 2*ustar.BlockSize))
+	_, err := f.out.Write(make([]byte, 2*tarBlock))
 	return err
 }
 
@@ -46,8 +50,6 @@ type packer struct {
 	// bytes that takes.
 	links     map[inode]string
 	linksSize int
-	// header is the buffer of the next header.
-	header []byte
 	// dev is where the last file lay, and devMadeUp whether the kernel makes that up. Neighbours
 	// are asked about once.
 	dev                 uint64
@@ -116,7 +118,7 @@ func (p *packer) directory(below string, st *unix.Stat_t, problem error) error {
 	if below != "" {
 		name += below + "/"
 	}
-	return p.send(p.describe(ustar.Directory, name, st))
+	return p.send(p.describe(tar.TypeDir, name, st))
 }
 
 // other packs what a walk finds beside directories.
@@ -126,40 +128,40 @@ func (p *packer) other(dir int, below, name string, st *unix.Stat_t) error {
 
 // entry packs anything but a directory, called as in the tar and found by its name in dir.
 func (p *packer) entry(dir int, as, name, path string, st *unix.Stat_t) error {
-	kind := byte(ustar.File)
+	kind := byte(tar.TypeReg)
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFSOCK:
 		return nil // means nothing without who listens
 	case unix.S_IFLNK:
-		kind = ustar.Link
+		kind = tar.TypeSymlink
 	case unix.S_IFIFO:
-		kind = ustar.Pipe
+		kind = tar.TypeFifo
 	case unix.S_IFCHR:
-		kind = ustar.Char
+		kind = tar.TypeChar
 	case unix.S_IFBLK:
-		kind = ustar.Block
+		kind = tar.TypeBlock
 	}
 	// Of a file with several names the content comes once. Other names refer to the first.
 	if st.Nlink > 1 {
 		if first, ok := p.links[inode{st.Dev, st.Ino}]; ok {
-			e := p.describe(ustar.HardLink, as, st)
-			e.Target = first
+			e := p.describe(tar.TypeLink, as, st)
+			e.Linkname = first
 			return p.send(e)
 		}
 	}
-	if kind == ustar.File {
+	if kind == tar.TypeReg {
 		return p.file(dir, as, name, path)
 	}
 	e := p.describe(kind, as, st)
 	switch kind {
-	case ustar.Link:
+	case tar.TypeSymlink:
 		target, err := readLink(dir, name)
 		if err != nil {
 			return unlessGone(path, err)
 		}
-		e.Target = target
-	case ustar.Char, ustar.Block:
-		e.Major, e.Minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
+		e.Linkname = target
+	case tar.TypeChar, tar.TypeBlock:
+		e.Devmajor, e.Devminor = int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 	}
 	p.remember(as, st)
 	return p.send(e)
@@ -194,7 +196,7 @@ func (p *packer) file(dir int, as, name, path string) error {
 		return unlessGone(path, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	e := p.describe(ustar.File, as, st)
+	e := p.describe(tar.TypeReg, as, st)
 	e.Size = st.Size
 	// The kernel says a size of 0 for what it makes up, so that it must be read to know its size.
 	made := ""
@@ -219,7 +221,7 @@ func (p *packer) file(dir int, as, name, path string) error {
 		err = shorter(path, left)
 	}
 	if err == nil {
-		_, err = p.f.out.Write(make([]byte, -e.Size&(ustar.BlockSize-1)))
+		_, err = p.f.out.Write(make([]byte, -e.Size&(tarBlock-1)))
 	}
 	return err
 }
@@ -247,20 +249,29 @@ func readMadeUp(fd int) (string, error) {
 	return text, err
 }
 
-// describe is the header of a file.
-func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *ustar.Entry {
+// describe is the header of a file. Times are whole seconds, because a fraction would need a pax
+// header for each file.
+func (p *packer) describe(kind byte, as string, st *unix.Stat_t) *tar.Header {
 	if p.f.names == nil {
 		p.f.names = account.ReadNames()
 	}
-	return &ustar.Entry{
-		Kind: kind, Name: strings.TrimPrefix(as, "/"), Mode: st.Mode & modeBits, UID: int64(st.Uid), GID: int64(st.Gid), Seconds: st.Mtim.Sec,
-		User: p.f.names.Users[int(st.Uid)], Group: p.f.names.Groups[int(st.Gid)],
+	return &tar.Header{
+		Typeflag: kind, Name: strings.TrimPrefix(as, "/"), Mode: int64(st.Mode & modeBits),
+		Uid: int(st.Uid), Gid: int(st.Gid), ModTime: time.Unix(st.Mtim.Sec, 0),
+		Uname: writable(p.f.names.Users[int(st.Uid)]), Gname: writable(p.f.names.Groups[int(st.Gid)]),
 	}
 }
 
-// send sends a header.
-func (p *packer) send(e *ustar.Entry) error {
-	p.header = ustar.AppendHeader(p.header[:0], e)
-	_, err := p.f.out.Write(p.header)
-	return err
+// writable is a name of an owner, or nothing if a tar cannot have it: names are the container's.
+func writable(name string) string {
+	if strings.IndexByte(name, 0) >= 0 {
+		return ""
+	}
+	return name
+}
+
+// send sends a header alone. Each has a writer of its own, so that the content need not go through
+// it: the kernel reads that into the frame that is sent.
+func (p *packer) send(h *tar.Header) error {
+	return tar.NewWriter(&p.f.out).WriteHeader(h)
 }

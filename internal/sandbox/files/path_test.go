@@ -108,16 +108,3 @@ func TestOwn(t *testing.T) {
 		t.Error("threads are not told from others")
 	}
 }
-
-// FuzzBelow: a clean name never leads up.
-func FuzzBelow(f *testing.F) {
-	for _, s := range []string{"a/b", "../x", "/x", "a//./b/", "..a/..", strings.Repeat("x/", 3000)} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		name, err := below(s)
-		if err == nil && name != "" && (!filepath.IsLocal(name) || filepath.Clean(name) != name || filepath.Clean(s) != name) {
-			t.Errorf("%q became %q", s, name)
-		}
-	})
-}

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"io"
 	"strconv"
 	"syscall"
 	"time"
@@ -301,6 +302,15 @@ type brokenOff struct{ why string }
 
 // Error is the reason.
 func (b brokenOff) Error() string { return b.why }
+
+// Read implements io.Reader.
+func (r *inflow) Read(p []byte) (int, error) {
+	b, err := r.Take(int64(len(p)))
+	if err == nil && len(b) == 0 && len(p) > 0 {
+		err = io.EOF
+	}
+	return copy(p, b), err
+}
 
 // Take is what comes next: at least one byte and at most limit, or nothing at the end. It is good
 // until the next take.

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/sandboxtest"
-	"github.com/musterhq/muster/internal/sandbox/ustar"
 	"github.com/musterhq/muster/internal/testwait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -309,7 +308,7 @@ func TestTarOfSome(t *testing.T) {
 // TestEvilTar: nothing is written outside, nothing through a link, and the entry is named.
 func TestEvilTar(t *testing.T) {
 	device := sandboxtest.Member{Header: tar.Header{Typeflag: tar.TypeChar, Name: "null", Devmajor: 1, Devminor: 3}}
-	huge := append(sandboxtest.TarOf(t, sandboxtest.File("huge", "x"))[:ustar.BlockSize:ustar.BlockSize], 'x')
+	huge := append(sandboxtest.TarOf(t, sandboxtest.File("huge", "x"))[:tarBlock:tarBlock], 'x')
 	negative := slices.Clone(huge)
 	for at, size := range map[int][]byte{0: {0x80, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 1: {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf0}} {
 		b := [][]byte{huge, negative}[at]
@@ -317,8 +316,8 @@ func TestEvilTar(t *testing.T) {
 		summed(b)
 	}
 	pax := func(records string) []byte {
-		b := ustar.AppendHeader(nil, &ustar.Entry{Kind: 'x', Name: "x", Size: int64(len(records))})
-		b = append(append(b, records...), make([]byte, -len(records)&(ustar.BlockSize-1))...)
+		b := rawHeader('x', int64(len(records)))
+		b = append(append(b, records...), make([]byte, -len(records)&(tarBlock-1))...)
 		return append(b, sandboxtest.TarOf(t, sandboxtest.File("file", "x"))...)
 	}
 	for name, c := range map[string]struct {
@@ -355,10 +354,10 @@ func TestEvilTar(t *testing.T) {
 		"pax size":              {pax(paxOf("size", "-1")), initwire.FileInvalid},
 		"pax sparse":            {pax(paxOf("GNU.sparse.major", "1")), initwire.FileInvalid},
 		"pax NUL":               {pax(paxOf("path", "a\x00b")), initwire.FileInvalid},
-		"pax without an entry":  {pax("")[:ustar.BlockSize], initwire.FileInvalid},
-		"pax huge":              {ustar.AppendHeader(nil, &ustar.Entry{Kind: 'x', Name: "x", Size: 1 << 30}), initwire.FileInvalid},
+		"pax without an entry":  {pax("")[:tarBlock], initwire.FileInvalid},
+		"pax huge":              {rawHeader('x', 1<<30), initwire.FileInvalid},
 		"long name":             {pax(paxOf("path", strings.Repeat("x/", 3000))), initwire.FileInvalid},
-		"sparse":                {ustar.AppendHeader(nil, &ustar.Entry{Kind: 'S', Name: "x"}), initwire.FileInvalid},
+		"sparse":                {rawHeader('S', 0), initwire.FileInvalid},
 		"empty":                 {nil, ""},
 		"without an end":        {sandboxtest.TarOf(t, sandboxtest.File("one", "1"))[:1024], ""},
 	} {
@@ -400,12 +399,23 @@ func TestEvilTar(t *testing.T) {
 	}
 }
 
+// rawHeader is a header of a kind that archive/tar does not write by itself.
+func rawHeader(kind byte, size int64) []byte {
+	b := make([]byte, tarBlock)
+	copy(b, "x")
+	copy(b[124:], fmt.Sprintf("%011o", size))
+	b[156] = kind
+	copy(b[257:], "ustar\x0000")
+	summed(b)
+	return b
+}
+
 // summed gives a header its sum.
 func summed(b []byte) {
 	const at, size = 148, 8
 	copy(b[at:], strings.Repeat(" ", size))
 	sum := int64(0)
-	for _, c := range b[:ustar.BlockSize] {
+	for _, c := range b[:tarBlock] {
 		sum += int64(c)
 	}
 	copy(b[at:], fmt.Sprintf("%06o\x00", sum))
@@ -545,8 +555,8 @@ func FuzzUntar(f *testing.F) {
 		if err := os.Mkdir(filepath.Join(dir, "to"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		u := &unpacker{from: ustar.NewReader(&pieces{b}), top: sandboxtest.OpenDir(t, filepath.Join(dir, "to")), dir: -1, who: whoever}
-		u.top, _ = syscall.Dup(u.top)
+		top, _ := syscall.Dup(sandboxtest.OpenDir(t, filepath.Join(dir, "to")))
+		u := newUnpacker(bytes.NewReader(b), "to", top, whoever, false)
 		_ = u.run()
 		u.close()
 		entries, err := os.ReadDir(dir)
@@ -554,14 +564,4 @@ func FuzzUntar(f *testing.F) {
 			t.Errorf("beside: %v, %v", entries, err)
 		}
 	})
-}
-
-// pieces gives a tar in pieces.
-type pieces struct{ b []byte }
-
-func (s *pieces) Take(limit int64) ([]byte, error) {
-	n := min(limit, int64(len(s.b)), 1<<20)
-	b := s.b[:n]
-	s.b = s.b[n:]
-	return b, nil
 }

@@ -1,12 +1,15 @@
 package files
 
 import (
+	"archive/tar"
+	"io"
 	"strconv"
 	"strings"
+	"time"
 	"unsafe"
 
+	"github.com/musterhq/muster/internal/safetar"
 	"github.com/musterhq/muster/internal/sandbox/system"
-	"github.com/musterhq/muster/internal/sandbox/ustar"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +36,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 	}
 	// Bytes are unpacked as they come. Nothing is kept of the tar.
 	in := &inflow{o: f.o}
-	u := &unpacker{from: ustar.NewReader(in), path: q.Path, top: top, dir: -1, who: who, keep: q.KeepOwners}
+	u := newUnpacker(in, q.Path, top, who, q.KeepOwners)
 	err = u.run()
 	u.close()
 	for err == nil && !in.over {
@@ -47,7 +50,7 @@ func (f *files) tarWrite(q *initwire.TarWrite) error {
 // out of the top. It never opens to write what is there already, so that it leads into no file
 // either.
 type unpacker struct {
-	from *ustar.Reader
+	from *safetar.Reader
 	// path is that of the top, for what is said.
 	path string
 	top  int
@@ -58,24 +61,22 @@ type unpacker struct {
 	// dir is the directory of the last entry, whose path is in; -1: none.
 	dir int
 	in  string
-	// left are directories whose modes and times come last, because what is still put into them
-	// changes those. leftSize is how many bytes their paths have together.
-	left     []leftDirectory
-	leftSize int
+	// made are the directories that the tar has made.
+	made safetar.Directories
+	// buf is what contents are copied by.
+	buf []byte
 }
 
-// leftDirectory is such a directory, and what the tar says of it.
-type leftDirectory struct {
-	name string
-	e    ustar.Entry
+// newUnpacker makes an unpacker, which owns the descriptor of the top.
+func newUnpacker(from io.Reader, path string, top int, who owner, keep bool) *unpacker {
+	u := &unpacker{from: safetar.NewReader(from), path: path, top: top, dir: -1, who: who, keep: keep}
+	u.made.Set = u.settle
+	return u
 }
-
-// maxLeft bounds what is remembered of directories. Beyond it, the older half gets its times early.
-const maxLeft = 4 << 20
 
 // close gives directories their modes and times, and closes descriptors.
 func (u *unpacker) close() {
-	u.settle(len(u.left))
+	_ = u.made.Finish()
 	if u.dir >= 0 {
 		_ = unix.Close(u.dir)
 	}
@@ -86,90 +87,59 @@ func (u *unpacker) close() {
 func (u *unpacker) run() error {
 	for {
 		e, err := u.from.Next()
-		if e == nil || err != nil {
-			return err
+		if err == io.EOF {
+			return nil
 		}
-		name, err := below(e.Name)
 		if err != nil {
 			return err
 		}
-		if err := u.unpack(e, name); err != nil {
-			return tarFault(joined(u.path, name), err)
+		if e.Path == "" {
+			continue // the top is the client's, and stays as it is
+		}
+		if err := u.unpack(e); err != nil {
+			return tarFault(joined(u.path, e.Path), err)
 		}
 	}
-}
-
-// below is the clean name of an entry, or of the target of a hard link. It fails if that is not
-// below the top.
-func below(name string) (string, error) {
-	switch {
-	case name == "":
-		return "", ustar.Error{Name: name, Why: "has no name"}
-	case name[0] == '/':
-		return "", ustar.Error{Name: name, Why: "has an absolute name"}
-	case strings.IndexByte(name, 0) >= 0:
-		return "", ustar.Error{Name: name, Why: "has a NUL in its name"}
-	}
-	clean := make([]byte, 0, len(name))
-	for part := range strings.SplitSeq(name, "/") {
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			return "", ustar.Error{Name: name, Why: "leads out of the directory"}
-		}
-		if len(clean) > 0 {
-			clean = append(clean, '/')
-		}
-		clean = append(clean, part...)
-	}
-	if len(clean) > initwire.MaxPath {
-		return "", ustar.Error{Name: name[:100] + "…", Why: "has a name that is longer than the system takes"}
-	}
-	return string(clean), nil
 }
 
 // unpack makes what an entry says.
-func (u *unpacker) unpack(e *ustar.Entry, name string) error {
-	if name == "" {
-		if e.Kind == ustar.Directory {
-			return nil // the top is the client's, and stays as it is
-		}
-		return ustar.Error{Name: e.Name, Why: "has no name"}
-	}
+func (u *unpacker) unpack(e *safetar.Entry) error {
 	// A tar may have any number, and the kernel takes some to mean nobody in particular.
-	if u.keep && (e.UID < 0 || e.UID > maxOwner || e.GID < 0 || e.GID > maxOwner) {
-		return ustar.Error{Name: e.Name, Why: "has an owner that cannot be"}
+	if u.keep && (e.Uid < 0 || e.Uid > maxOwner || e.Gid < 0 || e.Gid > maxOwner) {
+		return refused(e, "has an owner that cannot be")
 	}
 	// Entries of one directory mostly come one after the other, so it stays open.
-	if err := u.goTo(parentOf(name)); err != nil {
+	if err := u.goTo(parentOf(e.Path)); err != nil {
 		return err
 	}
-	base := lastName(name)
-	switch e.Kind {
-	case ustar.File:
+	base := lastName(e.Path)
+	switch e.Typeflag {
+	case tar.TypeReg:
 		return u.file(e, base)
-	case ustar.Directory:
-		return u.directory(e, name, base)
-	case ustar.Link:
-		if e.Target == "" || len(e.Target) > initwire.MaxPath || strings.IndexByte(e.Target, 0) >= 0 {
-			return ustar.Error{Name: e.Name, Why: "is a link to nothing that could be"}
+	case tar.TypeDir:
+		return u.directory(e, base)
+	case tar.TypeSymlink:
+		if e.Linkname == "" || len(e.Linkname) > initwire.MaxPath {
+			return refused(e, "is a link to nothing that could be")
 		}
 		return u.place(base, func(as string) error {
-			if err := unix.Symlinkat(e.Target, u.dir, as); err != nil {
+			if err := unix.Symlinkat(e.Linkname, u.dir, as); err != nil {
 				return err
 			}
 			return u.dressAt(e, as)
 		})
-	case ustar.HardLink:
+	case tar.TypeLink:
 		return u.hardLink(e, base)
-	case ustar.Pipe:
+	case tar.TypeFifo:
 		return u.place(base, func(as string) error { return u.pipe(e, as) })
-	case ustar.Char, ustar.Block:
-		return ustar.Error{Name: e.Name, Why: "is a device, and those are not made"}
+	case tar.TypeChar, tar.TypeBlock:
+		return refused(e, "is a device, and those are not made")
 	}
-	return ustar.Error{Name: e.Name, Why: "is of type " + strconv.Quote(string(rune(e.Kind))) + ", which is not taken"}
+	return refused(e, "is of type "+strconv.Quote(string(rune(e.Typeflag)))+", which is not taken")
 }
+
+// refused is the error for an entry that a sandbox does not take.
+func refused(e *safetar.Entry, why string) error { return safetar.Error{Name: e.Name, Why: why} }
 
 // parentOf is the path of the directory of a clean name, empty for the top.
 func parentOf(name string) string {
@@ -257,18 +227,18 @@ func (u *unpacker) place(base string, make func(as string) error) error {
 }
 
 // file makes a regular file. Half a file is never left.
-func (u *unpacker) file(e *ustar.Entry, base string) error {
+func (u *unpacker) file(e *safetar.Entry, base string) error {
 	return u.place(base, func(as string) error {
 		fd, err := openAtFlags(u.dir, as, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return err
 		}
-		err = u.fill(e, fd)
+		err = u.fill(fd)
 		if err == nil {
-			err = dress(fd, u.owner(e), e.Mode)
+			err = dress(fd, u.owner(e), modeOf(e))
 		}
 		if err == nil {
-			err = setTime(fd, "", e)
+			err = setTime(fd, "", e.ModTime)
 		}
 		if e := unix.Close(fd); err == nil {
 			err = e
@@ -281,20 +251,16 @@ func (u *unpacker) file(e *ustar.Entry, base string) error {
 }
 
 // fill writes the content of a file.
-func (u *unpacker) fill(e *ustar.Entry, fd int) error {
-	for {
-		b, err := u.from.Content(e.Name)
-		if err != nil || len(b) == 0 {
-			return err
-		}
-		if _, err := system.FD(fd).Write(b); err != nil {
-			return err
-		}
+func (u *unpacker) fill(fd int) error {
+	if u.buf == nil {
+		u.buf = make([]byte, initwire.MaxBytes)
 	}
+	_, err := io.CopyBuffer(system.FD(fd), u.from, u.buf)
+	return err
 }
 
 // directory makes a directory, or takes one that is there.
-func (u *unpacker) directory(e *ustar.Entry, name, base string) error {
+func (u *unpacker) directory(e *safetar.Entry, base string) error {
 	made := unix.Mkdirat(u.dir, base, 0o700)
 	if made != nil && made != unix.EEXIST {
 		return made
@@ -308,38 +274,29 @@ func (u *unpacker) directory(e *ustar.Entry, name, base string) error {
 		return nil // it was there, and is not for a tar to change: think of one with usr/bin in it
 	}
 	// For now it must let in whoever unpacks.
-	if err := dress(fd, u.owner(e), e.Mode|0o700); err != nil {
+	if err := dress(fd, u.owner(e), modeOf(e)|0o700); err != nil {
 		return err
 	}
-	u.left = append(u.left, leftDirectory{name, *e})
-	if u.leftSize += len(name) + 128; u.leftSize > maxLeft {
-		u.settle((len(u.left) + 1) / 2)
-	}
+	u.made.Add(e.Path, e)
 	return nil
 }
 
-// settle gives the first n directories their modes and times. Those that have gone do not need
-// them.
-func (u *unpacker) settle(n int) {
-	for i := n - 1; i >= 0; i-- {
-		d := u.left[i]
-		u.leftSize -= len(d.name) + 128
-		fd, err := u.openDirectory(d.name)
-		if err != nil {
-			continue
-		}
-		_ = unix.Fchmod(fd, d.e.Mode)
-		_ = setTime(fd, "", &d.e)
-		_ = unix.Close(fd)
+// settle gives a directory its mode and time. One that has gone does not need them.
+func (u *unpacker) settle(name string, mode uint32, modified time.Time) error {
+	fd, err := u.openDirectory(name)
+	if err != nil {
+		return nil
 	}
-	u.left = append(u.left[:0], u.left[n:]...)
+	_ = unix.Fchmod(fd, mode)
+	_ = setTime(fd, "", modified)
+	return unix.Close(fd)
 }
 
 // hardLink gives a file below the top another name. A link is linked itself, and not followed.
-func (u *unpacker) hardLink(e *ustar.Entry, base string) error {
-	to, err := below(e.Target)
-	if err != nil || to == "" {
-		return ustar.Error{Name: e.Name, Why: "is a hard link to " + strconv.Quote(e.Target) + ", which is not below the directory"}
+func (u *unpacker) hardLink(e *safetar.Entry, base string) error {
+	to := e.Target
+	if to == "" {
+		return refused(e, "is a hard link to "+strconv.Quote(e.Linkname)+", which is not below the directory")
 	}
 	dir, err := u.openDirectory(parentOf(to))
 	if err != nil {
@@ -360,12 +317,12 @@ func (u *unpacker) hardLink(e *ustar.Entry, base string) error {
 }
 
 // linkFault is the error for a hard link that cannot be made.
-func linkFault(e *ustar.Entry, err error) error {
-	return ustar.Error{Name: e.Name, Why: "is a hard link to " + strconv.Quote(e.Target) + ": " + err.Error()}
+func linkFault(e *safetar.Entry, err error) error {
+	return refused(e, "is a hard link to "+strconv.Quote(e.Linkname)+": "+err.Error())
 }
 
 // pipe makes a named pipe.
-func (u *unpacker) pipe(e *ustar.Entry, as string) error {
+func (u *unpacker) pipe(e *safetar.Entry, as string) error {
 	if err := unix.Mknodat(u.dir, as, unix.S_IFIFO|0o600, 0); err != nil {
 		return err
 	}
@@ -378,31 +335,34 @@ func (u *unpacker) pipe(e *ustar.Entry, as string) error {
 		return err
 	}
 	// By the descriptor, because chmod by name follows what may be a link by now.
-	return unix.Chmod(system.SelfFD(fd), e.Mode)
+	return unix.Chmod(system.SelfFD(fd), modeOf(e))
 }
 
 // dressAt gives a name its owner and time.
-func (u *unpacker) dressAt(e *ustar.Entry, as string) error {
+func (u *unpacker) dressAt(e *safetar.Entry, as string) error {
 	if err := u.owner(e).giveAt(u.dir, as); err != nil {
 		return err
 	}
-	return setTime(u.dir, as, e)
+	return setTime(u.dir, as, e.ModTime)
 }
 
 // owner is who an entry is given to.
-func (u *unpacker) owner(e *ustar.Entry) owner {
+func (u *unpacker) owner(e *safetar.Entry) owner {
 	if u.keep {
-		return owner{int(e.UID), int(e.GID)}
+		return owner{e.Uid, e.Gid}
 	}
 	return u.who
 }
+
+// modeOf is the mode of an entry.
+func modeOf(e *safetar.Entry) uint32 { return uint32(e.Mode & modeBits) }
 
 // maxOwner is the highest number of a user or a group.
 const maxOwner = 1<<32 - 2
 
 // setTime sets when something was changed: a name in a directory, or, with no name, what is open.
-func setTime(fd int, name string, e *ustar.Entry) error {
-	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Sec: e.Seconds, Nsec: e.Nanoseconds}}
+func setTime(fd int, name string, modified time.Time) error {
+	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Sec: modified.Unix(), Nsec: int64(modified.Nanosecond())}}
 	if name == "" {
 		_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times[0])), 0, 0, 0)
 		if errno != 0 {
@@ -415,7 +375,7 @@ func setTime(fd int, name string, e *ustar.Entry) error {
 
 // tarFault says what is wrong with a tar, or with the path that it was to be unpacked in.
 func tarFault(path string, err error) error {
-	if n, ok := err.(ustar.Error); ok {
+	if n, ok := err.(safetar.Error); ok {
 		return wrong(initwire.FileInvalid, path, n.Error())
 	}
 	return blame(path, err)
