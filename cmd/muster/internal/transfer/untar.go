@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/musterhq/muster/internal/safetar"
 )
 
 // untar unpacks an archive that comes from untrusted ground. It writes the copy and nothing else.
@@ -32,17 +32,11 @@ type untar struct {
 	files int
 	// skipped is what was left out, and why; maxSkipped of them.
 	skipped []string
-	// folders are the directories of the archive, with what they get at the end.
-	folders map[string]folder
+	// folders are the directories of the archive.
+	folders safetar.Directories
 	// sure is the directory that was last found to have nothing but directories above it, so that
 	// files side by side ask once.
 	sure string
-}
-
-// folder is what a directory gets at the end: its permissions may forbid writing into it.
-type folder struct {
-	mode fs.FileMode
-	time time.Time
 }
 
 // maxSkipped bounds what is reported of what was left out: an archive may be full of it.
@@ -58,48 +52,53 @@ func (u *untar) skip(format string, args ...any) {
 // unpack unpacks an archive to its end. After an error a part of it is unpacked, but each file is
 // whole.
 func (u *untar) unpack(r io.Reader) error {
-	t := tar.NewReader(r)
+	u.folders.Set = u.settleFolder
+	t := safetar.NewReader(r)
 	for {
-		h, err := t.Next()
+		e, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			return u.finish()
+			return u.folders.Finish()
+		}
+		// Muster's own archives have no such name, so the archive is hostile or broken.
+		if wrong, ok := err.(safetar.Error); ok && wrong.Outside {
+			return leaves(wrong.Name)
 		}
 		if err != nil {
 			return err
 		}
-		name, err := u.name(h.Name)
-		if err != nil {
-			return err
+		name := u.name(e.Path)
+		switch {
+		case name == "":
+			continue // the copy itself, or the caller does not want it
+		case u.depth(name) < 0:
+			return leaves(e.Name)
 		}
-		// It is the copy itself, or the caller does not want it.
-		if name == "" {
-			continue
-		}
-		if err := u.entry(t, h, name); err != nil {
+		if err := u.entry(t, e, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 }
 
-// name is where in root an entry of this name belongs; "" if nowhere. A name outside of the copy is
-// an error, and not left out: Muster's own archives have none, so the archive is hostile or broken.
-func (u *untar) name(of string) (string, error) {
-	name := path.Clean(strings.TrimPrefix(of, "./"))
-	if u.rename != nil && filepath.IsLocal(filepath.FromSlash(name)) {
-		name = u.rename(name)
+// leaves is the error for a name outside of the copy.
+func leaves(name string) error {
+	return fmt.Errorf("the archive has the name %q, which leaves the folder; the rest is not unpacked", name)
+}
+
+// name is where in root an entry of this clean name belongs; "" if nowhere.
+func (u *untar) name(clean string) string {
+	if u.rename != nil {
+		return u.rename(clean)
 	}
-	switch {
-	case name == "" || name == ".":
-		return "", nil
-	case !filepath.IsLocal(filepath.FromSlash(name)) || u.depth(name) < 0:
-		return "", fmt.Errorf("the archive has the name %q, which leaves the folder; the rest is not unpacked", of)
-	}
-	return name, nil
+	return clean
 }
 
 // depth is how many directories of the copy are above a name in root: 0 for the copy itself, or for
-// what is in it if it has no name of its own; -1 if the name is not in the copy.
+// what is in it if it has no name of its own; -1 if the name is not in the copy, or means something
+// else on this system.
 func (u *untar) depth(name string) int {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return -1
+	}
 	if u.top == "" {
 		return strings.Count(name, "/")
 	}
@@ -114,17 +113,12 @@ func (u *untar) depth(name string) int {
 }
 
 // entry unpacks one entry. The directories above it are made if the archive has none for them.
-func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
-	// Permissions are kept, but no setuid and no sticky bit: the file was somebody else's.
-	mode := h.FileInfo().Mode().Perm()
-	if h.Typeflag == tar.TypeDir {
+func (u *untar) entry(t io.Reader, e *safetar.Entry, name string) error {
+	if e.Typeflag == tar.TypeDir {
 		if err := u.directory(name); err != nil {
 			return err
 		}
-		if u.folders == nil {
-			u.folders = map[string]folder{}
-		}
-		u.folders[name] = folder{mode, h.ModTime}
+		u.folders.Add(name, e)
 		return nil
 	}
 	if parent := path.Dir(name); parent != "." {
@@ -132,28 +126,22 @@ func (u *untar) entry(t *tar.Reader, h *tar.Header, name string) error {
 			return err
 		}
 	}
-	switch h.Typeflag {
+	switch e.Typeflag {
 	case tar.TypeReg:
-		// Muster never sends holes: a few bytes of archive would become any number of them on the
-		// disk.
-		for key := range h.PAXRecords {
-			if strings.HasPrefix(key, "GNU.sparse.") {
-				return errors.New("the archive has a sparse file, which Muster never writes; the rest is not unpacked")
-			}
-		}
-		return u.file(t, name, mode, h.ModTime)
+		// Permissions are kept, but no setuid and no sticky bit: the file was somebody else's.
+		return u.file(t, name, fs.FileMode(e.Mode).Perm(), e.ModTime)
 	case tar.TypeSymlink:
-		if !u.staysInside(name, h.Linkname) {
-			u.skip("%s is left out: it is a link to %s, outside of the copy", name, h.Linkname)
+		if !u.staysInside(name, e.Linkname) {
+			u.skip("%s is left out: it is a link to %s, outside of the copy", name, e.Linkname)
 			return nil
 		}
 		if err := u.clear(name); err != nil {
 			return err
 		}
 		u.files++
-		return u.root.Symlink(h.Linkname, name)
+		return u.root.Symlink(e.Linkname, name)
 	case tar.TypeLink:
-		return u.hardLink(name, h.Linkname)
+		return u.hardLink(name, e)
 	}
 	u.skip("%s is left out: it is neither file, directory nor link", name)
 	return nil
@@ -188,10 +176,10 @@ func (u *untar) staysInside(name, target string) bool {
 
 // hardLink makes another name for a file of the copy. A hard link to a symbolic link would be one
 // that was never judged.
-func (u *untar) hardLink(name, target string) error {
-	from, err := u.name(target)
-	if err != nil || from == "" {
-		u.skip("%s is left out: it is a link to %s, outside of the copy", name, target)
+func (u *untar) hardLink(name string, e *safetar.Entry) error {
+	from := u.name(e.Target)
+	if e.Target == "" || from == "" || u.depth(from) < 0 {
+		u.skip("%s is left out: it is a link to %s, outside of the copy", name, e.Linkname)
 		return nil
 	}
 	if parent := path.Dir(from); parent != "." {
@@ -302,21 +290,19 @@ func (u *untar) settle(partial, name string) error {
 	return u.root.Rename(partial, name)
 }
 
-// finish gives directories their permissions and times, inner ones first: to write into a directory
-// changes its time.
-func (u *untar) finish() error {
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(u.folders))) {
-		d := u.folders[name]
-		// A later entry may have put something else in its place.
-		if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
-			continue
-		}
-		if err := u.root.Chmod(name, d.mode|0o700); err != nil { // its owner must be able to remove it
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := u.root.Chtimes(name, d.time, d.time); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+// settleFolder gives a directory its permissions and time, unless a later entry has put something
+// else in its place.
+func (u *untar) settleFolder(name string, mode uint32, modified time.Time) error {
+	if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
+		return nil
+	}
+	// Its owner must be able to remove it.
+	err := u.root.Chmod(name, fs.FileMode(mode).Perm()|0o700)
+	if err == nil {
+		err = u.root.Chtimes(name, modified, modified)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
