@@ -76,7 +76,7 @@ var rules = []rule{
 	{place: "internal/sandbox", may: []string{"internal/sandbox/account", "internal/sandbox/execs", "internal/sandbox/files", "internal/sandbox/operation", "internal/sandbox/output", "internal/sandbox/ports", "internal/sandbox/program", "internal/sandbox/system", "internal/wire/init"}},
 	{place: "internal/agent/initbin"},
 	{place: "internal/agent/images/failure", may: []string{"."}, third: []string{"golang.org/x/sys"}},
-	{place: "internal/agent/images/unpack", may: []string{"internal/agent/images/failure"}, third: []string{"golang.org/x/sys"}},
+	{place: "internal/agent/images/unpack", may: []string{"internal/agent/images/failure", "internal/safetar"}, third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/images/source", may: []string{".", "internal/agent/destinations", "internal/agent/images/failure"}, third: []string{"github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/sys"}},
 	{place: "internal/agent/images/layertest", third: []string{"golang.org/x/sys"}},
 	{place: "internal/agent/images", may: []string{".", "internal/agent/contract", "internal/agent/destinations", "internal/agent/images/failure", "internal/agent/images/source", "internal/agent/images/unpack", "internal/wire/agent"}, third: []string{"github.com/google/go-containerregistry", "golang.org/x/sys"}},

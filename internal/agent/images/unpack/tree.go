@@ -286,22 +286,6 @@ func (t *tree) clear(dirFD int, at string, forDir bool) (exists, hidden bool, er
 	return false, isWhiteout(&st), t.remove(at)
 }
 
-// cleanName is the name of an entry, or the target of a link, as a path below the root without
-// dots; empty for the root itself. ok is false if it leads upwards.
-func cleanName(name string) (clean string, ok bool) {
-	var parts []string
-	for part := range strings.SplitSeq(name, "/") {
-		switch part {
-		case "", ".":
-		case "..":
-			return "", false
-		default:
-			parts = append(parts, part)
-		}
-	}
-	return strings.Join(parts, "/"), true
-}
-
 // split is the directory and last part of a clean name.
 func split(clean string) (dir, base string) {
 	if i := strings.LastIndexByte(clean, '/'); i >= 0 {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/internal/agent/images/failure"
+	"github.com/musterhq/muster/internal/safetar"
 )
 
 // unpacker writes the entries of one layer's tar into a tree.
@@ -206,7 +207,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return evil("a size of %d bytes", h.Size)
 	}
 	// The name may say anything: it is cleaned, and then followed part by part.
-	name, ok := cleanName(h.Name)
+	name, ok := safetar.Clean(h.Name)
 	if !ok {
 		return evil("its name leads upwards")
 	}
@@ -337,7 +338,7 @@ func (u *unpacker) again(at string) (int, error) {
 
 // link makes a hard link to a file of this layer.
 func (u *unpacker) link(h *tar.Header, at string) error {
-	target, ok := cleanName(h.Linkname)
+	target, ok := safetar.Clean(h.Linkname)
 	if !ok || target == "" {
 		return evil("a link to %q, which leads out of the layer", failure.Bounded(h.Linkname))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/layertest"
+	"github.com/musterhq/muster/internal/safetar"
 )
 
 type endless struct{}
@@ -184,7 +185,7 @@ func FuzzCleanName(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		clean, ok := cleanName(name)
+		clean, ok := safetar.Clean(name)
 		if !ok {
 			return
 		}
@@ -195,7 +196,7 @@ func FuzzCleanName(f *testing.F) {
 		if filepath.Join(dir, base) != clean && clean != "" || base == ".." || base == "." {
 			t.Errorf("%q → %q + %q", name, dir, base)
 		}
-		if back, ok := cleanName(clean); !ok || back != clean {
+		if back, ok := safetar.Clean(clean); !ok || back != clean {
 			t.Errorf("%q → %q → %q", name, clean, back)
 		}
 	})
