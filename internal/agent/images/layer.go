@@ -201,8 +201,8 @@ func (s *Store) retire(l *layer) {
 	}
 }
 
-// fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes back in use.
-// errDigest if the bytes are not those of the digest.
+// fetchLayer pulls, checks and unpacks a layer and puts it into place. It comes back in use. The
+// error is source.ErrDigest if the bytes are not those of the digest.
 func (s *Store) fetchLayer(f *fetch, src source.Source) (_ *layer, err error) {
 	res := &reservation{s: s}
 	defer res.end()

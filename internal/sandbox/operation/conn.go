@@ -116,7 +116,7 @@ func (o *Conn) makeRoom() {
 	o.from = 0
 }
 
-// WriteFrame sends a frame, and gives up on a client that takes nothing for stallTime.
+// WriteFrame sends a frame, and gives up on a client that takes nothing for StallTime.
 func (o *Conn) WriteFrame(kind initwire.Kind, payload []byte) error {
 	_ = o.Endpoint.SetWriteDeadline(time.Now().Add(StallTime))
 	return initwire.WriteFrame(o.Endpoint, kind, payload)
