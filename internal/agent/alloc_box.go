@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // box is an open sandbox with the number of those who use it; the last closes it.
@@ -50,8 +51,8 @@ func (al *allocation) drop(b *box) {
 }
 
 // openOutput opens the sandbox of an allocation for reading; nil if it never had one, or has none
-// yet and wait is not set. The caller drops it.
-func (al *allocation) openOutput(ctx context.Context, wait bool) (*box, error) {
+// yet and await is not set. The caller drops it.
+func (al *allocation) openOutput(ctx context.Context, await bool) (*box, error) {
 	for {
 		if b := al.hold(); b != nil {
 			return b, nil
@@ -63,7 +64,7 @@ func (al *allocation) openOutput(ctx context.Context, wait bool) (*box, error) {
 		if now.ended {
 			return al.reopen(ctx)
 		}
-		if !wait && !now.begun {
+		if !await && !now.begun {
 			return nil, nil
 		}
 		select {
@@ -71,7 +72,7 @@ func (al *allocation) openOutput(ctx context.Context, wait bool) (*box, error) {
 			return nil, ctx.Err()
 		case <-al.opened:
 		}
-		if !isClosed(al.done) {
+		if !wait.Closed(al.done) {
 			// Open, or closed again in the moment before its end is known.
 			if b := al.hold(); b != nil {
 				return b, nil

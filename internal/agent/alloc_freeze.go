@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -28,7 +29,7 @@ func (al *allocation) settle(ctx context.Context, b *box) {
 		want := al.wantFrozen && al.ready != 0 && al.awake == 0 && !al.stopping && !al.ended && !al.noFreezer
 		is := al.frozen
 		al.mu.Unlock()
-		if want == is || isClosed(b.sandbox.Done()) {
+		if want == is || wait.Closed(b.sandbox.Done()) {
 			return
 		}
 		if err := freezeOrThaw(ctx, b.sandbox, want); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
@@ -43,7 +44,7 @@ func (al *allocation) proveReady(ctx context.Context, b *box, r *wire.Readiness,
 		case why == nil:
 			al.isReady(ctx, b)
 			return
-		case ctx.Err() != nil || isClosed(b.sandbox.Done()):
+		case ctx.Err() != nil || wait.Closed(b.sandbox.Done()):
 			return
 		case r.GiveUpMillis > 0 && time.Since(began) > wire.Millis(r.GiveUpMillis):
 			al.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -148,7 +149,7 @@ func (al *allocation) finish(ctx context.Context, end *wire.AllocReport) {
 		al.ended = true
 	})
 	close(al.done)
-	if !isClosed(al.opened) {
+	if !wait.Closed(al.opened) {
 		close(al.opened)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -131,7 +132,7 @@ func (al *allocation) failed(f *muster.Failure) *wire.AllocReport {
 
 // halted is errHalted if the allocation is to stop or the agent ends.
 func (al *allocation) halted(ctx context.Context) error {
-	if isClosed(al.stop) || ctx.Err() != nil {
+	if wait.Closed(al.stop) || ctx.Err() != nil {
 		return errHalted
 	}
 	return nil
@@ -192,13 +193,4 @@ func (al *allocation) progress() progress {
 	al.mu.Lock()
 	defer al.mu.Unlock()
 	return progress{begun: al.begun, ended: al.ended, stopping: al.stopping}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

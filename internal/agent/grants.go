@@ -7,6 +7,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -63,7 +64,7 @@ func (g *grants) get(ctx context.Context, ref string) (wire.Grant, error) {
 	if w.waiters--; w.waiters == 0 && g.asked[ref] == w {
 		delete(g.asked, ref)
 	}
-	if !isClosed(w.answered) {
+	if !wait.Closed(w.answered) {
 		return wire.Grant{}, contract.Failure(muster.FailureOutside, muster.ReasonImage, "image %s: the server has not said within %s how it is pulled", ref, grantTimeout)
 	}
 	if w.grant.Failure != nil {

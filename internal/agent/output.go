@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/agent/contract"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -49,14 +50,14 @@ func (a *Agent) serveOutput(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if b == nil {
 		// It has no sandbox, or none yet: no output.
-		if isClosed(al.done) {
+		if wait.Closed(al.done) {
 			w.Header().Set(wire.HeaderOutputFinal, "true")
 		}
 		return
 	}
 	defer al.drop(b)
 	c := &copier{w: w, control: http.NewResponseController(w), log: b.sandbox.Output(stream), offset: offset}
-	if err := c.begin(isClosed(b.sandbox.Done())); err != nil {
+	if err := c.begin(wait.Closed(b.sandbox.Done())); err != nil {
 		a.answerOr(w, nil, fmt.Errorf("output of allocation %s: %w", al.id, err))
 		return
 	}
@@ -105,10 +106,10 @@ func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) boo
 	buf := make([]byte, outputBuffer)
 	timer := time.NewTimer(followLongest)
 	defer timer.Stop()
-	for wait := followFirst; ; {
+	for pause := followFirst; ; {
 		// The end is looked at before the output is read: so all that was written before the end is
 		// read.
-		ended := isClosed(done)
+		ended := wait.Closed(done)
 		n, err := c.log.ReadAt(buf, c.offset)
 		if n > 0 {
 			_ = c.control.SetWriteDeadline(time.Now().Add(writeTimeout))
@@ -116,7 +117,7 @@ func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) boo
 				return false
 			}
 			c.offset += int64(n)
-			wait = followFirst
+			pause = followFirst
 		}
 		if err == nil {
 			continue
@@ -127,8 +128,8 @@ func (c *copier) run(ctx context.Context, done <-chan struct{}, follow bool) boo
 		if !follow || ended {
 			return true
 		}
-		timer.Reset(wait)
-		wait = min(2*wait, followLongest)
+		timer.Reset(pause)
+		pause = min(2*pause, followLongest)
 		select {
 		case <-ctx.Done():
 			return false

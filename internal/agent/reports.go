@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -162,7 +163,7 @@ func (a *Agent) sample(ctx context.Context) {
 		if a.node.reporter.idle() {
 			continue
 		}
-		if measured == nil || isClosed(measured) {
+		if measured == nil || wait.Closed(measured) {
 			done := make(chan struct{})
 			measured = done
 			a.node.crew.spawn(func() { defer close(done); a.measure() })

@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/tunnel"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -107,11 +108,11 @@ func (a *Agent) notListening(w http.ResponseWriter, al *allocation) {
 func (a *Agent) holdRunning(w http.ResponseWriter, al *allocation) *box {
 	b := al.hold()
 	switch {
-	case b == nil && isClosed(al.done):
+	case b == nil && wait.Closed(al.done):
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
 	case b == nil:
 		fail(w, http.StatusConflict, fmt.Sprintf("allocation %s does not run yet", al.id))
-	case isClosed(b.sandbox.Done()):
+	case wait.Closed(b.sandbox.Done()):
 		al.drop(b)
 		fail(w, http.StatusGone, fmt.Sprintf("allocation %s has ended", al.id))
 		return nil

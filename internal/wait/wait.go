@@ -1,7 +1,7 @@
 // Package wait has the waits that loops and services share: for some time unless a context ends,
 // for a wake-up that may come from anywhere, for the first end of two contexts, and for the turn to
-// do what only one should do at a time. It starts no goroutines. Pure packages must never import
-// it.
+// do what only one should do at a time. It also tells whether something has ended, without a wait.
+// It starts no goroutines. Pure packages must never import it.
 package wait
 
 import (
@@ -18,6 +18,16 @@ func For(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return ctx.Err() == nil
 	case <-ctx.Done():
+		return false
+	}
+}
+
+// Closed reports whether a channel that nobody sends on is closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
 		return false
 	}
 }

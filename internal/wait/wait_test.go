@@ -94,3 +94,14 @@ func TestOneHasTheTurn(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestClosed(t *testing.T) {
+	c := make(chan struct{})
+	if wait.Closed(c) {
+		t.Error("an open channel is closed")
+	}
+	close(c)
+	if !wait.Closed(c) {
+		t.Error("a closed channel is open")
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
 	"github.com/musterhq/muster/internal/agent/images/unpack"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // fetch is one layer on its way, for all pulls that wait for it.
@@ -76,7 +77,7 @@ func (s *Store) await(ctx context.Context, f *fetch) (*layer, error) {
 	if last && s.fetches[f.blob.Diff.String()] == f {
 		delete(s.fetches, f.blob.Diff.String())
 	}
-	ended := isClosed(f.done)
+	ended := wait.Closed(f.done)
 	s.mu.Unlock()
 	switch {
 	case ended && f.layer != nil: // it came in the same moment, and this waiter was counted as a user
@@ -86,15 +87,6 @@ func (s *Store) await(ctx context.Context, f *fetch) (*layer, error) {
 		<-f.done
 	}
 	return nil, context.Cause(ctx)
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 func (s *Store) runFetch(f *fetch, src source.Source) {

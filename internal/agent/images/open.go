@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster/internal/agent/images/failure"
 	"github.com/musterhq/muster/internal/agent/images/source"
+	"github.com/musterhq/muster/internal/wait"
 )
 
 // Image is an image in use: its layers stay as they are until Release.
@@ -161,7 +162,7 @@ func (s *Store) leavePull(p *pull) {
 	s.mu.Lock()
 	p.waiters--
 	last := p.waiters == 0
-	ended := isClosed(p.done)
+	ended := wait.Closed(p.done)
 	if last && s.pulls[p.key] == p {
 		delete(s.pulls, p.key)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster/internal/sandbox/system"
+	"github.com/musterhq/muster/internal/wait"
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
@@ -77,7 +78,7 @@ func (r *Source) Read() (*Chunk, error) {
 		return true
 	}
 	if waited := r.Endpoint.WhenReadable(try); waited != nil {
-		if !isClosedChan(r.cut) || r.last <= 0 {
+		if !wait.Closed(r.cut) || r.last <= 0 {
 			return nil, waited
 		}
 		err = syscall.EAGAIN
@@ -106,14 +107,4 @@ func (r *Source) Release(b *Chunk) { r.pool.Put(b) }
 func (r *Source) CutOff() {
 	close(r.cut)
 	_ = r.Endpoint.SetReadDeadline(time.Unix(1, 0))
-}
-
-// isClosedChan reports whether a channel that nobody sends on is closed.
-func isClosedChan(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -69,7 +70,7 @@ func (b *sandbox) watchGuard() {
 		case <-b.killed:
 		}
 		t.Stop()
-		if isClosed(b.asked) || isClosed(b.killed) {
+		if wait.Closed(b.asked) || wait.Closed(b.killed) {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -245,7 +246,7 @@ func (n *Node) Dial(ctx context.Context) (net.Conn, error) {
 	if a == nil || cut {
 		return nil, muster.Faultf(muster.FaultUnavailable, "node %s: connection refused", n.cfg.ID)
 	}
-	if isClosed(n.silent) {
+	if wait.Closed(n.silent) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -310,7 +311,7 @@ func (n *Node) Live() []muster.AllocID {
 	defer n.mu.Unlock()
 	var out []muster.AllocID
 	for id, b := range n.sandboxes {
-		if b.report.Status != muster.AllocEnded && !isClosed(b.killed) {
+		if b.report.Status != muster.AllocEnded && !wait.Closed(b.killed) {
 			out = append(out, id)
 		}
 	}

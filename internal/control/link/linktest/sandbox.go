@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/wait"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -57,17 +58,8 @@ func (b *sandbox) kill() { closeOnce(b.killed) }
 
 // closeOnce closes a channel under Node.mu.
 func closeOnce(c chan struct{}) {
-	if !isClosed(c) {
+	if !wait.Closed(c) {
 		close(c)
-	}
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
