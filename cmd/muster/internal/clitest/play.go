@@ -103,7 +103,7 @@ func (s *Server) EndJob(outcome, reason string) {
 
 // Kill takes the server away in the middle of all that it does, until Back. Connections that wait
 // are cut.
-func (s *Server) Kill() { s.Do(func() { s.down = true }) }
+func (s *Server) Kill() { s.Do(func() { s.down, s.kills = true, s.kills+1 }) }
 
 // Back lets the server answer again.
 func (s *Server) Back() { s.Do(func() { s.down = false }) }

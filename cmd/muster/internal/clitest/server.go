@@ -52,6 +52,8 @@ type Server struct {
 	Stopped []string
 	// down says that the server is away: connections are closed without an answer.
 	down bool
+	// kills counts how often it went away: no connection outlives that.
+	kills int
 	// OnSubmit plays what follows a submission, in a goroutine of its own.
 	OnSubmit func(s *Server)
 	// OnStop plays what follows an order to stop, in a goroutine of its own.
@@ -399,7 +401,7 @@ func (s *Server) tell(w http.ResponseWriter, r *http.Request) {
 // over.
 func (s *Server) waitLocked(r *http.Request) bool {
 	// The channel is read with the lock held: a change after that closes it.
-	changed := s.changed
+	changed, kills := s.changed, s.kills
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
@@ -409,7 +411,8 @@ func (s *Server) waitLocked(r *http.Request) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.down
+	// It may be back already when this goroutine runs.
+	return !s.down && s.kills == kills
 }
 
 // cutLocked closes a connection in the middle of an answer: the client cannot take that for the
