@@ -1,10 +1,6 @@
 package api
 
-import (
-	"time"
-
-	"github.com/musterhq/muster"
-)
+import "github.com/musterhq/muster"
 
 // ServerConfig is the file muster.yaml: what a server is told at its start.
 type ServerConfig struct {
@@ -232,147 +228,13 @@ const (
 	PlacementSpread  = "spread"
 )
 
-// Defaults of a server.
+// HolesRefuse is for runtime_holes of a pool: no containers by a program with known holes.
+const HolesRefuse = "refuse"
+
+// Defaults that an agent and other systems' APIs know without the file.
 const (
-	DefaultListen    = "127.0.0.1:4750"
-	DefaultBlobQuota = Size(20 << 30)
-	DefaultRetention = Duration(24 * time.Hour)
-	// DefaultKeptAttempts of a member.
-	DefaultKeptAttempts = 5
-	DefaultPoolMax      = 100
-	DefaultIdleTimeout  = Duration(time.Minute)
-	DefaultBootTimeout  = Duration(5 * time.Minute)
-	DefaultGrace        = Duration(time.Minute)
-	DefaultExecTimeout  = Duration(time.Minute)
-	// MinToken is how short a token of an operator's own may be.
-	MinToken         = 16
-	DefaultBootProbe = Duration(30 * time.Second)
-	DefaultLease     = Duration(time.Hour)
-	DefaultHostDir   = "/var/lib/muster"
-	DefaultShutdown  = "poweroff"
-	// DefaultPriceFactor lets the next size of a family stand in for one that is sold out: most ladders double.
-	DefaultPriceFactor = 2.0
-	// HolesRefuse is for runtime_holes of a pool: no containers by a program with known holes.
-	HolesRefuse = "refuse"
 	// DefaultMemoryReserve is what Poseidon sets aside for a runner.
 	DefaultMemoryReserve Size = 16 << 20
 	// DefaultInputLimit is how large an input from a URL may be, the same as one that is uploaded.
 	DefaultInputLimit Size = 4 << 30
 )
-
-// Defaults fills in what was left out, but for data_dir, blob.url (the
-// directory blobs in data_dir) and low_water, which the server knows when it
-// starts. Doing it twice changes nothing more.
-func (s *ServerConfig) Defaults() {
-	fill(&s.Listen, DefaultListen)
-	fill(&s.Log.Format, "text")
-	fill(&s.Log.Level, "info")
-	fill(&s.Blob.Quota, DefaultBlobQuota)
-	fill(&s.Retention.Jobs, DefaultRetention)
-	fill(&s.Retention.Nodes, DefaultRetention)
-	fill(&s.Retention.Attempts, DefaultKeptAttempts)
-	fill(&s.Blob.Retention, s.Retention.Jobs)
-	if p := s.Compat.Poseidon; p != nil {
-		fill(&p.MemoryReserve, DefaultMemoryReserve)
-		fill(&p.Namespace, string(muster.DefaultNamespace))
-	}
-	for i := range s.Providers {
-		s.Providers[i].defaults()
-	}
-	for i := range s.Pools {
-		p := &s.Pools[i]
-		if len(p.Offerings) == 0 {
-			p.Offerings = s.offerings(p.Provider)
-		}
-		fill(&p.Max, max(DefaultPoolMax, p.Min))
-		fill(&p.IdleTimeout, DefaultIdleTimeout)
-		fill(&p.BootTimeout, DefaultBootTimeout)
-		fill(&p.Grace, DefaultGrace)
-		fill(&p.Fence, p.Grace/2)
-		fill(&p.MaxLaunching, p.Max)
-		fill(&p.PriceFactor, DefaultPriceFactor)
-		fill(&p.InputLimit, DefaultInputLimit)
-		fill(&p.Placement, PlacementBinpack)
-		p.BootProbe.defaults()
-		if v := s.provider(p.Provider); v != nil && v.ShutdownEndsBilling {
-			fill(&p.Lease, DefaultLease)
-		}
-	}
-}
-
-func (p *ProviderSpec) defaults() {
-	for j := range p.Offerings {
-		o := &p.Offerings[j]
-		fill(&o.Market, string(muster.OnDemand))
-		for k := range o.Devices {
-			fill(&o.Devices[k].Kind, DefaultDeviceKind)
-			fill(&o.Devices[k].Count, 1)
-		}
-	}
-	if p.Type == ProviderExec {
-		fill(&p.Timeout, DefaultExecTimeout)
-	}
-	if p.SSH != nil {
-		fill(&p.SSH.User, "root")
-		fill(&p.SSH.Dir, DefaultHostDir)
-		fill(&p.SSH.Shutdown, DefaultShutdown)
-	}
-	p.BootProbe.defaults()
-}
-
-func (p *ProbeSpec) defaults() {
-	if p.Command != "" {
-		fill(&p.Timeout, DefaultBootProbe)
-	}
-}
-
-// provider is the one of a name, or nil.
-func (s *ServerConfig) provider(name string) *ProviderSpec {
-	for i := range s.Providers {
-		if s.Providers[i].Name == name {
-			return &s.Providers[i]
-		}
-	}
-	return nil
-}
-
-// offerings are the names of what a provider sells; of a program they are not known beforehand.
-func (s *ServerConfig) offerings(provider string) []string {
-	p := s.provider(provider)
-	if p == nil {
-		return nil
-	}
-	var names []string
-	for j := range p.Offerings {
-		names = append(names, p.Offerings[j].Name)
-	}
-	for j := range p.Hosts {
-		if p.Hosts[j].Offering == "" {
-			names = append(names, p.Hosts[j].Name)
-		}
-	}
-	return names
-}
-
-// DefaultDevConfig is what muster dev runs with on a host of so many cores and
-// so much memory: one local provider with an offering of one core and one of
-// the whole host, and a pool of both. A quarter of the memory is left to the host.
-// DataDir is for the caller to set.
-func DefaultDevConfig(cpus int, memory muster.Bytes) ServerConfig {
-	cpus = max(cpus, 1)
-	usable := max(Size(memory-memory/4)/Size(muster.MiB)*Size(muster.MiB), 64*Size(muster.MiB))
-	share := max(usable/Size(cpus)/Size(muster.MiB)*Size(muster.MiB), 64*Size(muster.MiB))
-	offerings := []OfferingSpec{{Name: "small", CPU: 1, Memory: share, Disk: devDisk, Price: 0.01, Max: cpus}}
-	if cpus > 1 {
-		offerings = append(offerings, OfferingSpec{Name: "large", CPU: float64(cpus), Memory: usable, Disk: devDisk, Price: 0.01 * float64(cpus), Max: 1})
-	}
-	c := ServerConfig{
-		Providers: []ProviderSpec{{Name: ProviderLocal, Type: ProviderLocal, Offerings: offerings}},
-		Pools:     []PoolSpec{{Name: "dev", Provider: ProviderLocal, Max: cpus}},
-	}
-	c.Defaults()
-	return c
-}
-
-// devDisk is what a dev node claims to have of disk: it shares the host's.
-const devDisk = Size(10 << 30)

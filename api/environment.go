@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/validate"
 )
 
 // EnvironmentSpec is an environment as users write it: a template for runners, and
@@ -144,17 +145,17 @@ func (s *EnvironmentSpec) Job() *JobSpec {
 
 // Validate tells all that is wrong with an environment that is set, or nil.
 // Locations are as of JobSpec.Validate.
-func (s *EnvironmentSpec) Validate() []ProblemField { return s.check((*JobSpec).Validate) }
+func (s *EnvironmentSpec) Validate() []ProblemField { return s.check(checkSubmitted) }
 
 // ValidateFile is Validate for an environment as it stands in a file, where inputs may still name local files.
-func (s *EnvironmentSpec) ValidateFile() []ProblemField { return s.check((*JobSpec).ValidateFile) }
+func (s *EnvironmentSpec) ValidateFile() []ProblemField { return s.check(checkJob) }
 
-func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemField {
+func (s *EnvironmentSpec) check(job func(*JobSpec) *checks) []ProblemField {
 	c := &checks{}
 	if s.Name == "" {
-		c.add("name", "is missing; give the environment a name, by which it is claimed")
+		c.Add("name", "is missing; give the environment a name, by which it is claimed")
 	} else {
-		c.name("name", s.Name)
+		c.Name("name", s.Name)
 	}
 	j := s.job()
 	if len(j.Command) == 0 {
@@ -164,7 +165,7 @@ func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemFiel
 		j.Entrypoint = nil
 	}
 	j.Ready = nil
-	c.problems = append(c.problems, job(j)...)
+	c.Problems = append(c.Problems, job(j).Problems...)
 	c.readiness(s.Ready)
 	c.warm(&s.Warm)
 	for _, d := range []struct {
@@ -177,19 +178,19 @@ func (s *EnvironmentSpec) check(job func(*JobSpec) []ProblemField) []ProblemFiel
 	}
 	c.duration("max_ttl", s.MaxTTL, MaxClaimTime)
 	if s.MaxTTL > 0 && s.TTL != nil && *s.TTL > s.MaxTTL {
-		c.add("ttl", "is %s, more than max_ttl (%s)", *s.TTL, s.MaxTTL)
+		c.Add("ttl", "is %s, more than max_ttl (%s)", *s.TTL, s.MaxTTL)
 	}
 	if b := s.Alert.Below; !(b >= 0 && b <= 1) {
-		c.add("alert.below", "is %s; it is a fraction, 0 to 1", number(b))
+		c.Add("alert.below", "is %s; it is a fraction, 0 to 1", validate.Number(b))
 	}
 	c.duration("alert.for", s.Alert.For, MaxTimeout)
-	return c.problems
+	return c.fields()
 }
 
 func (c *checks) warm(w *WarmSpec) {
 	within := func(location string, n int) bool {
 		if n < 0 || n > MaxWarm {
-			c.add(location, "is %d; it is 0 to %d", n, MaxWarm)
+			c.Add(location, "is %d; it is 0 to %d", n, MaxWarm)
 			return false
 		}
 		return true
@@ -198,14 +199,14 @@ func (c *checks) warm(w *WarmSpec) {
 	derived := w.Min != nil && w.Max == *w.Min || w.Target != nil && w.Max == *w.Target
 	ok := derived || within("warm.max", w.Max)
 	if w.Min != nil && within("warm.min", *w.Min) && ok && w.Max > 0 && *w.Min > w.Max {
-		c.add("warm.min", "is %d, more than warm.max (%d)", *w.Min, w.Max)
+		c.Add("warm.min", "is %d, more than warm.max (%d)", *w.Min, w.Max)
 	}
 	if t := w.Target; t != nil && within("warm.target", *t) && ok {
 		if w.Max > 0 && *t > w.Max {
-			c.add("warm.target", "is %d, more than warm.max (%d)", *t, w.Max)
+			c.Add("warm.target", "is %d, more than warm.max (%d)", *t, w.Max)
 		}
 		if w.Min != nil && *t < *w.Min {
-			c.add("warm.target", "is %d, less than warm.min (%d)", *t, *w.Min)
+			c.Add("warm.target", "is %d, less than warm.min (%d)", *t, *w.Min)
 		}
 	}
 	c.duration("warm.quiet", w.Quiet, MaxTimeout)

@@ -1,8 +1,6 @@
 package api
 
-import (
-	"time"
-)
+import "time"
 
 // JobSpec is a job as users write it, in YAML or JSON. A field left out means
 // its default. Where 0 could not be told from "left out", 0 means the default

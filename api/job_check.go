@@ -1,8 +1,7 @@
 package api
 
 import (
-	"fmt"
-	"math"
+	"maps"
 	"net/netip"
 	"net/url"
 	"path"
@@ -14,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/validate"
 )
 
 // Limits of a job. Each is named in the message of who goes past it.
@@ -31,62 +31,56 @@ const (
 	MaxContentBytes = 64 << 10
 	MinOutputLimit  = Size(64 << 10)
 	MaxOutputLimit  = Size(16 << 30)
-	MaxListLen      = 1000 // of inputs, outputs, constraints, values, restart.on
+	MaxListLen      = validate.MaxListLen // of inputs, outputs, constraints, values, restart.on
 	// MaxArgBytes is what Linux takes as one argument or environment entry at most.
 	MaxArgBytes = 128<<10 - 1
-	// maxProblems bounds an answer: a spec of a million wrong arguments has one cause.
-	maxProblems = 50
 )
 
 // Validate tells all that is wrong with a spec that is submitted, or nil.
 // Locations are paths as "count", "resources.cpu", "inputs[2].path". Zero
 // values stand for defaults and are right. It never panics, whatever the bytes.
-func (s *JobSpec) Validate() []ProblemField {
+func (s *JobSpec) Validate() []ProblemField { return checkSubmitted(s).fields() }
+
+func checkSubmitted(s *JobSpec) *checks {
 	c := checkJob(s)
 	for i := range s.Inputs {
 		if s.Inputs[i].File != "" {
-			c.add(index("inputs", i)+".file", "is for job files that the CLI reads; upload the file (PUT /v1/uploads/{digest}) and give its digest")
+			c.Add(validate.Index("inputs", i)+".file", "is for job files that the CLI reads; upload the file (PUT /v1/uploads/{digest}) and give its digest")
 		}
 	}
-	return c.problems
+	return c
 }
 
 // ValidateFile is Validate for a spec as it stands in a job file, where inputs
 // may still name local files that the CLI is going to upload.
-func (s *JobSpec) ValidateFile() []ProblemField { return checkJob(s).problems }
+func (s *JobSpec) ValidateFile() []ProblemField { return checkJob(s).fields() }
 
 // checks gathers what is wrong.
-type checks struct {
-	problems []ProblemField
-	more     int
-}
+type checks struct{ validate.Checks }
 
-func (c *checks) add(location, format string, args ...any) {
-	if len(c.problems) >= maxProblems {
-		// The last place tells how many there are from it on.
-		c.more++
-		c.problems[maxProblems-1].Message = fmt.Sprintf("is the first of %d further problems that are not listed", c.more+1)
-		return
+// fields are the problems as the API shows them.
+func (c *checks) fields() []ProblemField {
+	var out []ProblemField
+	for _, p := range c.Problems {
+		out = append(out, ProblemField(p))
 	}
-	c.problems = append(c.problems, ProblemField{Location: location, Message: fmt.Sprintf(format, args...)})
+	return out
 }
-
-func index(field string, i int) string { return fmt.Sprintf("%s[%d]", field, i) }
 
 func checkJob(s *JobSpec) *checks {
 	c := &checks{}
 	if s.Name != "" {
-		c.name("name", s.Name)
+		c.Name("name", s.Name)
 	}
 	if s.Namespace != "" {
-		c.name("namespace", s.Namespace)
+		c.Name("namespace", s.Namespace)
 	}
 	c.kind(s)
 	if s.Count < 0 || s.Count > MaxCount {
-		c.add("count", "is %d; a job has 1 to %d members", s.Count, MaxCount)
+		c.Add("count", "is %d; a job has 1 to %d members", s.Count, MaxCount)
 	}
 	if p := s.Priority; p != nil && (*p < muster.MinPriority || *p > muster.MaxPriority) {
-		c.add("priority", "is %d; it is %d to %d, higher first", *p, muster.MinPriority, muster.MaxPriority)
+		c.Add("priority", "is %d; it is %d to %d, higher first", *p, muster.MinPriority, muster.MaxPriority)
 	}
 	c.command(s)
 	c.env(s.Env)
@@ -97,9 +91,9 @@ func checkJob(s *JobSpec) *checks {
 	c.isolation(s)
 	if w := s.Workdir; w != "" {
 		if !strings.HasPrefix(w, "/") || path.Clean(w) != w {
-			c.add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", quote(w))
+			c.Add("workdir", "is %s; give an absolute path without . or .. in it, or leave it out for a fresh directory", validate.Quote(w))
 		} else {
-			c.text("workdir", w, 4095)
+			c.Text("workdir", w, 4095)
 		}
 	}
 	c.resources(s)
@@ -108,82 +102,52 @@ func checkJob(s *JobSpec) *checks {
 	c.duration("kill_grace", s.KillGrace, MaxKillGrace)
 	c.placement(s)
 	if s.Pool != "" {
-		c.name("pool", s.Pool)
+		c.Name("pool", s.Pool)
 	}
 	if why := muster.CheckAffinityKey(s.Affinity); why != "" {
-		c.add("affinity", "%s", why)
+		c.Add("affinity", "%s", why)
 	}
 	c.inputs(s.Inputs)
 	c.outputs(s.Outputs)
 	if l := s.OutputLimit; l != 0 && (l < MinOutputLimit || l > MaxOutputLimit) {
-		c.add("output_limit", "is %s; it is %s to %s", l, MinOutputLimit, MaxOutputLimit)
+		c.Add("output_limit", "is %s; it is %s to %s", l, MinOutputLimit, MaxOutputLimit)
 	}
 	if n := len(s.Canonical()); n > MaxSpecBytes {
-		c.add("", "the job is %s as JSON and may be %s; give large data as inputs with a digest", muster.Bytes(n), muster.Bytes(MaxSpecBytes))
+		c.Add("", "the job is %s as JSON and may be %s; give large data as inputs with a digest", muster.Bytes(n), muster.Bytes(MaxSpecBytes))
 	}
 	return c
-}
-
-func (c *checks) name(location, name string) {
-	if err := muster.CheckName(name); err != nil {
-		c.add(location, "%v", err)
-	}
-}
-
-// text refuses what no command line, environment or path can hold, and what
-// would not come back the same out of JSON.
-func (c *checks) text(location, s string, most int) bool {
-	switch {
-	case strings.IndexByte(s, 0) >= 0:
-		c.add(location, "has a NUL byte, which nothing on Linux can be given")
-	case !utf8.ValidString(s):
-		c.add(location, "is not UTF-8 text; give other bytes in a file, as an input")
-	case len(s) > most:
-		c.add(location, "has %d bytes; at most %d can be passed", len(s), most)
-	default:
-		return true
-	}
-	return false
-}
-
-func (c *checks) count(location string, n int) bool {
-	if n > MaxListLen {
-		c.add(location, "has %d entries; at most %d", n, MaxListLen)
-		return false
-	}
-	return true
 }
 
 func (c *checks) command(s *JobSpec) {
 	if len(s.Command) == 0 {
 		if s.Image == "" {
-			c.add("command", "is missing; give the program and its arguments, as [echo, hello]")
+			c.Add("command", "is missing; give the program and its arguments, as [echo, hello]")
 		}
 		return
 	}
 	if s.Command[0] == "" && s.Image == "" {
-		c.add("command[0]", "is empty; it is the program to run")
+		c.Add("command[0]", "is empty; it is the program to run")
 	}
 	for i, a := range s.Command {
-		c.text(index("command", i), a, MaxArgBytes)
+		c.Text(validate.Index("command", i), a, MaxArgBytes)
 	}
 }
 
 func (c *checks) env(env map[string]string) {
-	for _, k := range sortedKeys(env) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		location := "env." + k
 		switch {
 		case k == "":
-			c.add("env", "has an empty name")
+			c.Add("env", "has an empty name")
 			continue
 		case !utf8.ValidString(k) || strings.ContainsAny(k, "=\x00") || strings.ContainsFunc(k, unicode.IsControl):
-			c.add("env", "has the name %s; a name has no =, no NUL and no control characters", quote(k))
+			c.Add("env", "has the name %s; a name has no =, no NUL and no control characters", validate.Quote(k))
 			continue
 		case strings.HasPrefix(k, "MUSTER_"):
-			c.add(location, "is reserved: names that begin with MUSTER_ are set by Muster")
+			c.Add(location, "is reserved: names that begin with MUSTER_ are set by Muster")
 			continue
 		}
-		c.text(location, env[k], MaxArgBytes-len(k)-1)
+		c.Text(location, env[k], MaxArgBytes-len(k)-1)
 	}
 }
 
@@ -197,15 +161,15 @@ func (c *checks) image(s string) {
 	for _, source := range []string{ImageLayout, ImageArchive} {
 		if where, ok := strings.CutPrefix(s, source); ok {
 			if !strings.HasPrefix(where, "/") {
-				c.add("image", "is %s; give an absolute path on the node, as %s/images/app", quote(s), source)
+				c.Add("image", "is %s; give an absolute path on the node, as %s/images/app", validate.Quote(s), source)
 			} else {
-				c.text("image", s, 4095)
+				c.Text("image", s, 4095)
 			}
 			return
 		}
 	}
 	if len(s) > 512 || !imageReference.MatchString(s) {
-		c.add("image", "is %s; write it as registry/name:tag or name@sha256:digest, the name in lower case", quote(s))
+		c.Add("image", "is %s; write it as registry/name:tag or name@sha256:digest, the name in lower case", validate.Quote(s))
 	}
 }
 
@@ -220,13 +184,13 @@ func (c *checks) isolation(s *JobSpec) {
 		switch {
 		case f.value == "":
 		case s.Image == "" && f.value != string(muster.IsolationProcess):
-			c.add(f.location, "needs an image: without one it is a process of its node")
-		case len(f.value) > 64 || !plainWord(f.value) || strings.Contains(f.value, "/"):
-			c.add(f.location, "is %s; a name has 1 to 64 letters, digits and . _ -", quote(f.value))
+			c.Add(f.location, "needs an image: without one it is a process of its node")
+		case len(f.value) > 64 || !validate.PlainWord(f.value) || strings.Contains(f.value, "/"):
+			c.Add(f.location, "is %s; a name has 1 to 64 letters, digits and . _ -", validate.Quote(f.value))
 		}
 	}
 	if s.Runtime != "" && s.Image == "" && s.Runtime == string(muster.IsolationProcess) {
-		c.add("runtime", "needs an image: without one it is a process of its node")
+		c.Add("runtime", "needs an image: without one it is a process of its node")
 	}
 }
 
@@ -236,16 +200,16 @@ func (c *checks) readiness(r *ReadySpec) {
 		return
 	}
 	if len(r.Command) == 0 || r.Command[0] == "" {
-		c.add("ready.command", "is missing; give the program and its arguments, as [test, -e, /tmp/up]")
+		c.Add("ready.command", "is missing; give the program and its arguments, as [test, -e, /tmp/up]")
 	}
 	for i, a := range r.Command {
-		c.text(index("ready.command", i), a, MaxArgBytes)
+		c.Text(validate.Index("ready.command", i), a, MaxArgBytes)
 	}
 	c.duration("ready.interval", r.Interval, MaxReadyTime)
 	c.duration("ready.timeout", r.Timeout, MaxReadyTime)
 	c.duration("ready.give_up", r.GiveUp, MaxTimeout)
 	if r.Interval > 0 && r.Interval < MinReadyInterval {
-		c.add("ready.interval", "is %s; at least %s", r.Interval, MinReadyInterval)
+		c.Add("ready.interval", "is %s; at least %s", r.Interval, MinReadyInterval)
 	}
 }
 
@@ -260,46 +224,46 @@ func (c *checks) container(s *JobSpec) {
 			{"network", s.Network != "" && s.Network != string(muster.NetworkHost)}, {"egress", len(s.Egress) > 0}, {"ports", len(s.Ports) > 0},
 		} {
 			if f.given {
-				c.add(f.location, "needs an image: a job without one is a process of its node")
+				c.Add(f.location, "needs an image: a job without one is a process of its node")
 			}
 		}
 		return
 	}
 	for i, a := range s.Entrypoint {
-		c.text(index("entrypoint", i), a, MaxArgBytes)
+		c.Text(validate.Index("entrypoint", i), a, MaxArgBytes)
 	}
-	if c.text("user", s.User, 256) && (strings.ContainsFunc(s.User, unicode.IsSpace) || strings.Count(s.User, ":") > 1) {
-		c.add("user", "is %s; write it as NAME, UID, NAME:GROUP or UID:GID", quote(s.User))
+	if c.Text("user", s.User, 256) && (strings.ContainsFunc(s.User, unicode.IsSpace) || strings.Count(s.User, ":") > 1) {
+		c.Add("user", "is %s; write it as NAME, UID, NAME:GROUP or UID:GID", validate.Quote(s.User))
 	}
 	if s.Hostname != "" && !isHostname(s.Hostname) {
-		c.add("hostname", "is %s; it is 1 to 63 letters, digits, dots and dashes, and each part between dots begins and ends with a letter or digit", quote(s.Hostname))
+		c.Add("hostname", "is %s; it is 1 to 63 letters, digits, dots and dashes, and each part between dots begins and ends with a letter or digit", validate.Quote(s.Hostname))
 	}
 	switch muster.NetworkMode(s.Network) {
 	case "", muster.NetworkBridge:
 	case muster.NetworkNone, muster.NetworkHost:
 		if s.Hostname != "" && s.Network == string(muster.NetworkHost) {
-			c.add("hostname", "is given with network host, where the name is the node's")
+			c.Add("hostname", "is given with network host, where the name is the node's")
 		}
 		if len(s.Egress) > 0 {
-			c.add("egress", "is given with network %s; it is about bridge", s.Network)
+			c.Add("egress", "is given with network %s; it is about bridge", s.Network)
 		}
 		if len(s.Ports) > 0 {
-			c.add("ports", "are given with network %s; they are about bridge", s.Network)
+			c.Add("ports", "are given with network %s; they are about bridge", s.Network)
 		}
 	default:
-		c.add("network", "is %s; it is none, bridge or host", quote(s.Network))
+		c.Add("network", "is %s; it is none, bridge or host", validate.Quote(s.Network))
 	}
-	if c.count("egress", len(s.Egress)) {
+	if c.Count("egress", len(s.Egress)) {
 		for i, e := range s.Egress {
 			if p, err := netip.ParsePrefix(e); err != nil || p.Masked() != p {
-				c.add(index("egress", i), "is %s; write a network as 10.0.0.0/8, one address as 192.0.2.1/32", quote(e))
+				c.Add(validate.Index("egress", i), "is %s; write a network as 10.0.0.0/8, one address as 192.0.2.1/32", validate.Quote(e))
 			}
 		}
 	}
-	if c.count("ports", len(s.Ports)) {
+	if c.Count("ports", len(s.Ports)) {
 		for i, p := range s.Ports {
 			if p < 1 || p > 65535 {
-				c.add(index("ports", i), "is %d; a port is 1 to 65535", p)
+				c.Add(validate.Index("ports", i), "is %d; a port is 1 to 65535", p)
 			}
 		}
 	}
@@ -309,44 +273,37 @@ func (c *checks) resources(s *JobSpec) {
 	r := &s.Resources
 	c.named(s)
 	if m := r.MemoryMax; m != 0 && m < max(r.Memory, MinMemory) {
-		c.add("resources.memory_max", "is %s; it is at least memory (%s), or left out", m, max(r.Memory, MinMemory))
+		c.Add("resources.memory_max", "is %s; it is at least memory (%s), or left out", m, max(r.Memory, MinMemory))
 	}
 	if v := r.CPU; v != 0 && !(v >= MinCPU && v <= MaxCPU) { // so written, NaN is refused as well
-		c.add("resources.cpu", "is %s; it is %g to %d cores, as 0.5", number(v), MinCPU, MaxCPU)
+		c.Add("resources.cpu", "is %s; it is %g to %d cores, as 0.5", validate.Number(v), MinCPU, MaxCPU)
 	}
 	if r.Memory != 0 && r.Memory < MinMemory {
-		c.add("resources.memory", "is %d bytes; at least %s is needed, with its unit, as 64MiB", int64(r.Memory), MinMemory)
+		c.Add("resources.memory", "is %d bytes; at least %s is needed, with its unit, as 64MiB", int64(r.Memory), MinMemory)
 	}
 	if r.Disk < 0 {
-		c.add("resources.disk", "is %d bytes; it cannot be negative", int64(r.Disk))
+		c.Add("resources.disk", "is %d bytes; it cannot be negative", int64(r.Disk))
 	}
 	if v := r.CPUMax; v != 0 && !(v >= MinCPUMax && v <= MaxCPU) {
-		c.add("resources.cpu_max", "is %s; it is %g to %d cores, as 1.5, or left out for no limit", number(v), MinCPUMax, MaxCPU)
+		c.Add("resources.cpu_max", "is %s; it is %g to %d cores, as 1.5, or left out for no limit", validate.Number(v), MinCPUMax, MaxCPU)
 	}
 	if r.Pids < 0 || r.Pids > MaxPids {
-		c.add("resources.pids", "is %d; it is 1 to %d processes and threads", r.Pids, MaxPids)
+		c.Add("resources.pids", "is %d; it is 1 to %d processes and threads", r.Pids, MaxPids)
 	}
-}
-
-func number(v float64) string {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return "not a number"
-	}
-	return fmt.Sprintf("%g", v)
 }
 
 func (c *checks) restart(r *RestartSpec) {
 	if r.Attempts < 0 || r.Attempts > MaxAttempts {
-		c.add("restart.attempts", "is %d; it is 1 to %d", r.Attempts, MaxAttempts)
+		c.Add("restart.attempts", "is %d; it is 1 to %d", r.Attempts, MaxAttempts)
 	}
 	if r.Attempts > 1 && r.Attempts <= MaxAttempts && len(r.On) == 0 {
-		c.add("restart.attempts", "is %d, and restart.on names no end that is tried again; say on: [any], or which", r.Attempts)
+		c.Add("restart.attempts", "is %d, and restart.on names no end that is tried again; say on: [any], or which", r.Attempts)
 	}
-	if c.count("restart.on", len(r.On)) {
+	if c.Count("restart.on", len(r.On)) {
 		var on RestartOn
 		for i, v := range r.On {
 			if err := on.add(v); err != nil {
-				c.add(index("restart.on", i), "%v", err)
+				c.Add(validate.Index("restart.on", i), "%v", err)
 			}
 		}
 	}
@@ -354,36 +311,24 @@ func (c *checks) restart(r *RestartSpec) {
 	c.duration("restart.backoff_max", r.BackoffMax, MaxTimeout)
 	c.duration("restart.give_up", r.GiveUp, MaxTimeout)
 	if r.BackoffMax > 0 && r.Backoff > r.BackoffMax {
-		c.add("restart.backoff_max", "is %s, shorter than backoff (%s)", r.BackoffMax, r.Backoff)
+		c.Add("restart.backoff_max", "is %s, shorter than backoff (%s)", r.BackoffMax, r.Backoff)
 	}
 }
 
 func (c *checks) duration(location string, d, most Duration) {
-	switch {
-	case d < 0:
-		c.add(location, "is %s; it cannot be negative", d)
-	case d > most:
-		c.add(location, "is %s; at most %s", d, most)
-	}
-}
-
-// plainWord holds for what needs no quotes anywhere.
-func plainWord(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool {
-		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-/", r)
-	})
+	validate.AtMost(&c.Checks, location, d, most)
 }
 
 func (c *checks) inputs(list []InputSpec) {
-	if !c.count("inputs", len(list)) {
+	if !c.Count("inputs", len(list)) {
 		return
 	}
 	paths := map[string]int{}
 	for i := range list {
-		in, at := &list[i], index("inputs", i)
+		in, at := &list[i], validate.Index("inputs", i)
 		if c.path(at+".path", in.Path) {
 			if first, twice := paths[plainPath(in.Path)]; twice {
-				c.add(at+".path", "is that of inputs[%d] as well", first)
+				c.Add(at+".path", "is that of inputs[%d] as well", first)
 			} else {
 				paths[plainPath(in.Path)] = i
 			}
@@ -391,14 +336,14 @@ func (c *checks) inputs(list []InputSpec) {
 		c.source(at, in)
 		if in.Mode != "" {
 			if _, ok := parseMode(in.Mode); !ok {
-				c.add(at+".mode", "is %s; write permission bits in octal, 0000 to 0777, as 0755", quote(in.Mode))
+				c.Add(at+".mode", "is %s; write permission bits in octal, 0000 to 0777, as 0755", validate.Quote(in.Mode))
 			}
 		}
 	}
 	for i := range list {
 		for dir := path.Dir(plainPath(list[i].Path)); dir != "." && dir != "/"; dir = path.Dir(dir) {
 			if file, taken := paths[dir]; taken {
-				c.add(index("inputs", i)+".path", "is inside %s, which inputs[%d] makes a file", quote(dir), file)
+				c.Add(validate.Index("inputs", i)+".path", "is inside %s, which inputs[%d] makes a file", validate.Quote(dir), file)
 				break
 			}
 		}
@@ -415,32 +360,32 @@ func (c *checks) source(at string, in *InputSpec) {
 	}
 	switch {
 	case ways == 0:
-		c.add(at, "has no source; give one of content, file, digest, or url with digest")
+		c.Add(at, "has no source; give one of content, file, digest, or url with digest")
 	case ways > 1:
-		c.add(at, "has more than one source; give one of content, file, digest, or url with digest")
+		c.Add(at, "has more than one source; give one of content, file, digest, or url with digest")
 	case in.Content != nil && len(*in.Content) > MaxContentBytes:
-		c.add(at+".content", "has %d bytes; at most %d can stand here, give a larger one as file", len(*in.Content), MaxContentBytes)
+		c.Add(at+".content", "has %d bytes; at most %d can stand here, give a larger one as file", len(*in.Content), MaxContentBytes)
 	case in.Content != nil && !utf8.ValidString(*in.Content):
-		c.add(at+".content", "is not UTF-8 text; give other bytes as file")
+		c.Add(at+".content", "is not UTF-8 text; give other bytes as file")
 	case in.URL != "" && in.Digest == "":
-		c.add(at+".digest", "is missing; with a url it says what must arrive, as sha256:<64 hex digits>")
+		c.Add(at+".digest", "is missing; with a url it says what must arrive, as sha256:<64 hex digits>")
 	}
 	if in.Digest != "" && !IsDigest(in.Digest) {
-		c.add(at+".digest", "is %s; write it as sha256:<64 lower-case hex digits>", quote(in.Digest))
+		c.Add(at+".digest", "is %s; write it as sha256:<64 lower-case hex digits>", validate.Quote(in.Digest))
 	}
 	if in.Digest != "" && (in.Content != nil || in.File != "") {
-		c.add(at+".digest", "goes with url or stands alone; content and file need none")
+		c.Add(at+".digest", "goes with url or stands alone; content and file need none")
 	}
 	if in.URL != "" {
 		u, err := url.Parse(in.URL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || len(in.URL) > 8192 {
-			c.add(at+".url", "is %s; write an http or https address", quote(in.URL))
+			c.Add(at+".url", "is %s; write an http or https address", validate.Quote(in.URL))
 		} else if u.User != nil {
-			c.add(at+".url", "has a user or password in it, which everybody would see who may look at the job; use a presigned address, or upload the file")
+			c.Add(at+".url", "has a user or password in it, which everybody would see who may look at the job; use a presigned address, or upload the file")
 		}
 	}
 	if in.File != "" {
-		c.text(at+".file", in.File, 4095)
+		c.Text(at+".file", in.File, 4095)
 	}
 }
 
@@ -451,18 +396,18 @@ func IsDigest(s string) bool {
 }
 
 func (c *checks) outputs(list []OutputSpec) {
-	if !c.count("outputs", len(list)) {
+	if !c.Count("outputs", len(list)) {
 		return
 	}
 	seen := map[string]int{}
 	for i := range list {
-		at := index("outputs", i) + ".path"
+		at := validate.Index("outputs", i) + ".path"
 		if !c.path(at, list[i].Path) {
 			continue
 		}
 		p := plainPath(list[i].Path)
 		if first, twice := seen[p]; twice {
-			c.add(at, "is that of outputs[%d] as well", first)
+			c.Add(at, "is that of outputs[%d] as well", first)
 			continue
 		}
 		seen[p] = i
@@ -473,34 +418,25 @@ func (c *checks) outputs(list []OutputSpec) {
 func (c *checks) path(location, p string) bool {
 	switch {
 	case p == "":
-		c.add(location, "is missing; give a path below the work directory")
+		c.Add(location, "is missing; give a path below the work directory")
 		return false
 	case strings.HasPrefix(p, "/"):
-		c.add(location, "is %s; give it relative to the work directory, without the leading /", quote(p))
+		c.Add(location, "is %s; give it relative to the work directory, without the leading /", validate.Quote(p))
 		return false
 	case slices.Contains(strings.Split(p, "/"), ".."):
-		c.add(location, "is %s; a path cannot leave the work directory with ..", quote(p))
+		c.Add(location, "is %s; a path cannot leave the work directory with ..", validate.Quote(p))
 		return false
 	case path.Clean(p) == ".":
-		c.add(location, "is the work directory itself; name a file or directory in it")
+		c.Add(location, "is the work directory itself; name a file or directory in it")
 		return false
 	}
 	for part := range strings.SplitSeq(p, "/") {
 		if len(part) > 255 {
-			c.add(location, "has a name of %d bytes; at most 255", len(part))
+			c.Add(location, "has a name of %d bytes; at most 255", len(part))
 			return false
 		}
 	}
-	return c.text(location, p, 1024)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	return c.Text(location, p, 1024)
 }
 
 // hostnames are DNS names, as RFC 1123 has them.

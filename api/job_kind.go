@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/validate"
 )
 
 // JobTypes are the types that a job can be submitted with.
@@ -16,33 +17,33 @@ func (c *checks) kind(s *JobSpec) {
 	kind := muster.JobType(s.Type)
 	switch {
 	case s.Type != "" && !slices.Contains(JobTypes(), kind):
-		c.add("type", "is %s; it is batch, service or system", quote(s.Type))
+		c.Add("type", "is %s; it is batch, service or system", validate.Quote(s.Type))
 		return
 	case !kind.Standing():
 		if s.Update != nil {
-			c.add("update", "is for type service and system; members of a batch job run to completion")
+			c.Add("update", "is for type service and system; members of a batch job run to completion")
 		}
 		if s.Ready != nil {
-			c.add("ready", "is for environments, and for jobs of type service and system; a member of a batch job is ready when it runs")
+			c.Add("ready", "is for environments, and for jobs of type service and system; a member of a batch job is ready when it runs")
 		}
 		return
 	}
 	if kind == muster.JobSystem {
 		if s.Count > 1 {
-			c.add("count", "is %d; a system job has one member on each node that fits, so leave it out", s.Count)
+			c.Add("count", "is %d; a system job has one member on each node that fits, so leave it out", s.Count)
 		}
 		if len(s.Spread) > 0 {
-			c.add("spread", "is of no use to a system job, which has a member on each node that fits")
+			c.Add("spread", "is of no use to a system job, which has a member on each node that fits")
 		}
 	}
 	if s.Restart.Attempts != 0 {
-		c.add("restart.attempts", "is for batch jobs: members of a %s job are started again however they end", kind)
+		c.Add("restart.attempts", "is for batch jobs: members of a %s job are started again however they end", kind)
 	}
 	if len(s.Restart.On) > 0 {
-		c.add("restart.on", "is for batch jobs: members of a %s job are started again however they end", kind)
+		c.Add("restart.on", "is for batch jobs: members of a %s job are started again however they end", kind)
 	}
 	if len(s.Outputs) > 0 {
-		c.add("outputs", "are collected when a member has succeeded, which those of a %s job never have", kind)
+		c.Add("outputs", "are collected when a member has succeeded, which those of a %s job never have", kind)
 	}
 	c.readiness(s.Ready)
 	u := s.Update
@@ -50,11 +51,11 @@ func (c *checks) kind(s *JobSpec) {
 		return
 	}
 	if u.MaxParallel < 0 || u.MaxParallel > MaxCount {
-		c.add("update.max_parallel", "is %d; it is 1 to %d", u.MaxParallel, MaxCount)
+		c.Add("update.max_parallel", "is %d; it is 1 to %d", u.MaxParallel, MaxCount)
 	}
 	c.duration("update.min_healthy_time", u.MinHealthyTime, MaxTimeout)
 	c.duration("update.healthy_deadline", u.HealthyDeadline, MaxTimeout)
 	if u.HealthyDeadline > 0 && u.HealthyDeadline <= max(u.MinHealthyTime, 0) {
-		c.add("update.healthy_deadline", "is %s, and a member is healthy after min_healthy_time (%s) at the earliest", u.HealthyDeadline, u.MinHealthyTime)
+		c.Add("update.healthy_deadline", "is %s, and a member is healthy after min_healthy_time (%s) at the earliest", u.HealthyDeadline, u.MinHealthyTime)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/musterhq/muster/internal/validate"
 	"pgregory.net/rapid"
 )
 
@@ -183,14 +184,14 @@ func TestProblemsAreBounded(t *testing.T) {
 		s.Command = append(s.Command, "\xff")
 	}
 	p := s.Validate()
-	if len(p) != maxProblems {
+	if len(p) != validate.MaxProblems {
 		t.Fatalf("%d problems", len(p))
 	}
 	if got := p[len(p)-1].Message; got != "is the first of 9951 further problems that are not listed" {
 		t.Error(got)
 	}
-	if p[maxProblems-1].Location != "command[50]" {
-		t.Error(p[maxProblems-1].Location)
+	if p[validate.MaxProblems-1].Location != "command[50]" {
+		t.Error(p[validate.MaxProblems-1].Location)
 	}
 }
 

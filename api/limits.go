@@ -7,12 +7,3 @@ type LimitsConfig struct {
 	// ConnectionsPerAddress is the same for one remote address.
 	ConnectionsPerAddress int `json:"connections_per_address,omitempty" minimum:"1" maximum:"1000000" zero:"as many as connections" doc:"Most connections of one remote address at once, loopback addresses excepted. Default: as many as connections."`
 }
-
-func (c *checks) limits(l LimitsConfig) {
-	if n := l.Connections; n != 0 && (n < 16 || n > 1_000_000) {
-		c.add("limits.connections", "is %d; want 16 to 1000000", n)
-	}
-	if n := l.ConnectionsPerAddress; n < 0 || n > 1_000_000 {
-		c.add("limits.connections_per_address", "is %d; want 1 to 1000000", n)
-	}
-}

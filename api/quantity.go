@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/validate"
 )
 
 // Size is an amount of memory or disk. In files and JSON it is a whole number
@@ -65,13 +66,13 @@ var otherSize = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([kKmMgGtT])i?[bB]?$
 func noSize(s string) error {
 	if m := otherSize.FindStringSubmatch(strings.TrimSpace(s)); m != nil {
 		unit := strings.ToUpper(m[2])
-		return fmt.Errorf("%s is not a size here; write %s%siB (in steps of 1024) or %s%sB (in steps of 1000)", quote(s), m[1], unit, m[1], unit)
+		return fmt.Errorf("%s is not a size here; write %s%siB (in steps of 1024) or %s%sB (in steps of 1000)", validate.Quote(s), m[1], unit, m[1], unit)
 	}
-	return fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", quote(s))
+	return fmt.Errorf("%s is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB", validate.Quote(s))
 }
 
 func sizeRange(s string) error {
-	return fmt.Errorf("%s is out of range; a size is between 0 and 8388607TiB", quote(s))
+	return fmt.Errorf("%s is out of range; a size is between 0 and 8388607TiB", validate.Quote(s))
 }
 
 // Bytes is the size in the words of package muster.
@@ -130,9 +131,9 @@ func ParseDuration(s string) (Duration, error) {
 		return 0, fmt.Errorf("%s has no unit; write it as %ss, %sm or %sh", s, s, s, s)
 	}
 	if durationForm.MatchString(s) {
-		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", quote(s), math.MaxInt64/int64(time.Hour))
+		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
 	}
-	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m", quote(s))
+	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m", validate.Quote(s))
 }
 
 // Std is the duration in the standard library's type.
@@ -165,7 +166,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 		}
 	} else if t != "0" {
 		if _, err := strconv.ParseFloat(t, 64); err != nil {
-			return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", quote(t))
+			return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", validate.Quote(t))
 		}
 		// A bare number: ParseDuration says which units there are.
 	}
@@ -175,13 +176,4 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	}
 	*d = v
 	return nil
-}
-
-// quote shows a text of unknown origin inside a message: escaped, and bounded.
-func quote(s string) string {
-	const most = 60
-	if len(s) > most {
-		return strconv.QuoteToGraphic(strings.ToValidUTF8(s[:most], "�")) + "…"
-	}
-	return strconv.QuoteToGraphic(s)
 }

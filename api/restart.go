@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/validate"
 )
 
 // RestartOn says which ends of a member's attempt are tried again. The zero
@@ -50,11 +51,11 @@ func (r *RestartOn) add(v string) error {
 	hi, ok2 := exitCode(last)
 	switch {
 	case !ok1 || !ok2:
-		return fmt.Errorf("%s is none of an exit code from 1 to 255, a range as 2-5, any, timeout, out-of-memory, signal", quote(v))
+		return fmt.Errorf("%s is none of an exit code from 1 to 255, a range as 2-5, any, timeout, out-of-memory, signal", validate.Quote(v))
 	case lo == 0 || hi == 0:
-		return fmt.Errorf("%s names exit code 0, which is success; codes are from 1 to 255", quote(v))
+		return fmt.Errorf("%s names exit code 0, which is success; codes are from 1 to 255", validate.Quote(v))
 	case lo > hi:
-		return fmt.Errorf("%s runs backwards; write %d-%d", quote(v), hi, lo)
+		return fmt.Errorf("%s runs backwards; write %d-%d", validate.Quote(v), hi, lo)
 	}
 	for c := lo; c <= hi; c++ {
 		r.codes[c/64] |= 1 << (c % 64)

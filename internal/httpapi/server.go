@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/door"
 )
 
@@ -77,7 +78,7 @@ func (a serverHandlers) routes() {
 // so are the environments and arguments of provider programs, which may have credentials.
 func (a serverHandlers) config(ctx huma.Context) {
 	_, w := humago.Unwrap(ctx)
-	b, err := encode(a.cfg.Running().Masked())
+	b, err := encode(config.Masked(a.cfg.Running()))
 	if err != nil {
 		a.fail(ctx.Context(), "get-config", err).Write(w)
 		return

@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/compat/poseidon"
+	"github.com/musterhq/muster/internal/config"
 )
 
 // mountCompat adds the APIs of other systems that the configuration asks for. They use the same
@@ -45,8 +46,8 @@ func poseidonToken(c *api.PoseidonConfig) (muster.Secret, error) {
 	}
 	// The token is sent in a header, so it must not have spaces or control characters.
 	token := strings.TrimSpace(string(b))
-	if len(token) < api.MinToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %s has no token; it is one line of at least %d characters of ASCII, without spaces", c.TokenFile, api.MinToken)
+	if len(token) < config.MinToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return muster.Secret{}, fmt.Errorf("compat.poseidon.token_file: %s has no token; it is one line of at least %d characters of ASCII, without spaces", c.TokenFile, config.MinToken)
 	}
 	return muster.NewSecret(token), nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/musterhq/muster"
-	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -230,7 +230,7 @@ func (nextImage) WriteTo(w io.Writer) (int64, error) {
 // run is how a server ends that cannot start.
 func run(t *testing.T, dir string) error {
 	t.Helper()
-	cfg := api.DefaultDevConfig(1, muster.GiB)
+	cfg := config.Dev(1, muster.GiB)
 	cfg.DataDir, cfg.Listen, cfg.LowWater = dir, "127.0.0.1:0", 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/state"
 	"github.com/musterhq/muster/internal/wait"
 )
@@ -49,16 +50,16 @@ func (s *Server) reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next.Defaults()
-	if problems := next.Validate(); len(problems) > 0 {
+	config.Defaults(next)
+	if problems := config.Validate(next); len(problems) > 0 {
 		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: problems[0].String(), Errors: problems}
 	}
 	was := s.config()
-	changes, err := was.Changes(next)
+	changes, err := config.Changes(was, next)
 	if err != nil {
 		return err
 	}
-	running := was.Running(*next)
+	running := config.Running(was, *next)
 	if err := s.mayRunWith(&running); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/conns"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/explain"
@@ -102,8 +103,8 @@ type Server struct {
 // A wrong configuration is an *api.Problem that names each wrong field. Run returns nil if ctx
 // ended it.
 func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
-	cfg.Defaults()
-	if problems := cfg.Validate(); len(problems) > 0 {
+	config.Defaults(&cfg)
+	if problems := config.Validate(&cfg); len(problems) > 0 {
 		return &api.Problem{Status: http.StatusUnprocessableEntity, Title: "the configuration is wrong", Detail: "the configuration is wrong", Errors: problems}
 	}
 	s, err := open(cfg, opts)

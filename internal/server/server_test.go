@@ -15,6 +15,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/raftlog"
 	"github.com/musterhq/muster/internal/state"
@@ -29,7 +30,7 @@ func serve(t *testing.T, dir string) (*client.Client, func() error) {
 	if err := os.WriteFile(node, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cfg := api.DefaultDevConfig(2, 4*muster.GiB)
+	cfg := config.Dev(2, 4*muster.GiB)
 	cfg.DataDir, cfg.Listen, cfg.LowWater = dir, "127.0.0.1:0", 1
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan string, 1), make(chan error, 1)

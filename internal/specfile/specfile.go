@@ -11,6 +11,7 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/internal/config"
 )
 
 // MaxBytes is the largest file that is read.
@@ -27,9 +28,9 @@ func Job(name string, data []byte) (*api.JobSpec, error) {
 
 // Config reads a server's configuration. Defaults are filled in.
 func Config(name string, data []byte) (*api.ServerConfig, error) {
-	return checked(name, data, func(config *api.ServerConfig) []api.ProblemField {
-		config.Defaults()
-		return config.Validate()
+	return checked(name, data, func(c *api.ServerConfig) []api.ProblemField {
+		config.Defaults(c)
+		return config.Validate(c)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/specfile"
 )
@@ -30,22 +31,22 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 		if file == "" {
 			return cli.Usage(errors.New("which file? give it with -c"))
 		}
-		config, err := specfile.ConfigAt(file)
+		cfg, err := specfile.ConfigAt(file)
 		if err != nil {
 			return err
 		}
-		checked := api.ConfigCheck{Config: config}
+		checked := config.Check{Config: cfg}
 		if err := compare(ctx, a, &checked); err != nil {
 			checked.Why = err.Error()
 			if errors.Is(err, locate.ErrUnknown) && a.Given.DataDir == "" {
 				// Nothing was said of a server, so none is expected to run: a new configuration is
 				// checked most often.
-				checked.Why = fmt.Sprintf("no server has run in %s yet; `muster server -c %s` starts one", config.DataDir, file)
+				checked.Why = fmt.Sprintf("no server has run in %s yet; `muster server -c %s` starts one", cfg.DataDir, file)
 			}
 		}
 		if a.JSON {
 			// Answers for programs end up in logs, so secrets are not printed.
-			checked.Config = config.Masked()
+			checked.Config = config.Masked(cfg)
 			return a.PrintJSON(checked)
 		}
 		return printCheck(a, file, &checked)
@@ -58,7 +59,7 @@ Exit code 0: the file is valid; 2: it is not.`, cobra.NoArgs, func(ctx context.C
 // compare finds out what would change on the running server: the one on the file's data directory,
 // unless another one was named. An error says why that is not known. The server is asked once and
 // not waited for: the file is the point, not the server.
-func compare(ctx context.Context, a *cli.App, c *api.ConfigCheck) error {
+func compare(ctx context.Context, a *cli.App, c *config.Check) error {
 	given := a.Given
 	// The environment is not looked at: it may name a server that has nothing to do with the file.
 	if given.Address == "" && given.DataDir == "" {
@@ -83,7 +84,7 @@ func compare(ctx context.Context, a *cli.App, c *api.ConfigCheck) error {
 	if next.DataDir, err = filepath.Abs(next.DataDir); err != nil {
 		return err
 	}
-	if c.Changes, err = running.Changes(&next); err != nil {
+	if c.Changes, err = config.Changes(running, &next); err != nil {
 		return err
 	}
 	if c.Refused, err = stranded(ctx, cl, running, &next); err != nil {
@@ -128,7 +129,7 @@ func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerC
 
 // printCheck prints what a check has found: that the file is right, what a reload would change, and
 // what a server would refuse.
-func printCheck(a *cli.App, file string, c *api.ConfigCheck) error {
+func printCheck(a *cli.App, file string, c *config.Check) error {
 	// What is right is said first, then what would change, then what stands against it.
 	lines := []string{fmt.Sprintf("%s is right: %s, %s, listening on %s", file, muster.Counted(len(c.Config.Providers), "provider"), muster.Counted(len(c.Config.Pools), "pool"), c.Config.Listen)}
 	switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/blob"
+	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/version"
 )
@@ -25,38 +26,38 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 --data-dir everything is thrown away at the end, what runs included; with it, state and running
 commands stay, and the next muster dev or muster server on that directory finds them again.
 Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
-		config, err := devConfig()
+		cfg, err := devConfig()
 		if err != nil {
 			return err
 		}
-		config.DataDir, config.Listen, config.NoAuth, config.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
+		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
 		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
 		}}
 		// Without --data-dir nothing is worth keeping, and there are no leftovers to clean up by
 		// hand.
-		if config.DataDir == "" {
+		if cfg.DataDir == "" {
 			// Short, because the paths of sockets below it are bounded.
-			if config.DataDir, err = os.MkdirTemp("", "muster-"); err != nil {
+			if cfg.DataDir, err = os.MkdirTemp("", "muster-"); err != nil {
 				return err
 			}
 			o.Ephemeral = true
 			// What is left is removed, also after an error.
 			defer func() {
-				if e := os.RemoveAll(config.DataDir); e != nil {
+				if e := os.RemoveAll(cfg.DataDir); e != nil {
 					fmt.Fprintf(a.Stderr, "muster: %v\n", e)
 				}
 			}()
 		}
-		config.Defaults()
+		config.Defaults(&cfg)
 		// A made-up configuration can be wrong only by the flags that went into it.
-		if problems := config.Validate(); len(problems) > 0 {
+		if problems := config.Validate(&cfg); len(problems) > 0 {
 			return cli.Usage(&api.Problem{Title: "that does not go together", Errors: problems})
 		}
-		o.Logger = newLogger(a.Stderr, config.Log)
-		return serve(ctx, config, o)
+		o.Logger = newLogger(a.Stderr, cfg.Log)
+		return serve(ctx, cfg, o)
 	})
-	c.Flags().StringVar(&listen, "listen", api.DefaultListen, "address of the HTTP API; port 0 takes a free one")
+	c.Flags().StringVar(&listen, "listen", config.DefaultListen, "address of the HTTP API; port 0 takes a free one")
 	c.Flags().BoolVar(&noAuth, "no-auth", false, "ask for no token")
 	// A person reads this log in a terminal, between other things.
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
@@ -72,5 +73,5 @@ func devConfig() (api.ServerConfig, error) {
 		return api.ServerConfig{}, fmt.Errorf("the host's memory: %w", err)
 	}
 	// GOMAXPROCS knows the limits of a container around us.
-	return api.DefaultDevConfig(runtime.GOMAXPROCS(0), muster.Bytes(info.Totalram)*muster.Bytes(info.Unit)), nil
+	return config.Dev(runtime.GOMAXPROCS(0), muster.Bytes(info.Totalram)*muster.Bytes(info.Unit)), nil
 }

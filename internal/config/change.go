@@ -1,14 +1,16 @@
-package api
+package config
 
 import (
 	"encoding/json"
 	"fmt"
 	"sort"
 	"strings"
+
+	"github.com/musterhq/muster/api"
 )
 
-// ConfigChange is one difference between the configuration that a server runs with and another one.
-type ConfigChange struct {
+// Change is one difference between the configuration that a server runs with and another one.
+type Change struct {
 	Field   string `json:"field" doc:"As pools[main].max; what has a name is named by it."`
 	From    string `json:"from,omitempty" doc:"Empty: it was not there."`
 	To      string `json:"to,omitempty" doc:"Empty: it is not there any more."`
@@ -16,7 +18,7 @@ type ConfigChange struct {
 	Warning string `json:"warning,omitempty" doc:"What it does that is not undone by putting it back."`
 }
 
-func (c ConfigChange) String() string {
+func (c Change) String() string {
 	text := c.Field
 	switch {
 	case c.From == "":
@@ -32,14 +34,14 @@ func (c ConfigChange) String() string {
 	return text
 }
 
-// ConfigCheck is what muster config check finds out about a file.
-type ConfigCheck struct {
-	Config  *ServerConfig  `json:"config" doc:"The file, with all defaults."`
-	Server  string         `json:"server,omitempty" doc:"Address of the running server that it was compared with; empty: none."`
-	Why     string         `json:"why,omitempty" doc:"Why it was compared with none."`
-	Changes []ConfigChange `json:"changes,omitempty" doc:"What a reload of that server would change."`
-	Refused string         `json:"refused,omitempty" doc:"Why that server would refuse a reload; empty: nothing is known against it."`
-	Unsure  string         `json:"unsure,omitempty" doc:"Why it is not known whether it would; empty: it is known."`
+// Check is what muster config check finds out about a file.
+type Check struct {
+	Config  *api.ServerConfig `json:"config" doc:"The file, with all defaults."`
+	Server  string            `json:"server,omitempty" doc:"Address of the running server that it was compared with; empty: none."`
+	Why     string            `json:"why,omitempty" doc:"Why it was compared with none."`
+	Changes []Change          `json:"changes,omitempty" doc:"What a reload of that server would change."`
+	Refused string            `json:"refused,omitempty" doc:"Why that server would refuse a reload; empty: nothing is known against it."`
+	Unsure  string            `json:"unsure,omitempty" doc:"Why it is not known whether it would; empty: it is known."`
 }
 
 // restarts are what a server takes from its configuration when it starts, and never again.
@@ -57,9 +59,10 @@ func needsRestart(field string) bool {
 	return false
 }
 
-// Changes are the differences to another configuration, both with their defaults. Secrets are not compared: both print alike.
-func (s *ServerConfig) Changes(next *ServerConfig) ([]ConfigChange, error) {
-	was, err := flat(s)
+// Changes are the differences between the configuration that a server runs with and the next one, both with their
+// defaults. Secrets are not compared: both print alike.
+func Changes(running, next *api.ServerConfig) ([]Change, error) {
+	was, err := flat(running)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +77,7 @@ func (s *ServerConfig) Changes(next *ServerConfig) ([]ConfigChange, error) {
 	for f := range now {
 		fields[f] = true
 	}
-	var out []ConfigChange
+	var out []Change
 	covered := "" // a thing that came or went whole
 	for _, f := range sortedFields(fields) {
 		if covered != "" && strings.HasPrefix(f, covered) {
@@ -86,7 +89,7 @@ func (s *ServerConfig) Changes(next *ServerConfig) ([]ConfigChange, error) {
 		if hadA == hasB && a == b {
 			continue
 		}
-		c := ConfigChange{Field: f, From: a, To: b, Restart: needsRestart(f)}
+		c := Change{Field: f, From: a, To: b, Restart: needsRestart(f)}
 		if !c.hide() {
 			continue
 		}
@@ -124,7 +127,7 @@ func sortedFields(set map[string]bool) []string {
 }
 
 // flat is a configuration as fields and what they are, in words. What has a name or a host is found by that, wherever it stands.
-func flat(s *ServerConfig) (map[string]string, error) {
+func flat(s *api.ServerConfig) (map[string]string, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
@@ -179,8 +182,8 @@ func words(v any) string {
 
 // Running is the configuration that a server goes on with when it was given another one: what
 // needs a restart stays as it is.
-func (s *ServerConfig) Running(next ServerConfig) ServerConfig {
-	next.DataDir, next.Listen, next.AllowedHosts, next.NoAuth = s.DataDir, s.Listen, s.AllowedHosts, s.NoAuth
-	next.Log, next.Blob.URL, next.LowWater, next.Registries, next.NodeBinaries = s.Log, s.Blob.URL, s.LowWater, s.Registries, s.NodeBinaries
+func Running(was *api.ServerConfig, next api.ServerConfig) api.ServerConfig {
+	next.DataDir, next.Listen, next.AllowedHosts, next.NoAuth = was.DataDir, was.Listen, was.AllowedHosts, was.NoAuth
+	next.Log, next.Blob.URL, next.LowWater, next.Registries, next.NodeBinaries = was.Log, was.Blob.URL, was.LowWater, was.Registries, was.NodeBinaries
 	return next
 }

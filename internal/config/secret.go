@@ -1,8 +1,10 @@
-package api
+package config
 
 import (
 	"slices"
 	"strings"
+
+	"github.com/musterhq/muster/api"
 )
 
 // masked stands for a value that is not shown.
@@ -10,7 +12,7 @@ const masked = "***"
 
 // Masked is the configuration as it may be shown: the environment and the arguments of providers' programs, where the credentials of
 // clouds are, are stars, as the fields of type Secret are by themselves.
-func (s *ServerConfig) Masked() *ServerConfig {
+func Masked(s *api.ServerConfig) *api.ServerConfig {
 	c := *s
 	c.Providers = slices.Clone(s.Providers)
 	for i := range c.Providers {
@@ -30,14 +32,14 @@ func (s *ServerConfig) Masked() *ServerConfig {
 	return &c
 }
 
-// maskedField reports whether what is in a field, by its name in a ConfigChange, is masked.
+// maskedField reports whether what is in a field, by its name in a Change, is masked.
 func maskedField(field string) bool {
 	_, rest, ok := strings.Cut(field, "].")
 	return ok && strings.HasPrefix(field, "providers[") && (strings.HasPrefix(rest, "env.") || rest == "command")
 }
 
 // hide makes a change one that may be shown, and reports whether it is one at all: what the running server has masked cannot be compared.
-func (c *ConfigChange) hide() bool {
+func (c *Change) hide() bool {
 	if !maskedField(c.Field) {
 		return true
 	}

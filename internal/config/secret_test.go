@@ -1,4 +1,4 @@
-package api
+package config
 
 import (
 	"encoding/json"
@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 )
 
 // S-M1: what a server shows of its configuration has no credentials of clouds in it.
 func TestMaskedConfigHasNoSecrets(t *testing.T) {
-	c := &ServerConfig{
-		Providers:  []ProviderSpec{{Name: "cloud", Type: ProviderExec, Command: []string{"/bin/cloud", "--key=very-secret"}, Env: map[string]string{"KEY": "very-secret"}}},
-		Registries: []RegistrySpec{{Host: "r", Password: muster.NewSecret("very-secret")}},
-		Compat:     CompatConfig{Poseidon: &PoseidonConfig{Token: muster.NewSecret("very-secret")}},
+	c := &api.ServerConfig{
+		Providers:  []api.ProviderSpec{{Name: "cloud", Type: api.ProviderExec, Command: []string{"/bin/cloud", "--key=very-secret"}, Env: map[string]string{"KEY": "very-secret"}}},
+		Registries: []api.RegistrySpec{{Host: "r", Password: muster.NewSecret("very-secret")}},
+		Compat:     api.CompatConfig{Poseidon: &api.PoseidonConfig{Token: muster.NewSecret("very-secret")}},
 	}
-	b, err := json.Marshal(c.Masked())
+	b, err := json.Marshal(Masked(c))
 	if err != nil || strings.Contains(string(b), "very-secret") || !strings.Contains(string(b), `"KEY":"***"`) || !strings.Contains(string(b), "/bin/cloud") {
 		t.Errorf("%s, %v", b, err)
 	}
@@ -23,17 +24,17 @@ func TestMaskedConfigHasNoSecrets(t *testing.T) {
 		t.Error("the configuration itself was changed")
 	}
 	// A client reads it, secrets and all.
-	var read ServerConfig
+	var read api.ServerConfig
 	if err := json.Unmarshal(b, &read); err != nil || read.Compat.Poseidon == nil {
 		t.Errorf("%+v, %v", read, err)
 	}
 	// What was masked is not told to be changed, and what has changed is not told with its value.
-	if changes, err := read.Changes(c); len(changes) > 0 || err != nil {
+	if changes, err := Changes(&read, c); len(changes) > 0 || err != nil {
 		t.Errorf("%v, %v", changes, err)
 	}
 	next := *c
-	next.Providers = []ProviderSpec{{Name: "cloud", Type: ProviderExec, Command: []string{"/bin/cloud", "--key=other-secret"}, Env: map[string]string{"KEY": "other-secret", "B": "other-secret"}}}
-	changes, err := c.Changes(&next)
+	next.Providers = []api.ProviderSpec{{Name: "cloud", Type: api.ProviderExec, Command: []string{"/bin/cloud", "--key=other-secret"}, Env: map[string]string{"KEY": "other-secret", "B": "other-secret"}}}
+	changes, err := Changes(c, &next)
 	if len(changes) != 3 || err != nil {
 		t.Errorf("%v, %v", changes, err)
 	}
