@@ -54,7 +54,7 @@ func Nearest(name string, known []string) string {
 	best, least := "", len(typed)/4+1 // a quarter of it may be wrong, and one letter of a short one
 	for _, k := range known {
 		want := fold(k)
-		d := distance(typed, want)
+		d := Distance(typed, want)
 		if len(typed) >= 3 && len(want) >= 3 && (strings.HasPrefix(typed, want) || strings.HasPrefix(want, typed)) {
 			d = min(d, 1)
 		}
@@ -81,9 +81,9 @@ func abbreviates(short, long string) bool {
 	return short == ""
 }
 
-// distance is the number of edits that make b of a: a letter is put in, left out, changed, or swapped
+// Distance is the number of edits that make b of a: a letter is put in, left out, changed, or swapped
 // with its neighbour.
-func distance(a, b string) int {
+func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	rows := make([][]int, len(x)+1)
 	for i := range rows {

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"strings"
+
+	"github.com/musterhq/muster/internal/fields"
 )
 
 // cutLast is strings.Cut at the last separator.
@@ -14,7 +16,8 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 
 // nearest is the known name that was probably meant; "" if none is near. A name may differ by a
 // third of its length, but by three characters at most. A long enough beginning of a name counts as
-// near too: other tools shorten ids.
+// near too: other tools shorten ids. It is not fields.Nearest: that one ignores dashes and skips
+// letters, and the dashes of an id and the parts of NAMESPACE/JOB mean something.
 func nearest(name string, known []string) string {
 	best, least := "", max(1, min(3, len(name)/3))+1
 	for _, k := range known {
@@ -22,31 +25,9 @@ func nearest(name string, known []string) string {
 			best, least = k, 1 // as ids are shortened elsewhere
 			continue
 		}
-		if d := distance(name, k); d < least {
+		if d := fields.Distance(name, k); d < least {
 			best, least = k, d
 		}
 	}
 	return best
-}
-
-// distance is how many bytes must be changed, added or taken away to make b of a (Levenshtein). It
-// keeps one row of the matrix, for there may be hundreds of names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
