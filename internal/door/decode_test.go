@@ -79,3 +79,23 @@ func TestDecodeBoundsWhatItSays(t *testing.T) {
 		t.Errorf("%d fields are named", len(p.Errors))
 	}
 }
+
+// Claims and executions are the bodies that clients wait for.
+func BenchmarkDecode(b *testing.B) {
+	for name, c := range map[string]struct {
+		body string
+		into func() any
+	}{
+		"claim":     {`{"environment":"python","ttl":"10m","idle":"1m","wait":"5s","note":"a test"}`, func() any { return new(api.ClaimRequest) }},
+		"execution": {`{"command":["sh","-c","echo hello"],"env":{"A":"b"},"workdir":"/w","timeout":"30s"}`, func() any { return new(api.ExecRequest) }},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := Decode([]byte(c.body), c.into()); p != nil {
+					b.Fatal(p)
+				}
+			}
+		})
+	}
+}

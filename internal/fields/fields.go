@@ -1,20 +1,53 @@
 // Package fields names the fields of the API's types for readers that refuse what they do not know: of
-// files (package specfile) and of request bodies. It is a leaf: it knows no type of this module.
+// files (package specfile) and of request bodies (package door). It is a leaf: it knows no type of
+// this module.
+//
+// The two readers share the fields and the suggestions, and nothing else, because they answer
+// differently. A file may say 8080 where text is wanted, since YAML needs no quotes; its problems
+// have a line and a caret, and reading ends at a field that is given twice. A body has JSON's types;
+// its problems have a path and are listed together, fields that are given twice and unknown ones
+// among them; and it has base64, unsigned numbers and texts of bounded length.
 package fields
 
 import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
+
+// described is what is known of a struct type.
+type described struct {
+	fields []reflect.StructField
+	named  map[string]int // index in fields
+}
+
+// types holds a *described for each struct type that was asked for. Package reflect takes
+// microseconds to list the fields of a type, and a request body asks for each of its fields.
+var types sync.Map
+
+func describe(t reflect.Type) *described {
+	if d, ok := types.Load(t); ok {
+		return d.(*described)
+	}
+	d := &described{named: map[string]int{}}
+	for _, f := range reflect.VisibleFields(t) {
+		name := JSONName(f)
+		if f.Anonymous || name == "-" {
+			continue
+		}
+		if _, taken := d.named[name]; !taken && name != "" {
+			d.named[name] = len(d.fields)
+		}
+		d.fields = append(d.fields, f)
+	}
+	types.Store(t, d)
+	return d
+}
 
 // Of returns the fields that a text may have for a struct type, in their order. The fields of an
 // embedded struct stand among the others, as encoding/json has them.
-func Of(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
-		return f.Anonymous || JSONName(f) == "-"
-	})
-}
+func Of(t reflect.Type) []reflect.StructField { return slices.Clone(describe(t).fields) }
 
 // JSONName is the name of a field in a text; "" if its tag has none.
 func JSONName(f reflect.StructField) string {
@@ -24,18 +57,18 @@ func JSONName(f reflect.StructField) string {
 
 // Named finds a field of a struct type by its name in a text.
 func Named(t reflect.Type, name string) (reflect.StructField, bool) {
-	for _, f := range Of(t) {
-		if name != "" && JSONName(f) == name {
-			return f, true
-		}
+	d := describe(t)
+	i, ok := d.named[name]
+	if !ok {
+		return reflect.StructField{}, false
 	}
-	return reflect.StructField{}, false
+	return d.fields[i], true
 }
 
 // Names are the names of all fields of a struct type, in their order.
 func Names(t reflect.Type) []string {
 	var out []string
-	for _, f := range Of(t) {
+	for _, f := range describe(t).fields {
 		out = append(out, JSONName(f))
 	}
 	return out
