@@ -32,36 +32,8 @@ func NewRun(key muster.JobKey, uid muster.JobUID, version uint64, spec *api.JobS
 	return r, r.derive()
 }
 
-// specBytes is about what a spec takes: what users can make long in it, and something for the rest.
-func specBytes(s *api.JobSpec) int64 {
-	n := 1 << 10
-	for _, list := range [...][]string{s.Command, s.Entrypoint, s.Egress} {
-		for _, v := range list {
-			n += len(v) + 16
-		}
-	}
-	for k, v := range s.Env {
-		n += len(k) + len(v) + 32
-	}
-	for i := range s.Inputs {
-		in := &s.Inputs[i]
-		n += len(in.Path) + len(in.URL) + len(in.Digest) + 64
-		if in.Content != nil {
-			n += len(*in.Content)
-		}
-	}
-	for i := range s.Outputs {
-		n += len(s.Outputs[i].Path) + 32
-	}
-	for i := range s.Constraints {
-		c := &s.Constraints[i]
-		n += len(c.Attribute) + len(c.Value) + 64
-		for _, v := range c.Values {
-			n += len(v) + 16
-		}
-	}
-	return int64(n + 64*(len(s.Affinities)+len(s.Spread)+len(s.Ports)))
-}
+// specBytes is about what a spec takes in memory: its texts and lists, and something for the rest.
+func specBytes(s *api.JobSpec) int64 { return int64(1<<10 + api.TextBytes(s)) }
 
 // SpecBytes is about what a job's specs take, those of its past versions as well.
 func (j *Job) SpecBytes() int64 {

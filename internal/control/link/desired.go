@@ -494,19 +494,4 @@ func nameGrants(out *wire.AllocSpec, a *state.Alloc) {
 }
 
 // sizeOf is roughly how many bytes a spec takes on the wire.
-func sizeOf(s *wire.AllocSpec) int {
-	n := 512 + len(s.Workdir) + len(s.Image)
-	for _, c := range s.Command {
-		n += len(c) + 8
-	}
-	for k, v := range s.Env {
-		n += len(k) + len(v) + 8
-	}
-	for _, in := range s.Inputs {
-		n += len(in.Path) + len(in.URL) + 2*len(in.Content) + 128
-	}
-	for _, o := range s.Outputs {
-		n += len(o.Path) + 32
-	}
-	return n
-}
+func sizeOf(s *wire.AllocSpec) int { return 512 + api.TextBytes(s) }

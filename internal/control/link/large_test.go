@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/state"
+	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 // What one entry changes is handed to nodes whole, however much that is, also if no entry comes after it.
@@ -53,4 +55,20 @@ func TestEntryOfManyChanges(t *testing.T) {
 			t.Errorf("a second later the last of them is %s", a.Status)
 		}
 	})
+}
+
+// What users can make long counts for the size of a message, whatever its form on the wire.
+func TestSizeOfASpec(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	empty := sizeOf(&wire.AllocSpec{})
+	for name, s := range map[string]*wire.AllocSpec{
+		"command": {Template: api.Template{Command: []string{long}}}, "entrypoint": {Template: api.Template{Entrypoint: []string{long}}},
+		"egress": {Template: api.Template{Egress: []string{long}}}, "env": {Template: api.Template{Env: map[string]string{"A": long}}},
+		"ready": {Ready: &wire.Readiness{Command: []string{long}}}, "content": {Inputs: []wire.Input{{Content: []byte(long)}}},
+		"url": {Inputs: []wire.Input{{URL: long}}}, "output": {Outputs: []wire.Output{{Path: long}}},
+	} {
+		if n := sizeOf(s); n < empty+len(long) {
+			t.Errorf("%s: %d bytes, %d without it", name, n, empty)
+		}
+	}
 }
