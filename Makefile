@@ -60,9 +60,11 @@ lint:
 
 generate:
 	$(SHARED) $(GO) run ./internal/diagrams ARCHITECTURE.md
+	$(SHARED) $(GO) run ./internal/syscalls internal/agent/oci
 
 generated:
 	$(SHARED) $(GO) run ./internal/diagrams -check ARCHITECTURE.md
+	$(SHARED) $(GO) run ./internal/syscalls -check internal/agent/oci
 
 # Lint has vetted all packages.
 check: VET = -vet=off

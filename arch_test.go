@@ -146,6 +146,7 @@ var rules = []rule{
 	{place: "internal/endtoend"},
 	{place: "demo/...", may: []string{".", "api", "client", "internal/locate"}},
 	{place: "internal/diagrams", may: []string{"."}},
+	{place: "internal/syscalls"},
 	{place: "internal/replay", may: []string{".", "api", "internal/state", "internal/decide/place"}},
 }
 
