@@ -80,7 +80,7 @@ sim: build
 soak: build
 	$(GO) test -count=1 -timeout 60m -tags soak ./internal/faults ./internal/raftlog
 	$(GO) test -count=1 -timeout 60m ./internal/sim -run TestSeeds -sim.seeds 2000
-	$(GO) test -count=1 -timeout 60m ./internal/control/fleet -run TestF1 -fleet.seeds 20 -fleet.busy
+	$(GO) test -count=1 -timeout 60m ./internal/control/fleet -run TestChurn -fleet.seeds 20 -fleet.busy
 	$(GO) test -count=1 -timeout 60m ./internal/state ./internal/decide/... -rapid.checks 20000
 
 FUZZTIME ?= 30s

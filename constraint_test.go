@@ -7,7 +7,7 @@ import (
 )
 
 // L3: what each operator says, of values and of attributes that are not set.
-func TestPlaceL3Operators(t *testing.T) {
+func TestPlaceConstraintOperators(t *testing.T) {
 	const unset = "\x00"
 	for _, tc := range []struct {
 		has, op, value string

@@ -13,7 +13,7 @@ func gpu(count, part int, models ...string) *muster.NamedAsk {
 }
 
 // L15: parts share one device and never straddle two; whole ones are whole.
-func TestPlaceL15Devices(t *testing.T) {
+func TestPlaceDevices(t *testing.T) {
 	shared := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}, {Kind: "gpu", Model: "B", Count: 2}}
 	for _, tc := range []struct {
 		name  string
@@ -84,7 +84,7 @@ func TestLack(t *testing.T) {
 }
 
 // P6: what is taken is refused by its name.
-func TestP6TakenIsRefusedByName(t *testing.T) {
+func TestTakenDeviceIsRefusedByName(t *testing.T) {
 	devices := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}}
 	for _, tc := range []struct {
 		taken muster.Taken

@@ -14,7 +14,7 @@ import (
 
 // L13: with all servers gone an agent that is all there is of its instance ends, with its sandboxes and its
 // directory; one whose machine is ended by a command runs it.
-func TestL13EndOfTheLease(t *testing.T) {
+func TestAgentEndsWithItsLease(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram, "--lease-end", "self")
 	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{shell("u-0-1", "exec sleep 100000")}})

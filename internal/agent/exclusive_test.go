@@ -27,7 +27,7 @@ func (r *rig) word(tick int64, lasts time.Duration, allocs ...wire.DesiredAlloc)
 
 // N14: what is exclusive begins only while the server's word holds, goes on for as long as it is renewed, and is killed, without
 // grace, when it lapses; what is not goes on.
-func TestN14ExclusiveEndsWithTheWord(t *testing.T) {
+func TestExclusiveWorkEndsWithTheFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newPlayed()
 		r := newRig(t, rt, "", func(c *Config) { c.Listener = newPipes() })
@@ -73,7 +73,7 @@ func TestN14ExclusiveEndsWithTheWord(t *testing.T) {
 }
 
 // N14: one that was asked to stop and takes its time is killed when the word lapses.
-func TestN14ExclusiveThatIsStopping(t *testing.T) {
+func TestStoppingExclusiveWorkIsKilledAtTheFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newPlayed()
 		r := newRig(t, rt, "", func(c *Config) { c.Listener = newPipes() })
@@ -93,7 +93,7 @@ func TestN14ExclusiveThatIsStopping(t *testing.T) {
 }
 
 // N14: another agent goes on with the word that the one before had, and not with one that has lapsed meanwhile.
-func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
+func TestRestartedAgentKeepsTheFence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		forget bool
@@ -132,7 +132,7 @@ func TestN14ExclusiveAndTheNextAgent(t *testing.T) {
 }
 
 // A shorter word counts from when it comes, as whoever shortened it counts on that, also for an agent that is started again.
-func TestN14AShorterFenceIsHeard(t *testing.T) {
+func TestShorterFenceAppliesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newPlayed()
 		r := newRig(t, rt, "", func(c *Config) { c.Listener = newPipes() })

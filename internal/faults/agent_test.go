@@ -72,7 +72,7 @@ func talked(pid int) (stdout, stderr string) {
 
 // N15: an agent that is killed is started again, and nothing of the sandbox is lost; the
 // server may be killed with it.
-func TestN15AgentKilled(t *testing.T) {
+func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {
 		name := map[bool]string{false: "alone", true: "with the server"}[both]

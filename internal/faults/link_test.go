@@ -162,7 +162,7 @@ func (h *host) overSSH() *cable {
 
 // R23: the link to a node with twenty warm runners drops for a second and a half, in silence or with its connections: claims
 // go on meanwhile, all of them, and their holders work in them as soon as the link is back.
-func TestR23LinkDrops(t *testing.T) {
+func TestClaimsWhileALinkDrops(t *testing.T) {
 	t.Parallel()
 	const warm, drop = 20, 1500 * time.Millisecond
 	h, image := newContainerHost(t)

@@ -14,7 +14,7 @@ import (
 
 // N14b: a server that is killed while 40 members of a job are on five nodes, five of them done. All succeed, the five do not run again,
 // and none runs twice.
-func TestN14bServerKilledWithFortyMembers(t *testing.T) {
+func TestServerKilledWithFortyMembers(t *testing.T) {
 	t.Parallel()
 	const members, done = 40, 5
 	h := newHost(t, func(c *api.ServerConfig) { c.Pools[0].Max, c.Pools[0].Offerings = 5, []string{"small"} })
@@ -90,7 +90,7 @@ func TestBrokenByAFile(t *testing.T) {
 
 // N14, on real processes: what is exclusive goes on through the restart of its server and of its agent, and is killed by its agent when no
 // server has spoken for the fence; then it runs again, and never twice at once.
-func TestN14ExclusiveEndsWithoutItsServer(t *testing.T) {
+func TestExclusiveEndsWithoutItsServer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, func(c *api.ServerConfig) {
 		// Server and agent both start again within the fence, which takes seconds on a busy machine.

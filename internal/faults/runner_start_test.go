@@ -15,7 +15,7 @@ import (
 )
 
 // R21: a server, and the agent with it, are killed while runners are starting: none can be claimed until it runs.
-func TestR21KilledDuringStarts(t *testing.T) {
+func TestKilledDuringStarts(t *testing.T) {
 	t.Parallel()
 	h, image := newContainerHost(t)
 	h.gateRuntime(realRuntime(t))
@@ -79,7 +79,7 @@ exec %[1]s "$@"
 }
 
 // R16, R17: another number of warm runners disturbs nobody; another image replaces what is warm, and claimed ones live on.
-func TestR16R17EnvironmentChanged(t *testing.T) {
+func TestEnvironmentChanged(t *testing.T) {
 	t.Parallel()
 	h := runnerHost(t, 2)
 	a := h.claim(api.ClaimRequest{})

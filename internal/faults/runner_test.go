@@ -464,7 +464,7 @@ func TestRunnersLost(t *testing.T) {
 }
 
 // R27: without a network there is only a loopback; with one, ports are reached only when they are exposed.
-func TestR27RunnersNetwork(t *testing.T) {
+func TestRunnersNetwork(t *testing.T) {
 	t.Parallel()
 	h := runnerHost(t, 1)
 	image := h.archive("again", imagetest.Busybox(t))

@@ -15,7 +15,7 @@ import (
 )
 
 // Of many releases at once one is done. All are told so: a release may be repeated.
-func TestR4ReleasedByManyAtOnce(t *testing.T) {
+func TestReleasedByManyAtOnce(t *testing.T) {
 	b, _ := stocked(t, 1)
 	c := b.claim(`{"environment": "e"}`)
 	var all sync.WaitGroup

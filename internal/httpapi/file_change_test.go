@@ -11,7 +11,7 @@ import (
 )
 
 // In one request: deleted first, then written, in directories that were missing; what fails is named, and the others are done.
-func TestR14FilesInOneRequest(t *testing.T) {
+func TestFilesInOneRequest(t *testing.T) {
 	in := newInside(t)
 	if err := os.WriteFile(filepath.Join(in.work, "a"), []byte("a file, and to be a directory"), 0o600); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func TestDrainDeadline(t *testing.T) {
 }
 
 // N14: within the grace nothing is known of what runs on a lost node, and nothing of that is stored.
-func TestN14UnreachableIsReadOffTheNode(t *testing.T) {
+func TestWorkOfALostNodeIsUnreachable(t *testing.T) {
 	b := newBench(t, 1000)
 	b.node("n1")
 	id := b.place(b.submit("default", "j", 1), "n1", 0, 1)[0]
@@ -64,7 +64,7 @@ func TestN14UnreachableIsReadOffTheNode(t *testing.T) {
 	}
 }
 
-func TestO2OrdersOfAnOperator(t *testing.T) {
+func TestNodeIntentsOfAnOperator(t *testing.T) {
 	b := newBench(t, 1000)
 	b.node("n1")
 	n := post[api.Node](b, "/v1/nodes/n1/hold", `{"reason":"to look at","for":"2h","who":"ada"}`)
@@ -138,7 +138,7 @@ func TestFailuresOfNodeGoByTheLogsClock(t *testing.T) {
 }
 
 // O1: without a token, with a wrong one. That it is compared in constant time is for the reader of guard.go.
-func TestO1TokenOfOrders(t *testing.T) {
+func TestOperatorRequestsNeedTheToken(t *testing.T) {
 	b := newBench(t, 100)
 	b.node("n1")
 	for _, path := range []string{"/v1/nodes/n1/hold", "/v1/nodes/n1/destroy", "/v1/pools/p/resume", "/v1/providers/local/check"} {

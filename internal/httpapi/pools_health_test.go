@@ -13,7 +13,7 @@ import (
 )
 
 // N8: how a pool's nodes are is seen: sidelined, suspect when more fail than may be, and what they have at hand.
-func TestN8PoolHealthAndWarmth(t *testing.T) {
+func TestPoolHealthAndWarmth(t *testing.T) {
 	b := newBench(t, 1000)
 	b.log.began = time.Now().Add(-time.Minute)
 	b.propose(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "local", Max: 9, MaxLaunching: 9, IdleTimeout: 60e6, BootTimeout: 300e6, Grace: 60e6}}})

@@ -81,7 +81,7 @@ func (b *bench) claim(body string, edit ...func(*http.Request)) api.Claim {
 
 func bearer(secret string) func(*http.Request) { return header("Authorization", "Bearer "+secret) }
 
-func TestR2WrongClaims(t *testing.T) {
+func TestWrongClaims(t *testing.T) {
 	b, _ := stocked(t, 0)
 	b.problem(b.do("POST", "/v1/claims", `{"environment": "nope"}`), 404, "not-found")
 	b.problem(b.do("POST", "/v1/claims", `{"environment": `), 400, "invalid")
@@ -102,7 +102,7 @@ func TestNotesAreLines(t *testing.T) {
 	b.claim(`{"environment": "e", "note": "näher, mit 😀"}`)
 }
 
-func TestR4ReleasedTwice(t *testing.T) {
+func TestReleasedTwice(t *testing.T) {
 	b, _ := stocked(t, 1)
 	c := b.claim(`{"environment": "e"}`)
 	if a := b.do("DELETE", "/v1/runners/"+c.Runner, "", bearer(c.Secret)); a.StatusCode != 204 {
@@ -172,7 +172,7 @@ func TestRefusedClaimTellsTheCause(t *testing.T) {
 	claims(b, "; the last runner that was started failed: image x: not found")
 }
 
-func TestR5WarmRunnersAreNobodys(t *testing.T) {
+func TestWarmRunnersHaveNoHolder(t *testing.T) {
 	b, _ := stocked(t, 1)
 	var id muster.AllocID
 	b.state.Latest().Allocs("", func(a *state.Alloc) bool { id = a.ID; return false })
@@ -189,7 +189,7 @@ func TestR5WarmRunnersAreNobodys(t *testing.T) {
 	}
 }
 
-func TestR7AbsurdTimes(t *testing.T) {
+func TestAbsurdTimes(t *testing.T) {
 	b, _ := stocked(t, 1)
 	for _, field := range []string{`"idle": "-1s"`, `"ttl": "-1ms"`, `"idle": "900000h"`, `"ttl": "900000h"`, `"wait": "2h"`, `"wait": "-1s"`} {
 		b.problem(b.do("POST", "/v1/claims", `{"environment": "e", `+field+`}`), 400, "invalid")
@@ -201,7 +201,7 @@ func TestR7AbsurdTimes(t *testing.T) {
 	b.problem(b.do("POST", "/v1/runners/"+c.Runner+"/extend", `{"ttl": "-1s"}`), 400, "invalid")
 }
 
-func TestR18StatisticsOfADeletedEnvironment(t *testing.T) {
+func TestStatisticsOfADeletedEnvironment(t *testing.T) {
 	b, _ := stocked(t, 2)
 	c := b.claim(`{"environment": "e"}`)
 	if a := b.do("DELETE", "/v1/environments/default/e", ""); a.StatusCode != 204 {
@@ -218,7 +218,7 @@ func TestR18StatisticsOfADeletedEnvironment(t *testing.T) {
 	}
 }
 
-func TestR26OnlyTheHolderUsesARunner(t *testing.T) {
+func TestOnlyTheHolderUsesARunner(t *testing.T) {
 	b, h := stocked(t, 2)
 	c, other := b.claim(`{"environment": "e"}`), b.claim(`{"environment": "e"}`)
 	path := "/v1/runners/" + c.Runner

@@ -182,7 +182,7 @@ func expected() []string {
 
 // O4: after a run with many faults every series is there, and what must have
 // happened is counted; before it, all counters are there at 0.
-func TestO4MetricsAfterFaults(t *testing.T) {
+func TestMetricsAfterFaults(t *testing.T) {
 	sum := series{}
 	for seed := uint64(1); seed <= 4; seed++ {
 		synctest.Test(t, func(t *testing.T) {

@@ -63,7 +63,7 @@ func wantCounts(t *testing.T, l *log, want api.RunnerCounts) {
 	check(t, l.s.Latest())
 }
 
-func TestR1OneClaimOfARunnerIsCommitted(t *testing.T) {
+func TestOneClaimOfARunnerIsCommitted(t *testing.T) {
 	l := warmed(t, 2)
 	if _, err := l.claim("c1", 0); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestClaimsExpireByDeadlineAndIdleTime(t *testing.T) {
 	wantCounts(t, l, api.RunnerCounts{Created: 3, Claimed: 2, Gone: 1})
 }
 
-func TestR16ClaimedRunnersLiveThroughAChangeOfTheCount(t *testing.T) {
+func TestClaimedRunnersSurviveAChangeOfTheCount(t *testing.T) {
 	l := warmed(t, 1)
 	if _, err := l.claim("c1", 0); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestEnvironmentIsSetIfItIsAsItWas(t *testing.T) {
 	}
 }
 
-func TestR17RunnersOfTheOldImageLiveOn(t *testing.T) {
+func TestRunnersOfTheOldImageGoOn(t *testing.T) {
 	l := warmed(t, 2)
 	if _, err := l.claim("c1", 0); err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestR17RunnersOfTheOldImageLiveOn(t *testing.T) {
 	wantCounts(t, l, api.RunnerCounts{Created: 3, Warm: 1, Claimed: 1, Gone: 1})
 }
 
-func TestR18AnEnvironmentIsDeletedAroundAClaim(t *testing.T) {
+func TestEnvironmentDeletedDuringAClaim(t *testing.T) {
 	l := warmed(t, 2)
 	if _, err := l.claim("c1", 0); err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestR18AnEnvironmentIsDeletedAroundAClaim(t *testing.T) {
 	check(t, l.s.Latest())
 }
 
-func TestR22AClaimIsLostWithItsNode(t *testing.T) {
+func TestClaimIsLostWithItsNode(t *testing.T) {
 	l := warmed(t, 2)
 	if _, err := l.claim("c1", 0); err != nil {
 		t.Fatal(err)

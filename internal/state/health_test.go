@@ -51,7 +51,7 @@ func (l *log) want(id, dials string) {
 }
 
 // N2: joined again while it is busy.
-func TestN2JoinedAgain(t *testing.T) {
+func TestJoinedAgainWhileBusy(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
 	l.serve("n1", 1)
@@ -70,7 +70,7 @@ func TestN2JoinedAgain(t *testing.T) {
 }
 
 // N3: gone, of a node that is not known.
-func TestN3GoneForAnUnknownNode(t *testing.T) {
+func TestUnknownNodeGone(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
 	before := l.s.Latest()
@@ -86,7 +86,7 @@ func TestN3GoneForAnUnknownNode(t *testing.T) {
 }
 
 // N5: lost past the grace: nothing is left of it in any index, and the host comes back as another node.
-func TestN5LostPastTheGrace(t *testing.T) {
+func TestNodeLostPastTheGrace(t *testing.T) {
 	l := newLog(t)
 	l.pools(Pool{Name: "p", Static: true})
 	l.serve("n1", 2)
@@ -112,7 +112,7 @@ func TestN5LostPastTheGrace(t *testing.T) {
 }
 
 // N6, N7: a hold survives the end of the work, and the node joining again; run makes it assignable at once.
-func TestN6N7Hold(t *testing.T) {
+func TestHoldSurvivesWorkAndJoin(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
 	l.serve("n1", 1)
@@ -133,7 +133,7 @@ func TestN6N7Hold(t *testing.T) {
 }
 
 // N8: three starts that fail for the node's reasons sideline it, and use up no attempt of the user's.
-func TestN8FlakyNodeIsSidelined(t *testing.T) {
+func TestFlakyNodeIsSidelined(t *testing.T) {
 	l := newLog(t)
 	l.pools(Pool{Name: "p", Sideline: muster.Time(time.Minute / time.Microsecond)})
 	l.serve("n1", 8)
@@ -240,7 +240,7 @@ func TestFlakyCountsWithinAWindow(t *testing.T) {
 }
 
 // N9: what the user's command does says nothing of the node.
-func TestN9UserFailuresLeaveTheNodeGood(t *testing.T) {
+func TestUserFailuresLeaveTheNodeGood(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
 	for i := range 10 {
@@ -369,7 +369,7 @@ func TestSlowStartsCount(t *testing.T) {
 }
 
 // N13: an error of its own, once: it proves itself and goes on.
-func TestN13OneErrorOfItsOwn(t *testing.T) {
+func TestOneErrorOfTheNodesOwn(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
 	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeUnready, Reason: "disk is nearly full"})

@@ -95,7 +95,7 @@ func TestLimitsBindPlans(t *testing.T) {
 }
 
 // N21: shares that make no sense are refused with a clear error, and the ones before stay.
-func TestN21SharesThatMakeNoSense(t *testing.T) {
+func TestInvalidSharesAreRefused(t *testing.T) {
 	l := newLog(t)
 	l.must(&SharesSet{Rules: []ShareRule{{Match: "a*", Weight: 3}}})
 	for _, r := range [][]ShareRule{
@@ -117,7 +117,7 @@ func TestN21SharesThatMakeNoSense(t *testing.T) {
 }
 
 // N22: of several rules that match, the first that is written counts, always.
-func TestN22FirstRuleCounts(t *testing.T) {
+func TestFirstMatchingRuleCounts(t *testing.T) {
 	s := &Shares{Rules: []ShareRule{{Match: "team-a", Weight: 5}, {Match: "team-*", Class: "teams", Weight: 2}, {Match: "*", Class: "rest", Weight: 1}}}
 	for range 100 {
 		for ns, want := range map[muster.Namespace]string{"team-a": "namespace team-a", "team-b": "teams", "team-": "teams", "b": "rest"} {

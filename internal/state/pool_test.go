@@ -19,7 +19,7 @@ func (l *log) pool(names ...muster.PoolName) {
 	l.must(f)
 }
 
-func TestL14BreakerRemembers(t *testing.T) {
+func TestBreakerRemembers(t *testing.T) {
 	l := newLog(t)
 	l.pool("p")
 	end := func(id string, unexplained bool) error {
@@ -85,7 +85,7 @@ func TestL14BreakerRemembers(t *testing.T) {
 	}
 }
 
-func TestL5HoldBeatsOrders(t *testing.T) {
+func TestHeldNodeRefusesDrainAndDestroy(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
 	until := muster.Time(l.now).Add(time.Hour)

@@ -171,7 +171,7 @@ func TestEndedStaysEnded(t *testing.T) {
 }
 
 // A member that was planned twice is placed once (scheduler case P10).
-func TestP10SameAttemptIsPlacedOnce(t *testing.T) {
+func TestSameAttemptIsPlacedOnce(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
 	l.serve("n1", 4)
@@ -341,7 +341,7 @@ func TestIdempotencyKey(t *testing.T) {
 }
 
 // Case N16: stop an unknown job, twice, before its members start, while they run.
-func TestN16Stop(t *testing.T) {
+func TestStopOfAJob(t *testing.T) {
 	l := newLog(t)
 	if _, err := l.do(&JobStopped{Key: key("a")}); !muster.IsKind(err, muster.FaultNotFound) {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func (l *log) stops(stops ...Stop) string {
 }
 
 // A preempted member waits again with no attempt used up, whatever its command answers TERM with.
-func TestP5PreemptedMemberWaitsAgain(t *testing.T) {
+func TestPreemptedMemberWaitsAgain(t *testing.T) {
 	for _, end := range []AllocUpdate{
 		{ID: "ua-0-1", Status: muster.AllocEnded, Outcome: muster.OutcomeStopped},
 		failed("ua-0-1", muster.FailureUser, muster.ReasonExit, 143),
@@ -60,7 +60,7 @@ func TestP5PreemptedMemberWaitsAgain(t *testing.T) {
 	}
 }
 
-func TestP4StopsThatDoNotHold(t *testing.T) {
+func TestInvalidStopsAreRefused(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(3))
 	l.submit("b", spec(1, urgent))
@@ -93,7 +93,7 @@ func TestP4StopsThatDoNotHold(t *testing.T) {
 	}
 }
 
-func TestP2WholePlanOrNothing(t *testing.T) {
+func TestWholePlanOrNothing(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(3))
 	l.submit("b", spec(1, urgent))

@@ -55,7 +55,7 @@ func TestWarmthIsTheNewestKeys(t *testing.T) {
 }
 
 // N4: contact that comes back within the grace finds what it left.
-func TestN4WarmthSurvivesLostContact(t *testing.T) {
+func TestWarmthSurvivesLostContact(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 2)
 	l.keyed("a", "A", "n1")
@@ -73,7 +73,7 @@ func TestN4WarmthSurvivesLostContact(t *testing.T) {
 }
 
 // N11: whatever goes through nodes, nothing of it is left when they are gone.
-func TestN11WarmthLeavesWithItsNodes(t *testing.T) {
+func TestWarmthEndsWithItsNodes(t *testing.T) {
 	l := newLog(t)
 	base := l.s.Latest().WarmCount()
 	for i := range 10 {

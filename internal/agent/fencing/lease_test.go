@@ -51,7 +51,7 @@ func watchLease(t *testing.T, dir string, e *ends) (l *Lease, stop func()) {
 
 // L13: a machine to which no server has spoken for its lease ends itself, and not before; who is
 // spoken to does not.
-func TestL13LeaseEndsTheMachine(t *testing.T) {
+func TestExpiredLeaseEndsTheMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &ends{}
 		l, stop := watchLease(t, t.TempDir(), e)
@@ -80,7 +80,7 @@ func TestL13LeaseEndsTheMachine(t *testing.T) {
 }
 
 // L13: a held node is sent no lease, and ends nothing; its hold over, it has one again.
-func TestL13HeldNodeHasNoLease(t *testing.T) {
+func TestHeldNodeHasNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &ends{}
 		l, stop := watchLease(t, t.TempDir(), e)
@@ -108,7 +108,7 @@ func TestL13HeldNodeHasNoLease(t *testing.T) {
 
 // An agent that is started again while no server is there still has its lease, and tries again what
 // failed.
-func TestL13LeaseOutlivesTheAgent(t *testing.T) {
+func TestLeaseOutlivesTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		e := &ends{fail: true}

@@ -199,7 +199,7 @@ func TestDestroyBrokenOff(t *testing.T) {
 }
 
 // F12: two fleets with one set of records see and give out each only its own.
-func TestF12TwoFleetsOfHosts(t *testing.T) {
+func TestTwoFleetsSeeOnlyTheirOwnHosts(t *testing.T) {
 	r, p := open(t, 2)
 	mine := create(t, p, "a")
 	other := r.Open(t, "c2").(*Provider)
@@ -216,7 +216,7 @@ func TestF12TwoFleetsOfHosts(t *testing.T) {
 }
 
 // F14: a host was taken, and the answer lost with the server: the token finds it again.
-func TestF14HostOfALostAnswer(t *testing.T) {
+func TestTokenFindsTheHostOfALostAnswer(t *testing.T) {
 	r, p := open(t, 2)
 	was := create(t, p, "a")
 	if now := create(t, r.Open(t, "c1").(*Provider), "a"); now != was {

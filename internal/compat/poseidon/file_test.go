@@ -16,7 +16,7 @@ import (
 	initwire "github.com/musterhq/muster/internal/wire/init"
 )
 
-func TestR14FilesAreChanged(t *testing.T) {
+func TestFilesAreChanged(t *testing.T) {
 	b, path, work, _ := inRunner(t)
 	write := func(name, text string) {
 		t.Helper()
@@ -158,7 +158,7 @@ func TestLargeFiles(t *testing.T) {
 	}
 }
 
-func TestR15FilesAreListed(t *testing.T) {
+func TestFilesAreListed(t *testing.T) {
 	b, path, work, _ := inRunner(t)
 	for _, f := range []string{"file", "dir/below", "dir/deeper/still", "with space", "dir/ü\n\""} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(work, f)), 0o755); err != nil {

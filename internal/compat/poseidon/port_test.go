@@ -39,7 +39,7 @@ func (b *bench) exposed(port int) (path, address string) {
 	return "runners/" + r.RunnerID, r.MappedPorts[0].HostAddress
 }
 
-func TestR27ExposedPorts(t *testing.T) {
+func TestExposedPorts(t *testing.T) {
 	b, _, _, _ := inRunner(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

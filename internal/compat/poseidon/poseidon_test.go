@@ -50,7 +50,7 @@ func routes(runner string) []string {
 	}
 }
 
-func TestR26TokensOfPoseidon(t *testing.T) {
+func TestWrongTokensAreRefused(t *testing.T) {
 	b := stocked(t, 1, true)
 	for _, route := range append(routes(b.provided()), "GET nothing", "POST health") {
 		method, path, _ := strings.Cut(route, " ")
@@ -347,7 +347,7 @@ func TestWrongEnvironments(t *testing.T) {
 	}
 }
 
-func TestR2R3ProvidedRunners(t *testing.T) {
+func TestProvidedRunners(t *testing.T) {
 	b := stocked(t, 2, true)
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 8, "inactivityTimeout": 0}`), 404, "")
 	for _, body := range []string{
@@ -378,7 +378,7 @@ func TestR2R3ProvidedRunners(t *testing.T) {
 }
 
 // R2: whether a client waits for a runner is the operator's choice, as it cannot say so itself.
-func TestR2Wait(t *testing.T) {
+func TestOperatorChoosesWhetherClientsWait(t *testing.T) {
 	for _, wait := range []time.Duration{0, 3 * time.Second} {
 		b := stocked(t, 1, true, func(_ *parts, c *Config) { c.Wait = wait })
 		if b.provided(); b.wait != wait {
@@ -432,7 +432,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-func TestR4R5RunnersThatAreNot(t *testing.T) {
+func TestUnknownRunnersAreNotFound(t *testing.T) {
 	b := stocked(t, 3, true)
 	path := b.provided()
 	var warm muster.AllocID
@@ -457,7 +457,7 @@ func TestR4R5RunnersThatAreNot(t *testing.T) {
 	}
 }
 
-func TestR18EnvironmentDeletedUnderARunner(t *testing.T) {
+func TestEnvironmentDeletedUnderARunner(t *testing.T) {
 	b := stocked(t, 2, true)
 	path := b.provided()
 	b.want(b.do("DELETE", "execution-environments/7", ""), 204, "")

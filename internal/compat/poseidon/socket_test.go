@@ -147,7 +147,7 @@ func inRunner(t *testing.T, change ...func(*parts, *Config)) (b *bench, path, wo
 	return b, b.provided(), work, stop
 }
 
-func TestR8R13Executions(t *testing.T) {
+func TestExecutions(t *testing.T) {
 	b, path, work, _ := inRunner(t)
 	for _, c := range []struct {
 		request map[string]any
@@ -230,7 +230,7 @@ func TestStdinIsATerminal(t *testing.T) {
 	}
 }
 
-func TestR9OneConnection(t *testing.T) {
+func TestOneConnectionPerExecution(t *testing.T) {
 	b, path, _, _ := inRunner(t)
 	other := b.provided()
 	url := b.asked(path, map[string]any{"command": "cat"})
@@ -273,7 +273,7 @@ func (s *session) ended() result {
 	return s.end()
 }
 
-func TestR10TimeLimit(t *testing.T) {
+func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	b, path, work, _ := inRunner(t)
 	for _, command := range []string{
@@ -346,7 +346,7 @@ func TestRunnerWhoseProcessDoesNotEndIsDestroyed(t *testing.T) {
 	})
 }
 
-func TestR11ReleasedDuringAnExecution(t *testing.T) {
+func TestReleasedDuringAnExecution(t *testing.T) {
 	b, path, _, stop := inRunner(t)
 	s := b.run(path, map[string]any{"command": "echo ready; sleep 100"})
 	s.next()
@@ -357,7 +357,7 @@ func TestR11ReleasedDuringAnExecution(t *testing.T) {
 	}
 }
 
-func TestR12OutOfMemory(t *testing.T) {
+func TestOutOfMemory(t *testing.T) {
 	b, path, _, stop := inRunner(t)
 	s := b.run(path, map[string]any{"command": "echo ready; read x; kill -KILL $$"})
 	s.next()

@@ -135,7 +135,7 @@ func (r *rig) plans() (n int) {
 
 const twoNodes = "node n1 cpu=2 memory=8GiB\nnode n2 cpu=2 memory=8GiB\njob a count=9\njob b count=9\njob c count=9"
 
-func TestP1PartOfAPlan(t *testing.T) {
+func TestPartOfAPlanIsCommitted(t *testing.T) {
 	inBubble(t, twoNodes+"\nplace b 0 1 n2", func(r *rig) {
 		before := r.log.Latest().Index()
 		v, err := r.submit("a 0 n1; a 1 n2; a 2 n2")
@@ -157,7 +157,7 @@ func TestP1PartOfAPlan(t *testing.T) {
 	})
 }
 
-func TestP7StoppedOrOver(t *testing.T) {
+func TestPlanOfAStoppedJobIsRefused(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		r.do("stop a")
 		r.del.over["b"] = true
@@ -183,7 +183,7 @@ func TestP7StoppedOrOver(t *testing.T) {
 }
 
 // The job is stopped after it was verified: the state refuses, and the plan's owner is told.
-func TestP7StoppedBetweenVerifiedAndApplied(t *testing.T) {
+func TestJobStoppedBetweenVerifyAndApply(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		r.log.Before = func(_ context.Context, f state.Fact) error {
 			if _, ok := f.(*state.PlanCommitted); ok {
@@ -205,7 +205,7 @@ func TestP7StoppedBetweenVerifiedAndApplied(t *testing.T) {
 	})
 }
 
-func TestP8NothingToDo(t *testing.T) {
+func TestEmptyPlanWritesNothing(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		before := len(r.log.Facts())
 		v, err := r.Submit(context.Background(), verify.Submission{Token: 1})
@@ -217,7 +217,7 @@ func TestP8NothingToDo(t *testing.T) {
 
 // While one fact is on its way, plans that come are verified with it counted
 // in, and share the next.
-func TestP9ManyAtOnce(t *testing.T) {
+func TestPlansInFlightShareTheNextFact(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		gate := make(chan struct{})
 		r.log.Before = func(_ context.Context, f state.Fact) error {
@@ -259,7 +259,7 @@ func TestP9ManyAtOnce(t *testing.T) {
 }
 
 // Refused by what is on its way: the answer waits until that has landed.
-func TestP9RefusedByWhatIsInFlight(t *testing.T) {
+func TestRefusalWaitsForWhatIsInFlight(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		gate := make(chan struct{})
 		r.log.Before = func(_ context.Context, f state.Fact) error {
@@ -296,7 +296,7 @@ func TestP9RefusedByWhatIsInFlight(t *testing.T) {
 
 // P10: the log fails; nobody knows whether the plan was committed, and a second
 // try does no harm.
-func TestP10AmbiguousCommit(t *testing.T) {
+func TestAmbiguousCommitIsSafeToRetry(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
 		lost := errors.New("the answer was lost")
 		r.log.After = func(_ context.Context, f state.Fact) error {
@@ -408,7 +408,7 @@ func TestManyWorkers(t *testing.T) {
 
 // P12: a node that refuses plans again and again although nothing has changed there is told to
 // health; plans that came too late, or competed, are how things go and count for nothing.
-func TestP12ANodeThatRefusesPlans(t *testing.T) {
+func TestNodeThatRefusesPlansIsReported(t *testing.T) {
 	inBubble(t, "node n1 cpu=2 memory=4GiB\nnode n2 cpu=2 memory=4GiB\njob a count=9 cpu=1 memory=1MiB\njob wide count=9 cpu=3 memory=1MiB", func(r *rig) {
 		submit := func(index uint64, uid muster.JobUID, node muster.NodeID) {
 			t.Helper()

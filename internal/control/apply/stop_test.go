@@ -36,7 +36,7 @@ func TestStopsAreCommitted(t *testing.T) {
 	})
 }
 
-func TestP7StopForAnEvaluationThatIsOver(t *testing.T) {
+func TestStopForAnEndedEvaluationIsRefused(t *testing.T) {
 	inBubble(t, stopCluster, func(r *rig) {
 		r.del.over["b"] = true
 		v, err := r.Submit(context.Background(), verify.Submission{Token: 1, Stops: []state.Stop{preempt("a-0-1", "b")}})
@@ -49,7 +49,7 @@ func TestP7StopForAnEvaluationThatIsOver(t *testing.T) {
 	})
 }
 
-func TestP2WholePlan(t *testing.T) {
+func TestWholePlanOrNothing(t *testing.T) {
 	inBubble(t, stopCluster, func(r *rig) {
 		whole := func(text string) verify.Verdict {
 			v, err := r.Submit(context.Background(), verify.Submission{Token: 1, Placements: plan(text), Stops: []state.Stop{preempt("a-0-1", "b")}, Whole: true})

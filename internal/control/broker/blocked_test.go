@@ -25,7 +25,7 @@ job fill1 count=2 needs zone = c1
 job fill2 count=2 needs zone = c2
 `
 
-func TestB1RoomThatItCannotUse(t *testing.T) {
+func TestUnusableCapacityDoesNotWake(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do(full)
 		r.workAll(9)
@@ -48,7 +48,7 @@ func TestB1RoomThatItCannotUse(t *testing.T) {
 	})
 }
 
-func TestB2NoWakeUpIsMissed(t *testing.T) {
+func TestNoWakeUpIsMissed(t *testing.T) {
 	for _, change := range []string{"end fill2 0 succeeded", "node c3 cpu=1 memory=1GiB zone=c2", "rejoin c1 cpu=3 memory=4GiB zone=c1 says.new=yes"} {
 		inBubble(t, Config{}, func(r *rig) {
 			r.do(full)
@@ -67,7 +67,7 @@ func TestB2NoWakeUpIsMissed(t *testing.T) {
 	}
 }
 
-func TestB2OpenedNodesWake(t *testing.T) {
+func TestOpenedNodesWake(t *testing.T) {
 	for _, change := range []string{"health n1 good", "intent n1 run"} {
 		inBubble(t, Config{}, func(r *rig) {
 			r.do("node n1 cpu=2 memory=2GiB")
@@ -87,7 +87,7 @@ func TestB2OpenedNodesWake(t *testing.T) {
 	}
 }
 
-func TestB3AsManyWakeAsFit(t *testing.T) {
+func TestAsManyWakeAsFit(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=4 memory=16GiB\njob fill count=4")
 		r.workAll(9)
@@ -116,7 +116,7 @@ func TestB3AsManyWakeAsFit(t *testing.T) {
 }
 
 // Who was woken and has no use for the room passes it on.
-func TestB3RoomIsPassedOn(t *testing.T) {
+func TestUnusedCapacityWakesTheNext(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=1 memory=1GiB\njob fill")
 		r.workAll(9)
@@ -140,7 +140,7 @@ func TestB3RoomIsPassedOn(t *testing.T) {
 }
 
 // Several shapes compete for the room by priority and age, not by shape.
-func TestB3OverShapes(t *testing.T) {
+func TestShapesCompeteByPriorityAndAge(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=4 memory=4GiB\njob fill cpu=4")
 		r.workAll(9)
@@ -156,7 +156,7 @@ func TestB3OverShapes(t *testing.T) {
 	})
 }
 
-func TestB5BlocksTwice(t *testing.T) {
+func TestBlockedTwiceIsCountedOnce(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=1 memory=1GiB\njob a cpu=2")
 		first := r.next(1)
@@ -237,7 +237,7 @@ func TestBlockedByFailedNodesOnly(t *testing.T) {
 
 // Room on a node where each of a job's waiting members has failed wakes nobody
 // of them, but those behind them.
-func TestB1RoomWhereItFailed(t *testing.T) {
+func TestCapacityWhereAllFailedDoesNotWake(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=3 memory=8GiB\njob fill\njob a priority=90 count=2")
 		r.workAll(9)
@@ -262,7 +262,7 @@ func TestB1RoomWhereItFailed(t *testing.T) {
 
 // The same while no node had room at all: a further member that is due may use
 // what the others may not.
-func TestB2AFurtherMember(t *testing.T) {
+func TestFurtherMemberMayUseTheCapacity(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=3 memory=8GiB\njob a count=3")
 		r.workAll(1)
@@ -286,7 +286,7 @@ func TestB2AFurtherMember(t *testing.T) {
 }
 
 // B6: waking 10,000 while many others call, in less than 100 ms.
-func TestB6WakingManyAtOnce(t *testing.T) {
+func TestWakingManyAtOnceIsFast(t *testing.T) {
 	log := memlog.New(t, 1<<16)
 	b, err := New(Config{State: log, Proposer: log})
 	if err != nil {
@@ -342,7 +342,7 @@ func TestB6WakingManyAtOnce(t *testing.T) {
 // S11, and nothing is ever missed: whatever happens, however late the feed,
 // evaluations are conserved, and when all have come to rest, planning every job
 // anew finds nothing to do.
-func TestS11NothingIsLost(t *testing.T) {
+func TestNoEvaluationIsLost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newModel(t, rt)
 		for range rapid.IntRange(5, 60).Draw(rt, "steps") {
@@ -552,7 +552,7 @@ func (m *model) rest() {
 
 // What changed while a worker was busy with an older picture is not forgotten
 // when it comes back saying that nothing fits.
-func TestB2ChangedWhileOut(t *testing.T) {
+func TestChangesDuringPlanningAreNotMissed(t *testing.T) {
 	t.Run("another version", func(t *testing.T) {
 		inBubble(t, Config{}, func(r *rig) {
 			r.do("node n1 cpu=1 memory=1GiB\njob a cpu=2")
@@ -587,7 +587,7 @@ func TestB2ChangedWhileOut(t *testing.T) {
 
 // A job that a limit blocks is woken by that limit alone: by work of its namespace that ends, or by
 // the limit itself; never by room.
-func TestB4WokenByTheLimitOnly(t *testing.T) {
+func TestBlockedByALimitWakesByThatLimit(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\njob a count=1\njob b count=1\njob other/c count=1")
 		if got := r.workAll(9); got != "a[0] other.c[0]" {
@@ -621,7 +621,7 @@ func TestB4WokenByTheLimitOnly(t *testing.T) {
 
 // A limit that leaves room between "tried" and "blocked" is not missed, and of two limits that
 // which binds counts.
-func TestB4NoLimitIsMissed(t *testing.T) {
+func TestNoLimitIsMissed(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\nlimit * allocs=2\njob a count=1")
 		r.workAll(9)

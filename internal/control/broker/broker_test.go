@@ -17,7 +17,7 @@ import (
 	"github.com/musterhq/muster/internal/testwait"
 )
 
-func TestS1OneAfterManyChanges(t *testing.T) {
+func TestManyChangesMakeOneEvaluation(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("job a\njob other/a")
 		w := r.next(1)
@@ -43,7 +43,7 @@ func TestS1OneAfterManyChanges(t *testing.T) {
 	})
 }
 
-func TestS2S3PriorityThenAge(t *testing.T) {
+func TestPriorityThenAge(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("job p10 priority=10\njob p30 priority=30\njob p20 priority=20")
 		if got := r.order(); got != "p30 p20 p10" {
@@ -74,7 +74,7 @@ func TestAWindowIsOneBand(t *testing.T) {
 }
 
 // Who stands by is given what is of a higher priority than all that is out, and nothing else: it waits for that.
-func TestS12WhoStandsBy(t *testing.T) {
+func TestStandbyWorkerGetsHigherPriorityOnly(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		got := make(chan place.Window, 1)
 		ask := func() {
@@ -132,7 +132,7 @@ func TestS12WhoStandsBy(t *testing.T) {
 	})
 }
 
-func TestS4TimeOut(t *testing.T) {
+func TestDeliveryTimeout(t *testing.T) {
 	inBubble(t, Config{DeliveryTimeout: time.Minute, NackDelay: 5 * time.Second}, func(r *rig) {
 		r.do("job a")
 		first := r.next(1)
@@ -164,7 +164,7 @@ func TestS4TimeOut(t *testing.T) {
 	})
 }
 
-func TestS5OldTokens(t *testing.T) {
+func TestOldTokensAreRefused(t *testing.T) {
 	inBubble(t, Config{DeliveryTimeout: time.Minute}, func(r *rig) {
 		r.do("job a\njob b")
 		old := r.next(2)
@@ -191,7 +191,7 @@ func TestS5OldTokens(t *testing.T) {
 	})
 }
 
-func TestS6NacksThenParked(t *testing.T) {
+func TestNackedThenParked(t *testing.T) {
 	inBubble(t, Config{NackDelay: time.Second, ParkFor: time.Hour}, func(r *rig) {
 		r.do("job bad\njob good")
 		start := time.Now()
@@ -235,7 +235,7 @@ func TestS6NacksThenParked(t *testing.T) {
 	})
 }
 
-func TestS6TriedAgainWhenTheJobMovesOrTheTimeIsOver(t *testing.T) {
+func TestParkedIsRetriedAfterAChangeOrItsDelay(t *testing.T) {
 	inBubble(t, Config{NackDelay: time.Second, ParkFor: time.Hour, DeliveryLimit: 1}, func(r *rig) {
 		r.do("node n1 cpu=4 memory=4GiB\njob a count=3\nplace a 0 1 n1")
 		w := r.next(1)
@@ -256,7 +256,7 @@ func TestS6TriedAgainWhenTheJobMovesOrTheTimeIsOver(t *testing.T) {
 	})
 }
 
-func TestS6GrowingDelays(t *testing.T) {
+func TestNackDelaysGrow(t *testing.T) {
 	inBubble(t, Config{NackDelay: time.Second, DeliveryLimit: 4}, func(r *rig) {
 		r.do("job a")
 		for _, want := range []time.Duration{time.Second, 4 * time.Second, 16 * time.Second} {
@@ -276,7 +276,7 @@ func TestS6GrowingDelays(t *testing.T) {
 
 // The log may refuse the fact that parks a job; it is tried again, and the job is
 // nobody's meanwhile.
-func TestS6ParkingIsTriedAgain(t *testing.T) {
+func TestParkingIsRetried(t *testing.T) {
 	inBubble(t, Config{DeliveryLimit: 1}, func(r *rig) {
 		fail := 2
 		r.log.Before = func(_ context.Context, f state.Fact) error {
@@ -305,7 +305,7 @@ func TestS6ParkingIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestS7AgainAfterMe(t *testing.T) {
+func TestChangeDuringPlanningIsPlannedNext(t *testing.T) {
 	inBubble(t, Config{NackDelay: time.Second}, func(r *rig) {
 		r.do("node n1 cpu=4 memory=4GiB\njob a count=1")
 		w := r.next(1)
@@ -332,7 +332,7 @@ func TestS7AgainAfterMe(t *testing.T) {
 	})
 }
 
-func TestS8InOrderOfTime(t *testing.T) {
+func TestDelayedComeInOrderOfTime(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB")
 		for _, j := range []string{"a 1s", "b 100ms", "c 20ms", "dropped 50ms"} {
@@ -361,7 +361,7 @@ func TestS8InOrderOfTime(t *testing.T) {
 	})
 }
 
-func TestS9ParkedDequeue(t *testing.T) {
+func TestWaitingDequeueGetsTheWholeBatch(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		got := make(chan place.Window)
 		go func() {
@@ -390,7 +390,7 @@ func TestS9ParkedDequeue(t *testing.T) {
 	})
 }
 
-func TestS10NewLeader(t *testing.T) {
+func TestNewLeaderRebuildsTheQueue(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB\njob whole count=2\njob back")
 		r.workAll(9)
@@ -463,7 +463,7 @@ func TestFellBehindTheFeed(t *testing.T) {
 	})
 }
 
-func TestS12AnUrgentOneIsNext(t *testing.T) {
+func TestUrgentEvaluationIsNext(t *testing.T) {
 	log := memlog.New(t, 1<<18)
 	b, err := New(Config{State: log, Proposer: log})
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 //
 // The steps of all who take part are parked at gates and released one at a time, by a
 // search over all orders; places that were seen before are not searched again.
-func TestP13EveryInterleaving(t *testing.T) {
+func TestEveryInterleavingOfTwoWorkers(t *testing.T) {
 	cases := []struct {
 		name, before string
 		env          []string // each comes at any time

@@ -151,7 +151,7 @@ func (r *rig) said(want string) {
 	}
 }
 
-func TestO3Good(t *testing.T) {
+func TestCheckPasses(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.told(r.check(context.Background(), check.Want{Command: strings.Fields("print hello ; true")}))
 		r.clean("destroyed true")
@@ -161,7 +161,7 @@ func TestO3Good(t *testing.T) {
 	})
 }
 
-func TestO3AgentHasToBeStarted(t *testing.T) {
+func TestCheckStartsTheAgent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.boots = false
 		r.told(r.check(context.Background(), check.Want{Command: []string{"true"}, Offering: "dear"}))
@@ -170,7 +170,7 @@ func TestO3AgentHasToBeStarted(t *testing.T) {
 	})
 }
 
-func TestO3BootFails(t *testing.T) {
+func TestCheckWhoseBootFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.dead = true
 		began := time.Now()
@@ -183,7 +183,7 @@ func TestO3BootFails(t *testing.T) {
 	})
 }
 
-func TestO3CommandFails(t *testing.T) {
+func TestCheckWhoseCommandFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.told(r.check(context.Background(), check.Want{Command: strings.Fields("warn no-such-disk ; exit 3")}), `"warn no-such-disk ; exit 3" failed`, "code 3", "its stderr: no-such-disk")
 		r.clean("destroyed true")
@@ -194,7 +194,7 @@ func TestO3CommandFails(t *testing.T) {
 	})
 }
 
-func TestO3ProviderFails(t *testing.T) {
+func TestCheckWhoseProviderFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
 			return muster.Faultf(muster.FaultAuth, "UnauthorizedOperation: no ec2:RunInstances")
@@ -218,7 +218,7 @@ func TestO3ProviderFails(t *testing.T) {
 	})
 }
 
-func TestO3DestroyFails(t *testing.T) {
+func TestCheckWhoseDestroyFails(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		tries := 0
 		r.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error {
@@ -239,7 +239,7 @@ func TestO3DestroyFails(t *testing.T) {
 	})
 }
 
-func TestO3BrokenOff(t *testing.T) {
+func TestCancelledCheckDestroysItsInstance(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(5*time.Second, cancel)
@@ -249,7 +249,7 @@ func TestO3BrokenOff(t *testing.T) {
 }
 
 // A provider whose list does not show what was made leaks: a check finds that, though everything else works.
-func TestO3ListIsChecked(t *testing.T) {
+func TestCheckOfTheProvidersList(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.cloud.SetFaults(fake.Faults{List: func() error {
 			return muster.Faultf(muster.FaultInternal, "its answer is not JSON: invalid character 'g'")
@@ -278,7 +278,7 @@ func TestO3ListIsChecked(t *testing.T) {
 }
 
 // A host that refuses us, or shows another key, is told soon; one that gets its keys while it boots has the time for it.
-func TestO3WrongHostKey(t *testing.T) {
+func TestCheckOfAHostWithAWrongKey(t *testing.T) {
 	wrong := func() error { return muster.Faultf(muster.FaultAuth, "host key is X, expected Y") }
 	inBubble(t, func(r *rig) {
 		r.dials = wrong

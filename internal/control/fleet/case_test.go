@@ -69,7 +69,7 @@ func (w *world) hold(id muster.NodeID) {
 	w.must(&state.NodeIntentSet{ID: id, Intent: muster.NodeHold, Reason: "to look at"})
 }
 
-func TestF4DestroyIsRateLimited(t *testing.T) {
+func TestDestroyIsRateLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 1, "true")
@@ -90,7 +90,7 @@ func TestF4DestroyIsRateLimited(t *testing.T) {
 	})
 }
 
-func TestF6QuotaOfAFamily(t *testing.T) {
+func TestQuotaOfAFamily(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.sell("create: quota max=3 family=c",
 			of("c", "c2", 2, 1, 4*muster.GiB), of("c", "c8", 8, 3.9, 4*muster.GiB), of("m", "m2", 2, 3, 64*muster.GiB))
@@ -127,7 +127,7 @@ func TestF6QuotaOfAFamily(t *testing.T) {
 	})
 }
 
-func TestF7SpotAndOnDemandApart(t *testing.T) {
+func TestCapacityOfSpotAndOnDemandApart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		small := of("", "small", 2, 1, 4*muster.GiB)
 		w.sell("create: capacity type=small market=spot for=1m", small, spot(small))
@@ -147,7 +147,7 @@ func TestF7SpotAndOnDemandApart(t *testing.T) {
 	})
 }
 
-func TestF8CapacityOfAGroup(t *testing.T) {
+func TestCapacityOfAGroup(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.sell("create: capacity family=g", of("g", "g2", 2, 1, 4*muster.GiB), of("g", "g4", 4, 2.1, 8*muster.GiB), of("h", "h2", 2, 5, 4*muster.GiB))
 		w.start()
@@ -159,7 +159,7 @@ func TestF8CapacityOfAGroup(t *testing.T) {
 	})
 }
 
-func TestF9CapacityIsNotAskedForEachJob(t *testing.T) {
+func TestCapacityIsNotAskedForEachJob(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.sell("", of("", "t", 2, 1, 4*muster.GiB), of("", "o", 2, 1, 4*muster.GiB))
 		w.pool.IdleTimeout = 3600e6
@@ -187,7 +187,7 @@ func TestF9CapacityIsNotAskedForEachJob(t *testing.T) {
 	})
 }
 
-func TestF12TwoFleets(t *testing.T) {
+func TestTwoFleets(t *testing.T) {
 	inBubble(t, func(w *world) {
 		// Another cluster, with its own log, in the same account.
 		other := newWorld(t, "c2")
@@ -225,7 +225,7 @@ func TestF12TwoFleets(t *testing.T) {
 	})
 }
 
-func TestL2OneOutcomeForEachBoot(t *testing.T) {
+func TestOneOutcomeForEachBoot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.pool.IdleTimeout = 3600e6
 		w.start()
@@ -285,7 +285,7 @@ func TestL2OneOutcomeForEachBoot(t *testing.T) {
 }
 
 // A launch of which nobody can say what became is given up; its instance is ended when it is seen.
-func TestL2LaunchDeadline(t *testing.T) {
+func TestLaunchDeadline(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		time.Sleep(time.Second) // the first list was good
@@ -305,7 +305,7 @@ func TestL2LaunchDeadline(t *testing.T) {
 	})
 }
 
-func TestF3DestroyNeverConfirmed(t *testing.T) {
+func TestDestroyNeverConfirmed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 1, "true")
@@ -328,7 +328,7 @@ func TestF3DestroyNeverConfirmed(t *testing.T) {
 	})
 }
 
-func TestL5HoldBeatsEverything(t *testing.T) {
+func TestHoldOverridesEverything(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.pool.Max = 4
 		w.start()
@@ -363,7 +363,7 @@ func TestL5HoldBeatsEverything(t *testing.T) {
 	})
 }
 
-func TestL7WorkThatCannotBeEnded(t *testing.T) {
+func TestWorkThatCannotBeEnded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 1, "hang")
@@ -388,7 +388,7 @@ func TestL7WorkThatCannotBeEnded(t *testing.T) {
 	})
 }
 
-func TestL7LastOnItsNode(t *testing.T) {
+func TestStuckWorkAloneOnItsNode(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 5s ; true", func(s *api.JobSpec) { s.Timeout = api.Duration(20 * time.Second) })
@@ -405,7 +405,7 @@ func TestL7LastOnItsNode(t *testing.T) {
 	})
 }
 
-func TestL8BrokenWhileBusy(t *testing.T) {
+func TestNodeBrokenWhileBusy(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 40s ; true")
@@ -429,7 +429,7 @@ func TestL8BrokenWhileBusy(t *testing.T) {
 	})
 }
 
-func TestL10SpotNotice(t *testing.T) {
+func TestSpotNotice(t *testing.T) {
 	inBubble(t, func(w *world) {
 		small := of("", "small", 2, 1, 4*muster.GiB)
 		w.sell("", small, spot(small))
@@ -508,7 +508,7 @@ func TestHoldOutlivesTheLog(t *testing.T) {
 }
 
 // Two instances for one token: one is used, the other is found and destroyed.
-func TestF14DoubleAnswer(t *testing.T) {
+func TestTwoInstancesForOneToken(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.script("create: double")
 		w.start()
@@ -556,7 +556,7 @@ func TestOperationsAreCounted(t *testing.T) {
 }
 
 // The end of a quota is not that of a rate limit which was told meanwhile, although both are of the whole account.
-func TestF4F6QuotaAndRateAreApart(t *testing.T) {
+func TestQuotaAndRateLimitAreApart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.script("create: quota max=1\ncreate: rate gap=1ms tell")
 		w.start()
@@ -578,8 +578,8 @@ func TestF4F6QuotaAndRateAreApart(t *testing.T) {
 	})
 }
 
-// BenchmarkF11 is 64 instances of an instant cloud, on the real clock: until all were asked for, and until work runs on all.
-func BenchmarkF11(b *testing.B) {
+// BenchmarkSixtyFourWanted is 64 instances of an instant cloud, on the real clock: until all were asked for, and until work runs on all.
+func BenchmarkSixtyFourWanted(b *testing.B) {
 	var asked, runs time.Duration
 	for b.Loop() {
 		w := newWorld(b, "c1")

@@ -57,11 +57,11 @@ var (
 	f1Busy  = flag.Bool("fleet.busy", false, "play F1 a second time, with every core kept busy by something else")
 )
 
-func TestF1(t *testing.T) { f1Test(t, f1, 5*time.Second) }
+func TestChurn(t *testing.T) { f1Test(t, f1, 5*time.Second) }
 
-// TestF1Meaner is F1 with all that a fake cloud can do to a fleet at once. Destroys take
+// TestChurnWithEveryFault is F1 with all that a fake cloud can do to a fleet at once. Destroys take
 // three seconds and lists are two old, so that the last job of all may wait longer for a machine to be confirmed gone.
-func TestF1Meaner(t *testing.T) { f1Test(t, meaner, 20*time.Second) }
+func TestChurnWithEveryFault(t *testing.T) { f1Test(t, meaner, 20*time.Second) }
 
 func f1Test(t *testing.T, script string, patience time.Duration) {
 	seeds := *f1Seeds

@@ -19,7 +19,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-func TestF2CreateFailsUntyped(t *testing.T) {
+func TestCreateFailsUntyped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var n atomic.Int64
 		w.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
@@ -42,7 +42,7 @@ func TestF2CreateFailsUntyped(t *testing.T) {
 	})
 }
 
-func TestF2AnswerLost(t *testing.T) {
+func TestAnswerToCreateIsLost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cloud.SetFaults(fake.Faults{Lost: times(3, muster.Faultf(muster.FaultAmbiguous, "the connection broke"))})
 		w.start()
@@ -55,7 +55,7 @@ func TestF2AnswerLost(t *testing.T) {
 	})
 }
 
-func TestF3DestroyFails(t *testing.T) {
+func TestDestroyFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var tries atomic.Int64
 		w.cloud.SetFaults(fake.Faults{Destroy: func(muster.InstanceID) error {
@@ -84,7 +84,7 @@ func TestF3DestroyFails(t *testing.T) {
 	})
 }
 
-func TestF4F5RateLimitAndQuota(t *testing.T) {
+func TestRateLimitAndQuota(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fault *muster.Fault
@@ -126,7 +126,7 @@ func TestF4F5RateLimitAndQuota(t *testing.T) {
 	}
 }
 
-func TestF5OneTryAfterTheTimeOut(t *testing.T) {
+func TestOneCreateAfterTheQuotaTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var tries atomic.Int64
 		w.cloud.SetFaults(fake.Faults{Create: func(cloud.Intent) error {
@@ -147,7 +147,7 @@ func TestF5OneTryAfterTheTimeOut(t *testing.T) {
 	})
 }
 
-func TestF7CapacityOfOneOffering(t *testing.T) {
+func TestCapacityOfOneOffering(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cloud.SetFaults(fake.Faults{Create: func(in cloud.Intent) error {
 			if in.Offering == "small" {
@@ -164,7 +164,7 @@ func TestF7CapacityOfOneOffering(t *testing.T) {
 	})
 }
 
-func TestF12AnotherOwner(t *testing.T) {
+func TestInstanceOfAnotherOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		other := w.cloud.Add(cloud.Tags{Owner: "c2", Token: "t", Node: "n", Pool: "p"}, "small")
 		w.start()
@@ -178,7 +178,7 @@ func TestF12AnotherOwner(t *testing.T) {
 	})
 }
 
-func TestF13ListEmptyOrCutOnce(t *testing.T) {
+func TestListEmptyOrCutOnce(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cut  func([]cloud.Instance) ([]cloud.Instance, bool)
@@ -220,7 +220,7 @@ func TestF13ListEmptyOrCutOnce(t *testing.T) {
 	}
 }
 
-func TestF14KilledBetweenIntentAndAnswer(t *testing.T) {
+func TestKilledBetweenIntentAndAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		made bool // the provider had made it by then
@@ -278,7 +278,7 @@ func TestRestartAnyTimeNeverLaunchesTwice(t *testing.T) {
 	}
 }
 
-func TestL1BootNeverComes(t *testing.T) {
+func TestBootNeverComes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.boots = false
 		w.start()
@@ -326,7 +326,7 @@ func TestBootsThatFailAreBackedOff(t *testing.T) {
 	})
 }
 
-func TestL4RestartKeepsWhatIsThere(t *testing.T) {
+func TestRestartKeepsNodes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 3, 2, "sleep 90s ; true")
@@ -367,7 +367,7 @@ func TestL4RestartKeepsWhatIsThere(t *testing.T) {
 	})
 }
 
-func TestL6Drain(t *testing.T) {
+func TestDrain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.pool.IdleTimeout = 3600e6
 		w.start()
@@ -404,7 +404,7 @@ func TestL6Drain(t *testing.T) {
 	})
 }
 
-func TestL11InstanceVanishes(t *testing.T) {
+func TestInstanceVanishes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 2, 2, "sleep 30s ; true")
@@ -425,7 +425,7 @@ func TestL11InstanceVanishes(t *testing.T) {
 
 // A busy node whose agent cannot be reached, and whose instance is there, is
 // ended after the grace; its work starts elsewhere only when that is confirmed.
-func TestN14CutOffLongerThanTheGrace(t *testing.T) {
+func TestNodeLostPastTheGraceIsDestroyed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 3m ; true")
@@ -444,7 +444,7 @@ func TestN14CutOffLongerThanTheGrace(t *testing.T) {
 
 // A host of a static pool that cannot be reached: nobody can say that it is gone, so its work is placed elsewhere when the grace is
 // over. Then two may run for a while, but never of what is exclusive.
-func TestN14StaticPool(t *testing.T) {
+func TestStaticHostLostPastTheGrace(t *testing.T) {
 	for _, exclusive := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exclusive=%v", exclusive), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -483,7 +483,7 @@ func TestN14StaticPool(t *testing.T) {
 
 // Whatever happens to links and servers, of what is exclusive on hosts of a static pool there are never two: world.invariants
 // looks after each fact.
-func TestN14ExclusiveUnderMisfortune(t *testing.T) {
+func TestExclusiveNeverRunsTwice(t *testing.T) {
 	seeds := 12
 	if testing.Short() {
 		seeds = 3
@@ -534,7 +534,7 @@ func TestN14ExclusiveUnderMisfortune(t *testing.T) {
 
 // What is exclusive goes on through the restart of a server, and through lost contact shorter than the fence; longer than that ends it, and it
 // is tried again, without its node being to blame.
-func TestN14ExclusiveAndTheServer(t *testing.T) {
+func TestExclusiveSurvivesAServerRestart(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 5m ; true", func(s *api.JobSpec) { s.Exclusive = true })
@@ -599,7 +599,7 @@ func TestDrainWithADeadline(t *testing.T) {
 	})
 }
 
-func TestN4LostAndBackWithinTheGrace(t *testing.T) {
+func TestNodeLostAndBackWithinTheGrace(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 40s ; print done ; true")
@@ -618,7 +618,7 @@ func TestN4LostAndBackWithinTheGrace(t *testing.T) {
 	})
 }
 
-func TestN5TheSameHostComesLater(t *testing.T) {
+func TestHostReturnsAfterItsNodeIsGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "sleep 10m ; true")
@@ -653,7 +653,7 @@ func TestInstanceOfAGoneNodeIsDestroyed(t *testing.T) {
 	})
 }
 
-func TestL14TheBreaker(t *testing.T) {
+func TestBreakerLimitsDestroysOfLostNodes(t *testing.T) {
 	all := 30
 	if testing.Short() {
 		all = 15
@@ -673,7 +673,7 @@ func TestL14TheBreaker(t *testing.T) {
 }
 
 // The output of an ended allocation keeps its idle node for ten minutes at most.
-func TestL12OutputFirst(t *testing.T) {
+func TestIdleNodeWaitsForItsOutput(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		name := map[bool]string{true: "the blob store comes back", false: "it does not"}[back]
 		t.Run(name, func(t *testing.T) {
@@ -705,7 +705,7 @@ func TestL12OutputFirst(t *testing.T) {
 	}
 }
 
-func TestC4FitsNothing(t *testing.T) {
+func TestJobThatFitsNoOfferingFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 99, "true")
@@ -718,7 +718,7 @@ func TestC4FitsNothing(t *testing.T) {
 	})
 }
 
-func TestN17NodeFailuresMoveOn(t *testing.T) {
+func TestNodeFailuresMoveOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 2, "break")
@@ -798,7 +798,7 @@ func TestListFails(t *testing.T) {
 	})
 }
 
-func TestN3GoneForAnUnknownNode(t *testing.T) {
+func TestUnknownNodeGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 1, 1, "sleep 1s ; true")

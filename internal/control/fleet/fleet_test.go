@@ -33,7 +33,7 @@ func TestLaunchRunIdleGone(t *testing.T) {
 	})
 }
 
-func TestF11SixtyFourWanted(t *testing.T) {
+func TestSixtyFourWanted(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		began := time.Now()

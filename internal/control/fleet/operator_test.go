@@ -16,7 +16,7 @@ import (
 
 // What is out of contact is destroyed up to the limit; then the breaker trips, and neither a new leader
 // nor time lets more pass, until an operator resumes the pool: then all of it goes. What is explained goes on.
-func TestL14BreakerTripsAndResumes(t *testing.T) {
+func TestBreakerTripsAndResumes(t *testing.T) {
 	all := 30
 	if testing.Short() {
 		all = 15
@@ -68,7 +68,7 @@ func TestL14BreakerTripsAndResumes(t *testing.T) {
 	})
 }
 
-func TestL14TwoIdle(t *testing.T) {
+func TestIdleNodesDoNotTripTheBreaker(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		w.submit("a", 2, 2, "sleep 1s ; true")
@@ -81,7 +81,7 @@ func TestL14TwoIdle(t *testing.T) {
 }
 
 // A pool whose list suddenly lacks most nodes, of which contact is lost as well.
-func TestL14ListLacksMany(t *testing.T) {
+func TestListThatLacksManyTripsTheBreaker(t *testing.T) {
 	all, lacks := 50, 30
 	if testing.Short() {
 		all, lacks = 15, 9
@@ -131,7 +131,7 @@ func TestL14ListLacksMany(t *testing.T) {
 }
 
 // L5: nothing automatic ends a held node, nor gives it work; the end of its hold does what had been waiting.
-func TestL5Hold(t *testing.T) {
+func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		then func(w *world, id muster.NodeID)
@@ -178,7 +178,7 @@ func TestL5Hold(t *testing.T) {
 }
 
 // What its boot was short of is told while it boots, and stays to be read when it is gone.
-func TestL1BootErrorIsKept(t *testing.T) {
+func TestBootErrorIsKept(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.boots = false
 		w.start()
@@ -203,7 +203,7 @@ func TestL1BootErrorIsKept(t *testing.T) {
 }
 
 // The instance of a check is left alone for as long as it is sheltered, and no longer.
-func TestO3Shelter(t *testing.T) {
+func TestShelteredInstanceIsLeftAlone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
 		end := w.fleet.Shelter("tcheck")

@@ -14,7 +14,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-func TestN15AgentKilledAndRestarted(t *testing.T) {
+func TestAgentKilledAndRestarted(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)
 		r.start()
@@ -47,7 +47,7 @@ func TestN15AgentKilledAndRestarted(t *testing.T) {
 	})
 }
 
-func TestN14bServerRestarted(t *testing.T) {
+func TestServerRestarted(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		nodes := []muster.NodeID{"n1", "n2", "n3", "n4", "n5"}
 		for _, id := range nodes {
@@ -86,7 +86,7 @@ func TestN14bServerRestarted(t *testing.T) {
 	})
 }
 
-func TestN16Stop(t *testing.T) {
+func TestStop(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)
 		r.start()
@@ -118,7 +118,7 @@ func TestN16Stop(t *testing.T) {
 	})
 }
 
-func TestN1NotReadyThreeTimes(t *testing.T) {
+func TestNodeWithoutARuntimeIsNotReady(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)
 		n.Sick("runtime process does not work here: no /proc")
@@ -142,7 +142,7 @@ func TestN1NotReadyThreeTimes(t *testing.T) {
 	})
 }
 
-func TestN2JoinedTwice(t *testing.T) {
+func TestNodeJoinsAgainWhileBusy(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)
 		r.start()
@@ -160,7 +160,7 @@ func TestN2JoinedTwice(t *testing.T) {
 	})
 }
 
-func TestN12AgentHangs(t *testing.T) {
+func TestAgentHangs(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)
 		other := r.boot("n2", 8)

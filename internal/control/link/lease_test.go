@@ -10,7 +10,7 @@ import (
 )
 
 // L13: a node hears of its lease with every set, and often enough to keep it; a held one has none, and hears that at once.
-func TestL13LeaseIsSent(t *testing.T) {
+func TestLeaseIsSent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.config.Lease = func(*state.Node) time.Duration { return time.Hour }
 		n := r.boot("n1", 2)

@@ -26,7 +26,7 @@ func gaps(n *linktest.Node) (out []time.Duration) {
 }
 
 // N1: not ready three times, then ready: it serves after the first yes, asked when it wanted to be.
-func TestN1AskedAgainWhenItWants(t *testing.T) {
+func TestUnreadyNodeIsProbedWhenItAsks(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
 		n.Answer(wire.ProbeAnswer{Why: "loading", AgainMillis: 7000}, wire.ProbeAnswer{Why: "loading", AgainMillis: 20000}, wire.ProbeAnswer{Why: "nearly", AgainMillis: 500})
@@ -68,7 +68,7 @@ func TestProvedAgain(t *testing.T) {
 }
 
 // N8: sidelined for its time, contact or not, then probed afresh.
-func TestN8ProbedAfterTheSideline(t *testing.T) {
+func TestSidelinedNodeIsProbedAfterItsTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
 		r.start()
@@ -92,7 +92,7 @@ func TestN8ProbedAfterTheSideline(t *testing.T) {
 
 // N12: a probe that hangs is ended by its deadline. Meanwhile what runs there goes on and is
 // heard, other nodes are served, and when the node goes nothing of the probe is left: the bubble would not end.
-func TestN12ProbeHangs(t *testing.T) {
+func TestProbeHangs(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.must(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "fake", Max: 10, Grace: 60e6, Ready: []string{"true"}, ReadyTimeout: 5e6}}})
 		n := r.boot("n1", 4)
@@ -126,7 +126,7 @@ func TestN12ProbeHangs(t *testing.T) {
 }
 
 // N13: what its own checks find makes it unready, and once they find nothing it proves itself and goes on.
-func TestN13OwnChecks(t *testing.T) {
+func TestOwnChecksMakeANodeUnready(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
 		r.start()
@@ -163,7 +163,7 @@ func TestBrokenAtBoot(t *testing.T) {
 }
 
 // N4, N5: within the grace it is good at once, unasked; after it, as where an operator holds it, it has to prove itself.
-func TestN4N5ContactBack(t *testing.T) {
+func TestContactReturns(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
 		r.start()

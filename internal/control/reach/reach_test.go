@@ -262,7 +262,7 @@ func TestForwardingForbidden(t *testing.T) {
 }
 
 // L9: a host that shows another key than the expected one: not one command is run on it.
-func TestL9WrongHostKey(t *testing.T) {
+func TestWrongHostKey(t *testing.T) {
 	_, other, err := remote.NewKey("other")
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func TestL9WrongHostKey(t *testing.T) {
 
 // L3: the agent's program is there already with the same hash: no copy. With another content: copied again, also
 // one that was cut short.
-func TestL3ProgramOnTheHost(t *testing.T) {
+func TestProgramOnTheHost(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	files, err := filepath.Glob(filepath.Join(r.cloud.access.Dir, "bin", "muster-node-*"))
@@ -361,7 +361,7 @@ func TestL3ProgramOnTheHost(t *testing.T) {
 }
 
 // L1, L2: while the probe does not pass no agent is there, and what it printed is told; one that hangs has its deadline.
-func TestL2BootProbe(t *testing.T) {
+func TestBootProbe(t *testing.T) {
 	r := newRig(t)
 	ok := filepath.Join(t.TempDir(), "ok")
 	r.probe = Probe{Command: "echo disk is not mounted >&2; test -e " + ok}
@@ -385,7 +385,7 @@ func TestL2BootProbe(t *testing.T) {
 }
 
 // L2: what else can be in the way of an agent is told in words.
-func TestL2AgentDoesNotStart(t *testing.T) {
+func TestAgentDoesNotStart(t *testing.T) {
 	r := newRig(t)
 	// No muster-node for the host.
 	r.reach.cfg.Programs = &Programs{Dirs: []string{t.TempDir()}}

@@ -78,7 +78,7 @@ func (r *rig) end(uid muster.JobUID, outcome muster.Outcome) {
 
 // L16: what has ended is collected in batches that are short to apply, also of one job that has many allocations, and of
 // a service that lives for ever the newest attempts of each member are kept.
-func TestL16CollectsInBoundedBatches(t *testing.T) {
+func TestCollectsInBoundedBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.large()
@@ -144,7 +144,7 @@ func TestL16CollectsInBoundedBatches(t *testing.T) {
 
 // L16: of a system job each node has a member of its own; what those leave that went with their nodes does not grow for as long as
 // the job lives.
-func TestL16SystemJobsForgetNodesThatWent(t *testing.T) {
+func TestSystemJobsForgetNodesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		r.large()

@@ -128,7 +128,7 @@ func (w *world) rollout(name string, stage muster.RolloutStage, version uint64) 
 }
 
 // The whole of it, with time: a version is rolled out two at a time; one that does not run is taken back by itself.
-func TestL13RollsAndReverts(t *testing.T) {
+func TestRollsAndReverts(t *testing.T) {
 	run(t, func(w *world) {
 		w.do("node n1 cpu=8 memory=16GiB\nnode n2 cpu=8 memory=16GiB")
 		const like = " type=service count=10 max_parallel=2 min_healthy=10s deadline=1m auto_revert"

@@ -153,7 +153,7 @@ func warmSpec(least, most int) api.EnvironmentSpec {
 	return api.EnvironmentSpec{Warm: api.WarmSpec{Min: &least, Max: most}}
 }
 
-func TestR2NoneIsWarm(t *testing.T) {
+func TestNoneIsWarm(t *testing.T) {
 	bubble(t, warmSpec(0, 5), func(g *rig) {
 		began := time.Now()
 		if _, err := g.r.Claim(context.Background(), Request{UID: "u"}); !muster.IsKind(err, muster.FaultCapacity) {
@@ -176,7 +176,7 @@ func TestR2NoneIsWarm(t *testing.T) {
 	})
 }
 
-func TestR3AClaimedRunnerIsReplaced(t *testing.T) {
+func TestClaimedRunnerIsReplaced(t *testing.T) {
 	bubble(t, warmSpec(2, 2), func(g *rig) {
 		g.sleep(2 * time.Second)
 		g.want(2, 0)
@@ -224,7 +224,7 @@ func TestASuccessorWaitsForThoseWhoWereJustServed(t *testing.T) {
 	})
 }
 
-func TestR6InactivityIsCountedFromTheLastUse(t *testing.T) {
+func TestInactivityIsCountedFromTheLastUse(t *testing.T) {
 	bubble(t, warmSpec(3, 3), func(g *rig) {
 		g.sleep(2 * time.Second)
 		nothing, never, used := g.claim(Request{Idle: time.Second}), g.claim(Request{}), g.claim(Request{Idle: time.Second})
@@ -282,7 +282,7 @@ func TestANewLeaderStartsIdleTimesAfresh(t *testing.T) {
 	})
 }
 
-func TestR19AClaimWithoutAnAnswerExpires(t *testing.T) {
+func TestClaimWithoutAnAnswerExpires(t *testing.T) {
 	bubble(t, warmSpec(1, 1), func(g *rig) {
 		g.sleep(2 * time.Second)
 		// The server dies between the commit and the answer.
@@ -372,7 +372,7 @@ func TestAClientThatLeftHoldsNothing(t *testing.T) {
 	})
 }
 
-func TestR21StartingRunnersAreNotClaimed(t *testing.T) {
+func TestStartingRunnersAreNotClaimed(t *testing.T) {
 	bubble(t, warmSpec(1, 1), func(g *rig) {
 		if c := g.counts(); c.Starting != 1 {
 			t.Fatalf("runners are %+v", c)
@@ -389,7 +389,7 @@ func TestR21StartingRunnersAreNotClaimed(t *testing.T) {
 	})
 }
 
-func TestR22TheStockRefillsAfterANodeIsLost(t *testing.T) {
+func TestStockRefillsAfterANodeIsLost(t *testing.T) {
 	bubble(t, warmSpec(2, 2), func(g *rig) {
 		g.sleep(2 * time.Second)
 		c := g.claim(Request{})
@@ -412,7 +412,7 @@ func TestR22TheStockRefillsAfterANodeIsLost(t *testing.T) {
 	})
 }
 
-func TestR23RunnersOutOfContactAreHandedOutLast(t *testing.T) {
+func TestRunnersOutOfContactAreClaimedLast(t *testing.T) {
 	p := newPool("u")
 	for i, node := range []muster.NodeID{"away", "here"} {
 		p.add(&state.Alloc{ID: muster.NewAllocID("u", i, 1), Node: node, Version: 1})
@@ -546,7 +546,7 @@ func TestReadinessOfANodeOutOfContact(t *testing.T) {
 	})
 }
 
-func TestR24TooFewWarmForTooLongIsAnAlert(t *testing.T) {
+func TestTooFewWarmForTooLongIsAnAlert(t *testing.T) {
 	s := warmSpec(4, 4)
 	s.Alert = api.AlertSpec{Below: 0.5, For: api.Duration(30 * time.Second)}
 	bubble(t, s, func(g *rig) {
@@ -570,7 +570,7 @@ func TestR24TooFewWarmForTooLongIsAnAlert(t *testing.T) {
 	})
 }
 
-func TestR24AlertUnderSteadyChurn(t *testing.T) {
+func TestAlertUnderSteadyChurn(t *testing.T) {
 	s := warmSpec(4, 4)
 	s.Alert = api.AlertSpec{Below: 0.5, For: api.Duration(30 * time.Second)}
 	bubble(t, s, func(g *rig) {
@@ -628,7 +628,7 @@ func TestR24AlertUnderSteadyChurn(t *testing.T) {
 	})
 }
 
-func TestR25ABurstIsServedInOrder(t *testing.T) {
+func TestBurstIsServedInOrder(t *testing.T) {
 	bubble(t, warmSpec(50, 50), func(g *rig) {
 		g.sleep(3 * time.Second)
 		g.want(50, 0)
@@ -665,8 +665,8 @@ func TestR25ABurstIsServedInOrder(t *testing.T) {
 	})
 }
 
-// TestR1ClaimsUnderCrashes: many clients, servers that die at any moment, answers that are lost. No runner is ever given to two.
-func TestR1ClaimsUnderCrashes(t *testing.T) {
+// TestClaimsUnderCrashes: many clients, servers that die at any moment, answers that are lost. No runner is ever given to two.
+func TestClaimsUnderCrashes(t *testing.T) {
 	bubble(t, warmSpec(5, 20), func(g *rig) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var mu sync.Mutex

@@ -42,7 +42,7 @@ func TestSubmitToPlaced(t *testing.T) {
 }
 
 // S12: what is urgent does not wait for the plan before it, not even while the log is busy with that; there is one worker.
-func TestS12AheadOfAPlanUnderWay(t *testing.T) {
+func TestUrgentJobDoesNotWaitForAPlan(t *testing.T) {
 	inBubble(t, Config{Workers: 1}, func(r *rig) {
 		busy, free := make(chan struct{}), make(chan struct{})
 		r.log.Before = func(_ context.Context, f state.Fact) error {
@@ -67,7 +67,7 @@ func TestS12AheadOfAPlanUnderWay(t *testing.T) {
 
 // S3, B3 through all loops: room that is freed bit by bit goes to those who
 // wait by priority and age.
-func TestS3B3OldestFirst(t *testing.T) {
+func TestFreedCapacityGoesByPriorityAndAge(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=2 memory=4GiB\njob fill count=2")
 		for i := range 6 {
@@ -84,7 +84,7 @@ func TestS3B3OldestFirst(t *testing.T) {
 }
 
 // P1, P5, L11: partial commits go on with the rest on the newer state.
-func TestP1RefreshAndGoOn(t *testing.T) {
+func TestPartialCommitGoesOnWithTheRest(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		once := true
 		r.log.Before = func(_ context.Context, f state.Fact) error {
@@ -101,7 +101,7 @@ func TestP1RefreshAndGoOn(t *testing.T) {
 	})
 }
 
-func TestP10AWorkerDiesAtAnyPoint(t *testing.T) {
+func TestWorkerDiesAtAnyPoint(t *testing.T) {
 	// The log holds a plan, its worker is gone; the delivery comes again under
 	// the next leadership, and then the old plan is committed after all.
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +207,7 @@ func (f *refuser) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 
 // S6: a job that is refused for its own sake again and again is nacked and in
 // the end parked with the reason; those who shared its window are not.
-func TestS6RefusedAgainAndAgain(t *testing.T) {
+func TestRefusedAgainAndAgainIsParked(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		bad := &refuser{Submitter: r.applier, refuse: map[muster.JobUID]bool{"bad": true}}
 		r.scheduler.cfg.Submit = bad
@@ -229,7 +229,7 @@ func TestS6RefusedAgainAndAgain(t *testing.T) {
 }
 
 // A late worker's answers change nothing, and its plan is refused.
-func TestP7S5LateWorker(t *testing.T) {
+func TestLateWorkerIsRefused(t *testing.T) {
 	inBubble(t, Config{Workers: 1}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=16GiB")
 		// The scheduler's own worker is kept busy with a job that waits for the log.
@@ -417,7 +417,7 @@ func unplaced(snap *state.Snapshot) (n int) {
 
 // Room that a refused member was counted for is not forgotten: who fitted nowhere
 // because of it is planned again before it is called blocked.
-func TestB2RoomOfARefusedMember(t *testing.T) {
+func TestCapacityOfARefusedMemberIsUsed(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		gate := make(chan struct{})
 		once := true
@@ -446,7 +446,7 @@ func TestB2RoomOfARefusedMember(t *testing.T) {
 }
 
 // Planned again only on a state that is as new as the refusal.
-func TestP1WaitsForTheRefreshIndex(t *testing.T) {
+func TestPlansAgainAtTheRefreshIndex(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		ahead := &aheadOf{Submitter: r.applier, log: r.log}
 		r.scheduler.cfg.Submit = ahead
@@ -475,7 +475,7 @@ func (f *aheadOf) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 }
 
 // S12, L8: what is urgent has nobody stopped for room that a plan under way was about to take from it.
-func TestS12NobodyIsStoppedForRoomThatComes(t *testing.T) {
+func TestNobodyIsStoppedForCapacityOfAPlanInFlight(t *testing.T) {
 	inBubble(t, Config{Workers: 1}, func(r *rig) {
 		r.do("node n1 cpu=2 memory=4GiB\njob low priority=20 cpu=1 memory=1MiB")
 		r.is("n1: low[0]")

@@ -73,7 +73,7 @@ func TestCheckNamesTheFirstObstacle(t *testing.T) {
 }
 
 // L3, as far as there are operators: unset never equals, and differs from everything.
-func TestL3Operators(t *testing.T) {
+func TestOperators(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=1 memory=1GiB os=linux empty=")
 	n := c.Snapshot().Node("n1")
 	for _, tc := range []struct {
@@ -210,7 +210,7 @@ func TestGrew(t *testing.T) {
 
 // L1: the score of a full node is the best, of an empty one the worst, and it
 // rises with each step between.
-func TestL1Score(t *testing.T) {
+func TestScore(t *testing.T) {
 	capacity := muster.Resources{CPU: 2048, Memory: 4096}
 	at := func(cpu, memory int64) float64 {
 		return fit.Score(capacity, capacity.Sub(muster.Resources{CPU: muster.MilliCPU(cpu), Memory: muster.Bytes(memory)}))

@@ -11,7 +11,7 @@ import (
 )
 
 // L14: ten thousand nodes in 500 racks, even and uneven: 500 members spread evenly are one in each rack.
-func TestPlaceL14FiveHundredRacks(t *testing.T) {
+func TestPlaceOnFiveHundredRacks(t *testing.T) {
 	for _, even := range []bool{true, false} {
 		c := fittest.New(t, 1000)
 		for i := range 10_000 {

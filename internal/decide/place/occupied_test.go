@@ -13,7 +13,7 @@ import (
 
 // L6: room is never kept where a job on distinct hosts has a member already, and what is kept there by mistake is not used:
 // the plan would be refused again and again.
-func TestL6NoRoomIsKeptBesideAMember(t *testing.T) {
+func TestNoReservationBesideAMemberOnDistinctHosts(t *testing.T) {
 	for _, kind := range []string{"count=2 distinct", "type=system"} {
 		c := fittest.Read(t, `
 node n1 cpu=4 memory=4GiB

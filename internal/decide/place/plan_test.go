@@ -17,7 +17,7 @@ import (
 
 // L12: the same snapshot gives the same plan, whatever the order of maps, and
 // whatever the order in which the window names its jobs.
-func TestL12SameInputSameOutput(t *testing.T) {
+func TestSameInputSameOutput(t *testing.T) {
 	c := fittest.New(t, 1)
 	for i := range 20 {
 		c.Do(fmt.Sprintf("node n%02d cpu=%d memory=%dGiB zone=z%d", i, 2+i%5, 4+i%3, i%3))

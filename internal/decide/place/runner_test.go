@@ -13,7 +13,7 @@ import (
 
 // What a runner is worth is what its environment has of them: a claimed one gives way to nobody, stock up to the floor has the
 // environment's priority, stock above it none. Whoever else may give way is planned for by that, and each plan holds.
-func TestL8RunnersGiveWayByTheirWorth(t *testing.T) {
+func TestRunnersArePreemptedByTheirPriority(t *testing.T) {
 	const env = muster.JobUID("ue")
 	for _, tc := range []struct {
 		name             string
@@ -74,7 +74,7 @@ func TestL8RunnersGiveWayByTheirWorth(t *testing.T) {
 }
 
 // The stock of an environment that is worth nothing has nobody stopped, though a job's default priority is more than others have.
-func TestL8StockAboveTheFloorStopsNobody(t *testing.T) {
+func TestStockAboveTheFloorStopsNobody(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=4 memory=4GiB\njob low priority=30 cpu=4 memory=1MiB\nplace low 0 n1")
 	priority, least := 50, 0
 	spec := &api.EnvironmentSpec{Name: "e", Template: api.Template{Priority: &priority, Resources: api.ResourcesSpec{CPU: 1, Memory: 1 << 20}}, Warm: api.WarmSpec{Min: &least, Max: 10}}

@@ -41,7 +41,7 @@ func warmNodes(t testing.TB, nodes, keys int) *fittest.Cluster {
 }
 
 // N11: however many keys there were, the view remembers those that nodes have and those of the shapes that it keeps.
-func TestN11KeysOfTheView(t *testing.T) {
+func TestViewBoundsItsKeys(t *testing.T) {
 	c := warmNodes(t, 100, 10)
 	v := NewView(c.Snapshot())
 	for i := range 3 * maxFields {

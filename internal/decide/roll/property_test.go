@@ -14,10 +14,10 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// TestL13Property: whatever happens to nodes and members meanwhile, a rollout never takes more members away than
+// TestRolloutProperty: whatever happens to nodes and members meanwhile, a rollout never takes more members away than
 // max_parallel allows, there is never more than one allocation of a member, it stops when the new version does not
 // run, having touched no more than max_parallel healthy members, and comes to its end when it does.
-func TestL13Property(t *testing.T) {
+func TestRolloutProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, c: fittest.Read(t, ""), nodes: 3, closed: map[muster.NodeID]bool{}}
 		w.count, w.k = rapid.IntRange(1, 8).Draw(rt, "count"), rapid.IntRange(1, 4).Draw(rt, "k")

@@ -13,7 +13,7 @@ import (
 )
 
 // Work ahead of a plan keeps from it what it would not get otherwise, and nothing else.
-func TestP13YieldsWhatWorkAheadNeeds(t *testing.T) {
+func TestPlanYieldsWhatWorkAheadNeeds(t *testing.T) {
 	const nodes = "node n1 cpu=4 memory=4GiB\nnode n2 cpu=4 memory=4GiB\nnode n3 cpu=2 memory=4GiB zone=z\n"
 	for _, tc := range []struct {
 		name, cluster string
@@ -68,7 +68,7 @@ func needs(snap *state.Snapshot, jobs string) (out []verify.Need) {
 }
 
 // What of the work ahead is on its way already needs nothing more.
-func TestP13CountedInNeedsNothingMore(t *testing.T) {
+func TestWorkAheadInFlightNeedsNothingMore(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=2 memory=4GiB\njob high priority=90 cpu=1 memory=1MiB\njob low priority=10 cpu=1 memory=1MiB")
 	low := []state.Placement{{UID: "low", Version: 1, Attempt: 1, Node: "n1"}}
 	ahead := needs(c.Snapshot(), "job high")

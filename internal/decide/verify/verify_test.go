@@ -116,7 +116,7 @@ func TestVerify(t *testing.T) {
 
 // P9: plans are verified with those before them counted in, and with those in
 // flight, whether or not a snapshot has them already.
-func TestP9InFlight(t *testing.T) {
+func TestPlansInFlightAreCounted(t *testing.T) {
 	c := fittest.Read(t, threeNodes)
 	first, second := plan(t, "a[0]@n1 a[1]@n1 b[0]@n2"), plan(t, "b[1]@n1")
 	const short = "refused b[1] (node): node n1: short of cpu: 1 cpu, 2GiB memory asked, 0 cpu, 2GiB memory free\n"
@@ -142,7 +142,7 @@ func TestP9InFlight(t *testing.T) {
 }
 
 // P6: the same GPU, core or port twice is refused by its name, whether the state or a plan before has it, and so by the state.
-func TestP6NamedTwice(t *testing.T) {
+func TestSameNameTwiceIsRefused(t *testing.T) {
 	c := fittest.Read(t, `
 node n1 cpu=8 memory=8GiB gpu=A:2:shared gpu=B:1
 job held cores=1 gpu=0.6:A port=80 memory=1GiB
@@ -207,7 +207,7 @@ func TestRefusedPartIsNotCounted(t *testing.T) {
 
 // P11: whatever happened since, what verify lets through the state takes, and
 // no node is ever over capacity.
-func TestP11AnyNewerState(t *testing.T) {
+func TestAnyNewerStateTakesWhatVerifyAllows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := fittest.Read(t, threeNodes)
 		n := rapid.IntRange(0, 3)

@@ -175,7 +175,7 @@ func TestStockAfterARestart(t *testing.T) {
 	}
 }
 
-func TestR17WarmRunnersAreReplacedOneByOne(t *testing.T) {
+func TestWarmRunnersAreReplacedOneByOne(t *testing.T) {
 	c := newCluster(t, 3, 3)
 	c.settle(Demand{}, func(Decision) {})
 	c.do(&state.RunnerClaimed{Claim: "c", UID: "u", Runner: "u-0-1"})
