@@ -6,7 +6,7 @@ import (
 	"github.com/musterhq/muster"
 )
 
-// L3: what each operator says, of values and of attributes that are not set.
+// What each operator says, of values and of attributes that are not set.
 func TestPlaceConstraintOperators(t *testing.T) {
 	const unset = "\x00"
 	for _, tc := range []struct {

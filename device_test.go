@@ -12,7 +12,7 @@ func gpu(count, part int, models ...string) *muster.NamedAsk {
 	return &muster.NamedAsk{Devices: []muster.DeviceAsk{{Kind: "gpu", Models: models, Count: count, Part: part}}}
 }
 
-// L15: parts share one device and never straddle two; whole ones are whole.
+// Parts share one device and never straddle two; whole ones are whole.
 func TestPlaceDevices(t *testing.T) {
 	shared := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}, {Kind: "gpu", Model: "B", Count: 2}}
 	for _, tc := range []struct {
@@ -83,7 +83,7 @@ func TestLack(t *testing.T) {
 	}
 }
 
-// P6: what is taken is refused by its name.
+// What is taken is refused by its name.
 func TestTakenDeviceIsRefusedByName(t *testing.T) {
 	devices := []muster.Device{{Kind: "gpu", Model: "A", Count: 2, Shared: true}}
 	for _, tc := range []struct {

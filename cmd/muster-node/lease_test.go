@@ -12,7 +12,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// L13: with all servers gone an agent that is all there is of its instance ends, with its sandboxes and its
+// With all servers gone an agent that is all there is of its instance ends, with its sandboxes and its
 // directory; one whose machine is ended by a command runs it.
 func TestAgentEndsWithItsLease(t *testing.T) {
 	n := newNode(t)

@@ -525,7 +525,7 @@ func dialContext(dir string) func(context.Context, string, string) (net.Conn, er
 	return func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 }
 
-// P6: the first image of a new version of a job is asked for at its registry, once on each node; where that cannot say, what
+// The first image of a new version of a job is asked for at its registry, once on each node; where that cannot say, what
 // is known of the tag will do.
 func TestNewVersionAsksForItsTag(t *testing.T) {
 	s := newShelf()

@@ -25,7 +25,7 @@ func (r *rig) word(tick int64, lasts time.Duration, allocs ...wire.DesiredAlloc)
 	return r.must(wire.Desired{Allocs: allocs, Tick: tick, GuardMillis: lasts.Milliseconds()}).Tick
 }
 
-// N14: what is exclusive begins only while the server's word holds, goes on for as long as it is renewed, and is killed, without
+// What is exclusive begins only while the server's word holds, goes on for as long as it is renewed, and is killed, without
 // grace, when it lapses; what is not goes on.
 func TestExclusiveWorkEndsWithTheFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestExclusiveWorkEndsWithTheFence(t *testing.T) {
 	})
 }
 
-// N14: one that was asked to stop and takes its time is killed when the word lapses.
+// One that was asked to stop and takes its time is killed when the word lapses.
 func TestStoppingExclusiveWorkIsKilledAtTheFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newPlayed()
@@ -92,7 +92,7 @@ func TestStoppingExclusiveWorkIsKilledAtTheFence(t *testing.T) {
 	})
 }
 
-// N14: another agent goes on with the word that the one before had, and not with one that has lapsed meanwhile.
+// Another agent goes on with the word that the one before had, and not with one that has lapsed meanwhile.
 func TestRestartedAgentKeepsTheFence(t *testing.T) {
 	for _, c := range []struct {
 		name   string

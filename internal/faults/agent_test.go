@@ -70,7 +70,7 @@ func talked(pid int) (stdout, stderr string) {
 	return o.String(), e.String()
 }
 
-// N15: an agent that is killed is started again, and nothing of the sandbox is lost; the
+// An agent that is killed is started again, and nothing of the sandbox is lost; the
 // server may be killed with it.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()

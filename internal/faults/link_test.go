@@ -160,7 +160,7 @@ func (h *host) overSSH() *cable {
 	return w
 }
 
-// R23: the link to a node with twenty warm runners drops for a second and a half, in silence or with its connections: claims
+// The link to a node with twenty warm runners drops for a second and a half, in silence or with its connections: claims
 // go on meanwhile, all of them, and their holders work in them as soon as the link is back.
 func TestClaimsWhileALinkDrops(t *testing.T) {
 	t.Parallel()

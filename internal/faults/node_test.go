@@ -12,7 +12,7 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// N14b: a server that is killed while 40 members of a job are on five nodes, five of them done. All succeed, the five do not run again,
+// A server that is killed while 40 members of a job are on five nodes, five of them done. All succeed, the five do not run again,
 // and none runs twice.
 func TestServerKilledWithFortyMembers(t *testing.T) {
 	t.Parallel()
@@ -88,7 +88,7 @@ func TestBrokenByAFile(t *testing.T) {
 	h.idle()
 }
 
-// N14, on real processes: what is exclusive goes on through the restart of its server and of its agent, and is killed by its agent when no
+// On real processes: what is exclusive goes on through the restart of its server and of its agent, and is killed by its agent when no
 // server has spoken for the fence; then it runs again, and never twice at once.
 func TestExclusiveEndsWithoutItsServer(t *testing.T) {
 	t.Parallel()

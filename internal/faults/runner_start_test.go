@@ -14,7 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/imagetest"
 )
 
-// R21: a server, and the agent with it, are killed while runners are starting: none can be claimed until it runs.
+// A server, and the agent with it, are killed while runners are starting: none can be claimed until it runs.
 func TestKilledDuringStarts(t *testing.T) {
 	t.Parallel()
 	h, image := newContainerHost(t)
@@ -78,7 +78,7 @@ exec %[1]s "$@"
 	h.search = dir + ":" + os.Getenv("PATH")
 }
 
-// R16, R17: another number of warm runners disturbs nobody; another image replaces what is warm, and claimed ones live on.
+// Another number of warm runners disturbs nobody; another image replaces what is warm, and claimed ones live on.
 func TestEnvironmentChanged(t *testing.T) {
 	t.Parallel()
 	h := runnerHost(t, 2)
@@ -99,10 +99,10 @@ func TestEnvironmentChanged(t *testing.T) {
 	for _, n := range []int{4, 1} {
 		h.environment("e", image, n)
 		h.warm("e", n)
-		stays(fmt.Sprintf("R16, %d warm", n))
+		stays(fmt.Sprintf("%d warm", n))
 	}
 	if now := version(); now != before {
-		t.Errorf("R16: version %d became %d", before, now)
+		t.Errorf("version %d became %d", before, now)
 	}
 
 	h.environment("e", image, 3)
@@ -113,16 +113,16 @@ func TestEnvironmentChanged(t *testing.T) {
 	h.eventually("what was warm is replaced", func() bool {
 		e := must(h.client().Environment(t.Context(), "default", "e"))(t)
 		if e.Runners.Warm < 3 {
-			t.Errorf("R17: only %d are warm on the way", e.Runners.Warm)
+			t.Errorf("only %d are warm on the way", e.Runners.Warm)
 		}
 		return e.Outdated == 0 && e.Runners.Created >= created+3 && e.Runners.Starting == 0
 	})
 	if now := version(); now != before+1 {
-		t.Errorf("R17: version %d became %d", before, now)
+		t.Errorf("version %d became %d", before, now)
 	}
-	stays("R17")
+	stays("another image")
 	if b := h.claim(api.ClaimRequest{}); h.inside(b, "cat", "/etc/which") != "the other\n" {
-		t.Error("R17: it is of the old image")
+		t.Error("it is of the old image")
 	}
 	if err := h.client().Release(t.Context(), muster.AllocID(a.ID)); err != nil {
 		t.Error(err)

@@ -370,10 +370,10 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 	h.kill()
 	h.start()
 	if after := h.counts("e"); after != before {
-		t.Errorf("R20: runners were %+v, after a restart they are %+v", before, after)
+		t.Errorf("runners were %+v, after a restart they are %+v", before, after)
 	}
 	if !init.alive() || h.runner(a).State != string(muster.RunnerClaimed) {
-		t.Errorf("R20: the claimed runner is %+v", h.runner(a))
+		t.Errorf("the claimed runner is %+v", h.runner(a))
 	}
 	h.checkLasting(a, "long")
 
@@ -435,7 +435,7 @@ func TestRunnersLost(t *testing.T) {
 	h.eventually("the claim is lost", func() bool { return h.runner(a).State == string(muster.RunnerGone) })
 	_, err := h.client().RunExec(t.Context(), muster.AllocID(a.ID), api.ExecRequest{Command: []string{"true"}})
 	if !client.IsGone(err) {
-		t.Errorf("R22: used after its init was killed: %v", err)
+		t.Errorf("used after its init was killed: %v", err)
 	}
 	t.Logf("init killed: %v; %s", err, h.runner(a).Why)
 
@@ -448,22 +448,22 @@ func TestRunnersLost(t *testing.T) {
 	}
 	h.eventually("the claim is lost with its node", func() bool { return h.runner(b).State == string(muster.RunnerGone) })
 	if _, err := h.client().RunExec(t.Context(), muster.AllocID(b.ID), api.ExecRequest{Command: []string{"true"}}); !client.IsGone(err) {
-		t.Errorf("R22: used after its node was lost: %v", err)
+		t.Errorf("used after its node was lost: %v", err)
 	} else {
 		t.Logf("node killed: %v", err)
 	}
 	h.warm("e", 2)
 	c := h.claim(api.ClaimRequest{})
 	if got := h.execute(c, api.ExecRequest{Command: []string{"echo", "again"}}); got.Stdout != "again\n" {
-		t.Errorf("R22: %+v", got)
+		t.Errorf("%+v", got)
 	}
 	if after := h.counts("e"); after.Created <= began.Created || after.Claimed != 1 {
-		t.Errorf("R22: runners were %+v and are %+v", began, after)
+		t.Errorf("runners were %+v and are %+v", began, after)
 	}
 	h.endRunners()
 }
 
-// R27: without a network there is only a loopback; with one, ports are reached only when they are exposed.
+// Without a network there is only a loopback; with one, ports are reached only when they are exposed.
 func TestRunnersNetwork(t *testing.T) {
 	t.Parallel()
 	h := runnerHost(t, 1)

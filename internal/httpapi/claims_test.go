@@ -157,7 +157,7 @@ func TestExtendedClaims(t *testing.T) {
 	b.problem(b.do("POST", path, `{"ttl": "1h"}`), 410, api.CodeNotClaimed)
 }
 
-// R22: whoever has a claim is told why its runner is gone, in each place where they may ask.
+// Whoever has a claim is told why its runner is gone, in each place where they may ask.
 func TestHoldersAreToldWhyARunnerIsGone(t *testing.T) {
 	b, _ := stocked(t, 2)
 	c := b.claim(`{"environment": "e"}`)

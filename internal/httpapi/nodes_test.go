@@ -41,7 +41,7 @@ func TestDrainDeadline(t *testing.T) {
 	}
 }
 
-// N14: within the grace nothing is known of what runs on a lost node, and nothing of that is stored.
+// Within the grace nothing is known of what runs on a lost node, and nothing of that is stored.
 func TestWorkOfALostNodeIsUnreachable(t *testing.T) {
 	b := newBench(t, 1000)
 	b.node("n1")
@@ -137,7 +137,7 @@ func TestFailuresOfNodeGoByTheLogsClock(t *testing.T) {
 	}
 }
 
-// O1: without a token, with a wrong one. That it is compared in constant time is for the reader of guard.go.
+// Without a token, with a wrong one. That it is compared in constant time is for the reader of guard.go.
 func TestOperatorRequestsNeedTheToken(t *testing.T) {
 	b := newBench(t, 100)
 	b.node("n1")

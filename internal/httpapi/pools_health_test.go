@@ -12,7 +12,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// N8: how a pool's nodes are is seen: sidelined, suspect when more fail than may be, and what they have at hand.
+// How a pool's nodes are is seen: sidelined, suspect when more fail than may be, and what they have at hand.
 func TestPoolHealthAndWarmth(t *testing.T) {
 	b := newBench(t, 1000)
 	b.log.began = time.Now().Add(-time.Minute)

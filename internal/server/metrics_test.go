@@ -180,7 +180,7 @@ func expected() []string {
 	return out
 }
 
-// O4: after a run with many faults every series is there, and what must have
+// After a run with many faults every series is there, and what must have
 // happened is counted; before it, all counters are there at 0.
 func TestMetricsAfterFaults(t *testing.T) {
 	sum := series{}

@@ -50,7 +50,7 @@ func (l *log) want(id, dials string) {
 	}
 }
 
-// N2: joined again while it is busy.
+// Joined again while it is busy.
 func TestJoinedAgainWhileBusy(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
@@ -69,7 +69,7 @@ func TestJoinedAgainWhileBusy(t *testing.T) {
 	}
 }
 
-// N3: gone, of a node that is not known.
+// Gone, of a node that is not known.
 func TestUnknownNodeGone(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
@@ -85,7 +85,7 @@ func TestUnknownNodeGone(t *testing.T) {
 	}
 }
 
-// N5: lost past the grace: nothing is left of it in any index, and the host comes back as another node.
+// Lost past the grace: nothing is left of it in any index, and the host comes back as another node.
 func TestNodeLostPastTheGrace(t *testing.T) {
 	l := newLog(t)
 	l.pools(Pool{Name: "p", Static: true})
@@ -111,7 +111,7 @@ func TestNodeLostPastTheGrace(t *testing.T) {
 	l.want("n2", "booting unready run")
 }
 
-// N6, N7: a hold survives the end of the work, and the node joining again; run makes it assignable at once.
+// A hold survives the end of the work, and the node joining again; run makes it assignable at once.
 func TestHoldSurvivesWorkAndJoin(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
@@ -132,7 +132,7 @@ func TestHoldSurvivesWorkAndJoin(t *testing.T) {
 	check(t, l.s.Latest())
 }
 
-// N8: three starts that fail for the node's reasons sideline it, and use up no attempt of the user's.
+// Three starts that fail for the node's reasons sideline it, and use up no attempt of the user's.
 func TestFlakyNodeIsSidelined(t *testing.T) {
 	l := newLog(t)
 	l.pools(Pool{Name: "p", Sideline: muster.Time(time.Minute / time.Microsecond)})
@@ -239,7 +239,7 @@ func TestFlakyCountsWithinAWindow(t *testing.T) {
 	}
 }
 
-// N9: what the user's command does says nothing of the node.
+// What the user's command does says nothing of the node.
 func TestUserFailuresLeaveTheNodeGood(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)
@@ -368,7 +368,7 @@ func TestSlowStartsCount(t *testing.T) {
 	}
 }
 
-// N13: an error of its own, once: it proves itself and goes on.
+// An error of its own, once: it proves itself and goes on.
 func TestOneErrorOfTheNodesOwn(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 1)

@@ -94,7 +94,7 @@ func TestLimitsBindPlans(t *testing.T) {
 	}
 }
 
-// N21: shares that make no sense are refused with a clear error, and the ones before stay.
+// Shares that make no sense are refused with a clear error, and the ones before stay.
 func TestInvalidSharesAreRefused(t *testing.T) {
 	l := newLog(t)
 	l.must(&SharesSet{Rules: []ShareRule{{Match: "a*", Weight: 3}}})
@@ -116,7 +116,7 @@ func TestInvalidSharesAreRefused(t *testing.T) {
 	}
 }
 
-// N22: of several rules that match, the first that is written counts, always.
+// Of several rules that match, the first that is written counts, always.
 func TestFirstMatchingRuleCounts(t *testing.T) {
 	s := &Shares{Rules: []ShareRule{{Match: "team-a", Weight: 5}, {Match: "team-*", Class: "teams", Weight: 2}, {Match: "*", Class: "rest", Weight: 1}}}
 	for range 100 {

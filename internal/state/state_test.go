@@ -170,7 +170,7 @@ func TestEndedStaysEnded(t *testing.T) {
 	}
 }
 
-// A member that was planned twice is placed once (scheduler case P10).
+// A member that was planned twice is placed once.
 func TestSameAttemptIsPlacedOnce(t *testing.T) {
 	l := newLog(t)
 	l.submit("a", spec(1))
@@ -207,7 +207,7 @@ func TestPlanIsRefusedNodeByNode(t *testing.T) {
 
 func TestRestartPolicy(t *testing.T) {
 	retryOn := func(s *api.JobSpec) { s.Restart.Attempts, s.Restart.On = 3, []string{"1"} }
-	t.Run("N17 exits are counted and back off", func(t *testing.T) {
+	t.Run("exits are counted and back off", func(t *testing.T) {
 		l := newLog(t)
 		l.submit("a", spec(1, retryOn))
 		l.serve("n1", 1)
@@ -228,7 +228,7 @@ func TestRestartPolicy(t *testing.T) {
 			t.Fatalf("%+v", j)
 		}
 	})
-	t.Run("N9 an exit not named is final", func(t *testing.T) {
+	t.Run("an exit not named is final", func(t *testing.T) {
 		l := newLog(t)
 		l.submit("a", spec(1, retryOn))
 		l.serve("n1", 1)
@@ -238,7 +238,7 @@ func TestRestartPolicy(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	})
-	t.Run("N17 node failures move on to five nodes", func(t *testing.T) {
+	t.Run("node failures move on to five nodes", func(t *testing.T) {
 		l := newLog(t)
 		l.submit("a", spec(1))
 		for i := 1; i <= 5; i++ {
@@ -253,7 +253,7 @@ func TestRestartPolicy(t *testing.T) {
 			t.Fatalf("%+v", m)
 		}
 	})
-	t.Run("N17 failures outside back off until given up", func(t *testing.T) {
+	t.Run("failures outside back off until given up", func(t *testing.T) {
 		l := newLog(t)
 		l.submit("a", spec(1))
 		l.serve("n1", 1)
@@ -340,7 +340,7 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 }
 
-// Case N16: stop an unknown job, twice, before its members start, while they run.
+// Stop an unknown job, twice, before its members start, while they run.
 func TestStopOfAJob(t *testing.T) {
 	l := newLog(t)
 	if _, err := l.do(&JobStopped{Key: key("a")}); !muster.IsKind(err, muster.FaultNotFound) {

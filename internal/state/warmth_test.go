@@ -54,7 +54,7 @@ func TestWarmthIsTheNewestKeys(t *testing.T) {
 	}
 }
 
-// N4: contact that comes back within the grace finds what it left.
+// Contact that comes back within the grace finds what it left.
 func TestWarmthSurvivesLostContact(t *testing.T) {
 	l := newLog(t)
 	l.serve("n1", 2)
@@ -72,7 +72,7 @@ func TestWarmthSurvivesLostContact(t *testing.T) {
 	}
 }
 
-// N11: whatever goes through nodes, nothing of it is left when they are gone.
+// Whatever goes through nodes, nothing of it is left when they are gone.
 func TestWarmthEndsWithItsNodes(t *testing.T) {
 	l := newLog(t)
 	base := l.s.Latest().WarmCount()

@@ -49,7 +49,7 @@ func watchLease(t *testing.T, dir string, e *ends) (l *Lease, stop func()) {
 	return l, func() { cancel(); <-done }
 }
 
-// L13: a machine to which no server has spoken for its lease ends itself, and not before; who is
+// A machine to which no server has spoken for its lease ends itself, and not before; who is
 // spoken to does not.
 func TestExpiredLeaseEndsTheMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestExpiredLeaseEndsTheMachine(t *testing.T) {
 	})
 }
 
-// L13: a held node is sent no lease, and ends nothing; its hold over, it has one again.
+// A held node is sent no lease, and ends nothing; its hold over, it has one again.
 func TestHeldNodeHasNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &ends{}

@@ -186,7 +186,7 @@ func asFault(err error, to **muster.Fault) bool {
 	return ok
 }
 
-// F12: what is of another owner, or of nobody, is not seen, whatever the program lists. F13: a list that is not said
+// What is of another owner, or of nobody, is not seen, whatever the program lists. A list that is not said
 // to be complete is not, and neither is a page with a next one.
 func TestListsOfPrograms(t *testing.T) {
 	p := script(t, `echo '{"instances": [{"id": "i-1", "tags": {"muster-owner": "c1", "muster-token": "t"}}, {"id": "i-2", "tags": {"muster-owner": "c2"}}, {"id": "i-3"}]}'`)
@@ -200,7 +200,7 @@ func TestListsOfPrograms(t *testing.T) {
 	}
 }
 
-// F14: the answer to a create was lost with the server. The next one, which knows only the token, gets the same instance.
+// The answer to a create was lost with the server. The next one, which knows only the token, gets the same instance.
 func TestTokenFindsTheInstanceOfALostAnswer(t *testing.T) {
 	if _, err := osexec.LookPath("jq"); err != nil {
 		t.Skip("the example needs jq")

@@ -198,7 +198,7 @@ func TestDestroyBrokenOff(t *testing.T) {
 	close(r.lab.wait)
 }
 
-// F12: two fleets with one set of records see and give out each only its own.
+// Two fleets with one set of records see and give out each only its own.
 func TestTwoFleetsSeeOnlyTheirOwnHosts(t *testing.T) {
 	r, p := open(t, 2)
 	mine := create(t, p, "a")
@@ -215,7 +215,7 @@ func TestTwoFleetsSeeOnlyTheirOwnHosts(t *testing.T) {
 	}
 }
 
-// F14: a host was taken, and the answer lost with the server: the token finds it again.
+// A host was taken, and the answer lost with the server: the token finds it again.
 func TestTokenFindsTheHostOfALostAnswer(t *testing.T) {
 	r, p := open(t, 2)
 	was := create(t, p, "a")

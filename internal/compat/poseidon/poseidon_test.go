@@ -96,7 +96,7 @@ func TestForeignPagesAndHostsAreRefused(t *testing.T) {
 	b.want(b.do("GET", "execution-environments", "", func(r *http.Request) { r.Host = "evil.example" }), 421, "")
 }
 
-// P11: clients do not retry, so a request that comes while the server starts is held, and not for ever.
+// Clients do not retry, so a request that comes while the server starts is held, and not for ever.
 func TestRequestsWaitForTheStart(t *testing.T) {
 	late := muster.Faultf(muster.FaultUnavailable, "the server is starting")
 	for _, starts := range []bool{true, false} {
@@ -236,7 +236,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	}
 }
 
-// P5: what clients set is the most that a runner may use; what is set aside for it is the operator's to say, and never more.
+// What clients set is the most that a runner may use; what is set aside for it is the operator's to say, and never more.
 func TestMemoryThatIsSetAside(t *testing.T) {
 	b := newBench(t)
 	for _, c := range []struct {
@@ -377,7 +377,7 @@ func TestProvidedRunners(t *testing.T) {
 	b.want(b.do("POST", "runners", `{"executionEnvironmentId": 7}`), 500, codeOverload)
 }
 
-// R2: whether a client waits for a runner is the operator's choice, as it cannot say so itself.
+// Whether a client waits for a runner is the operator's choice, as it cannot say so itself.
 func TestOperatorChoosesWhetherClientsWait(t *testing.T) {
 	for _, wait := range []time.Duration{0, 3 * time.Second} {
 		b := stocked(t, 1, true, func(_ *parts, c *Config) { c.Wait = wait })

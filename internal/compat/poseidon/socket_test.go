@@ -179,7 +179,7 @@ x'`, "environment": map[string]string{"V": "1  2 '\"$"}}, result{stdout: "a b|it
 	}
 }
 
-// P2: a line runs in bash where there is one, as with Poseidon.
+// A line runs in bash where there is one, as with Poseidon.
 func TestLinesRunInBash(t *testing.T) {
 	if _, err := os.Stat("/bin/bash"); err != nil {
 		t.Skip(err)

@@ -294,7 +294,7 @@ func TestRefusalWaitsForWhatIsInFlight(t *testing.T) {
 	})
 }
 
-// P10: the log fails; nobody knows whether the plan was committed, and a second
+// The log fails; nobody knows whether the plan was committed, and a second
 // try does no harm.
 func TestAmbiguousCommitIsSafeToRetry(t *testing.T) {
 	inBubble(t, twoNodes, func(r *rig) {
@@ -406,7 +406,7 @@ func TestManyWorkers(t *testing.T) {
 	}
 }
 
-// P12: a node that refuses plans again and again although nothing has changed there is told to
+// A node that refuses plans again and again although nothing has changed there is told to
 // health; plans that came too late, or competed, are how things go and count for nothing.
 func TestNodeThatRefusesPlansIsReported(t *testing.T) {
 	inBubble(t, "node n1 cpu=2 memory=4GiB\nnode n2 cpu=2 memory=4GiB\njob a count=9 cpu=1 memory=1MiB\njob wide count=9 cpu=3 memory=1MiB", func(r *rig) {

@@ -285,7 +285,7 @@ func TestFurtherMemberMayUseTheCapacity(t *testing.T) {
 	})
 }
 
-// B6: waking 10,000 while many others call, in less than 100 ms.
+// Waking 10,000 while many others call, in less than 100 ms.
 func TestWakingManyAtOnceIsFast(t *testing.T) {
 	log := memlog.New(t, 1<<16)
 	b, err := New(Config{State: log, Proposer: log})
@@ -339,7 +339,7 @@ func TestWakingManyAtOnceIsFast(t *testing.T) {
 	stop()
 }
 
-// S11, and nothing is ever missed: whatever happens, however late the feed,
+// Nothing is ever missed: whatever happens, however late the feed,
 // evaluations are conserved, and when all have come to rest, planning every job
 // anew finds nothing to do.
 func TestNoEvaluationIsLost(t *testing.T) {
@@ -651,7 +651,7 @@ func TestNoLimitIsMissed(t *testing.T) {
 	})
 }
 
-// D1: room is reserved for a job that a limit of its namespace then blocks. An allocation that ended on that node took the server down.
+// Room is reserved for a job that a limit of its namespace then blocks. An allocation that ended on that node took the server down.
 func TestReservedRoomOfAJobThatALimitBlocks(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\njob a count=1\njob b count=1\njob other/c count=1")

@@ -20,7 +20,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// P13, every interleaving: two workers, with a view each or one that stands by and shares the other's; two jobs, room for one, different priority. Whatever comes
+// Every interleaving: two workers, with a view each or one that stands by and shares the other's; two jobs, room for one, different priority. Whatever comes
 // first, whoever is faster, the higher one has the room, unless the lower one's plan was
 // verified before the log had the higher one at all.
 //

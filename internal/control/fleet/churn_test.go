@@ -14,7 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// TestChurnOfTenJobs is the simple form of F1: a hundred members of ten jobs, a cloud
+// TestChurnOfTenJobs is the simple form of TestChurn: a hundred members of ten jobs, a cloud
 // that refuses, forgets its answers and lies in its lists, machines that die, lose their agent or
 // their network, and leaders that come and go. Every member succeeds, none runs twice at
 // once, and nothing is left.

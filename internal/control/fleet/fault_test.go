@@ -91,7 +91,7 @@ func TestRateLimitAndQuota(t *testing.T) {
 		wait  time.Duration
 	}{
 		{"rate-limited until T", &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down", After: 17 * time.Second}, 17 * time.Second},
-		{"F10 rate-limited, no time given", &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down"}, 5 * time.Second},
+		{"rate-limited, no time given", &muster.Fault{Kind: muster.FaultRateLimited, Message: "slow down"}, 5 * time.Second},
 		{"quota with no instance of ours", &muster.Fault{Kind: muster.FaultQuota, Message: "quota reached"}, 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -130,7 +130,7 @@ func TestListThatLacksManyTripsTheBreaker(t *testing.T) {
 	})
 }
 
-// L5: nothing automatic ends a held node, nor gives it work; the end of its hold does what had been waiting.
+// Nothing automatic ends a held node, nor gives it work; the end of its hold does what had been waiting.
 func TestHold(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -57,7 +57,7 @@ func TestSizeView(t *testing.T) {
 	}
 }
 
-// B1: an offering that differs in its devices alone, or in the most that it may cost, is another one.
+// An offering that differs in its devices alone, or in the most that it may cost, is another one.
 func TestOfferingsDifferInAllTheySay(t *testing.T) {
 	a := muster.Offering{Provider: "fake", Name: "small", Market: muster.OnDemand, Price: 1}
 	devices, ceiling := a, a

@@ -9,7 +9,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// L13: a node hears of its lease with every set, and often enough to keep it; a held one has none, and hears that at once.
+// A node hears of its lease with every set, and often enough to keep it; a held one has none, and hears that at once.
 func TestLeaseIsSent(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.config.Lease = func(*state.Node) time.Duration { return time.Hour }

@@ -25,7 +25,7 @@ func gaps(n *linktest.Node) (out []time.Duration) {
 	return out
 }
 
-// N1: not ready three times, then ready: it serves after the first yes, asked when it wanted to be.
+// Not ready three times, then ready: it serves after the first yes, asked when it wanted to be.
 func TestUnreadyNodeIsProbedWhenItAsks(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
@@ -67,7 +67,7 @@ func TestProvedAgain(t *testing.T) {
 	})
 }
 
-// N8: sidelined for its time, contact or not, then probed afresh.
+// Sidelined for its time, contact or not, then probed afresh.
 func TestSidelinedNodeIsProbedAfterItsTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
@@ -90,7 +90,7 @@ func TestSidelinedNodeIsProbedAfterItsTime(t *testing.T) {
 	})
 }
 
-// N12: a probe that hangs is ended by its deadline. Meanwhile what runs there goes on and is
+// A probe that hangs is ended by its deadline. Meanwhile what runs there goes on and is
 // heard, other nodes are served, and when the node goes nothing of the probe is left: the bubble would not end.
 func TestProbeHangs(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -125,7 +125,7 @@ func TestProbeHangs(t *testing.T) {
 	})
 }
 
-// N13: what its own checks find makes it unready, and once they find nothing it proves itself and goes on.
+// What its own checks find makes it unready, and once they find nothing it proves itself and goes on.
 func TestOwnChecksMakeANodeUnready(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)
@@ -162,7 +162,7 @@ func TestBrokenAtBoot(t *testing.T) {
 	})
 }
 
-// N4, N5: within the grace it is good at once, unasked; after it, as where an operator holds it, it has to prove itself.
+// Within the grace it is good at once, unasked; after it, as where an operator holds it, it has to prove itself.
 func TestContactReturns(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 4)

@@ -261,7 +261,7 @@ func TestForwardingForbidden(t *testing.T) {
 	r.serving()
 }
 
-// L9: a host that shows another key than the expected one: not one command is run on it.
+// A host that shows another key than the expected one: not one command is run on it.
 func TestWrongHostKey(t *testing.T) {
 	_, other, err := remote.NewKey("other")
 	if err != nil {
@@ -324,7 +324,7 @@ func TestWrongHostKey(t *testing.T) {
 	r.cloud.access.HostKeys = []string{other} // nothing of it can be cleared
 }
 
-// L3: the agent's program is there already with the same hash: no copy. With another content: copied again, also
+// The agent's program is there already with the same hash: no copy. With another content: copied again, also
 // one that was cut short.
 func TestProgramOnTheHost(t *testing.T) {
 	r := newRig(t)
@@ -360,7 +360,7 @@ func TestProgramOnTheHost(t *testing.T) {
 	r.serving()
 }
 
-// L1, L2: while the probe does not pass no agent is there, and what it printed is told; one that hangs has its deadline.
+// While the probe does not pass no agent is there, and what it printed is told; one that hangs has its deadline.
 func TestBootProbe(t *testing.T) {
 	r := newRig(t)
 	ok := filepath.Join(t.TempDir(), "ok")
@@ -384,7 +384,7 @@ func TestBootProbe(t *testing.T) {
 	r.serving()
 }
 
-// L2: what else can be in the way of an agent is told in words.
+// What else can be in the way of an agent is told in words.
 func TestAgentDoesNotStart(t *testing.T) {
 	r := newRig(t)
 	// No muster-node for the host.

@@ -76,7 +76,7 @@ func (r *rig) end(uid muster.JobUID, outcome muster.Outcome) {
 	r.must(f)
 }
 
-// L16: what has ended is collected in batches that are short to apply, also of one job that has many allocations, and of
+// What has ended is collected in batches that are short to apply, also of one job that has many allocations, and of
 // a service that lives for ever the newest attempts of each member are kept.
 func TestCollectsInBoundedBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestCollectsInBoundedBatches(t *testing.T) {
 	})
 }
 
-// L16: of a system job each node has a member of its own; what those leave that went with their nodes does not grow for as long as
+// Of a system job each node has a member of its own; what those leave that went with their nodes does not grow for as long as
 // the job lives.
 func TestSystemJobsForgetNodesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestSystemJobsForgetNodesThatAreGone(t *testing.T) {
 	})
 }
 
-// D12: earlier attempts of a job are purged in batches; what a batch costs does not depend on those before it. At two sizes,
+// Earlier attempts of a job are purged in batches; what a batch costs does not depend on those before it. At two sizes,
 // for the ratio.
 func BenchmarkGrowthAttempts(b *testing.B) {
 	for _, members := range []int{5_000, 20_000} {

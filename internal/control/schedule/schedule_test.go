@@ -41,7 +41,7 @@ func TestSubmitToPlaced(t *testing.T) {
 	})
 }
 
-// S12: what is urgent does not wait for the plan before it, not even while the log is busy with that; there is one worker.
+// What is urgent does not wait for the plan before it, not even while the log is busy with that; there is one worker.
 func TestUrgentJobDoesNotWaitForAPlan(t *testing.T) {
 	inBubble(t, Config{Workers: 1}, func(r *rig) {
 		busy, free := make(chan struct{}), make(chan struct{})
@@ -83,7 +83,7 @@ func TestFreedCapacityGoesByPriorityAndAge(t *testing.T) {
 	})
 }
 
-// P1, P5, L11: partial commits go on with the rest on the newer state.
+// Partial commits go on with the rest on the newer state.
 func TestPartialCommitGoesOnWithTheRest(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		once := true
@@ -205,7 +205,7 @@ func (f *refuser) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 	return v, err
 }
 
-// S6: a job that is refused for its own sake again and again is nacked and in
+// A job that is refused for its own sake again and again is nacked and in
 // the end parked with the reason; those who shared its window are not.
 func TestRefusedAgainAndAgainIsParked(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
@@ -474,7 +474,7 @@ func (f *aheadOf) Submit(ctx context.Context, s verify.Submission) (verify.Verdi
 	return verify.Verdict{Refresh: f.log.Latest().Index() + 1, Refused: []state.PlanRefusal{{Placement: s.Placements[0], Reason: "no", NodeFault: true}}}, nil
 }
 
-// S12, L8: what is urgent has nobody stopped for room that a plan under way was about to take from it.
+// What is urgent has nobody stopped for room that a plan under way was about to take from it.
 func TestNobodyIsStoppedForCapacityOfAPlanInFlight(t *testing.T) {
 	inBubble(t, Config{Workers: 1}, func(r *rig) {
 		r.do("node n1 cpu=2 memory=4GiB\njob low priority=20 cpu=1 memory=1MiB")

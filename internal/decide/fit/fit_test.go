@@ -72,7 +72,7 @@ func TestCheckNamesTheFirstObstacle(t *testing.T) {
 	}
 }
 
-// L3, as far as there are operators: unset never equals, and differs from everything.
+// Unset never equals, and differs from everything.
 func TestOperators(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=1 memory=1GiB os=linux empty=")
 	n := c.Snapshot().Node("n1")
@@ -208,7 +208,7 @@ func TestGrew(t *testing.T) {
 	}
 }
 
-// L1: the score of a full node is the best, of an empty one the worst, and it
+// The score of a full node is the best, of an empty one the worst, and it
 // rises with each step between.
 func TestScore(t *testing.T) {
 	capacity := muster.Resources{CPU: 2048, Memory: 4096}

@@ -11,7 +11,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// L6: room is never kept where a job on distinct hosts has a member already, and what is kept there by mistake is not used:
+// Room is never kept where a job on distinct hosts has a member already, and what is kept there by mistake is not used:
 // the plan would be refused again and again.
 func TestNoReservationBesideAMemberOnDistinctHosts(t *testing.T) {
 	for _, kind := range []string{"count=2 distinct", "type=system"} {
@@ -43,7 +43,7 @@ job one `+kind)
 	}
 }
 
-// D10: room that is reserved for a job is no leave to pass the limit of its namespace, which what is planned in the same
+// Room that is reserved for a job is no leave to pass the limit of its namespace, which what is planned in the same
 // pass may have used up.
 func TestReservedRoomKeepsToLimits(t *testing.T) {
 	for limit, want := range map[int]bool{2: false, 3: true} {

@@ -15,7 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// L12: the same snapshot gives the same plan, whatever the order of maps, and
+// The same snapshot gives the same plan, whatever the order of maps, and
 // whatever the order in which the window names its jobs.
 func TestSameInputSameOutput(t *testing.T) {
 	c := fittest.New(t, 1)

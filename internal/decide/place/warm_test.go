@@ -40,7 +40,7 @@ func warmNodes(t testing.TB, nodes, keys int) *fittest.Cluster {
 	return c
 }
 
-// N11: however many keys there were, the view remembers those that nodes have and those of the shapes that it keeps.
+// However many keys there were, the view remembers those that nodes have and those of the shapes that it keeps.
 func TestViewBoundsItsKeys(t *testing.T) {
 	c := warmNodes(t, 100, 10)
 	v := NewView(c.Snapshot())

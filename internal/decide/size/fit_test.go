@@ -9,7 +9,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// B2: who asks for devices that no offering has is told which, and of whom they are short.
+// Who asks for devices that no offering has is told which, and of whom they are short.
 func TestRefusalNamesDevices(t *testing.T) {
 	offers := []muster.Offering{{Provider: "fake", Name: "small", Market: muster.OnDemand, Available: true, Capacity: muster.Resources{CPU: 8000, Memory: muster.GiB}}}
 	c := newCluster(t)

@@ -43,18 +43,18 @@ func TestStops(t *testing.T) {
 		whole                    bool
 		want                     string
 	}{
-		{"P4 always fit", "intent n1 hold", "a-0-1>b", "", false, "stop a-0-1\n"},
-		{"P5 frees nothing", "", "a-0-1>b a-1-1>b", "b[0]@n1", false,
+		{"always fit", "intent n1 hold", "a-0-1>b", "", false, "stop a-0-1\n"},
+		{"frees nothing", "", "a-0-1>b a-1-1>b", "b[0]@n1", false,
 			"refused b[0] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 2GiB memory free\nstop a-0-1\nstop a-1-1\n"},
 		{"twice", "", "a-0-1>b a-0-1>b", "", false, "stop a-0-1\nrefused stop a-0-1: allocation a-0-1 is told to stop already\n"},
 		{"never equals", "job c count=1 priority=30", "a-0-1>c", "", false,
 			"refused stop a-0-1: allocation a-0-1 has priority 30, and job c has 30\n"},
 		{"ended meanwhile", "end a 0 succeeded", "a-0-1>b a-1-1>b", "", false, "stop a-1-1\nrefused stop a-0-1: allocation a-0-1 has ended\n"},
-		{"P7 for who is stopped", "stop b", "a-0-1>b", "", false, "refused stop a-0-1: job b is ended\n"},
-		{"P2 whole", "", "a-0-1>b", "a[2]@n2 b[0]@n1", true,
+		{"for who is stopped", "stop b", "a-0-1>b", "", false, "refused stop a-0-1: job b is ended\n"},
+		{"whole", "", "a-0-1>b", "a[2]@n2 b[0]@n1", true,
 			"refused b[0] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 2GiB memory free\n"},
-		{"P2 whole, a stop does not hold", "end a 0 failed", "a-0-1>b", "b[0]@n2", true, "refused stop a-0-1: allocation a-0-1 has ended\n"},
-		{"P2 whole and true", "", "a-0-1>b", "b[0]@n2", true, "n2: b[0]\nstop a-0-1\n"},
+		{"whole, a stop does not hold", "end a 0 failed", "a-0-1>b", "b[0]@n2", true, "refused stop a-0-1: allocation a-0-1 has ended\n"},
+		{"whole and true", "", "a-0-1>b", "b[0]@n2", true, "n2: b[0]\nstop a-0-1\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := fittest.Read(t, stopCluster)

@@ -60,31 +60,31 @@ func TestVerify(t *testing.T) {
 	for _, tc := range []struct{ name, since, plan, want string }{
 		{"holds", "", "a[0]@n1 a[1]@n1 a[2]@n2", "n1: a[0] a[1]\nn2: a[2]\n"},
 		{
-			"P1 the second node is too small by now", "place b 0 n2\njob c count=1 memory=2GiB cpu=0.5\nplace c 0 n2", "a[0]@n1 a[1]@n2",
+			"the second node is too small by now", "place b 0 n2\njob c count=1 memory=2GiB cpu=0.5\nplace c 0 n2", "a[0]@n1 a[1]@n2",
 			"n1: a[0]\nrefused a[1] (node): node n2: short of cpu: 1 cpu, 1GiB memory asked, 0.5 cpu, 0B memory free\n",
 		},
 		{
-			"P3 a node's part is whole or not at all", "place b 0 n1", "a[0]@n1 a[1]@n1 a[2]@n2",
+			"a node's part is whole or not at all", "place b 0 n1", "a[0]@n1 a[1]@n1 a[2]@n2",
 			"n2: a[2]\nrefused a[0] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 1GiB memory free\n" +
 				"refused a[1] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 1GiB memory free\n",
 		},
-		{"P4 missing node", "", "a[0]@n9", "refused a[0] (node): node n9: not found\n"},
-		{"P4 lost node", "health n1 lost", "a[0]@n1", "refused a[0] (node): node n1 is lost\n"},
-		{"P4 unready node", "health n1 unready", "a[0]@n1", "refused a[0] (node): node n1 is unready\n"},
-		{"P4 held node", "intent n1 hold", "a[0]@n1 a[1]@n2", "n2: a[1]\nrefused a[0] (node): node n1 is on hold\n"},
-		{"P4 draining node", "drain n1", "a[0]@n1", "refused a[0] (node): node n1 is draining\n"},
-		{"P4 node gone", "gone n1", "a[0]@n1", "refused a[0] (node): node n1 is gone\n"},
+		{"missing node", "", "a[0]@n9", "refused a[0] (node): node n9: not found\n"},
+		{"lost node", "health n1 lost", "a[0]@n1", "refused a[0] (node): node n1 is lost\n"},
+		{"unready node", "health n1 unready", "a[0]@n1", "refused a[0] (node): node n1 is unready\n"},
+		{"held node", "intent n1 hold", "a[0]@n1 a[1]@n2", "n2: a[1]\nrefused a[0] (node): node n1 is on hold\n"},
+		{"draining node", "drain n1", "a[0]@n1", "refused a[0] (node): node n1 is draining\n"},
+		{"node gone", "gone n1", "a[0]@n1", "refused a[0] (node): node n1 is gone\n"},
 		{
-			"P5 told to stop counts until it ended", "job old count=2\nplace old 0 1 n1\nstop old", "a[0]@n1",
+			"told to stop counts until it ended", "job old count=2\nplace old 0 1 n1\nstop old", "a[0]@n1",
 			"refused a[0] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 2GiB memory free\n",
 		},
-		{"P5 and no longer", "job old count=2\nplace old 0 1 n1\nstop old\nend old 0 stopped", "a[0]@n1", "n1: a[0]\n"},
-		{"P7 the job was stopped", "stop a", "a[0]@n1 b[0]@n1", "n1: b[0]\nrefused a[0] (member): job a is ended\n"},
-		{"P7 the job was replaced", "replace a count=3 cpu=0.5", "a[0]@n1", "refused a[0] (member): job a is at version 2, planned at 1\n"},
-		{"P7 no such job", "", "c[0]@n1", "refused c[0] (member): job with uid c: not found\n"},
-		{"P10 placed by another plan meanwhile", "place a 0 n2", "a[0]@n1 a[1]@n1", "n1: a[1]\nrefused a[0] (member): job a: member 0 is placed or final already\n"},
-		{"P10 the same member twice", "", "a[0]@n1 a[0]@n2", "n1: a[0]\nrefused a[0] (member): job a: member 0 is planned twice or out of order\n"},
-		{"P10 a retry twice", "place a 0 n2\nend a 0 outside", "a[0]#2@n1 a[0]#2@n3", "n1: a[0]#2\nrefused a[0] (member): job a: member 0 is placed or final already\n"},
+		{"and no longer", "job old count=2\nplace old 0 1 n1\nstop old\nend old 0 stopped", "a[0]@n1", "n1: a[0]\n"},
+		{"the job was stopped", "stop a", "a[0]@n1 b[0]@n1", "n1: b[0]\nrefused a[0] (member): job a is ended\n"},
+		{"the job was replaced", "replace a count=3 cpu=0.5", "a[0]@n1", "refused a[0] (member): job a is at version 2, planned at 1\n"},
+		{"no such job", "", "c[0]@n1", "refused c[0] (member): job with uid c: not found\n"},
+		{"placed by another plan meanwhile", "place a 0 n2", "a[0]@n1 a[1]@n1", "n1: a[1]\nrefused a[0] (member): job a: member 0 is placed or final already\n"},
+		{"the same member twice", "", "a[0]@n1 a[0]@n2", "n1: a[0]\nrefused a[0] (member): job a: member 0 is planned twice or out of order\n"},
+		{"a retry twice", "place a 0 n2\nend a 0 outside", "a[0]#2@n1 a[0]#2@n3", "n1: a[0]#2\nrefused a[0] (member): job a: member 0 is placed or final already\n"},
 		{"an attempt too far", "", "a[0]#2@n1", "refused a[0] (member): job a: attempt 2 of member 0 is not the next one\n"},
 		{"a retry where it failed", "place a 0 n2\nend a 0 node-fault", "a[0]#2@n2", "refused a[0] (member): job a: member 0 failed on node n2 before\n"},
 		{"an old attempt", "place a 0 n2\nend a 0 outside", "a[0]#1@n1", "refused a[0] (member): job a: attempt 1 of member 0 is not the next one\n"},
@@ -114,7 +114,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// P9: plans are verified with those before them counted in, and with those in
+// Plans are verified with those before them counted in, and with those in
 // flight, whether or not a snapshot has them already.
 func TestPlansInFlightAreCounted(t *testing.T) {
 	c := fittest.Read(t, threeNodes)
@@ -141,7 +141,7 @@ func TestPlansInFlightAreCounted(t *testing.T) {
 	}
 }
 
-// P6: the same GPU, core or port twice is refused by its name, whether the state or a plan before has it, and so by the state.
+// The same GPU, core or port twice is refused by its name, whether the state or a plan before has it, and so by the state.
 func TestSameNameTwiceIsRefused(t *testing.T) {
 	c := fittest.Read(t, `
 node n1 cpu=8 memory=8GiB gpu=A:2:shared gpu=B:1
@@ -205,7 +205,7 @@ func TestRefusedPartIsNotCounted(t *testing.T) {
 	}
 }
 
-// P11: whatever happened since, what verify lets through the state takes, and
+// Whatever happened since, what verify lets through the state takes, and
 // no node is ever over capacity.
 func TestAnyNewerStateTakesWhatVerifyAllows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -558,7 +558,7 @@ func TestStatsImagesGrants(t *testing.T) {
 	}
 }
 
-// P8: an agent that dies while a tunnel is opened has the read fail, with a count below zero that readers panic at.
+// An agent that dies while a tunnel is opened has the read fail, with a count below zero that readers panic at.
 func TestHandedReadAfterAFailure(t *testing.T) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// L14: ten thousand nodes in 500 racks, even and uneven: 500 members spread evenly are one in each rack.
+// Ten thousand nodes in 500 racks, even and uneven: 500 members spread evenly are one in each rack.
 func TestPlaceOnFiveHundredRacks(t *testing.T) {
 	for _, even := range []bool{true, false} {
 		c := fittest.New(t, 1000)

@@ -18,8 +18,8 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// f1 is the cloud of case F1.
-const f1 = `
+// faultyCloud is the cloud of TestChurn.
+const faultyCloud = `
 create: quota max=10
 create: fail 10%
 create: rate gap=1ms tell
@@ -39,8 +39,8 @@ instance: stuck 10% n%7=5
 instance: stuck 10% n%7=6
 `
 
-// meaner is what F1 does not have yet.
-const meaner = f1 + `
+// everyFault adds the faults that faultyCloud does not have.
+const everyFault = faultyCloud + `
 create: lost 10%
 create: double 5%
 create: slow 300ms 20%
@@ -53,18 +53,18 @@ instance: notice market=spot after=1s..20s in=10s
 `
 
 var (
-	f1Seeds = flag.Int("fleet.seeds", 0, "how many seeds F1 is played with; 0: four, and one in a short run")
-	f1Busy  = flag.Bool("fleet.busy", false, "play F1 a second time, with every core kept busy by something else")
+	churnSeeds = flag.Int("fleet.seeds", 0, "how many seeds of the churn are played; 0: four, and one in a short run")
+	churnBusy  = flag.Bool("fleet.busy", false, "play the churn a second time, with every core kept busy by something else")
 )
 
-func TestChurn(t *testing.T) { f1Test(t, f1, 5*time.Second) }
+func TestChurn(t *testing.T) { playChurn(t, faultyCloud, 5*time.Second) }
 
-// TestChurnWithEveryFault is F1 with all that a fake cloud can do to a fleet at once. Destroys take
+// TestChurnWithEveryFault is TestChurn with all that a fake cloud can do to a fleet at once. Destroys take
 // three seconds and lists are two old, so that the last job of all may wait longer for a machine to be confirmed gone.
-func TestChurnWithEveryFault(t *testing.T) { f1Test(t, meaner, 20*time.Second) }
+func TestChurnWithEveryFault(t *testing.T) { playChurn(t, everyFault, 20*time.Second) }
 
-func f1Test(t *testing.T, script string, patience time.Duration) {
-	seeds := *f1Seeds
+func playChurn(t *testing.T, script string, patience time.Duration) {
+	seeds := *churnSeeds
 	switch {
 	case seeds > 0:
 	case testing.Short():
@@ -73,7 +73,7 @@ func f1Test(t *testing.T, script string, patience time.Duration) {
 		seeds = 4
 	}
 	for _, busy := range []bool{false, true} {
-		if busy && !*f1Busy {
+		if busy && !*churnBusy {
 			continue
 		}
 		for seed := range seeds {
@@ -81,7 +81,7 @@ func f1Test(t *testing.T, script string, patience time.Duration) {
 				if busy {
 					defer burn()()
 				}
-				inBubble(t, func(w *world) { fleetF1(w, uint64(seed), script, patience) })
+				inBubble(t, func(w *world) { churnJobs(w, uint64(seed), script, patience) })
 			})
 		}
 	}
@@ -103,7 +103,7 @@ func burn() (end func()) {
 	return func() { stop.Store(true); wg.Wait() }
 }
 
-func f1Offerings() []muster.Offering {
+func churnOfferings() []muster.Offering {
 	var out []muster.Offering
 	for _, n := range []int{1, 2, 3, 4, 6, 8, 16} {
 		o := offering(fmt.Sprintf("c%d", n), n, 0.123*float64(n))
@@ -141,9 +141,9 @@ func (w *world) play(in cloud.Instance, m *linktest.Node) {
 	}
 }
 
-func fleetF1(w *world, seed uint64, script string, patience time.Duration) {
+func churnJobs(w *world, seed uint64, script string, patience time.Duration) {
 	const jobs = 200
-	w.offers = f1Offerings()
+	w.offers = churnOfferings()
 	w.pool.Max, w.pool.MaxLaunching, w.pool.BootTimeout, w.pool.Grace, w.pool.IdleTimeout = 100, 100, 2e6, 1e6, 1e6
 	w.cloud = fake.New(fake.Config{Offerings: w.offers, Seed: seed, Delay: time.Millisecond, Jitter: 20 * time.Millisecond, Created: w.created, Destroyed: w.destroyed})
 	if err := w.cloud.Play(script); err != nil {
