@@ -102,3 +102,53 @@ func receiver(d *ast.FuncDecl) string {
 	}
 	return name.Name
 }
+
+// caseCode is the code of a case, as P7 or N14b, where a word of a name begins.
+var caseCode = regexp.MustCompile(`^[A-Z]{1,2}[0-9]+[a-z]?([A-Z_]|$)`)
+
+// notCodes are names of things that look like the code of a case.
+var notCodes = []string{"E2B", "S3", "H2", "K8s", "V1", "V2", "MD5", "X509"}
+
+// A code says nothing to a reader who does not have the list of cases, and two lists give one code
+// to different cases. So tests, benchmarks and fuzz targets are named by what they show.
+func TestTestsAreNamedByWhatTheyShow(t *testing.T) {
+	for _, s := range sources(t) {
+		if !s.test {
+			continue
+		}
+		for _, d := range s.ast.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv != nil {
+				continue
+			}
+			for _, kind := range []string{"Test", "Benchmark", "Fuzz"} {
+				if shows, ok := strings.CutPrefix(f.Name.Name, kind); ok && hasCaseCode(shows) {
+					t.Errorf("%s: %s has the code of a case in its name", s.file, f.Name.Name)
+				}
+			}
+		}
+	}
+	for name, want := range map[string]bool{
+		"P7Stopped": true, "N14bServerKilled": true, "S3B3OldestFirst": true, "F1": true, "PlaceL14Racks": true,
+		"S3Buckets": false, "E2BClients": false, "CgroupV2": false, "IPv6IsDropped": false, "UTF8": false, "K8sNames": false,
+	} {
+		if hasCaseCode(name) != want {
+			t.Errorf("%s has a code: %v, want %v", name, !want, want)
+		}
+	}
+}
+
+// hasCaseCode reports whether a word of a name is the code of a case.
+func hasCaseCode(name string) bool {
+	for _, known := range notCodes {
+		name = strings.ReplaceAll(name, known, "_")
+	}
+	for i := range name {
+		if (i == 0 || !isCapital(name[i-1])) && caseCode.MatchString(name[i:]) {
+			return true
+		}
+	}
+	return false
+}
+
+func isCapital(c byte) bool { return 'A' <= c && c <= 'Z' }
