@@ -195,7 +195,6 @@ func (n *node) output(id muster.AllocID, stream string) string {
 	return string(b)
 }
 
-// Case N15.
 func TestKilledAgentLosesNothing(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)
@@ -341,7 +340,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	}
 }
 
-// Cases N16 and L7: TERM, grace, KILL.
+// TERM, grace, KILL.
 func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)

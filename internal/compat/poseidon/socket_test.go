@@ -114,7 +114,7 @@ func (s *session) end() (r result) {
 	for r.last == "" {
 		m, more := s.maybe()
 		if !more {
-			return r // an error alone, see P4
+			return r // an error alone
 		}
 		switch m.Type {
 		case "stdout":
@@ -363,7 +363,7 @@ func TestOutOfMemory(t *testing.T) {
 	s.next()
 	b.set(func() { b.kills++ })
 	s.enter("\n")
-	// P12: the runner lives on, so it is the program's end like any other.
+	// The runner lives on, so it is the program's end like any other.
 	if got := s.end(); got.last != "137" || len(got.errors) != 0 {
 		t.Errorf("%+v", got)
 	}
