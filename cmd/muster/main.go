@@ -36,7 +36,7 @@ func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func assemble(a *cli.App) *cobra.Command {
 	root := a.Root()
 	// Whoever runs a server is seldom the one who uses it, so help texts show two groups.
-	root.AddGroup(&cobra.Group{ID: "work", Title: "Run and see jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
+	root.AddGroup(&cobra.Group{ID: "work", Title: "Run jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
 	for _, c := range slices.Concat(jobs.Commands(a), inside.Commands(a), transfer.Commands(a), runners.Commands(a), operators.Commands(a)) {
 		c.GroupID = "work"
 		root.AddCommand(c)

@@ -111,15 +111,13 @@ func (a *App) Root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
 		Short: "A job queue that makes its own machines",
-		Long: term.Reflow(`Muster runs jobs on machines that it makes when there is work and gives back
-when there is none.
+		Long: term.Reflow(`Muster runs jobs on machines that it creates when there is work and destroys when there is none.
 
   muster dev                       start a server for yourself, in one terminal
   muster run -- echo hello         run a command, in another
   muster job list                  see what ran
 
-A server on this host is found by itself: the one that you started last. To speak to
-another, give --addr and a token, or --data-dir.` + exitHelp),
+A server on this host is found automatically: the one that you started last. For another, give --addr and a token, or --data-dir.` + exitHelp),
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

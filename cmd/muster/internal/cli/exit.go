@@ -50,7 +50,7 @@ const exitHelp = `
 
 Exit codes: 0 all went well; 1 a job failed, an object does not exist, or anything
 else went wrong; 2 wrong usage: flags, a job file, or what the server refuses as wrong; 3 the server
-cannot be reached; 4 the server does not let you in; 74 the server's storage failed,
+cannot be reached; 4 the token was refused; 74 the server's storage failed,
 or a newer version of muster wrote it; 130 interrupted. ` + "`muster run`" + ` with one member and ` + "`muster exec`" + ` exit with the command's own code.`
 
 // exit is an error with its exit code. Without err there is nothing to print.

@@ -32,21 +32,18 @@ func execCommand(a *cli.App) *cobra.Command {
   muster exec -it web -- sh                         a shell
   muster exec web/3 -- cat /etc/os-release          in member 3
   muster exec -i web -- tar x -C /srv < files.tar   with a stdin
-  muster exec --detach web -- make                  it goes on; its id is printed
-  muster exec --attach ID web                       join that: its output, as far as it is kept
-  muster exec --list web                            those that are known
+  muster exec --detach web -- make                  in the background; its id is printed
+  muster exec --attach ID web                       attach to it: its output, as far as it is kept
+  muster exec --list web                            list executions
 
 The command is passed as it is: for pipes and variables, run a shell. It has a stdin with
 -i only. Its stdout and stderr are printed as they come; a terminal (-t) has stdout alone.
-What is said besides goes to stderr and begins with "muster:". Whoever reads slowly slows the command down, and leaving ends
-it, unless it is detached: then its output is kept on the node, and joined with --attach as often as wanted, over
-restarts of the server as well.
+Status messages go to stderr and begin with "muster:". A slow reader slows the command down, and disconnecting ends it, unless it is detached: then its output is kept on the node, and --attach reads it as often as you like, across restarts of the server.
 
-Ctrl-C goes to the command: through its terminal with -it, as INT without; twice within two seconds leaves. That holds for --attach too:
-to leave a detached execution alone, end this command with HUP.
+Ctrl-C is sent to the command: through its terminal with -it, as INT without; twice within two seconds disconnects. The same holds for --attach: to leave a detached execution running, end this command with HUP.
 
-Exit code: the command's own, 128 + N if signal N ended it, 124 if it ran into --timeout, 126 if it could not be
-executed, 127 if it was not found. 141 if stdout is a pipe that was closed. 130 if you left. Muster's own errors as with all
+Exit code: the command's own, 128 + N if signal N ended it, 124 if --timeout ended it, 126 if it could not be
+executed, 127 if it was not found. 141 if stdout is a pipe that was closed. 130 if you disconnected. Muster's own errors as with all
 commands: 1, 2, 4, and 3 if the server went away in the middle, with a line on stderr. With --json the
 command's output and end are printed as one object when it has ended.`),
 		Args: cobra.ArbitraryArgs,
@@ -54,18 +51,18 @@ command's output and end are printed as one object when it has ended.`),
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows the command is its own
 	f.BoolVarP(&x.Stdin, "interactive", "i", false, "give the command your stdin")
-	f.BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
-	f.BoolVarP(&x.detach, "detach", "d", false, "start it, print its id, and leave; it goes on")
-	f.StringVar(&x.attach, "attach", "", "join this detached execution instead of starting one")
+	f.BoolVarP(&x.TTY, "tty", "t", false, "allocate a terminal")
+	f.BoolVarP(&x.detach, "detach", "d", false, "start it in the background and print its id")
+	f.StringVar(&x.attach, "attach", "", "attach to this detached execution instead of starting one")
 	f.BoolVar(&x.list, "list", false, "list executions instead of starting one")
-	f.StringVar(&x.signal, "signal", "", "send this signal, as TERM, to the execution of --attach, and leave")
-	f.StringVarP(&x.User, "user", "u", "", "who runs it in a container: NAME, UID, NAME:GROUP or UID:GID (default: as the allocation's command)")
-	f.StringVarP(&x.Workdir, "workdir", "w", "", "where it starts (default: where the allocation's command did)")
-	f.StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
-	f.StringVar(&x.Timeout, "timeout", "", "end it when it runs longer, as 10m")
+	f.StringVar(&x.signal, "signal", "", "send this signal, for example TERM, to the execution of --attach, and exit")
+	f.StringVarP(&x.User, "user", "u", "", "user in a container: NAME, UID, NAME:GROUP or UID:GID (default: as the allocation's command)")
+	f.StringVarP(&x.Workdir, "workdir", "w", "", "working directory (default: that of the allocation's command)")
+	f.StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass your own; may be repeated")
+	f.StringVar(&x.Timeout, "timeout", "", "stop it after this time, for example 10m")
 	f.StringVar(&x.killGrace, "kill-grace", "", "time between TERM and KILL")
-	f.StringVar(&x.id, "id", "", "an id of your own for it, to attach to")
-	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that has gone away")
+	f.StringVar(&x.id, "id", "", "an id that you choose, to attach to")
+	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that does not answer")
 	a.NamespaceFlag(c, "namespace of the job")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		// -h behind the allocation is a flag like others, and cobra has not seen it.
@@ -106,7 +103,7 @@ type Executor struct {
 	// TTY gives the command the user's terminal.
 	TTY bool
 	// detach starts an execution and leaves it. With attach an execution is joined, by its id; with
-	// list those that are known are listed; signal is sent to the one that attach names. At most
+	// list list executions are listed; signal is sent to the one that attach names. At most
 	// one of them is meant.
 	detach bool
 	list   bool
@@ -290,7 +287,7 @@ func (x *Executor) join(ctx context.Context, cl *client.Client, t *cli.Target, b
 	// It is looked up first: whether it has a terminal decides how the keys are treated.
 	info, err := cl.Execution(ctx, t.ID, x.attach)
 	if client.IsNotFound(err) {
-		return cli.WithHint(err, fmt.Sprintf("`muster exec --list %s` shows those that are known", t.Name))
+		return cli.WithHint(err, fmt.Sprintf("`muster exec --list %s` shows list executions", t.Name))
 	}
 	if err != nil {
 		return t.Explain(ctx, cl, err)
@@ -441,7 +438,7 @@ func (x *Executor) leftText(detached bool, name, sent string) string {
 		return fmt.Sprintf("left; %s was sent to the execution, which may end: `muster exec --attach %s %s`", sent, x.attach, name)
 	}
 	if detached {
-		return fmt.Sprintf("left; the execution goes on: `muster exec --attach %s %s`", x.attach, name)
+		return fmt.Sprintf("disconnected; the execution keeps running: `muster exec --attach %s %s`", x.attach, name)
 	}
 	return "left; the command is ended"
 }

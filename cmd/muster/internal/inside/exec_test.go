@@ -76,7 +76,7 @@ func TestExecMistakes(t *testing.T) {
 		{"exec web/0 -z ls", 2, "muster: unknown shorthand flag: 'z' in -z; write -- before the command\n.*"},
 		{"exec --signal TERM web/0 -- ls", 2, "muster: --signal needs --attach ID.*"},
 		{"exec --attach e1 web/0 -- ls", 2, "muster: with --attach and --list there is no command; \"ls\" is one\n.*"},
-		{"exec --attach nope web/0", 1, "muster: execution nope: not found; `muster exec --list web/0` shows those that are known\n"},
+		{"exec --attach nope web/0", 1, "muster: execution nope: not found; `muster exec --list web/0` shows list executions\n"},
 	} {
 		s.Muster(nil, strings.Fields(tt.args)...).Check(t, tt.code, "", tt.stderr)
 	}
@@ -121,7 +121,7 @@ func TestExecDetached(t *testing.T) {
 	}
 	// Attached over two connections that break: nothing is lost and nothing comes twice.
 	s.Inside.Spool, s.Inside.Cut = strings.Repeat("0123456789", 1000), 2
-	s.Muster(nil, "exec", "--attach", "e1", "web").Check(t, 5, s.Inside.Spool, "(muster: the connection was lost; the execution goes on without it, and so does this when the server is back\n){2}")
+	s.Muster(nil, "exec", "--attach", "e1", "web").Check(t, 5, s.Inside.Spool, "(muster: connection lost; the execution keeps running; reconnecting\n){2}")
 	var from []int64
 	for _, at := range s.Inside.Attached {
 		from = append(from, at.Stdout)

@@ -25,16 +25,16 @@ import (
 // portCommand makes muster port.
 func portCommand(a *cli.App) *cobra.Command {
 	f := &forwarder{app: a}
-	c := a.Command("port ALLOC [[LOCAL:]PORT...]", "Reach TCP ports in a sandbox", `Listen here, and pass connections on to a TCP port in the sandbox of a running allocation, until Ctrl-C.
-`+cli.TargetHelp+` The port need not be declared; what listens on the sandbox's loopback is reached as well.
+	c := a.Command("port ALLOC [[LOCAL:]PORT...]", "Forward TCP ports of a sandbox", `Listens locally and forwards connections to a TCP port in the sandbox of a running allocation, until Ctrl-C.
+`+cli.TargetHelp+` The port need not be declared; a port on the sandbox's loopback can be reached as well.
 
-  muster port web                 the ports that something listens on inside
+  muster port web                 list the ports that are open inside
   muster port web 8000            127.0.0.1:8000 here is port 8000 inside
   muster port web 9000:8000       127.0.0.1:9000 is
   muster port web 0:8000          a free port here, which is printed
   muster port web 8000 5432       several at once
 
-It listens on loopback. With --address it can be reached by others, all of them, without a token.`, cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
+It listens on loopback. With --address anybody who can reach that address can connect, without a token.`, cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
 		return f.run(ctx, args)
 	})
 	c.Flags().StringVar(&f.address, "address", "127.0.0.1", "IP address here to listen on")

@@ -140,7 +140,7 @@ func (s *session) receive(ctx context.Context) (*api.ExecEnd, error) {
 			return end, err
 		}
 		_ = e.Close()
-		s.say("the connection was lost; the execution goes on without it, and so does this when the server is back")
+		s.say("connection lost; the execution keeps running; reconnecting")
 		// It waits for the server by itself, as long as the user's patience lasts.
 		next, err := s.again(ctx, e)
 		if err != nil {
@@ -182,7 +182,7 @@ func (s *session) over(ctx context.Context, end *api.ExecEnd, err error) error {
 		// The hint is what the user can do now: with a detached execution, join it again.
 		what := "the command ends with the connection; one that is started with --detach goes on"
 		if s.detached {
-			what = fmt.Sprintf("the execution goes on: `muster exec --attach %s %s`", s.x.attach, s.target.Name)
+			what = fmt.Sprintf("the execution keeps running: `muster exec --attach %s %s`", s.x.attach, s.target.Name)
 		}
 		return cli.WithHint(fmt.Errorf("the connection was lost: %w", err), what)
 	}

@@ -23,14 +23,13 @@ import (
 // topCommand makes muster top.
 func topCommand(a *cli.App) *cobra.Command {
 	t := &watcher{app: a}
-	c := a.Command("top [ALLOC|JOB...]", "See what allocations use", `Show the processor time, memory, processes and disk that running allocations use now: of all, or of those
-that are named, by their id, as JOB/INDEX, or as JOB for all of its members. Runners are named by their id, with their environment. 100 % of CPU is one core.
+	c := a.Command("top [ALLOC|JOB...]", "Show the resource usage of allocations", `Shows the CPU, memory, processes and disk that running allocations use now: all of them, or those named by id, as JOB/INDEX, or as JOB for all of its members. Runners are named by their id, with their environment. 100 % of CPU is one core.
 
-On a terminal the table is drawn anew each second, until Ctrl-C; elsewhere and with --once it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+On a terminal the table is updated each second, until Ctrl-C; otherwise, and with --once, it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return t.run(ctx, args)
 	})
 	c.Flags().BoolVar(&t.once, "once", false, "print the table once, also on a terminal")
-	c.Flags().DurationVar(&t.every, "every", time.Second, "time between two looks, over which CPU is counted")
+	c.Flags().DurationVar(&t.every, "every", time.Second, "interval of updates, over which CPU is measured")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

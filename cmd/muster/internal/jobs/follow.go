@@ -365,7 +365,7 @@ func (f *follower) note(al *api.Alloc) {
 	}
 	if f.told++; f.told > maxTold {
 		if f.told == maxTold+1 {
-			f.out.screen.Say("further failed attempts are not told one by one; `muster job show %s` shows them", f.key)
+			f.out.screen.Say("further failed attempts are not reported one by one; `muster job show %s` shows them", f.key)
 		}
 		return
 	}

@@ -12,8 +12,8 @@ import (
 // whose command is one of them.
 func jobCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
-		Use: "job", Short: "Submit, see and stop jobs",
-		Long: term.Reflow(`Submit, see and stop jobs.
+		Use: "job", Short: "Submit, show and stop jobs",
+		Long: term.Reflow(`Submit, show and stop jobs.
 
 Jobs are named NAME in the namespace default, and NAMESPACE/NAME, or NAME with
 --namespace, in others.`),

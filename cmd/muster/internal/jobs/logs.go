@@ -36,10 +36,7 @@ type logsFlags struct {
 func logsCommand(a *cli.App) *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
-	c = a.Command("logs NAME[/INDEX]", "Print what a job's members printed", `Of each member the newest attempt, or with --attempt an older one. Stdout goes to stdout and stderr to stderr, as
-they came; of a job with more members, each line has its member in front, unless
---index, or INDEX after the name, names one. With -f goes on until the job has ended, with further attempts as well.
-Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c = a.Command("logs NAME[/INDEX]", "Print the output of a job's members", `Prints the newest attempt of each member, or with --attempt an older one. Stdout goes to stdout and stderr to stderr. Lines of a job with several members are prefixed with the member's index, unless --index, or INDEX after the name, selects one. With -f it continues until the job has ended, including further attempts. --json does not change the output.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		// 0 is a member, so no flag is not the same as 0.
 		if !c.Flags().Changed("index") {
 			l.index = -1
@@ -56,12 +53,12 @@ Output is printed as it came with --json too.`, cobra.ExactArgs(1), func(ctx con
 		}
 		return logs(ctx, a, cl, key, job, l)
 	})
-	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "go on until the job has ended")
-	c.Flags().IntVar(&l.index, "index", 0, "only of this member, without its number in front")
-	c.Flags().IntVar(&l.attempt, "attempt", 0, "this attempt (from 1) instead of the newest; needs --index if there are more members")
+	c.Flags().BoolVarP(&l.follow, "follow", "f", false, "continue until the job has ended")
+	c.Flags().IntVar(&l.index, "index", 0, "only this member, without a prefix")
+	c.Flags().IntVar(&l.attempt, "attempt", 0, "this attempt (from 1) instead of the newest; needs --index if there are several members")
 	c.Flags().BoolVar(&l.stdout, "stdout", false, "only stdout")
 	c.Flags().BoolVar(&l.stderr, "stderr", false, "only stderr")
-	c.Flags().StringVar(&l.tail, "tail", "", "only so much of the end of each stream, as 64KiB")
+	c.Flags().StringVar(&l.tail, "tail", "", "only the last bytes of each stream, for example 64KiB")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

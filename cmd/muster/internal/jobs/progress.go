@@ -85,7 +85,7 @@ func (p *progress) show(job *api.Job, err error) {
 	if client.IsUnreachable(err) {
 		// It is said once when it goes and once when it is back, and not at each look.
 		if !p.away {
-			p.screen.Say("the server does not answer; the job goes on without it, and so does this when it is back")
+			p.screen.Say("server unreachable; the job keeps running; reconnecting")
 		}
 		p.away = true
 		return

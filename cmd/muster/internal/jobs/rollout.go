@@ -19,8 +19,7 @@ import (
 // replaced.
 func scaleCommand(a *cli.App) *cobra.Command {
 	var s api.JobScale
-	c := a.Command("scale NAME COUNT", "Give a service more or fewer members", `That is a new version, and no member is started anew for it. Those beyond the count are
-asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
+	c := a.Command("scale NAME COUNT", "Change the number of a service's members", `This makes a new version, but does not restart members. Members beyond the count are stopped. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		count, err := strconv.Atoi(args[1])
 		if err != nil || count < 1 {
 			return cli.Usage(fmt.Errorf("COUNT is %q; give a number from 1; `muster job stop %s` ends the service", args[1], args[0]))
@@ -36,7 +35,7 @@ asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx
 		}
 		return printVersion(a, done, fmt.Sprintf("job %s has %s", key, muster.Counted(count, "member")))
 	})
-	c.Flags().StringVar(&s.Reason, "reason", "", "why, for those who read the history")
+	c.Flags().StringVar(&s.Reason, "reason", "", "reason, recorded in the history")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
@@ -45,9 +44,7 @@ asked to end. The command does not wait for that.`, cobra.ExactArgs(2), func(ctx
 // only grows.
 func revertCommand(a *cli.App) *cobra.Command {
 	var r api.JobRevert
-	c := a.Command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest before the present one that was healthy. It is submitted again as
-a new version, and rolled out like any other; members that still run it are left alone. How many
-members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), func(ctx context.Context, args []string) error {
+	c := a.Command("revert NAME [VERSION]", "Go back to an earlier version of a service", `Without VERSION: to the newest earlier version that was healthy. It is submitted as a new version and rolled out like any other; members that still run it are not replaced. The count and the priority do not change.`, cobra.RangeArgs(1, 2), func(ctx context.Context, args []string) error {
 		if len(args) == 2 {
 			v, err := strconv.ParseUint(args[1], 10, 64)
 			if err != nil || v == 0 {
@@ -65,7 +62,7 @@ members there are and their priority stay as they are.`, cobra.RangeArgs(1, 2), 
 		}
 		return printVersion(a, done, fmt.Sprintf("job %s goes back", key))
 	})
-	c.Flags().StringVar(&r.Reason, "reason", "", "why, for those who read the history")
+	c.Flags().StringVar(&r.Reason, "reason", "", "reason, recorded in the history")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
@@ -87,8 +84,7 @@ func printVersion(a *cli.App, done *api.JobSubmitted, what string) error {
 // historyCommand makes muster job history. A row says what ran, how far its rollout came, and why
 // it was submitted.
 func historyCommand(a *cli.App) *cobra.Command {
-	c := a.Command("history NAME", "List the versions of a job", `The newest first. Of a service or system job up to ten before the present one are remembered;
---json has their specs.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("history NAME", "List the versions of a job", `The newest first. For a service or system job, up to ten versions before the current one are kept; --json has their specifications.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err

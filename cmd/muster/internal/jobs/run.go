@@ -26,7 +26,7 @@ func runCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [flags] [--] COMMAND [ARGUMENT...]",
 		Short: "Run a command as a job, and follow it",
-		Long: term.Reflow(`Run a command as a job, and follow it to its end.
+		Long: term.Reflow(`Run a command as a job, and follow it.
 
 The command is passed as it is: for pipes and variables, run a shell. Each member
 has its index in MUSTER_INDEX.
@@ -36,25 +36,22 @@ has its index in MUSTER_INDEX.
   muster run --input data.csv:data.csv --output result.txt -- sh -c 'sort data.csv > result.txt'
   muster run --file job.yaml --count 2
 
-With one member its stdout and stderr are printed as they come; with more, each line
-has its member in front. What is said besides goes to stderr and begins with "muster:".
+With one member, its stdout and stderr are printed as they are; with several, lines are prefixed with the member's index. Status messages go to stderr and begin with "muster:".
 
-Ctrl-C stops the job and waits for its end; a second one leaves at once. With --detach the job
-goes on by itself: see muster job logs, show and stop. If the server is started again meanwhile, following
-goes on; if it stays away for longer than --patience, it ends with exit code 3, and the job goes on.
+Ctrl-C stops the job and waits for its end; press it again to exit without waiting. With --detach the job runs in the background: see muster job logs, show and stop. If the server restarts meanwhile, the command reconnects; if it is unreachable for longer than --patience, the command exits with code 3, and the job keeps running.
 
 Exit code: 0 if all members succeeded. With one member, its command's own exit code,
-128 + N if signal N ended it, 124 if it ran into its time limit, 126 if it could not be executed, 127 if it was not
-found, 137 if it ran out of memory. With more, 1 if any failed. 130 if interrupted.
+128 + N if signal N ended it, 124 if its time limit ended it, 126 if it could not be executed, 127 if it was not
+found, 137 if it ran out of memory. With several, 1 if any failed. 130 if interrupted.
 Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 		Args: cobra.ArbitraryArgs,
 	}
 	c.Flags().SetInterspersed(false) // what follows the command is its own
 	c.SetFlagErrorFunc(plainHabit)
 	r.spec.flags(c)
-	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and leave")
-	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but what the members print, and errors")
-	c.Flags().DurationVar(&r.patience, "patience", cli.FollowPatience, "how long to wait for a server that has gone away")
+	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and exit")
+	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of members, and errors")
+	c.Flags().DurationVar(&r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c
 }
@@ -183,7 +180,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 			out.screen.Say("left; job %s may still be stopping: `muster job show %s`", key, key)
 			return false
 		}
-		out.screen.Say("stopping job %s; once more leaves it at that", key)
+		out.screen.Say("stopping job %s; press Ctrl-C again to exit without waiting", key)
 		go func() {
 			if _, err := cl.Stop(ctx, key, "interrupted"); err != nil && ctx.Err() == nil {
 				out.screen.Say("job %s could not be stopped: %v", key, err)
@@ -197,7 +194,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 		return cli.ExitSilently(cli.ExitInterrupted)
 	}
 	if err != nil {
-		return cli.WithHint(err, fmt.Sprintf("the job goes on: `muster job show %s`", key))
+		return cli.WithHint(err, fmt.Sprintf("the job keeps running: `muster job show %s`", key))
 	}
 	if r.app.JSON {
 		if err := r.app.PrintJSON(f.job); err != nil {

@@ -216,7 +216,7 @@ func TestRunServerThatStaysAway(t *testing.T) {
 		s.Kill()
 	}
 	s.Muster(nil, "run", "--patience", "300ms", "--", "x").Check(t, 3, "",
-		"muster: job run-1\n.*muster: no server answers at 127.0.0.1:[0-9]+: EOF; the job goes on: `muster job show run-1`\n")
+		"muster: job run-1\n.*muster: no server answers at 127.0.0.1:[0-9]+: EOF; the job keeps running: `muster job show run-1`\n")
 }
 
 func TestRunThatIsInterrupted(t *testing.T) {
@@ -232,7 +232,7 @@ func TestRunThatIsInterrupted(t *testing.T) {
 		s.End(0, 1, 0, func(al *api.Alloc) { al.ExitCode, al.Signal, al.Outcome = nil, "SIGTERM", "stopped" })
 		s.EndJob("stopped", "interrupted")
 	}
-	s.Muster(signals, "run", "--", "x").Check(t, 130, "a\nbye\n", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\n.*")
+	s.Muster(signals, "run", "--", "x").Check(t, 130, "a\nbye\n", "muster: job run-1\nmuster: stopping job run-1; press Ctrl-C again to exit without waiting\n.*")
 	if fmt.Sprint(s.Stopped) != "[interrupted]" {
 		t.Errorf("stopped: %q", s.Stopped)
 	}
@@ -246,7 +246,7 @@ func TestRunThatIsInterruptedTwice(t *testing.T) {
 		signals <- os.Interrupt
 	}
 	s.OnStop = func(*clitest.Server) { signals <- os.Interrupt }
-	s.Muster(signals, "run", "--", "x").Check(t, 130, "", "muster: job run-1\nmuster: stopping job run-1; once more leaves it at that\nmuster: left; job run-1 may still be stopping: `muster job show run-1`\n")
+	s.Muster(signals, "run", "--", "x").Check(t, 130, "", "muster: job run-1\nmuster: stopping job run-1; press Ctrl-C again to exit without waiting\nmuster: left; job run-1 may still be stopping: `muster job show run-1`\n")
 }
 
 func TestRunDetached(t *testing.T) {
@@ -279,7 +279,7 @@ func TestRunReplacedMeanwhile(t *testing.T) {
 			s.EventLocked(api.Event{Type: "job.live", JobNow: s.Job})
 		})
 	}
-	s.Muster(nil, "run", "--", "x").Check(t, 1, "", "muster: job run-1\nmuster: job run-1 was submitted again: version 2 took the place of version 1; the job goes on: `muster job show run-1`\n")
+	s.Muster(nil, "run", "--", "x").Check(t, 1, "", "muster: job run-1\nmuster: job run-1 was submitted again: version 2 took the place of version 1; the job keeps running: `muster job show run-1`\n")
 }
 
 func TestRunTellsWhatIsMissingOfOutput(t *testing.T) {

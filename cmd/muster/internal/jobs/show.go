@@ -33,7 +33,7 @@ type shownMember struct {
 // exist is one clear error.
 func jobShowCommand(a *cli.App) *cobra.Command {
 	members := 20
-	c := a.Command("show NAME", "Show a job and its members", "Of each member its newest attempt is shown.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("show NAME", "Show a job and its members", "Shows the newest attempt of each member.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err

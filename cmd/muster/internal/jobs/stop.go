@@ -14,7 +14,7 @@ import (
 // members' grace time.
 func stopCommand(a *cli.App) *cobra.Command {
 	reason := ""
-	c := a.Command("stop NAME", "Stop a job", `Its members are asked to end with TERM, and killed after their grace time. The command
+	c := a.Command("stop NAME", "Stop a job", `Its members get SIGTERM, and SIGKILL after their grace time. The command
 does not wait for that: see `+"`muster job show NAME`"+`.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, err := a.JobAt(args[0])
 		if err != nil {
@@ -34,7 +34,7 @@ does not wait for that: see `+"`muster job show NAME`"+`.`, cobra.ExactArgs(1), 
 		fmt.Fprintf(a.Stdout, "job %s is stopping\n", key)
 		return nil
 	})
-	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	c.Flags().StringVar(&reason, "reason", "", "reason, recorded in the history")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

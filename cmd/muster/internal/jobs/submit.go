@@ -19,8 +19,7 @@ func submitCommand(a *cli.App) *cobra.Command {
 	var replace bool
 	var c *cobra.Command
 	c = a.Command("submit FILE", "Submit a job from a file", `The file is YAML or JSON; - is stdin. Files that its inputs name (file: PATH, relative to
-the job file) are uploaded first. The job's name is printed. A job that is there
-already with the same content is left as it is.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+the job file) are uploaded first. The job's name is printed. If the job exists with the same content, nothing changes.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		s := api.JobSubmission{Replace: replace}
 		// 0 has a meaning of its own: the job must not exist.
 		if c.Flags().Changed("if-version") {

@@ -18,11 +18,7 @@ import (
 // found without a server; whether the job fits only the server knows.
 func validateCommand(a *cli.App) *cobra.Command {
 	var local, plan, replace bool
-	c := a.Command("validate FILE", "Check a job file, and whether the job fits", `The file is read as by submit; the server is asked whether one member fits any of its
-offerings. Nothing is submitted or uploaded. With --local the server is not asked. With --plan it is
-asked also what submitting it would do now: what becomes of the job that has the name, where members would go and by what
-each node was chosen, who would give way, what the others would wait for, and what stands between a member and each node,
-by class of equal nodes.
+	c := a.Command("validate FILE", "Check a job file, and whether the job fits", `Reads the file as submit does, and asks the server whether one member fits any of its offerings. Nothing is submitted or uploaded. With --local the server is not asked. With --plan the server does a dry run: what happens to an existing job of that name, where members would be placed and why, what would be preempted, what the other members would wait for, and why a member does not fit each class of equal nodes.
 Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be refused now; 2: the file is wrong.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		spec, err := specfile.JobAt(args[0], a.Stdin)
 		if err != nil {
@@ -76,7 +72,7 @@ Exit code 0: it could be submitted and fits; 1: it fits nowhere, or would be ref
 		return nil
 	})
 	c.Flags().BoolVar(&local, "local", false, "do not ask the server")
-	c.Flags().BoolVar(&plan, "plan", false, "tell also what submitting it would do now")
+	c.Flags().BoolVar(&plan, "plan", false, "also show what submitting it would do now")
 	c.Flags().BoolVar(&replace, "replace", false, "with --plan: as submit --replace would")
 	c.MarkFlagsMutuallyExclusive("local", "plan")
 	c.MarkFlagsMutuallyExclusive("local", "replace")
@@ -137,7 +133,7 @@ func printChange(a *cli.App, p *api.JobPlan, name string) {
 		fmt.Fprintf(a.Stdout, "job %s is at version %d and would be at %d\n", term.Clean(name), c.From, p.Version)
 		// How many at a time is the rollout's pace.
 		if c.Members > 0 {
-			fmt.Fprintf(a.Stdout, "  %d of its members run otherwise and would be started anew, %d at a time\n", c.Members, c.AtOnce)
+			fmt.Fprintf(a.Stdout, "  %d of its members are outdated and would be replaced, %d at a time\n", c.Members, c.AtOnce)
 		}
 		// A submission with --replace or with fewer members stops some at once.
 		for i, s := range c.Stops {

@@ -20,13 +20,10 @@ import (
 func costCommand(a *cli.App) *cobra.Command {
 	var q client.CostQuery
 	var since string
-	c := a.Command("cost", "See what was spent, and on what", `
-What nodes cost is split into the shares of the jobs that they ran, and what was idle: their boot, the time
-without work, and room that was not used. A job's share of a node is the mean of its parts of the cores and the memory. Nodes and
-jobs that are not done are counted up to now. Cost is kept by calendar month (UTC): what is counted begins with the
-first day of one.
+	c := a.Command("cost", "Show costs by job, namespace, pool or month", `
+The cost of a node is split into the shares of the jobs that ran on it, and idle cost: boot, time without work, and unused capacity. A job's share is the mean of its share of cores and of memory. Nodes and jobs that still run are counted up to now. Cost is kept by calendar month (UTC), so a report begins on the first day of a month.
 
-  muster cost                          jobs of this month, the dearest first
+  muster cost                          jobs of this month, most expensive first
   muster cost --by pool --since 2026-01
   muster cost --by month --since 2026-01 --json`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		var err error
@@ -54,10 +51,10 @@ first day of one.
 		printCost(a, cost)
 		return nil
 	})
-	c.Flags().StringVar(&q.By, "by", "job", "what the rows are: job, namespace, pool or month")
+	c.Flags().StringVar(&q.By, "by", "job", "group by: job, namespace, pool or month")
 	c.Flags().StringVar(&since, "since", "", "first month, as 2026-09, a day in it, or how long ago, as 720h; default: this month")
 	// More rows than a person reads are added up by the server.
-	c.Flags().IntVar(&q.Limit, "limit", 100, "rows at most; the others are added up")
+	c.Flags().IntVar(&q.Limit, "limit", 100, "most rows to print; the rest are summed")
 	return c
 }
 

@@ -20,8 +20,7 @@ import (
 func eventsCommand(a *cli.App) *cobra.Command {
 	var follow bool
 	var after, job, node string
-	c := a.ClientCommand("events", "See what happened", `Prints the events that are kept, oldest first; with -f goes on with those that come,
-also over restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	c := a.ClientCommand("events", "Show events", `Prints the recorded events, oldest first. With -f it continues with new ones, across restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.Namespace), Node: muster.NodeID(node)}
 		if job != "" {
 			// A job may be named with its namespace, as everywhere.
@@ -41,7 +40,7 @@ also over restarts of the server. With --json each is a line of JSON.`, cobra.No
 		}
 		return printEvents(ctx, a, cl, q, follow)
 	})
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with events as they come")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events")
 	c.Flags().StringVar(&after, "after", client.Oldest, "begin after this log index or event; \"\" is now")
 	c.Flags().StringVar(&job, "job", "", "only of this job")
 	c.Flags().StringVar(&node, "node", "", "only of this node")

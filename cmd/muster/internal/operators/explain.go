@@ -16,11 +16,7 @@ import (
 // node; they are tried in this order, and node/ID is always a node. The server explains, and sends
 // lines for people beside the data.
 func explainCommand(a *cli.App) *cobra.Command {
-	c := a.ClientCommand("explain JOB|JOB/INDEX|NODE", "Say why a job waits, where a member would go, or why a node is as it is", `Of a job: what is served before it; what stands between a member and each node, by class of equal
-nodes, the largest first; which nodes would be taken and by what; what could be launched and what is in the way; what the
-cloud answered; and when a member may start. Of one member, JOB/INDEX: where it would go now; one that has an allocation is
-told of as if it had none, as what the plan saw that placed it is not kept. Of a node: its dials, who turned them and why,
-what runs there, and when it will be ended. A name that is both is a job; node/ID is always a node.`,
+	c := a.ClientCommand("explain JOB|JOB/INDEX|NODE", "Explain why a job waits, where a member would be placed, or the state of a node", `For a job: the work ahead of it in the queue; why its members do not fit each class of equal nodes, the largest class first; which nodes would be chosen and why; what could be launched and what prevents it; the provider's answers; and when a member may start. For one member, JOB/INDEX: where it would be placed now; a member that has an allocation is explained as if unplaced, because past placement decisions are not recorded. For a node: its stage, health and intent, who changed them and why, what runs there, and when it will be destroyed. A name that is both is a job; node/ID is always a node.`,
 		cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 			if id, ok := cutNode(args[0]); ok {
 				return explainNode(ctx, a, cl, id, nil)

@@ -22,11 +22,10 @@ import (
 // images are kept by nodes, and the server has no list of them.
 func imageCommand(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
-		Use: "image", Short: "See, pull and delete images on nodes",
-		Long: term.Reflow(`See, pull and delete the container images that nodes keep.
+		Use: "image", Short: "List, pull and delete images on nodes",
+		Long: term.Reflow(`List, pull and delete the container images on nodes.
 
-A node pulls what a job asks for by itself, and deletes what was not used for longest when there
-is too much. Credentials of registries stay with the server: see docs/files.md.`),
+A node pulls the images of its jobs by itself, and deletes the least recently used ones when they take too much disk. Credentials of registries stay with the server: see docs/files.md.`),
 		Args: cobra.NoArgs, RunE: cli.NeedsCommand,
 	}
 	c.AddCommand(imageListCommand(a), imagePullCommand(a), imagePruneCommand(a))
@@ -133,7 +132,7 @@ type nodeImages struct {
 // do.
 func imageListCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.ClientCommand("list", "List the images that nodes keep", "Of all nodes that serve, unless some are named.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	c := a.ClientCommand("list", "List the images on nodes", "Of all serving nodes, unless some are named.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		ids, err := n.find(ctx, cl)
 		if err != nil {
 			return err
@@ -210,8 +209,7 @@ type pulledImage struct {
 // node of a large cluster is seldom meant, and costs disk and time.
 func imagePullCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
-	c := a.Command("pull IMAGE", "Pull an image to nodes ahead of its use", `To the nodes of --node, or to all of --pool that serve now. Nodes that are made later pull it when
-they need it. Of each node the digest is printed.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("pull IMAGE", "Pull an image to nodes ahead of its use", `To the nodes of --node, or to all of --pool that serve now. Nodes that are created later pull it when they need it. The digest is printed for each node.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if len(n.nodes) == 0 && n.pool == "" {
 			return cli.Usage(errors.New("where to? give --node NODE or --pool POOL; `muster node list` shows them"))
 		}
@@ -332,7 +330,7 @@ type prunedNode struct {
 func imagePruneCommand(a *cli.App) *cobra.Command {
 	n := &nodesFlags{}
 	all := false
-	c := a.Command("prune", "Delete images that nothing uses", "From the nodes of --node, or from all of --pool. What a sandbox uses stays.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
+	c := a.Command("prune", "Delete images that nothing uses", "From the nodes of --node, or from all of --pool. Images in use are kept.", cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		if len(n.nodes) == 0 && n.pool == "" {
 			return cli.Usage(errors.New("where? give --node NODE or --pool POOL; `muster node list` shows them"))
 		}
@@ -372,6 +370,6 @@ func imagePruneCommand(a *cli.App) *cobra.Command {
 		return tellNodes(a, ids, errs, "images could not be deleted")
 	})
 	n.flags(c, "from")
-	c.Flags().BoolVar(&all, "all", false, "also what was used lately")
+	c.Flags().BoolVar(&all, "all", false, "also recently used ones")
 	return c
 }

@@ -18,7 +18,7 @@ import (
 // namespaceCommand makes muster namespace, with all that is below it. There is none to make a
 // namespace: the first job in it does.
 func namespaceCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "See what namespaces have and want, and limit them", Long: term.Reflow(`A namespace says whose work a job is. It need not be made: the first job in it does. * stands for all of them together.`)}
+	c := &cobra.Command{Use: "namespace", Aliases: []string{"namespaces", "ns"}, Short: "Show and limit namespaces", Long: term.Reflow(`A namespace says whose work a job is. The first job in it creates it. * stands for all namespaces together.`)}
 	c.AddCommand(namespaceListCommand(a), namespaceShowCommand(a), namespaceSetCommand(a))
 	return c
 }
@@ -26,7 +26,7 @@ func namespaceCommand(a *cli.App) *cobra.Command {
 // namespaceListCommand makes muster namespace list. The share is what fair scheduling gives the
 // namespace now, which changes with what others want.
 func namespaceListCommand(a *cli.App) *cobra.Command {
-	return a.ClientCommand("list", "List namespaces", "Those that have or want something, or have limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	return a.ClientCommand("list", "List namespaces", "Lists those with usage, demand or limits; * is all of them together.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list, err := cl.Namespaces(ctx)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func limitsWords(l *api.NamespaceLimits) string {
 // namespaceShowCommand makes muster namespace show. A namespace that has nothing is no error: it
 // need not be made before its first job.
 func namespaceShowCommand(a *cli.App) *cobra.Command {
-	return a.ClientCommand("show NAME", "Show what a namespace has, wants and may have", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	return a.ClientCommand("show NAME", "Show the usage, demand and limits of a namespace", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		n, err := cl.Namespace(ctx, muster.Namespace(args[0]))
 		if err != nil {
 			return err
@@ -140,8 +140,7 @@ func namespaceSetCommand(a *cli.App) *cobra.Command {
 		cpu                    float64
 		none                   bool
 	)
-	c = a.ClientCommand("set NAME", "Limit what a namespace may have at once", `Limits that are not named stay as they are; 0 lifts one, --none all of them. A limit of jobs refuses
-the next one; those of allocations, cpu and memory let further members wait. Nothing that runs is ended. * stands for all namespaces together.
+	c = a.ClientCommand("set NAME", "Limit what a namespace may use at once", `Limits that are not named do not change; 0 removes one, --none all of them. Beyond the limit of jobs a submission is refused; beyond those of allocations, cpu and memory, members wait. Nothing that runs is stopped. * stands for all namespaces together.
 
   muster namespace set team-a --allocations 200 --cpu 64
   muster namespace set '*' --allocations 1000`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
@@ -195,10 +194,10 @@ the next one; those of allocations, cpu and memory let further members wait. Not
 	f := c.Flags()
 	f.IntVar(&jobs, "jobs", 0, "jobs that have not ended")
 	f.IntVar(&allocs, "allocations", 0, "allocations at once")
-	f.Float64Var(&cpu, "cpu", 0, "cores that they hold together")
-	f.StringVar(&memory, "memory", "", "memory that they hold together, as 64GiB")
+	f.Float64Var(&cpu, "cpu", 0, "total cores of its allocations")
+	f.StringVar(&memory, "memory", "", "total memory of its allocations, for example 64GiB")
 	f.IntVar(&priority, "max-priority", 0, "the highest priority of its jobs; -1: the default of 70")
-	f.BoolVar(&none, "none", false, "lift all limits that are not named")
-	f.StringVar(&reason, "reason", "", "why, for those who ask later")
+	f.BoolVar(&none, "none", false, "remove all limits that are not named")
+	f.StringVar(&reason, "reason", "", "reason, recorded in the history")
 	return c
 }

@@ -20,7 +20,7 @@ import (
 // nodeCommand makes muster node, with all that is below it. list and show only look; hold, drain,
 // run and destroy give orders (node_order.go).
 func nodeCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "node", Short: "See nodes, and say what becomes of them", Long: "See the machines that jobs run on, hold them, and give them back.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "node", Short: "List, hold, drain and destroy nodes", Long: "List, hold, drain and destroy the machines that jobs run on.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(nodeListCommand(a), nodeShowCommand(a), nodeHoldCommand(a), nodeDrainCommand(a), nodeRunCommand(a), nodeDestroyCommand(a))
 	return c
 }
@@ -31,7 +31,7 @@ func nodeCommand(a *cli.App) *cobra.Command {
 func nodeListCommand(a *cli.App) *cobra.Command {
 	var pool, stage string
 	var all bool
-	c := a.ClientCommand("list", "List nodes", "Those that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	c := a.ClientCommand("list", "List nodes", "Nodes that are gone are listed with --all.", cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		list := api.NodeList{Nodes: []api.Node{}}
 		q := client.NodeQuery{Pool: muster.PoolName(pool), Stage: muster.NodeStage(stage), Limit: client.MaxPage}
 		for {
@@ -75,7 +75,7 @@ func nodeListCommand(a *cli.App) *cobra.Command {
 	})
 	c.Flags().StringVar(&pool, "pool", "", "only nodes of this pool")
 	c.Flags().StringVar(&stage, "stage", "", "only nodes in this stage")
-	c.Flags().BoolVar(&all, "all", false, "those that are gone as well")
+	c.Flags().BoolVar(&all, "all", false, "include nodes that are gone")
 	return c
 }
 

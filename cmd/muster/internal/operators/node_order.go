@@ -64,7 +64,7 @@ func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl
 		fmt.Fprintf(a.Stdout, "node %s %s\n", n.ID, term.OneLine(tell(n)))
 		return nil
 	})
-	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	c.Flags().StringVar(&reason, "reason", "", "reason, recorded in the history")
 	return c
 }
 
@@ -73,8 +73,7 @@ func order(a *cli.App, use, short, long string, act func(ctx context.Context, cl
 // it.
 func nodeHoldCommand(a *cli.App) *cobra.Command {
 	var lasts time.Duration
-	c := order(a, "hold ID", "Keep a node from new work and from being destroyed", `Nothing automatic ends a node that is held: neither idle time-out, nor broken health, nor a
-full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, or the time given with --for.`,
+	c := order(a, "hold ID", "Keep a node from new work and from being destroyed", `Muster never destroys a node on hold: neither an idle time-out nor broken health nor a quota does. Its work keeps running. `+"`muster node run ID`"+` ends the hold, or the time given with --for does.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			// 0 stands for no end, so only a time below it is a mistake that can be found here.
 			if lasts < 0 {
@@ -89,7 +88,7 @@ full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, o
 			}
 			return fmt.Sprintf("is held until %s", n.IntentUntil.Local().Format(time.DateTime))
 		})
-	c.Flags().DurationVar(&lasts, "for", 0, "how long, as 2h (default: until it is set to run)")
+	c.Flags().DurationVar(&lasts, "for", 0, "how long, for example 2h (default: until `muster node run`)")
 	return c
 }
 
@@ -97,9 +96,7 @@ full quota. What runs there goes on. `+"`muster node run ID`"+` ends the hold, o
 // however long that takes: nothing is stopped by an order that did not say so.
 func nodeDrainCommand(a *cli.App) *cobra.Command {
 	var deadline time.Duration
-	c := order(a, "drain ID", "Empty a node and give it back", `It gets no new work, and is destroyed when nothing runs there any more. With --deadline what still
-runs then is stopped, with its kill grace, and runs elsewhere; that uses up no attempt. `+"`muster node run ID`"+` takes
-the drain back, for as long as the node serves.`,
+	c := order(a, "drain ID", "Drain a node and destroy it", `It gets no new work, and is destroyed when its work has ended. With --deadline, work that still runs then is stopped, with its kill grace, and placed elsewhere; that does not count as an attempt. `+"`muster node run ID`"+` cancels the drain while the node still serves.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			// 0 stands for no deadline.
 			if deadline < 0 {
@@ -107,13 +104,13 @@ the drain back, for as long as the node serves.`,
 			}
 			return cl.DrainNode(ctx, id, api.NodeDrain{Reason: reason, Who: myself(), Deadline: api.Duration(deadline)})
 		}, departure)
-	c.Flags().DurationVar(&deadline, "deadline", 0, "stop after so long what still runs there, as 10m (default: wait until it has ended)")
+	c.Flags().DurationVar(&deadline, "deadline", 0, "stop work that still runs after this time, for example 10m (default: wait until it has ended)")
 	return c
 }
 
 // nodeRunCommand makes muster node run.
 func nodeRunCommand(a *cli.App) *cobra.Command {
-	return order(a, "run ID", "Let a node have work again", "The end of a hold, or of a drain.",
+	return order(a, "run ID", "Return a node to service", "Ends a hold, or a drain.",
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			return cl.RunNode(ctx, id, api.NodeOrder{Reason: reason, Who: myself()})
 		},
@@ -131,12 +128,11 @@ func nodeRunCommand(a *cli.App) *cobra.Command {
 // it, and without --now nothing that runs is lost.
 func nodeDestroyCommand(a *cli.App) *cobra.Command {
 	now := false
-	c := order(a, "destroy ID", "Destroy a node", `It gets no new work and is destroyed when nothing runs there any more: as drain, but for good.
-With --now it is destroyed at once: what runs there is lost, and placed again elsewhere.`,
+	c := order(a, "destroy ID", "Destroy a node", `It gets no new work and is destroyed when its work has ended: like drain, but it cannot be undone. With --now it is destroyed at once: its work is lost, and placed again elsewhere.`,
 		func(ctx context.Context, cl *client.Client, id muster.NodeID, reason string) (*api.Node, error) {
 			return cl.DestroyNode(ctx, id, api.NodeDestroy{Reason: reason, Who: myself(), Now: now})
 		}, departure)
-	c.Flags().BoolVar(&now, "now", false, "do not wait for what runs there")
+	c.Flags().BoolVar(&now, "now", false, "do not wait for running work")
 	return c
 }
 

@@ -34,7 +34,7 @@ func poolHint(err error) error {
 // poolCommand makes muster pool, with all that is below it. Pools are made by the server's
 // configuration, so there is no command to make one.
 func poolCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "pool", Short: "See pools, and let them go on", Long: "See the rules by which nodes are made, and what lives by them.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "pool", Short: "Manage pools", Long: "Manage pools: the rules by which nodes are created.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(poolListCommand(a), poolShowCommand(a), poolResumeCommand(a))
 	return c
 }
@@ -89,7 +89,7 @@ func poolWord(p *api.Pool) string {
 // poolShowCommand makes muster pool show. Everything that the server knows of the pool is one
 // answer, so that the parts fit together.
 func poolShowCommand(a *cli.App) *cobra.Command {
-	return a.ClientCommand("show NAME", "Show a pool: its limits, what lives, what the cloud refuses", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	return a.ClientCommand("show NAME", "Show a pool: its limits, its nodes, and what the provider refuses", "", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		p, err := cl.Pool(ctx, muster.PoolName(args[0]))
 		if err != nil {
 			return poolHint(err)
@@ -281,11 +281,9 @@ func breakerText(p *api.Pool, now time.Time) string {
 // does not say whether there was anything to resume; and an order that did nothing should say so.
 func poolResumeCommand(a *cli.App) *cobra.Command {
 	reason := ""
-	c := a.ClientCommand("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when more nodes of a pool would be destroyed than anything explains, as when the
-network or the provider's API fails. Look at the nodes first: what is out of contact is destroyed after this.
+	c := a.ClientCommand("resume NAME", "Resume a pool after its breaker has tripped, and end its blocks", `The breaker trips when many nodes of a pool would be destroyed at once without a known cause, for example when the network or the provider's API fails. Check the nodes first: those out of contact are destroyed after this.
 
-The blocks of the pool end as well: the provider is asked at once for what it refused before, as after its
-credentials or a quota were corrected. Without this it is asked again when the time is over that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+The launch blocks of the pool end as well: requests that the provider refused are repeated at once, for example after you corrected credentials or a quota. Otherwise they are repeated at the time that muster pool show prints.`, cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		// A breaker that had not tripped and nothing that was blocked: the order changes nothing.
 		before, err := cl.Pool(ctx, muster.PoolName(args[0]))
 		if err != nil {
@@ -306,6 +304,6 @@ credentials or a quota were corrected. Without this it is asked again when the t
 		fmt.Fprintf(a.Stdout, "pool %s resumed%s\n", p.Name, term.SuffixIf(p.Unblocked > 0, fmt.Sprintf("; blocks ended: %d", p.Unblocked)))
 		return nil
 	})
-	c.Flags().StringVar(&reason, "reason", "", "why, for those who ask later")
+	c.Flags().StringVar(&reason, "reason", "", "reason, recorded in the history")
 	return c
 }

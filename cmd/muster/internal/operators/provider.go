@@ -19,7 +19,7 @@ import (
 // providerCommand makes muster provider, with what is below it. Providers are made by the server's
 // configuration.
 func providerCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "provider", Short: "Try out where nodes come from", Long: "Try out the clouds that nodes come from.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "provider", Short: "Test the providers of nodes", Long: "Test the providers of nodes.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(providerCheckCommand(a))
 	return c
 }
@@ -29,8 +29,7 @@ func providerCommand(a *cli.App) *cobra.Command {
 // text says before anything else.
 func providerCheckCommand(a *cli.App) *cobra.Command {
 	offering, timeout := "", 10*time.Minute
-	c := a.Command("check NAME [-- COMMAND...]", "Try a provider out on a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the
-instance, whatever happened before. It costs what such an instance costs for that time. Exit code 0 says that all of it went well.`,
+	c := a.Command("check NAME [-- COMMAND...]", "Test a provider with a real instance", `Launches one instance, waits for its agent, runs one command there (uname -a), and destroys the instance in any case. You pay for the instance. Exit code 0: every step succeeded.`,
 		cobra.MinimumNArgs(1), func(ctx context.Context, args []string) error {
 			// The server would take 0 for its own default, which nobody asks for by writing 0.
 			if timeout <= 0 {
@@ -73,6 +72,6 @@ instance, whatever happened before. It costs what such an instance costs for tha
 			return nil
 		})
 	c.Flags().StringVar(&offering, "offering", "", "which offering to launch (default: the cheapest that is available)")
-	c.Flags().DurationVar(&timeout, "timeout", timeout, "how long launching, booting and running may take together")
+	c.Flags().DurationVar(&timeout, "timeout", timeout, "time limit for launch, boot and command together")
 	return c
 }

@@ -22,9 +22,9 @@ type claimFlags struct{ ttl, idle, wait, note, key string }
 
 // add adds those that claim and x have. Without a flag the environment's own limits hold.
 func (f *claimFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires after so long, as 10m; 0s: never by that (default: as the environment says)")
-	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that (default: as the environment says)")
-	c.Flags().StringVar(&f.wait, "wait", "30s", "how long to wait for a runner if none is warm; 0s: not at all")
+	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires after this time, for example 10m; 0s: no limit (default: as the environment says)")
+	c.Flags().StringVar(&f.idle, "idle", "", "the claim expires when its runner was not used for this long; 0s: no limit (default: as the environment says)")
+	c.Flags().StringVar(&f.wait, "wait", "30s", "how long to wait for a runner if none is warm; 0s: do not wait")
 }
 
 // request is the claim that the flags ask for. A limit that was not given is nil, which is not the
@@ -71,7 +71,7 @@ func claimCommand(a *cli.App) *cobra.Command {
   muster exec RUNNER -- python3 -c 'print(1+1)'
   muster release RUNNER
 
-With --json also the claim's secret, by which who has no token uses the runner, and nothing else.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+With --json also the claim's secret: a token for this runner only.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		q, err := f.request(a, args[0])
 		if err != nil {
 			return err
@@ -91,9 +91,9 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 		return err
 	})
 	f.add(c)
-	c.Flags().StringVar(&f.note, "note", "", "shown with the claim: what it is for")
+	c.Flags().StringVar(&f.note, "note", "", "a note that is shown with the claim")
 	// A script that is started again asks for the same claim by its key.
-	c.Flags().StringVar(&f.key, "key", "", "any text that is new for each claim meant: asked for again with it, it is the same claim")
+	c.Flags().StringVar(&f.key, "key", "", "idempotency key, new for each claim: a repeated request with it returns the same claim")
 	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }
@@ -101,7 +101,7 @@ With --json also the claim's secret, by which who has no token uses the runner, 
 // releaseCommand makes muster release. It stops at the first runner that it cannot release: what
 // follows would most likely fail for the same reason.
 func releaseCommand(a *cli.App) *cobra.Command {
-	return a.ClientCommand("release RUNNER...", "Give runners back", "Their claims end, and they are destroyed.", cobra.MinimumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	return a.ClientCommand("release RUNNER...", "Release runners", "Ends their claims and destroys them.", cobra.MinimumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		// Several runners are one command line, because a script has them in a list.
 		for _, id := range args {
 			if err := cl.Release(ctx, muster.AllocID(id)); err != nil {
@@ -137,17 +137,17 @@ func extendCommand(a *cli.App) *cobra.Command {
 		}
 		return a.PrintJSON(got)
 	})
-	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires so long from now, as 10m; 0s: never by that")
-	c.Flags().StringVar(&f.idle, "idle", "", "it expires when nothing was done with its runner for so long; 0s: never by that")
+	c.Flags().StringVar(&f.ttl, "ttl", "", "the claim expires this long from now, for example 10m; 0s: no limit")
+	c.Flags().StringVar(&f.idle, "idle", "", "the claim expires when its runner was not used for this long; 0s: no limit")
 	return c
 }
 
 // runnerCommand makes muster runner and muster runner list.
 func runnerCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "runner", Short: "See runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "runner", Short: "List runners", Long: "Runners are allocations of environments: starting, warm, claimed or gone.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	var q client.RunnerQuery
 	state := ""
-	list := a.ClientCommand("list [ENVIRONMENT]", "List runners", "Those that are gone with --state gone only.", cobra.MaximumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	list := a.ClientCommand("list [ENVIRONMENT]", "List runners", "Lists runners that are gone only with --state gone.", cobra.MaximumNArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		// Without an environment it lists the runners of all, or of those in --namespace.
 		q.Namespace, q.State = a.Namespace, muster.RunnerState(state)
 		if len(args) == 1 {

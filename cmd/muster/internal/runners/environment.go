@@ -19,7 +19,7 @@ import (
 
 // envCommand makes muster env, with all that is below it.
 func envCommand(a *cli.App) *cobra.Command {
-	c := &cobra.Command{Use: "env", Short: "Set environments, and see them", Long: "Environments are templates of which runners are kept warm.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
+	c := &cobra.Command{Use: "env", Short: "Manage environments", Long: "Environments are templates for runners, some of which are kept warm.", Args: cobra.NoArgs, RunE: cli.NeedsCommand}
 	c.AddCommand(envApplyCommand(a), envListCommand(a), envShowCommand(a), envDeleteCommand(a))
 	return c
 }
@@ -47,9 +47,7 @@ func envHint(err error) error {
 func envApplyCommand(a *cli.App) *cobra.Command {
 	var ifVersion uint64
 	var c *cobra.Command
-	c = a.Command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. What decides
-how a runner runs makes a new version: warm runners are replaced one by one, claimed ones live on. Another number of warm
-runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c = a.Command("apply FILE", "Make an environment from a file, or change it", `The file is YAML or JSON; - is stdin. Files that its inputs name are uploaded first. A change of how a runner runs makes a new version: warm runners are replaced one by one, claimed ones keep running. A change of the number of warm runners alone does not.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		// The file is read and checked before a server is looked for.
 		spec, err := specfile.EnvironmentAt(args[0], a.Stdin)
 		if err != nil {
@@ -216,11 +214,11 @@ func demandsOf(s *api.EnvironmentSpec) string {
 // that is asked for.
 func envDeleteCommand(a *cli.App) *cobra.Command {
 	claimed := false
-	c := a.ClientCommand("delete NAME", "Delete an environment", "Runners that nobody has end at once. Claimed ones live on until they are given back or expire.", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
+	c := a.ClientCommand("delete NAME", "Delete an environment", "Unclaimed runners are destroyed at once. Claimed ones keep running until they are released or expire.", cobra.ExactArgs(1), func(ctx context.Context, cl *client.Client, args []string) error {
 		ns, name := envName(a, args[0])
 		return envHint(cl.DeleteEnvironment(ctx, ns, name, claimed))
 	})
-	c.Flags().BoolVar(&claimed, "claimed", false, "end claimed runners as well")
+	c.Flags().BoolVar(&claimed, "claimed", false, "destroy claimed runners as well")
 	a.NamespaceFlag(c, "namespace of the environment")
 	return c
 }

@@ -19,7 +19,7 @@ import (
 func xCommand(a *cli.App) *cobra.Command {
 	f := &claimFlags{}
 	x := &inside.Executor{App: a, Stdin: true}
-	c := a.Command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, give it back", `The command has your stdin, stdout and stderr, and its exit code is yours:
+	c := a.Command("x [flags] ENVIRONMENT [--] COMMAND [ARGUMENT...]", "Claim a runner, run a command in it, release it", `The command has your stdin, stdout and stderr, and its exit code is yours:
 
   muster x python -- python3 script.py < in > out
 
@@ -27,11 +27,11 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 	f.add(c)
 	// What follows the command belongs to the command.
 	c.Flags().SetInterspersed(false)
-	c.Flags().BoolVarP(&x.TTY, "tty", "t", false, "give the command a terminal: yours")
-	c.Flags().StringVarP(&x.User, "user", "u", "", "who runs it in a container (default: as the environment says)")
-	c.Flags().StringVarP(&x.Workdir, "workdir", "w", "", "where it starts (default: where the environment says)")
-	c.Flags().StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass on your own; may be repeated")
-	c.Flags().StringVar(&x.Timeout, "timeout", "", "end it when it runs longer, as 10m")
+	c.Flags().BoolVarP(&x.TTY, "tty", "t", false, "allocate a terminal")
+	c.Flags().StringVarP(&x.User, "user", "u", "", "user in a container (default: that of the environment)")
+	c.Flags().StringVarP(&x.Workdir, "workdir", "w", "", "working directory (default: that of the environment)")
+	c.Flags().StringArrayVarP(&x.Env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass your own; may be repeated")
+	c.Flags().StringVar(&x.Timeout, "timeout", "", "stop it after this time, for example 10m")
 	a.NamespaceFlag(c, "namespace of the environment")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
@@ -61,7 +61,7 @@ Exit codes as of muster exec.`, cobra.MinimumNArgs(2), nil)
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 			defer cancel()
 			if err := cl.Release(end, muster.AllocID(got.Runner)); err != nil && !client.IsGone(err) {
-				fmt.Fprintf(a.Stderr, "muster: runner %s was not given back, and goes when its claim expires: %v\n", got.Runner, err)
+				fmt.Fprintf(a.Stderr, "muster: runner %s was not released; it is destroyed when its claim expires: %v\n", got.Runner, err)
 			}
 		}()
 		return x.Run(ctx, append([]string{got.Runner}, args[1:]...))

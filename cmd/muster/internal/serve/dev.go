@@ -22,10 +22,7 @@ import (
 // provider, whose instances are processes of this host.
 func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 	listen, level, node, noAuth := "", "", "", false
-	c := a.Command("dev", "Run a server for yourself, on this host", `Nodes are made of this host: small ones of one core, and one of all cores. Without
---data-dir everything is thrown away at the end, what runs included; with it, state and running
-commands stay, and the next muster dev or muster server on that directory finds them again.
-Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+	c := a.Command("dev", "Run a server for yourself, on this host", `Its nodes are agents on this host: small ones with one core, and one with all cores. Without --data-dir everything is deleted at the end, running commands included. With it, state and running commands stay, and the next muster dev or muster server on that directory continues with them. Other commands find the server automatically.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		cfg, err := devConfig()
 		if err != nil {
 			return err
@@ -58,7 +55,7 @@ Other commands find the server by themselves.`, cobra.NoArgs, func(ctx context.C
 		return serve(ctx, cfg, o)
 	})
 	c.Flags().StringVar(&listen, "listen", config.DefaultListen, "address of the HTTP API; port 0 takes a free one")
-	c.Flags().BoolVar(&noAuth, "no-auth", false, "ask for no token")
+	c.Flags().BoolVar(&noAuth, "no-auth", false, "do not require a token")
 	// A person reads this log in a terminal, between other things.
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	nodeFlag(c, &node)

@@ -15,10 +15,7 @@ import (
 // is started then. A directory that has state is refused by the server's own code, so that a
 // mistyped name costs nothing.
 func restoreCommand(a *cli.App) *cobra.Command {
-	return a.Command("restore FILE --data-dir DIR", "Make a data directory of a backup", `The directory must have no state yet. A server that is started on it goes
-on from the backup in a new epoch: nodes that heard newer words of the old server obey it, and nothing
-is stopped because the backup does not know it. Output is not in a backup: it stays in the blob store; with the
-default one, copy blobs/ of the old directory.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	return a.Command("restore FILE --data-dir DIR", "Make a data directory of a backup", `The directory must have no state yet. A server that is started on it continues from the backup in a new epoch: nodes that obeyed the old server obey it, and it stops nothing only because the backup does not know it. Output is not in a backup: it stays in the blob store; with the default one, copy blobs/ of the old directory.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		// The environment does not count here: a directory is made, so it must be named.
 		if a.Given.DataDir == "" {
 			return cli.Usage(errors.New("where to? give the new data directory with --data-dir"))

@@ -25,10 +25,7 @@ import (
 // reader; a wrong file changes nothing.
 func serverCommand(a *cli.App, open blob.Opener) *cobra.Command {
 	file, node := "", ""
-	c := a.Command("server -c FILE", "Run a server", `Runs until it is asked to end by SIGTERM or Ctrl-C. What runs on nodes goes on without
-it, and is found again when it is started on the same data directory. The configuration
-is read strictly: muster config check -c FILE tells what is wrong with it. SIGHUP has it read again: pools,
-providers, retention and quotas change at once, the log says what did and what needs a restart; a wrong file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
+	c := a.Command("server -c FILE", "Run a server", `Runs until SIGTERM or Ctrl-C. Work on nodes keeps running without it, and is found again when the server starts on the same data directory. The configuration is read strictly: muster config check -c FILE shows what is wrong with it. SIGHUP reloads it: pools, providers, retention and quotas change at once; the log says what changed and what needs a restart. An invalid file changes nothing.`, cobra.NoArgs, func(ctx context.Context, _ []string) error {
 		// There is no default place: which configuration a server has is too much to guess.
 		if file == "" {
 			return cli.Usage(errors.New("which configuration? give it with -c, or use `muster dev`"))

@@ -24,26 +24,22 @@ import (
 // know.
 func cpCommand(a *cli.App) *cobra.Command {
 	cp := &copier{app: a}
-	c := a.Command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written
-ALLOC:PATH; the others are here. `+cli.TargetHelp+` PATH is absolute, or below the directory where the
-allocation's command started. A name here that has a colon is written with ./ before it.
+	c := a.Command("cp SRC... DST", "Copy files into and out of a sandbox", `Either the sources or the destination are in the sandbox of a running allocation, written ALLOC:PATH; the others are local. `+cli.TargetHelp+` PATH is absolute, or below the directory where the
+allocation's command started. A local name that has a colon is written with ./ before it.
 
   muster cp web:/var/log/app.log .             a file, under its own name
-  muster cp web:/etc/app conf                  a directory, as conf, or into it if it is there
+  muster cp web:/etc/app conf                  a directory, as conf, or into it if it exists
   muster cp web:/etc/app/. conf                what is in it
-  muster cp a.txt b.txt web:/srv/              files into a directory that is there
+  muster cp a.txt b.txt web:/srv/              files into an existing directory
   muster cp web:/srv - | tar t                 a tar stream to stdout; from stdin as muster cp - web:/srv
 
-A destination that is a directory takes the source under its own name. Where nothing is, a file or directory of
-that name is made, if the directory above it is there. A destination with / at its end must be a directory.
+A source keeps its name in a destination that is a directory. If the destination does not exist, it is created, provided that its parent directory exists. A destination that ends with / must be a directory.
 
-Permissions and times are kept, owners only with --archive; else all belongs to the sandbox's user, or to you. Links are copied as
-links, a source that is one as well, unless -L is given. Nothing is written outside of the copy or through links that are in it, and
-links that come from a sandbox and lead out of the copy are left out. A file that arrives in part is never seen under its own name.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+Permissions and times are kept; owners only with --archive, else the copy belongs to the sandbox's user, or to you. Symbolic links are copied as links, unless -L is given for a source. Nothing is written outside the copy or through its links; links from a sandbox that lead out of the copy are left out. A file gets its name only when it is complete.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return cp.run(ctx, args)
 	})
 	c.Flags().BoolVarP(&cp.archive, "archive", "a", false, "into a sandbox: keep owners")
-	c.Flags().BoolVarP(&cp.follow, "follow-link", "L", false, "of a source that is a link, copy what it leads to")
+	c.Flags().BoolVarP(&cp.follow, "follow-link", "L", false, "follow symbolic links that are given as sources")
 	c.Flags().BoolVarP(&cp.quiet, "quiet", "q", false, "show no progress")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c

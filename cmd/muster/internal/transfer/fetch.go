@@ -30,10 +30,7 @@ type fetched struct {
 // copies: the members that left them are no more trusted than a sandbox.
 func FetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
-	c := a.Command("fetch NAME", "Bring what a job's members left as outputs", `What a job file declares as outputs is kept when a member has succeeded. It is put into
-the folder of --dest; of a job with more members, into a folder for each, named by its
-index. Files that are there already are replaced. Nothing is written outside of an
-output's own path there, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c := a.Command("fetch NAME", "Copy the outputs of a job's members", `The outputs that a job file declares are kept when a member has succeeded. They are copied into the folder of --dest; for a job with several members, into one folder each, named by the index. Existing files are replaced. Nothing is written outside an output's own path, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		key, cl, err := a.JobAt(args[0])
 		if err != nil {
 			return err
@@ -49,8 +46,8 @@ output's own path there, nor through symbolic links; links that lead out of it a
 		f := &fetcher{app: a, cl: cl, key: key, dest: dest, one: job.Count == 1 || index >= 0, got: []fetched{}}
 		return f.run(ctx, job, index)
 	})
-	c.Flags().StringVar(&dest, "dest", dest, "folder to put them into; made if it is not there")
-	c.Flags().IntVar(&index, "index", index, "only of this member, without a folder of its own")
+	c.Flags().StringVar(&dest, "dest", dest, "folder to copy to; created if missing")
+	c.Flags().IntVar(&index, "index", index, "only this member, without a folder of its own")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

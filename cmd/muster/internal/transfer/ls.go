@@ -48,7 +48,7 @@ PATH is absolute, or below the directory where the allocation's command started,
 		return nil
 	})
 	c.Flags().BoolVarP(&long, "long", "l", false, "with permissions, owner, size and time")
-	c.Flags().BoolVarP(&recursive, "recursive", "R", false, "all that is below as well")
+	c.Flags().BoolVarP(&recursive, "recursive", "R", false, "list subdirectories recursively")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
