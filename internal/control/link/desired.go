@@ -240,18 +240,27 @@ func (s *session) everything(snap *state.Snapshot) []muster.AllocID {
 }
 
 // want adds to p what the agent should do about an allocation, if anything. It compares the row
-// with what this contact has shown. Each stop has its cause in the log, but for those of stray.
+// with what this contact has shown. Each stop has its cause in the log, but for those of
+// strayLocked.
 func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.AllocID, p *part) {
-	row := snap.Alloc(id)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	unknown := s.wantLocked(ctx, snap, id, p)
+	s.mu.Unlock()
+	if unknown {
+		s.n.log.Warn("unknown since a backup was restored: left to end by itself", "alloc", id)
+	}
+}
+
+// wantLocked is want. It reports whether the allocation was found to be unknown since a restore.
+func (s *session) wantLocked(ctx context.Context, snap *state.Snapshot, id muster.AllocID, p *part) (unknown bool) {
+	row := snap.Alloc(id)
 	k := s.known[id]
 	// held: the agent has the allocation. ended: it says that it has ended.
 	held := k != nil && k.report != nil
 	ended := held && k.report.Status == muster.AllocEnded
 	switch {
 	case row == nil || row.Node != s.n.id:
-		s.stray(snap, id, k, p)
+		return s.strayLocked(snap, id, k, p)
 	case row.Live() && row.Desired == muster.AllocStop:
 		if !ended && (k == nil || k.sent != muster.AllocStop) {
 			p.stop(id)
@@ -262,7 +271,7 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 	case row.Live():
 		frozen := mustFreeze(snap, row)
 		if ended || k != nil && k.sent == muster.AllocRun && k.frozen == frozen || !held && isTerminating(snap, s.n.id) {
-			return
+			return false
 		}
 		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}
 		if !held {
@@ -289,6 +298,7 @@ func (s *session) want(ctx context.Context, snap *state.Snapshot, id muster.Allo
 	default:
 		p.Forget = append(p.Forget, id)
 	}
+	return false
 }
 
 // dueToForget puts the allocations whose time has come into the mailbox. It returns in how long to
@@ -319,9 +329,10 @@ func (p *part) stop(id muster.AllocID) {
 	p.Named = append(p.Named, id)
 }
 
-// stray decides about an allocation that the agent has and the log does not have there: its job was
-// purged, or a restored backup does not know it. s.mu is held.
-func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *part) {
+// strayLocked decides about an allocation that the agent has and the log does not have there: its
+// job was purged, or a restored backup does not know it. It reports whether the latter was found
+// now. s.mu is held.
+func (s *session) strayLocked(snap *state.Snapshot, id muster.AllocID, k *known, p *part) (unknown bool) {
 	switch {
 	case k == nil || k.report == nil:
 		delete(s.known, id)
@@ -330,15 +341,14 @@ func (s *session) stray(snap *state.Snapshot, id muster.AllocID, k *known, p *pa
 	case snap.Meta().Epoch > 1:
 		// After a restore the log lacks what was submitted after the backup. A user submitted this
 		// allocation, so it is not stopped and ends by itself.
-		if !k.stray {
-			s.n.log.Warn("unknown since a backup was restored: left to end by itself", "alloc", id)
-		}
+		unknown = !k.stray
 		k.stray = true
 	case s.spared[id]:
 		// The agent has refused to stop it. It is not asked again in this session.
 	case k.sent != muster.AllocStop:
 		p.strays = append(p.strays, id)
 	}
+	return unknown
 }
 
 // lostLocked queues the end of an allocation that the agent no longer has. If the log wanted it
