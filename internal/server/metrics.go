@@ -11,9 +11,12 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/clock"
 	"github.com/musterhq/muster/internal/cloud"
+	"github.com/musterhq/muster/internal/control/apply"
+	"github.com/musterhq/muster/internal/control/broker"
 	"github.com/musterhq/muster/internal/control/fleet"
 	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/control/runners"
+	"github.com/musterhq/muster/internal/control/schedule"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -27,67 +30,77 @@ type loopStats struct{ now atomic.Pointer[loops] }
 
 func (s *loopStats) set(l *loops) { s.now.Store(l) }
 
-// figure is one metric that is read off the loops at each scrape.
+// figure is one metric of the loops without labels.
 type figure struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
-	of   func(*loops) float64
+	of   func(*readings) float64
 }
 
-func gauge(name, help string, of func(*loops) float64) figure {
+func gauge(name, help string, of func(*readings) float64) figure {
 	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, of}
 }
 
-func counter(name, help string, of func(*loops) float64) figure {
+func counter(name, help string, of func(*readings) float64) figure {
 	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, of}
 }
 
-// claims returns the figures of claims. They are 0 if there is no loop that hands out runners, as
-// in tests.
-func claims(l *loops) runners.Stats {
-	if l.runners == nil {
-		return runners.Stats{}
+// readings are the counters of all loops, read once for a scrape: some loops lock a part of every
+// node for them.
+type readings struct {
+	broker   broker.Stats
+	apply    apply.Stats
+	schedule schedule.Stats
+	runners  runners.Stats
+	link     link.Stats
+}
+
+func readingsOf(l *loops) *readings {
+	r := &readings{broker: l.broker.Stats(), apply: l.apply.Stats(), schedule: l.schedule.Stats(), link: l.link.Stats()}
+	// Tests have servers without a loop that hands out runners.
+	if l.runners != nil {
+		r.runners = l.runners.Stats()
 	}
-	return l.runners.Stats()
+	return r
 }
 
 // figures are the metrics of the loops without labels. A server that does not lead shows all of
 // them as 0, so that a series does not vanish when leadership moves.
 func figures() []figure {
 	return []figure{
-		gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", func(l *loops) float64 { return float64(l.broker.Stats().Ready) }),
-		gauge("muster_evals_out", "Evaluations that are out with a scheduling worker.", func(l *loops) float64 { return float64(l.broker.Stats().Out) }),
-		gauge("muster_evals_delayed", "Evaluations that wait for a time.", func(l *loops) float64 { return float64(l.broker.Stats().Delayed) }),
-		gauge("muster_evals_blocked", "Evaluations that wait for room.", func(l *loops) float64 { return float64(l.broker.Stats().Blocked) }),
-		gauge("muster_evals_parked", "Evaluations parked by a fact.", func(l *loops) float64 { return float64(l.broker.Stats().Parked) }),
-		counter("muster_evals_delivered_total", "Evaluations handed to scheduling workers.", func(l *loops) float64 { return float64(l.broker.Stats().Delivered) }),
-		counter("muster_evals_nacked_total", "Evaluations given back, time-outs included.", func(l *loops) float64 { return float64(l.broker.Stats().Nacked) }),
-		counter("muster_evals_woken_total", "Blocked evaluations woken because room grew.", func(l *loops) float64 { return float64(l.broker.Stats().Woken) }),
-		counter("muster_eval_wait_seconds_total", "Time that evaluations waited for a worker, summed.", func(l *loops) float64 { return l.broker.Stats().Waited.Seconds() }),
-		counter("muster_eval_run_seconds_total", "Time that evaluations were out with a worker, summed.", func(l *loops) float64 { return l.broker.Stats().Ran.Seconds() }),
-		counter("muster_reservations_total", "Times that room was reserved for work that others had passed for too long.", func(l *loops) float64 { return float64(l.broker.Stats().Reserved) }),
-		counter("muster_placements_yielded_total", "Placements refused because work of higher priority comes first.", func(l *loops) float64 { return float64(l.apply.Stats().Yielded) }),
-		counter("muster_placements_refused_total", "Placements and stops refused, for any reason.", func(l *loops) float64 { return float64(l.apply.Stats().Refusals) }),
-		counter("muster_plan_parts_odd_total", "Parts of plans that a node refused although nothing had changed there.", func(l *loops) float64 { return float64(l.apply.Stats().Odd) }),
-		counter("muster_plans_total", "Plans answered by the applier.", func(l *loops) float64 { return float64(l.apply.Stats().Plans) }),
-		counter("muster_plans_partial_total", "Plans of which some was refused.", func(l *loops) float64 { return float64(l.apply.Stats().Partial) }),
-		counter("muster_plans_refused_total", "Plans of which all was refused.", func(l *loops) float64 { return float64(l.apply.Stats().Refused) }),
-		counter("muster_plan_batches_total", "Log entries that plans were committed in.", func(l *loops) float64 { return float64(l.apply.Stats().Batches) }),
-		counter("muster_placements_total", "Members placed.", func(l *loops) float64 { return float64(l.apply.Stats().Placements) }),
-		counter("muster_plan_wait_seconds_total", "Time that plans waited for the log, summed.", func(l *loops) float64 { return l.apply.Stats().Waits.Seconds() }),
-		counter("muster_planning_seconds_total", "Time spent planning, summed over workers.", func(l *loops) float64 { return l.schedule.Stats().Planning.Seconds() }),
-		counter("muster_claims_total", "Claims of runners that were answered.", func(l *loops) float64 { return float64(claims(l).Claims) }),
-		counter("muster_claims_hit_total", "Claims that found a runner warm.", func(l *loops) float64 { return float64(claims(l).Hits) }),
-		counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", func(l *loops) float64 { return float64(claims(l).Refused) }),
-		counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", func(l *loops) float64 { return claims(l).Wait.Sum }),
-		counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", func(l *loops) float64 { return claims(l).Start.Sum }),
-		gauge("muster_links", "Nodes that the server keeps a link to.", func(l *loops) float64 { return float64(l.link.Stats().Nodes) }),
-		gauge("muster_links_up", "Links that are up.", func(l *loops) float64 { return float64(l.link.Stats().Up) }),
-		counter("muster_link_dials_total", "Connections opened to agents.", func(l *loops) float64 { return float64(l.link.Stats().Dials) }),
-		counter("muster_agent_starts_total", "Agents started again.", func(l *loops) float64 { return float64(l.link.Stats().AgentStarts) }),
-		counter("muster_reports_total", "Reports received from agents.", func(l *loops) float64 { return float64(l.link.Stats().Reports) }),
-		counter("muster_output_shipped_bytes_total", "Output brought from nodes to the blob store.", func(l *loops) float64 { return float64(l.link.Stats().ShippedBytes) }),
-		counter("muster_output_ship_faults_total", "Tries to ship output that did not succeed.", func(l *loops) float64 { return float64(l.link.Stats().ShipFaults) }),
+		gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", func(r *readings) float64 { return float64(r.broker.Ready) }),
+		gauge("muster_evals_out", "Evaluations that are out with a scheduling worker.", func(r *readings) float64 { return float64(r.broker.Out) }),
+		gauge("muster_evals_delayed", "Evaluations that wait for a time.", func(r *readings) float64 { return float64(r.broker.Delayed) }),
+		gauge("muster_evals_blocked", "Evaluations that wait for room.", func(r *readings) float64 { return float64(r.broker.Blocked) }),
+		gauge("muster_evals_parked", "Evaluations parked by a fact.", func(r *readings) float64 { return float64(r.broker.Parked) }),
+		counter("muster_evals_delivered_total", "Evaluations handed to scheduling workers.", func(r *readings) float64 { return float64(r.broker.Delivered) }),
+		counter("muster_evals_nacked_total", "Evaluations given back, time-outs included.", func(r *readings) float64 { return float64(r.broker.Nacked) }),
+		counter("muster_evals_woken_total", "Blocked evaluations woken because room grew.", func(r *readings) float64 { return float64(r.broker.Woken) }),
+		counter("muster_eval_wait_seconds_total", "Time that evaluations waited for a worker, summed.", func(r *readings) float64 { return r.broker.Waited.Seconds() }),
+		counter("muster_eval_run_seconds_total", "Time that evaluations were out with a worker, summed.", func(r *readings) float64 { return r.broker.Ran.Seconds() }),
+		counter("muster_reservations_total", "Times that room was reserved for work that others had passed for too long.", func(r *readings) float64 { return float64(r.broker.Reserved) }),
+		counter("muster_placements_yielded_total", "Placements refused because work of higher priority comes first.", func(r *readings) float64 { return float64(r.apply.Yielded) }),
+		counter("muster_placements_refused_total", "Placements and stops refused, for any reason.", func(r *readings) float64 { return float64(r.apply.Refusals) }),
+		counter("muster_plan_parts_odd_total", "Parts of plans that a node refused although nothing had changed there.", func(r *readings) float64 { return float64(r.apply.Odd) }),
+		counter("muster_plans_total", "Plans answered by the applier.", func(r *readings) float64 { return float64(r.apply.Plans) }),
+		counter("muster_plans_partial_total", "Plans of which some was refused.", func(r *readings) float64 { return float64(r.apply.Partial) }),
+		counter("muster_plans_refused_total", "Plans of which all was refused.", func(r *readings) float64 { return float64(r.apply.Refused) }),
+		counter("muster_plan_batches_total", "Log entries that plans were committed in.", func(r *readings) float64 { return float64(r.apply.Batches) }),
+		counter("muster_placements_total", "Members placed.", func(r *readings) float64 { return float64(r.apply.Placements) }),
+		counter("muster_plan_wait_seconds_total", "Time that plans waited for the log, summed.", func(r *readings) float64 { return r.apply.Waits.Seconds() }),
+		counter("muster_planning_seconds_total", "Time spent planning, summed over workers.", func(r *readings) float64 { return r.schedule.Planning.Seconds() }),
+		counter("muster_claims_total", "Claims of runners that were answered.", func(r *readings) float64 { return float64(r.runners.Claims) }),
+		counter("muster_claims_hit_total", "Claims that found a runner warm.", func(r *readings) float64 { return float64(r.runners.Hits) }),
+		counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", func(r *readings) float64 { return float64(r.runners.Refused) }),
+		counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", func(r *readings) float64 { return r.runners.Wait.Sum }),
+		counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", func(r *readings) float64 { return r.runners.Start.Sum }),
+		gauge("muster_links", "Nodes that the server keeps a link to.", func(r *readings) float64 { return float64(r.link.Nodes) }),
+		gauge("muster_links_up", "Links that are up.", func(r *readings) float64 { return float64(r.link.Up) }),
+		counter("muster_link_dials_total", "Connections opened to agents.", func(r *readings) float64 { return float64(r.link.Dials) }),
+		counter("muster_agent_starts_total", "Agents started again.", func(r *readings) float64 { return float64(r.link.AgentStarts) }),
+		counter("muster_reports_total", "Reports received from agents.", func(r *readings) float64 { return float64(r.link.Reports) }),
+		counter("muster_output_shipped_bytes_total", "Output brought from nodes to the blob store.", func(r *readings) float64 { return float64(r.link.ShippedBytes) }),
+		counter("muster_output_ship_faults_total", "Tries to ship output that did not succeed.", func(r *readings) float64 { return float64(r.link.ShipFaults) }),
 	}
 }
 
@@ -126,12 +139,12 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	l := c.stats.now.Load()
+	r := &readings{}
+	if l != nil {
+		r = readingsOf(l)
+	}
 	for _, f := range c.figures {
-		v := 0.0
-		if l != nil {
-			v = f.of(l)
-		}
-		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, v)
+		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.of(r))
 	}
 	// Without loops the zero values are sent.
 	var st fleet.Stats
