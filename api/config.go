@@ -29,7 +29,7 @@ type ServerConfig struct {
 	// Registries are where images come from, as far as there is something to say of them.
 	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries of images that need credentials, a mirror or plain HTTP. Others are asked without credentials."`
 	// Shares divide room between namespaces when there is not enough of it.
-	Shares []ShareSpec `json:"shares,omitempty" doc:"How room is divided among equals of priority when there is not enough for all. Of the rules that match a namespace the first counts; one that none matches has a weight of 1 for itself. What a class does not use is lent to the others and comes back as work ends."`
+	Shares []ShareSpec `json:"shares,omitempty" doc:"How capacity is shared among work of equal priority when there is not enough for all. The first rule that matches a namespace applies; a namespace without a rule is a class of its own with weight 1. Capacity that a class does not use is lent to the others and returned as work ends."`
 	// Policies say what namespaces may ask for.
 	Policies []PolicySpec `json:"policies,omitempty" doc:"What the jobs and environments of namespaces may ask for. A submission that a policy does not allow is refused. Default: anything."`
 	// Scheduler says how work is placed.
@@ -65,7 +65,7 @@ type LogConfig struct {
 type SchedulerConfig struct {
 	Workers int `json:"workers,omitempty" zero:"1" doc:"How many scheduling workers plan at once, 1 to 16. They share one picture of the nodes; more than one helps only where planning, not the disk, is slow. Default: 1."`
 	// Paused has the workers wait: nothing is placed, what runs goes on.
-	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is taken out again and the server has read its file anew (SIGHUP). What runs goes on (rollouts and drains stop no member of a service), jobs are accepted and wait, and no node is launched for them. Default: false."`
+	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is removed and the configuration is reloaded (SIGHUP). Running work continues (rollouts and drains stop no member of a service), jobs are accepted and wait, and no node is launched for them. Default: false."`
 }
 
 // Pool is what the configuration says of a pool; the zero PoolSpec of one that it does not have.
@@ -187,14 +187,14 @@ type PoolSpec struct {
 	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
 	Budget         BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
-	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the tightest node that has room, so that whole nodes stay free or idle. spread: the one with the most room, so that members disturb each other the least. Default: binpack."`
+	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes stay free or idle. spread: the emptiest one, so that members disturb each other the least. Default: binpack."`
 	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes under the name meta.KEY, which no agent can set."`
 }
 
 // BudgetSpec is what a pool may cost, in the currency that prices are given in.
 type BudgetSpec struct {
 	PerHour  float64 `json:"per_hour,omitempty" zero:"no limit" doc:"All its nodes together in an hour, those on their way included, spot ones at the most they may cost. Default: no limit."`
-	PerMonth float64 `json:"per_month,omitempty" zero:"no limit" doc:"All its nodes in a calendar month (UTC): what was spent and an hour more of what there is must leave room for an hour of a new node. Default: no limit."`
+	PerMonth float64 `json:"per_month,omitempty" zero:"no limit" doc:"All its nodes in a calendar month (UTC): the cost so far, one more hour of all nodes, and one hour of a new node must stay below it. Default: no limit."`
 }
 
 // RegistrySpec is a registry of images. Its credentials stay with the server: a

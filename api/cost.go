@@ -8,11 +8,11 @@ type Cost struct {
 	Since time.Time `json:"since" doc:"The beginning of the first month that is counted, in UTC."`
 	Until time.Time `json:"until" doc:"Nodes and allocations that live are counted up to here."`
 	// Rows are the dearest first, months in their order.
-	Rows  []CostRow  `json:"rows" doc:"The dearest first; months in their order."`
+	Rows  []CostRow  `json:"rows" doc:"Most expensive first; months in their order."`
 	More  *CostRest  `json:"more,omitempty" doc:"Rows that are left out, added up."`
 	Total CostAmount `json:"total" doc:"All that the nodes cost."`
 	Jobs  CostAmount `json:"jobs" doc:"What of the total jobs had."`
-	Idle  CostAmount `json:"idle" doc:"What of the total no job had: boot, idle time, and room that was not used."`
+	Idle  CostAmount `json:"idle" doc:"The part of the total that belongs to no job: boot, idle time, and unused capacity."`
 	Index uint64     `json:"index"`
 }
 

@@ -34,7 +34,7 @@ type EnvironmentSpec struct {
 	Template
 
 	// Frozen keeps warm runners from using any processor.
-	Frozen bool `json:"frozen,omitempty" doc:"Warm runners stand still, from when they are ready until they are claimed. A node that cannot do that lets them go on."`
+	Frozen bool `json:"frozen,omitempty" doc:"Warm runners are frozen from when they are ready until they are claimed. On a node that cannot freeze they keep running."`
 }
 
 // WarmSpec says how many runners are kept ready.

@@ -25,16 +25,16 @@ type JobExplanation struct {
 	Member *int `json:"member,omitempty" doc:"The member that was asked for."`
 
 	Considered *Considered     `json:"considered,omitempty" doc:"What stands between a member and each node now."`
-	Ranked     []RankedNode    `json:"ranked,omitempty" doc:"The best node of each class with one that has room, at most ten, in the order in which they are taken."`
+	Ranked     []RankedNode    `json:"ranked,omitempty" doc:"The best node of each class that has capacity, at most ten, in order of preference."`
 	Nodes      []PlannedNode   `json:"nodes,omitempty" doc:"Where members that wait would go now, were nobody ahead of the job; at most a hundred."`
-	Evictions  []Eviction      `json:"evictions,omitempty" doc:"Who would give way to members that find no room; at most a hundred."`
+	Evictions  []Eviction      `json:"evictions,omitempty" doc:"Allocations that would be preempted for members that fit nowhere; at most a hundred."`
 	Present    *PresentNode    `json:"present,omitempty" doc:"The node that the member is on, if one that has a live allocation was asked for. All else is then told as if it had none."`
-	Offerings  []OfferingSight `json:"offerings" doc:"What could be launched for it, and what is in the way."`
+	Offerings  []OfferingSight `json:"offerings" doc:"What could be launched for it, and what prevents it."`
 	Coming     []NodeComing    `json:"coming" doc:"Nodes on their way that members would fit on."`
 	Fleet      []Wait          `json:"fleet" doc:"Why the fleet launches nothing more for it, if it does not."`
 	Blocks     []Block         `json:"blocks" doc:"What the cloud has answered, and for how long that is heeded."`
 
-	Expected *time.Time `json:"expected,omitempty" doc:"When a member may start: when the first node on its way serves, as long as such nodes have taken, or when room comes free, as long as the jobs that hold it have taken before; whichever is sooner."`
+	Expected *time.Time `json:"expected,omitempty" doc:"When a member may start: when the first launching node serves, or when capacity becomes free, estimated by earlier boots and runs; whichever is sooner."`
 	Price    *float64   `json:"price,omitempty" doc:"Per hour, of that node; else of the cheapest offering that can be had and that members fit."`
 	Index    uint64     `json:"index"`
 }
@@ -48,7 +48,7 @@ type QueueAhead struct {
 // Considered says what became of each node that was considered. Each is counted once, by the first thing in the way.
 type Considered struct {
 	Nodes    int             `json:"nodes"`
-	Fitting  int             `json:"fitting" doc:"With room now."`
+	Fitting  int             `json:"fitting" doc:"Nodes that fit a member now."`
 	Avoided  int             `json:"avoided" doc:"Where the member failed before."`
 	Closed   []ConsiderCount `json:"closed" doc:"Take no new work: by stage, health or intent."`
 	Filtered []ConsiderCount `json:"filtered" doc:"Do not meet the pool or a constraint."`
@@ -64,7 +64,7 @@ type Considered struct {
 type NodeClass struct {
 	Class    string          `json:"class" doc:"What they are: pool/offering, zone, market unless on-demand, how large they are, and of their attributes those that the job asks for."`
 	Nodes    int             `json:"nodes"`
-	Fitting  int             `json:"fitting" doc:"With room now."`
+	Fitting  int             `json:"fitting" doc:"Nodes that fit a member now."`
 	Avoided  int             `json:"avoided" doc:"Where the member failed before."`
 	Closed   []ConsiderCount `json:"closed" doc:"Take no new work: by stage, health or intent."`
 	Filtered []ConsiderCount `json:"filtered" doc:"Do not meet the pool or a constraint."`
@@ -132,7 +132,7 @@ type OfferingSight struct {
 	Market   string  `json:"market"`
 	Price    float64 `json:"price"`
 	Fits     bool    `json:"fits" doc:"An empty node of it holds a member."`
-	Obstacle string  `json:"obstacle,omitempty" doc:"What is in the way of launching one for the job now."`
+	Obstacle string  `json:"obstacle,omitempty" doc:"What prevents launching one for the job now."`
 }
 
 // NodeComing is a node on its way.
@@ -144,7 +144,7 @@ type NodeComing struct {
 	Since    time.Time  `json:"since"`
 	Price    float64    `json:"price"`
 	Reason   string     `json:"reason,omitempty" doc:"Why it was launched."`
-	Trouble  string     `json:"trouble,omitempty" doc:"What is in the way of its coming into service."`
+	Trouble  string     `json:"trouble,omitempty" doc:"What keeps it from coming into service."`
 	Expected *time.Time `json:"expected,omitempty"`
 }
 

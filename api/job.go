@@ -24,7 +24,7 @@ type JobSpec struct {
 	// Timeout ends a member's attempt that runs longer. Empty: none.
 	Timeout Duration `json:"timeout,omitempty" doc:"An attempt that runs longer is ended and has failed. Empty or 0s: no limit."`
 	// Affinities are conditions that a node had better meet.
-	Affinities []AffinitySpec `json:"affinities,omitempty" doc:"Conditions that a node had better meet, or had better not, each with a weight."`
+	Affinities []AffinitySpec `json:"affinities,omitempty" doc:"Preferred (soft) constraints, each with a weight; a negative weight avoids."`
 	// Spread spreads members over the values of attributes.
 	Spread []SpreadSpec `json:"spread,omitempty" doc:"Attributes over whose values the members are spread."`
 	// DistinctHosts puts at most one member on each node.
@@ -32,7 +32,7 @@ type JobSpec struct {
 	// Exclusive: a member is never run by two nodes at once.
 	Exclusive bool `json:"exclusive,omitempty" doc:"No member of it is ever run by two nodes at once, not for a moment: its agent kills it when no server has spoken to the node for the fence of the pool, and it is placed elsewhere only after that. The price: it also ends when the server is away for longer than that. See docs/nodes.md."`
 	// Affinity names what the job's members have in common that nodes keep at hand.
-	Affinity string `json:"affinity,omitempty" doc:"A name for what members find at hand where others of the same name ran: a data set, a build cache. Among nodes that fit, one that served the name lately is taken first. An image needs none: it counts by itself."`
+	Affinity string `json:"affinity,omitempty" doc:"A name for data that members find cached where others of the same name ran: a data set, a build cache. Among nodes that fit, one that ran the name recently is preferred. Images need none: they are considered anyway."`
 	// Outputs are collected from the work directory after the command succeeded.
 	Outputs []OutputSpec `json:"outputs,omitempty" doc:"Files or directories kept after the command succeeded."`
 	// OutputLimit bounds what is kept of each of stdout and stderr. Default 256MiB.
@@ -83,7 +83,7 @@ type UpdateSpec struct {
 // RestartSpec is the restart policy. Failures of the node's making are always
 // moved on, to at most 5 nodes; failures outside back off until give_up.
 type RestartSpec struct {
-	Attempts   int      `json:"attempts,omitempty" minimum:"1" maximum:"100" zero:"1, or 3 when on is given" doc:"Attempts of a member in all, counting failures of its own making. Default: 1; 3 when on is given."`
+	Attempts   int      `json:"attempts,omitempty" minimum:"1" maximum:"100" zero:"1, or 3 when on is given" doc:"Most attempts of a member; only its own failures count, not node failures. Default: 1; 3 when on is given."`
 	On         []string `json:"on,omitempty" doc:"Which ends are tried again: exit codes and ranges (\"1\", \"2-5\"), or one of any, timeout, out-of-memory, signal. Empty: none."`
 	Backoff    Duration `json:"backoff,omitempty" zero:"1s" doc:"Wait before the second attempt; doubles each time. Default: 1s."`
 	BackoffMax Duration `json:"backoff_max,omitempty" zero:"5m" doc:"Longest wait between attempts. Default: 5m, or backoff if that is longer."`
@@ -176,13 +176,13 @@ type JobPlan struct {
 	Paused  string        `json:"paused,omitempty" doc:"Why nothing is placed now at all, if so: what follows is of when that is over."`
 	Nodes   []PlannedNode `json:"nodes" doc:"Where members would go, in the order in which nodes are chosen."`
 	Placed  int           `json:"placed"`
-	Waiting int           `json:"waiting" doc:"How many would find no room now."`
+	Waiting int           `json:"waiting" doc:"How many would not fit now."`
 	GiveWay []string      `json:"give_way,omitempty" doc:"Allocations of lower priority that would be stopped for them."`
 	Why     string        `json:"why,omitempty" doc:"What those that would wait would wait for: a limit, or what stands between a member and each node once the others are placed."`
 
 	Considered *Considered  `json:"considered,omitempty" doc:"What stands between a member and each node now."`
-	Ranked     []RankedNode `json:"ranked" doc:"The best node of each class with one that has room, at most ten, in the order in which they are taken."`
-	Evictions  []Eviction   `json:"evictions,omitempty" doc:"Who would give way, node by node, and why it is they; at most a hundred."`
+	Ranked     []RankedNode `json:"ranked" doc:"The best node of each class that has capacity, at most ten, in order of preference."`
+	Evictions  []Eviction   `json:"evictions,omitempty" doc:"Allocations that would be preempted, by node, and why these; at most a hundred."`
 	More       bool         `json:"more,omitempty" doc:"Not all members were looked at: others may be placed as well."`
 	Text       []string     `json:"text" doc:"What is said of nodes, for people."`
 }
@@ -190,7 +190,7 @@ type JobPlan struct {
 // JobChange is what a submission would do to a job that is there.
 type JobChange struct {
 	From    uint64        `json:"from" doc:"The version that it is at now."`
-	Members int           `json:"members,omitempty" doc:"Of a service or system job: how many members run otherwise than the new version says. They are started anew, by and by."`
+	Members int           `json:"members,omitempty" doc:"Of a service or system job: how many members are outdated. They are replaced, a few at a time."`
 	AtOnce  int           `json:"at_once,omitempty" doc:"How many of those at a time: update.max_parallel."`
 	Stopped int           `json:"stopped" doc:"How many allocations would be told to stop at once."`
 	Stops   []PlannedStop `json:"stops,omitempty" doc:"Those, by member; at most 10,000."`

@@ -7,8 +7,8 @@ type Namespace struct {
 	Name string `json:"name" doc:"* is all of them together."`
 	// Class shares Weight with whoever else is in it.
 	Class    string          `json:"class,omitempty" doc:"Who shares the weight: a class of the configuration's shares, or the namespace alone."`
-	Weight   int             `json:"weight,omitempty" doc:"Of its class: room is divided by weights when there is not enough for all."`
-	Share    float64         `json:"share,omitempty" doc:"What part of the room its class is entitled to among the classes that have or want something now; 0 to 1."`
+	Weight   int             `json:"weight,omitempty" doc:"Of its class: capacity is shared by weight when there is not enough for all."`
+	Share    float64         `json:"share,omitempty" doc:"The part of the capacity that its class is entitled to among the classes with usage or demand now; 0 to 1."`
 	Jobs     int             `json:"jobs" doc:"Jobs that have not ended."`
 	Waiting  int             `json:"waiting" doc:"Members that want an allocation."`
 	Allocs   int             `json:"allocations" doc:"Allocations that have not ended."`
@@ -46,5 +46,5 @@ type NamespaceSet struct {
 type ShareSpec struct {
 	Match  string `json:"match" doc:"A namespace, or a pattern: * stands for any characters, ? for one, [a-c] for one of a set."`
 	Class  string `json:"class,omitempty" doc:"Namespaces of one class share its weight. Default: each namespace that matches has the weight for itself."`
-	Weight int    `json:"weight" minimum:"0" maximum:"1000000" doc:"When there is not room for all, classes have it in proportion to their weights. 0: only what nobody else wants."`
+	Weight int    `json:"weight" minimum:"0" maximum:"1000000" doc:"When capacity is short, classes share it in proportion to their weights. 0: only what no other class wants."`
 }

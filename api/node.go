@@ -43,7 +43,7 @@ type Node struct {
 	IntentSince  *time.Time        `json:"intent_since,omitempty"`
 	IntentUntil  *time.Time        `json:"intent_until,omitempty" doc:"Of a hold: when it goes back to run by itself. Of a drain: when what still runs there is stopped."`
 	Lease        Duration          `json:"lease,omitempty" doc:"It ends itself after so long without contact to a server; 0: never, as while it is held. In single-node answers."`
-	BootError    string            `json:"boot_error,omitempty" doc:"What was last in the way of its coming into service: what starting its agent printed, or answered."`
+	BootError    string            `json:"boot_error,omitempty" doc:"The last error before it came into service: what starting its agent printed or answered."`
 	Trouble      string            `json:"provider_error,omitempty" doc:"What the provider last answered when it was asked to create, destroy or tag the instance, until that succeeds."`
 	History      []NodeEvent       `json:"history,omitempty" doc:"What became of it, the oldest first; in single-node answers."`
 	HistoryLost  int               `json:"history_lost,omitempty" doc:"How many entries of the history are not kept."`
@@ -78,27 +78,27 @@ type NodeEvent struct {
 type NodeHold struct {
 	Reason string   `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	For    Duration `json:"for,omitempty" zero:"until it is set to run" doc:"How long, as 2h. Default: until it is set to run."`
-	Who    string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+	Who    string   `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
 }
 
 // NodeDrain is the body of POST /v1/nodes/{id}/drain.
 type NodeDrain struct {
 	Reason   string   `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
 	Deadline Duration `json:"deadline,omitempty" zero:"until everything has ended by itself" doc:"What still runs after so long, as 10m, is stopped with its kill grace, and runs elsewhere; it uses up no attempt. Default: until everything has ended by itself."`
-	Who      string   `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+	Who      string   `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
 }
 
 // NodeOrder is the body of POST /v1/nodes/{id}/run.
 type NodeOrder struct {
 	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
-	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
 }
 
 // NodeDestroy is the body of POST /v1/nodes/{id}/destroy.
 type NodeDestroy struct {
 	Now    bool   `json:"now,omitempty" doc:"Do not wait for what runs there: it is lost, and placed again elsewhere."`
 	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
-	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
 }
 
 // NodeList is a page of nodes.

@@ -72,7 +72,7 @@ type PoolNodes struct {
 	Sidelined   int `json:"sidelined" doc:"Serving, and flaky: they get no work for a while."`
 	Unready     int `json:"unready" doc:"Serving, and not proved to be ready."`
 	Broken      int `json:"broken" doc:"They say so themselves: drained and replaced."`
-	Warm        int `json:"warm" doc:"Serving, and with something at hand that work may want: images, affinity keys."`
+	Warm        int `json:"warm" doc:"Serving, with cached images or affinity keys that work may want."`
 }
 
 // Suspect is a pool of which more nodes fail than may be sidelined.
@@ -125,5 +125,5 @@ type PoolList struct {
 // PoolResume is the body of POST /v1/pools/{name}/resume.
 type PoolResume struct {
 	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
-	Who    string `json:"who,omitempty" doc:"Who wants it, for those who ask later."`
+	Who    string `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
 }

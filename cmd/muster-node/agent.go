@@ -71,7 +71,7 @@ func agentCommand() *cobra.Command {
 	fs.StringVar(&f.images, "images", "", "directory in which agents that come and go on this host have their caches of images (default: a cache in --dir)")
 	fs.StringVar(&f.imageCache, "image-cache", "20GiB", "how much unpacked images may take")
 	fs.StringVar(&f.leaseEnd, "lease-end", "", "what to do when no server has spoken to the node for its lease: self ends the agent with all that it runs, anything else is a command for sh that ends the machine (default: leases are not heeded)")
-	fs.StringVar(&f.broken, "broken", brokenFile, "file by which an operator, or a script of his, says that this host is broken: if it is there the node gets no more work and is given back, and its first line is the reason (empty: only the file broken in --dir)")
+	fs.StringVar(&f.broken, "broken", brokenFile, "file by which an operator or a script marks this host as broken: if it exists, the node gets no more work and is destroyed; its first line is the reason (empty: only the file broken in --dir)")
 	fs.BoolVar(&f.replace, "replace", false, "take over from an agent that runs in the directory; its sandboxes live on")
 	fs.BoolVar(&f.detached, "detached", false, "log to agent.log in the directory instead of standard error")
 	for _, name := range []string{"dir", "node"} {

@@ -39,7 +39,7 @@ func (al *allocation) reattach(ctx context.Context) (*box, *wire.AllocReport) {
 				err = e
 			}
 		}
-		al.node.log.Warn("sandbox of an earlier agent is not at hand yet", "alloc", al.id, "error", err)
+		al.node.log.Warn("the sandbox of an earlier agent cannot be reached yet", "alloc", al.id, "error", err)
 		if !wait.For(ctx, delay) {
 			return nil, nil
 		}

@@ -23,7 +23,7 @@ const (
 func (al *allocation) settle(ctx context.Context, b *box) {
 	al.ice <- struct{}{} // a freeze under way is bounded, a thaw takes no time
 	defer func() { <-al.ice }()
-	// What is wanted may change while a sandbox is being frozen: then it is looked at again.
+	// What is wanted may change while a sandbox is being frozen: then it is re-evaluated.
 	for {
 		al.mu.Lock()
 		want := al.wantFrozen && al.ready != 0 && al.awake == 0 && !al.stopping && !al.ended && !al.noFreezer
@@ -61,7 +61,7 @@ func (al *allocation) notFrozen(ctx context.Context, freeze bool, err error) {
 		al.mu.Lock()
 		al.noFreezer = true
 		al.mu.Unlock()
-		al.node.log.Warn("a sandbox that should stand still goes on", "alloc", al.id, "error", err)
+		al.node.log.Warn("a sandbox that should be frozen is running", "alloc", al.id, "error", err)
 		return
 	}
 	al.node.log.Warn("a sandbox cannot be frozen or thawed yet", "alloc", al.id, "freeze", freeze, "error", err)

@@ -253,9 +253,9 @@ func (e *jobRecord) expect() {
 	e.paced()
 	switch {
 	case e.out.Expected != nil && e.out.Price == nil:
-		e.say("A member may start in about %s, as long as the jobs that hold the room take what they took before.", e.in(muster.At(*e.out.Expected)))
+		e.say("A member may start in about %s, if the jobs that use the capacity run as long as before.", e.in(muster.At(*e.out.Expected)))
 	case e.out.Expected != nil:
-		e.say("A member may start in %s, on a node of %g an hour, if what is served before it leaves room.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
+		e.say("A member may start in %s, on a node of %g an hour, if the work ahead of it leaves capacity.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
 	case e.out.Price != nil:
 		e.say("The cheapest offering that can be had for it costs %g an hour.", *e.out.Price)
 	}

@@ -239,7 +239,7 @@ func (e *jobRecord) limits() bool {
 		e.say("Of the members that wait, %d may start before the limit is reached: %s.", n, bound.Why)
 		return false
 	}
-	e.say("It waits for a limit, whatever room there is: %s. Work that ends makes room below it; `muster namespace set %s` changes it.", bound.Why, bound.Namespace)
+	e.say("It waits for a limit, whatever capacity is free: %s. Work that ends frees some of it; `muster namespace set %s` changes it.", bound.Why, bound.Namespace)
 	return true
 }
 

@@ -50,7 +50,7 @@ func (e placementText) table() []string {
 		}
 		return []string{"All of them are " + e.Classes[0].Name + "."}
 	}
-	rows := [][]string{{"NODES", "CLASS", "ROOM", "IN THE WAY"}}
+	rows := [][]string{{"NODES", "CLASS", "FITS", "BLOCKED BY"}}
 	left := 0
 	for i := range e.Classes {
 		c := &e.Classes[i]
@@ -150,7 +150,7 @@ func (e placementText) present() []string {
 	case p.Obstacle.Kind != fit.None:
 		return []string{fmt.Sprintf("It is on %s, which would not be taken now: %s.", p.Node, obstructed(p))}
 	}
-	return []string{fmt.Sprintf("It is on %s, which would come later: %s.", p.Node, p.Terms)}
+	return []string{fmt.Sprintf("Currently on %s, which now ranks lower: %s.", p.Node, p.Terms)}
 }
 
 // placing says where waiting members would be placed, and what the remaining members would wait
@@ -172,7 +172,7 @@ func (e placementText) placing() (lines []string) {
 		if e.Bound.Namespace == "" {
 			return nil
 		}
-		return []string{fmt.Sprintf("%s would wait, whatever room there is: %s.", muster.Counted(e.Waiting, "member"), e.Why())}
+		return []string{fmt.Sprintf("%s would wait, whatever capacity is free: %s.", muster.Counted(e.Waiting, "member"), e.Why())}
 	}
 	if nodes > 0 {
 		lines = append(lines, fmt.Sprintf("  %d on nodes chosen after these, %d times", members, nodes))
@@ -181,7 +181,7 @@ func (e placementText) placing() (lines []string) {
 	if e.More {
 		more = ", and maybe more,"
 	}
-	lines = slices.Insert(lines, 0, fmt.Sprintf("Were nobody ahead of it, %s of it%s would be placed now:", muster.Counted(placed, "member"), more))
+	lines = slices.Insert(lines, 0, fmt.Sprintf("Ignoring queue order, %s of it%s would be placed now:", muster.Counted(placed, "member"), more))
 	if e.Waiting > 0 {
 		lines = append(lines, fmt.Sprintf("%s would wait then: %s.", muster.Counted(e.Waiting, "member"), e.Why()))
 	}
@@ -199,7 +199,7 @@ func (e placementText) evictions() (lines []string) {
 		for k, id := range v.Allocs {
 			ids[k] = string(id)
 		}
-		lines = append(lines, fmt.Sprintf("On %s %s would give way: %s.", v.Node, strings.Join(ids, ", "), v.Terms))
+		lines = append(lines, fmt.Sprintf("On %s %s would be preempted: %s.", v.Node, strings.Join(ids, ", "), v.Terms))
 	}
 	return lines
 }

@@ -75,7 +75,7 @@ func (e *jobRecord) placed(index int, id muster.AllocID) {
 	if !a.Live() {
 		return
 	}
-	e.say("What the plan saw that put it there is not kept. What follows is where it would go now if it were not there.")
+	e.say("Past placement decisions are not recorded. This is where it would be placed now, if it were not there.")
 	e.placing(place.ExplainMember(e.job, index, e.snap, e.now))
 }
 

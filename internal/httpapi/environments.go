@@ -35,7 +35,7 @@ func (a environmentHandlers) routes() {
 	one.Errors = append(one.Errors, http.StatusNotFound)
 	register(a.API, one, a.getEnvironment)
 
-	del := operation(http.MethodDelete, "/v1/environments/{namespace}/{name}", "delete-environment", tagRunners, "Delete an environment", "Runners that nobody has end at once; claimed ones live on until they are given back or expire.")
+	del := operation(http.MethodDelete, "/v1/environments/{namespace}/{name}", "delete-environment", tagRunners, "Delete an environment", "Unclaimed runners are destroyed at once; claimed ones keep running until they are released or expire.")
 	del.DefaultStatus = http.StatusNoContent
 	del.Errors = append(del.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	register(a.API, del, a.deleteEnvironment)

@@ -21,7 +21,7 @@ func (a explainHandlers) routes() {
 	register(a.API, job, a.explainJob)
 
 	node := operation(http.MethodGet, "/v1/nodes/{id}/explain", "explain-node", tagNodes, "Explain a node",
-		"Its three dials, who turned them and why, what runs there, what it waits for, and when it will be ended, or why not.")
+		"Its stage, health and intent, who changed them and why, what runs there, what it waits for, and when it will be destroyed, or why not.")
 	node.Errors = append(node.Errors, http.StatusNotFound)
 	register(a.API, node, a.explainNode)
 }

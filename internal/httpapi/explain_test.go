@@ -67,7 +67,7 @@ func TestValidatePlan(t *testing.T) {
 	if len(p.Ranked) != 2 || p.Ranked[0].Node != "n3" || p.Ranked[1].Node != "n1" || p.Ranked[1].Class != c.Classes[0].Class {
 		t.Errorf("%+v", p.Ranked)
 	}
-	says(t, p.Text, "Nodes: 3 nodes considered: 2 with room, 1 on hold.", "NODES  CLASS", "2  p/kind, zone a, 4 cpu, 8GiB     1  1 on hold", "1. n3 (p/kind, zone b, 2 cpu, 8GiB): preference +40.0 (zone = b +40), tightness 0.31")
+	says(t, p.Text, "Nodes: 3 nodes considered: 2 fitting, 1 on hold.", "NODES  CLASS", "2  p/kind, zone a, 4 cpu, 8GiB     1  1 on hold", "1. n3 (p/kind, zone b, 2 cpu, 8GiB): preference +40.0 (zone = b +40), tightness 0.31")
 	if b.state.Latest().Index() != before {
 		t.Error("something has changed")
 	}
@@ -102,8 +102,8 @@ func TestExplainMember(t *testing.T) {
 		return get[api.JobExplanation](b, fmt.Sprintf("/v1/jobs/default/j/explain?member=%d", member))
 	}
 	e := explain(0)
-	says(t, e.Text, "Member 0 of job j is on node n1: allocation "+string(muster.NewAllocID(uid, 0, 1))+", placed", "is not kept. What follows is where it would go now if it were not there.",
-		"Member 0 would go to the first of these", "1. n3", "It is on n1, which would come later: tightness 0.00.")
+	says(t, e.Text, "Member 0 of job j is on node n1: allocation "+string(muster.NewAllocID(uid, 0, 1))+", placed", "are not recorded. This is where it would be placed now, if it were not there.",
+		"Member 0 would go to the first of these", "1. n3", "Currently on n1, which now ranks lower: tightness 0.00.")
 	if e.Member == nil || *e.Member != 0 || e.Present == nil || e.Present.Node != "n1" || e.Present.Obstacle != "" || len(e.Present.Score) != 1 || len(e.Ranked) != 2 || e.Ranked[0].Node != "n3" ||
 		e.Considered.Fitting != 2 || len(e.Considered.Classes) != 2 {
 		t.Errorf("%+v", e)
@@ -120,7 +120,7 @@ func TestExplainMember(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	whole := get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	says(t, whole.Text, "Of 4 members, 3 wait", "Were nobody ahead of it, 3 members of it would be placed now:", "3 on n3: tightness 0.00", "A member may be placed at any moment.")
+	says(t, whole.Text, "Of 4 members, 3 wait", "Ignoring queue order, 3 members of it would be placed now:", "3 on n3: tightness 0.00", "A member may be placed at any moment.")
 	if whole.Member != nil || len(whole.Nodes) != 1 || whole.Nodes[0].Members != 3 || len(whole.Nodes[0].Score) != 1 {
 		t.Errorf("%+v", whole)
 	}

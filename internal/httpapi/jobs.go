@@ -34,7 +34,7 @@ func (a jobHandlers) routes() {
 	register(a.API, submit, a.submitJob)
 
 	validate := operation(http.MethodPost, "/v1/jobs/validate", "validate-job", tagJobs, "Check a job without submitting it",
-		"Says what is wrong with the job, what it is with its defaults, and whether a member fits anywhere. Whether its inputs have been uploaded is not asked: that comes later.")
+		"Says what is wrong with the job, what it is with its defaults, and whether a member fits anywhere. It does not check whether its inputs were uploaded.")
 	jsonBody[api.JobSubmission](a.API, &validate, true)
 	register(a.API, validate, a.validateJob)
 

@@ -73,7 +73,7 @@ func (a *API) describe() {
 				{Name: tagOutput, Description: "What allocations wrote, and the files they left."},
 				{Name: tagUploads, Description: "Inputs of jobs that are sent before them."},
 				{Name: tagNodes, Description: "Machines that run allocations."},
-				{Name: tagNamespaces, Description: "Whose work it is, what they may have, and how room is divided between them."},
+				{Name: tagNamespaces, Description: "Whose work it is, limits, and how capacity is shared."},
 				{Name: tagPools, Description: "Rules by which nodes are made and given up, and the clouds that they come from."},
 				{Name: tagCost, Description: "What was spent, and on what."},
 				{Name: tagEvents, Description: "What changes, as it changes."},

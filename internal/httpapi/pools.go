@@ -13,7 +13,7 @@ import (
 type poolHandlers struct{ *API }
 
 func (a poolHandlers) routes() {
-	register(a.API, operation(http.MethodGet, "/v1/pools", "list-pools", tagPools, "List pools", "By name, with what lives by them."), func(context.Context, *struct{}) (*poolListOut, error) {
+	register(a.API, operation(http.MethodGet, "/v1/pools", "list-pools", tagPools, "List pools", "By name, with their nodes."), func(context.Context, *struct{}) (*poolListOut, error) {
 		return &poolListOut{a.cfg.Operate.Pools.List()}, nil
 	})
 

@@ -16,7 +16,7 @@ func (a jobHandlers) rollouts() {
 	register(a.API, history, a.jobHistory)
 
 	scale := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/scale", "scale-job", tagJobs, "Give a service more or fewer members",
-		"That is a new version, which starts no member anew. Those beyond the count are told to stop.")
+		"This makes a new version, but restarts no member. Members beyond the count are stopped.")
 	scale.DefaultStatus = http.StatusCreated
 	scale.Errors = append(scale.Errors, http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	jsonBody[api.JobScale](a.API, &scale, true)

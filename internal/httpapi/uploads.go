@@ -16,7 +16,7 @@ type uploadHandlers struct{ *API }
 func (a uploadHandlers) routes() {
 	const path = "/v1/uploads/{digest}"
 	put := operation(http.MethodPut, path, "put-upload", tagUploads, "Upload an input",
-		"Sends the content of an input before the job that names its digest. Kept for a day if no job needs it. Send `Expect: 100-continue` to be told of a refusal before the content is sent.")
+		"Sends the content of an input before the job that names its digest. Kept for a day if no job needs it. Send `Expect: 100-continue` to get a refusal before the content is sent.")
 	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}

@@ -72,11 +72,11 @@ func jobText(verb state.Verb, j *state.Job) string {
 	case state.VerbJobParked:
 		return what + " waits" + muster.Because(j.Parked)
 	case state.VerbJobUnparked:
-		return what + " is looked at again"
+		return what + " is re-evaluated"
 	case state.VerbJobReserved:
-		return fmt.Sprintf("%s was passed for long: room is kept for it on node %s", what, j.Reserved)
+		return fmt.Sprintf("%s was starved: capacity is reserved for it on node %s", what, j.Reserved)
 	case state.VerbJobReleased:
-		return what + " has no room kept for it any more"
+		return what + " has no capacity reserved for it any more"
 	case state.VerbJobOutputPruned:
 		return "the stored output of " + what + " was deleted to keep the quota"
 	case state.VerbJobPurged:
@@ -155,9 +155,9 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	case state.VerbNodePurged:
 		return what + " was forgotten"
 	case state.VerbNodeReserved:
-		return what + " keeps the room that comes free for a job that was passed for long"
+		return what + " reserves the capacity that becomes free for a starved job"
 	case state.VerbNodeReleased:
-		return what + " keeps no room any more"
+		return what + ": reservation released"
 	case state.VerbNodePlansRefused:
 		return fmt.Sprintf("plans for %s were refused %s", what, muster.Counted(n.PlansRefused.Count, "time")) + muster.Because(n.PlansRefused.Reason)
 	}

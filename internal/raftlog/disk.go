@@ -77,9 +77,9 @@ func (d *disk) refuse(frees bool) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDiskLow, err)
 	case frees && u.Full():
-		return fmt.Errorf("%w: %s has only %s free: make room on its file system", ErrDiskLow, d.dir, muster.Bytes(u.Free))
+		return fmt.Errorf("%w: %s has only %s free: free space on its file system", ErrDiskLow, d.dir, muster.Bytes(u.Free))
 	case !frees && u.Low():
-		return fmt.Errorf("%w: %s has %s free, and new work needs %s (low_water): make room on its file system; stopping, releasing and deleting still work",
+		return fmt.Errorf("%w: %s has %s free, and new work needs %s (low_water): free space on its file system; stopping, releasing and deleting still work",
 			ErrDiskLow, d.dir, muster.Bytes(u.Free), muster.Bytes(u.Mark))
 	}
 	return nil

@@ -44,7 +44,7 @@ func (e *HostKeyError) Error() string {
 	case len(e.Expected) == 0:
 		return fmt.Sprintf("host key of %s is %s, and %s has no key for this host: compare it with the host's own and add it there; nothing was sent to it", e.Address, e.Seen, e.Source)
 	}
-	return fmt.Sprintf("host key of %s is %s, expected %s (%s): something else answers there, or the host was made anew; nothing was sent to it",
+	return fmt.Sprintf("host key of %s is %s, expected %s (%s): another host answers there, or the host was reinstalled; nothing was sent to it",
 		e.Address, e.Seen, strings.Join(e.Expected, " or "), e.Source)
 }
 

@@ -303,7 +303,7 @@ func lowWater(mark api.Size) func(uint64) uint64 {
 // before each upload.
 func (s *Server) diskLow() error {
 	if s.raft.DiskLow() {
-		return muster.Faultf(muster.FaultDiskLow, "the disk of data directory %s is nearly full; make room", s.cfg.DataDir)
+		return muster.Faultf(muster.FaultDiskLow, "the disk of data directory %s is nearly full; free some space", s.cfg.DataDir)
 	}
 	return nil
 }
@@ -317,7 +317,7 @@ func (s *Server) diskTight() error {
 	case err != nil:
 		return err
 	case u.Tight():
-		return fmt.Errorf("%s has %s free, and output is stored from %s on (one and a half times low_water); make room on its file system", s.cfg.DataDir, muster.Bytes(u.Free), muster.Bytes(u.TightMark()))
+		return fmt.Errorf("%s has %s free, and output is stored from %s on (one and a half times low_water); free space on its file system", s.cfg.DataDir, muster.Bytes(u.Free), muster.Bytes(u.TightMark()))
 	}
 	return nil
 }
@@ -334,13 +334,13 @@ func (s *Server) watchDisk(ctx context.Context) error {
 		u, err := s.raft.Disk()
 		switch {
 		case err == nil && u.Tight() && !u.Low() && !tight:
-			s.log.Warn("the disk is nearly full: output stays on its node, and members with declared outputs do not end, until there is room. Make room on its file system, or lower low_water",
+			s.log.Warn("the disk is nearly full: output stays on its node, and members with declared outputs do not end, until there is space. Free space on its file system, or lower low_water",
 				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "needed", muster.Bytes(u.TightMark()), "low_water", muster.Bytes(u.Mark))
 		case err == nil && u.Low() && !low:
-			s.log.Error("the disk is nearly full: new jobs, new environments and uploads are refused; stopping, releasing and deleting still work. Make room on its file system, or lower low_water",
+			s.log.Error("the disk is nearly full: new jobs, new environments and uploads are refused; stopping, releasing and deleting still work. Free space on its file system, or lower low_water",
 				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "low_water", muster.Bytes(u.Mark))
 		case err == nil && !u.Tight() && tight:
-			s.log.Info("the disk has room again", "data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free))
+			s.log.Info("the disk has space again", "data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free))
 		}
 		// An error keeps the last known values, so that one failed call causes no messages.
 		if err == nil {

@@ -60,7 +60,7 @@ type Config struct {
 
 const (
 	defaultSpare = 4
-	// lookEvery is how often the node is looked at again: resolvers, interfaces,
+	// lookEvery is how often the node is re-evaluated: resolvers, interfaces,
 	// others' rules, and whether the table is as it was written.
 	lookEvery = 10 * time.Second
 )

@@ -350,10 +350,10 @@ func (p *Pool) heal(ctx context.Context) {
 		err = p.rewrite()
 	}
 	if err != nil {
-		p.log.Error("the rules that hold sandboxes back are damaged and could not be written anew", "table", p.names.table(), "error", err)
+		p.log.Error("the firewall rules of sandboxes are damaged and could not be written again", "table", p.names.table(), "error", err)
 		return
 	}
-	p.log.Warn("somebody removed rules that hold sandboxes back; they are written anew", "table", p.names.table())
+	p.log.Warn("firewall rules of sandboxes were removed; they are written again", "table", p.names.table())
 }
 
 // look sees whether the node has changed, and follows.

@@ -146,7 +146,7 @@ func (p *Provider) take(ctx context.Context, in *cloud.Intent) (*record, error) 
 			continue
 		}
 		if r.Owed {
-			return nil, muster.Faultf(muster.FaultConflict, "host %s of token %s was given back", r.host, in.Token)
+			return nil, muster.Faultf(muster.FaultConflict, "host %s of token %s was released", r.host, in.Token)
 		}
 		return r, nil
 	}
@@ -204,7 +204,7 @@ func (p *Provider) inTurn(hosts []*Host, taken map[string]*record) (turn, restin
 func restWords(resting []*Host) string {
 	words := ""
 	for _, h := range resting {
-		words += fmt.Sprintf("; host %s was given back %d times as soon as it was taken, and is left alone for up to %s", h.Name, shortTakes, restFor)
+		words += fmt.Sprintf("; host %s was released %d times as soon as it was taken, and is not used for up to %s", h.Name, shortTakes, restFor)
 	}
 	return words
 }
@@ -277,7 +277,7 @@ func (p *Provider) destroy(ctx context.Context, id muster.InstanceID) error {
 	case err == nil:
 		return p.finish(ctx, r, false)
 	case muster.IsKind(err, muster.FaultUnavailable), muster.IsKind(err, muster.FaultAuth), muster.IsKind(err, muster.FaultInvalid):
-		p.log.Warn("host given back and not cleared: what was on it may run on; it is not used before it can be reached", "host", r.host, "node", r.Tags.Node, "error", err)
+		p.log.Warn("host released and not cleared: work on it may keep running; it is not used before it can be reached", "host", r.host, "node", r.Tags.Node, "error", err)
 		p.failed(r.host, err)
 		return p.finish(ctx, r, true)
 	}

@@ -303,7 +303,7 @@ func TestHostsTakeTurns(t *testing.T) {
 		}
 		full := take(30).Err
 		var f *muster.Fault
-		if !errors.As(full, &f) || f.Kind != muster.FaultCapacity || f.After <= 0 || f.After > restAsk || !strings.Contains(full.Error(), "is left alone") {
+		if !errors.As(full, &f) || f.Kind != muster.FaultCapacity || f.After <= 0 || f.After > restAsk || !strings.Contains(full.Error(), "is not used for") {
 			t.Fatalf("%v", full)
 		}
 		time.Sleep(restFor)

@@ -68,7 +68,7 @@ func (p *Poseidon) provide(w http.ResponseWriter, r *http.Request) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), releaseTime)
 		defer cancel()
 		if err := p.cfg.Claims.Release(ctx, string(c.Runner)); err != nil {
-			p.logger.Warn("runner of a client that has left not given back", "runner", c.Runner, "error", err)
+			p.logger.Warn("the runner of a client that disconnected was not released", "runner", c.Runner, "error", err)
 		}
 		return err
 	}

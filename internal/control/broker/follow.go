@@ -24,7 +24,7 @@ func (b *Broker) follow(ctx context.Context) error {
 		case err != nil:
 			return err
 		case behind:
-			b.log.Warn("fell behind the change feed, queue is built anew", "index", last)
+			b.log.Warn("fell behind the change feed; the queue is rebuilt", "index", last)
 		case n == followBatch:
 			// More changes are there. The lock was free in between.
 			continue

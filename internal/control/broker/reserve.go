@@ -35,12 +35,12 @@ func (b *Broker) reserve(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				b.log.Info("a reservation was not made or not taken back; looked at again", "fact", f, "error", err)
+				b.log.Info("a reservation was not made or not released; it is tried again", "fact", f, "error", err)
 			case made:
 				b.mu.Lock()
 				b.stats.Reserved++
 				b.mu.Unlock()
-				b.log.Info("room reserved", "node", r.Node, "job", r.UID, "after", b.cfg.PassFor)
+				b.log.Info("capacity reserved", "node", r.Node, "job", r.UID, "after", b.cfg.PassFor)
 			}
 		}
 	}

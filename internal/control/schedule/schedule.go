@@ -198,7 +198,7 @@ func (s *Scheduler) work(ctx context.Context, dequeue func(context.Context, int)
 		}
 		s.count(func(st *Stats) { st.Errors++ })
 		backoff = min(max(2*backoff, firstBackoff), lastBackoff)
-		s.log.Warn("a plan was not committed; its jobs are given back", "jobs", len(open), "after", backoff, "error", err)
+		s.log.Warn("a plan was not committed; its jobs are returned to the queue", "jobs", len(open), "after", backoff, "error", err)
 		if !wait.For(ctx, backoff) {
 			return nil
 		}

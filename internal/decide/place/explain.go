@@ -123,7 +123,7 @@ func (e *Explanation) Why() string {
 }
 
 // ExplainMember is Explain of one member. One that has a live allocation is explained as if it had none: where it would
-// go now. What the plan saw that put it there is not kept.
+// go now. Past placement decisions are not recorded.
 func ExplainMember(j *state.Job, index int, snap *state.Snapshot, now muster.Time) Explanation {
 	x := newExplainer(j, snap, now, 0)
 	x.out.Member = index

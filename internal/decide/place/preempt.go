@@ -345,7 +345,7 @@ func (p *pass) stop(s *setting, e *eviction) {
 	if p.evicted != nil {
 		p.evicted(e)
 	}
-	space, why := p.spaceOf(e.seat), fmt.Sprintf("job %s of priority %d needs its room", s.job.Key, s.job.Priority())
+	space, why := p.spaceOf(e.seat), fmt.Sprintf("job %s of priority %d needs its capacity", s.job.Key, s.job.Priority())
 	for _, a := range e.victims {
 		p.leaving[a.ID] = true
 		space = without(space, a.Alloc)

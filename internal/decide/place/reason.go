@@ -107,7 +107,7 @@ func (r Reason) String() string {
 	}
 	parts := r.Obstacles()
 	if r.Fitting > 0 {
-		parts = append([]string{fmt.Sprintf("%d with room", r.Fitting)}, parts...)
+		parts = append([]string{fmt.Sprintf("%d fitting", r.Fitting)}, parts...)
 	}
 	return muster.Counted(r.Nodes, "node") + " considered: " + strings.Join(parts, ", ")
 }

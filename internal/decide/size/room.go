@@ -99,7 +99,7 @@ func (p *planner) giveWay(w *stuck, l *limit) {
 		if p.turned[n.ID] || p.isUsable(s) || s.pool != l.choice.pool && c.kept <= s.pool.Min || p.outputsHold(n, n.IdleSince) {
 			continue
 		}
-		p.terminate(n, fmt.Sprintf("gives way: %s, and %s need another node", l.why, members(d.left, d.shape.Shape)))
+		p.terminate(n, fmt.Sprintf("evicted: %s, and %s need another node", l.why, members(d.left, d.shape.Shape)))
 		c.kept--
 		need--
 	}
@@ -159,7 +159,7 @@ func (p *planner) empty(w *stuck, l *limit) {
 	if could || best == nil {
 		return
 	}
-	p.out.Drain = append(p.out.Drain, Turn{Node: best.row.ID, Reason: fmt.Sprintf("gives way when it is empty: %s, and %s have waited for %s for a node that holds them",
+	p.out.Drain = append(p.out.Drain, Turn{Node: best.row.ID, Reason: fmt.Sprintf("destroyed when it is empty: %s, and %s have waited for %s for a node that fits them",
 		l.why, members(d.left, d.shape.Shape), rounded(p.now.Sub(d.since())))})
 	p.turned[best.row.ID] = true
 	p.counts[best.pool.at].kept--

@@ -75,7 +75,7 @@ func Stock(env *state.Environment, d Demand, now muster.Time) (n int, why string
 	peak := busiest(d.Arrivals, int((start+time.Second-1)/time.Second))
 	// Who counts began anew has not seen what the stock is there for, and must not end it for that.
 	if before := min(env.Stock, w.Max); d.Since != 0 && now.Sub(d.Since) < Window && peak < before && before > least {
-		return before, fmt.Sprintf("as many as before the server counted claims anew, %s ago", now.Sub(d.Since).Round(time.Second))
+		return before, fmt.Sprintf("as many as before the server began to count claims again, %s ago", now.Sub(d.Since).Round(time.Second))
 	}
 	switch {
 	case peak <= least:

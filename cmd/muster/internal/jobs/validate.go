@@ -156,9 +156,9 @@ func printEvictions(a *cli.App, p *api.JobPlan) {
 			break
 		}
 		left -= len(v.Allocs)
-		fmt.Fprintf(a.Stdout, "  on %s %s would give way (%s)\n", term.Clean(v.Node), term.Clean(strings.Join(v.Allocs, ", ")), term.Clean(v.Terms))
+		fmt.Fprintf(a.Stdout, "  on %s %s would be preempted (%s)\n", term.Clean(v.Node), term.Clean(strings.Join(v.Allocs, ", ")), term.Clean(v.Terms))
 	}
 	if left > 0 {
-		fmt.Fprintf(a.Stdout, "  and %d more allocations would give way\n", left)
+		fmt.Fprintf(a.Stdout, "  and %d more allocations would be preempted\n", left)
 	}
 }
