@@ -35,7 +35,7 @@ func (q AllocQuery) values() url.Values {
 // Allocs is a page of all allocations.
 func (c JobAPI) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()}, out)
 	return out, err
 }
 
@@ -51,7 +51,7 @@ func (c JobAPI) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc
 // JobAllocs is a page of a job's allocations.
 func (c JobAPI) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
 	out := &api.AllocList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()}, out)
 	return out, err
 }
 
@@ -67,14 +67,14 @@ func (c JobAPI) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuer
 // Alloc is one allocation.
 func (c JobAPI) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
 	out := &api.Alloc{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id))}, out)
 	return out, err
 }
 
 // Outputs lists the declared outputs that were stored of an allocation.
 func (c JobAPI) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
 	out := &api.OutputFileList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")}, out)
 	return out, err
 }
 

@@ -224,10 +224,8 @@ func path(segments ...string) string {
 }
 
 // call makes a request and reads its whole answer into out, which may be nil.
-// It returns the answer's status.
-func (c *caller) call(ctx context.Context, r request, out any) (int, error) {
-	status := 0
-	err := c.retry(ctx, r.once, func() error {
+func (c *caller) call(ctx context.Context, r request, out any) error {
+	return c.retry(ctx, r.once, func() error {
 		ctx := ctx
 		if !r.slow {
 			var cancel context.CancelFunc
@@ -246,7 +244,6 @@ func (c *caller) call(ctx context.Context, r request, out any) (int, error) {
 		if len(b) > maxAnswer {
 			return fmt.Errorf("%s %s: the answer is larger than %s", r.method, r.path, muster.Bytes(maxAnswer))
 		}
-		status = resp.StatusCode
 		if out == nil || len(b) == 0 && resp.StatusCode == http.StatusNoContent {
 			return nil
 		}
@@ -255,7 +252,6 @@ func (c *caller) call(ctx context.Context, r request, out any) (int, error) {
 		}
 		return nil
 	})
-	return status, err
 }
 
 // stream makes a request whose answer the caller reads and closes.

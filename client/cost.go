@@ -20,6 +20,6 @@ type CostQuery struct {
 func (c ClusterAPI) Cost(ctx context.Context, q CostQuery) (*api.Cost, error) {
 	out := &api.Cost{}
 	v := values("by", q.By, "since", q.Since, "limit", positive(q.Limit))
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/cost", query: v}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/cost", query: v}, out)
 	return out, err
 }

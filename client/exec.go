@@ -247,21 +247,21 @@ func (c SandboxAPI) post(ctx context.Context, path string, body any, slow bool, 
 	if err != nil {
 		return err
 	}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return err
 }
 
 // Executions lists the executions of an allocation that are known: those that run, and the last that have ended.
 func (c SandboxAPI) Executions(ctx context.Context, id muster.AllocID) (*api.ExecutionList, error) {
 	out := &api.ExecutionList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions")}, out)
 	return out, err
 }
 
 // Execution is one of them.
 func (c SandboxAPI) Execution(ctx context.Context, id muster.AllocID, execution string) (*api.Execution, error) {
 	out := &api.Execution{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions", execution)}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions", execution)}, out)
 	return out, err
 }
 

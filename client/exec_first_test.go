@@ -84,7 +84,7 @@ func TestExecFirst(t *testing.T) {
 				x.serve(w, r, asked.Add(1))
 			}))
 			// A connection that lies idle must not be used: package http would ask again by itself if it broke.
-			_, _ = c.call(t.Context(), request{method: http.MethodGet, path: "/v1/version"}, &struct{}{})
+			_ = c.call(t.Context(), request{method: http.MethodGet, path: "/v1/version"}, &struct{}{})
 			e, err := c.Exec(t.Context(), "a", api.ExecRequest{Command: []string{strings.Repeat("x", x.size)}})
 			if (err == nil) != x.ok || asked.Load() != x.asked {
 				t.Fatalf("%v, asked %d times", err, asked.Load())

@@ -19,14 +19,14 @@ import (
 func (c SandboxAPI) ListFiles(ctx context.Context, id muster.AllocID, path string, recursive bool, limit int) (*api.FileList, error) {
 	q := values("path", path, "recursive", yes(recursive), "limit", positive(limit))
 	out := &api.FileList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files"), query: q}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files"), query: q}, out)
 	return out, err
 }
 
 // StatFile is one entry; of a symlink the link itself, or with follow what it leads to.
 func (c SandboxAPI) StatFile(ctx context.Context, id muster.AllocID, path string, follow bool) (*api.FileEntry, error) {
 	out := &api.FileEntry{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files", "stat"), query: values("path", path, "follow", yes(follow))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files", "stat"), query: values("path", path, "follow", yes(follow))}, out)
 	return out, err
 }
 
@@ -55,7 +55,7 @@ func (c SandboxAPI) WriteFile(ctx context.Context, id muster.AllocID, w FileWrit
 		r.body = func() (io.ReadCloser, error) { return http.NoBody, nil }
 	}
 	out := &api.FileEntry{}
-	_, err := c.call(ctx, r, out)
+	err := c.call(ctx, r, out)
 	return out, err
 }
 
@@ -63,7 +63,7 @@ func (c SandboxAPI) WriteFile(ctx context.Context, id muster.AllocID, w FileWrit
 func (c SandboxAPI) DeleteFile(ctx context.Context, id muster.AllocID, path string, recursive bool) error {
 	// Deleting again what a lost answer was about would say that it is not there.
 	r := request{method: http.MethodDelete, path: allocPath(id, "files"), query: values("path", path, "recursive", yes(recursive)), once: true, slow: recursive}
-	_, err := c.call(ctx, r, nil)
+	err := c.call(ctx, r, nil)
 	return err
 }
 
@@ -74,7 +74,7 @@ func (c SandboxAPI) ChangeFiles(ctx context.Context, id muster.AllocID, change a
 	if err != nil {
 		return err
 	}
-	_, err = c.call(ctx, r, nil)
+	err = c.call(ctx, r, nil)
 	return err
 }
 
@@ -82,7 +82,7 @@ func (c SandboxAPI) ChangeFiles(ctx context.Context, id muster.AllocID, change a
 func (c SandboxAPI) MakeDir(ctx context.Context, id muster.AllocID, w FileWrite) (*api.FileEntry, error) {
 	q := values("path", w.Path, "mode", w.Mode, "parents", yes(w.Parents), "user", w.User)
 	out := &api.FileEntry{}
-	_, err := c.call(ctx, request{method: http.MethodPost, path: allocPath(id, "files", "directory"), query: q, once: !w.Parents}, out)
+	err := c.call(ctx, request{method: http.MethodPost, path: allocPath(id, "files", "directory"), query: q, once: !w.Parents}, out)
 	return out, err
 }
 
@@ -108,7 +108,7 @@ func (c SandboxAPI) WriteArchive(ctx context.Context, id muster.AllocID, w Archi
 		body: func() (io.ReadCloser, error) { return io.NopCloser(archive), nil }, size: -1, once: true, slow: true,
 		header: http.Header{"Content-Type": {"application/x-tar"}},
 	}
-	_, err := c.call(ctx, r, nil)
+	err := c.call(ctx, r, nil)
 	return err
 }
 

@@ -16,7 +16,7 @@ import (
 // Images is the cache of images of a node.
 func (c ClusterAPI) Images(ctx context.Context, node muster.NodeID) (*api.ImageList, error) {
 	out := &api.ImageList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(node), "images")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(node), "images")}, out)
 	return out, err
 }
 
@@ -62,6 +62,6 @@ func (c ClusterAPI) PullImage(ctx context.Context, node muster.NodeID, ref strin
 func (c ClusterAPI) PruneImages(ctx context.Context, node muster.NodeID, all bool) (*api.ImagesPruned, error) {
 	out := &api.ImagesPruned{}
 	r := request{method: http.MethodPost, path: path("v1", "nodes", string(node), "images", "prune"), query: values("all", yes(all)), once: true, slow: true}
-	_, err := c.call(ctx, r, out)
+	err := c.call(ctx, r, out)
 	return out, err
 }

@@ -32,7 +32,7 @@ func (c JobAPI) Submit(ctx context.Context, s api.JobSubmission, key string) (*a
 		r.header.Set("Idempotency-Key", key)
 	}
 	out := &api.JobSubmitted{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
@@ -43,7 +43,7 @@ func (c JobAPI) Validate(ctx context.Context, s api.JobSubmission) (*api.JobVali
 		return nil, err
 	}
 	out := &api.JobValidation{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
@@ -54,14 +54,14 @@ func (c JobAPI) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.Job
 		return nil, err
 	}
 	out := &api.JobValidation{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
 // Job is one job, with its spec.
 func (c JobAPI) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
 	out := &api.Job{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key)}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key)}, out)
 	return out, err
 }
 
@@ -81,14 +81,14 @@ func (c JobAPI) Stop(ctx context.Context, key muster.JobKey, reason string) (*ap
 		return nil, err
 	}
 	out := &api.Job{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
 // History is the versions of a job that are remembered, the newest first.
 func (c JobAPI) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
 	out := &api.JobHistory{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "history")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "history")}, out)
 	return out, err
 }
 
@@ -109,7 +109,7 @@ func (c JobAPI) resubmit(ctx context.Context, path string, body any) (*api.JobSu
 		return nil, err
 	}
 	out := &api.JobSubmitted{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
@@ -125,7 +125,7 @@ type JobQuery struct {
 func (c JobAPI) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
 	out := &api.JobList{}
 	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/jobs", query: v}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/jobs", query: v}, out)
 	return out, err
 }
 
@@ -149,7 +149,7 @@ type MemberQuery struct {
 func (c JobAPI) Members(ctx context.Context, key muster.JobKey, q MemberQuery) (*api.MemberList, error) {
 	out := &api.MemberList{}
 	v := values("status", string(q.Status), "after", q.After, "limit", positive(q.Limit))
-	_, err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "members"), query: v}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "members"), query: v}, out)
 	return out, err
 }
 
@@ -217,7 +217,7 @@ func pages[T any](page func(after string) ([]T, string, error)) iter.Seq2[T, err
 
 // HasUpload asks whether content with this digest is there already.
 func (c JobAPI) HasUpload(ctx context.Context, digest string) (bool, error) {
-	_, err := c.call(ctx, request{method: http.MethodHead, path: path("v1", "uploads", digest)}, nil)
+	err := c.call(ctx, request{method: http.MethodHead, path: path("v1", "uploads", digest)}, nil)
 	if IsNotFound(err) {
 		return false, nil
 	}
@@ -235,6 +235,6 @@ func (c JobAPI) Upload(ctx context.Context, digest string, size int64, open func
 		r.body = func() (io.ReadCloser, error) { return http.NoBody, nil }
 	}
 	out := &api.Upload{Digest: digest, Size: size}
-	_, err := c.call(ctx, r, out)
+	err := c.call(ctx, r, out)
 	return out, err
 }

@@ -11,14 +11,14 @@ import (
 // Namespaces are those that have or want something or have limits, all of them together (muster.AllNamespaces) first.
 func (c ClusterAPI) Namespaces(ctx context.Context) (*api.NamespaceList, error) {
 	out := &api.NamespaceList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/namespaces"}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/namespaces"}, out)
 	return out, err
 }
 
 // Namespace is one of them, or muster.AllNamespaces.
 func (c ClusterAPI) Namespace(ctx context.Context, name muster.Namespace) (*api.Namespace, error) {
 	out := &api.Namespace{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "namespaces", string(name))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "namespaces", string(name))}, out)
 	return out, err
 }
 
@@ -29,6 +29,6 @@ func (c ClusterAPI) LimitNamespace(ctx context.Context, name muster.Namespace, s
 		return nil, err
 	}
 	out := &api.Namespace{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }

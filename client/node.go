@@ -21,7 +21,7 @@ type NodeQuery struct {
 func (c ClusterAPI) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) {
 	out := &api.NodeList{}
 	v := values("pool", string(q.Pool), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/nodes", query: v}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/nodes", query: v}, out)
 	return out, err
 }
 
@@ -37,7 +37,7 @@ func (c ClusterAPI) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Nod
 // Node is one node.
 func (c ClusterAPI) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) {
 	out := &api.Node{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
 	return out, err
 }
 
@@ -67,6 +67,6 @@ func (c ClusterAPI) orderNode(ctx context.Context, id muster.NodeID, verb string
 		return nil, err
 	}
 	out := &api.Node{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }

@@ -16,14 +16,14 @@ import (
 // Pools are all of them.
 func (c ClusterAPI) Pools(ctx context.Context) (*api.PoolList, error) {
 	out := &api.PoolList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/pools"}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/pools"}, out)
 	return out, err
 }
 
 // Pool is one pool.
 func (c ClusterAPI) Pool(ctx context.Context, name muster.PoolName) (*api.Pool, error) {
 	out := &api.Pool{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "pools", string(name))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "pools", string(name))}, out)
 	return out, err
 }
 
@@ -34,7 +34,7 @@ func (c ClusterAPI) ResumePool(ctx context.Context, name muster.PoolName, o api.
 		return nil, err
 	}
 	out := &api.Pool{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 

@@ -22,7 +22,7 @@ import (
 // Ports lists the TCP ports on which something inside an allocation's sandbox listens.
 func (c SandboxAPI) Ports(ctx context.Context, id muster.AllocID) (*api.PortList, error) {
 	out := &api.PortList{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "ports")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "ports")}, out)
 	return out, err
 }
 

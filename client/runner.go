@@ -17,7 +17,7 @@ func (c SandboxAPI) SetEnvironment(ctx context.Context, s api.EnvironmentSetting
 		return nil, err
 	}
 	out := &api.EnvironmentSet{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
@@ -28,7 +28,7 @@ func environmentPath(namespace, name string) string {
 // Environment is one environment.
 func (c SandboxAPI) Environment(ctx context.Context, namespace, name string) (*api.Environment, error) {
 	out := &api.Environment{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: environmentPath(namespace, name)}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: environmentPath(namespace, name)}, out)
 	return out, err
 }
 
@@ -36,7 +36,7 @@ func (c SandboxAPI) Environment(ctx context.Context, namespace, name string) (*a
 func (c SandboxAPI) Environments(ctx context.Context, namespace string) iter.Seq2[api.Environment, error] {
 	return pages(func(after string) ([]api.Environment, string, error) {
 		l := &api.EnvironmentList{}
-		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/environments", query: values("namespace", namespace, "after", after, "limit", "1000")}, l)
+		err := c.call(ctx, request{method: http.MethodGet, path: "/v1/environments", query: values("namespace", namespace, "after", after, "limit", "1000")}, l)
 		return l.Environments, l.Next, err
 	})
 }
@@ -47,7 +47,7 @@ func (c SandboxAPI) DeleteEnvironment(ctx context.Context, namespace, name strin
 	if claimed {
 		q.Set("claimed", "true")
 	}
-	_, err := c.call(ctx, request{method: http.MethodDelete, path: environmentPath(namespace, name), query: q}, nil)
+	err := c.call(ctx, request{method: http.MethodDelete, path: environmentPath(namespace, name), query: q}, nil)
 	return err
 }
 
@@ -62,7 +62,7 @@ func (c SandboxAPI) Claim(ctx context.Context, q api.ClaimRequest, key string) (
 		return nil, err
 	}
 	out := &api.Claim{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }
 
@@ -73,7 +73,7 @@ func IsNoneWarm(err error) bool { return Code(err) == api.CodeNoneWarm }
 func (c SandboxAPI) Claims(ctx context.Context, state muster.ClaimState) iter.Seq2[api.Claim, error] {
 	return pages(func(after string) ([]api.Claim, string, error) {
 		l := &api.ClaimList{}
-		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/claims", query: values("state", string(state), "after", after, "limit", "1000")}, l)
+		err := c.call(ctx, request{method: http.MethodGet, path: "/v1/claims", query: values("state", string(state), "after", after, "limit", "1000")}, l)
 		return l.Claims, l.Next, err
 	})
 }
@@ -88,7 +88,7 @@ type RunnerQuery struct {
 func (c SandboxAPI) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Runner, error] {
 	return pages(func(after string) ([]api.Runner, string, error) {
 		l := &api.RunnerList{}
-		_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/runners",
+		err := c.call(ctx, request{method: http.MethodGet, path: "/v1/runners",
 			query: values("namespace", q.Namespace, "environment", q.Environment, "state", string(q.State), "after", after, "limit", "1000")}, l)
 		return l.Runners, l.Next, err
 	})
@@ -97,13 +97,13 @@ func (c SandboxAPI) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Ru
 // Runner is one runner, in whatever state.
 func (c SandboxAPI) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, error) {
 	out := &api.Runner{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "runners", string(id))}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "runners", string(id))}, out)
 	return out, err
 }
 
 // Release releases a claimed runner. It may be repeated. A runner that was not claimed, or whose claim ended otherwise, is refused: see IsGone.
 func (c SandboxAPI) Release(ctx context.Context, id muster.AllocID) error {
-	_, err := c.call(ctx, request{method: http.MethodDelete, path: path("v1", "runners", string(id))}, nil)
+	err := c.call(ctx, request{method: http.MethodDelete, path: path("v1", "runners", string(id))}, nil)
 	return err
 }
 
@@ -114,6 +114,6 @@ func (c SandboxAPI) Extend(ctx context.Context, id muster.AllocID, e api.ClaimEx
 		return nil, err
 	}
 	out := &api.Claim{}
-	_, err = c.call(ctx, r, out)
+	err = c.call(ctx, r, out)
 	return out, err
 }

@@ -14,26 +14,26 @@ import (
 // Server is what the server says of itself.
 func (c ClusterAPI) Server(ctx context.Context) (*api.ServerInfo, error) {
 	out := &api.ServerInfo{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/server"}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/server"}, out)
 	return out, err
 }
 
 // Config is the configuration that the server runs with now, without secrets.
 func (c ClusterAPI) Config(ctx context.Context) (*api.ServerConfig, error) {
 	out := &api.ServerConfig{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/v1/config"}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/config"}, out)
 	return out, err
 }
 
 // Live asks whether the server's process is alive.
 func (c ClusterAPI) Live(ctx context.Context) error {
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/livez", once: true}, nil)
 	return err
 }
 
 // Ready asks whether the server takes requests now.
 func (c ClusterAPI) Ready(ctx context.Context) error {
-	_, err := c.call(ctx, request{method: http.MethodGet, path: "/readyz", once: true}, nil)
+	err := c.call(ctx, request{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	return err
 }
 

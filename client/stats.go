@@ -11,6 +11,6 @@ import (
 // Stats is what an allocation uses now.
 func (c SandboxAPI) Stats(ctx context.Context, id muster.AllocID) (*api.AllocStats, error) {
 	out := &api.AllocStats{}
-	_, err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "stats")}, out)
+	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "stats")}, out)
 	return out, err
 }

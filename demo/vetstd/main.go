@@ -79,7 +79,7 @@ func run(ctx context.Context, bin string, members int) (err error) {
 	if err := waitNodesGone(ctx, srv.c); err != nil {
 		return err
 	}
-	if err := show(ctx, srv.c, key, done); err != nil {
+	if err := show(ctx, srv.c, key); err != nil {
 		return err
 	}
 	fmt.Printf("\njob %s %s after %s; everything together took %s\n", key, done.Outcome, took(done), time.Since(began).Round(100*time.Millisecond))

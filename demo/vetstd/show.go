@@ -58,7 +58,7 @@ func took(j *api.Job) time.Duration {
 	return j.Ended.Sub(j.Submitted).Round(100 * time.Millisecond)
 }
 
-func show(ctx context.Context, c *client.Client, key muster.JobKey, done *api.Job) error {
+func show(ctx context.Context, c *client.Client, key muster.JobKey) error {
 	var allocs []api.Alloc
 	for a, err := range c.AllJobAllocs(ctx, key, client.AllocQuery{}) {
 		if err != nil {

@@ -128,7 +128,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 		return nil, muster.Faultf(muster.FaultConflict, "environment %s was changed meanwhile", name)
 	}
 	if replaces {
-		return s.changeEnvironment(before, f, now)
+		return s.changeEnvironment(before, f)
 	}
 	// One that is being deleted lives on beside it, until its last runner is given back.
 	if _, taken := s.t.jobsUID.Get(&Job{UID: f.UID}); taken {
@@ -146,7 +146,7 @@ func (f *EnvironmentSet) apply(s *State, now muster.Time) (any, error) {
 
 // changeEnvironment gives a live one another spec. Only what decides how a runner runs
 // makes a new version; runners of earlier ones live on.
-func (s *State) changeEnvironment(before *Job, f *EnvironmentSet, now muster.Time) (any, error) {
+func (s *State) changeEnvironment(before *Job, f *EnvironmentSet) (any, error) {
 	out := &EnvironmentChange{UID: before.UID, Version: before.Version, Index: s.meta.Index}
 	if before.Env.Spec.Equal(f.Spec) && !f.Rollout {
 		out.Unchanged = true

@@ -52,7 +52,7 @@ func (s *sandbox) ended(w *initwire.Result) {
 	s.mu.Unlock()
 	s.usage = contract.Usage{CPU: cpu, Memory: muster.Bytes(max(w.Memory, 0))}
 	if walled(s.record) {
-		s.measured(w)
+		s.measured()
 	}
 	s.result = contract.Result{
 		ExitCode: w.Exit, Signal: signalName(w.Signal), Stopped: w.Stopped,
@@ -72,7 +72,7 @@ func (s *sandbox) ended(w *initwire.Result) {
 }
 
 // measured is what a walled sandbox has used: by its cgroup if that still is there, whatever init says.
-func (s *sandbox) measured(w *initwire.Result) {
+func (s *sandbox) measured() {
 	now, peak := s.measure()
 	if now.CPU > 0 {
 		s.mu.Lock()

@@ -82,7 +82,7 @@ func (w writer) leaving(subnet netip.Prefix) {
 	w.rule(mapOutbound, verdict(expr.VerdictGoto, chainRefuse))
 
 	w.chain(chainOut)
-	w.rule(chainOut, family(unix.NFPROTO_IPV4, expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
+	w.rule(chainOut, family(expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
 	// The source must be the address that the host's route has at this interface: no per-sandbox rule is needed for it.
 	w.rule(chainOut, one(&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}), equal(binaryutil.NativeEndian.PutUint32(0)), verdict(expr.VerdictDrop, ""))
 	w.rule(chainOut, state(expr.CtStateBitINVALID), verdict(expr.VerdictDrop, ""))
@@ -108,7 +108,7 @@ func (w writer) leaving(subnet netip.Prefix) {
 // passing: what the host forwards.
 func (w writer) passing() {
 	w.chain(chainPassing) // from a sandbox, after others' address translation
-	w.rule(chainPassing, family(unix.NFPROTO_IPV4, expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
+	w.rule(chainPassing, family(expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
 	w.rule(chainPassing, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictReturn, ""))
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(chainPassing, resolving(proto), verdict(expr.VerdictReturn, ""))
@@ -116,7 +116,7 @@ func (w writer) passing() {
 	w.rule(chainPassing, destination(), in(setNever), verdict(expr.VerdictGoto, chainRefuse))
 
 	w.chain(chainTo)
-	w.rule(chainTo, family(unix.NFPROTO_IPV4, expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
+	w.rule(chainTo, family(expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
 	w.rule(chainTo, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictAccept, ""))
 	w.rule(chainTo, w.cameFrom(), declared(), verdict(expr.VerdictAccept, ""))
 	w.rule(chainTo, verdict(expr.VerdictGoto, chainRefuse))
@@ -131,7 +131,7 @@ func (w writer) passing() {
 // arriving: between a sandbox and the node itself.
 func (w writer) arriving() {
 	w.chain(chainToNode)
-	w.rule(chainToNode, family(unix.NFPROTO_IPV4, expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
+	w.rule(chainToNode, family(expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
 	w.rule(chainToNode, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictReturn, ""))
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(chainToNode, resolving(proto), verdict(expr.VerdictReturn, ""))
@@ -142,7 +142,7 @@ func (w writer) arriving() {
 
 	const chainFromNode = "from-node"
 	w.chain(chainFromNode)
-	w.rule(chainFromNode, family(unix.NFPROTO_IPV4, expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
+	w.rule(chainFromNode, family(expr.CmpOpNeq), verdict(expr.VerdictDrop, ""))
 	w.rule(chainFromNode, state(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), verdict(expr.VerdictReturn, ""))
 	w.rule(chainFromNode, declared(), verdict(expr.VerdictReturn, ""))
 	w.rule(chainFromNode, verdict(expr.VerdictGoto, chainRefuse))
@@ -169,8 +169,9 @@ func (w writer) goesElsewhere() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte(w.prefix)}}
 }
 
-func family(proto byte, op expr.CmpOp) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte{proto}}}
+// family compares the packet's family with IPv4.
+func family(op expr.CmpOp) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: []byte{unix.NFPROTO_IPV4}}}
 }
 
 func transport(proto byte) []expr.Any {
@@ -188,11 +189,11 @@ func state(bits uint32) []expr.Any {
 // source and destination put an IPv4 address into the first register. That it is IPv4 has been seen before by
 // then; it is said again so that nft lists the rule in words and not in bytes.
 func source() []expr.Any {
-	return append(family(unix.NFPROTO_IPV4, expr.CmpOpEq), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4})
+	return append(family(expr.CmpOpEq), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4})
 }
 
 func destination() []expr.Any {
-	return append(family(unix.NFPROTO_IPV4, expr.CmpOpEq), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4})
+	return append(family(expr.CmpOpEq), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4})
 }
 
 func sourceWithin(subnet netip.Prefix) []expr.Any {
@@ -219,7 +220,7 @@ func resolving(proto byte) []expr.Any {
 // declared: TCP to an address and port of the set. The port goes into the
 // register of four bytes that follows the address (NFT_REG32_01).
 func declared() []expr.Any {
-	return concat(transport(unix.IPPROTO_TCP), family(unix.NFPROTO_IPV4, expr.CmpOpEq), one(&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4}),
+	return concat(transport(unix.IPPROTO_TCP), family(expr.CmpOpEq), one(&expr.Payload{DestRegister: unix.NFT_REG32_00, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4}),
 		one(&expr.Payload{DestRegister: unix.NFT_REG32_01, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}),
 		one(&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: setPorts}))
 }

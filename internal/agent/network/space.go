@@ -159,7 +159,7 @@ func (w wiring) outside(h *netlink.Handle, ns *os.File) (index int, err error) {
 	if err := h.LinkAdd(pair); err != nil {
 		return 0, fmt.Errorf("make the veth pair %s: %w", w.name, err)
 	}
-	if err := quiet(h, pair.Index, w.ipv6); err != nil {
+	if err := quiet(pair.Index, w.ipv6); err != nil {
 		return 0, fmt.Errorf("set up %s: %w", w.name, err)
 	}
 	if err := h.LinkSetUp(pair); err != nil {
@@ -249,7 +249,7 @@ const (
 
 // quiet makes the host's end forward, refuse other sources than its own, and neither
 // answer ARP nor have an IPv6 address. One message: as files it would be five.
-func quiet(h *netlink.Handle, index int, ipv6 bool) error {
+func quiet(index int, ipv6 bool) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index, msg.Flags, msg.Change = int32(index), unix.IFF_NOARP, unix.IFF_NOARP

@@ -112,7 +112,7 @@ func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey,
 		return cli.Usage(fmt.Errorf("--attempt is %d; attempts are counted from 1", l.attempt))
 	// One attempt is all that is wanted.
 	case l.attempt > 0 || l.index >= 0 && !l.follow:
-		return logsOfOne(ctx, a, cl, key, job, out, l)
+		return logsOfOne(ctx, cl, key, job, out, l)
 	// A job that was submitted again meanwhile ends the following; see follower.
 	case l.follow:
 		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: l.index}
@@ -123,7 +123,7 @@ func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey,
 		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
 		return f.follow(ctx, "", nil, nil)
 	}
-	return logsOfAll(ctx, a, cl, key, out)
+	return logsOfAll(ctx, cl, key, out)
 }
 
 // logsPrinter returns a printer of the streams and the tail that the flags name. Both streams are
@@ -153,7 +153,7 @@ func logsPrinter(a *cli.App, l *logsFlags) (*printer, error) {
 
 // logsOfOne prints the output of one attempt of one member: the newest of this version of the job,
 // or any that is named.
-func logsOfOne(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
+func logsOfOne(ctx context.Context, cl *client.Client, key muster.JobKey, job *api.Job, out *printer, l *logsFlags) error {
 	var found *api.Alloc
 	for al, err := range cl.AllJobAllocs(ctx, key, client.AllocQuery{Index: &l.index}) {
 		if err != nil {
@@ -181,7 +181,7 @@ func logsOfOne(ctx context.Context, a *cli.App, cl *client.Client, key muster.Jo
 
 // logsOfAll prints the output of the newest attempt of each member, one after the other. What
 // cannot be read of one does not keep the others from being printed.
-func logsOfAll(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey, out *printer) error {
+func logsOfAll(ctx context.Context, cl *client.Client, key muster.JobKey, out *printer) error {
 	var failed error
 	for m, err := range cl.AllMembers(ctx, key, client.MemberQuery{}) {
 		if err != nil {

@@ -313,7 +313,7 @@ func (u *unpacker) make(h *tar.Header, content io.Reader, fd int, base, at strin
 	case tar.TypeFifo:
 		err = u.tree.retry(func() error { return unix.Mknodat(fd, base, unix.S_IFIFO|0o600, 0) })
 	default:
-		return u.file(h, content, fd, base, at)
+		return u.file(h, content, fd, base)
 	}
 	if err != nil {
 		return err
@@ -378,7 +378,7 @@ func (u *unpacker) link(h *tar.Header, at string) error {
 }
 
 // file writes a regular file.
-func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base, at string) error {
+func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base string) error {
 	// Before anything is written, because a header may say any size.
 	if err := u.use((h.Size + block - 1) / block * block); err != nil {
 		return err
@@ -393,7 +393,7 @@ func (u *unpacker) file(h *tar.Header, content io.Reader, fd int, base, at strin
 	}
 	err = u.copy(f, content)
 	if err == nil {
-		err = u.owner(h, f, "", at)
+		err = u.owner(h, f, "")
 	}
 	if err == nil {
 		err = u.attributes(h, func(name string, value []byte) error { return unix.Fsetxattr(f, name, value, 0) })
@@ -444,7 +444,7 @@ func (u *unpacker) write(f int, p []byte) error {
 
 // meta gives an entry that is not a regular file its owner, mode, attributes and time.
 func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
-	if err := u.owner(h, fd, base, at); err != nil {
+	if err := u.owner(h, fd, base); err != nil {
 		return err
 	}
 	if h.Typeflag == tar.TypeDir {
@@ -461,7 +461,7 @@ func (u *unpacker) meta(h *tar.Header, fd int, base, at string) error {
 
 // owner sets owner and mode, in this order, because a change of the owner takes setuid away. base
 // is empty if fd is the entry itself.
-func (u *unpacker) owner(h *tar.Header, fd int, base, at string) error {
+func (u *unpacker) owner(h *tar.Header, fd int, base string) error {
 	uid, err := u.id(h.Uid)
 	if err != nil {
 		return err
