@@ -34,9 +34,7 @@ func (q AllocQuery) values() url.Values {
 
 // Allocs is a page of all allocations.
 func (c JobAPI) Allocs(ctx context.Context, q AllocQuery) (*api.AllocList, error) {
-	out := &api.AllocList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()}, out)
-	return out, err
+	return fetch[api.AllocList](ctx, c.caller, request{method: http.MethodGet, path: "/v1/allocations", query: q.values()})
 }
 
 // AllAllocs goes through the pages. After an error it ends.
@@ -50,9 +48,7 @@ func (c JobAPI) AllAllocs(ctx context.Context, q AllocQuery) iter.Seq2[api.Alloc
 
 // JobAllocs is a page of a job's allocations.
 func (c JobAPI) JobAllocs(ctx context.Context, key muster.JobKey, q AllocQuery) (*api.AllocList, error) {
-	out := &api.AllocList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()}, out)
-	return out, err
+	return fetch[api.AllocList](ctx, c.caller, request{method: http.MethodGet, path: jobPath(key, "allocations"), query: q.values()})
 }
 
 // AllJobAllocs goes through the pages. After an error it ends.
@@ -66,16 +62,12 @@ func (c JobAPI) AllJobAllocs(ctx context.Context, key muster.JobKey, q AllocQuer
 
 // Alloc is one allocation.
 func (c JobAPI) Alloc(ctx context.Context, id muster.AllocID) (*api.Alloc, error) {
-	out := &api.Alloc{}
-	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id))}, out)
-	return out, err
+	return fetch[api.Alloc](ctx, c.caller, request{method: http.MethodGet, path: path("v1", "allocations", string(id))})
 }
 
 // Outputs lists the declared outputs that were stored of an allocation.
 func (c JobAPI) Outputs(ctx context.Context, id muster.AllocID) (*api.OutputFileList, error) {
-	out := &api.OutputFileList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")}, out)
-	return out, err
+	return fetch[api.OutputFileList](ctx, c.caller, request{method: http.MethodGet, path: path("v1", "allocations", string(id), "outputs")})
 }
 
 // OutputTar is the n-th declared output of an allocation as a tar stream. It is

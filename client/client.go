@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -252,6 +253,45 @@ func (c *caller) call(ctx context.Context, r request, out any) error {
 		}
 		return nil
 	})
+}
+
+// fetch makes a request and reads its whole answer as a T, which is not complete after an error.
+func fetch[T any](ctx context.Context, c *caller, r request) (*T, error) {
+	out := new(T)
+	return out, c.call(ctx, r, out)
+}
+
+// follow posts a body and hands each line of the answer to take, until take is done or fails. An
+// answer that ends before is one of a server that went away. Doing begins the error of a wrong line.
+func follow[T any](ctx context.Context, c *caller, r request, body any, doing string, take func(T) (done bool, err error)) error {
+	r, err := jsonBody(r, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.stream(ctx, r)
+	if err != nil {
+		return err
+	}
+	answer := &broken{resp.Body, c.Address()}
+	defer func() { _ = answer.Close() }()
+	lines := bufio.NewScanner(answer)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line T
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return fmt.Errorf("%s: the answer is not of the API: %w", doing, err)
+		}
+		if done, err := take(line); done || err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
+		return err
+	}
+	return &Unreachable{c.Address(), io.ErrUnexpectedEOF}
 }
 
 // stream makes a request whose answer the caller reads and closes.

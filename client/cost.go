@@ -18,8 +18,6 @@ type CostQuery struct {
 
 // Cost is what was spent, and on what.
 func (c ClusterAPI) Cost(ctx context.Context, q CostQuery) (*api.Cost, error) {
-	out := &api.Cost{}
 	v := values("by", q.By, "since", q.Since, "limit", positive(q.Limit))
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/cost", query: v}, out)
-	return out, err
+	return fetch[api.Cost](ctx, c.caller, request{method: http.MethodGet, path: "/v1/cost", query: v})
 }

@@ -253,16 +253,12 @@ func (c SandboxAPI) post(ctx context.Context, path string, body any, slow bool, 
 
 // Executions lists the executions of an allocation that are known: those that run, and the last that have ended.
 func (c SandboxAPI) Executions(ctx context.Context, id muster.AllocID) (*api.ExecutionList, error) {
-	out := &api.ExecutionList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions")}, out)
-	return out, err
+	return fetch[api.ExecutionList](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "executions")})
 }
 
 // Execution is one of them.
 func (c SandboxAPI) Execution(ctx context.Context, id muster.AllocID, execution string) (*api.Execution, error) {
-	out := &api.Execution{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "executions", execution)}, out)
-	return out, err
+	return fetch[api.Execution](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "executions", execution)})
 }
 
 // SignalExecution sends a signal to an execution, as TERM.

@@ -18,16 +18,12 @@ import (
 // recursive, or the one entry of anything else. Limit bounds the list; 0 is the server's choice.
 func (c SandboxAPI) ListFiles(ctx context.Context, id muster.AllocID, path string, recursive bool, limit int) (*api.FileList, error) {
 	q := values("path", path, "recursive", yes(recursive), "limit", positive(limit))
-	out := &api.FileList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files"), query: q}, out)
-	return out, err
+	return fetch[api.FileList](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "files"), query: q})
 }
 
 // StatFile is one entry; of a symlink the link itself, or with follow what it leads to.
 func (c SandboxAPI) StatFile(ctx context.Context, id muster.AllocID, path string, follow bool) (*api.FileEntry, error) {
-	out := &api.FileEntry{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "files", "stat"), query: values("path", path, "follow", yes(follow))}, out)
-	return out, err
+	return fetch[api.FileEntry](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "files", "stat"), query: values("path", path, "follow", yes(follow))})
 }
 
 // ReadFile is a file's bytes from an offset on. It is whole only if it is read to io.EOF. The caller closes it.
@@ -54,9 +50,7 @@ func (c SandboxAPI) WriteFile(ctx context.Context, id muster.AllocID, w FileWrit
 	if size == 0 {
 		r.body = func() (io.ReadCloser, error) { return http.NoBody, nil }
 	}
-	out := &api.FileEntry{}
-	err := c.call(ctx, r, out)
-	return out, err
+	return fetch[api.FileEntry](ctx, c.caller, r)
 }
 
 // DeleteFile deletes a file, or a directory: an empty one, or with recursive all that is below it.
@@ -81,9 +75,7 @@ func (c SandboxAPI) ChangeFiles(ctx context.Context, id muster.AllocID, change a
 // MakeDir makes a directory. With Parents missing ones above it are made as well, and one that is there is fine.
 func (c SandboxAPI) MakeDir(ctx context.Context, id muster.AllocID, w FileWrite) (*api.FileEntry, error) {
 	q := values("path", w.Path, "mode", w.Mode, "parents", yes(w.Parents), "user", w.User)
-	out := &api.FileEntry{}
-	err := c.call(ctx, request{method: http.MethodPost, path: allocPath(id, "files", "directory"), query: q, once: !w.Parents}, out)
-	return out, err
+	return fetch[api.FileEntry](ctx, c.caller, request{method: http.MethodPost, path: allocPath(id, "files", "directory"), query: q, once: !w.Parents})
 }
 
 // ReadArchive is a file or tree as a tar stream, in which all names begin with

@@ -31,9 +31,7 @@ func (c JobAPI) Submit(ctx context.Context, s api.JobSubmission, key string) (*a
 	if key != "" {
 		r.header.Set("Idempotency-Key", key)
 	}
-	out := &api.JobSubmitted{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.JobSubmitted](ctx, c.caller, r)
 }
 
 // Validate asks what a submission would run into.
@@ -42,9 +40,7 @@ func (c JobAPI) Validate(ctx context.Context, s api.JobSubmission) (*api.JobVali
 	if err != nil {
 		return nil, err
 	}
-	out := &api.JobValidation{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.JobValidation](ctx, c.caller, r)
 }
 
 // ValidatePlan asks also what a submission would do now.
@@ -53,16 +49,12 @@ func (c JobAPI) ValidatePlan(ctx context.Context, s api.JobSubmission) (*api.Job
 	if err != nil {
 		return nil, err
 	}
-	out := &api.JobValidation{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.JobValidation](ctx, c.caller, r)
 }
 
 // Job is one job, with its spec.
 func (c JobAPI) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
-	out := &api.Job{}
-	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key)}, out)
-	return out, err
+	return fetch[api.Job](ctx, c.caller, request{method: http.MethodGet, path: jobPath(key)})
 }
 
 func jobPath(key muster.JobKey, more ...string) string {
@@ -80,16 +72,12 @@ func (c JobAPI) Stop(ctx context.Context, key muster.JobKey, reason string) (*ap
 	if err != nil {
 		return nil, err
 	}
-	out := &api.Job{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.Job](ctx, c.caller, r)
 }
 
 // History is the versions of a job that are remembered, the newest first.
 func (c JobAPI) History(ctx context.Context, key muster.JobKey) (*api.JobHistory, error) {
-	out := &api.JobHistory{}
-	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "history")}, out)
-	return out, err
+	return fetch[api.JobHistory](ctx, c.caller, request{method: http.MethodGet, path: jobPath(key, "history")})
 }
 
 // Scale gives a service more or fewer members.
@@ -108,9 +96,7 @@ func (c JobAPI) resubmit(ctx context.Context, path string, body any) (*api.JobSu
 	if err != nil {
 		return nil, err
 	}
-	out := &api.JobSubmitted{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.JobSubmitted](ctx, c.caller, r)
 }
 
 // JobQuery selects jobs. Zero fields select all.
@@ -123,10 +109,8 @@ type JobQuery struct {
 
 // Jobs is a page of jobs.
 func (c JobAPI) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
-	out := &api.JobList{}
 	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/jobs", query: v}, out)
-	return out, err
+	return fetch[api.JobList](ctx, c.caller, request{method: http.MethodGet, path: "/v1/jobs", query: v})
 }
 
 // AllJobs goes through the pages. After an error it ends.
@@ -147,10 +131,8 @@ type MemberQuery struct {
 
 // Members is a page of a job's members.
 func (c JobAPI) Members(ctx context.Context, key muster.JobKey, q MemberQuery) (*api.MemberList, error) {
-	out := &api.MemberList{}
 	v := values("status", string(q.Status), "after", q.After, "limit", positive(q.Limit))
-	err := c.call(ctx, request{method: http.MethodGet, path: jobPath(key, "members"), query: v}, out)
-	return out, err
+	return fetch[api.MemberList](ctx, c.caller, request{method: http.MethodGet, path: jobPath(key, "members"), query: v})
 }
 
 // AllMembers goes through the pages. After an error it ends.

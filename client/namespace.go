@@ -10,16 +10,12 @@ import (
 
 // Namespaces are those that have or want something or have limits, all of them together (muster.AllNamespaces) first.
 func (c ClusterAPI) Namespaces(ctx context.Context) (*api.NamespaceList, error) {
-	out := &api.NamespaceList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/namespaces"}, out)
-	return out, err
+	return fetch[api.NamespaceList](ctx, c.caller, request{method: http.MethodGet, path: "/v1/namespaces"})
 }
 
 // Namespace is one of them, or muster.AllNamespaces.
 func (c ClusterAPI) Namespace(ctx context.Context, name muster.Namespace) (*api.Namespace, error) {
-	out := &api.Namespace{}
-	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "namespaces", string(name))}, out)
-	return out, err
+	return fetch[api.Namespace](ctx, c.caller, request{method: http.MethodGet, path: path("v1", "namespaces", string(name))})
 }
 
 // LimitNamespace sets all limits of a namespace; those that are zero are lifted.
@@ -28,7 +24,5 @@ func (c ClusterAPI) LimitNamespace(ctx context.Context, name muster.Namespace, s
 	if err != nil {
 		return nil, err
 	}
-	out := &api.Namespace{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.Namespace](ctx, c.caller, r)
 }

@@ -19,10 +19,8 @@ type NodeQuery struct {
 
 // Nodes is a page of nodes.
 func (c ClusterAPI) Nodes(ctx context.Context, q NodeQuery) (*api.NodeList, error) {
-	out := &api.NodeList{}
 	v := values("pool", string(q.Pool), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/nodes", query: v}, out)
-	return out, err
+	return fetch[api.NodeList](ctx, c.caller, request{method: http.MethodGet, path: "/v1/nodes", query: v})
 }
 
 // AllNodes goes through the pages. After an error it ends.
@@ -36,9 +34,7 @@ func (c ClusterAPI) AllNodes(ctx context.Context, q NodeQuery) iter.Seq2[api.Nod
 
 // Node is one node.
 func (c ClusterAPI) Node(ctx context.Context, id muster.NodeID) (*api.Node, error) {
-	out := &api.Node{}
-	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "nodes", string(id))}, out)
-	return out, err
+	return fetch[api.Node](ctx, c.caller, request{method: http.MethodGet, path: path("v1", "nodes", string(id))})
 }
 
 // HoldNode keeps a node from new work and from being destroyed. Doing it again is no harm.
@@ -66,7 +62,5 @@ func (c ClusterAPI) orderNode(ctx context.Context, id muster.NodeID, verb string
 	if err != nil {
 		return nil, err
 	}
-	out := &api.Node{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.Node](ctx, c.caller, r)
 }

@@ -21,9 +21,7 @@ import (
 
 // Ports lists the TCP ports on which something inside an allocation's sandbox listens.
 func (c SandboxAPI) Ports(ctx context.Context, id muster.AllocID) (*api.PortList, error) {
-	out := &api.PortList{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "ports")}, out)
-	return out, err
+	return fetch[api.PortList](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "ports")})
 }
 
 // DialPort connects to a TCP port inside an allocation's sandbox. The connection

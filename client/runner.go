@@ -16,9 +16,7 @@ func (c SandboxAPI) SetEnvironment(ctx context.Context, s api.EnvironmentSetting
 	if err != nil {
 		return nil, err
 	}
-	out := &api.EnvironmentSet{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.EnvironmentSet](ctx, c.caller, r)
 }
 
 func environmentPath(namespace, name string) string {
@@ -27,9 +25,7 @@ func environmentPath(namespace, name string) string {
 
 // Environment is one environment.
 func (c SandboxAPI) Environment(ctx context.Context, namespace, name string) (*api.Environment, error) {
-	out := &api.Environment{}
-	err := c.call(ctx, request{method: http.MethodGet, path: environmentPath(namespace, name)}, out)
-	return out, err
+	return fetch[api.Environment](ctx, c.caller, request{method: http.MethodGet, path: environmentPath(namespace, name)})
 }
 
 // Environments goes through the environments of a namespace, "" for all. After an error it ends.
@@ -61,9 +57,7 @@ func (c SandboxAPI) Claim(ctx context.Context, q api.ClaimRequest, key string) (
 	if err != nil {
 		return nil, err
 	}
-	out := &api.Claim{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.Claim](ctx, c.caller, r)
 }
 
 // IsNoneWarm reports whether a claim found no warm runner in its time.
@@ -96,9 +90,7 @@ func (c SandboxAPI) Runners(ctx context.Context, q RunnerQuery) iter.Seq2[api.Ru
 
 // Runner is one runner, in whatever state.
 func (c SandboxAPI) Runner(ctx context.Context, id muster.AllocID) (*api.Runner, error) {
-	out := &api.Runner{}
-	err := c.call(ctx, request{method: http.MethodGet, path: path("v1", "runners", string(id))}, out)
-	return out, err
+	return fetch[api.Runner](ctx, c.caller, request{method: http.MethodGet, path: path("v1", "runners", string(id))})
 }
 
 // Release releases a claimed runner. It may be repeated. A runner that was not claimed, or whose claim ended otherwise, is refused: see IsGone.
@@ -113,7 +105,5 @@ func (c SandboxAPI) Extend(ctx context.Context, id muster.AllocID, e api.ClaimEx
 	if err != nil {
 		return nil, err
 	}
-	out := &api.Claim{}
-	err = c.call(ctx, r, out)
-	return out, err
+	return fetch[api.Claim](ctx, c.caller, r)
 }

@@ -13,16 +13,12 @@ import (
 
 // Server is what the server says of itself.
 func (c ClusterAPI) Server(ctx context.Context) (*api.ServerInfo, error) {
-	out := &api.ServerInfo{}
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/server"}, out)
-	return out, err
+	return fetch[api.ServerInfo](ctx, c.caller, request{method: http.MethodGet, path: "/v1/server"})
 }
 
 // Config is the configuration that the server runs with now, without secrets.
 func (c ClusterAPI) Config(ctx context.Context) (*api.ServerConfig, error) {
-	out := &api.ServerConfig{}
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/config"}, out)
-	return out, err
+	return fetch[api.ServerConfig](ctx, c.caller, request{method: http.MethodGet, path: "/v1/config"})
 }
 
 // Live asks whether the server's process is alive.

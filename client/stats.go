@@ -10,7 +10,5 @@ import (
 
 // Stats is what an allocation uses now.
 func (c SandboxAPI) Stats(ctx context.Context, id muster.AllocID) (*api.AllocStats, error) {
-	out := &api.AllocStats{}
-	err := c.call(ctx, request{method: http.MethodGet, path: allocPath(id, "stats")}, out)
-	return out, err
+	return fetch[api.AllocStats](ctx, c.caller, request{method: http.MethodGet, path: allocPath(id, "stats")})
 }
