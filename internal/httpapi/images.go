@@ -65,28 +65,18 @@ func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.St
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		_, w := humago.Unwrap(hc)
 		defer cancel()
-		begun := false
+		out := door.Lines{W: w}
 		for line, err := range progress {
 			switch {
-			case err != nil && !begun:
+			case err != nil && !out.Begun:
 				a.fail(ctx, "pull-image", err).Write(w)
 				return
 			case err != nil:
 				line.Problem = &a.fail(ctx, "pull-image", err).Problem
 			}
-			if !begun {
-				begun = true
-				w.Header().Set("Content-Type", "application/x-ndjson")
-			}
-			door.ExtendWrite(w)
-			b, err := encode(line)
-			if err != nil {
+			if !out.Send(line) {
 				break
 			}
-			if _, err := w.Write(b); err != nil {
-				break
-			}
-			_ = http.NewResponseController(w).Flush()
 		}
 		door.EndWrite(w)
 	}}, nil

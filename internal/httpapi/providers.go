@@ -49,27 +49,17 @@ func (a providerHandlers) checkProvider(ctx context.Context, in *checkIn) (*huma
 		_, w := humago.Unwrap(hc)
 		ctx, cancel := a.streaming(ctx)
 		defer cancel()
-		begun := false
+		out := door.Lines{W: w}
 		send := func(line api.CheckProgress) {
-			if !begun {
-				begun = true
-				w.Header().Set("Content-Type", "application/x-ndjson")
-			}
-			door.ExtendWrite(w)
-			b, err := encode(line)
-			if err != nil {
-				return
-			}
-			if _, err := w.Write(b); err != nil {
+			if !out.Send(line) {
 				cancel() // nobody reads any more
 			}
-			_ = http.NewResponseController(w).Flush()
 		}
 		err := run(ctx, func(step, text string) {
 			send(api.CheckProgress{Step: step, Text: problem.Printable(text)})
 		})
 		switch {
-		case err != nil && !begun:
+		case err != nil && !out.Begun:
 			a.fail(ctx, "check-provider", err).Write(w)
 			return
 		case err != nil:
