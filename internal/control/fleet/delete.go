@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -22,24 +23,30 @@ const (
 // destroyed. It returns at once; the calls go on in their own goroutines. That a call succeeds is
 // not proof: the node is gone only when a list no longer shows its instance.
 func (f *Fleet) destroy(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
+	wanted := func(n *state.Node) bool { return n.Intent != muster.NodeHold }
+	f.inParts(snap, ids, wanted, f.memory.Destroying, destroysPerCall, func(name muster.ProviderName, nodes []*state.Node) {
+		f.destroyPart(ctx, name, nodes)
+	})
+}
+
+// inParts calls the providers for the nodes that are wanted and in no such call yet; a call has no
+// more than most nodes. It returns at once: each call has a goroutine of its own.
+func (f *Fleet) inParts(snap *state.Snapshot, ids []muster.NodeID, wanted func(*state.Node) bool, inCall map[muster.NodeID]bool, most int, call func(muster.ProviderName, []*state.Node)) {
 	byProvider := map[muster.ProviderName][]*state.Node{}
 	f.mu.Lock()
 	for _, id := range ids {
 		n := snap.Node(id)
-		if n == nil || n.Intent == muster.NodeHold || f.memory.Destroying[id] || f.cfg.Providers[n.Offering.Provider] == nil {
+		if n == nil || !wanted(n) || inCall[id] || f.cfg.Providers[n.Offering.Provider] == nil {
 			continue
 		}
 		// Marked under the lock that checked it, so that no instance is in two calls at once.
-		f.memory.Destroying[id] = true
+		inCall[id] = true
 		byProvider[n.Offering.Provider] = append(byProvider[n.Offering.Provider], n)
 	}
 	f.mu.Unlock()
 	for _, name := range f.names {
-		nodes := byProvider[name]
-		for len(nodes) > 0 {
-			part := nodes[:min(len(nodes), destroysPerCall)]
-			nodes = nodes[len(part):]
-			f.calls.Go(func() { f.destroyPart(ctx, name, part) })
+		for part := range slices.Chunk(byProvider[name], most) {
+			f.calls.Go(func() { call(name, part) })
 		}
 	}
 }

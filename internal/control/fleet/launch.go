@@ -72,25 +72,10 @@ func (f *Fleet) launch(ctx context.Context, launches []size.Launch, listed map[m
 
 // create asks the providers for the instances of launching nodes. It returns at once.
 func (f *Fleet) create(ctx context.Context, snap *state.Snapshot, ids []muster.NodeID) {
-	byProvider := map[muster.ProviderName][]*state.Node{}
-	f.mu.Lock()
-	for _, id := range ids {
-		n := snap.Node(id)
-		if n == nil || n.Stage != muster.NodeLaunching || f.memory.Creating[id] || f.cfg.Providers[n.Offering.Provider] == nil {
-			continue
-		}
-		f.memory.Creating[id] = true
-		byProvider[n.Offering.Provider] = append(byProvider[n.Offering.Provider], n)
-	}
-	f.mu.Unlock()
-	for _, name := range f.names {
-		nodes := byProvider[name]
-		for len(nodes) > 0 {
-			part := nodes[:min(len(nodes), createsPerCall)]
-			nodes = nodes[len(part):]
-			f.calls.Go(func() { f.createPart(ctx, name, part) })
-		}
-	}
+	wanted := func(n *state.Node) bool { return n.Stage == muster.NodeLaunching }
+	f.inParts(snap, ids, wanted, f.memory.Creating, createsPerCall, func(name muster.ProviderName, nodes []*state.Node) {
+		f.createPart(ctx, name, nodes)
+	})
 }
 
 // createPart makes one call and handles its answers. Each intent has one of three results: the
