@@ -68,7 +68,7 @@ func TestJudge(t *testing.T) {
 		{"sidelined and refuses", muster.NodeServing, muster.NodeFlaky, with(down, func(c *Contact) { c.Refused = "obeys c9" }), time.Minute, 60 * s, "flaky: was"},
 		{"broken stays broken", muster.NodeServing, muster.NodeBroken, down, time.Minute, time.Hour, "broken: was"},
 		{"boots and is out of touch: its deadline is the boot time-out", muster.NodeBooting, muster.NodeUnready, Contact{Began: t0}, time.Minute, time.Hour, "unready: was"},
-		{"boots and has no runtime (N1)", muster.NodeBooting, muster.NodeUnready, Contact{Began: t0, Unready: "no runtime"}, time.Minute, s, "unready: no runtime"},
+		{"boots and has no runtime", muster.NodeBooting, muster.NodeUnready, Contact{Began: t0, Unready: "no runtime"}, time.Minute, s, "unready: no runtime"},
 		{"boots and is in touch: joining makes it good", muster.NodeBooting, muster.NodeUnready, up, time.Minute, 20 * s, "unready: was"},
 		{"being destroyed", muster.NodeTerminating, muster.NodeGood, down, time.Minute, time.Hour, "good"},
 	} {
