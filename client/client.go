@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,9 +93,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &caller{http: cfg.HTTPClient, find: cfg.Find, userAgent: cfg.UserAgent, retryFor: cfg.RetryFor, where: &where{base: base, token: cfg.Token}}
-	if c.retryFor == 0 {
-		c.retryFor = DefaultRetryFor
-	}
+	c.retryFor = cmp.Or(c.retryFor, DefaultRetryFor)
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost = 64

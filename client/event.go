@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,9 +172,7 @@ func (e *events) told(m *message, yield func(api.Event, error) bool) (more bool,
 			return true, fmt.Errorf("/v1/events: an event that does not read: %w", err)
 		}
 	}
-	if m.id == "" {
-		m.id = ev.ID
-	}
+	m.id = cmp.Or(m.id, ev.ID)
 	if m.id != "" {
 		e.last = m.id
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -59,9 +60,7 @@ func (c JobAPI) Job(ctx context.Context, key muster.JobKey) (*api.Job, error) {
 
 func jobPath(key muster.JobKey, more ...string) string {
 	ns := key.Namespace
-	if ns == "" {
-		ns = muster.DefaultNamespace
-	}
+	ns = cmp.Or(ns, muster.DefaultNamespace)
 	return path(append([]string{"v1", "jobs", string(ns), key.Name}, more...)...)
 }
 

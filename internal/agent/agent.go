@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -121,12 +122,8 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	cfg.Dir = dir
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.InputCache == 0 {
-		cfg.InputCache = defaultInputCache
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.InputCache = cmp.Or(cfg.InputCache, defaultInputCache)
 	a := &Agent{
 		cfg: cfg, log: cfg.Logger, boot: rand.Text(), node: newNode(cfg), sets: make(chan struct{}, 1), stepDown: make(chan struct{}),
 		allocs: map[muster.AllocID]*allocation{}, forgotten: newForgotten(maxForgotten),

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,7 @@ func readBroken(path string) (why string, there bool) {
 		return "", false
 	}
 	why, _, _ = strings.Cut(strings.TrimSpace(string(b[:min(len(b), 1024)])), "\n")
-	if why == "" {
-		why = "no reason is given"
-	}
+	why = cmp.Or(why, "no reason is given")
 	return path + " says: " + why, true
 }
 

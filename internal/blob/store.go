@@ -1,6 +1,7 @@
 package blob
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -109,9 +110,7 @@ func newStore(c Config, b Bucket) *Store {
 	if s.diskLow == nil {
 		s.diskLow = func() error { return nil }
 	}
-	if s.logger == nil {
-		s.logger = slog.New(slog.DiscardHandler)
-	}
+	s.logger = cmp.Or(s.logger, slog.New(slog.DiscardHandler))
 	return s
 }
 

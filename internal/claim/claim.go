@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -94,9 +95,7 @@ func (s *Service) Waiting(environment muster.JobUID) int {
 // Claim makes a claim. key is empty, or the same for requests of which only the first shall make
 // one. A problem with the code none-warm says that no runner is warm, and why.
 func (s *Service) Claim(ctx context.Context, q *api.ClaimRequest, key string) (*state.Claim, error) {
-	if q.Namespace == "" {
-		q.Namespace = string(muster.DefaultNamespace)
-	}
+	q.Namespace = cmp.Or(q.Namespace, string(muster.DefaultNamespace))
 	if err := problem.Names("body.environment", q.Environment); err != nil {
 		return nil, err
 	}

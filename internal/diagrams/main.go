@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -70,9 +71,7 @@ func machine[S ~string](b *strings.Builder, title string, moves []muster.Move[S]
 	leaves := map[S]bool{}
 	for _, m := range moves {
 		from := string(m.From)
-		if from == "" {
-			from = "[*]"
-		}
+		from = cmp.Or(from, "[*]")
 		leaves[m.From] = true
 		fmt.Fprintf(b, "    %s --> %s: %s\n", from, m.To, m.Why)
 	}

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -81,9 +82,7 @@ func New(c Config) (*Door, error) {
 	case c.Token.IsZero() && !c.NoAuth:
 		return nil, errors.New("http api: there is no token, and no-auth is not set")
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.CaughtUp == nil {
 		c.CaughtUp = func() error { return nil }
 	}

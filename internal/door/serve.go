@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -131,9 +132,7 @@ func (w *response) WriteHeader(code int) {
 
 // Write notes the size. Without a status before it, net/http makes it 200.
 func (w *response) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.status = cmp.Or(w.status, http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
 	return n, err

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -115,9 +116,7 @@ func (a runnerHandlers) listRunners(_ context.Context, in *listRunnersIn) (*runn
 	snap := a.cfg.State.Latest()
 	only := muster.JobUID("")
 	if in.Environment != "" {
-		if in.Namespace == "" {
-			in.Namespace = string(muster.DefaultNamespace)
-		}
+		in.Namespace = cmp.Or(in.Namespace, string(muster.DefaultNamespace))
 		j, err := (&EnvironmentPath{in.Namespace, in.Environment}).find(snap)
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -20,9 +21,7 @@ func (s *Namespaces) Limit(ctx context.Context, ns muster.Namespace, b *api.Name
 	if err := checkSaid(b.Reason, b.Who); err != nil {
 		return err
 	}
-	if b.Who == "" {
-		b.Who = anOperator
-	}
+	b.Who = cmp.Or(b.Who, anOperator)
 	l := b.Limits
 	if problems := wrongLimits(&l); len(problems) > 0 {
 		return problem.Wrong(problems)

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/musterhq/muster"
@@ -106,9 +107,7 @@ func (s *Nodes) Destroy(ctx context.Context, id string, b *api.NodeDestroy) (*st
 		return nil, err
 	}
 	who := b.Who
-	if who == "" {
-		who = anOperator
-	}
+	who = cmp.Or(who, anOperator)
 	reason := "destroyed by an operator" + muster.Because(b.Reason)
 	var f state.Fact
 	switch served := n.Stage == muster.NodeServing || n.Stage == muster.NodeDraining; {

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/musterhq/muster"
@@ -74,9 +75,7 @@ func (s *Pools) Resume(ctx context.Context, name string, b *api.PoolResume) (*ap
 	if err := checkSaid(b.Reason, b.Who); err != nil {
 		return nil, err
 	}
-	if b.Who == "" {
-		b.Who = anOperator
-	}
+	b.Who = cmp.Or(b.Who, anOperator)
 	pool := muster.PoolName(name)
 	if s.cfg.State.Latest().Pool(pool) == nil {
 		return nil, problem.NotFound("pool %s: not found", problem.Clip(name))

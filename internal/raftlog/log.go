@@ -57,21 +57,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Logger == nil {
-		c.Logger = discard
-	}
-	if c.SnapshotEvery == 0 {
-		c.SnapshotEvery = DefaultSnapshotEvery
-	}
-	if c.SnapshotBytes == 0 {
-		c.SnapshotBytes = DefaultSnapshotBytes
-	}
-	if c.SnapshotRetain == 0 {
-		c.SnapshotRetain = DefaultSnapshotRetain
-	}
-	if c.SegmentSize == 0 {
-		c.SegmentSize = DefaultSegmentSize
-	}
+	c.Logger = cmp.Or(c.Logger, discard)
+	c.SnapshotEvery = cmp.Or(c.SnapshotEvery, DefaultSnapshotEvery)
+	c.SnapshotBytes = cmp.Or(c.SnapshotBytes, DefaultSnapshotBytes)
+	c.SnapshotRetain = cmp.Or(c.SnapshotRetain, DefaultSnapshotRetain)
+	c.SegmentSize = cmp.Or(c.SegmentSize, DefaultSegmentSize)
 	if c.LowWater == nil {
 		c.LowWater = defaultLowWater
 	}
@@ -214,9 +204,7 @@ func (l *Log) startRaft(c Config) (err error) {
 		conf.LocalID = c.Cluster.Self
 		servers, transport = raft.Configuration{Servers: c.Cluster.Servers}, c.Cluster.Transport
 		conf.HeartbeatTimeout = c.Cluster.Heartbeat
-		if conf.HeartbeatTimeout == 0 {
-			conf.HeartbeatTimeout = heartbeat
-		}
+		conf.HeartbeatTimeout = cmp.Or(conf.HeartbeatTimeout, heartbeat)
 		conf.ElectionTimeout = conf.HeartbeatTimeout
 		conf.LeaderLeaseTimeout = conf.HeartbeatTimeout / 2
 	}

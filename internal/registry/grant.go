@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -75,9 +76,7 @@ const (
 // New makes one; it speaks to nobody before Grant.
 func New(c Config) (*Registries, error) {
 	r := &Registries{known: map[string]*known{}, http: c.Transport, log: c.Logger, recent: map[string]recent{}, making: map[string]*making{}}
-	if r.log == nil {
-		r.log = slog.New(slog.DiscardHandler)
-	}
+	r.log = cmp.Or(r.log, slog.New(slog.DiscardHandler))
 	if r.http == nil {
 		r.http = newTransport()
 	}

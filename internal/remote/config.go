@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -79,9 +80,7 @@ func (c Config) ready() (Config, error) {
 		return invalid("address", "remote: address %q: a name or an address is needed, with :PORT if it is not 22", c.Address)
 	}
 	c.Address = net.JoinHostPort(host, port)
-	if c.User == "" {
-		c.User = defaultUser
-	}
+	c.User = cmp.Or(c.User, defaultUser)
 	if len(c.Signers) == 0 {
 		return invalid("signers", "remote: host %s: no private key to log in with", c.Address)
 	}
@@ -99,9 +98,7 @@ func (c Config) ready() (Config, error) {
 	if c.Through == nil {
 		c.Through = dialTCP
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c, nil
 }
 

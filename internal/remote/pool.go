@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,21 +67,13 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	if c.Dials < 0 || c.FirstWait < 0 || c.LongWait < 0 {
 		return nil, muster.Faultf(muster.FaultInvalid, "remote: a pool's limits are not below 0")
 	}
-	if c.Dials == 0 {
-		c.Dials = defaultDials
-	}
-	if c.FirstWait == 0 {
-		c.FirstWait = defaultFirstWait
-	}
-	if c.LongWait == 0 {
-		c.LongWait = defaultLongWait
-	}
+	c.Dials = cmp.Or(c.Dials, defaultDials)
+	c.FirstWait = cmp.Or(c.FirstWait, defaultFirstWait)
+	c.LongWait = cmp.Or(c.LongWait, defaultLongWait)
 	if c.Changed == nil {
 		c.Changed = func(string, error) {}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return &Pool{config: c, log: c.Logger, dials: make(chan struct{}, c.Dials), hosts: map[string]*host{}}, nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,9 +230,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 // the blob store, metrics. raftlog.Open restores the newest snapshot into the state. Nothing is
 // proposed or served before run. If open fails, it closes what it has opened.
 func open(cfg api.ServerConfig, opts Options) (_ *Server, err error) {
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
 	if cfg.DataDir, err = filepath.Abs(cfg.DataDir); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -111,9 +112,7 @@ type machine struct {
 
 // New makes a cluster whose loops do not run yet.
 func New(cfg Config) (*Cluster, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	l, err := linktest.NewLedger(owner)
 	if err != nil {
 		return nil, err

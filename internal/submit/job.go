@@ -1,6 +1,7 @@
 package submit
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -55,9 +56,7 @@ func New(c Config) (*Service, error) {
 	if c.State == nil || c.Proposer == nil || c.Uploads == nil || c.Fits == nil {
 		return nil, errors.New("submissions: state, proposer, uploads and fits are needed")
 	}
-	if c.UploadLimit == 0 {
-		c.UploadLimit = usualUploadLimit
-	}
+	c.UploadLimit = cmp.Or(c.UploadLimit, usualUploadLimit)
 	if c.Planning == nil {
 		c.Planning = wait.NewTurn()
 	}

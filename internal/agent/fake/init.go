@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"net"
 	"time"
 
@@ -26,9 +27,7 @@ func (b *body) serveInit(conn net.Conn) {
 	}
 	now := time.Now().UnixNano()
 	id := want.ID
-	if id == "" {
-		id = "exec"
-	}
+	id = cmp.Or(id, "exec")
 	ended := initwire.ExecEnded{Started: now, Ended: now}
 	if len(want.Command) == 2 && want.Command[0] == "exit" {
 		if n, err := number(want.Command[1]); err == nil {

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,9 +83,7 @@ var _ contract.Runtime = (*Runtime)(nil)
 
 // New makes a runtime.
 func New(c Config) (*Runtime, error) {
-	if c.Name == "" {
-		c.Name = "fake"
-	}
+	c.Name = cmp.Or(c.Name, "fake")
 	if c.Node == nil {
 		c.Node = NewNode()
 	}

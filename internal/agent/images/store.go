@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -112,15 +113,11 @@ type image struct {
 // New opens a store and cleans what an earlier process left half done. It deletes no layer:
 // sandboxes may live on them until Hold says so.
 func New(cfg Config) (*Store, error) {
-	if cfg.Limit == 0 {
-		cfg.Limit = defaultLimit
-	}
+	cfg.Limit = cmp.Or(cfg.Limit, defaultLimit)
 	if cfg.Platform == (source.Platform{}) {
 		cfg.Platform = source.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.HTTP == nil {
 		tr := cfg.Destinations.Transport(30 * time.Second)
 		tr.MaxIdleConnsPerHost = fetchers

@@ -1,6 +1,7 @@
 package initbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,7 @@ func New(c Config) (*Keeper, error) {
 		c.EndLimit = DefaultEndLimit
 	}
 	k := &Keeper{config: c, log: c.Log, boot: boot}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
-	}
+	k.log = cmp.Or(k.log, slog.New(slog.DiscardHandler))
 	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
 		k.shielded = strings.HasPrefix(string(b), "-")
 	}

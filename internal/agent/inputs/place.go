@@ -2,6 +2,7 @@ package inputs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,9 +56,7 @@ func (s *Cache) Place(ctx context.Context, p Placement) *muster.Failure {
 	}
 	defer func() { _ = work.Close() }()
 	giveUp := p.GiveUp
-	if giveUp == 0 {
-		giveUp = defaultGiveUp
-	}
+	giveUp = cmp.Or(giveUp, defaultGiveUp)
 	waitCtx, cancel := context.WithTimeoutCause(ctx, giveUp, errGaveUp)
 	defer cancel()
 	to := &placing{cache: s, work: work, left: s.cfg.Most * Together}
@@ -125,9 +124,7 @@ func (p *placing) count(in wire.Input, size int64) *muster.Failure {
 // commands may use a work directory that the job brings.
 func place(ctx context.Context, work *os.Root, in wire.Input, temp string, src io.Reader) *muster.Failure {
 	mode := fs.FileMode(in.Mode) & fs.ModePerm
-	if mode == 0 {
-		mode = defaultMode
-	}
+	mode = cmp.Or(mode, defaultMode)
 	name := filepath.Clean(in.Path)
 	dir := filepath.Dir(name)
 	temp = filepath.Join(dir, temp)

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,9 +124,7 @@ func New(c Config) (*Pool, error) {
 			return nil, fmt.Errorf("network: subnet %s: an IPv4 prefix of at most 29 bits is needed", c.Subnet)
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	p := &Pool{
 		config: c, spare: c.Spare, log: c.Logger, names: naming{c.Name}, wake: make(chan struct{}, 1),
 		entries: map[string]*entry{}, used: map[int]use{},

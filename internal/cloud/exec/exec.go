@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -65,9 +66,7 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Provider{cfg: cfg, log: cfg.Logger, ways: map[muster.InstanceID]way{}}, nil
 }
 
@@ -90,9 +89,7 @@ func (p *Provider) Offers(ctx context.Context) ([]muster.Offering, error) {
 				p.named(opOffers), o.Name, o.CPU, int64(o.Memory), int64(o.Disk), o.Price, o.PriceCap, o.Limit)
 		}
 		market := muster.Market(o.Market)
-		if market == "" {
-			market = muster.OnDemand
-		}
+		market = cmp.Or(market, muster.OnDemand)
 		if market != muster.OnDemand && market != muster.Spot {
 			return nil, muster.Faultf(muster.FaultTransient, "%s: offering %s: market %q is neither %s nor %s", p.named(opOffers), o.Name, o.Market, muster.OnDemand, muster.Spot)
 		}
@@ -115,9 +112,7 @@ func (p *Provider) Create(ctx context.Context, intents []cloud.Intent) []cloud.C
 	q := Request{Op: opCreate}
 	for _, in := range intents {
 		market := in.Market
-		if market == "" {
-			market = muster.OnDemand
-		}
+		market = cmp.Or(market, muster.OnDemand)
 		q.Create = append(q.Create, Wanted{
 			Token: string(in.Token), Offering: string(in.Offering), Zone: in.Zone, Market: string(market), Labels: maps.Clone(in.Labels),
 			Tags: tagsOf(cloud.Tags{Owner: p.cfg.Owner, Token: in.Token, Node: in.Node, Pool: in.Pool}),

@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -142,9 +143,7 @@ func (i *Instance) tags() cloud.Tags {
 
 func (i *Instance) cloud() cloud.Instance {
 	out := cloud.Instance{ID: muster.InstanceID(i.ID), Tags: i.tags(), Offering: muster.OfferingName(i.Offering), Zone: i.Zone, Market: muster.Market(i.Market)}
-	if out.Market == "" {
-		out.Market = muster.OnDemand
-	}
+	out.Market = cmp.Or(out.Market, muster.OnDemand)
 	if i.Created != nil {
 		out.Created = muster.At(*i.Created)
 	}

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -274,9 +275,7 @@ func (c *Cloud) born(in cloud.Instance) {
 // bearLocked makes an instance.
 func (c *Cloud) bearLocked(owner string, in cloud.Intent) *instance {
 	c.next++
-	if in.Market == "" {
-		in.Market = muster.OnDemand
-	}
+	in.Market = cmp.Or(in.Market, muster.OnDemand)
 	now := time.Now()
 	i := &instance{seq: c.next, born: now, dead: make(chan struct{}), labels: in.Labels,
 		fate: Fate{Broken: never, AgentDies: never},
@@ -320,9 +319,7 @@ func (c *Cloud) fateLocked(i *instance) {
 
 func (c *Cloud) subjectLocked(owner string, in cloud.Intent, n int) *subject {
 	s := &subject{offering: in.Offering, zone: in.Zone, market: in.Market, pool: in.Pool, owner: owner, n: n}
-	if s.market == "" {
-		s.market = muster.OnDemand
-	}
+	s.market = cmp.Or(s.market, muster.OnDemand)
 	if o := c.soldLocked(in); o != nil {
 		s.family = o.Family
 	}

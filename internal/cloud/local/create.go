@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,7 @@ func (p *Provider) create(ctx context.Context, intent cloud.Intent) (*instance, 
 
 func (p *Provider) offering(intent cloud.Intent) (Offering, error) {
 	market := intent.Market
-	if market == "" {
-		market = muster.OnDemand
-	}
+	market = cmp.Or(market, muster.OnDemand)
 	if intent.Token == "" || intent.Node == "" {
 		return Offering{}, muster.Faultf(muster.FaultInvalid, "an intent needs a token and a node id")
 	}

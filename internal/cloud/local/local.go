@@ -22,6 +22,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -126,18 +127,12 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.NodeBinary, err = filepath.Abs(cfg.NodeBinary); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Offerings = slices.Clone(cfg.Offerings)
 	for n := range cfg.Offerings {
 		o := &cfg.Offerings[n]
-		if o.Provider == "" {
-			o.Provider = defaultProvider
-		}
-		if o.Market == "" {
-			o.Market = muster.OnDemand
-		}
+		o.Provider = cmp.Or(o.Provider, defaultProvider)
+		o.Market = cmp.Or(o.Market, muster.OnDemand)
 	}
 	return &Provider{
 		cfg: cfg, log: cfg.Logger, admit: make(chan struct{}, 1), startGrace: startGrace, offAfter: offAfter,

@@ -98,12 +98,8 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Dir == "" || cfg.Owner == "" || cfg.Name == "" || cfg.Hosts == nil {
 		return nil, errors.New("provider static: name, directory, owner and a way to the hosts are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.AgainAfter == 0 {
-		cfg.AgainAfter = againAfter
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.AgainAfter = cmp.Or(cfg.AgainAfter, againAfter)
 	return &Provider{cfg: cfg, log: cfg.Logger, tried: map[string]time.Time{}, why: map[string]string{}, given: map[string]time.Time{}, shorts: map[string]int{}}, nil
 }
 

@@ -1,6 +1,7 @@
 package poseidon
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -83,9 +84,7 @@ func New(c Config) (*Poseidon, error) {
 	if c.Stopping == nil {
 		c.Stopping = context.Background()
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	p := &Poseidon{
 		cfg: c, logger: c.Logger, token: sha256.Sum256([]byte(c.Token.Reveal())), mux: http.NewServeMux(), open: map[string]bool{},
 		bodies: newBodies(), patience: usualPatience(),

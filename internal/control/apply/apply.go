@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,18 +117,14 @@ func New(cfg Config) (*Applier, error) {
 	if cfg.Snapshots == nil || cfg.Proposer == nil || cfg.Deliveries == nil {
 		return nil, errors.New("apply: snapshots, proposer and deliveries are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.BatchPlacements <= 0 {
 		cfg.BatchPlacements = 8192
 	}
 	if cfg.InFlight <= 0 {
 		cfg.InFlight = 2
 	}
-	if cfg.OddLimit == 0 {
-		cfg.OddLimit = 15
-	}
+	cfg.OddLimit = cmp.Or(cfg.OddLimit, 15)
 	if cfg.OddWindow <= 0 {
 		cfg.OddWindow = 10 * time.Minute
 	}

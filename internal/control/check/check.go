@@ -91,9 +91,7 @@ type check struct {
 // Run makes a check. The error says in words what failed. The instance is destroyed even if a step
 // fails or ctx ends.
 func Run(ctx context.Context, cfg Config, want Want) error {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	c := &check{Config: cfg, want: want}
 	tryCtx, cancel := context.WithTimeoutCause(ctx, want.Timeout, muster.Faultf(muster.FaultUnavailable, "it took longer than %s", want.Timeout))
 	defer cancel()

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -112,15 +113,9 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("fleet: state and proposer are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.SweepEvery == 0 {
-		cfg.SweepEvery = time.Minute
-	}
-	if cfg.OffersEvery == 0 {
-		cfg.OffersEvery = time.Minute
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.SweepEvery = cmp.Or(cfg.SweepEvery, time.Minute)
+	cfg.OffersEvery = cmp.Or(cfg.OffersEvery, time.Minute)
 	f := &Fleet{
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1), ids: ids{draw: cfg.Draw},
 		memory: mend.Memory{

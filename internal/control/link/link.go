@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,12 +126,8 @@ func New(cfg Config) (*Link, error) {
 	case cfg.State == nil, cfg.Proposer == nil, cfg.Blobs == nil, cfg.Dial == nil:
 		return nil, errors.New("link: state, proposer, blobs and dial are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.StoreFor == 0 {
-		cfg.StoreFor = 10 * time.Minute
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.StoreFor = cmp.Or(cfg.StoreFor, 10*time.Minute)
 	if cfg.OutputMost == nil {
 		cfg.OutputMost = func() int64 { return 0 }
 	}

@@ -84,9 +84,7 @@ func New(cfg Config) (*Reach, error) {
 	if cfg.Provider == nil || cfg.Programs == nil || cfg.Cluster == nil {
 		return nil, errors.New("reach: provider, programs and cluster are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	pool, err := remote.NewPool(remote.PoolConfig{
 		FirstWait: cmp.Or(cfg.FirstWait, dialFirst), LongWait: cmp.Or(cfg.LongWait, dialLongest), Logger: cfg.Logger,
 	})

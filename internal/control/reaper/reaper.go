@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,21 +96,11 @@ func New(cfg Config) (*Reaper, error) {
 	def(&cfg.Jobs, DefaultRetention)
 	def(&cfg.Nodes, DefaultRetention)
 	def(&cfg.Output, cfg.Jobs)
-	if cfg.MaxJobs == 0 {
-		cfg.MaxJobs = DefaultMaxJobs
-	}
-	if cfg.MaxJobBytes == 0 {
-		cfg.MaxJobBytes = DefaultMaxJobBytes
-	}
-	if cfg.MaxNodes == 0 {
-		cfg.MaxNodes = DefaultMaxNodes
-	}
-	if cfg.Attempts == 0 {
-		cfg.Attempts = DefaultAttempts
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.MaxJobs = cmp.Or(cfg.MaxJobs, DefaultMaxJobs)
+	cfg.MaxJobBytes = cmp.Or(cfg.MaxJobBytes, DefaultMaxJobBytes)
+	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, DefaultMaxNodes)
+	cfg.Attempts = cmp.Or(cfg.Attempts, DefaultAttempts)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Reaper{cfg: cfg, log: cfg.Logger.With("loop", "reaper")}, nil
 }
 

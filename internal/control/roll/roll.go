@@ -1,6 +1,7 @@
 package roll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +67,7 @@ func New(cfg Config) (*Roll, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("roll: state and proposer are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Roll{cfg: cfg, log: cfg.Logger.With("loop", "roll"), dirty: map[muster.JobUID]bool{},
 		wakes: map[muster.JobUID]muster.Time{}, wake: make(chan struct{}, 1)}, nil
 }

@@ -1,6 +1,7 @@
 package runners
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -86,21 +87,15 @@ func New(cfg Config) (*Runners, error) {
 	if cfg.State == nil || cfg.Proposer == nil {
 		return nil, errors.New("runners: state and proposer are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Reached == nil {
 		cfg.Reached = func(muster.NodeID) bool { return true }
 	}
 	if cfg.Draw == nil {
 		cfg.Draw = func() string { return strings.ToLower(rand.Text()) }
 	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 10 * time.Minute
-	}
-	if cfg.KeepMost == 0 {
-		cfg.KeepMost = 5000
-	}
+	cfg.Keep = cmp.Or(cfg.Keep, 10*time.Minute)
+	cfg.KeepMost = cmp.Or(cfg.KeepMost, 5000)
 	return &Runners{
 		cfg: cfg, log: cfg.Logger.With("loop", "runners"), pools: map[muster.JobUID]*pool{},
 		uses: map[muster.ClaimID]*use{}, dirty: map[muster.JobUID]bool{}, wakes: newWakes(), left: map[muster.ClaimID]muster.Time{}, stats: newStats(),

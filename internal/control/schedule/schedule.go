@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -121,9 +122,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if cfg.State == nil || cfg.Queue == nil || cfg.Submit == nil {
 		return nil, errors.New("schedule: state, queue and submitter are needed")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Workers <= 0 {
 		cfg.Workers = 1
 	}

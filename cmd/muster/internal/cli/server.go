@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -37,9 +38,7 @@ func (a *App) JobKey(name string) (muster.JobKey, error) {
 		}
 		key = muster.JobKey{Namespace: muster.Namespace(ns), Name: rest}
 	}
-	if key.Namespace == "" {
-		key.Namespace = muster.DefaultNamespace
-	}
+	key.Namespace = cmp.Or(key.Namespace, muster.DefaultNamespace)
 	if err := muster.CheckName(string(key.Namespace)); err != nil {
 		return key, Usage(fmt.Errorf("namespace %q %w", key.Namespace, err))
 	}

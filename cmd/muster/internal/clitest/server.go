@@ -2,6 +2,7 @@ package clitest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -240,9 +241,7 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 	unchanged := s.Job != nil
 	if !unchanged {
 		sub.Spec.Defaults()
-		if sub.Spec.Name == "" {
-			sub.Spec.Name = "run-1"
-		}
+		sub.Spec.Name = cmp.Or(sub.Spec.Name, "run-1")
 		s.Job = &api.Job{Namespace: sub.Spec.Namespace, Name: sub.Spec.Name, UID: "u", Version: 1, Type: "batch", Count: sub.Spec.Count, Stage: "live", Submitted: time.Now(), Spec: &sub.Spec, Priority: *sub.Spec.Priority}
 		s.Job.Counts.Waiting = s.Job.Count
 		s.EventLocked(api.Event{Type: "job.live", JobNow: s.Job})

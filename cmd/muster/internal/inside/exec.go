@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -367,9 +368,7 @@ func (x *Executor) ended(end *api.ExecEnd) error {
 	}
 	if end.Reason != "" {
 		// It was ended by somebody, and a script must not take it for success.
-		if code == 0 {
-			code = cli.ExitFailed
-		}
+		code = cmp.Or(code, cli.ExitFailed)
 		return cli.ExitWith(code, fmt.Errorf("the command was ended: %s", end.Reason))
 	}
 	if code == 0 {

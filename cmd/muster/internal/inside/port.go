@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,9 +133,7 @@ func parseForward(s string) (*forward, error) {
 	}
 	w := &forward{Port: port, local: port}
 	if ok {
-		if local == "" {
-			local = "0"
-		}
+		local = cmp.Or(local, "0")
 		if w.local, err = strconv.Atoi(local); err != nil || w.local < 0 || w.local > 65535 {
 			return nil, fmt.Errorf("%s: %q is no port here; it is 1 to 65535, or 0 for a free one", s, local)
 		}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -107,9 +108,7 @@ func historyCommand(a *cli.App) *cobra.Command {
 				number += " (current)"
 			}
 			rollout, why := v.Rollout, v.Note
-			if rollout == "" {
-				rollout = "-"
-			}
+			rollout = cmp.Or(rollout, "-")
 			if v.Reason != "" {
 				why = strings.TrimPrefix(why+"; "+v.Reason, "; ")
 			}

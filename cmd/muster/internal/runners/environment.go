@@ -1,6 +1,7 @@
 package runners
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -28,9 +29,7 @@ func envCommand(a *cli.App) *cobra.Command {
 // then the default one. It checks nothing: the server says what is wrong with a name.
 func envName(a *cli.App, s string) (namespace, name string) {
 	def := a.Namespace
-	if def == "" {
-		def = string(muster.DefaultNamespace)
-	}
+	def = cmp.Or(def, string(muster.DefaultNamespace))
 	return api.SplitName(s, def)
 }
 
@@ -154,9 +153,7 @@ func envShowCommand(a *cli.App) *cobra.Command {
 func printEnvironment(a *cli.App, e *api.Environment) {
 	what := e.Spec.Image
 	// Without an image its runners are processes of their nodes.
-	if what == "" {
-		what = "a process of its node"
-	}
+	what = cmp.Or(what, "a process of its node")
 	// The names are padded by hand: the widest is known.
 	say := func(name, format string, args ...any) {
 		fmt.Fprintf(a.Stdout, "%-12s %s\n", name, fmt.Sprintf(format, args...))

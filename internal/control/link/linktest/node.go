@@ -1,6 +1,7 @@
 package linktest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -80,9 +81,7 @@ type Node struct {
 
 // NewNode makes a node whose agent does not run yet.
 func NewNode(cfg Config) *Node {
-	if cfg.Version == "" {
-		cfg.Version = "test"
-	}
+	cfg.Version = cmp.Or(cfg.Version, "test")
 	return &Node{
 		cfg: cfg, runtimes: []string{"process"}, sandboxes: map[muster.AllocID]*sandbox{},
 		forgotten: map[muster.AllocID]bool{}, inputs: map[string][]byte{}, ran: map[muster.AllocID]int{},
