@@ -307,3 +307,34 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 }
+
+// TestMetricDescriptionsAreAsRecorded compares the name, type, help text and labels of every metric
+// of the loops with a file, because dashboards and alerts of users depend on them.
+func TestMetricDescriptionsAreAsRecorded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMeasured(t, 1)
+		families, err := m.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got strings.Builder
+		for _, f := range families {
+			if !strings.HasPrefix(f.GetName(), "muster_") {
+				continue // the Go runtime's
+			}
+			var labels []string
+			for _, l := range f.GetMetric()[0].GetLabel() {
+				labels = append(labels, l.GetName())
+			}
+			fmt.Fprintf(&got, "%s %s %v %s\n", f.GetName(), f.GetType(), labels, f.GetHelp())
+		}
+		want, err := os.ReadFile("testdata/metrics.golden")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != string(want) {
+			t.Errorf("the metrics are now:\n%s\nand were:\n%s", got.String(), want)
+		}
+	})
+}
