@@ -9,7 +9,6 @@ import (
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/control/fleet"
-	"github.com/musterhq/muster/internal/control/link"
 	"github.com/musterhq/muster/internal/decide/size"
 	"github.com/musterhq/muster/internal/metrics"
 	"github.com/musterhq/muster/internal/state"
@@ -46,10 +45,10 @@ func TestMetricsGoByTheLogsClock(t *testing.T) {
 			}
 		}
 		later := func() muster.Time { return now.Add(5 * time.Second) }
-		c := &collector{&loopStats{}, nil, s, later, []muster.ProviderName{"fake"}}
+		c := newCollector(&loopStats{}, s, later, []muster.ProviderName{"fake"})
 		r := prometheus.NewRegistry()
 		r.MustRegister(newBreakers(s.Latest, later), collecting(func(ch chan<- prometheus.Metric) {
-			c.collectProbes(ch, func(muster.NodeID) (link.Usage, bool) { return link.Usage{}, true })
+			c.collectProbes(ch, map[muster.NodeID]muster.Time{})
 			c.collectFleet(ch, &fleet.Stats{Blocks: []size.Block{
 				{Scope: muster.Scope{Provider: "fake", Zone: "z"}, Until: later().Add(time.Second)},
 				{Scope: muster.Scope{Provider: "fake", Offering: "o"}, Until: later().Add(-time.Second)},

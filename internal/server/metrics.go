@@ -30,77 +30,40 @@ type loopStats struct{ now atomic.Pointer[loops] }
 
 func (s *loopStats) set(l *loops) { s.now.Store(l) }
 
-// figure is one metric of the loops without labels.
-type figure struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(*readings) float64
-}
-
-func gauge(name, help string, of func(*readings) float64) figure {
-	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, of}
-}
-
-func counter(name, help string, of func(*readings) float64) figure {
-	return figure{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, of}
-}
-
-// readings are the counters of all loops, read once for a scrape: some loops lock a part of every
-// node for them.
-type readings struct {
+// reading is what one scrape reads of the loops. It reads each loop once, because that takes the
+// loop's locks. A server that does not lead shows the zero values, so that a series does not vanish
+// when leadership moves.
+type reading struct {
 	broker   broker.Stats
 	apply    apply.Stats
 	schedule schedule.Stats
 	runners  runners.Stats
 	link     link.Stats
+	fleet    fleet.Stats
+	decided  *size.Decisions
 }
 
-func readingsOf(l *loops) *readings {
-	r := &readings{broker: l.broker.Stats(), apply: l.apply.Stats(), schedule: l.schedule.Stats(), link: l.link.Stats()}
-	// Tests have servers without a loop that hands out runners.
-	if l.runners != nil {
+func read(l *loops) *reading {
+	if l == nil {
+		return &reading{}
+	}
+	r := &reading{
+		broker: l.broker.Stats(), apply: l.apply.Stats(), schedule: l.schedule.Stats(),
+		link: l.link.Stats(), fleet: l.fleet.Stats(), decided: l.fleet.Decisions(),
+	}
+	if l.runners != nil { // as in tests
 		r.runners = l.runners.Stats()
 	}
 	return r
 }
 
-// figures are the metrics of the loops without labels. A server that does not lead shows all of
-// them as 0, so that a series does not vanish when leadership moves.
-func figures() []figure {
-	return []figure{
-		gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", func(r *readings) float64 { return float64(r.broker.Ready) }),
-		gauge("muster_evals_out", "Evaluations that are out with a scheduling worker.", func(r *readings) float64 { return float64(r.broker.Out) }),
-		gauge("muster_evals_delayed", "Evaluations that wait for a time.", func(r *readings) float64 { return float64(r.broker.Delayed) }),
-		gauge("muster_evals_blocked", "Evaluations that wait for room.", func(r *readings) float64 { return float64(r.broker.Blocked) }),
-		gauge("muster_evals_parked", "Evaluations parked by a fact.", func(r *readings) float64 { return float64(r.broker.Parked) }),
-		counter("muster_evals_delivered_total", "Evaluations handed to scheduling workers.", func(r *readings) float64 { return float64(r.broker.Delivered) }),
-		counter("muster_evals_nacked_total", "Evaluations given back, time-outs included.", func(r *readings) float64 { return float64(r.broker.Nacked) }),
-		counter("muster_evals_woken_total", "Blocked evaluations woken because room grew.", func(r *readings) float64 { return float64(r.broker.Woken) }),
-		counter("muster_eval_wait_seconds_total", "Time that evaluations waited for a worker, summed.", func(r *readings) float64 { return r.broker.Waited.Seconds() }),
-		counter("muster_eval_run_seconds_total", "Time that evaluations were out with a worker, summed.", func(r *readings) float64 { return r.broker.Ran.Seconds() }),
-		counter("muster_reservations_total", "Times that room was reserved for work that others had passed for too long.", func(r *readings) float64 { return float64(r.broker.Reserved) }),
-		counter("muster_placements_yielded_total", "Placements refused because work of higher priority comes first.", func(r *readings) float64 { return float64(r.apply.Yielded) }),
-		counter("muster_placements_refused_total", "Placements and stops refused, for any reason.", func(r *readings) float64 { return float64(r.apply.Refusals) }),
-		counter("muster_plan_parts_odd_total", "Parts of plans that a node refused although nothing had changed there.", func(r *readings) float64 { return float64(r.apply.Odd) }),
-		counter("muster_plans_total", "Plans answered by the applier.", func(r *readings) float64 { return float64(r.apply.Plans) }),
-		counter("muster_plans_partial_total", "Plans of which some was refused.", func(r *readings) float64 { return float64(r.apply.Partial) }),
-		counter("muster_plans_refused_total", "Plans of which all was refused.", func(r *readings) float64 { return float64(r.apply.Refused) }),
-		counter("muster_plan_batches_total", "Log entries that plans were committed in.", func(r *readings) float64 { return float64(r.apply.Batches) }),
-		counter("muster_placements_total", "Members placed.", func(r *readings) float64 { return float64(r.apply.Placements) }),
-		counter("muster_plan_wait_seconds_total", "Time that plans waited for the log, summed.", func(r *readings) float64 { return r.apply.Waits.Seconds() }),
-		counter("muster_planning_seconds_total", "Time spent planning, summed over workers.", func(r *readings) float64 { return r.schedule.Planning.Seconds() }),
-		counter("muster_claims_total", "Claims of runners that were answered.", func(r *readings) float64 { return float64(r.runners.Claims) }),
-		counter("muster_claims_hit_total", "Claims that found a runner warm.", func(r *readings) float64 { return float64(r.runners.Hits) }),
-		counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", func(r *readings) float64 { return float64(r.runners.Refused) }),
-		counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", func(r *readings) float64 { return r.runners.Wait.Sum }),
-		counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", func(r *readings) float64 { return r.runners.Start.Sum }),
-		gauge("muster_links", "Nodes that the server keeps a link to.", func(r *readings) float64 { return float64(r.link.Nodes) }),
-		gauge("muster_links_up", "Links that are up.", func(r *readings) float64 { return float64(r.link.Up) }),
-		counter("muster_link_dials_total", "Connections opened to agents.", func(r *readings) float64 { return float64(r.link.Dials) }),
-		counter("muster_agent_starts_total", "Agents started again.", func(r *readings) float64 { return float64(r.link.AgentStarts) }),
-		counter("muster_reports_total", "Reports received from agents.", func(r *readings) float64 { return float64(r.link.Reports) }),
-		counter("muster_output_shipped_bytes_total", "Output brought from nodes to the blob store.", func(r *readings) float64 { return float64(r.link.ShippedBytes) }),
-		counter("muster_output_ship_faults_total", "Tries to ship output that did not succeed.", func(r *readings) float64 { return float64(r.link.ShipFaults) }),
+// send takes one metric without labels.
+type send = func(name, help string, v float64)
+
+// figures passes on the loops' metrics without labels.
+func (r *reading) figures(gauge, counter send) {
+	for _, loop := range []interface{ Metrics(gauge, counter send) }{&r.broker, &r.apply, &r.schedule, &r.runners, &r.link, &r.fleet} {
+		loop.Metrics(gauge, counter)
 	}
 }
 
@@ -113,48 +76,46 @@ func (s *Server) measure(r prometheus.Registerer) {
 	}
 	s.times = newTimes(names)
 	s.times.register(r)
-	r.MustRegister(&collector{&s.stats, figures(), s.state, s.raft.Now, names})
+	r.MustRegister(newCollector(&s.stats, s.state, s.raft.Now, names))
 }
 
-// collector collects the metrics of the loops for Prometheus. Scrapes may overlap: it has no data
-// of its own.
+// collector collects the metrics of the loops for Prometheus. Scrapes may overlap: its fields never
+// change.
 type collector struct {
-	stats   *loopStats
-	figures []figure
-	state   source
-	clock   clock.Clock // the log's
+	stats *loopStats
+	state source
+	clock clock.Clock // the log's
 	// providers are those of the configuration. Their counters are shown from the start, at 0: an
 	// alert on an increase needs the first value.
 	providers []muster.ProviderName
+	// descs describe the metrics without labels, by name.
+	descs map[string]*prometheus.Desc
+}
+
+func newCollector(stats *loopStats, src source, now clock.Clock, providers []muster.ProviderName) *collector {
+	c := &collector{stats, src, now, providers, map[string]*prometheus.Desc{}}
+	describe := func(name, help string, _ float64) { c.descs[name] = prometheus.NewDesc(name, help, nil, nil) }
+	(&reading{}).figures(describe, describe)
+	return c
 }
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, f := range c.figures {
-		ch <- f.desc
+	for _, d := range c.descs {
+		ch <- d
 	}
-	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descNotices, descOverdue, descProbeAge, descBudgetAlert, rolloutsDesc} {
+	for _, d := range []*prometheus.Desc{descBoots, descDisappeared, descOperations, descBlocks, descProbeAge, descBudgetAlert, rolloutsDesc} {
 		ch <- d
 	}
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	l := c.stats.now.Load()
-	r := &readings{}
-	if l != nil {
-		r = readingsOf(l)
+	r := read(c.stats.now.Load())
+	of := func(kind prometheus.ValueType) send {
+		return func(name, _ string, v float64) { ch <- prometheus.MustNewConstMetric(c.descs[name], kind, v) }
 	}
-	for _, f := range c.figures {
-		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.of(r))
-	}
-	// Without loops the zero values are sent.
-	var st fleet.Stats
-	var decided *size.Decisions
-	var contact func(muster.NodeID) (link.Usage, bool)
-	if l != nil {
-		st, decided, contact = l.fleet.Stats(), l.fleet.Decisions(), l.link.Usage
-	}
-	c.collectFleet(ch, &st, decided)
-	c.collectProbes(ch, contact)
+	r.figures(of(prometheus.GaugeValue), of(prometheus.CounterValue))
+	c.collectFleet(ch, &r.fleet, r.decided)
+	c.collectProbes(ch, r.link.Heard)
 	collectRollouts(ch, c.state.Latest())
 }
 
@@ -163,8 +124,6 @@ var (
 	descDisappeared = prometheus.NewDesc("muster_disappearances_total", "Instances that were gone without being asked to, by the stage of their node.", []string{"stage"}, nil)
 	descOperations  = prometheus.NewDesc("muster_provider_operations_total", "What providers were asked, by result; creates and destroys by instance.", []string{"provider", "operation", "result"}, nil)
 	descBlocks      = prometheus.NewDesc("muster_blocks", "Scopes of which a provider has said no, and which are not asked for now, by the narrowest part that they name.", []string{"provider", "scope"}, nil)
-	descNotices     = prometheus.NewDesc("muster_spot_notices_total", "Notices that the cloud is about to take an instance.", nil, nil)
-	descOverdue     = prometheus.NewDesc("muster_nodes_overdue", "Nodes whose destroying takes too long.", nil, nil)
 	descProbeAge    = prometheus.NewDesc("muster_probe_age_seconds", "How long nothing has come from the agents of nodes that serve or drain: of the median one, and of the worst.", []string{"of"}, nil)
 	descBudgetAlert = prometheus.NewDesc("muster_pool_budget_alert", "80 or 100 if so much in a hundred of one of the pool's budgets is used, else 0.", []string{"pool"}, nil)
 )
@@ -193,8 +152,6 @@ func (c *collector) collectFleet(ch chan<- prometheus.Metric, st *fleet.Stats, d
 	for _, s := range []muster.NodeStage{muster.NodeBooting, muster.NodeAdopted, muster.NodeServing, muster.NodeDraining} {
 		send(descDisappeared, prometheus.CounterValue, float64(st.Disappeared[s]), string(s))
 	}
-	send(descNotices, prometheus.CounterValue, float64(st.Notices))
-	send(descOverdue, prometheus.GaugeValue, float64(st.Overdue))
 
 	// Labels that have no count yet are sent as 0, so the counts are collected here first.
 	type series struct {
@@ -245,20 +202,17 @@ func resultOf(kind muster.FaultKind) string { return cmp.Or(string(kind), "succe
 
 // collectProbes sends how long ago agents were heard from. Silence of an agent that this server
 // never heard from counts from the start of the leadership: a new leader must not report the
-// silence of its predecessor.
-func (c *collector) collectProbes(ch chan<- prometheus.Metric, contact func(muster.NodeID) (link.Usage, bool)) {
+// silence of its predecessor. heard has the linked nodes; nil while this server does not lead.
+func (c *collector) collectProbes(ch chan<- prometheus.Metric, heard map[muster.NodeID]muster.Time) {
 	snap, now := c.state.Latest(), c.clock.Now()
 	var ages []time.Duration
-	if contact != nil {
+	if heard != nil {
 		snap.LiveNodes(func(n *state.Node) bool {
 			if n.Stage != muster.NodeServing && n.Stage != muster.NodeDraining {
 				return true
 			}
-			heard := max(snap.Meta().LeaderSince, n.Joined)
-			if u, ok := contact(n.ID); ok {
-				heard = max(heard, u.Heard)
-			}
-			ages = append(ages, max(now.Sub(heard), 0))
+			since := max(snap.Meta().LeaderSince, n.Joined, heard[n.ID])
+			ages = append(ages, max(now.Sub(since), 0))
 			return true
 		})
 	}

@@ -64,7 +64,7 @@ func BenchmarkScrape(b *testing.B) {
 	s := &loopStats{}
 	s.set(l)
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{s, figures(), log, log.Now, nil})
+	r.MustRegister(newCollector(s, log, log.Now, nil))
 	for b.Loop() {
 		_, err := r.Gather()
 		must(err)

@@ -96,7 +96,7 @@ func newMeasured(t *testing.T, seed uint64) *measured {
 	m := &measured{play: s, times: newTimes([]muster.ProviderName{"fake"})}
 	m.registry = metrics.New(metrics.Config{State: s.Cluster().Log, Clock: s.Cluster().Log.Now, Version: "test"}).Registry()
 	m.times.register(m.registry)
-	m.registry.MustRegister(&collector{&m.stats, figures(), s.Cluster().Log, s.Cluster().Log.Now, []muster.ProviderName{"fake"}}, newBreakers(s.Cluster().Log.Latest, s.Cluster().Log.Now))
+	m.registry.MustRegister(newCollector(&m.stats, s.Cluster().Log, s.Cluster().Log.Now, []muster.ProviderName{"fake"}), newBreakers(s.Cluster().Log.Latest, s.Cluster().Log.Now))
 	return m
 }
 
@@ -174,9 +174,8 @@ func expected() []string {
 			out = append(out, fmt.Sprintf(label, v))
 		}
 	}
-	for _, f := range figures() {
-		out = append(out, regexp.MustCompile(`fqName: "(\w+)"`).FindStringSubmatch(f.desc.String())[1])
-	}
+	add := func(name, _ string, _ float64) { out = append(out, name) }
+	(&reading{}).figures(add, add)
 	return out
 }
 

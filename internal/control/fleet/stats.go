@@ -34,6 +34,13 @@ type Stats struct {
 	Operations []Operation
 }
 
+// Metrics calls gauge or counter with each figure that is a metric without labels. A server that
+// does not lead calls it on the zero value.
+func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
+	counter("muster_spot_notices_total", "Notices that the cloud is about to take an instance.", float64(s.Notices))
+	gauge("muster_nodes_overdue", "Nodes whose destroying takes too long.", float64(s.Overdue))
+}
+
 // Operation is how often one operation of a provider had one result. An empty result means success.
 type Operation struct {
 	Provider muster.ProviderName

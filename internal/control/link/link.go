@@ -426,6 +426,20 @@ type Stats struct {
 	ShippedBytes, ShipFaults, Inputs uint64
 	Grants                           uint64
 	Probes                           uint64
+	// Heard is when the agent of each linked node was last heard; 0 means not under this leader.
+	Heard map[muster.NodeID]muster.Time
+}
+
+// Metrics calls gauge or counter with each figure that is a metric. A server that does not lead
+// calls it on the zero value.
+func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
+	gauge("muster_links", "Nodes that the server keeps a link to.", float64(s.Nodes))
+	gauge("muster_links_up", "Links that are up.", float64(s.Up))
+	counter("muster_link_dials_total", "Connections opened to agents.", float64(s.Dials))
+	counter("muster_agent_starts_total", "Agents started again.", float64(s.AgentStarts))
+	counter("muster_reports_total", "Reports received from agents.", float64(s.Reports))
+	counter("muster_output_shipped_bytes_total", "Output brought from nodes to the blob store.", float64(s.ShippedBytes))
+	counter("muster_output_ship_faults_total", "Tries to ship output that did not succeed.", float64(s.ShipFaults))
 }
 
 type stats struct {
@@ -445,9 +459,11 @@ func (l *Link) Stats() Stats {
 		nodes = append(nodes, nl)
 	}
 	l.mu.Unlock()
-	s.Nodes = len(nodes)
+	s.Nodes, s.Heard = len(nodes), make(map[muster.NodeID]muster.Time, len(nodes))
 	for _, nl := range nodes {
-		if nl.contactNow().Up {
+		c := nl.contactNow()
+		s.Heard[nl.id] = c.Heard
+		if c.Up {
 			s.Up++
 		}
 	}

@@ -10,6 +10,16 @@ type Stats struct {
 	Wait, Start Times
 }
 
+// Metrics calls gauge or counter with each figure that is a metric. A server that does not lead
+// calls it on the zero value.
+func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
+	counter("muster_claims_total", "Claims of runners that were answered.", float64(s.Claims))
+	counter("muster_claims_hit_total", "Claims that found a runner warm.", float64(s.Hits))
+	counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", float64(s.Refused))
+	counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", s.Wait.Sum)
+	counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", s.Start.Sum)
+}
+
 // Times is a histogram. Counts[i] is how many observations were at most Bounds[i] and above the
 // bound before it; the last count has those above all bounds.
 type Times struct {

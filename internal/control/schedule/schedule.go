@@ -117,6 +117,12 @@ type Stats struct {
 	Planning time.Duration
 }
 
+// Metrics calls gauge or counter with each figure that is a metric. A server that does not lead
+// calls it on the zero value.
+func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
+	counter("muster_planning_seconds_total", "Time spent planning, summed over workers.", s.Planning.Seconds())
+}
+
 // New makes the workers. It starts nothing.
 func New(cfg Config) (*Scheduler, error) {
 	if cfg.State == nil || cfg.Queue == nil || cfg.Submit == nil {
