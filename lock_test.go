@@ -3,6 +3,7 @@ package muster_test
 import (
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"maps"
 	"slices"
@@ -18,7 +19,7 @@ var blockingUnderLocks = map[string]string{
 
 // A mutex that is held while a file is read, a line is logged or a server is asked stops everybody who
 // wants it for as long as the disk, or the reader of the log, takes. This test sees what stands between
-// Lock and Unlock in one function, and all of a function whose name ends in Locked; what is called
+// Lock and Unlock in one function, and all of a function whose name ends in Locked; what else is called
 // from there it does not see.
 func TestNoLockIsHeldAcrossFilesOrLogs(t *testing.T) {
 	seen := map[string]bool{}
@@ -32,11 +33,9 @@ func TestNoLockIsHeldAcrossFilesOrLogs(t *testing.T) {
 				continue
 			}
 			name := s.dir + "." + f.Name.Name
-			held := map[string]bool{}
-			if strings.HasSuffix(f.Name.Name, "Locked") {
-				held["the caller's lock"] = true
-			}
-			found := heldAcross(s.fset, f.Body.List, held)
+			// A function with this ending is called with a mutex held.
+			locked := strings.HasSuffix(f.Name.Name, "Locked")
+			found := heldAcross(s.fset, f.Body.List, map[string]bool{"its caller's mutex": locked})
 			ast.Inspect(f.Body, func(n ast.Node) bool {
 				if lit, ok := n.(*ast.FuncLit); ok {
 					found = append(found, heldAcross(s.fset, lit.Body.List, map[string]bool{})...)
@@ -58,16 +57,15 @@ func TestNoLockIsHeldAcrossFilesOrLogs(t *testing.T) {
 	}
 }
 
-// heldAcross walks statements in order, with the mutexes that are held when they begin.
+// heldAcross walks statements in order, with the mutexes that are held when they begin. A deferred
+// call runs while a mutex is held if the Unlock of that mutex was deferred before it.
 func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (found []string) {
-	// deferred says that a mutex is unlocked by a deferred call.
-	deferred := false
 	for _, st := range list {
 		if what, mutex := lockCall(st); what != "" {
-			if _, is := st.(*ast.DeferStmt); is {
-				deferred = true
-			} else {
+			if _, deferred := st.(*ast.DeferStmt); !deferred {
 				held[mutex] = what == "Lock"
+			} else if what == "Unlock" {
+				held[untilReturn+mutex] = held[mutex]
 			}
 			continue
 		}
@@ -88,27 +86,43 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 			}
 			continue
 		case *ast.ForStmt:
+			found = append(found, blocking(fset, held, st.Init, st.Cond, st.Post)...)
 			inner(st.Body)
 			continue
 		case *ast.RangeStmt:
+			found = append(found, blocking(fset, held, st.X)...)
 			inner(st.Body)
 			continue
 		case *ast.SwitchStmt:
+			found = append(found, blocking(fset, held, st.Init, st.Tag)...)
 			found = append(found, inCases(fset, st.Body, held)...)
 			continue
 		case *ast.TypeSwitchStmt:
+			found = append(found, blocking(fset, held, st.Init, st.Assign)...)
 			found = append(found, inCases(fset, st.Body, held)...)
 			continue
 		case *ast.SelectStmt:
 			found = append(found, inCases(fset, st.Body, held)...)
 			continue
 		case *ast.LabeledStmt:
-			found = append(found, heldAcross(fset, []ast.Stmt{st.Stmt}, maps.Clone(held))...)
+			found = append(found, heldAcross(fset, []ast.Stmt{st.Stmt}, held)...)
 			continue
 		case *ast.DeferStmt:
-			// It runs before what was deferred earlier: an Unlock, if the mutex is still held here.
-			if lit, ok := st.Call.Fun.(*ast.FuncLit); ok && deferred {
-				found = append(found, heldAcross(fset, lit.Body.List, maps.Clone(held))...)
+			late := map[string]bool{}
+			for m, is := range held {
+				if mutex, ok := strings.CutPrefix(m, untilReturn); ok {
+					late[mutex] = is
+				}
+			}
+			if lit, ok := st.Call.Fun.(*ast.FuncLit); ok {
+				for mutex := range unlocks(lit.Body) {
+					if held[mutex] {
+						late[mutex], held[untilReturn+mutex] = true, true
+					}
+				}
+				found = append(found, heldAcross(fset, lit.Body.List, late)...)
+			} else {
+				found = append(found, blocking(fset, late, st.Call)...)
 			}
 			continue
 		case *ast.GoStmt:
@@ -119,13 +133,36 @@ func heldAcross(fset *token.FileSet, list []ast.Stmt, held map[string]bool) (fou
 	return found
 }
 
-// inCases walks the cases of a switch or a select.
+// untilReturn marks, before the name of a mutex, that a deferred Unlock releases it.
+const untilReturn = "until return: "
+
+// unlocks are the mutexes that a body unlocks.
+func unlocks(body *ast.BlockStmt) map[string]bool {
+	out := map[string]bool{}
+	ast.Inspect(body, func(n ast.Node) bool {
+		if st, ok := n.(ast.Stmt); ok {
+			if what, mutex := lockCall(st); what == "Unlock" {
+				out[mutex] = true
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// inCases walks the cases of a switch, a type switch or a select.
 func inCases(fset *token.FileSet, body *ast.BlockStmt, held map[string]bool) (found []string) {
 	for _, c := range body.List {
 		switch c := c.(type) {
 		case *ast.CaseClause:
+			for _, e := range c.List {
+				found = append(found, blocking(fset, held, e)...)
+			}
 			found = append(found, heldAcross(fset, c.Body, maps.Clone(held))...)
 		case *ast.CommClause:
+			if c.Comm != nil {
+				found = append(found, blocking(fset, held, c.Comm)...)
+			}
 			found = append(found, heldAcross(fset, c.Body, maps.Clone(held))...)
 		}
 	}
@@ -171,7 +208,7 @@ func dotted(e ast.Expr) string {
 func blocking(fset *token.FileSet, held map[string]bool, nodes ...ast.Node) (found []string) {
 	var mutex string
 	for m, is := range held {
-		if is {
+		if is && !strings.HasPrefix(m, untilReturn) {
 			mutex = m
 		}
 	}
@@ -206,7 +243,7 @@ func touches(call string) bool {
 	}
 	of, fn := parts[len(parts)-2], parts[len(parts)-1]
 	switch of {
-	case "log", "logger", "slog":
+	case "log", "logger", "slog", "Logger":
 		return slices.Contains([]string{"Debug", "Info", "Warn", "Error"}, fn)
 	case "os":
 		return !slices.Contains([]string{"IsNotExist", "IsExist", "Getpid", "SameFile", "FileMode", "NewSyscallError", "Getenv", "Geteuid", "Getuid", "NewFile", "Exit"}, fn)
@@ -216,4 +253,33 @@ func touches(call string) bool {
 		return fn == "Do" || fn == "Get"
 	}
 	return false
+}
+
+// TestHeldAcrossSeesDeferredCallsAndCases checks the walk on small functions.
+func TestHeldAcrossSeesDeferredCallsAndCases(t *testing.T) {
+	for body, want := range map[string]int{
+		`mu.Lock(); defer mu.Unlock(); defer log.Info("")`:                           1,
+		`mu.Lock(); defer mu.Unlock(); defer func() { log.Info("") }()`:              1,
+		`mu.Lock(); defer func() { log.Info("") }(); defer mu.Unlock()`:              0,
+		`mu.Lock(); defer mu.Unlock(); defer func() { mu.Unlock(); log.Info("") }()`: 0,
+		`mu.Lock(); defer func() { log.Info(""); mu.Unlock() }()`:                    1,
+		`mu.Lock(); defer func() { mu.Unlock() }(); defer log.Info("")`:              1,
+		`mu.Lock(); select { case <-c: log.Info(""); default: }; mu.Unlock()`:        1,
+		`mu.Lock(); select { case <-c: mu.Unlock(); log.Info("") }`:                  0,
+		`mu.Lock(); switch v.(type) { case int: log.Info("") }; mu.Unlock()`:         1,
+		`mu.Lock(); switch { case true: log.Info("") }; mu.Unlock()`:                 1,
+		`mu.Lock(); a: for { log.Info(""); break a }; mu.Unlock()`:                   1,
+		`mu.Lock(); for _, f := range os.ReadDir(".") { f() }; mu.Unlock()`:          1,
+		`mu.Lock(); mu.Unlock(); select { case <-c: log.Info("") }`:                  0,
+		`if true { mu.Lock(); defer mu.Unlock() }; for os.Remove("") == nil { f() }`: 0,
+	} {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, "f.go", "package p\nfunc f() { "+body+" }", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := heldAcross(fset, f.Decls[0].(*ast.FuncDecl).Body.List, map[string]bool{}); len(got) != want {
+			t.Errorf("%s: found %q, want %d", body, got, want)
+		}
+	}
 }
