@@ -180,7 +180,7 @@ func TestFrozen(t *testing.T) {
 	d.Frozen = true
 	r.must(set(d))
 	r.until("u-1-1", muster.AllocRunning)
-	r.eventually("it is told in the log", func() bool { return strings.Contains(r.log.String(), "goes on") })
+	r.eventually("it is told in the log", func() bool { return strings.Contains(r.log.String(), "should be frozen is running") })
 	if r.report("u-1-1").Frozen {
 		t.Error("it says that it stands")
 	}
