@@ -195,6 +195,7 @@ func (n *node) output(id muster.AllocID, stream string) string {
 	return string(b)
 }
 
+// Case N15.
 func TestKilledAgentLosesNothing(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)
@@ -340,7 +341,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	}
 }
 
-// TERM, grace, KILL.
+// Cases N16 and L7: TERM, grace, KILL.
 func TestStopOfWorkThatIgnoresTerm(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)

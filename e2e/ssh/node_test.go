@@ -107,7 +107,7 @@ func TestHostsThatFail(t *testing.T) {
 	s.until("why is seen", shows("no contact for 20s", "node", "show", only.Node))
 	s.until("it has begun", func() bool { b, _ := os.ReadFile(ticks); return strings.HasSuffix(string(b), "2\n") })
 
-	// The host comes back as another node, cleared of what was there. It is the only one that is free.
+	// N5: the host comes back as another node, cleared of what was there. It is the only one that is free.
 	l.link(long, "up")
 	submit("late", 1, "", waits)
 	s.until("the host is in use again", func() bool { return len(s.running("late")) == 1 })

@@ -41,14 +41,14 @@ func TestStaticHosts(t *testing.T) {
 	s := serve(t, staticProvider("lab", keyFile, lines)+staticProvider("stranger", keyFile, hostLine("wrong", wrong, hosts[0].HostKeys[0])),
 		"- {name: lab, provider: lab, grace: 20s, boot_timeout: 30s, idle_timeout: 10m, boot_probe: {command: 'test -d /var/lib/muster'}}")
 
-	// Good hosts pass the check of their provider; one with another key does not, and the reason is told in words.
+	// O3: good hosts pass the check of their provider; one with another key does not, and the reason is told in words.
 	if out, status := s.run("provider", "check", "lab"); status != 0 || !strings.Contains(out, "provider lab works") {
 		t.Errorf("check of lab: %d\n%s", status, out)
 	}
 	if out, status := s.run("provider", "check", "stranger", "--timeout", "5s"); status != 1 || !strings.Contains(out, "host key of "+wrong.Address) || !strings.Contains(out, "expected ssh-ed25519") {
 		t.Errorf("check of stranger: %d\n%s", status, out)
 	}
-	// Not one command was run there.
+	// L9: not one command was run there.
 	if entries, err := os.ReadDir(l.kept(wrong)); err != nil || len(entries) != 0 {
 		t.Errorf("on the host with the wrong key: %v, %v", entries, err)
 	}

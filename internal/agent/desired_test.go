@@ -69,6 +69,7 @@ func TestEnvironmentIsCleanAndTellsTheMember(t *testing.T) {
 	}
 }
 
+// Case N16, as are the next two.
 func TestStop(t *testing.T) {
 	rt := newPlayed()
 	r := newRig(t, rt, "")

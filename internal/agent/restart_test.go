@@ -120,7 +120,7 @@ func TestKilledWhileItBegan(t *testing.T) {
 	if rt.started("u-0-1") != 0 {
 		t.Error("it was started before a set asked for it")
 	}
-	// Nobody may take it for one that runs.
+	// R21: nobody may take it for one that runs.
 	if got := r.report("u-0-1"); got.Status != muster.AllocStarting {
 		t.Errorf("before it is begun again it is reported as %+v", got)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/musterhq/muster/api"
 )
 
-// What a server shows of its configuration has no credentials of clouds in it.
+// S-M1: what a server shows of its configuration has no credentials of clouds in it.
 func TestMaskedConfigHasNoSecrets(t *testing.T) {
 	c := &api.ServerConfig{
 		Providers:  []api.ProviderSpec{{Name: "cloud", Type: api.ProviderExec, Command: []string{"/bin/cloud", "--key=very-secret"}, Env: map[string]string{"KEY": "very-secret"}}},

@@ -58,7 +58,7 @@ func answers(t *testing.T, l *Listener) error {
 	return err
 }
 
-// Whoever holds many connections, idle or with requests that never end, keeps nobody out and takes no more than the bound.
+// S-H8: whoever holds many connections, idle or with requests that never end, keeps nobody out and takes no more than the bound.
 func TestConnectionsThatServeNobodyMakeRoom(t *testing.T) {
 	l, _ := served(t, minimum)
 	for i := range 10 * minimum {

@@ -20,7 +20,7 @@ import (
 // attackFlag: attacks by numbers have their full size, and tell what they came to.
 var attackFlag = flag.Bool("faults.attack", false, "floods of their full size")
 
-// A past defect: without any token, whoever opened a few hundred connections ended the server, which stayed down.
+// S-H8: without any token, whoever opened a few hundred connections ended the server, which stayed down.
 func TestConnectionsWithoutToken(t *testing.T) {
 	t.Parallel()
 	idle, slow, asks := 400, 40, 50

@@ -93,7 +93,7 @@ func (l *liar) between(t *testing.T, socket string) {
 	})
 }
 
-// A past defect: a node that was taken over exhausted the server by reports: hundreds of thousands of digests or of allocations that
+// S-H5: a node that was taken over exhausted the server by reports: hundreds of thousands of digests or of allocations that
 // nobody knows, and one that never ends. The server refuses them, stays quick and small, and ends when it is told to.
 func TestLyingNode(t *testing.T) {
 	t.Parallel()

@@ -189,7 +189,7 @@ func TestPoseidonClient(t *testing.T) {
 		t.Errorf("left is %s", raw)
 	}
 
-	// More memory than there is: this one ends as it does; the runner stays.
+	// More memory than there is: this one ends as it does; the runner stays (P12).
 	said := c.start(runner, "dd if=/dev/zero of=/dev/null bs=200M count=1", false).until("exit")
 	if said["error"] != "" || said["exit"] != "137" {
 		t.Errorf("%q", said)

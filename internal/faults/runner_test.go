@@ -366,7 +366,7 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 	init := h.initOf(a)
 	before := h.counts("e")
 
-	// The same counts, and what ran goes on.
+	// R20: the same counts, and what ran goes on.
 	h.kill()
 	h.start()
 	if after := h.counts("e"); after != before {
@@ -377,7 +377,7 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 	}
 	h.checkLasting(a, "long")
 
-	// Killed in the middle of claims. What clients were told is checked as one history; whoever asks once and never
+	// R19: killed in the middle of claims. What clients were told is checked as one history; whoever asks once and never
 	// again, and may have been given a runner without hearing of it, loses it in time.
 	var said history
 	var wg sync.WaitGroup
@@ -395,7 +395,7 @@ func TestRunnersServerAndAgentKilled(t *testing.T) {
 		h.kill()
 		h.start()
 	}
-	// And the agent, with the link to it.
+	// R1, R23: and the agent, with the link to it.
 	dir := h.instanceOf(a)
 	agent := h.theAgent(dir)
 	if err := agent.Kill(); err != nil {
@@ -439,7 +439,7 @@ func TestRunnersLost(t *testing.T) {
 	}
 	t.Logf("init killed: %v; %s", err, h.runner(a).Why)
 
-	// The node, with one that is claimed, two that are warm, and those that take their places.
+	// R21, R22: the node, with one that is claimed, two that are warm, and those that take their places.
 	b := h.claim(api.ClaimRequest{})
 	began := h.counts("e")
 	dir := h.instanceOf(b)

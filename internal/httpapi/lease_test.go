@@ -9,7 +9,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Pools and nodes show their lease; a node that is held has none.
+// F-U7: pools and nodes show their lease; a node that is held has none.
 func TestLeaseIsShown(t *testing.T) {
 	lease := api.Duration(time.Hour)
 	b := newBench(t, 1000, func(c *parts) {

@@ -298,7 +298,7 @@ func TestExplainJob(t *testing.T) {
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeHold})
 	b.propose(&state.NodeLaunching{ID: "n2", Token: "t2", Pool: "p", Reason: "for 4 members", Offering: b.state.Latest().Node("n1").Offering})
 	e = get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	// The log of this bench has a clock of its own, long before ours.
+	// F-U6: the log of this bench has a clock of its own, long before ours.
 	says(t, e.Text, "1 on hold", "1 launching", "Node n2 (big, 0.5 an hour) has been launching", "longer than the 0s that such nodes take")
 	if len(e.Coming) != 1 || e.Coming[0].Reason != "for 4 members" || e.Coming[0].Expected != nil || e.Expected != nil || len(e.Considered.Closed) != 2 {
 		t.Errorf("%+v", e)
@@ -329,7 +329,7 @@ func TestExplainNode(t *testing.T) {
 	}
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeDrain, Who: "ada", Reason: "kernel"})
 	says(t, explain().Text, "Intent: drain", "turned by ada: kernel", "It waits for the end of its last allocation", "after its last allocation: it is drained")
-	// The deadline of a drain.
+	// F-U7: the deadline of a drain.
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeDrain, Who: "ada", Reason: "kernel", Until: muster.At(time.Now().Add(time.Hour))})
 	if e = explain(); e.EndsAt == nil {
 		t.Error("no end of a drain with a deadline")
@@ -338,7 +338,7 @@ func TestExplainNode(t *testing.T) {
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeHold, Who: "ada", Until: muster.At(time.Now().Add(time.Hour))})
 	says(t, explain().Text, "takes no new work because of its intent, hold", "not while it is held, for another 1h0m0s")
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeRun}, &state.NodeHealthChanged{ID: "n1", Health: muster.NodeLost, Reason: "silent"}, &state.PoolTripped{Pool: "p", Reason: "too many"})
-	// Members on a node that is lost.
+	// F-U5: members on a node that is lost.
 	job := get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
 	says(t, job.Text, "2 of its members may be lost: node n1 is lost: silent.")
 	alloc := get[api.Alloc](b, "/v1/allocations/"+string(muster.NewAllocID(uid, 0, 1)))
@@ -359,7 +359,7 @@ func TestExplainNode(t *testing.T) {
 	if n := get[api.Node](b, "/v1/nodes/n2"); n.BootError == "" {
 		t.Errorf("%+v", n)
 	}
-	// One that serves has none any more.
+	// F-U7: one that serves has none any more.
 	b.propose(&state.NodeJoined{ID: "n2"})
 	if n := get[api.Node](b, "/v1/nodes/n2"); n.Stage != "serving" || n.BootError != "" {
 		t.Errorf("%+v", n)

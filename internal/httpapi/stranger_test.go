@@ -61,7 +61,7 @@ func (c watchedConn) SetWriteDeadline(at time.Time) error {
 	return c.Conn.SetWriteDeadline(at)
 }
 
-// A client without a token keeps a connection for a short while only, with a body that never ends or an answer that it never reads.
+// S-H8: a client without a token keeps a connection for a short while only, with a body that never ends or an answer that it never reads.
 func TestRefusedRequestsEnd(t *testing.T) {
 	b := newBench(t, 16)
 	for _, path := range []string{"/v1/jobs", "/openapi.json"} {

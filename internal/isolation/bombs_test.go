@@ -45,7 +45,7 @@ func TestForkBomb(t *testing.T) {
 	})
 }
 
-// Whoever holds a claim, and the job itself, can fill a sandbox with processes and then send requests. Its init must go on, with threads
+// S-H2: whoever holds a claim, and the job itself, can fill a sandbox with processes and then send requests. Its init must go on, with threads
 // that the limit has room for beside the processes that were asked for.
 func TestFullSandboxAnswers(t *testing.T) {
 	everywhere(t, func(n *node) {
@@ -64,7 +64,7 @@ func TestFullSandboxAnswers(t *testing.T) {
 	})
 }
 
-// Whoever holds a claim can fill a sandbox with processes until its init finds no thread for the next request, and ends. That is not the node's fault.
+// S-H2: whoever holds a claim can fill a sandbox with processes until its init finds no thread for the next request, and ends. That is not the node's fault.
 func TestInitWithoutThreads(t *testing.T) {
 	everywhere(t, func(n *node) {
 		c := n.config("sh", "-c", "bomb() { sleep 600 & bomb | bomb & }; (bomb) & exec sleep 600")

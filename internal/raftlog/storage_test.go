@@ -72,7 +72,7 @@ func check(t *testing.T, c Config, confirmed []string) {
 	r.mustStop(t)
 }
 
-// Who holds all descriptors must not end the server: a snapshot that cannot be begun for want of them is taken later.
+// S-H8: who holds all descriptors must not end the server: a snapshot that cannot be begun for want of them is taken later.
 func TestSnapshotWaitsForDescriptors(t *testing.T) {
 	for _, shortage := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
 		dir := t.TempDir()

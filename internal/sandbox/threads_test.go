@@ -59,7 +59,7 @@ func limitThreads(pid string) error {
 	return unix.Prlimit(number, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1}, nil)
 }
 
-// The holder of a claim can fill a sandbox with processes and then send any number of requests. Init must answer them with the
+// S-H2: the holder of a claim can fill a sandbox with processes and then send any number of requests. Init must answer them with the
 // threads that it has.
 func TestNoMoreThreads(t *testing.T) {
 	b := confined(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/images/unpack"
 )
 
-// A past defect: an image of 1.8 MB with 300,000 empty files took all inodes of a disk: others failed meanwhile. What is left for files counts as room.
+// S-M7: an image of 1.8 MB with 300,000 empty files took all inodes of a disk: others failed meanwhile. What is left for files counts as room.
 func TestRoomIsBoundedByInodes(t *testing.T) {
 	st := unix.Statfs_t{Files: 200_000, Ffree: 110_000}
 	if got := freeByFiles(&st); got != 100_000*unpack.PerEntry {

@@ -11,7 +11,7 @@ import (
 )
 
 // A sandbox that is found again is given the rest of its time, whatever the wall clock was set to since it was started: its
-// init was not started an hour ago, and not in an hour from now.
+// init was not started an hour ago, and not in an hour from now. (D20)
 func TestAgeAfterAStepOfTheClock(t *testing.T) {
 	st, ok := ReadStat(os.Getpid())
 	if !ok {

@@ -37,7 +37,7 @@ func fetchReal(t *testing.T, most int64, allow ...string) *Cache {
 	return s
 }
 
-// A past defect: an input's URL read any address that the node reaches: its own services, and where clouds
+// S-H3: an input's URL read any address that the node reaches: its own services, and where clouds
 // tell machines their secrets.
 func TestURLInputsReachNothingOfTheNode(t *testing.T) {
 	const secret = "the node's secret"
@@ -76,7 +76,7 @@ func TestURLInputsReachNothingOfTheNode(t *testing.T) {
 	}
 }
 
-// A past defect: a wrong digest was answered with the right one, with which the content could be had.
+// S-H3: a wrong digest was answered with the right one, with which the content could be had.
 func TestWrongDigestIsNotAnswered(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "content") }))
 	defer srv.Close()
@@ -86,7 +86,7 @@ func TestWrongDigestIsNotAnswered(t *testing.T) {
 	}
 }
 
-// A past defect: an input without end filled the disk of one node after the other.
+// S-H9: an input without end filled the disk of one node after the other.
 func TestURLInputsAreBounded(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		gets := 0

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flows of sandboxes are in the node's own table of connections. One that opened as many as it holds cut off the node.
+// S-H7: flows of sandboxes are in the node's own table of connections. One that opened as many as it holds cut off the node.
 func TestFlowsOfASandboxAreBounded(t *testing.T) {
 	const most, others = 32, 8
 	p := newPool(t, func(c *Config) { c.Flows = most })

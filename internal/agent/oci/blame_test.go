@@ -15,7 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/agent/contract"
 )
 
-// A past defect: what a runtime program says of an image's content was counted as a fault of the node, so that one job with a bad image took one
+// S-H1: what a runtime program says of an image's content was counted as a fault of the node, so that one job with a bad image took one
 // node after the other out of service. Whatever is in an image, the node is not to blame, and the image fails at once: one that makes the
 // runtime program hang would hold one of the node's few starts at a time, and be tried again for an hour.
 func TestBadImageIsNoFaultOfTheNode(t *testing.T) {

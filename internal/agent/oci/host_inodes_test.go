@@ -32,7 +32,7 @@ func hostInodes(t *testing.T, paths []string) map[string]unix.Stat_t {
 	return all
 }
 
-// Root of a sandbox changes owner, mode and times of everything that it sees. Nothing of the node's is among it:
+// S-C1: root of a sandbox changes owner, mode and times of everything that it sees. Nothing of the node's is among it:
 // crun changes the owner of what it is given for stdio at every start, and binds the node's devices where there is a
 // user namespace, so that a `chmod 000 /dev/null` inside used to take /dev/null from every program of the node.
 func TestRootInsideOwnsNothingOfTheNode(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A past defect: a file of 900 GB without one byte in it cost its owner nothing, and its copy the disk of
+// S-M2: a file of 900 GB without one byte in it cost its owner nothing, and its copy the disk of
 // one node after the other.
 func TestOutputsWithHolesAreBounded(t *testing.T) {
 	dir := t.TempDir()

@@ -276,7 +276,7 @@ func running(t *testing.T, mark string) bool {
 	return false
 }
 
-// A server restarted, with an offering no longer configured and a busy node.
+// Of case L4: a server restarted, with an offering no longer configured and a busy node.
 func TestFoundAgainByTheNextServer(t *testing.T) {
 	h, p := newHost(t)
 	i := create(t, p, intent(1, "small"))

@@ -227,7 +227,7 @@ func TestFilesAreListed(t *testing.T) {
 	}
 }
 
-// Names are those of `ls -l --literal`, which leaves out dot files and lists a link that it is given, not what the link leads to.
+// P10: names are those of `ls -l --literal`, which leaves out dot files and lists a link that it is given, not what the link leads to.
 func TestListingIsThatOfLs(t *testing.T) {
 	b, path, work, _ := inRunner(t)
 	for _, f := range []string{"d/x", "d/.hidden", ".cache/tool/x", ".profile"} {

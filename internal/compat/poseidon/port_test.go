@@ -100,7 +100,7 @@ func TestExposedPorts(t *testing.T) {
 	}
 }
 
-// A client that has closed its connection does not use the runner, whether or not the program inside closes the other side.
+// P9: a client that has closed its connection does not use the runner, whether or not the program inside closes the other side.
 func TestHalfClosedConnectionIsNoUse(t *testing.T) {
 	b, _, _, _ := inRunner(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -138,7 +138,7 @@ func TestHalfClosedConnectionIsNoUse(t *testing.T) {
 	}
 }
 
-// Connections that only the program inside holds are ended after some time, so that they do not use up all that a port may have.
+// P9: connections that only the program inside holds are ended after some time, so that they do not use up all that a port may have.
 func TestHalfClosedConnectionEnds(t *testing.T) {
 	b, _, _, _ := inRunner(t)
 	b.p.patience.halfClosed = 20 * time.Millisecond

@@ -96,7 +96,7 @@ func TestForeignPagesAndHostsAreRefused(t *testing.T) {
 	b.want(b.do("GET", "execution-environments", "", func(r *http.Request) { r.Host = "evil.example" }), 421, "")
 }
 
-// Clients do not retry, so a request that comes while the server starts is held, and not for ever.
+// P11: clients do not retry, so a request that comes while the server starts is held, and not for ever.
 func TestRequestsWaitForTheStart(t *testing.T) {
 	late := muster.Faultf(muster.FaultUnavailable, "the server is starting")
 	for _, starts := range []bool{true, false} {
@@ -215,7 +215,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	if s := spec(); s.Pool != "fast" || s.Resources.Pids != 99 || s.Alert.Below != 0.25 || *s.Warm.Target != 0 || *s.Warm.Min != 0 {
 		t.Errorf("%+v", s)
 	}
-	// Each PUT is a rollout, whatever it changes; what operators set is one only where it says how a runner runs.
+	// P6: each PUT is a rollout, whatever it changes; what operators set is one only where it says how a runner runs.
 	if now := b.state.Latest().Environment("default", "17").Version; now != version+1 {
 		t.Errorf("version %d became %d", version, now)
 	}
@@ -236,7 +236,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	}
 }
 
-// What clients set is the most that a runner may use; what is set aside for it is the operator's to say, and never more.
+// P5: what clients set is the most that a runner may use; what is set aside for it is the operator's to say, and never more.
 func TestMemoryThatIsSetAside(t *testing.T) {
 	b := newBench(t)
 	for _, c := range []struct {
@@ -326,7 +326,7 @@ func TestWrongEnvironments(t *testing.T) {
 			t.Errorf("%.100q: %d %s", body, a.StatusCode, a.body)
 		}
 	}
-	// CodeOcean sends the id of an environment in its body too, and Poseidon ignores what it does not know.
+	// P1: CodeOcean sends the id of an environment in its body too, and Poseidon ignores what it does not know.
 	b.want(b.do("PUT", "execution-environments/17", environ(func(m map[string]any) { m["id"], m["created_at"] = 17, "2020-01-01" })), 201, "")
 	b.want(b.do("DELETE", "execution-environments/17", ""), 204, "")
 	// A list may be null, as clients written in Go send an empty one.
@@ -540,7 +540,7 @@ func TestExecuteRequests(t *testing.T) {
 			t.Errorf("%s", a.body)
 		}
 	}
-	// Unknown, and not asked as a WebSocket.
+	// R9: unknown, and not asked as a WebSocket.
 	ws := []func(*http.Request){header("Connection", "Upgrade"), header("Upgrade", "websocket"), header("Sec-Websocket-Version", "13"), header("Sec-Websocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")}
 	b.want(b.do("GET", path+"/websocket?executionID=unknown", "", ws...), 404, "")
 	b.want(b.do("GET", path+"/websocket", "", ws...), 404, "")

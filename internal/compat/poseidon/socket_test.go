@@ -114,7 +114,7 @@ func (s *session) end() (r result) {
 	for r.last == "" {
 		m, more := s.maybe()
 		if !more {
-			return r // an error alone
+			return r // an error alone, see P4
 		}
 		switch m.Type {
 		case "stdout":
@@ -179,7 +179,7 @@ x'`, "environment": map[string]string{"V": "1  2 '\"$"}}, result{stdout: "a b|it
 	}
 }
 
-// A line runs in bash where there is one, as with Poseidon.
+// P2: a line runs in bash where there is one, as with Poseidon.
 func TestLinesRunInBash(t *testing.T) {
 	if _, err := os.Stat("/bin/bash"); err != nil {
 		t.Skip(err)
@@ -363,7 +363,7 @@ func TestOutOfMemory(t *testing.T) {
 	s.next()
 	b.set(func() { b.kills++ })
 	s.enter("\n")
-	// The runner lives on, so it is the program's end like any other.
+	// P12: the runner lives on, so it is the program's end like any other.
 	if got := s.end(); got.last != "137" || len(got.errors) != 0 {
 		t.Errorf("%+v", got)
 	}

@@ -236,7 +236,7 @@ func TestOneOutcomeForEachBoot(t *testing.T) {
 		boot := func(job string) muster.NodeID {
 			w.submit(job, 1, 16, "true")
 			var id muster.NodeID
-			// After one that failed the next is launched later.
+			// After one that failed the next is launched later, see D18.
 			w.until("booting", time.Minute, func(s *state.Snapshot) bool {
 				s.LiveNodes(func(n *state.Node) bool {
 					if n.Stage == muster.NodeBooting {

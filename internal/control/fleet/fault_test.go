@@ -296,7 +296,7 @@ func TestBootNeverComes(t *testing.T) {
 	})
 }
 
-// Where nothing boots, instances are not bought without end; why is told, and once boots work the next one soon is.
+// D18, F-M1: where nothing boots, instances are not bought without end; why is told, and once boots work the next one soon is.
 func TestBootsThatFailAreBackedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.boots = false

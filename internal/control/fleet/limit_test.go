@@ -49,7 +49,7 @@ func (l *longCalls) Offers(ctx context.Context) ([]muster.Offering, error) {
 	return l.Provider.Offers(ctx)
 }
 
-// A call may take as long as the configuration of its provider allows.
+// F-L3: a call may take as long as the configuration of its provider allows.
 func TestCallsMayTakeTheirProvidersTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		l := &longCalls{given: map[string]time.Duration{}}

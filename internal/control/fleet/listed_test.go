@@ -36,7 +36,7 @@ func (s *slowCreate) Create(ctx context.Context, intents []cloud.Intent) []cloud
 	return out
 }
 
-// TestInstanceListedBeforeCreateAnswers: an instance that a list shows is used although its create call goes on.
+// TestInstanceListedBeforeCreateAnswers: D19, F-M5. An instance that a list shows is used although its create call goes on.
 func TestInstanceListedBeforeCreateAnswers(t *testing.T) {
 	for name, refuse := range map[string]error{
 		"answered late":           nil,
@@ -69,7 +69,7 @@ func TestInstanceListedBeforeCreateAnswers(t *testing.T) {
 	}
 }
 
-// A list that is incomplete again and again is asked for less often.
+// TestIncompleteListsAreBackedOff: F-M3.
 func TestIncompleteListsAreBackedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.start()
@@ -98,7 +98,7 @@ func TestIncompleteListsAreBackedOff(t *testing.T) {
 	})
 }
 
-// TestListsGoByTheLogsClock: the clock of this machine and the log's need not agree.
+// TestListsGoByTheLogsClock: D4. The clock of this machine and the log's need not agree.
 func TestListsGoByTheLogsClock(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the log is ahead": time.Hour, "this machine is ahead": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestListsGoByTheLogsClock(t *testing.T) {
 	}
 }
 
-// TestProviderFaultsAreTold: what the provider answers is known per node until the same call succeeds.
+// TestProviderFaultsAreTold: F-U2, F-U3, F-U4, F-L4. What the provider answers is known per node until the same call succeeds.
 func TestProviderFaultsAreTold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wrap = func(p cloud.Provider) cloud.Provider { return &faulty{p, &w.faults} }

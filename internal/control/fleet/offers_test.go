@@ -8,7 +8,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// One answer that lacks an offering ends nothing of it; one that lacks it for long does, and a pool does not come
+// D8, F-H1: one answer that lacks an offering ends nothing of it; one that lacks it for long does, and a pool does not come
 // to an end with an answer that has nothing in it.
 func TestOfferingsThatAreLeftOut(t *testing.T) {
 	const offerGone = 10 * time.Minute // as the fleet has it

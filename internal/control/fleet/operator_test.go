@@ -51,7 +51,7 @@ func TestBreakerTripsAndResumes(t *testing.T) {
 		w.must(&state.NodeTerminating{ID: one, Reason: "destroyed by an operator", Who: "ada"})
 		w.until("an operator's goes on", 10*time.Second, func(s *state.Snapshot) bool { return s.Node(one).Stage == muster.NodeGone })
 		w.must(&state.PoolResumed{Pool: "p", Who: "ada"})
-		// One resume is enough for all that was lost before it.
+		// F-H2: one resume is enough for all that was lost before it.
 		w.until("all that was out of contact is destroyed", 10*time.Second, func(s *state.Snapshot) bool {
 			lost := 0
 			s.LiveNodes(func(n *state.Node) bool {

@@ -35,7 +35,7 @@ func refusals(intents []cloud.Intent, fault *muster.Fault) []cloud.Created {
 	return out
 }
 
-// Once an operator has corrected what a provider refused for, it is asked again at once.
+// F-U8: once an operator has corrected what a provider refused for, it is asked again at once.
 func TestUnblockAsksTheProviderAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		l := &lockedOut{}

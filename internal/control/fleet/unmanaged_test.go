@@ -9,7 +9,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// Nodes whose provider is not configured say so.
+// F-L7: nodes whose provider is not configured say so.
 func TestNodesOfAProviderThatIsNotConfigured(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.must(&state.NodeAdopted{ID: "old", Token: "told", Pool: "q", Offering: muster.Offering{Provider: "elsewhere", Name: "o"}, Instance: "i-old"})

@@ -9,7 +9,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// A node that can take no work is given up when it has none, also where the pool may have only this one.
+// F-H3: a node that can take no work is given up when it has none, also where the pool may have only this one.
 func TestUnreadyNodeWithoutWorkMakesRoomForAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.pool.Max = 1

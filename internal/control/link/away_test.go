@@ -15,7 +15,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// A lost node shows why it cannot be reached, and the reason follows what its host answers.
+// F-M2: a lost node shows why it cannot be reached, and the reason follows what its host answers.
 func TestLostNodeShowsItsCause(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var why atomic.Pointer[string]

@@ -22,7 +22,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// A past defect: a node that claims a million cores and every isolation was sent everybody's jobs, with their secrets.
+// S-H6: a node that claims a million cores and every isolation is sent everybody's jobs, with their secrets.
 func TestNodeIsNoMoreThanItWasBoughtAs(t *testing.T) {
 	for _, tt := range []struct {
 		program   string // of its pool
@@ -70,7 +70,7 @@ func TestNodeIsNoMoreThanItWasBoughtAs(t *testing.T) {
 	}
 }
 
-// Uploads are kept by digest for everybody; a node gets those of its own allocations.
+// S-M6: uploads are kept by digest for everybody; a node gets those of its own allocations.
 func TestNodeGetsItsOwnInputsOnly(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		digest := func(content string) string {
@@ -114,7 +114,7 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.buf.String(), text)
 }
 
-// What a node reports is bounded, in bytes, in allocations, in what it asks for and in lines of the log.
+// S-H5: what a node reports is bounded, in bytes, in allocations, in what it asks for and in lines of the log.
 func TestReportsAreBounded(t *testing.T) {
 	lasts, most := 20*time.Second, 100
 	if testing.Short() {

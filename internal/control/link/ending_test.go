@@ -14,7 +14,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// While the provider does not destroy a node, what runs there may finish, and its output is stored.
+// F-M6: while the provider does not destroy a node, what runs there may finish, and its output is stored.
 func TestMemberFinishesOnTerminatingNode(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.boot("n1", 8)

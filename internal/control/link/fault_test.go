@@ -130,7 +130,7 @@ func TestNodeWithoutARuntimeIsNotReady(t *testing.T) {
 		n.Sick()
 		r.until("serving", 5*time.Second, serving("n1"))
 
-		// One that served and falls sick comes back when it is well.
+		// One that served and falls sick: N13, it comes back when it is well.
 		n.Sick("the disk is full")
 		n.Kill()
 		r.until("unready", 3*time.Second, func(s *state.Snapshot) bool { return s.Node("n1").Health == muster.NodeUnready })

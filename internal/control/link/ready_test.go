@@ -9,7 +9,7 @@ import (
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
-// A node whose `ready` command takes a while is good from its first moment of service.
+// F-L1: a node whose `ready` command takes a while is good from its first moment of service.
 func TestSlowReadyCommandDoesNotMakeNodeLost(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		n := r.boot("n1", 8)

@@ -9,7 +9,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// A start that hangs until its time is over is told on the node like one that fails.
+// F-M4: a start that hangs until its time is over is told on the node like one that fails.
 func TestStartThatHangsIsTold(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.config.StartAgent = func(ctx context.Context, _ *state.Node) error {

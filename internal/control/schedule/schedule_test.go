@@ -65,7 +65,7 @@ func TestUrgentJobDoesNotWaitForAPlan(t *testing.T) {
 	})
 }
 
-// Through all loops: room that is freed bit by bit goes to those who
+// S3, B3 through all loops: room that is freed bit by bit goes to those who
 // wait by priority and age.
 func TestFreedCapacityGoesByPriorityAndAge(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {

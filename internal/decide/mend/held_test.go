@@ -7,7 +7,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// An instance whose tags say that an operator holds it is taken in again when it comes back after its node was taken
+// F-H4: an instance whose tags say that an operator holds it is taken in again when it comes back after its node was taken
 // for gone; one without such tags is destroyed. What was taken in is not taken in once more.
 func TestHeldInstanceComesBack(t *testing.T) {
 	c := newCluster(t)

@@ -181,7 +181,7 @@ func agrees(t interface {
 	}
 }
 
-// settledAfter looks a second time at the planned state, and must find nothing more to do; if something was left it
+// settledAfter looks a second time at the planned state, and must find nothing more to do (L11); if something was left it
 // goes on until nothing is.
 func settledAfter(t *testing.T, c *fittest.Cluster, left bool) {
 	t.Helper()

@@ -172,7 +172,7 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-// The link stays, and what it leads to is replaced, or made. What replaces
+// TestWriteByLink: the link stays, and what it leads to is replaced, or made. P3: what replaces
 // does so with links, at whatever they lead to: who may make a link where root writes is to gain
 // nothing.
 func TestWriteReplacesLinks(t *testing.T) {

@@ -77,7 +77,7 @@ func TestUntarStaysInside(t *testing.T) {
 	}
 }
 
-// A link that an earlier copy has left is not walked by the next one, whose archive has a
+// S-H4: a link that an earlier copy has left is not walked by the next one, whose archive has a
 // directory of that name.
 func TestCopyTwiceThroughALink(t *testing.T) {
 	s := withJob(t, 1)
@@ -111,7 +111,7 @@ func TestCopyTwiceThroughALink(t *testing.T) {
 	}
 }
 
-// Outputs are written below their own path only, and twice into one folder is as safe as
+// S-M8: outputs are written below their own path only, and twice into one folder is as safe as
 // once.
 func TestOutputsStayBelowTheirPath(t *testing.T) {
 	dir := t.TempDir()
