@@ -651,7 +651,7 @@ func TestNoLimitIsMissed(t *testing.T) {
 	})
 }
 
-// Room is reserved for a job that a limit of its namespace then blocks. An allocation that ended on that node took the server down.
+// D1: room is reserved for a job that a limit of its namespace then blocks. An allocation that ended on that node took the server down.
 func TestReservedRoomOfAJobThatALimitBlocks(t *testing.T) {
 	inBubble(t, Config{}, func(r *rig) {
 		r.do("node n1 cpu=8 memory=8GiB\nlimit default allocs=1\njob a count=1\njob b count=1\njob other/c count=1")

@@ -30,7 +30,7 @@ func TestSmallWorkBehindManyThatALimitBlocks(t *testing.T) {
 	})
 }
 
-// A limit that leaves room for one more, with many behind it that it blocks: at two sizes, for the ratio.
+// D22: a limit that leaves room for one more, with many behind it that it blocks: at two sizes, for the ratio.
 func BenchmarkGrowthLimit(b *testing.B) {
 	growthtest.Run(b, "blocked", 5000, func(b *testing.B, jobs int) (before, pass func()) {
 		log := memlog.New(b, 1<<16)

@@ -178,7 +178,7 @@ func TestSystemJobsForgetNodesThatAreGone(t *testing.T) {
 	})
 }
 
-// Earlier attempts of a job are purged in batches; what a batch costs does not depend on those before it. At two sizes,
+// D12: earlier attempts of a job are purged in batches; what a batch costs does not depend on those before it. At two sizes,
 // for the ratio.
 func BenchmarkGrowthAttempts(b *testing.B) {
 	for _, members := range []int{5_000, 20_000} {

@@ -214,7 +214,7 @@ func TestQuota(t *testing.T) {
 	})
 }
 
-// Output of a job that cannot be deleted keeps nothing else from being swept.
+// D15: output of a job that cannot be deleted keeps nothing else from being swept.
 func TestOneThatCannotBeDeletedIsPassedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -276,7 +276,7 @@ func TestQuotaCountsOutputOfLiveJobs(t *testing.T) {
 	})
 }
 
-// What a service may be reverted to keeps its inputs.
+// D9: what a service may be reverted to keeps its inputs.
 func TestInputsOfEarlierVersionsStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -327,7 +327,7 @@ func TestTooManyAreForgottenOldestFirst(t *testing.T) {
 	})
 }
 
-// What ended jobs take in memory is bounded, however long their specs are.
+// D22: what ended jobs take in memory is bounded, however long their specs are.
 func TestLongSpecsAreForgottenOldestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -456,7 +456,7 @@ func TestWhatIsGoneFromTheStockIsForgotten(t *testing.T) {
 	}
 }
 
-// Nobody is given a runner on a broken node, and one on a node that drains only where there is no other.
+// D2: nobody is given a runner on a broken node, and one on a node that drains only where there is no other.
 func TestRunnersOnBadNodes(t *testing.T) {
 	p := newPool("u")
 	nodes := map[muster.NodeID]*state.Node{

@@ -16,7 +16,7 @@ import (
 	"github.com/musterhq/muster/internal/state"
 )
 
-// An environment whose facts wait for the disk holds up no claim whose time is over.
+// D16: an environment whose facts wait for the disk holds up no claim whose time is over.
 func TestClaimsExpireWhileStockWaitsForTheLog(t *testing.T) {
 	bubble(t, warmSpec(2, 2), func(g *rig) {
 		g.sleep(2 * time.Second)
@@ -107,7 +107,7 @@ func (g *rig) many(n int) {
 	}
 }
 
-// What many environments want is written down together: the log commits at once what waits at once.
+// D16: what many environments want is written down together: the log commits at once what waits at once.
 func TestManyEnvironmentsAreStockedTogether(t *testing.T) {
 	bubble(t, warmSpec(1, 1), func(g *rig) {
 		g.sleep(2 * time.Second)
@@ -342,7 +342,7 @@ func stockedLog(t testing.TB, n int) *memlog.Log {
 	return l
 }
 
-// So many environments change at once; all are decided about and written down. The log takes 2 ms for each commit,
+// D16: so many environments change at once; all are decided about and written down. The log takes 2 ms for each commit,
 // whatever is in it. At two sizes, for the ratio.
 func BenchmarkGrowthEnvironments(b *testing.B) {
 	for _, n := range []int{1_000, 4_000} {

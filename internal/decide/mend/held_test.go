@@ -40,7 +40,7 @@ func TestHeldInstanceComesBack(t *testing.T) {
 	}
 }
 
-// What lists say does not pass a hold that came while it was on its way.
+// D3: what lists say does not pass a hold that came while it was on its way.
 func TestGoneIsRefusedOfHeldNodes(t *testing.T) {
 	c := newCluster(t)
 	c.do(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "fake", Max: 10}}})

@@ -25,7 +25,7 @@ func fullOfLow(t testing.TB, nodes int) *fittest.Cluster {
 	return c
 }
 
-// Whatever a job of high priority could stop, a plan stops a bounded number, and those after it the rest: it is one
+// D5: whatever a job of high priority could stop, a plan stops a bounded number, and those after it the rest: it is one
 // fact, and the log takes facts up to a size.
 func TestStopsOfAPlanAreBounded(t *testing.T) {
 	const nodes = 1000

@@ -43,7 +43,7 @@ job one `+kind)
 	}
 }
 
-// Room that is reserved for a job is no leave to pass the limit of its namespace, which what is planned in the same
+// D10: room that is reserved for a job is no leave to pass the limit of its namespace, which what is planned in the same
 // pass may have used up.
 func TestReservedRoomKeepsToLimits(t *testing.T) {
 	for limit, want := range map[int]bool{2: false, 3: true} {

@@ -103,7 +103,7 @@ func oneByOne(snap *state.Snapshot, uid muster.JobUID, now muster.Time) ([]state
 	return p.decision.Placements, waiting + s.untried, avoid
 }
 
-// A pass over members that are due for another attempt, of which ten find room: at two sizes, for the ratio.
+// D14: a pass over members that are due for another attempt, of which ten find room: at two sizes, for the ratio.
 func BenchmarkGrowthDueRetries(b *testing.B) {
 	growthtest.Run(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
 		c := dueRetries(b, members, 1000)

@@ -63,7 +63,7 @@ func failedOnce(t testing.TB, nodes, members int, room bool) *cluster {
 	return c
 }
 
-// A pass where every node has failed some member, so that there are as many sets of avoided nodes as nodes. All nodes
+// D13: a pass where every node has failed some member, so that there are as many sets of avoided nodes as nodes. All nodes
 // are idle and have room: it is the most that there is to look at.
 func BenchmarkGrowthAvoidedSets(b *testing.B) {
 	growthtest.Run(b, "nodes", 1000, func(b *testing.B, nodes int) (before, pass func()) {
@@ -94,7 +94,7 @@ func BenchmarkGrowthPrices(b *testing.B) {
 	})
 }
 
-// A pass, and the change before it, over members that are due for another attempt.
+// D14: a pass, and the change before it, over members that are due for another attempt.
 func BenchmarkGrowthDueRetries(b *testing.B) {
 	growthtest.Run(b, "members", 250_000, func(b *testing.B, members int) (before, pass func()) {
 		const nodes = 1000

@@ -113,7 +113,7 @@ func (c *cluster) set(least, most int, image string) {
 	c.do(&state.EnvironmentSet{Key: muster.EnvironmentKey("default", "e"), UID: "u", Spec: s})
 }
 
-// What nobody has of a node that drains moves: its successors first, as long as there is time, and then without them. On a
+// D2: what nobody has of a node that drains moves: its successors first, as long as there is time, and then without them. On a
 // broken node it ends at once. A node in trouble of another kind keeps what it has.
 func TestRunnersLeaveANodeThatDrains(t *testing.T) {
 	for name, f := range map[string]state.Fact{
@@ -151,7 +151,7 @@ func TestRunnersLeaveANodeThatDrains(t *testing.T) {
 	}
 }
 
-// Who has counted claims for a moment only, as after a restart, ends no stock for what it has not seen.
+// D6: who has counted claims for a moment only, as after a restart, ends no stock for what it has not seen.
 func TestStockAfterARestart(t *testing.T) {
 	e := env(1, 20)
 	e.Stock = 11

@@ -131,7 +131,7 @@ func TestOutputThatBreaksOffIsAnError(t *testing.T) {
 	}
 }
 
-// A ready command may take as long as its pool says; the answer begins only when it has ended.
+// D7: a ready command may take as long as its pool says; the answer begins only when it has ended.
 func TestProbeThatTakesLong(t *testing.T) {
 	for took, ok := range map[time.Duration]bool{31 * time.Second: true, 10 * time.Minute: true, 20 * time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
