@@ -382,7 +382,7 @@ func (c *Cluster) halt(m *machine, on bool) {
 	c.Cloud.Halt(m.instance.ID, on)
 	if on {
 		m.Kill()
-		m.Wipe() // nothing that ran there goes on
+		m.Reboot()
 	} else {
 		_ = m.Start() // if it is gone by now, it is gone
 	}

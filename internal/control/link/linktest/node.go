@@ -237,6 +237,28 @@ func (n *Node) Wipe() {
 	clear(n.sandboxes)
 }
 
+// Reboot is a machine that stops and keeps its disk, while its agent does not run: the sandboxes
+// die. The next agent reports those that had begun as ended, and waits for a set that asks for the
+// others.
+func (n *Node) Reboot() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, b := range n.sandboxes {
+		b.kill()
+		switch {
+		case b.report.Status == muster.AllocEnded:
+		case n.ran[id] == 0:
+			delete(n.sandboxes, id)
+		default:
+			r := &b.report
+			r.Status, r.Ended, r.Outcome = muster.AllocEnded, now(), muster.OutcomeFailed
+			r.Failure = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonSandboxDied, Message: "its machine was restarted"}
+			b.growLocked()
+			n.changedLocked(id)
+		}
+	}
+}
+
 // Dial opens a connection to the agent.
 func (n *Node) Dial(ctx context.Context) (net.Conn, error) {
 	n.mu.Lock()

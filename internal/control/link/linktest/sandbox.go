@@ -125,10 +125,10 @@ func (b *sandbox) run() {
 	if !b.pause("run") {
 		return
 	}
-	b.n.mu.Lock()
-	b.n.ran[b.report.ID]++
-	b.n.mu.Unlock()
-	if !b.change(func(r *wire.AllocReport) { r.Status, r.Started = muster.AllocRunning, now() }) {
+	if !b.change(func(r *wire.AllocReport) {
+		b.n.ran[r.ID]++
+		r.Status, r.Started = muster.AllocRunning, now()
+	}) {
 		return
 	}
 	var step []string
