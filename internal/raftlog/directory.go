@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -91,6 +92,9 @@ func openDirectory(path string) (_ *directory, err error) {
 	return d, nil
 }
 
+// lockPatience is how long a directory may be locked before it counts as in use.
+const lockPatience = 2 * time.Second
+
 // lockDirectory takes the flock that dies with its process, kill -9 or not.
 func lockDirectory(path string) (*os.File, error) {
 	name := filepath.Join(path, lockName)
@@ -98,7 +102,14 @@ func lockDirectory(path string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", path, cause(err))
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	// A server that was killed while it started a program leaves the lock to that program until its
+	// exec, for a moment.
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for began := time.Now(); errors.Is(err, unix.EWOULDBLOCK) && time.Since(began) < lockPatience; {
+		time.Sleep(lockPatience / 40)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("data directory %s: lock: %w", path, err)
