@@ -26,13 +26,15 @@ func (h *host) theInstance() string {
 	return dirs[0]
 }
 
-// theAgent is the agent of an instance.
-func (h *host) theAgent(dir string) journal.Record {
+// theAgent is the agent of an instance. On a busy machine one that was just started may be replaced
+// by another before it answers.
+func (h *host) theAgent(dir string) (r journal.Record) {
 	h.t.Helper()
-	r := must(journal.ReadRecord(dir))(h.t)
-	if !r.Alive() {
-		h.t.Fatalf("the agent of %s does not live", dir)
-	}
+	h.eventually("an agent of "+dir+" lives", func() bool {
+		var err error
+		r, err = journal.ReadRecord(dir)
+		return err == nil && r.Alive()
+	})
 	return r
 }
 
