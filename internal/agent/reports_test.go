@@ -152,6 +152,7 @@ func TestReaderThatTakesNothing(t *testing.T) {
 			r.until(id, muster.AllocEnded)
 			r.must(wire.Desired{Forget: []muster.AllocID{id}})
 		}
+		synctest.Wait() // the streams that until read have ended for the agent too
 		r.agent.node.reporter.mu.Lock()
 		for rd := range r.agent.node.reporter.readers {
 			if len(rd.dirty) != 0 {
