@@ -375,9 +375,9 @@ func TestWorkThatCannotBeEnded(t *testing.T) {
 		w.until("a's end", 15*time.Second, func(s *state.Snapshot) bool { return s.JobByUID("ua").Stage == muster.JobEnded })
 		w.submit("c", 1, 1, "hang")
 		w.until("running", time.Second, running("c", 1))
-		w.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "c"}})
-		n.Stick()
+		n.Stick() // before the stop, which otherwise may have its effect first
 		began := time.Now()
+		w.must(&state.JobStopped{Key: muster.JobKey{Namespace: "default", Name: "c"}})
 		w.until("drained", 75*time.Second, func(s *state.Snapshot) bool { return s.Node(row.ID).Stage == muster.NodeDraining })
 		if took := time.Since(began); took < 70*time.Second || !strings.Contains(w.log.Latest().Node(row.ID).StageReason, "allocation uc-0-1 does not end") {
 			t.Errorf("drained after %s: %s", took, w.log.Latest().Node(row.ID).StageReason)
