@@ -58,6 +58,7 @@ func (h *host) leave(free int64) {
 	if err := syscall.Fallocate(int(f.Fd()), 0, 0, max(size, 1)); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		h.t.Fatal(err)
 	}
+	pause(200 * time.Millisecond) // the server knows the free space as it was up to 125 ms ago
 }
 
 func (h *host) makeRoom() {
