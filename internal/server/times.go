@@ -23,7 +23,7 @@ type times struct {
 	agent, ready, gone *prometheus.HistogramVec // by provider
 	start              prometheus.Histogram
 	missed             prometheus.Counter
-	turns              *turns
+	transitions        *transitions
 	rollouts           *rollouts
 	// commits are not read off the feed: each server measures its own proposals.
 	commits *commits
@@ -51,17 +51,17 @@ func newTimes(providers []muster.ProviderName) *times {
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600},
 		}),
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "muster_times_missed_total", Help: "How often changes came faster than the histograms could take them in: what was missed is in none of them.",
+			Name: "muster_times_missed_total", Help: "Times that changes came faster than the histograms could record them; missed changes are in none of them.",
 		}),
-		turns:    newTurns(),
-		rollouts: newRollouts(),
-		commits:  newCommits(),
-		waiting:  map[muster.NodeID]bool{},
+		transitions: newTransitions(),
+		rollouts:    newRollouts(),
+		commits:     newCommits(),
+		waiting:     map[muster.NodeID]bool{},
 	}
 }
 
 func (t *times) register(r prometheus.Registerer) {
-	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.turns.counter, t.rollouts.ended, t.rollouts.replaced, t.commits.all)
+	r.MustRegister(t.agent, t.ready, t.gone, t.start, t.missed, t.transitions.counter, t.transitions.former, t.rollouts.ended, t.rollouts.replaced, t.commits.all)
 }
 
 // follow counts the changes from now on, until ctx ends. If changes come faster than it can count
@@ -106,7 +106,7 @@ func (t *times) take(c *state.Change, src source) {
 // node counts the steps of a node's life. A node whose agent answered under an earlier leader is in
 // waiting through begin.
 func (t *times) node(before, n *state.Node, at muster.Time) {
-	t.turns.node(before, n)
+	t.transitions.node(before, n)
 	if before == nil {
 		return
 	}

@@ -10,31 +10,41 @@ import (
 )
 
 const (
-	// maxTurnReasons bounds the reasons that are counted separately, because each is a series in
+	// maxTransitionReasons bounds the reasons that are counted separately, because each is a series in
 	// Prometheus. Later ones are counted as otherReason.
-	maxTurnReasons = 60
-	otherReason    = "another"
-	// maxTurnWords bounds the length of a reason, in bytes.
-	maxTurnWords = 80
+	maxTransitionReasons = 60
+	otherReason          = "another"
+	// maxTransitionReason bounds the length of a reason, in bytes.
+	maxTransitionReason = 80
 )
 
-// turns counts the transitions of the conditions of nodes (stage, health, intent), by new value and
-// reason.
-type turns struct {
+// transitions counts the transitions of the conditions of nodes (stage, health, intent), by new
+// value and reason.
+type transitions struct {
 	counter *prometheus.CounterVec
+	// former is the same under the name that the metric had before, for dashboards that still use
+	// it. The release after the one that renames it drops it.
+	former  *prometheus.CounterVec
 	reasons map[string]bool // only the follower of the feed uses it
 }
 
-func newTurns() *turns {
-	return &turns{reasons: map[string]bool{}, counter: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_node_turns_total",
-		Help: "How often a dial of a node (stage, health, intent) was turned, to what and why; names and numbers are left out of the reason, and what an operator says.",
-	}, []string{"dial", "to", "reason"})}
+func newTransitions() *transitions {
+	return &transitions{
+		reasons: map[string]bool{},
+		counter: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "muster_node_transitions_total",
+			Help: "Transitions of a condition of nodes (stage, health, intent), by new value and reason; the reason has no names, numbers or texts of operators.",
+		}, []string{"condition", "to", "reason"}),
+		former: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "muster_node_turns_total",
+			Help: "Deprecated: the former name of muster_node_transitions_total.",
+		}, []string{"dial", "to", "reason"}),
+	}
 }
 
 // node counts how a node changed; before is nil for a new one. A new node has a transition of its
 // stage only.
-func (t *turns) node(before, n *state.Node) {
+func (t *transitions) node(before, n *state.Node) {
 	was := state.Node{Health: n.Health, Intent: n.Intent}
 	if before != nil {
 		was = *before
@@ -60,15 +70,16 @@ func (t *turns) node(before, n *state.Node) {
 	}
 }
 
-func (t *turns) count(dial, to, reason string) {
+func (t *transitions) count(condition, to, reason string) {
 	reason = kindOfReason(reason)
 	if !t.reasons[reason] {
-		if len(t.reasons) >= maxTurnReasons {
+		if len(t.reasons) >= maxTransitionReasons {
 			reason = otherReason
 		}
 		t.reasons[reason] = true
 	}
-	t.counter.WithLabelValues(dial, to, reason).Inc()
+	t.counter.WithLabelValues(condition, to, reason).Inc()
+	t.former.WithLabelValues(condition, to, reason).Inc()
 }
 
 // kindOfReason is the beginning of a reason, without what differs from case to case. Names that a
@@ -85,8 +96,8 @@ func kindOfReason(reason string) string {
 		words = append(words, w)
 	}
 	reason = strings.Join(words, " ")
-	if len(reason) > maxTurnWords {
-		reason = strings.ToValidUTF8(reason[:maxTurnWords], "")
+	if len(reason) > maxTransitionReason {
+		reason = strings.ToValidUTF8(reason[:maxTransitionReason], "")
 	}
 	return reason
 }

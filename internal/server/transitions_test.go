@@ -11,8 +11,8 @@ import (
 )
 
 // Each turn of a dial is counted once, with its kind of reason; other changes of a node are not.
-func TestTurnsOfDials(t *testing.T) {
-	ts := newTurns()
+func TestTransitionsOfDials(t *testing.T) {
+	ts := newTransitions()
 	r := prometheus.NewRegistry()
 	r.MustRegister(ts.counter)
 	n := state.Node{ID: "n1", Stage: muster.NodeLaunching, StageReason: "for 1 member of 0.1 cpu", Health: muster.NodeUnready, Intent: muster.NodeRun}
@@ -29,12 +29,12 @@ func TestTurnsOfDials(t *testing.T) {
 	turn(func(n *state.Node) { n.Intent, n.IntentWho, n.IntentReason = muster.NodeHold, "ada", "to look at" })
 	turn(func(n *state.Node) { n.Stage, n.StageReason = muster.NodeDraining, "no contact for 1m0s" })
 	want := map[string]float64{
-		"muster_node_turns_total{dial=stage,reason=for … member of … cpu,to=launching}": 1,
-		"muster_node_turns_total{dial=stage,reason=,to=serving}":                        1,
-		"muster_node_turns_total{dial=health,reason=,to=good}":                          1,
-		"muster_node_turns_total{dial=health,reason=/etc/muster/broken says,to=broken}": 1,
-		"muster_node_turns_total{dial=intent,reason=by an operator,to=hold}":            1,
-		"muster_node_turns_total{dial=stage,reason=no contact for …,to=draining}":       1,
+		"muster_node_transitions_total{condition=stage,reason=for … member of … cpu,to=launching}": 1,
+		"muster_node_transitions_total{condition=stage,reason=,to=serving}":                        1,
+		"muster_node_transitions_total{condition=health,reason=,to=good}":                          1,
+		"muster_node_transitions_total{condition=health,reason=/etc/muster/broken says,to=broken}": 1,
+		"muster_node_transitions_total{condition=intent,reason=by an operator,to=hold}":            1,
+		"muster_node_transitions_total{condition=stage,reason=no contact for …,to=draining}":       1,
 	}
 	got := gather(t, r)
 	for name, v := range want {
@@ -52,7 +52,7 @@ func TestTurnsOfDials(t *testing.T) {
 			n.HealthReason = fmt.Sprintf("reason %c%c", 'a'+i%26, 'a'+i/26)
 		})
 	}
-	if k := len(gather(t, r)); k > 2*maxTurnReasons+10 {
+	if k := len(gather(t, r)); k > 2*maxTransitionReasons+10 {
 		t.Errorf("%d series", k)
 	}
 }
