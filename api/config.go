@@ -5,53 +5,53 @@ import "github.com/musterhq/muster"
 // ServerConfig is the file muster.yaml: what a server is told at its start.
 type ServerConfig struct {
 	// DataDir holds everything that the server keeps.
-	DataDir string `json:"data_dir,omitempty" doc:"Directory of everything that the server keeps: its log, snapshots, token and, by default, blobs. An absolute path, or relative to where the server starts."`
+	DataDir string `json:"data_dir,omitempty" doc:"The server's data directory: log, snapshots, token and, by default, blobs. An absolute path, or relative to the directory in which the server starts."`
 	// Listen is the address of the HTTP API.
 	Listen string `json:"listen,omitempty" doc:"Address of the HTTP API, as host:port. Default: 127.0.0.1:4750."`
 	// AllowedHosts are names under which the API may be asked besides loopback.
-	AllowedHosts []string `json:"allowed_hosts,omitempty" doc:"Host names under which the API may be asked, besides loopback ones. Requests with another Host are refused."`
+	AllowedHosts []string `json:"allowed_hosts,omitempty" doc:"Host names that clients use for the API, in addition to loopback names. Requests with another Host are rejected."`
 	// NoAuth lets everyone on this host in.
-	NoAuth bool `json:"no_auth,omitempty" doc:"Ask for no token. Only on a loopback address."`
+	NoAuth bool `json:"no_auth,omitempty" doc:"Require no token. Only on a loopback address."`
 	// Log says how the server tells what it does.
 	Log LogConfig `json:"log,omitempty"`
 	// Blob says where output is kept.
 	Blob BlobConfig `json:"blob,omitempty" doc:"Where output, declared outputs and uploads are kept."`
 	// Retention says how long ended things are kept.
-	Retention RetentionConfig `json:"retention,omitempty" doc:"How long what has ended is kept."`
+	Retention RetentionConfig `json:"retention,omitempty" doc:"How long ended objects are kept."`
 	// LowWater is the free disk below which writes are refused.
-	LowWater Size `json:"low_water,omitempty" zero:"5 % of the disk, from 1GiB to 4GiB" doc:"Free disk of the data directory below which writes are refused. Default: 5 % of the disk, but at least 1GiB and at most 4GiB."`
+	LowWater Size `json:"low_water,omitempty" zero:"5 % of the disk, from 1GiB to 4GiB" doc:"Free disk space of the data directory below which writes are rejected. Default: 5 % of the disk, at least 1GiB and at most 4GiB."`
 	// Limits bound what clients can take.
-	Limits LimitsConfig `json:"limits,omitzero" doc:"Bounds on what clients can take of the server."`
+	Limits LimitsConfig `json:"limits,omitzero" doc:"Limits of what clients can use of the server."`
 	// Providers are the clouds that nodes come from.
-	Providers []ProviderSpec `json:"providers,omitempty" doc:"Where nodes come from."`
+	Providers []ProviderSpec `json:"providers,omitempty" doc:"Sources of nodes."`
 	// NodeBinaries is where muster-node for other architectures is found.
 	NodeBinaries string `json:"node_binaries,omitempty" doc:"Directory with muster-node-linux-ARCH (amd64, arm64, …) for instances of other architectures. Default: where the muster-node of this host is."`
 	// Registries are where images come from, as far as there is something to say of them.
-	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries of images that need credentials, a mirror or plain HTTP. Others are asked without credentials."`
+	Registries []RegistrySpec `json:"registries,omitempty" doc:"Registries that need credentials, a mirror or plain HTTP. Others are used without credentials."`
 	// Shares divide room between namespaces when there is not enough of it.
 	Shares []ShareSpec `json:"shares,omitempty" doc:"How capacity is shared among work of equal priority when there is not enough for all. The first rule that matches a namespace applies; a namespace without a rule is a class of its own with weight 1. Capacity that a class does not use is lent to the others and returned as work ends."`
 	// Policies say what namespaces may ask for.
-	Policies []PolicySpec `json:"policies,omitempty" doc:"What the jobs and environments of namespaces may ask for. A submission that a policy does not allow is refused. Default: anything."`
+	Policies []PolicySpec `json:"policies,omitempty" doc:"What jobs and environments of namespaces may use. A submission that violates a policy is rejected. Default: no policy."`
 	// Scheduler says how work is placed.
-	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"How work is placed on nodes."`
+	Scheduler SchedulerConfig `json:"scheduler,omitempty" doc:"Scheduler settings."`
 	// Pools are the rules by which nodes are made.
-	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules by which nodes are made and given up."`
+	Pools []PoolSpec `json:"pools,omitempty" doc:"Rules for launching and destroying nodes."`
 	// Compat are other systems' APIs that the server answers as well.
-	Compat CompatConfig `json:"compat,omitzero" doc:"Other systems' APIs on the same address, for their clients. None unless named here."`
+	Compat CompatConfig `json:"compat,omitzero" doc:"APIs of other systems on the same address, for their clients. Default: none."`
 }
 
 // CompatConfig are other systems' APIs on top of this one's.
 type CompatConfig struct {
-	Poseidon *PoseidonConfig `json:"poseidon,omitempty" doc:"Poseidon's API under /api/v1 (docs/poseidon.md). With poseidon: {} it is there, with the server's own token."`
+	Poseidon *PoseidonConfig `json:"poseidon,omitempty" doc:"Poseidon's API under /api/v1 (docs/poseidon.md). poseidon: {} enables it with the server's own token."`
 }
 
 // PoseidonConfig is what Poseidon's API needs to know.
 type PoseidonConfig struct {
-	Token     muster.Secret `json:"token,omitzero" doc:"What clients send as Poseidon-Token. It opens /api/v1 and nothing else. Better in a file of its own: token_file. Default: the server's own token."`
+	Token     muster.Secret `json:"token,omitzero" doc:"The value of clients' Poseidon-Token header. It gives access to /api/v1 only. Better use token_file. Default: the server's own token."`
 	TokenFile string        `json:"token_file,omitempty" doc:"A file with the token, read when the server starts. An absolute path."`
-	Namespace string        `json:"namespace,omitempty" zero:"default" doc:"Where its environments are: number 17 is the environment 17 there. Default: default."`
+	Namespace string        `json:"namespace,omitempty" zero:"default" doc:"Namespace of its environments: number 17 is the environment 17 there. Default: default."`
 	// MemoryReserve is set aside for a runner; what clients set is the most it may use.
-	MemoryReserve Size     `json:"memory_reserve,omitempty" zero:"16MiB" doc:"How much memory is set aside for a runner when it is placed; memoryLimit, which clients set, is the most that it may use. So more runners fit on a node than could use their limits at once. Default: 16MiB, as Poseidon's."`
+	MemoryReserve Size     `json:"memory_reserve,omitempty" zero:"16MiB" doc:"Memory reserved for a runner; memoryLimit, which clients set, is its limit. So more runners fit a node than could use their limits at once. Default: 16MiB, as in Poseidon."`
 	Wait          Duration `json:"wait,omitempty" doc:"How long a client may have to wait for a runner when none is warm. Default: 0s, refused at once; at most 1h."`
 }
 
@@ -63,7 +63,7 @@ type LogConfig struct {
 
 // SchedulerConfig says how work is placed on nodes.
 type SchedulerConfig struct {
-	Workers int `json:"workers,omitempty" zero:"1" doc:"How many scheduling workers plan at once, 1 to 16. They share one picture of the nodes; more than one helps only where planning, not the disk, is slow. Default: 1."`
+	Workers int `json:"workers,omitempty" zero:"1" doc:"Scheduling workers that plan concurrently, 1 to 16. They share one view of the nodes; more than one helps only if planning, not the disk, is slow. Default: 1."`
 	// Paused has the workers wait: nothing is placed, what runs goes on.
 	Paused bool `json:"paused,omitempty" doc:"Place nothing until it is removed and the configuration is reloaded (SIGHUP). Running work continues (rollouts and drains stop no member of a service), jobs are accepted and wait, and no node is launched for them. Default: false."`
 }
@@ -81,7 +81,7 @@ func (s *ServerConfig) Pool(name string) *PoolSpec {
 // BlobConfig says where output, declared outputs and uploads are kept.
 type BlobConfig struct {
 	URL       string   `json:"url,omitempty" doc:"A bucket, as s3://name or file:///path. Default: the directory blobs in the data directory."`
-	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"Most bytes of all of it together. Beyond it, output of ended jobs is deleted, first that of the namespace that stores the most. The declared outputs of one member cannot be larger. Default: 20GiB."`
+	Quota     Size     `json:"quota,omitempty" zero:"20GiB" doc:"Total size limit. Beyond it, output of ended jobs is deleted, first that of the namespace that stores the most. The declared outputs of one member cannot be larger. Default: 20GiB."`
 	Retention Duration `json:"retention,omitempty" zero:"that of jobs" doc:"How long blobs of ended jobs are kept, at most as long as the jobs. Default: as long as the jobs."`
 }
 
@@ -90,41 +90,41 @@ type RetentionConfig struct {
 	Jobs  Duration `json:"jobs,omitempty" zero:"24h" doc:"Ended jobs with their allocations. Default: 24h."`
 	Nodes Duration `json:"nodes,omitempty" zero:"24h" doc:"Nodes that are gone. Default: 24h."`
 	// Attempts bounds what a service that runs for years leaves behind.
-	Attempts int `json:"attempts,omitempty" minimum:"1" maximum:"1000" zero:"5" doc:"How many ended attempts of each member are kept with their output while the job lives, the newest. Default: 5."`
+	Attempts int `json:"attempts,omitempty" minimum:"1" maximum:"1000" zero:"5" doc:"Ended attempts of each member that are kept with their output while the job is live, the newest first. Default: 5."`
 }
 
 // ProviderSpec is one configured cloud.
 type ProviderSpec struct {
 	Name      string            `json:"name" doc:"Pools refer to it by this name."`
 	Type      string            `json:"type" enum:"local,static,exec" doc:"local: instances are agent processes on the server's own host. static: hosts of your own, reached over SSH. exec: a program of yours makes them (docs/providers.md)."`
-	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"What it sells, of local and static; a program says it itself."`
+	Offerings []OfferingSpec    `json:"offerings,omitempty" doc:"Its offerings, of local and static; a program reports them itself."`
 	SSH       *SSHSpec          `json:"ssh,omitempty" doc:"How instances of static and exec are reached."`
 	Hosts     []HostSpec        `json:"hosts,omitempty" doc:"Of static: the hosts."`
 	Command   []string          `json:"command,omitempty" doc:"Of exec: the program and its arguments."`
-	Env       map[string]string `json:"env,omitempty" doc:"Of exec: what is added to the server's environment for the program."`
+	Env       map[string]string `json:"env,omitempty" doc:"Of exec: environment variables of the program, in addition to the server's."`
 	Timeout   Duration          `json:"timeout,omitempty" zero:"1m" doc:"Of exec: how long one call may take. Default: 1m."`
-	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of static and exec: what a new instance must pass before it gets an agent. A pool may have its own."`
+	BootProbe ProbeSpec         `json:"boot_probe,omitzero" doc:"Of static and exec: a command that must succeed on a new instance before it gets an agent. A pool can have its own."`
 	// ShutdownEndsBilling is the operator's word for it.
-	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing more. Its pools then have a lease of 1h unless they say otherwise."`
+	ShutdownEndsBilling bool `json:"shutdown_ends_billing,omitempty" doc:"Of exec: an instance that shuts itself down costs nothing. Pools then have a default lease of 1h."`
 }
 
 // SSHSpec is how instances are reached over SSH.
 type SSHSpec struct {
-	User       string `json:"user,omitempty" doc:"Who logs in. Others than root need sudo without a password. Default: root."`
+	User       string `json:"user,omitempty" doc:"Login user. Users other than root need sudo without a password. Default: root."`
 	KeyFile    string `json:"key_file,omitempty" doc:"The private key, without a passphrase. An absolute path."`
-	KnownHosts string `json:"known_hosts,omitempty" doc:"A file as OpenSSH's, read again when it changes: host keys of those that have none of their own here. An absolute path. A host whose key is not known is never used."`
+	KnownHosts string `json:"known_hosts,omitempty" doc:"Known hosts file in OpenSSH's format, read again when it changes: the keys of hosts without host_keys here. An absolute path. A host with an unknown key is never used."`
 	Dir        string `json:"dir,omitempty" doc:"Muster's directory on the instance. An absolute path. Default: /var/lib/muster."`
 	Shutdown   string `json:"shutdown,omitempty" doc:"Command that ends the machine when the lease is over. Default: poweroff."`
 }
 
 // HostSpec is one host of a static provider.
 type HostSpec struct {
-	Name       string            `json:"name" doc:"Of the host, and of what it sells if offering is empty."`
+	Name       string            `json:"name" doc:"Name of the host, and of its offering if offering is empty."`
 	Address    string            `json:"address" doc:"A name or an address, with :PORT if it is not 22."`
 	User       string            `json:"user,omitempty" doc:"Instead of ssh.user."`
 	KeyFile    string            `json:"key_file,omitempty" doc:"Instead of ssh.key_file."`
-	HostKeys   []string          `json:"host_keys,omitempty" doc:"All keys that the host may show, as in its ssh_host_ed25519_key.pub. Default: what ssh.known_hosts says."`
-	Offering   string            `json:"offering,omitempty" doc:"The offering that it is one of. Empty: one of its own, of its name, with what is found there."`
+	HostKeys   []string          `json:"host_keys,omitempty" doc:"All valid keys of the host, in the format of ssh_host_ed25519_key.pub. Default: those in ssh.known_hosts."`
+	Offering   string            `json:"offering,omitempty" doc:"Its offering. Empty: an offering of its own, with the detected resources."`
 	Price      float64           `json:"price,omitempty" doc:"Of an offering of its own: per hour. Default: 0."`
 	Zone       string            `json:"zone,omitempty" doc:"Of an offering of its own."`
 	Attributes map[string]string `json:"attributes,omitempty" doc:"Of an offering of its own: node attributes, for constraints."`
@@ -132,7 +132,7 @@ type HostSpec struct {
 
 // ProbeSpec is a command that a new instance must pass.
 type ProbeSpec struct {
-	Command string   `json:"command,omitempty" doc:"For sh, run as the user who logs in, again and again until it ends with 0 or the boot time-out is over. Its last stderr is kept for muster node show."`
+	Command string   `json:"command,omitempty" doc:"Run by sh as the login user, repeatedly until it exits with 0 or the boot time-out is over. muster node show prints its last stderr."`
 	Timeout Duration `json:"timeout,omitempty" zero:"30s" doc:"How long one try may take. Default: 30s."`
 }
 
@@ -145,11 +145,11 @@ type OfferingSpec struct {
 	Price      float64           `json:"price,omitempty" doc:"Per hour, in a currency of your choice. Default: 0."`
 	Zone       string            `json:"zone,omitempty"`
 	Market     string            `json:"market,omitempty" enum:"on-demand,spot" doc:"Default: on-demand."`
-	BootDelay  Duration          `json:"boot_delay,omitempty" doc:"Of local: how long an instance pretends to boot. Default: 0s."`
+	BootDelay  Duration          `json:"boot_delay,omitempty" doc:"Of local: simulated boot time. Default: 0s."`
 	Attributes map[string]string `json:"attributes,omitempty" doc:"Node attributes, for constraints."`
 	Devices    []DeviceSpec      `json:"devices,omitempty" doc:"Devices that an instance has, as GPUs."`
-	Meta       map[string]string `json:"meta,omitempty" doc:"Node attributes under the name meta.KEY, which no agent can set. Those of the pool win."`
-	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"Of local: how many instances there can be at once. Default: no limit but the pool's."`
+	Meta       map[string]string `json:"meta,omitempty" doc:"Node attributes named meta.KEY, which agents cannot set. Those of the pool win."`
+	Max        int               `json:"max,omitempty" zero:"no limit of its own" doc:"Of local: most instances at once. Default: only the pool's limit."`
 }
 
 // DeviceSpec is a number of equal devices of an instance.
@@ -157,7 +157,7 @@ type DeviceSpec struct {
 	Kind   string `json:"kind,omitempty" doc:"Default: gpu."`
 	Model  string `json:"model,omitempty" doc:"As A100; jobs may ask for models."`
 	Count  int    `json:"count,omitempty" minimum:"1" maximum:"64" zero:"1" doc:"How many there are. Default: 1."`
-	Shared bool   `json:"shared,omitempty" doc:"Jobs may ask for a part of one. What keeps the members on one device apart is the driver's business."`
+	Shared bool   `json:"shared,omitempty" doc:"Jobs may request a part of one. The driver isolates members on one device from each other, not Muster."`
 }
 
 // PoolSpec is an operator's rule for a set of nodes.
@@ -166,47 +166,47 @@ type PoolSpec struct {
 	Provider     string    `json:"provider" doc:"Name of a provider."`
 	Offerings    []string  `json:"offerings,omitempty" doc:"Names of the provider's offerings that may be used. Default: all."`
 	Max          int       `json:"max,omitempty" zero:"100" doc:"Most nodes at once. If it is lowered below the number of nodes, surplus nodes are drained, and destroyed when their work has ended. Default: 100."`
-	Min          int       `json:"min,omitempty" doc:"How many nodes are kept even without work. Default: 0."`
-	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node without work for so long is destroyed. Default: 1m."`
-	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that does not answer for so long is given up. Default: 5m."`
+	Min          int       `json:"min,omitempty" doc:"Nodes that are kept without work. Default: 0."`
+	IdleTimeout  Duration  `json:"idle_timeout,omitempty" zero:"1m" doc:"A node is destroyed after this time without work. Default: 1m."`
+	BootTimeout  Duration  `json:"boot_timeout,omitempty" zero:"5m" doc:"An instance that has not answered after this time is given up. Default: 5m."`
 	Grace        Duration  `json:"grace,omitempty" zero:"1m" doc:"How long a node that served may be out of contact before it is given up: destroyed, and its work placed elsewhere. Default: 1m."`
-	Fence        Duration  `json:"fence,omitempty" zero:"half of grace" doc:"A member of a job with exclusive: true is killed by its agent when no server has spoken to the node for so long; less than grace. Default: half of grace."`
-	Ready        []string  `json:"ready,omitempty" doc:"A command that says whether a node is ready for work, beyond the agent's own checks: run on it before its first service, after it was out of contact for longer than its grace, after a failure of the node's own and after it was sidelined. Exit 0: ready. Anything else, or no end within ready_timeout: asked again after a while; a last line 'again after 30s' on its output says after what while."`
-	ReadyTimeout Duration  `json:"ready_timeout,omitempty" zero:"30s" doc:"How long ready may take. Default: 30s, at most 10m."`
-	Sideline     Duration  `json:"sideline,omitempty" zero:"15m" doc:"How long a node that failed three times within ten minutes gets no work, before it is asked whether it is ready. Default: 15m."`
+	Fence        Duration  `json:"fence,omitempty" zero:"half of grace" doc:"Members of jobs with exclusive: true are killed by their agent when no server has contacted the node for this time; less than grace. Default: half of grace."`
+	Ready        []string  `json:"ready,omitempty" doc:"A command that checks whether a node is ready for work, in addition to the agent's own checks: run on it before it first serves, after it was out of contact for longer than its grace, after a node failure, and after a quarantine. Exit 0: ready. Any other exit, or none within ready_timeout: retried after a while; a last line 'again after 30s' of its output sets the delay."`
+	ReadyTimeout Duration  `json:"ready_timeout,omitempty" zero:"30s" doc:"Time limit of ready. Default: 30s, at most 10m."`
+	Sideline     Duration  `json:"sideline,omitempty" zero:"15m" doc:"Quarantine of a node that failed three times within ten minutes, before its readiness is checked again. Default: 15m."`
 	MaxLaunching int       `json:"max_launching,omitempty" zero:"as many as max" doc:"How many nodes may be launching or booting at once. Default: as many as max."`
-	Spare        int       `json:"spare,omitempty" doc:"How many nodes without work are kept ready, beyond those that waiting work will use. Default: 0."`
-	PriceFactor  float64   `json:"price_factor,omitempty" zero:"2" doc:"How many times the price of its cheapest offering that fits the pool may pay when that one cannot be had, at least 1. What would cost more is waited for. Default: 2."`
-	BootProbe    ProbeSpec `json:"boot_probe,omitzero" doc:"Instead of its provider's."`
-	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"What makes containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Running agents keep their setting until they restart. Default: crun, else runc."`
+	Spare        int       `json:"spare,omitempty" doc:"Idle nodes that are kept ready in addition to those that waiting work will use. Default: 0."`
+	PriceFactor  float64   `json:"price_factor,omitempty" zero:"2" doc:"Highest price that the pool pays when its cheapest fitting offering is unavailable, as a multiple of that one's price, at least 1. More expensive offerings are not used. Default: 2."`
+	BootProbe    ProbeSpec `json:"boot_probe,omitzero" doc:"Replaces its provider's."`
+	OCIRuntime   string    `json:"oci_runtime,omitempty" zero:"crun, else runc" doc:"Runtime for containers on its nodes: crun, runc or runsc, found in PATH there, the absolute path of another OCI runtime program, or none: no containers. It must be installed on them. Running agents keep their setting until they restart. Default: crun, else runc."`
 	// RuntimeHoles says what becomes of nodes whose program has known holes.
-	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"What to do where crun or runc of a node has known vulnerabilities. warn: muster node show names them and the version that fixes them. refuse: no containers run there. Running agents keep their setting until they restart. Default: warn."`
+	RuntimeHoles string `json:"runtime_holes,omitempty" enum:"warn,refuse" zero:"warn" doc:"Policy for nodes whose crun or runc has known vulnerabilities. warn: muster node show names them and the version that fixes them. refuse: no containers run there. Running agents keep their setting until they restart. Default: warn."`
 	// AllowAddresses and InputLimit are about what jobs have nodes fetch.
 	AllowAddresses []string   `json:"allow_addresses,omitempty" doc:"Addresses and prefixes, as 127.0.0.1/32, from which inputs and images may come although they are loopback, link-local or cloud metadata addresses. Running agents keep their setting until they restart. Default: none."`
-	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times as much. Running agents keep their setting until they restart. Default: 4GiB."`
-	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node ends itself when no server has spoken to it for so long; held ones do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and what it runs end. At least 2m. Default: 1h where a shutdown ends billing, else none."`
-	Budget         BudgetSpec `json:"budget,omitzero" doc:"What the pool may cost. Past it nothing is launched; what runs goes on."`
+	InputLimit     Size       `json:"input_limit,omitempty" zero:"4GiB" doc:"Largest size of an input from a URL. All inputs of one allocation together may have 16 times that size. Running agents keep their setting until they restart. Default: 4GiB."`
+	Lease          Duration   `json:"lease,omitempty" zero:"1h where a shutdown ends billing, else none" doc:"A node shuts itself down when no server has contacted it for this time; held nodes do not. Of type exec with shutdown_ends_billing: the machine shuts down. Of local: the agent and its work end. At least 2m. Default: 1h if a shutdown ends billing, else none."`
+	Budget         BudgetSpec `json:"budget,omitzero" doc:"Budget of the pool. Beyond it nothing is launched; running work goes on."`
 	// Placement is how members are put on its nodes, Meta what is told of them.
-	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes stay free or idle. spread: the emptiest one, so that members disturb each other the least. Default: binpack."`
-	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes under the name meta.KEY, which no agent can set."`
+	Placement string            `json:"placement,omitempty" enum:"binpack,spread" doc:"binpack: the fullest node that fits, so that whole nodes become idle. spread: the emptiest node, so that members disturb each other least. Default: binpack."`
+	Meta      map[string]string `json:"meta,omitempty" doc:"Attributes of its nodes named meta.KEY, which agents cannot set."`
 }
 
 // BudgetSpec is what a pool may cost, in the currency that prices are given in.
 type BudgetSpec struct {
-	PerHour  float64 `json:"per_hour,omitempty" zero:"no limit" doc:"All its nodes together in an hour, those on their way included, spot ones at the most they may cost. Default: no limit."`
+	PerHour  float64 `json:"per_hour,omitempty" zero:"no limit" doc:"All its nodes per hour, launching ones included, spot nodes at their highest price. Default: no limit."`
 	PerMonth float64 `json:"per_month,omitempty" zero:"no limit" doc:"All its nodes in a calendar month (UTC): the cost so far, one more hour of all nodes, and one hour of a new node must stay below it. Default: no limit."`
 }
 
 // RegistrySpec is a registry of images. Its credentials stay with the server: a
 // node gets a token for each image that it pulls.
 type RegistrySpec struct {
-	Host            string        `json:"host" doc:"As in the names of images: docker.io, ghcr.io, registry.example.org:5000."`
+	Host            string        `json:"host" doc:"As in image names: docker.io, ghcr.io, registry.example.org:5000."`
 	Username        string        `json:"username,omitempty"`
-	Password        muster.Secret `json:"password,omitzero" doc:"Or a token, where the registry calls it that. Better in a file of its own: password_file."`
+	Password        muster.Secret `json:"password,omitzero" doc:"Password or token. Better use password_file."`
 	PasswordFile    string        `json:"password_file,omitempty" doc:"A file with the password, read whenever it is needed. An absolute path."`
-	Mirror          string        `json:"mirror,omitempty" doc:"Asked first for this registry's images, as HOST or HOST/PREFIX. What it does not have comes from the registry itself. Credentials for it, and insecure, are those of an entry with its host."`
-	Insecure        bool          `json:"insecure,omitempty" doc:"Plain HTTP is allowed, and so is a registry on the node itself (localhost)."`
-	SendCredentials bool          `json:"send_credentials,omitempty" doc:"Some registries make no tokens: username and password themselves are then sent to nodes. Without this such a registry is not used with credentials."`
+	Mirror          string        `json:"mirror,omitempty" doc:"Mirror that is tried first for this registry's images, as HOST or HOST/PREFIX. The registry itself is used for what it lacks. Credentials and insecure for it are those of the entry with its host."`
+	Insecure        bool          `json:"insecure,omitempty" doc:"Allow plain HTTP, and a registry on the node itself (localhost)."`
+	SendCredentials bool          `json:"send_credentials,omitempty" doc:"For registries without tokens: send username and password to nodes. Without this such a registry is not used with credentials."`
 }
 
 // Types of providers.

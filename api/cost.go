@@ -5,25 +5,25 @@ import "time"
 // Cost is what was spent since the beginning of a month, and on what.
 type Cost struct {
 	By    string    `json:"by" enum:"job,namespace,pool,month" doc:"What the rows are."`
-	Since time.Time `json:"since" doc:"The beginning of the first month that is counted, in UTC."`
-	Until time.Time `json:"until" doc:"Nodes and allocations that live are counted up to here."`
+	Since time.Time `json:"since" doc:"Start of the first month included, in UTC."`
+	Until time.Time `json:"until" doc:"Live nodes and allocations are counted up to this time."`
 	// Rows are the dearest first, months in their order.
-	Rows  []CostRow  `json:"rows" doc:"Most expensive first; months in their order."`
-	More  *CostRest  `json:"more,omitempty" doc:"Rows that are left out, added up."`
-	Total CostAmount `json:"total" doc:"All that the nodes cost."`
-	Jobs  CostAmount `json:"jobs" doc:"What of the total jobs had."`
+	Rows  []CostRow  `json:"rows" doc:"Most expensive first; months in chronological order."`
+	More  *CostRest  `json:"more,omitempty" doc:"Sum of the rows that are left out."`
+	Total CostAmount `json:"total" doc:"Cost of all nodes."`
+	Jobs  CostAmount `json:"jobs" doc:"The part of the total that belongs to jobs."`
 	Idle  CostAmount `json:"idle" doc:"The part of the total that belongs to no job: boot, idle time, and unused capacity."`
 	Index uint64     `json:"index"`
 }
 
 // CostRow is one job, namespace, pool or month. Idle is set for pools and months.
 type CostRow struct {
-	Namespace string `json:"namespace,omitempty" doc:"Empty in rows of namespaces that are not told apart any more."`
-	Job       string `json:"job,omitempty" doc:"Empty for jobs of the namespace that are not told apart any more."`
+	Namespace string `json:"namespace,omitempty" doc:"Empty in rows of namespaces that are no longer listed separately."`
+	Job       string `json:"job,omitempty" doc:"Empty for jobs of the namespace that are no longer listed separately."`
 	Pool      string `json:"pool,omitempty"`
-	Month     string `json:"month,omitempty" doc:"As 2026-09."`
+	Month     string `json:"month,omitempty" doc:"For example 2026-09."`
 	CostAmount
-	Idle *CostAmount `json:"idle,omitempty" doc:"What of it no job had; of pools and months."`
+	Idle *CostAmount `json:"idle,omitempty" doc:"The part that belongs to no job; of pools and months."`
 }
 
 // CostAmount is an amount of money, and of time on nodes.
@@ -34,6 +34,6 @@ type CostAmount struct {
 
 // CostRest is what rows that are left out add up to.
 type CostRest struct {
-	Rows int `json:"rows" doc:"How many they are."`
+	Rows int `json:"rows" doc:"How many rows."`
 	CostAmount
 }

@@ -18,18 +18,18 @@ type EnvironmentSpec struct {
 	// Name of the environment.
 	Name string `json:"name" doc:"Name of the environment: 1 to 63 lower-case letters, digits, dots and dashes."`
 	// Namespace of the environment; "default" when empty.
-	Namespace string `json:"namespace,omitempty" doc:"Whose it is. Default: default."`
+	Namespace string `json:"namespace,omitempty" doc:"Namespace of the environment. Default: default."`
 	// Warm says how many runners are kept ready.
-	Warm WarmSpec `json:"warm,omitempty" doc:"How many runners are kept ready."`
+	Warm WarmSpec `json:"warm,omitempty" doc:"Warm runners."`
 	// TTL and Idle are what a claim has that says nothing about them.
-	TTL  *Duration `json:"ttl,omitempty" doc:"How long a claim lasts that does not say it itself. 0s: until it is released. Default: 1h."`
-	Idle *Duration `json:"idle,omitempty" doc:"A claim that does not say it itself expires when nothing was done with its runner for so long. 0s: never. Default: 10m."`
+	TTL  *Duration `json:"ttl,omitempty" doc:"Default ttl of claims. 0s: until it is released. Default: 1h."`
+	Idle *Duration `json:"idle,omitempty" doc:"Default idle time of claims: a claim expires when its runner was not used for this time. 0s: never. Default: 10m."`
 	// MaxTTL bounds the life of a claim, whatever its holder asks for and however often it is extended. 0: no bound.
-	MaxTTL Duration `json:"max_ttl,omitempty" zero:"no limit" doc:"Longest life of a claim, extensions included. A claim that asks for more expires then. Default: no limit."`
+	MaxTTL Duration `json:"max_ttl,omitempty" zero:"no limit" doc:"Longest life of a claim, including extensions. Longer claims expire then. Default: no limit."`
 	// LockUser lets who holds a claim act as User alone.
-	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners use its user only: requests that name another user are refused. Default: requests may name any user."`
+	LockUser bool `json:"lock_user,omitempty" doc:"Executions and files in its runners use its user only: requests that name another user are rejected. Default: requests may name any user."`
 	// Alert says when too few are warm.
-	Alert AlertSpec `json:"alert,omitempty" doc:"When too few runners are warm."`
+	Alert AlertSpec `json:"alert,omitempty" doc:"Alert on too few warm runners."`
 	// Template says what runs, and what it needs. Its fields are fields of the file.
 	Template
 
@@ -39,16 +39,16 @@ type EnvironmentSpec struct {
 
 // WarmSpec says how many runners are kept ready.
 type WarmSpec struct {
-	Min    *int     `json:"min,omitempty" minimum:"0" maximum:"10000" doc:"At least so many. 0: none are kept after a quiet time. Default: 1."`
-	Max    int      `json:"max,omitempty" minimum:"1" maximum:"10000" zero:"min, or 10 if that is less" doc:"At most so many. Default: min, or 10 if that is less."`
-	Target *int     `json:"target,omitempty" minimum:"0" maximum:"10000" doc:"Exactly so many, instead of a number from what was claimed in the last 10 minutes and how long starts take."`
-	Quiet  Duration `json:"quiet,omitempty" zero:"10m" doc:"After so long without a claim no more than min are kept. Default: 10m."`
+	Min    *int     `json:"min,omitempty" minimum:"0" maximum:"10000" doc:"Minimum. 0: none after a time without claims. Default: 1."`
+	Max    int      `json:"max,omitempty" minimum:"1" maximum:"10000" zero:"min, or 10 if that is less" doc:"Maximum. Default: min, at least 10."`
+	Target *int     `json:"target,omitempty" minimum:"0" maximum:"10000" doc:"Fixed number, instead of one computed from the claims of the last 10 minutes and the start times."`
+	Quiet  Duration `json:"quiet,omitempty" zero:"10m" doc:"After this time without a claim only min are kept. Default: 10m."`
 }
 
 // AlertSpec says when too few runners are warm.
 type AlertSpec struct {
-	Below float64  `json:"below,omitempty" minimum:"0" maximum:"1" zero:"0.5" doc:"Fraction of what is wanted. Default: 0.5."`
-	For   Duration `json:"for,omitempty" zero:"1m" doc:"How long there must be fewer than that. Default: 1m."`
+	Below float64  `json:"below,omitempty" minimum:"0" maximum:"1" zero:"0.5" doc:"Fraction of the wanted number. Default: 0.5."`
+	For   Duration `json:"for,omitempty" zero:"1m" doc:"How long fewer than that must be warm. Default: 1m."`
 }
 
 // Limits and defaults of environments.
@@ -246,15 +246,15 @@ type EnvironmentSet struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
-	Version   uint64 `json:"version" doc:"Of what decides how a runner runs: a change of warm, ttl, idle, alert or priority makes no new one."`
+	Version   uint64 `json:"version" doc:"Version of everything that affects running runners: a change of warm, ttl, idle, alert or priority makes no new one."`
 	Index     uint64 `json:"index" doc:"Log index from which events can be followed."`
-	Unchanged bool   `json:"unchanged,omitempty" doc:"The environment was there with the same spec; nothing was done."`
+	Unchanged bool   `json:"unchanged,omitempty" doc:"The environment existed with the same specification; nothing changed."`
 }
 
 // RunnerCounts tells the runners of an environment by state. Created is their sum.
 type RunnerCounts struct {
-	Created  int `json:"created" doc:"All that there ever were."`
-	Starting int `json:"starting" doc:"On their way; those that wait for another attempt included."`
+	Created  int `json:"created" doc:"Since the environment was created."`
+	Starting int `json:"starting" doc:"Starting, including those that wait for another attempt."`
 	Warm     int `json:"warm"`
 	Claimed  int `json:"claimed"`
 	Gone     int `json:"gone"`
@@ -268,16 +268,16 @@ type Environment struct {
 	Version   uint64           `json:"version"`
 	Stage     string           `json:"stage" enum:"live,stopping,ended" doc:"stopping: it was deleted, and some of its runners are still claimed."`
 	Runners   RunnerCounts     `json:"runners"`
-	Wanted    int              `json:"wanted" doc:"How many runners it wants warm now."`
-	Why       string           `json:"why,omitempty" doc:"Why so many."`
+	Wanted    int              `json:"wanted" doc:"Wanted number of warm runners."`
+	Why       string           `json:"why,omitempty" doc:"Reason of that number."`
 	Waiting   int              `json:"waiting" doc:"Claims that wait for a runner."`
-	Unplaced  int              `json:"unplaced" doc:"Runners that are wanted and have no place yet."`
-	Waits     string           `json:"waits,omitempty" doc:"Why those have none, and what is done about it; in single answers."`
+	Unplaced  int              `json:"unplaced" doc:"Wanted runners that are not placed yet."`
+	Waits     string           `json:"waits,omitempty" doc:"Why they are not placed, and what is done about it; in single answers."`
 	Outdated  int              `json:"outdated,omitempty" doc:"Warm runners of an earlier version, which are replaced one by one."`
-	Claims    uint64           `json:"claims" doc:"All that there ever were."`
-	Failure   string           `json:"failure,omitempty" doc:"Why runners could not be started, the last time."`
-	RetryAt   *time.Time       `json:"retry_at,omitempty" doc:"When it is tried again."`
-	Alert     *time.Time       `json:"alert,omitempty" doc:"Since when too few are warm."`
+	Claims    uint64           `json:"claims" doc:"Since the environment was created."`
+	Failure   string           `json:"failure,omitempty" doc:"Last error of a runner's start."`
+	RetryAt   *time.Time       `json:"retry_at,omitempty" doc:"When the next attempt starts."`
+	Alert     *time.Time       `json:"alert,omitempty" doc:"Since when too few runners are warm."`
 	Created   time.Time        `json:"created"`
 	Spec      *EnvironmentSpec `json:"spec,omitempty" doc:"With defaults filled in; in single answers."`
 }
@@ -285,7 +285,7 @@ type Environment struct {
 // EnvironmentList is a page of environments.
 type EnvironmentList struct {
 	Environments []Environment `json:"environments"`
-	Next         string        `json:"next,omitempty" doc:"Pass as after= for the next page; empty on the last."`
+	Next         string        `json:"next,omitempty" doc:"Pass it as after= for the next page; empty on the last page."`
 	Index        uint64        `json:"index" doc:"Log index of this view."`
 }
 

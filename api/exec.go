@@ -59,16 +59,16 @@ const (
 type ExecRequest struct {
 	Command   []string          `json:"command" doc:"The program and its arguments, passed as they are: no shell in between."`
 	Env       map[string]string `json:"env,omitempty" doc:"Added to the environment of the allocation's own command."`
-	Workdir   string            `json:"workdir,omitempty" doc:"Where it starts: an absolute path, or one below the allocation's own. Default: the allocation's own."`
+	Workdir   string            `json:"workdir,omitempty" doc:"Its directory: an absolute path, or one relative to the allocation's. Default: the allocation's own."`
 	User      string            `json:"user,omitempty" doc:"In a container: NAME, UID, NAME:GROUP or UID:GID. Default: the allocation's own."`
-	TTY       bool              `json:"tty,omitempty" doc:"Give it a terminal. Everything it writes is then stdout."`
+	TTY       bool              `json:"tty,omitempty" doc:"Run it in a terminal. All its output is then stdout."`
 	Rows      int               `json:"rows,omitempty" minimum:"0" maximum:"65535" doc:"Of the terminal. Default: 24."`
 	Cols      int               `json:"cols,omitempty" minimum:"0" maximum:"65535" doc:"Of the terminal. Default: 80."`
-	Stdin     bool              `json:"stdin,omitempty" doc:"It has an input: what comes through the WebSocket. Without, its input is empty."`
-	Timeout   Duration          `json:"timeout,omitempty" doc:"It is ended after so long: TERM, then KILL after kill_grace. Default: no limit."`
+	Stdin     bool              `json:"stdin,omitempty" doc:"It gets stdin through the WebSocket. Otherwise stdin is empty."`
+	Timeout   Duration          `json:"timeout,omitempty" doc:"Time limit: then TERM, and KILL after kill_grace. Default: no limit."`
 	KillGrace Duration          `json:"kill_grace,omitempty" doc:"Time between TERM and KILL. Default: 5s; 1ms kills at once."`
-	Detach    bool              `json:"detach,omitempty" doc:"It goes on without a client. Its output is kept in a spool on the node, up to 64 MiB a stream; past that it waits until somebody attaches."`
-	ID        string            `json:"id,omitempty" doc:"A name of your own for it, 1 to 64 letters, digits and . _ -, not used before in this sandbox. Default: one is made."`
+	Detach    bool              `json:"detach,omitempty" doc:"It goes on without a client. Its output is spooled on the node, up to 64 MiB a stream; beyond that it waits for a client that attaches."`
+	ID        string            `json:"id,omitempty" doc:"An id of your choice, 1 to 64 letters, digits and . _ -, not used before in this sandbox. Default: generated."`
 
 	Input       string `json:"input,omitempty" doc:"Only of POST: its input, as text."`
 	InputBase64 []byte `json:"input_base64,omitempty" doc:"Only of POST: its input, in base64."`
@@ -77,9 +77,9 @@ type ExecRequest struct {
 // ExecAttach joins a detached execution: its output from these offsets on.
 type ExecAttach struct {
 	Attach string `json:"attach" doc:"Id of the execution."`
-	Stdout int64  `json:"stdout,omitempty" doc:"Offset from which stdout is sent; what lies before it may be dropped from the spool. -1: from the oldest byte that is kept."`
-	Stderr int64  `json:"stderr,omitempty" doc:"Offset from which stderr is sent; -1 as well."`
-	Stdin  bool   `json:"stdin,omitempty" doc:"Give it input as well, if it has one."`
+	Stdout int64  `json:"stdout,omitempty" doc:"Offset from which stdout is sent; earlier bytes may be dropped from the spool. -1: the oldest byte that is kept."`
+	Stderr int64  `json:"stderr,omitempty" doc:"Offset from which stderr is sent, likewise."`
+	Stdin  bool   `json:"stdin,omitempty" doc:"Send stdin to it, too, if it has one."`
 }
 
 // Types of ExecControl.
@@ -138,13 +138,13 @@ type ExecResult struct {
 	ExitCode int    `json:"exit_code" doc:"128 and the signal's number if a signal ended it."`
 	Signal   string `json:"signal,omitempty" doc:"Signal that ended it, as SIGKILL."`
 	TimedOut bool   `json:"timed_out,omitempty"`
-	Reason   string `json:"reason,omitempty" doc:"A sentence if it did not end by itself."`
+	Reason   string `json:"reason,omitempty" doc:"A sentence, if something else ended it."`
 	// A stream is text, or base64 if it is not UTF-8.
-	Stdout       string `json:"stdout" doc:"Empty if the command printed nothing, or no UTF-8."`
+	Stdout       string `json:"stdout" doc:"Empty if the command printed nothing, or bytes that are not UTF-8."`
 	StdoutBase64 []byte `json:"stdout_base64,omitempty" doc:"Instead of stdout, if that is not UTF-8."`
 	Stderr       string `json:"stderr" doc:"As stdout."`
 	StderrBase64 []byte `json:"stderr_base64,omitempty" doc:"Instead of stderr, if that is not UTF-8."`
-	Truncated    bool   `json:"truncated,omitempty" doc:"More was written than the first 1 MiB of a stream; it is not kept."`
+	Truncated    bool   `json:"truncated,omitempty" doc:"The stream had more than the first 1 MiB, which was dropped."`
 }
 
 // Execution is one as it is listed. Ended ones are remembered for a while.
@@ -197,13 +197,13 @@ type PortControl struct {
 // AllocStats is what an allocation uses now, and what it asked for.
 type AllocStats struct {
 	At         time.Time `json:"at"`
-	CPUSeconds float64   `json:"cpu_seconds" doc:"Used since its start."`
-	CPU        float64   `json:"cpu" doc:"Cores that were set aside for it."`
-	CPUMax     float64   `json:"cpu_max,omitempty" doc:"Cores that it may use at most; 0: no limit."`
+	CPUSeconds float64   `json:"cpu_seconds" doc:"CPU time since its start."`
+	CPU        float64   `json:"cpu" doc:"Reserved cores."`
+	CPUMax     float64   `json:"cpu_max,omitempty" doc:"CPU limit in cores; 0: no limit."`
 	Memory     int64     `json:"memory" doc:"Bytes."`
 	MemoryMax  int64     `json:"memory_max" doc:"Its limit."`
 	Pids       int       `json:"pids,omitempty" doc:"Processes and threads; 0: not known."`
-	PidsMax    int       `json:"pids_max,omitempty" doc:"The limit that holds, asked for or the default; 0: none, or not known."`
+	PidsMax    int       `json:"pids_max,omitempty" doc:"The limit in force, configured or default; 0: none, or unknown."`
 	Disk       int64     `json:"disk,omitempty" doc:"Bytes written by it; 0: not known."`
 	DiskMax    int64     `json:"disk_max,omitempty" doc:"As pids_max."`
 }

@@ -15,8 +15,8 @@ type FileEntry struct {
 	User     string    `json:"user,omitempty" doc:"Name of uid inside, if it has one."`
 	Group    string    `json:"group,omitempty"`
 	Target   string    `json:"target,omitempty" doc:"Of a symlink."`
-	Unsized  bool      `json:"unsized,omitempty" doc:"The kernel makes it up as it is read: its size says nothing."`
-	Problem  string    `json:"problem,omitempty" doc:"Why what is in this directory could not be listed."`
+	Unsized  bool      `json:"unsized,omitempty" doc:"The kernel generates it when it is read: its size means nothing."`
+	Problem  string    `json:"problem,omitempty" doc:"Why this directory could not be listed."`
 }
 
 // Types of FileEntry.
@@ -38,17 +38,17 @@ type FileList struct {
 
 // FileChange is the body of PATCH …/files: small files at once. What is larger goes by PUT …/files/content.
 type FileChange struct {
-	Delete []string      `json:"delete,omitempty" doc:"These are deleted first, directories with everything in them; what is not there is fine."`
-	Write  []FileContent `json:"write,omitempty" doc:"Then these are written, each whole or not at all; missing directories above them are made."`
+	Delete []string      `json:"delete,omitempty" doc:"These are deleted first, directories with their content; a missing one is no error."`
+	Write  []FileContent `json:"write,omitempty" doc:"Then these are written, each atomically; missing parent directories are made."`
 }
 
 // FileContent is one file of a FileChange, or a directory.
 type FileContent struct {
-	Path          string `json:"path" doc:"Absolute, or below the directory in which the allocation's command started. With a / at its end: a directory."`
+	Path          string `json:"path" doc:"Absolute, or relative to the directory in which the allocation's command started. With a / at its end: a directory."`
 	Content       string `json:"content,omitempty" doc:"As text."`
 	ContentBase64 []byte `json:"content_base64,omitempty" doc:"Instead of content: in base64."`
 	Mode          string `json:"mode,omitempty" doc:"Permission bits in octal. Default: those of the file that is replaced, else 0644; of a directory 0755."`
-	User          string `json:"user,omitempty" doc:"Who shall own it. Default: the allocation's user."`
+	User          string `json:"user,omitempty" doc:"Its owner. Default: the allocation's user."`
 }
 
 // FileMaxChange is how many paths one FileChange may name.

@@ -8,7 +8,7 @@ type Image struct {
 	Digest string    `json:"digest"`
 	Size   int64     `json:"size" doc:"Unpacked; layers that images share are counted for each."`
 	Layers int       `json:"layers"`
-	InUse  int       `json:"in_use" doc:"Sandboxes made of it now."`
+	InUse  int       `json:"in_use" doc:"Sandboxes that use it now."`
 	Used   time.Time `json:"used" doc:"When it was last used."`
 }
 
@@ -16,7 +16,7 @@ type Image struct {
 type ImageList struct {
 	Images []Image `json:"images"`
 	Used   int64   `json:"used" doc:"Bytes."`
-	Limit  int64   `json:"limit" doc:"Bytes, above which what was not used for longest is deleted."`
+	Limit  int64   `json:"limit" doc:"Bytes; beyond it the least recently used images are deleted."`
 }
 
 // ImagePull is the body of POST /v1/nodes/{id}/images.

@@ -33,7 +33,7 @@ func (c *checks) kind(s *JobSpec) {
 			c.Add("count", "is %d; a system job has one member on each node that fits, so leave it out", s.Count)
 		}
 		if len(s.Spread) > 0 {
-			c.Add("spread", "is of no use to a system job, which has a member on each node that fits")
+			c.Add("spread", "does not apply to a system job, which has a member on each node that fits")
 		}
 	}
 	if s.Restart.Attempts != 0 {

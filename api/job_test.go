@@ -43,7 +43,7 @@ func TestValidate(t *testing.T) {
 			s.Type, s.Update = "service", &UpdateSpec{MinHealthyTime: Duration(time.Minute), HealthyDeadline: Duration(time.Minute)}
 		}, `update.healthy_deadline: is 1m, and a member is healthy after min_healthy_time (1m) at the earliest`},
 		{func(s *JobSpec) { s.Type, s.Count = "system", 3 }, `count: is 3; a system job has one member on each node that fits, so leave it out`},
-		{func(s *JobSpec) { s.Type, s.Spread = "system", []SpreadSpec{{Attribute: "zone", Weight: 50}} }, `spread: is of no use to a system job, which has a member on each node that fits`},
+		{func(s *JobSpec) { s.Type, s.Spread = "system", []SpreadSpec{{Attribute: "zone", Weight: 50}} }, `spread: does not apply to a system job, which has a member on each node that fits`},
 		{func(s *JobSpec) { s.Count = -1 }, `count: is -1; a job has 1 to 1000000 members`},
 		{func(s *JobSpec) { s.Count = MaxCount }, ""},
 		{func(s *JobSpec) { s.Count = MaxCount + 1 }, `count: is 1000001; a job has 1 to 1000000 members`},

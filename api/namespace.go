@@ -4,15 +4,15 @@ import "time"
 
 // Namespace is a namespace as the API shows it: what it may have, has and wants.
 type Namespace struct {
-	Name string `json:"name" doc:"* is all of them together."`
+	Name string `json:"name" doc:"* stands for all of them together."`
 	// Class shares Weight with whoever else is in it.
-	Class    string          `json:"class,omitempty" doc:"Who shares the weight: a class of the configuration's shares, or the namespace alone."`
-	Weight   int             `json:"weight,omitempty" doc:"Of its class: capacity is shared by weight when there is not enough for all."`
+	Class    string          `json:"class,omitempty" doc:"What shares the weight: a class of the configuration's shares, or the namespace alone."`
+	Weight   int             `json:"weight,omitempty" doc:"Of its class: when capacity is short, it is shared in proportion to weights."`
 	Share    float64         `json:"share,omitempty" doc:"The part of the capacity that its class is entitled to among the classes with usage or demand now; 0 to 1."`
 	Jobs     int             `json:"jobs" doc:"Jobs that have not ended."`
 	Waiting  int             `json:"waiting" doc:"Members that want an allocation."`
 	Allocs   int             `json:"allocations" doc:"Allocations that have not ended."`
-	Used     Resources       `json:"used" doc:"What they hold."`
+	Used     Resources       `json:"used" doc:"Their reserved resources."`
 	Limits   NamespaceLimits `json:"limits"`
 	LimitSet *time.Time      `json:"limit_set,omitempty" doc:"When its limits were set."`
 	LimitWho string          `json:"limit_who,omitempty"`
@@ -21,10 +21,10 @@ type Namespace struct {
 
 // NamespaceLimits is the most that a namespace may have at once; 0 means no limit.
 type NamespaceLimits struct {
-	Jobs   int     `json:"jobs,omitempty" minimum:"0" maximum:"1000000000" doc:"Jobs that have not ended. One more is refused with 429."`
-	Allocs int     `json:"allocations,omitempty" minimum:"0" maximum:"1000000000" doc:"Allocations at once. Further members wait."`
-	CPU    float64 `json:"cpu,omitempty" minimum:"0" maximum:"1000000000" doc:"Cores that its allocations hold together. A job one of whose members asks for more is refused with 429, further members wait."`
-	Memory Size    `json:"memory,omitempty" doc:"Memory that its allocations hold together, as 64GiB; as for cpu."`
+	Jobs   int     `json:"jobs,omitempty" minimum:"0" maximum:"1000000000" doc:"Most live jobs. One more is rejected with 429."`
+	Allocs int     `json:"allocations,omitempty" minimum:"0" maximum:"1000000000" doc:"Most allocations at once. Further members wait."`
+	CPU    float64 `json:"cpu,omitempty" minimum:"0" maximum:"1000000000" doc:"Most cores of all its allocations. A job with a member that needs more is rejected with 429; further members wait."`
+	Memory Size    `json:"memory,omitempty" doc:"Most memory of all its allocations, for example 64GiB; as for cpu."`
 	// MaxPriority is the highest priority of its jobs. Default 70.
 	MaxPriority *int `json:"max_priority,omitempty" minimum:"0" maximum:"100" doc:"The highest priority that its jobs may have. Default: 70."`
 }
@@ -37,7 +37,7 @@ type NamespaceList struct {
 
 // NamespaceSet is the body of POST /v1/namespaces/{name}/limits.
 type NamespaceSet struct {
-	Limits NamespaceLimits `json:"limits" doc:"All of them: a limit that is left out is lifted."`
+	Limits NamespaceLimits `json:"limits" doc:"The complete set: a limit that is left out is removed."`
 	Reason string          `json:"reason,omitempty" maxLength:"200"`
 	Who    string          `json:"who,omitempty" maxLength:"100"`
 }

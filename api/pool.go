@@ -6,7 +6,7 @@ import "time"
 type Pool struct {
 	Name         string     `json:"name"`
 	Provider     string     `json:"provider"`
-	Offerings    []string   `json:"offerings" doc:"Those that it may use; empty: all of the provider."`
+	Offerings    []string   `json:"offerings" doc:"Offerings that it may use; empty: all of the provider."`
 	Min          int        `json:"min"`
 	Max          int        `json:"max"`
 	MaxLaunching int        `json:"max_launching"`
@@ -16,30 +16,31 @@ type Pool struct {
 	IdleTimeout  Duration   `json:"idle_timeout"`
 	BootTimeout  Duration   `json:"boot_timeout"`
 	Grace        Duration   `json:"grace" doc:"How long a node may be out of contact before it is destroyed."`
-	Lease        Duration   `json:"lease,omitempty" doc:"A node ends itself after so long without contact to a server; 0: never."`
+	Lease        Duration   `json:"lease,omitempty" doc:"A node shuts itself down after this time without contact to a server; 0: never."`
 
 	Nodes PoolNodes `json:"nodes"`
-	Price float64   `json:"price" doc:"Per hour, of all that lives, in the operator's currency."`
-	Spent *float64  `json:"spent,omitempty" doc:"In this calendar month (UTC), by all its nodes so far."`
+	Price float64   `json:"price" doc:"Per hour, of all live nodes, in the operator's currency."`
+	Spent *float64  `json:"spent,omitempty" doc:"Spent in this calendar month (UTC) by all its nodes."`
 
 	Breaker Breaker `json:"breaker"`
 	Blind   *Blind  `json:"blind,omitempty" doc:"The provider's list of instances fails or is not complete: until a complete list succeeds, no missing instance is known to be gone."`
 	Unsold  *Blind  `json:"offers_error,omitempty" doc:"The provider's offerings cannot be read: those read before are used meanwhile."`
 	// Troubles are of a single pool as well as in lists.
-	Troubles []NodeTrouble `json:"provider_errors,omitempty" doc:"Nodes that the provider did not create, destroy or tag when it was last asked, at most 20."`
-	// Suspect and Warmth are told of a single pool as well as in lists.
-	Suspect   *Suspect `json:"suspect,omitempty" doc:"More of its nodes fail than may be sidelined at once: something that they share is more likely at fault than each of them."`
-	Warmth    []Warmth `json:"warmth,omitempty" doc:"What its nodes have cached or served lately, the most common first, at most 20; in single-pool answers."`
-	Blocks    []Block  `json:"blocks" doc:"What the provider refused, and until when it is not asked again."`
-	Unblocked int      `json:"unblocked,omitempty" doc:"In the answer to resume: how many blocks it ended."`
-	Waiting   []Wait   `json:"waiting" doc:"Members that wait although nothing is launched for them, and why; those of all pools that could take them."`
-	Index     uint64   `json:"index"`
+	Troubles []NodeTrouble `json:"provider_errors,omitempty" doc:"Nodes that the provider failed to create, destroy or tag at the last attempt, at most 20."`
+	// Suspect is in answers of a single pool and in lists.
+	Suspect   *Suspect      `json:"suspect,omitempty" doc:"More of its nodes fail than may be quarantined at once: a cause that they share is more likely than a fault of each of them."`
+	Locality  []LocalityKey `json:"locality,omitempty" doc:"What its nodes have cached or served recently, the most common first, at most 20; in single-pool answers."`
+	Warmth    []LocalityKey `json:"warmth,omitempty" doc:"Deprecated: the former name of locality."`
+	Blocks    []Block       `json:"blocks" doc:"What the provider refused, and until when Muster does not ask again."`
+	Unblocked int           `json:"unblocked,omitempty" doc:"In the answer to resume: how many blocks it ended."`
+	Waiting   []Wait        `json:"waiting" doc:"Waiting members for which nothing is launched, and why; those of all pools that could run them."`
+	Index     uint64        `json:"index"`
 }
 
 // Blind is a provider whose list of instances fails or is not complete.
 type Blind struct {
-	Since time.Time `json:"since" doc:"When the first call that failed began."`
-	Error string    `json:"error" doc:"How the last one failed."`
+	Since time.Time `json:"since" doc:"When the first failing call began."`
+	Error string    `json:"error" doc:"The error of the last one."`
 }
 
 // NodeTrouble is what the provider answers to calls for a node.
@@ -52,9 +53,9 @@ type NodeTrouble struct {
 type PoolBudget struct {
 	PerHour  float64 `json:"per_hour"`
 	PerMonth float64 `json:"per_month"`
-	Hour     float64 `json:"hour,omitempty" doc:"What counts against per_hour: the price of all that lives and is about to, at most."`
-	Month    float64 `json:"month,omitempty" doc:"What counts against per_month: what was spent in this calendar month (UTC), and an hour more of all that lives."`
-	Alert    int     `json:"alert,omitempty" enum:"80,100" doc:"So much in a hundred of a limit is reached."`
+	Hour     float64 `json:"hour,omitempty" doc:"Usage of per_hour: the highest price of all live nodes and of those to be launched."`
+	Month    float64 `json:"month,omitempty" doc:"Usage of per_month: the cost so far in this calendar month (UTC), and one more hour of all live nodes."`
+	Alert    int     `json:"alert,omitempty" enum:"80,100" doc:"Percentage of a limit that is reached."`
 }
 
 // PoolNodes counts a pool's nodes that are not gone: by stage, and among them.
@@ -66,35 +67,35 @@ type PoolNodes struct {
 	Serving     int `json:"serving"`
 	Draining    int `json:"draining"`
 	Terminating int `json:"terminating"`
-	Idle        int `json:"idle" doc:"Serving, and without work."`
+	Idle        int `json:"idle" doc:"Serving and without work."`
 	Lost        int `json:"lost" doc:"Serving or draining, and out of contact."`
 	Held        int `json:"held"`
-	Sidelined   int `json:"sidelined" doc:"Serving, and flaky: they get no work for a while."`
-	Unready     int `json:"unready" doc:"Serving, and not proved to be ready."`
-	Broken      int `json:"broken" doc:"They say so themselves: drained and replaced."`
+	Sidelined   int `json:"sidelined" doc:"Serving and flaky: quarantined, without new work."`
+	Unready     int `json:"unready" doc:"Serving and not yet ready."`
+	Broken      int `json:"broken" doc:"Reported as broken: drained and replaced."`
 	Warm        int `json:"warm" doc:"Serving, with cached images or affinity keys that work may want."`
 }
 
 // Suspect is a pool of which more nodes fail than may be sidelined.
 type Suspect struct {
-	Since time.Time `json:"since" doc:"When a node failed last that could not be sidelined; ten minutes later the pool is not suspect any more."`
+	Since time.Time `json:"since" doc:"When the last node failed that could not be quarantined; the pool stops being suspect ten minutes later."`
 	Why   string    `json:"why"`
-	Most  int       `json:"most" doc:"How many may be sidelined at once: the larger of 1 and a fifth of those in service, rounded up."`
+	Most  int       `json:"most" doc:"How many may be quarantined at once: a fifth of those in service, rounded up, and at least 1."`
 }
 
-// Warmth is how many nodes have an affinity key at hand.
-type Warmth struct {
+// LocalityKey is how many nodes have the data of an affinity key cached.
+type LocalityKey struct {
 	Key   string `json:"key"`
 	Nodes int    `json:"nodes"`
 }
 
 // Breaker keeps a pool's nodes from being destroyed when nothing explains why so many would be.
 type Breaker struct {
-	Unexplained int        `json:"unexplained" doc:"Nodes destroyed in the last ten minutes for nothing but lost contact."`
-	Tripped     *time.Time `json:"tripped,omitempty" doc:"Since when nothing more is destroyed for that, until the pool is resumed."`
+	Unexplained int        `json:"unexplained" doc:"Nodes destroyed in the last ten minutes only because of lost contact."`
+	Tripped     *time.Time `json:"tripped,omitempty" doc:"Since when nothing more is destroyed for that reason, until the pool is resumed."`
 	Reason      string     `json:"reason,omitempty"`
 	Resumed     *time.Time `json:"resumed,omitempty" doc:"When an operator last resumed the pool."`
-	Who         string     `json:"who,omitempty" doc:"Who did."`
+	Who         string     `json:"who,omitempty" doc:"The operator who did."`
 }
 
 // Block is something that is not asked of a provider for a time. Fields of its scope that are empty mean all.
@@ -105,7 +106,7 @@ type Block struct {
 	Market   string    `json:"market,omitempty"`
 	Family   string    `json:"family,omitempty"`
 	Until    time.Time `json:"until"`
-	Over     bool      `json:"over,omitempty" doc:"The time is over; one launch at a time tries until the provider says yes."`
+	Over     bool      `json:"over,omitempty" doc:"The time is over; one launch at a time is tried until the provider accepts one."`
 	Why      string    `json:"why"`
 }
 
@@ -125,5 +126,5 @@ type PoolList struct {
 // PoolResume is the body of POST /v1/pools/{name}/resume.
 type PoolResume struct {
 	Reason string `json:"reason,omitempty" maxLength:"200" doc:"Why, recorded in the history."`
-	Who    string `json:"who,omitempty" doc:"Who requested it, recorded in the history."`
+	Who    string `json:"who,omitempty" doc:"The person or program that requested it, recorded in the history."`
 }

@@ -2,9 +2,9 @@ package api
 
 // ProviderCheck is the body of POST /v1/providers/{name}/check.
 type ProviderCheck struct {
-	Offering string   `json:"offering,omitempty" doc:"Which one to launch. Default: the cheapest that is available."`
-	Command  []string `json:"command,omitempty" doc:"What to run there. Default: uname -a."`
-	Timeout  Duration `json:"timeout,omitempty" zero:"10m" doc:"How long launching, booting and running may take together. Default: 10m."`
+	Offering string   `json:"offering,omitempty" doc:"Offering to launch. Default: the cheapest available one."`
+	Command  []string `json:"command,omitempty" doc:"Command to run there. Default: uname -a."`
+	Timeout  Duration `json:"timeout,omitempty" zero:"10m" doc:"Time limit of launch, boot and run together. Default: 10m."`
 }
 
 // CheckProgress is a line of its answer, which is NDJSON. The last one has OK or
@@ -12,6 +12,6 @@ type ProviderCheck struct {
 type CheckProgress struct {
 	Step    string   `json:"step" doc:"offers, create, boot, run, list, destroy or done."`
 	Text    string   `json:"text"`
-	OK      bool     `json:"ok,omitempty" doc:"Everything went well, and the instance is destroyed."`
+	OK      bool     `json:"ok,omitempty" doc:"Every step succeeded, and the instance is destroyed."`
 	Problem *Problem `json:"problem,omitempty"`
 }

@@ -4,19 +4,19 @@ import "time"
 
 // Rollout tells how far a service or system job is in running what it says.
 type Rollout struct {
-	Stage   string     `json:"stage" enum:"rolling,done,failed" doc:"rolling: members are given the version a few at a time, or the first one proves itself. done: each member has run it for long enough. failed: members would not run; no other is given the version until the job is submitted again."`
-	Version uint64     `json:"version" doc:"The first version that runs like the present one."`
+	Stage   string     `json:"stage" enum:"rolling,done,failed" doc:"rolling: members are being replaced, or the first one must become healthy. done: every member runs the version and was healthy. failed: members did not become healthy; no other is replaced until the job is submitted again."`
+	Version uint64     `json:"version" doc:"The oldest version with the same running configuration as the current one."`
 	Began   time.Time  `json:"began"`
 	Ended   *time.Time `json:"ended,omitempty"`
 	Reason  string     `json:"reason,omitempty" doc:"Why it failed."`
-	Stable  uint64     `json:"stable,omitempty" doc:"The newest version that was rolled out to the end."`
-	Reverts uint64     `json:"reverts,omitempty" doc:"The version that the present one goes back to."`
-	Note    string     `json:"note,omitempty" doc:"Why the present version was submitted, if that was said."`
+	Stable  uint64     `json:"stable,omitempty" doc:"The newest version whose rollout completed."`
+	Reverts uint64     `json:"reverts,omitempty" doc:"The version to which the current one reverts."`
+	Note    string     `json:"note,omitempty" doc:"Why the current version was submitted, if stated."`
 
 	Wanted    int `json:"wanted" doc:"Members."`
-	Updated   int `json:"updated" doc:"Members that run as the job says now."`
-	Healthy   int `json:"healthy" doc:"Members of those that are healthy."`
-	Available int `json:"available" doc:"Members that are healthy in whatever version."`
+	Updated   int `json:"updated" doc:"Members that run the current version."`
+	Healthy   int `json:"healthy" doc:"Healthy members of the current version."`
+	Available int `json:"available" doc:"Healthy members of any version."`
 }
 
 // JobVersion is a version that a job has or had.
@@ -24,9 +24,9 @@ type JobVersion struct {
 	Version   uint64    `json:"version"`
 	Submitted time.Time `json:"submitted"`
 	Current   bool      `json:"current,omitempty"`
-	Rollout   string    `json:"rollout,omitempty" enum:"rolling,done,failed" doc:"What became of it: done: it was healthy. rolling: another version came before that. Of service and system jobs."`
+	Rollout   string    `json:"rollout,omitempty" enum:"rolling,done,failed" doc:"Its result: done: it was healthy. rolling: another version was submitted first. Of service and system jobs."`
 	Reason    string    `json:"reason,omitempty" doc:"Why it failed."`
-	Note      string    `json:"note,omitempty" doc:"Why it was submitted, if that was said."`
+	Note      string    `json:"note,omitempty" doc:"Why it was submitted, if stated."`
 	Spec      *JobSpec  `json:"spec" doc:"With defaults filled in."`
 }
 
@@ -38,14 +38,14 @@ type JobHistory struct {
 
 // JobScale is the body of POST /v1/jobs/{namespace}/{name}/scale.
 type JobScale struct {
-	Count     int     `json:"count" minimum:"1" maximum:"1000000" doc:"How many members the service shall have."`
+	Count     int     `json:"count" minimum:"1" maximum:"1000000" doc:"Desired number of members."`
 	IfVersion *uint64 `json:"if_version,omitempty" doc:"Refuse unless the job is at this version."`
 	Reason    string  `json:"reason,omitempty" maxLength:"200"`
 }
 
 // JobRevert is the body of POST /v1/jobs/{namespace}/{name}/revert.
 type JobRevert struct {
-	Version   uint64  `json:"version,omitempty" doc:"The version to go back to. Default: the newest before the present one that was healthy."`
+	Version   uint64  `json:"version,omitempty" doc:"The version to revert to. Default: the newest healthy one before the current."`
 	IfVersion *uint64 `json:"if_version,omitempty" doc:"Refuse unless the job is at this version."`
 	Reason    string  `json:"reason,omitempty" maxLength:"200"`
 }

@@ -13,21 +13,21 @@ type Template struct {
 
 	Command    []string `json:"command,omitempty" doc:"The program and its arguments, passed as they are: no shell in between. With an image: the arguments of its entrypoint, instead of its own; may be left out. Of an environment: what runs beside the executions; when it ends, so does the runner. Default of an environment: sleep infinity, so that an image without sleep needs a command."`
 	Image      string   `json:"image,omitempty" doc:"Container image, as python:3.13, ghcr.io/team/name@sha256:…, oci:/directory or docker-archive:/file.tar (paths on the node). Empty: a process on the node's own file system, for code that is trusted."`
-	Isolation  string   `json:"isolation,omitempty" doc:"With an image: the least isolation, container, container-userns, or the name of a runtime program that has a kind of its own, as runsc. It is never run with less: it waits for a node that has it. Default: the strictest that its node has, whatever that is."`
+	Isolation  string   `json:"isolation,omitempty" doc:"With an image: the weakest isolation allowed: container, container-userns, or the name of a runtime with its own kind, as runsc. It waits for a node that offers it. Default: the strictest that its node offers."`
 	Runtime    string   `json:"runtime,omitempty" doc:"With an image: only on nodes whose containers are made by this program, as crun, runc or runsc. Default: any."`
-	Entrypoint []string `json:"entrypoint,omitempty" doc:"Instead of the image's entrypoint, and of its command. A single empty string: none. Default of a job: the image's; of an environment: none, whatever the image says."`
+	Entrypoint []string `json:"entrypoint,omitempty" doc:"Replaces the image's entrypoint and command. A single empty string: none. Default of a job: the image's; of an environment: none."`
 	User       string   `json:"user,omitempty" doc:"The user of the command, and of executions that name none: NAME, UID, NAME:GROUP or UID:GID. Empty: as the image says, else root."`
 	Hostname   string   `json:"hostname,omitempty" doc:"With an image, and a network of its own: the container's host name, a DNS name of at most 63 characters. Default: the name of the job and the index of the member, as web-0."`
-	Network    string   `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own that reaches out, but not the node and not the cloud's metadata address. host: the node's, and with it the metadata address. Default with an image: bridge; of an environment: none."`
-	Egress     []string `json:"egress,omitempty" doc:"With bridge: only these networks are reached, as 10.0.0.0/8. Empty: everything."`
-	Ports      []int    `json:"ports,omitempty" doc:"With bridge: TCP ports that others on the node may connect to. muster port reaches any port without."`
+	Network    string   `json:"network,omitempty" enum:"none,bridge,host" doc:"none: only a loopback. bridge: a network of its own with access to the outside, but not to the node or the cloud's metadata address. host: the node's, including the metadata address. Default with an image: bridge; of an environment: none."`
+	Egress     []string `json:"egress,omitempty" doc:"With bridge: only these networks can be reached, for example 10.0.0.0/8. Empty: all."`
+	Ports      []int    `json:"ports,omitempty" doc:"With bridge: TCP ports that other sandboxes on the node may connect to. muster port reaches any port without it."`
 	// Env is added to a clean environment.
 	Env     map[string]string `json:"env,omitempty" doc:"Environment variables for the command and for executions."`
-	Workdir string            `json:"workdir,omitempty" doc:"Where the command and executions start: an absolute path. Empty: a fresh directory of its own, where inputs are put and outputs are found; in a container that is /workspace, or the image's own if there are neither inputs nor outputs."`
+	Workdir string            `json:"workdir,omitempty" doc:"Directory in which the command and executions start: an absolute path. Empty: a new directory, with inputs and outputs; in a container that is /workspace, or the image's own if there are neither inputs nor outputs."`
 	// Resources are those of one member or runner.
 	Resources ResourcesSpec `json:"resources,omitempty" doc:"What one member or runner needs."`
 	Inputs    []InputSpec   `json:"inputs,omitempty" doc:"Files put into the work directory before the command starts."`
-	Ready     *ReadySpec    `json:"ready,omitempty" doc:"A command by which a runner, or a member of a service or system job, shows that it is ready; only then the runner is warm, or the member can be healthy. Default: it is ready as soon as its command runs."`
+	Ready     *ReadySpec    `json:"ready,omitempty" doc:"Readiness command: a runner is warm, or a member of a service or system job can be healthy, only after it has succeeded. Default: ready as soon as the command runs."`
 	KillGrace Duration      `json:"kill_grace,omitempty" zero:"10s, or 1s of an environment" doc:"Time between TERM and KILL when an attempt is ended or a runner destroyed. Default: 10s, of an environment 1s; at most 1h; 1ms kills at once."`
 
 	Constraints []ConstraintSpec `json:"constraints,omitempty" doc:"Conditions that a node's attributes must meet."`

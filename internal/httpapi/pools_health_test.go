@@ -13,7 +13,7 @@ import (
 )
 
 // How a pool's nodes are is seen: sidelined, suspect when more fail than may be, and what they have at hand.
-func TestPoolHealthAndWarmth(t *testing.T) {
+func TestPoolHealthAndLocality(t *testing.T) {
 	b := newBench(t, 1000)
 	b.log.began = time.Now().Add(-time.Minute)
 	b.propose(&state.PoolsSet{Pools: []state.Pool{{Name: "p", Provider: "local", Max: 9, MaxLaunching: 9, IdleTimeout: 60e6, BootTimeout: 300e6, Grace: 60e6}}})
@@ -37,8 +37,8 @@ func TestPoolHealthAndWarmth(t *testing.T) {
 	if p.Nodes.Sidelined != 1 || p.Nodes.Warm != 2 || p.Suspect != nil {
 		t.Errorf("%+v", p)
 	}
-	if !slices.ContainsFunc(p.Warmth, func(w api.Warmth) bool { return strings.Contains(w.Key, "set") && w.Nodes == 2 }) {
-		t.Errorf("%+v", p.Warmth)
+	if !slices.ContainsFunc(p.Locality, func(w api.LocalityKey) bool { return strings.Contains(w.Key, "set") && w.Nodes == 2 }) {
+		t.Errorf("%+v", p.Locality)
 	}
 	n := get[api.Node](b, "/v1/nodes/n0")
 	if n.Health != "flaky" || n.Sidelined == nil || len(n.Failures) != 3 || n.Failures[0].What != "no loop device" || len(n.Warm) != 1 || n.WarmAt == nil || n.Schedulable {

@@ -65,7 +65,8 @@ func (s *Pools) Show(name string) (*api.Pool, error) {
 		}
 		return true
 	})
-	out.Warmth = present.Warmth(warm)
+	out.Locality = present.Locality(warm)
+	out.Warmth = out.Locality
 	return &out, nil
 }
 

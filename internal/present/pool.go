@@ -30,9 +30,9 @@ func Wait(w *size.Wait) api.Wait {
 // fails, all of its nodes have the same trouble, and the answer should stay small.
 const maxTroubles = 20
 
-// maxWarmth bounds the keys that are shown with a pool. Jobs choose keys freely, so there may be
+// maxLocalityKeys bounds the keys that are shown with a pool. Jobs choose keys freely, so there may be
 // any number.
-const maxWarmth = 20
+const maxLocalityKeys = 20
 
 // Pool shows a pool without its nodes, and without what only the loops know: internal/operate adds
 // that. Lists are empty and not nil, so that JSON has them as []. Money is in whole units of the
@@ -66,14 +66,14 @@ func lasting(micros muster.Time) api.Duration {
 	return api.Duration(time.Duration(micros) * time.Microsecond)
 }
 
-// Warmth shows the keys for which the most nodes have data cached, and how many nodes those are.
+// Locality shows the keys for which the most nodes have data cached, and how many nodes those are.
 // Keys with equally many nodes are sorted by name, so that the answer is stable.
-func Warmth(nodes map[muster.AffinityKey]int) (out []api.Warmth) {
+func Locality(nodes map[muster.AffinityKey]int) (out []api.LocalityKey) {
 	keys := slices.SortedFunc(maps.Keys(nodes), func(a, b muster.AffinityKey) int {
 		return cmp.Or(cmp.Compare(nodes[b], nodes[a]), cmp.Compare(a, b))
 	})
-	for _, k := range keys[:min(len(keys), maxWarmth)] {
-		out = append(out, api.Warmth{Key: string(k), Nodes: nodes[k]})
+	for _, k := range keys[:min(len(keys), maxLocalityKeys)] {
+		out = append(out, api.LocalityKey{Key: string(k), Nodes: nodes[k]})
 	}
 	return out
 }

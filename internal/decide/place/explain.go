@@ -425,7 +425,7 @@ func (o *option) terms(f *field, spread *tally) (out Terms) {
 		out = append(out, Term{Name: "devices", Value: o.rank, Text: fmt.Sprintf("%.3g devices free", e.rank-1)})
 	}
 	if len(f.shape.Keys) > 0 && !e.asks {
-		out = append(out, Term{Name: "warmth", Value: float64(o.warmth), Text: [...]string{"warm", "fresh", "warm for others"}[o.warmth]})
+		out = append(out, Term{Name: "locality", Value: float64(o.warmth), Text: [...]string{"cached", "empty cache", "cached for others"}[o.warmth]})
 	}
 	name := "tightness"
 	if o.seat.class.loose {

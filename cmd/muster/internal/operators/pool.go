@@ -182,13 +182,13 @@ func budgetText(p *api.Pool) string {
 // printPoolTables prints the lists that a pool has, each only if it has rows.
 func printPoolTables(a *cli.App, p *api.Pool, now time.Time) {
 	// What nodes keep (images and data) decides where the scheduler likes to place members.
-	if len(p.Warmth) > 0 {
+	if len(p.Locality) > 0 {
 		var rows [][]string
-		for _, w := range p.Warmth {
+		for _, w := range p.Locality {
 			rows = append(rows, []string{w.Key, fmt.Sprint(w.Nodes)})
 		}
 		fmt.Fprintln(a.Stdout)
-		a.PrintTable([]string{"AT HAND", "NODES"}, rows)
+		a.PrintTable([]string{"CACHED", "NODES"}, rows)
 	}
 	// A block is what the provider refused lately, and for how long it is not asked again.
 	if len(p.Blocks) > 0 {
