@@ -47,7 +47,7 @@ const (
 	AllocStop AllocDesired = "stop"
 )
 
-// StopReason says for what an allocation was told to stop. What is beside it in
+// StopReason says for what an allocation is stopping. What is beside it in
 // words is for users; policy reads this.
 type StopReason string
 

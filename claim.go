@@ -25,7 +25,7 @@ func ClaimMoves() []Move[ClaimState] {
 	return []Move[ClaimState]{
 		{"", ClaimHeld, "committed"},
 		{ClaimHeld, ClaimHeld, "extended, or its runner used"},
-		{ClaimHeld, ClaimReleased, "given back by its holder"},
+		{ClaimHeld, ClaimReleased, "released by its holder"},
 		{ClaimHeld, ClaimExpired, "its deadline, or nothing done for its idle time"},
 		{ClaimHeld, ClaimLost, "its runner ended"},
 	}

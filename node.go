@@ -56,7 +56,7 @@ func NodeMoves() []Move[NodeStage] {
 		{NodeServing, NodeDraining, "idle, drained, broken or surplus"},
 		{NodeServing, NodeTerminating, "destroyed by an operator, or idle"},
 		{NodeServing, NodeGone, "a complete list no longer has it"},
-		{NodeDraining, NodeServing, "its place in the configuration is back"},
+		{NodeDraining, NodeServing, "it is configured again"},
 		{NodeDraining, NodeTerminating, "its last allocation ended"},
 		{NodeDraining, NodeGone, "a complete list no longer has it"},
 		{NodeTerminating, NodeGone, "destroy confirmed"},
@@ -83,7 +83,7 @@ const (
 	// grace: good at once. If nothing comes back until then the fleet destroys it and its work is
 	// replaced, by the cases of its pool; one that is held stays, and is probed when it comes back.
 	NodeLost NodeHealth = "lost"
-	// NodeFlaky: too many failures of its own making in a window. Set by apply, which counts them. It is sidelined until
+	// NodeFlaky: too many node failures making in a window. Set by apply, which counts them. It is sidelined until
 	// its time is over; link then makes it unready, with a clean slate. The third spell in a day drains it.
 	NodeFlaky NodeHealth = "flaky"
 	// NodeBroken: the node says so, by its agent's checks or an operator's file on it. Set by link. Final: the fleet drains and
@@ -99,8 +99,8 @@ func NodeHealthMoves() []Move[NodeHealth] {
 		{NodeUnready, NodeLost, "contact gone"},
 		{NodeGood, NodeUnready, "it says so, or is to be probed after a failure of its own"},
 		{NodeGood, NodeLost, "contact gone"},
-		{NodeGood, NodeFlaky, "too many failures of its own"},
-		{NodeUnready, NodeFlaky, "too many failures of its own"},
+		{NodeGood, NodeFlaky, "too many node failures"},
+		{NodeUnready, NodeFlaky, "too many node failures"},
 		{NodeGood, NodeBroken, "the node says so"},
 		{NodeUnready, NodeBroken, "the node says so"},
 		{NodeFlaky, NodeBroken, "the node says so"},

@@ -19,12 +19,13 @@ func TestDocsOfFiles(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString(`# Files
 
-Made from the types in package api (` + "`go test ./cmd/muster -run TestDocs -update`" + `). Files are YAML or JSON and read
-strictly: a field that is not listed here is refused, with its line and the nearest known name.
+Generated from the types of package api (` + "`go test ./cmd/muster -run TestDocs -update`" + `).
+Files are YAML or JSON and are read strictly: a field that is not listed here is rejected, with its
+line and the nearest known name.
 
-A command finds in its environment only what the job's env says, PATH, HOME and TMPDIR (directories of its
-own), and MUSTER_INDEX, MUSTER_COUNT, MUSTER_ATTEMPT, MUSTER_JOB, MUSTER_JOB_VERSION, MUSTER_NAMESPACE and
-MUSTER_ALLOC. Its standard input is empty. Cpu is a share: what others leave idle may be used beyond it.
+A command's environment has only the job's env, PATH, HOME and TMPDIR (directories of its own),
+and MUSTER_INDEX, MUSTER_COUNT, MUSTER_ATTEMPT, MUSTER_JOB, MUSTER_JOB_VERSION, MUSTER_NAMESPACE and
+MUSTER_ALLOC. Its stdin is empty. CPU is a weight, not a cap.
 
 ## A job
 `)

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write docs/cli.md from the commands")
 func TestDocs(t *testing.T) {
 	const path = "../../docs/cli.md"
 	var b bytes.Buffer
-	b.WriteString("# The command line\n\nMade from `muster --help` of each command (`go test ./cmd/muster -run TestDocs -update`).\n")
+	b.WriteString("# The command line\n\nGenerated from `muster --help` of each command (`go test ./cmd/muster -run TestDocs -update`).\n")
 	document(&b, assemble(&cli.App{}))
 	if *update {
 		if err := os.MkdirAll("../../docs", 0o755); err != nil {

@@ -11,11 +11,11 @@ import (
 
 // Change is one difference between the configuration that a server runs with and another one.
 type Change struct {
-	Field   string `json:"field" doc:"As pools[main].max; what has a name is named by it."`
-	From    string `json:"from,omitempty" doc:"Empty: it was not there."`
-	To      string `json:"to,omitempty" doc:"Empty: it is not there any more."`
-	Restart bool   `json:"restart,omitempty" doc:"It takes effect with the next start of the server only."`
-	Warning string `json:"warning,omitempty" doc:"What it does that is not undone by putting it back."`
+	Field   string `json:"field" doc:"For example pools[main].max; objects with a name are identified by it."`
+	From    string `json:"from,omitempty" doc:"Empty: it was absent."`
+	To      string `json:"to,omitempty" doc:"Empty: it is absent now."`
+	Restart bool   `json:"restart,omitempty" doc:"It takes effect only when the server is restarted."`
+	Warning string `json:"warning,omitempty" doc:"Effects that are not undone by changing it back."`
 }
 
 func (c Change) String() string {
@@ -24,7 +24,7 @@ func (c Change) String() string {
 	case c.From == "":
 		text += " is added: " + c.To
 	case c.To == "":
-		text += " is taken out (was " + c.From + ")"
+		text += " is removed (was " + c.From + ")"
 	default:
 		text += ": " + c.From + " becomes " + c.To
 	}
@@ -36,12 +36,12 @@ func (c Change) String() string {
 
 // Check is what muster config check finds out about a file.
 type Check struct {
-	Config  *api.ServerConfig `json:"config" doc:"The file, with all defaults."`
-	Server  string            `json:"server,omitempty" doc:"Address of the running server that it was compared with; empty: none."`
-	Why     string            `json:"why,omitempty" doc:"Why it was compared with none."`
+	Config  *api.ServerConfig `json:"config" doc:"The file with all defaults."`
+	Server  string            `json:"server,omitempty" doc:"Address of the running server that the file was compared with; empty: none."`
+	Why     string            `json:"why,omitempty" doc:"Why it was compared with no server."`
 	Changes []Change          `json:"changes,omitempty" doc:"What a reload of that server would change."`
-	Refused string            `json:"refused,omitempty" doc:"Why that server would refuse a reload; empty: nothing is known against it."`
-	Unsure  string            `json:"unsure,omitempty" doc:"Why it is not known whether it would; empty: it is known."`
+	Refused string            `json:"refused,omitempty" doc:"Why that server would reject a reload; empty: no reason is known."`
+	Unsure  string            `json:"unsure,omitempty" doc:"Why it is unknown whether it would reject a reload; empty: it is known."`
 }
 
 // restarts are what a server takes from its configuration when it starts, and never again.
@@ -104,15 +104,15 @@ func Changes(running, next *api.ServerConfig) ([]Change, error) {
 	return out, nil
 }
 
-// leaving is what it means that a thing is taken out.
+// leaving is what it means that a thing is removed.
 func leaving(field string) string {
 	switch {
 	case strings.Contains(field, ".offerings["):
 		return "nodes of it are drained and destroyed"
 	case strings.HasPrefix(field, "pools["):
-		return "ALL ITS NODES ARE DRAINED AND DESTROYED; work that waits for the pool waits for ever"
+		return "ALL ITS NODES ARE DRAINED AND DESTROYED; work that waits for the pool will wait forever"
 	case strings.HasPrefix(field, "providers[") && !strings.Contains(field, "]."):
-		return "its nodes could not be reached nor destroyed any more: take its pools out first, and this when their nodes are gone"
+		return "its nodes could no longer be reached or destroyed: remove its pools first, and the provider when their nodes are gone"
 	}
 	return ""
 }

@@ -24,9 +24,9 @@ func TestChanges(t *testing.T) {
 		{"a pool more", func(c *api.ServerConfig) {
 			c.Pools = append(c.Pools, api.PoolSpec{Name: "b", Provider: "local", Max: 1})
 		}, "pools[b] is added: there"},
-		{"a pool less", func(c *api.ServerConfig) { c.Pools = nil }, "pools[dev] is taken out (was there) - ALL ITS NODES ARE DRAINED AND DESTROYED; work that waits for the pool waits for ever"},
-		{"an offering less", func(c *api.ServerConfig) { c.Providers[0].Offerings = c.Providers[0].Offerings[:1] }, "providers[local].offerings[large] is taken out (was there) - nodes of it are drained and destroyed"},
-		{"a provider less", func(c *api.ServerConfig) { c.Providers = nil }, "providers[local] is taken out (was there) - its nodes could not be reached nor destroyed any more: take its pools out first, and this when their nodes are gone"},
+		{"a pool less", func(c *api.ServerConfig) { c.Pools = nil }, "pools[dev] is removed (was there) - ALL ITS NODES ARE DRAINED AND DESTROYED; work that waits for the pool will wait forever"},
+		{"an offering less", func(c *api.ServerConfig) { c.Providers[0].Offerings = c.Providers[0].Offerings[:1] }, "providers[local].offerings[large] is removed (was there) - nodes of it are drained and destroyed"},
+		{"a provider less", func(c *api.ServerConfig) { c.Providers = nil }, "providers[local] is removed (was there) - its nodes could no longer be reached or destroyed: remove its pools first, and the provider when their nodes are gone"},
 		{"a time", func(c *api.ServerConfig) { c.Retention.Jobs = api.Duration(time.Hour) }, `retention.jobs: "24h" becomes "1h"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

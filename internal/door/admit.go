@@ -61,7 +61,7 @@ func (d *Door) admitFrom(r *http.Request) *problem.Problem {
 func (d *Door) checkToken(r *http.Request) *problem.Problem {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") || token == "" {
-		return unauthorized("a token is needed; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
+		return unauthorized("a token is required; send the header Authorization: Bearer TOKEN, with the token of the server's data directory")
 	}
 	got := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	if subtle.ConstantTimeCompare(got[:], d.token[:]) != 1 {

@@ -127,7 +127,7 @@ func TestWhatLoopsKnow(t *testing.T) {
 	}
 	text := strings.Join(append(x.Text, e.Node(c.Snapshot().Node("n1")).Text...), "\n")
 	for _, want := range []string{
-		"Nothing is placed now: a test.", "The fleet launches nothing more for 7 members like it: the pool is at its budget.",
+		"Nothing is placed now: a test.", "No more nodes are launched for 7 members like it: the pool is at its budget.",
 		"The provider: destroy failed twice.", "The provider's list of instances fails: no list.",
 	} {
 		if !strings.Contains(text, want) {

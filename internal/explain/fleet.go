@@ -46,7 +46,7 @@ func (e *jobRecord) offerings() {
 		return true
 	})
 	if pools == 0 {
-		e.say("No pool that it may use is configured.")
+		e.say("No pool is configured that it may use.")
 	}
 	// One sentence for all obstacles. The list in the data has one entry for each offering.
 	var obstacles []string
@@ -78,7 +78,7 @@ func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching 
 	case live >= p.Max:
 		s.Obstacle = fmt.Sprintf("the pool is at its maximum of %s", muster.Counted(p.Max, "node"))
 	case p.MaxLaunching > 0 && launching >= p.MaxLaunching:
-		s.Obstacle = fmt.Sprintf("the pool launches as many nodes at once as it may (%d)", p.MaxLaunching)
+		s.Obstacle = fmt.Sprintf("the pool launches its maximum of nodes at once (%d)", p.MaxLaunching)
 	case len(unsure) > 0:
 		s.Obstacle = "" // the offering does not declare all attributes; the fleet launches one to see
 	}
@@ -96,7 +96,7 @@ func (e *jobRecord) offering(p *state.Pool, o *muster.Offering, live, launching 
 func (e *jobRecord) blocked(o *muster.Offering) string {
 	for i := range e.blocks {
 		if b := &e.blocks[i]; b.Covers(o) && b.Until > e.now {
-			return fmt.Sprintf("the cloud said no (%s); it is not asked for another %s", b.Why, e.in(b.Until))
+			return fmt.Sprintf("the cloud refused (%s); it is not asked again for %s", b.Why, e.in(b.Until))
 		}
 	}
 	return ""
@@ -207,7 +207,7 @@ func (e *jobRecord) fleet() {
 	for i := range e.decisions.Waits {
 		if w := &e.decisions.Waits[i]; w.Shape == e.job.Run.Shape && w.Priority == e.job.Priority() {
 			e.out.Fleet = append(e.out.Fleet, present.Wait(w))
-			e.say("The fleet launches nothing more for %s like it: %s.", muster.Counted(w.Members, "member"), w.Reason)
+			e.say("No more nodes are launched for %s like it: %s.", muster.Counted(w.Members, "member"), w.Reason)
 		}
 	}
 }
@@ -255,8 +255,8 @@ func (e *jobRecord) expect() {
 	case e.out.Expected != nil && e.out.Price == nil:
 		e.say("A member may start in about %s, if the jobs that use the capacity run as long as before.", e.in(muster.At(*e.out.Expected)))
 	case e.out.Expected != nil:
-		e.say("A member may start in %s, on a node of %g an hour, if the work ahead of it leaves capacity.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
+		e.say("A member may start in %s, on a node of %g an hour, if the work before it leaves capacity.", e.in(muster.At(*e.out.Expected)), *e.out.Price)
 	case e.out.Price != nil:
-		e.say("The cheapest offering that can be had for it costs %g an hour.", *e.out.Price)
+		e.say("The cheapest available offering for it costs %g an hour.", *e.out.Price)
 	}
 }

@@ -123,18 +123,18 @@ func (e *jobRecord) explain() {
 		// Past placement decisions are not recorded, so the explanation of a running job compares
 		// the nodes as they are now. A member of a system job belongs to its node: it has no
 		// alternative to compare.
-		e.say("Nothing of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
+		e.say("No member of job %s waits: of %s, %d run, %d are placed, %d succeeded, %d failed.", j.Key, muster.Counted(present.Job(j).Count, "member"), c.Running, c.Placed, c.Succeeded, c.Failed)
 		e.atRisk()
 		e.storing()
 		e.rollout()
 		if j.LiveAllocs > 0 && !j.Run.System() {
-			e.say("What follows is where another member would go now; what plans saw that placed those that are there is not kept.")
+			e.say("The following shows where another member would be placed now; past placement decisions are not recorded.")
 			e.placing(place.Explain(j, e.snap, e.now))
 		}
 		return
 	}
 	e.stock()
-	e.say("%s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member asks for %s.",
+	e.say("%s has priority %d. Of %s, %d wait, %d run, %d succeeded, %d failed. A member needs %s.",
 		e.words(), j.Priority(), muster.Counted(present.Job(j).Count, "member"), c.Waiting, c.Running+c.Placed, c.Succeeded, c.Failed, j.Run.Ask)
 	e.atRisk()
 	e.storing()
@@ -155,7 +155,7 @@ func (e *jobRecord) explain() {
 		e.say("A member may be placed at any moment.")
 	}
 	if j.Run.System() {
-		e.say("A system job has one member on each node that fits: no node is made for it.")
+		e.say("A system job has one member on each node that fits; no nodes are launched for it.")
 		return
 	}
 	e.offerings()
@@ -178,7 +178,7 @@ func (e *jobRecord) rollout() {
 func (e *jobRecord) queue() (done bool) {
 	j := e.job
 	if j.Reserved != "" {
-		e.say("Others were placed past it for long: what comes free on node %s is kept for it.", j.Reserved)
+		e.say("It is starved: capacity that becomes free on node %s is reserved for it.", j.Reserved)
 	}
 	// The scheduler skips a parked job, whatever its place in the queue. The other reasons do not
 	// matter until it is unparked.
@@ -188,7 +188,7 @@ func (e *jobRecord) queue() (done bool) {
 		if j.ParkedUntil != 0 {
 			until = "for another " + e.in(j.ParkedUntil)
 		}
-		e.say("The scheduler has put it aside %s: %s.", until, j.Parked)
+		e.say("The scheduler has parked it %s: %s.", until, j.Parked)
 		return true
 	}
 	// next is the member that is retried first. Members that were never placed do not wait for it.
@@ -198,7 +198,7 @@ func (e *jobRecord) queue() (done bool) {
 		e.out.LastFailure = next.Reason
 		if next.RetryAt > e.now {
 			e.out.NextAttempt = present.Time(next.RetryAt)
-			e.say("Member %d has failed%s; it is tried again in %s.", next.Index, muster.Because(next.Reason), e.in(next.RetryAt))
+			e.say("Member %d has failed%s; it is retried in %s.", next.Index, muster.Because(next.Reason), e.in(next.RetryAt))
 			if j.Untried() == 0 {
 				return true
 			}
@@ -239,7 +239,7 @@ func (e *jobRecord) limits() bool {
 		e.say("Of the members that wait, %d may start before the limit is reached: %s.", n, bound.Why)
 		return false
 	}
-	e.say("It waits for a limit, whatever capacity is free: %s. Work that ends frees some of it; `muster namespace set %s` changes it.", bound.Why, bound.Namespace)
+	e.say("It waits for a limit, independent of free capacity: %s. Work that ends frees some of it; `muster namespace set %s` changes it.", bound.Why, bound.Namespace)
 	return true
 }
 

@@ -124,9 +124,9 @@ func (e placementText) ranking() []string {
 		if len(e.Choices) > 0 {
 			return nil // placing lists this node first
 		}
-		return []string{fmt.Sprintf("%s would go to %s: %s.", who, e.Ranked[0].Node, e.Ranked[0].Terms)}
+		return []string{fmt.Sprintf("%s would be placed on %s: %s.", who, e.Ranked[0].Node, e.Ranked[0].Terms)}
 	}
-	lines := []string{who + " would go to the first of these, the best of their classes in order:"}
+	lines := []string{who + " would be placed on the first of these, the best of their classes in order:"}
 	for i := range e.Ranked {
 		c := &e.Ranked[i]
 		if i == linesOfRanked {
@@ -146,9 +146,9 @@ func (e placementText) present() []string {
 		return nil
 	// The obstacle or the score is worth a line only if another node would be chosen.
 	case len(e.Ranked) > 0 && e.Ranked[0].Node == p.Node:
-		return []string{fmt.Sprintf("It is on %s: it would go there again.", p.Node)}
+		return []string{fmt.Sprintf("Currently on %s: it would be placed there again.", p.Node)}
 	case p.Obstacle.Kind != fit.None:
-		return []string{fmt.Sprintf("It is on %s, which would not be taken now: %s.", p.Node, obstructed(p))}
+		return []string{fmt.Sprintf("Currently on %s, which would not be chosen now: %s.", p.Node, obstructed(p))}
 	}
 	return []string{fmt.Sprintf("Currently on %s, which now ranks lower: %s.", p.Node, p.Terms)}
 }
@@ -172,7 +172,7 @@ func (e placementText) placing() (lines []string) {
 		if e.Bound.Namespace == "" {
 			return nil
 		}
-		return []string{fmt.Sprintf("%s would wait, whatever capacity is free: %s.", muster.Counted(e.Waiting, "member"), e.Why())}
+		return []string{fmt.Sprintf("%s would wait, independent of free capacity: %s.", muster.Counted(e.Waiting, "member"), e.Why())}
 	}
 	if nodes > 0 {
 		lines = append(lines, fmt.Sprintf("  %d on nodes chosen after these, %d times", members, nodes))

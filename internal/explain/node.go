@@ -81,7 +81,7 @@ func (e *nodeRecord) dials() {
 		}
 		turned := ""
 		if d.Who != "nobody" {
-			turned = ", turned by " + d.Who
+			turned = ", set by " + d.Who
 		}
 		e.say("%s: %s%s%s%s.", name, d.Value, since, turned, muster.Because(d.Reason))
 	}
@@ -186,13 +186,13 @@ func (e *nodeRecord) ends() {
 	case n.Intent == muster.NodeHold:
 		end(0, "not while it is held; `muster node run %s` ends that", n.ID)
 	case p == nil:
-		end(0, "when it is empty: pool %s is not configured any more", n.Pool)
+		end(0, "when it is empty: pool %s is no longer configured", n.Pool)
 	// The server may have crashed between writing the intent and asking the provider. A launch
 	// without an instance is given up after mend.LaunchDeadline.
 	case n.Stage == muster.NodeLaunching:
 		end(0, "when the provider refuses it, or has not made it within 10 minutes")
 	case boots && n.Intent == muster.NodeDrain:
-		end(e.now, "at once: it is drained")
+		end(e.now, "now: it is drained")
 	case boots:
 		due := n.StageSince.Add(lasts(p.BootTimeout))
 		end(due, "in %s, unless its agent comes into service", e.in(due))
@@ -201,7 +201,7 @@ func (e *nodeRecord) ends() {
 	case n.Stage == muster.NodeDraining, n.Intent == muster.NodeDrain, n.Health == muster.NodeBroken:
 		why := "it is drained"
 		if n.Health == muster.NodeBroken {
-			why = "the node says that it is broken"
+			why = "the node is reported as broken"
 		}
 		if n.Busy() && n.Intent == muster.NodeDrain && n.IntentUntil != 0 {
 			end(n.IntentUntil, "after its last allocation; what still runs in %s, its deadline, is stopped: %s", e.in(n.IntentUntil), why)

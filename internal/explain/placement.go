@@ -46,10 +46,10 @@ func (e *jobRecord) member(index int) {
 		return
 	case m == nil:
 		// A member without a row was never placed.
-		e.say("Member %d of job %s, which has priority %d, was not placed yet. It asks for %s.", index, j.Key, j.Priority(), j.Run.Ask)
+		e.say("Member %d of job %s, which has priority %d, was not placed yet. It needs %s.", index, j.Key, j.Priority(), j.Run.Ask)
 	case m.RetryAt > e.now:
 		e.out.NextAttempt, e.out.LastFailure = present.Time(m.RetryAt), m.Reason
-		e.say("Member %d of job %s has failed%s; it is tried again in %s.", index, j.Key, muster.Because(m.Reason), e.in(m.RetryAt))
+		e.say("Member %d of job %s has failed%s; it is retried in %s.", index, j.Key, muster.Because(m.Reason), e.in(m.RetryAt))
 	default:
 		e.out.LastFailure = m.Reason
 		e.say("Member %d of job %s has failed%s, and waits for another attempt.", index, j.Key, muster.Because(m.Reason))
@@ -57,10 +57,10 @@ func (e *jobRecord) member(index int) {
 	e.pause()
 	if j.Parked != "" {
 		e.out.Parked, e.out.ParkedUntil = j.Parked, present.Time(j.ParkedUntil)
-		e.say("The scheduler has put the job aside: %s.", j.Parked)
+		e.say("The scheduler has parked the job: %s.", j.Parked)
 	}
 	e.placing(place.ExplainMember(j, index, e.snap, e.now))
-	e.say("`muster explain %s` tells what is served before it, and what the fleet does.", j.Key)
+	e.say("`muster explain %s` shows the work before it, and what the fleet does.", j.Key)
 }
 
 // placed explains a member that has an allocation. The decision that placed it is not recorded, so
@@ -75,7 +75,7 @@ func (e *jobRecord) placed(index int, id muster.AllocID) {
 	if !a.Live() {
 		return
 	}
-	e.say("Past placement decisions are not recorded. This is where it would be placed now, if it were not there.")
+	e.say("Past placement decisions are not recorded. The following shows where it would be placed now if it were unplaced.")
 	e.placing(place.ExplainMember(e.job, index, e.snap, e.now))
 }
 

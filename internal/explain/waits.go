@@ -31,9 +31,9 @@ func (e *Explainer) unstored(j *state.Job) string {
 	case n == 0:
 		return ""
 	case j.Count() == 1:
-		return fmt.Sprintf("its command has ended, and its declared outputs wait to be stored: %v", why)
+		return fmt.Sprintf("its command has ended, and its declared outputs are not stored yet: %v", why)
 	}
-	return fmt.Sprintf("the command of %s has ended, and the declared outputs wait to be stored: %v", muster.Counted(n, "member"), why)
+	return fmt.Sprintf("the command of %s has ended, and its declared outputs are not stored yet: %v", muster.Counted(n, "member"), why)
 }
 
 // unplaced says why the waiting members of a job wait. It returns the first reason that holds for
@@ -59,7 +59,7 @@ func (e *Explainer) unplaced(j *state.Job) string {
 	if d, _ := e.Loops.Fleet(); d != nil {
 		for _, w := range d.Waits {
 			if w.Shape == j.Run.Shape && w.Priority == j.Priority() {
-				why = append(why, "the fleet launches nothing more for it: "+w.Reason)
+				why = append(why, "no more nodes are launched for it: "+w.Reason)
 				break
 			}
 		}

@@ -24,9 +24,9 @@ func TestWaits(t *testing.T) {
 		"a node comes": {"node n1 cpu=1 memory=4GiB\nnode n2 cpu=4 memory=4GiB stage=booting\njob j cpu=2\n",
 			"2 nodes considered: 1 short of cpu (2 asked, at most 1 free), 1 booting; 1 node is on its way", loops{}},
 		"outputs wait": {"node n1 cpu=2 memory=4GiB\njob j cpu=2\nplace j 0 n1\nrun j 0\n",
-			"its command has ended, and its declared outputs wait to be stored: no room", loops{unstored: 1}},
+			"its command has ended, and its declared outputs are not stored yet: no room", loops{unstored: 1}},
 		"both": {"node n1 cpu=2 memory=4GiB\njob j cpu=2 count=3\nplace j 0 n1\nrun j 0\n",
-			"1 node considered: 1 short of cpu (2 asked, at most 0 free); the command of 1 member has ended, and the declared outputs wait to be stored: no room", loops{unstored: 1}},
+			"1 node considered: 1 short of cpu (2 asked, at most 0 free); the command of 1 member has ended, and its declared outputs are not stored yet: no room", loops{unstored: 1}},
 	} {
 		c := fittest.Read(t, test.cluster)
 		e := &Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: &test.loops}
@@ -37,7 +37,7 @@ func TestWaits(t *testing.T) {
 	c := fittest.Read(t, "node n1 cpu=1 memory=4GiB\njob j cpu=2\n")
 	j := c.Snapshot().Job(fittest.Key("j"))
 	l := &loops{decisions: &size.Decisions{Waits: []size.Wait{{Shape: j.Run.Shape, Priority: j.Priority(), Reason: "the pool is full"}}}}
-	if got, want := (&Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: l}).Waits(j), none+"; the fleet launches nothing more for it: the pool is full"; got != want {
+	if got, want := (&Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: l}).Waits(j), none+"; no more nodes are launched for it: the pool is full"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

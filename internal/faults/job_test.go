@@ -73,10 +73,10 @@ func TestFitsNowhere(t *testing.T) {
 		args []string
 		says []string
 	}{
-		"cpu":      {[]string{"--cpu", "5"}, []string{"asks for 5 cpu", "the largest offering, large, has 4 cpu"}},
-		"memory":   {[]string{"--memory", "5GiB", "--count", "1000"}, []string{"asks for 5GiB memory", "large", "4GiB memory"}},
-		"disk":     {[]string{"--disk", "1TiB"}, []string{"asks for 1TiB disk", "large", "4GiB disk"}},
-		"offering": {[]string{"--cpu", "2", "--constraint", "offering=small"}, []string{"asks for 2 cpu", "meets its constraints", "small", "1 cpu"}},
+		"cpu":      {[]string{"--cpu", "5"}, []string{"needs 5 cpu", "the largest offering, large, has 4 cpu"}},
+		"memory":   {[]string{"--memory", "5GiB", "--count", "1000"}, []string{"needs 5GiB memory", "large", "4GiB memory"}},
+		"disk":     {[]string{"--disk", "1TiB"}, []string{"needs 1TiB disk", "large", "4GiB disk"}},
+		"offering": {[]string{"--cpu", "2", "--constraint", "offering=small"}, []string{"needs 2 cpu", "meets its constraints", "small", "1 cpu"}},
 		"os":       {[]string{"--constraint", "os=plan9"}, []string{"no offering meets os = plan9"}},
 		"pool":     {[]string{"--pool", "other"}, []string{"no pool other is configured"}},
 	} {

@@ -176,7 +176,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("ending took %s", took)
 	}
-	if !h.logged("stopping; sandboxes go on") {
+	if !h.logged("stopping; sandboxes keep running") {
 		t.Error("the log does not say so")
 	}
 	h.start()

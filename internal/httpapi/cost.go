@@ -23,8 +23,8 @@ func (a costHandlers) routes() {
 
 type costIn struct {
 	By    string `query:"by" enum:"job,namespace,pool,month" default:"job" doc:"What the rows are."`
-	Since string `query:"since" pattern:"^[0-9]{4}-(0[1-9]|1[0-2])$" doc:"The first month that is counted, as 2026-09. Default: this month."`
-	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"How many rows at most; the others are added up in more."`
+	Since string `query:"since" pattern:"^[0-9]{4}-(0[1-9]|1[0-2])$" doc:"First month included, for example 2026-09. Default: this month."`
+	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"Most rows; the sum of the others is in more."`
 }
 
 type costOut struct{ Body api.Cost }

@@ -88,7 +88,7 @@ func (a environmentHandlers) setEnvironment(ctx context.Context, in *struct{ Req
 }
 
 type listEnvironmentsIn struct {
-	Namespace string `query:"namespace" maxLength:"200" doc:"Only of this namespace. Default: all."`
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only this namespace. Default: all."`
 	Page
 }
 

@@ -50,12 +50,12 @@ func (a eventHandlers) routes() {
 }
 
 type eventsIn struct {
-	After     string `query:"after" maxLength:"60" doc:"Only changes after this: the id of an event, an index, or oldest for everything that is kept. Default: only what comes from now on."`
-	LastID    string `header:"Last-Event-ID" maxLength:"60" doc:"The same, as browsers send it when they resume; it wins."`
-	Namespace string `query:"namespace" maxLength:"200" doc:"Only of jobs and allocations in this namespace."`
-	Job       string `query:"job" maxLength:"200" doc:"Only of this job and its allocations; in the namespace default unless another is given."`
-	Node      string `query:"node" maxLength:"200" doc:"Only of this node and the allocations on it."`
-	Follow    bool   `query:"follow" default:"true" doc:"false: end when everything up to now was sent."`
+	After     string `query:"after" maxLength:"60" doc:"Only changes after this event id or index, or oldest: all that are kept. Default: only new changes."`
+	LastID    string `header:"Last-Event-ID" maxLength:"60" doc:"The same, as sent by browsers that resume; it takes precedence."`
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only jobs and allocations of this namespace."`
+	Job       string `query:"job" maxLength:"200" doc:"Only this job and its allocations; in namespace default unless another is given."`
+	Node      string `query:"node" maxLength:"200" doc:"Only this node and its allocations."`
+	Follow    bool   `query:"follow" default:"true" doc:"false: end after all changes up to now."`
 }
 
 func (a eventHandlers) watchEvents(ctx context.Context, in *eventsIn) (*huma.StreamResponse, error) {

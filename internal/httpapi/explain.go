@@ -16,7 +16,7 @@ type explainHandlers struct{ *API }
 
 func (a explainHandlers) routes() {
 	job := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}/explain", "explain-job", tagJobs, "Explain what a job waits for",
-		"One record from the queue to the cloud: what is before it, what stands between a member and each node, by class of equal nodes, and which would be taken by what; what could be launched and what is in the way, what is on its way, and when a member may start. Of a member that has an allocation: where it would go now if it had none; what the plan saw that put it there is not kept.")
+		"From the queue to the cloud: the work before it; why a member fits or does not fit each class of equal nodes, and which nodes would be chosen and why; what could be launched and what prevents it; launching nodes; and when a member may start. A member that has an allocation is explained as if unplaced: past placement decisions are not recorded.")
 	job.Errors = append(job.Errors, http.StatusNotFound)
 	register(a.API, job, a.explainJob)
 
@@ -30,7 +30,7 @@ type jobExplanationOut struct{ Body api.JobExplanation }
 
 type explainJobIn struct {
 	JobPath
-	Member int `query:"member" default:"-1" minimum:"-1" doc:"Explain this one of its members. Default: the job."`
+	Member int `query:"member" default:"-1" minimum:"-1" doc:"Index of a member to explain. Default: the job."`
 }
 
 func (a explainHandlers) explainJob(ctx context.Context, in *explainJobIn) (*jobExplanationOut, error) {

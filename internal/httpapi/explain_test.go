@@ -102,20 +102,20 @@ func TestExplainMember(t *testing.T) {
 		return get[api.JobExplanation](b, fmt.Sprintf("/v1/jobs/default/j/explain?member=%d", member))
 	}
 	e := explain(0)
-	says(t, e.Text, "Member 0 of job j is on node n1: allocation "+string(muster.NewAllocID(uid, 0, 1))+", placed", "are not recorded. This is where it would be placed now, if it were not there.",
-		"Member 0 would go to the first of these", "1. n3", "Currently on n1, which now ranks lower: tightness 0.00.")
+	says(t, e.Text, "Member 0 of job j is on node n1: allocation "+string(muster.NewAllocID(uid, 0, 1))+", placed", "are not recorded. The following shows where it would be placed now if it were unplaced.",
+		"Member 0 would be placed on the first of these", "1. n3", "Currently on n1, which now ranks lower: tightness 0.00.")
 	if e.Member == nil || *e.Member != 0 || e.Present == nil || e.Present.Node != "n1" || e.Present.Obstacle != "" || len(e.Present.Score) != 1 || len(e.Ranked) != 2 || e.Ranked[0].Node != "n3" ||
 		e.Considered.Fitting != 2 || len(e.Considered.Classes) != 2 {
 		t.Errorf("%+v", e)
 	}
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeDrain})
 	e = explain(0)
-	says(t, e.Text, "Member 0 would go to n3: tightness 0.00.", "It is on n1, which would not be taken now: it is set to drain.")
+	says(t, e.Text, "Member 0 would be placed on n3: tightness 0.00.", "Currently on n1, which would not be chosen now: it is set to drain.")
 	if e.Present.Obstacle != "it is set to drain" || e.Present.Terms != "" || e.Considered.Fitting != 1 {
 		t.Errorf("%+v", e)
 	}
 	e = explain(3)
-	says(t, e.Text, "Member 3 of job j, which has priority 50, was not placed yet.", "Member 3 would go to n3", "`muster explain j` tells")
+	says(t, e.Text, "Member 3 of job j, which has priority 50, was not placed yet.", "Member 3 would be placed on n3", "`muster explain j` shows")
 	if e.Present != nil || *e.Member != 3 {
 		t.Errorf("%+v", e)
 	}
@@ -137,5 +137,5 @@ func TestExplainMember(t *testing.T) {
 	// When nothing of it waits, it is told where another would go.
 	b.place(uid, "n3", 1, 3)
 	e = get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	says(t, e.Text, "Nothing of job j waits", "where another member would go now", "Another member would go to n3")
+	says(t, e.Text, "No member of job j waits", "where another member would be placed now", "Another member would be placed on n3")
 }

@@ -19,7 +19,7 @@ import (
 
 type readFileIn struct {
 	FilePath
-	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in bytes."`
+	Offset optional[int64] `query:"offset" minimum:"0" doc:"Offset of the first byte."`
 	Range  string          `header:"Range" maxLength:"200" doc:"bytes=FROM-, bytes=FROM-TO or bytes=-LAST."`
 }
 

@@ -76,7 +76,7 @@ func (a *API) byteBody(op *huma.Operation, types ...string) {
 // allocation's command.
 type FilePath struct {
 	AllocPath
-	Path string `query:"path" required:"true" minLength:"1" maxLength:"4095" doc:"Absolute, or below the directory in which the allocation's command started."`
+	Path string `query:"path" required:"true" minLength:"1" maxLength:"4095" doc:"Absolute, or relative to the directory in which the allocation's command started."`
 }
 
 // fileMode parses permission bits in octal; "" is 0, which means the default of the operation.
@@ -90,8 +90,8 @@ func fileMode(s string) (uint32, error) {
 
 type listFilesIn struct {
 	FilePath
-	Recursive bool `query:"recursive" doc:"Everything below, too."`
-	Limit     int  `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"How many at most."`
+	Recursive bool `query:"recursive" doc:"Recursive."`
+	Limit     int  `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"Maximum number."`
 }
 
 type fileListOut struct{ Body api.FileList }
@@ -106,7 +106,7 @@ func (a fileHandlers) listFiles(ctx context.Context, in *listFilesIn) (*fileList
 
 type statFileIn struct {
 	FilePath
-	Follow bool `query:"follow" doc:"Of a link: what it leads to."`
+	Follow bool `query:"follow" doc:"Follow a symlink."`
 }
 
 type fileOut struct{ Body api.FileEntry }
@@ -128,8 +128,8 @@ func (a fileHandlers) showFile(ctx context.Context, id, path string, follow bool
 type writeFileIn struct {
 	FilePath
 	Mode    string `query:"mode" maxLength:"6" doc:"Permission bits in octal. Default: those of the file that is replaced, else 0644."`
-	Parents bool   `query:"parents" doc:"Make the directories above it, if they are missing."`
-	User    string `query:"user" maxLength:"200" doc:"Who shall own it, as NAME, UID, NAME:GROUP or UID:GID. Default: the allocation's user."`
+	Parents bool   `query:"parents" doc:"Make missing parent directories."`
+	User    string `query:"user" maxLength:"200" doc:"Its owner, as NAME, UID, NAME:GROUP or UID:GID. Default: the allocation's user."`
 	ByteBody
 }
 
@@ -153,8 +153,8 @@ func (a fileHandlers) writeFile(ctx context.Context, in *writeFileIn) (*fileOut,
 type deleteFileIn struct {
 	FilePath
 	Recursive bool `query:"recursive" doc:"A directory with everything in it."`
-	MissingOK bool `query:"missing_ok" doc:"It is fine if it is not there."`
-	Contents  bool `query:"contents" doc:"Only what is in the directory, which stays."`
+	MissingOK bool `query:"missing_ok" doc:"A missing path is no error."`
+	Contents  bool `query:"contents" doc:"Only the directory's entries; the directory stays."`
 }
 
 func (a fileHandlers) deleteFile(ctx context.Context, in *deleteFileIn) (*struct{}, error) {
@@ -168,8 +168,8 @@ func (a fileHandlers) deleteFile(ctx context.Context, in *deleteFileIn) (*struct
 type makeDirectoryIn struct {
 	FilePath
 	Mode    string `query:"mode" maxLength:"6" doc:"Permission bits in octal. Default: 0755."`
-	Parents bool   `query:"parents" doc:"Make the directories above it as well; it is fine if it is there."`
-	User    string `query:"user" maxLength:"200" doc:"Who shall own it. Default: the allocation's user."`
+	Parents bool   `query:"parents" doc:"Make missing parent directories; an existing directory is no error."`
+	User    string `query:"user" maxLength:"200" doc:"Its owner. Default: the allocation's user."`
 }
 
 func (a fileHandlers) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*fileOut, error) {
@@ -188,8 +188,8 @@ func (a fileHandlers) makeDirectory(ctx context.Context, in *makeDirectoryIn) (*
 
 type readArchiveIn struct {
 	FilePath
-	Contents bool `query:"contents" doc:"What is in the directory, without the directory's own name."`
-	Follow   bool `query:"follow" doc:"If the path itself is a link: what it leads to."`
+	Contents bool `query:"contents" doc:"The directory's entries, without the directory's own name."`
+	Follow   bool `query:"follow" doc:"If the path itself is a symlink, follow it."`
 }
 
 func (a fileHandlers) readArchive(ctx context.Context, in *readArchiveIn) (*huma.StreamResponse, error) {
@@ -213,9 +213,9 @@ func (a fileHandlers) readArchive(ctx context.Context, in *readArchiveIn) (*huma
 
 type writeArchiveIn struct {
 	FilePath
-	User       string `query:"user" maxLength:"200" doc:"Who shall own everything. Default: the allocation's user."`
-	KeepOwners bool   `query:"keep_owners" doc:"Owners as the numbers in the archive say, instead."`
-	Parents    bool   `query:"parents" doc:"Make the directory, if it is missing."`
+	User       string `query:"user" maxLength:"200" doc:"The owner of everything. Default: the allocation's user."`
+	KeepOwners bool   `query:"keep_owners" doc:"Use the numeric owners of the archive instead."`
+	Parents    bool   `query:"parents" doc:"Make the directory if it is missing."`
 	ByteBody
 }
 

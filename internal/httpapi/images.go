@@ -84,7 +84,7 @@ func (a imageHandlers) pullImage(ctx context.Context, in *pullImageIn) (*huma.St
 
 type pruneIn struct {
 	NodePath
-	All bool `query:"all" doc:"Also those that were used lately."`
+	All bool `query:"all" doc:"Also recently used ones."`
 }
 
 type prunedOut struct{ Body api.ImagesPruned }

@@ -45,7 +45,7 @@ func (a jobHandlers) routes() {
 	register(a.API, one, a.getJob)
 
 	stop := operation(http.MethodPost, "/v1/jobs/{namespace}/{name}/stop", "stop-job", tagJobs, "Stop a job",
-		"Nothing of it is placed again; what runs is told to stop. Stopping one that is stopping or has ended changes nothing.")
+		"No member is placed again, and running ones are stopped. Stopping a job that is stopping or has ended changes nothing.")
 	stop.Errors = append(stop.Errors, http.StatusNotFound, http.StatusServiceUnavailable, http.StatusInsufficientStorage)
 	jsonBody[api.JobStop](a.API, &stop, false)
 	register(a.API, stop, a.stopJob)
@@ -82,12 +82,12 @@ func (p *JobPath) find(snap *state.Snapshot) (*state.Job, error) {
 }
 
 type jobOut struct {
-	Note string `header:"Muster-Note" doc:"What was not done, and why; if there is something to say."`
+	Note string `header:"Muster-Note" doc:"What was not done, and why."`
 	Body api.Job
 }
 
 type submitIn struct {
-	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text, a new one for each job. A request that is repeated with it gets the first one's answer; another request with it is refused with 409."`
+	Key string `header:"Idempotency-Key" maxLength:"128" doc:"A text that is unique to each intended job. A repeated request with it gets the first one's answer; a different request with it is rejected with 409."`
 	RequestBody
 }
 
@@ -122,7 +122,7 @@ func submitted(done *state.Submitted) *submitOut {
 type validateOut struct{ Body api.JobValidation }
 
 type validateIn struct {
-	Plan bool `query:"plan" doc:"Tell also where its members would go now."`
+	Plan bool `query:"plan" doc:"Also show where its members would be placed now."`
 	RequestBody
 }
 
@@ -139,7 +139,7 @@ func (a jobHandlers) validateJob(ctx context.Context, in *validateIn) (*validate
 }
 
 type listJobsIn struct {
-	Namespace string `query:"namespace" maxLength:"200" doc:"Only of this namespace. Default: all."`
+	Namespace string `query:"namespace" maxLength:"200" doc:"Only this namespace. Default: all."`
 	Stage     string `query:"stage" enum:"live,stopping,ended" doc:"Only in this stage. Default: all."`
 	Page
 }
@@ -258,7 +258,7 @@ func (a jobHandlers) listMembers(_ context.Context, in *listMembersIn) (*memberL
 
 type listJobAllocsIn struct {
 	JobPath
-	Index optional[int] `query:"index" minimum:"0" doc:"Only of the member with this index."`
+	Index optional[int] `query:"index" minimum:"0" doc:"Only the member with this index."`
 	Page
 }
 

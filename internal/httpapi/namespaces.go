@@ -34,7 +34,7 @@ func (a namespaceHandlers) routes() {
 
 // NamespacePath names a namespace in the path.
 type NamespacePath struct {
-	Name string `path:"name" maxLength:"200" doc:"Name of the namespace; * for all of them together."`
+	Name string `path:"name" maxLength:"200" doc:"Name of the namespace; * for all together."`
 }
 
 func (p *NamespacePath) namespace() (muster.Namespace, error) {

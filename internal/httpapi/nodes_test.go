@@ -288,8 +288,8 @@ func TestExplainJob(t *testing.T) {
 	s.blocks = []size.Block{{Scope: muster.Scope{Provider: "local", Offering: "spot"}, Until: until, Why: "none left"}}
 	s.decisions = &size.Decisions{Waits: []size.Wait{{Shape: j.Run.Shape, Priority: 50, Members: 7, Reason: "pool p is at its budget"}, {Shape: j.Run.Shape, Priority: 1, Reason: "another's"}}}
 	e := get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	says(t, e.Text, "Of 4 members, 4 wait", "Served before it: 1 waiting job, with 3 members.", "there are no nodes yet", "spot of pool p: the cloud said no (none left)",
-		"tiny of pool p: is too small: short of memory", "launches nothing more for 7 members like it: pool p is at its budget", "costs 0.5 an hour")
+	says(t, e.Text, "Of 4 members, 4 wait", "Served before it: 1 waiting job, with 3 members.", "there are no nodes", "spot of pool p: the cloud refused (none left)",
+		"tiny of pool p: is too small: short of memory", "nodes are launched for 7 members like it: pool p is at its budget", "costs 0.5 an hour")
 	if e.Ahead == nil || *e.Ahead != (api.QueueAhead{Jobs: 1, Members: 3}) || len(e.Blocks) != 1 || len(e.Fleet) != 1 || len(e.Offerings) != 3 || e.Price == nil || *e.Price != 0.5 || e.Considered == nil {
 		t.Errorf("%+v", e)
 	}
@@ -305,7 +305,7 @@ func TestExplainJob(t *testing.T) {
 	}
 	b.propose(&state.JobParked{UID: uid, Reason: "it was refused five times", Until: muster.At(time.Now().Add(time.Hour))})
 	e = get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
-	says(t, e.Text, "put it aside for another 1h0m0s: it was refused five times")
+	says(t, e.Text, "parked it for another 1h0m0s: it was refused five times")
 	b.propose(&state.JobStopped{Key: j.Key, Reason: "enough"})
 	e = get[api.JobExplanation](b, "/v1/jobs/default/j/explain")
 	says(t, e.Text, "Job j has ended: stopped: stopped by user: enough.")
@@ -319,7 +319,7 @@ func TestExplainNode(t *testing.T) {
 	explain := func() api.NodeExplanation { t.Helper(); return get[api.NodeExplanation](b, "/v1/nodes/n1/explain") }
 	e := explain()
 	// The log of this bench has a clock of its own, long before ours: its idle time-out is over.
-	says(t, e.Text, "Stage: serving", "turned by fleet", "It takes new work", "Nothing runs on it for", "Its end: it has been idle for longer than 1m0s")
+	says(t, e.Text, "Stage: serving", "set by fleet", "It takes new work", "Nothing runs on it for", "Its end: it has been idle for longer than 1m0s")
 	uid := b.submit("default", "j", 2)
 	b.place(uid, "n1", 0, 2)
 	e = explain()
@@ -328,7 +328,7 @@ func TestExplainNode(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeDrain, Who: "ada", Reason: "kernel"})
-	says(t, explain().Text, "Intent: drain", "turned by ada: kernel", "It waits for the end of its last allocation", "after its last allocation: it is drained")
+	says(t, explain().Text, "Intent: drain", "set by ada: kernel", "It waits for the end of its last allocation", "after its last allocation: it is drained")
 	// F-U7: the deadline of a drain.
 	b.propose(&state.NodeIntentSet{ID: "n1", Intent: muster.NodeDrain, Who: "ada", Reason: "kernel", Until: muster.At(time.Now().Add(time.Hour))})
 	if e = explain(); e.EndsAt == nil {

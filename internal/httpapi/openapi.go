@@ -214,6 +214,6 @@ func (o optional[T]) Schema(r huma.Registry) *huma.Schema {
 // Page has the parameters of every list that comes in pages. A page is one snapshot; what changes
 // between two pages may be missed or shown twice, but rows that stay are shown once.
 type Page struct {
-	After string `query:"after" maxLength:"200" doc:"Where the page begins: next of the page before."`
-	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many at most."`
+	After string `query:"after" maxLength:"200" doc:"Start of the page: next of the previous page."`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number."`
 }

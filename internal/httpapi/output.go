@@ -69,10 +69,10 @@ func (a outputHandlers) routes() {
 
 type outputIn struct {
 	AllocPath
-	Stream string          `path:"stream" enum:"stdout,stderr" doc:"Which stream."`
-	Offset optional[int64] `query:"offset" minimum:"0" doc:"Where to begin, in bytes from the beginning of the stream. Default: 0."`
-	Tail   optional[int64] `query:"tail" minimum:"0" maximum:"1048576" doc:"Begin so many bytes before the end, instead of at an offset."`
-	Follow bool            `query:"follow" doc:"Go on until the stream has ended for ever."`
+	Stream string          `path:"stream" enum:"stdout,stderr" doc:"The stream."`
+	Offset optional[int64] `query:"offset" minimum:"0" doc:"Start offset in the stream, in bytes. Default: 0."`
+	Tail   optional[int64] `query:"tail" minimum:"0" maximum:"1048576" doc:"Start this many bytes before the end, instead of at an offset."`
+	Follow bool            `query:"follow" doc:"Continue until the stream has ended for good."`
 }
 
 func (a outputHandlers) getOutput(ctx context.Context, in *outputIn) (*huma.StreamResponse, error) {
@@ -299,7 +299,7 @@ func (a outputHandlers) listOutputs(_ context.Context, in *AllocPath) (*outputLi
 
 type declaredIn struct {
 	AllocPath
-	N int `path:"n" minimum:"0" doc:"Which one, counted from 0 in the order of the list."`
+	N int `path:"n" minimum:"0" doc:"Its index in the list, from 0."`
 }
 
 func (a outputHandlers) getDeclaredOutput(ctx context.Context, in *declaredIn) (*huma.StreamResponse, error) {

@@ -117,12 +117,12 @@ func TestRevert(t *testing.T) {
 	}
 	revert := func(body string) answer { return b.do(http.MethodPost, "/v1/jobs/default/web/revert", body) }
 	b.problem(revert(""), 409, "conflict")
-	if p := b.problem(revert(`{"version": 7}`), 422, "invalid"); !strings.Contains(fmt.Sprint(p.Errors), "no earlier version of job web is remembered") {
+	if p := b.problem(revert(`{"version": 7}`), 422, "invalid"); !strings.Contains(fmt.Sprint(p.Errors), "no earlier version of job web is kept") {
 		t.Errorf("%+v", p)
 	}
 	b.problem(revert(`{"version": 1}`), 409, "conflict")
 	web(b, 5, "b")
-	if p := b.problem(revert(`{"version": 7}`), 422, "invalid"); !strings.Contains(fmt.Sprint(p.Errors), "of job web are remembered: 1") {
+	if p := b.problem(revert(`{"version": 7}`), 422, "invalid"); !strings.Contains(fmt.Sprint(p.Errors), "versions of job web that are kept: 1") {
 		t.Errorf("%+v", p)
 	}
 	b.problem(revert(`{"if_version": 1}`), 409, "conflict")

@@ -44,7 +44,7 @@ func (a runnerHandlers) routes() {
 }
 
 type claimIn struct {
-	Key string `header:"Idempotency-Key" maxLength:"128" doc:"Any text that is new for each claim meant. A request that is repeated with it gets the first one's claim; another request with it is refused with 409."`
+	Key string `header:"Idempotency-Key" maxLength:"128" doc:"A text that is unique to each intended claim. A repeated request with it gets the first one's claim; a different request with it is rejected with 409."`
 	RequestBody
 }
 
@@ -104,8 +104,8 @@ func (a runnerHandlers) getClaim(_ context.Context, in *claimPath) (*claimOut, e
 }
 
 type listRunnersIn struct {
-	Environment string `query:"environment" maxLength:"200" doc:"Only of this environment."`
-	Namespace   string `query:"namespace" maxLength:"200" doc:"Of the environment, or of all runners. Default: default, or all."`
+	Environment string `query:"environment" maxLength:"200" doc:"Only this environment."`
+	Namespace   string `query:"namespace" maxLength:"200" doc:"Namespace of the environment, or of all runners. Default: default, or all."`
 	State       string `query:"state" enum:"starting,warm,claimed,gone" doc:"Only in this state. Default: all but gone."`
 	Page
 }

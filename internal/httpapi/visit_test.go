@@ -37,7 +37,7 @@ func TestSilentInit(t *testing.T) {
 	})
 	for _, v := range visits {
 		p := in.problem(in.do(v.method, in.path+v.path, v.body, bytesOf), 503, "unavailable")
-		if !strings.Contains(p.Detail, "nothing was heard") {
+		if !strings.Contains(p.Detail, "there was no answer") {
 			t.Errorf("%s %s: %q", v.method, v.path, p.Detail)
 		}
 	}

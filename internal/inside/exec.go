@@ -169,7 +169,7 @@ func (x *Executions) Get(ctx context.Context, id, execution string) (*api.Execut
 			return &list[i], nil
 		}
 	}
-	return nil, problem.NotFound("allocation %s has no execution %s, or does not remember it any more", id, problem.Clip(execution))
+	return nil, problem.NotFound("allocation %s has no execution %s, or it ended too long ago", id, problem.Clip(execution))
 }
 
 // Signal sends a signal to an execution's command and that command's children. It has a connection

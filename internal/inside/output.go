@@ -32,7 +32,7 @@ func (o *Output) Declared(ctx context.Context, id string, n int) (size int64, fr
 		return 0, nil, err
 	}
 	if al.Output.Stage == state.OutputPruned {
-		return 0, nil, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is not kept any more: %s", al.ID, al.Output.Why)
+		return 0, nil, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is no longer kept: %s", al.ID, al.Output.Why)
 	}
 	if n >= len(al.Output.Files) {
 		return 0, nil, problem.NotFound("allocation %s has %d stored outputs, and no output %d", al.ID, len(al.Output.Files), n)
@@ -124,7 +124,7 @@ func (s *Stream) Next(ctx context.Context) (p *Part, al *state.Alloc, err error)
 			}
 			return &Part{ReadCloser: io.NopCloser(bytes.NewReader(st.Inline[from:])), Start: start}, al, nil
 		case al.Output.Stage == state.OutputPruned:
-			return nil, al, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is not kept any more: %s", al.ID, al.Output.Why)
+			return nil, al, muster.Faultf(muster.FaultTooOld, "the output of allocation %s is no longer kept: %s", al.ID, al.Output.Why)
 		}
 	}
 	here, later := s.find()

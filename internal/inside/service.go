@@ -252,7 +252,7 @@ func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, soonTime, errLate)
 }
 
-var errLate = muster.Faultf(muster.FaultUnavailable, "nothing was answered in the sandbox within %s", soonTime)
+var errLate = muster.Faultf(muster.FaultUnavailable, "there was no answer from the sandbox within %s", soonTime)
 
 // visit is an operation in a sandbox that may take any time as long as it makes progress. It ends
 // with the request, when the server stops, and when init neither says nor takes anything for too
@@ -280,7 +280,7 @@ func (e *entrance) visit(ctx context.Context, id string) (*visit, error) {
 	}
 	v := &visit{Conn: conn, ctx: ctx, al: al, allowed: e.cfg.Silence, cancel: func() { cancel(nil); done() }}
 	v.silence = time.AfterFunc(v.allowed, func() {
-		cancel(muster.Faultf(muster.FaultUnavailable, "nothing was heard from the sandbox of allocation %s for %s", al.ID, v.allowed))
+		cancel(muster.Faultf(muster.FaultUnavailable, "there was no answer from the sandbox of allocation %s for %s", al.ID, v.allowed))
 	})
 	return v, nil
 }

@@ -40,7 +40,7 @@ func check(t *testing.T, names []string, printed, stderr string) {
 			v, told := all[name]
 			switch {
 			case !told:
-				t.Errorf("nothing was heard of it; stderr: %.2000s", stderr)
+				t.Errorf("there was no answer of it; stderr: %.2000s", stderr)
 			case v[0] == "absent":
 				t.Skip(v[1])
 			case v[0] != "held":
@@ -121,7 +121,7 @@ func TestAttemptsWorkOutside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			switch v, told := all[name]; {
 			case !told:
-				t.Errorf("nothing was heard of it: %s", out)
+				t.Errorf("there was no answer of it: %s", out)
 			case v[0] == "absent":
 				t.Skip(v[1])
 			case v[0] != "BROKEN":

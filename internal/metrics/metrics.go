@@ -233,7 +233,7 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 // executionMetrics makes what is counted of executions.
 func executionMetrics() (*prometheus.CounterVec, prometheus.Histogram) {
 	results := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_executions_total", Help: "Executions that somebody saw the end of, by how they ended.",
+		Name: "muster_executions_total", Help: "Executions whose end was observed, by how they ended.",
 	}, []string{"result"})
 	// A counter that is missing until its first event hides that event from Prometheus.
 	for _, r := range inside.Results() {

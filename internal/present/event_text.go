@@ -66,7 +66,7 @@ func jobText(verb state.Verb, j *state.Job) string {
 	case "job.rollout-done":
 		return fmt.Sprintf("%s runs version %d, and each member of it is healthy", what, j.Version)
 	case "job.rollout-failed":
-		return fmt.Sprintf("version %d of %s is not rolled out any further%s", j.Version, what, muster.Because(j.Standing.Reason))
+		return fmt.Sprintf("the rollout of version %d of %s failed%s", j.Version, what, muster.Because(j.Standing.Reason))
 	case state.VerbJobSized:
 		return fmt.Sprintf("%s wants %s, one for each node that fits", what, muster.Counted(j.Waiting()+j.Placed, "member"))
 	case state.VerbJobParked:
@@ -106,7 +106,7 @@ func allocText(verb state.Verb, al *state.Alloc) string {
 	case state.VerbAllocRunning:
 		return fmt.Sprintf("%s is running on node %s", what, al.Node)
 	case state.VerbAllocStopping:
-		return what + " was told to stop" + muster.Because(al.StopCause)
+		return what + " is stopping" + muster.Because(al.StopCause)
 	// The failure says more than the reason of the stop, if the row has both.
 	case state.VerbAllocEnded:
 		how := map[muster.Outcome]string{
@@ -151,7 +151,7 @@ func nodeText(verb state.Verb, n *state.Node) string {
 	case state.VerbNodeHealthReason:
 		return what + " is still " + string(n.Health) + muster.Because(n.HealthReason)
 	case state.VerbNodeEvicted:
-		return "what still runs on " + what + " is stopped: the time of its drain is over" + muster.Because(n.IntentReason)
+		return "what still runs on " + what + " is stopped: the deadline of its drain has passed" + muster.Because(n.IntentReason)
 	case state.VerbNodePurged:
 		return what + " was forgotten"
 	case state.VerbNodeReserved:
@@ -173,11 +173,11 @@ func breakerText(verb state.Verb, b *state.Breaker) string {
 	what := "the breaker of pool " + string(b.Pool)
 	switch verb {
 	case state.VerbPoolSuspect:
-		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be sidelined" + muster.Because(b.SuspectWhy)
+		return "pool " + string(b.Pool) + " is suspect: more of its nodes fail than may be quarantined" + muster.Because(b.SuspectWhy)
 	case state.VerbPoolResumed:
 		return "pool " + string(b.Pool) + " was resumed" + By(b.Who)
 	}
-	return what + " has tripped" + muster.Because(b.Reason) + "; nothing is destroyed for that until the pool is resumed"
+	return what + " has tripped" + muster.Because(b.Reason) + "; nothing is destroyed for that reason until the pool is resumed"
 }
 
 // limitsText is the sentence of a change of a namespace's limits. The namespace * stands for all

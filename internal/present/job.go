@@ -19,7 +19,7 @@ func Job(j *state.Job) api.Job {
 	// Standing is set for services and system jobs only.
 	if st := j.Standing; st != nil && j.Stage == muster.JobLive {
 		if reason == "" && st.Rollout == muster.RolloutFailed {
-			reason = fmt.Sprintf("version %d is not rolled out any further: %s", st.Version, st.Reason)
+			reason = fmt.Sprintf("the rollout of version %d failed: %s", st.Version, st.Reason)
 		}
 		if j.Run.System() {
 			// A system job counts all members it ever had. Those of nodes that are gone are

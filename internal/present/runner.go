@@ -65,7 +65,7 @@ func Runner(snap *state.Snapshot, al *state.Alloc) api.Runner {
 	return out
 }
 
-// RunnerEnd says why a runner ended: its failure, or why it was told to stop; "" if neither is
+// RunnerEnd says why a runner ended: its failure, or why it is stopping; "" if neither is
 // recorded.
 func RunnerEnd(al *state.Alloc) string {
 	if al.Failure != nil {

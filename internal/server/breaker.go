@@ -21,7 +21,7 @@ func newBreakers(latest func() *state.Snapshot, c clock.Clock) *breakers {
 		latest:      latest,
 		clock:       c,
 		tripped:     prometheus.NewDesc("muster_pool_tripped", "1 while the breaker of the pool has tripped and waits for `muster pool resume`.", pool, nil),
-		unexplained: prometheus.NewDesc("muster_pool_unexplained_destroys", "Nodes of the pool destroyed in the last ten minutes for nothing but lost contact.", pool, nil),
+		unexplained: prometheus.NewDesc("muster_pool_unexplained_destroys", "Nodes of the pool destroyed in the last ten minutes only because of lost contact.", pool, nil),
 	}
 }
 

@@ -120,12 +120,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 var (
-	descBoots       = prometheus.NewDesc("muster_boots_total", "Boots of instances that are over, by outcome: one for each instance.", []string{"outcome"}, nil)
-	descDisappeared = prometheus.NewDesc("muster_disappearances_total", "Instances that were gone without being asked to, by the stage of their node.", []string{"stage"}, nil)
-	descOperations  = prometheus.NewDesc("muster_provider_operations_total", "What providers were asked, by result; creates and destroys by instance.", []string{"provider", "operation", "result"}, nil)
-	descBlocks      = prometheus.NewDesc("muster_blocks", "Scopes of which a provider has said no, and which are not asked for now, by the narrowest part that they name.", []string{"provider", "scope"}, nil)
-	descProbeAge    = prometheus.NewDesc("muster_probe_age_seconds", "How long nothing has come from the agents of nodes that serve or drain: of the median one, and of the worst.", []string{"of"}, nil)
-	descBudgetAlert = prometheus.NewDesc("muster_pool_budget_alert", "80 or 100 if so much in a hundred of one of the pool's budgets is used, else 0.", []string{"pool"}, nil)
+	descBoots       = prometheus.NewDesc("muster_boots_total", "Finished boots of instances, by outcome: one for each instance.", []string{"outcome"}, nil)
+	descDisappeared = prometheus.NewDesc("muster_disappearances_total", "Instances that disappeared without a request, by the stage of their node.", []string{"stage"}, nil)
+	descOperations  = prometheus.NewDesc("muster_provider_operations_total", "Calls to providers, by result; creates and destroys count instances.", []string{"provider", "operation", "result"}, nil)
+	descBlocks      = prometheus.NewDesc("muster_blocks", "Scopes that a provider refused and that are not requested for a while, by the narrowest part that they name.", []string{"provider", "scope"}, nil)
+	descProbeAge    = prometheus.NewDesc("muster_probe_age_seconds", "Time since the last message of agents of serving and draining nodes: the median and the worst.", []string{"of"}, nil)
+	descBudgetAlert = prometheus.NewDesc("muster_pool_budget_alert", "80 or 100 when that percentage of one of the pool's budgets is used, else 0.", []string{"pool"}, nil)
 )
 
 // scopes are the parts that a block may name, the narrowest first; account if it names none.

@@ -72,7 +72,7 @@ func (s *Server) reload(ctx context.Context) error {
 		}
 		level(what, "field", c.Field, "from", c.From, "to", c.To)
 		if c.Warning != "" {
-			s.log.Warn("configuration: what this means", "field", c.Field, "warning", c.Warning)
+			s.log.Warn("configuration: effects", "field", c.Field, "warning", c.Warning)
 		}
 		pools = pools || strings.HasPrefix(c.Field, "pools[")
 		loops = loops || !c.Restart && !strings.HasPrefix(c.Field, "pools[")
@@ -89,7 +89,7 @@ func (s *Server) reload(ctx context.Context) error {
 		// A server that does not lead must not propose. The pools of its configuration apply when
 		// it leads.
 		if _, _, err := (ledger{s.state, s.raft.Propose, s.times.commits}).Propose(ctx, s.pools()); err != nil {
-			s.log.Error("pools not set; the next start or reload does it", "error", err)
+			s.log.Error("pools not set; the next start or reload sets them", "error", err)
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func (s *Server) mayRunWith(next *api.ServerConfig) error {
 	})
 	var errs []error
 	for p, n := range left {
-		errs = append(errs, fmt.Errorf("provider %s is taken out and still has nodes (%d): nobody could destroy them; take its pools out first, and the provider when they are gone", p, n))
+		errs = append(errs, fmt.Errorf("provider %s is removed and still has nodes (%d), which could not be destroyed then; remove its pools first, and the provider when the nodes are gone", p, n))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

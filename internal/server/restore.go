@@ -29,7 +29,7 @@ func Restore(_ context.Context, file, dataDir string) (raftlog.BackupInfo, error
 	// A directory that has a log is refused: two histories must not mix.
 	info, err := raftlog.Restore(filepath.Join(dataDir, "log"), f)
 	if errors.Is(err, raftlog.ErrNotEmpty) {
-		return info, fmt.Errorf("backup %s: %w; name another data directory, or end the server of this one and move its log/ away", file, err)
+		return info, fmt.Errorf("backup %s: %w; use another data directory, or stop the server of this one and move its log/ away", file, err)
 	}
 	if err != nil {
 		return info, fmt.Errorf("backup %s: %w", file, err)

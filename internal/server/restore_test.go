@@ -22,7 +22,7 @@ func TestRestoreIntoUsedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Restore(t.Context(), file, dir)
-	if err == nil || !strings.HasSuffix(err.Error(), "log: not empty; name another data directory, or end the server of this one and move its log/ away") {
+	if err == nil || !strings.HasSuffix(err.Error(), "log: not empty; use another data directory, or stop the server of this one and move its log/ away") {
 		t.Error(err)
 	}
 }

@@ -17,10 +17,10 @@ type rollouts struct {
 func newRollouts() *rollouts {
 	r := &rollouts{
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "muster_rollout_ends_total", Help: "Rollouts of services and system jobs that came to an end: done, or failed, which stops them.",
+			Name: "muster_rollout_ends_total", Help: "Finished rollouts of services and system jobs, by result: done or failed.",
 		}, []string{"stage"}),
 		replaced: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "muster_rollout_replaced_total", Help: "Allocations told to stop so that their member runs another version.",
+			Name: "muster_rollout_replaced_total", Help: "Allocations stopped so that their member runs another version.",
 		}),
 	}
 	for _, stage := range []muster.RolloutStage{muster.RolloutDone, muster.RolloutFailed} {
@@ -44,7 +44,7 @@ func (r *rollouts) alloc(before, a *state.Alloc) {
 	}
 }
 
-var rolloutsDesc = prometheus.NewDesc("muster_rollouts", "Services and system jobs that have not ended, by the stage of the rollout of their version.", []string{"stage"}, nil)
+var rolloutsDesc = prometheus.NewDesc("muster_rollouts", "Live services and system jobs, by the stage of their rollout.", []string{"stage"}, nil)
 
 // collectRollouts sends how many jobs are in each stage of their rollout now. It reads the state,
 // so every server shows it.

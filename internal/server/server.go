@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg api.ServerConfig, opts Options) (err error) {
 			err = errno
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("the API cannot listen on %s: %w; end what listens there, or give another address: --listen of muster dev, listen in the configuration", cfg.Listen, err)
+			return fmt.Errorf("the API cannot listen on %s: %w; stop the program that listens there, or use another address: --listen of muster dev, listen in the configuration", cfg.Listen, err)
 		}
 		return fmt.Errorf("the API cannot listen on %s: %w", cfg.Listen, err)
 	}
@@ -186,7 +186,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		s.log.Info("stopping; sandboxes go on")
+		s.log.Info("stopping; sandboxes keep running")
 		end, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownTime)
 		defer cancel()
 		// Streams end by themselves: Shutdown ends the context that they watch (services.stop).
@@ -333,7 +333,7 @@ func (s *Server) watchDisk(ctx context.Context) error {
 		u, err := s.raft.Disk()
 		switch {
 		case err == nil && u.Tight() && !u.Low() && !tight:
-			s.log.Warn("the disk is nearly full: output stays on its node, and members with declared outputs do not end, until there is space. Free space on its file system, or lower low_water",
+			s.log.Warn("the disk is nearly full: output stays on its node, and members with declared outputs do not end until there is space. Free space on its file system, or lower low_water",
 				"data_dir", s.cfg.DataDir, "free", muster.Bytes(u.Free), "needed", muster.Bytes(u.TightMark()), "low_water", muster.Bytes(u.Mark))
 		case err == nil && u.Low() && !low:
 			s.log.Error("the disk is nearly full: new jobs, new environments and uploads are refused; stopping, releasing and deleting still work. Free space on its file system, or lower low_water",
@@ -367,7 +367,7 @@ func (s *Server) announce(address string) error {
 	}
 	if err := locate.WriteCurrent(address, s.cfg.DataDir); err != nil {
 		// A service user may have no home directory. The data directory still has the address.
-		s.log.Debug("no note of this server was left for clients that are told nothing", "error", err)
+		s.log.Debug("the address of this server could not be recorded for clients on this host", "error", err)
 	}
 	return nil
 }
@@ -376,8 +376,8 @@ func (s *Server) announce(address string) error {
 // what crosses it, tokens first of all.
 func (s *Server) warnOfPlainText(at net.Addr) {
 	if a, ok := at.(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-		s.log.Warn("the API listens outside of this host without TLS: tokens, secrets and output cross the network in plain text; "+
-			"listen on a loopback address behind a proxy that has TLS, or in a network that you trust", "address", at.String())
+		s.log.Warn("the API listens on a public address without TLS: tokens, secrets and output cross the network in plain text; "+
+			"listen on loopback behind a TLS proxy, or only in a trusted network", "address", at.String())
 	}
 }
 

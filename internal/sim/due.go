@@ -128,7 +128,7 @@ func (w *watch) retry(snap *state.Snapshot, m *state.Member) {
 		if room == "" {
 			seen = 0
 		} else if seen++; seen > 3 {
-			return fmt.Sprintf("member %d of job %s may be tried again, node %s has room for it, and it is not placed", index, j.Key, room)
+			return fmt.Sprintf("member %d of job %s may be tried again, node %s has capacity for it, and it is not placed", index, j.Key, room)
 		}
 		w.c.within(0, check)
 		return ""

@@ -51,7 +51,7 @@ func (s *State) stop(st *Stop) string {
 	case !a.Live():
 		return fmt.Sprintf("allocation %s has ended", st.Alloc)
 	case a.Desired == muster.AllocStop:
-		return fmt.Sprintf("allocation %s is told to stop already", st.Alloc)
+		return fmt.Sprintf("allocation %s is stopping already", st.Alloc)
 	}
 	j, _ := s.t.jobsUID.Get(&Job{UID: a.UID})
 	if why := j.RefuseStop(a, st.Reason); why != "" {
@@ -66,7 +66,7 @@ func (s *State) stop(st *Stop) string {
 		case j.Stage != muster.JobLive:
 			return fmt.Sprintf("job %s is %s", j.Key, j.Stage)
 		case a.Runner == muster.RunnerClaimed:
-			return fmt.Sprintf("runner %s is claimed, and gives way to nobody", st.Alloc)
+			return fmt.Sprintf("runner %s is claimed, and is never preempted", st.Alloc)
 		case j.Priority() <= priority:
 			return fmt.Sprintf("allocation %s has priority %d, and job %s has %d", st.Alloc, priority, j.Key, j.Priority())
 		}

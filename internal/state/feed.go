@@ -123,7 +123,7 @@ func (f *Feed) After(p Position, limit int) ([]Change, uint64, error) {
 
 func (f *Feed) tooOld(p Position) error {
 	return muster.Faultf(muster.FaultTooOld,
-		"changes after index %d are not kept any more (oldest kept: after %d); list again and go on from the list's index", p.Index, f.floor.Index)
+		"changes after index %d are no longer kept (oldest kept: after %d); list again and continue from the list's index", p.Index, f.floor.Index)
 }
 
 // Wait blocks until an entry after index was applied, or ctx ends.

@@ -108,7 +108,7 @@ func (s *State) failedTimes(n *Node, times int, what string, prove bool, now mus
 	var verb Verb // none: no change is told
 	if prove && n.Health == muster.NodeGood {
 		b.Health, b.HealthSince, verb = muster.NodeUnready, now, VerbNodeUnready
-		b.HealthReason = "to be probed after a failure of its own: " + what
+		b.HealthReason = "to be probed after a node failure: " + what
 	}
 	s.putNode(n, &b, verb)
 }
@@ -155,7 +155,7 @@ func (s *State) sideline(n, b *Node, now muster.Time) bool {
 	last := b.Failures[len(b.Failures)-1].What
 	t, _ := s.t.tallies.Get(&Tally{Pool: n.Pool})
 	if t != nil && t.Sidelined >= MaySideline(t.Serving) {
-		s.suspect(n, fmt.Sprintf("%d of %d serving nodes are sidelined, and node %s fails as well: %s", t.Sidelined, t.Serving, n.ID, last), now)
+		s.suspect(n, fmt.Sprintf("%d of %d serving nodes are quarantined, and node %s fails as well: %s", t.Sidelined, t.Serving, n.ID, last), now)
 		return false
 	}
 	for len(b.Spells) > 0 && b.Spells[0].Add(spellWindow) <= now {
@@ -163,7 +163,7 @@ func (s *State) sideline(n, b *Node, now muster.Time) bool {
 	}
 	b.Spells = slices.Concat(b.Spells, []muster.Time{now})
 	b.Health, b.HealthSince, b.SidelinedUntil = muster.NodeFlaky, now, now.Add(s.t.sidelineOf(n.Pool))
-	b.HealthReason = fmt.Sprintf("%d failures of its own within %s, the last: %s", len(b.Failures), FlakyWindow, last)
+	b.HealthReason = fmt.Sprintf("%d node failures within %s, the last: %s", len(b.Failures), FlakyWindow, last)
 	s.putNode(n, b, VerbNodeFlaky)
 	if len(b.Spells) < spellsToDrain || n.Intent == muster.NodeHold {
 		return true

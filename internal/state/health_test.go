@@ -147,7 +147,7 @@ func TestFlakyNodeIsSidelined(t *testing.T) {
 		}
 	}
 	l.want("n1", "serving flaky run")
-	if n := l.node("n1"); !strings.Contains(n.HealthReason, "3 failures of its own") || n.SidelinedUntil.Sub(n.HealthSince) != time.Minute {
+	if n := l.node("n1"); !strings.Contains(n.HealthReason, "3 node failures") || n.SidelinedUntil.Sub(n.HealthSince) != time.Minute {
 		t.Fatalf("%q until %d", n.HealthReason, n.SidelinedUntil)
 	}
 	for i := 1; i <= 3; i++ {
@@ -328,7 +328,7 @@ func TestFewOfAPoolAreSidelined(t *testing.T) {
 		t.Fatalf("%d of 6 are sidelined", flaky)
 	}
 	b := l.s.Latest().Breaker("p")
-	if !b.IsSuspect(l.s.Latest().Meta().Time) || !strings.Contains(b.SuspectWhy, "2 of 6 serving nodes are sidelined, and node n5 fails as well: no switch") {
+	if !b.IsSuspect(l.s.Latest().Meta().Time) || !strings.Contains(b.SuspectWhy, "2 of 6 serving nodes are quarantined, and node n5 fails as well: no switch") {
 		t.Fatalf("%+v", b)
 	}
 	if b.IsSuspect(l.s.Latest().Meta().Time.Add(FlakyWindow)) {

@@ -254,7 +254,7 @@ func (s *State) mayHave(r *Run) error {
 			return muster.Faultf(muster.FaultQuota, "job %s: %s; wait for one to end, or stop one", r.Key, moreJobs(l, jobs))
 		}
 		if _, why := l.Room(&NamespaceUse{}, r.Ask, 1); why != "" {
-			return muster.Faultf(muster.FaultQuota, "job %s: one member asks for %s; %s", r.Key, r.Ask, strings.TrimSuffix(why, " and has 0"))
+			return muster.Faultf(muster.FaultQuota, "job %s: one member needs %s; %s", r.Key, r.Ask, strings.TrimSuffix(why, " and has 0"))
 		}
 	}
 	return nil

@@ -258,7 +258,7 @@ func (f *NodeKept) apply(s *State, now muster.Time) (any, error) {
 		return nil, err
 	}
 	if n.Stage != muster.NodeDraining || !n.Unplaced {
-		return nil, muster.Faultf(muster.FaultConflict, "node %s does not drain for want of a place in the configuration", f.ID)
+		return nil, muster.Faultf(muster.FaultConflict, "node %s does not drain because of the configuration", f.ID)
 	}
 	b, err := s.stage(n, muster.NodeServing, f.Reason, now)
 	if err != nil {

@@ -48,7 +48,7 @@ func (f *RoomReserved) apply(s *State, now muster.Time) (any, error) {
 	case !n.Schedulable():
 		return nil, muster.Faultf(muster.FaultConflict, "node %s is %s, %s, intent %s", n.ID, n.Stage, n.Health, n.Intent)
 	case n.Reserved != nil:
-		return nil, muster.Faultf(muster.FaultConflict, "node %s has room reserved already", n.ID)
+		return nil, muster.Faultf(muster.FaultConflict, "node %s has reserved capacity already", n.ID)
 	case j.Version != f.Version || j.Waiting() == 0 || j.Parked != "" || j.Reserved != "":
 		return nil, muster.Faultf(muster.FaultConflict, "job %s changed meanwhile", j.Key)
 	case !j.Run.Ask.Fits(n.Capacity):
@@ -68,7 +68,7 @@ func (f *RoomReleased) apply(s *State, _ muster.Time) (any, error) {
 		return nil, err
 	}
 	if n.Reserved == nil || n.Reserved.UID != f.UID {
-		return nil, muster.Faultf(muster.FaultConflict, "node %s has no room reserved for the job with uid %s", f.Node, f.UID)
+		return nil, muster.Faultf(muster.FaultConflict, "node %s has no capacity reserved for the job with uid %s", f.Node, f.UID)
 	}
 	s.release(f.Node, f.UID)
 	return nil, nil
@@ -127,10 +127,10 @@ func (c *checker) reserved() {
 	c.snap.Nodes("", func(n *Node) bool {
 		if r := n.Reserved; r != nil {
 			if j := c.snap.JobByUID(r.UID); j == nil || j.Reserved != n.ID || j.Waiting() == 0 || j.Parked != "" {
-				c.bad("node %s has room reserved for the job with uid %s, which has no use for it", n.ID, r.UID)
+				c.bad("node %s has capacity reserved for the job with uid %s, which cannot use it", n.ID, r.UID)
 			}
 			if n.Stage != muster.NodeServing {
-				c.bad("node %s is %s and has room reserved", n.ID, n.Stage)
+				c.bad("node %s is %s and has reserved capacity", n.ID, n.Stage)
 			}
 		}
 		return true
@@ -138,7 +138,7 @@ func (c *checker) reserved() {
 	c.snap.t.jobsUID.Scan(func(j *Job) bool {
 		if j.Reserved != "" {
 			if n := c.snap.Node(j.Reserved); n == nil || n.Reserved == nil || n.Reserved.UID != j.UID {
-				c.bad("job %s says that node %s has room for it", j.Key, j.Reserved)
+				c.bad("job %s says that node %s has capacity for it", j.Key, j.Reserved)
 			}
 		}
 		return true

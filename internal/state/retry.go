@@ -43,7 +43,7 @@ func (m *Member) next(j *Job, a *Alloc, serving int, now muster.Time) {
 	}
 	f := a.Failure
 	if f == nil {
-		f = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "ended without saying why"}
+		f = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "ended without a reason"}
 	}
 	spec := j.Run.Spec.Restart
 	giveUp := func() bool {

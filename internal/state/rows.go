@@ -376,7 +376,7 @@ type Pool struct {
 	Runtime string `cbor:"35,keyasint,omitempty"`
 }
 
-// FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is not configured any more it is
+// FenceTime is for how long an exclusive allocation goes on without a word from a server. For nodes whose pool is no longer configured it is
 // half of the grace that they are judged by.
 func (p *Pool) FenceTime() time.Duration {
 	switch {

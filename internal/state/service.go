@@ -245,7 +245,7 @@ func (m *Member) again(j *Job, a *Alloc, serving int, now muster.Time) {
 	case a.Outcome == muster.OutcomeSucceeded:
 		f = &muster.Failure{Class: muster.FailureUser, Reason: muster.ReasonExit, Message: "its command ended with exit code 0"}
 	case f == nil:
-		f = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "ended without saying why"}
+		f = &muster.Failure{Class: muster.FailureNode, Reason: muster.ReasonNodeFault, Message: "ended without a reason"}
 	}
 	switch f.Class {
 	case muster.FailureUser:

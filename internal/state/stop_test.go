@@ -82,8 +82,8 @@ func TestInvalidStopsAreRefused(t *testing.T) {
 		{preempt("ua-0-1", "ud"), "job d is ended"},
 		// The operator's node may be held, drain or be full: a stop always fits.
 		{preempt("ua-0-1", "ub"), ""},
-		{preempt("ua-0-1", "ub"), "allocation ua-0-1 is told to stop already"},
-		{Stop{Alloc: "ua-0-1", Reason: muster.StopSurplus, For: "ua"}, "allocation ua-0-1 is told to stop already"},
+		{preempt("ua-0-1", "ub"), "allocation ua-0-1 is stopping already"},
+		{Stop{Alloc: "ua-0-1", Reason: muster.StopSurplus, For: "ua"}, "allocation ua-0-1 is stopping already"},
 	} {
 		l.must(&NodeIntentSet{ID: "n1", Intent: muster.NodeHold})
 		if got := l.stops(tc.stop); got != tc.want {

@@ -45,7 +45,7 @@ func (s *Service) Revert(ctx context.Context, j *state.Job, q *api.JobRevert) (*
 	var to *state.PastVersion
 	if q.Version == 0 {
 		if to = roll.Target(j); to == nil {
-			return nil, muster.Faultf(muster.FaultConflict, "job %s: no earlier version that runs otherwise was healthy; name one, as `muster job history %s` lists them", j.Key, j.Key)
+			return nil, muster.Faultf(muster.FaultConflict, "job %s: no earlier version with another configuration was healthy; choose one from `muster job history %s`", j.Key, j.Key)
 		}
 	}
 	known := ""
@@ -60,9 +60,9 @@ func (s *Service) Revert(ctx context.Context, j *state.Job, q *api.JobRevert) (*
 	case q.Version == j.Version:
 		return nil, muster.Faultf(muster.FaultConflict, "job %s is at version %d", j.Key, j.Version)
 	case to == nil && known == "":
-		return nil, problem.Invalid("body.version", "is %d; no earlier version of job %s is remembered", q.Version, j.Key)
+		return nil, problem.Invalid("body.version", "is %d; no earlier version of job %s is kept", q.Version, j.Key)
 	case to == nil:
-		return nil, problem.Invalid("body.version", "is %d; of job %s are remembered:%s", q.Version, j.Key, known)
+		return nil, problem.Invalid("body.version", "is %d; versions of job %s that are kept:%s", q.Version, j.Key, known)
 	}
 	return s.resubmit(ctx, roll.Revert(j, to, cmp.Or(q.Reason, fmt.Sprintf("back to version %d", to.Version))), q.IfVersion)
 }

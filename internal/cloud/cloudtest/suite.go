@@ -347,7 +347,7 @@ func ownersApart(s *suite) {
 	}
 	if d, ok := cloud.As[cloud.Dialer](other); ok {
 		if conn, err := d.DialAgent(s.Context(), mine.ID); muster.KindOf(err) != muster.FaultNotFound {
-			s.Errorf("dial of another's: %v", err)
+			s.Errorf("connection to an instance of another owner: %v", err)
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -391,7 +391,7 @@ func agentsAnswer(s *suite) {
 		s.Skip("not a Dialer")
 	}
 	if _, err := d.DialAgent(s.Context(), "i-none"); muster.KindOf(err) != muster.FaultNotFound {
-		s.Errorf("dial of what does not exist: %v", err)
+		s.Errorf("connection to a missing instance: %v", err)
 	}
 	i := s.create(s.p, s.intent())
 	s.eventually("its agent can be reached", func() bool {

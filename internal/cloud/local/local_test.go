@@ -285,7 +285,7 @@ func TestFoundAgainByTheNextServer(t *testing.T) {
 	if err != nil || hello.Node != "n1" || hello.Capacity != (muster.Resources{CPU: 1000, Memory: muster.GiB, Disk: muster.GiB}) || hello.Attributes["disk"] != "ssd" {
 		t.Errorf("%+v %v", hello, err)
 	}
-	h.change = func(c *Config) { c.Offerings = nil } // even if it is not configured any more
+	h.change = func(c *Config) { c.Offerings = nil } // even if it is no longer configured
 	next := h.open("me")
 	l, err := next.List(t.Context(), "")
 	if err != nil || len(l.Instances) != 1 || l.Instances[0] != i {

@@ -90,12 +90,12 @@ type Stats struct {
 // Metrics calls gauge or counter with each figure that is a metric. A server that does not lead
 // calls it on the zero value.
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
-	counter("muster_placements_yielded_total", "Placements refused because work of higher priority comes first.", float64(s.Yielded))
-	counter("muster_placements_refused_total", "Placements and stops refused, for any reason.", float64(s.Refusals))
-	counter("muster_plan_parts_odd_total", "Parts of plans that a node refused although nothing had changed there.", float64(s.Odd))
+	counter("muster_placements_yielded_total", "Placements rejected because work of higher priority comes first.", float64(s.Yielded))
+	counter("muster_placements_refused_total", "Placements and stops rejected, for any reason.", float64(s.Refusals))
+	counter("muster_plan_parts_odd_total", "Parts of plans that were rejected for a node although nothing had changed there.", float64(s.Odd))
 	counter("muster_plans_total", "Plans answered by the applier.", float64(s.Plans))
-	counter("muster_plans_partial_total", "Plans of which some was refused.", float64(s.Partial))
-	counter("muster_plans_refused_total", "Plans of which all was refused.", float64(s.Refused))
+	counter("muster_plans_partial_total", "Plans that were partly rejected.", float64(s.Partial))
+	counter("muster_plans_refused_total", "Plans that were wholly rejected.", float64(s.Refused))
 	counter("muster_plan_batches_total", "Log entries that plans were committed in.", float64(s.Batches))
 	counter("muster_placements_total", "Members placed.", float64(s.Placements))
 	counter("muster_plan_wait_seconds_total", "Time that plans waited for the log, summed.", s.Waits.Seconds())

@@ -33,7 +33,7 @@ func (a *Applier) countOdd(ctx context.Context, odd []verify.OddNode) {
 		// In a goroutine, since the next batch must not wait for this fact.
 		a.telling.Go(func() {
 			if _, _, err := a.cfg.Proposer.Propose(ctx, fact); err != nil && ctx.Err() == nil {
-				a.log.Warn("health was not told of a node that refuses plans", "node", fact.ID, "error", err)
+				a.log.Warn("a node that refuses plans was not reported to health", "node", fact.ID, "error", err)
 			}
 		})
 	}

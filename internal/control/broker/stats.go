@@ -35,16 +35,16 @@ type Stats struct {
 // calls it on the zero value.
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
 	gauge("muster_evals_ready", "Evaluations that wait for a scheduling worker.", float64(s.Ready))
-	gauge("muster_evals_out", "Evaluations that are out with a scheduling worker.", float64(s.Out))
-	gauge("muster_evals_delayed", "Evaluations that wait for a time.", float64(s.Delayed))
-	gauge("muster_evals_blocked", "Evaluations that wait for room.", float64(s.Blocked))
+	gauge("muster_evals_out", "Evaluations in progress at a scheduling worker.", float64(s.Out))
+	gauge("muster_evals_delayed", "Evaluations that are delayed until a given time.", float64(s.Delayed))
+	gauge("muster_evals_blocked", "Evaluations that wait for capacity.", float64(s.Blocked))
 	gauge("muster_evals_parked", "Evaluations parked by a fact.", float64(s.Parked))
 	counter("muster_evals_delivered_total", "Evaluations handed to scheduling workers.", float64(s.Delivered))
-	counter("muster_evals_nacked_total", "Evaluations given back, time-outs included.", float64(s.Nacked))
-	counter("muster_evals_woken_total", "Blocked evaluations woken because room grew.", float64(s.Woken))
+	counter("muster_evals_nacked_total", "Evaluations that workers returned undone, time-outs included.", float64(s.Nacked))
+	counter("muster_evals_woken_total", "Blocked evaluations woken because capacity became free.", float64(s.Woken))
 	counter("muster_eval_wait_seconds_total", "Time that evaluations waited for a worker, summed.", s.Waited.Seconds())
-	counter("muster_eval_run_seconds_total", "Time that evaluations were out with a worker, summed.", s.Ran.Seconds())
-	counter("muster_reservations_total", "Times that room was reserved for work that others had passed for too long.", float64(s.Reserved))
+	counter("muster_eval_run_seconds_total", "Time that evaluations were in progress, summed.", s.Ran.Seconds())
+	counter("muster_reservations_total", "Reservations of capacity for starved work.", float64(s.Reserved))
 }
 
 // clear resets the stages. The other counts go on over leaderships.

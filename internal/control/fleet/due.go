@@ -27,7 +27,7 @@ func (f *Fleet) watchWorkLocked(before, a *state.Alloc, at muster.Time) {
 }
 
 // surveyLocked takes the whole live state, when changes were missed or at the start. An allocation
-// that was told to stop before counts as told now: a new leader must not end anything sooner. f.mu
+// that is stopping before counts as told now: a new leader must not end anything sooner. f.mu
 // is held.
 func (f *Fleet) surveyLocked(snap *state.Snapshot, now muster.Time) {
 	for id := range f.memory.Due {

@@ -441,6 +441,6 @@ func (f *Fleet) warnUnplaced(d *size.Decisions) {
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(drain)) {
-		f.log.Error("nodes have no place in the configuration; put it back to keep those that drain", "why", why, "drain", drain[why], "destroyed", end[why])
+		f.log.Error("nodes are not in the configuration; put it back to keep those that drain", "why", why, "drain", drain[why], "destroyed", end[why])
 	}
 }

@@ -37,8 +37,8 @@ type Stats struct {
 // Metrics calls gauge or counter with each figure that is a metric without labels. A server that
 // does not lead calls it on the zero value.
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
-	counter("muster_spot_notices_total", "Notices that the cloud is about to take an instance.", float64(s.Notices))
-	gauge("muster_nodes_overdue", "Nodes whose destroying takes too long.", float64(s.Overdue))
+	counter("muster_spot_notices_total", "Notices of the cloud that it will reclaim an instance.", float64(s.Notices))
+	gauge("muster_nodes_overdue", "Nodes whose destruction takes too long.", float64(s.Overdue))
 }
 
 // Operation is how often one operation of a provider had one result. An empty result means success.

@@ -433,13 +433,13 @@ type Stats struct {
 // Metrics calls gauge or counter with each figure that is a metric. A server that does not lead
 // calls it on the zero value.
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
-	gauge("muster_links", "Nodes that the server keeps a link to.", float64(s.Nodes))
+	gauge("muster_links", "Nodes to which the server keeps a link.", float64(s.Nodes))
 	gauge("muster_links_up", "Links that are up.", float64(s.Up))
 	counter("muster_link_dials_total", "Connections opened to agents.", float64(s.Dials))
-	counter("muster_agent_starts_total", "Agents started again.", float64(s.AgentStarts))
+	counter("muster_agent_starts_total", "Agents restarted.", float64(s.AgentStarts))
 	counter("muster_reports_total", "Reports received from agents.", float64(s.Reports))
-	counter("muster_output_shipped_bytes_total", "Output brought from nodes to the blob store.", float64(s.ShippedBytes))
-	counter("muster_output_ship_faults_total", "Tries to ship output that did not succeed.", float64(s.ShipFaults))
+	counter("muster_output_shipped_bytes_total", "Output copied from nodes to the blob store, in bytes.", float64(s.ShippedBytes))
+	counter("muster_output_ship_faults_total", "Failed attempts to copy output.", float64(s.ShipFaults))
 }
 
 type stats struct {

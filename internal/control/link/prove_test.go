@@ -113,7 +113,7 @@ func TestProbeHangs(t *testing.T) {
 			t.Errorf("%s: %s", row.Health, row.HealthReason)
 		}
 		r.until("the deadline ends the probe", wire.ChecksTimeout+20*time.Second, func(s *state.Snapshot) bool {
-			return s.Node("n1").HealthReason != "to be probed after a failure of its own: r"
+			return s.Node("n1").HealthReason != "to be probed after a node failure: r"
 		})
 		time.Sleep(2 * time.Second) // the next one hangs
 		r.must(&state.NodeTerminating{ID: "n1"})

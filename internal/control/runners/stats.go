@@ -15,7 +15,7 @@ type Stats struct {
 func (s *Stats) Metrics(gauge, counter func(name, help string, v float64)) {
 	counter("muster_claims_total", "Claims of runners that were answered.", float64(s.Claims))
 	counter("muster_claims_hit_total", "Claims that found a runner warm.", float64(s.Hits))
-	counter("muster_claims_refused_total", "Claims that found none, at once or within their wait.", float64(s.Refused))
+	counter("muster_claims_refused_total", "Claims that found no runner, at once or within their wait.", float64(s.Refused))
 	counter("muster_claim_wait_seconds_total", "Time that answered claims took, summed.", s.Wait.Sum)
 	counter("muster_runner_starts_seconds_total", "Time from placement to warm, summed over runners.", s.Start.Sum)
 }

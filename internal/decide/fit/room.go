@@ -14,7 +14,7 @@ type Space struct {
 
 // Room is the amounts that are free on a node: its capacity less what its allocations hold
 // until they have ended, and less what is reserved there for one job, which may be more than is free yet. One that
-// was told to stop and still runs holds its room.
+// is stopping and still runs holds its room.
 func Room(n *state.Node) muster.Resources { return n.Free().Sub(n.ReservedFor("")) }
 
 // SpaceOf is all that is free on a node.

@@ -84,7 +84,7 @@ func Judge(n *state.Node, grace time.Duration, c Contact, now muster.Time) Verdi
 		return dial(n, muster.NodeBroken, c.Broken)
 	case n.Health == muster.NodeFlaky && n.SidelinedUntil <= now && (c.Up || c.Refused != "" || c.Unready != ""):
 		m := *n
-		m.Health, m.HealthReason, m.HealthSince = muster.NodeUnready, "to be probed after its time on the sideline", now
+		m.Health, m.HealthReason, m.HealthSince = muster.NodeUnready, "to be probed after its quarantine", now
 		v := Judge(&m, grace, c, now)
 		v.Probe = false // the dial turns first
 		return v
@@ -151,7 +151,7 @@ func away(n *state.Node, c Contact) string {
 func back(n *state.Node, grace time.Duration, now muster.Time) Verdict {
 	switch gone := now.Sub(n.HealthSince); {
 	case n.SidelinedUntil > now:
-		return Verdict{Health: muster.NodeFlaky, Reason: "contact is back, and its time on the sideline is not over"}
+		return Verdict{Health: muster.NodeFlaky, Reason: "contact is back, and its quarantine is not over"}
 	case n.SidelinedUntil != 0, grace > 0 && gone > grace:
 		return Verdict{Health: muster.NodeUnready, Reason: fmt.Sprintf("to be probed: contact is back after %s", gone.Round(time.Second))}
 	}

@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 		{"runs more that nothing is known of than it stops", muster.NodeServing, muster.NodeGood, with(up, func(c *Contact) { c.Strays, c.Spared = 1, true }), time.Minute, 60 * s, "unready: it runs 1 allocation that nothing is known of, too many to stop without a cause in the log"},
 		{"and out of touch", muster.NodeServing, muster.NodeUnready, with(down, func(c *Contact) { c.Strays = 1 }), time.Minute, 60 * s, "lost: its agent cannot be reached"},
 		{"sidelined stays sidelined", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 60 * s, "flaky: was; again in 14m0s"},
-		{"until its time is over", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 900 * s, "unready: to be probed after its time on the sideline"},
+		{"until its time is over", muster.NodeServing, muster.NodeFlaky, up, time.Minute, 900 * s, "unready: to be probed after its quarantine"},
 		{"its time is over, and it cannot run anything", muster.NodeServing, muster.NodeFlaky, with(up, func(c *Contact) { c.Unready = "no runtime" }), time.Minute, 900 * s, "unready: no runtime"},
 		{"its time is over, and it is out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 900 * s, "lost: its agent cannot be reached"},
 		{"sidelined and out of touch", muster.NodeServing, muster.NodeFlaky, down, time.Minute, 60 * s, "lost: its agent cannot be reached"},

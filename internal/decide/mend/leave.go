@@ -120,7 +120,7 @@ func (p *planner) readStuck() {
 	}
 }
 
-// DueBy is when an allocation is to have ended, or 0 if nothing says so. stopped is when it was told to stop; 0: it was not.
+// DueBy is when an allocation is to have ended, or 0 if nothing says so. stopped is when it is stopping; 0: it was not.
 func DueBy(a *state.Alloc, stopped muster.Time) muster.Time {
 	spec := a.Run.Spec
 	grace := spec.KillGrace.Std()

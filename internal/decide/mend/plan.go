@@ -223,7 +223,7 @@ func (p *planner) launching(n *state.Node, s *Sight) {
 		// Whether it was made is not known, because nothing lists it. It counts as launching no more: what wants
 		// it may be launched elsewhere. If it turns up it is destroyed.
 		p.out.Terminate = append(p.out.Terminate, Turn{Node: n.ID, Failed: true,
-			Reason: fmt.Sprintf("the provider has not said within %s what became of it", LaunchDeadline)})
+			Reason: fmt.Sprintf("the provider has not reported its state within %s", LaunchDeadline)})
 	case !s.lacks(n.Token, since):
 		p.look(s, p.now)
 	case p.now >= deadline:

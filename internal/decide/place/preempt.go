@@ -12,7 +12,7 @@ import (
 )
 
 // givesWay reports whether an allocation may be told to stop for one of higher
-// priority. What is told to stop already goes anyway. Here is the place for what must never be
+// priority. What is stopping already goes anyway. Here is the place for what must never be
 // taken from its holder, whatever the priority: a claimed runner.
 func givesWay(a *state.Alloc) bool {
 	return a.Live() && a.Desired == muster.AllocRun && a.Runner != muster.RunnerClaimed

@@ -103,7 +103,7 @@ func (r *Reason) sort() {
 // String is the reason in one sentence.
 func (r Reason) String() string {
 	if r.Nodes == 0 {
-		return "there are no nodes yet"
+		return "there are no nodes"
 	}
 	parts := r.Obstacles()
 	if r.Fitting > 0 {

@@ -167,7 +167,7 @@ func (s *count) judge(m *state.Member, since, now muster.Time) {
 	why := ""
 	switch {
 	case t.Failures >= MaxFailures:
-		why = fmt.Sprintf("member %d ended %d times and was not healthy between, the last time: %s", m.Index, t.Failures, t.Failure)
+		why = fmt.Sprintf("member %d failed %d times in a row without being healthy, the last time: %s", m.Index, t.Failures, t.Failure)
 	case now < due:
 		s.wakeAt(due)
 		return

@@ -32,7 +32,7 @@ func (p *planner) overBudget(q *pool, o *muster.Offering) obstacle {
 	case q.BudgetHour > 0 && price > q.BudgetHour:
 		return obstacle{kind: byMarket, why: fmt.Sprintf("offering %s costs %s an hour, more than all of pool %s may (%s)", o.Name, price, q.Name, q.BudgetHour)}
 	case q.BudgetMonth > 0 && month > q.BudgetMonth:
-		return obstacle{kind: byMarket, why: fmt.Sprintf("pool %s has reached its budget: %s of %s in this month are spent, and %s an hour runs",
+		return obstacle{kind: byMarket, why: fmt.Sprintf("pool %s has reached its budget: %s of %s are spent in this month, and running nodes cost %s an hour",
 			q.Name, muster.Price(n.spent), muster.Price(q.BudgetMonth), n.price)}
 	case q.BudgetHour > 0 && n.price+price > q.BudgetHour:
 		return obstacle{kind: byBudget, why: fmt.Sprintf("pool %s has reached its budget: %s of %s an hour are in use, and offering %s costs %s",
@@ -61,7 +61,7 @@ func (p *planner) reserve(d *demand, choices []choice) {
 			p.wakeAt(due)
 			continue
 		}
-		n.reserved = fmt.Sprintf("what is left of the budget of pool %s is kept for %s at priority %d, first in line", c.pool.Name, members(d.left, d.shape.Shape), d.priority)
+		n.reserved = fmt.Sprintf("the rest of the budget of pool %s is reserved for %s at priority %d, first in the queue", c.pool.Name, members(d.left, d.shape.Shape), d.priority)
 		p.planGen++
 	}
 }

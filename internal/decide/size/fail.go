@@ -114,7 +114,7 @@ func unfit(shape *fit.Shape, pools int, all, meets []*muster.Offering, filtered 
 			}
 		}
 		if dim.of(shape.Ask) > dim.of(largest.Capacity) {
-			return fmt.Sprintf("a member asks for %s; the largest offering%s, %s, has %s",
+			return fmt.Sprintf("a member needs %s; the largest offering%s, %s, has %s",
 				dim.text(shape.Ask), among, largest.Name, dim.text(largest.Capacity))
 		}
 	}
@@ -127,5 +127,5 @@ func unfit(shape *fit.Shape, pools int, all, meets []*muster.Offering, filtered 
 			short = append(short, fmt.Sprintf("%s is short of %s", o.Name, shape.Short(fit.Space{Resources: o.Capacity}, o.Devices)))
 		}
 	}
-	return fmt.Sprintf("a member asks for %s%s; no offering%s has all of it: %s", shape.Ask, shape.Names.String(), among, strings.Join(short, ", "))
+	return fmt.Sprintf("a member needs %s%s; no offering%s has all of it: %s", shape.Ask, shape.Names.String(), among, strings.Join(short, ", "))
 }

@@ -56,7 +56,7 @@ func (p *planner) serve(i int) {
 		return
 	}
 	if p.paused {
-		p.wait(d, "the scheduler is paused, and nothing is launched for what waits until it goes on")
+		p.wait(d, "the scheduler is paused, and nothing is launched for waiting work until it resumes")
 		return
 	}
 	for d.left > 0 {
@@ -100,7 +100,7 @@ func (p *planner) reason(i int) string {
 }
 
 func guessing(o *muster.Offering) string {
-	return fmt.Sprintf("a node of offering %s is to show whether it meets the constraints", o.Name)
+	return fmt.Sprintf("a node of offering %s is being launched to see whether it meets the constraints", o.Name)
 }
 
 // launch plans a node.
@@ -135,7 +135,7 @@ func (v *View) choices(s *shape) ([]choice, string) {
 	}
 	why := "no pool is configured"
 	if len(v.pools) > 0 {
-		why = "no offering fits; they wait for a node that does"
+		why = "no offering fits; they wait for a matching node"
 	}
 	for _, q := range v.pools {
 		if v.sold[q.Provider] == nil {
@@ -245,7 +245,7 @@ func (p *planner) ratio(i int, c *choice) (float64, string) {
 	price := float64(c.offer.Price)
 	switch {
 	case !served:
-		return 0, fmt.Sprintf("those ahead in line would be given a node of offering %s", c.offer.Name)
+		return 0, fmt.Sprintf("work before them would get a node of offering %s", c.offer.Name)
 	case c.pool.PriceFactor > 0 && there > 0 && price > c.pool.PriceFactor*there*(1+1e-9):
 		_, in := p.worthOf(i, c.pool)
 		return 0, fmt.Sprintf("offering %s at %s is too dear: pool %s pays at most %g times its cheapest that fits (%s at %s)",

@@ -72,7 +72,7 @@ func (p *planner) find(q *pool, o *muster.Offering) obstacle {
 			n += t.live
 		}
 		if n >= o.Limit {
-			return obstacle{kind: byMarket, why: fmt.Sprintf("offering %s: there may be %d at once, and there are", o.Name, o.Limit)}
+			return obstacle{kind: byMarket, why: fmt.Sprintf("offering %s: at most %d at once, and there are", o.Name, o.Limit)}
 		}
 	}
 	for i := range p.blocks {
@@ -93,7 +93,7 @@ func (p *planner) find(q *pool, o *muster.Offering) obstacle {
 	case n.live == q.Max:
 		return obstacle{kind: byMax, why: fmt.Sprintf("pool %s is at its maximum (%d)", q.Name, q.Max)}
 	case q.MaxLaunching > 0 && n.launching >= q.MaxLaunching:
-		return obstacle{kind: byLaunching, why: fmt.Sprintf("pool %s launches as many nodes at once as it may (%d)", q.Name, q.MaxLaunching)}
+		return obstacle{kind: byLaunching, why: fmt.Sprintf("pool %s launches its maximum of nodes at once (%d)", q.Name, q.MaxLaunching)}
 	}
 	return p.overBudget(q, o)
 }

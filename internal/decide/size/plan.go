@@ -122,7 +122,7 @@ type demand struct {
 	// strict are the parts whose members failed on some node, those with any left; made when it is first asked.
 	strict []*part
 	worth  []worth
-	// guess is what a node on its way is of that is to show whether it meets the constraints.
+	// guess is what a node on its way is of that is being launched to see whether it meets the constraints.
 	guess *muster.Offering
 }
 

@@ -261,7 +261,7 @@ func (c *cluster) node(id muster.NodeID, o map[string]string, offers []muster.Of
 		c.do(&state.NodeHealthChanged{ID: id, Health: muster.NodeHealth(o["health"]), Reason: o["reason"], Incapable: o["incapable"] != ""})
 	}
 	if o["unplaced"] != "" {
-		c.do(&state.NodeDraining{ID: id, Reason: "pool p is not configured any more", Unplaced: true})
+		c.do(&state.NodeDraining{ID: id, Reason: "pool p is no longer configured", Unplaced: true})
 	}
 	c.move(id, stage)
 	if o["intent"] != "" {

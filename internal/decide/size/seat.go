@@ -210,7 +210,7 @@ func (v *View) unwanted(n *state.Node) string {
 	q := v.byName[n.Pool]
 	switch {
 	case q == nil:
-		return "pool " + string(n.Pool) + " is not configured any more"
+		return "pool " + string(n.Pool) + " is no longer configured"
 	case !q.Covers(&n.Offering):
 		return "pool " + string(n.Pool) + " does not use offering " + string(n.Offering.Name) + " any more"
 	case v.sold[n.Offering.Provider] != nil && !v.sold[n.Offering.Provider][n.Offering.Name]:

@@ -29,7 +29,7 @@ func (p *planner) turn(n *state.Node) {
 	case n.Stage == muster.NodeDraining && n.Unplaced && n.Intent != muster.NodeDrain && n.Health != muster.NodeBroken && p.unwanted(n) == "" &&
 		p.counts[p.byName[n.Pool].at].kept < p.byName[n.Pool].Max:
 		p.counts[p.byName[n.Pool].at].kept++
-		p.out.Keep = append(p.out.Keep, Turn{Node: n.ID, Reason: "its place in the configuration is back"})
+		p.out.Keep = append(p.out.Keep, Turn{Node: n.ID, Reason: "it is configured again"})
 		return
 	case n.Stage == muster.NodeDraining:
 		why = cmp.Or(n.StageReason, "drained")
@@ -39,7 +39,7 @@ func (p *planner) turn(n *state.Node) {
 			why += ": " + n.IntentReason
 		}
 	case n.Health == muster.NodeBroken:
-		why = "the node says that it is broken"
+		why = "the node is reported as broken"
 		if n.HealthReason != "" {
 			why += ": " + n.HealthReason
 		}

@@ -50,7 +50,7 @@ func (l *Ledger) Yield(placements []state.Placement, ahead []Need) (rest []state
 	for _, p := range placements {
 		if priority, ok := y.gone[p.Node]; ok {
 			refused = append(refused, state.PlanRefusal{Placement: p, NodeFault: true,
-				Reason: fmt.Sprintf("node %s: its room is for work of priority %d, which comes first", p.Node, priority)})
+				Reason: fmt.Sprintf("node %s: its capacity is for work of priority %d, which comes first", p.Node, priority)})
 		} else {
 			rest = append(rest, p)
 		}

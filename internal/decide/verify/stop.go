@@ -58,7 +58,7 @@ func (l *Ledger) stop(st *state.Stop) string {
 	case !a.Live():
 		return fmt.Sprintf("allocation %s has ended", st.Alloc)
 	case a.Desired == muster.AllocStop || l.stopped[st.Alloc]:
-		return fmt.Sprintf("allocation %s is told to stop already", st.Alloc)
+		return fmt.Sprintf("allocation %s is stopping already", st.Alloc)
 	case st.Reason != muster.StopPreempted:
 		return l.job(a.UID).row.RefuseStop(a, st.Reason)
 	}
@@ -69,7 +69,7 @@ func (l *Ledger) stop(st *state.Stop) string {
 	case j.Stage != muster.JobLive:
 		return fmt.Sprintf("job %s is %s", j.Key, j.Stage)
 	case a.Runner == muster.RunnerClaimed:
-		return fmt.Sprintf("runner %s is claimed, and gives way to nobody", st.Alloc)
+		return fmt.Sprintf("runner %s is claimed, and is never preempted", st.Alloc)
 	case j.Priority() <= priority:
 		return fmt.Sprintf("allocation %s has priority %d, and job %s has %d", st.Alloc, priority, j.Key, j.Priority())
 	}

@@ -46,7 +46,7 @@ func TestStops(t *testing.T) {
 		{"always fit", "intent n1 hold", "a-0-1>b", "", false, "stop a-0-1\n"},
 		{"frees nothing", "", "a-0-1>b a-1-1>b", "b[0]@n1", false,
 			"refused b[0] (node): node n1: short of cpu: 1 cpu, 1GiB memory asked, 0 cpu, 2GiB memory free\nstop a-0-1\nstop a-1-1\n"},
-		{"twice", "", "a-0-1>b a-0-1>b", "", false, "stop a-0-1\nrefused stop a-0-1: allocation a-0-1 is told to stop already\n"},
+		{"twice", "", "a-0-1>b a-0-1>b", "", false, "stop a-0-1\nrefused stop a-0-1: allocation a-0-1 is stopping already\n"},
 		{"never equals", "job c count=1 priority=30", "a-0-1>c", "", false,
 			"refused stop a-0-1: allocation a-0-1 has priority 30, and job c has 30\n"},
 		{"ended meanwhile", "end a 0 succeeded", "a-0-1>b a-1-1>b", "", false, "stop a-1-1\nrefused stop a-0-1: allocation a-0-1 has ended\n"},

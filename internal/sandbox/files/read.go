@@ -157,7 +157,7 @@ func regularBlame(path string, err error) error {
 	case errNotRegular:
 		return wrong(initwire.FileInvalid, path, "is a pipe, a socket or a device, and no file")
 	case unix.EAGAIN:
-		return wrong(initwire.FileBusy, path, "is being leased to a program that does not give it back")
+		return wrong(initwire.FileBusy, path, "has a lease that another program does not release")
 	}
 	return blame(path, err)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// pullSilence ends a pull of which nothing was heard: an agent says
+	// pullSilence ends a pull of which there was no answer: an agent says
 	// something at least every few seconds.
 	pullSilence = time.Minute
 	// pruneTimeout leaves time to delete many large images.

@@ -156,7 +156,7 @@ func (a *App) Command(use, short, long string, args cobra.PositionalArgs, work f
 				// Who asks twice does not want to wait for an orderly end.
 				select {
 				case <-a.Signals:
-					fmt.Fprintln(a.Stderr, "muster: left at once")
+					fmt.Fprintln(a.Stderr, "muster: exited without waiting")
 					os.Exit(ExitInterrupted)
 				case <-done:
 				}

@@ -160,7 +160,7 @@ func printMembers(a *cli.App, shown []shownMember, count int) {
 		}
 		// A member that failed and is tried again looks like one that failed.
 		if m.RetryAt != nil && m.RetryAt.After(now) {
-			reason = strings.TrimPrefix(fmt.Sprintf("%s; tried again in %s", reason, term.Brief(m.RetryAt.Sub(now))), "; ")
+			reason = strings.TrimPrefix(fmt.Sprintf("%s; retried in %s", reason, term.Brief(m.RetryAt.Sub(now))), "; ")
 		}
 		rows = append(rows, []string{fmt.Sprint(m.Index), status, fmt.Sprint(m.Attempt), node, exit, took, reason})
 	}

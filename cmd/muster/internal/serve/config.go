@@ -94,7 +94,7 @@ func compare(ctx context.Context, a *cli.App, c *config.Check) error {
 	return nil
 }
 
-// stranded says which providers are taken out and still have nodes; "" if none. A server refuses to
+// stranded says which providers are removed and still have nodes; "" if none. A server refuses to
 // reload such a file, because nobody could destroy those nodes any more. It is found out here with
 // the same rule, so that the operator learns of it before the reload.
 func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerConfig) (string, error) {
@@ -121,7 +121,7 @@ func stranded(ctx context.Context, cl *client.Client, running, next *api.ServerC
 	var why []string
 	for _, name := range out {
 		if nodes[name] > 0 {
-			why = append(why, fmt.Sprintf("provider %s is taken out and still has nodes (%d); take its pools out first, and the provider when they are gone", name, nodes[name]))
+			why = append(why, fmt.Sprintf("provider %s is removed and still has nodes (%d); remove its pools first, and the provider when the nodes are gone", name, nodes[name]))
 		}
 	}
 	return strings.Join(why, "; "), nil
@@ -134,9 +134,9 @@ func printCheck(a *cli.App, file string, c *config.Check) error {
 	lines := []string{fmt.Sprintf("%s is right: %s, %s, listening on %s", file, muster.Counted(len(c.Config.Providers), "provider"), muster.Counted(len(c.Config.Pools), "pool"), c.Config.Listen)}
 	switch {
 	case c.Why != "":
-		lines = append(lines, "What would change is not known: "+c.Why)
+		lines = append(lines, "Changes are unknown: "+c.Why)
 	case len(c.Changes) == 0:
-		lines = append(lines, fmt.Sprintf("The server at %s runs with the same.", c.Server))
+		lines = append(lines, fmt.Sprintf("The server at %s has the same configuration.", c.Server))
 	default:
 		lines = append(lines, fmt.Sprintf("A reload of the server at %s would change:", c.Server))
 	}

@@ -31,7 +31,7 @@ func TestConfigCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(t)
-	s.Muster(nil, "config", "check", "-c", good).Check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nWhat would change is not known: 404 page not found\n", "")
+	s.Muster(nil, "config", "check", "-c", good).Check(t, 0, good+" is right: 1 provider, 1 pool, listening on 127.0.0.1:4750\nChanges are unknown: 404 page not found\n", "")
 	s.Muster(nil, "config", "check", "-c", bad).Check(t, 2, "", "muster: .*bad.yaml:1:1: unknown field \"data_dirr\"; did you mean \"data_dir\"\\?\n.*")
 	s.Muster(nil, "config", "check").Check(t, 2, "", "muster: which file\\? give it with -c\n")
 }
