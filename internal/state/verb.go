@@ -27,11 +27,11 @@ const (
 	VerbNodeHealthReason Verb = "node.health-reason" // its health has another reason
 	VerbNodeUnready      Verb = "node.unready"       // not in contact, or not ready
 	VerbNodeFlaky        Verb = "node.flaky"         // it failed work that succeeds elsewhere
-	VerbNodeUsed         Verb = "node.used"          // room of it was taken
-	VerbNodeFreed        Verb = "node.freed"         // room of it is free
+	VerbNodeUsed         Verb = "node.used"          // capacity of it is in use
+	VerbNodeFreed        Verb = "node.freed"         // capacity of it is free again
 	VerbNodeImages       Verb = "node.images"        // its images have changed
-	VerbNodeReserved     Verb = "node.reserved"      // its room is reserved for a job
-	VerbNodeReleased     Verb = "node.released"      // its room is no longer reserved
+	VerbNodeReserved     Verb = "node.reserved"      // its capacity is reserved for a job
+	VerbNodeReleased     Verb = "node.released"      // its capacity is no longer reserved
 	VerbNodePlansRefused Verb = "node.plans-refused" // plans for it were refused several times
 
 	VerbJobSubmitted    Verb = "job.submitted"     // a new job
@@ -43,14 +43,14 @@ const (
 	VerbJobParked       Verb = "job.parked"        // it is not scheduled for now
 	VerbJobUnparked     Verb = "job.unparked"      // it is scheduled again
 	VerbJobSized        Verb = "job.sized"         // a system job has another number of members
-	VerbJobReserved     Verb = "job.reserved"      // room is reserved for it
-	VerbJobReleased     Verb = "job.released"      // no room is reserved for it
+	VerbJobReserved     Verb = "job.reserved"      // capacity is reserved for it
+	VerbJobReleased     Verb = "job.released"      // no capacity is reserved for it any more
 	VerbJobOutputPruned Verb = "job.output-pruned" // its output was deleted
 
 	VerbAllocPlaced   Verb = "alloc.placed"   // it has a node
 	VerbAllocStarting Verb = "alloc.starting" // its sandbox is being made
 	VerbAllocRunning  Verb = "alloc.running"  // its command runs
-	VerbAllocStopping Verb = "alloc.stopping" // it was told to stop
+	VerbAllocStopping Verb = "alloc.stopping" // it is stopping
 	VerbAllocClaimed  Verb = "alloc.claimed"  // a client has the runner
 	VerbAllocEnded    Verb = "alloc.ended"    // it has ended; the row has the outcome
 	VerbAllocOutput   Verb = "alloc.output"   // how much of its output is stored has changed
@@ -65,8 +65,8 @@ const (
 	VerbEnvironmentAlerted   Verb = "environment.alerted"   // too few of its runners are warm
 	VerbEnvironmentRecovered Verb = "environment.recovered" // enough of its runners are warm again
 
-	VerbPoolTripped Verb = "pool.tripped" // the breaker stops the destroying of nodes
-	VerbPoolResumed Verb = "pool.resumed" // the breaker lets pass again
+	VerbPoolTripped Verb = "pool.tripped" // the breaker stops the destruction of nodes
+	VerbPoolResumed Verb = "pool.resumed" // an operator resumed the pool
 	VerbPoolSuspect Verb = "pool.suspect" // many nodes failed at once
 
 	VerbNamespaceLimited Verb = "namespace.limited" // limits of a namespace
