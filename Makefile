@@ -57,6 +57,8 @@ lint:
 	@out=$$(gofmt -l . ); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
 	$(SHARED) $(GO) vet ./...
 	$(SHARED) $(GO) tool staticcheck ./...
+	$(SHARED) $(GO) test -run 'AreReadable|TestDocumentsNameWhatExists' .
+	$(SHARED) $(GO) test -run 'TestDocs|TestPages' ./cmd/muster
 
 generate:
 	$(SHARED) $(GO) run ./internal/diagrams ARCHITECTURE.md
