@@ -23,8 +23,8 @@ func TestDocsOfEvents(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString("# Events\n\nGenerated from `internal/state/verb.go` (`go test ./cmd/muster -run TestDocs -update`).\n" +
-		"`muster events` prints events, and `GET /v1/events` streams them. The type of an event is one of these.\n" +
-		"An event also has the object, a sentence and the person who caused the change, if any.\n\n| type | when |\n|---|---|\n")
+		"`muster events` prints events, and `GET /v1/events` streams them. The type of an event is one of\n" +
+		"these. It also has the object, a sentence and the person who caused the change, if any.\n\n| type | when |\n|---|---|\n")
 	n := 0
 	ast.Inspect(file, func(node ast.Node) bool {
 		v, ok := node.(*ast.ValueSpec)
