@@ -14,7 +14,8 @@ import (
 )
 
 // Size is an amount of memory or disk. In files and JSON it is a whole number
-// of bytes, or text like "64MiB", "1.5GiB" or "100MB".
+// of bytes, or text like "64MiB", "1.5GiB" or "100MB". Kubernetes' "64Mi" and Docker's "64m" are
+// 64MiB.
 type Size int64
 
 var sizeUnits = []struct {
@@ -23,6 +24,8 @@ var sizeUnits = []struct {
 }{
 	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
 	{"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40}, // as in Kubernetes
+	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, // as in Docker
 }
 
 // ParseSize reads a size as users write it.
@@ -59,10 +62,12 @@ func ParseSize(s string) (Size, error) {
 	return Size(f * float64(unit)), nil
 }
 
-// otherSize is a size as it is written elsewhere: 512m, 512Mi, 1g, 2M.
+// otherSize is a size whose unit means different things in different programs: 2M is 2,000,000 in
+// Kubernetes and 2,097,152 in Docker.
 var otherSize = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?) ?([kKmMgGtT])i?[bB]?$`)
 
-// noSize tells what to write. Whether M is a million or 2^20 differs from program to program, so that neither is guessed.
+// noSize says what to write. Whether M is a million or 2^20 differs from program to program, so
+// neither is guessed.
 func noSize(s string) error {
 	if m := otherSize.FindStringSubmatch(strings.TrimSpace(s)); m != nil {
 		unit := strings.ToUpper(m[2])
@@ -122,18 +127,39 @@ type Duration time.Duration
 // durationForm is how durations are written, of any size.
 var durationForm = regexp.MustCompile(`^[-+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
 
-// ParseDuration reads a duration as users write it.
+// days is the part of a duration that the standard library does not read, before the rest.
+var days = regexp.MustCompile(`^([0-9]{1,6})d(.*)$`)
+
+// bareSeconds is a number without a unit. Docker, Kubernetes and Slurm's options all mean seconds.
+var bareSeconds = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+
+// ParseDuration reads a duration as users write it: as the standard library does, with days (1d,
+// 1d12h), and a bare number is seconds.
 func ParseDuration(s string) (Duration, error) {
+	if bareSeconds.MatchString(s) {
+		if v, err := time.ParseDuration(s + "s"); err == nil {
+			return Duration(v), nil
+		}
+		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
+	}
 	if v, err := time.ParseDuration(s); err == nil {
 		return Duration(v), nil
 	}
-	if _, err := strconv.ParseFloat(s, 64); err == nil && len(s) < 20 {
-		return 0, fmt.Errorf("%s has no unit; write it as %ss, %sm or %sh", s, s, s, s)
+	if m := days.FindStringSubmatch(s); m != nil && !strings.Contains(m[2], "d") {
+		rest, err := Duration(0), error(nil)
+		if m[2] != "" {
+			rest, err = ParseDuration(m[2])
+		}
+		n, _ := strconv.ParseInt(m[1], 10, 64) // at most six digits
+		const day = int64(24 * time.Hour)
+		if err == nil && rest >= 0 && !bareSeconds.MatchString(m[2]) && n <= (math.MaxInt64-int64(rest))/day {
+			return Duration(n*day) + rest, nil
+		}
 	}
 	if durationForm.MatchString(s) {
 		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
 	}
-	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m", validate.Quote(s))
+	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h, d), as 90s or 1h30m", validate.Quote(s))
 }
 
 // Std is the duration in the standard library's type.
@@ -168,7 +194,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 		if _, err := strconv.ParseFloat(t, 64); err != nil {
 			return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", validate.Quote(t))
 		}
-		// A bare number: ParseDuration says which units there are.
+		// A bare number is seconds.
 	}
 	v, err := ParseDuration(t)
 	if err != nil {

@@ -19,11 +19,14 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("%q: %d, %v", in, got, err)
 		}
 	}
+	for in, want := range map[string]Size{"512m": 512 << 20, "1g": 1 << 30, "1.5 g": 3 << 29, "500Mi": 500 << 20, "2Gi": 2 << 30, "64k": 64 << 10} {
+		if got, err := ParseSize(in); err != nil || got != want {
+			t.Errorf("%q, as Docker and Kubernetes write it: %d, %v", in, got, err)
+		}
+	}
 	for in, want := range map[string]string{
 		"":                     `"" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
-		"64Mi":                 `"64Mi" is not a size here; write 64MiB (in steps of 1024) or 64MB (in steps of 1000)`,
-		"512m":                 `"512m" is not a size here; write 512MiB (in steps of 1024) or 512MB (in steps of 1000)`,
-		"1.5 g":                `"1.5 g" is not a size here; write 1.5GiB (in steps of 1024) or 1.5GB (in steps of 1000)`,
+		"512mb":                `"512mb" is not a size here; write 512MiB (in steps of 1024) or 512MB (in steps of 1000)`,
 		"2M":                   `"2M" is not a size here; write 2MiB (in steps of 1024) or 2MB (in steps of 1000)`,
 		"0x10":                 `"0x10" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
 		"1e3":                  `"1e3" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
@@ -69,6 +72,7 @@ func TestQuantitiesFromJSON(t *testing.T) {
 		`{"s":"1KiB","d":"1h30m"}`:  {1024, Duration(90 * time.Minute)},
 		`{"s":null,"d":null}`:       {},
 		`{"d":0}`:                   {},
+		`{"d":90}`:                  {D: Duration(90 * time.Second)},
 		`{"s":"\u0031MiB","d":"0"}`: {S: 1 << 20},
 	} {
 		var got both
@@ -80,11 +84,10 @@ func TestQuantitiesFromJSON(t *testing.T) {
 		`{"s":-1}`:               `"-1" is out of range; a size is between 0 and 8388607TiB`,
 		`{"s":true}`:             `"true" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
 		`{"s":[1]}`:              `"[1]" is not a size; write bytes or a number with a unit, as 64MiB or 1.5GiB`,
-		`{"d":90}`:               `90 has no unit; write it as 90s, 90m or 90h`,
-		`{"d":"7 days"}`:         `"7 days" is not a duration; write a number with a unit (ms, s, m, h), as 90s or 1h30m`,
+		`{"d":"7 days"}`:         `"7 days" is not a duration; write a number with a unit (ms, s, m, h, d), as 90s or 1h30m`,
 		`{"d":"9999999999h"}`:    `"9999999999h" is out of range; a duration is at most 2562047h`,
 		`{"d":"-9999999999h1m"}`: `"-9999999999h1m" is out of range; a duration is at most 2562047h`,
-		`{"d":"99999999999"}`:    `99999999999 has no unit; write it as 99999999999s, 99999999999m or 99999999999h`,
+		`{"d":"99999999999"}`:    `"99999999999" is out of range; a duration is at most 2562047h`,
 		`{"d":{}}`:               `"{}" is not a duration; write text as "90s" or "10m"`,
 	} {
 		var got both
@@ -98,6 +101,19 @@ func TestDurationString(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0s", time.Minute: "1m", time.Hour: "1h", 90 * time.Minute: "1h30m", 10 * time.Second: "10s", time.Hour + time.Second: "1h0m1s", 100 * time.Minute: "1h40m", 30 * time.Minute: "30m"} {
 		if got := Duration(d).String(); got != want {
 			t.Errorf("%v: %s", d, got)
+		}
+	}
+}
+
+func TestParseDurationAsElsewhere(t *testing.T) {
+	for in, want := range map[string]time.Duration{"300": 5 * time.Minute, "1.5": 1500 * time.Millisecond, "0": 0, "1d": 24 * time.Hour, "1d12h": 36 * time.Hour, "90s": 90 * time.Second} {
+		if got, err := ParseDuration(in); err != nil || got.Std() != want {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"1d5", "d", "1dd", "1d-1h", "999999d", "-1d", "1e9", "12345678901234567890", "1d2d", "NaN"} {
+		if got, err := ParseDuration(in); err == nil {
+			t.Errorf("%q is read as %v", in, got)
 		}
 	}
 }

@@ -342,7 +342,7 @@ func TestRunUsage(t *testing.T) {
 		{[]string{"--cpu", "0", "--", "x"}, "--cpu is 0; give at least 0.001"},
 		{[]string{"--memory", "64", "--", "x"}, "the job is wrong\n  resources.memory: is 64 bytes; at least 1MiB is needed, with its unit, as 64MiB"},
 		{[]string{"--memory", "0", "--", "x"}, "--memory: is 0; leave it out for the default"},
-		{[]string{"--timeout", "10", "--", "x"}, "--timeout: 10 has no unit; write it as 10s, 10m or 10h"},
+		{[]string{"--timeout", "10 min", "--", "x"}, "--timeout: \"10 min\" is not a duration; write a number with a unit (ms, s, m, h, d), as 90s or 1h30m"},
 		{[]string{"--on", "never", "--", "x"}, "the job is wrong\n  restart.on[0]: \"never\" is none of an exit code from 1 to 255, a range as 2-5, any, timeout, out-of-memory, signal"},
 		{[]string{"--constraint", "a < b", "--", "x"}, "--constraint \"a < b\": write NAME=VALUE, NAME!=VALUE, NAME in A,B, or NAME"},
 		{[]string{"--env", "=x", "--", "x"}, "--env =x: there is no name before ="},

@@ -194,7 +194,7 @@ func namespaceSetCommand(a *cli.App) *cobra.Command {
 	f := c.Flags()
 	f.IntVar(&jobs, "jobs", 0, "jobs that have not ended")
 	f.IntVar(&allocs, "allocations", 0, "allocations at once")
-	f.Float64Var(&cpu, "cpu", 0, "total cores of its allocations")
+	cli.CoresVar(f, &cpu, "cpu", "total cores of its allocations")
 	f.StringVar(&memory, "memory", "", "total memory of its allocations, for example 64GiB")
 	f.IntVar(&priority, "max-priority", 0, "the highest priority of its jobs; -1: the default of 70")
 	f.BoolVar(&none, "none", false, "remove all limits that are not named")
