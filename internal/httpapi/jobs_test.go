@@ -156,7 +156,7 @@ func TestSubmitRefusals(t *testing.T) {
 		"null item":      {`{"spec":{"command":[null]}}`, 422, "body.spec.command[0]", "null"},
 		"zero":           {`{"spec":{"command":["true"],"count":0}}`, 422, "body.spec.count", "default"},
 		"size":           {`{"spec":{"command":["true"],"resources":{"memory":"64XB"}}}`, 422, "body.spec.resources.memory", "64MiB"},
-		"duration":       {`{"spec":{"command":["true"],"timeout":90}}`, 422, "body.spec.timeout", "90s"},
+		"duration":       {`{"spec":{"command":["true"],"timeout":"90 sec"}}`, 422, "body.spec.timeout", "90s"},
 		"env":            {`{"spec":{"command":["true"],"env":{"A":1}}}`, 422, "body.spec.env.A", "a text"},
 		"no command":     {`{"spec":{}}`, 422, "body.spec.command", "missing"},
 		"no spec":        {`{}`, 422, "body.spec.command", "missing"},

@@ -41,7 +41,9 @@ func JobStatus(j *api.Job) string {
 	if j.Stage == string(muster.JobEnded) && j.Outcome != "" {
 		return j.Outcome
 	}
-	if j.Stage == string(muster.JobLive) && j.Counts.Running > 0 {
+	// Between two short members of an array none may be running for a moment, and the job still is.
+	started := j.Counts.Running > 0 || j.Counts.Placed > 0 && j.Counts.Succeeded+j.Counts.Failed > 0
+	if j.Stage == string(muster.JobLive) && started {
 		return "running"
 	}
 	if j.Stage == string(muster.JobLive) {

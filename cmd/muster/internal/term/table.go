@@ -5,6 +5,7 @@ import (
 	"image/color"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"charm.land/lipgloss/v2"
@@ -36,18 +37,75 @@ func WriteTable(w io.Writer, headers []string, rows [][]string) {
 		WritePlainTable(w, headers, rows)
 		return
 	}
+	if f, ok := w.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			cutToWidth(headers, rows, width)
+		}
+	}
+	right := numeric(rows, len(headers))
 	header, cell := lipgloss.NewStyle().Bold(true).PaddingRight(2), lipgloss.NewStyle().PaddingRight(2)
 	// There are no borders: what is in a table is copied and searched.
 	t := table.New().Border(lipgloss.HiddenBorder()).
 		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
 		Headers(headers...).Rows(rows...).Wrap(false).
 		StyleFunc(func(row, col int) lipgloss.Style {
-			if row == table.HeaderRow {
-				return header
+			style := header
+			if row != table.HeaderRow {
+				style = cell.Foreground(colour(rows[row][col]))
 			}
-			return cell.Foreground(colour(rows[row][col]))
+			if right[col] {
+				style = style.Align(lipgloss.Right)
+			}
+			return style
 		})
 	_, _ = lipgloss.Fprintln(w, t.String())
+}
+
+// number is a cell that people compare by its last digit: 12, 0.5, 3/8, 40%.
+var number = regexp.MustCompile(`^[0-9][0-9.,]*(/[0-9]+)?%?$`)
+
+// numeric says which columns have only numbers, with a dash for none.
+func numeric(rows [][]string, columns int) []bool {
+	right := make([]bool, columns)
+	for col := range right {
+		for _, r := range rows {
+			if r[col] == "-" || r[col] == "" {
+				continue
+			}
+			if right[col] = number.MatchString(r[col]); !right[col] {
+				break
+			}
+		}
+	}
+	return right
+}
+
+// minCut is how much of the last column is left at least, in columns of the terminal.
+const minCut = 12
+
+// cutToWidth shortens the last column, which has the longest text in every table, so that a row is
+// one line of the terminal. What is cut is in the answer of --json and of the show commands.
+func cutToWidth(headers []string, rows [][]string, width int) {
+	last := len(headers) - 1
+	used := 0
+	for col := range last {
+		widest := lipgloss.Width(headers[col])
+		for _, r := range rows {
+			widest = max(widest, lipgloss.Width(r[col]))
+		}
+		used += widest + 2
+	}
+	left := max(width-used, minCut)
+	for _, r := range rows {
+		if lipgloss.Width(r[last]) <= left {
+			continue
+		}
+		text := []rune(r[last])
+		for len(text) > 0 && lipgloss.Width(string(text)) > left-1 {
+			text = text[:len(text)-1]
+		}
+		r[last] = string(text) + "…"
+	}
 }
 
 // WritePlainTable prints columns with two spaces between them and nothing at the ends of lines, so
