@@ -36,7 +36,7 @@ type logsFlags struct {
 func logsCommand(a *cli.App) *cobra.Command {
 	l := &logsFlags{}
 	var c *cobra.Command
-	c = a.Command("logs NAME[/INDEX]", "Print the output of a job's members", `Prints the newest attempt of each member, or with --attempt an older one. Stdout goes to stdout and stderr to stderr. Lines of a job with several members are prefixed with the member's index, unless --index, or INDEX after the name, selects one. With -f it continues until the job has ended, including further attempts. --json does not change the output.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+	c = a.Command("logs NAME[/INDEX]", "Print the output of a job's members", `Prints the newest attempt of each member, or with --attempt an older one. Stdout goes to stdout and stderr to stderr. Lines of a job with several members are prefixed with the member's index, unless --index, or INDEX after the name, selects one. With -f it continues until the job has ended, including further attempts, and exits as `+"`muster run`"+` would: with the command's own exit code if the job has one member, else 1 if any failed. --json does not change the output.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		// 0 is a member, so no flag is not the same as 0.
 		if !c.Flags().Changed("index") {
 			l.index = -1
@@ -121,7 +121,10 @@ func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey,
 		// Without it a job that waits, for a node or for the disk of the server, looks like one
 		// that hangs.
 		go (&progress{cl: cl, key: key, screen: out.screen, began: time.Now(), reasons: true}).run(ctx)
-		return f.follow(ctx, "", nil, nil)
+		if err := f.follow(ctx, "", nil, nil); err != nil || l.index >= 0 && job.Count > 1 {
+			return err // one member of several is not how the job ended
+		}
+		return ended(a, f)
 	}
 	return logsOfAll(ctx, cl, key, out)
 }

@@ -1,0 +1,74 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/musterhq/muster/api"
+	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
+)
+
+// waitCommand makes muster job wait.
+func waitCommand(a *cli.App) *cobra.Command {
+	limit := ""
+	c := a.Command("wait NAME", "Wait until a job has ended", `Prints nothing if the job succeeds. The exit code is that of `+"`muster run`"+`: 0 if all members succeeded; of a job with one member the command's own code; else 1. 124 if --timeout is over first. A service ends only when it is stopped.
+
+  muster run --detach --name train -- python3 train.py
+  muster job wait train && muster job fetch train`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
+		within, err := time.Duration(0), error(nil)
+		if limit != "" {
+			d, bad := api.ParseDuration(limit)
+			if bad != nil || d <= 0 {
+				return cli.Usage(fmt.Errorf("--timeout is %q; give a time above 0s, for example 10m", limit))
+			}
+			within = d.Std()
+		}
+		key, cl, err := a.JobAt(args[0])
+		if err != nil {
+			return err
+		}
+		job, err := cl.Job(ctx, key)
+		if err != nil {
+			return cli.JobHint(err)
+		}
+		if within > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, within)
+			defer cancel()
+		}
+		// Nothing is printed of members: only how the job ends is asked for.
+		out := &printer{screen: term.NewScreen(a.Stdout, a.Stderr)}
+		f := &follower{cl: cl.Patient(cli.FollowPatience), key: key, uid: job.UID, version: job.Version, out: out, index: -1}
+		err = f.follow(ctx, "", nil, nil)
+		if within > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return cli.ExitWith(cli.ExitTimeout, fmt.Errorf("job %s has not ended within %s; it keeps running", key, limit))
+		}
+		if err != nil {
+			return err
+		}
+		if a.JSON {
+			if err := a.PrintJSON(f.job); err != nil {
+				return err
+			}
+		}
+		return ended(a, f)
+	})
+	c.Flags().StringVar(&limit, "timeout", "", "wait at most this long, for example 10m (default no limit)")
+	a.NamespaceFlag(c, "namespace of the job")
+	return c
+}
+
+// ended makes the exit code of a job that was followed to its end, and says how it ended if it did
+// not succeed.
+func ended(a *cli.App, f *follower) error {
+	err := (&runner{app: a, quiet: true}).ending(f.out.screen, f, false, 0)
+	if errors.Is(err, errCommandNotFound) {
+		return cli.ExitSilently(cli.ExitNotFound)
+	}
+	return err
+}
