@@ -137,7 +137,8 @@ func (h *host) started(job string) (all []api.Alloc) {
 	return all
 }
 
-// A job with an image waits where no node runs containers, and says why; the node says what it lacks.
+// Where no node can ever run containers, work with an image is refused at once with the reason. What
+// only asks for nodes that have them waits, and says why; the node says what it lacks.
 func TestNoContainers(t *testing.T) {
 	t.Parallel()
 	without := func(t *testing.T) (h *host) {
@@ -181,8 +182,17 @@ func TestNoContainers(t *testing.T) {
 			// One that needs none runs, so that there is a node.
 			other := h.muster("run", "--name", "other", "--memory", "64MiB", "--", "sleep", "1010")
 			h.running("other", 1)
-			h.cli("run", "-d", "--name", "work", "--image", "debian:13", "--", "true").says(0)
-			h.eventually("the job says why it waits", func() bool { return strings.Contains(h.job("work").Waits, "containers") })
+			reason := map[string]string{"no program": "neither crun nor runc is installed", "no root": "only root can make containers"}[name]
+			h.cli("run", "-d", "--name", "work", "--image", "debian:13", "--", "true").says(2, "body.spec.image", reason)
+			file := h.path("e.yaml")
+			if err := os.WriteFile(file, []byte("name: e\nimage: debian:13\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			h.cli("env", "apply", file).says(2, "body.spec.image", reason)
+			h.cli("run", "-d", "--name", "work", "--constraint", "containers", "--", "true").says(0)
+			// One of each offering is launched to see what it has.
+			filtered := map[string]string{"no program": "1 filtered by containers is set", "no root": "2 filtered by containers is set"}[name]
+			h.eventually("the job says why it waits", func() bool { return strings.Contains(h.job("work").Waits, filtered) })
 			t.Logf("waits: %s", h.job("work").Waits)
 			show := h.cli("job", "show", "work")
 			if show.says(0); !strings.Contains(show.stdout.String(), "containers") {

@@ -62,7 +62,8 @@ func (s *Server) newServices() (_ *services, err error) {
 	}
 	out.submit, err = submit.New(submit.Config{
 		State: s.state, Proposer: s.users(), Clock: s.raft.Now, Uploads: s.blobs, Fits: fits, Running: s.config, Planning: out.planning,
-		Paused: func() string { return s.known().Paused() },
+		Paused:       func() string { return s.known().Paused() },
+		NoContainers: func() string { return NoContainers(s.config()) },
 	})
 	if err != nil {
 		return nil, err

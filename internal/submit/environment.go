@@ -41,7 +41,7 @@ func (s *Service) proposeEnvironment(ctx context.Context, spec *api.EnvironmentS
 	if len(problems) == 0 {
 		p := s.policy(spec.Namespace)
 		spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-		problems = p.Problems(spec.Job())
+		problems = append(p.Problems(spec.Job()), s.noContainers(spec.Image)...)
 	}
 	if len(problems) > 0 {
 		for i := range problems {

@@ -44,6 +44,8 @@ type Config struct {
 	Planning *wait.Turn
 	// Paused says why nothing is placed at all; "" if the scheduler runs. Optional.
 	Paused func() string
+	// NoContainers says why no node can ever run containers; "" if one may. Optional.
+	NoContainers func() string
 }
 
 // Service takes in jobs and environments. Its methods may be called from any goroutine, and keep

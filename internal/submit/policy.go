@@ -2,6 +2,7 @@ package submit
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
@@ -14,7 +15,20 @@ import (
 func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
 	p := s.policy(spec.Namespace)
 	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-	return append(p.Problems(spec), s.tooUrgent(spec)...)
+	return slices.Concat(p.Problems(spec), s.noContainers(spec.Image), s.tooUrgent(spec))
+}
+
+// noContainers says that an image cannot run anywhere here. It is refused at once: the work would
+// wait for ever, and the reason would be found in the problems of a node only.
+func (s *Service) noContainers(image string) []api.ProblemField {
+	if image == "" || s.cfg.NoContainers == nil {
+		return nil
+	}
+	why := s.cfg.NoContainers()
+	if why == "" {
+		return nil
+	}
+	return []api.ProblemField{{Location: "image", Message: "needs containers, which are off here: " + why + ". Without an image the command runs as a process"}}
 }
 
 // policy is what the operator lets a namespace ask for; nil: anything.

@@ -30,6 +30,9 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
 		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
+			for _, line := range offHere(&cfg) {
+				fmt.Fprintf(a.Stderr, "muster: %s\n", line)
+			}
 		}}
 		// Without --data-dir nothing is worth keeping, and there are no leftovers to clean up by
 		// hand.
@@ -60,6 +63,17 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	nodeFlag(c, &node)
 	return c
+}
+
+// offHere says what does not work on this host, so that nobody finds it out by a job that waits.
+func offHere(cfg *api.ServerConfig) (lines []string) {
+	if why := server.NoContainers(cfg); why != "" {
+		lines = append(lines, "containers are off: "+why)
+	}
+	if os.Geteuid() != 0 {
+		lines = append(lines, "limits of memory and processes are not enforced: cgroups need root")
+	}
+	return lines
 }
 
 // devConfig is the configuration of a server whose nodes are made of this host. Its offerings are
