@@ -233,7 +233,7 @@ func (e *nodeRecord) endLost(p *state.Pool, end func(muster.Time, string, ...any
 	due := e.n.HealthSince.Add(time.Duration(p.Grace) * time.Microsecond)
 	switch b := e.snap.Breaker(p.Name); {
 	case b.IsTripped():
-		end(0, "not while the breaker of pool %s has tripped (%s); `muster pool resume %s` lets it go on", p.Name, b.Reason, p.Name)
+		end(0, "not while the breaker of pool %s has tripped (%s); `muster pool resume %s` ends that", p.Name, b.Reason, p.Name)
 	case due > e.now:
 		end(due, "in %s, unless contact comes back; before that if the provider's list lacks it", e.in(due))
 	default:

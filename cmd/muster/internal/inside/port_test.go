@@ -136,7 +136,7 @@ func TestTop(t *testing.T) {
 	s.Inside.Stats["u-0-1"] = api.AllocStats{CPU: 0.5, Memory: 10 << 20, MemoryMax: 40 << 20, Pids: 3, Disk: 1 << 30}
 	s.Inside.Stats["u-1-1"] = api.AllocStats{CPU: 1, CPUMax: 2, Memory: 1 << 20, MemoryMax: 40 << 20}
 	r := s.Muster(nil, "top", "--every", "10ms")
-	ran := regexp.MustCompile(` +[0-9.]+m?s\n`)
+	ran := regexp.MustCompile(` +(<1s|[0-9]+s)\n`)
 	want := `MEMBER  NODE  CPU    CORES        MEMORY / LIMIT  MEM  PIDS  DISK  RAN
 web/0   n1    50.0%  0.5          10MiB / 40MiB   25%  3     1GiB
 web/1   n1    50.0%  1 (at most 2)  1MiB / 40MiB    2%   -     -

@@ -126,7 +126,7 @@ func suspectText(p *api.Pool, now time.Time) string {
 	if p.Suspect == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s ago: %s; at most %d are sidelined at once, so look for what they share", term.Ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
+	return fmt.Sprintf("%s ago: %s; at most %d are quarantined at once, so look for what they share", term.Ago(&p.Suspect.Since, now), p.Suspect.Why, p.Suspect.Most)
 }
 
 // printPool prints a pool: its limits, what lives, and what its provider refuses. Then come the
@@ -267,7 +267,7 @@ func breakerText(p *api.Pool, now time.Time) string {
 	b := &p.Breaker
 	switch {
 	case b.Tripped != nil:
-		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` lets it go on", term.Ago(b.Tripped, now), b.Reason, p.Name)
+		return fmt.Sprintf("tripped %s ago: %s; `muster pool resume %s` ends that", term.Ago(b.Tripped, now), b.Reason, p.Name)
 	// It has not tripped, but nodes went that nothing explains: more of them would trip it.
 	case b.Unexplained > 0:
 		return fmt.Sprintf("closed; %d destroyed without an explanation in the last 10m", b.Unexplained)

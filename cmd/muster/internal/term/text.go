@@ -79,12 +79,16 @@ func forbidden(r rune) bool {
 	return r != '\n' && r != '\t' && unicode.IsControl(r) || r == unicode.ReplacementChar || muster.Invisible(r)
 }
 
-// Ago is how long before now a moment was, in at most two units; "-" if there was none.
+// Ago is how long before now a moment was, in at most two units and whole seconds; "-" if there was
+// none. Milliseconds of an age say nothing: it is older when it is read.
 func Ago(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
 	}
-	return Brief(now.Sub(*t))
+	if d := now.Sub(*t); d >= time.Second {
+		return Brief(d.Truncate(time.Second))
+	}
+	return "<1s"
 }
 
 // Brief is a duration for people: 350ms, 4.2s, 3m12s, 5h3m, 2d4h. It has at most two units, because
