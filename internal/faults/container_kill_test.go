@@ -224,9 +224,7 @@ func TestContainerInstanceKilled(t *testing.T) {
 	if len(inside) < 2 {
 		t.Fatalf("%d processes in the sandbox", len(inside))
 	}
-	for _, p := range slices.Concat(touching(h.theInstance()), inside) {
-		p.kill()
-	}
+	killAtOnce(slices.Concat(touching(h.theInstance()), inside))
 	run.says(0)
 	all := h.allocs("work")
 	// Whether the instance was held for gone, or an agent came back to it first and found the sandbox dead, is a race. Both are the node's.
@@ -246,9 +244,7 @@ func TestContainerEverythingKilled(t *testing.T) {
 	node := must(h.client().Node(t.Context(), muster.NodeID(a.Node)))(t)
 	inside := inCgroups([]string{node.Instance})
 	h.kill()
-	for _, p := range slices.Concat(touching(h.theInstance()), inside) {
-		p.kill()
-	}
+	killAtOnce(slices.Concat(touching(h.theInstance()), inside))
 	h.start()
 	run.says(0)
 	if all := h.allocs("work"); len(all) != 2 || all[1].Outcome != string(muster.OutcomeSucceeded) {

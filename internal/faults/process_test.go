@@ -85,6 +85,19 @@ func (p proc) kill() {
 	}
 }
 
+// killAtOnce kills processes as the end of a machine does: none of them sees another one end. All are
+// stopped first, since an init that outlives its command for a moment records how that ended.
+func killAtOnce(all []proc) {
+	for _, p := range all {
+		if p.alive() {
+			_ = syscall.Kill(p.pid, syscall.SIGSTOP)
+		}
+	}
+	for _, p := range all {
+		p.kill()
+	}
+}
+
 func (p proc) command() string {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))

@@ -443,9 +443,7 @@ func TestRunnersLost(t *testing.T) {
 	b := h.claim(api.ClaimRequest{})
 	began := h.counts("e")
 	dir := h.instanceOf(b)
-	for _, p := range slices.Concat(touching(dir), inCgroups([]string{filepath.Base(dir)})) {
-		p.kill()
-	}
+	killAtOnce(slices.Concat(touching(dir), inCgroups([]string{filepath.Base(dir)})))
 	h.eventually("the claim is lost with its node", func() bool { return h.runner(b).State == string(muster.RunnerGone) })
 	if _, err := h.client().RunExec(t.Context(), muster.AllocID(b.ID), api.ExecRequest{Command: []string{"true"}}); !client.IsGone(err) {
 		t.Errorf("used after its node was lost: %v", err)
