@@ -87,7 +87,7 @@ func pages(t *testing.T) map[string]string {
 	return found
 }
 
-// TestPagesAreReadable: lines of pages have at most 100 columns (a row of a table, code and a line
+// TestPagesAreReadable: names in backticks stand on one line, lines of pages have at most 100 columns (a row of a table, code and a line
 // that is one address cannot be broken), and none of the refused phrases.
 func TestPagesAreReadable(t *testing.T) {
 	for name, text := range pages(t) {
@@ -101,6 +101,9 @@ func TestPagesAreReadable(t *testing.T) {
 				t.Errorf("%s:%d: %q: %s", name, i+1, found, instead(found))
 			}
 			whole := code || strings.HasPrefix(line, "    ") || strings.HasPrefix(strings.TrimSpace(line), "|")
+			if !whole && strings.Count(line, "`")%2 != 0 {
+				t.Errorf("%s:%d: a name in backticks goes on in another line, where no check finds it", name, i+1)
+			}
 			if n := len([]rune(line)); n > 100 && !whole && strings.Contains(strings.TrimSpace(line), " ") {
 				t.Errorf("%s:%d: %d columns", name, i+1, n)
 			}
