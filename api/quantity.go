@@ -124,11 +124,15 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 // Duration is a length of time. In files and JSON it is text like "90s", "10m" or "1h30m".
 type Duration time.Duration
 
-// durationForm is how durations are written, of any size.
-var durationForm = regexp.MustCompile(`^[-+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+// durationPart is a number with a unit that the standard library reads.
+const durationPart = `(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|µs|ms|s|m|h))`
 
-// days is the part of a duration that the standard library does not read, before the rest.
-var days = regexp.MustCompile(`^([0-9]{1,6})d(.*)$`)
+// durationForm is how durations are written, of any size.
+var durationForm = regexp.MustCompile(`^[-+]?` + durationPart + `+$`)
+
+// days is a duration with days, which the standard library does not read, and the rest, which it
+// does.
+var days = regexp.MustCompile(`^([0-9]{1,6})d(` + durationPart + `*)$`)
 
 // bareSeconds is a number without a unit. Docker, Kubernetes and Slurm's options all mean seconds.
 var bareSeconds = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
@@ -140,26 +144,27 @@ func ParseDuration(s string) (Duration, error) {
 		if v, err := time.ParseDuration(s + "s"); err == nil {
 			return Duration(v), nil
 		}
-		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
+		return 0, durationRange(s)
 	}
 	if v, err := time.ParseDuration(s); err == nil {
 		return Duration(v), nil
 	}
-	if m := days.FindStringSubmatch(s); m != nil && !strings.Contains(m[2], "d") {
-		rest, err := Duration(0), error(nil)
-		if m[2] != "" {
-			rest, err = ParseDuration(m[2])
-		}
+	if m := days.FindStringSubmatch(s); m != nil {
 		n, _ := strconv.ParseInt(m[1], 10, 64) // at most six digits
-		const day = int64(24 * time.Hour)
-		if err == nil && rest >= 0 && !bareSeconds.MatchString(m[2]) && n <= (math.MaxInt64-int64(rest))/day {
-			return Duration(n*day) + rest, nil
+		rest, err := time.ParseDuration("0s" + m[2])
+		const day = 24 * time.Hour
+		if err == nil && n <= int64((math.MaxInt64-rest)/day) {
+			return Duration(time.Duration(n)*day + rest), nil
 		}
 	}
 	if durationForm.MatchString(s) {
-		return 0, fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
+		return 0, durationRange(s)
 	}
 	return 0, fmt.Errorf("%s is not a duration; write a number with a unit (ms, s, m, h, d), as 90s or 1h30m", validate.Quote(s))
+}
+
+func durationRange(s string) error {
+	return fmt.Errorf("%s is out of range; a duration is at most %dh", validate.Quote(s), math.MaxInt64/int64(time.Hour))
 }
 
 // Std is the duration in the standard library's type.
@@ -190,11 +195,8 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 		if err := json.Unmarshal(b, &t); err != nil {
 			return err
 		}
-	} else if t != "0" {
-		if _, err := strconv.ParseFloat(t, 64); err != nil {
-			return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", validate.Quote(t))
-		}
-		// A bare number is seconds.
+	} else if _, err := strconv.ParseFloat(t, 64); err != nil {
+		return fmt.Errorf("%s is not a duration; write text as \"90s\" or \"10m\"", validate.Quote(t))
 	}
 	v, err := ParseDuration(t)
 	if err != nil {
