@@ -39,9 +39,9 @@ func (s *Service) proposeEnvironment(ctx context.Context, spec *api.EnvironmentS
 		}
 	}
 	if len(problems) == 0 {
-		p := s.policy(spec.Namespace)
-		spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-		problems = append(p.Problems(spec.Job()), s.noContainers(spec.Image)...)
+		runner := spec.Job()
+		problems = s.disallowed(runner)
+		spec.Isolation = runner.Isolation
 	}
 	if len(problems) > 0 {
 		for i := range problems {

@@ -2,20 +2,25 @@ package submit
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/policy"
 )
 
-// refused says what of a job's spec, with its defaults, the operator does not allow to its
-// namespace: by the policies of the configuration and by the namespace's limits. A spec that
-// demands no isolation gets the one that its policy gives.
+// refused says what of a job's spec, with its defaults, is not allowed to its namespace, or cannot
+// run here.
 func (s *Service) refused(spec *api.JobSpec) []api.ProblemField {
+	return append(s.disallowed(spec), s.tooUrgent(spec)...)
+}
+
+// disallowed is what jobs and environments have in common of refused: the policies of the
+// configuration, and whether there can be containers. A spec that demands no isolation gets the one
+// that its policy gives.
+func (s *Service) disallowed(spec *api.JobSpec) []api.ProblemField {
 	p := s.policy(spec.Namespace)
 	spec.Isolation = p.Isolation(spec.Image, spec.Isolation)
-	return slices.Concat(p.Problems(spec), s.noContainers(spec.Image), s.tooUrgent(spec))
+	return append(p.Problems(spec), s.noContainers(spec.Image)...)
 }
 
 // noContainers says that an image cannot run anywhere here. It is refused at once: the work would
