@@ -119,7 +119,7 @@ var rules = []rule{
 	{place: "internal/sim", may: []string{".", "api", "client", "internal/..."}, third: []string{"*"}},
 	{place: "cmd/muster-init", may: []string{"internal/sandbox", "internal/wire/init"}},
 	{place: "cmd/muster-node", may: []string{".", "api", "internal/remote/bridge", "internal/agent", "internal/agent/...", "internal/wire/agent", "internal/version"}, third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},
-	{place: "cmd/muster/internal/term", may: []string{"."}, third: []string{"charm.land/lipgloss/v2", "golang.org/x/term", "golang.org/x/sys"}},
+	{place: "cmd/muster/internal/term", may: []string{"."}, third: []string{"charm.land/lipgloss/v2", "github.com/charmbracelet/x/ansi", "golang.org/x/term", "golang.org/x/sys"}},
 	{place: "cmd/muster/internal/cli", may: []string{".", "api", "client", "internal/specfile", "internal/locate", "internal/version", "cmd/muster/internal/term"}, third: []string{"github.com/spf13/cobra", "github.com/spf13/pflag"}},
 	{place: "cmd/muster/internal/clitest", may: []string{"api", "internal/testwait", "cmd/muster/internal/cli"},
 		third: []string{"github.com/spf13/cobra", "github.com/coder/websocket", "github.com/creack/pty", "golang.org/x/sys"}},

@@ -10,6 +10,7 @@ import (
 
 	"charm.land/lipgloss/v2"
 	"charm.land/lipgloss/v2/table"
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 )
 
@@ -97,14 +98,7 @@ func cutToWidth(headers []string, rows [][]string, width int) {
 	}
 	left := max(width-used, minCut)
 	for _, r := range rows {
-		if lipgloss.Width(r[last]) <= left {
-			continue
-		}
-		text := []rune(r[last])
-		for len(text) > 0 && lipgloss.Width(string(text)) > left-1 {
-			text = text[:len(text)-1]
-		}
-		r[last] = string(text) + "…"
+		r[last] = ansi.Truncate(r[last], left, "…")
 	}
 }
 
