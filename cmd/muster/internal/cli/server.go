@@ -2,12 +2,14 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/version"
@@ -25,6 +27,16 @@ func (a *App) JobAt(name string) (muster.JobKey, *client.Client, error) {
 	}
 	cl, err := a.Connect()
 	return key, cl, err
+}
+
+// Job asks the server for the job of a name, which it reads as JobKey does.
+func (a *App) Job(ctx context.Context, name string) (muster.JobKey, *client.Client, *api.Job, error) {
+	key, cl, err := a.JobAt(name)
+	if err != nil {
+		return key, nil, nil, err
+	}
+	job, err := cl.Job(ctx, key)
+	return key, cl, job, JobHint(err)
 }
 
 // JobKey reads a job's name as users write it: NAME or NAMESPACE/NAME. Without a namespace in the

@@ -124,7 +124,7 @@ func logs(ctx context.Context, a *cli.App, cl *client.Client, key muster.JobKey,
 		if err := f.follow(ctx, "", nil, nil); err != nil || l.index >= 0 && job.Count > 1 {
 			return err // one member of several is not how the job ended
 		}
-		return ended(a, f)
+		return f.ending(true, false, 0)
 	}
 	return logsOfAll(ctx, cl, key, out)
 }

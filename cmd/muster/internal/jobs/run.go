@@ -201,7 +201,7 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 			return err
 		}
 	}
-	return r.ending(out.screen, f, interrupts > 0, time.Since(began))
+	return f.ending(r.quiet, interrupts > 0, time.Since(began))
 }
 
 // announce says under which name the job can be found again.
@@ -213,13 +213,13 @@ func (r *runner) announce(s *term.Screen, key muster.JobKey, done *api.JobSubmit
 	s.Say("job %s", key)
 }
 
-// ending says how the job ended, and makes the exit code of it.
-func (r *runner) ending(s *term.Screen, f *follower, interrupted bool, took time.Duration) error {
-	j := f.job
+// ending says how the job ended, and makes the exit code of it. Quiet says nothing of a success.
+func (f *follower) ending(quiet, interrupted bool, took time.Duration) error {
+	j, s := f.job, f.out.screen
 	// With one member the command looks like the job's own command: its output, its exit code.
 	one := j.Count == 1
 	if j.Outcome == string(muster.JobSucceeded) {
-		if !one && !r.quiet {
+		if !one && !quiet {
 			s.Say("job %s: all %d members succeeded in %s", f.key, j.Count, term.Brief(took))
 		}
 		// It ended before the signal reached it.

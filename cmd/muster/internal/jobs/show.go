@@ -34,13 +34,9 @@ type shownMember struct {
 func jobShowCommand(a *cli.App) *cobra.Command {
 	members := 20
 	c := a.Command("show NAME", "Show a job and its members", "Shows the newest attempt of each member.", cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.JobAt(args[0])
+		key, cl, job, err := a.Job(ctx, args[0])
 		if err != nil {
 			return err
-		}
-		job, err := cl.Job(ctx, key)
-		if err != nil {
-			return cli.JobHint(err)
 		}
 		shown, err := membersOf(ctx, cl, key, members)
 		if err != nil {

@@ -20,21 +20,17 @@ func waitCommand(a *cli.App) *cobra.Command {
 
   muster run --detach --name train -- python3 train.py
   muster job wait train && muster job fetch train`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		within, err := time.Duration(0), error(nil)
+		var within time.Duration // 0: no limit
 		if limit != "" {
-			d, bad := api.ParseDuration(limit)
-			if bad != nil || d <= 0 {
+			d, err := api.ParseDuration(limit)
+			if err != nil || d <= 0 {
 				return cli.Usage(fmt.Errorf("--timeout is %q; give a time above 0s, for example 10m", limit))
 			}
 			within = d.Std()
 		}
-		key, cl, err := a.JobAt(args[0])
+		key, cl, job, err := a.Job(ctx, args[0])
 		if err != nil {
 			return err
-		}
-		job, err := cl.Job(ctx, key)
-		if err != nil {
-			return cli.JobHint(err)
 		}
 		if within > 0 {
 			var cancel context.CancelFunc
@@ -56,19 +52,9 @@ func waitCommand(a *cli.App) *cobra.Command {
 				return err
 			}
 		}
-		return ended(a, f)
+		return f.ending(true, false, 0)
 	})
 	c.Flags().StringVar(&limit, "timeout", "", "wait at most this long, for example 10m (default no limit)")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
-}
-
-// ended makes the exit code of a job that was followed to its end, and says how it ended if it did
-// not succeed.
-func ended(a *cli.App, f *follower) error {
-	err := (&runner{app: a, quiet: true}).ending(f.out.screen, f, false, 0)
-	if errors.Is(err, errCommandNotFound) {
-		return cli.ExitSilently(cli.ExitNotFound)
-	}
-	return err
 }

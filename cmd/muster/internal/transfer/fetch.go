@@ -31,13 +31,9 @@ type fetched struct {
 func FetchCommand(a *cli.App) *cobra.Command {
 	dest, index := ".", -1
 	c := a.Command("fetch NAME", "Copy the outputs of a job's members", `The outputs that a job file declares are kept when a member has succeeded. They are copied into the folder of --dest; for a job with several members, into one folder each, named by the index. Existing files are replaced. Nothing is written outside an output's own path, nor through symbolic links; links that lead out of it are left out.`, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		key, cl, err := a.JobAt(args[0])
+		key, cl, job, err := a.Job(ctx, args[0])
 		if err != nil {
 			return err
-		}
-		job, err := cl.Job(ctx, key)
-		if err != nil {
-			return cli.JobHint(err)
 		}
 		// The server would answer with no member at all, which looks like one without outputs.
 		if index >= job.Count {
