@@ -15,6 +15,8 @@ import (
 
 var (
 	inlineCode = regexp.MustCompile("`([^`]+)`")
+	// commandName is a word that could be meant as a command: placeholders and sketches are not.
+	commandName = regexp.MustCompile(`^[a-z]+$`)
 	// called is a command line of muster: at the beginning of code, or after a shell's separator.
 	called = regexp.MustCompile(`(?:^|[;|&(] ?|\$\(|= )(?:sudo )?(?:bin/)?muster ([^;|&()#]*)`)
 )
@@ -85,7 +87,7 @@ func knownCommand(root *cobra.Command, line string) error {
 		switch {
 		case sub != nil:
 			c = sub
-		case c.HasSubCommands() && isName(w) && i == depth(c):
+		case c.HasSubCommands() && commandName.MatchString(w) && i == depth(c):
 			return fmt.Errorf("there is no command %s", w)
 		}
 	}
@@ -93,9 +95,6 @@ func knownCommand(root *cobra.Command, line string) error {
 }
 
 func depth(c *cobra.Command) int { return len(strings.Fields(c.CommandPath())) - 1 }
-
-// isName is whether a word could be meant as a command: placeholders and sketches are not.
-func isName(w string) bool { return regexp.MustCompile(`^[a-z]+$`).MatchString(w) }
 
 func subcommand(c *cobra.Command, name string) *cobra.Command {
 	for _, s := range c.Commands() {

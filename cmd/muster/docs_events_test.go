@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 // TestDocsOfEvents: docs/events.md is the list of verbs in internal/state/verb.go with what their
 // comments say. With -update it is written, else compared.
 func TestDocsOfEvents(t *testing.T) {
-	const path = "../../docs/events.md"
 	file, err := parser.ParseFile(token.NewFileSet(), "../../internal/state/verb.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +50,7 @@ func TestDocsOfEvents(t *testing.T) {
 	if n < 50 {
 		t.Errorf("only %d verbs", n)
 	}
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if was, err := os.ReadFile(path); err != nil || string(was) != b.String() {
-		t.Errorf("docs/events.md is not what the verbs say; run this test with -update (%v)", err)
-	}
+	isPage(t, "docs/events.md", "the verbs", b.String())
 }
 
 // madeVerbs are those that functions of internal/state/verb.go make of a value.

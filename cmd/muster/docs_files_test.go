@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 // docs/files.md is what the types of job files and server configurations say
 // of themselves: with -update it is written, else compared.
 func TestDocsOfFiles(t *testing.T) {
-	const path = "../../docs/files.md"
 	var b bytes.Buffer
 	b.WriteString(`# Files
 
@@ -34,18 +32,7 @@ MUSTER_ALLOC. Its stdin is empty. CPU is a weight, not a cap.
 	fields(&b, reflect.TypeFor[api.EnvironmentSpec](), "")
 	b.WriteString("\n## A server's configuration\n")
 	fields(&b, reflect.TypeFor[api.ServerConfig](), "")
-	if *update {
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	was, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(was, b.Bytes()) {
-		t.Error("docs/files.md is not what the types say; run this test with -update")
-	}
+	isPage(t, "docs/files.md", "the types", b.String())
 }
 
 // fields writes a table of a struct's fields, then those of the structs in it.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,24 +18,28 @@ var update = flag.Bool("update", false, "write docs/cli.md from the commands")
 
 // docs/cli.md is what the commands say of themselves: with -update it is written, else compared.
 func TestDocs(t *testing.T) {
-	const path = "../../docs/cli.md"
 	var b bytes.Buffer
 	b.WriteString("# The command line\n\nGenerated from `muster --help` of each command (`go test ./cmd/muster -run TestDocs -update`).\n")
 	document(&b, assemble(&cli.App{}))
+	isPage(t, "docs/cli.md", "the commands", b.String())
+}
+
+// isPage checks that a page, by its path from the root, is what its source says. With -update it
+// writes the page first.
+func isPage(t *testing.T, path, source, text string) {
+	t.Helper()
+	file := filepath.Join("../..", path)
 	if *update {
-		if err := os.MkdirAll("../../docs", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	was, err := os.ReadFile(path)
+	was, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(was, b.Bytes()) {
-		t.Error("docs/cli.md is not what the commands say; run this test with -update")
+	if string(was) != text {
+		t.Errorf("%s is not what %s say; run this test with -update", path, source)
 	}
 }
 

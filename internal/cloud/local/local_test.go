@@ -23,6 +23,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/agent/initbox"
 	"github.com/musterhq/muster/internal/agent/journal"
+	"github.com/musterhq/muster/internal/agent/runtimetest"
 	"github.com/musterhq/muster/internal/cloud"
 	"github.com/musterhq/muster/internal/cloud/cloudtest"
 	"github.com/musterhq/muster/internal/programtest"
@@ -241,17 +242,6 @@ func members(t *testing.T, p *Provider, id muster.InstanceID) (all []initbox.Mem
 	return all
 }
 
-// sameMembers checks that a sandbox has outlived its agent: its init and its command are the same processes.
-func sameMembers(t *testing.T, before, after []initbox.Member) {
-	t.Helper()
-	// What the command starts comes and goes.
-	descendant := func(m initbox.Member) bool { return m.Role == initbox.RoleDescendant }
-	b, a := slices.DeleteFunc(slices.Clone(before), descendant), slices.DeleteFunc(slices.Clone(after), descendant)
-	if len(a) != 2 || !slices.Equal(a, b) {
-		t.Errorf("before %v, after %v", before, after)
-	}
-}
-
 func killAgent(t *testing.T, p *Provider, id muster.InstanceID) {
 	t.Helper()
 	r := record(t, p, id)
@@ -319,7 +309,7 @@ func TestKilledAgentIsStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = ready(t, p, i.ID)
-	sameMembers(t, before, members(t, p, i.ID))
+	runtimetest.Outlived(t, before, members(t, p, i.ID))
 	pid := record(t, p, i.ID).Pid
 	if err := p.StartAgent(t.Context(), i.ID); err != nil || record(t, p, i.ID).Pid != pid {
 		t.Errorf("an agent that answers was replaced: %v", err)
@@ -348,7 +338,7 @@ func TestAgentOfAnotherBuildIsReplaced(t *testing.T) {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Version == "v-next"
 	})
-	sameMembers(t, before, members(t, p, i.ID))
+	runtimetest.Outlived(t, before, members(t, p, i.ID))
 }
 
 // An instance that is adopted again becomes that of another node, and so does its agent.
@@ -371,7 +361,7 @@ func TestAgentOfAFormerNodeIsReplaced(t *testing.T) {
 		hello, err := c.Hello(t.Context())
 		return err == nil && hello.Node == "n2"
 	})
-	sameMembers(t, before, members(t, p, i.ID))
+	runtimetest.Outlived(t, before, members(t, p, i.ID))
 }
 
 func TestEverythingKilledIsOff(t *testing.T) {
