@@ -36,13 +36,16 @@ func (c *Cluster) within(d time.Duration, overdue func(snap *state.Snapshot) str
 		c.mu.Lock()
 		led, prevented, closed, behind := c.ledSince, c.prevented, c.closed, c.late-was
 		c.mu.Unlock()
+		if behind > 0 && !closed {
+			// Before anything is asked: a check that waits for something else comes again by itself, and would forget this.
+			c.within(behind, overdue)
+			return
+		}
 		c.watch.mu.Lock()
 		why := overdue(c.Log.Latest())
 		c.watch.mu.Unlock()
 		switch now := time.Now(); {
 		case why == "" || closed:
-		case behind > 0:
-			c.within(behind, overdue)
 		case led.IsZero():
 			c.within(10*time.Second, overdue)
 		case now.Sub(led) < 2*slack || now.Sub(prevented) < 2*slack:

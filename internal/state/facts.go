@@ -386,6 +386,9 @@ type NodeGone struct {
 	Reason string        `cbor:"2,keyasint,omitempty"`
 	// UnlessHeld: only if no operator holds it by now. It is what lists alone say.
 	UnlessHeld bool `cbor:"3,keyasint,omitempty"`
+	// IfUnchangedSince, unless 0: refused when the stage or the health of the node has changed after
+	// that. A machine that lists left out while it was stopped may be in contact again by now.
+	IfUnchangedSince muster.Time `cbor:"4,keyasint,omitempty"`
 }
 
 // NodesPurged forgets nodes that are gone.

@@ -19,10 +19,10 @@ const (
 	// FormatFirst is the format of logs without a FormatRaised.
 	FormatFirst Format = 1
 	// FormatNewest is the newest format that this version reads and writes.
-	FormatNewest Format = 3
+	FormatNewest Format = 4
 	// FormatFloor is the lowest gate at which the control loops work. A leader raises the gate to it before it
 	// starts them. What is written above the floor needs a fallback for a lower gate.
-	FormatFloor Format = 2
+	FormatFloor Format = 4
 )
 
 // since has the format of every kind of fact ("state.NodeKept") and row ("row 40"), and of every field
@@ -41,6 +41,7 @@ var since = map[string]Format{
 	"api.EnvironmentSpec.MaxTTL":        2,
 	"api.EnvironmentSpec.LockUser":      2,
 	"api.Template.Hostname":             3,
+	"state.NodeGone.IfUnchangedSince":   4,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

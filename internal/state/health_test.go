@@ -433,6 +433,35 @@ func TestTerminatedOnlyWhileLost(t *testing.T) {
 	check(t, l.s.Latest())
 }
 
+// The same of a node whose instance lists left out: it may have come into service, or back into contact, since then.
+func TestGoneOnlyWhileUnchanged(t *testing.T) {
+	l := newLog(t)
+	l.serve("n1", 2)
+	l.keyed("a", "A", "n1")
+	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeLost, Reason: "no contact"})
+	gone := &NodeGone{ID: "n1", Reason: "a complete list no longer has its instance", UnlessHeld: true, IfUnchangedSince: l.node("n1").ChangedAt()}
+	l.must(&NodeHealthChanged{ID: "n1", Health: muster.NodeGood, Reason: "contact"})
+	if _, err := l.do(gone); !muster.IsKind(err, muster.FaultConflict) || !strings.Contains(err.Error(), "heard of meanwhile") {
+		t.Fatal(err)
+	}
+	if a := l.s.Latest().Alloc("ua-0-1"); !a.Live() {
+		t.Fatalf("%+v", a)
+	}
+	l.must(&NodeLaunching{ID: "n2", Token: "tn2", Pool: "p", Offering: muster.Offering{Name: "o"}})
+	l.must(&NodeLaunched{ID: "n2", Instance: "i-n2"})
+	booting := &NodeGone{ID: "n2", UnlessHeld: true, IfUnchangedSince: l.node("n2").ChangedAt()}
+	l.must(&NodeJoined{ID: "n2"})
+	if _, err := l.do(booting); !muster.IsKind(err, muster.FaultConflict) {
+		t.Fatal(err)
+	}
+	gone.IfUnchangedSince = l.node("n1").ChangedAt()
+	l.must(gone)
+	if a := l.s.Latest().Alloc("ua-0-1"); a.Outcome != muster.OutcomeLost {
+		t.Fatalf("%+v", a)
+	}
+	check(t, l.s.Latest())
+}
+
 // The end of a drain takes runners as well: who holds one is told, and none is handed out while it ends.
 func TestEvictedRunnersAreGone(t *testing.T) {
 	l := warmed(t, 2)

@@ -311,6 +311,9 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 			return nil, err
 		}
 	}
+	if f.IfUnchangedSince != 0 && n.ChangedAt() > f.IfUnchangedSince {
+		return nil, muster.Faultf(muster.FaultConflict, "node %s was heard of meanwhile", f.ID)
+	}
 	b, err := s.stage(n, muster.NodeGone, f.Reason, now)
 	if err != nil {
 		return nil, err
@@ -326,6 +329,9 @@ func (f *NodeGone) apply(s *State, now muster.Time) (any, error) {
 	s.closeCost(n.ID)
 	return nil, nil
 }
+
+// ChangedAt is when the stage or the health of the node last changed.
+func (n *Node) ChangedAt() muster.Time { return max(n.StageSince, n.HealthSince) }
 
 // lose ends what is live on a node as lost, and gives its open output up.
 func (s *State) lose(n *Node, why string, now muster.Time) {

@@ -466,7 +466,7 @@ func goldenFacts() []Fact {
 		&NodeLaunching{"n1", "t1", "p", offer, "r"}, &NodeLaunched{"n1", "i1"}, &NodeAdopted{"n1", "t1", "p", offer, "i1", muster.NodeHold},
 		&NodeJoined{"n1", offer.Capacity, map[string]string{"os": "linux"}, "v1", "b1"},
 		&NodeHealthChanged{"n1", muster.NodeLost, "r", true, true}, &NodeIntentSet{"n1", muster.NodeHold, "r", "w", 4, 5}, &NodeDraining{"n1", "r", "w", true},
-		&NodeTerminating{"n1", "r", true, true, "w", true, 5}, &NodeGone{"n1", "r", true}, &NodesPurged{[]muster.NodeID{"n1"}},
+		&NodeTerminating{"n1", "r", true, true, "w", true, 5}, &NodeGone{"n1", "r", true, 6}, &NodesPurged{[]muster.NodeID{"n1"}},
 		&PoolTripped{"p", "r"}, &PoolResumed{"p", "w", "r"},
 		&NodeImagesSeen{"n1", []muster.AffinityKey{"image:a"}},
 		&SharesSet{[]ShareRule{{"a*", "c", 3}}}, &NamespaceLimited{NamespaceLimits{"n", 1, 2, 3, 4, 5, 6, "w", "r"}},

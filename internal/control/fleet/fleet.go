@@ -343,7 +343,7 @@ func (f *Fleet) mend(ctx context.Context, snap *state.Snapshot, d *mend.Decision
 		b.add(&state.NodeLaunched{ID: found.Node, Instance: found.Instance})
 	}
 	for _, t := range d.Gone {
-		b.add(&state.NodeGone{ID: t.Node, Reason: t.Reason, UnlessHeld: true})
+		b.add(&state.NodeGone{ID: t.Node, Reason: t.Reason, UnlessHeld: true, IfUnchangedSince: t.UnchangedSince})
 	}
 	for _, t := range d.Drain {
 		b.add(&state.NodeDraining{ID: t.Node, Reason: t.Reason})

@@ -57,6 +57,8 @@ type Turn struct {
 	GiveUp bool
 	// LostSince, unless 0: only while the node is lost, and was not heard of since then.
 	LostSince muster.Time
+	// UnchangedSince, unless 0: only while its stage and its health have not changed after that.
+	UnchangedSince muster.Time
 	// Silent: only while its agent has not been heard after SilentSince. No fact says so: the caller asks again before it proposes.
 	Silent      bool
 	SilentSince muster.Time
@@ -142,7 +144,7 @@ func (p *planner) gone(n *state.Node, reason string) {
 		p.wakeAt(due)
 		return
 	}
-	p.out.Gone = append(p.out.Gone, Turn{Node: n.ID, Reason: reason})
+	p.out.Gone = append(p.out.Gone, Turn{Node: n.ID, Reason: reason, UnchangedSince: n.ChangedAt()})
 }
 
 // guardedUntil is until when exclusive work may run on a node of which nothing can confirm that it is gone: a host of a static pool
