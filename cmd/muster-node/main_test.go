@@ -295,6 +295,37 @@ func logOf(t *testing.T, n *node) string {
 	return string(b)
 }
 
+// F-L2: when an agent's directory has been deleted, the next agent ends what still runs before it answers anybody.
+func TestDeletedDirectory(t *testing.T) {
+	n := newNode(t)
+	n.start(nodeProgram)
+	n.send(wire.Desired{Allocs: []wire.DesiredAlloc{shell("u-0-1", "(setsid sleep 1000 &) ; sleep 1000")}})
+	n.until("u-0-1", muster.AllocRunning)
+	ran, err := initbox.Members(filepath.Join(n.dir, "sandboxes", "u-0-1"))
+	if err != nil || len(ran) < 2 {
+		t.Fatalf("members %v, %v", ran, err)
+	}
+	n.kill()
+	entries, err := os.ReadDir(n.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(n.dir, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start(nodeProgram)
+	for _, m := range ran {
+		if initbox.Living(m.Process) {
+			t.Errorf("%s %d lives", m.Role, m.Pid)
+		}
+	}
+	if r, err := n.client.Hello(t.Context()); err != nil || r.Allocs != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func TestHungAgentIsReplaced(t *testing.T) {
 	n := newNode(t)
 	n.start(nodeProgram)

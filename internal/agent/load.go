@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/journal"
 )
 
@@ -12,6 +14,9 @@ import (
 func (a *Agent) load(ctx context.Context) error {
 	ids, err := journal.MakeSandboxes(a.cfg.Dir)
 	if err != nil {
+		return err
+	}
+	if err := a.endForgotten(ctx, ids); err != nil {
 		return err
 	}
 	var living []*allocation
@@ -31,6 +36,25 @@ func (a *Agent) load(ctx context.Context) error {
 	}
 	for _, al := range living {
 		a.node.crew.spawn(func() { al.live(ctx) })
+	}
+	return nil
+}
+
+// endForgotten ends sandboxes whose directories somebody has deleted. No report names them, so the
+// server places their members again: none of them may still run by then.
+func (a *Agent) endForgotten(ctx context.Context, known []muster.AllocID) error {
+	for _, rt := range a.cfg.Runtimes {
+		s, ok := rt.(contract.Sweeper)
+		if !ok {
+			continue
+		}
+		n, err := s.EndForgotten(ctx, filepath.Join(a.cfg.Dir, journal.SandboxesName), known)
+		if n > 0 {
+			a.log.Warn("ended sandboxes whose directories have been deleted", "runtime", rt.Name(), "sandboxes", n)
+		}
+		if err != nil {
+			return fmt.Errorf("end sandboxes whose directories have been deleted: %w", err)
+		}
 	}
 	return nil
 }

@@ -35,6 +35,12 @@ type Limits struct {
 	Pids int
 }
 
+// How the names of sandboxes' cgroups begin: none can be that of a control file.
+const (
+	plainName  = "a-"
+	hashedName = "h-" // where the id cannot be a name
+)
+
 // Name is the name of a sandbox's cgroup.
 func Name(id muster.AllocID, dir string) string {
 	name := string(id)
@@ -45,10 +51,10 @@ func Name(id muster.AllocID, dir string) string {
 		return c != '-' && c != '_' && c != '.' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
 	})
 	if plain && filepath.IsLocal(name) {
-		return "a-" + name // no name can be that of a control file
+		return plainName + name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return "h-" + hex.EncodeToString(sum[:16])
+	return hashedName + hex.EncodeToString(sum[:16])
 }
 
 // Dirs are the directories of a sandbox's cgroup; they need not exist.

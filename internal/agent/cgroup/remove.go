@@ -68,6 +68,24 @@ func (g *Groups) Sweep(gone func(rest string) bool) {
 	}
 }
 
+// Names are the names of the cgroups of all sandboxes that there are, those of checks excepted.
+func (g *Groups) Names() (names []string) {
+	if g == nil {
+		return nil
+	}
+	check := Name(Check, "")
+	for _, parent := range g.parents {
+		entries, _ := os.ReadDir(parent)
+		for _, e := range entries {
+			if name := e.Name(); e.IsDir() && !strings.HasPrefix(name, check) && (strings.HasPrefix(name, plainName) || strings.HasPrefix(name, hashedName)) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // RemoveParent deletes the parent cgroup of an agent that is gone, in every
 // hierarchy, and those above it that become empty. Its sandboxes must have been removed.
 func RemoveParent(parent string) error {

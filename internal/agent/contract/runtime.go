@@ -53,6 +53,13 @@ type Isolating interface {
 	Isolation() muster.Isolation
 }
 
+// Sweeper is a Runtime that finds its sandboxes even when somebody has deleted their directories.
+type Sweeper interface {
+	// EndForgotten ends all of this agent's sandboxes that are not known, and returns how many still
+	// ran. sandboxes is the directory below which each had its own. It is called before any Start.
+	EndForgotten(ctx context.Context, sandboxes string, known []muster.AllocID) (ended int, err error)
+}
+
 // SandboxConfig is what a runtime needs to start a sandbox.
 type SandboxConfig struct {
 	ID muster.AllocID

@@ -42,6 +42,15 @@ type Member struct {
 // init, which takes in orphans; if init is dead, what is left in the command's
 // session, what carries the allocation's mark in its environment, and what descends from either.
 func Members(dir string) ([]Member, error) {
+	record, err := living(dir)
+	if record == nil {
+		return nil, err
+	}
+	return members(record), nil
+}
+
+// living is the record of the sandbox of dir; nil where there is none, and where it is of an earlier boot of the machine.
+func living(dir string) (*initwire.Record, error) {
 	record, err := Read(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -56,7 +65,7 @@ func Members(dir string) ([]Member, error) {
 	if record.Sandbox == nil || record.Sandbox.Boot != boot {
 		return nil, nil
 	}
-	return members(record), nil
+	return record, nil
 }
 
 func members(record *initwire.Record) []Member {
@@ -97,43 +106,42 @@ func members(record *initwire.Record) []Member {
 // none lives, or after a bounded time with an error that names those that do. Neither the
 // agent nor init need be alive. Safe to call at any time, and twice.
 func KillAll(ctx context.Context, dir string) error {
+	return killAll(ctx, dir, func() (*initwire.Record, error) { return living(dir) })
+}
+
+// killAll is KillAll of the sandbox whose record find returns, anew each time; nil: there is none. name is for errors.
+func killAll(ctx context.Context, name string, find func() (*initwire.Record, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
 	pause := 500 * time.Microsecond
 	for {
-		all, err := Members(dir)
-		if err != nil || len(all) == 0 {
+		record, err := find()
+		if record == nil {
 			return err
 		}
-		if record, err := Read(dir); err == nil && record.Sandbox != nil {
-			cgroup.Thaw(record.Sandbox.Cgroups)
+		all := members(record)
+		if len(all) == 0 {
+			return nil
 		}
+		cgroup.Thaw(record.Sandbox.Cgroups)
+		_, whole := cgroup.Pids(record.Sandbox.Cgroups)
 		var failed error
 		for _, m := range all {
 			sig := unix.SIGKILL
-			if m.Role == RoleInit && len(all) > 1 && !hasCgroup(dir) {
+			if m.Role == RoleInit && len(all) > 1 && !whole {
 				// Init goes first, so that it does not write down our KILL as the command's
 				// end. But without a cgroup it is also what makes the list whole: it stands still until the others are gone.
 				sig = unix.SIGSTOP
 			}
 			if err := signal(m.Process, sig); err != nil {
-				failed = fmt.Errorf("end process %d of %s: %w", m.Pid, dir, err)
+				failed = fmt.Errorf("end process %d of %s: %w", m.Pid, name, err)
 			}
 		}
 		if !wait.For(ctx, pause) {
-			return errors.Join(failed, fmt.Errorf("processes of %s do not end: %v", dir, pidsOf(all)))
+			return errors.Join(failed, fmt.Errorf("processes of %s do not end: %v", name, pidsOf(all)))
 		}
 		pause = min(pause*2, 50*time.Millisecond)
 	}
-}
-
-func hasCgroup(dir string) bool {
-	record, err := Read(dir)
-	if err != nil || record.Sandbox == nil {
-		return false
-	}
-	_, ok := cgroup.Pids(record.Sandbox.Cgroups)
-	return ok
 }
 
 func pidsOf(all []Member) (pids []int) {

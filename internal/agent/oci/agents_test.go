@@ -239,3 +239,10 @@ func checkNothingLeft(t *testing.T, r *Runtime, mark string) {
 	}
 	_ = r
 }
+
+// TestForgotten: F-L2. An agent that finds no directory of a container which still runs ends it.
+func TestForgotten(t *testing.T) {
+	for _, program := range []string{"crun", "runc"} {
+		t.Run(program, func(t *testing.T) { runtimetest.Forgotten(t, suite(t, program, testParent(t), 0)) })
+	}
+}

@@ -96,6 +96,7 @@ var (
 	_ contract.ImageRuntime = (*Runtime)(nil)
 	_ contract.Limited      = (*Runtime)(nil)
 	_ contract.Isolating    = (*Runtime)(nil)
+	_ contract.Sweeper      = (*Runtime)(nil)
 )
 
 // New makes the runtime; nothing is started or made.
@@ -422,6 +423,11 @@ func given(c *contract.Container) string {
 // Attach finds the sandbox of dir. See contract.Runtime.
 func (r *Runtime) Attach(ctx context.Context, dir string) (contract.Sandbox, error) {
 	return r.keeper.Attach(ctx, dir)
+}
+
+// EndForgotten ends sandboxes whose directories are gone. See contract.Sweeper.
+func (r *Runtime) EndForgotten(ctx context.Context, sandboxes string, known []muster.AllocID) (int, error) {
+	return initbox.EndForgotten(ctx, r.groups, sandboxes, known)
 }
 
 // Remove ends and deletes. See contract.Runtime.

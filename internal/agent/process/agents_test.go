@@ -262,3 +262,10 @@ func checkLook(t *testing.T, dir string, want runtimetest.Condition) {
 		t.Errorf("condition %q, %v, want %q", got, err, want)
 	}
 }
+
+// TestForgotten: F-L2. An agent that finds no directory of a sandbox which still runs ends it.
+func TestForgotten(t *testing.T) {
+	for name, parent := range parents(t) {
+		t.Run(name, func(t *testing.T) { runtimetest.Forgotten(t, suite(t, parent)) })
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/cgroup"
 	"github.com/musterhq/muster/internal/agent/contract"
 	"github.com/musterhq/muster/internal/agent/initbox"
@@ -43,7 +44,10 @@ type Runtime struct {
 	problems []string
 }
 
-var _ contract.Runtime = (*Runtime)(nil)
+var (
+	_ contract.Runtime = (*Runtime)(nil)
+	_ contract.Sweeper = (*Runtime)(nil)
+)
 
 // New makes the runtime; nothing is started or made.
 func New(c Config) (*Runtime, error) {
@@ -94,6 +98,11 @@ func (r *Runtime) Check(ctx context.Context) error {
 // Attach finds the sandbox of dir. See contract.Runtime.
 func (r *Runtime) Attach(ctx context.Context, dir string) (contract.Sandbox, error) {
 	return r.keeper.Attach(ctx, dir)
+}
+
+// EndForgotten ends sandboxes whose directories are gone. See contract.Sweeper.
+func (r *Runtime) EndForgotten(ctx context.Context, sandboxes string, known []muster.AllocID) (int, error) {
+	return initbox.EndForgotten(ctx, r.groups, sandboxes, known)
 }
 
 // Remove ends and deletes. See contract.Runtime.

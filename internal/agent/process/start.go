@@ -54,7 +54,7 @@ func (r *Runtime) spawn(c *contract.SandboxConfig, dirs []string, descriptors []
 	for _, fd := range descriptors {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	argv := []string{"muster-init", string(c.ID)}
+	argv := []string{initbox.InitName, string(c.ID)}
 	err = r.groups.Inside(dirs, attr.Sys, func() (int, error) {
 		defer initbox.Sleepy()()
 		defer initbox.OnCores(c.Cores)()
