@@ -24,6 +24,9 @@ type progress struct {
 	reasons bool
 	// away is set while the server does not answer, so that this is said once.
 	away bool
+	// first is when the members were first counted, and firstDone how many had ended then.
+	first     time.Time
+	firstDone int
 	// told is what was said last of the members.
 	told api.JobCounts
 	// reason is what was said last of why the job waits, without its times.
@@ -121,9 +124,10 @@ func (p *progress) showBar(job *api.Job, waiting int, why string) {
 	c := job.Counts
 	note := term.Brief(time.Since(p.began).Truncate(time.Second))
 	switch {
-	case job.Count > 1 && why != "":
-		p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note+"  "+why))
 	case job.Count > 1:
+		for _, more := range []string{p.remaining(job, time.Now()), why} {
+			note += term.SuffixIf(more != "", "  "+more)
+		}
 		p.screen.SetBar(term.ProgressBar(c.Succeeded, c.Failed, c.Running, waiting, job.Count, note))
 	case waiting > 0:
 		p.screen.SetBar("waiting " + note + term.SuffixIf(why != "", ": "+why))
@@ -132,6 +136,16 @@ func (p *progress) showBar(job *api.Job, waiting int, why string) {
 	default:
 		p.screen.SetBar("")
 	}
+}
+
+// remaining estimates when the job ends, from how many members have ended since it was first looked
+// at. What ended before may have run at another speed, on other nodes.
+func (p *progress) remaining(job *api.Job, now time.Time) string {
+	done := job.Counts.Succeeded + job.Counts.Failed
+	if p.first.IsZero() || done < p.firstDone {
+		p.first, p.firstDone = now, done
+	}
+	return term.Remaining(int64(done-p.firstDone), int64(job.Count-done), now.Sub(p.first))
 }
 
 // showLine says on a line what has changed since the last one.

@@ -20,7 +20,7 @@ import (
 func eventsCommand(a *cli.App) *cobra.Command {
 	var follow bool
 	var after, job, node string
-	c := a.ClientCommand("events", "Show events", `Prints the recorded events, oldest first. With -f it continues with new ones, across restarts of the server. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
+	c := a.ClientCommand("events", "Show events", `Prints the recorded events, oldest first. With -f it continues with new ones, across restarts of the server. On a terminal lines are cut to its width. With --json each is a line of JSON.`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
 		q := client.EventQuery{After: after, Once: !follow, Namespace: muster.Namespace(a.Namespace), Node: muster.NodeID(node)}
 		if job != "" {
 			// A job may be named with its namespace, as everywhere.
@@ -53,6 +53,11 @@ func eventsCommand(a *cli.App) *cobra.Command {
 // be closed.
 func printEvents(ctx context.Context, a *cli.App, cl *client.Client, q client.EventQuery, follow bool) error {
 	lines := term.JSONEncoder(a.Stdout)
+	// A terminal is narrow, and nobody reads milliseconds there. Its width may change meanwhile.
+	when := "2006-01-02 15:04:05.000"
+	if term.Width(a.Stdout) > 0 {
+		when = "01-02 15:04:05"
+	}
 	// Nothing at all may be because a name is wrong.
 	printed := false
 	for ev, err := range cl.Events(ctx, q) {
@@ -68,7 +73,8 @@ func printEvents(ctx context.Context, a *cli.App, cl *client.Client, q client.Ev
 		case a.JSON:
 			err = lines.Encode(ev)
 		default:
-			_, err = fmt.Fprintf(a.Stdout, "%s  %-16s  %s\n", ev.Time.Local().Format("2006-01-02 15:04:05.000"), term.OneLine(ev.Type), term.OneLine(ev.Text))
+			line := fmt.Sprintf("%s  %-16s  %s", ev.Time.Local().Format(when), term.OneLine(ev.Type), term.OneLine(ev.Text))
+			_, err = fmt.Fprintln(a.Stdout, term.Cut(line, term.Width(a.Stdout)))
 		}
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -118,6 +119,24 @@ func (s *Screen) drawLocked() {
 	s.drawn = true
 }
 
+// Remaining estimates how long the rest takes, from how long a part of it took; "" before there is
+// something to estimate from.
+func Remaining(part, rest int64, took time.Duration) string {
+	if part <= 0 || rest <= 0 || took < 2*time.Second {
+		return ""
+	}
+	left := time.Duration(float64(took) / float64(part) * float64(rest))
+	return "ETA " + Brief(max(left, time.Second).Truncate(time.Second))
+}
+
+// Percent is how much of all is done. It is 100 only at the end.
+func Percent(done, all int64) string {
+	if all <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d%%", int64(float64(done)/float64(all)*100))
+}
+
 // ProgressBar draws how far a job is: members that are done of all, then how many run, wait and
 // failed. The note stands behind it.
 func ProgressBar(done, failed, running, waiting, count int, note string) string {
@@ -126,7 +145,7 @@ func ProgressBar(done, failed, running, waiting, count int, note string) string 
 	if count > 0 {
 		filled = min(width, width*(done+failed)/count)
 	}
-	s := fmt.Sprintf("[%s%s] %d/%d", strings.Repeat("#", filled), strings.Repeat("-", width-filled), done+failed, count)
+	s := fmt.Sprintf("[%s%s] %s %d/%d", strings.Repeat("#", filled), strings.Repeat("-", width-filled), Percent(int64(done+failed), int64(count)), done+failed, count)
 	for _, part := range []struct {
 		n    int
 		what string

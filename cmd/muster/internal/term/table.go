@@ -6,10 +6,10 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"charm.land/lipgloss/v2"
-	"charm.land/lipgloss/v2/table"
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 )
@@ -21,49 +21,78 @@ func IsTerminal(w io.Writer) bool {
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// maxStyled is how many rows are laid out with style. A longer table is for a program anyway, and
-// to lay it out takes time that grows faster than its rows.
-const maxStyled = 1000
+// Width is how many columns the terminal has that is written to; 0 if it is none, or if it is not
+// known. What is not on a terminal is read by programs and never cut.
+func Width(w io.Writer) int {
+	f, is := w.(*os.File)
+	if !is || !IsTerminal(w) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
+}
 
-// WriteTable prints rows under headers: with style on a terminal, else in plain columns. The cells
-// may hold text from elsewhere: each is made one line that holds no escape sequence. It changes the
-// rows that it is given.
+// Cut shortens a text to so many columns of a terminal, and says so with an ellipsis. 0 columns are
+// no limit.
+func Cut(text string, columns int) string {
+	if columns <= 0 {
+		return text
+	}
+	return ansi.Truncate(text, columns, "…")
+}
+
+// WriteTable prints rows under headers: with style on a terminal, and there cut to its width, else
+// in plain columns. The cells may hold text from elsewhere: each is made one line that holds no
+// escape sequence. It changes the rows that it is given.
 func WriteTable(w io.Writer, headers []string, rows [][]string) {
 	for _, r := range rows {
 		for i := range r {
 			r[i] = OneLine(r[i])
 		}
 	}
-	if !IsTerminal(w) || len(rows) > maxStyled {
+	if !IsTerminal(w) {
 		WritePlainTable(w, headers, rows)
 		return
 	}
-	if f, ok := w.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			cutToWidth(headers, rows, width)
-		}
-	}
 	right := numeric(rows, len(headers))
-	header, cell := lipgloss.NewStyle().Bold(true).PaddingRight(2), lipgloss.NewStyle().PaddingRight(2)
-	// There are no borders: what is in a table is copied and searched.
-	t := table.New().Border(lipgloss.HiddenBorder()).
-		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
-		Headers(headers...).Rows(rows...).Wrap(false).
-		StyleFunc(func(row, col int) lipgloss.Style {
-			style := header
-			if row != table.HeaderRow {
-				style = cell.Foreground(colour(rows[row][col]))
-			}
-			if right[col] {
-				style = style.Align(lipgloss.Right)
-			}
-			return style
-		})
-	_, _ = lipgloss.Fprintln(w, t.String())
+	shown, widths := fit(headers, rows, right, Width(w))
+	bold := lipgloss.NewStyle().Bold(true)
+	var b strings.Builder
+	b.WriteString(tableLine(headers, shown, widths, right, func(string) lipgloss.Style { return bold }))
+	for _, r := range rows {
+		b.WriteString(tableLine(r, shown, widths, right, func(cell string) lipgloss.Style { return lipgloss.NewStyle().Foreground(colour(cell)) }))
+	}
+	_, _ = lipgloss.Fprint(w, b.String())
 }
 
-// number is a cell that people compare by its last digit: 12, 0.5, 3/8, 40%.
-var number = regexp.MustCompile(`^[0-9][0-9.,]*(/[0-9]+)?%?$`)
+// tableLine lays out one row: the cells of the columns that are shown, as wide as these are. There
+// are no borders, because what is in a table is copied and searched, and no spaces at the end,
+// because they would wrap.
+func tableLine(cells []string, shown, widths []int, right []bool, style func(cell string) lipgloss.Style) string {
+	line := ""
+	for n, col := range shown {
+		text := Cut(cells[col], widths[col])
+		space := strings.Repeat(" ", widths[col]-lipgloss.Width(text))
+		if n > 0 {
+			line += "  "
+		}
+		if text != "" {
+			text = style(cells[col]).Render(text)
+		}
+		if right[col] {
+			line += space + text
+		} else {
+			line += text + space
+		}
+	}
+	return strings.TrimRight(line, " ") + "\n"
+}
+
+// number is a cell that people compare by its last digit: 12, 0.5, 3/8, 40%, 1.5GiB/8GiB.
+var number = regexp.MustCompile(`^[0-9][0-9.,]*([KMGTPE]i?B|B)?(/[0-9][0-9.,]*([KMGTPE]i?B|B)?)?%?$`)
 
 // numeric says which columns have only numbers, with a dash for none.
 func numeric(rows [][]string, columns int) []bool {
@@ -81,44 +110,57 @@ func numeric(rows [][]string, columns int) []bool {
 	return right
 }
 
-// minCut is how much of the last column is left at least, in columns of the terminal.
-const minCut = 12
+// minCut is how much is left of a column that is cut, in columns of the terminal.
+const minCut = 8
 
-// cutToWidth shortens the last column, which has the longest text in every table, so that a row is
-// one line of the terminal. What is cut is in the answer of --json and of the show commands.
-func cutToWidth(headers []string, rows [][]string, width int) {
-	last := len(headers) - 1
-	used := 0
-	for col := range last {
-		widest := lipgloss.Width(headers[col])
+// fit chooses which columns are shown and how wide each is, so that a row is one line of the
+// terminal. If it has to, it leaves out columns that are empty, and then cuts the widest texts. The
+// first column and numbers are never cut: names are copied, and a part of a number is another one.
+// What is cut is in the answer of --json and of the show commands. A width of 0 is no limit.
+func fit(headers []string, rows [][]string, numeric []bool, width int) (shown, widths []int) {
+	widths = make([]int, len(headers))
+	total := -2
+	for col, h := range headers {
+		shown, widths[col] = append(shown, col), lipgloss.Width(h)
 		for _, r := range rows {
-			widest = max(widest, lipgloss.Width(r[col]))
+			widths[col] = max(widths[col], lipgloss.Width(r[col]))
 		}
-		used += widest + 2
+		total += widths[col] + 2
 	}
-	left := max(width-used, minCut)
-	for _, r := range rows {
-		r[last] = ansi.Truncate(r[last], left, "…")
+	if width <= 0 {
+		return shown, widths
 	}
+	for n := len(shown) - 1; n > 0 && total > width; n-- {
+		col := shown[n]
+		if !slices.ContainsFunc(rows, func(r []string) bool { return r[col] != "" && r[col] != "-" }) {
+			shown, total = slices.Delete(shown, n, n+1), total-widths[col]-2
+		}
+	}
+	for total > width {
+		widest := -1
+		for _, col := range shown[1:] {
+			if !numeric[col] && widths[col] > minCut && (widest < 0 || widths[col] >= widths[widest]) {
+				widest = col
+			}
+		}
+		if widest < 0 {
+			break // a terminal that narrow wraps
+		}
+		widths[widest]--
+		total--
+	}
+	return shown, widths
 }
 
 // WritePlainTable prints columns with two spaces between them and nothing at the ends of lines, so
 // that a program can split them. Widths are those that a terminal shows, which are not counts of
 // bytes. The cells are printed as they are: the caller has cleaned them.
 func WritePlainTable(w io.Writer, headers []string, rows [][]string) {
-	widths := make([]int, len(headers))
-	for _, r := range append([][]string{headers}, rows...) {
-		for i, c := range r {
-			widths[i] = max(widths[i], lipgloss.Width(c))
-		}
-	}
+	left := make([]bool, len(headers))
+	shown, widths := fit(headers, rows, left, 0)
 	var b strings.Builder
 	for _, r := range append([][]string{headers}, rows...) {
-		line := ""
-		for i, c := range r {
-			line += c + strings.Repeat(" ", widths[i]-lipgloss.Width(c)+2)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(tableLine(r, shown, widths, left, func(string) lipgloss.Style { return lipgloss.NewStyle() }))
 	}
 	_, _ = io.WriteString(w, b.String())
 }

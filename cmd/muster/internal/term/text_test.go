@@ -43,3 +43,22 @@ func TestBriefAndClean(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestAgesAreInWholeSeconds(t *testing.T) {
+	now := time.Now()
+	for d, want := range map[time.Duration]string{114 * time.Millisecond: "<1s", 4200 * time.Millisecond: "4s", 90 * time.Second: "1m30s", -time.Second: "<1s"} {
+		at := now.Add(-d)
+		if got := Ago(&at, now); got != want {
+			t.Errorf("%s: %s", d, got)
+		}
+	}
+}
+
+func TestProgressBar(t *testing.T) {
+	if got, want := ProgressBar(1770, 2, 10, 8218, 10000, "41s"), "[####--------------------] 17% 1772/10000, 10 running, 8218 waiting, 2 failed  41s"; got != want {
+		t.Errorf("%q", got)
+	}
+	if got, want := ProgressBar(9999, 0, 1, 0, 10000, ""), "[#######################-] 99% 9999/10000, 1 running"; got != want {
+		t.Errorf("%q", got)
+	}
+}
