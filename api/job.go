@@ -236,9 +236,11 @@ type Job struct {
 	Priority  int        `json:"priority"`
 	Count     int        `json:"count"`
 	Stage     string     `json:"stage" enum:"live,stopping,ended"`
+	Status    string     `json:"status" enum:"waiting,running,stopping,succeeded,failed,stopped" doc:"Stage, outcome and counts in one word. A live job is running if a member runs, or if some have ended and more are placed."`
 	Outcome   string     `json:"outcome,omitempty" enum:"succeeded,failed,stopped"`
 	Reason    string     `json:"reason,omitempty" doc:"Why it ended, or why it waits."`
-	Waits     string     `json:"waits,omitempty" doc:"Why members wait, what is done about it, and why members whose command has ended are still running; in single-job answers."`
+	Waits     string     `json:"waits,omitempty" doc:"Why members wait, what is done about it, and why members whose command has ended are still running; in single-job answers, and of waiting jobs in lists with waits=true."`
+	Command   []string   `json:"command,omitempty" doc:"The beginning of its command, about 200 bytes; in lists."`
 	Counts    JobCounts  `json:"counts"`
 	Submitted time.Time  `json:"submitted"`
 	Ended     *time.Time `json:"ended,omitempty"`
@@ -250,7 +252,29 @@ type Job struct {
 type JobList struct {
 	Jobs  []Job  `json:"jobs"`
 	Next  string `json:"next,omitempty" doc:"Pass it as after= for the next page; empty on the last page."`
+	More  int    `json:"more,omitempty" doc:"How many more jobs follow this page; with sort=newest only."`
 	Index uint64 `json:"index" doc:"Log index of this view."`
+}
+
+// JobStatuses are all that JobStatus may return.
+func JobStatuses() []string {
+	return []string{"waiting", "running", "stopping", "succeeded", "failed", "stopped"}
+}
+
+// JobStatus is how a job stands, in one word: its outcome if it has ended, and of a live job
+// whether any member runs.
+func JobStatus(j *Job) string {
+	if j.Stage == "ended" && j.Outcome != "" {
+		return j.Outcome
+	}
+	if j.Stage != "live" {
+		return j.Stage
+	}
+	// Between two short members of an array none may run for a moment, and the job still does.
+	if j.Counts.Running > 0 || j.Counts.Placed > 0 && j.Counts.Succeeded+j.Counts.Failed > 0 {
+		return "running"
+	}
+	return "waiting"
 }
 
 // Alloc is an allocation as the API shows it.

@@ -102,13 +102,22 @@ func (c JobAPI) resubmit(ctx context.Context, path string, body any) (*api.JobSu
 type JobQuery struct {
 	Namespace muster.Namespace
 	Stage     muster.JobStage
+	Status    string // one of api.JobStatuses
+	Newest    bool   // by submission, the newest first; else by namespace and name
+	Waits     bool   // also why waiting jobs wait
 	After     string // Next of the page before
 	Limit     int    // of a page; 0 is the server's choice
 }
 
 // Jobs is a page of jobs.
 func (c JobAPI) Jobs(ctx context.Context, q JobQuery) (*api.JobList, error) {
-	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "after", q.After, "limit", positive(q.Limit))
+	v := values("namespace", string(q.Namespace), "stage", string(q.Stage), "status", q.Status, "after", q.After, "limit", positive(q.Limit))
+	if q.Newest {
+		v.Set("sort", "newest")
+	}
+	if q.Waits {
+		v.Set("waits", "true")
+	}
 	return fetch[api.JobList](ctx, c.caller, request{method: http.MethodGet, path: "/v1/jobs", query: v})
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/place"
 	"github.com/musterhq/muster/internal/state"
 )
@@ -21,6 +22,22 @@ func (e *Explainer) Waits(j *state.Job) string {
 		return stored
 	}
 	return why
+}
+
+// nodesPerList bounds how many nodes an explained list looks at. It is about 60 ms of work.
+const nodesPerList = 200_000
+
+// WaitsInList fills in Waits of the jobs of a list that wait. shown are the rows as they will be
+// shown, in the same order. A list may have a thousand of them, and each is compared to every node:
+// only the first ones are explained.
+func (e *Explainer) WaitsInList(rows []*state.Job, shown []api.Job) {
+	left := min(max(nodesPerList/(e.Snapshot.LiveNodeCount()+1), 10), 200)
+	for i, j := range rows {
+		if left > 0 && shown[i].Status == "waiting" {
+			shown[i].Waits = e.Waits(j)
+			left--
+		}
+	}
 }
 
 // unstored says that the command of some members has ended and that their declared outputs cannot

@@ -2,10 +2,13 @@ package explain
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/decide/fit/fittest"
 	"github.com/musterhq/muster/internal/decide/size"
+	"github.com/musterhq/muster/internal/present"
 )
 
 // The line names the first of: the job is parked, its members back off, the scheduler is paused, no node fits.
@@ -50,5 +53,34 @@ func TestTrouble(t *testing.T) {
 		if got := Trouble("destroy", times, 60e6, errors.New("no right")); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// A list explains those that wait wholly, and not more than a server can at once.
+func TestWaitsInList(t *testing.T) {
+	c := fittest.Read(t, "node n1 cpu=2 memory=4GiB\njob a cpu=1\nplace a 0 n1\nrun a 0\njob b cpu=9\njob c cpu=1\nstop c\n")
+	for i := range 250 {
+		c.Do(fmt.Sprintf("job w%d cpu=9", i))
+	}
+	page, err := present.Jobs(c.Snapshot(), present.JobSelection{Limit: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []api.Job
+	for _, j := range page.Rows {
+		shown = append(shown, present.Job(j))
+	}
+	(&Explainer{Snapshot: c.Snapshot(), Now: c.Now(), Loops: &loops{}}).WaitsInList(page.Rows, shown)
+	explained := 0
+	for _, j := range shown {
+		if j.Waits != "" {
+			explained++
+		}
+		if j.Name == "b" && j.Waits != "1 node considered: 1 short of cpu (9 asked, at most 1 free)" || (j.Name == "a" || j.Name == "c") && j.Waits != "" {
+			t.Errorf("%s: %q", j.Name, j.Waits)
+		}
+	}
+	if explained != 200 {
+		t.Errorf("%d are explained", explained)
 	}
 }

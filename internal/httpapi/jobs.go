@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -38,7 +37,7 @@ func (a jobHandlers) routes() {
 	jsonBody[api.JobSubmission](a.API, &validate, true)
 	register(a.API, validate, a.validateJob)
 
-	register(a.API, operation(http.MethodGet, "/v1/jobs", "list-jobs", tagJobs, "List jobs", "By namespace and name."), a.listJobs)
+	register(a.API, operation(http.MethodGet, "/v1/jobs", "list-jobs", tagJobs, "List jobs", "By namespace and name, or the newest first."), a.listJobs)
 
 	one := operation(http.MethodGet, "/v1/jobs/{namespace}/{name}", "get-job", tagJobs, "Show a job", "With its spec.")
 	one.Errors = append(one.Errors, http.StatusNotFound)
@@ -141,6 +140,9 @@ func (a jobHandlers) validateJob(ctx context.Context, in *validateIn) (*validate
 type listJobsIn struct {
 	Namespace string `query:"namespace" maxLength:"200" doc:"Only this namespace. Default: all."`
 	Stage     string `query:"stage" enum:"live,stopping,ended" doc:"Only in this stage. Default: all."`
+	Status    string `query:"status" enum:"waiting,running,stopping,succeeded,failed,stopped" doc:"Only with this status. Default: all."`
+	Sort      string `query:"sort" enum:"name,newest" default:"name" doc:"name: by namespace and name. newest: by submission, the newest first."`
+	Waits     bool   `query:"waits" doc:"Also say of the first waiting jobs why they wait: 200, or fewer if there are thousands of nodes."`
 	Page
 }
 
@@ -152,35 +154,20 @@ func (a jobHandlers) listJobs(_ context.Context, in *listJobsIn) (*jobListOut, e
 			return nil, err
 		}
 	}
-	var after muster.JobKey
-	if in.After != "" {
-		ns, name, ok := strings.Cut(in.After, "/")
-		if !ok || muster.CheckName(ns) != nil || muster.CheckName(name) != nil {
-			return nil, problem.Invalid("query.after", "is %q; pass next of the page before, as namespace/name", problem.Clip(in.After))
-		}
-		after = muster.JobKey{Namespace: muster.Namespace(ns), Name: name}
-	}
-	ns := muster.Namespace(in.Namespace)
-	if ns != "" && after.Namespace < ns {
-		after = muster.JobKey{Namespace: ns} // the first of it has a longer name
-	}
 	snap := a.cfg.State.Latest()
-	out := &jobListOut{api.JobList{Jobs: []api.Job{}, Index: snap.Index()}}
-	var last muster.JobKey
-	snap.Jobs(after, func(j *state.Job) bool {
-		switch {
-		case ns != "" && j.Key.Namespace != ns:
-			return j.Key.Namespace < ns
-		case in.Stage != "" && string(j.Stage) != in.Stage, j.Env != nil:
-			return true
-		case len(out.Body.Jobs) == in.Limit:
-			out.Body.Next = string(last.Namespace) + "/" + last.Name
-			return false
-		}
-		out.Body.Jobs = append(out.Body.Jobs, present.Job(j))
-		last = j.Key
-		return true
+	page, err := present.Jobs(snap, present.JobSelection{
+		Namespace: muster.Namespace(in.Namespace), Stage: muster.JobStage(in.Stage), Status: in.Status, Newest: in.Sort == "newest", After: in.After, Limit: in.Limit,
 	})
+	if err != nil {
+		return nil, problem.Invalid("query.after", "is %q; %v", problem.Clip(in.After), err)
+	}
+	out := &jobListOut{api.JobList{Jobs: []api.Job{}, Next: page.Next, More: page.Left, Index: snap.Index()}}
+	for _, j := range page.Rows {
+		out.Body.Jobs = append(out.Body.Jobs, present.JobInList(j))
+	}
+	if in.Waits {
+		a.explainer(snap).WaitsInList(page.Rows, out.Body.Jobs)
+	}
 	return out, nil
 }
 

@@ -108,8 +108,21 @@ func TestListJobs(t *testing.T) {
 	if got := slices.Concat(pages(b, "/v1/jobs?limit=2&stage=live&namespace=a", jobPage)...); len(got) != 4 {
 		t.Errorf("live: %q", got)
 	}
-	if j := get[api.JobList](b, "/v1/jobs").Jobs[0]; j.Spec != nil {
-		t.Error("a list carries specs")
+	if got := slices.Concat(pages(b, "/v1/jobs?limit=2&status=stopped", jobPage)...); !slices.Equal(got, []string{"a/j3"}) {
+		t.Errorf("stopped: %q", got)
+	}
+	if l := get[api.JobList](b, "/v1/jobs?sort=newest&limit=4"); len(l.Jobs) != 4 || l.More != 11 {
+		t.Errorf("%d jobs, %d more", len(l.Jobs), l.More)
+	}
+	if got := slices.Concat(pages(b, "/v1/jobs?sort=newest&limit=4", jobPage)...); len(got) != 15 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 15 {
+		t.Errorf("newest: %q", got)
+	}
+	j := get[api.JobList](b, "/v1/jobs?waits=true").Jobs[0]
+	if j.Spec != nil || len(j.Command) == 0 {
+		t.Errorf("a list has no specs, and the command: %+v", j)
+	}
+	if j.Status != "waiting" || j.Waits == "" {
+		t.Errorf("waits for nothing: %+v", j)
 	}
 }
 
@@ -125,6 +138,10 @@ func TestListParameters(t *testing.T) {
 		"/v1/jobs?after=x":                               "query.after",
 		"/v1/jobs?after=a%2FB":                           "query.after",
 		"/v1/jobs?stag=live":                             "query.stag",
+		"/v1/jobs?status=ended":                          "query.status",
+		"/v1/jobs?sort=oldest":                           "query.sort",
+		"/v1/jobs?sort=newest&after=a%2Fb":               "query.after",
+		"/v1/jobs?waits=perhaps":                         "query.waits",
 		"/v1/jobs?limit=1&limit=2":                       "query.limit",
 		"/v1/nodes?stage=x":                              "query.stage",
 		"/v1/allocations?live=perhaps":                   "query.live",

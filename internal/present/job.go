@@ -27,7 +27,7 @@ func Job(j *state.Job) api.Job {
 			count, gone = count-gone, 0
 		}
 	}
-	return api.Job{
+	out := api.Job{
 		Namespace: string(j.Key.Namespace), Name: j.Key.Name, UID: string(j.UID), Version: j.Version,
 		Type: j.Run.Spec.Type, Priority: j.Priority(), Count: count,
 		Stage: string(j.Stage), Outcome: string(jobOutcome(j)), Reason: reason,
@@ -37,6 +37,8 @@ func Job(j *state.Job) api.Job {
 		},
 		Submitted: j.Submitted.Std(), Ended: Time(j.Ended),
 	}
+	out.Status = api.JobStatus(&out)
+	return out
 }
 
 // jobOutcome is the outcome of a job that has ended. The row of a stopping job has one as well, but

@@ -35,23 +35,6 @@ func JobKeyOf(namespace, name string) muster.JobKey {
 	return muster.JobKey{Namespace: muster.Namespace(namespace), Name: name}
 }
 
-// JobStatus is how a job stands, in one word: its outcome if it has ended, and of a job that lives
-// whether any member runs.
-func JobStatus(j *api.Job) string {
-	if j.Stage == string(muster.JobEnded) && j.Outcome != "" {
-		return j.Outcome
-	}
-	// Between two short members of an array none may be running for a moment, and the job still is.
-	started := j.Counts.Running > 0 || j.Counts.Placed > 0 && j.Counts.Succeeded+j.Counts.Failed > 0
-	if j.Stage == string(muster.JobLive) && started {
-		return "running"
-	}
-	if j.Stage == string(muster.JobLive) {
-		return "waiting"
-	}
-	return j.Stage
-}
-
 // AllocStatus is an allocation's status for people. Of one whose node cannot be reached the last
 // known status is no answer: nobody knows.
 func AllocStatus(al *api.Alloc) string {

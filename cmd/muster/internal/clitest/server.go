@@ -118,7 +118,8 @@ func New(t *testing.T, commands func(*cli.App) *cobra.Command) *Server {
 func (s *Server) jobs(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/jobs", func(w http.ResponseWriter, r *http.Request) {
 		l := api.JobList{Jobs: []api.Job{}, Index: s.Index}
-		if s.Job != nil {
+		status := r.URL.Query().Get("status")
+		if s.Job != nil && (status == "" || status == api.JobStatus(s.Job)) {
 			l.Jobs = append(l.Jobs, *s.Job)
 		}
 		s.answer(w, 200, l)

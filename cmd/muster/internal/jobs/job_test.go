@@ -76,7 +76,7 @@ func TestLogsOfWhatHasNotStarted(t *testing.T) {
 
 func TestJobListShowStop(t *testing.T) {
 	s := withMixedJob(t)
-	s.Muster(nil, "job", "list").Check(t, 0, "JOB  STATUS   SUCCEEDED  RUNNING  FAILED  AGE  REASON\nweb  running  0/3        1        0       3m\n", "")
+	s.Muster(nil, "job", "list").Check(t, 0, "JOB  STATUS   DONE  RUN  FAIL  AGE  COMMAND  REASON\nweb  running  0/3   1    0     3m   -\n", "")
 	r := s.Muster(nil, "job", "show", "web")
 	want := `Job        web
 Status     running

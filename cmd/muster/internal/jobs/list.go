@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,9 +17,6 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// jobStatuses are the values of --status: those that the column shows.
-var jobStatuses = []string{"waiting", "running", "stopping", "succeeded", "failed", "stopped"}
-
 // listFlags say which jobs are listed.
 type listFlags struct {
 	stage  string
@@ -26,12 +24,16 @@ type listFlags struct {
 	limit  int
 }
 
-// jobListCommand makes muster job list. It reads all pages before it prints: the columns are as
-// wide as their longest cell, and the newest jobs may be on any page.
+// explainedPage is how many jobs a page has if the server also says why jobs wait: at most so many
+// are explained on one page.
+const explainedPage = 200
+
+// jobListCommand makes muster job list. It reads all pages that it shows before it prints: the
+// columns are as wide as their longest cell.
 func jobListCommand(a *cli.App) *cobra.Command {
 	l := &listFlags{}
 	var c *cobra.Command
-	c = a.ClientCommand("list", "List jobs", `Lists the newest jobs first, of all namespaces unless --namespace names one. On a terminal it shows the newest 50 unless --limit is given; otherwise all.
+	c = a.ClientCommand("list", "List jobs", `Lists the newest jobs first, of all namespaces unless --namespace names one. On a terminal it shows the newest 50 unless --limit is given; otherwise all. DONE counts the members that succeeded. REASON says why a job waits or why it ended. On a terminal long cells are cut; muster job show and --json have them whole.
 
   muster job list --status failed
   muster job list --limit 0 --json`, cobra.NoArgs, func(ctx context.Context, cl *client.Client, _ []string) error {
@@ -45,33 +47,29 @@ func jobListCommand(a *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		found := len(list.Jobs)
-		if l.limit > 0 {
-			list.Jobs = list.Jobs[:min(l.limit, found)]
-		}
 		if a.JSON {
 			return a.PrintJSON(list)
 		}
-		if found == 0 {
+		if len(list.Jobs) == 0 {
 			fmt.Fprintln(a.Stderr, l.none())
 			return nil
 		}
 		printJobs(a, list.Jobs)
-		if more := found - len(list.Jobs); more > 0 {
-			fmt.Fprintf(a.Stderr, "muster: %s not shown; --limit 0 shows all\n", muster.Counted(more, "older job"))
+		if list.More > 0 {
+			fmt.Fprintf(a.Stderr, "muster: %s not shown; --limit 0 shows all\n", muster.Counted(list.More, "older job"))
 		}
 		return nil
 	})
 	c.Flags().StringVar(&l.stage, "stage", "", "only jobs in this stage: live, stopping or ended")
-	c.Flags().StringVar(&l.status, "status", "", "only jobs with this status: "+strings.Join(jobStatuses, ", "))
+	c.Flags().StringVar(&l.status, "status", "", "only jobs with this status: "+strings.Join(api.JobStatuses(), ", "))
 	c.Flags().IntVar(&l.limit, "limit", 0, "most jobs to show; 0: all (default 50 on a terminal)")
 	a.NamespaceFlag(c, "only this namespace")
 	return c
 }
 
 func (l *listFlags) check() error {
-	if l.status != "" && !slices.Contains(jobStatuses, l.status) {
-		return cli.Usage(fmt.Errorf("--status is %q; it is one of %s", l.status, strings.Join(jobStatuses, ", ")))
+	if all := api.JobStatuses(); l.status != "" && !slices.Contains(all, l.status) {
+		return cli.Usage(fmt.Errorf("--status is %q; it is one of %s", l.status, strings.Join(all, ", ")))
 	}
 	if l.limit < 0 {
 		return cli.Usage(fmt.Errorf("--limit is %d; 0 shows all", l.limit))
@@ -90,23 +88,24 @@ func (l *listFlags) none() string {
 	return "muster: no jobs; `muster run -- COMMAND` makes one"
 }
 
-// read reads all pages, and returns the jobs that the flags choose, the newest first.
+// read reads the jobs that the flags choose, the newest first. The server sorts if there is a
+// limit. Without one all are read in the order that costs it least, and sorted here. The pages are
+// of slightly different moments: the index is that of the last one.
 func (l *listFlags) read(ctx context.Context, a *cli.App, cl *client.Client) (*api.JobList, error) {
 	list := &api.JobList{Jobs: []api.Job{}}
-	q := client.JobQuery{Namespace: muster.Namespace(a.Namespace), Stage: muster.JobStage(l.stage), Limit: client.MaxPage}
+	q := client.JobQuery{
+		Namespace: muster.Namespace(a.Namespace), Stage: muster.JobStage(l.stage), Status: l.status, Newest: l.limit > 0, Waits: true, Limit: explainedPage,
+	}
 	for {
+		if l.limit > 0 {
+			q.Limit = min(explainedPage, l.limit-len(list.Jobs))
+		}
 		page, err := cl.Jobs(ctx, q)
 		if err != nil {
 			return nil, err
 		}
-		for i := range page.Jobs {
-			if l.status == "" || cli.JobStatus(&page.Jobs[i]) == l.status {
-				list.Jobs = append(list.Jobs, page.Jobs[i])
-			}
-		}
-		// The pages are of slightly different moments. The index is that of the last one.
-		list.Index = page.Index
-		if q.After = page.Next; page.Next == "" {
+		list.Jobs, list.Index, list.More, list.Next = append(list.Jobs, page.Jobs...), page.Index, page.More, page.Next
+		if q.After = page.Next; page.Next == "" || len(list.Jobs) == l.limit {
 			break
 		}
 	}
@@ -122,9 +121,10 @@ func printJobs(a *cli.App, jobs []api.Job) {
 	for i := range jobs {
 		j := &jobs[i]
 		rows = append(rows, []string{
-			cli.JobKeyOf(j.Namespace, j.Name).String(), cli.JobStatus(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
-			fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), term.Ago(&j.Submitted, now), j.Reason,
+			cli.JobKeyOf(j.Namespace, j.Name).String(), api.JobStatus(j), fmt.Sprintf("%d/%d", j.Counts.Succeeded, j.Count),
+			fmt.Sprint(j.Counts.Running + j.Counts.Placed), fmt.Sprint(j.Counts.Failed), term.Ago(&j.Submitted, now),
+			term.OrDash(term.ShellWords(j.Command)), cmp.Or(j.Reason, j.Waits),
 		})
 	}
-	a.PrintTable([]string{"JOB", "STATUS", "SUCCEEDED", "RUNNING", "FAILED", "AGE", "REASON"}, rows)
+	a.PrintTable([]string{"JOB", "STATUS", "DONE", "RUN", "FAIL", "AGE", "COMMAND", "REASON"}, rows)
 }

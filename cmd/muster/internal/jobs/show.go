@@ -96,7 +96,7 @@ func printJob(a *cli.App, j *api.Job, members []shownMember) {
 	c := j.Counts
 	a.PrintFields(
 		"Job", cli.JobKeyOf(j.Namespace, j.Name).String(),
-		"Status", cli.JobStatus(j),
+		"Status", api.JobStatus(j),
 		"Reason", j.Reason, "Waits", j.Waits,
 		"Version", fmt.Sprint(j.Version),
 		"Rollout", rolloutText(j.Rollout),
@@ -153,6 +153,10 @@ func printMembers(a *cli.App, shown []shownMember, count int) {
 				}
 				took = term.Brief(end.Sub(*al.Started))
 			}
+		}
+		// Why an earlier attempt ended is no reason of one that runs.
+		if status == string(muster.AllocRunning) && m.Newest.NodeProblem == "" {
+			reason = ""
 		}
 		// A member that failed and is tried again looks like one that failed.
 		if m.RetryAt != nil && m.RetryAt.After(now) {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster"
+	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 )
 
@@ -28,7 +29,7 @@ does not wait for that: see `+"`muster job show NAME`"+`.`, cobra.ExactArgs(1), 
 			return a.PrintJSON(job)
 		}
 		if job.Stage == string(muster.JobEnded) {
-			fmt.Fprintf(a.Stdout, "job %s has ended: %s\n", key, cli.JobStatus(job))
+			fmt.Fprintf(a.Stdout, "job %s has ended: %s\n", key, api.JobStatus(job))
 			return nil
 		}
 		fmt.Fprintf(a.Stdout, "job %s is stopping\n", key)

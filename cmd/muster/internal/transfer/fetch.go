@@ -108,7 +108,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:
 		return cli.Failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
 	}
-	return cli.Failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, cli.JobStatus(job)))
+	return cli.Failure(fmt.Errorf("job %s has no outputs to fetch: they are kept when a member has succeeded, and it is %s", f.key, api.JobStatus(job)))
 }
 
 // member brings the outputs of one member. Each is unpacked below its own path only: two outputs
