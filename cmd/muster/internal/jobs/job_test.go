@@ -112,6 +112,38 @@ MEMBER  STATUS     ATTEMPT  NODE  EXIT  RAN +REASON
 	s.Muster(nil, "job", "list", "--json").Check(t, 0, fmt.Sprintf("{\n  \"jobs\": [],\n  \"index\": %d\n}\n", s.Index), "")
 }
 
+// Of a job with more members than are shown, what failed and what runs is not hidden behind others.
+func TestFailedAndRunningMembersAreShownFirst(t *testing.T) {
+	s := withMixedJob(t)
+	rows := func(args ...string) string {
+		t.Helper()
+		r := s.Muster(nil, append([]string{"job", "show", "web"}, args...)...)
+		_, table, _ := strings.Cut(r.Stdout, "REASON\n")
+		var out []string
+		for line := range strings.Lines(table) {
+			if f := strings.Fields(line); f[0] != "…" {
+				out = append(out, f[0]+" "+f[1])
+			}
+		}
+		if r.Code != 0 {
+			t.Error(r)
+		}
+		return strings.Join(out, ", ") + r.Stderr
+	}
+	for _, test := range []struct{ args, want string }{
+		{"", "0 succeeded, 1 failed, 2 running"}, {"--members 3", "0 succeeded, 1 failed, 2 running"}, {"--members 0", "0 succeeded, 1 failed, 2 running"},
+		{"--members 2", "1 failed, 2 running"}, {"--members 1", "1 failed"},
+		{"--status running", "2 running"}, {"--status failed", "1 failed"}, {"--status succeeded --members 0", "0 succeeded"},
+		{"--status placed", "muster: no members with status placed\n"}, {"--status waiting", "muster: no members with status waiting\n"},
+	} {
+		if got := rows(strings.Fields(test.args)...); got != test.want {
+			t.Errorf("%s: %q, want %q", test.args, got, test.want)
+		}
+	}
+	s.Muster(nil, "job", "show", "web", "--status", "lost").Check(t, 2, "", "muster: --status is \"lost\"; it is one of failed, running, .*\n")
+	s.Muster(nil, "job", "show", "web", "--members", "-1").Check(t, 2, "", "muster: --members is -1; 0 shows all\n")
+}
+
 func TestSubmitAndValidate(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(t.TempDir()) // files are relative to the job file, not to here
