@@ -139,7 +139,7 @@ type ProbeSpec struct {
 // OfferingSpec is one kind of instance that a provider of type local or static has.
 type OfferingSpec struct {
 	Name       string            `json:"name"`
-	CPU        float64           `json:"cpu" doc:"Cores."`
+	CPU        float64           `json:"cpu" unit:"cores" doc:"Cores."`
 	Memory     Size              `json:"memory" doc:"As 2GiB."`
 	Disk       Size              `json:"disk,omitempty" doc:"As 10GiB. Default: 0, for members that ask for none."`
 	Price      float64           `json:"price,omitempty" doc:"Per hour, in a currency of your choice. Default: 0."`

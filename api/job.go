@@ -49,7 +49,7 @@ type ReadySpec struct {
 
 // ResourcesSpec is what one member needs.
 type ResourcesSpec struct {
-	CPU float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" doc:"Cores, as 0.5. Default: 1, or cores."`
+	CPU float64 `json:"cpu,omitempty" minimum:"0.001" maximum:"4096" zero:"1" unit:"cores" doc:"Cores, as 0.5. Default: 1, or cores."`
 	// Cores are whole ones, by name, instead of CPU.
 	Cores  int  `json:"cores,omitempty" minimum:"0" maximum:"4096" doc:"Instead of cpu: whole cores, assigned by the scheduler to this member exclusively among members with whole cores. The member runs only on these."`
 	Memory Size `json:"memory,omitempty" zero:"256MiB" doc:"For example 64MiB. Default: 256MiB."`
@@ -57,7 +57,7 @@ type ResourcesSpec struct {
 	MemoryMax Size `json:"memory_max,omitempty" doc:"Memory limit, if higher than memory, which is the reserved amount. Default: memory."`
 	Disk      Size `json:"disk,omitempty" doc:"Disk that a container may write, for example 1GiB. Default: 0, which reserves nothing and lets a container write up to 10GiB."`
 	// CPUMax is a limit, CPU what is set aside.
-	CPUMax float64 `json:"cpu_max,omitempty" minimum:"0" maximum:"4096" doc:"CPU limit in cores, even if more are idle. Default: no limit."`
+	CPUMax float64 `json:"cpu_max,omitempty" minimum:"0" maximum:"4096" unit:"cores" doc:"CPU limit in cores, even if more are idle. Default: no limit."`
 	Pids   int     `json:"pids,omitempty" minimum:"0" maximum:"4194304" doc:"Most processes and threads. Default: 4096."`
 	// Devices by model, and ports of the node by number.
 	Devices []DeviceAskSpec `json:"devices,omitempty" doc:"Devices, for example GPUs: whole ones, or a part of one."`

@@ -23,7 +23,7 @@ type Namespace struct {
 type NamespaceLimits struct {
 	Jobs   int     `json:"jobs,omitempty" minimum:"0" maximum:"1000000000" doc:"Most live jobs. One more is rejected with 429."`
 	Allocs int     `json:"allocations,omitempty" minimum:"0" maximum:"1000000000" doc:"Most allocations at once. Further members wait."`
-	CPU    float64 `json:"cpu,omitempty" minimum:"0" maximum:"1000000000" doc:"Most cores of all its allocations. A job with a member that needs more is rejected with 429; further members wait."`
+	CPU    float64 `json:"cpu,omitempty" minimum:"0" maximum:"1000000000" unit:"cores" doc:"Most cores of all its allocations. A job with a member that needs more is rejected with 429; further members wait."`
 	Memory Size    `json:"memory,omitempty" doc:"Most memory of all its allocations, for example 64GiB; as for cpu."`
 	// MaxPriority is the highest priority of its jobs. Default 70.
 	MaxPriority *int `json:"max_priority,omitempty" minimum:"0" maximum:"100" doc:"The highest priority that its jobs may have. Default: 70."`

@@ -121,6 +121,19 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// ParseCores reads a number of cores as users write it: 0.5, or 500m as in Kubernetes.
+func ParseCores(s string) (float64, error) {
+	digits, thousandths := strings.CutSuffix(strings.TrimSpace(s), "m")
+	v, err := strconv.ParseFloat(digits, 64)
+	if err != nil || strings.Trim(digits, "0123456789.") != "" {
+		return 0, fmt.Errorf("%s is not a number of cores; write cores as 0.5, or thousandths of one as 500m", validate.Quote(s))
+	}
+	if thousandths {
+		v /= 1000
+	}
+	return v, nil
+}
+
 // Duration is a length of time. In files and JSON it is text like "90s", "10m" or "1h30m".
 type Duration time.Duration
 

@@ -44,6 +44,19 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
+func TestParseCores(t *testing.T) {
+	for in, want := range map[string]float64{"0.5": 0.5, "500m": 0.5, "2": 2, "1500m": 1.5, "0": 0, ".5": 0.5} {
+		if got, err := ParseCores(in); err != nil || got != want {
+			t.Errorf("%q: %g, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "m", "500x", "1 core", "NaN", "Inf", "500mm", "-1", "1e3", "0x1"} {
+		if v, err := ParseCores(in); err == nil {
+			t.Errorf("%q is read as %g", in, v)
+		}
+	}
+}
+
 func TestQuantitiesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type both struct {

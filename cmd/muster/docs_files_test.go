@@ -25,6 +25,24 @@ A command's environment has only the job's env, PATH, HOME and TMPDIR (directori
 and MUSTER_INDEX, MUSTER_COUNT, MUSTER_ATTEMPT, MUSTER_JOB, MUSTER_JOB_VERSION, MUSTER_NAMESPACE and
 MUSTER_ALLOC. Its stdin is empty. CPU is a weight, not a cap.
 
+## Units
+
+They are the same in job files, environments, the server's configuration and flags.
+
+| what | written as | meaning |
+|---|---|---|
+| size | ` + "`64MiB`, `1.5GiB`; `64Mi`, `1Gi` (Kubernetes); `64m`, `1g`, `512k`" + ` (Docker) | steps of 1024 |
+| size | ` + "`100MB`, `1GB`, `10kB`" + ` | steps of 1000 |
+| size | ` + "`1048576`, `512B`" + ` | bytes |
+| size | ` + "`512M`, `1G`, `64K`, `64mb`" + ` | rejected: steps of 1024 in Docker, of 1000 in Kubernetes |
+| cores | ` + "`0.5`, `2`; `500m`" + ` (Kubernetes) | cores; thousandths of a core |
+| duration | ` + "`90s`, `10m`, `1h30m`, `1d`, `1d12h`, `250ms`" + ` | a day has 24 hours |
+| duration | ` + "`300`" + ` | seconds |
+| duration | ` + "`1:00:00`" + ` (Slurm) | rejected: write ` + "`1h`" + ` |
+
+So ` + "`m`" + ` is MiB of a size, thousandths of cores, and minutes of a duration: each as in the program
+that has the unit. The HTTP API takes sizes and durations in these forms, and cores as a number.
+
 ## A job
 `)
 	fields(&b, reflect.TypeFor[api.JobSpec](), "")

@@ -192,7 +192,12 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		}
 		to := v.FieldByIndex(field.Index)
 		before := len(d.problems)
-		d.value(e.value, to, at)
+		// Kubernetes writes half a core as 500m. In files of ours a number is what is usual.
+		if field.Tag.Get("unit") == "cores" && e.value.kind == text {
+			d.quantity(e.value, at, "a number, as 0.5", func(s string) (err error) { *to.Addr().Interface().(*float64), err = api.ParseCores(s); return err })
+		} else {
+			d.value(e.value, to, at)
+		}
 		if zero := field.Tag.Get("zero"); zero != "" && to.IsZero() && len(d.problems) == before {
 			d.fail(e.value, at, "is %s, which would stand for the default (%s); leave it out or give another value", short(e.value.value), zero)
 		}

@@ -63,7 +63,7 @@ command's output and end are printed as one object when it has ended.`),
 	f.StringVar(&x.Timeout, "timeout", "", "stop it after this time, for example 10m")
 	f.StringVar(&x.killGrace, "kill-grace", "", "time between TERM and KILL")
 	f.StringVar(&x.id, "id", "", "an id that you choose, to attach to")
-	f.DurationVar(&x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that does not answer")
+	cli.DurationVar(f, &x.patience, "patience", cli.FollowPatience, "with --attach: how long to wait for a server that does not answer")
 	a.NamespaceFlag(c, "namespace of the job")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		// -h behind the allocation is a flag like others, and cobra has not seen it.

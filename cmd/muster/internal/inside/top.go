@@ -29,7 +29,7 @@ On a terminal the table is updated each second, until Ctrl-C; otherwise, and wit
 		return t.run(ctx, args)
 	})
 	c.Flags().BoolVar(&t.once, "once", false, "print the table once, also on a terminal")
-	c.Flags().DurationVar(&t.every, "every", time.Second, "interval of updates, over which CPU is measured")
+	cli.DurationVar(c.Flags(), &t.every, "every", time.Second, "interval of updates, over which CPU is measured")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }

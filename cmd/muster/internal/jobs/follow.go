@@ -59,6 +59,8 @@ type follower struct {
 	done chan *tracked
 	// told counts failed attempts that were reported.
 	told int
+	// listed says that all that there was at the beginning is tracked.
+	listed bool
 }
 
 const (
@@ -79,6 +81,8 @@ type tracked struct {
 	id muster.AllocID
 	// index is the only member that is followed; -1 for all.
 	index int
+	// fresh says that it was placed after the following began: all of its output is news.
+	fresh bool
 	// previous is the attempt of the same member before this one: its output comes first.
 	previous *tracked
 	// drain says that it is read after it has ended: such readers have places of their own.
@@ -246,6 +250,7 @@ func (f *follower) take(n news) error {
 		for i := range n.allocs {
 			f.see(&n.allocs[i])
 		}
+		f.listed = true
 	}
 	switch ev := n.event; {
 	case ev == nil:
@@ -279,7 +284,7 @@ func (f *follower) see(al *api.Alloc) {
 	t := f.tracked[al.ID]
 	if t == nil {
 		t = &tracked{
-			id: muster.AllocID(al.ID), index: al.Index, previous: f.previous[al.Index],
+			id: muster.AllocID(al.ID), index: al.Index, fresh: f.listed, previous: f.previous[al.Index],
 			over: make(chan struct{}), printed: make(chan struct{}),
 		}
 		f.tracked[al.ID], f.previous[al.Index] = t, t
@@ -437,7 +442,11 @@ func (f *follower) read(ctx context.Context, t *tracked) {
 	}
 	// What can be read of others is still worth printing. A server that is gone ends the whole by
 	// its events.
-	if err := f.out.print(ctx, f.cl, t.id, t.index, true); err != nil && ctx.Err() == nil {
+	out := *f.out
+	if t.fresh {
+		out.tail = nil
+	}
+	if err := out.print(ctx, f.cl, t.id, t.index, true); err != nil && ctx.Err() == nil {
 		f.out.screen.Say("%v", err)
 	}
 }

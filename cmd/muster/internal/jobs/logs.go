@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +26,7 @@ type logsFlags struct {
 	// stdout and stderr leave the other one out; none of them prints both.
 	stdout bool
 	stderr bool
-	// tail is a size as the user wrote it; "" prints all.
+	// tail is a number of lines or a size as the user wrote it; "" prints all.
 	tail string
 }
 
@@ -58,7 +56,7 @@ func logsCommand(a *cli.App) *cobra.Command {
 	c.Flags().IntVar(&l.attempt, "attempt", 0, "this attempt (from 1) instead of the newest; needs --index if there are several members")
 	c.Flags().BoolVar(&l.stdout, "stdout", false, "only stdout")
 	c.Flags().BoolVar(&l.stderr, "stderr", false, "only stderr")
-	c.Flags().StringVar(&l.tail, "tail", "", "only the last bytes of each stream, for example 64KiB")
+	c.Flags().StringVar(&l.tail, "tail", "", "only the end of each stream: a number of lines, or a size as 64KiB")
 	a.NamespaceFlag(c, "namespace of the job")
 	return c
 }
@@ -140,16 +138,11 @@ func logsPrinter(a *cli.App, l *logsFlags) (*printer, error) {
 		out.streams = append(out.streams, client.Stderr)
 	}
 	if l.tail != "" {
-		tail, err := api.ParseSize(l.tail)
+		tail, err := readTail(l.tail)
 		if err != nil {
 			return nil, cli.Usage(fmt.Errorf("--tail: %w", err))
 		}
-		// Elsewhere such a number is of lines: better no answer than a wrong one.
-		if !strings.ContainsFunc(l.tail, unicode.IsLetter) {
-			// Elsewhere such a number is of lines: better no answer than a wrong one.
-			return nil, cli.Usage(fmt.Errorf("--tail: %q has no unit; write a size as 64KiB or %sB, or take lines with `| tail -n %s`", l.tail, l.tail, l.tail))
-		}
-		out.tail = int64(tail)
+		out.tail = tail
 	}
 	return out, nil
 }

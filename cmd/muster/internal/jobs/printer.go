@@ -21,8 +21,8 @@ type printer struct {
 	streams []string
 	// prefix puts the member's index before each line.
 	prefix bool
-	// tail prints only so many bytes at the end of each stream; 0 for all.
-	tail int64
+	// tail is how much of the end of each stream is printed; nil for all.
+	tail *tail
 }
 
 // silent reports whether it is known that an allocation has printed nothing. Of many members most
@@ -51,7 +51,7 @@ func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocI
 	errs := make([]error, len(p.streams))
 	for i, name := range p.streams {
 		one := func() {
-			err := p.stream(ctx, cl, client.OutputQuery{Alloc: id, Stream: name, Follow: follow, Tail: p.tail}, index)
+			err := p.stream(ctx, cl, client.OutputQuery{Alloc: id, Stream: name, Follow: follow}, index)
 			if err != nil {
 				errs[i] = fmt.Errorf("%s of member %d: %w", name, index, err)
 			}
@@ -70,6 +70,10 @@ func (p *printer) print(ctx context.Context, cl *client.Client, id muster.AllocI
 // stream prints one stream, and says what is missing of it: nothing may be taken for complete that
 // is not.
 func (p *printer) stream(ctx context.Context, cl *client.Client, q client.OutputQuery, index int) error {
+	q, err := p.tail.begin(ctx, cl, q)
+	if err != nil {
+		return err
+	}
 	o, err := cl.Output(ctx, q)
 	if err != nil {
 		return err

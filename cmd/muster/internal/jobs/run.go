@@ -51,7 +51,7 @@ Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 	r.spec.flags(c)
 	c.Flags().BoolVarP(&r.detach, "detach", "d", false, "submit the job, print its name, and exit")
 	c.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of members, and errors")
-	c.Flags().DurationVar(&r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
+	cli.DurationVar(c.Flags(), &r.patience, "patience", cli.FollowPatience, "how long to wait for a server that does not answer")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return r.run(cmd.Context(), cmd, args) }
 	return c
 }

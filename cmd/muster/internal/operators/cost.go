@@ -52,7 +52,7 @@ The cost of a node is split into the shares of the jobs that ran on it, and idle
 		return nil
 	})
 	c.Flags().StringVar(&q.By, "by", "job", "group by: job, namespace, pool or month")
-	c.Flags().StringVar(&since, "since", "", "first month, as 2026-09, a day in it, or how long ago, as 720h; default: this month")
+	c.Flags().StringVar(&since, "since", "", "first month, as 2026-09, a day in it, or how long ago, as 30d; default: this month")
 	// More rows than a person reads are added up by the server.
 	c.Flags().IntVar(&q.Limit, "limit", 100, "most rows to print; the rest are summed")
 	return c
@@ -69,10 +69,11 @@ func month(since string, now time.Time) (string, error) {
 			return t.Format("2006-01"), nil
 		}
 	}
-	if d, err := time.ParseDuration(since); err == nil && d >= 0 {
-		return now.Add(-d).UTC().Format("2006-01"), nil
+	// A number alone is a year to some, and seconds to a duration.
+	if d, err := api.ParseDuration(since); err == nil && d >= 0 && strings.ContainsAny(since, "smhd") {
+		return now.Add(-d.Std()).UTC().Format("2006-01"), nil
 	}
-	return "", fmt.Errorf("--since %q: write a month as 2026-09, a day as 2026-09-01, or a time as 720h", since)
+	return "", fmt.Errorf("--since %q: write a month as 2026-09, a day as 2026-09-01, or how long ago as 30d", since)
 }
 
 // printCost prints what was spent as a table. The last row is all of it: what no row names has rows

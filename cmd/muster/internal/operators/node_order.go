@@ -88,7 +88,7 @@ func nodeHoldCommand(a *cli.App) *cobra.Command {
 			}
 			return fmt.Sprintf("is held until %s", n.IntentUntil.Local().Format(time.DateTime))
 		})
-	c.Flags().DurationVar(&lasts, "for", 0, "how long, for example 2h (default: until `muster node run`)")
+	cli.DurationVar(c.Flags(), &lasts, "for", 0, "how long, for example 2h (default: until `muster node run`)")
 	return c
 }
 
@@ -104,7 +104,7 @@ func nodeDrainCommand(a *cli.App) *cobra.Command {
 			}
 			return cl.DrainNode(ctx, id, api.NodeDrain{Reason: reason, Who: myself(), Deadline: api.Duration(deadline)})
 		}, departure)
-	c.Flags().DurationVar(&deadline, "deadline", 0, "stop work that still runs after this time, for example 10m (default: wait until it has ended)")
+	cli.DurationVar(c.Flags(), &deadline, "deadline", 0, "stop work that still runs after this time, for example 10m (default: wait until it has ended)")
 	return c
 }
 

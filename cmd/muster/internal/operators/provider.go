@@ -72,6 +72,6 @@ func providerCheckCommand(a *cli.App) *cobra.Command {
 			return nil
 		})
 	c.Flags().StringVar(&offering, "offering", "", "which offering to launch (default: the cheapest that is available)")
-	c.Flags().DurationVar(&timeout, "timeout", timeout, "time limit for launch, boot and command together")
+	cli.DurationVar(c.Flags(), &timeout, "timeout", timeout, "time limit for launch, boot and command together")
 	return c
 }
