@@ -125,7 +125,7 @@ type SpreadTarget struct {
 type InputSpec struct {
 	Path    string  `json:"path" doc:"Its path, relative to the work directory."`
 	Content *string `json:"content,omitempty" doc:"The content itself, at most 64KiB."`
-	File    string  `json:"file,omitempty" doc:"A local file of the submitting client; the CLI uploads it and replaces it by its digest. The server rejects it."`
+	File    string  `json:"file,omitempty" doc:"A local file or directory of the submitting client. The CLI uploads it and replaces it by its digest, a directory by the files in it: at most 1,000 in all. The server rejects it."`
 	URL     string  `json:"url,omitempty" doc:"Fetched by the node; digest is required."`
 	Digest  string  `json:"digest,omitempty" doc:"sha256:<hex> of the content."`
 	Mode    string  `json:"mode,omitempty" doc:"Permission bits in octal. Default: 0644."`

@@ -326,7 +326,8 @@ func (c *checks) inputs(list []InputSpec) {
 	paths := map[string]int{}
 	for i := range list {
 		in, at := &list[i], validate.Index("inputs", i)
-		if c.path(at+".path", in.Path) {
+		// A file of the client may be a directory, which the client replaces by the files in it.
+		if in.File != "" && path.Clean(in.Path) == "." || c.path(at+".path", in.Path) {
 			if first, twice := paths[plainPath(in.Path)]; twice {
 				c.Add(at+".path", "is that of inputs[%d] as well", first)
 			} else {

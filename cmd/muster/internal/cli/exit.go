@@ -76,6 +76,15 @@ func Usage(err error) error { return ExitWith(ExitUsage, err) }
 // Failure ends the command with exit code 1, whatever kind of error it is.
 func Failure(err error) error { return ExitWith(ExitFailed, err) }
 
+// ExitCode is the code with which an error ends the command; that of success if it is nil.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	code, _ := explain(err)
+	return code
+}
+
 // ExitWith ends the command with a code and an error to print.
 func ExitWith(code int, err error) error { return &exit{code, err} }
 

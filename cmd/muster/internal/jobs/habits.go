@@ -3,6 +3,8 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -125,6 +127,28 @@ func imageHint(spec *api.JobSpec) string {
 	}
 	return fmt.Sprintf("no image was given, so that %s was looked for on the node itself; to take it from an image: `muster run --image IMAGE -- %s`",
 		spec.Command[0], term.ShellWords(spec.Command))
+}
+
+// fileHint is for a command that failed: it says so if a word of it is a file of the current
+// directory and the job had no such file. "" is no hint.
+func fileHint(spec *api.JobSpec) string {
+	if spec.Workdir != "" {
+		return "" // it may be there
+	}
+	for _, word := range spec.Command {
+		name := path.Clean(word)
+		if strings.HasPrefix(word, "-") || path.IsAbs(word) || name == "." || strings.HasPrefix(name, "..") {
+			continue
+		}
+		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if slices.ContainsFunc(spec.Inputs, func(in api.InputSpec) bool { return path.Clean(in.Path) == name }) {
+			continue
+		}
+		return fmt.Sprintf("%s is a file here, and the job did not have it: a job starts in an empty directory; bring the file with `--input %s`, or this directory with `--input .`", name, name)
+	}
+	return ""
 }
 
 // namedLikeImage is for a command that is about to run on the node although its first word is known

@@ -176,7 +176,7 @@ func TestSubmitAndValidate(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "data")); err != nil {
 		t.Fatal(err)
 	}
-	s.Muster(nil, "job", "validate", file).Check(t, 2, "", "muster: .*/job.yaml: inputs\\[0\\]: open .*/data: no such file or directory\n")
+	s.Muster(nil, "job", "validate", file).Check(t, 2, "", "muster: .*/job.yaml: inputs\\[0\\]: stat .*/data: no such file or directory\n")
 }
 
 func TestFetch(t *testing.T) {

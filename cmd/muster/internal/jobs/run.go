@@ -97,7 +97,13 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 		return err
 	}
 	err = r.follow(ctx, cl, done, &s.Spec)
-	// The follower has said that the command was not found. This adds why.
+	// The follower has said how the command ended. This adds why, as far as it can be guessed.
+	code := cli.ExitCode(err)
+	failed := code != cli.ExitOK && code != cli.ExitInterrupted && code != cli.ExitUnreachable
+	if hint := fileHint(&s.Spec); hint != "" && failed && !r.quiet {
+		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
+		return err
+	}
 	if hint := imageHint(&s.Spec); hint != "" && errors.Is(err, errCommandNotFound) {
 		return cli.ExitWith(cli.ExitNotFound, errors.New(hint))
 	}
@@ -135,7 +141,11 @@ func (r *runner) submit(ctx context.Context, cl *client.Client, s api.JobSubmiss
 	if _, err := cl.Patient(client.DefaultRetryFor).Server(ctx); err != nil {
 		return nil, err
 	}
-	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
+	var screen *term.Screen
+	if !r.quiet {
+		screen = term.NewScreen(r.app.Stdout, r.app.Stderr)
+	}
+	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder, screen); err != nil {
 		return nil, err
 	}
 	// The key makes a submission that is sent twice the same one.

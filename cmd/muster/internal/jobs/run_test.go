@@ -1,12 +1,16 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/clitest"
@@ -326,9 +330,91 @@ func TestInputsAreUploadedOnce(t *testing.T) {
 	if len(in) != 2 || in[0] != (api.InputSpec{Path: "bin/tool", Digest: sum, Mode: "0755"}) || in[1] != (api.InputSpec{Path: "tool", Digest: sum, Mode: "0755"}) || len(s.Uploads) != 1 {
 		t.Errorf("%+v, %d uploads", in, len(s.Uploads))
 	}
-	s.Muster(nil, "run", "--input", "nope:x", "--", "x").Check(t, 1, "", "muster: inputs\\[0\\]: open .*/nope: no such file or directory\n")
-	s.Muster(nil, "run", "--input", ".:x", "--", "x").Check(t, 1, "", "muster: inputs\\[0\\]: .* is no plain file; pack a directory first, as with tar\n")
+	s.Muster(nil, "run", "--input", "nope:x", "--", "x").Check(t, 2, "", "muster: inputs\\[0\\]: stat .*/nope: no such file or directory\n")
+	s.Muster(nil, "run", "--input", "tool:.", "--", "x").Check(t, 2, "", "muster: inputs\\[0\\]: .*/tool is a file, and its path is the work directory itself; give it a name there, as tool\n")
 	s.Muster(nil, "run", "--input", "https://x.org/a:b", "--", "x").Check(t, 2, "", "muster: --input https://x.org/a:b: an address needs a digest beside it; write it into a job file \\(url and digest\\)\n")
+}
+
+// A directory becomes the files in it. Without a path its name is that in the work directory; . is what is in it.
+func TestInputDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, text := range map[string]string{"a": "1", "sub/b": "2", "sub/deep/c": "1"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Symlink("a", "link"), os.Mkdir("empty", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--input .":             "a link sub/b sub/deep/c",
+		"--input ./":            "a link sub/b sub/deep/c",
+		"--input sub":           "sub/b sub/deep/c",
+		"--input sub/:x/y":      "x/y/b x/y/deep/c",
+		"--input sub:.":         "b deep/c",
+		"--input " + dir + ":.": "a link sub/b sub/deep/c",
+		"--input empty":         "",
+	} {
+		s := newServer(t)
+		s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
+		s.Muster(nil, append([]string{"run", "-q"}, append(strings.Fields(args), "--", "x")...)...).Check(t, 0, "", "")
+		var got []string
+		for _, in := range s.Submitted[0].Spec.Inputs {
+			if in.Mode != "0644" || s.Uploads[in.Digest] == nil {
+				t.Errorf("%s: %+v was not uploaded", args, in)
+			}
+			got = append(got, in.Path)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	s := newServer(t)
+	if err := errors.Join(unix.Mkfifo("sub/pipe", 0o644), os.WriteFile("job.yaml", []byte("command: [x]\ninputs:\n- {path: ., file: sub}\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	s.Muster(nil, "run", "-f", "job.yaml").Check(t, 2, "", "muster: inputs\\[0\\]: sub/pipe is no plain file, and not a link to one; pack what it is in with tar\n")
+	if err := errors.Join(os.Remove("sub/pipe"), os.Symlink("deep", "sub/dir")); err != nil {
+		t.Fatal(err)
+	}
+	s.Muster(nil, "run", "-f", "job.yaml").Check(t, 2, "", "muster: inputs\\[0\\]: sub/dir is no plain file, .*\n")
+	for i := range 1001 {
+		if err := os.WriteFile(fmt.Sprintf("empty/%d", i), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Muster(nil, "run", "--input", "empty", "--", "x").Check(t, 2, "", "muster: inputs\\[0\\]: .*/empty has 1001 files, and a job takes 1000 inputs in all; .*\n")
+}
+
+// A command that failed over a file of this directory gets a hint, unless the job had the file.
+func TestHintOfLocalFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("train.py", []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const hint = "muster: train.py is a file here, and the job did not have it: .* `--input train.py`, or this directory with `--input .`\n"
+	for args, want := range map[string]string{
+		"-- python3 train.py":                    hint,
+		"-- ./train.py":                          hint,
+		"--input . -- python3 train.py":          "",
+		"--input train.py -- python3 train.py":   "",
+		"--workdir /srv -- python3 train.py":     "",
+		"-- python3 other.py":                    "",
+		"--count 2 -- python3 train.py":          "muster: job run-1: .*\n" + hint,
+		"--input train.py:x -- python3 train.py": hint,
+	} {
+		s := newServer(t)
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			s.End(0, 1, 2)
+			s.EndJob("failed", "")
+		}
+		r := s.Muster(nil, append([]string{"run"}, strings.Fields(args)...)...)
+		if ok, _ := regexp.MatchString("^(?s)muster: job run-1\n.*failed.*?\n"+want+"$", r.Stderr); !ok || r.Code == 0 {
+			t.Errorf("%s: exit code %d, %q", args, r.Code, r.Stderr)
+		}
+	}
 }
 
 func TestRunUsage(t *testing.T) {

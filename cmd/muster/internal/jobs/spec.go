@@ -83,7 +83,7 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.IntVar(&s.priority, "priority", 0, "0 to 100, higher first (default 50)")
 	f.IntVar(&s.attempts, "attempts", 0, "most attempts of a member (default 1; 3 with --on)")
 	f.StringSliceVar(&s.on, "on", nil, "failures that are retried: exit codes and ranges, for example 1,3-5, or any, timeout, out-of-memory, signal")
-	f.StringArrayVar(&s.inputs, "input", nil, "local file SOURCE:PATH to put into the work directory; may be repeated")
+	f.StringArrayVar(&s.inputs, "input", nil, "local file or directory SOURCE:PATH to put into the work directory, . for what is in this directory; may be repeated")
 	f.StringArrayVar(&s.outputs, "output", nil, "file or directory in the work directory to keep, for muster job fetch; may be repeated")
 	f.StringVarP(&s.workdir, "workdir", "w", "", "working directory (default: a new directory, or the image's)")
 	f.StringVar(&s.pool, "pool", "", "only nodes of this pool")
@@ -316,12 +316,14 @@ func (s *specFlags) environment(spec *api.JobSpec) error {
 // parseInput reads SOURCE:PATH, or SOURCE alone for the same name in the work directory. The last
 // colon counts: names on this host have more of them than names inside.
 func parseInput(s string) (api.InputSpec, error) {
-	source, to := s, path.Base(filepath.ToSlash(s))
+	source, to := s, path.Base(filepath.ToSlash(filepath.Clean(s)))
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		source, to = s[:i], s[i+1:]
+	} else if to == ".." {
+		to = "." // a directory without a name of its own
 	}
 	if source == "" || to == "" {
-		return api.InputSpec{}, fmt.Errorf("--input %s: write SOURCE:PATH, a local file and where it goes in the work directory", s)
+		return api.InputSpec{}, fmt.Errorf("--input %s: write SOURCE:PATH, a local file or directory and where it goes in the work directory", s)
 	}
 	// What is fetched by a node must be known by its digest, or two members could get two files.
 	if strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://") {

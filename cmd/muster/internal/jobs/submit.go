@@ -9,6 +9,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/cmd/muster/internal/transfer"
 	"github.com/musterhq/muster/internal/specfile"
 )
@@ -37,7 +38,7 @@ the job file) are uploaded first. The job's name is printed. If the job exists w
 		if err != nil {
 			return err
 		}
-		done, err := submit(ctx, cl, s, cli.FolderOf(args[0]))
+		done, err := submit(ctx, a, cl, s, cli.FolderOf(args[0]))
 		if err != nil {
 			return err
 		}
@@ -64,8 +65,8 @@ func intoNamespace(a *cli.App, spec *api.JobSpec) error {
 
 // submit uploads what a submission's inputs name, and submits it. It is done once, however often
 // the connection is lost: the key tells the server that an attempt is the same submission.
-func submit(ctx context.Context, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
-	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder); err != nil {
+func submit(ctx context.Context, a *cli.App, cl *client.Client, s api.JobSubmission, folder string) (*api.JobSubmitted, error) {
+	if err := transfer.UploadInputs(ctx, cl, &s.Spec, folder, term.NewScreen(a.Stdout, a.Stderr)); err != nil {
 		return nil, err
 	}
 	return cl.Submit(ctx, s, client.NewKey())

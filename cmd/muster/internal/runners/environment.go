@@ -62,7 +62,7 @@ func envApplyCommand(a *cli.App) *cobra.Command {
 		}
 		// Inputs of an environment are those of a job, and are uploaded like them.
 		files := &api.JobSpec{Template: api.Template{Inputs: spec.Inputs}}
-		if err := transfer.UploadInputs(ctx, cl, files, cli.FolderOf(args[0])); err != nil {
+		if err := transfer.UploadInputs(ctx, cl, files, cli.FolderOf(args[0]), term.NewScreen(a.Stdout, a.Stderr)); err != nil {
 			return err
 		}
 		// The inputs have digests now in place of names of files here.

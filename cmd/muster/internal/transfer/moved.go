@@ -21,6 +21,8 @@ type moved struct {
 	screen *term.Screen
 	// n is written by the copy and read by show.
 	n atomic.Int64
+	// total is how much there is to copy, where that is known; else 0.
+	total int64
 
 	// mu guards the two below it.
 	mu    sync.Mutex
@@ -79,11 +81,21 @@ func (m *moved) show(ctx context.Context) (stop func()) {
 			m.mu.Lock()
 			what, took, n := m.what, time.Since(m.began), m.n.Load()
 			m.mu.Unlock()
-			m.screen.SetBar(fmt.Sprintf("%s  %s  %s/s", what, muster.Bytes(n), muster.Bytes(float64(n)/max(took.Seconds(), 0.001))))
+			m.screen.SetBar(m.line(what, n, took))
 		}
 	}()
 	return func() {
 		cancel()
 		<-over
 	}
+}
+
+// line is what the bar says after n bytes of a source.
+func (m *moved) line(what string, n int64, took time.Duration) string {
+	rate := fmt.Sprintf("%s/s", muster.Bytes(float64(n)/max(took.Seconds(), 0.001)))
+	if m.total <= 0 {
+		return fmt.Sprintf("%s  %s  %s", what, muster.Bytes(n), rate)
+	}
+	left := term.Remaining(n, m.total-n, took)
+	return fmt.Sprintf("%s  %s of %s  %s  %s", what, muster.Bytes(n), muster.Bytes(m.total), term.Percent(n, m.total), rate) + term.SuffixIf(left != "", "  "+left)
 }
