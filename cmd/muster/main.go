@@ -46,6 +46,7 @@ func assemble(a *cli.App) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(versionCommand(a))
+	answerOtherVerbs(root)
 	root.AddCommand(otherWordCommands()...)
 	return root
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/term"
 )
 
-// habit is a flag that users of Docker type and that `muster run` does not have. Whoever gives it
+// habit is a flag that users of Docker, Slurm and Kubernetes type and that `muster run` does not have. Whoever gives it
 // is told what to use instead, which helps more than "unknown flag". It is in no help text.
 type habit struct {
-	// name and short are as in Docker; short may be "".
+	// name and short are as they type them; short may be "".
 	name, short string
 	// takes says that the flag has a value.
 	takes bool
@@ -30,6 +30,7 @@ type habit struct {
 // habits are all of them.
 func habits() []habit {
 	const live = "a job has no stdin and no terminal; submit it with `muster run --detach …`, then `muster exec -it JOB -- sh`"
+	const devices = "say how many GPUs each member needs with --gpus; a job file can ask for a model, a part or another kind of device"
 	return []habit{
 		{"interactive", "i", false, live},
 		{"tty", "t", false, live},
@@ -42,6 +43,19 @@ func habits() []habit {
 		{"net", "", true, "it is --network none, bridge or host"},
 		{"restart", "", true, "say how often with --attempts, and after which ends with --on"},
 		{"privileged", "", false, "containers of jobs are never privileged; docs/isolation.md says what they may do"},
+		{"gpu", "", true, devices},
+		{"gres", "", true, devices},
+		{"mem", "", true, "it is --memory"},
+		{"mem-per-cpu", "", true, "it is --memory, for each member"},
+		{"time", "", true, "it is --timeout, as 90m or 2h"},
+		{"partition", "", true, "it is --pool"},
+		{"array", "", true, "say how many with --count; each member has its index in MUSTER_INDEX"},
+		{"ntasks", "", true, "it is --count"},
+		{"nodes", "", true, "members are placed one by one; say how many with --count, and what each needs with --cpu and --memory"},
+		{"cpus-per-task", "c", true, "it is --cpu"},
+		{"job-name", "J", true, "it is --name"},
+		{"dependency", "", true, "jobs do not depend on each other; wait for one with `muster job wait JOB`, then submit the next"},
+		{"pty", "", false, live},
 		{"pull", "", true, "an image that a node does not have is pulled by itself; ahead of time: `muster image pull`"},
 	}
 }
@@ -118,7 +132,9 @@ func imageHint(spec *api.JobSpec) string {
 	switch {
 	case spec.Image != "" || len(spec.Command) == 0:
 		return ""
-	case imageWord.MatchString(spec.Command[0]) || slices.Contains(imageNames, spec.Command[0]):
+	case len(spec.Command) == 1 && strings.ContainsAny(spec.Command[0], " \t\n"):
+		return fmt.Sprintf("%s is one word; a shell takes it apart: `muster run -- sh -c %s`", term.ShellWords(spec.Command), term.ShellWords(spec.Command))
+	case strings.HasPrefix(spec.Command[0], "docker-archive:") || strings.HasPrefix(spec.Command[0], "oci:") || imageWord.MatchString(spec.Command[0]) || slices.Contains(imageNames, spec.Command[0]):
 		return fmt.Sprintf("%s looks like an image: `%s`", spec.Command[0], fromImage(spec.Command))
 	}
 	// A path was meant for the node, or it is wrong; an image is no help with either.

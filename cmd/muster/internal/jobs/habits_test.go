@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/clitest"
 )
@@ -75,6 +76,12 @@ func TestRunHabits(t *testing.T) {
 		"run --publish=80:80 --image x":       "muster: -p is not for `muster run`: .*\n",
 		"run --rm --image x":                  "muster: --rm is not for `muster run`: it is not needed: .*\n",
 		"run --cpus 2 x":                      "muster: --cpus is not for `muster run`: say what is set aside with --cpu, .*\n",
+		"run --mem 1G x":                      "muster: --mem is not for `muster run`: it is --memory\n",
+		"run --time 60 x":                     "muster: --time is not for `muster run`: it is --timeout, .*\n",
+		"run --partition fast x":              "muster: --partition is not for `muster run`: it is --pool\n",
+		"run --array 1-9 x":                   "muster: --array is not for `muster run`: say how many with --count; .*\n",
+		"run --gres gpu:2 x":                  "muster: --gres is not for `muster run`: .*--gpus;.*\n",
+		"run --gpus all x":                    "muster: invalid argument \"all\" for \"--gpus\" flag: .*\n",
 		"run --nope x":                        "muster: unknown flag: --nope\n",
 	} {
 		r := s.Muster(nil, strings.Fields(args)...)
@@ -97,6 +104,7 @@ func TestRunImageHint(t *testing.T) {
 		"run ./tool":                          "",
 		"run bin/tool":                        "",
 		"run pyhton3 -V":                      "muster: no image was given, so that pyhton3 was looked for on the node itself; to take it from an image: `muster run --image IMAGE -- pyhton3 -V`\n",
+		"run docker-archive:/x.tar true":      "muster: docker-archive:/x.tar looks like an image: `muster run --image docker-archive:/x.tar -- true`\n",
 		"run hello-world":                     "muster: hello-world looks like an image: `muster run --image hello-world`\n",
 		"run --image alpine:3 a:b":            "",
 	} {
@@ -107,6 +115,33 @@ func TestRunImageHint(t *testing.T) {
 			s.EndJob("failed", "")
 		}
 		s.Muster(nil, strings.Fields(args)...).Check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+hint)
+	}
+}
+
+// A command line in quotes is one word, which no program is named like.
+func TestRunOneWord(t *testing.T) {
+	s := newServer(t)
+	s.OnSubmit = func(s *clitest.Server) {
+		s.Start(0, 1)
+		s.End(0, 1, 1, func(al *api.Alloc) {
+			al.ExitCode, al.Failure = nil, &api.Failure{Reason: "command-not-found", Message: "no such program"}
+		})
+		s.EndJob("failed", "")
+	}
+	s.Muster(nil, "run", "echo hi | cat").Check(t, 127, "", "muster: job run-1\nmuster: attempt 1 failed: no such program\n"+
+		"muster: 'echo hi \\| cat' is one word; a shell takes it apart: `muster run -- sh -c 'echo hi \\| cat'`\n")
+}
+
+// srun's -n is a number of tasks, ours the namespace.
+func TestRunInNamespaceOfNumber(t *testing.T) {
+	s := newServer(t)
+	s.OnSubmit = func(s *clitest.Server) { s.EndJob("succeeded", "") }
+	s.Muster(nil, "run", "-n", "4", "--gpus", "2", "-m", "1g", "x").Check(t, 0, "", "muster: -n is the namespace, so the job is in namespace 4; for 4 members it is --count 4\nmuster: job 4/run-1\n")
+	if r := s.Submitted[0].Spec.Resources; r.Memory != api.Size(muster.GiB) || len(r.Devices) != 1 || r.Devices[0].Count != 2 {
+		t.Errorf("%+v", r)
+	}
+	if r := s.Muster(nil, "run", "--gpus", "-1", "x"); r.Code != 2 || !strings.Contains(r.Stderr, "--gpus is -1; give the number of GPUs that each member needs") {
+		t.Errorf("exit code %d, %q", r.Code, r.Stderr)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -88,6 +89,9 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	// It is said after the submission: a job that was refused ran nowhere.
 	if hint := namedLikeImage(&s.Spec); hint != "" && !r.quiet {
 		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
+	}
+	if r.spec.namespace != "" && strings.Trim(r.spec.namespace, "0123456789") == "" && !r.quiet {
+		fmt.Fprintf(r.app.Stderr, "muster: -n is the namespace, so the job is in namespace %s; for %s members it is --count %s\n", r.spec.namespace, r.spec.namespace, r.spec.namespace)
 	}
 	if r.detach {
 		if r.app.JSON {

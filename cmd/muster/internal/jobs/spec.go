@@ -6,6 +6,7 @@ import (
 	"io"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,7 @@ type specFlags struct {
 	ports      []int
 	cpuMax     float64
 	pids       int
+	gpus       int
 }
 
 // flags adds them to a command. Defaults are said and not set: the job file or the server has them,
@@ -73,9 +75,10 @@ func (s *specFlags) flags(c *cobra.Command) {
 	f.StringVarP(&s.namespace, "namespace", "n", "", "namespace of the job (default \"default\")")
 	f.IntVar(&s.count, "count", 0, "how many members (default 1)")
 	cli.CoresVar(f, &s.cpu, "cpu", "cores that a member needs, for example 0.5 or 500m (default 1)")
-	f.StringVar(&s.memory, "memory", "", "memory that a member needs, for example 64MiB (default 256MiB)")
+	f.StringVarP(&s.memory, "memory", "m", "", "memory that a member needs, for example 64MiB (default 256MiB)")
 	f.StringVar(&s.disk, "disk", "", "disk that a member needs, and the most that a container may write, for example 1GiB (default none; 10GiB for a container)")
 	cli.CoresVar(f, &s.cpuMax, "cpu-max", "most cores, even if more are idle (default no limit)")
+	f.IntVar(&s.gpus, "gpus", 0, "whole GPUs that a member needs (default none)")
 	f.IntVar(&s.pids, "pids", 0, "most processes and threads (default 4096)")
 	f.StringArrayVarP(&s.env, "env", "e", nil, "environment variable NAME=VALUE, or NAME to pass your own; may be repeated")
 	f.StringVar(&s.timeout, "timeout", "", "stop an attempt that runs longer, for example 10m")
@@ -248,6 +251,15 @@ func (s *specFlags) container(spec *api.JobSpec, given func(string) bool) error 
 			return fmt.Errorf("--cpu-max is %g; leave it out for no limit", s.cpuMax)
 		}
 		spec.Resources.CPUMax = s.cpuMax
+	}
+	if given("gpus") {
+		if s.gpus < 0 {
+			return fmt.Errorf("--gpus is %d; give the number of GPUs that each member needs", s.gpus)
+		}
+		spec.Resources.Devices = slices.DeleteFunc(spec.Resources.Devices, func(d api.DeviceAskSpec) bool { return d.Kind == "" || d.Kind == api.DefaultDeviceKind })
+		if s.gpus > 0 {
+			spec.Resources.Devices = append(spec.Resources.Devices, api.DeviceAskSpec{Count: s.gpus})
+		}
 	}
 	if given("pids") {
 		if s.pids < 1 {
