@@ -21,6 +21,8 @@ type decoder struct {
 	// aliases of a long text cost nothing here, where they share it, and gigabytes once they are written out as JSON.
 	bytes int
 	long  bool // bytes is spent, and that was said
+	// listed are the types whose fields were listed once. All other unknown fields of them are only named.
+	listed map[reflect.Type]bool
 }
 
 // maxProblems bounds what is gathered: a wrong file of a million lines has one cause.
@@ -177,6 +179,10 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		d.fail(n, path, "is %s; it should be a mapping with the fields %s", d.what(n), strings.Join(fields.Names(v.Type()), ", "))
 		return
 	}
+	if kind := kubernetesKind(n); path == "" && kind != "" {
+		d.fail(n.entries[0].key, "", "this is a Kubernetes manifest of kind %s, whose fields are others; docs/coming-from.md compares them, and a job file needs no more than image, command and count", short(kind))
+		return
+	}
 	for i := range n.entries {
 		e := &n.entries[i]
 		at := e.key.value
@@ -186,7 +192,7 @@ func (d *decoder) fields(n *node, v reflect.Value, path string) {
 		field, known := fields.Named(v.Type(), e.key.value)
 		if !known {
 			if len(d.problems) < maxProblems { // the nearest name takes its time
-				d.fail(e.key, "", "%s", unknown(v.Type(), path, e.key.value))
+				d.unknown(e.key, v.Type(), path)
 			}
 			continue
 		}
