@@ -29,6 +29,8 @@ const (
 	ExitAuth = 4
 	// ExitStorage is that of a server whose storage failed, or was written by a newer version.
 	ExitStorage = 74
+	// ExitHangup is 128 + SIGHUP: the terminal was closed, and what was followed goes on.
+	ExitHangup = 129
 	// ExitInterrupted is 128 + SIGINT.
 	ExitInterrupted = 130
 )

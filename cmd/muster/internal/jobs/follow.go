@@ -116,7 +116,7 @@ type news struct {
 
 // follow returns when the job has ended and its output is printed. After is where events of it
 // begin; "" if that is not known. For each signal interrupted is asked whether to go on.
-func (f *follower) follow(ctx context.Context, after string, signals <-chan os.Signal, interrupted func() bool) error {
+func (f *follower) follow(ctx context.Context, after string, signals <-chan os.Signal, interrupted func(os.Signal) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.tracked, f.previous, f.done = map[string]*tracked{}, map[int]*tracked{}, make(chan *tracked)
@@ -152,8 +152,8 @@ func (f *follower) follow(ctx context.Context, after string, signals <-chan os.S
 				f.note(&t.alloc)
 			}
 			close(t.printed)
-		case <-signals:
-			if !interrupted() {
+		case sig := <-signals:
+			if !interrupted(sig) {
 				return cli.ErrInterrupted
 			}
 		case <-ctx.Done():

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,11 +42,11 @@ has its index in MUSTER_INDEX.
 
 With one member, its stdout and stderr are printed as they are; with several, lines are prefixed with the member's index. Status messages go to stderr and begin with "muster:".
 
-Ctrl-C stops the job and waits for its end; press it again to exit without waiting. With --detach the job runs in the background: see muster job logs, show and stop. If the server restarts meanwhile, the command reconnects; if it is unreachable for longer than --patience, the command exits with code 3, and the job keeps running.
+Ctrl-C stops the job and waits for its end; press it again to exit without waiting. Ctrl-\ exits at once, and the job keeps running, as it does when the terminal is closed. With --detach the job runs in the background: see muster job logs, show and stop. If the server restarts meanwhile, the command reconnects; if it is unreachable for longer than --patience, the command exits with code 3, and the job keeps running.
 
 Exit code: 0 if all members succeeded. With one member, its command's own exit code,
 128 + N if signal N ended it, 124 if its time limit ended it, 126 if it could not be executed, 127 if it was not
-found, 137 if it ran out of memory. With several, 1 if any failed. 130 if interrupted.
+found, 137 if it ran out of memory. With several, 1 if any failed. 130 if interrupted, 129 if the terminal was closed.
 Muster's own errors as with all commands: 1, 2, 3, 4, with a line on stderr.`),
 		Args: cobra.ArbitraryArgs,
 	}
@@ -71,6 +74,7 @@ type runner struct {
 // run submits the job and follows it to its end. The error has the exit code that stands for how
 // the job ended.
 func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) error {
+	signal.Notify(r.app.Signals, unix.SIGQUIT)
 	s, folder, err := r.spec.submission(cmd, args, r.app.Stdin)
 	if err != nil {
 		return err
@@ -103,7 +107,7 @@ func (r *runner) run(ctx context.Context, cmd *cobra.Command, args []string) err
 	err = r.follow(ctx, cl, done, &s.Spec)
 	// The follower has said how the command ended. This adds why, as far as it can be guessed.
 	code := cli.ExitCode(err)
-	failed := code != cli.ExitOK && code != cli.ExitInterrupted && code != cli.ExitUnreachable
+	failed := !slices.Contains([]int{cli.ExitOK, cli.ExitInterrupted, cli.ExitHangup, cli.ExitUnreachable}, code)
 	if hint := fileHint(&s.Spec); hint != "" && failed && !r.quiet {
 		fmt.Fprintf(r.app.Stderr, "muster: %s\n", hint)
 		return err
@@ -189,7 +193,12 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	// The first signal is an order to stop, and its answer is not waited for: a second signal must
 	// be heard meanwhile.
 	interrupts := 0
-	err := f.follow(ctx, after, r.app.Signals, func() bool {
+	var left os.Signal
+	err := f.follow(ctx, after, r.app.Signals, func(sig os.Signal) bool {
+		if leaves(sig) {
+			left = sig
+			return false
+		}
 		if interrupts++; interrupts > 1 {
 			out.screen.Say("left; job %s may still be stopping: `muster job show %s`", key, key)
 			return false
@@ -204,7 +213,13 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	})
 	cancel()
 	out.screen.SetBar("")
-	if errors.Is(err, cli.ErrInterrupted) {
+	switch {
+	case left == unix.SIGQUIT:
+		out.screen.Say("left; job %s keeps running: `muster job logs -f %s`", key, key)
+		return nil
+	case left != nil:
+		return cli.ExitSilently(cli.ExitHangup) // nobody reads a message
+	case errors.Is(err, cli.ErrInterrupted):
 		return cli.ExitSilently(cli.ExitInterrupted)
 	}
 	if err != nil {
@@ -217,6 +232,10 @@ func (r *runner) follow(ctx context.Context, cl *client.Client, done *api.JobSub
 	}
 	return f.ending(r.quiet, interrupts > 0, time.Since(began))
 }
+
+// leaves reports whether a signal means that the command ends and the job keeps running: its terminal
+// was closed, as when a connection broke, or Ctrl-\ was pressed.
+func leaves(sig os.Signal) bool { return sig == unix.SIGHUP || sig == unix.SIGQUIT }
 
 // announce says under which name the job can be found again.
 func (r *runner) announce(s *term.Screen, key muster.JobKey, done *api.JobSubmitted) {

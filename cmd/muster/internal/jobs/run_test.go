@@ -317,6 +317,26 @@ func TestRunThousandsOfMembers(t *testing.T) {
 	}
 }
 
+// A closed terminal, or Ctrl-\, leaves the job as it is.
+func TestRunIsLeft(t *testing.T) {
+	for sig, want := range map[os.Signal]struct {
+		code int
+		says string
+	}{
+		unix.SIGHUP:  {129, "muster: job run-1\n"},
+		unix.SIGQUIT: {0, "muster: job run-1\nmuster: left; job run-1 keeps running: `muster job logs -f run-1`\n"},
+	} {
+		s := newServer(t)
+		signals := make(chan os.Signal, 4)
+		s.OnSubmit = func(s *clitest.Server) {
+			s.Start(0, 1)
+			signals <- sig
+		}
+		s.OnStop = func(*clitest.Server) { t.Errorf("%v stops the job", sig) }
+		s.Muster(signals, "run", "--", "x").Check(t, want.code, "", want.says)
+	}
+}
+
 func TestInputsAreUploadedOnce(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("tool", []byte("#!/bin/sh\n"), 0o755); err != nil {
