@@ -282,6 +282,13 @@ func unknown(t reflect.Type, name string) string {
 	if best := fields.Nearest(name, known); best != "" {
 		return fmt.Sprintf("is not known; did you mean %s?", best)
 	}
+	for _, f := range fields.Of(t) {
+		if f.Type.Kind() == reflect.Struct {
+			if _, ok := fields.Named(f.Type, name); ok {
+				return "is not known here; it belongs in " + fields.JSONName(f)
+			}
+		}
+	}
 	slices.Sort(known)
 	return "is not known; known are " + strings.Join(known, ", ")
 }

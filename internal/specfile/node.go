@@ -70,8 +70,8 @@ func (n *node) get(key string) *entry {
 
 // locate puts a problem of package api at its place in the file: at the value
 // that its location names or, where that is not written, at what it should stand in.
-func (n *node) locate(p api.ProblemField) Problem {
-	out := Problem{Path: p.Location, Message: p.Message}
+func (n *node) locate(p api.ProblemField) (out Problem, exact bool) {
+	out = Problem{Path: p.Location, Message: p.Message}
 	at, rest := n, p.Location
 	for rest != "" && at != nil {
 		rest = strings.TrimPrefix(rest, ".")
@@ -82,7 +82,7 @@ func (n *node) locate(p api.ProblemField) Problem {
 		out.Line, out.Column, out.Width = place.line, place.column, place.width
 		at, rest = next, left
 	}
-	return out
+	return out, rest == ""
 }
 
 // step goes one step along a location: to the value, the node to point at, and what is left of the location.

@@ -1,12 +1,14 @@
 package specfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/musterhq/muster"
@@ -111,13 +113,17 @@ func read(name string, data []byte, v any, check func() []api.ProblemField) erro
 	}
 	d := &decoder{budget: root.count + aliasBudget, bytes: len(data) + aliasBytes}
 	d.value(root, reflect.ValueOf(v).Elem(), "")
-	if len(d.problems) > 0 {
-		return src.fail(d.problems...)
-	}
-	var problems []Problem
+	problems := d.problems
 	for _, p := range check() {
-		problems = append(problems, root.locate(p))
+		at, exact := root.locate(p)
+		// A field that could not be read is empty by now. So what is said of a file with such fields is
+		// only what is wrong with values that stand in it, on lines that are not reported already.
+		if len(d.problems) > 0 && (!exact || slices.ContainsFunc(d.problems, func(q Problem) bool { return q.Line == at.Line })) {
+			continue
+		}
+		problems = append(problems, at)
 	}
+	slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
 	if len(problems) > 0 {
 		return src.fail(problems...)
 	}

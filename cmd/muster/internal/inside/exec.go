@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -159,6 +160,10 @@ func (x *Executor) Run(ctx context.Context, args []string) error {
 	return err
 }
 
+// usualTerminals are the values of TERM that are passed on: images have descriptions of these. With
+// another one programs would refuse to draw, so a command gets xterm then, as without any.
+var usualTerminals = []string{"xterm", "xterm-256color", "screen", "screen-256color", "tmux", "tmux-256color", "linux", "vt100", "vt220", "rxvt"}
+
 // request is what the flags and the command ask for. Mistakes are found here, before the server is
 // asked.
 func (x *Executor) request(args []string) (api.ExecRequest, error) {
@@ -182,6 +187,12 @@ func (x *Executor) request(args []string) (api.ExecRequest, error) {
 	var err error
 	if req.Env, err = cli.ParseEnv(x.Env); err != nil {
 		return req, cli.Usage(err)
+	}
+	if kind := os.Getenv("TERM"); x.TTY && req.Env["TERM"] == "" && slices.Contains(usualTerminals, kind) {
+		if req.Env == nil {
+			req.Env = map[string]string{}
+		}
+		req.Env["TERM"] = kind
 	}
 	for _, q := range []struct {
 		flag, value string

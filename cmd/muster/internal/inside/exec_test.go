@@ -286,3 +286,25 @@ func TestLeftAfterSignal(t *testing.T) {
 		t.Errorf("code %d, %q", code, p.Errs.String())
 	}
 }
+
+// A terminal that images know is passed on; others would only keep programs from drawing.
+func TestExecTerminalKind(t *testing.T) {
+	for _, tt := range []struct {
+		kind string
+		env  []string
+		tty  bool
+		want string
+	}{
+		{"xterm-256color", nil, true, "xterm-256color"},
+		{"xterm-256color", []string{"TERM=vt100"}, true, "vt100"},
+		{"xterm-256color", nil, false, ""},
+		{"xterm-ghostty", nil, true, ""},
+		{"", nil, true, ""},
+	} {
+		t.Setenv("TERM", tt.kind)
+		req, err := (&Executor{TTY: tt.tty, Env: tt.env}).request([]string{"web/0", "sh"})
+		if err != nil || req.Env["TERM"] != tt.want {
+			t.Errorf("%+v: %q, %v", tt, req.Env["TERM"], err)
+		}
+	}
+}
