@@ -287,6 +287,21 @@ func TestLeftAfterSignal(t *testing.T) {
 	}
 }
 
+// top ends with q and leaves the terminal as it was.
+func TestTopEndsWithQ(t *testing.T) {
+	s := withJob(t, 1)
+	c := s.Console(t, "top")
+	clitest.Until(t, "web/0", c.Seen.String)
+	for _, key := range "xq" {
+		if _, err := c.Master.Write([]byte{byte(key)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := c.End(t); code != 0 {
+		t.Errorf("exit code %d, %q", code, c.Seen.String())
+	}
+}
+
 // A terminal that images know is passed on; others would only keep programs from drawing.
 func TestExecTerminalKind(t *testing.T) {
 	for _, tt := range []struct {

@@ -25,7 +25,7 @@ func topCommand(a *cli.App) *cobra.Command {
 	t := &watcher{app: a}
 	c := a.Command("top [ALLOC|JOB...]", "Show the resource usage of allocations", `Shows the CPU, memory, processes and disk that running allocations use now: all of them, or those named by id, as JOB/INDEX, or as JOB for all of its members. Runners are named by their id, with their environment. 100 % of CPU is one core.
 
-On a terminal the table is updated each second, until Ctrl-C; otherwise, and with --once, it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+On a terminal the table is updated each second, until q or Ctrl-C; otherwise, and with --once, it is printed once.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return t.run(ctx, args)
 	})
 	c.Flags().BoolVar(&t.once, "once", false, "print the table once, also on a terminal")
@@ -123,6 +123,14 @@ func (w *watcher) watch(ctx context.Context, args []string, rows []used, more in
 	const other, back = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 	_, _ = io.WriteString(w.app.Stdout, other)
 	defer func() { _, _ = io.WriteString(w.app.Stdout, back) }()
+	var keys <-chan byte // never one, where stdin is no terminal
+	if t := term.TerminalOf(w.app.Stdin); t != nil {
+		var err error
+		if keys, err = t.Keys(); err != nil {
+			return err
+		}
+		defer t.Restore()
+	}
 	// A look that takes longer than that delays the next one, and none is made up for.
 	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
@@ -133,6 +141,14 @@ func (w *watcher) watch(ctx context.Context, args []string, rows []used, more in
 		}
 		select {
 		case <-ticker.C:
+		case key, more := <-keys:
+			if key == 'q' {
+				return nil
+			}
+			if !more {
+				keys = nil
+			}
+			continue
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -71,6 +71,57 @@ func (t *Terminal) Raw() error {
 	return nil
 }
 
+// Keys sends each key when it is pressed, and does not show it. Ctrl-C is still a signal. Restore must
+// follow, as with Raw.
+func (t *Terminal) Keys() (<-chan byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, err := term.GetState(t.fd)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	now, err := unix.IoctlGetTermios(t.fd, unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	now.Lflag &^= unix.ICANON | unix.ECHO
+	if err := unix.IoctlSetTermios(t.fd, unix.TCSETS, now); err != nil {
+		return nil, fmt.Errorf("terminal: %w", err)
+	}
+	t.was = was
+	keys := make(chan byte, 16)
+	go t.read(keys)
+	return keys, nil
+}
+
+// lookForKeys is how often a reader of keys looks whether it still should, in milliseconds.
+const lookForKeys = 200
+
+// read sends keys until Restore. It waits for each by polling, because a read could not be ended.
+func (t *Terminal) read(keys chan<- byte) {
+	defer close(keys)
+	var b [1]byte
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}, lookForKeys)
+		t.mu.Lock()
+		over := t.was == nil
+		t.mu.Unlock()
+		switch {
+		case over, err != nil && err != unix.EINTR:
+			return
+		case n <= 0:
+			continue
+		}
+		if n, err := unix.Read(t.fd, b[:]); n <= 0 || err != nil {
+			return
+		}
+		select {
+		case keys <- b[0]:
+		default: // nobody looks
+		}
+	}
+}
+
 // Restore makes the terminal as it was before Raw. It may be called at any time and by any
 // goroutine; without Raw before, it does nothing.
 func (t *Terminal) Restore() {

@@ -35,7 +35,7 @@ allocation's command started. A local name that has a colon is written with ./ b
 
 A source keeps its name in a destination that is a directory. If the destination does not exist, it is created, provided that its parent directory exists. A destination that ends with / must be a directory.
 
-Permissions and times are kept; owners only with --archive, else the copy belongs to the sandbox's user, or to you. Symbolic links are copied as links, unless -L is given for a source. Nothing is written outside the copy or through its links; links from a sandbox that lead out of the copy are left out. A file gets its name only when it is complete.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
+Permissions and times are kept; owners only with --archive, else the copy belongs to the sandbox's user, or to you. Symbolic links are copied as links, unless -L is given for a source. Nothing is written outside the copy or through its links; links from a sandbox that lead out of the copy are left out, and so are pipes and sockets: then the exit code is 1. A file gets its name only when it is complete.`, cobra.ArbitraryArgs, func(ctx context.Context, args []string) error {
 		return cp.run(ctx, args)
 	})
 	c.Flags().BoolVarP(&cp.archive, "archive", "a", false, "into a sandbox: keep owners")
@@ -60,6 +60,8 @@ type copier struct {
 	cl     *client.Client
 	target *cli.Target
 	moved  *moved
+	// left is how many entries of directories were left out.
+	left   int
 	copied []copied
 }
 
@@ -160,9 +162,11 @@ func (cp *copier) run(ctx context.Context, args []string) error {
 	}
 	// With a stream, stdout has the archive.
 	if cp.app.JSON && !dst.stream() {
-		return cp.app.PrintJSON(cp.copied)
+		if err := cp.app.PrintJSON(cp.copied); err != nil {
+			return err
+		}
 	}
-	return nil
+	return incomplete(cp.left)
 }
 
 // sides refuses sources and a destination that do not go together: one side of a copy is in one
@@ -354,7 +358,17 @@ func (cp *copier) unpack(s place, u *untar, r io.Reader, entry *api.FileEntry) e
 		}
 		return cli.Failure(fmt.Errorf("%s was not copied", s.text))
 	}
+	cp.left += u.left
 	return nil
+}
+
+// incomplete is the error of a copy without some entries of a directory; nil if there are none. A
+// script must not take such a copy for a whole one.
+func incomplete(left int) error {
+	if left == 0 {
+		return nil
+	}
+	return cli.Failure(fmt.Errorf("the copy is not complete: left out of it: %d", left))
 }
 
 // into copies from this host into the sandbox. The archive is made while it is sent, so it needs no
@@ -412,6 +426,7 @@ func (cp *copier) into(ctx context.Context, s, dst place, many bool) error {
 	for _, text := range p.skipped {
 		cp.moved.screen.Say("%s", text)
 	}
+	cp.left += p.left
 	return err
 }
 

@@ -61,6 +61,8 @@ type fetcher struct {
 	got []fetched
 	// failed counts members of which something has not arrived.
 	failed int
+	// left is how many entries of outputs were left out.
+	left int
 }
 
 // run brings the outputs of all members that have succeeded, or of one. A member whose outputs
@@ -103,7 +105,7 @@ func (f *fetcher) run(ctx context.Context, job *api.Job, index int) error {
 	case f.failed > 0:
 		return cli.Failure(fmt.Errorf("job %s: the outputs of %s could not be fetched", f.key, muster.Counted(f.failed, "member")))
 	case len(f.got) > 0 || f.app.JSON:
-		return nil
+		return incomplete(f.left)
 	// Nothing arrived and nothing was wrong: the job declares none, or no member has succeeded yet.
 	case job.Spec != nil && len(job.Spec.Outputs) == 0:
 		return cli.Failure(fmt.Errorf("job %s declares no outputs; what its members printed is shown by `muster job logs %s`", f.key, f.key))
@@ -146,6 +148,7 @@ func (f *fetcher) member(ctx context.Context, m api.Member) error {
 		for _, s := range u.skipped {
 			fmt.Fprintf(f.app.Stderr, "muster: member %d: output %s: %s\n", m.Index, term.OneLine(out.Path), term.OneLine(s))
 		}
+		f.left += u.left
 		f.got = append(f.got, fetched{m.Index, out.Path, folder, u.files})
 		if !f.app.JSON {
 			fmt.Fprintln(f.app.Stdout, term.OneLine(filepath.Join(folder, filepath.FromSlash(out.Path))))

@@ -25,6 +25,7 @@ type packer struct {
 	owners bool
 	// skipped is what was left out, and why; a few of them.
 	skipped []string
+	left    int // all of them
 }
 
 // pack writes the archive. Its order is that of the names, so two archives of one tree are alike.
@@ -68,6 +69,7 @@ func (p *packer) entry(t *tar.Writer, file, name string, d fs.DirEntry) error {
 		return p.file(t, file, name)
 	case d.IsDir(), d.Type()&fs.ModeSymlink != 0:
 	default:
+		p.left++
 		if len(p.skipped) < maxSkipped {
 			p.skipped = append(p.skipped, fmt.Sprintf("%s is left out: it is neither file, directory nor link", file))
 		}

@@ -32,6 +32,8 @@ type untar struct {
 	files int
 	// skipped is what was left out, and why; maxSkipped of them.
 	skipped []string
+	// left counts all of them.
+	left int
 	// folders are the directories of the archive.
 	folders safetar.Directories
 	// sure is the directory that was last found to have nothing but directories above it, so that
@@ -44,6 +46,7 @@ const maxSkipped = 20
 
 // skip notes what was left out.
 func (u *untar) skip(format string, args ...any) {
+	u.left++
 	if len(u.skipped) < maxSkipped {
 		u.skipped = append(u.skipped, fmt.Sprintf(format, args...))
 	}
