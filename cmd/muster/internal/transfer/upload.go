@@ -20,7 +20,6 @@ import (
 	"github.com/musterhq/muster/client"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/cmd/muster/internal/term"
-	"github.com/musterhq/muster/internal/validate"
 )
 
 // localFile is a file on this host that an input names.
@@ -48,7 +47,7 @@ func DigestInputs(spec *api.JobSpec, folder string) ([]localFile, error) {
 			in.File = filepath.Join(folder, in.File)
 		}
 		list, err := filesOf(in)
-		if err == nil && len(inputs)+len(list) > validate.MaxListLen {
+		if err == nil && len(inputs)+len(list) > api.MaxListLen {
 			err = tooMany(in.File, len(list))
 		}
 		if err != nil {
@@ -99,7 +98,7 @@ func filesOf(in api.InputSpec) ([]api.InputSpec, error) {
 
 // tooMany says what to do with a directory that has more files than a job may have.
 func tooMany(dir string, files int) error {
-	return fmt.Errorf("%s has %d files, and a job takes %d inputs in all; name the directories in it that are needed, or pack it with tar and unpack it in the command", dir, files, validate.MaxListLen)
+	return fmt.Errorf("%s has %d files, and a job takes %d inputs in all; name the directories in it that are needed, or pack it with tar and unpack it in the command", dir, files, api.MaxListLen)
 }
 
 // uploaders is how many files are uploaded at once: of small ones each costs a round trip.
