@@ -34,6 +34,8 @@ type follower struct {
 	index int
 	// notes says that attempts that failed are reported.
 	notes bool
+	// giveUp is for how long attempts that fail for reasons outside are repeated; 0: not known.
+	giveUp api.Duration
 	// detail, if set, is told what the start of an allocation is at; "" when it runs.
 	detail func(text string)
 
@@ -59,6 +61,8 @@ type follower struct {
 	done chan *tracked
 	// told counts failed attempts that were reported.
 	told int
+	// outside says that it was explained how failures are retried that are not the command's.
+	outside bool
 	// listed says that all that there was at the beginning is tracked.
 	listed bool
 }
@@ -380,6 +384,10 @@ func (f *follower) note(al *api.Alloc) {
 		who = fmt.Sprintf("member %d, attempt %d", al.Index, al.Attempt)
 	}
 	f.out.screen.Say("%s %s: %s", who, al.Outcome, cli.AllocReason(al))
+	if f.giveUp > 0 && !f.outside && al.Failure != nil && al.Failure.Class == string(muster.FailureOutside) {
+		f.outside = true
+		f.out.screen.Say("this is not counted as an attempt of the command; it is tried again for up to %s, and Ctrl-C stops the job", f.giveUp)
+	}
 }
 
 // pump gives what waits to be read to readers, as far as there are places.

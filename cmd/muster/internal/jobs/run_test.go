@@ -457,3 +457,22 @@ func TestRunUsage(t *testing.T) {
 		s.Muster(nil, append([]string{"run"}, tt.args...)...).Check(t, 2, "", regexp.QuoteMeta("muster: "+tt.want+"\n"))
 	}
 }
+
+// What is repeated because of something outside is said to be so, once.
+func TestRunSaysHowLongItTries(t *testing.T) {
+	s := newServer(t)
+	outside := func(al *api.Alloc) {
+		al.ExitCode, al.Failure = nil, &api.Failure{Class: "outside", Reason: "image", Message: "no such host"}
+	}
+	s.OnSubmit = func(s *clitest.Server) {
+		for n := range 2 {
+			s.Start(0, n+1)
+			s.End(0, n+1, 1, outside)
+		}
+		s.Start(0, 3)
+		s.End(0, 3, 0)
+		s.EndJob("succeeded", "")
+	}
+	s.Muster(nil, "run", "x").Check(t, 0, "", "muster: job run-1\nmuster: attempt 1 failed: no such host\n"+
+		"muster: this is not counted as an attempt of the command; it is tried again for up to 1h, and Ctrl-C stops the job\nmuster: attempt 2 failed: no such host\n")
+}

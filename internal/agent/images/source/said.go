@@ -25,7 +25,7 @@ func said(err error) string {
 	case errors.As(err, &answer):
 		return status(answer)
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return "no such host " + dns.Name + ": check the spelling of the registry"
+		return "no such host " + dns.Name + ": check the spelling of the registry, and whether the node can resolve names"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
 	case errors.As(err, &u):
