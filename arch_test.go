@@ -130,6 +130,7 @@ var rules = []rule{
 		third: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/sys"}},
 	{place: "cmd/muster/internal/runners", may: []string{".", "api", "client", "internal/specfile", "cmd/muster/internal/term", "cmd/muster/internal/cli", "cmd/muster/internal/transfer", "cmd/muster/internal/inside"},
 		third: []string{"github.com/spf13/cobra"}},
+	{place: "cmd/muster/internal/contexts", may: []string{".", "internal/locate", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "cmd/muster/internal/operators", may: []string{".", "api", "client", "cmd/muster/internal/term", "cmd/muster/internal/cli"}, third: []string{"github.com/spf13/cobra"}},
 	{place: "cmd/muster/internal/serve", may: []string{".", "api", "client", "internal/blob", "internal/config", "internal/server", "internal/raftlog", "internal/specfile", "internal/locate", "internal/version", "cmd/muster/internal/term", "cmd/muster/internal/cli"},
 		third: []string{"github.com/spf13/cobra", "golang.org/x/sys"}},

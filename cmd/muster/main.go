@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/contexts"
 	"github.com/musterhq/muster/cmd/muster/internal/inside"
 	"github.com/musterhq/muster/cmd/muster/internal/jobs"
 	"github.com/musterhq/muster/cmd/muster/internal/operators"
@@ -37,7 +38,7 @@ func assemble(a *cli.App) *cobra.Command {
 	root := a.Root()
 	// Whoever runs a server is seldom the one who uses it, so help texts show two groups.
 	root.AddGroup(&cobra.Group{ID: "work", Title: "Run jobs:"}, &cobra.Group{ID: "server", Title: "Run a server:"})
-	for _, c := range slices.Concat(jobs.Commands(a), inside.Commands(a), transfer.Commands(a), runners.Commands(a), operators.Commands(a)) {
+	for _, c := range slices.Concat(jobs.Commands(a), inside.Commands(a), transfer.Commands(a), runners.Commands(a), operators.Commands(a), contexts.Commands(a)) {
 		c.GroupID = "work"
 		root.AddCommand(c)
 	}

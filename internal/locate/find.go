@@ -16,17 +16,21 @@ type Given struct {
 	Address string // --addr, MUSTER_ADDR
 	Token   string // --token, MUSTER_TOKEN
 	DataDir string // --data-dir, MUSTER_DATA_DIR
+	Context string // --context, MUSTER_CONTEXT
 }
 
 // Environment fills in what was not given by what the environment says. An
-// address on the command line goes before a data directory in the environment.
+// address or a context on the command line goes before a data directory in the environment.
 func (g Given) Environment(getenv func(string) string) Given {
 	if g.Token == "" {
 		g.Token = getenv("MUSTER_TOKEN")
 	}
-	if g.Address == "" && g.DataDir == "" {
+	if g.Address == "" && g.DataDir == "" && g.Context == "" {
 		g.Address = getenv("MUSTER_ADDR")
 		g.DataDir = getenv("MUSTER_DATA_DIR")
+		if g.Address == "" && g.DataDir == "" {
+			g.Context = getenv("MUSTER_CONTEXT")
+		}
 	}
 	return g
 }
@@ -49,22 +53,29 @@ type unknown string
 func (u unknown) Error() string        { return string(u) }
 func (u unknown) Is(target error) bool { return target == ErrUnknown }
 
-// Find is where the server is: the given address, else that of the given data
-// directory, else of the server that this user started last.
+// Find is where the server is: the given address, else that of the given data directory, else that
+// of the given or the current context, else of the server that this user started last.
 func Find(g Given) (Place, error) {
+	if g.Context != "" && (g.Address != "" || g.DataDir != "") {
+		return Place{}, errors.New("a context says where the server is; give it, or an address or a data directory")
+	}
 	p := Place{Address: g.Address, DataDir: g.DataDir, Token: muster.NewSecret(g.Token), From: "the given address"}
 	switch {
 	case p.Address != "":
 	case p.DataDir != "":
-		s, err := ReadServer(p.DataDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return p, unknown(fmt.Sprintf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`, or with `muster server -c FILE` where FILE has this data_dir", p.DataDir, serverFile, p.DataDir))
+		var err error
+		if p.Address, p.From, err = addressIn(p.DataDir); err != nil {
+			return p, err
 		}
+	default:
+		in, used, err := inContext(g.Context, p)
 		if err != nil {
 			return p, err
 		}
-		p.Address, p.From = s.Address, filepath.Join(p.DataDir, serverFile)
-	default:
+		if used {
+			p = in
+			break
+		}
 		c, err := ReadCurrent()
 		if errors.Is(err, fs.ErrNotExist) {
 			return p, ErrUnknown
@@ -92,6 +103,15 @@ func Find(g Given) (Place, error) {
 		}
 	}
 	return p, nil
+}
+
+// addressIn is where the server of a data directory listens, and the file that says so.
+func addressIn(dataDir string) (address, from string, err error) {
+	s, err := ReadServer(dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", "", unknown(fmt.Sprintf("%s: no server has run there (it has no %s); start one with `muster dev --data-dir %s`, or with `muster server -c FILE` where FILE has this data_dir", dataDir, serverFile, dataDir))
+	}
+	return s.Address, filepath.Join(dataDir, serverFile), err
 }
 
 // plainAddress is an address without scheme and path.

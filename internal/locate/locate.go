@@ -1,6 +1,7 @@
 // Package locate is how a client on the same host finds a server and its token.
 // A server writes two small files: server.json beside its state, and, for
-// clients that are told nothing, current.json in the user's configuration directory.
+// clients that are told nothing, current.json in the user's configuration directory. A user may name
+// servers: these are contexts, one of which is the current one.
 //
 // It must never show a token, nor write one that others may read. The server's
 // composition writes with it; the CLI reads.
@@ -8,6 +9,7 @@
 //	<data-dir>/server.json              {"address": "127.0.0.1:4750"}
 //	<data-dir>/token                    the token, 0600
 //	$XDG_CONFIG_HOME/muster/current.json  {"address": …, "data_dir": …}, 0600
+//	$XDG_CONFIG_HOME/muster/contexts.json the servers that the user has named, 0600
 package locate
 
 import (

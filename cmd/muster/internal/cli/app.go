@@ -117,7 +117,7 @@ func (a *App) Root() *cobra.Command {
   muster run -- echo hello         run a command, in another
   muster job list                  see what ran
 
-A server on this host is found automatically: the one that you started last. For another, give --addr and a token, or --data-dir.` + exitHelp),
+A server on this host is found automatically: the one that you started last. For another, give --addr and a token, or --data-dir, or name it once with muster context add.` + exitHelp),
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -131,6 +131,7 @@ A server on this host is found automatically: the one that you started last. For
 	f.StringVar(&a.Given.Address, "addr", "", "address of the server, as host:port or a URL (MUSTER_ADDR)")
 	f.StringVar(&a.Given.Token, "token", "", "token of the server (better: MUSTER_TOKEN, which others do not see)")
 	f.StringVar(&a.Given.DataDir, "data-dir", "", "data directory of a server on this host (MUSTER_DATA_DIR)")
+	f.StringVar(&a.Given.Context, "context", "", "context to use, see muster context (MUSTER_CONTEXT)")
 	f.BoolVar(&a.JSON, "json", false, "print JSON")
 	return root
 }

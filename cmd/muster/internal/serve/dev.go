@@ -14,6 +14,7 @@ import (
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/config"
+	"github.com/musterhq/muster/internal/locate"
 	"github.com/musterhq/muster/internal/server"
 	"github.com/musterhq/muster/internal/version"
 )
@@ -30,6 +31,9 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 		cfg.DataDir, cfg.Listen, cfg.NoAuth, cfg.Log.Level = a.Given.Environment(os.Getenv).DataDir, listen, noAuth, level
 		o := server.Options{Version: version.String(), NodeBinary: node, OpenBucket: open, Ready: func(address string) {
 			fmt.Fprintf(a.Stderr, "muster: ready at http://%s; in another terminal: muster run -- echo hello\n", address)
+			if all, err := locate.ReadContexts(); err == nil && all.Current != "" {
+				fmt.Fprintf(a.Stderr, "muster: the current context is %s, so this server is used with `muster --context %s …`, or after `muster context use %s`\n", all.Current, locate.LastStarted, locate.LastStarted)
+			}
 			for _, line := range offHere(&cfg) {
 				fmt.Fprintf(a.Stderr, "muster: %s\n", line)
 			}
