@@ -176,7 +176,7 @@ func TestTermLeavesSandboxesAlone(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("ending took %s", took)
 	}
-	if !h.logged("stopping; sandboxes keep running") {
+	if !h.logged("stopping; nodes and what runs on them stay") {
 		t.Error("the log does not say so")
 	}
 	h.start()

@@ -186,7 +186,7 @@ func (s *Server) run(ctx context.Context, ln net.Listener, handler *http.Server)
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		s.log.Info("stopping; sandboxes keep running")
+		s.log.Info("stopping; nodes and what runs on them stay until a server on this data directory ends them", "nodes", s.state.Latest().LiveNodeCount())
 		end, cancel := context.WithTimeout(context.WithoutCancel(gctx), shutdownTime)
 		defer cancel()
 		// Streams end by themselves: Shutdown ends the context that they watch (services.stop).

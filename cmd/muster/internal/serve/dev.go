@@ -12,6 +12,7 @@ import (
 	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/cmd/muster/internal/cli"
+	"github.com/musterhq/muster/cmd/muster/internal/term"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/config"
 	"github.com/musterhq/muster/internal/locate"
@@ -59,7 +60,11 @@ func devCommand(a *cli.App, open blob.Opener) *cobra.Command {
 			return cli.Usage(&api.Problem{Title: "that does not go together", Errors: problems})
 		}
 		o.Logger = newLogger(a.Stderr, cfg.Log)
-		return serve(ctx, cfg, o)
+		err = serve(ctx, cfg, o)
+		if err == nil && !o.Ephemeral {
+			fmt.Fprintf(a.Stderr, "muster: what runs keeps running; `muster dev --data-dir %s` continues with it, and then `muster job stop` ends it\n", term.ShellWords([]string{cfg.DataDir}))
+		}
+		return err
 	})
 	c.Flags().StringVar(&listen, "listen", config.DefaultListen, "address of the HTTP API; port 0 takes a free one")
 	c.Flags().BoolVar(&noAuth, "no-auth", false, "do not require a token")
