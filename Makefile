@@ -15,7 +15,7 @@ INIT_SRC = $(shell find cmd/muster-init internal/sandbox internal/safetar intern
 # Packages whose tests run under the race detector as well, in their short form: all tests together have a quarter of an hour.
 RACE     = ./internal/state/... ./internal/raftlog/... ./internal/control/... ./internal/conns/... ./internal/agent/ ./internal/agent/journal ./internal/agent/fencing ./internal/agent/inputs ./internal/agent/fake/... ./internal/agent/tunnel ./internal/agent/outputs ./internal/agent/launch ./internal/agent/destinations ./internal/httpapi/... ./internal/door/... ./internal/inside/... ./internal/claim/... ./internal/submit/... ./internal/operate/... ./internal/socket/... ./internal/blob/... ./client/... ./internal/server/... ./internal/sim/...
 
-.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock clean install FORCE
+.PHONY: build demo test race check lint generate generated sim soak bench bench-sched bench-sandbox bench-runners bench-growth replay fuzz isolation attack notice e2e-vm e2e-ssh e2e-clock e2e-packages clean install uninstall packages FORCE
 
 build: bin/muster bin/muster-node bin/muster-init
 
@@ -175,10 +175,28 @@ e2e-ssh: build
 e2e-clock: build
 	$(GO) test -count=1 -timeout 20m ./internal/faults -v -run TestStepsOfTheClock -faults.clock
 
+# The same files as the packages have, below PREFIX. A sample configuration is not put over one that is there.
+PREFIX ?= /usr/local
 install: build
-	install -d $(DESTDIR)/usr/local/bin $(DESTDIR)/lib/systemd/system
-	install bin/muster bin/muster-node $(DESTDIR)/usr/local/bin/
-	install -m 644 packaging/muster.service $(DESTDIR)/lib/systemd/system/
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)/lib/systemd/system $(DESTDIR)/etc/muster
+	install bin/muster bin/muster-node $(DESTDIR)$(PREFIX)/bin/
+	sed 's#/usr/local/bin/#$(PREFIX)/bin/#' packaging/muster.service > $(DESTDIR)/lib/systemd/system/muster.service
+	bin/muster man $(DESTDIR)$(PREFIX)/share/man/man1
+	bin/muster completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/muster
+	[ -e $(DESTDIR)/etc/muster/muster.yaml ] || install -m 640 packaging/muster.yaml $(DESTDIR)/etc/muster/muster.yaml
+
+# What install has put there, but for /etc/muster. The server must have been stopped.
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/muster $(DESTDIR)$(PREFIX)/bin/muster-node $(DESTDIR)/lib/systemd/system/muster.service
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/muster.1 $(DESTDIR)$(PREFIX)/share/man/man1/muster-*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/muster
+
+# Packages of this commit in dist/: deb and rpm, for amd64 and arm64. Needs git; nfpm is downloaded by go.
+packages: build notice
+	GO=$(GO) packaging/build $(VERSION)
+
+# The deb in a fresh Debian: installed, used, upgraded, removed, purged. Needs root, mmdebstrap and a mirror of Debian.
+e2e-packages: packages
+	e2e/packages/run dist/muster_*_amd64.deb
 
 clean:
-	rm -rf bin $(INIT)
+	rm -rf bin dist $(INIT)

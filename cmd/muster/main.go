@@ -46,7 +46,7 @@ func assemble(a *cli.App) *cobra.Command {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
-	root.AddCommand(versionCommand(a))
+	root.AddCommand(versionCommand(a), manCommand(a))
 	answerOtherVerbs(root)
 	root.AddCommand(otherWordCommands()...)
 	return root
