@@ -19,8 +19,18 @@ func ImageKey(ref string) AffinityKey {
 	if _, digest, ok := strings.Cut(ref, "@"); ok {
 		return AffinityKey(imageKeys + digest)
 	}
-	if strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, "sha256:") || strings.HasPrefix(ref, "oci:") || strings.HasPrefix(ref, "docker-archive:") {
-		return AffinityKey(imageKeys + ref)
+	if name := ImageName(ref); name != "" {
+		return AffinityKey(imageKeys + name)
+	}
+	return AffinityKey(imageKeys + ref)
+}
+
+// ImageName is the full name of an image, with registry and tag, the same for all ways to write it. It is "" for a
+// reference by digest, or to a file of a node.
+func ImageName(ref string) string {
+	if ref == "" || strings.Contains(ref, "@") || strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, "sha256:") ||
+		strings.HasPrefix(ref, "oci:") || strings.HasPrefix(ref, "docker-archive:") || strings.HasPrefix(ref, LoadedImage) {
+		return ""
 	}
 	registry, name, ok := strings.Cut(ref, "/")
 	if !ok || !strings.ContainsAny(registry, ".:") && registry != "localhost" {
@@ -35,8 +45,13 @@ func ImageKey(ref string) AffinityKey {
 	if !strings.Contains(name, ":") {
 		name += ":latest"
 	}
-	return AffinityKey(imageKeys + registry + "/" + name)
+	return registry + "/" + name
 }
+
+// LoadedImage begins the reference by which a server tells an agent to get an image from the server: LoadedImage, the
+// image's full name, @ and the digest of its manifest. Agents that do not know it refuse it as malformed, so that none
+// asks a registry for the name instead.
+const LoadedImage = "loaded:"
 
 // IsImage reports whether the key is one of an image.
 func (k AffinityKey) IsImage() bool { return strings.HasPrefix(string(k), imageKeys) }

@@ -39,3 +39,21 @@ type ImageProgress struct {
 type ImagesPruned struct {
 	Freed int64 `json:"freed" doc:"Bytes."`
 }
+
+// LoadedImage is an image that was loaded on the server. Nodes get it from the server, and jobs
+// that name it do not ask a registry.
+type LoadedImage struct {
+	Name      string    `json:"name" doc:"As a job writes it in image, as web:1."`
+	Digest    string    `json:"digest" doc:"Of its manifest, or of its index if it has several platforms."`
+	Size      int64     `json:"size" doc:"Bytes of its layers, as they are stored; layers that images share are counted for each."`
+	Platforms []string  `json:"platforms" doc:"As linux/amd64."`
+	Loaded    time.Time `json:"loaded"`
+	UsedBy    string    `json:"used_by,omitempty" doc:"A job or environment that has not ended and uses it, as job NAMESPACE/NAME or environment NAMESPACE/NAME."`
+}
+
+// LoadedImageList is the answer of GET and POST /v1/images.
+type LoadedImageList struct {
+	Images []LoadedImage `json:"images"`
+	Used   int64         `json:"used" doc:"Bytes that all loaded images take in the blob store; shared layers are counted once."`
+	Limit  int64         `json:"limit" doc:"The most that they may take: blob.quota. 0: no limit."`
+}

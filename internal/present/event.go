@@ -58,6 +58,7 @@ func EventHead(c *state.Change) *api.Event {
 		ev.Pool = string(c.Breaker.Pool)
 	case c.Limits != nil:
 		ev.Namespace = string(c.Limits.Name)
+	case c.Image != nil:
 	// Other changes concern the server alone. They have a position in the feed like all others.
 	default:
 		return nil
@@ -93,6 +94,8 @@ func EventBody(ev *api.Event, c *state.Change) {
 		ev.Text = breakerText(c.Verb, c.Breaker)
 	case c.Limits != nil:
 		ev.Text = limitsText(c.Limits)
+	case c.Image != nil:
+		ev.Text = imageText(c.Verb, c.Image)
 	}
 }
 

@@ -192,3 +192,11 @@ func limitsText(l *state.NamespaceLimits) string {
 	}
 	return what + " were set" + By(l.Who) + muster.Because(l.Reason)
 }
+
+// imageText is the sentence of a change of the images that were loaded on the server.
+func imageText(verb state.Verb, im *state.LoadedImage) string {
+	if verb == state.VerbImageRemoved {
+		return "image " + ImageName(im.Name) + " was removed from the server"
+	}
+	return "image " + ImageName(im.Name) + " was loaded on the server: " + im.Digest
+}

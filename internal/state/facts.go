@@ -69,6 +69,8 @@ var blanks = [...]func() Fact{
 	46: fact[SystemSized],
 	47: fact[AllocsPurged],
 	48: fact[FormatRaised],
+	49: fact[ImageLoaded],
+	50: fact[ImageRemoved],
 }
 
 func fact[T any, F interface {

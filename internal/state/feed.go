@@ -26,6 +26,8 @@ type Change struct {
 	// Breaker of a pool, and Limits of a namespace, after the change.
 	Breaker *Breaker
 	Limits  *NamespaceLimits
+	// Image that was loaded or removed.
+	Image *LoadedImage
 	// Config: pools or offerings changed, or what a pool's breaker lets pass.
 	Config bool
 }

@@ -42,6 +42,9 @@ var since = map[string]Format{
 	"api.EnvironmentSpec.LockUser":      2,
 	"api.Template.Hostname":             3,
 	"state.NodeGone.IfUnchangedSince":   4,
+	"state.ImageLoaded":                 4,
+	"state.ImageRemoved":                4,
+	"row 17":                            4,
 }
 
 // FormatRaised raises the gate. Every server of the cluster reads Format.

@@ -37,6 +37,7 @@ const (
 	rowLimits
 	rowPace
 	rowClaim
+	rowLoaded
 	rowStarts rowTable = 40
 )
 
@@ -117,6 +118,7 @@ func (im *Image) writeRows(iw *imageWriter) {
 		iw.row(rowShares, t.shares)
 	}
 	t.limits.Scan(func(l *NamespaceLimits) bool { iw.row(rowLimits, l); return iw.err == nil })
+	t.loaded.Scan(func(im *LoadedImage) bool { iw.row(rowLoaded, im); return iw.err == nil })
 	t.paces.Scan(func(p *Pace) bool { iw.row(rowPace, p); return iw.err == nil })
 	t.claims.Scan(func(c *Claim) bool { iw.row(rowClaim, c); return iw.err == nil })
 	t.starts.Scan(func(m *starts) bool { iw.row(rowStarts, m); return iw.err == nil })
@@ -244,6 +246,8 @@ func newRow(table rowTable) any {
 		return &Shares{}
 	case rowLimits:
 		return &NamespaceLimits{}
+	case rowLoaded:
+		return &LoadedImage{}
 	case rowPace:
 		return &Pace{}
 	case rowClaim:
@@ -314,6 +318,8 @@ func (in *imageReader) put(v any) error {
 		s.t.shares = v
 	case *NamespaceLimits:
 		s.t.limits.Set(v)
+	case *LoadedImage:
+		s.t.loaded.Set(v)
 	case *Pace:
 		s.t.paces.Set(v)
 		s.t.paceN.Set(v)

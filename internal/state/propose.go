@@ -21,6 +21,7 @@ type Yields[T any] interface {
 func (*AllocsPurged) yields(int)                  {}
 func (*ClaimExtended) yields(*Claim)              {}
 func (*EnvironmentSet) yields(*EnvironmentChange) {}
+func (*ImageRemoved) yields(*LoadedImage)         {}
 func (*JobStopped) yields(*Job)                   {}
 func (*JobSubmitted) yields(*Submitted)           {}
 func (*PlanCommitted) yields(*PlanResult)         {}

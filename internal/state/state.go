@@ -61,8 +61,9 @@ type tables struct {
 	uses   *btree.BTreeG[*NamespaceUse]    // by namespace
 	limits *btree.BTreeG[*NamespaceLimits] // by namespace
 	shares *Shares
-	paces  *btree.BTreeG[*Pace] // by job's key
-	paceN  *btree.BTreeG[*Pace] // the longest not seen first, to bound them
+	loaded *btree.BTreeG[*LoadedImage] // by name
+	paces  *btree.BTreeG[*Pace]        // by job's key
+	paceN  *btree.BTreeG[*Pace]        // the longest not seen first, to bound them
 
 	standingJobs *btree.BTreeG[*Job] // service and system jobs that have not ended, by uid
 
@@ -132,6 +133,7 @@ func newTables() tables {
 		warm:         tree(compareWarm),
 		uses:         tree(compareUses),
 		limits:       tree(compareLimits),
+		loaded:       tree(compareLoaded),
 		paces:        tree(func(a, b *Pace) int { return a.Key.Compare(b.Key) }),
 		paceN:        tree(func(a, b *Pace) int { return cmp.Or(cmp.Compare(a.Last, b.Last), a.Key.Compare(b.Key)) }),
 		standingJobs: tree(jobByUID),
@@ -149,7 +151,7 @@ func (t *tables) copy() tables {
 		receiptN: t.receiptN.Copy(), receiptBytes: t.receiptBytes, nodeAllocs: t.nodeAllocs.Copy(),
 		endedJobs: t.endedJobs.Copy(), endedBytes: t.endedBytes, goneNodes: t.goneNodes.Copy(), liveNodes: t.liveNodes.Copy(),
 		openOutput: t.openOutput.Copy(), unsettled: t.unsettled.Copy(), wakeAt: t.wakeAt.Copy(), retryIndexes: t.retryIndexes.copy(),
-		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
+		warm: t.warm.Copy(), uses: t.uses.Copy(), limits: t.limits.Copy(), loaded: t.loaded.Copy(), shares: t.shares, paces: t.paces.Copy(), paceN: t.paceN.Copy(),
 		standingJobs: t.standingJobs.Copy(), environments: t.environments.copy(), standing: t.standing.copy(), money: t.money.copy(),
 	}
 }

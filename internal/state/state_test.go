@@ -476,6 +476,7 @@ func goldenFacts() []Fact {
 		&RunnerClaimed{"c1", "ue", "ue-0-1", 4, 5, "n", "k", "d"}, &ClaimExtended{"c1", 6, 7},
 		&ClaimsTouched{[]Touch{{"c1", 8}}}, &ClaimReleased{"c1", "r"}, &ClaimsExpired{[]Expiry{{"c1", "r", 9}}},
 		&NodeKept{"n1", "r"},
+		&ImageLoaded{LoadedImage{"docker.io/library/web:1", "sha256:a", []LoadedBlob{{"sha256:a", 5}}, []string{"linux/amd64"}, []LoadedBlob{{"sha256:b", 6}}, 7}}, &ImageRemoved{"docker.io/library/web:1", "sha256:a"},
 		&RoomReserved{"n1", "ua", 2}, &RoomReleased{"n1", "ua", "r"}, &NodePlansRefused{"n1", 15, "r"},
 		&NodeFailed{"n1", "r", true}, &NodeEvicted{"n1", "r", 4},
 	}

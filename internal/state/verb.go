@@ -71,6 +71,9 @@ const (
 
 	VerbNamespaceLimited Verb = "namespace.limited" // limits of a namespace
 
+	VerbImageLoaded  Verb = "image.loaded"  // an image was loaded on the server
+	VerbImageRemoved Verb = "image.removed" // a loaded image was removed
+
 	VerbConfigPools     Verb = "config.pools"     // the pools of the configuration
 	VerbConfigOfferings Verb = "config.offerings" // what providers offer, and prices
 	VerbConfigShares    Verb = "config.shares"    // the shares of namespaces
