@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -16,7 +15,6 @@ import (
 	"github.com/musterhq/muster/internal/agent/journal"
 	"github.com/musterhq/muster/internal/agent/network"
 	"github.com/musterhq/muster/internal/agent/oci"
-	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
 const (
@@ -54,7 +52,7 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 		return err
 	}
 	c.Networks = networks
-	c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (contract.Images, error) {
+	c.Images = func(ways agent.ImageWays) (contract.Images, error) {
 		cache := filepath.Join(dir, journal.ImagesName)
 		if f.images != "" {
 			if cache, err = images.Lease(f.images, dir); err != nil {
@@ -62,7 +60,7 @@ func (f agentFlags) containers(c *agent.Config, dir, initPath string, log *slog.
 			}
 		}
 		store, err := images.New(images.Config{
-			Dir: cache, Limit: int64(limit), Shift: rt.IDBase(), Grant: images.Granted(grant), Fresh: tagFresh, Logger: log,
+			Dir: cache, Limit: int64(limit), Shift: rt.IDBase(), Grant: images.Granted(ways.Grant), Loaded: ways.Loaded, Fresh: tagFresh, Logger: log,
 			Destinations: c.Destinations,
 		})
 		if err != nil {

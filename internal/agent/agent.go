@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,6 +38,14 @@ const (
 // ErrReplaced is why Run ended: another agent asked to take over.
 var ErrReplaced = errors.New("another agent takes over")
 
+// ImageWays are how a store of images gets from the server what it needs.
+type ImageWays struct {
+	// Grant asks for the right to pull a reference.
+	Grant func(ctx context.Context, ref string) (wire.Grant, error)
+	// Loaded waits for a blob of an image that was loaded on the server.
+	Loaded func(ctx context.Context, digest string) (io.ReadSeekCloser, error)
+}
+
 // Config is what an agent needs.
 type Config struct {
 	// Dir is the agent's own directory (0700). Whoever starts the agent makes it: an agent that
@@ -65,8 +74,8 @@ type Config struct {
 	// HTTP fetches inputs from URLs; nil is a client of its own.
 	HTTP *http.Client
 	// Images makes the store of images; nil: allocations with an image fail here. It is called
-	// once, with a function that asks the server for the right to pull a reference.
-	Images func(grant func(ctx context.Context, ref string) (wire.Grant, error)) (contract.Images, error)
+	// once, with the ways to what the server has for images.
+	Images func(ImageWays) (contract.Images, error)
 	// LeaseEnd ends the machine, or what stands for it in a test, when the lease is over; nil: the
 	// agent ignores leases.
 	LeaseEnd func(ctx context.Context) error
@@ -272,7 +281,9 @@ func (a *Agent) prepare(ctx context.Context, before journal.Record) error {
 		return err
 	}
 	if a.cfg.Images != nil {
-		images, err := a.cfg.Images(a.grants.get)
+		images, err := a.cfg.Images(ImageWays{Grant: a.grants.get, Loaded: func(ctx context.Context, digest string) (io.ReadSeekCloser, error) {
+			return a.node.inputs.Blob(ctx, digest)
+		}})
 		if err != nil {
 			return fmt.Errorf("images: %w", err)
 		}

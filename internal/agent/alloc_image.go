@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/musterhq/muster"
@@ -27,9 +28,14 @@ func (al *allocation) openImage(ctx context.Context) error {
 	if ref == "" {
 		return nil
 	}
+	// Users know a loaded image by its name.
+	shown := strings.TrimPrefix(ref, muster.LoadedImage)
+	if shown != ref {
+		shown, _, _ = strings.Cut(shown, "@")
+	}
 	al.publish(starting)
 	if al.node.images == nil {
-		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: this agent has no store of images", ref)
+		return contract.Failure(muster.FailureNode, muster.ReasonNoRuntime, "image %s: this agent has no store of images", shown)
 	}
 	ctx, cancel := al.untilStop(ctx)
 	defer cancel()
@@ -42,7 +48,7 @@ func (al *allocation) openImage(ctx context.Context) error {
 			told = time.Now()
 			al.publish(func(r *wire.AllocReport) {
 				starting(r)
-				r.Detail = "pulling image " + ref + ": " + p.String()
+				r.Detail = "pulling image " + shown + ": " + p.String()
 			})
 		}
 	})
@@ -56,7 +62,7 @@ func (al *allocation) openImage(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return errHalted
 	}
-	return contract.AsFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+ref)
+	return contract.AsFailure(err, muster.FailureOutside, muster.ReasonImage, "image "+shown)
 }
 
 // digest of the image, or empty.

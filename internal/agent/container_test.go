@@ -160,8 +160,8 @@ func containerRig(t *testing.T, rt *played, dir string, images *shelf, networks 
 	r := newRig(t, rt, dir, func(c *Config) {
 		c.Runtimes = []contract.Runtime{containers{rt}}
 		c.Networks = networks
-		c.Images = func(grant func(context.Context, string) (wire.Grant, error)) (contract.Images, error) {
-			images.grant = grant
+		c.Images = func(ways ImageWays) (contract.Images, error) {
+			images.grant = ways.Grant
 			return images, nil
 		}
 	})

@@ -40,6 +40,8 @@ func (s *Store) find(ctx context.Context, r source.Reference, fresh time.Duratio
 		return s.findInLayout(ctx, r)
 	case source.FromArchive:
 		return s.findInArchive(ctx, r)
+	case source.FromServer:
+		return s.findOnServer(ctx, r)
 	}
 	return s.findInRegistry(ctx, r, fresh)
 }
@@ -50,7 +52,8 @@ func (s *Store) findInRegistry(ctx context.Context, r source.Reference, fresh ti
 	s.mu.Lock()
 	known := s.refs[r.Canonical]
 	s.mu.Unlock()
-	if known != nil {
+	// Of a loaded image the registry has never said that it has this name.
+	if known != nil && known.Stamp != loadedStamp {
 		done, err := s.recall(ctx, f, src, r, known, fresh)
 		if done || err != nil {
 			return f, err
@@ -136,6 +139,28 @@ func (s *Store) ask(ctx context.Context, src *source.Registry, r source.Referenc
 		return "", at, err
 	}
 	return "", at, nil // some registries know no HEAD
+}
+
+// loadedStamp is in the records of references to images that were loaded on the server.
+const loadedStamp = "loaded"
+
+// findOnServer finds an image that was loaded on the server. The server says by its digest which
+// one it is, so that what is here is never out of date.
+func (s *Store) findOnServer(ctx context.Context, r source.Reference) (*found, error) {
+	if s.Loaded == nil {
+		return nil, failure.Node("this agent has no way to get images from the server")
+	}
+	src := source.Pushed{Get: s.Loaded}
+	f := &found{src: src, ref: r.Canonical, digest: r.Digest.String(), at: time.Now(), stamp: loadedStamp}
+	if f.held, f.content = s.cached(f.digest); f.held != nil {
+		return f, nil
+	}
+	doc, err := src.Document(ctx, v1.Descriptor{Digest: *r.Digest})
+	if err != nil {
+		return nil, err
+	}
+	f.content, err = s.resolver.Complete(ctx, src, doc)
+	return f, err
 }
 
 func (s *Store) findInLayout(ctx context.Context, r source.Reference) (*found, error) {

@@ -88,7 +88,11 @@ func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell 
 		return nil, context.Cause(ctx)
 	}
 	key := r.Canonical
-	if fresh == 0 {
+	shown := ref
+	if r.Kind == source.FromServer {
+		// Two images that were loaded under one name are two pulls.
+		key, shown = ref, key
+	} else if fresh == 0 {
 		key += " now"
 	}
 	s.mu.Lock()
@@ -105,7 +109,7 @@ func (s *Store) open(ctx context.Context, ref string, fresh time.Duration, tell 
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, failure.Naming("image "+ref, err)
+		return nil, failure.Naming("image "+shown, err)
 	}
 	return s.newImage(ref, p.content, p.image, p.layers), nil
 }

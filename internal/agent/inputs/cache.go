@@ -199,6 +199,55 @@ func (s *Cache) get(ctx context.Context, digest, url string) (path string, relea
 	}
 }
 
+// Blob waits for bytes that the server pushes, and opens them. Closing them deletes them, unless
+// somebody else uses them: what is made of them is kept elsewhere.
+func (s *Cache) Blob(ctx context.Context, digest string) (io.ReadSeekCloser, error) {
+	path, release, f := s.get(ctx, digest, "")
+	switch {
+	case f != nil:
+		return nil, f
+	case path == "":
+		return nil, context.Cause(ctx)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		release()
+		return nil, contract.Failure(muster.FailureNode, muster.ReasonNodeFault, "%s: %v", digest, err)
+	}
+	return &blob{File: file, close: func() {
+		release()
+		s.discard(strings.TrimPrefix(digest, "sha256:"))
+	}}, nil
+}
+
+// blob is an open file of a cache.
+type blob struct {
+	*os.File
+	close func()
+	once  sync.Once
+}
+
+// Close closes the file and ends its use.
+func (b *blob) Close() error {
+	b.once.Do(b.close)
+	return b.File.Close()
+}
+
+// discard deletes an input that nobody uses.
+func (s *Cache) discard(name string) {
+	s.mu.Lock()
+	e := s.entries[name]
+	unused := e != nil && e.refs == 0
+	if unused {
+		s.total -= e.size
+		delete(s.entries, name)
+	}
+	s.mu.Unlock()
+	if unused {
+		_ = os.Remove(e.path)
+	}
+}
+
 // leave ends the waiting of one allocation whose ctx has ended. The last one that leaves ends the
 // fetch.
 func (s *Cache) leave(ctx context.Context, key wantKey, w *want) *muster.Failure {

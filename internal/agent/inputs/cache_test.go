@@ -232,3 +232,55 @@ func TestNeedsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// A blob is opened when it has come, and is deleted when the last one who uses it has closed it.
+func TestBlobGoesWhenItIsClosed(t *testing.T) {
+	synctest.Test(t, blobGoes)
+}
+
+func blobGoes(t *testing.T) {
+	added := 0
+	c, err := Open(t.Context(), Config{Dir: filepath.Join(t.TempDir(), "inputs"), Limit: 1 << 20, Logger: slog.New(slog.DiscardHandler), Added: func() { added++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := digestOf([]byte("layer"))
+	type opened struct {
+		io.ReadSeekCloser
+		err error
+	}
+	got := make(chan opened)
+	for range 2 {
+		go func() {
+			f, err := c.Blob(t.Context(), digest)
+			got <- opened{f, err}
+		}()
+	}
+	synctest.Wait()
+	if needs := c.Needs(); len(needs) != 1 || needs[0] != digest || added != 1 {
+		t.Errorf("it needs %v, said so %d times", needs, added)
+	}
+	if err := c.Put(digest, strings.NewReader("layer")); err != nil {
+		t.Fatal(err)
+	}
+	for left := 1; left >= 0; left-- {
+		o := <-got
+		if o.err != nil {
+			t.Fatal(o.err)
+		}
+		if data, err := io.ReadAll(o); err != nil || string(data) != "layer" {
+			t.Errorf("%q, %v", data, err)
+		}
+		_ = o.Close()
+		_ = o.Close()
+	}
+	files, err := os.ReadDir(c.cfg.Dir)
+	if err != nil || len(files) != 0 || c.total != 0 {
+		t.Errorf("%d files of %d bytes are left, %v", len(files), c.total, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Blob(ctx, digest); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}

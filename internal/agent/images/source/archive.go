@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -151,6 +152,9 @@ func (a *Archive) scan(ctx context.Context) error {
 		if err != nil || ctx.Err() != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
+			}
+			if errors.Is(err, io.ErrUnexpectedEOF) && n > 0 {
+				return failure.Unusable("%s ends in the middle of an entry: it is truncated; copy or save it again", a.path)
 			}
 			return failure.Unusable("%s is not a tar of an image: %s", a.path, failure.Bounded(err.Error()))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/musterhq/muster"
 	"github.com/musterhq/muster/internal/agent/destinations"
 	"github.com/musterhq/muster/internal/agent/images/failure"
 )
@@ -26,6 +27,8 @@ const (
 	FromLayout
 	// FromArchive is docker-archive:PATH[:NAME], a file of this node.
 	FromArchive
+	// FromServer is loaded:NAME@DIGEST, an image that was loaded on the server.
+	FromServer
 )
 
 // Reference is a parsed image reference.
@@ -79,7 +82,26 @@ func Parse(given string) (Reference, error) {
 		r.Kind = FromArchive
 		return r.local(archivePrefix, rest)
 	}
+	if rest, ok := strings.CutPrefix(given, muster.LoadedImage); ok {
+		return r.loaded(rest)
+	}
 	return r.remote()
+}
+
+// loaded splits NAME@DIGEST. The canonical text is that of the name alone: for users it is the same
+// image.
+func (r Reference) loaded(rest string) (Reference, error) {
+	at := max(strings.LastIndexByte(rest, '@'), 0)
+	p, err := parseRemote(rest[:at])
+	if err != nil {
+		return r, err
+	}
+	h, err := v1.NewHash(strings.TrimPrefix(rest[at:], "@"))
+	if err != nil || h.Algorithm != "sha256" || p.Digest != nil {
+		return r, failure.Unusable("image reference %q is malformed: it is %sNAME@sha256:DIGEST", r.given, muster.LoadedImage)
+	}
+	r.Kind, r.Digest, r.Canonical = FromServer, &h, p.Canonical
+	return r, nil
 }
 
 // local splits PATH[:NAME]. The path ends at the first colon, because names have colons.
