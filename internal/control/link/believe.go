@@ -147,11 +147,15 @@ func (s *session) tooManyUnknownLocked(snap *state.Snapshot) error {
 	return fmt.Errorf("its agent reports %d allocations that were never placed there, more than %d: the report is refused; check what runs on the machine, or destroy it", unknown, maxUnknown)
 }
 
-// neededUploads returns the digests of the uploads that live allocations of the node have as inputs.
+// neededUploads returns the digests of the uploads that live allocations of the node have as inputs,
+// and of what the loaded images are made of that are used or pulled there.
 func (n *nodeLink) neededUploads() map[string]bool {
 	all := map[string]bool{}
-	n.l.cfg.State.Latest().NodeAllocs(n.id, func(a *state.Alloc) bool {
+	snap := n.l.cfg.State.Latest()
+	images := state.LoadedImagesOf(snap)
+	snap.NodeAllocs(n.id, func(a *state.Alloc) bool {
 		if a.Live() {
+			images.AddBlobs(all, a.Run.Spec.Image)
 			for i := range a.Run.Spec.Inputs {
 				if in := &a.Run.Spec.Inputs[i]; in.Digest != "" && in.URL == "" {
 					all[in.Digest] = true
@@ -160,5 +164,10 @@ func (n *nodeLink) neededUploads() map[string]bool {
 		}
 		return true
 	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for ref := range n.pulling {
+		images.AddBlobs(all, ref)
+	}
 	return all
 }

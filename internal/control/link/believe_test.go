@@ -19,6 +19,7 @@ import (
 	"github.com/musterhq/muster/api"
 	"github.com/musterhq/muster/internal/blob"
 	"github.com/musterhq/muster/internal/control/link/linktest"
+	"github.com/musterhq/muster/internal/state"
 	wire "github.com/musterhq/muster/internal/wire/agent"
 )
 
@@ -92,6 +93,40 @@ func TestNodeGetsItsOwnInputsOnly(t *testing.T) {
 		r.until("done", time.Minute, allocIs("uj-0-1", muster.AllocEnded))
 		if !n.HasInput(own) || n.HasInput(other) {
 			t.Errorf("its own %v, another's %v", n.HasInput(own), n.HasInput(other))
+		}
+	})
+}
+
+// A node gets the blobs of the loaded images that its allocations use, and of no others; the agent
+// is told of an image by its digest.
+func TestNodeGetsItsOwnImagesOnly(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		load := func(name, content string) string {
+			sum := sha256.Sum256([]byte(content))
+			digest := "sha256:" + hex.EncodeToString(sum[:])
+			if _, err := r.blobs.Put(t.Context(), blob.UploadKey(digest), strings.NewReader(content)); err != nil {
+				t.Fatal(err)
+			}
+			r.must(&state.ImageLoaded{Image: state.LoadedImage{Name: name, Digest: digest, Blobs: []state.LoadedBlob{{Digest: digest, Size: int64(len(content))}}}})
+			return digest
+		}
+		old := load("docker.io/library/web:1", "the version before")
+		own, other := load("docker.io/library/web:1", "own"), load("docker.io/library/other:1", "another's")
+		n := r.boot("n1", 8, func(c *linktest.Config) {
+			c.LieReport = func(r *wire.Report) { r.Needs = append(r.Needs, own, old, other) }
+		})
+		r.start()
+		r.until("serving", time.Minute, serving("n1"))
+		r.submit("j", spec("sleep 1m ; true", func(s *api.JobSpec) { s.Image = "web:1" }))
+		r.place("j", "n1")
+		r.until("running", time.Minute, allocIs("uj-0-1", muster.AllocRunning))
+		time.Sleep(10 * time.Second)
+		if !n.HasInput(own) || !n.HasInput(old) || n.HasInput(other) {
+			t.Errorf("its own %v, the version before %v, another's %v", n.HasInput(own), n.HasInput(old), n.HasInput(other))
+		}
+		row := r.log.Latest().Alloc("uj-0-1")
+		if row.Run.Spec.Image != "web:1" {
+			t.Errorf("the job names %q", row.Run.Spec.Image)
 		}
 	})
 }

@@ -276,6 +276,7 @@ func (s *session) wantLocked(ctx context.Context, snap *state.Snapshot, id muste
 		d := wire.DesiredAlloc{ID: id, Desired: muster.AllocRun, Frozen: frozen}
 		if !held {
 			d.Spec = specOf(row)
+			d.Spec.Image = state.LoadedImagesOf(snap).Ref(d.Spec.Image)
 			p.size += sizeOf(d.Spec)
 		}
 		p.Allocs = append(p.Allocs, d)

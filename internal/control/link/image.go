@@ -57,7 +57,7 @@ func (l *Link) PullImage(ctx context.Context, id muster.NodeID, ref string) iter
 			return
 		}
 		defer nl.pulls(ref)()
-		for p, err := range nl.client.PullImage(ctx, ref) {
+		for p, err := range nl.client.PullImage(ctx, state.LoadedImagesOf(l.cfg.State.Latest()).Ref(ref)) {
 			if !yield(p, ofNode(id, err)) {
 				return
 			}
